@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * address.h - the address book: handles, the strings looked up, and the peers behind them.
+ *
+ * A handle is a slot (upper 32 bits) and a generation; slots are type-stable memory. An address has
+ * at most one peer at a time; a looked-up one gets it when it is first posted to. Several addresses
+ * can have the same peer. Fields are guarded by the book's lock, but `generation`, `peer` and
+ * `references` are atomic: posting takes no lock but the peer's. `peer` changes with the book's lock and that peer's
+ * held, so who holds the peer's lock and finds it unchanged can rely on it.
+ */
+#ifndef BMI_ADDRESS_H
+#define BMI_ADDRESS_H
+
+#include "bmi/methods.h"
+#include "bmi/peer.h"
+
+struct alternative {
+    struct running_method *method;
+    char *canonical; /* what the method dials */
+    char *url;       /* scheme://canonical, to be compared with what others claim */
+};
+
+struct address {
+    atomic_uint generation;
+    _Atomic(struct peer *) peer;
+    struct address *alias_next; /* the next address of the same peer */
+    struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
+    char *string;               /* looked up; NULL: accepted */
+    char *host;                 /* numeric, once connected */
+    struct alternative *alternatives;
+    uint32_t alternative_count;
+    uint32_t slot;
+    atomic_int references;
+    int cause;                  /* accepted and gone: why */
+    bool dead, in_use;
+};
+
+void bmi__book_lock(void);
+void bmi__book_unlock(void);
+
+/* Looks a string up, making the address. See BMI_addr_lookup for errors. */
+int bmi__address_lookup(const char *string, BMI_addr_t *handle);
+/* The peer of a handle, locked. -EINVAL: stale; or why an accepted peer went. */
+int bmi__address_lock(BMI_addr_t handle, struct peer **peer);
+/* NULL: stale. The book's lock is held. */
+struct address *bmi__address_find_locked(BMI_addr_t handle);
+BMI_addr_t bmi__address_handle(const struct address *address);
+/* The handle that unexpected messages of the peer are told with. */
+BMI_addr_t bmi__peer_handle_locked(const struct peer *peer);
+
+/* Book's lock held: an address for an accepted peer. NULL: no memory. */
+struct address *bmi__address_accept_locked(struct peer *peer);
+/* Book's and both peers' locks held: what was the one's is the other's. */
+void bmi__address_move_locked(struct peer *from, struct peer *to);
+/* Book's and peer's locks held: the peer has gone, its addresses lose it. */
+void bmi__address_lost_locked(struct peer *peer, int cause);
+/* The link's host becomes that of the peer's addresses. */
+void bmi__address_host_locked(struct peer *peer, struct bmi_link *link);
+
+/* References: adds `change`; see BMI_DEC_ADDR_REF. -EINVAL: stale, or below 0. */
+int bmi__address_reference(BMI_addr_t handle, int change);
+/* An unexpected message of the peer's came, which is to be told with its address. */
+void bmi__address_heard_locked(struct peer *peer);
+/* Forgets an idle address. -EBUSY: it has operations. */
+int bmi__address_drop(BMI_addr_t handle);
+/* Whether it may be dropped: dead or idle. <0: stale. */
+int bmi__address_droppable(BMI_addr_t handle);
+const char *bmi__address_string(BMI_addr_t handle);
+const char *bmi__address_host(BMI_addr_t handle);
+/* The numeric host: of its connection, else of the string looked up. -EINVAL: stale. */
+int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size);
+
+void bmi__addresses_free(void);
+
+/* Starts the methods of its alternatives. <0: none could be. */
+int bmi__address_methods_start(BMI_addr_t handle);
+
+/* start.c */
+bool bmi__running(void);
+bool bmi__auto_references(void);
+
+#endif

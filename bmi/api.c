@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * api.c - the post functions and cancel: arguments are checked, an operation is taken, its peer is
+ * locked, the protocol does the rest; then what was queued is written, or left to the driver.
+ */
+#include "bmi/api.h"
+
+#include <errno.h>
+#include <limits.h>
+
+#include "bmi/address.h"
+#include "bmi/cancel.h"
+#include "bmi/context.h"
+#include "bmi/error.h"
+#include "bmi/failure.h"
+#include "bmi/greeting.h"
+#include "bmi/progress.h"
+#include "bmi/settings.h"
+
+/* How many small frames are gathered at most before they are written. */
+enum { COALESCE_FRAMES = 64 };
+
+/* ---- what was queued goes out --------------------------------------------------------------- */
+
+/* Of the sends between two passes of progress the first is written at once; later ones are left
+ * for the next test, which gathers them into one write, unless they become many or nobody but a
+ * sleeping driver could do it. Called with the lock held; a link to flush is returned with a
+ * reference. */
+static struct bmi_link *flush_wanted_locked(struct peer *peer, enum op_kind kind)
+{
+    struct bmi_link *link = peer->link;
+    if (link == NULL || peer->state != PEER_UP)
+        return NULL;
+    if (kind == OP_RECV) { /* an announcement, if anything: it goes with the next test or send */
+        if (!atomic_load(&link->dirty) || !bmi__progress_asleep())
+            return NULL;
+        bmi_link_ref(link);
+        return link;
+    }
+    uint32_t now = bmi__progress_pass();
+    bool first = peer->flush_pass != now;
+    peer->flush_pass = now;
+    peer->flush_frames = first ? 0 : peer->flush_frames + 1;
+    if (!first && bmi__setting(SETTING_COALESCE) != 0 && peer->flush_frames < COALESCE_FRAMES) {
+        bmi__progress_dirty(link);
+        if (!bmi__progress_asleep())
+            return NULL;
+    }
+    peer->flush_frames = 0;
+    bmi_link_ref(link);
+    return link;
+}
+
+static void flush_and_drop(struct bmi_link *link)
+{
+    if (link == NULL)
+        return;
+    link->method->flush(link);
+    bmi_link_unref(link);
+}
+
+/* ---- posting -------------------------------------------------------------------------------- */
+
+static void op_fill(struct op *op, const struct post *post, struct context *context)
+{
+    op->kind = (uint8_t)post->kind;
+    atomic_store_explicit(&op->context, context, memory_order_relaxed);
+    op->user_ptr = post->user_ptr;
+    op->tag = post->tag;
+    op->total = post->total;
+    op->buffer = post->buffer;
+    op->size = post->total;
+    op->list = (struct bmi_segments){.buffers = &op->buffer, .sizes = &op->size, .count = 1,
+                                     .left = post->total};
+    if (post->buffers != NULL) {
+        op->list.buffers = post->buffers;
+        op->list.sizes = post->sizes;
+        op->list.count = post->count;
+    }
+}
+
+static bool too_large(const struct peer *peer, const struct op *op)
+{
+    bmi_size_t most = peer->link != NULL ? peer->link->method->limits.unexpected_max : INT64_MAX;
+    if (peer->state == PEER_UP && (bmi_size_t)peer->unexpected_max < most)
+        most = (bmi_size_t)peer->unexpected_max;
+    return op->kind == OP_SEND_UNEXPECTED && op->total > most;
+}
+
+/* The peer's lock is held. <0: refused. */
+static int start_locked(struct peer *peer, struct op *op)
+{
+    int status = peer->state == PEER_IDLE ? bmi__dial_locked(peer) : 0;
+    if (status < 0) {
+        bmi__peer_adopt_locked(peer, op);
+        bmi__op_complete_locked(op, status, 0);
+        return 0;
+    }
+    if (too_large(peer, op))
+        return -EMSGSIZE;
+    bmi__peer_adopt_locked(peer, op);
+    if ((peer->flags & PEER_CLOSING) && !(peer->flags & PEER_ACCEPTED)) {
+        op->stage = STAGE_NEXT;
+        return 0;
+    }
+    if (op->kind == OP_SEND)
+        bmi__send_start_locked(peer, op);
+    else if (op->kind == OP_SEND_UNEXPECTED)
+        bmi__unexpected_start_locked(peer, op);
+    else if (op->kind == OP_PING)
+        bmi__ping_start_locked(peer, op);
+    else
+        status = bmi__receive_start_locked(peer, op);
+    if (status < 0)
+        bmi__op_detach_locked(peer, op);
+    return status;
+}
+
+/* The operation was started: is it pending, or done already? */
+static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
+{
+    struct context *context = op->context;
+    enum op_state posting = OP_POSTING;
+    *id = bmi__op_id(op);
+    if (atomic_compare_exchange_strong(&op->state, &posting, OP_PENDING))
+        return 0;
+    if (op->error != 0 || op->kind == OP_PING || bmi__setting(SETTING_IMMEDIATE) == 0) {
+        atomic_store(&op->state, OP_PENDING);
+        bmi__context_complete(op);
+        return 0;
+    }
+    *id = 0;
+    if (post->actual != NULL)
+        *post->actual = op->actual;
+    atomic_fetch_add_explicit(&context->immediate, 1, memory_order_relaxed);
+    bmi__op_give(op);
+    return 1;
+}
+
+int bmi__post(const struct post *post, bmi_op_id_t *id)
+{
+    struct peer *peer;
+    *id = 0;
+    struct context *context = bmi__context_find(post->context);
+    if (context == NULL)
+        return -BMI_EINVAL;
+    struct op *op = bmi__op_take();
+    if (op == NULL)
+        return -BMI_ENOMEM;
+    op_fill(op, post, context);
+    int status = bmi__address_lock(post->address, &peer);
+    if (status < 0) {
+        bmi__op_give(op);
+        return bmi__error(status);
+    }
+    status = start_locked(peer, op);
+    struct bmi_link *link = flush_wanted_locked(peer, post->kind);
+    peer_unlock(peer);
+    if (status < 0)
+        bmi__op_give(op);
+    flush_and_drop(link);
+    return status < 0 ? bmi__error(status) : outcome(op, post, id);
+}
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+/* A list's total must be its sum. */
+static bool list_valid(const void *const *buffers, const bmi_size_t *sizes, int count,
+                       bmi_size_t total)
+{
+    bmi_size_t sum = 0;
+    if (buffers == NULL || sizes == NULL || count < 1)
+        return false;
+    for (int i = 0; i < count; i++)
+        if (sizes[i] < 0 || (sizes[i] > 0 && buffers[i] == NULL) ||
+            __builtin_add_overflow(sum, sizes[i], &sum))
+            return false;
+    return sum == total;
+}
+
+static bool arguments_valid(bmi_op_id_t *id, enum bmi_buffer_type type, const struct post *post)
+{
+    if (id == NULL)
+        return false;
+    *id = 0;
+    return bmi__running() && (type == BMI_PRE_ALLOC || type == BMI_EXT_ALLOC) &&
+           (post->kind != OP_RECV || post->actual != NULL);
+}
+
+static int post_single(bmi_op_id_t *id, enum bmi_buffer_type type, struct post post)
+{
+    if (!arguments_valid(id, type, &post) || post.total < 0 || (post.buffer == NULL && post.total > 0))
+        return -BMI_EINVAL;
+    return bmi__post(&post, id);
+}
+
+static int post_list(bmi_op_id_t *id, enum bmi_buffer_type type, struct post post)
+{
+    const void *const *buffers = (const void *const *)post.buffers;
+    if (!arguments_valid(id, type, &post) ||
+        !list_valid(buffers, post.sizes, (int)post.count, post.total))
+        return -BMI_EINVAL;
+    return bmi__post(&post, id);
+}
+
+/* ---- the functions of bmi.h ------------------------------------------------------------------ */
+
+int BMI_post_send(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size_t size,
+                  enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag, void *user_ptr,
+                  bmi_context_id context_id, bmi_hint hints)
+{
+    (void)hints;
+    return post_single(id, buffer_type,
+                       (struct post){.kind = OP_SEND, .address = dest,
+                                     .buffer = (void *)(uintptr_t)buffer, .total = size,
+                                     .tag = tag, .user_ptr = user_ptr, .context = context_id});
+}
+
+int BMI_post_sendunexpected(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size_t size,
+                            enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag, void *user_ptr,
+                            bmi_context_id context_id, bmi_hint hints)
+{
+    (void)hints;
+    return post_single(id, buffer_type,
+                       (struct post){.kind = OP_SEND_UNEXPECTED, .address = dest,
+                                     .buffer = (void *)(uintptr_t)buffer, .total = size,
+                                     .tag = tag, .user_ptr = user_ptr, .context = context_id});
+}
+
+int BMI_post_recv(bmi_op_id_t *id, BMI_addr_t src, void *buffer, bmi_size_t expected_size,
+                  bmi_size_t *actual_size, enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag,
+                  void *user_ptr, bmi_context_id context_id, bmi_hint hints)
+{
+    (void)hints;
+    return post_single(id, buffer_type,
+                       (struct post){.kind = OP_RECV, .address = src, .buffer = buffer,
+                                     .total = expected_size, .actual = actual_size, .tag = tag,
+                                     .user_ptr = user_ptr, .context = context_id});
+}
+
+int BMI_post_send_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buffer_list,
+                       const bmi_size_t *size_list, int list_count, bmi_size_t total_size,
+                       enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag, void *user_ptr,
+                       bmi_context_id context_id, bmi_hint hints)
+{
+    (void)hints;
+    return post_list(id, buffer_type,
+                     (struct post){.kind = OP_SEND, .address = dest,
+                                   .buffers = (void *const *)(uintptr_t)buffer_list,
+                                   .sizes = size_list, .count = (uint32_t)list_count,
+                                   .total = total_size, .tag = tag, .user_ptr = user_ptr,
+                                   .context = context_id});
+}
+
+int BMI_post_recv_list(bmi_op_id_t *id, BMI_addr_t src, void *const *buffer_list,
+                       const bmi_size_t *size_list, int list_count, bmi_size_t total_expected_size,
+                       bmi_size_t *total_actual_size, enum bmi_buffer_type buffer_type,
+                       bmi_msg_tag_t tag, void *user_ptr, bmi_context_id context_id,
+                       bmi_hint hints)
+{
+    (void)hints;
+    return post_list(id, buffer_type,
+                     (struct post){.kind = OP_RECV, .address = src, .buffers = buffer_list,
+                                   .sizes = size_list, .count = (uint32_t)list_count,
+                                   .total = total_expected_size, .actual = total_actual_size,
+                                   .tag = tag, .user_ptr = user_ptr, .context = context_id});
+}
+
+int BMI_post_sendunexpected_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buffer_list,
+                                 const bmi_size_t *size_list, int list_count,
+                                 bmi_size_t total_size, enum bmi_buffer_type buffer_type,
+                                 bmi_msg_tag_t tag, void *user_ptr, bmi_context_id context_id,
+                                 bmi_hint hints)
+{
+    (void)hints;
+    return post_list(id, buffer_type,
+                     (struct post){.kind = OP_SEND_UNEXPECTED, .address = dest,
+                                   .buffers = (void *const *)(uintptr_t)buffer_list,
+                                   .sizes = size_list, .count = (uint32_t)list_count,
+                                   .total = total_size, .tag = tag, .user_ptr = user_ptr,
+                                   .context = context_id});
+}
+
+int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id)
+{
+    struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
+    struct op *op = context != NULL ? bmi__op_find(id) : NULL;
+    if (op == NULL || op->context != context)
+        return -BMI_EINVAL;
+    return bmi__error(bmi__cancel(op, id));
+}

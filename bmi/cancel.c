@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cancel.c - takes operations back, each according to how far it got. No other operation notices.
+ *
+ * A send of which nothing went is withdrawn; one that is partly on its way is aborted, and the
+ * receive that had taken it waits for another message as if it had never been. A receive that the
+ * sender knows of (announced, or behind which announced ones stand) asks the sender first, since a
+ * message may be on its way to it: it ends with the answer, with that message, or after the grace; in
+ * the last case a ghost stays in its place and swallows what the sender had already committed to it.
+ */
+#include "bmi/cancel.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "bmi/error.h"
+#include "bmi/failure.h"
+#include "bmi/progress.h"
+#include "bmi/settings.h"
+
+/* ---- sends ---------------------------------------------------------------------------------- */
+
+/* Tells the receiver that a message which was started ends. If nothing of it moved its receive waits
+ * on. */
+static void abort_send(struct peer *peer, struct op *op, bool moved)
+{
+    struct key *key = bmi__key_get_locked(peer, op->tag);
+    uint32_t index;
+    if (key == NULL || !bmi__sent_note_locked(peer, key, true, &index)) {
+        bmi__peer_fail_locked(peer, -ENOMEM, "no memory to abort a message");
+        return;
+    }
+    if (!moved)
+        bmi__key_unsettle_locked(peer, key); /* a receive may be given back */
+    struct wire_header header = {.type = WIRE_ABORT, .flags = moved ? WIRE_MOVED : 0,
+                                 .tag = op->tag, .source = (uint64_t)bmi__op_id(op),
+                                 .target = op->remote};
+    bmi__control_send_locked(peer, header, NULL, 0);
+}
+
+void bmi__stream_cancel_locked(struct peer *peer, struct op *op, bmi_size_t moved)
+{
+    bmi__op_unqueue_locked(peer, op);
+    abort_send(peer, op, moved > 0);
+    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    bmi__streams_pump_locked(peer);
+}
+
+/* A frame of the operation's is with the method: tries to get it back. Of one that starts a message
+ * a VOID is left in its place, so that the count goes on; of another its credit. */
+enum taken { TAKEN_WHOLE, TAKEN_REST, GONE };
+static enum taken frame_take(struct peer *peer, struct op *op, bool starts)
+{
+    struct bmi_frame *instead =
+        bmi__control_instead(peer, &op->frame, starts ? WIRE_VOID : WIRE_CREDIT);
+    if (instead == NULL)
+        return GONE; /* its real result will come */
+    if (peer->link == NULL || !peer->link->method->withdraw(peer->link, &op->frame, instead)) {
+        bmi__control_free(instead);
+        return GONE;
+    }
+    op->flags &= (uint8_t)~OP_FRAME_OUT;
+    peer->stream_bytes -= (uint32_t)op->expected;
+    op->expected = 0;
+    if (op->frame.header_sent == 0) {
+        peer->controls++;
+        return TAKEN_WHOLE;
+    }
+    bmi__control_free(instead);
+    return TAKEN_REST;
+}
+
+static void eager_cancel(struct peer *peer, struct op *op)
+{
+    bool counted = op->kind == OP_SEND;
+    enum taken taken = frame_take(peer, op, counted);
+    if (taken == TAKEN_WHOLE) {
+        if (counted) {
+            bmi__sent_withdraw_locked(peer, op->message_index);
+            peer->eager_credit += op->total + WIRE_MESSAGE_CHARGE;
+        } else {
+            peer->unexpected_credit += op->total + WIRE_MESSAGE_CHARGE;
+        }
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    } else if (taken == TAKEN_REST) {
+        bmi__op_complete_locked(op, 0, op->total); /* it arrives whole */
+    }
+}
+
+/* The frame that starts an announced message was not sent: the message is withdrawn. */
+static void start_withdrawn(struct peer *peer, struct op *op)
+{
+    bmi__op_unqueue_locked(peer, op);
+    bmi__sent_withdraw_locked(peer, op->message_index);
+    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+}
+
+static void stream_cancel(struct peer *peer, struct op *op)
+{
+    bool last = op->stage == SEND_FRAME;
+    bool out = (op->flags & OP_FRAME_OUT) != 0;
+    bool starts = out && (op->frame.header[1] & WIRE_FIRST) != 0;
+    bmi_size_t moved = op->total - op->list.left, framed = op->expected;
+    enum taken taken = out ? frame_take(peer, op, starts) : TAKEN_WHOLE;
+    if (out && taken == TAKEN_WHOLE)
+        moved -= framed;
+    if (starts && taken == TAKEN_WHOLE) {
+        start_withdrawn(peer, op);
+    } else if (taken == GONE) {
+        op->flags |= OP_CANCELLED; /* when its frame comes back */
+    } else if (last && taken == TAKEN_REST) {
+        bmi__op_complete_locked(op, 0, op->total);
+    } else {
+        bmi__stream_cancel_locked(peer, op, moved);
+    }
+}
+
+/* The receiver may be fetching the message, or have it: its answer says so. */
+static void rts_cancel(struct peer *peer, struct op *op)
+{
+    bool fetched = op->memory != NULL;
+    if (op->flags & OP_CANCELLED)
+        return;
+    bmi__memory_release_locked(op);
+    abort_send(peer, op, false);
+    if (fetched)
+        op->flags |= OP_CANCELLED;
+    else
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+}
+
+void bmi__cancelled_granted_locked(struct peer *peer, struct op *op, bool discard)
+{
+    if (!discard)
+        abort_send(peer, op, false);
+    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+}
+
+static void send_cancel(struct peer *peer, struct op *op)
+{
+    struct key *key;
+    switch (op->stage) {
+    case SEND_PENDING:
+        key = op->kind == OP_SEND ? bmi__key_find_locked(peer, op->tag) : NULL;
+        bmi__op_unqueue_locked(peer, op);
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+        if (key != NULL && peer->state == PEER_UP)
+            bmi__key_pump_locked(peer, key); /* those behind it may be smaller */
+        else if (key != NULL)
+            bmi__key_release_locked(peer, key);
+        break;
+    case SEND_FRAME:
+        if (op->flags & OP_STARTED)
+            stream_cancel(peer, op);
+        else
+            eager_cancel(peer, op);
+        break;
+    case SEND_RTS:
+        rts_cancel(peer, op);
+        break;
+    case SEND_STREAM:
+        stream_cancel(peer, op);
+        break;
+    default:
+        break; /* a put under way: its real result comes */
+    }
+}
+
+/* ---- receives ------------------------------------------------------------------------------- */
+
+static void ask_sender(struct peer *peer, struct key *key, struct op *op)
+{
+    uint32_t ahead = 0;
+    for (struct op *other = key->receives.first; other != op; other = other->next)
+        ahead += !(other->flags & (OP_CANCEL_ASKED | OP_GHOST));
+    struct wire_header header = {.type = WIRE_RTR_CANCEL, .tag = op->tag, .credit = ahead,
+                                 .source = (uint64_t)bmi__op_id(op)};
+    op->flags |= OP_CANCEL_ASKED;
+    op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
+    key->live--;
+    bmi__grace_begins();
+    bmi__control_send_locked(peer, header, NULL, 0);
+}
+
+static void posted_cancel(struct peer *peer, struct op *op)
+{
+    struct key *key = bmi__key_find_locked(peer, op->tag);
+    if (peer->state == PEER_UP && key->announced > 0 && !(peer->flags & PEER_CLOSING)) {
+        if (!(op->flags & OP_CANCEL_ASKED))
+            ask_sender(peer, key, op);
+        return;
+    }
+    bmi__receive_unqueue_locked(key, op);
+    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    bmi__key_release_locked(peer, key);
+}
+
+/* A ghost takes the message that the receive had taken. false: no memory. */
+static bool message_swallow(struct peer *peer, struct op *op)
+{
+    struct op *ghost = bmi__op_take();
+    if (ghost == NULL)
+        return false;
+    ghost->kind = OP_RECV;
+    ghost->tag = op->tag;
+    ghost->total = 0;
+    ghost->flags = OP_GHOST;
+    ghost->stage = RECV_HELD;
+    ghost->held = op->held;
+    ghost->held->claimed_by = ghost;
+    bmi__peer_adopt_locked(peer, ghost);
+    return true;
+}
+
+/* The message that it was to take is given to the next receive, or waits. If the sender knows of
+ * receives behind, it counts on the message having used up this one; and one that is too small must
+ * not stand behind a message: then the message ends with the receive that had taken it. */
+static void held_cancel(struct peer *peer, struct op *op)
+{
+    struct unmatched *message = op->held;
+    struct key *key = bmi__key_find_locked(peer, op->tag);
+    struct op *next = key->receives.first;
+    if (next != NULL && (key->announced > 0 || next->total < message->size)) {
+        if (!message_swallow(peer, op))
+            return; /* its real result will come */
+        next = NULL;
+    } else {
+        message->claimed_by = NULL;
+    }
+    op->held = NULL;
+    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    if (next != NULL) {
+        bmi__receive_unqueue_locked(key, next);
+        bmi__receive_settled_locked(next);
+        next->stage = RECV_HELD;
+        next->held = message;
+        message->claimed_by = next;
+    }
+}
+
+/* Its memory is being written to, or may be: frames that come from now on are drained, and the
+ * method stops what it is at. The peer's lock is released meanwhile. */
+static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
+{
+    op->flags |= OP_CANCELLED;
+    struct bmi_link *links[2] = {peer->link, peer->self_link};
+    bool stopped = false;
+    for (int i = 0; i < 2; i++)
+        if (links[i] != NULL)
+            bmi_link_ref(links[i]);
+    peer_unlock(peer);
+    for (int i = 0; i < 2; i++)
+        if (links[i] != NULL) {
+            stopped |= links[i]->method->retract(links[i], op);
+            bmi_link_unref(links[i]);
+        }
+    peer_lock(peer);
+    if (bmi__op_id(op) != id || op->peer != peer)
+        return; /* it completed meanwhile */
+    if (stopped || (op->stage == RECV_GRANTED && op->memory == NULL)) {
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    } else if (op->memory != NULL) { /* a put may be writing: until it is done, or the grace over */
+        op->flags |= OP_CANCEL_ASKED;
+        op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
+        bmi__grace_begins();
+    }
+}
+
+static void receive_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
+{
+    switch (op->stage) {
+    case RECV_POSTED:
+        posted_cancel(peer, op);
+        break;
+    case RECV_HELD:
+        held_cancel(peer, op);
+        break;
+    case RECV_GRANTED:
+    case RECV_ARRIVING:
+        arriving_cancel(peer, op, id);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- the grace ------------------------------------------------------------------------------ */
+
+/* Puts a ghost in the receive's place. */
+static void haunt(struct peer *peer, struct op *op)
+{
+    struct op *ghost = bmi__op_take();
+    if (ghost == NULL)
+        return; /* at the next tick */
+    struct key *key = bmi__key_find_locked(peer, op->tag);
+    ghost->kind = OP_RECV;
+    ghost->tag = op->tag;
+    ghost->total = 0;
+    ghost->remote = (uint64_t)bmi__op_id(op);
+    ghost->flags = (uint8_t)(OP_GHOST | (op->flags & OP_ANNOUNCED));
+    ghost->stage = RECV_POSTED;
+    ghost->next = op->next;
+    ghost->previous = op->previous;
+    *(op->previous != NULL ? &op->previous->next : &key->receives.first) = ghost;
+    *(op->next != NULL ? &op->next->previous : &key->receives.last) = ghost;
+    op->next = op->previous = NULL;
+    bmi__peer_adopt_locked(peer, ghost);
+    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+}
+
+bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
+{
+    bool waiting = false;
+    for (struct op *op = peer->ops_first, *next; op != NULL; op = next) {
+        next = op->peer_next;
+        if (!(op->flags & OP_CANCEL_ASKED))
+            continue;
+        if (now < op->deadline_ns) {
+            waiting = true;
+            continue;
+        }
+        if (op->stage == RECV_POSTED)
+            haunt(peer, op);
+        else if (op->stage == RECV_GRANTED && op->memory != NULL)
+            bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+        /* else its message came, and is written to its memory: the real result comes, too */
+    }
+    return waiting;
+}
+
+/* ---- the way in ----------------------------------------------------------------------------- */
+
+int bmi__cancel(struct op *op, bmi_op_id_t id)
+{
+    struct peer *peer = op->peer;
+    if (peer == NULL)
+        return 0; /* completed */
+    peer_lock(peer);
+    while (op->peer != peer && op->peer != NULL && bmi__op_id(op) == id) {
+        peer_unlock(peer); /* moved to another peer */
+        peer = op->peer;
+        if (peer == NULL)
+            return 0;
+        peer_lock(peer);
+    }
+    if (bmi__op_id(op) == id && op->peer == peer && op->stage != STAGE_DYING) {
+        if (op->stage == STAGE_NEXT)
+            bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+        else if (op->kind == OP_RECV)
+            receive_cancel(peer, op, id);
+        else if (op->kind == OP_PING)
+            bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+        else
+            send_cancel(peer, op);
+    }
+    struct bmi_link *link = peer->link;
+    if (link != NULL)
+        bmi_link_ref(link);
+    peer_unlock(peer);
+    if (link != NULL) {
+        link->method->flush(link);
+        bmi_link_unref(link);
+    }
+    return 0;
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * context.c - see context.h. Lock order: a context's lock is innermost but for progress's.
+ *
+ * The descriptor for a program's own loop is an epoll set of its own, which holds the network's
+ * (readable when a method has work) and event_fd (readable when a completion waits).
+ */
+#include "bmi/context.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "bmi/progress.h"
+
+enum { CONTEXTS = 1 << 16 };
+
+static _Atomic(struct context *) contexts[CONTEXTS];
+static atomic_uint slots_used; /* slots that were ever in use; grows under table_lock */
+static atomic_uint open_count;
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct context *context_make(uint32_t slot)
+{
+    struct context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return NULL;
+    context->slot = slot;
+    atomic_init(&context->event_fd, -1);
+    context->poll_fd = -1;
+    atomic_store(&contexts[slot], context);
+    return context;
+}
+
+/* table_lock held: a context that is free, made if need be. */
+static struct context *context_claim_locked(void)
+{
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (!atomic_load(&context->claimed))
+            return context;
+    }
+    if (used == CONTEXTS)
+        return NULL;
+    struct context *context = context_make(used);
+    if (context != NULL)
+        atomic_store(&slots_used, used + 1);
+    return context;
+}
+
+int bmi__context_open(bmi_context_id *id)
+{
+    pthread_mutex_lock(&table_lock);
+    struct context *context = context_claim_locked();
+    if (context != NULL) {
+        context->generation = (context->generation + 1) & 0x7fffffff;
+        context->id = (bmi_context_id)((uint64_t)context->generation << 32 | (context->slot + 1));
+        context->completions = context->immediate = 0;
+        atomic_store(&context->claimed, true);
+        atomic_store(&context->open, true);
+        atomic_fetch_add(&open_count, 1);
+        *id = context->id;
+    }
+    pthread_mutex_unlock(&table_lock);
+    return context != NULL ? 0 : -ENOMEM;
+}
+
+static void descriptors_close_locked(struct context *context)
+{
+    int event_fd = atomic_exchange(&context->event_fd, -1);
+    if (event_fd >= 0)
+        close(event_fd);
+    if (context->poll_fd >= 0)
+        close(context->poll_fd);
+    context->poll_fd = -1;
+    context->signalled = false;
+}
+
+void bmi__context_release(struct context *context)
+{
+    bmi_lock_take(&context->lock);
+    descriptors_close_locked(context);
+    bmi_lock_give(&context->lock);
+    pthread_mutex_lock(&table_lock);
+    if (atomic_exchange(&context->open, false))
+        atomic_fetch_sub(&open_count, 1);
+    atomic_store(&context->claimed, false);
+    pthread_mutex_unlock(&table_lock);
+}
+
+struct context *bmi__context_find(bmi_context_id id)
+{
+    uint32_t slot = (uint32_t)id - 1;
+    if (id <= 0 || slot >= atomic_load_explicit(&slots_used, memory_order_acquire))
+        return NULL;
+    struct context *context = atomic_load_explicit(&contexts[slot], memory_order_relaxed);
+    if (!atomic_load_explicit(&context->open, memory_order_acquire) || context->id != id)
+        return NULL;
+    return context;
+}
+
+struct context *bmi__context_only(void)
+{
+    if (atomic_load_explicit(&open_count, memory_order_relaxed) != 1)
+        return NULL;
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (atomic_load(&context->open))
+            return context;
+    }
+    return NULL;
+}
+
+void bmi__contexts_free(void)
+{
+    unsigned used = atomic_exchange(&slots_used, 0);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_exchange(&contexts[i], NULL);
+        descriptors_close_locked(context);
+        free(context);
+    }
+    atomic_store(&open_count, 0);
+}
+
+static void signal_locked(struct context *context)
+{
+    int fd = atomic_load(&context->event_fd);
+    if (fd < 0 || context->signalled)
+        return;
+    context->signalled = true;
+    eventfd_write(fd, 1);
+}
+
+static void unsignal_locked(struct context *context)
+{
+    eventfd_t value;
+    if (!context->signalled || atomic_load(&context->incoming) != NULL ||
+        context->ready.first != NULL || bmi__unexpected_waiting())
+        return;
+    context->signalled = false;
+    eventfd_read(atomic_load(&context->event_fd), &value);
+}
+
+void bmi__context_complete(struct op *op)
+{
+    struct context *context = op->context;
+    bmi_op_id_t id = bmi__op_id(op);
+    struct op *first = atomic_load_explicit(&context->incoming, memory_order_relaxed);
+    do
+        op->next = first;
+    while (!atomic_compare_exchange_weak_explicit(&context->incoming, &first, op,
+                                                  memory_order_seq_cst, memory_order_relaxed));
+    /* From here on `op` is whoever's takes it. */
+    if (atomic_load(&context->event_fd) >= 0) {
+        bmi_lock_take(&context->lock);
+        signal_locked(context);
+        bmi_lock_give(&context->lock);
+    }
+    bmi__progress_notify(context, id);
+}
+
+bool bmi__context_has(struct context *context)
+{
+    return atomic_load(&context->incoming) != NULL ||
+           atomic_load_explicit(&context->ready_count, memory_order_relaxed) > 0;
+}
+
+/* Moves incoming to ready, oldest first. */
+static void gather_locked(struct context *context)
+{
+    if (atomic_load_explicit(&context->incoming, memory_order_relaxed) == NULL)
+        return;
+    /* Never 0 in between: who looks without the lock finds it here or there. */
+    unsigned count = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
+    atomic_store_explicit(&context->ready_count, count + 1, memory_order_relaxed);
+    struct op *op = atomic_exchange_explicit(&context->incoming, NULL, memory_order_acq_rel);
+    struct op *oldest = NULL;
+    while (op != NULL) {
+        struct op *next = op->next;
+        op->next = oldest;
+        oldest = op;
+        op = next;
+    }
+    for (; oldest != NULL; count++) {
+        struct op *next = oldest->next;
+        atomic_store_explicit(&oldest->ready, true, memory_order_relaxed);
+        bmi__op_append(&context->ready, oldest);
+        oldest = next;
+    }
+    atomic_store_explicit(&context->ready_count, count, memory_order_relaxed);
+}
+
+static void hand_out_locked(struct context *context, struct op *op)
+{
+    bmi__op_remove(&context->ready, op);
+    atomic_store_explicit(&op->ready, false, memory_order_relaxed);
+}
+
+static void handed_out_locked(struct context *context, int count)
+{
+    unsigned left = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
+    uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
+    atomic_store_explicit(&context->ready_count, left - (unsigned)count, memory_order_relaxed);
+    atomic_store_explicit(&context->completions, reported + (uint64_t)count,
+                          memory_order_relaxed);
+}
+
+uint64_t bmi__context_depth(struct context *context)
+{
+    bmi_lock_take(&context->lock);
+    gather_locked(context);
+    bmi_lock_give(&context->lock);
+    return atomic_load(&context->ready_count);
+}
+
+int bmi__context_take(struct context *context, struct op **ops, int most)
+{
+    int count = 0;
+    if (!bmi__context_has(context) && !context->signalled)
+        return 0;
+    bmi_lock_take(&context->lock);
+    gather_locked(context);
+    while (count < most && context->ready.first != NULL) {
+        ops[count] = context->ready.first;
+        hand_out_locked(context, ops[count++]);
+    }
+    handed_out_locked(context, count);
+    unsignal_locked(context);
+    bmi_lock_give(&context->lock);
+    return count;
+}
+
+bool bmi__context_take_op(struct context *context, struct op *op, bmi_op_id_t id)
+{
+    if (!bmi__context_has(context))
+        return false;
+    bmi_lock_take(&context->lock);
+    gather_locked(context);
+    bool taken = bmi__op_id(op) == id && op->context == context && op->ready;
+    if (taken) {
+        hand_out_locked(context, op);
+        handed_out_locked(context, 1);
+    }
+    unsignal_locked(context);
+    bmi_lock_give(&context->lock);
+    return taken;
+}
+
+static int fd_make_locked(struct context *context)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    int event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    int poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (event_fd < 0 || poll_fd < 0 ||
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &event) < 0 ||
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, bmi__progress_fd(), &event) < 0) {
+        int error = errno;
+        if (event_fd >= 0)
+            close(event_fd);
+        if (poll_fd >= 0)
+            close(poll_fd);
+        return -error;
+    }
+    atomic_store(&context->event_fd, event_fd);
+    bmi__progress_fd_used();
+    return context->poll_fd = poll_fd;
+}
+
+int bmi__context_fd(struct context *context)
+{
+    bmi_lock_take(&context->lock);
+    int fd = context->poll_fd;
+    if (fd < 0)
+        fd = fd_make_locked(context);
+    if (fd >= 0 && (bmi__context_has(context) || bmi__unexpected_waiting()))
+        signal_locked(context);
+    bmi_lock_give(&context->lock);
+    return fd;
+}
+
+void bmi__contexts_signal(void)
+{
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (atomic_load(&context->event_fd) < 0)
+            continue;
+        bmi_lock_take(&context->lock);
+        signal_locked(context);
+        bmi_lock_give(&context->lock);
+    }
+}

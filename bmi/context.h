@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * context.h - completion contexts, and the threads that wait on them.
+ *
+ * A context is a queue of completed operations. Whoever completes one pushes it without a lock
+ * (`incoming`, a stack that is turned round when taken); who tests takes all of `incoming` into
+ * `ready` under the context's lock and hands out from there. Contexts are type-stable memory, as
+ * operations are.
+ */
+#ifndef BMI_CONTEXT_H
+#define BMI_CONTEXT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "bmi/lock.h"
+#include "bmi/op.h"
+
+struct context {
+    _Atomic(struct op *) incoming;
+    struct bmi_lock lock;
+    struct op_list ready;    /* lock */
+    atomic_uint waiters;     /* threads registered in progress.c for this context */
+    atomic_int event_fd;     /* of BMI_GET_CONTEXT_FD's; -1: nobody asked */
+    int poll_fd;             /* what the program polls: event_fd and the network; lock */
+    atomic_bool signalled;   /* event_fd is readable; written under lock */
+    atomic_bool open;
+    atomic_bool claimed;     /* in use, or being freed */
+    bmi_context_id id;       /* set while claimed */
+    uint32_t slot, generation;
+    atomic_uint ready_count; /* of ready; written under lock */
+    _Atomic uint64_t completions; /* reported; written under lock */
+    _Atomic uint64_t immediate;
+};
+
+int bmi__context_open(bmi_context_id *id);
+void bmi__context_release(struct context *context);
+/* NULL: no such context. */
+struct context *bmi__context_find(bmi_context_id id);
+/* The only open context, or NULL if there are none or several. */
+struct context *bmi__context_only(void);
+void bmi__contexts_free(void);
+
+/* Puts a completed operation into its context and wakes who waits for it. Any thread, any lock but
+ * the context's and progress's. */
+void bmi__context_complete(struct op *op);
+/* Completed operations that wait to be taken out. */
+uint64_t bmi__context_depth(struct context *context);
+/* Whether something waits to be taken out; a hint without the lock. */
+bool bmi__context_has(struct context *context);
+/* Takes out up to `most` completed operations, in order. */
+int bmi__context_take(struct context *context, struct op **ops, int most);
+/* Takes out this operation if it has completed. */
+bool bmi__context_take_op(struct context *context, struct op *op, bmi_op_id_t id);
+/* The descriptor to poll. Returns it or an errno. */
+int bmi__context_fd(struct context *context);
+/* Something other than a completion wants a program to call: an unexpected message. */
+void bmi__contexts_signal(void);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * credit.h - how much unmatched and unfetched messages a peer may cause us to hold.
+ *
+ * A message of n bytes is charged n + WIRE_MESSAGE_CHARGE against a window. Each peer has two: eager
+ * (expected messages and requests to send) and unexpected. A window stands at a size that a new
+ * peer is given from the library's budget, larger while the budget is ample; what a consumed message
+ * was charged is given back to the peer, piggy-backed or by a CREDIT frame, as long as the window is
+ * below its standing, else to the budget. A peer that lacks credit says so (WANT) and gets some in
+ * its turn. With the peer's lock held; the budget itself is atomic, its queue has a lock.
+ */
+#ifndef BMI_CREDIT_H
+#define BMI_CREDIT_H
+
+#include "bmi/peer.h"
+
+/* Gives a new peer its windows; what it may send is in granted. */
+void bmi__credit_open_locked(struct peer *peer, uint32_t unexpected_max);
+/* Returns everything to the budget but what unexpected messages hold that the program has, or has
+ * not fetched: each returns its own. */
+void bmi__credit_forget_locked(struct peer *peer);
+/* A message that was charged is freed whose peer has ended before. */
+void bmi__credit_orphan_return(uint64_t bytes);
+
+/* A message came. -EPROTO: more than was granted. */
+int bmi__credit_charge_locked(struct peer *peer, bool unexpected, uint64_t bytes);
+/* A message that was charged is gone. */
+void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t bytes);
+/* The eager credit to tell the peer in a header now. */
+uint32_t bmi__credit_report_locked(struct peer *peer);
+/* Sends a CREDIT frame if enough has come together. */
+void bmi__credit_tell_locked(struct peer *peer);
+/* The peer wants credit. */
+void bmi__credit_wanted_locked(struct peer *peer, uint8_t which);
+
+/* As a sender: tells the peer that we lack credit (once, until some comes). */
+void bmi__credit_want_locked(struct peer *peer, uint8_t which);
+
+void bmi__credit_stop(void);
+/* Bytes of the budget that are given out or held. */
+int64_t bmi__credit_used(void);
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * failure.c - see failure.h. The tick is the driver's; `attention` counts the peers that want it.
+ */
+#include "bmi/failure.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/address.h"
+#include "bmi/cancel.h"
+#include "bmi/credit.h"
+#include "bmi/error.h"
+#include "bmi/greeting.h"
+#include "bmi/log.h"
+#include "bmi/progress.h"
+#include "bmi/settings.h"
+
+/* A peer is asked for a sign of life after 3 silent ticks and given up after 8. */
+enum { TICKS_PING = 3, TICKS_DEAD = 8, TICK_MOST_MS = 1000, TICK_LEAST_MS = 5 };
+
+static atomic_int attention;
+static atomic_bool armed;
+static atomic_bool graces; /* cancelled receives wait: ticks are shorter */
+
+static void tick(struct bmi_timer *timer);
+static struct bmi_timer ticker = {.expired = tick};
+
+static uint64_t tick_ms(void)
+{
+    int64_t silent = bmi__setting(SETTING_PEER_TIMEOUT) / TICKS_DEAD;
+    int64_t connect = bmi__setting(SETTING_CONNECT_TIMEOUT) / 4;
+    int64_t ms = connect;
+    if (silent > 0 && silent < ms)
+        ms = silent;
+    int64_t grace = bmi__setting(SETTING_CANCEL_GRACE) / 4;
+    if (atomic_load(&graces) && grace < ms)
+        ms = grace;
+    return (uint64_t)(ms < TICK_LEAST_MS ? TICK_LEAST_MS : ms);
+}
+
+void bmi__attention_locked(struct peer *peer)
+{
+    bool has = (peer->flags & PEER_ATTENTION) != 0;
+    bool needs = peer->op_count > 0 || peer->state == PEER_DIALLING ||
+                 peer->state == PEER_AWAITING || peer->state == PEER_GREETING ||
+                 peer->state == PEER_HELD;
+    if (has == needs)
+        return;
+    peer->flags ^= PEER_ATTENTION;
+    if (!needs) {
+        peer->since_ns = 0;
+        atomic_fetch_sub(&attention, 1);
+        return;
+    }
+    peer->silent_ticks = 0;
+    atomic_fetch_add(&attention, 1);
+    if (!atomic_exchange(&armed, true))
+        bmi_method_timer_set(&ticker, tick_ms());
+}
+
+void bmi__grace_begins(void)
+{
+    if (!atomic_exchange(&graces, true))
+        bmi_method_timer_set(&ticker, tick_ms());
+}
+
+void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason)
+{
+    if (peer->link == NULL || (peer->flags & PEER_CLOSING))
+        return;
+    if (reason != NULL)
+        bmi__log(BMI_LOG_WARN, "%s: %s; ending the connection", bmi__peer_name(peer), reason);
+    peer->cause = error;
+    peer->flags |= PEER_CLOSING;
+    peer->link->method->close(peer->link, false);
+}
+
+/* ---- silence and time-outs ------------------------------------------------------------------ */
+
+static void check_silence(struct peer *peer)
+{
+    uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
+    if (peer->self_link != NULL)
+        bytes += atomic_load_explicit(&peer->self_link->bytes_in, memory_order_relaxed);
+    if (bytes != peer->bytes_in || bmi__setting(SETTING_PEER_TIMEOUT) == 0) {
+        peer->bytes_in = bytes;
+        peer->silent_ticks = 0;
+        peer->flags &= ~(uint32_t)PEER_PINGED;
+        return;
+    }
+    /* A tick can be shorter than an eighth of the time-out: other times are watched, too. */
+    uint64_t now = bmi__monotonic_ns();
+    uint64_t eighth = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u / TICKS_DEAD;
+    if (peer->silent_ticks > 0 && now - peer->since_ns < eighth)
+        return;
+    peer->since_ns = now;
+    peer->silent_ticks++;
+    if (peer->silent_ticks >= TICKS_PING && !(peer->flags & PEER_PINGED)) {
+        peer->flags |= PEER_PINGED;
+        bmi__control_send_locked(peer, (struct wire_header){.type = WIRE_PING}, NULL, 0);
+    }
+    if (peer->silent_ticks > TICKS_DEAD)
+        bmi__peer_fail_locked(peer, -ETIMEDOUT, "silent for too long");
+}
+
+static void await_over(struct peer *peer)
+{
+    peer->flags |= PEER_INSIST;
+    int status = bmi__dial_locked(peer);
+    if (status < 0) {
+        atomic_store(&peer->state, PEER_IDLE);
+        bmi__peer_abandon_locked(peer, status);
+    }
+}
+
+static void look_at(struct peer *peer, void *argument)
+{
+    uint64_t now = *(uint64_t *)argument;
+    peer_lock(peer);
+    bool late = peer->since_ns != 0 && now > peer->since_ns;
+    switch ((enum peer_state)atomic_load(&peer->state)) {
+    case PEER_DIALLING:
+    case PEER_GREETING:
+    case PEER_HELD:
+        if (late)
+            bmi__peer_fail_locked(peer, -ETIMEDOUT, "not connected in time");
+        break;
+    case PEER_AWAITING:
+        if (late)
+            await_over(peer);
+        break;
+    case PEER_UP:
+        if (peer->op_count > 0 && !(peer->flags & PEER_CLOSING)) {
+            if (bmi__cancel_graces_locked(peer, now))
+                atomic_store(&graces, true);
+            check_silence(peer);
+        }
+        break;
+    default:
+        break;
+    }
+    bmi__attention_locked(peer);
+    peer_unlock(peer);
+}
+
+static void tick(struct bmi_timer *timer)
+{
+    uint64_t now = bmi__monotonic_ns();
+    atomic_store(&graces, false);
+    bmi__peer_each(look_at, &now);
+    int64_t idle = bmi__setting(SETTING_IDLE_REAP);
+    if (idle > 0)
+        bmi__reap_idle(idle);
+    atomic_store(&armed, false);
+    if ((atomic_load(&attention) > 0 || idle > 0) && !atomic_exchange(&armed, true))
+        bmi_method_timer_set(timer, tick_ms());
+}
+
+static void reap(struct peer *peer, void *argument)
+{
+    uint64_t before = *(uint64_t *)argument;
+    peer_lock(peer);
+    if (peer->state == PEER_UP && peer->op_count == 0 && !(peer->flags & PEER_SELF)) {
+        uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
+        if (bytes != peer->bytes_in || peer->since_ns == 0) {
+            peer->bytes_in = bytes;
+            peer->since_ns = bmi__monotonic_ns();
+        } else if (peer->since_ns <= before) {
+            peer->flags |= PEER_CLOSING;
+            peer->link->method->close(peer->link, true);
+        }
+    }
+    peer_unlock(peer);
+}
+
+void bmi__reap_idle(int64_t seconds)
+{
+    uint64_t now = bmi__monotonic_ns(), ago = (uint64_t)seconds * 1000000000u;
+    uint64_t before = now > ago ? now - ago : 0;
+    bmi__peer_each(reap, &before);
+}
+
+void bmi__failure_stop(void)
+{
+    bmi_method_timer_clear(&ticker);
+    atomic_store(&attention, 0);
+    atomic_store(&armed, false);
+    atomic_store(&graces, false);
+}
+
+/* ---- a link is down ------------------------------------------------------------------------- */
+
+/* Lets go of the other end of a link to ourselves. */
+static void self_link_forget(struct peer *peer)
+{
+    struct bmi_link *other = peer->self_link;
+    peer->self_link = NULL;
+    peer->flags &= ~(uint32_t)PEER_SELF;
+    if (other == NULL)
+        return;
+    link_own(other, NULL);
+    other->method->close(other, false);
+    bmi_link_unref(other);
+}
+
+/* A dial failed: the next alternative, else everything posted fails. */
+static void dial_failed(struct peer *peer, int status)
+{
+    int next = -ECONNREFUSED;
+    bmi__credit_forget_locked(peer); /* opened with the greeting */
+    if (!(peer->flags & PEER_DROPPED)) {
+        peer->alternative++;
+        next = bmi__dial_locked(peer);
+    }
+    if (next == 0)
+        return;
+    peer->alternative = 0;
+    atomic_store(&peer->state, PEER_IDLE);
+    bmi__peer_abandon_locked(peer, status != 0 ? status : -ECONNREFUSED);
+    bmi__dial_next_locked(peer);
+}
+
+/* Book's and peer's lock held. Returns whether the peer's memory is to be given back. */
+static bool peer_lost(struct peer *peer, int status)
+{
+    enum peer_state state = peer->state;
+    int cause = peer->cause != 0 ? peer->cause : status;
+    peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED);
+    self_link_forget(peer);
+    if (state == PEER_DIALLING) {
+        dial_failed(peer, cause);
+        return false;
+    }
+    if (cause == 0)
+        cause = -ECONNRESET;
+    if (peer->flags & PEER_ACCEPTED) {
+        atomic_store(&peer->state, PEER_GONE);
+        bmi__address_lost_locked(peer, cause);
+        bmi__peer_abandon_locked(peer, cause);
+        return peer->op_count == 0;
+    }
+    atomic_store(&peer->state, PEER_IDLE);
+    peer->counters.reconnects++; /* the next dial is one */
+    bmi__peer_abandon_locked(peer, cause);
+    if (!(peer->flags & PEER_DROPPED))
+        bmi__dial_next_locked(peer);
+    return false;
+}
+
+void bmi_method_link_down(struct bmi_link *link, int status)
+{
+    bool give = false, held = false, mine = false;
+    bmi__book_lock();
+    free(link->host);
+    link->host = NULL;
+    bmi__arriving_free(link);
+    struct peer *peer = link_owner(link);
+    if (peer != NULL) {
+        peer_lock(peer);
+        if (link == peer->self_link)
+            bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
+        mine = link == peer->link;
+        if (mine) {
+            bmi__log(BMI_LOG_DEBUG, "%s is down: %s", bmi__peer_name(peer), strerror(-status));
+            held = peer->state == PEER_DIALLING;
+            bmi__memories_release_locked(peer);
+            peer->link = NULL;
+            link_own(link, NULL);
+            give = peer_lost(peer, status);
+            bmi__attention_locked(peer);
+        }
+        peer_unlock(peer);
+    }
+    if (held)
+        bmi__greeting_settle_held();
+    if (give)
+        bmi__peer_give(peer);
+    bmi__book_unlock();
+    if (mine)
+        bmi_link_unref(link);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * failure.h - the end of links and peers, silence, and time-outs.
+ *
+ * A tick runs while any peer has operations, is being dialled, or has not greeted ("attention").
+ * Ticks count only when somebody drives, so a program that computes for a minute does not find its
+ * peers dead when it comes back.
+ */
+#ifndef BMI_FAILURE_H
+#define BMI_FAILURE_H
+
+#include "bmi/peer.h"
+
+/* Notes whether the tick has to look at the peer, after its state or operations changed. */
+void bmi__attention_locked(struct peer *peer);
+/* Ends the peer's link (reason NULL: as asked); its operations complete with the error once the link is down. */
+void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
+/* A cancelled receive waits for its sender's word: the tick is to come sooner. */
+void bmi__grace_begins(void);
+/* Closes connections idle for so many seconds. */
+void bmi__reap_idle(int64_t seconds);
+void bmi__failure_stop(void);
+
+/* rendezvous.c: ends an operation's registration, if it has one. */
+void bmi__memory_release_locked(struct op *op);
+void bmi__memories_release_locked(struct peer *peer); /* all but what is being transferred */
+
+#endif

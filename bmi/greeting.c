@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * greeting.c - dialling, HELLO, and one link for a pair of processes. See greeting.h.
+ */
+#include "bmi/greeting.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "bmi/address.h"
+#include "bmi/credit.h"
+#include "bmi/digest.h"
+#include "bmi/failure.h"
+#include "bmi/log.h"
+#include "bmi/progress.h"
+#include "bmi/settings.h"
+
+static uint8_t incarnation[16];
+
+int bmi__greeting_start(void)
+{
+    return getrandom(incarnation, sizeof incarnation, 0) == sizeof incarnation ? 0 : -EIO;
+}
+
+const char *bmi__peer_name(const struct peer *peer)
+{
+    for (struct address *a = peer->address; a != NULL; a = a->alias_next)
+        if (a->string != NULL)
+            return a->string;
+    if (peer->address != NULL && peer->address->host != NULL)
+        return peer->address->host;
+    return peer->link != NULL && peer->link->host != NULL ? peer->link->host : "an unknown host";
+}
+
+static uint32_t own_eager_max(const struct bmi_method *method)
+{
+    int64_t setting = bmi__setting(SETTING_EAGER_MAX);
+    int64_t most = setting > 0 ? setting : method->limits.eager_max;
+    return (uint32_t)(most < method->limits.frame_max ? most : method->limits.frame_max);
+}
+
+static void listen_addresses(char *text, size_t size)
+{
+    struct running_method *method;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        size_t length = strlen(method->listen);
+        if (!atomic_load(&method->started) || length == 0 || used + length + 2 > size)
+            continue;
+        if (used > 0)
+            text[used++] = ',';
+        memcpy(text + used, method->listen, length + 1);
+        used += length;
+    }
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+static void hello_send_locked(struct peer *peer, bool reply)
+{
+    struct wire_hello *hello = calloc(1, sizeof *hello);
+    uint8_t *bytes = malloc(WIRE_HELLO_MAX);
+    if (hello != NULL && bytes != NULL) {
+        const struct bmi_method *method = peer->link->method;
+        memcpy(hello->incarnation, incarnation, sizeof incarnation);
+        memcpy(hello->nonce, peer->nonce, sizeof peer->nonce);
+        hello->version = WIRE_VERSION;
+        hello->eager_max = own_eager_max(method);
+        hello->unexpected_max = (uint32_t)method->limits.unexpected_max;
+        hello->eager_credit = peer->eager.granted;
+        hello->unexpected_credit = peer->unexpected_window.granted;
+        listen_addresses(hello->listen, sizeof hello->listen);
+        struct wire_header header = {.type = WIRE_HELLO};
+        if (reply)
+            header.flags = WIRE_REPLY;
+        else if (peer->flags & PEER_INSIST)
+            header.flags = WIRE_INSIST;
+        bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
+    } else {
+        bmi__peer_fail_locked(peer, -ENOMEM, "no memory to greet");
+    }
+    free(hello);
+    free(bytes);
+}
+
+int bmi__dial_locked(struct peer *peer)
+{
+    struct address *address = peer->address;
+    int status = -EADDRNOTAVAIL;
+    while (address != NULL && address->string == NULL)
+        address = address->alias_next;
+    /* One nonce for all alternatives: others may be told of it before our link is up. */
+    if (peer->state != PEER_DIALLING &&
+        getrandom(peer->nonce, sizeof peer->nonce, 0) != sizeof peer->nonce)
+        return -EIO;
+    for (; address != NULL && peer->alternative < address->alternative_count;
+         peer->alternative++) {
+        struct alternative *alternative = &address->alternatives[peer->alternative];
+        struct running_method *method = alternative->method;
+        status = atomic_load(&method->started) ? 0 : -ENODEV;
+        if (status == 0)
+            status = method->method->connect(method->state, alternative->canonical, peer,
+                                             &peer->link);
+        if (status < 0) {
+            bmi__log(BMI_LOG_INFO, "%s: %s", alternative->url, strerror(-status));
+            continue;
+        }
+        bmi_link_ref(peer->link);
+        peer->since_ns = bmi__monotonic_ns() +
+                                 (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+        peer->cause = 0;
+        peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED);
+        atomic_store(&peer->state, PEER_DIALLING);
+        bmi__attention_locked(peer);
+        return 0;
+    }
+    peer->alternative = 0;
+    return status;
+}
+
+int bmi__greeting_up(struct bmi_link *link)
+{
+    int status = 0;
+    bmi__book_lock();
+    struct peer *peer = link_owner(link);
+    if (peer != NULL) {
+        peer_lock(peer);
+        if (peer->link == link && peer->state == PEER_DIALLING) {
+            bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
+            bmi__address_host_locked(peer, link);
+            hello_send_locked(peer, false);
+        }
+        peer_unlock(peer);
+    }
+    bmi__book_unlock();
+    return status;
+}
+
+/* ---- a peer is up --------------------------------------------------------------------------- */
+
+static void up_locked(struct peer *peer, const struct wire_hello *hello)
+{
+    uint32_t own = own_eager_max(peer->link->method);
+    memcpy(peer->incarnation, hello->incarnation, sizeof peer->incarnation);
+    peer->eager_max = hello->eager_max < own ? hello->eager_max : own;
+    peer->unexpected_max = hello->unexpected_max;
+    peer->eager_credit = peer->eager_window = hello->eager_credit;
+    peer->unexpected_credit = hello->unexpected_credit;
+    peer->flags &= ~(uint32_t)(PEER_INSIST | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED |
+                               PEER_ANNOUNCE_ALL);
+    peer->silent_ticks = 0;
+    peer->since_ns = bmi__monotonic_ns();
+    atomic_store(&peer->state, PEER_UP);
+    bmi__attention_locked(peer);
+    bmi__log(BMI_LOG_DEBUG, "%s is up", bmi__peer_name(peer));
+    bmi__announce_waiting_locked(peer);
+    bmi__pending_pump_locked(peer);
+    bmi__pings_send_locked(peer);
+}
+
+static int accept_locked(struct peer *peer, const struct wire_hello *hello)
+{
+    bmi__digest16(peer->nonce, hello->nonce);
+    if (bmi__address_accept_locked(peer) == NULL)
+        return -ENOMEM;
+    peer->counters.accepts++;
+    bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
+    hello_send_locked(peer, true);
+    up_locked(peer, hello);
+    return 0;
+}
+
+/* ---- joining -------------------------------------------------------------------------------- */
+
+static void both_lock(struct peer *one, struct peer *other)
+{
+    peer_lock(one < other ? one : other);
+    peer_lock(one < other ? other : one);
+}
+
+static void op_restart_locked(struct peer *peer, struct op *op)
+{
+    bmi__peer_adopt_locked(peer, op);
+    int status = 0;
+    if (op->kind == OP_SEND)
+        bmi__send_start_locked(peer, op);
+    else if (op->kind == OP_SEND_UNEXPECTED)
+        bmi__unexpected_start_locked(peer, op);
+    else if (op->kind == OP_RECV)
+        status = bmi__receive_start_locked(peer, op);
+    if (status < 0)
+        bmi__op_complete_locked(op, status, 0);
+}
+
+void bmi__dial_next_locked(struct peer *peer)
+{
+    struct op *op = peer->ops_first;
+    while (op != NULL && op->stage != STAGE_NEXT)
+        op = op->peer_next;
+    int status = op != NULL ? bmi__dial_locked(peer) : 0;
+    for (struct op *next; op != NULL; op = next) {
+        next = op->peer_next;
+        if (op->stage != STAGE_NEXT)
+            continue;
+        op->stage = STAGE_NONE;
+        if (status < 0) {
+            bmi__op_complete_locked(op, status, 0);
+            continue;
+        }
+        bmi__op_detach_locked(peer, op);
+        op_restart_locked(peer, op);
+        if (next == NULL)
+            break; /* what was restarted now stands last */
+    }
+}
+
+/* Lets go of the peer's link without an end of the peer. */
+static void link_forget_locked(struct peer *peer)
+{
+    struct bmi_link *link = peer->link;
+    peer->link = NULL;
+    if (link == NULL)
+        return;
+    link_own(link, NULL);
+    link->method->close(link, false);
+    bmi_link_unref(link);
+}
+
+/* What was posted to `from` (looked up, not up) goes over the link of `to`, which is its process. */
+static void join(struct peer *from, struct peer *to)
+{
+    both_lock(from, to);
+    link_forget_locked(from);
+    bmi__address_move_locked(from, to);
+    to->counters.connects++;
+    while (from->ops_first != NULL) {
+        struct op *op = from->ops_first;
+        bmi__op_unqueue_locked(from, op);
+        bmi__op_detach_locked(from, op);
+        op->stage = STAGE_NONE;
+        op_restart_locked(to, op);
+    }
+    bmi__pings_send_locked(to);
+    if (to->link != NULL)
+        bmi__progress_dirty(to->link);
+    peer_unlock(to);
+    peer_unlock(from);
+    bmi__peer_give(from);
+}
+
+struct search {
+    const uint8_t *bytes;  /* nonce, a nonce's digest, or incarnation */
+    const char *claims;    /* listen addresses */
+    struct peer *found;
+};
+
+/* An accepted peer, by the digest of its nonce. */
+static void match_digest(struct peer *peer, void *argument)
+{
+    struct search *search = argument;
+    uint8_t held[16];
+    peer_lock(peer);
+    if (peer->state == PEER_HELD)
+        bmi__digest16(held, peer->hello->nonce);
+    if ((peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) &&
+         memcmp(peer->nonce, search->bytes, 16) == 0) ||
+        (peer->state == PEER_HELD && memcmp(held, search->bytes, 16) == 0))
+        search->found = peer;
+    peer_unlock(peer);
+}
+
+static void match_awaiting(struct peer *peer, void *argument)
+{
+    struct search *search = argument;
+    peer_lock(peer);
+    if (peer->state == PEER_AWAITING && memcmp(peer->nonce, search->bytes, 16) == 0)
+        search->found = peer;
+    peer_unlock(peer);
+}
+
+static void match_own_dial(struct peer *peer, void *argument)
+{
+    struct search *search = argument;
+    peer_lock(peer);
+    if (peer->state == PEER_DIALLING && memcmp(peer->nonce, search->bytes, 16) == 0)
+        search->found = peer;
+    peer_unlock(peer);
+}
+
+static void match_dialled(struct peer *peer, void *argument)
+{
+    struct search *search = argument;
+    peer_lock(peer);
+    if (peer->state == PEER_UP && !(peer->flags & (PEER_ACCEPTED | PEER_SELF)) &&
+        memcmp(peer->incarnation, search->bytes, 16) == 0)
+        search->found = peer;
+    peer_unlock(peer);
+}
+
+static bool claims_have(const char *claims, const char *url)
+{
+    size_t length = strlen(url);
+    for (const char *at = claims; (at = strstr(at, url)) != NULL; at += length)
+        if ((at == claims || at[-1] == ',') && (at[length] == '\0' || at[length] == ','))
+            return true;
+    return false;
+}
+
+/* A peer that we are dialling at an address that the other claims. */
+static void match_claims(struct peer *peer, void *argument)
+{
+    struct search *search = argument;
+    peer_lock(peer);
+    for (struct address *a = peer->address; a != NULL && peer->state == PEER_DIALLING;
+         a = a->alias_next)
+        if (peer->alternative < a->alternative_count &&
+            claims_have(search->claims, a->alternatives[peer->alternative].url))
+            search->found = peer;
+    peer_unlock(peer);
+}
+
+static struct peer *search_peers(void (*match)(struct peer *, void *), const void *bytes,
+                                 const char *claims)
+{
+    struct search search = {.bytes = bytes, .claims = claims};
+    bmi__peer_each(match, &search);
+    return search.found;
+}
+
+/* ---- a HELLO on a link that was dialled to us ------------------------------------------------ */
+
+/* Who is told may be somebody who claims to be another, and must not learn the nonce: with it the
+ * link that the other one waits for could be forged. Its digest names it as well. */
+static int redundant_send(struct peer *peer, const uint8_t *nonce)
+{
+    uint8_t digest[16];
+    bmi__digest16(digest, nonce);
+    peer_lock(peer);
+    struct wire_header header = {.type = WIRE_REDUNDANT};
+    bmi__control_send_locked(peer, header, digest, sizeof digest);
+    peer->flags |= PEER_CLOSING;
+    peer->link->method->close(peer->link, true);
+    peer_unlock(peer);
+    return 0;
+}
+
+/* The other end is this very process: its two ends become one peer. */
+static int self_join(struct peer *accepted, struct peer *dialled)
+{
+    both_lock(accepted, dialled);
+    struct bmi_link *link = accepted->link;
+    accepted->link = NULL;
+    atomic_store(&accepted->state, PEER_GONE);
+    link_own(link, dialled);
+    dialled->self_link = link;
+    dialled->flags |= PEER_SELF;
+    peer_unlock(accepted);
+    struct bmi_link *outgoing = dialled->link;
+    dialled->link = link; /* the answer goes the other way */
+    hello_send_locked(dialled, true);
+    dialled->link = outgoing;
+    peer_unlock(dialled);
+    bmi__peer_give(accepted);
+    return 0;
+}
+
+static int hold(struct peer *peer, const struct wire_hello *hello)
+{
+    peer_lock(peer);
+    if (peer->hello == NULL)
+        peer->hello = malloc(sizeof *hello);
+    int status = peer->hello != NULL ? 0 : -ENOMEM;
+    if (status == 0) {
+        memcpy(peer->hello, hello, sizeof *hello);
+        atomic_store(&peer->state, PEER_HELD);
+    }
+    peer_unlock(peer);
+    return status;
+}
+
+static int accept_and_join(struct peer *peer, const struct wire_hello *hello)
+{
+    uint8_t digest[16];
+    bmi__digest16(digest, hello->nonce);
+    struct peer *awaiting = search_peers(match_awaiting, digest, NULL);
+    peer_lock(peer);
+    int status = accept_locked(peer, hello);
+    peer_unlock(peer);
+    if (status == 0 && awaiting != NULL)
+        join(awaiting, peer);
+    return status;
+}
+
+static int accept_hello(struct peer *peer, bool insist, const struct wire_hello *hello)
+{
+    struct peer *other;
+    if (memcmp(hello->incarnation, incarnation, 16) == 0 &&
+        (other = search_peers(match_own_dial, hello->nonce, NULL)) != NULL)
+        return self_join(peer, other);
+    if (!insist &&
+        (other = search_peers(match_dialled, hello->incarnation, NULL)) != NULL)
+        return redundant_send(peer, other->nonce);
+    if (!insist && (other = search_peers(match_claims, NULL, hello->listen)) != NULL) {
+        if (memcmp(incarnation, hello->incarnation, 16) < 0)
+            return hold(peer, hello);
+        return redundant_send(peer, other->nonce);
+    }
+    return accept_and_join(peer, hello);
+}
+
+static void settle(struct peer *peer, void *argument)
+{
+    (void)argument;
+    if (peer->state != PEER_HELD || peer->hello == NULL)
+        return;
+    struct wire_hello *hello = peer->hello;
+    peer->hello = NULL;
+    int status = accept_hello(peer, false, hello);
+    if (status < 0) {
+        peer_lock(peer);
+        bmi__peer_fail_locked(peer, status, "cannot be greeted");
+        peer_unlock(peer);
+    }
+    free(hello);
+}
+
+void bmi__greeting_settle_held(void)
+{
+    bmi__peer_each(settle, NULL);
+}
+
+/* ---- answers on a link that we dialled ------------------------------------------------------- */
+
+static int reply_arrived(struct peer *peer, const struct bmi_link *link, const struct wire_hello *hello)
+{
+    peer_lock(peer);
+    bool fits = peer->state == PEER_DIALLING && (link == peer->link);
+    if (fits) {
+        peer->counters.connects++;
+        up_locked(peer, hello);
+    }
+    peer_unlock(peer);
+    if (fits)
+        bmi__greeting_settle_held();
+    return fits ? 0 : -EPROTO;
+}
+
+static int hello_handle(struct bmi_link *link, bool reply, bool insist,
+                        const struct wire_hello *hello)
+{
+    struct peer *peer = link_owner(link);
+    if (peer == NULL)
+        return -EPROTO;
+    if (hello->version != WIRE_VERSION) {
+        bmi__log(BMI_LOG_ERROR, "%s speaks version %u of the protocol, we speak %u",
+                 bmi__peer_name(peer), hello->version, WIRE_VERSION);
+        peer_lock(peer);
+        struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};
+        bmi__control_send_locked(peer, header, NULL, 0);
+        peer->flags |= PEER_CLOSING;
+        link->method->close(link, true);
+        peer_unlock(peer);
+        return 0;
+    }
+    if (reply)
+        return reply_arrived(peer, link, hello);
+    if (peer->state != PEER_GREETING || (peer->flags & PEER_CLOSING))
+        return -EPROTO;
+    return accept_hello(peer, insist, hello);
+}
+
+int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uint8_t *bytes,
+                       size_t size)
+{
+    struct wire_hello *hello = malloc(sizeof *hello);
+    const char *reason = "";
+    if (hello == NULL)
+        return -ENOMEM;
+    bmi__book_lock();
+    int status = wire_hello_decode(bytes, size, hello, &reason);
+    if (status < 0)
+        bmi__log(BMI_LOG_WARN, "%s: %s", link->host != NULL ? link->host : "?", reason);
+    else
+        status = hello_handle(link, reply, insist, hello);
+    bmi__book_unlock();
+    free(hello);
+    return status;
+}
+
+/* Our link is not wanted, since one of the other side's reaches us, or will: told over a link that
+ * we dialled, so it is true. */
+static void await_locked(struct peer *peer, const uint8_t *digest)
+{
+    link_forget_locked(peer);
+    bmi__credit_forget_locked(peer);
+    memcpy(peer->nonce, digest, sizeof peer->nonce);
+    peer->since_ns = bmi__monotonic_ns() +
+                             (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
+    atomic_store(&peer->state, PEER_AWAITING);
+}
+
+int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t size)
+{
+    if (size != 16)
+        return -EBADMSG;
+    bmi__book_lock();
+    struct peer *peer = link_owner(link);
+    bool fits = peer != NULL && peer->state == PEER_DIALLING && peer->link == link;
+    struct peer *accepted = fits ? search_peers(match_digest, bytes, NULL) : NULL;
+    if (fits && accepted == NULL) {
+        peer_lock(peer);
+        await_locked(peer, bytes);
+        peer_unlock(peer);
+    }
+    if (accepted != NULL && accepted->state == PEER_HELD) {
+        struct wire_hello *hello = accepted->hello;
+        accepted->hello = NULL;
+        accept_and_join(accepted, hello);
+        free(hello);
+    }
+    if (accepted != NULL)
+        join(peer, accepted);
+    bmi__greeting_settle_held();
+    bmi__book_unlock();
+    return fits ? 0 : -EPROTO;
+}

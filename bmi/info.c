@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * info.c - options, statistics, and what is known of addresses and methods.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/address.h"
+#include "bmi/context.h"
+#include "bmi/error.h"
+#include "bmi/failure.h"
+#include "bmi/log.h"
+#include "bmi/methods.h"
+#include "bmi/settings.h"
+#include "bmi/start.h"
+#include "bmi/unexpected.h"
+
+/* ---- methods -------------------------------------------------------------------------------- */
+
+int bmi_method_next(int index, struct bmi_method_info *info)
+{
+    struct running_method *running = bmi__method_at(index);
+    if (running == NULL || info == NULL)
+        return -BMI_ENOENT;
+    const struct bmi_method *method = running->method;
+    *info = (struct bmi_method_info){
+        .name = method->name,
+        .schemes = method->schemes,
+        .description = method->description,
+        .eager_max = method->limits.eager_max,
+        .unexpected_max = method->limits.unexpected_max,
+        .segments_max = (int)method->limits.segments_max,
+        .can_put = method->limits.put,
+        .can_get = method->limits.get,
+        .needs_registration = method->limits.registration,
+    };
+    return 0;
+}
+
+const char *bmi_version(void)
+{
+#define TEXT(x) #x
+#define VERSION(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
+    return VERSION(BMI_VERSION_MAJOR, BMI_VERSION_MINOR, BMI_VERSION_PATCH);
+}
+
+/* Joins what each running method has to tell, separated by commas. */
+static void join_methods(char *text, size_t size, bool listen)
+{
+    struct running_method *method;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        const char *word = listen ? method->listen : method->method->name;
+        if (!atomic_load(&method->started) || *word == '\0')
+            continue;
+        int length = snprintf(text + used, size - used, "%s%s", used > 0 ? "," : "", word);
+        if (length > 0 && (size_t)length < size - used)
+            used += (size_t)length;
+    }
+}
+
+/* Asks the running methods in turn for an option; the first that knows it answers. */
+static int method_option(BMI_addr_t addr, int option, void *value, bool set)
+{
+    struct bmi_link *link = NULL;
+    int status = -ENOSYS;
+    if (addr != 0) {
+        struct peer *peer;
+        status = bmi__address_lock(addr, &peer);
+        if (status < 0)
+            return status;
+        link = peer->link;
+        if (link != NULL)
+            bmi_link_ref(link);
+        peer_unlock(peer);
+        status = -ENOSYS;
+    }
+    struct running_method *method;
+    for (int i = 0; status == -ENOSYS && (method = bmi__method_at(i)) != NULL; i++)
+        if (atomic_load(&method->started) && method->method->option != NULL &&
+            (link == NULL || link->method == method->method))
+            status = method->method->option(method->state, link, option, value, set);
+    if (link != NULL)
+        bmi_link_unref(link);
+    return status;
+}
+
+/* The smallest bound of the address's method, or of all that run. */
+static bmi_size_t unexpected_max(BMI_addr_t addr)
+{
+    bmi_size_t most = INT_MAX;
+    struct running_method *method;
+    struct peer *peer = NULL;
+    if (addr != 0 && bmi__address_lock(addr, &peer) == 0) {
+        if (peer->link != NULL)
+            most = peer->link->method->limits.unexpected_max;
+        if (peer->state == PEER_UP && (bmi_size_t)peer->unexpected_max < most)
+            most = (bmi_size_t)peer->unexpected_max;
+        peer_unlock(peer);
+    }
+    for (int i = 0; most == INT_MAX && (method = bmi__method_at(i)) != NULL; i++)
+        if (atomic_load(&method->started) && method->method->limits.unexpected_max < most)
+            most = method->method->limits.unexpected_max;
+    return most == INT_MAX ? 16384 : most;
+}
+
+/* ---- statistics ----------------------------------------------------------------------------- */
+
+static int statistics_get(BMI_addr_t addr, struct bmi_statistics *statistics)
+{
+    struct peer *peer;
+    if (addr == 0) {
+        bmi__peers_statistics(statistics);
+        return 0;
+    }
+    int status = bmi__address_lock(addr, &peer);
+    if (status < 0)
+        return status;
+    memset(statistics, 0, sizeof *statistics);
+    bmi__peer_statistics(peer, statistics);
+    peer_unlock(peer);
+    return 0;
+}
+
+static int method_statistics_get(struct bmi_method_statistics *out)
+{
+    struct running_method *method =
+        out->name != NULL ? bmi__method_named(out->name, strlen(out->name)) : NULL;
+    if (method == NULL)
+        return -EINVAL;
+#define COUNT(counter) (uint64_t)atomic_load(&method->counters[BMI_COUNT_##counter])
+    *out = (struct bmi_method_statistics){
+        .name = method->method->name,
+        .frames_sent = COUNT(FRAMES_SENT),
+        .frames_received = COUNT(FRAMES_RECEIVED),
+        .bytes_sent = COUNT(BYTES_SENT),
+        .bytes_received = COUNT(BYTES_RECEIVED),
+        .writes = COUNT(WRITES),
+        .reads = COUNT(READS),
+        .copies = COUNT(COPIES),
+        .copied_bytes = COUNT(COPIED_BYTES),
+        .links = COUNT(LINKS),
+        .links_opened = COUNT(LINKS_OPENED),
+        .links_accepted = COUNT(LINKS_ACCEPTED),
+        .links_failed = COUNT(LINKS_FAILED),
+        .bad_frames = COUNT(BAD_FRAMES),
+    };
+#undef COUNT
+    return 0;
+}
+
+static int context_statistics_get(struct bmi_context_statistics *out)
+{
+    struct context *context = bmi__context_find(out->context);
+    if (context == NULL)
+        return -EINVAL;
+    out->completions = atomic_load(&context->completions);
+    out->immediate = atomic_load(&context->immediate);
+    out->queue_depth = bmi__context_depth(context);
+    out->waiters = atomic_load(&context->waiters);
+    return 0;
+}
+
+void bmi__statistics_print(void)
+{
+    struct bmi_statistics s;
+    struct running_method *method;
+    bmi__peers_statistics(&s);
+#define LINE(field) fprintf(stderr, "  %-22s %llu\n", #field, (unsigned long long)s.field)
+    fprintf(stderr, "libbmi statistics\n");
+    LINE(messages_sent), LINE(messages_received), LINE(bytes_sent), LINE(bytes_received);
+    LINE(unexpected_sent), LINE(unexpected_received);
+    LINE(eager_sent), LINE(rendezvous_sent), LINE(announced_sent), LINE(announcements);
+    LINE(puts), LINE(put_bytes), LINE(gets), LINE(get_bytes), LINE(copies), LINE(copied_bytes);
+    LINE(credit_waits), LINE(connects), LINE(reconnects), LINE(accepts);
+    LINE(errors), LINE(cancels);
+#undef LINE
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        struct bmi_method_statistics m = {.name = method->method->name};
+        if (!atomic_load(&method->started) || method_statistics_get(&m) < 0)
+            continue;
+        fprintf(stderr,
+                "  %s: frames %llu out %llu in, bytes %llu out %llu in, %llu writes, %llu reads, "
+                "%llu bytes staged, links %llu (%llu dialled, %llu accepted, %llu failed)\n",
+                m.name, (unsigned long long)m.frames_sent, (unsigned long long)m.frames_received,
+                (unsigned long long)m.bytes_sent, (unsigned long long)m.bytes_received,
+                (unsigned long long)m.writes, (unsigned long long)m.reads,
+                (unsigned long long)m.copied_bytes, (unsigned long long)m.links,
+                (unsigned long long)m.links_opened, (unsigned long long)m.links_accepted,
+                (unsigned long long)m.links_failed);
+    }
+}
+
+/* ---- set ------------------------------------------------------------------------------------ */
+
+static int socket_close(BMI_addr_t addr)
+{
+    struct peer *peer;
+    int status = bmi__address_lock(addr, &peer);
+    if (status < 0)
+        return status;
+    bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
+    peer_unlock(peer);
+    return 0;
+}
+
+static int option_set(BMI_addr_t addr, int option, void *value)
+{
+    bool needs_value = option == BMI_SETTING || option == BMI_LOG_CALLBACK ||
+                       option == BMI_REAP_IDLE || option == BMI_TCP_BUFFER_SEND_SIZE ||
+                       option == BMI_TCP_BUFFER_RECEIVE_SIZE;
+    if (needs_value && value == NULL)
+        return -EINVAL;
+    switch (option) {
+    case BMI_DROP_ADDR:
+        return bmi__address_drop(addr);
+    case BMI_INC_ADDR_REF:
+        return bmi__address_reference(addr, 1);
+    case BMI_DEC_ADDR_REF:
+        return bmi__address_reference(addr, -1);
+    case BMI_TCP_CLOSE_SOCKET:
+        return socket_close(addr);
+    case BMI_FORCEFUL_CANCEL_MODE:
+    case BMI_TRUSTED_CONNECTION:
+    case BMI_OPTIMISTIC_BUFFER_REG:
+        return 0;
+    case BMI_SETTING:
+        return bmi__settings_set(value);
+    case BMI_LOG_CALLBACK:
+        bmi__log_callback(value);
+        return 0;
+    case BMI_REAP_IDLE:
+        if (*(const int *)value < 0)
+            return -EINVAL;
+        bmi__reap_idle(*(const int *)value);
+        return 0;
+    default:
+        return method_option(addr, option, value, true);
+    }
+}
+
+int BMI_set_info(BMI_addr_t addr, int option, void *inout_parameter)
+{
+    bool always = option == BMI_SETTING || option == BMI_LOG_CALLBACK;
+    if (!bmi__running() && !always)
+        return -BMI_EINVAL;
+    return bmi__error(option_set(addr, option, inout_parameter));
+}
+
+/* ---- get ------------------------------------------------------------------------------------ */
+
+static int setting_get(struct bmi_setting *setting)
+{
+    if (setting->name == NULL)
+        return -EINVAL;
+    int status = bmi__settings_get(setting->name, setting->value, sizeof setting->value);
+    if (status < 0)
+        bmi__log(BMI_LOG_ERROR, "no setting \"%s\"; bmi-info lists them", setting->name);
+    return status < 0 ? -EINVAL : 0;
+}
+
+static int context_fd_get(struct bmi_context_fd *out)
+{
+    struct context *context = bmi__context_find(out->context);
+    int fd = context != NULL ? bmi__context_fd(context) : -EINVAL;
+    out->fd = fd;
+    return fd < 0 ? fd : 0;
+}
+
+static int link_get(BMI_addr_t addr, void **link)
+{
+    struct peer *peer;
+    int status = bmi__address_lock(addr, &peer);
+    if (status < 0)
+        return status;
+    *link = peer->link;
+    peer_unlock(peer);
+    return 0;
+}
+
+static const char *methods_string(void)
+{
+    static char text[512];
+    join_methods(text, sizeof text, false);
+    return text;
+}
+
+static int option_get_number(BMI_addr_t addr, int option, int *value)
+{
+    int status;
+    switch (option) {
+    case BMI_CHECK_INIT:
+        *value = bmi__running();
+        return 0;
+    case BMI_CHECK_MAXSIZE:
+        *value = INT_MAX;
+        return 0;
+    case BMI_GET_UNEXP_SIZE:
+        *value = (int)unexpected_max(addr);
+        return 0;
+    case BMI_DROP_ADDR_QUERY:
+        status = bmi__address_droppable(addr);
+        *value = status > 0;
+        return status < 0 ? status : 0;
+    case BMI_TCP_CHECK_UNEXPECTED:
+        *value = bmi__unexpected_count(addr);
+        return 0;
+    default:
+        return method_option(addr, option, value, false);
+    }
+}
+
+static int option_get(BMI_addr_t addr, int option, void *value)
+{
+    if (value == NULL)
+        return -EINVAL;
+    switch (option) {
+    case BMI_GET_METH_ADDR:
+        return link_get(addr, value);
+    case BMI_TRANSPORT_METHODS_STRING:
+        *(const char **)value = methods_string();
+        return 0;
+    case BMI_GET_LISTEN_ADDR:
+        join_methods(value, BMI_MAX_ADDR_LEN, true);
+        return 0;
+    case BMI_GET_CONTEXT_FD:
+        return context_fd_get(value);
+    case BMI_GET_STATISTICS:
+        return statistics_get(addr, value);
+    case BMI_GET_METHOD_STATISTICS:
+        return method_statistics_get(value);
+    case BMI_GET_CONTEXT_STATISTICS:
+        return context_statistics_get(value);
+    case BMI_SETTING:
+        return setting_get(value);
+    default:
+        return option_get_number(addr, option, value);
+    }
+}
+
+int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter)
+{
+    bool always = option == BMI_CHECK_INIT || option == BMI_SETTING;
+    if (!bmi__running() && !always)
+        return -BMI_EINVAL;
+    return bmi__error(option_get(addr, option, inout_parameter));
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
+{
+    void *memory = NULL;
+    bmi__book_lock();
+    bool known = bmi__running() && bmi__address_find_locked(addr) != NULL;
+    bmi__book_unlock();
+    if (!known || size <= 0 || size > INT64_MAX / 2 || (send_recv != BMI_SEND && send_recv != BMI_RECV))
+        return NULL;
+    /* Page-aligned where that matters: page boundaries fall alike on the kernel's and our side. */
+    size_t alignment = size >= 4096 ? 4096 : 64;
+    return posix_memalign(&memory, alignment, (size_t)size) == 0 ? memory : NULL;
+}
+
+int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type send_recv)
+{
+    (void)addr, (void)size, (void)send_recv;
+    if (buffer == NULL)
+        return -BMI_EINVAL;
+    free(buffer);
+    return 0;
+}
+
+int BMI_unexpected_free(BMI_addr_t addr, void *buffer)
+{
+    (void)addr;
+    return buffer == NULL ? -BMI_EINVAL : bmi__error(bmi__unexpected_release(buffer));
+}
+
+/* ---- addresses ------------------------------------------------------------------------------ */
+
+const char *BMI_addr_rev_lookup(BMI_addr_t addr)
+{
+    return bmi__running() ? bmi__address_string(addr) : NULL;
+}
+
+const char *BMI_addr_rev_lookup_unexpected(BMI_addr_t addr)
+{
+    return bmi__running() ? bmi__address_host(addr) : NULL;
+}
+
+/* Whether the first `bits` bits are alike. */
+static bool bits_alike(const uint8_t *one, const uint8_t *other, int bits)
+{
+    int bytes = bits / 8, rest = bits % 8;
+    if (memcmp(one, other, (size_t)bytes) != 0)
+        return false;
+    return rest == 0 || ((one[bytes] ^ other[bytes]) >> (8 - rest)) == 0;
+}
+
+static int in_network(const char *host, const char *network, int bits)
+{
+    uint8_t one[16], other[16];
+    int families[] = {AF_INET, AF_INET6}, widths[] = {32, 128};
+    for (int i = 0; i < 2; i++) {
+        if (inet_pton(families[i], network, other) != 1)
+            continue;
+        if (bits < 0 || bits > widths[i])
+            return -EINVAL;
+        return inet_pton(families[i], host, one) == 1 && bits_alike(one, other, bits);
+    }
+    return -EINVAL;
+}
+
+/* The host part of "scheme://host[:port]", without brackets. */
+static int range_host(const char *range, char *host, size_t size)
+{
+    const char *start = strstr(range, "://");
+    if (start == NULL)
+        return -EINVAL;
+    start += 3;
+    bool bracket = *start == '[';
+    size_t length = bracket ? strcspn(++start, "]") : strcspn(start, ":/,");
+    if (length == 0 || length >= size)
+        return -EINVAL;
+    memcpy(host, start, length);
+    host[length] = '\0';
+    return 0;
+}
+
+/* "10.1.*": alike up to the star, which stands for whole numbers of the address. */
+static int in_wildcard(const char *host, const char *pattern)
+{
+    size_t length = strcspn(pattern, "*");
+    if (strspn(pattern, "0123456789.") != length || pattern[length + 1] != '\0' || (length > 0 && pattern[length - 1] != '.'))
+        return -EINVAL;
+    return strncmp(host, pattern, length) == 0;
+}
+
+int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
+{
+    char wanted[256];
+    if (!bmi__running() || id_string == NULL || range_host(id_string, wanted, sizeof wanted) < 0)
+        return -BMI_EINVAL;
+    char host[256] = "";
+    int status = bmi__address_numeric(addr, host, sizeof host);
+    if (status < 0)
+        return bmi__error(status);
+    status = strchr(wanted, '*') != NULL ? in_wildcard(host, wanted)
+                                         : in_network(host, wanted, netmask);
+    return status < 0 ? bmi__error(status) : status;
+}

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * link.c - the core's side of the boundary: what methods report, handed to the protocol's steps.
+ *
+ * A frame's header is decoded here and nothing else about it is decided here. Bodies that are the
+ * protocol's own (greetings, regions) come into memory of this file's and are handled when whole.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/credit.h"
+#include "bmi/failure.h"
+#include "bmi/greeting.h"
+#include "bmi/log.h"
+#include "bmi/peer.h"
+#include "bmi/progress.h"
+#include "bmi/settings.h"
+
+/* A frame with a body of the protocol's own. */
+struct inbound {
+    enum sink_kind kind; /* SINK_CONTROL; first, see arriving_free */
+    struct wire_header header;
+    void *buffer; /* == bytes, as a list of one */
+    bmi_size_t size;
+    uint8_t bytes[];
+};
+
+/* Control frames that may wait for a peer that makes us answer and does not read: at the first bound
+ * what is queued is written, at the second, with what our own operations can have caused, the peer
+ * is given up. */
+enum { CONTROLS_FLUSH = 256, CONTROLS_MOST = 2048, CONTROLS_AN_OPERATION = 4 };
+
+int bmi_method_link_accepted(struct bmi_link *link)
+{
+    struct peer *peer = bmi__peer_take();
+    if (peer == NULL) {
+        free(link->host);
+        link->host = NULL;
+        return -ENOMEM;
+    }
+    peer_lock(peer);
+    bmi_link_ref(link);
+    peer->link = link;
+    peer->flags |= PEER_ACCEPTED;
+    peer->since_ns =
+        bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+    link_own(link, peer);
+    atomic_store(&peer->state, PEER_GREETING);
+    bmi__attention_locked(peer);
+    peer_unlock(peer);
+    return 0;
+}
+
+void bmi_method_link_up(struct bmi_link *link)
+{
+    int status = bmi__greeting_up(link);
+    if (status < 0)
+        link->method->close(link, false);
+}
+
+void bmi_method_link_host(struct bmi_link *link, const char *host)
+{
+    free(link->host);
+    link->host = strdup(host);
+}
+
+/* ---- frames that are whole ------------------------------------------------------------------ */
+
+static bool starts_message(const struct wire_header *header)
+{
+    return header->type == WIRE_EAGER || header->type == WIRE_RTS || header->type == WIRE_VOID ||
+           header->type == WIRE_ABORT ||
+           (header->type == WIRE_DATA && (header->flags & WIRE_FIRST));
+}
+
+/* What every frame carries: how much of ours was seen, and credit. */
+static int piggyback_locked(struct peer *peer, const struct wire_header *header)
+{
+    int status = bmi__sent_seen_locked(peer, header->seen);
+    if (status < 0)
+        return status;
+    if (starts_message(header))
+        peer->seen++;
+    bool own = header->type == WIRE_RTR || header->type == WIRE_RTR_CANCEL;
+    uint64_t unexpected = header->type == WIRE_CREDIT ? header->source : 0;
+    if ((own || header->credit == 0) && unexpected == 0)
+        return 0;
+    if (unexpected > UINT32_MAX)
+        return -EPROTO;
+    peer->eager_credit += own ? 0 : header->credit;
+    peer->unexpected_credit += (int64_t)unexpected;
+    peer->flags &= ~(uint32_t)(PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED);
+    if (peer->waiting_first != NULL || peer->unexpected.first != NULL)
+        bmi__pending_pump_locked(peer);
+    return 0;
+}
+
+/* Frames that make us answer. */
+static int answer_locked(struct peer *peer, const struct wire_header *header)
+{
+    struct wire_header pong = {.type = WIRE_PONG, .target = header->source};
+    if (peer->controls > CONTROLS_MOST + CONTROLS_AN_OPERATION * peer->op_count) {
+        bmi__log(BMI_LOG_WARN, "%s asks and does not read", bmi__peer_name(peer));
+        return -EPROTO;
+    }
+    if (header->type == WIRE_RTR_CANCEL)
+        return bmi__rtr_cancel_arrived_locked(peer, header);
+    if (header->type == WIRE_ABORT)
+        return bmi__abort_arrived_locked(peer, header);
+    if (header->type == WIRE_WANT)
+        bmi__credit_wanted_locked(peer, header->flags);
+    else
+        bmi__control_send_locked(peer, pong, NULL, 0);
+    return 0;
+}
+
+static int bodiless_locked(struct peer *peer, const struct wire_header *header)
+{
+    switch (header->type) {
+    case WIRE_RTS:
+        return bmi__rts_arrived_locked(peer, header, NULL, 0);
+    case WIRE_CTS:
+        return bmi__cts_arrived_locked(peer, header, NULL, 0);
+    case WIRE_RTR:
+        return bmi__rtr_arrived_locked(peer, header, NULL, 0);
+    case WIRE_PUT_DONE:
+        return bmi__put_done_arrived_locked(peer, header);
+    case WIRE_GET_DONE:
+        return bmi__get_done_arrived_locked(peer, header);
+    case WIRE_RTR_CANCELLED:
+        return bmi__rtr_cancelled_arrived_locked(peer, header);
+    case WIRE_ABORT:
+    case WIRE_RTR_CANCEL:
+    case WIRE_WANT:
+    case WIRE_PING:
+        return answer_locked(peer, header);
+    case WIRE_PONG:
+        bmi__pong_arrived_locked(peer, header->target);
+        return 0;
+    case WIRE_VOID:
+    case WIRE_CREDIT:
+    case WIRE_BYE:
+        return 0;
+    default:
+        return -EPROTO;
+    }
+}
+
+/* ---- headers -------------------------------------------------------------------------------- */
+
+static int inbound_make(const struct wire_header *header, struct bmi_sink *sink)
+{
+    struct inbound *inbound = malloc(sizeof *inbound + (size_t)header->length);
+    if (inbound == NULL)
+        return -ENOMEM;
+    inbound->kind = SINK_CONTROL;
+    inbound->header = *header;
+    inbound->buffer = inbound->bytes;
+    inbound->size = (bmi_size_t)header->length;
+    *sink = (struct bmi_sink){.length = header->length, .owner = inbound, .cookie = SINK_CONTROL};
+    sink->body = (struct bmi_segments){.buffers = &inbound->buffer, .sizes = &inbound->size,
+                                       .count = 1, .left = inbound->size};
+    return 0;
+}
+
+static int up_frame_locked(struct peer *peer, const struct wire_header *header,
+                           struct bmi_sink *sink)
+{
+    int status = piggyback_locked(peer, header);
+    if (status < 0)
+        return status;
+    switch (header->type) {
+    case WIRE_EAGER:
+        return bmi__eager_arrived_locked(peer, header, sink);
+    case WIRE_UNEXPECTED:
+        return bmi__unexpected_arrived_locked(peer, header, sink);
+    case WIRE_DATA:
+        return bmi__data_arrived_locked(peer, header, sink);
+    case WIRE_RTS:
+    case WIRE_CTS:
+    case WIRE_RTR:
+        if (header->length > 0)
+            return inbound_make(header, sink);
+        return bodiless_locked(peer, header);
+    default:
+        return bodiless_locked(peer, header);
+    }
+}
+
+static int greeting_frame_locked(struct peer *peer, const struct wire_header *header,
+                                 struct bmi_sink *sink)
+{
+    bool greeting = header->type == WIRE_HELLO || header->type == WIRE_REDUNDANT;
+    if (greeting && header->length > 0)
+        return inbound_make(header, sink);
+    if (header->type == WIRE_REJECT && peer->state == PEER_DIALLING) {
+        bmi__log(BMI_LOG_ERROR, "%s refuses us: %s", bmi__peer_name(peer),
+                 strerror((int)(header->target & 0xff)));
+        return -EPROTO;
+    }
+    return -EPROTO;
+}
+
+static struct peer *owner_lock(struct bmi_link *link)
+{
+    struct peer *peer = link_owner(link);
+    if (peer != NULL)
+        peer_lock(peer);
+    return peer;
+}
+
+/* The first member of what a body comes to that belongs to nobody until it is whole. */
+struct arriving {
+    enum sink_kind kind;
+};
+
+/* Frees it, as the link ends and the rest will not come. */
+void bmi__arriving_free(struct bmi_link *link)
+{
+    struct arriving *arriving = link->arriving;
+    link->arriving = NULL;
+    if (arriving != NULL && arriving->kind == SINK_UNEXPECTED)
+        bmi__unexpected_lost(arriving);
+    else
+        free(arriving);
+}
+
+int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
+                             struct bmi_sink *sink)
+{
+    struct wire_header header;
+    const char *reason = "out of place";
+    *sink = (struct bmi_sink){0};
+    int status = wire_decode(bytes, &header, &reason);
+    struct peer *peer = owner_lock(link);
+    if (peer == NULL)
+        return -EPROTO;
+    if (status == 0) {
+        bmi__frame_trace(peer, "from", &header);
+        sink->length = header.length;
+        status = peer->state == PEER_UP ? up_frame_locked(peer, &header, sink)
+                                        : greeting_frame_locked(peer, &header, sink);
+    }
+    bool flush = peer->controls > CONTROLS_FLUSH && peer->link != NULL;
+    if (status < 0) {
+        bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer), bytes[0],
+                 reason, strerror(-status));
+        if (peer->cause == 0)
+            peer->cause = status == -ENOMEM ? status : -EPROTO;
+    }
+    if (status >= 0 && sink->length > 0 &&
+        (sink->cookie == SINK_CONTROL || sink->cookie == SINK_UNEXPECTED))
+        link->arriving = sink->owner;
+    struct bmi_link *outgoing = peer->link;
+    if (flush)
+        bmi_link_ref(outgoing);
+    peer_unlock(peer);
+    if (flush) {
+        outgoing->method->flush(outgoing);
+        bmi_link_unref(outgoing);
+    }
+    return status;
+}
+
+/* ---- bodies --------------------------------------------------------------------------------- */
+
+static int regions_arrived(struct bmi_link *link, const struct inbound *inbound)
+{
+    struct bmi_region regions[WIRE_REGIONS_MAX];
+    int count = wire_regions_decode(inbound->bytes, (size_t)inbound->size, regions);
+    struct peer *peer = count < 0 ? NULL : owner_lock(link);
+    if (peer == NULL)
+        return -EPROTO;
+    int status = -EPROTO; /* of more regions than the network has, as of those of a greeting */
+    if ((uint32_t)count > link->method->limits.regions_max)
+        bmi__log(BMI_LOG_WARN, "%s: regions that its network does not have", bmi__peer_name(peer));
+    else if (inbound->header.type == WIRE_RTS)
+        status = bmi__rts_arrived_locked(peer, &inbound->header, regions, (uint32_t)count);
+    else if (inbound->header.type == WIRE_CTS)
+        status = bmi__cts_arrived_locked(peer, &inbound->header, regions, (uint32_t)count);
+    else if (inbound->header.type == WIRE_RTR)
+        status = bmi__rtr_arrived_locked(peer, &inbound->header, regions, (uint32_t)count);
+    peer_unlock(peer);
+    return status;
+}
+
+static int inbound_arrived(struct bmi_link *link, struct inbound *inbound)
+{
+    const struct wire_header *header = &inbound->header;
+    size_t size = (size_t)inbound->size;
+    int status;
+    if (header->type == WIRE_HELLO)
+        status = bmi__hello_arrived(link, (header->flags & WIRE_REPLY) != 0,
+                                    (header->flags & WIRE_INSIST) != 0, inbound->bytes, size);
+    else if (header->type == WIRE_REDUNDANT)
+        status = bmi__redundant_arrived(link, inbound->bytes, size);
+    else
+        status = regions_arrived(link, inbound);
+    free(inbound);
+    return status;
+}
+
+int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
+{
+    int status = 0;
+    link->arriving = NULL;
+    if (sink->owner == NULL)
+        return 0;
+    if (sink->cookie == SINK_CONTROL)
+        return inbound_arrived(link, sink->owner);
+    struct peer *peer = owner_lock(link);
+    if (peer == NULL) {
+        if (sink->cookie == SINK_UNEXPECTED)
+            bmi__unexpected_lost(sink->owner);
+        return 0;
+    }
+    if (sink->cookie == SINK_UNEXPECTED)
+        bmi__unexpected_done_locked(peer, sink);
+    else if (sink->cookie == SINK_DATA)
+        status = bmi__data_done_locked(peer, sink);
+    else
+        status = bmi__message_done_locked(peer, sink);
+    peer_unlock(peer);
+    return status;
+}
+
+/* ---- what comes back ------------------------------------------------------------------------ */
+
+/* Handles those of one peer from the start of the chain; returns the rest. */
+static struct bmi_frame *sent_of_one(struct bmi_link *link, struct bmi_frame *frame)
+{
+    struct op *first = bmi__frame_is_op(frame) ? bmi__frame_op(frame) : NULL;
+    struct peer *peer = first != NULL ? first->peer : link_owner(link);
+    if (peer == NULL) {
+        struct bmi_frame *next = frame->next;
+        bmi__control_free(frame);
+        return next;
+    }
+    peer_lock(peer);
+    bool over = false;
+    while (frame != NULL) {
+        struct bmi_frame *next = frame->next;
+        bool of_op = bmi__frame_is_op(frame);
+        if (of_op && bmi__frame_op(frame)->peer != peer)
+            break;
+        if (of_op) {
+            bmi__send_frame_done_locked(peer, bmi__frame_op(frame), frame->status);
+        } else {
+            bmi__control_done_locked(peer, frame);
+        }
+        frame = next;
+    }
+    if (peer->state == PEER_UP && peer->streams.first != NULL)
+        bmi__streams_pump_locked(peer);
+    over = peer->state == PEER_GONE && peer->op_count == 0 && first != NULL;
+    peer_unlock(peer);
+    if (over)
+        bmi__peer_bury(peer);
+    return frame;
+}
+
+void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames)
+{
+    while (frames != NULL)
+        frames = sent_of_one(link, frames);
+}
+
+void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transfer, int status)
+{
+    struct op *op = transfer->owner;
+    struct peer *peer = op->peer;
+    (void)link;
+    peer_lock(peer);
+    bmi__transfer_done_locked(peer, op, status);
+    bool over = peer->state == PEER_GONE && peer->op_count == 0;
+    peer_unlock(peer);
+    if (over)
+        bmi__peer_bury(peer);
+}

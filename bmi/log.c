@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * log.c - formats a message and hands it to the callback or to standard error, whole lines only.
+ * The callback and its level change under `lock`, which is also held while it runs.
+ */
+#include "bmi/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bmi/method.h"
+#include "bmi/settings.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct bmi_log_callback callback;       /* under lock */
+static atomic_int callback_level = BMI_LOG_OFF;
+
+bool bmi__log_wanted(enum bmi_log_level level)
+{
+    int wanted = atomic_load_explicit(&callback_level, memory_order_relaxed);
+    if (wanted == BMI_LOG_OFF)
+        wanted = (int)bmi__setting(SETTING_LOG);
+    return (int)level <= wanted;
+}
+
+void bmi__log_callback(const struct bmi_log_callback *wanted)
+{
+    pthread_mutex_lock(&lock);
+    callback = *wanted;
+    atomic_store(&callback_level, wanted->write != NULL ? (int)wanted->level : BMI_LOG_OFF);
+    pthread_mutex_unlock(&lock);
+}
+
+static void emit(enum bmi_log_level level, const char *text)
+{
+    static const char *const names[] = {"", "error", "warning", "info", "debug", "trace"};
+    pthread_mutex_lock(&lock);
+    if (callback.write != NULL) {
+        callback.write(callback.argument, level, text);
+    } else {
+        char line[1200];
+        int length = snprintf(line, sizeof line, "libbmi[%d] %s: %s\n", (int)getpid(),
+                              names[level], text);
+        if (length >= (int)sizeof line)
+            length = (int)sizeof line - 1;
+        ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+        (void)written; /* nowhere to complain to */
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void bmi__log(enum bmi_log_level level, const char *format, ...)
+{
+    if (!bmi__log_wanted(level))
+        return;
+    char text[1100];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    emit(level, text);
+}
+
+void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
+{
+    if (!bmi__log_wanted(level))
+        return;
+    char text[1100];
+    size_t used = 0;
+    if (link != NULL)
+        used = (size_t)snprintf(text, sizeof text, "%s: ", link->method->name);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, sizeof text - used, format, arguments);
+    va_end(arguments);
+    emit(level, text);
+}

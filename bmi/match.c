@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * match.c - pairs messages with receives. Peer's lock.
+ *
+ * The key is (peer, tag). A key has receives that wait, or messages that wait, never both (a message
+ * too large for a receive aside, which is refused at the post). Receives are taken oldest first,
+ * messages in the order in which they came. An eager message that no receive waits for is held in
+ * memory that the peer's window pays for; of a large one just the request is held.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/credit.h"
+#include "bmi/error.h"
+#include "bmi/failure.h"
+#include "bmi/log.h"
+#include "bmi/peer.h"
+
+static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, uint64_t length)
+{
+    *sink = (struct bmi_sink){.length = length, .owner = owner, .cookie = (uint64_t)kind};
+}
+
+/* ---- unmatched messages --------------------------------------------------------------------- */
+
+void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message)
+{
+    struct unmatched **place = &key->unmatched_first, *previous = NULL;
+    while (*place != message) {
+        previous = *place;
+        place = &previous->next;
+    }
+    *place = message->next;
+    if (key->unmatched_last == message)
+        key->unmatched_last = previous;
+    uint64_t held = message->sender != 0 ? 0 : (uint64_t)message->size;
+    peer->counters.unmatched_messages--;
+    peer->counters.unmatched_bytes -= held + sizeof *message;
+    bmi__credit_return_locked(peer, false, held);
+    free(message);
+}
+
+static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_size_t size,
+                                       size_t held, uint64_t sender)
+{
+    struct unmatched *message = malloc(sizeof *message + held);
+    if (message == NULL)
+        return NULL;
+    *message = (struct unmatched){.size = size, .sender = sender, .tag = key->tag, .whole = true};
+    if (key->unmatched_last != NULL)
+        key->unmatched_last->next = message;
+    else
+        key->unmatched_first = message;
+    key->unmatched_last = message;
+    peer->counters.unmatched_messages++;
+    peer->counters.unmatched_bytes += (sender != 0 ? 0 : (uint64_t)size) + sizeof *message;
+    return message;
+}
+
+/* Hands a whole eager message to a receive large enough for it, or to a ghost. */
+static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatched *message,
+                              struct op *op)
+{
+    bmi_size_t size = message->size;
+    bool ghost = (op->flags & OP_GHOST) != 0;
+    if (size > 0 && !ghost) {
+        bmi_segments_scatter(&op->list, message->body, (size_t)size);
+        peer->counters.copies++;
+        peer->counters.copied_bytes += (uint64_t)size;
+    }
+    bmi__unmatched_remove_locked(peer, key, message);
+    bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : 0, size);
+}
+
+/* The first message that waits is given to the receive. */
+static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
+{
+    struct unmatched *message = key->unmatched_first;
+    while (message->claimed_by != NULL)
+        message = message->next;
+    if (message->sender != 0) {
+        struct bmi_region regions[WIRE_REGIONS_MAX];
+        uint32_t count = message->region_count;
+        uint64_t sender = message->sender;
+        bmi_size_t size = message->size;
+        memcpy(regions, message->body, count * sizeof *regions);
+        bmi__unmatched_remove_locked(peer, key, message);
+        bmi__receive_grant_locked(peer, op, sender, size, regions, count);
+    } else if (message->whole) {
+        unmatched_deliver(peer, key, message, op);
+    } else {
+        message->claimed_by = op;
+        op->held = message;
+        op->stage = RECV_HELD;
+    }
+    bmi__credit_tell_locked(peer);
+}
+
+static struct unmatched *unmatched_next(const struct key *key)
+{
+    struct unmatched *message = key->unmatched_first;
+    while (message != NULL && message->claimed_by != NULL)
+        message = message->next;
+    return message;
+}
+
+/* ---- receives ------------------------------------------------------------------------------- */
+
+int bmi__receive_start_locked(struct peer *peer, struct op *op)
+{
+    struct key *key = bmi__key_get_locked(peer, op->tag);
+    if (key == NULL)
+        return -ENOMEM;
+    struct unmatched *message = unmatched_next(key);
+    if (message != NULL && message->size > op->total)
+        return -EMSGSIZE;
+    if (message != NULL) {
+        take_unmatched(peer, key, op);
+        bmi__key_release_locked(peer, key);
+        return 0;
+    }
+    op->stage = RECV_POSTED;
+    bmi__op_append(&key->receives, op);
+    bmi__announce_locked(peer, key, op, key->live++);
+    return 0;
+}
+
+void bmi__receive_unqueue_locked(struct key *key, struct op *op)
+{
+    bmi__op_remove(&key->receives, op);
+    if (!(op->flags & (OP_CANCEL_ASKED | OP_GHOST)))
+        key->live--;
+    if (op->flags & OP_ANNOUNCED)
+        key->announced--;
+}
+
+/* Puts it before those that were posted later: the peer's operations stand in order of their posts.
+ * Ghosts stand before all, whenever they were made. */
+static void enqueue_by_age(struct key *key, struct op *op)
+{
+    struct op *later = op->peer_next;
+    while (later != NULL && (later->kind != OP_RECV || later->stage != RECV_POSTED ||
+                             later->tag != op->tag || (later->flags & OP_GHOST)))
+        later = later->peer_next;
+    if (later == NULL) {
+        bmi__op_append(&key->receives, op);
+        return;
+    }
+    op->next = later;
+    op->previous = later->previous;
+    *(later->previous != NULL ? &later->previous->next : &key->receives.first) = op;
+    later->previous = op;
+}
+
+/* A receive whose message was taken back waits again, before younger ones. */
+void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
+{
+    bool cancelled = (op->flags & (OP_CANCELLED | OP_CANCEL_ASKED)) != 0;
+    struct key *key = cancelled ? NULL : bmi__key_get_locked(peer, op->tag);
+    if (key == NULL) {
+        bmi__op_complete_locked(op, cancelled ? BMI__CANCELLED : -ENOMEM, 0);
+        return;
+    }
+    bmi__receive_settled_locked(op);
+    bmi__memory_release_locked(op);
+    op->list.index = 0;
+    op->list.offset = 0;
+    op->list.left = op->total;
+    op->actual = op->expected = 0;
+    op->remote = 0;
+    op->flags &= (uint8_t)~(OP_ANNOUNCED | OP_DISCARDING);
+    struct unmatched *message = unmatched_next(key);
+    if (message != NULL && message->size <= op->total) {
+        take_unmatched(peer, key, op);
+    } else if (message != NULL) {
+        bmi__op_complete_locked(op, -EMSGSIZE, 0);
+    } else {
+        enqueue_by_age(key, op);
+        op->stage = RECV_POSTED;
+        key->live++;
+    }
+    bmi__key_release_locked(peer, key);
+}
+
+/* Takes the oldest receive for a message that starts; NULL: none. A ghost swallows the message. */
+static struct op *receive_take(struct key *key)
+{
+    struct op *op = key->receives.first;
+    if (op == NULL)
+        return NULL;
+    bmi__receive_unqueue_locked(key, op);
+    bmi__receive_settled_locked(op);
+    return op;
+}
+
+/* ---- messages that arrive ------------------------------------------------------------------- */
+
+static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length,
+                             struct bmi_sink *sink)
+{
+    bool fits = (bmi_size_t)length <= op->total && !(op->flags & OP_GHOST);
+    bmi__credit_return_locked(peer, false, length);
+    op->expected = (bmi_size_t)length;
+    op->stage = RECV_ARRIVING;
+    if (!fits)
+        op->flags |= OP_DISCARDING;
+    if (length == 0) {
+        bmi__op_complete_locked(op, 0, 0);
+        return;
+    }
+    sink_fill(sink, SINK_OP, op, length);
+    if (fits) {
+        sink->body = op->list;
+        sink->body.left = (bmi_size_t)length;
+    }
+}
+
+static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,
+                           struct bmi_sink *sink)
+{
+    struct unmatched *message =
+        unmatched_add(peer, key, (bmi_size_t)length, (size_t)length, 0);
+    if (message == NULL)
+        return -ENOMEM;
+    if (length == 0)
+        return 0;
+    message->whole = false;
+    message->buffer = message->body;
+    sink_fill(sink, SINK_UNMATCHED, message, length);
+    sink->body = (struct bmi_segments){.buffers = &message->buffer, .sizes = &message->size,
+                                       .count = 1, .left = message->size};
+    return 0;
+}
+
+int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
+                              struct bmi_sink *sink)
+{
+    if (header->length > peer->eager_max)
+        return -EMSGSIZE;
+    int status = bmi__credit_charge_locked(peer, false, header->length);
+    if (status < 0)
+        return status;
+    struct key *key = bmi__key_get_locked(peer, header->tag);
+    if (key == NULL)
+        return -ENOMEM;
+    struct op *op = receive_take(key);
+    if (op != NULL) {
+        eager_to_receive(peer, op, header->length, sink);
+        bmi__key_release_locked(peer, key);
+        bmi__credit_tell_locked(peer);
+        return 0;
+    }
+    return eager_to_memory(peer, key, header->length, sink);
+}
+
+static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_header *header,
+                           const struct bmi_region *regions, uint32_t count)
+{
+    bmi_size_t size = (bmi_size_t)header->target;
+    bmi__credit_return_locked(peer, false, 0);
+    if (size <= op->total && !(op->flags & OP_GHOST)) {
+        bmi__receive_grant_locked(peer, op, header->source, size, regions, count);
+        return;
+    }
+    struct wire_header discard = {
+        .type = WIRE_CTS, .flags = WIRE_DISCARD, .target = header->source};
+    bmi__control_send_locked(peer, discard, NULL, 0);
+    bmi__op_complete_locked(op, -EMSGSIZE, 0);
+}
+
+int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
+                            const struct bmi_region *regions, uint32_t count)
+{
+    if (header->target > INT64_MAX || header->source == 0)
+        return -EPROTO;
+    if (!peer->link->method->limits.get)
+        count = 0; /* of no use, and not paid for */
+    int status = bmi__credit_charge_locked(peer, false, 0);
+    if (status < 0)
+        return status;
+    struct key *key = bmi__key_get_locked(peer, header->tag);
+    if (key == NULL)
+        return -ENOMEM;
+    struct op *op = receive_take(key);
+    if (op != NULL) {
+        rts_to_receive(peer, op, header, regions, count);
+        bmi__key_release_locked(peer, key);
+        bmi__credit_tell_locked(peer);
+        return 0;
+    }
+    struct unmatched *message = unmatched_add(peer, key, (bmi_size_t)header->target,
+                                              count * sizeof *regions, header->source);
+    if (message == NULL)
+        return -ENOMEM;
+    message->region_count = count;
+    if (count > 0)
+        memcpy(message->body, regions, count * sizeof *regions);
+    return 0;
+}
+
+/* A body of sink_kind SINK_OP or SINK_UNMATCHED is whole. */
+int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink)
+{
+    if (sink->cookie == SINK_OP) {
+        struct op *op = sink->owner;
+        bool fits = !(op->flags & OP_DISCARDING);
+        bmi__op_complete_locked(op, fits ? 0 : -EMSGSIZE, op->expected);
+        return 0;
+    }
+    struct unmatched *message = sink->owner;
+    struct key *key = bmi__key_find_locked(peer, message->tag);
+    struct op *op = message->claimed_by;
+    message->whole = true;
+    if (op != NULL) {
+        message->claimed_by = NULL;
+        op->held = NULL;
+        unmatched_deliver(peer, key, message, op);
+        bmi__credit_tell_locked(peer);
+        bmi__key_release_locked(peer, key);
+    }
+    return 0;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * methods.c - the methods built in (a table that the build generates), their state and counters.
+ * `started` is set once a method runs and cleared when the library stops; the driver reads it.
+ */
+#include "bmi/methods.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "bmi/log.h"
+
+extern const struct bmi_method *const bmi__methods[]; /* generated; ends with NULL */
+
+enum { METHODS_MOST = 16 };
+static struct running_method running[METHODS_MOST];
+
+static void fill(void)
+{
+    for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
+        running[i].method = bmi__methods[i];
+}
+
+struct running_method *bmi__method_at(int index)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill);
+    if (index < 0 || index >= METHODS_MOST || running[index].method == NULL)
+        return NULL;
+    return &running[index];
+}
+
+struct running_method *bmi__method_named(const char *name, size_t length)
+{
+    struct running_method *method;
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++)
+        if (strlen(method->method->name) == length &&
+            strncmp(method->method->name, name, length) == 0)
+            return method;
+    return NULL;
+}
+
+/* Whether a comma list has the word. */
+static bool list_has(const char *list, const char *word, size_t length)
+{
+    while (*list != '\0') {
+        size_t next = strcspn(list, ",");
+        if (next == length && strncmp(list, word, length) == 0)
+            return true;
+        list += next + (list[next] == ',');
+    }
+    return false;
+}
+
+struct running_method *bmi__method_of_scheme(const char *scheme, size_t length)
+{
+    struct running_method *method;
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++)
+        if (list_has(method->method->schemes, scheme, length))
+            return method;
+    return NULL;
+}
+
+struct running_method *bmi__method_of(const struct bmi_method *method)
+{
+    for (int i = 0; i < METHODS_MOST; i++)
+        if (running[i].method == method)
+            return &running[i];
+    return NULL;
+}
+
+int bmi__method_start(struct running_method *method)
+{
+    if (atomic_load(&method->started))
+        return 0;
+    for (int i = 0; i < BMI_COUNT_COUNTERS; i++)
+        atomic_store(&method->counters[i], 0);
+    method->listen[0] = '\0';
+    int status = method->method->start(&method->state);
+    if (status < 0) {
+        bmi__log(BMI_LOG_ERROR, "method %s does not start: %s", method->method->name,
+                 strerror(-status));
+        return status;
+    }
+    atomic_store(&method->started, true);
+    return 0;
+}
+
+void bmi__methods_stop(void)
+{
+    for (int i = 0; i < METHODS_MOST; i++) {
+        if (!atomic_exchange(&running[i].started, false))
+            continue;
+        running[i].method->stop(running[i].state);
+    }
+}
+
+int bmi__methods_progress(void)
+{
+    int events = 0;
+    for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
+        if (atomic_load_explicit(&running[i].started, memory_order_acquire) &&
+            bmi__methods[i]->progress != NULL)
+            events += bmi__methods[i]->progress(running[i].state);
+    return events;
+}
+
+bool bmi__methods_poll(void)
+{
+    for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
+        if (atomic_load_explicit(&running[i].started, memory_order_acquire) &&
+            bmi__methods[i]->progress != NULL)
+            return true;
+    return false;
+}
+
+bool bmi__methods_arm(void)
+{
+    for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
+        if (atomic_load_explicit(&running[i].started, memory_order_acquire) &&
+            bmi__methods[i]->arm != NULL && !bmi__methods[i]->arm(running[i].state))
+            return false;
+    return true;
+}
+
+/* What arrives is counted by the driver alone, and on the way to who waits for it: no atomic
+ * addition. */
+static void count(_Atomic int64_t *value, enum bmi_method_counter counter, int64_t amount)
+{
+    bool drivers = counter == BMI_COUNT_FRAMES_RECEIVED || counter == BMI_COUNT_BYTES_RECEIVED ||
+                   counter == BMI_COUNT_READS || counter == BMI_COUNT_COPIES ||
+                   counter == BMI_COUNT_COPIED_BYTES;
+    if (drivers)
+        atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + amount,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(value, amount, memory_order_relaxed);
+}
+
+void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
+                      int64_t amount)
+{
+    for (int i = 0; i < METHODS_MOST; i++)
+        if (running[i].method == method) {
+            count(&running[i].counters[counter], counter, amount);
+            return;
+        }
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * op.h - operations: a table of slots with generations.
+ *
+ * Memory of operations is type-stable: it is returned to the system only when the library ends, so
+ * a stale id, or a pointer read without a lock, always points to *an* operation; whoever looks one
+ * up checks the generation, takes the lock of the peer that it names, and checks again.
+ *
+ * An operation's life:  free -> POSTING (the poster's alone, its id is not told yet)
+ *   -> PENDING (told) -> completed into its context -> taken out by a test call -> free
+ *   -> or completed while POSTING: DONE_INLINE, taken by the poster itself.
+ * Fields are guarded by the peer's lock until completion, by the context's lock from then on.
+ */
+#ifndef BMI_OP_H
+#define BMI_OP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bmi/method.h"
+
+struct context;
+struct peer;
+struct unmatched;
+struct remote_memory;
+
+enum op_kind { OP_SEND, OP_SEND_UNEXPECTED, OP_RECV, OP_PING };
+
+enum op_state { OP_FREE, OP_POSTING, OP_PENDING, OP_DONE_INLINE };
+
+/* Where an operation stands in the protocol, and so which list it is in. */
+enum op_stage {
+    STAGE_NONE,
+    SEND_PENDING,  /* nothing went; in its key's, or the peer's unexpected, queue */
+    SEND_FRAME,    /* the message is one frame, with the method */
+    SEND_RTS,      /* asked, waits for the receiver; in no list */
+    SEND_STREAM,   /* goes as DATA frames; in the peer's streams */
+    SEND_PUT,      /* a transfer moves it */
+    RECV_POSTED,   /* waits for its message; in its key's receives */
+    RECV_ARRIVING, /* an eager message is being put to its memory */
+    RECV_HELD,     /* will take an unmatched message that is still arriving */
+    RECV_GRANTED,  /* DATA or a put is coming */
+    RECV_GET,      /* a transfer fetches it */
+    STAGE_NEXT,    /* posted while its peer's link was being closed: waits for the next one */
+    STAGE_DYING,   /* failed; waits for the method to give its frame or transfer back */
+};
+
+enum op_flags {
+    OP_ANNOUNCED = 1,     /* an RTR told the sender of it */
+    OP_CANCEL_ASKED = 2,  /* cancelled; waits for the sender's word or the grace to end */
+    OP_GHOST = 4,         /* nobody's: swallows the message of a receive cancelled without word */
+    OP_COUNTED_LARGE = 8, /* counts in its link's large_expected */
+    OP_FRAME_OUT = 16,    /* its frame is with the method */
+    OP_STARTED = 32,      /* its first DATA frame has been made */
+    OP_CANCELLED = 64,    /* a send whose rest is not to go; a receive whose rest is drained */
+    OP_DISCARDING = 128,  /* its message is too large and drained */
+};
+
+struct op {
+    struct op *next, *previous;           /* list of its stage; then the context's */
+    struct op *peer_next, *peer_previous; /* all of the peer's */
+    _Atomic(struct peer *) peer;          /* NULL once completed */
+    _Atomic(struct context *) context;    /* read without a lock by who has an id only */
+    void *user_ptr;
+    struct bmi_segments list; /* all of the memory; what of it has been moved is behind the cursor */
+    void *buffer;             /* the list of a single buffer */
+    bmi_size_t size;
+    bmi_size_t total;   /* message's size, or receive's capacity */
+    bmi_size_t actual;  /* bytes done; result */
+    bmi_size_t expected; /* receive: size of the message being received */
+    uint64_t remote;    /* the other side's operation, or announcement used; ghost: whose */
+    struct unmatched *held;
+    struct remote_memory *memory; /* registered for put or get; NULL if not */
+    struct bmi_frame frame;
+    uint64_t deadline_ns; /* cancel's grace */
+    int error;            /* result: negated errno */
+    bmi_msg_tag_t tag;
+    uint32_t message_index; /* send: place in the peer's count of messages */
+    uint32_t slot;
+    atomic_uint generation;
+    _Atomic(enum op_state) state;
+    uint8_t kind, stage, flags;
+    atomic_bool ready; /* in its context's list of completed; context's lock */
+};
+
+/* Takes a free operation, state POSTING, everything else zero. NULL: no memory. Any thread. */
+struct op *bmi__op_take(void);
+/* Gives it back; its id is stale from now on. */
+void bmi__op_give(struct op *op);
+/* The operation of an id, or NULL. May be stale the next moment: see above. */
+struct op *bmi__op_find(bmi_op_id_t id);
+bmi_op_id_t bmi__op_id(const struct op *op);
+/* Calls visit for each slot ever used. */
+void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument);
+/* Frees the whole table. No operation may be in use by any thread. */
+void bmi__op_table_free(void);
+
+/* Doubly linked lists of operations by next/previous. */
+struct op_list {
+    struct op *first, *last;
+};
+void bmi__op_append(struct op_list *list, struct op *op);
+void bmi__op_prepend(struct op_list *list, struct op *op);
+void bmi__op_remove(struct op_list *list, struct op *op);
+
+#endif

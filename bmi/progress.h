@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * progress.h - who drives the network, who waits, and what they wait for.
+ *
+ * One thread at a time is the *driver*: it holds the seat, runs methods' callbacks, timers and
+ * deferred calls, and waits in the one epoll set for all methods. Whoever calls a test function
+ * takes the seat if it is free; else it sleeps on its own condition until its context has
+ * something or the seat becomes free. No thread of the library's own is needed.
+ */
+#ifndef BMI_PROGRESS_H
+#define BMI_PROGRESS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bmi/method.h"
+
+struct context;
+
+/* Waiters of this id look again at every completion of their context. */
+#define WAITER_SOME INT64_MIN
+
+/* A thread that wants something. Lives on its stack. */
+struct waiter {
+    bool (*ready)(struct waiter *waiter); /* has it come? may take it; called by the thread itself */
+    void *argument;
+    struct context *context; /* whose completions it waits for; NULL: unexpected messages */
+    bmi_op_id_t op;          /* only this operation; 0: any */
+    /* below: progress's own, under its lock */
+    pthread_cond_t wake;
+    struct waiter *next, *previous;
+    bool signalled, driving;
+};
+
+int bmi__progress_start(void);
+void bmi__progress_stop(void);
+/* The epoll set of all methods, for nesting. */
+int bmi__progress_fd(void);
+/* From now on deferred work and timers must make that descriptor readable, too. */
+void bmi__progress_fd_used(void);
+
+/* Drives or sleeps until waiter->ready, at most max_idle_ms (0: one pass, without sleeping). */
+void bmi__progress_wait(struct waiter *waiter, int max_idle_ms);
+/* One pass by a thread that waits for nothing, if the seat is free. */
+void bmi__progress_poll(void);
+/* Waits until the context has something to take out, at most max_idle_ms. */
+void bmi__progress_wait_any(struct context *context, int max_idle_ms);
+/* Runs deferred calls and flushes, by whoever is alone. */
+void bmi__progress_chores(void);
+/* Drives until nothing that `busy` tells of is left, at most `ms`. */
+void bmi__progress_drain(bool (*busy)(void), int64_t ms);
+
+/* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. */
+void bmi__progress_notify(struct context *context, bmi_op_id_t op);
+/* Threads that wait for unexpected messages. */
+unsigned bmi__progress_unexpected_waiters(void);
+/* Makes a driver that sleeps look at everything again. */
+void bmi__progress_kick(void);
+/* Whether a driver sleeps in the kernel at present: what is queued then must be flushed by its
+ * poster, or the driver kicked. To be called after queueing. */
+bool bmi__progress_asleep(void);
+
+/* Has the link flushed by the driver's next pass; wakes it if it sleeps. Any thread. */
+void bmi__progress_dirty(struct bmi_link *link);
+/* Number of the present pass; changes with each. */
+uint32_t bmi__progress_pass(void);
+
+uint64_t bmi__monotonic_ns(void);
+
+/* Defined in unexpected.c: whether a message waits to be fetched. */
+bool bmi__unexpected_waiting(void);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * send.c - how a message sets out. Peer's lock.
+ *
+ * Messages of one tag start in the order of their posts. The next one goes
+ *   - where a receive was announced for it and it is large: as DATA straight away;
+ *   - eager, if it is small and the peer's credit covers it;
+ *   - by RTS, if it is large and there is credit for that;
+ *   - else it waits (pending), and the peer is told (WANT). If unmatched messages hold its memory the
+ *     peer then announces every receive that it has, so that a message whose receive is posted is
+ *     never held up by others.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "bmi/cancel.h"
+#include "bmi/credit.h"
+#include "bmi/error.h"
+#include "bmi/failure.h"
+#include "bmi/peer.h"
+#include "bmi/progress.h"
+
+/* The announcement for the key's next message, if there is one. */
+static struct announcement *announcement_next(struct key *key)
+{
+    struct announcement *first = key->announced_first;
+    return first != NULL && first->position == key->position ? first : NULL;
+}
+
+static bool note(struct peer *peer, struct key *key, struct op *op)
+{
+    if (bmi__sent_note_locked(peer, key, false, &op->message_index))
+        return true;
+    bmi__peer_fail_locked(peer, -ENOMEM, "no memory to note a message");
+    return false;
+}
+
+static void eager_send(struct peer *peer, struct op *op)
+{
+    peer->eager_credit -= op->total + WIRE_MESSAGE_CHARGE;
+    peer->counters.eager_sent++;
+    op->stage = SEND_FRAME;
+    bmi__op_frame_send_locked(op, (struct wire_header){.type = WIRE_EAGER, .tag = op->tag},
+                              op->total);
+}
+
+/* Starts the key's next message if it may. false: it has to wait. */
+static bool message_start(struct peer *peer, struct key *key, struct op *op)
+{
+    struct announcement *announced = announcement_next(key);
+    bool small = (uint64_t)op->total <= peer->eager_max &&
+                 op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
+    bool credit = peer->eager_credit >= op->total + WIRE_MESSAGE_CHARGE;
+    bool fits = announced != NULL && op->total <= announced->capacity;
+    if (fits && !(small && credit)) {
+        if (!note(peer, key, op))
+            return false;
+        peer->counters.announced_sent++;
+        bmi__stream_start_locked(peer, op, announced->receive, true, announced->regions,
+                                 announced->region_count);
+        bmi__announcement_drop_locked(peer, key, &key->announced_first);
+        return true;
+    }
+    if (!credit && (small || peer->eager_credit < WIRE_MESSAGE_CHARGE))
+        return false;
+    if (!note(peer, key, op))
+        return false;
+    if (announced != NULL)
+        bmi__announcement_drop_locked(peer, key, &key->announced_first);
+    if (small)
+        eager_send(peer, op);
+    else
+        bmi__rts_send_locked(peer, op);
+    return true;
+}
+
+/* ---- sends that wait ------------------------------------------------------------------------ */
+
+static void waiting_append(struct peer *peer, struct key *key)
+{
+    key->waiting_next = NULL;
+    key->waiting_previous = peer->waiting_last;
+    if (peer->waiting_last != NULL)
+        peer->waiting_last->waiting_next = key;
+    else
+        peer->waiting_first = key;
+    peer->waiting_last = key;
+}
+
+static void waiting_remove(struct peer *peer, struct key *key)
+{
+    if (key->waiting_previous != NULL)
+        key->waiting_previous->waiting_next = key->waiting_next;
+    else
+        peer->waiting_first = key->waiting_next;
+    if (key->waiting_next != NULL)
+        key->waiting_next->waiting_previous = key->waiting_previous;
+    else
+        peer->waiting_last = key->waiting_previous;
+}
+
+static void pend(struct peer *peer, struct key *key, struct op *op)
+{
+    op->stage = SEND_PENDING;
+    if (key->pending.first == NULL)
+        waiting_append(peer, key);
+    bmi__op_append(&key->pending, op);
+    if (peer->state == PEER_UP)
+        bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT);
+}
+
+void bmi__pending_remove_locked(struct peer *peer, struct op *op)
+{
+    if (op->kind == OP_SEND_UNEXPECTED) {
+        bmi__op_remove(&peer->unexpected, op);
+        return;
+    }
+    struct key *key = bmi__key_find_locked(peer, op->tag);
+    bmi__op_remove(&key->pending, op);
+    if (key->pending.first == NULL)
+        waiting_remove(peer, key);
+}
+
+void bmi__send_start_locked(struct peer *peer, struct op *op)
+{
+    struct key *key = bmi__key_get_locked(peer, op->tag);
+    if (key == NULL) {
+        bmi__op_complete_locked(op, -ENOMEM, 0);
+        return;
+    }
+    if (peer->state != PEER_UP || key->pending.first != NULL || !message_start(peer, key, op))
+        pend(peer, key, op);
+}
+
+void bmi__key_pump_locked(struct peer *peer, struct key *key)
+{
+    while (key->pending.first != NULL) {
+        struct op *op = key->pending.first;
+        bmi__op_remove(&key->pending, op);
+        if (!message_start(peer, key, op)) {
+            bmi__op_prepend(&key->pending, op);
+            bmi__progress_dirty(peer->link); /* those before it */
+            return;
+        }
+        if (key->pending.first == NULL)
+            waiting_remove(peer, key);
+    }
+    bmi__progress_dirty(peer->link);
+    bmi__key_release_locked(peer, key);
+}
+
+/* ---- unexpected messages -------------------------------------------------------------------- */
+
+static bool unexpected_send(struct peer *peer, struct op *op)
+{
+    if (peer->unexpected_credit < op->total + WIRE_MESSAGE_CHARGE)
+        return false;
+    peer->unexpected_credit -= op->total + WIRE_MESSAGE_CHARGE;
+    op->stage = SEND_FRAME;
+    bmi__op_frame_send_locked(op, (struct wire_header){.type = WIRE_UNEXPECTED, .tag = op->tag},
+                              op->total);
+    return true;
+}
+
+void bmi__unexpected_start_locked(struct peer *peer, struct op *op)
+{
+    if (peer->state == PEER_UP && op->total > (bmi_size_t)peer->unexpected_max) {
+        bmi__op_complete_locked(op, -EMSGSIZE, 0);
+        return;
+    }
+    bool free_way = peer->state == PEER_UP && peer->unexpected.first == NULL;
+    if (free_way && unexpected_send(peer, op))
+        return;
+    op->stage = SEND_PENDING;
+    bmi__op_append(&peer->unexpected, op);
+    if (peer->state == PEER_UP)
+        bmi__credit_want_locked(peer, WIRE_UNEXPECTED_CREDIT);
+}
+
+static void unexpected_pump(struct peer *peer)
+{
+    while (peer->unexpected.first != NULL) {
+        struct op *op = peer->unexpected.first;
+        bmi__op_remove(&peer->unexpected, op);
+        if (op->total > (bmi_size_t)peer->unexpected_max) {
+            bmi__op_complete_locked(op, -EMSGSIZE, 0);
+        } else if (!unexpected_send(peer, op)) {
+            bmi__op_prepend(&peer->unexpected, op);
+            bmi__credit_want_locked(peer, WIRE_UNEXPECTED_CREDIT);
+            return;
+        }
+    }
+}
+
+/* ---- more room ------------------------------------------------------------------------------ */
+
+static void eager_pump(struct peer *peer)
+{
+    struct key *key;
+    while ((key = peer->waiting_first) != NULL && peer->eager_credit >= WIRE_MESSAGE_CHARGE) {
+        bmi__key_pump_locked(peer, key);
+        if (peer->waiting_first == key)
+            break; /* the credit is used up */
+    }
+    if (peer->waiting_first != NULL)
+        bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT);
+}
+
+void bmi__pending_pump_locked(struct peer *peer)
+{
+    unexpected_pump(peer);
+    eager_pump(peer);
+    bmi__progress_dirty(peer->link);
+}
+
+void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status)
+{
+    op->flags &= (uint8_t)~OP_FRAME_OUT;
+    if (op->stage == STAGE_DYING) {
+        bmi__op_complete_locked(op, op->error, 0);
+        return;
+    }
+    peer->stream_bytes -= (uint32_t)op->expected; /* what a DATA frame carried */
+    op->expected = 0;
+    if (status < 0)
+        return; /* the link goes down and takes the operation along */
+    if (op->stage == SEND_FRAME)
+        bmi__op_complete_locked(op, 0, op->total);
+    else if (op->flags & OP_CANCELLED)
+        bmi__stream_cancel_locked(peer, op, op->total - op->list.left);
+}

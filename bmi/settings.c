@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * settings.c - the table of settings, its parser, and its readers. See settings.h.
+ */
+#include "bmi/settings.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/log.h"
+
+enum kind { BYTES, NUMBER, SWITCH, LEVEL };
+
+static const char *const levels[] = {"off", "error", "warn", "info", "debug", "trace", NULL};
+
+static struct {
+    const char *name;
+    enum kind kind;
+    int64_t preset, least, most;
+    const char *help;
+    _Atomic int64_t value;
+} table[SETTINGS] = {
+    [SETTING_IMMEDIATE] = {"immediate", SWITCH, 1, 0, 1,
+        "let a post return 1 when it completed at once; off: every post is tested", 1},
+    [SETTING_COALESCE] = {"coalesce", SWITCH, 1, 0, 1,
+        "gather small sends posted between two tests into one system call", 1},
+    [SETTING_ANNOUNCE] = {"announce", SWITCH, 1, 0, 1,
+        "tell senders of large receives before they ask (no round trip)", 1},
+    [SETTING_EAGER_MAX] = {"eager_max", BYTES, 0, 0, 1 << 20,
+        "largest message sent unasked; 0: the method's own", 0},
+    [SETTING_PEER_MEMORY] = {"peer_memory", BYTES, 1 << 20, 1 << 15, 1 << 30,
+        "memory for unmatched and unfetched messages of one peer", 1 << 20},
+    [SETTING_TOTAL_MEMORY] = {"total_memory", BYTES, 1 << 28, 1 << 17, INT64_C(1) << 40,
+        "memory for unmatched and unfetched messages of all peers", 1 << 28},
+    [SETTING_PEER_TIMEOUT] = {"peer_timeout_ms", NUMBER, 30000, 0, 86400000,
+        "a peer silent that long while we wait for it has failed; 0: never", 30000},
+    [SETTING_CONNECT_TIMEOUT] = {"connect_timeout_ms", NUMBER, 10000, 1, 86400000,
+        "how long to try one address of a peer", 10000},
+    [SETTING_CANCEL_GRACE] = {"cancel_grace_ms", NUMBER, 1000, 0, 86400000,
+        "how long a cancelled receive waits for the sender's word that it is unused", 1000},
+    [SETTING_LINGER] = {"linger_ms", NUMBER, 5000, 0, 86400000,
+        "how long BMI_finalize writes out what was reported as sent", 5000},
+    [SETTING_IDLE_REAP] = {"idle_reap_s", NUMBER, 0, 0, 86400000,
+        "close connections of looked-up peers idle that long; 0: never", 0},
+    [SETTING_SPIN] = {"spin_us", NUMBER, 50, 0, 1000000,
+        "longest time to poll before sleeping; 0: sleep at once", 50},
+    [SETTING_DEAD_PEERS] = {"dead_peers", NUMBER, 4096, 0, 1 << 24,
+        "accepted peers that are gone and whose cause is still told", 4096},
+    [SETTING_STATS] = {"stats", SWITCH, 0, 0, 1, "print statistics at the last finalize", 0},
+    [SETTING_LOG] = {"log", LEVEL, 0, 0, 5, "what to print to standard error", 0},
+    [SETTING_TCP_SNDBUF] = {"tcp_sndbuf", BYTES, 0, 0, 1 << 30,
+        "bytes of a socket's send buffer; 0: the kernel's own tuning", 0},
+    [SETTING_TCP_RCVBUF] = {"tcp_rcvbuf", BYTES, 0, 0, 1 << 30,
+        "bytes of a socket's receive buffer; 0: the kernel's own tuning", 0},
+    [SETTING_TCP_KEEPALIVE] = {"tcp_keepalive_s", NUMBER, 60, 0, 32767,
+        "idle seconds before TCP probes a silent connection; 0: never", 60},
+    [SETTING_TCP_BACKLOG] = {"tcp_backlog", NUMBER, 4096, 1, 1 << 16,
+        "connections that may wait to be accepted", 4096},
+};
+
+int64_t bmi__setting(enum setting setting)
+{
+    return atomic_load_explicit(&table[setting].value, memory_order_relaxed);
+}
+
+static int find(const char *name, size_t length)
+{
+    for (int i = 0; i < SETTINGS; i++)
+        if (strlen(table[i].name) == length && strncasecmp(table[i].name, name, length) == 0)
+            return i;
+    return -1;
+}
+
+int64_t bmi_method_setting(const char *name)
+{
+    int index = find(name, strlen(name));
+    if (index < 0)
+        abort(); /* a method asks for a setting that is not in the table: a defect of ours */
+    return bmi__setting((enum setting)index);
+}
+
+static int parse_word(const char *text, const char *const *words, int64_t *value)
+{
+    for (int i = 0; words[i] != NULL; i++)
+        if (strcasecmp(text, words[i]) == 0) {
+            *value = i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+static int parse_number(const char *text, bool bytes, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || errno != 0)
+        return -EINVAL;
+    static const char units[] = "KMG";
+    const char *unit = bytes && *end != '\0' ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (unit != NULL) {
+        int shift = 10 * (int)(unit - units + 1);
+        if (number > (INT64_MAX >> shift) || number < 0)
+            return -EINVAL;
+        number <<= shift;
+        end++;
+    }
+    *value = number;
+    return *end == '\0' ? 0 : -EINVAL;
+}
+
+static int parse(int index, const char *text, int64_t *value)
+{
+    static const char *const off_on[] = {"off", "on", NULL};
+    static const char *const no_yes[] = {"no", "yes", NULL};
+    int status = -EINVAL;
+    if (table[index].kind == LEVEL)
+        status = parse_word(text, levels, value);
+    if (table[index].kind == SWITCH) {
+        status = parse_word(text, off_on, value);
+        if (status < 0)
+            status = parse_word(text, no_yes, value);
+    }
+    if (status < 0)
+        status = parse_number(text, table[index].kind == BYTES, value);
+    if (status < 0 || *value < table[index].least || *value > table[index].most)
+        return -EINVAL;
+    return 0;
+}
+
+static void valid_names(char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < SETTINGS && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "",
+                                 table[i].name);
+}
+
+static int parse_logged(int index, const char *text, int64_t *value)
+{
+    int status = parse(index, text, value);
+    if (status < 0)
+        bmi__log(BMI_LOG_ERROR, "setting %s: bad value \"%s\"; valid: %s%lld to %lld",
+                 table[index].name, text,
+                 table[index].kind == LEVEL    ? "off, error, warn, info, debug, trace, or "
+                 : table[index].kind == SWITCH ? "off, on, or "
+                                               : "",
+                 (long long)table[index].least, (long long)table[index].most);
+    return status;
+}
+
+int bmi__settings_load(void)
+{
+    for (int i = 0; i < SETTINGS; i++) {
+        char name[64] = "BMI_";
+        for (size_t k = 0; k <= strlen(table[i].name); k++)
+            name[4 + k] = (char)toupper((unsigned char)table[i].name[k]);
+        const char *text = getenv(name);
+        int64_t value;
+        if (text == NULL || *text == '\0')
+            continue;
+        if (parse_logged(i, text, &value) < 0)
+            return -EINVAL;
+        atomic_store(&table[i].value, value);
+    }
+    return 0;
+}
+
+static int set_one(char *text, bool apply)
+{
+    char *equals = strchr(text, '=');
+    size_t length = equals != NULL ? (size_t)(equals - text) : strlen(text);
+    int index = find(text, length);
+    if (equals == NULL || index < 0) {
+        char names[1024];
+        valid_names(names, sizeof names);
+        bmi__log(BMI_LOG_ERROR, "\"%s\" is no setting=value; settings are: %s", text, names);
+        return -EINVAL;
+    }
+    int64_t value;
+    if (parse_logged(index, equals + 1, &value) < 0)
+        return -EINVAL;
+    if (apply)
+        atomic_store(&table[index].value, value);
+    return 0;
+}
+
+static int set_all(const char *text, bool apply)
+{
+    char copy[1024], *rest = copy, *part;
+    if (*text == '\0' || strlen(text) >= sizeof copy)
+        return -EINVAL;
+    strcpy(copy, text);
+    while ((part = strsep(&rest, ",")) != NULL)
+        if (*part != '\0' && set_one(part, apply) < 0)
+            return -EINVAL;
+    return 0;
+}
+
+int bmi__settings_set(const char *text)
+{
+    int status = set_all(text, false);
+    return status < 0 ? status : set_all(text, true);
+}
+
+static void show(int index, char *text, size_t size)
+{
+    long long value = bmi__setting((enum setting)index);
+    if (table[index].kind == LEVEL)
+        snprintf(text, size, "%s", levels[value]);
+    else if (table[index].kind == SWITCH)
+        snprintf(text, size, "%s", value ? "on" : "off");
+    else
+        snprintf(text, size, "%lld", value);
+}
+
+int bmi__settings_get(const char *name, char *value, uint32_t size)
+{
+    int index = find(name, strlen(name));
+    if (index < 0)
+        return -ENOENT;
+    show(index, value, size);
+    return 0;
+}
+
+int bmi_setting_next(int index, const char **name, const char **value, const char **help)
+{
+    static _Thread_local char text[64];
+    if (index < 0 || index >= SETTINGS)
+        return -BMI_ENOENT;
+    show(index, text, sizeof text);
+    *name = table[index].name;
+    *value = text;
+    *help = table[index].help;
+    return 0;
+}

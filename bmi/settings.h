@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * settings.h - every setting of the library, in one table.
+ *
+ * A setting is an integer with a name, bounds, and a help text; its variable is BMI_ and the name
+ * in capitals. Values are atomic: any thread reads; the environment (at the first initialize) and
+ * BMI_set_info write.
+ */
+#ifndef BMI_SETTINGS_H
+#define BMI_SETTINGS_H
+
+#include <stdint.h>
+
+enum setting {
+    SETTING_IMMEDIATE,
+    SETTING_COALESCE,
+    SETTING_ANNOUNCE,
+    SETTING_EAGER_MAX,
+    SETTING_PEER_MEMORY,
+    SETTING_TOTAL_MEMORY,
+    SETTING_PEER_TIMEOUT,
+    SETTING_CONNECT_TIMEOUT,
+    SETTING_CANCEL_GRACE,
+    SETTING_LINGER,
+    SETTING_IDLE_REAP,
+    SETTING_SPIN,
+    SETTING_DEAD_PEERS,
+    SETTING_STATS,
+    SETTING_LOG,
+    SETTING_TCP_SNDBUF,
+    SETTING_TCP_RCVBUF,
+    SETTING_TCP_KEEPALIVE,
+    SETTING_TCP_BACKLOG,
+    SETTINGS
+};
+
+int64_t bmi__setting(enum setting setting);
+
+/* Reads the environment. -EINVAL: a value is bad; the log says which, and what is valid. */
+int bmi__settings_load(void);
+
+/* Sets from "name=value", or several separated by commas. -EINVAL: unknown name or bad value, logged
+ * with the list of valid ones; nothing is changed then. */
+int bmi__settings_set(const char *text);
+
+/* Writes a setting's value as text. -ENOENT: no such name. */
+int bmi__settings_get(const char *name, char *value, uint32_t size);
+
+#endif

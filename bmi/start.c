@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * start.c - initialize and finalize, counted; starting methods and listening; look-ups.
+ *
+ * `start_lock` serialises all of these and is taken before any other lock.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/address.h"
+#include "bmi/context.h"
+#include "bmi/credit.h"
+#include "bmi/error.h"
+#include "bmi/failure.h"
+#include "bmi/greeting.h"
+#include "bmi/log.h"
+#include "bmi/progress.h"
+#include "bmi/settings.h"
+#include "bmi/start.h"
+#include "bmi/timers.h"
+#include "bmi/unexpected.h"
+
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static int users;                  /* start_lock */
+static atomic_bool running;
+static atomic_bool auto_references;
+
+bool bmi__running(void)
+{
+    return atomic_load_explicit(&running, memory_order_acquire);
+}
+
+bool bmi__auto_references(void)
+{
+    return atomic_load_explicit(&auto_references, memory_order_relaxed);
+}
+
+/* ---- starting ------------------------------------------------------------------------------- */
+
+static int methods_start(const char *list)
+{
+    while (list != NULL && *list != '\0') {
+        size_t length = strcspn(list, ",");
+        struct running_method *method = bmi__method_named(list, length);
+        if (length > 0 && method == NULL) {
+            bmi__log(BMI_LOG_ERROR, "no method \"%.*s\" in this library", (int)length, list);
+            return -ENOPROTOOPT;
+        }
+        int status = length > 0 ? bmi__method_start(method) : 0;
+        if (status < 0)
+            return status;
+        list += length + (list[length] == ',');
+    }
+    return 0;
+}
+
+/* Listens on one "scheme://address[/path]". */
+static int listen_one(const char *text, int flags)
+{
+    char address[BMI_MAX_ADDR_LEN], bound[BMI_MAX_ADDR_LEN - 64];
+    const char *separator = strstr(text, "://");
+    if (separator == NULL) {
+        bmi__log(BMI_LOG_ERROR, "listen address \"%s\": no scheme:// in it", text);
+        return -EINVAL;
+    }
+    size_t scheme = (size_t)(separator - text);
+    struct running_method *method = bmi__method_of_scheme(text, scheme);
+    if (method == NULL || !atomic_load(&method->started)) {
+        bmi__log(BMI_LOG_ERROR, "listen address \"%s\": %s", text,
+                 method == NULL ? "no method has that scheme"
+                                : "its method is not in the list of methods");
+        return -ENOPROTOOPT;
+    }
+    snprintf(address, sizeof address, "%s", separator + 3);
+    address[strcspn(address, "/")] = '\0';
+    int status = method->method->listen(method->state, address, flags, bound, sizeof bound);
+    if (status < 0) {
+        bmi__log(BMI_LOG_ERROR, "listen address \"%s\": %s", text,
+                 bmi_status_string(bmi__error(status)));
+        return status;
+    }
+    size_t used = strlen(method->listen);
+    snprintf(method->listen + used, sizeof method->listen - used, "%s%.*s://%s",
+             used > 0 ? "," : "", (int)scheme, text, bound);
+    return 0;
+}
+
+static int listen_all(const char *list, int flags)
+{
+    char copy[BMI_MAX_ADDR_LEN], *rest = copy, *part;
+    if (list == NULL)
+        return 0;
+    if (strlen(list) >= sizeof copy)
+        return -ENAMETOOLONG;
+    strcpy(copy, list);
+    while ((part = strsep(&rest, ",")) != NULL) {
+        int status = listen_one(part, flags);
+        if (status < 0)
+            return status;
+    }
+    return 0;
+}
+
+static void stop(void);
+
+static int start(const char *method_list, const char *listen_addr, int flags)
+{
+    int status = bmi__greeting_start();
+    if (status == 0)
+        status = bmi__progress_start();
+    if (status < 0)
+        return status;
+    atomic_store(&auto_references, (flags & BMI_AUTO_REF_COUNT) != 0);
+    status = methods_start(method_list);
+    if (status == 0)
+        status = listen_all(listen_addr, flags);
+    if (status < 0)
+        stop();
+    else
+        atomic_store_explicit(&running, true, memory_order_release);
+    return status;
+}
+
+static int arguments_check(const char *method_list, const char *listen_addr, int flags)
+{
+    const int known = BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT;
+    bool server = (flags & BMI_INIT_SERVER) != 0;
+    if ((flags & ~known) || (listen_addr != NULL && method_list == NULL) ||
+        (server && (method_list == NULL || listen_addr == NULL)) ||
+        (!server && listen_addr != NULL))
+        return -EINVAL;
+    if (listen_addr != NULL && strlen(listen_addr) >= BMI_MAX_ADDR_LEN)
+        return -ENAMETOOLONG;
+    return 0;
+}
+
+int BMI_initialize(const char *method_list, const char *listen_addr, int flags)
+{
+    pthread_mutex_lock(&start_lock);
+    int status = 0;
+    if (users == 0) {
+        status = bmi__settings_load();
+        if (status == 0)
+            status = arguments_check(method_list, listen_addr, flags);
+        if (status == 0)
+            status = start(method_list, listen_addr, flags);
+    }
+    if (status == 0)
+        users++;
+    pthread_mutex_unlock(&start_lock);
+    return bmi__error(status);
+}
+
+int bmi_classic_initialize(const char *method_list, const char *listen_addr, int flags,
+                           const char *options);
+int bmi_classic_initialize(const char *method_list, const char *listen_addr, int flags,
+                           const char *options)
+{
+    if (options != NULL && *options != '\0' && bmi__settings_set(options) < 0)
+        return -BMI_EINVAL;
+    return BMI_initialize(method_list, listen_addr, flags);
+}
+
+/* ---- stopping ------------------------------------------------------------------------------- */
+
+static void close_one(struct peer *peer, void *linger)
+{
+    peer_lock(peer);
+    struct bmi_link *links[2] = {peer->link, peer->self_link};
+    for (int i = 0; i < 2; i++)
+        if (links[i] != NULL)
+            links[i]->method->close(links[i], *(bool *)linger);
+    peer->flags |= PEER_CLOSING | PEER_DROPPED;
+    peer_unlock(peer);
+}
+
+static void find_open(struct peer *peer, void *open)
+{
+    peer_lock(peer);
+    if (peer->link != NULL || peer->self_link != NULL)
+        *(bool *)open = true;
+    peer_unlock(peer);
+}
+
+static bool links_open(void)
+{
+    bool open = false;
+    bmi__peer_each(find_open, &open);
+    return open;
+}
+
+static void links_close(void)
+{
+    bool linger = true;
+    bmi__peer_each(close_one, &linger);
+    bmi__progress_drain(links_open, bmi__setting(SETTING_LINGER));
+    linger = false;
+    bmi__peer_each(close_one, &linger);
+    bmi__progress_drain(links_open, 1000);
+}
+
+static void abandon_one(struct peer *peer, void *argument)
+{
+    (void)argument;
+    peer_lock(peer);
+    atomic_store(&peer->state, PEER_GONE);
+    bmi__peer_abandon_locked(peer, BMI__CANCELLED);
+    bool give = peer->op_count == 0;
+    peer_unlock(peer);
+    if (give)
+        bmi__peer_give(peer);
+}
+
+static void stop(void)
+{
+    links_close();
+    bmi__methods_stop();
+    bmi__progress_chores();
+    bmi__book_lock();
+    bmi__peer_each(abandon_one, NULL);
+    bmi__book_unlock();
+    bmi__failure_stop();
+    bmi__timers_forget();
+    bmi__progress_stop();
+    bmi__unexpected_stop();
+    bmi__addresses_free();
+    bmi__peers_free();
+    bmi__credit_stop();
+    bmi__contexts_free();
+    bmi__op_table_free();
+}
+
+int BMI_finalize(void)
+{
+    pthread_mutex_lock(&start_lock);
+    int status = users > 0 ? 0 : -BMI_EINVAL;
+    if (status == 0 && --users == 0) {
+        if (bmi__setting(SETTING_STATS) != 0)
+            bmi__statistics_print();
+        atomic_store(&running, false);
+        stop();
+    }
+    pthread_mutex_unlock(&start_lock);
+    return status;
+}
+
+/* ---- contexts and look-ups ------------------------------------------------------------------ */
+
+int BMI_open_context(bmi_context_id *context_id)
+{
+    if (context_id == NULL || !bmi__running())
+        return -BMI_EINVAL;
+    return bmi__error(bmi__context_open(context_id));
+}
+
+/* Counts the context's operations, those on their way into it included, and cancels what has not
+ * completed. */
+struct sweep {
+    struct context *context;
+    unsigned left;
+};
+
+static void sweep_one(struct op *op, void *argument)
+{
+    struct sweep *sweep = argument;
+    bmi_op_id_t id = bmi__op_id(op);
+    if (atomic_load(&op->state) != OP_PENDING || op->context != sweep->context ||
+        bmi__op_find(id) != op)
+        return;
+    sweep->left++;
+    if (op->peer != NULL)
+        BMI_cancel(id, sweep->context->id);
+}
+
+static unsigned drop_completions(struct context *context)
+{
+    struct op *ops[64];
+    unsigned dropped = 0;
+    int count;
+    while ((count = bmi__context_take(context, ops, 64)) > 0)
+        for (int i = 0; i < count; i++, dropped++)
+            bmi__op_give(ops[i]);
+    return dropped;
+}
+
+void BMI_close_context(bmi_context_id context_id)
+{
+    struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
+    if (context == NULL)
+        return;
+    struct sweep sweep = {.context = context};
+    do {
+        sweep.left = 0;
+        bmi__op_each(sweep_one, &sweep);
+        unsigned dropped = drop_completions(context);
+        if (sweep.left > dropped)
+            bmi__progress_wait_any(context, 10);
+    } while (sweep.left > 0);
+    bmi__context_release(context);
+}
+
+int BMI_addr_lookup(BMI_addr_t *new_addr, const char *id_string)
+{
+    BMI_addr_t handle = 0;
+    if (new_addr == NULL || id_string == NULL || !bmi__running())
+        return -BMI_EINVAL;
+    int status = bmi__address_lookup(id_string, &handle);
+    if (status < 0)
+        return bmi__error(status);
+    pthread_mutex_lock(&start_lock);
+    status = bmi__address_methods_start(handle);
+    pthread_mutex_unlock(&start_lock);
+    if (status == 0)
+        *new_addr = handle;
+    return bmi__error(status);
+}
+
+int bmi_classic_addr_lookup(BMI_addr_t *new_addr, const char *id_string, const char *options);
+int bmi_classic_addr_lookup(BMI_addr_t *new_addr, const char *id_string, const char *options)
+{
+    (void)options;
+    return BMI_addr_lookup(new_addr, id_string);
+}

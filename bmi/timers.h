@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * timers.h - one-shot timers run by the driver (bmi_method_timer_set and _clear set them). */
+#ifndef BMI_TIMERS_H
+#define BMI_TIMERS_H
+
+#include <stdint.h>
+
+/* Runs what is due. Driver. */
+void bmi__timers_run(void);
+/* When the next is due (UINT64_MAX: none). */
+uint64_t bmi__timers_next(void);
+/* Forgets all. */
+void bmi__timers_forget(void);
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * unexpected.h - messages that nobody posted a receive for, until the program frees them.
+ *
+ * The queue of whole messages is guarded by its own lock, innermost but for progress's. A buffer
+ * that the program has stands behind a struct unexpected; it counts against its sender's window
+ * until it is freed.
+ */
+#ifndef BMI_UNEXPECTED_H
+#define BMI_UNEXPECTED_H
+
+#include "bmi/peer.h"
+
+/* Takes up to `most` messages. */
+int bmi__unexpected_take(struct BMI_unexpected_info *info, int most);
+/* -EINVAL: no buffer of ours. */
+int bmi__unexpected_release(void *buffer);
+/* Messages of an address that wait. */
+int bmi__unexpected_count(BMI_addr_t address);
+void bmi__unexpected_stop(void);
+
+#endif

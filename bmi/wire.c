@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * wire.c - encodes and decodes frames. No I/O, no state, no allocation: it is fuzzed.
+ */
+#include "bmi/wire.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+/* What each type allows. body_max: the largest body; exact: the body is that long or (with 0
+ * allowed) as said. */
+static const struct {
+    const char *name;
+    uint8_t flags;
+    uint64_t body_max;
+} rules[WIRE_TYPES] = {
+    [WIRE_HELLO] = {"HELLO", WIRE_REPLY | WIRE_INSIST, WIRE_HELLO_MAX},
+    [WIRE_REDUNDANT] = {"REDUNDANT", 0, 16},
+    [WIRE_REJECT] = {"REJECT", 0, 0},
+    [WIRE_EAGER] = {"EAGER", 0, WIRE_DATA_MAX},
+    [WIRE_UNEXPECTED] = {"UNEXPECTED", 0, WIRE_DATA_MAX},
+    [WIRE_RTS] = {"RTS", 0, WIRE_REGIONS_MAX * WIRE_REGION},
+    [WIRE_CTS] = {"CTS", WIRE_DISCARD, WIRE_REGIONS_MAX * WIRE_REGION},
+    [WIRE_DATA] = {"DATA", WIRE_FIRST | WIRE_LAST | WIRE_BY_PUT, WIRE_DATA_MAX},
+    [WIRE_PUT_DONE] = {"PUT_DONE", 0, 0},
+    [WIRE_GET_DONE] = {"GET_DONE", 0, 0},
+    [WIRE_RTR] = {"RTR", 0, WIRE_REGIONS_MAX * WIRE_REGION},
+    [WIRE_RTR_CANCEL] = {"RTR_CANCEL", 0, 0},
+    [WIRE_RTR_CANCELLED] = {"RTR_CANCELLED", 0, 0},
+    [WIRE_ABORT] = {"ABORT", WIRE_MOVED, 0},
+    [WIRE_VOID] = {"VOID", 0, 0},
+    [WIRE_CREDIT] = {"CREDIT", 0, 0},
+    [WIRE_WANT] = {"WANT", WIRE_EAGER_CREDIT | WIRE_UNEXPECTED_CREDIT, 0},
+    [WIRE_PING] = {"PING", 0, 0},
+    [WIRE_PONG] = {"PONG", 0, 0},
+    [WIRE_BYE] = {"BYE", 0, 0},
+};
+
+const char *wire_type_name(uint8_t type)
+{
+    return type > 0 && type < WIRE_TYPES ? rules[type].name : "unknown";
+}
+
+static void put16(uint8_t *bytes, uint16_t value)
+{
+    value = htole16(value);
+    memcpy(bytes, &value, sizeof value);
+}
+
+static void put32(uint8_t *bytes, uint32_t value)
+{
+    value = htole32(value);
+    memcpy(bytes, &value, sizeof value);
+}
+
+static void put64(uint8_t *bytes, uint64_t value)
+{
+    value = htole64(value);
+    memcpy(bytes, &value, sizeof value);
+}
+
+static uint16_t get16(const uint8_t *bytes)
+{
+    uint16_t value;
+    memcpy(&value, bytes, sizeof value);
+    return le16toh(value);
+}
+
+static uint32_t get32(const uint8_t *bytes)
+{
+    uint32_t value;
+    memcpy(&value, bytes, sizeof value);
+    return le32toh(value);
+}
+
+static uint64_t get64(const uint8_t *bytes)
+{
+    uint64_t value;
+    memcpy(&value, bytes, sizeof value);
+    return le64toh(value);
+}
+
+void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *header)
+{
+    bytes[0] = header->type;
+    bytes[1] = header->flags;
+    put16(bytes + 2, WIRE_MAGIC);
+    put32(bytes + 4, (uint32_t)header->tag);
+    put64(bytes + 8, header->length);
+    put32(bytes + 16, header->seen);
+    put32(bytes + 20, header->credit);
+    put64(bytes + 24, header->source);
+    put64(bytes + 32, header->target);
+}
+
+int wire_decode(const uint8_t bytes[BMI_FRAME_HEADER], struct wire_header *header,
+                const char **reason)
+{
+    uint8_t type = bytes[0];
+    if (get16(bytes + 2) != WIRE_MAGIC) {
+        *reason = "no frame: wrong magic number";
+        return -EBADMSG;
+    }
+    if (type == 0 || type >= WIRE_TYPES) {
+        *reason = "unknown frame type";
+        return -EBADMSG;
+    }
+    if (bytes[1] & ~rules[type].flags) {
+        *reason = "flags that the frame's type does not have";
+        return -EBADMSG;
+    }
+    *header = (struct wire_header){
+        .type = type,
+        .flags = bytes[1],
+        .tag = (int32_t)get32(bytes + 4),
+        .length = get64(bytes + 8),
+        .seen = get32(bytes + 16),
+        .credit = get32(bytes + 20),
+        .source = get64(bytes + 24),
+        .target = get64(bytes + 32),
+    };
+    if (header->length > rules[type].body_max) {
+        *reason = "body longer than the frame's type allows";
+        return -EBADMSG;
+    }
+    return 0;
+}
+
+/* Fixed part of a HELLO's body: incarnation 16, nonce 16, version 2, length of listen 2, four
+ * numbers of 4. */
+enum { HELLO_FIXED = 52 };
+
+size_t wire_hello_encode(uint8_t *bytes, const struct wire_hello *hello)
+{
+    size_t length = strnlen(hello->listen, sizeof hello->listen - 1);
+    memcpy(bytes, hello->incarnation, 16);
+    memcpy(bytes + 16, hello->nonce, 16);
+    put16(bytes + 32, hello->version);
+    put16(bytes + 34, (uint16_t)length);
+    put32(bytes + 36, hello->eager_max);
+    put32(bytes + 40, hello->unexpected_max);
+    put32(bytes + 44, hello->eager_credit);
+    put32(bytes + 48, hello->unexpected_credit);
+    memcpy(bytes + HELLO_FIXED, hello->listen, length);
+    return HELLO_FIXED + length;
+}
+
+int wire_hello_decode(const uint8_t *bytes, size_t size, struct wire_hello *hello,
+                      const char **reason)
+{
+    if (size < HELLO_FIXED) {
+        *reason = "HELLO too short";
+        return -EBADMSG;
+    }
+    memcpy(hello->incarnation, bytes, 16);
+    memcpy(hello->nonce, bytes + 16, 16);
+    hello->version = get16(bytes + 32);
+    size_t length = get16(bytes + 34);
+    hello->eager_max = get32(bytes + 36);
+    hello->unexpected_max = get32(bytes + 40);
+    hello->eager_credit = get32(bytes + 44);
+    hello->unexpected_credit = get32(bytes + 48);
+    if (length > size - HELLO_FIXED || length >= sizeof hello->listen) {
+        *reason = "HELLO with a listen address longer than itself";
+        return -EBADMSG;
+    }
+    memcpy(hello->listen, bytes + HELLO_FIXED, length);
+    hello->listen[length] = '\0';
+    if (strlen(hello->listen) != length) {
+        *reason = "HELLO with a NUL in its listen address";
+        return -EBADMSG;
+    }
+    return 0;
+}
+
+void wire_regions_encode(uint8_t *bytes, const struct bmi_region *regions, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++, bytes += WIRE_REGION) {
+        put64(bytes, regions[i].address);
+        put64(bytes + 8, regions[i].length);
+        put64(bytes + 16, regions[i].key);
+    }
+}
+
+int wire_regions_decode(const uint8_t *bytes, size_t size, struct bmi_region *regions)
+{
+    if (size % WIRE_REGION != 0 || size > WIRE_REGIONS_MAX * WIRE_REGION)
+        return -EBADMSG;
+    uint64_t total = 0;
+    uint32_t count = (uint32_t)(size / WIRE_REGION);
+    for (uint32_t i = 0; i < count; i++, bytes += WIRE_REGION) {
+        regions[i].address = get64(bytes);
+        regions[i].length = get64(bytes + 8);
+        regions[i].key = get64(bytes + 16);
+        if (__builtin_add_overflow(total, regions[i].length, &total) || total > INT64_MAX)
+            return -EBADMSG;
+    }
+    return (int)count;
+}

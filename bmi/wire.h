@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * wire.h - the frames of the message protocol, without any I/O.
+ *
+ * Every frame is a header of 40 bytes, little-endian, and `length` bytes of body. A header that
+ * wire_decode accepted has a known type, flags that the type allows, and a length within the type's
+ * bound; ids, credits and sizes in it are the peer's claims and are checked where they are used.
+ * docs/wire-protocol.md tells what the frames mean together.
+ */
+#ifndef BMI_WIRE_H
+#define BMI_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bmi/method.h"
+
+enum { WIRE_MAGIC = 0xB31F, WIRE_VERSION = 1 };
+
+enum wire_type {
+    WIRE_HELLO = 1,     /* body: struct wire_hello. The first frame both ways */
+    WIRE_REDUNDANT,     /* body: digest of the nonce of the connection to use */
+    WIRE_REJECT,        /* target: errno. The connection is refused */
+    WIRE_EAGER,         /* tag; body: the message. Expected, unasked. Starts a message */
+    WIRE_UNEXPECTED,    /* tag; body: the message */
+    WIRE_RTS,           /* tag; source: sender's op; target: size; body: regions to get.
+                           Starts a message */
+    WIRE_CTS,           /* target: sender's op; source: receiver's op; body: regions to put to */
+    WIRE_DATA,          /* target: receiver's op; body: the next bytes. With FIRST: starts an
+                           announced message, tag, source: its size */
+    WIRE_PUT_DONE,      /* target: receiver's op. The put message is whole */
+    WIRE_GET_DONE,      /* target: sender's op. The message was fetched */
+    WIRE_RTR,           /* tag; source: receiver's op; target: capacity; credit: live receives of
+                           the tag ahead of it; body: regions to put to. A receive announced */
+    WIRE_RTR_CANCEL,    /* tag; source: receiver's op. Forget that announcement */
+    WIRE_RTR_CANCELLED, /* target: receiver's op. It is forgotten, and was not used */
+    WIRE_ABORT,         /* tag; source: sender's op; target: receiver's op or 0. A message that was
+                           started ends here. With MOVED: its receive fails, for bytes of it
+                           have come; else it counts as never sent and the receive waits on */
+    WIRE_VOID,          /* tag. A message withdrawn before it went, in its place in the count */
+    WIRE_CREDIT,        /* credit: eager bytes; source: unexpected bytes */
+    WIRE_WANT,          /* flags: which credit the sender waits for */
+    WIRE_PING,          /* source: to be sent back */
+    WIRE_PONG,          /* target: as asked */
+    WIRE_BYE,           /* nothing more comes: an orderly end */
+    WIRE_TYPES
+};
+
+enum wire_flags {
+    WIRE_REPLY = 1,     /* HELLO: answers one */
+    WIRE_INSIST = 2,    /* HELLO: not to be answered by REDUNDANT */
+    WIRE_FIRST = 1,     /* DATA: starts an announced message */
+    WIRE_LAST = 2,      /* DATA: the message's last bytes */
+    WIRE_BY_PUT = 4,    /* DATA with FIRST: the body comes by put */
+    WIRE_MOVED = 1,     /* ABORT */
+    WIRE_DISCARD = 1,   /* CTS: the message was too large for the receive; consider it sent */
+    WIRE_EAGER_CREDIT = 1,     /* WANT */
+    WIRE_UNEXPECTED_CREDIT = 2 /* WANT */
+};
+
+/* What a message held unmatched is charged beyond its bytes, both as credit and as memory. */
+enum { WIRE_MESSAGE_CHARGE = 128 };
+enum { WIRE_HELLO_MAX = 4096, WIRE_REGIONS_MAX = 64, WIRE_DATA_MAX = 1 << 26 };
+
+struct wire_header {
+    uint8_t type, flags;
+    int32_t tag;
+    uint64_t length;  /* of the body */
+    uint32_t seen;    /* messages and aborts of the other side seen so far, modulo 2^32 */
+    uint32_t credit;  /* eager bytes given back (RTR: see there) */
+    uint64_t source, target;
+};
+
+struct wire_hello {
+    uint8_t incarnation[16]; /* random, one a process and initialization */
+    uint8_t nonce[16];       /* random, one a connection */
+    uint16_t version;
+    uint32_t eager_max;      /* largest eager message that I take */
+    uint32_t unexpected_max;
+    uint32_t eager_credit, unexpected_credit;
+    char listen[BMI_MAX_ADDR_LEN]; /* addresses that I claim to listen on: a hint, no identity */
+};
+
+void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *header);
+/* Returns 0, or -EBADMSG with *reason set: not a frame of this protocol. */
+int wire_decode(const uint8_t bytes[BMI_FRAME_HEADER], struct wire_header *header,
+                const char **reason);
+
+/* The name of a type, for the log. */
+const char *wire_type_name(uint8_t type);
+
+/* Returns the number of bytes written, at most WIRE_HELLO_MAX. */
+size_t wire_hello_encode(uint8_t *bytes, const struct wire_hello *hello);
+int wire_hello_decode(const uint8_t *bytes, size_t size, struct wire_hello *hello,
+                      const char **reason);
+
+enum { WIRE_REGION = 24 };
+void wire_regions_encode(uint8_t *bytes, const struct bmi_region *regions, uint32_t count);
+/* Returns the number of regions, or -EBADMSG: not whole, or their lengths overflow. */
+int wire_regions_decode(const uint8_t *bytes, size_t size, struct bmi_region *regions);
+
+#endif

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The functions that the folders' CMakeLists.txt use:
+#   bmi_sources(a.c b.c [LIBRARIES hwloc])           files of libbmi
+#   bmi_method(SYMBOL bmi__method_tcp SOURCES a.c [LIBRARIES x])    a method
+#   bmi_program(NAME bmi-info SOURCES a.c [LIBRARIES x] [MAN bmi-info.1] [NO_INSTALL])
+#   bmi_test(NAME x SOURCES x.c LABEL unit ...)      see there
+# A name after LIBRARIES is a package of options.cmake in lower case (hwloc, urcu, fabric, lmdb,
+# uring) or a library as the linker knows it (rt, m).
+
+# The targets: every source is compiled once, position-independent, into bmi_objects.
+function(bmi_library)
+    add_library(bmi_objects OBJECT "${PROJECT_BINARY_DIR}/method_table.c")
+    set_target_properties(bmi_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(bmi_objects PRIVATE "${PROJECT_SOURCE_DIR}")
+    # initial-exec: the few bytes of thread-local storage fit where dlopen finds room, and cost no call.
+    target_compile_options(bmi_objects PRIVATE -fno-semantic-interposition -ftls-model=initial-exec)
+    target_link_libraries(bmi_objects PRIVATE bmi_flags)
+
+    set(map "${PROJECT_SOURCE_DIR}/cmake/libbmi.map")
+    add_library(bmi SHARED $<TARGET_OBJECTS:bmi_objects>)
+    set_target_properties(bmi PROPERTIES VERSION "${PROJECT_VERSION}" SOVERSION 0 LINK_DEPENDS "${map}")
+    target_link_options(bmi PRIVATE "LINKER:--version-script=${map}" "LINKER:-Bsymbolic-functions"
+        "LINKER:--as-needed")
+
+    add_library(bmi_static STATIC $<TARGET_OBJECTS:bmi_objects>)
+    set_target_properties(bmi_static PROPERTIES OUTPUT_NAME bmi)
+
+    foreach(target bmi bmi_static)
+        set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
+        target_include_directories(${target} INTERFACE
+            "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+            "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+        target_link_libraries(${target} PRIVATE Threads::Threads)
+    endforeach()
+    add_library(bmi::bmi ALIAS bmi)
+    add_library(bmi::bmi_static ALIAS bmi_static)
+endfunction()
+
+# Adds those folders that have a CMakeLists.txt.
+function(bmi_folders)
+    foreach(folder IN LISTS ARGN)
+        if(EXISTS "${PROJECT_SOURCE_DIR}/${folder}/CMakeLists.txt")
+            add_subdirectory("${PROJECT_SOURCE_DIR}/${folder}" "${PROJECT_BINARY_DIR}/${folder}")
+        else()
+            message(STATUS "${folder}/ has no CMakeLists.txt: skipped")
+        endif()
+    endforeach()
+endfunction()
+
+# Sets `result` to what target_link_libraries wants for the names.
+function(bmi__resolve result)
+    set(libraries "")
+    foreach(name IN LISTS ARGN)
+        if(TARGET "PkgConfig::bmi_${name}")
+            list(APPEND libraries "PkgConfig::bmi_${name}")
+        else()
+            list(APPEND libraries "${name}")
+        endif()
+    endforeach()
+    set(${result} "${libraries}" PARENT_SCOPE)
+endfunction()
+
+function(bmi_sources)
+    cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "LIBRARIES")
+    list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+    target_sources(bmi_objects PRIVATE ${arg_UNPARSED_ARGUMENTS})
+    bmi__resolve(libraries ${arg_LIBRARIES})
+    foreach(target bmi_objects bmi bmi_static)
+        target_link_libraries(${target} PRIVATE ${libraries})
+    endforeach()
+    set_property(GLOBAL APPEND PROPERTY bmi_libraries ${arg_LIBRARIES})
+endfunction()
+
+function(bmi_method)
+    cmake_parse_arguments(PARSE_ARGV 0 arg "" "SYMBOL" "SOURCES;LIBRARIES")
+    bmi_sources(${arg_SOURCES} LIBRARIES ${arg_LIBRARIES})
+    set_property(GLOBAL APPEND PROPERTY bmi_methods "${arg_SYMBOL}")
+endfunction()
+
+# An installed program: sees public headers only, needs libbmi.so.
+function(bmi_program)
+    cmake_parse_arguments(PARSE_ARGV 0 arg "NO_INSTALL" "NAME;MAN" "SOURCES;LIBRARIES")
+    add_executable("${arg_NAME}" ${arg_SOURCES})
+    bmi__resolve(libraries ${arg_LIBRARIES})
+    target_link_libraries("${arg_NAME}" PRIVATE bmi_flags bmi ${libraries})
+    if(NOT arg_NO_INSTALL)
+        install(TARGETS "${arg_NAME}" RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    endif()
+    if(arg_MAN)
+        bmi_man(${arg_MAN})
+    endif()
+endfunction()
+
+# Installs manual pages into the section of their extension.
+function(bmi_man)
+    foreach(page IN LISTS ARGN)
+        cmake_path(GET page EXTENSION LAST_ONLY section)
+        string(SUBSTRING "${section}" 1 -1 section)
+        install(FILES "${page}" DESTINATION "${CMAKE_INSTALL_MANDIR}/man${section}")
+    endforeach()
+endfunction()
+
+include(bmi_test)
+
+# After all folders: the table of methods, and the tests that need to know all others.
+function(bmi_finish)
+    get_property(methods GLOBAL PROPERTY bmi_methods)
+    set(declarations "")
+    set(entries "")
+    foreach(symbol IN LISTS methods)
+        string(APPEND declarations "extern const struct bmi_method ${symbol};\n")
+        string(APPEND entries "    &${symbol},\n")
+    endforeach()
+    configure_file("${PROJECT_SOURCE_DIR}/cmake/method_table.c.in"
+                   "${PROJECT_BINARY_DIR}/method_table.c" @ONLY)
+    bmi__fuzz_tests()
+endfunction()

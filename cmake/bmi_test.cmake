@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# bmi_test(NAME x SOURCES x_test.c LABEL unit|conformance|stress|fault|fuzz|vm|bench|tools
+#          [ARGS ...] [TIMEOUT seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL] [VALGRIND])
+#     a program and a test LABEL.x that runs it. INTERNAL: sees the headers of the whole tree and
+#     links libbmi.a; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
+#     77 is "skipped". VALGRIND: short enough to be run under memcheck too (unit tests always are).
+# bmi_test(NAME x PROGRAM y LABEL ... [ARGS ...])    another test that runs y, made by a call before
+# bmi_test(NAME x COMMAND ... LABEL ...)             a test that runs a command, e.g. a script
+#
+# LABEL fuzz: the source has LLVMFuzzerTestOneInput and no main; corpus/x/ beside it holds inputs.
+# With BMI_FUZZER it is fuzzed for its share of BMI_FUZZ_SECONDS, else it is run on the corpus once.
+#
+# Tests that load the machine run alone: labels stress, fault, bench, vm, and RUN_SERIAL.
+
+set(BMI_TIMEOUT_unit 60)
+set(BMI_TIMEOUT_conformance 180)
+set(BMI_TIMEOUT_stress 180)
+set(BMI_TIMEOUT_fault 180)
+set(BMI_TIMEOUT_fuzz 180)
+set(BMI_TIMEOUT_vm 300)
+set(BMI_TIMEOUT_bench 120)
+set(BMI_TIMEOUT_tools 120)
+set(BMI_MEMCHECK valgrind --quiet --error-exitcode=99 --leak-check=full
+    --show-leak-kinds=definite,possible --errors-for-leak-kinds=definite,possible
+    --trace-children=yes --fair-sched=yes "--suppressions=${PROJECT_SOURCE_DIR}/tests/valgrind.supp")
+
+function(bmi_test)
+    cmake_parse_arguments(PARSE_ARGV 0 arg "INTERNAL;RUN_SERIAL;VALGRIND"
+                          "NAME;LABEL;TIMEOUT;PROGRAM" "SOURCES;ARGS;LIBRARIES;COMMAND")
+    if(NOT DEFINED BMI_TIMEOUT_${arg_LABEL})
+        message(FATAL_ERROR "bmi_test ${arg_NAME}: no label '${arg_LABEL}'")
+    endif()
+    if(BMI_TEST_LABELS AND NOT arg_LABEL IN_LIST BMI_TEST_LABELS)
+        return()
+    endif()
+    if(arg_SOURCES)
+        bmi__test_program()
+        set(arg_PROGRAM "${arg_NAME}")
+    endif()
+    if(arg_LABEL STREQUAL fuzz AND BMI_FUZZER)
+        set_property(GLOBAL APPEND PROPERTY bmi_fuzz_targets "${arg_NAME}")
+        set_property(GLOBAL PROPERTY "bmi_corpus_${arg_NAME}" "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${arg_NAME}")
+        return()
+    endif()
+
+    if(arg_LABEL STREQUAL fuzz)
+        list(APPEND arg_ARGS "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${arg_NAME}")
+    endif()
+    if(arg_PROGRAM)
+        set(arg_COMMAND "$<TARGET_FILE:${arg_PROGRAM}>")
+    endif()
+    if(NOT arg_TIMEOUT)
+        set(arg_TIMEOUT "${BMI_TIMEOUT_${arg_LABEL}}")
+    endif()
+    math(EXPR timeout "${arg_TIMEOUT} * ${BMI_TEST_TIMEOUT_FACTOR}")
+    bmi__add_test("${BMI_TEST_PREFIX}${arg_LABEL}.${arg_NAME}" "${timeout}" ${arg_COMMAND} ${arg_ARGS})
+
+    if(BMI_TEST_VALGRIND AND arg_PROGRAM AND (arg_VALGRIND OR arg_LABEL STREQUAL unit))
+        math(EXPR timeout "${timeout} * 5")
+        bmi__add_test("valgrind.${arg_LABEL}.${arg_NAME}" "${timeout}"
+                      ${BMI_MEMCHECK} ${arg_COMMAND} ${arg_ARGS})
+        set_property(TEST "valgrind.${arg_LABEL}.${arg_NAME}" APPEND PROPERTY LABELS valgrind)
+    endif()
+endfunction()
+
+# The program of a test; uses bmi_test's arg_*.
+macro(bmi__test_program)
+    add_executable("${arg_NAME}" ${arg_SOURCES})
+    bmi__resolve(libraries ${arg_LIBRARIES})
+    target_link_libraries("${arg_NAME}" PRIVATE bmi_flags ${libraries} PkgConfig::bmi_cunit)
+    if(arg_INTERNAL)
+        target_include_directories("${arg_NAME}" PRIVATE "${PROJECT_SOURCE_DIR}")
+        target_link_libraries("${arg_NAME}" PRIVATE bmi_static)
+    else()
+        target_link_libraries("${arg_NAME}" PRIVATE bmi)
+    endif()
+    if(arg_LABEL STREQUAL fuzz)
+        if(BMI_FUZZER)
+            target_link_options("${arg_NAME}" PRIVATE -fsanitize=fuzzer)
+        else()
+            target_sources("${arg_NAME}" PRIVATE "${PROJECT_SOURCE_DIR}/cmake/fuzz_replay.c")
+        endif()
+    endif()
+endmacro()
+
+# Registers a test with the properties of its label; uses bmi_test's arg_*.
+macro(bmi__add_test name timeout)
+    add_test(NAME "${name}" COMMAND ${ARGN})
+    set_tests_properties("${name}" PROPERTIES LABELS "${arg_LABEL}" TIMEOUT "${timeout}"
+        SKIP_RETURN_CODE 77)
+    if(arg_RUN_SERIAL OR arg_LABEL MATCHES "^(stress|fault|bench|vm)$")
+        set_tests_properties("${name}" PROPERTIES RUN_SERIAL ON)
+    endif()
+    bmi__sanitizer_environment("${name}")
+endmacro()
+
+function(bmi__sanitizer_environment name)
+    if(BMI_SANITIZE MATCHES thread)
+        set(file "${PROJECT_SOURCE_DIR}/tests/tsan.supp")
+        set(options "halt_on_error=1:second_deadlock_stack=1")
+        if(EXISTS "${file}")
+            string(APPEND options ":suppressions=${file}")
+        endif()
+        set_property(TEST "${name}" APPEND PROPERTY ENVIRONMENT "TSAN_OPTIONS=${options}")
+    elseif(BMI_SANITIZE)
+        set_property(TEST "${name}" APPEND PROPERTY ENVIRONMENT
+            "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1"
+            "UBSAN_OPTIONS=print_stacktrace=1")
+    endif()
+endfunction()
+
+# Fuzz targets share BMI_FUZZ_SECONDS. New inputs go to the build folder, those in the tree are read.
+function(bmi__fuzz_tests)
+    get_property(targets GLOBAL PROPERTY bmi_fuzz_targets)
+    list(LENGTH targets count)
+    if(count EQUAL 0)
+        return()
+    endif()
+    math(EXPR seconds "(${BMI_FUZZ_SECONDS} + ${count} - 1) / ${count}")
+    math(EXPR timeout "${seconds} * 3 + 60")
+    foreach(target IN LISTS targets)
+        get_property(corpus GLOBAL PROPERTY "bmi_corpus_${target}")
+        set(found "${PROJECT_BINARY_DIR}/corpus/${target}")
+        file(MAKE_DIRECTORY "${found}")
+        set(arg_LABEL fuzz)
+        bmi__add_test("${BMI_TEST_PREFIX}fuzz.${target}" "${timeout}" "$<TARGET_FILE:${target}>"
+            "-max_total_time=${seconds}" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1
+            "-artifact_prefix=${found}-" "${found}" "${corpus}")
+    endforeach()
+endfunction()

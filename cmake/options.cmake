@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Options, and the optional packages. Each BMI_WITH_X defaults to whether its package was found, is
+# refused if switched on without it, and reaches C as a definition: `#if BMI_WITH_X`, always 0 or 1.
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig)
+
+set(BMI_PACKAGES "")
+
+# bmi_package(NAME pkg-config-modules... HELP text): option BMI_WITH_NAME and, where on, a library
+# that folders link as `name` in lower case.
+function(bmi_package name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "HELP" "")
+    string(TOLOWER "${name}" library)
+    set(found OFF)
+    if(PkgConfig_FOUND)
+        pkg_check_modules("bmi_${library}" QUIET IMPORTED_TARGET GLOBAL ${arg_UNPARSED_ARGUMENTS})
+        if(bmi_${library}_FOUND)
+            set(found ON)
+        endif()
+    endif()
+    option("BMI_WITH_${name}" "${arg_HELP}" "${found}")
+    if(BMI_WITH_${name} AND NOT found)
+        message(FATAL_ERROR "BMI_WITH_${name} is on, but ${arg_UNPARSED_ARGUMENTS} was not found")
+    endif()
+    set_property(GLOBAL PROPERTY "bmi_modules_${library}" "${arg_UNPARSED_ARGUMENTS}")
+    list(APPEND BMI_PACKAGES "${name}")
+    set(BMI_PACKAGES "${BMI_PACKAGES}" PARENT_SCOPE)
+endfunction()
+
+bmi_package(HWLOC hwloc HELP "topology for the task manager, from hwloc")
+bmi_package(URCU liburcu liburcu-cds HELP "lock-free queues and tables, from liburcu")
+bmi_package(FABRIC libfabric HELP "the ib method, on libfabric")
+bmi_package(LMDB lmdb HELP "key/values of trove-stub's dir backend, in LMDB")
+bmi_package(URING liburing HELP "asynchronous file and socket I/O, by io_uring")
+bmi_package(CUNIT cunit HELP "unit tests, with CUnit")
+
+find_package(MPI QUIET COMPONENTS C)
+option(BMI_WITH_MPI "MPI as a reference in the benchmarks" "${MPI_C_FOUND}")
+if(BMI_WITH_MPI AND NOT MPI_C_FOUND)
+    message(FATAL_ERROR "BMI_WITH_MPI is on, but no MPI compiler was found")
+endif()
+list(APPEND BMI_PACKAGES MPI)
+
+option(BMI_WITH_TESTS "build the tests (they need CUnit)" "${BMI_WITH_CUNIT}")
+if(BMI_WITH_TESTS AND NOT BMI_WITH_CUNIT)
+    message(FATAL_ERROR "BMI_WITH_TESTS is on, but BMI_WITH_CUNIT is off")
+endif()
+option(BMI_WITH_TOOLS "build bmi-info and bmi-ping" ON)
+option(BMI_WITH_EXAMPLES "build the examples" ON)
+option(BMI_WITH_BENCH "build bmi-bench" ON)
+
+option(BMI_WERROR "treat warnings as errors" OFF)
+option(BMI_COVERAGE "count executed lines" OFF)
+option(BMI_FUZZER "build fuzz targets with libFuzzer (clang); else they replay their corpus" OFF)
+set(BMI_SANITIZE "" CACHE STRING "sanitizers: address,undefined or thread")
+
+set(BMI_TEST_PREFIX "" CACHE STRING "put before the name of each test")
+set(BMI_TEST_LABELS "" CACHE STRING "build only tests of these labels; empty: all")
+set(BMI_TEST_TIMEOUT_FACTOR 1 CACHE STRING "multiplies the time-out of each test")
+set(BMI_FUZZ_SECONDS 60 CACHE STRING "time for all fuzz targets together")
+option(BMI_TEST_VALGRIND "run unit tests and those marked VALGRIND under memcheck too" OFF)
+
+# Prints what will be built and with what.
+function(bmi_summary)
+    message(STATUS "libbmi ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMPILER_ID} "
+                   "${CMAKE_C_COMPILER_VERSION}")
+    get_property(methods GLOBAL PROPERTY bmi_methods)
+    list(TRANSFORM methods REPLACE "^bmi__method_" "")
+    list(JOIN methods " " methods)
+    message(STATUS "  methods:  ${methods}")
+    foreach(kind with without)
+        set(names "")
+        foreach(name IN LISTS BMI_PACKAGES ITEMS TOOLS EXAMPLES BENCH TESTS)
+            if((kind STREQUAL with AND BMI_WITH_${name})
+               OR (kind STREQUAL without AND NOT BMI_WITH_${name}))
+                string(TOLOWER "${name}" name)
+                string(APPEND names " ${name}")
+            endif()
+        endforeach()
+        message(STATUS "  ${kind}:${names}")
+    endforeach()
+    if(BMI_SANITIZE OR BMI_FUZZER OR BMI_COVERAGE)
+        message(STATUS "  checks:   sanitize=${BMI_SANITIZE} fuzzer=${BMI_FUZZER} "
+                       "coverage=${BMI_COVERAGE}")
+    endif()
+endfunction()

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bmi/method.h - the boundary between the message protocol and the networks.
+ *
+ * The protocol (matching, eager and rendezvous, credits, cancel, failure) is written once, in bmi/.
+ * A method moves frames. It knows *links*: ordered, reliable, two-way channels of frames between
+ * two processes, each made by connect() or accepted. It
+ *   1. sends a frame (40 bytes of header, then a body by reference) and says when it has gone;
+ *   2. on arrival shows the core the header, is told where the body goes, and puts it there;
+ *   3. where the network can, registers memory and moves it remotely (transfer);
+ *   4. makes progress when asked and says when a link came, went up, or went down.
+ * A new method is a folder with an operations table, and three lines of CMake.
+ *
+ * Threads. `progress`, watch callbacks, and the timer are called by one thread at a time (the
+ * driver). send, flush, withdraw, retract, close, transfer may be called by any thread at any time
+ * between the link's making and its link_down. Core calls send with the peer's lock held, so send
+ * must never call back into the core; every other operation is called with no core lock held,
+ * except where its comment says more. Lock order: a method's receive lock > the core's peer lock >
+ * a method's send lock. The core's services (bmi_method_*) may take the peer lock: never call one
+ * with a send lock held.
+ *
+ * Life of a link. The method allocates it with `bmi_link` as its first member, references = 1 (the
+ * method's own). The core takes further references with bmi_link_ref. After bmi_method_link_down
+ * the method makes no further call about the link and drops its own reference; when the last is
+ * gone, `destroy` is called, from any thread. Between link_down and destroy the core may still call
+ * flush, withdraw, retract, and close: they do nothing. It does not call send or transfer any more.
+ *
+ * Errors are negated errno values (-ECONNREFUSED), as the system gives them; the core translates.
+ */
+#ifndef BMI_METHOD_H
+#define BMI_METHOD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "../bmi.h"
+
+enum { BMI_FRAME_HEADER = 40 }; /* bytes of every frame's header; fixed */
+
+struct bmi_method;
+struct bmi_link;
+
+/* ---- memory lists -------------------------------------------------------------------------- */
+
+/* A cursor over a scatter list: what is left of it. The arrays are lent, never written. A single
+ * buffer is a list of one whose arrays are the owner's fields. */
+struct bmi_segments {
+    void *const *buffers;
+    const bmi_size_t *sizes;
+    uint32_t count;    /* segments in the arrays */
+    uint32_t index;    /* the first that is not used up */
+    bmi_size_t offset; /* bytes of it that are */
+    bmi_size_t left;   /* bytes still to move, at most; may be less than the list holds */
+};
+
+/* Fills up to `max` entries of iov with what comes next, at most `limit` bytes; skips empty
+ * segments. Returns the number of entries; *bytes (may be NULL) is their sum. */
+size_t bmi_segments_window(const struct bmi_segments *segments, struct iovec *iov, size_t max,
+                           size_t limit, size_t *bytes);
+/* Moves the cursor by `bytes` (<= left). */
+void bmi_segments_advance(struct bmi_segments *segments, size_t bytes);
+/* Copies min(bytes, left) into or out of the list and advances. Returns the number copied. */
+size_t bmi_segments_scatter(struct bmi_segments *segments, const void *from, size_t bytes);
+size_t bmi_segments_gather(struct bmi_segments *segments, void *to, size_t bytes);
+
+/* ---- frames -------------------------------------------------------------------------------- */
+
+/* A frame to send. The core's memory, lent from send() until it comes back by
+ * bmi_method_frames_sent. The method may use `next` and advances `body`. */
+struct bmi_frame {
+    struct bmi_frame *next;
+    struct bmi_segments body;
+    uint32_t header_sent;     /* method's: bytes of the header already moved; 0 at send() */
+    int32_t status;           /* out: 0, or why it was not sent */
+    uint8_t header[BMI_FRAME_HEADER];
+};
+
+/* Where an arriving body goes. Filled by bmi_method_frame_arrived; the method keeps it (in its link)
+ * until it gives it back by bmi_method_body_arrived. `length` bytes follow on the wire; the first
+ * `body.left` of them go to the list, the rest to nowhere. */
+struct bmi_sink {
+    struct bmi_segments body;
+    uint64_t length;
+    void *owner;      /* the core's: the operation or message; NULL when drained */
+    uint64_t cookie;  /* the core's */
+};
+
+/* Memory that the peer may put into or get from; travels in frames as it stands. */
+struct bmi_region {
+    uint64_t address; /* or offset, as the network wants */
+    uint64_t length;
+    uint64_t key;
+};
+
+/* A remote memory operation. The core's memory, lent until bmi_method_transfer_done. */
+struct bmi_transfer {
+    struct bmi_transfer *next;
+    struct bmi_segments local;       /* source of a put, destination of a get */
+    const struct bmi_region *remote; /* lent as well; their sum is >= local.left */
+    uint32_t remote_count;
+    bool get;                        /* false: put */
+    void *owner;                     /* the core's */
+    void *method_private[4];
+};
+
+/* ---- what a method tells of itself ---------------------------------------------------------- */
+
+struct bmi_method_limits {
+    bmi_size_t eager_max;      /* largest body that the core should send unasked */
+    bmi_size_t unexpected_max; /* largest unexpected message, >= 16384 */
+    bmi_size_t frame_max;      /* largest body of one frame (larger messages go in several) */
+    uint32_t segments_max;     /* segments it gathers in one operation; a figure to tell, no limit */
+    uint32_t regions_max;      /* segments of one registration; 0: no put or get */
+    bool put, get;             /* remote memory operations */
+    bool registration;         /* local memory of transfers must be registered */
+};
+
+/* ---- the operations ------------------------------------------------------------------------- */
+
+struct bmi_method {
+    const char *name;        /* "bmi_tcp" */
+    const char *schemes;     /* "tcp", or several: "ofi+tcp,ofi+shm" */
+    const char *description; /* one line, for bmi-info */
+    struct bmi_method_limits limits;
+
+    /* 1. Starts the method: *state is its own. Called once before anything else, from
+     * BMI_initialize or a first look-up; one instance a process. Returns 0 or an errno: then
+     * nothing is left. May block briefly, takes no address. */
+    int (*start)(void **state);
+
+    /* 2. Stops: ends listening, closes what is left of links (each gets its link_down), frees
+     * state. The core has closed all links before and driven their lingering. */
+    void (*stop)(void *state);
+
+    /* 3. Listens on an address (without scheme: "host:port"). `flags`: BMI_TCP_BIND_SPECIFIC.
+     * Fills `bound` with the address as peers should dial it, real port included. May block for a
+     * name look-up. EADDRINUSE and the like are logged with the address by the method. */
+    int (*listen)(void *state, const char *address, int flags, char *bound, size_t size);
+
+    /* 4. Checks an address (without scheme and /path) without any I/O and writes its canonical
+     * form (numeric hosts normalised, default port added). -EINVAL: `reason` names the bad part
+     * in words. Pure: may be called before start, by any thread. */
+    int (*parse)(const char *address, char *canonical, size_t size, const char **reason);
+
+    /* 5. Starts a connection to a canonical address; never blocks (names are looked up elsewhere).
+     * Sets *link, with link->owner = owner. Called with the peer's lock held: no core service may
+     * be called from within; the outcome comes later, from the driver: bmi_method_link_up or
+     * bmi_method_link_down. An error here: nothing was made. */
+    int (*connect)(void *state, const char *canonical, void *owner, struct bmi_link **link);
+
+    /* 6. Queues frames (a chain by next) to go in order. Called with the peer's lock held, also
+     * before link_up (then they wait). Never fails: if the link is down or goes down, frames come
+     * back with that status from close() or the driver, never from within send. */
+    void (*send)(struct bmi_link *link, struct bmi_frame *frames);
+
+    /* 7. Writes what is queued, as much as the network takes now, gathering as many frames as it
+     * can into each system call. Frames that have gone come back by bmi_method_frames_sent before
+     * it returns, or from another thread's flush that was under way. What is left is written by
+     * the driver when there is room. Any thread; no core lock held, perhaps the receive lock. */
+    void (*flush)(struct bmi_link *link);
+
+    /* 8. Takes a queued frame back. Not a byte of it has gone: `replacement` (if not NULL) takes its
+     * place in the queue, and the frame is the core's again: returns true. Some of it has gone: the
+     * method copies what is left of the body to memory of its own, sends that in its place, and
+     * gives the frame back with body.left 0: returns true too, with frame->header_sent > 0, and the
+     * replacement is not used. All of it has gone, or there is no memory: false; frames_sent has
+     * come or will come. Waits for another thread's write of that frame to end (a write never
+     * blocks). Called with the peer's lock held. */
+    bool (*withdraw)(struct bmi_link *link, struct bmi_frame *frame,
+                     struct bmi_frame *replacement);
+
+    /* 9. Stops putting an arriving body to its owner's memory: if the link's present sink has this
+     * owner, the rest is drained, owner is forgotten, and no bmi_method_body_arrived follows for
+     * it. Returns true then. Takes the receive lock: called with no lock held. After return of
+     * either value no byte is written for that owner by this link (a pending transfer aside). */
+    bool (*retract)(struct bmi_link *link, void *owner);
+
+    /* 10. Ends a link: queued frames are still written if `linger` (up to the core's limit: a
+     * second close without linger cuts it), else they come back with -ECANCELED. No frame is shown
+     * to the core any more. The link_down follows from the driver (status 0). Takes no receive lock: may be called from a core service. */
+    void (*close)(struct bmi_link *link, bool linger);
+
+    /* 11. Polls without blocking, for methods (or moments) in which descriptors do not tell enough:
+     * rings in memory, the busy link that is likeliest to have something. NULL: nothing to poll.
+     * Returns the number of events handled. Driver only. */
+    int (*progress)(void *state);
+
+    /* 12. Before the driver blocks: makes sure that whatever comes from now on makes a watched
+     * descriptor readable. Returns false if something is there already (then progress is called
+     * again). NULL: descriptors are always armed. Driver only. */
+    bool (*arm)(void *state);
+
+    /* 13. Reads (set false) or sets an option of bmi.h that concerns the method; link may be NULL
+     * for the method's default. -ENOSYS: not one of its options. Any thread. */
+    int (*option)(void *state, struct bmi_link *link, int option, void *value, bool set);
+
+    /* 14. Registers memory for put and get: fills up to limits.regions_max regions (a longer list:
+     * -EMSGSIZE, the core falls back to frames) and a handle. NULL where put and get are absent.
+     * Called with the peer's lock held or not; must not block. */
+    int (*enroll)(struct bmi_link *link, const struct bmi_segments *memory,
+                  struct bmi_region *regions, uint32_t *count, void **handle);
+
+    /* 15. Ends a registration: from its return on the peer can no longer reach the memory (or the
+     * method says in its page how long it still can). Called with the peer's lock held. */
+    void (*release)(struct bmi_link *link, void *handle);
+
+    /* 16. Starts a put or get; bmi_method_transfer_done follows, also when the link goes down
+     * (before its link_down). Called with the peer's lock held; never calls back from within. A put
+     * is visible to the peer before any frame sent after its transfer_done. */
+    void (*transfer)(struct bmi_link *link, struct bmi_transfer *transfer);
+};
+
+/* ---- links ---------------------------------------------------------------------------------- */
+
+struct bmi_link {
+    const struct bmi_method *method;
+    void *state;                              /* the method's state */
+    void *owner;                              /* the core's, set by connect and link_accepted */
+    void *arriving;                           /* the core's: memory that a body is coming to */
+    void (*destroy)(struct bmi_link *link);   /* frees the memory; any thread, no lock held */
+    atomic_uint references;
+    /* Frames whose body is large and goes straight into users' memory are on their way: the core
+     * sets it. While above 0 a stream reads no further than the next header, so that no body byte
+     * is copied; at 0 it may read ahead as much as it likes. */
+    atomic_uint large_expected;
+    _Atomic uint64_t bytes_in;                /* method: whatever has arrived; liveness */
+    _Atomic(struct bmi_link *) dirty_next;    /* the core's list of links to flush */
+    atomic_bool dirty;
+    char *host;                               /* the core's, see bmi_method_link_host */
+};
+
+static inline void bmi_link_ref(struct bmi_link *link)
+{
+    atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
+}
+
+static inline void bmi_link_unref(struct bmi_link *link)
+{
+    if (atomic_fetch_sub_explicit(&link->references, 1, memory_order_acq_rel) == 1)
+        link->destroy(link);
+}
+
+/* ---- the core's services -------------------------------------------------------------------- */
+
+/* A link came in. Sets link->owner. Returns 0 or an errno: then close and forget it without
+ * link_down. Driver. */
+int bmi_method_link_accepted(struct bmi_link *link);
+
+/* A link of connect() reached its peer: frames flow from now on. Driver. */
+void bmi_method_link_up(struct bmi_link *link);
+
+/* A link is gone; status 0 (closed by us or the peer) or the errno. Frames and transfers of it have
+ * been given back before; those that another thread queued meanwhile are given back right after it
+ * returns. Then the method drops its reference. Driver. */
+void bmi_method_link_down(struct bmi_link *link, int status);
+
+/* A header arrived. Fills *sink (length 0: no body, nothing further to do; body_arrived is not
+ * called then). <0: no valid frame: end the link with this status. Driver, receive lock held. */
+int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t header[BMI_FRAME_HEADER],
+                             struct bmi_sink *sink);
+
+/* The whole body of the sink has arrived (or was drained). Returns <0: end the link with this
+ * status (a control frame's body was bad). Not called for a retracted sink. Driver, receive lock
+ * held. */
+int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink);
+
+/* Frames (a chain by next, each with its status) have gone or failed; they are the core's again.
+ * Any thread, no send lock held. */
+void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames);
+
+/* A transfer is complete, status 0 or an errno. Driver. */
+void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transfer, int status);
+
+/* A descriptor that the driver waits for, together with all others: one wait over all methods.
+ * `ready` is called by the driver with EPOLL* events. EPOLLIN is level-triggered unless `events`
+ * has EPOLLET. The structure is embedded in its owner and must outlive the watch; removal is to be
+ * done by the driver, or before the owner was shown to it. */
+struct bmi_watch {
+    void (*ready)(struct bmi_watch *watch, uint32_t events);
+    int fd;
+};
+int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events);
+void bmi_method_watch_remove(struct bmi_watch *watch);
+
+/* A one-shot timer, run by the driver not before `delay_ms` from now; set again to move it. Embedded
+ * in its owner. Driver, or any thread through bmi_method_defer. */
+struct bmi_timer {
+    void (*expired)(struct bmi_timer *timer);
+    uint64_t due_ns;
+    struct bmi_timer *next, **link_to_me; /* the core's; zero before first use */
+};
+void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms);
+void bmi_method_timer_clear(struct bmi_timer *timer);
+
+/* Has `run` called by the driver soon; wakes it if it sleeps. Any thread, any lock. One pending
+ * call at a time for each structure: a second before it ran is merged. */
+struct bmi_deferred {
+    void (*run)(struct bmi_deferred *deferred);
+    _Atomic(struct bmi_deferred *) next;
+    atomic_bool pending;
+};
+void bmi_method_defer(struct bmi_deferred *deferred);
+
+/* The value of a setting of the table in bmi/settings.c ("tcp_sndbuf"): a method's settings live
+ * there too. Any thread. */
+int64_t bmi_method_setting(const char *name);
+
+/* Logs, if the level is on: printf-like. `link` may be NULL. Any thread. */
+void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The method's counters, added to by it with bmi_method_count; told by BMI_GET_METHOD_STATISTICS.
+ * What is received (frames, bytes, reads, copies) is counted by the driver alone, the rest by any
+ * thread. */
+enum bmi_method_counter {
+    BMI_COUNT_FRAMES_SENT, BMI_COUNT_FRAMES_RECEIVED, BMI_COUNT_BYTES_SENT,
+    BMI_COUNT_BYTES_RECEIVED, BMI_COUNT_WRITES, BMI_COUNT_READS, BMI_COUNT_COPIES,
+    BMI_COUNT_COPIED_BYTES, BMI_COUNT_LINKS, BMI_COUNT_LINKS_OPENED, BMI_COUNT_LINKS_ACCEPTED,
+    BMI_COUNT_LINKS_FAILED, BMI_COUNT_BAD_FRAMES, BMI_COUNT_COUNTERS
+};
+void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
+                      int64_t amount);
+
+/* Tells the numeric host of the link's other side, before link_accepted or link_up; a network that
+ * has none leaves it empty. Copied. Driver. */
+void bmi_method_link_host(struct bmi_link *link, const char *host);
+
+#endif

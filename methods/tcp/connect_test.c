@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * connect_test.c - how links come and go: numeric hosts and names, refusal, several addresses of a
+ * name, closing at every stage, listening, running out of descriptors, options. Both ends are the
+ * method's unless a test says otherwise.
+ */
+#include <CUnit/Basic.h>
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fake_core.h"
+
+extern const struct bmi_method bmi__method_tcp;
+
+static uint8_t into[4096];
+static char bound[128];
+static int port;
+
+static void setup(void)
+{
+    fake_start();
+    port = fake_listen(bound, sizeof(bound));
+}
+
+static void teardown(void)
+{
+    CU_ASSERT_EQUAL(fake_stop(), 0);
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS], 0);
+}
+
+static int dial(const char *address, struct fake_owner *owner)
+{
+    return fake_dial(address, owner, into);
+}
+
+static void header_send(struct fake_owner *owner, struct bmi_frame *frame, uint32_t sequence)
+{
+    memset(frame, 0, sizeof(*frame));
+    fake_header_write(frame->header, sequence, 0, 0);
+    bmi__method_tcp.send(owner->link, frame);
+    bmi__method_tcp.flush(owner->link);
+}
+
+static void frames_go_both_ways(void)
+{
+    struct fake_owner here;
+    struct bmi_frame early, late, back;
+    setup();
+    CU_ASSERT_EQUAL(dial(bound, &here), 0);
+    header_send(&here, &early, 1); /* before the link is up */
+    CU_ASSERT_EQUAL(here.sent, 0);
+    CU_ASSERT(FAKE_UNTIL(here.ups == 1 && fake_accepted_count == 1));
+    struct fake_owner *there = &fake_accepted[0];
+    CU_ASSERT(FAKE_UNTIL(there->frames == 1));
+    CU_ASSERT_EQUAL(here.sent, 1);
+    header_send(&here, &late, 2);
+    header_send(there, &back, 3);
+    CU_ASSERT(FAKE_UNTIL(there->frames == 2 && here.frames == 1));
+    CU_ASSERT_EQUAL(there->last.sequence, 2);
+    CU_ASSERT_EQUAL(here.last.sequence, 3);
+    CU_ASSERT_STRING_EQUAL(here.host, "127.0.0.1");
+    CU_ASSERT_STRING_EQUAL(there->host, "127.0.0.1");
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS], 2);
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_OPENED], 1);
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_ACCEPTED], 1);
+
+    bmi__method_tcp.close(here.link, true);
+    CU_ASSERT(FAKE_UNTIL(here.downs == 1 && there->downs == 1));
+    CU_ASSERT_EQUAL(here.status, 0);
+    CU_ASSERT_EQUAL(there->status, 0);
+    teardown();
+}
+
+/* A port of this host on which nobody listens. */
+static void unused_address(char *address, size_t size)
+{
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(any);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CU_ASSERT_EQUAL(bind(fd, (struct sockaddr *)&any, sizeof(any)), 0);
+    getsockname(fd, (struct sockaddr *)&any, &length);
+    snprintf(address, size, "127.0.0.1:%d", ntohs(any.sin_port));
+    close(fd);
+}
+
+static void refusal_fails_what_waited(void)
+{
+    struct fake_owner here;
+    struct bmi_frame frame;
+    char address[64];
+    setup();
+    unused_address(address, sizeof(address));
+    CU_ASSERT_EQUAL(dial(address, &here), 0);
+    header_send(&here, &frame, 1);
+    CU_ASSERT(FAKE_UNTIL(here.downs == 1));
+    CU_ASSERT_EQUAL(here.ups, 0);
+    CU_ASSERT_EQUAL(here.status, -ECONNREFUSED);
+    CU_ASSERT_EQUAL(here.failed, 1);
+    CU_ASSERT_EQUAL(here.last_error, -ECONNREFUSED);
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_FAILED], 1);
+    teardown();
+}
+
+/* "localhost" may have ::1 first, where nobody listens: the next address is tried. */
+static void name_is_looked_up(void)
+{
+    struct fake_owner here;
+    char address[64];
+    setup();
+    snprintf(address, sizeof(address), "localhost:%d", port);
+    CU_ASSERT_EQUAL(dial(address, &here), 0);
+    CU_ASSERT(FAKE_UNTIL(here.ups == 1 || here.downs == 1));
+    CU_ASSERT_EQUAL(here.ups, 1);
+    CU_ASSERT_STRING_EQUAL(here.host, "127.0.0.1");
+    teardown();
+}
+
+static void closed_at_every_stage(void)
+{
+    char name[64];
+    setup();
+    snprintf(name, sizeof(name), "localhost:%d", port);
+    for (int passes = 0; passes < 8; passes++)
+        for (int how = 0; how < 4; how++) {
+            struct fake_owner here;
+            struct bmi_frame frame;
+            CU_ASSERT_EQUAL(dial(how & 1 ? name : bound, &here), 0);
+            header_send(&here, &frame, 1);
+            for (int i = 0; i < passes; i++)
+                fake_drive(0);
+            if (here.link)
+                bmi__method_tcp.close(here.link, how & 2);
+            CU_ASSERT(FAKE_UNTIL(here.downs == 1));
+            CU_ASSERT_EQUAL(here.status, 0);
+            CU_ASSERT_EQUAL(here.sent + here.failed, 1);
+            if (how & 2)
+                CU_ASSERT_EQUAL(here.sent, 1); /* lingering: also a link that was not up yet */
+        }
+    teardown();
+}
+
+static void stopped_in_the_midst(void)
+{
+    struct fake_owner here[20];
+    struct bmi_frame frames[20];
+    char name[64];
+    setup();
+    snprintf(name, sizeof(name), "localhost:%d", port);
+    for (int i = 0; i < 20; i++) {
+        CU_ASSERT_EQUAL(dial(i % 2 ? name : bound, &here[i]), 0);
+        header_send(&here[i], &frames[i], 1);
+        fake_drive(0);
+    }
+    teardown();
+    for (int i = 0; i < 20; i++) {
+        CU_ASSERT_EQUAL(here[i].downs, 1);
+        CU_ASSERT_EQUAL(here[i].sent + here[i].failed, 1);
+    }
+}
+
+static void listens_on_everything(void)
+{
+    struct fake_owner four, six;
+    char address[128], where[128];
+    int second = 0;
+    setup();
+    CU_ASSERT_EQUAL(bmi__method_tcp.listen(fake_state, ":0", 0, where, sizeof(where)), 0);
+    CU_ASSERT_EQUAL(sscanf(strrchr(where, ':'), ":%d", &second), 1);
+    CU_ASSERT(second > 0 && second != port);
+    CU_ASSERT_NOT_EQUAL(where[0], ':'); /* something that can be dialled */
+
+    snprintf(address, sizeof(address), "127.0.0.1:%d", second);
+    CU_ASSERT_EQUAL(dial(address, &four), 0);
+    CU_ASSERT(FAKE_UNTIL(four.ups == 1 && fake_accepted_count == 1));
+    CU_ASSERT_STRING_EQUAL(fake_accepted[0].host, "127.0.0.1");
+
+    int probe = socket(AF_INET6, SOCK_STREAM, 0);
+    struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    bool have_ipv6 = probe >= 0 && bind(probe, (struct sockaddr *)&loopback, sizeof(loopback)) == 0;
+    close(probe);
+    if (have_ipv6) {
+        snprintf(address, sizeof(address), "[::1]:%d", second);
+        CU_ASSERT_EQUAL(dial(address, &six), 0);
+        CU_ASSERT(FAKE_UNTIL(six.ups == 1 && fake_accepted_count == 2));
+        CU_ASSERT_STRING_EQUAL(fake_accepted[1].host, "::1");
+    } else {
+        fprintf(stderr, "(no IPv6 here) ");
+    }
+    teardown();
+}
+
+static void address_in_use(void)
+{
+    char where[128] = "";
+    setup();
+    CU_ASSERT_EQUAL(bmi__method_tcp.listen(fake_state, bound, BMI_TCP_BIND_SPECIFIC, where,
+                                           sizeof(where)),
+                    -EADDRINUSE);
+    CU_ASSERT_EQUAL(bmi__method_tcp.listen(fake_state, "127.0.0.1:x", 0, where, sizeof(where)),
+                    -EINVAL);
+    CU_ASSERT_STRING_EQUAL(where, "");
+    teardown();
+}
+
+static int raw_connect(void)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CU_ASSERT_EQUAL(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    return fd;
+}
+
+/* Drives until `count` links are accepted. A connection that was dropped is made again: valgrind,
+ * which plays the limit of descriptors itself, accepts and drops what is above it. */
+static bool accepted_with_patience(int *peer, int count)
+{
+    char byte;
+    int64_t end = fake_now_ms() + 10000;
+    while (fake_accepted_count < count && fake_now_ms() < end) {
+        fake_drive(5);
+        if (fake_accepted_count < count && recv(*peer, &byte, 1, MSG_DONTWAIT) < 0 &&
+            errno == EAGAIN)
+            continue;
+        if (fake_accepted_count < count) {
+            close(*peer);
+            *peer = raw_connect();
+        }
+    }
+    return fake_accepted_count == count;
+}
+
+/* Out of descriptors the listener rests; links go on; when one closes the next is taken. */
+static void out_of_descriptors(void)
+{
+    struct fake_owner *owner;
+    struct rlimit before, tight;
+    uint8_t header[BMI_FRAME_HEADER];
+    setup();
+    int first = fake_raw_peer(port, &owner, into);
+    int late = raw_connect(); /* by the kernel: the method does not know yet */
+    getrlimit(RLIMIT_NOFILE, &before);
+    tight = before;
+    tight.rlim_cur = (rlim_t)late + 1; /* nothing above the last one */
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &tight), 0);
+
+    fake_header_write(header, 9, 0, 0);
+    CU_ASSERT_EQUAL(send(first, header, sizeof(header), MSG_NOSIGNAL), sizeof(header));
+    CU_ASSERT(FAKE_UNTIL(owner->frames == 1));
+    for (int i = 0; i < 10; i++)
+        fake_drive(0);
+    CU_ASSERT_EQUAL(fake_accepted_count, 1);
+
+    bmi__method_tcp.close(owner->link, false);
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+    CU_ASSERT(accepted_with_patience(&late, 2));
+    setrlimit(RLIMIT_NOFILE, &before);
+    close(first);
+    close(late);
+    CU_ASSERT(FAKE_UNTIL(fake_accepted[1].downs == 1));
+    teardown();
+}
+
+static void core_refuses_a_link(void)
+{
+    char byte;
+    setup();
+    fake_accepted_count = FAKE_OWNERS; /* the fake core has no place left */
+    int peer = raw_connect();
+    ssize_t moved;
+    CU_ASSERT(FAKE_UNTIL((moved = recv(peer, &byte, 1, MSG_DONTWAIT)) == 0));
+    close(peer);
+    teardown();
+}
+
+static void options(void)
+{
+    struct fake_owner here;
+    int value = 0;
+    setup();
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_CHECK_INIT, &value, false),
+                    -ENOSYS);
+    value = -1;
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_BUFFER_SEND_SIZE, &value,
+                                           true),
+                    -EINVAL);
+    value = 70000;
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_BUFFER_SEND_SIZE, &value,
+                                           true),
+                    0);
+    CU_ASSERT_EQUAL(dial(bound, &here), 0);
+    CU_ASSERT(FAKE_UNTIL(here.ups == 1));
+    value = 0;
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_SEND_SIZE, &value,
+                                           false),
+                    0);
+    CU_ASSERT_EQUAL(value, 70000);
+    value = 80000;
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_RECEIVE_SIZE,
+                                           &value, true),
+                    0);
+    value = 0;
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_RECEIVE_SIZE,
+                                           &value, false),
+                    0);
+    CU_ASSERT_EQUAL(value, 80000);
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_CLOSE_SOCKET, NULL, true),
+                    0);
+    CU_ASSERT(FAKE_UNTIL(here.downs == 1));
+    teardown();
+}
+
+int main(void)
+{
+    CU_initialize_registry();
+    CU_pSuite suite = CU_add_suite("tcp connect", NULL, NULL);
+    CU_ADD_TEST(suite, frames_go_both_ways);
+    CU_ADD_TEST(suite, refusal_fails_what_waited);
+    CU_ADD_TEST(suite, name_is_looked_up);
+    CU_ADD_TEST(suite, closed_at_every_stage);
+    CU_ADD_TEST(suite, stopped_in_the_midst);
+    CU_ADD_TEST(suite, listens_on_everything);
+    CU_ADD_TEST(suite, address_in_use);
+    CU_ADD_TEST(suite, out_of_descriptors);
+    CU_ADD_TEST(suite, core_refuses_a_link);
+    CU_ADD_TEST(suite, options);
+    CU_basic_set_mode(CU_BRM_VERBOSE);
+    CU_basic_run_tests();
+    unsigned failures = CU_get_number_of_failures();
+    CU_cleanup_registry();
+    return failures > 0;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * dial.c - makes outgoing connections without blocking anybody.
+ *
+ * tcp_connect only makes the link; the driver looks the name up (resolve.c) if it is one, then
+ * tries its addresses one after the other, each for its share of the time. What the last one failed
+ * with is what the link ends with. Everything but tcp_connect runs in the driver.
+ */
+#include <net/if.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+enum { ATTEMPT_MIN_MS = 500 };
+
+struct tcp_dial {
+    struct tcp_resolve *resolve; /* while the name is being looked up */
+    struct tcp_address address;
+    union tcp_socket_address candidates[TCP_NAME_ADDRESSES];
+    size_t count, next;
+    int error; /* of the last candidate */
+};
+
+int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link **out)
+{
+    struct tcp_dial *dial = calloc(1, sizeof(*dial));
+    if (!dial)
+        return -ENOMEM;
+    int error = tcp_address_parse(canonical, &dial->address, NULL);
+    if (!error && dial->address.kind == TCP_HOST_EMPTY)
+        error = -EINVAL;
+    if (error)
+        goto undo_dial;
+    struct tcp_link *link = tcp_link_new(state, -1);
+    if (!link) {
+        error = -ENOMEM;
+        goto undo_dial;
+    }
+    link->base.owner = owner;
+    link->dial = dial;
+    *out = &link->base;
+    tcp_link_kick(link);
+    return 0;
+
+undo_dial:
+    free(dial);
+    return error;
+}
+
+void tcp_dial_free(struct tcp_link *link)
+{
+    if (link->dial && link->dial->resolve)
+        tcp_resolve_cancel(link->dial->resolve);
+    free(link->dial);
+    link->dial = NULL;
+}
+
+static void socket_close(struct tcp_link *link)
+{
+    if (link->watch.fd < 0)
+        return;
+    tcp_engine_forget(link);
+    tcp_lock(&link->send_lock);
+    close(link->watch.fd);
+    link->watch.fd = -1;
+    link->room_watched = false;
+    tcp_unlock(&link->send_lock);
+}
+
+/* A connection is under way or made. Returns 0 or an errno. */
+static int attempt(struct tcp_link *link, const union tcp_socket_address *to)
+{
+    int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (fd < 0)
+        return -errno;
+    tcp_socket_set_options(tcp_state_of(link), link, fd);
+    int result = connect(fd, &to->any, tcp_socket_address_length(to));
+    if (result < 0 && errno != EINPROGRESS && errno != EINTR) {
+        result = -errno;
+        close(fd);
+        return result;
+    }
+
+    tcp_lock(&link->send_lock);
+    link->watch.fd = fd;
+    link->room_watched = true;
+    tcp_unlock(&link->send_lock);
+    result = tcp_engine_watch_room(link); /* tells at once if it is made already */
+    if (result < 0)
+        socket_close(link);
+    return result;
+}
+
+/* The time for one candidate, so that all together stay near the setting. */
+static uint64_t attempt_ms(const struct tcp_dial *dial)
+{
+    uint64_t all = (uint64_t)bmi_method_setting("connect_timeout_ms");
+    uint64_t share = all / (dial->count > 0 ? dial->count : 1);
+    uint64_t least = all < ATTEMPT_MIN_MS ? all : ATTEMPT_MIN_MS;
+    return share > least ? share : least;
+}
+
+static void dial_next(struct tcp_link *link)
+{
+    struct tcp_dial *dial = link->dial;
+    while (dial->next < dial->count) {
+        dial->error = attempt(link, &dial->candidates[dial->next++]);
+        if (dial->error == 0) {
+            bmi_method_timer_set(&link->timer, attempt_ms(dial));
+            return;
+        }
+    }
+    tcp_link_end(link, dial->error);
+}
+
+static void dial_resolved(void *argument, int status, const union tcp_socket_address *addresses,
+                          size_t count)
+{
+    struct tcp_link *link = argument;
+    struct tcp_dial *dial = link->dial;
+
+    dial->resolve = NULL;
+    if (status) {
+        bmi_method_log(BMI_LOG_WARN, &link->base, "tcp: cannot look up host name '%s': %s",
+                       dial->address.host, bmi_status_string(status));
+        tcp_link_end(link, status);
+        return;
+    }
+    memcpy(dial->candidates, addresses, count * sizeof(*addresses));
+    dial->count = count;
+    dial_next(link);
+}
+
+/* A numeric host: one candidate. Returns 0 or an errno. */
+static int candidate_numeric(struct tcp_dial *dial)
+{
+    union tcp_socket_address *to = &dial->candidates[0];
+    tcp_address_to_socket(&dial->address, to);
+    if (dial->address.scope[0]) {
+        to->ipv6.sin6_scope_id = if_nametoindex(dial->address.scope);
+        if (to->ipv6.sin6_scope_id == 0)
+            return -ENODEV;
+    }
+    dial->count = 1;
+    return 0;
+}
+
+void tcp_dial_start(struct tcp_link *link)
+{
+    struct tcp_dial *dial = link->dial;
+
+    tcp_lock(&link->send_lock);
+    link->phase = TCP_DIALLING;
+    tcp_unlock(&link->send_lock);
+    if (dial->address.kind != TCP_HOST_NAME) {
+        dial->error = candidate_numeric(dial);
+        dial_next(link);
+        return;
+    }
+    dial->resolve = tcp_resolve_start(dial->address.host, dial->address.port, dial_resolved, link);
+    if (dial->resolve)
+        bmi_method_timer_set(&link->timer, attempt_ms(dial));
+    else
+        tcp_link_end(link, -EAGAIN);
+}
+
+/* Returns 0 if the socket is connected, to somebody else, and tells the core to whom. */
+static int connection_check(struct tcp_link *link)
+{
+    union tcp_socket_address here = {0}, there = {0};
+    socklen_t length = sizeof(int), here_length = sizeof(here), there_length = sizeof(there);
+    char host[INET6_ADDRSTRLEN];
+    int error = 0;
+
+    if (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
+        return -errno;
+    if (error)
+        return -error;
+    if (getpeername(link->watch.fd, &there.any, &there_length) < 0 ||
+        getsockname(link->watch.fd, &here.any, &here_length) < 0)
+        return -errno;
+    /* A port nobody listens on, drawn as our own: TCP then connects the socket to itself. */
+    if (memcmp(&here, &there, sizeof(here)) == 0)
+        return -ECONNREFUSED;
+    tcp_socket_address_host(&there, host, sizeof(host));
+    bmi_method_link_host(&link->base, host);
+    return 0;
+}
+
+void tcp_dial_ready(struct tcp_link *link)
+{
+    int error = connection_check(link);
+    if (error == -ENOTCONN)
+        return; /* told too early: still under way */
+    if (error) {
+        link->dial->error = error;
+        socket_close(link);
+        dial_next(link);
+        return;
+    }
+    bmi_method_timer_clear(&link->timer);
+    tcp_dial_free(link);
+    tcp_count(BMI_COUNT_LINKS_OPENED, 1);
+    bmi_method_link_up(&link->base);
+    tcp_link_open(link);
+}
+
+void tcp_dial_expired(struct tcp_link *link)
+{
+    link->dial->error = -ETIMEDOUT;
+    socket_close(link);
+    dial_next(link);
+}

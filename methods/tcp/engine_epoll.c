@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * engine_epoll.c - how the method learns of room to write.
+ *
+ * That something can be read is watched by the core's one epoll, level-triggered. Room is watched
+ * by a second epoll of the method's own, which the core's watches in turn: a socket joins it when
+ * it is dialled or full for the first time, edge-triggered, and stays. So there is no epoll_ctl per
+ * message and no wake-up for room that nobody wants. An engine of another kind (io_uring) takes
+ * this file's place and stream.c's.
+ */
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+enum { EVENTS = 64 };
+
+static void room_ready(struct bmi_watch *watch, uint32_t watch_events)
+{
+    struct tcp_state *state = tcp_container(watch, struct tcp_state, room_watch);
+    struct epoll_event events[EVENTS];
+
+    (void)watch_events;
+    int count = epoll_wait(state->room_epoll, events, EVENTS, 0);
+    for (int i = 0; i < count; i++) {
+        struct tcp_link *link = events[i].data.ptr;
+        if (link->phase == TCP_DIALLING)
+            tcp_dial_ready(link);
+        else
+            tcp_send_room(link);
+    }
+}
+
+int tcp_engine_start(struct tcp_state *state)
+{
+    state->room_epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (state->room_epoll < 0)
+        return -errno;
+    state->room_watch.fd = state->room_epoll;
+    state->room_watch.ready = room_ready;
+    int error = bmi_method_watch_add(&state->room_watch, EPOLLIN);
+    if (error)
+        close(state->room_epoll);
+    return error;
+}
+
+void tcp_engine_stop(struct tcp_state *state)
+{
+    bmi_method_watch_remove(&state->room_watch);
+    close(state->room_epoll);
+}
+
+int tcp_engine_watch_room(struct tcp_link *link)
+{
+    struct epoll_event event = {.events = EPOLLOUT | EPOLLET, .data.ptr = link};
+    if (epoll_ctl(tcp_state_of(link)->room_epoll, EPOLL_CTL_ADD, link->watch.fd, &event) < 0)
+        return -errno;
+    return 0;
+}
+
+void tcp_engine_forget(struct tcp_link *link)
+{
+    struct epoll_event unused = {0};
+    epoll_ctl(tcp_state_of(link)->room_epoll, EPOLL_CTL_DEL, link->watch.fd, &unused);
+}

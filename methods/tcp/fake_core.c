@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * fake_core.c - see fake_core.h. One thread drives; others may send, flush, withdraw and close.
+ */
+#include "fake_core.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+extern const struct bmi_method bmi__method_tcp;
+
+void *fake_state;
+struct fake_owner fake_accepted[FAKE_OWNERS];
+int fake_accepted_count;
+_Atomic int64_t fake_counters[BMI_COUNT_COUNTERS];
+int64_t fake_send_buffer;
+
+static int epoll_fd;
+static _Atomic(struct bmi_deferred *) deferred;
+static struct bmi_timer *timers;
+static char pending_host[64]; /* of a link that has no owner yet */
+static int links_made, links_gone;
+
+int64_t fake_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- services ------------------------------------------------------------------------------- */
+
+int bmi_method_link_accepted(struct bmi_link *link)
+{
+    if (fake_accepted_count == FAKE_OWNERS)
+        return -ENOMEM;
+    struct fake_owner *owner = &fake_accepted[fake_accepted_count++];
+    uint8_t *into = owner->into;
+    fake_owner_init(owner, into);
+    owner->link = link;
+    link->owner = owner;
+    memcpy(owner->host, pending_host, sizeof(owner->host));
+    bmi_link_ref(link);
+    links_made++;
+    return 0;
+}
+
+void bmi_method_link_up(struct bmi_link *link)
+{
+    struct fake_owner *owner = link->owner;
+    owner->ups++;
+}
+
+void bmi_method_link_down(struct bmi_link *link, int status)
+{
+    struct fake_owner *owner = link->owner;
+    owner->downs++;
+    owner->status = status;
+    owner->link = NULL;
+    links_gone++;
+    bmi_link_unref(link); /* fails under a sanitizer if the method has dropped its own before */
+}
+
+int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
+                             struct bmi_sink *sink)
+{
+    struct fake_owner *owner = link->owner;
+    struct fake_header header;
+    memcpy(&header, bytes, sizeof(header));
+    if (header.magic != FAKE_MAGIC)
+        return -EPROTO;
+
+    owner->last = header;
+    owner->frames++;
+    if (owner->on_frame)
+        owner->on_frame(owner);
+    *sink = (struct bmi_sink){.length = header.length, .owner = owner->into + owner->received};
+    if (owner->list.count > 0) {
+        sink->body = owner->list;
+        owner->list.count = 0;
+    } else {
+        owner->one_buffer = owner->into + owner->received;
+        owner->one_size = (bmi_size_t)header.keep;
+        sink->body = (struct bmi_segments){.buffers = &owner->one_buffer,
+                                           .sizes = &owner->one_size,
+                                           .count = 1};
+        owner->received += header.keep;
+    }
+    sink->body.left = (bmi_size_t)header.keep;
+    return 0;
+}
+
+int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
+{
+    struct fake_owner *owner = link->owner;
+    if (sink->body.left != 0)
+        abort();
+    owner->bodies++;
+    return 0;
+}
+
+void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames)
+{
+    struct fake_owner *owner = link->owner;
+    while (frames) {
+        struct bmi_frame *next = frames->next;
+        pthread_mutex_lock(&owner->lock);
+        if (frames->status == 0)
+            owner->sent++;
+        else
+            owner->failed++;
+        if (frames->status)
+            owner->last_error = frames->status;
+        pthread_mutex_unlock(&owner->lock);
+        if (owner->on_sent)
+            owner->on_sent(owner, frames);
+        frames = next;
+    }
+}
+
+void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transfer, int status)
+{
+    (void)link, (void)transfer, (void)status;
+    abort();
+}
+
+int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = watch};
+    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, watch->fd, &event) < 0 ? -errno : 0;
+}
+
+void bmi_method_watch_remove(struct bmi_watch *watch)
+{
+    if (epoll_ctl(epoll_fd, EPOLL_CTL_DEL, watch->fd, NULL) < 0)
+        abort();
+}
+
+void bmi_method_timer_clear(struct bmi_timer *timer)
+{
+    if (!timer->link_to_me)
+        return;
+    *timer->link_to_me = timer->next;
+    if (timer->next)
+        timer->next->link_to_me = timer->link_to_me;
+    timer->link_to_me = NULL;
+}
+
+void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms)
+{
+    bmi_method_timer_clear(timer);
+    timer->due_ns = ((uint64_t)fake_now_ms() + delay_ms) * 1000000u;
+    timer->next = timers;
+    timer->link_to_me = &timers;
+    if (timers)
+        timers->link_to_me = &timer->next;
+    timers = timer;
+}
+
+void bmi_method_defer(struct bmi_deferred *node)
+{
+    if (atomic_exchange(&node->pending, true))
+        return;
+    struct bmi_deferred *first = atomic_load(&deferred);
+    do
+        atomic_store(&node->next, first);
+    while (!atomic_compare_exchange_weak(&deferred, &first, node));
+}
+
+int64_t bmi_method_setting(const char *name)
+{
+    static const struct {
+        const char *name;
+        int64_t value;
+    } settings[] = {{"tcp_rcvbuf", 0},
+                    {"tcp_keepalive_s", 60},
+                    {"tcp_backlog", 64},
+                    {"peer_timeout_ms", 30000},
+                    {"connect_timeout_ms", 10000}};
+    if (strcmp(name, "tcp_sndbuf") == 0)
+        return fake_send_buffer;
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+        if (strcmp(settings[i].name, name) == 0)
+            return settings[i].value;
+    fprintf(stderr, "no setting %s\n", name);
+    abort();
+}
+
+void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
+{
+    va_list arguments;
+    (void)link;
+    fprintf(stderr, "[log %d] ", (int)level);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
+                      int64_t amount)
+{
+    (void)method;
+    atomic_fetch_add_explicit(&fake_counters[counter], amount, memory_order_relaxed);
+}
+
+void bmi_method_link_host(struct bmi_link *link, const char *host)
+{
+    struct fake_owner *owner = link->owner;
+    snprintf(owner ? owner->host : pending_host, sizeof(pending_host), "%s", host);
+}
+
+/* ---- driving -------------------------------------------------------------------------------- */
+
+static void deferred_run(void)
+{
+    struct bmi_deferred *list = atomic_exchange(&deferred, NULL);
+    while (list) {
+        struct bmi_deferred *next = atomic_load(&list->next);
+        atomic_store(&list->pending, false);
+        list->run(list);
+        list = next;
+    }
+}
+
+static void timers_run(void)
+{
+    uint64_t now = (uint64_t)fake_now_ms() * 1000000u;
+    struct bmi_timer *timer = timers;
+    while (timer) {
+        if (timer->due_ns > now) {
+            timer = timer->next;
+            continue;
+        }
+        bmi_method_timer_clear(timer);
+        timer->expired(timer);
+        timer = timers; /* the list may have changed */
+    }
+}
+
+void fake_drive(int wait_ms)
+{
+    struct epoll_event event;
+    deferred_run();
+    /* One event a pass: a callback may remove any other watch. */
+    if (epoll_wait(epoll_fd, &event, 1, atomic_load(&deferred) ? 0 : wait_ms) == 1) {
+        struct bmi_watch *watch = event.data.ptr;
+        watch->ready(watch, event.events);
+    }
+    deferred_run();
+    timers_run();
+}
+
+void fake_start(void)
+{
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    fake_accepted_count = links_made = links_gone = 0;
+    memset(fake_accepted, 0, sizeof(fake_accepted));
+    memset(fake_counters, 0, sizeof(fake_counters));
+    if (bmi__method_tcp.start(&fake_state) < 0)
+        abort();
+}
+
+int fake_stop(void)
+{
+    bmi__method_tcp.stop(fake_state);
+    deferred_run();
+    close(epoll_fd);
+    if (timers)
+        abort();
+    return links_made - links_gone;
+}
+
+void fake_owner_init(struct fake_owner *owner, uint8_t *into)
+{
+    memset(owner, 0, sizeof(*owner));
+    owner->into = into;
+    pthread_mutex_init(&owner->lock, NULL);
+}
+
+void fake_header_write(uint8_t header[BMI_FRAME_HEADER], uint32_t sequence, uint64_t length,
+                       uint64_t keep)
+{
+    struct fake_header fake = {.magic = FAKE_MAGIC,
+                               .sequence = sequence,
+                               .length = length,
+                               .keep = keep};
+    _Static_assert(sizeof(fake) == BMI_FRAME_HEADER, "fills the header");
+    memcpy(header, &fake, sizeof(fake));
+}
+
+int fake_listen(char *bound, size_t size)
+{
+    int port = 0;
+    if (bmi__method_tcp.listen(fake_state, "127.0.0.1:0", BMI_TCP_BIND_SPECIFIC, bound, size) < 0)
+        abort();
+    if (bmi__method_tcp.option(fake_state, NULL, BMI_TCP_GET_PORT, &port, false) < 0)
+        abort();
+    return port;
+}
+
+int fake_dial(const char *address, struct fake_owner *owner, uint8_t *into)
+{
+    fake_owner_init(owner, into);
+    int error = bmi__method_tcp.connect(fake_state, address, owner, &owner->link);
+    if (error)
+        return error;
+    bmi_link_ref(owner->link); /* dropped at link_down */
+    links_made++;
+    return 0;
+}
+
+int fake_raw_peer(int port, struct fake_owner **owner, uint8_t *into)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int before = fake_accepted_count;
+    fake_accepted[before].into = into;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+        abort();
+    if (!FAKE_UNTIL(fake_accepted_count > before))
+        abort();
+    *owner = &fake_accepted[before];
+    return fd;
+}

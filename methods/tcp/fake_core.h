@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * fake_core.h - a core small enough for exact tests of the tcp method: it implements the services
+ * of bmi/method.h, drives when the test says so, and keeps what it is told. Frames of the tests
+ * carry a struct fake_header in their 40 bytes.
+ */
+#ifndef TCP_FAKE_CORE_H
+#define TCP_FAKE_CORE_H
+
+#include <pthread.h>
+
+#include "bmi/method.h"
+
+enum { FAKE_MAGIC = 0x746f6c66, FAKE_OWNERS = 64 };
+
+struct fake_header {
+    uint32_t magic, sequence;
+    uint64_t length; /* of the body that follows */
+    uint64_t keep;   /* bytes of it that the receiver wants */
+    uint64_t unused[2];
+};
+
+/* What the core would call a peer. */
+struct fake_owner {
+    struct bmi_link *link;
+    char host[64];
+    int ups, downs, status;
+    int frames, bodies;           /* that arrived */
+    struct fake_header last;      /* header of the last frame */
+    int sent, failed, last_error; /* frames that came back; lock */
+    pthread_mutex_t lock;
+
+    /* Where bodies go: one after the other into `into`, or the next one into `list`. A sink's owner
+     * is its place in `into`. */
+    uint8_t *into;
+    size_t received;
+    void *one_buffer;
+    bmi_size_t one_size;
+    struct bmi_segments list;
+
+    void (*on_frame)(struct fake_owner *owner); /* may be NULL */
+    void (*on_sent)(struct fake_owner *owner, struct bmi_frame *frame);
+};
+
+extern void *fake_state; /* the method's, started */
+extern struct fake_owner fake_accepted[FAKE_OWNERS];
+extern int fake_accepted_count;
+extern _Atomic int64_t fake_counters[BMI_COUNT_COUNTERS];
+extern int64_t fake_send_buffer; /* the setting tcp_sndbuf */
+
+void fake_start(void);
+/* Stops the method, then runs what is deferred. Returns the number of links not taken down. */
+int fake_stop(void);
+
+/* One pass: deferred calls, events (waits up to wait_ms for them), timers. */
+void fake_drive(int wait_ms);
+
+/* Drives until the condition holds; false after ten seconds. */
+#define FAKE_UNTIL(condition)                             \
+    ({                                                    \
+        int64_t fake_end_ = fake_now_ms() + 10000;        \
+        while (!(condition) && fake_now_ms() < fake_end_) \
+            fake_drive(5);                                \
+        (condition);                                      \
+    })
+
+int64_t fake_now_ms(void);
+void fake_owner_init(struct fake_owner *owner, uint8_t *into);
+void fake_header_write(uint8_t header[BMI_FRAME_HEADER], uint32_t sequence, uint64_t length,
+                       uint64_t keep);
+
+/* Listens on 127.0.0.1; returns the port, and the address in `bound`. */
+int fake_listen(char *bound, size_t size);
+/* Has the method dial. Returns 0 or an errno. */
+int fake_dial(const char *address, struct fake_owner *owner, uint8_t *into);
+/* A plain socket connected to the method; the method's side is the last of fake_accepted. */
+int fake_raw_peer(int port, struct fake_owner **owner, uint8_t *into);
+
+#endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * link.c - a link's life: made, opened, closed, taken down, freed.
+ *
+ * Any thread may ask for something (close, a failed write, more to write): it notes it under
+ * send_lock and kicks. The driver then runs tcp_link_step, the one place that decides what is due.
+ * The end comes once, in the driver, never while a thread writes: socket closed, frames given back,
+ * the core told, the method's reference dropped. A pending kick holds a reference of its own, so it
+ * may run after the end, and after the method has stopped, and finds a link that is down.
+ */
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+enum { LINGER_WAIT_MAX_MS = 64 };
+
+static void link_destroy(struct bmi_link *base)
+{
+    struct tcp_link *link = tcp_link_of(base);
+    free(link);
+}
+
+static void link_deferred(struct bmi_deferred *deferred)
+{
+    struct tcp_link *link = tcp_container(deferred, struct tcp_link, deferred);
+    atomic_store(&link->kicked, false);
+    tcp_link_step(link);
+    bmi_link_unref(&link->base);
+}
+
+static void link_expired(struct bmi_timer *timer)
+{
+    struct tcp_link *link = tcp_container(timer, struct tcp_link, timer);
+    if (link->phase == TCP_DIALLING)
+        tcp_dial_expired(link);
+    else
+        tcp_link_step(link);
+}
+
+static void list_insert(struct tcp_state *state, struct tcp_link *link)
+{
+    tcp_lock(&state->list_lock);
+    link->list_next = state->links;
+    link->list_to_me = &state->links;
+    if (state->links)
+        state->links->list_to_me = &link->list_next;
+    state->links = link;
+    tcp_unlock(&state->list_lock);
+}
+
+static void list_remove(struct tcp_state *state, struct tcp_link *link)
+{
+    tcp_lock(&state->list_lock);
+    *link->list_to_me = link->list_next;
+    if (link->list_next)
+        link->list_next->list_to_me = link->list_to_me;
+    tcp_unlock(&state->list_lock);
+}
+
+struct tcp_link *tcp_link_new(struct tcp_state *state, int fd)
+{
+    struct tcp_link *link = calloc(1, sizeof(*link));
+    if (!link)
+        return NULL;
+    link->base.method = &bmi__method_tcp;
+    link->base.state = state;
+    link->base.destroy = link_destroy;
+    atomic_init(&link->base.references, 1);
+    link->watch.fd = fd;
+    link->watch.ready = tcp_receive_ready;
+    link->deferred.run = link_deferred;
+    link->timer.expired = link_expired;
+    list_insert(state, link);
+    return link;
+}
+
+void tcp_link_forget(struct tcp_link *link)
+{
+    tcp_lock(&link->send_lock);
+    link->phase = TCP_DOWN;
+    tcp_unlock(&link->send_lock);
+    list_remove(tcp_state_of(link), link);
+    close(link->watch.fd);
+    bmi_link_unref(&link->base);
+}
+
+void tcp_link_kick(struct tcp_link *link)
+{
+    if (atomic_exchange(&link->kicked, true))
+        return;
+    bmi_link_ref(&link->base);
+    bmi_method_defer(&link->deferred);
+}
+
+void tcp_link_open(struct tcp_link *link)
+{
+    tcp_lock(&link->send_lock);
+    link->phase = TCP_UP;
+    tcp_unlock(&link->send_lock);
+    tcp_count(BMI_COUNT_LINKS, 1);
+
+    int error = bmi_method_watch_add(&link->watch, EPOLLIN | EPOLLRDHUP);
+    if (error) {
+        tcp_link_end(link, error);
+        return;
+    }
+    link->watched = true;
+    tcp_flush(&link->base);
+    tcp_link_step(link);
+}
+
+void tcp_close(struct bmi_link *base, bool linger)
+{
+    struct tcp_link *link = tcp_link_of(base);
+    enum tcp_closing wanted = linger ? TCP_CLOSE_LINGERING : TCP_CLOSE_NOW;
+
+    tcp_lock(&link->send_lock);
+    bool news = link->phase != TCP_DOWN && link->closing < wanted;
+    if (news)
+        link->closing = wanted;
+    tcp_unlock(&link->send_lock);
+    if (news)
+        tcp_link_kick(link);
+}
+
+/* All is written. Our direction is ended; the socket is closed when the peer's kernel has
+ * everything, since closing one that holds unread data would reset the connection under it. */
+static void link_linger(struct tcp_link *link)
+{
+    int unacknowledged = 0;
+
+    if (!link->shut) {
+        tcp_lock(&link->send_lock);
+        link->shut = true;
+        tcp_unlock(&link->send_lock);
+        shutdown(link->watch.fd, SHUT_WR);
+        link->linger_wait_ms = 1;
+    }
+    if (ioctl(link->watch.fd, SIOCOUTQ, &unacknowledged) < 0 || unacknowledged == 0) {
+        tcp_link_end(link, 0);
+        return;
+    }
+    bmi_method_timer_set(&link->timer, link->linger_wait_ms);
+    if (link->linger_wait_ms < LINGER_WAIT_MAX_MS)
+        link->linger_wait_ms = (uint8_t)(link->linger_wait_ms * 2);
+}
+
+void tcp_link_step(struct tcp_link *link)
+{
+    tcp_lock(&link->send_lock);
+    enum tcp_phase phase = link->phase;
+    enum tcp_closing closing = link->closing;
+    int failure = link->failure, end_status = link->end_status;
+    bool ending = link->ending, go_on = link->go_on, idle = !link->queue && !link->writing;
+    link->go_on = false;
+    tcp_unlock(&link->send_lock);
+
+    if (phase == TCP_DOWN)
+        return;
+    if (ending) {
+        tcp_link_end(link, end_status);
+    } else if (closing == TCP_CLOSE_NOW) {
+        tcp_link_end(link, 0);
+    } else if (failure) {
+        tcp_receive_rest(link); /* what the peer wrote before it went */
+        tcp_link_end(link, failure);
+    } else if (closing == TCP_CLOSE_LINGERING && idle && phase != TCP_UP) {
+        tcp_link_end(link, 0);
+    } else if (closing == TCP_CLOSE_LINGERING && idle) {
+        link_linger(link);
+    } else if (phase == TCP_NEW) {
+        tcp_dial_start(link);
+    } else if (go_on) {
+        tcp_flush(&link->base);
+    }
+}
+
+/* Closes the way down: from here on nobody queues, writes or reads. Returns false if a thread is
+ * writing; it will kick. Sets *status to what the link ends with. */
+static bool link_shut_down(struct tcp_link *link, int *status, bool *was_up)
+{
+    bool now = false;
+    tcp_lock(&link->send_lock);
+    if (link->phase != TCP_DOWN && link->writing) {
+        link->ending = true;
+        link->end_status = *status;
+    } else if (link->phase != TCP_DOWN) {
+        *was_up = link->phase == TCP_UP;
+        if (link->closing == TCP_CLOSE_NOW)
+            *status = 0;
+        else if (link->failure)
+            *status = link->failure;
+        link->phase = TCP_DOWN;
+        now = true;
+    }
+    tcp_unlock(&link->send_lock);
+    return now;
+}
+
+static void link_release_socket(struct tcp_link *link)
+{
+    struct tcp_state *state = tcp_state_of(link);
+
+    bmi_method_timer_clear(&link->timer);
+    tcp_dial_free(link);
+    if (state->hot == link)
+        state->hot = NULL;
+    if (link->watched)
+        bmi_method_watch_remove(&link->watch);
+    link->watched = false;
+    if (link->watch.fd >= 0) {
+        tcp_engine_forget(link);
+        close(link->watch.fd);
+        link->watch.fd = -1;
+        tcp_listen_resume(state);
+    }
+
+    tcp_lock(&link->receive_lock);
+    link->body_left = 0;
+    link->sink.owner = NULL;
+    link->sink.body.left = 0;
+    tcp_unlock(&link->receive_lock);
+}
+
+static void link_give_back_frames(struct tcp_link *link, int status)
+{
+    tcp_lock(&link->send_lock);
+    struct bmi_frame *frames = tcp_send_strip_locked(link, link->queue);
+    link->queue = NULL;
+    if (link->closing == TCP_CLOSE_NOW)
+        status = -ECANCELED;
+    else if (status == 0)
+        status = -ECONNRESET; /* the peer went in good order, but these did not reach it */
+    tcp_unlock(&link->send_lock);
+
+    for (struct bmi_frame *at = frames; at; at = at->next)
+        at->status = status;
+    if (frames)
+        bmi_method_frames_sent(&link->base, frames);
+}
+
+void tcp_link_end(struct tcp_link *link, int status)
+{
+    bool was_up = false;
+    if (!link_shut_down(link, &status, &was_up))
+        return;
+
+    link_release_socket(link);
+    link_give_back_frames(link, status);
+    if (was_up)
+        tcp_count(BMI_COUNT_LINKS, -1);
+    if (status)
+        tcp_count(BMI_COUNT_LINKS_FAILED, 1);
+    bmi_method_link_down(&link->base, status);
+    /* Sent by a thread that the core could not tell yet. */
+    link_give_back_frames(link, status);
+    list_remove(tcp_state_of(link), link);
+    bmi_link_unref(&link->base);
+}

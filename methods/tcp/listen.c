@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * listen.c - listening sockets, and the connections that come in by them.
+ *
+ * Connections are taken in bounded batches, so that a storm of them does not hold up the others.
+ * Out of descriptors (or memory for sockets) the listeners are not watched until a link closes or a
+ * timer says to try again: the kernel keeps the newcomers waiting meanwhile, links go on
+ * undisturbed. All but tcp_listen itself runs in the driver.
+ */
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+struct tcp_listener {
+    struct tcp_listener *next;
+    struct tcp_state *state;
+    struct bmi_watch watch;
+    bool watched;
+};
+
+/* ---- accepting ------------------------------------------------------------------------------ */
+
+static void accept_timer_expired(struct bmi_timer *timer)
+{
+    tcp_listen_resume(tcp_container(timer, struct tcp_state, accept_timer));
+}
+
+static void accept_pause(struct tcp_state *state, int error)
+{
+    if (!state->accept_logged)
+        bmi_method_log(BMI_LOG_WARN, NULL,
+                       "tcp: cannot accept connections: %s; trying again as others close",
+                       strerror(-error));
+    state->accept_logged = true;
+    state->accept_paused = true;
+    for (struct tcp_listener *at = state->listeners; at; at = at->next) {
+        if (at->watched)
+            bmi_method_watch_remove(&at->watch);
+        at->watched = false;
+    }
+    state->accept_timer.expired = accept_timer_expired;
+    bmi_method_timer_set(&state->accept_timer, TCP_ACCEPT_RETRY_MS);
+}
+
+void tcp_listen_resume(struct tcp_state *state)
+{
+    if (!state->accept_paused)
+        return;
+    state->accept_paused = false;
+    bmi_method_timer_clear(&state->accept_timer);
+    for (struct tcp_listener *at = state->listeners; at; at = at->next) {
+        if (at->watched)
+            continue;
+        int error = bmi_method_watch_add(&at->watch, EPOLLIN);
+        at->watched = error == 0;
+        if (error) {
+            accept_pause(state, error);
+            return;
+        }
+    }
+}
+
+static void accept_link(struct tcp_state *state, int fd, const union tcp_socket_address *from)
+{
+    char host[INET6_ADDRSTRLEN];
+    struct tcp_link *link = tcp_link_new(state, fd);
+    if (!link) {
+        close(fd);
+        return;
+    }
+    tcp_socket_set_options(state, link, fd);
+    tcp_socket_address_host(from, host, sizeof(host));
+    bmi_method_link_host(&link->base, host);
+    if (bmi_method_link_accepted(&link->base) < 0) {
+        tcp_link_forget(link);
+        return;
+    }
+    tcp_count(BMI_COUNT_LINKS_ACCEPTED, 1);
+    tcp_link_open(link);
+}
+
+/* Out of something that others have to give back first; else the error is that connection's. */
+static bool out_of_resources(int error)
+{
+    return error == -EMFILE || error == -ENFILE || error == -ENOBUFS || error == -ENOMEM;
+}
+
+static void listener_ready(struct bmi_watch *watch, uint32_t events)
+{
+    struct tcp_listener *listener = tcp_container(watch, struct tcp_listener, watch);
+    struct tcp_state *state = listener->state;
+
+    (void)events;
+    for (int i = 0; i < TCP_ACCEPT_BATCH; i++) {
+        union tcp_socket_address from = {0};
+        socklen_t length = sizeof(from);
+        int fd = accept4(watch->fd, &from.any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int error = fd < 0 ? -errno : 0;
+        if (error == -EAGAIN || error == -EWOULDBLOCK) {
+            state->accept_logged = false; /* nobody waits: the shortage is over */
+            return;
+        }
+        if (out_of_resources(error)) {
+            accept_pause(state, error);
+            return;
+        }
+        if (fd >= 0)
+            accept_link(state, fd, &from);
+    }
+}
+
+/* ---- listening ------------------------------------------------------------------------------ */
+
+/* Binds and listens. Returns a socket or an errno. */
+static int socket_listen(struct tcp_state *state, const union tcp_socket_address *address,
+                         bool dual_stack)
+{
+    int on = 1, v6only = !dual_stack, error;
+    int fd =
+        socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (fd < 0)
+        return -errno;
+    if (address->any.sa_family == AF_INET6 &&
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6only, sizeof(v6only)) < 0)
+        goto undo_socket;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
+        goto undo_socket;
+    tcp_socket_set_buffers(state, fd);
+    if (bind(fd, &address->any, tcp_socket_address_length(address)) < 0 ||
+        listen(fd, (int)bmi_method_setting("tcp_backlog")) < 0)
+        goto undo_socket;
+    return fd;
+
+undo_socket:
+    error = -errno;
+    close(fd);
+    return error;
+}
+
+static union tcp_socket_address any_host(int family, uint16_t port)
+{
+    union tcp_socket_address any = {.any.sa_family = (sa_family_t)family};
+    tcp_socket_address_set_port(&any, port);
+    return any;
+}
+
+/* All interfaces; both families if the kernel has them and `family` is AF_UNSPEC. */
+static int listen_everywhere(struct tcp_state *state, int family, uint16_t port)
+{
+    if (family == AF_UNSPEC) {
+        union tcp_socket_address both = any_host(AF_INET6, port);
+        int fd = socket_listen(state, &both, true);
+        if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL)
+            return fd;
+        family = AF_INET;
+    }
+    union tcp_socket_address any = any_host(family, port);
+    return socket_listen(state, &any, false);
+}
+
+/* The first of the host's addresses that can be bound. */
+static int listen_on(struct tcp_state *state, const union tcp_socket_address *addresses,
+                     size_t count)
+{
+    int fd = -EADDRNOTAVAIL;
+    for (size_t i = 0; i < count; i++) {
+        fd = socket_listen(state, &addresses[i], false);
+        if (fd >= 0)
+            break;
+    }
+    return fd;
+}
+
+/* The host's addresses, and its family: AF_UNSPEC if it has both. */
+static int host_addresses(const struct tcp_address *host, union tcp_socket_address *addresses,
+                          size_t *count, int *family)
+{
+    *family = AF_UNSPEC;
+    *count = 0;
+    if (host->kind == TCP_HOST_EMPTY)
+        return 0;
+    if (host->kind == TCP_HOST_NAME) {
+        int error = tcp_resolve_now(host->host, host->port, addresses, count);
+        if (error)
+            return error;
+    } else {
+        tcp_address_to_socket(host, &addresses[0]);
+        if (host->scope[0])
+            addresses[0].ipv6.sin6_scope_id = if_nametoindex(host->scope);
+        *count = 1;
+    }
+    *family = addresses[0].any.sa_family;
+    for (size_t i = 1; i < *count; i++)
+        if (addresses[i].any.sa_family != *family)
+            *family = AF_UNSPEC;
+    return 0;
+}
+
+static bool host_is_any(const struct tcp_address *host)
+{
+    static const uint8_t zero[16];
+    bool numeric = host->kind == TCP_HOST_IPV4 || host->kind == TCP_HOST_IPV6;
+    return host->kind == TCP_HOST_EMPTY || (numeric && memcmp(host->numeric, zero, 16) == 0);
+}
+
+/* How good an interface's address is for others to dial: 0 is not at all. */
+static int interface_rank(const struct ifaddrs *interface, int family)
+{
+    const struct sockaddr *address = interface->ifa_addr;
+    if (!address || (interface->ifa_flags & (IFF_UP | IFF_LOOPBACK)) != IFF_UP)
+        return 0;
+    if (family != AF_UNSPEC && address->sa_family != family)
+        return 0;
+    if (address->sa_family == AF_INET)
+        return 2;
+    if (address->sa_family != AF_INET6)
+        return 0;
+    const void *ipv6 = address; /* aligned by getifaddrs */
+    return IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)ipv6)->sin6_addr) ? 0 : 1;
+}
+
+/* What peers dial when no host was given: this machine's first address that is not the loopback. */
+static void host_choose(int family, struct tcp_address *host)
+{
+    struct ifaddrs *interfaces = NULL;
+    const struct sockaddr *best = NULL;
+    int best_rank = 0;
+
+    if (getifaddrs(&interfaces) == 0) {
+        for (const struct ifaddrs *at = interfaces; at; at = at->ifa_next) {
+            int rank = interface_rank(at, family);
+            if (rank > best_rank) {
+                best_rank = rank;
+                best = at->ifa_addr;
+            }
+        }
+    }
+    union tcp_socket_address chosen = {0};
+    if (best)
+        memcpy(&chosen, best,
+               best->sa_family == AF_INET ? sizeof(chosen.ipv4) : sizeof(chosen.ipv6));
+    else if (family == AF_INET6)
+        chosen.ipv6 =
+            (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    else
+        chosen.ipv4 =
+            (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    host->kind = chosen.any.sa_family == AF_INET ? TCP_HOST_IPV4 : TCP_HOST_IPV6;
+    tcp_socket_address_host(&chosen, host->host, sizeof(host->host));
+    freeifaddrs(interfaces);
+}
+
+static int listener_add(struct tcp_state *state, int fd)
+{
+    struct tcp_listener *listener = calloc(1, sizeof(*listener));
+    if (!listener)
+        return -ENOMEM;
+    listener->state = state;
+    listener->watch.fd = fd;
+    listener->watch.ready = listener_ready;
+    int error = bmi_method_watch_add(&listener->watch, EPOLLIN);
+    if (error) {
+        free(listener);
+        return error;
+    }
+    listener->watched = true;
+    listener->next = state->listeners;
+    state->listeners = listener;
+    return 0;
+}
+
+static int socket_open(struct tcp_state *state, const struct tcp_address *host, int flags,
+                       int *family)
+{
+    union tcp_socket_address addresses[TCP_NAME_ADDRESSES];
+    size_t count;
+
+    int error = host_addresses(host, addresses, &count, family);
+    if (error)
+        return error;
+    if ((flags & BMI_TCP_BIND_SPECIFIC) && count > 0)
+        return listen_on(state, addresses, count);
+    return listen_everywhere(state, *family, host->port);
+}
+
+int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t size)
+{
+    struct tcp_state *state = argument;
+    struct tcp_address host;
+    const char *reason = "";
+    union tcp_socket_address real = {0};
+    socklen_t length = sizeof(real);
+    int family, fd = -1;
+
+    int error = tcp_address_parse(text, &host, &reason);
+    if (error) {
+        bmi_method_log(BMI_LOG_ERROR, NULL, "tcp: bad listen address '%s': %s", text, reason);
+        return error;
+    }
+    fd = socket_open(state, &host, flags, &family);
+    if (fd < 0) {
+        error = fd;
+        bmi_method_log(BMI_LOG_ERROR, NULL, "tcp: cannot listen on '%s': %s", text,
+                       -error & BMI_ERROR_BIT ? bmi_status_string(error) : strerror(-error));
+        return error;
+    }
+    if (getsockname(fd, &real.any, &length) < 0) {
+        error = -errno;
+        goto undo_socket;
+    }
+    if (host_is_any(&host))
+        host_choose(family, &host);
+    uint16_t port = tcp_socket_address_port(&real);
+    error = tcp_address_format(&host, port, bound, size);
+    if (!error)
+        error = listener_add(state, fd);
+    if (error)
+        goto undo_socket;
+    int none = 0;
+    atomic_compare_exchange_strong(&state->port, &none, port);
+    return 0;
+
+undo_socket:
+    close(fd);
+    return error;
+}
+
+void tcp_listen_stop(struct tcp_state *state)
+{
+    bmi_method_timer_clear(&state->accept_timer);
+    state->accept_paused = false;
+    while (state->listeners) {
+        struct tcp_listener *listener = state->listeners;
+        state->listeners = listener->next;
+        if (listener->watched)
+            bmi_method_watch_remove(&listener->watch);
+        close(listener->watch.fd);
+        free(listener);
+    }
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * receive.c - frames on their way in: header, the core's word where the body goes, body.
+ *
+ * Between bodies a link reads ahead into the driver's stage and takes as many frames out of it as
+ * it finds; a body that the stage does not hold to its end is read straight to its place, with the
+ * stage (or the next header) behind it in the same call. While the core expects large bodies
+ * (large_expected) nothing is read beyond the next header, so that no byte of them is staged.
+ *
+ * The stage is empty between two reads: what it held was taken, a cut header kept in the link. A
+ * read that brings less than was asked for has emptied the socket: the link is left alone until the
+ * watch tells, or, if it is the hot one, until the driver polls.
+ */
+#include <sys/epoll.h>
+
+#include "tcp.h"
+
+enum { PASS_MORE = 1, PASS_DRAINED = 2 }; /* of a read; 0: stream's end, <0: an errno */
+
+/* One read: what is asked for and where it goes. */
+struct reading {
+    struct iovec iov[TCP_IOVECS + 1];
+    size_t count;
+    size_t wanted;
+    size_t body;    /* bytes asked for of the present body */
+    size_t in_list; /* the first of them, which go to the sink's list */
+    bool staged;    /* what lies behind the body goes to the stage, else to the header */
+};
+
+static void reading_add(struct reading *reading, void *to, size_t bytes)
+{
+    reading->iov[reading->count++] = (struct iovec){.iov_base = to, .iov_len = bytes};
+    reading->wanted += bytes;
+}
+
+/* Asks for what is left of the body; bytes without a place all go to the one scratch. */
+static void reading_add_body(struct tcp_link *link, struct reading *reading)
+{
+    struct tcp_state *state = tcp_state_of(link);
+
+    reading->count = bmi_segments_window(&link->sink.body, reading->iov, TCP_IOVECS, TCP_READ_BYTES,
+                                         &reading->in_list);
+    reading->wanted = reading->in_list;
+    if (reading->in_list == (size_t)link->sink.body.left) {
+        uint64_t unwanted = link->body_left - reading->in_list;
+        while (unwanted > 0 && reading->count < TCP_IOVECS) {
+            size_t part = unwanted < TCP_SCRATCH_BYTES ? (size_t)unwanted : TCP_SCRATCH_BYTES;
+            reading_add(reading, state->scratch, part);
+            unwanted -= part;
+        }
+    }
+    reading->body = reading->wanted;
+}
+
+static void reading_plan(struct tcp_link *link, struct reading *reading)
+{
+    bool exact = atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0;
+
+    reading->count = reading->wanted = reading->body = reading->in_list = 0;
+    reading->staged = !exact;
+    if (link->body_left > 0)
+        reading_add_body(link, reading);
+    if (reading->body < link->body_left)
+        return;
+    if (exact)
+        reading_add(reading, link->header + link->header_have,
+                    (size_t)(BMI_FRAME_HEADER - link->header_have));
+    else
+        reading_add(reading, tcp_state_of(link)->stage, TCP_STAGE_BYTES);
+}
+
+static int body_finish(struct tcp_link *link)
+{
+    bool retracted = link->retracted;
+    link->retracted = false;
+    int error = retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
+    if (error < 0)
+        tcp_count(BMI_COUNT_BAD_FRAMES, 1);
+    return error;
+}
+
+/* Shows the core a header. Returns 0, or the errno that ends the link. */
+static int frame_begin(struct tcp_link *link, const uint8_t *header)
+{
+    tcp_state_of(link)->tally.frames++;
+    int error = bmi_method_frame_arrived(&link->base, header, &link->sink);
+    if (error < 0) {
+        tcp_count(BMI_COUNT_BAD_FRAMES, 1);
+        return error;
+    }
+    link->body_left = link->sink.length;
+    link->body_direct = true;
+    return 0;
+}
+
+/* Takes bytes of the body out of the stage. Returns their number, or the errno. */
+static ssize_t stage_take_body(struct tcp_link *link, const uint8_t *bytes, size_t count)
+{
+    struct tcp_tally *tally = &tcp_state_of(link)->tally;
+    size_t taken = link->body_left < count ? (size_t)link->body_left : count;
+    size_t copied = bmi_segments_scatter(&link->sink.body, bytes, taken);
+
+    tally->copied_bytes += (int64_t)copied;
+    if (copied > 0 && link->body_direct) {
+        link->body_direct = false;
+        tally->copies++;
+    }
+    link->body_left -= taken;
+    int error = link->body_left == 0 ? body_finish(link) : 0;
+    return error < 0 ? error : (ssize_t)taken;
+}
+
+/* Takes bytes of a header out of the stage, whole where it is whole. */
+static ssize_t stage_take_header(struct tcp_link *link, const uint8_t *bytes, size_t count)
+{
+    size_t missing = (size_t)(BMI_FRAME_HEADER - link->header_have);
+    const uint8_t *header = bytes;
+
+    if (missing < BMI_FRAME_HEADER || count < missing) {
+        size_t taken = count < missing ? count : missing;
+        memcpy(link->header + link->header_have, bytes, taken);
+        link->header_have = (uint8_t)(link->header_have + taken);
+        if (taken < missing)
+            return (ssize_t)taken;
+        link->header_have = 0;
+        header = link->header;
+    }
+    int error = frame_begin(link, header);
+    return error < 0 ? error : (ssize_t)missing;
+}
+
+static int stage_take(struct tcp_link *link, const uint8_t *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t taken = link->body_left > 0 ? stage_take_body(link, bytes, count)
+                                            : stage_take_header(link, bytes, count);
+        if (taken < 0)
+            return (int)taken;
+        bytes += taken;
+        count -= (size_t)taken;
+    }
+    return 0;
+}
+
+/* Accounts for `moved` bytes that a read brought. Returns 0 or the errno that ends the link. */
+static int reading_done(struct tcp_link *link, const struct reading *reading, size_t moved)
+{
+    int error = 0;
+    if (reading->body > 0) {
+        size_t body = moved < reading->body ? moved : reading->body;
+        bmi_segments_advance(&link->sink.body, body < reading->in_list ? body : reading->in_list);
+        link->body_left -= body;
+        moved -= body;
+        if (link->body_left == 0)
+            error = body_finish(link);
+    }
+    if (error < 0 || moved == 0)
+        return error;
+    if (reading->staged)
+        return stage_take(link, tcp_state_of(link)->stage, moved);
+
+    link->header_have = (uint8_t)(link->header_have + moved);
+    if (link->header_have < BMI_FRAME_HEADER)
+        return 0;
+    link->header_have = 0;
+    return frame_begin(link, link->header);
+}
+
+/* Reads once. Returns PASS_MORE, PASS_DRAINED, 0 at the stream's end, or an errno. */
+static int read_once_locked(struct tcp_link *link, int64_t *bytes)
+{
+    struct reading reading;
+
+    tcp_assert_locked(&link->receive_lock);
+    reading_plan(link, &reading);
+    ssize_t moved = tcp_stream_read(link, reading.iov, reading.count);
+    if (moved <= 0)
+        return moved == -EAGAIN ? PASS_DRAINED : (int)moved;
+
+    *bytes += moved;
+    int error = reading_done(link, &reading, (size_t)moved);
+    if (error < 0)
+        return error;
+    return (size_t)moved < reading.wanted ? PASS_DRAINED : PASS_MORE;
+}
+
+static void tally_tell(struct tcp_state *state)
+{
+    struct tcp_tally tally = state->tally;
+    state->tally = (struct tcp_tally){0};
+    tcp_count(BMI_COUNT_READS, tally.reads);
+    tcp_count(BMI_COUNT_BYTES_RECEIVED, tally.bytes);
+    tcp_count(BMI_COUNT_FRAMES_RECEIVED, tally.frames);
+    tcp_count(BMI_COUNT_COPIES, tally.copies);
+    tcp_count(BMI_COUNT_COPIED_BYTES, tally.copied_bytes);
+}
+
+/* Reads up to `reads` times. `to_end`: the socket has failed or ended, so a short read does not
+ * stop. Returns PASS_MORE or PASS_DRAINED, 0 at the stream's end, or an errno. */
+static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *bytes)
+{
+    struct tcp_state *state = tcp_state_of(link);
+    int64_t last;
+    int result;
+
+    *bytes = 0;
+    tcp_lock(&link->receive_lock);
+    do {
+        last = *bytes;
+        result = read_once_locked(link, bytes);
+        if (*bytes > last)
+            state->tally.reads++;
+        if (result == PASS_DRAINED && to_end && *bytes > last)
+            result = PASS_MORE;
+    } while (result == PASS_MORE && --reads > 0 && *bytes < TCP_PASS_BYTES);
+    if (result == 0 && (link->body_left > 0 || link->header_have > 0))
+        result = -ECONNRESET;
+    tcp_unlock(&link->receive_lock);
+
+    if (*bytes > 0) {
+        uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
+        atomic_store_explicit(&link->base.bytes_in, before + (uint64_t)*bytes,
+                              memory_order_relaxed);
+        state->hot = link;
+        state->tally.bytes += *bytes;
+        tally_tell(state);
+    }
+    return result;
+}
+
+void tcp_receive_ready(struct bmi_watch *watch, uint32_t events)
+{
+    struct tcp_link *link = tcp_container(watch, struct tcp_link, watch);
+    bool to_end = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    int64_t bytes;
+
+    int result = receive_pass(link, TCP_PASS_READS, to_end, &bytes);
+    if (result <= 0)
+        tcp_link_end(link, result);
+}
+
+int tcp_receive_rest(struct tcp_link *link)
+{
+    int64_t bytes;
+    int result, passes = 0;
+    do /* no more than a socket can have held, should the peer be sending still */
+        result = receive_pass(link, TCP_PASS_READS, true, &bytes);
+    while (result == PASS_MORE && bytes > 0 && ++passes < TCP_REST_PASSES);
+    return result < 0 ? result : 0;
+}
+
+int tcp_progress(void *argument)
+{
+    struct tcp_state *state = argument;
+    struct tcp_link *link = state->hot;
+    int64_t bytes;
+
+    if (!link)
+        return 0;
+    int result = receive_pass(link, 1, false, &bytes);
+    if (result <= 0)
+        tcp_link_end(link, result);
+    return bytes > 0 || result <= 0;
+}
+
+bool tcp_retract(struct bmi_link *base, void *owner)
+{
+    struct tcp_link *link = tcp_link_of(base);
+
+    tcp_lock(&link->receive_lock);
+    bool ours = owner && link->body_left > 0 && link->sink.owner == owner;
+    if (ours) {
+        link->sink.owner = NULL;
+        link->sink.body.left = 0;
+        link->retracted = true;
+    }
+    tcp_unlock(&link->receive_lock);
+    return ours;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * resolve.c - looks names up off everybody's path.
+ *
+ * getaddrinfo blocks, so it runs in short-lived threads: up to THREADS at a time, each of which
+ * takes requests until none waits and ends. They belong to no method instance: a request that is
+ * cancelled, even with the whole library gone, is freed by whoever holds it: the queue's owner at
+ * cancel, the thread after its look-up, or the driver when the result comes. One lock (innermost,
+ * but for bmi_method_defer, which it covers so that nothing is delivered after cancel returned).
+ */
+#include <netdb.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "tcp.h"
+
+enum { THREADS = 8, STACK_BYTES = 256 << 10 };
+
+struct tcp_resolve {
+    struct tcp_resolve *next; /* in the queue */
+    tcp_resolved *done;
+    void *argument;
+    struct bmi_deferred deferred;
+    bool queued, cancelled; /* lock */
+    int status;
+    uint16_t port;
+    size_t count;
+    union tcp_socket_address addresses[TCP_NAME_ADDRESSES];
+    char host[TCP_HOST_SIZE];
+};
+
+static struct bmi_lock lock;
+static struct tcp_resolve *queue; /* lock */
+static unsigned threads;          /* lock */
+
+static int error_of(int code)
+{
+    switch (code) {
+    case EAI_MEMORY:
+        return -ENOMEM;
+    case EAI_SYSTEM:
+        return errno ? -errno : -EIO;
+    case EAI_AGAIN:
+        return -BMI_ETRYAGAIN;
+    default:
+        return -BMI_EHOSTNTFD;
+    }
+}
+
+int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *addresses,
+                    size_t *count)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+
+    int code = getaddrinfo(host, NULL, &hints, &list);
+    if (code)
+        return error_of(code);
+    size_t found = 0;
+    for (struct addrinfo *at = list; at && found < TCP_NAME_ADDRESSES; at = at->ai_next) {
+        if (at->ai_family != AF_INET && at->ai_family != AF_INET6)
+            continue;
+        memset(&addresses[found], 0, sizeof(addresses[found]));
+        memcpy(&addresses[found], at->ai_addr, at->ai_addrlen);
+        tcp_socket_address_set_port(&addresses[found], port);
+        found++;
+    }
+    freeaddrinfo(list);
+    *count = found;
+    return found > 0 ? 0 : -BMI_EADDRNTFD;
+}
+
+static struct tcp_resolve *queue_pop_locked(void)
+{
+    struct tcp_resolve *resolve = queue;
+    if (resolve) {
+        queue = resolve->next;
+        resolve->queued = false;
+    }
+    return resolve;
+}
+
+static void *resolve_thread(void *unused)
+{
+    struct tcp_resolve *resolve;
+
+    (void)unused;
+    tcp_lock(&lock);
+    while ((resolve = queue_pop_locked()) != NULL) {
+        tcp_unlock(&lock);
+        resolve->status =
+            tcp_resolve_now(resolve->host, resolve->port, resolve->addresses, &resolve->count);
+        tcp_lock(&lock);
+        if (resolve->cancelled)
+            free(resolve);
+        else
+            bmi_method_defer(&resolve->deferred);
+    }
+    threads--;
+    tcp_unlock(&lock);
+    return NULL;
+}
+
+/* Starts one more thread, which takes no signals of the program's. */
+static int thread_start(void)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, &attributes, resolve_thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+static void resolve_deferred(struct bmi_deferred *deferred)
+{
+    struct tcp_resolve *resolve = tcp_container(deferred, struct tcp_resolve, deferred);
+    tcp_lock(&lock);
+    bool cancelled = resolve->cancelled;
+    tcp_unlock(&lock);
+    if (!cancelled)
+        resolve->done(resolve->argument, resolve->status, resolve->addresses, resolve->count);
+    free(resolve);
+}
+
+static void queue_append_locked(struct tcp_resolve *resolve)
+{
+    struct tcp_resolve **at = &queue;
+    while (*at)
+        at = &(*at)->next;
+    *at = resolve;
+    resolve->queued = true;
+}
+
+static void queue_remove_locked(struct tcp_resolve *resolve)
+{
+    struct tcp_resolve **at = &queue;
+    while (*at != resolve)
+        at = &(*at)->next;
+    *at = resolve->next;
+    resolve->queued = false;
+}
+
+struct tcp_resolve *tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done,
+                                      void *argument)
+{
+    struct tcp_resolve *resolve = calloc(1, sizeof(*resolve));
+    if (!resolve)
+        return NULL;
+    strncpy(resolve->host, host, sizeof(resolve->host) - 1);
+    resolve->port = port;
+    resolve->done = done;
+    resolve->argument = argument;
+    resolve->deferred.run = resolve_deferred;
+
+    tcp_lock(&lock);
+    queue_append_locked(resolve);
+    if (threads < THREADS && thread_start() == 0)
+        threads++;
+    if (threads == 0) {
+        queue_remove_locked(resolve);
+        free(resolve);
+        resolve = NULL;
+    }
+    tcp_unlock(&lock);
+    return resolve;
+}
+
+void tcp_resolve_cancel(struct tcp_resolve *resolve)
+{
+    tcp_lock(&lock);
+    if (resolve->queued) {
+        queue_remove_locked(resolve);
+        free(resolve);
+    } else {
+        resolve->cancelled = true;
+    }
+    tcp_unlock(&lock);
+}

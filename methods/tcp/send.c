@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * send.c - frames on their way out. Many threads append; one at a time writes, as many frames as
+ * are waiting in each system call. See tcp.h for who writes.
+ *
+ * Frames stay in the queue until they have gone: the writer gathers from its front under send_lock,
+ * writes without it, and takes off what has gone under it again. Meanwhile the frames from the
+ * front to `write_last` are in the writer's hands: withdraw waits for the write to end (the writer
+ * signals before it calls the core, whose peer lock withdraw's caller may hold).
+ *
+ * A full socket is left alone until the engine tells of room: `blocked` says so, and `room`
+ * remembers news that came while a thread was writing.
+ */
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+/* One system call's worth. */
+struct writing {
+    struct iovec iov[TCP_IOVECS];
+    size_t count, wanted;
+    ssize_t moved; /* or an errno */
+    int64_t frames;
+};
+
+/* What is left of a frame that the core took back half sent: ours, and always the queue's first. */
+struct tcp_remainder {
+    struct bmi_frame frame;
+    void *buffer;
+    bmi_size_t size;
+    uint8_t bytes[];
+};
+
+void tcp_send(struct bmi_link *base, struct bmi_frame *frames)
+{
+    struct tcp_link *link = tcp_link_of(base);
+    struct bmi_frame *last = frames;
+    while (last->next)
+        last = last->next;
+
+    tcp_lock(&link->send_lock);
+    if (link->queue)
+        link->queue_last->next = frames;
+    else
+        link->queue = frames;
+    link->queue_last = last;
+    tcp_unlock(&link->send_lock);
+}
+
+/* ---- withdrawing ---------------------------------------------------------------------------- */
+
+/* Finds a frame: where it hangs, and whether it is being written. Returns false if it has gone. */
+static bool queue_find_locked(struct tcp_link *link, const struct bmi_frame *frame,
+                              struct bmi_frame ***place, struct bmi_frame **before,
+                              bool *being_written)
+{
+    tcp_assert_locked(&link->send_lock);
+    *being_written = link->write_last != NULL;
+    *before = NULL;
+    for (*place = &link->queue; **place; *place = &(**place)->next) {
+        if (**place == frame)
+            return true;
+        if (**place == link->write_last)
+            *being_written = false;
+        *before = **place;
+    }
+    return false;
+}
+
+/* Waits for the write under way to end. A futex, since a condition variable in each link would take
+ * a tenth of its memory; send_lock orders everything. */
+static void write_wait_locked(struct tcp_link *link)
+{
+    unsigned seen = atomic_load_explicit(&link->write_ended, memory_order_relaxed);
+
+    tcp_assert_locked(&link->send_lock);
+    link->withdrawing++;
+    tcp_unlock(&link->send_lock);
+    syscall(SYS_futex, &link->write_ended, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    tcp_lock(&link->send_lock);
+    link->withdrawing--;
+}
+
+static void write_end_locked(struct tcp_link *link)
+{
+    tcp_assert_locked(&link->send_lock);
+    link->write_last = NULL;
+    if (link->withdrawing == 0)
+        return;
+    atomic_fetch_add_explicit(&link->write_ended, 1, memory_order_relaxed);
+    syscall(SYS_futex, &link->write_ended, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Puts `instead` (may be NULL) where `frame` hangs. */
+static void queue_replace_locked(struct tcp_link *link, struct bmi_frame **place,
+                                 struct bmi_frame *before, struct bmi_frame *instead)
+{
+    struct bmi_frame *frame = *place;
+
+    tcp_assert_locked(&link->send_lock);
+    *place = instead ? instead : frame->next;
+    if (instead)
+        instead->next = frame->next;
+    if (link->queue_last == frame)
+        link->queue_last = instead ? instead : before;
+    frame->next = NULL;
+}
+
+/* Copies what is left of a frame that is partly sent. Returns NULL without memory. */
+static struct bmi_frame *remainder_make(struct tcp_link *link, struct bmi_frame *frame)
+{
+    struct tcp_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
+    if (!remainder)
+        return NULL;
+    remainder->frame = *frame;
+    remainder->buffer = remainder->bytes;
+    remainder->size = frame->body.left;
+    remainder->frame.body = (struct bmi_segments){.buffers = &remainder->buffer,
+                                                  .sizes = &remainder->size,
+                                                  .count = 1,
+                                                  .left = frame->body.left};
+    bmi_segments_gather(&frame->body, remainder->bytes, (size_t)frame->body.left);
+    link->remainder = remainder;
+    return &remainder->frame;
+}
+
+/* A chain that leaves the queue: without the remainder, which is nobody's but ours. */
+struct bmi_frame *tcp_send_strip_locked(struct tcp_link *link, struct bmi_frame *chain)
+{
+    tcp_assert_locked(&link->send_lock);
+    if (!link->remainder || chain != &link->remainder->frame)
+        return chain;
+    chain = chain->next;
+    free(link->remainder);
+    link->remainder = NULL;
+    return chain;
+}
+
+bool tcp_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
+{
+    struct tcp_link *link = tcp_link_of(base);
+    struct bmi_frame **place, *before;
+    bool found, being_written;
+
+    tcp_lock(&link->send_lock);
+    while ((found = queue_find_locked(link, frame, &place, &before, &being_written)) &&
+           being_written)
+        write_wait_locked(link);
+    if (found && frame->header_sent > 0)
+        replacement = remainder_make(link, frame);
+    if (found && frame->header_sent > 0 && !replacement)
+        found = false;
+    if (found)
+        queue_replace_locked(link, place, before, replacement);
+    bool last = found && !link->queue && link->closing != TCP_OPEN;
+    tcp_unlock(&link->send_lock);
+
+    if (last)
+        tcp_link_kick(link);
+    return found;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static size_t frame_left(const struct bmi_frame *frame)
+{
+    return BMI_FRAME_HEADER - frame->header_sent + (size_t)frame->body.left;
+}
+
+/* Gathers from the front of the queue. */
+static void writing_gather_locked(struct tcp_link *link, struct writing *writing)
+{
+    tcp_assert_locked(&link->send_lock);
+    writing->count = writing->wanted = 0;
+    for (struct bmi_frame *at = link->queue; at; at = at->next) {
+        if (writing->count + 1 >= TCP_IOVECS || writing->wanted >= TCP_WRITE_BYTES)
+            break;
+        link->write_last = at;
+        size_t header = BMI_FRAME_HEADER - at->header_sent;
+        if (header > 0) {
+            writing->iov[writing->count++] =
+                (struct iovec){.iov_base = at->header + at->header_sent, .iov_len = header};
+            writing->wanted += header;
+        }
+        if (at->body.left == 0)
+            continue;
+        size_t body = 0;
+        writing->count += bmi_segments_window(&at->body, writing->iov + writing->count,
+                                              TCP_IOVECS - writing->count, TCP_WRITE_BYTES, &body);
+        writing->wanted += body;
+        if (body < (size_t)at->body.left)
+            break;
+    }
+}
+
+/* Takes off the queue what has gone. Returns the frames that are complete, a chain. */
+static struct bmi_frame *writing_consume_locked(struct tcp_link *link, struct writing *writing)
+{
+    size_t bytes = writing->moved > 0 ? (size_t)writing->moved : 0;
+    struct bmi_frame *done = link->queue, *last = NULL, *at = link->queue;
+
+    tcp_assert_locked(&link->send_lock);
+    writing->frames = 0;
+    for (; at && bytes >= frame_left(at); at = at->next) {
+        bytes -= frame_left(at);
+        at->header_sent = BMI_FRAME_HEADER;
+        at->status = 0;
+        last = at;
+        writing->frames++;
+    }
+    link->queue = at;
+    if (at && bytes > 0) {
+        size_t header = BMI_FRAME_HEADER - at->header_sent;
+        if (header > bytes)
+            header = bytes;
+        at->header_sent += (uint32_t)header;
+        bmi_segments_advance(&at->body, bytes - header);
+    }
+    if (!last)
+        return NULL;
+    last->next = NULL;
+    return tcp_send_strip_locked(link, done);
+}
+
+/* Writes what was gathered, takes it off the queue, gives back what is complete. */
+static void writing_do(struct tcp_link *link, struct writing *writing)
+{
+    writing->moved = tcp_stream_write(link, writing->iov, writing->count);
+
+    tcp_lock(&link->send_lock);
+    struct bmi_frame *done = writing_consume_locked(link, writing);
+    write_end_locked(link);
+    tcp_unlock(&link->send_lock);
+
+    if (writing->moved <= 0)
+        return;
+    tcp_count(BMI_COUNT_WRITES, 1);
+    tcp_count(BMI_COUNT_BYTES_SENT, writing->moved);
+    tcp_count(BMI_COUNT_FRAMES_SENT, writing->frames);
+    if (done)
+        bmi_method_frames_sent(&link->base, done);
+}
+
+static bool may_write_locked(struct tcp_link *link)
+{
+    tcp_assert_locked(&link->send_lock);
+    return link->phase == TCP_UP && link->queue && !link->blocked && !link->failure &&
+           !link->ending && !link->shut && link->closing != TCP_CLOSE_NOW;
+}
+
+/* Notes how a write went. Returns whether the writer goes on with what is queued. */
+static bool writing_goes_on_locked(struct tcp_link *link, const struct writing *writing,
+                                   int64_t *budget)
+{
+    bool full = writing->moved == -EAGAIN || (size_t)writing->moved < writing->wanted;
+
+    tcp_assert_locked(&link->send_lock);
+    if (writing->moved < 0 && writing->moved != -EAGAIN) {
+        link->failure = (int)writing->moved;
+    } else if (full && !link->room) {
+        link->blocked = true;
+        if (!link->room_watched) {
+            link->room_watched = true;
+            link->failure = tcp_engine_watch_room(link);
+        }
+    } else if (writing->moved > 0) {
+        *budget -= writing->moved;
+        link->go_on = *budget <= 0 && link->queue;
+    }
+    return !link->go_on && may_write_locked(link);
+}
+
+void tcp_flush(struct bmi_link *base)
+{
+    struct tcp_link *link = tcp_link_of(base);
+    struct writing writing;
+    int64_t budget = TCP_FLUSH_BYTES;
+
+    tcp_lock(&link->send_lock);
+    if (link->writing || !may_write_locked(link)) {
+        tcp_unlock(&link->send_lock);
+        return;
+    }
+    link->writing = true;
+    do {
+        link->room = false;
+        writing_gather_locked(link, &writing);
+        tcp_unlock(&link->send_lock);
+        writing_do(link, &writing);
+        tcp_lock(&link->send_lock);
+    } while (writing_goes_on_locked(link, &writing, &budget));
+    link->writing = false;
+    bool kick = link->go_on || link->failure || link->ending || link->closing != TCP_OPEN;
+    tcp_unlock(&link->send_lock);
+
+    if (kick)
+        tcp_link_kick(link);
+}
+
+void tcp_send_room(struct tcp_link *link)
+{
+    tcp_lock(&link->send_lock);
+    link->room = true;
+    link->blocked = false;
+    tcp_unlock(&link->send_lock);
+    tcp_flush(&link->base);
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tcp.h - what the files of the tcp method share.
+ *
+ * A link is one socket. Its way: tcp_connect (or the listener) makes it; the driver opens it; any
+ * thread sends; the driver receives; tcp_link_end, always in the driver, takes it down once.
+ *
+ * Locks, in this order; each is held for a few lines, never over a call of the core except where
+ * said:
+ *   receive_lock  one link's receive side. Held by the driver over a receive pass, calls of
+ *                 bmi_method_frame_arrived and body_arrived included.
+ *   (the core's peer lock)
+ *   send_lock     one link's send queue and state. Never held over a call of the core other than
+ *                 bmi_method_defer, nor over a write.
+ *   list_lock     the list of all links.
+ * "Driver" below means: touched only by the thread that drives, so by one thread at a time.
+ *
+ * Who writes: the thread that sets `writing`, until it clears it; others only append. Before it
+ * does, it looks at the queue again under send_lock, so no frame is left behind. tcp_link_end does
+ * nothing while a thread writes: the writer kicks when it is done, and the driver comes again.
+ */
+#ifndef TCP_H
+#define TCP_H
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "address.h"
+#include "bmi/lock.h"
+#include "bmi/method.h"
+
+enum {
+    TCP_IOVECS = 512,          /* entries gathered or scattered by one system call */
+    TCP_WRITE_BYTES = 1 << 20, /* bytes of one system call, about */
+    TCP_READ_BYTES = 1 << 20,
+    TCP_GATHER_BYTES = 2048,   /* up to this a write is put together first */
+    TCP_FLUSH_BYTES = 4 << 20, /* one flush; then the driver goes on, after others */
+    TCP_PASS_BYTES = 1 << 20,  /* one link's receive pass; then others have their turn */
+    TCP_PASS_READS = 16,
+    TCP_REST_PASSES = 64,         /* of a link whose writes fail */
+    TCP_STAGE_BYTES = 64 << 10,   /* read ahead */
+    TCP_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
+    TCP_ACCEPT_BATCH = 32,        /* connections taken in one pass */
+    TCP_ACCEPT_RETRY_MS = 100,    /* after running out of descriptors */
+    TCP_NAME_ADDRESSES = 16       /* of one name, tried in turn */
+};
+
+enum tcp_phase {
+    TCP_NEW,      /* made by tcp_connect, not seen by the driver */
+    TCP_DIALLING, /* name being looked up, or connection under way */
+    TCP_UP,
+    TCP_DOWN
+};
+
+enum tcp_closing { TCP_OPEN, TCP_CLOSE_LINGERING, TCP_CLOSE_NOW };
+
+struct tcp_dial;
+struct tcp_listener;
+struct tcp_remainder;
+struct tcp_resolve;
+
+struct tcp_link {
+    struct bmi_link base;
+    struct bmi_watch watch;       /* watch.fd is the socket, -1: none. Changed in the driver under
+                                     send_lock */
+    struct tcp_link *list_next;   /* list_lock */
+    struct tcp_link **list_to_me; /* list_lock */
+    struct bmi_deferred deferred; /* runs tcp_link_step; holds a reference while `kicked` */
+    atomic_bool kicked;
+
+    /* Changed in the driver under send_lock; read in the driver or under send_lock. */
+    enum tcp_phase phase;
+
+    /* send_lock */
+    struct bmi_lock send_lock;
+    struct bmi_frame *queue;
+    struct bmi_frame *queue_last;
+    struct bmi_frame *write_last;    /* the last one that is being written; NULL: none is */
+    struct tcp_remainder *remainder; /* the queue's first, if it is of our making */
+    atomic_uint write_ended;         /* a futex, counted up if `withdrawing` */
+    uint32_t withdrawing;            /* threads that wait for it */
+    int failure;                     /* 0, or what a write failed with */
+    int end_status;                  /* of a link that is `ending` */
+    enum tcp_closing closing;        /* what the core asked for */
+    bool writing;                    /* one thread writes */
+    bool blocked;                    /* the socket was full and has not told of room since */
+    bool room;                       /* it told of room while a thread was writing */
+    bool room_watched;               /* it is in the engine's set */
+    bool go_on;                      /* a flush stopped at TCP_FLUSH_BYTES */
+    bool ending;                     /* tcp_link_end waits for the writer */
+    bool shut;                       /* our direction has been shut down, nothing more is written */
+
+    /* driver */
+    bool watched;
+    uint8_t linger_wait_ms;
+    struct tcp_dial *dial; /* while dialling */
+    struct bmi_timer timer;
+
+    /* receive_lock */
+    struct bmi_lock receive_lock;
+    struct bmi_sink sink;
+    uint64_t body_left;  /* bytes of the present body still to come */
+    bool body_direct;    /* none of them was staged so far */
+    bool retracted;      /* the sink's owner has gone */
+    uint8_t header_have; /* bytes of the next header */
+    uint8_t header[BMI_FRAME_HEADER];
+};
+
+/* What a receive pass moved; told to the core's counters once, at its end. */
+struct tcp_tally {
+    int64_t frames, bytes, reads, copies, copied_bytes;
+};
+
+struct tcp_state {
+    /* The engine (engine_epoll.c): sockets that may get room again. */
+    int room_epoll;
+    struct bmi_watch room_watch;
+
+    struct bmi_lock list_lock;
+    struct tcp_link *links; /* list_lock */
+
+    struct tcp_link *hot;           /* driver: who received last */
+    struct tcp_listener *listeners; /* listen and stop */
+    struct bmi_timer accept_timer;  /* driver */
+    bool accept_paused;             /* driver: out of descriptors */
+    bool accept_logged;             /* driver */
+
+    atomic_int port;                      /* the first one listened on, 0: none */
+    atomic_int send_bytes, receive_bytes; /* socket buffers; -1: as the settings say */
+
+    /* driver */
+    struct tcp_tally tally;
+    _Alignas(64) uint8_t stage[TCP_STAGE_BYTES];
+    uint8_t scratch[TCP_SCRATCH_BYTES];
+};
+
+extern const struct bmi_method bmi__method_tcp;
+
+#define tcp_container(pointer, type, member) \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+static inline struct tcp_link *tcp_link_of(struct bmi_link *base)
+{
+    return tcp_container(base, struct tcp_link, base);
+}
+
+static inline struct tcp_state *tcp_state_of(const struct tcp_link *link)
+{
+    return link->base.state;
+}
+
+static inline void tcp_lock(struct bmi_lock *lock)
+{
+    bmi_lock_take(lock);
+}
+
+static inline void tcp_unlock(struct bmi_lock *lock)
+{
+    bmi_lock_give(lock);
+}
+
+static inline void tcp_assert_locked(struct bmi_lock *lock)
+{
+    assert(bmi_lock_held(lock));
+    (void)lock;
+}
+
+static inline void tcp_count(enum bmi_method_counter counter, int64_t amount)
+{
+    if (amount)
+        bmi_method_count(&bmi__method_tcp, counter, amount);
+}
+
+/* link.c: a link's life */
+struct tcp_link *tcp_link_new(struct tcp_state *state, int fd);
+/* Takes back a link that the core has not kept. Driver. */
+void tcp_link_forget(struct tcp_link *link);
+/* Has the driver look at the link. Any thread, send_lock held or not. */
+void tcp_link_kick(struct tcp_link *link);
+/* Does what is due: dials, lingers, ends. Driver, no lock. */
+void tcp_link_step(struct tcp_link *link);
+/* The link carries frames from now on: watches, writes what waited. Driver, no lock. */
+void tcp_link_open(struct tcp_link *link);
+/* Takes the link down, now or when its writer is done; the link may be gone at return. Driver, no
+ * lock. */
+void tcp_link_end(struct tcp_link *link, int status);
+void tcp_close(struct bmi_link *base, bool linger);
+
+/* send.c */
+void tcp_send(struct bmi_link *base, struct bmi_frame *frames);
+void tcp_flush(struct bmi_link *base);
+bool tcp_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
+/* Takes frames of our own making off the front of a chain that goes back to the core. */
+struct bmi_frame *tcp_send_strip_locked(struct tcp_link *link, struct bmi_frame *chain);
+/* The socket has room again. Driver, no lock. */
+void tcp_send_room(struct tcp_link *link);
+
+/* receive.c */
+bool tcp_retract(struct bmi_link *base, void *owner);
+int tcp_progress(void *state);
+/* The socket is readable or has failed. Driver, no lock; the link may be gone at return. */
+void tcp_receive_ready(struct bmi_watch *watch, uint32_t events);
+/* Reads what has arrived already, to the end. Driver, no lock. Returns 0 or an errno. */
+int tcp_receive_rest(struct tcp_link *link);
+
+/* stream.c: the bytes of a link. Both return bytes moved, or -EAGAIN, or another negated errno;
+ * read returns 0 at the stream's end. TLS belongs behind these two. */
+ssize_t tcp_stream_write(struct tcp_link *link, struct iovec *iov, size_t count);
+ssize_t tcp_stream_read(struct tcp_link *link, struct iovec *iov, size_t count);
+
+/* engine_epoll.c */
+int tcp_engine_start(struct tcp_state *state);
+void tcp_engine_stop(struct tcp_state *state);
+/* Has tcp_send_room (or tcp_dial_ready) called whenever the full socket gets room. Once for each
+ * socket. Any thread. */
+int tcp_engine_watch_room(struct tcp_link *link);
+void tcp_engine_forget(struct tcp_link *link);
+
+/* socket.c */
+/* Sets what every socket of a link has. Errors are not fatal: they are logged. */
+void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int fd);
+void tcp_socket_set_buffers(struct tcp_state *state, int fd);
+int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool set);
+
+/* dial.c */
+int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
+void tcp_dial_start(struct tcp_link *link);
+/* The connection under way has an outcome. Driver, no lock. */
+void tcp_dial_ready(struct tcp_link *link);
+/* The time for what is under way is over. Driver, no lock. */
+void tcp_dial_expired(struct tcp_link *link);
+void tcp_dial_free(struct tcp_link *link);
+
+/* resolve.c */
+typedef void tcp_resolved(void *argument, int status, const union tcp_socket_address *addresses,
+                          size_t count);
+/* Looks a name up in a thread of its own; `done` is called by the driver, unless cancelled before.
+ * Returns NULL without memory or thread. */
+struct tcp_resolve *tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done,
+                                      void *argument);
+void tcp_resolve_cancel(struct tcp_resolve *resolve);
+/* The same at once, blocking. Returns 0 and *count > 0, or an errno. */
+int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *addresses,
+                    size_t *count);
+
+/* listen.c */
+int tcp_listen(void *state, const char *address, int flags, char *bound, size_t size);
+void tcp_listen_stop(struct tcp_state *state);
+/* A descriptor is free again. Driver. */
+void tcp_listen_resume(struct tcp_state *state);
+
+#endif
