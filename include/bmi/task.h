@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * task.h - a locality-aware task manager, after PIOMan (Trahay, Denis: "A Scalable and Generic Task
+ * Scheduling System for Communication Libraries", Cluster 2009).
+ *
+ * A tree of queues mirrors the machine: one queue for the machine, each package, NUMA node, shared
+ * cache, core, and processing unit (here: CPU); levels with the same CPUs are one. A task is a
+ * function with an argument and a set of CPUs; it waits in the lowest queue that covers the set. A
+ * CPU runs what is in its own queue, then what is in each one above, up to the global one. Queues
+ * are worked on by worker threads (one bound to each CPU, SCHED_IDLE: they run when nothing else
+ * does, and sleep when there is nothing), by a timer where a CPU is too busy for its worker, and by
+ * hooks: whoever calls bmi_task_schedule() or waits. Without workers the hooks run all queues, and
+ * the manager has no thread of its own.
+ *
+ * The header needs no other of ours, the code no other part of libbmi. Errors are negated errno
+ * values. CPU numbers are the operating system's. Where a manager is asked for, NULL is the
+ * process's own, bmi_task_manager_default(). After fork() a child may use none of its parent's.
+ */
+#ifndef BMI_TASK_H
+#define BMI_TASK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifndef __cplusplus
+#include <stdatomic.h>
+#define BMI_TASK_ATOMIC(type) _Atomic(type)
+#else
+#define BMI_TASK_ATOMIC(type) type /* same size and alignment; only C code looks inside */
+extern "C" {
+#endif
+
+/* ---- sets of CPUs ---------------------------------------------------------------------------- */
+
+#define BMI_CPUSET_MAX 1024 /* CPU numbers are below this */
+
+struct bmi_cpuset {
+    uint64_t words[BMI_CPUSET_MAX / 64];
+};
+
+/* These are plain data operations. Threads: the caller's care. Blocks: no. A CPU number outside
+ * 0..BMI_CPUSET_MAX-1 is never in a set; adding it changes nothing. */
+static inline void bmi_cpuset_clear(struct bmi_cpuset *set)
+{
+    for (size_t i = 0; i < BMI_CPUSET_MAX / 64; i++)
+        set->words[i] = 0;
+}
+
+static inline void bmi_cpuset_add(struct bmi_cpuset *set, int cpu)
+{
+    if (cpu >= 0 && cpu < BMI_CPUSET_MAX)
+        set->words[cpu / 64] |= (uint64_t)1 << (cpu % 64);
+}
+
+static inline void bmi_cpuset_remove(struct bmi_cpuset *set, int cpu)
+{
+    if (cpu >= 0 && cpu < BMI_CPUSET_MAX)
+        set->words[cpu / 64] &= ~((uint64_t)1 << (cpu % 64));
+}
+
+static inline bool bmi_cpuset_has(const struct bmi_cpuset *set, int cpu)
+{
+    return cpu >= 0 && cpu < BMI_CPUSET_MAX && (set->words[cpu / 64] >> (cpu % 64) & 1) != 0;
+}
+
+/* Returns: the lowest CPU of the set that is >= `from`, or -1: the loop is
+ * for (int cpu = bmi_cpuset_next(&set, 0); cpu >= 0; cpu = bmi_cpuset_next(&set, cpu + 1)) */
+static inline int bmi_cpuset_next(const struct bmi_cpuset *set, int from)
+{
+    for (int cpu = from < 0 ? 0 : from; cpu < BMI_CPUSET_MAX; cpu = (cpu / 64 + 1) * 64) {
+        uint64_t rest = set->words[cpu / 64] >> (cpu % 64);
+        if (rest != 0)
+            return cpu + __builtin_ctzll(rest);
+    }
+    return -1;
+}
+
+static inline int bmi_cpuset_count(const struct bmi_cpuset *set)
+{
+    int count = 0;
+    for (size_t i = 0; i < BMI_CPUSET_MAX / 64; i++)
+        count += __builtin_popcountll(set->words[i]);
+    return count;
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+struct bmi_task;
+struct bmi_task_manager;
+
+/* What a task's function says at its end. */
+enum bmi_task_verdict {
+    BMI_TASK_DONE = 0, /* it has ended */
+    BMI_TASK_AGAIN,    /* BMI_TASK_REPEAT: run it again, after others of its queue. Else: as DONE */
+    BMI_TASK_GONE      /* it has ended and its memory may be gone: nothing looks at it any more.
+                          Nobody may be waiting for it */
+};
+
+/* A task's function. It may submit other tasks and itself (then it runs once more), wait for other
+ * tasks, and, with the verdict GONE, free the task. It runs on a worker's or a caller's stack and
+ * should be short; one that may block says so (BMI_TASK_MAY_BLOCK). */
+typedef enum bmi_task_verdict (*bmi_task_function)(struct bmi_task *task, void *argument);
+
+enum bmi_task_option {
+    BMI_TASK_REPEAT = 1,   /* run it until it says DONE */
+    BMI_TASK_URGENT = 2,   /* at once, on the lowest CPU of its set, even if that CPU computes: by a
+                              thread that waits there, real-time where the process may have that */
+    BMI_TASK_MAY_BLOCK = 4 /* on a spare thread that may run on the CPUs of the set; never on a
+                              worker or a caller. At most settings.spare_threads at a time */
+};
+
+enum bmi_task_state {
+    BMI_TASK_IDLE = 0, /* prepared, never submitted */
+    BMI_TASK_QUEUED,
+    BMI_TASK_RUNNING,
+    BMI_TASK_ENDED,    /* its function said DONE */
+    BMI_TASK_CANCELLED /* it was taken out before its (next) run */
+};
+
+/* How a task is made up; zero what is not wanted. */
+struct bmi_task_attributes {
+    bmi_task_function function; /* needed */
+    void *argument;
+    const struct bmi_cpuset *cpus; /* may run there; NULL: anywhere. Copied */
+    unsigned options;              /* of enum bmi_task_option */
+    bmi_task_function cancelled;   /* called instead of a run when the task is cancelled, also by
+                                      shutting down; NULL: only its state tells */
+    const struct bmi_task_hints *hints; /* memory that it uses; lent until the task has ended */
+};
+
+/* A task, embedded in its owner's structure; 8-byte aligned as any structure with pointers. All
+ * members are the manager's. */
+struct bmi_task {
+    BMI_TASK_ATOMIC(uint32_t) state;
+    uint16_t options;
+    uint16_t cpu; /* urgent: where; the tree's own number */
+    bmi_task_function function;
+    void *argument;
+    struct bmi_task_manager *manager;
+    struct bmi__task_node *node;   /* whose queue it goes to */
+    const struct bmi_cpuset *only; /* set that is no node's: who may take it; or NULL */
+    struct bmi_task *next;         /* in a list, under that list's lock */
+    bmi_task_function cancelled;
+    const struct bmi_task_hints *hints;
+};
+
+/* Makes a task ready to be submitted, to this manager (NULL: the default one). A task may be
+ * prepared anew whenever it is not queued or running.
+ * Returns: 0; -EINVAL (NULL, unknown options, a set that is empty or has a CPU that is not the
+ *          manager's, MAY_BLOCK together with URGENT), -ENOMEM, -EAGAIN (a thread that URGENT or
+ *          MAY_BLOCK needs cannot be started), -ENOTSUP (MAY_BLOCK, but no spare threads).
+ * Owns: the task's memory is lent to the manager from submit until its end; attributes are copied.
+ * Threads: any, one at a time for each task. Blocks: no, it may start a thread. */
+int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
+                     const struct bmi_task_attributes *attributes);
+
+/* Queues a task. A task that is running just now may be submitted once: it runs again after that.
+ * Returns: 0; -EBUSY (queued already), -ESHUTDOWN (the manager is not started).
+ * Owns: the task is lent until its end. Nothing is allocated.
+ * Threads: any, also within tasks. Blocks: no; it makes a system call where a thread has to be
+ * woken. */
+int bmi_task_submit(struct bmi_task *task);
+
+/* Takes a task out of its queue, or ends its repetition. The task's end (CANCELLED, and the
+ * `cancelled` function) comes when a CPU reaches it in its queue; bmi_task_wait waits for that.
+ * Returns: 0 (was queued: will not run again), -EINPROGRESS (is running: will not run again after
+ *          that), -EALREADY (neither: nothing changes).
+ * Owns: nothing changes hands before the task's end. Threads: any. Blocks: no. */
+int bmi_task_cancel(struct bmi_task *task);
+
+/* Returns: the task's state. Threads: any. Blocks: no. Where a GONE verdict is possible only its
+ * own function may ask. */
+enum bmi_task_state bmi_task_state(const struct bmi_task *task);
+
+/* Returns: whether bmi_task_cancel was called since it was submitted: for long functions to look
+ * at. Threads: any. Blocks: no. */
+bool bmi_task_cancel_wanted(const struct bmi_task *task);
+
+/* Waits until a task has ended; meanwhile runs what the calling thread's CPU may run, and without
+ * workers anything. A task that somebody submits again at once may be waited for once more.
+ * Returns: 0 (ended), -ECANCELED, -ETIMEDOUT, -EINVAL (never submitted), -EDEADLK (called within
+ *          tasks within tasks, more than BMI_TASK_DEPTH deep).
+ * Owns: the task is the caller's again with 0 and -ECANCELED. Threads: any, also within tasks.
+ * Blocks: up to timeout_ms (<0: no limit; 0: it only looks), and for as long as a task that it runs
+ * takes. */
+int bmi_task_wait(struct bmi_task *task, int timeout_ms);
+
+#define BMI_TASK_DEPTH 8
+
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+/* One round of Algorithm 1 for the CPU that the caller is on: what waits in its own queue, then in
+ * each one above, then in queues that no worker serves; of each queue no more than was in it.
+ * Returns: how many tasks it ran; 0 at once where queues are empty. Threads: any, also within
+ * tasks. Blocks: as the tasks do. */
+unsigned bmi_task_schedule(struct bmi_task_manager *manager);
+
+/* The same as if the caller were on `cpu` (a CPU of the manager's, else 0 is returned): for tests
+ * and for measuring trees that are not this machine's. */
+unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu);
+
+/* For an event loop that drives a manager without workers and wants to sleep: it arms a sleeper,
+ * sleeps in its own way, disarms, and calls bmi_task_schedule. `wake` is called once by the first
+ * submit that no worker will serve, on the submitting thread, with a lock held: it may write to an
+ * eventfd or signal a condition, and must not call the manager. */
+struct bmi_task_sleeper {
+    void (*wake)(struct bmi_task_sleeper *sleeper); /* set by the owner */
+    struct bmi_task_sleeper *next, **link_to_me;    /* the manager's; zero before first use */
+};
+
+/* Returns: true: armed, sleep now; false: there is work, call bmi_task_schedule instead.
+ * Owns: the sleeper is lent until disarmed. Threads: any, one at a time for each sleeper.
+ * Blocks: no. */
+bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper);
+
+/* Ends it, whether woken or not, or not even armed. Returns: nothing. Owns: the sleeper is the
+ * caller's again. Threads: as for arm. Blocks: no. */
+void bmi_task_sleeper_disarm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper);
+
+/* ---- managers -------------------------------------------------------------------------------- */
+
+enum bmi_task_queue_kind {
+    BMI_TASK_QUEUE_LOCK_FREE = 0,
+    BMI_TASK_QUEUE_SPINLOCK /* the paper's; to compare with */
+};
+
+enum bmi_task_topology_source {
+    BMI_TASK_TOPOLOGY_LIVE = 0,  /* this machine: CPUs that affinity mask and cgroup allow */
+    BMI_TASK_TOPOLOGY_SYNTHETIC, /* hwloc's text: "package:8 l3:1 core:32 pu:1" */
+    BMI_TASK_TOPOLOGY_XML        /* a file as `lstopo --of xml` writes it */
+};
+
+/* 0 takes the default. */
+struct bmi_task_settings {
+    enum bmi_task_queue_kind queue;
+    enum bmi_task_topology_source topology;
+    const char *topology_text;            /* the text, or the file's name */
+    const struct bmi_cpuset *worker_cpus; /* that get a worker; NULL: all */
+    uint32_t queue_slots;  /* 1024: tasks that a queue takes without a lock; a power of 2, >= 8 */
+    int32_t spare_threads; /* 4: most threads for MAY_BLOCK tasks; -1: none */
+    uint32_t timer_us;     /* 2000: a task that a busy CPU left for that long is run by the timer */
+    uint32_t timer_budget_us; /* 200: for so long at a time */
+    bool no_realtime; /* threads for urgent tasks and the timer stay with the normal scheduler */
+};
+
+enum bmi_task_threads {
+    BMI_TASK_HOOKS_ONLY = 0, /* tasks run where somebody schedules or waits */
+    BMI_TASK_WORKERS = 1     /* and in the background, on workers */
+};
+
+/* The process's manager: live topology, default settings. Made at first use, kept to the end.
+ * Returns: the manager, or NULL (out of memory, or the topology can't be read).
+ * Owns: the library's. Threads: any. Blocks: the first call, to read the topology. */
+struct bmi_task_manager *bmi_task_manager_default(void);
+
+/* Makes a manager of its own, e.g. for a test; `settings` may be NULL.
+ * Returns: 0 and *manager; -EINVAL (settings, or a topology text that hwloc refuses), -ENOENT (no
+ *          such file), -ENOTSUP (a text or file, but built without hwloc), -E2BIG (a CPU number
+ *          above BMI_CPUSET_MAX), -ENOMEM. `error` (may be NULL) gets a text in each case, with
+ *          hwloc's own words where it has some.
+ * Owns: *manager is the caller's until bmi_task_manager_destroy; settings are copied.
+ * Threads: any. Blocks: to read the topology. */
+int bmi_task_manager_create(const struct bmi_task_settings *settings,
+                            struct bmi_task_manager **manager, char *error, size_t error_size);
+
+/* Stops a manager as often as it was started, and frees it.
+ * Returns: nothing. Owns: all its memory goes; tasks are their owners'. Threads: nobody may be
+ * using it. The default manager and NULL are left alone. Blocks: until running tasks have ended. */
+void bmi_task_manager_destroy(struct bmi_task_manager *manager);
+
+/* Lets tasks be submitted; with BMI_TASK_WORKERS, starts workers and timer. Counted: each start
+ * wants its stop with the same `threads`; workers run while anybody wants them.
+ * Returns: 0; -EAGAIN, -ENOMEM (threads can't be started: nothing has changed), -EINVAL.
+ * Owns: nothing. Threads: any, not within tasks. Blocks: until workers run. */
+int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads);
+
+/* Undoes one start. With the last that wanted workers these end, and hooks run what is queued. With
+ * the last of all the manager shuts down: every task still queued ends CANCELLED, repeating ones
+ * too; those that run on the manager's threads are waited for (those that a hook runs are not).
+ * Returns: 0; -EINVAL (more stops than starts). Owns: tasks return to their owners.
+ * Threads: any, not within tasks. Blocks: until tasks on the manager's threads have ended. */
+int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads);
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+/* Returns: the number of CPUs; fills *cpus (may be NULL). Threads: any. Blocks: no. */
+int bmi_task_cpus(struct bmi_task_manager *manager, struct bmi_cpuset *cpus);
+
+enum bmi_task_level {
+    BMI_TASK_LEVEL_CPU = 0,
+    BMI_TASK_LEVEL_CORE,  /* the CPUs of one core */
+    BMI_TASK_LEVEL_CACHE, /* those that share the nearest cache with other cores */
+    BMI_TASK_LEVEL_NUMA,
+    BMI_TASK_LEVEL_PACKAGE,
+    BMI_TASK_LEVEL_MACHINE
+};
+
+/* Fills *cpus with the CPUs at most that far from `cpu`: the lowest node of the tree above it that
+ * is of this level or higher. E.g. BMI_TASK_LEVEL_CACHE of the CPU of sched_getcpu() for a task
+ * that polls near to its caller. Returns: 0; -EINVAL (not the manager's CPU, unknown level).
+ * Threads: any. Blocks: no. */
+int bmi_task_cpus_near(struct bmi_task_manager *manager, int cpu, enum bmi_task_level level,
+                       struct bmi_cpuset *cpus);
+
+/* Looks for the nearest CPU other than `cpu` that is idle: its worker sleeps, and did not have to
+ * wait for the CPU the last time that it was woken.
+ * Returns: the CPU; -ENOENT: none (submit to a wider set instead), -EINVAL: not the manager's CPU.
+ * Threads: any; the answer may be old at once. Blocks: no. */
+int bmi_task_nearest_idle(struct bmi_task_manager *manager, int cpu);
+
+struct bmi_task_queue_statistics {
+    const char *name; /* "Package + NUMANode + L3"; the manager's */
+    int parent;       /* index of the queue above, or -1 */
+    int depth;        /* 0: the global queue */
+    struct bmi_cpuset cpus;
+    uint64_t submitted; /* tasks that entered it, each repetition counted */
+    uint64_t run;       /* tasks that left it */
+    uint64_t contended; /* times that two got into each other's way: a lock that was taken, a
+                           compare-and-swap that failed */
+    uint64_t queued;    /* in it now; may be off by what is under way */
+    bool served;        /* a worker serves it */
+};
+
+/* Queues have indices 0 (global) to count - 1, each after its parent.
+ * Returns: the count; 0, or -EINVAL for an index out of range. Threads: any. Blocks: no. */
+int bmi_task_queue_count(struct bmi_task_manager *manager);
+int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
+                              struct bmi_task_queue_statistics *statistics);
+
+/* How many tasks of a queue `cpu` has run; cpu -1: those run by CPUs that are not the queue's (a
+ * hook's, where no worker serves it). Returns: the number; 0 for what is not there.
+ * Threads: any. Blocks: no. */
+uint64_t bmi_task_queue_run_by(struct bmi_task_manager *manager, int queue, int cpu);
+
+/* Draws the tree with its queues as text, one line each, into `text` (as snprintf does).
+ * Returns: the length that the whole text has, without the NUL. Threads: any. Blocks: no. */
+size_t bmi_task_topology_text(struct bmi_task_manager *manager, char *text, size_t size);
+
+/* ---- where tasks and their memory go ----------------------------------------------------------
+ * After "Dynamic Task and Data Placement over NUMA Architectures" (Broquedis, Furmento, Goglin,
+ * Wacrenier, Namyst, 2009): a task says what memory it uses; when CPUs elsewhere are idle, the
+ * costs of waiting, of remote memory, and of moving decide whether the task moves, its memory, or
+ * both. */
+
+/* One piece of memory that a task uses. */
+struct bmi_task_region {
+    void *address;
+    uint64_t bytes;
+    uint64_t traffic; /* bytes of it that the task will read and write until its end */
+    int node;         /* NUMA node that it lies on (the system's number); -1: not known, or on none
+                         yet: it costs the same from everywhere */
+    bool pinned;      /* must not move: registered with a network, or others use it more */
+};
+
+/* Lent with the task until its end. */
+struct bmi_task_hints {
+    const struct bmi_task_region *regions;
+    uint32_t count; /* up to 64 */
+};
+
+/* What things cost on this machine. A distance is the number of levels of the tree that have to be
+ * climbed from a CPU's NUMA node to one that covers the memory as well; 0: its own. */
+struct bmi_task_costs {
+    double local_ns_per_kib; /* to read or write memory of the own node */
+    double remote_factor;    /* a distance of d makes that 1 + d * remote_factor as slow */
+    double move_ns_per_kib;  /* to move memory, beside reading it over the distance */
+    double move_region_ns;   /* for each region that moves: the system call */
+    double move_task_ns;     /* for a task that starts with cold caches elsewhere */
+};
+
+enum bmi_task_placement {
+    BMI_TASK_PLACE_STAY = 0, /* it waits for its CPU, memory stays */
+    BMI_TASK_PLACE_DATA,     /* it waits for its CPU, memory moves there */
+    BMI_TASK_PLACE_TASK,     /* it runs on the idle CPU, memory stays */
+    BMI_TASK_PLACE_BOTH      /* it runs on the idle CPU, memory moves there */
+};
+
+struct bmi_task_choice {
+    enum bmi_task_placement placement;
+    uint64_t moved;    /* bit i: region i is to move to the CPU's node */
+    int node;          /* that node; -1: it has none */
+    double cost_ns[4]; /* of each placement, from now to the task's end */
+};
+
+/* Decides where a task should run that would start on `home` in wait_ns from now and could start on
+ * `idle` now. Moves nothing. Of placements that cost the same, the first of the enum is taken.
+ * `costs` NULL: typical ones of a two-socket server.
+ * Returns: 0 and *choice; -EINVAL (NULL, a CPU that is not the manager's, more than 64 regions,
+ *          a negative cost). Owns: nothing. Threads: any. Blocks: no. */
+int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints *hints, int home,
+                   double wait_ns, int idle, const struct bmi_task_costs *costs,
+                   struct bmi_task_choice *choice);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

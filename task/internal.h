@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * internal.h - the manager's structures, and what its files offer to each other.
+ *
+ * What never changes while a manager exists: topology, array of nodes, array of CPUs, queues,
+ * settings. What many threads write is atomic; sequentially consistent where one side writes A and
+ * reads B while the other writes B and reads A, else relaxed counters. Three such pairs:
+ *   push to a queue, then look who sleeps   |  note that one sleeps, then look at the queues
+ *   push to a queue, then look at `closed`  |  set `closed`, then empty the queues
+ *   push, then look whether the node is served | mark it unserved, then wake everybody
+ * Locks, in this order: control > making > serving > (interning, lot, sleepers, spare list, a
+ * node's choosy list, a queue's own). None is held while a task runs. `control` covers start and
+ * stop, which join the manager's threads under it: these, and functions that tasks may call, never
+ * take it.
+ */
+#ifndef BMI_TASK_INTERNAL_H
+#define BMI_TASK_INTERNAL_H
+
+#include "bmi/task.h"
+#include "task/event.h"
+#include "task/queue.h"
+#include "task/topology.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#define BMI__LINE 64
+#define BMI__LOT_BUCKETS 64
+
+/* bmi_task.state: a phase, and flags that come with it. */
+enum {
+    BMI__PHASE = 7,   /* mask: enum bmi_task_state */
+    BMI__AGAIN = 8,   /* RUNNING: submitted meanwhile */
+    BMI__CANCEL = 16, /* QUEUED, RUNNING: it shall not run again */
+    BMI__WAITED = 32  /* somebody waits in the lot */
+};
+
+/* Tasks of a node whose set is not the node's: any CPU of the node passes by, but only those of the
+ * set may take them. */
+struct bmi__choosy {
+    pthread_mutex_t mutex;
+    struct bmi_task *first, **end;    /* under mutex */
+    uint64_t heads;                   /* under mutex: how often the first has left */
+    _Atomic(uint64_t) pushed, popped; /* written under mutex */
+};
+
+struct bmi__task_node {
+    struct bmi__queue *queue;
+    const struct bmi__topology_node *shape;
+    struct bmi__task_node *parent;
+    uint32_t index;
+    atomic_uint live; /* CPUs of it that have a worker; written under serving */
+    struct bmi__choosy choosy;
+    _Atomic(uint64_t) *run_by; /* by the CPU's place in the node; behind the last: by others */
+    struct {                   /* the timer's own: what it saw a tick ago */
+        uint64_t popped, queued;
+        uint64_t choosy_heads, choosy_queued;
+        bool warned; /* it was due then, and a worker has been woken for it */
+        uint32_t next_cpu;
+    } timer;
+};
+
+struct bmi__worker {
+    pthread_t thread;
+    atomic_uint asleep;              /* futex: 1 while it sleeps or is about to */
+    _Atomic(uint64_t) woken_ns;      /* when somebody woke it */
+    _Atomic(uint64_t) slow_until_ns; /* its CPU let it wait for long: not idle until then */
+    bool started;                    /* under control: has a thread to be joined */
+    bool serving;                    /* under serving: runs tasks */
+    bool roaming;                    /* its own: bound to no CPU any more */
+};
+
+/* The thread that runs urgent tasks, and due ones for the timer, on one CPU. */
+struct bmi__helper {
+    pthread_t thread;
+    struct bmi__event event;
+    bool wanted, started; /* under making */
+    atomic_bool due;
+};
+
+struct bmi__task_cpu {
+    _Alignas(BMI__LINE) struct bmi_task_manager *manager;
+    uint32_t index;
+    int os;
+    struct bmi__task_node *leaf;
+    struct bmi__queue *urgent;
+    struct bmi__worker worker;
+    struct bmi__helper helper;
+};
+
+/* Threads for tasks that may block. */
+struct bmi__spare {
+    pthread_mutex_t mutex;
+    pthread_cond_t arrived;
+    struct bmi_task *first, **end; /* under mutex, as all here */
+    pthread_t *threads;
+    uint32_t count, idle, limit;
+    bool wanted, open;
+};
+
+struct bmi__waiter;
+
+struct bmi__lot_bucket {
+    pthread_mutex_t mutex;
+    struct bmi__waiter *first; /* under mutex */
+};
+
+struct bmi__interned {
+    struct bmi_cpuset local;
+    struct bmi__interned *next;
+};
+
+struct bmi_task_manager {
+    struct bmi__topology topology;
+    struct bmi_task_settings settings; /* defaults filled in; pointers cleared */
+    struct bmi_cpuset worker_cpus;     /* local */
+    struct bmi__task_node *nodes;
+    struct bmi__task_cpu *cpus;
+    uint32_t node_words; /* of the bitmaps over nodes */
+
+    /* rarely written, looked at by each submit */
+    _Alignas(BMI__LINE) atomic_bool closed; /* not started, or shut down */
+    atomic_bool timer_armed;
+    atomic_uint live_workers;
+    atomic_uint sleeper_count;
+    _Atomic(uint64_t) *occupied; /* bit a node: may have something queued */
+    _Atomic(uint64_t) *unserved; /* bit a node: no worker below it */
+
+    /* bit a CPU: its worker sleeps; it has a worker (written under serving) */
+    _Alignas(BMI__LINE) _Atomic(uint64_t) idle[BMI_CPUSET_MAX / 64];
+    _Alignas(BMI__LINE) _Atomic(uint64_t) served[BMI_CPUSET_MAX / 64];
+
+    _Alignas(BMI__LINE) pthread_mutex_t control;
+    uint32_t users, worker_users; /* under control */
+    bool timer_running;           /* under control */
+    pthread_t timer;
+    struct bmi__event timer_event;
+    atomic_bool workers_stopping, helpers_stopping, timer_stopping;
+
+    pthread_mutex_t serving; /* who serves which node */
+    pthread_mutex_t making;  /* starting helpers and spare threads */
+    bool helpers_open;       /* under making: they may be started */
+    pthread_mutex_t interning;
+    struct bmi__interned *interned; /* under interning */
+
+    pthread_mutex_t sleepers_mutex;
+    struct bmi_task_sleeper *sleepers; /* armed ones; under sleepers_mutex */
+    struct bmi__waiter *driver;        /* of those who wait, who runs tasks; under sleepers_mutex */
+    struct bmi__waiter *bystanders;    /* the others; under sleepers_mutex */
+    struct bmi__spare spare;
+    struct bmi__lot_bucket lot[BMI__LOT_BUCKETS];
+};
+
+/* ---- bitmaps ---- */
+
+static inline bool bmi__bit_get(_Atomic(uint64_t) *words, uint32_t bit)
+{
+    return (atomic_load(&words[bit / 64]) >> (bit % 64) & 1) != 0;
+}
+
+/* Returns what it was. */
+static inline bool bmi__bit_set(_Atomic(uint64_t) *words, uint32_t bit)
+{
+    uint64_t mask = (uint64_t)1 << (bit % 64);
+    return (atomic_fetch_or(&words[bit / 64], mask) & mask) != 0;
+}
+
+static inline bool bmi__bit_clear(_Atomic(uint64_t) *words, uint32_t bit)
+{
+    uint64_t mask = (uint64_t)1 << (bit % 64);
+    return (atomic_fetch_and(&words[bit / 64], ~mask) & mask) != 0;
+}
+
+/* ---- manager.c ---- */
+
+/* NULL becomes the default manager. */
+struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager);
+/* Ends every queued task as cancelled. */
+void bmi__manager_cancel_queued(struct bmi_task_manager *manager);
+/* A worker has begun to serve its CPU's nodes, or ceased to. serving held. */
+void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, bool serve);
+
+/* ---- task.c ---- */
+
+/* Runs a task that was popped. */
+void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task);
+/* Ends a task that was popped without running it. */
+void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task);
+
+/* ---- choosy.c ---- */
+
+void bmi__choosy_init(struct bmi__choosy *choosy);
+void bmi__choosy_push(struct bmi__choosy *choosy, struct bmi_task *task);
+/* The first task that `cpu` may take, or NULL: a task whose set has it; where none of its set is
+ * `served` (local numbers), everybody. BMI__NO_CPU takes any. */
+struct bmi_task *bmi__choosy_pop(struct bmi__choosy *choosy, const struct bmi_cpuset *served,
+                                 uint32_t cpu);
+bool bmi__choosy_has(struct bmi__choosy *choosy, const struct bmi_cpuset *served, uint32_t cpu);
+/* How often the first task has left; *only is the set of the present first, NULL if there is none.
+ */
+uint64_t bmi__choosy_heads(struct bmi__choosy *choosy, const struct bmi_cpuset **only);
+static inline bool bmi__choosy_empty(struct bmi__choosy *choosy)
+{
+    uint64_t popped = atomic_load(&choosy->popped);
+    return atomic_load(&choosy->pushed) == popped;
+}
+
+/* ---- schedule.c ---- */
+
+/* The local number of the CPU that the caller is on. */
+uint32_t bmi__cpu_self(struct bmi_task_manager *manager);
+/* One round for a CPU (Algorithm 1), until deadline_ns if that is not 0. Returns how many ran. */
+unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns);
+/* Whether a round would find something. */
+bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu);
+/* Whether a queue that no worker serves has something. */
+bool bmi__unserved_has(struct bmi_task_manager *manager);
+/* Whether the caller is within as many tasks as may be. */
+bool bmi__schedule_too_deep(void);
+/* Says that the calling thread is this CPU's worker (NULL: none). */
+void bmi__worker_is(struct bmi__task_cpu *cpu);
+struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager);
+/* Whether the caller is a worker or driver that will look at this node again by itself. */
+bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__task_node *node,
+                         const struct bmi_cpuset *only);
+/* Whether a node has nothing; clears its bit in `occupied` then. */
+bool bmi__node_settle(struct bmi_task_manager *manager, struct bmi__task_node *node);
+/* Fills the CPUs that have a worker. */
+void bmi__served(struct bmi_task_manager *manager, struct bmi_cpuset *served);
+
+/* ---- wake.c ---- */
+
+/* A task was pushed to a node: wakes who may run it. `only`: its set, or NULL. */
+void bmi__wake_for(struct bmi_task_manager *manager, struct bmi__task_node *node,
+                   const struct bmi_cpuset *only);
+void bmi__wake_all(struct bmi_task_manager *manager);
+/* Wakes an idle worker of a node, the one nearest to `cpu`. Returns false: none sleeps. */
+bool bmi__wake_one(struct bmi_task_manager *manager, const struct bmi__task_node *node,
+                   const struct bmi_cpuset *only, uint32_t cpu);
+
+/* ---- wait.c ---- */
+
+/* Wakes those who wait for a task that has ended (which is not looked at). */
+void bmi__lot_wake(struct bmi_task_manager *manager, const struct bmi_task *task);
+/* Wakes all that wait for any task: who serves queues has changed. */
+void bmi__lot_wake_all(struct bmi_task_manager *manager);
+/* Whether the calling thread waits for a task of this manager and runs others meanwhile. */
+bool bmi__drives(const struct bmi_task_manager *manager);
+/* Wakes one armed sleeper. */
+void bmi__sleepers_wake(struct bmi_task_manager *manager);
+
+/* ---- thread.c ---- */
+
+uint64_t bmi__now_ns(void);
+/* Starts a thread with all signals blocked, named, bound to os_cpu unless that is -1. 0 or errno.
+ */
+int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument, int os_cpu,
+                      const char *name, uint32_t number);
+/* Makes the caller real-time at the lowest priority if it may, else gives it a short time slice, so
+ * that it preempts soon after a wake. */
+void bmi__thread_raise(bool realtime);
+/* Makes the caller run only when nothing else wants its CPU. */
+void bmi__thread_lower(void);
+/* Undoes that for another thread, if the process may. */
+void bmi__thread_normal(pthread_t thread);
+
+/* ---- worker.c, timer.c, helper.c, spare.c ---- */
+
+int bmi__workers_start(struct bmi_task_manager *manager); /* control held; 0 or errno */
+void bmi__workers_stop(struct bmi_task_manager *manager); /* control held */
+/* Sleeps on the caller's own CPU, whose worker it is, within a task that waits: until there is a
+ * task for it, or bmi__worker_rouse, or the deadline; at once if `event` is posted, which it takes.
+ */
+void bmi__worker_nap(struct bmi__task_cpu *cpu, struct bmi__event *event, uint64_t deadline_ns);
+void bmi__worker_rouse(struct bmi__task_cpu *cpu);
+int bmi__timer_start(struct bmi_task_manager *manager); /* control held */
+void bmi__timer_stop(struct bmi_task_manager *manager); /* control held */
+void bmi__timer_arm(struct bmi_task_manager *manager);
+/* Makes sure that a CPU has its helper once the manager is started. 0 or -EAGAIN. */
+int bmi__helper_need(struct bmi__task_cpu *cpu);
+/* Has a CPU's helper run what is due there. */
+void bmi__helper_kick(struct bmi__task_cpu *cpu);
+int bmi__helpers_start(struct bmi_task_manager *manager); /* control held */
+void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
+int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -EAGAIN */
+void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task);
+struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager);
+int bmi__spare_start(struct bmi_task_manager *manager); /* control held */
+void bmi__spare_stop(struct bmi_task_manager *manager); /* control held */
+
+#endif

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * manager.c - making a manager from a topology, starting and stopping it, and the process's own
+ * one. `control` guards the counts of users and is held over a whole start or stop, so these
+ * exclude each other. `closed` is set whenever nobody has the manager started: a submit that
+ * slipped in then sees it after its push and ends what is queued, as the stop does (internal.h).
+ */
+#include "task/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define URGENT_SLOTS 64
+
+static const struct bmi_task_settings defaults = {
+    .queue_slots = 1024,
+    .spare_threads = 4,
+    .timer_us = 2000,
+    .timer_budget_us = 200,
+};
+
+/* ---- making ---- */
+
+static int settings_fill(struct bmi_task_settings *settings, char *error, size_t error_size)
+{
+    if (settings->queue_slots == 0)
+        settings->queue_slots = defaults.queue_slots;
+    if (settings->spare_threads == 0)
+        settings->spare_threads = defaults.spare_threads;
+    if (settings->timer_us == 0)
+        settings->timer_us = defaults.timer_us;
+    if (settings->timer_budget_us == 0)
+        settings->timer_budget_us = defaults.timer_budget_us;
+    const char *wrong = NULL;
+    if (settings->queue_slots < 8 || settings->queue_slots > 1u << 20 ||
+        (settings->queue_slots & (settings->queue_slots - 1)))
+        wrong = "queue_slots is to be a power of 2 from 8 to 1048576";
+    else if (settings->spare_threads < -1 || settings->spare_threads > 1024)
+        wrong = "spare_threads is to be -1, or up to 1024";
+    else if (settings->queue != BMI_TASK_QUEUE_LOCK_FREE &&
+             settings->queue != BMI_TASK_QUEUE_SPINLOCK)
+        wrong = "queue is no known kind";
+    else if (settings->topology < BMI_TASK_TOPOLOGY_LIVE ||
+             settings->topology > BMI_TASK_TOPOLOGY_XML)
+        wrong = "topology is no known source";
+    else if (settings->topology != BMI_TASK_TOPOLOGY_LIVE && settings->topology_text == NULL)
+        wrong = "topology_text is missing";
+    if (wrong == NULL)
+        return 0;
+    snprintf(error, error_size, "%s", wrong);
+    return -EINVAL;
+}
+
+static bool node_init(struct bmi_task_manager *manager, uint32_t index,
+                      const struct bmi__queue_kind *kind)
+{
+    struct bmi__task_node *node = &manager->nodes[index];
+    node->shape = &manager->topology.nodes[index];
+    node->index = index;
+    node->parent =
+        node->shape->parent != BMI__NO_NODE ? &manager->nodes[node->shape->parent] : NULL;
+    bmi__choosy_init(&node->choosy);
+    node->run_by = calloc(node->shape->count + 1, sizeof(*node->run_by));
+    node->queue = kind->create(manager->settings.queue_slots);
+    manager->unserved[index / 64] |= (uint64_t)1 << (index % 64);
+    return node->run_by != NULL && node->queue != NULL;
+}
+
+static bool cpu_init(struct bmi_task_manager *manager, uint32_t index,
+                     const struct bmi__queue_kind *kind)
+{
+    struct bmi__task_cpu *cpu = &manager->cpus[index];
+    cpu->manager = manager;
+    cpu->index = index;
+    cpu->os = manager->topology.os_of[index];
+    cpu->leaf = &manager->nodes[manager->topology.leaf_of[index]];
+    cpu->urgent = kind->create(URGENT_SLOTS);
+    return cpu->urgent != NULL;
+}
+
+static void mutexes_init(struct bmi_task_manager *manager)
+{
+    pthread_mutex_init(&manager->control, NULL);
+    pthread_mutex_init(&manager->serving, NULL);
+    pthread_mutex_init(&manager->making, NULL);
+    pthread_mutex_init(&manager->interning, NULL);
+    pthread_mutex_init(&manager->sleepers_mutex, NULL);
+    pthread_mutex_init(&manager->spare.mutex, NULL);
+    pthread_cond_init(&manager->spare.arrived, NULL);
+    for (size_t i = 0; i < BMI__LOT_BUCKETS; i++)
+        pthread_mutex_init(&manager->lot[i].mutex, NULL);
+}
+
+/* Everything on top of the topology. On failure what there is is left to manager_free. */
+static bool manager_fill(struct bmi_task_manager *manager)
+{
+    const struct bmi__topology *topology = &manager->topology;
+    const struct bmi__queue_kind *kind =
+        manager->settings.queue == BMI_TASK_QUEUE_SPINLOCK ? &bmi__queue_spin : &bmi__queue_ring;
+    int32_t spares = manager->settings.spare_threads;
+    manager->node_words = (topology->node_count + 63) / 64;
+    manager->nodes = calloc(topology->node_count, sizeof(*manager->nodes));
+    size_t cpus_size = topology->cpu_count * sizeof(*manager->cpus);
+    manager->cpus = aligned_alloc(BMI__LINE, cpus_size);
+    manager->occupied = calloc(manager->node_words, sizeof(*manager->occupied));
+    manager->unserved = calloc(manager->node_words, sizeof(*manager->unserved));
+    manager->spare.end = &manager->spare.first;
+    manager->spare.limit = spares > 0 ? (uint32_t)spares : 0;
+    manager->spare.threads = calloc(manager->spare.limit + 1, sizeof(*manager->spare.threads));
+    if (manager->cpus != NULL)
+        memset(manager->cpus, 0, cpus_size);
+    if (manager->nodes == NULL || manager->cpus == NULL || manager->occupied == NULL ||
+        manager->unserved == NULL || manager->spare.threads == NULL)
+        return false;
+    for (uint32_t i = 0; i < topology->node_count; i++) {
+        if (!node_init(manager, i, kind))
+            return false;
+    }
+    for (uint32_t i = 0; i < topology->cpu_count; i++) {
+        if (!cpu_init(manager, i, kind))
+            return false;
+    }
+    return true;
+}
+
+static void manager_free(struct bmi_task_manager *manager)
+{
+    const struct bmi__topology *topology = &manager->topology;
+    for (uint32_t i = 0; manager->nodes != NULL && i < topology->node_count; i++) {
+        struct bmi__task_node *node = &manager->nodes[i];
+        free(node->run_by);
+        if (node->queue != NULL)
+            node->queue->kind->destroy(node->queue);
+    }
+    for (uint32_t i = 0; manager->cpus != NULL && i < topology->cpu_count; i++) {
+        struct bmi__queue *urgent = manager->cpus[i].urgent;
+        if (urgent != NULL)
+            urgent->kind->destroy(urgent);
+    }
+    while (manager->interned != NULL) {
+        struct bmi__interned *entry = manager->interned;
+        manager->interned = entry->next;
+        free(entry);
+    }
+    free(manager->nodes);
+    free(manager->cpus);
+    free(manager->occupied);
+    free(manager->unserved);
+    free(manager->spare.threads);
+    bmi__topology_free(&manager->topology);
+    free(manager);
+}
+
+static int workers_choose(struct bmi_task_manager *manager, char *error, size_t error_size)
+{
+    if (manager->settings.worker_cpus == NULL) {
+        for (uint32_t i = 0; i < manager->topology.cpu_count; i++)
+            bmi_cpuset_add(&manager->worker_cpus, (int)i);
+        return 0;
+    }
+    int result = bmi__topology_local(&manager->topology, manager->settings.worker_cpus,
+                                     &manager->worker_cpus);
+    if (result != 0)
+        snprintf(error, error_size, "worker_cpus is empty or has a CPU that is not there");
+    return result;
+}
+
+/* Builds all of it; on failure nothing is left. */
+static int manager_make(const struct bmi_task_settings *settings, struct bmi_task_manager **made,
+                        char *error, size_t error_size)
+{
+    struct bmi_task_settings filled = settings != NULL ? *settings : defaults;
+    int result = settings_fill(&filled, error, error_size);
+    if (result != 0)
+        return result;
+    struct bmi_task_manager *manager = aligned_alloc(BMI__LINE, sizeof(*manager));
+    if (manager == NULL) {
+        snprintf(error, error_size, "out of memory");
+        return -ENOMEM;
+    }
+    memset(manager, 0, sizeof(*manager));
+    manager->settings = filled;
+    atomic_store(&manager->closed, true);
+    mutexes_init(manager);
+    result = bmi__topology_build(&manager->settings, &manager->topology, error, error_size);
+    if (result != 0)
+        goto undo_manager;
+    result = workers_choose(manager, error, error_size);
+    if (result != 0)
+        goto undo_manager;
+    result = -ENOMEM;
+    snprintf(error, error_size, "out of memory");
+    if (!manager_fill(manager))
+        goto undo_manager;
+    manager->settings.topology_text = NULL;
+    manager->settings.worker_cpus = NULL;
+    error[0] = '\0';
+    *made = manager;
+    return 0;
+
+undo_manager:
+    manager_free(manager);
+    return result;
+}
+
+int bmi_task_manager_create(const struct bmi_task_settings *settings,
+                            struct bmi_task_manager **manager, char *error, size_t error_size)
+{
+    char unwanted[1];
+    if (manager == NULL)
+        return -EINVAL;
+    if (error == NULL || error_size == 0) {
+        error = unwanted;
+        error_size = sizeof(unwanted);
+    }
+    return manager_make(settings, manager, error, error_size);
+}
+
+/* ---- the process's own ---- */
+
+static pthread_mutex_t own_mutex = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct bmi_task_manager *) own; /* set under own_mutex, once */
+
+struct bmi_task_manager *bmi_task_manager_default(void)
+{
+    struct bmi_task_manager *manager = atomic_load_explicit(&own, memory_order_acquire);
+    if (manager != NULL)
+        return manager;
+    pthread_mutex_lock(&own_mutex);
+    manager = atomic_load_explicit(&own, memory_order_relaxed);
+    if (manager == NULL && bmi_task_manager_create(NULL, &manager, NULL, 0) == 0)
+        atomic_store_explicit(&own, manager, memory_order_release);
+    pthread_mutex_unlock(&own_mutex);
+    return manager;
+}
+
+struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager)
+{
+    return manager != NULL ? manager : bmi_task_manager_default();
+}
+
+/* At exit, or when the library is unloaded; a manager that is still started has threads on it. */
+__attribute__((destructor)) static void own_free(void)
+{
+    struct bmi_task_manager *manager = atomic_exchange(&own, NULL);
+    if (manager != NULL && manager->users == 0)
+        manager_free(manager);
+}
+
+/* ---- serving ---- */
+
+void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, bool serve)
+{
+    struct bmi__worker *worker = &manager->cpus[cpu].worker;
+    if (worker->serving == serve)
+        return;
+    worker->serving = serve;
+    for (struct bmi__task_node *node = manager->cpus[cpu].leaf; node != NULL; node = node->parent) {
+        unsigned live = atomic_load_explicit(&node->live, memory_order_relaxed);
+        /* the bit before the count: who sees the count at 0 wakes those who go by the bits */
+        if (!serve && live == 1)
+            bmi__bit_set(manager->unserved, node->index);
+        atomic_store(&node->live, serve ? live + 1 : live - 1);
+        if (serve && live == 0)
+            bmi__bit_clear(manager->unserved, node->index);
+    }
+    if (serve) {
+        bmi__bit_set(manager->served, cpu);
+        atomic_fetch_add(&manager->live_workers, 1);
+    } else {
+        bmi__bit_clear(manager->served, cpu);
+        atomic_fetch_sub(&manager->live_workers, 1);
+    }
+}
+
+/* ---- start and stop ---- */
+
+/* The first user: whatever tasks prepared so far need. */
+static int manager_open(struct bmi_task_manager *manager)
+{
+    int result = bmi__helpers_start(manager);
+    if (result != 0)
+        return result;
+    result = bmi__spare_start(manager);
+    if (result != 0) {
+        bmi__helpers_stop(manager);
+        return result;
+    }
+    atomic_store(&manager->closed, false);
+    return 0;
+}
+
+/* The last user: every task ends. Tasks that run may wait for queued ones, so those are cancelled
+ * before threads are joined; what running ones still submit, after. */
+static void manager_close(struct bmi_task_manager *manager)
+{
+    atomic_store(&manager->closed, true);
+    bmi__manager_cancel_queued(manager);
+    bmi__spare_stop(manager);
+    bmi__helpers_stop(manager);
+    bmi__manager_cancel_queued(manager);
+}
+
+static int background_start(struct bmi_task_manager *manager)
+{
+    int result = bmi__timer_start(manager);
+    if (result != 0)
+        return result;
+    result = bmi__workers_start(manager);
+    if (result != 0)
+        bmi__timer_stop(manager);
+    return result;
+}
+
+static void background_stop(struct bmi_task_manager *manager)
+{
+    bmi__workers_stop(manager);
+    bmi__timer_stop(manager);
+}
+
+void bmi__manager_cancel_queued(struct bmi_task_manager *manager)
+{
+    struct bmi_task *task;
+    for (uint32_t i = 0; i < manager->topology.node_count; i++) {
+        struct bmi__task_node *node = &manager->nodes[i];
+        while ((task = bmi__queue_pop(node->queue)) != NULL)
+            bmi__task_drop(manager, task);
+        while ((task = bmi__choosy_pop(&node->choosy, NULL, BMI__NO_CPU)) != NULL)
+            bmi__task_drop(manager, task);
+    }
+    for (uint32_t i = 0; i < manager->topology.cpu_count; i++) {
+        while ((task = bmi__queue_pop(manager->cpus[i].urgent)) != NULL)
+            bmi__task_drop(manager, task);
+    }
+    while ((task = bmi__spare_pop(manager)) != NULL)
+        bmi__task_drop(manager, task);
+}
+
+int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads)
+{
+    if (threads != BMI_TASK_HOOKS_ONLY && threads != BMI_TASK_WORKERS)
+        return -EINVAL;
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return -ENOMEM;
+    pthread_mutex_lock(&manager->control);
+    int result = manager->users == 0 ? manager_open(manager) : 0;
+    if (result != 0)
+        goto undo_lock;
+    if (threads == BMI_TASK_WORKERS && manager->worker_users == 0)
+        result = background_start(manager);
+    if (result != 0)
+        goto undo_open;
+    manager->users++;
+    manager->worker_users += threads == BMI_TASK_WORKERS;
+    pthread_mutex_unlock(&manager->control);
+    return 0;
+
+undo_open:
+    if (manager->users == 0)
+        manager_close(manager);
+undo_lock:
+    pthread_mutex_unlock(&manager->control);
+    return result;
+}
+
+/* control held; there is such a user. */
+static void manager_leave(struct bmi_task_manager *manager, enum bmi_task_threads threads)
+{
+    bool last = --manager->users == 0;
+    bool last_worker = threads == BMI_TASK_WORKERS && --manager->worker_users == 0;
+    if (last) {
+        atomic_store(&manager->closed, true);
+        bmi__manager_cancel_queued(manager);
+    }
+    if (last_worker)
+        background_stop(manager);
+    if (last)
+        manager_close(manager);
+}
+
+int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return -EINVAL;
+    pthread_mutex_lock(&manager->control);
+    bool known = threads == BMI_TASK_WORKERS
+                     ? manager->worker_users > 0
+                     : threads == BMI_TASK_HOOKS_ONLY && manager->users > manager->worker_users;
+    if (known)
+        manager_leave(manager, threads);
+    pthread_mutex_unlock(&manager->control);
+    return known ? 0 : -EINVAL;
+}
+
+void bmi_task_manager_destroy(struct bmi_task_manager *manager)
+{
+    if (manager == NULL || manager == atomic_load(&own))
+        return;
+    while (bmi_task_manager_stop(manager, BMI_TASK_WORKERS) == 0)
+        continue;
+    while (bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY) == 0)
+        continue;
+    manager_free(manager);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * schedule.c - Algorithm 1: a CPU runs what is in its own queue, then in each one above, up to the
+ * global one; then what is in queues that no worker serves. Of each queue it runs at most as many
+ * tasks as were in it when it came, and at most BATCH, so that a task that repeats keeps neither
+ * the one-shot ones behind it nor the queues above from their turn. Emptiness is seen without any
+ * lock (Algorithm 2, in the queues).
+ *
+ * `occupied` has a bit for each node that may have something. Whoever pushes sets it where it is
+ * not set; who finds the node empty clears it and looks once more.
+ */
+#include "task/internal.h"
+
+#include <sched.h>
+
+#define BATCH 64
+
+/* What the calling thread is. The model spares a call for each access from within the library. */
+static _Thread_local struct {
+    unsigned depth;               /* rounds within tasks within rounds */
+    struct bmi__task_cpu *worker; /* it is this CPU's worker */
+} self __attribute__((tls_model("initial-exec")));
+
+void bmi__worker_is(struct bmi__task_cpu *cpu)
+{
+    self.worker = cpu;
+}
+
+struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager)
+{
+    return self.worker != NULL && self.worker->manager == manager ? self.worker : NULL;
+}
+
+static bool node_covers(const struct bmi__task_node *node, uint32_t cpu)
+{
+    return cpu - node->shape->first < node->shape->count;
+}
+
+bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__task_node *node,
+                         const struct bmi_cpuset *only)
+{
+    if (self.worker == NULL)
+        return atomic_load(&node->live) == 0 && bmi__drives(manager);
+    return self.worker->manager == manager && node_covers(node, self.worker->index) &&
+           (only == NULL || bmi_cpuset_has(only, (int)self.worker->index));
+}
+
+bool bmi__schedule_too_deep(void)
+{
+    return self.depth >= BMI_TASK_DEPTH;
+}
+
+uint32_t bmi__cpu_self(struct bmi_task_manager *manager)
+{
+    int os = sched_getcpu();
+    uint32_t local = os >= 0 && os < BMI_CPUSET_MAX ? manager->topology.local_of[os] : BMI__NO_CPU;
+    if (!manager->topology.this_system || local == BMI__NO_CPU)
+        local = (uint32_t)(os < 0 ? 0 : os) % manager->topology.cpu_count;
+    return local;
+}
+
+void bmi__served(struct bmi_task_manager *manager, struct bmi_cpuset *served)
+{
+    for (size_t i = 0; i < BMI_CPUSET_MAX / 64; i++)
+        served->words[i] = atomic_load_explicit(&manager->served[i], memory_order_relaxed);
+}
+
+/* ---- one node ---- */
+
+static void node_run(struct bmi_task_manager *manager, struct bmi__task_node *node, uint32_t cpu,
+                     struct bmi_task *task)
+{
+    uint32_t place = node_covers(node, cpu) ? cpu - node->shape->first : node->shape->count;
+    atomic_fetch_add_explicit(&node->run_by[place], 1, memory_order_relaxed);
+    bmi__task_run(manager, task);
+}
+
+static bool expired(uint64_t deadline_ns)
+{
+    return deadline_ns != 0 && bmi__now_ns() >= deadline_ns;
+}
+
+static unsigned choosy_visit(struct bmi_task_manager *manager, struct bmi__task_node *node,
+                             uint32_t cpu, uint64_t deadline_ns)
+{
+    struct bmi_cpuset served;
+    bmi__served(manager, &served);
+    uint64_t popped = atomic_load(&node->choosy.popped);
+    uint64_t left = atomic_load(&node->choosy.pushed) - popped;
+    unsigned ran = 0;
+    while (left-- > 0 && ran < BATCH && !expired(deadline_ns)) {
+        struct bmi_task *task = bmi__choosy_pop(&node->choosy, &served, cpu);
+        if (task == NULL)
+            break;
+        node_run(manager, node, cpu, task);
+        ran++;
+    }
+    return ran;
+}
+
+static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_node *node,
+                           uint32_t cpu, uint64_t deadline_ns)
+{
+    unsigned ran = 0;
+    struct bmi_task *task = bmi__queue_pop(node->queue);
+    if (task != NULL) {
+        uint64_t left = node->queue->kind->length(node->queue);
+        left = left < BATCH ? left : BATCH - 1;
+        do {
+            node_run(manager, node, cpu, task);
+            ran++;
+        } while (left-- > 0 && !expired(deadline_ns) &&
+                 (task = bmi__queue_pop(node->queue)) != NULL);
+    }
+    if (!bmi__choosy_empty(&node->choosy))
+        ran += choosy_visit(manager, node, cpu, deadline_ns);
+    return ran;
+}
+
+static bool node_has_none(struct bmi__task_node *node)
+{
+    return bmi__queue_empty(node->queue) && bmi__choosy_empty(&node->choosy);
+}
+
+bool bmi__node_settle(struct bmi_task_manager *manager, struct bmi__task_node *node)
+{
+    if (!node_has_none(node))
+        return false;
+    bmi__bit_clear(manager->occupied, node->index);
+    if (node_has_none(node))
+        return true;
+    bmi__bit_set(manager->occupied, node->index);
+    return false;
+}
+
+/* ---- nodes that no worker serves ---- */
+
+static unsigned unserved_visit(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns)
+{
+    unsigned ran = 0;
+    for (uint32_t word = 0; word < manager->node_words; word++) {
+        uint64_t bits = atomic_load(&manager->unserved[word]);
+        bits = bits ? bits & atomic_load(&manager->occupied[word]) : 0;
+        for (; bits != 0; bits &= bits - 1) {
+            struct bmi__task_node *node =
+                &manager->nodes[word * 64 + (uint32_t)__builtin_ctzll(bits)];
+            if (node_covers(node, cpu) || bmi__node_settle(manager, node))
+                continue; /* the former it has just visited */
+            ran += node_visit(manager, node, cpu, deadline_ns);
+            if (expired(deadline_ns))
+                return ran;
+        }
+    }
+    return ran;
+}
+
+bool bmi__unserved_has(struct bmi_task_manager *manager)
+{
+    for (uint32_t word = 0; word < manager->node_words; word++) {
+        uint64_t bits =
+            atomic_load(&manager->unserved[word]) & atomic_load(&manager->occupied[word]);
+        for (; bits != 0; bits &= bits - 1) {
+            uint32_t index = word * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (!bmi__node_settle(manager, &manager->nodes[index]))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* ---- rounds ---- */
+
+unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns)
+{
+    struct bmi__task_cpu *at = &manager->cpus[cpu];
+    unsigned ran = 0;
+    if (bmi__schedule_too_deep())
+        return 0;
+    self.depth++;
+    for (uint64_t left = BATCH; left > 0; left--) {
+        struct bmi_task *task = bmi__queue_pop(at->urgent);
+        if (task == NULL)
+            break;
+        bmi__task_run(manager, task);
+        ran++;
+    }
+    for (struct bmi__task_node *node = at->leaf; node != NULL; node = node->parent) {
+        if (bmi__bit_get(manager->occupied, node->index))
+            ran += node_visit(manager, node, cpu, deadline_ns);
+    }
+    ran += unserved_visit(manager, cpu, deadline_ns);
+    self.depth--;
+    return ran;
+}
+
+bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu)
+{
+    struct bmi__task_cpu *at = &manager->cpus[cpu];
+    struct bmi_cpuset served;
+    if (!bmi__queue_empty(at->urgent))
+        return true;
+    bmi__served(manager, &served);
+    for (struct bmi__task_node *node = at->leaf; node != NULL; node = node->parent) {
+        if (!bmi__queue_empty(node->queue))
+            return true;
+        if (!bmi__choosy_empty(&node->choosy) && bmi__choosy_has(&node->choosy, &served, cpu))
+            return true;
+    }
+    return bmi__unserved_has(manager);
+}
+
+unsigned bmi_task_schedule(struct bmi_task_manager *manager)
+{
+    manager = bmi__manager(manager);
+    return manager != NULL ? bmi__schedule(manager, bmi__cpu_self(manager), 0) : 0;
+}
+
+unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL || cpu < 0 || cpu >= BMI_CPUSET_MAX)
+        return 0;
+    uint32_t local = manager->topology.local_of[cpu];
+    return local != BMI__NO_CPU ? bmi__schedule(manager, local, 0) : 0;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * spare.c - threads for tasks that may block, at most settings.spare_threads, so that no worker and
+ * no caller is held up. They share one list of tasks. There is always one idle thread as long as
+ * the limit allows: whoever takes a task starts another first if it was the last idle one, so that
+ * submitting never has to. A thread moves to the CPUs of its task.
+ *
+ * All of struct bmi__spare is under its mutex, which is not held while a task runs or a thread is
+ * joined; `count` is changed under both the mutex and the manager's `making` (taken first), under
+ * which threads are started.
+ */
+#include "task/internal.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+static void *spare_main(void *argument);
+
+/* Starts one more thread if none is idle and the limit allows. making held. */
+static int spare_grow_locked(struct bmi_task_manager *manager)
+{
+    struct bmi__spare *spare = &manager->spare;
+    pthread_mutex_lock(&spare->mutex);
+    bool grow = spare->open && spare->idle == 0 && spare->count < spare->limit;
+    if (grow) {
+        spare->count++;
+        spare->idle++;
+    }
+    uint32_t index = spare->count - 1;
+    pthread_mutex_unlock(&spare->mutex);
+    if (!grow)
+        return 0;
+    int result =
+        bmi__thread_start(&spare->threads[index], spare_main, manager, -1, "bmi-spare", index);
+    if (result != 0) {
+        pthread_mutex_lock(&spare->mutex);
+        spare->count--;
+        spare->idle--;
+        pthread_mutex_unlock(&spare->mutex);
+    }
+    return result;
+}
+
+static void spare_grow(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->making);
+    spare_grow_locked(manager); /* on failure there are fewer */
+    pthread_mutex_unlock(&manager->making);
+}
+
+static struct bmi_task *take_locked(struct bmi__spare *spare)
+{
+    struct bmi_task *task = spare->first;
+    if (task != NULL) {
+        spare->first = task->next;
+        if (spare->end == &task->next)
+            spare->end = &spare->first;
+    }
+    return task;
+}
+
+/* Waits for a task. Returns NULL when the thread shall end. *last: it was the last idle one. */
+static struct bmi_task *spare_take(struct bmi__spare *spare, bool *last)
+{
+    pthread_mutex_lock(&spare->mutex);
+    while (spare->first == NULL && spare->open)
+        pthread_cond_wait(&spare->arrived, &spare->mutex);
+    struct bmi_task *task = spare->open ? take_locked(spare) : NULL;
+    if (task != NULL)
+        spare->idle--;
+    *last = spare->idle == 0 && spare->count < spare->limit;
+    pthread_mutex_unlock(&spare->mutex);
+    return task;
+}
+
+/* Binds the caller to the CPUs of a task; NULL to none in particular. */
+static void spare_move(struct bmi_task_manager *manager, const struct bmi__task_node *node,
+                       const struct bmi_cpuset *only)
+{
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    const struct bmi__topology_node *shape = node->shape;
+    for (uint32_t i = shape->first; i < shape->first + shape->count; i++) {
+        if (only == NULL || bmi_cpuset_has(only, (int)i))
+            CPU_SET((size_t)manager->cpus[i].os, &mask);
+    }
+    sched_setaffinity(0, sizeof(mask), &mask); /* CPUs that are lost: it stays where it may be */
+}
+
+static void *spare_main(void *argument)
+{
+    struct bmi_task_manager *manager = argument;
+    struct bmi__spare *spare = &manager->spare;
+    const struct bmi__task_node *at = &manager->nodes[0];
+    const struct bmi_cpuset *only = NULL;
+    struct bmi_task *task;
+    bool last;
+    while ((task = spare_take(spare, &last)) != NULL) {
+        if (last)
+            spare_grow(manager);
+        if (manager->topology.this_system && (task->node != at || task->only != only)) {
+            at = task->node;
+            only = task->only;
+            spare_move(manager, at, only);
+        }
+        bmi__task_run(manager, task);
+        pthread_mutex_lock(&spare->mutex);
+        spare->idle++;
+        pthread_mutex_unlock(&spare->mutex);
+    }
+    return NULL;
+}
+
+int bmi__spare_need(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->making);
+    int result = manager->spare.count == 0 ? spare_grow_locked(manager) : 0;
+    manager->spare.wanted = manager->spare.wanted || result == 0;
+    pthread_mutex_unlock(&manager->making);
+    return result;
+}
+
+void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    struct bmi__spare *spare = &manager->spare;
+    task->next = NULL;
+    pthread_mutex_lock(&spare->mutex);
+    *spare->end = task;
+    spare->end = &task->next;
+    pthread_cond_signal(&spare->arrived);
+    pthread_mutex_unlock(&spare->mutex);
+}
+
+struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->spare.mutex);
+    struct bmi_task *task = take_locked(&manager->spare);
+    pthread_mutex_unlock(&manager->spare.mutex);
+    return task;
+}
+
+int bmi__spare_start(struct bmi_task_manager *manager)
+{
+    struct bmi__spare *spare = &manager->spare;
+    pthread_mutex_lock(&manager->making);
+    pthread_mutex_lock(&spare->mutex);
+    spare->open = true;
+    pthread_mutex_unlock(&spare->mutex);
+    int result = spare->wanted ? spare_grow_locked(manager) : 0;
+    pthread_mutex_unlock(&manager->making);
+    if (result != 0)
+        bmi__spare_stop(manager);
+    return result;
+}
+
+void bmi__spare_stop(struct bmi_task_manager *manager)
+{
+    struct bmi__spare *spare = &manager->spare;
+    pthread_mutex_lock(&manager->making); /* whoever is about to start one has done so */
+    pthread_mutex_lock(&spare->mutex);
+    spare->open = false;
+    pthread_cond_broadcast(&spare->arrived);
+    pthread_mutex_unlock(&spare->mutex);
+    pthread_mutex_unlock(&manager->making);
+    for (uint32_t i = 0; i < spare->count; i++)
+        pthread_join(spare->threads[i], NULL);
+    pthread_mutex_lock(&manager->making);
+    pthread_mutex_lock(&spare->mutex);
+    spare->count = 0;
+    spare->idle = 0;
+    pthread_mutex_unlock(&spare->mutex);
+    pthread_mutex_unlock(&manager->making);
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * task.c - a task's life. Its state is one word: a phase and flags (internal.h), changed by atomic
+ * operations only, so that whoever finds a way to change it has the right to do what follows:
+ *   submit   IDLE, ENDED, CANCELLED -> QUEUED, and pushes it; RUNNING -> RUNNING | AGAIN
+ *   cancel   QUEUED, RUNNING -> the same | CANCEL; the task stays in its queue
+ *   pop      who popped it: QUEUED -> RUNNING, and runs it, or, with CANCEL, ends it
+ *   its end  who ran it: RUNNING -> ENDED, CANCELLED, or QUEUED once more
+ * After the change to ENDED or CANCELLED, after a push, and after a verdict of GONE, the task's
+ * memory is not looked at: the owner may have freed it.
+ */
+#include "task/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KNOWN_OPTIONS (BMI_TASK_REPEAT | BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK)
+
+/* ---- preparing ---- */
+
+/* Keeps one copy of each set that is no node's, until the manager ends. */
+static const struct bmi_cpuset *set_intern(struct bmi_task_manager *manager,
+                                           const struct bmi_cpuset *local)
+{
+    pthread_mutex_lock(&manager->interning);
+    struct bmi__interned *entry = manager->interned;
+    while (entry != NULL && memcmp(&entry->local, local, sizeof(*local)) != 0)
+        entry = entry->next;
+    if (entry == NULL) {
+        entry = malloc(sizeof(*entry));
+        if (entry != NULL) {
+            *entry = (struct bmi__interned){.local = *local, .next = manager->interned};
+            manager->interned = entry;
+        }
+    }
+    pthread_mutex_unlock(&manager->interning);
+    return entry != NULL ? &entry->local : NULL;
+}
+
+/* Finds the node of a task's set, and keeps the set where it is not the node's. */
+static int task_place(struct bmi_task *task, const struct bmi_cpuset *cpus)
+{
+    struct bmi_task_manager *manager = task->manager;
+    struct bmi__topology *topology = &manager->topology;
+    struct bmi_cpuset local;
+    if (cpus == NULL) {
+        task->node = &manager->nodes[0];
+        return 0;
+    }
+    if (bmi__topology_local(topology, cpus, &local) != 0)
+        return -EINVAL;
+    uint32_t first = (uint32_t)bmi_cpuset_next(&local, 0);
+    uint32_t last = first;
+    for (int cpu = (int)first; cpu >= 0; cpu = bmi_cpuset_next(&local, cpu + 1))
+        last = (uint32_t)cpu;
+    task->node = &manager->nodes[bmi__topology_cover(topology, first, last)];
+    if ((uint32_t)bmi_cpuset_count(&local) == task->node->shape->count)
+        return 0;
+    task->only = set_intern(manager, &local);
+    return task->only != NULL ? 0 : -ENOMEM;
+}
+
+/* Urgent tasks have a CPU: the lowest of the set, as the system counts. */
+static uint32_t urgent_cpu(struct bmi_task_manager *manager, const struct bmi_cpuset *cpus)
+{
+    struct bmi_cpuset all;
+    if (cpus == NULL) {
+        bmi__topology_cpus(&manager->topology, 0, &all);
+        cpus = &all;
+    }
+    return manager->topology.local_of[bmi_cpuset_next(cpus, 0)];
+}
+
+static int task_needs(struct bmi_task *task, const struct bmi_task_attributes *attributes)
+{
+    struct bmi_task_manager *manager = task->manager;
+    if (task->options & BMI_TASK_URGENT) {
+        task->cpu = (uint16_t)urgent_cpu(manager, attributes->cpus);
+        task->node = manager->cpus[task->cpu].leaf;
+        return bmi__helper_need(&manager->cpus[task->cpu]);
+    }
+    if (task->options & BMI_TASK_MAY_BLOCK)
+        return manager->settings.spare_threads > 0 ? bmi__spare_need(manager) : -ENOTSUP;
+    return 0;
+}
+
+int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
+                     const struct bmi_task_attributes *attributes)
+{
+    const unsigned both = BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK;
+    if (task == NULL || attributes == NULL || attributes->function == NULL ||
+        (attributes->options & ~(unsigned)KNOWN_OPTIONS) || (attributes->options & both) == both)
+        return -EINVAL;
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return -ENOMEM;
+    struct bmi_task prepared = {
+        .options = (uint16_t)attributes->options,
+        .function = attributes->function,
+        .argument = attributes->argument,
+        .manager = manager,
+        .cancelled = attributes->cancelled,
+        .hints = attributes->hints,
+    };
+    int result = task_place(&prepared, attributes->cpus);
+    if (result == 0)
+        result = task_needs(&prepared, attributes);
+    if (result == 0)
+        *task = prepared;
+    return result;
+}
+
+/* ---- submitting ---- */
+
+/* A QUEUED task goes where its options say. `again`: by its runner, after a run. */
+static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task, bool again)
+{
+    struct bmi__task_node *node = task->node; /* after the push the task is not ours */
+    const struct bmi_cpuset *only = task->only;
+    if (task->options & BMI_TASK_MAY_BLOCK) {
+        bmi__spare_submit(manager, task);
+    } else if (task->options & BMI_TASK_URGENT) {
+        struct bmi__task_cpu *cpu = &manager->cpus[task->cpu];
+        bmi__queue_push(cpu->urgent, task);
+        bmi__event_post(&cpu->helper.event);
+    } else {
+        if (only != NULL)
+            bmi__choosy_push(&node->choosy, task);
+        else
+            bmi__queue_push(node->queue, task);
+        if (!bmi__bit_get(manager->occupied, node->index))
+            bmi__bit_set(manager->occupied, node->index);
+        if (!again || !bmi__runner_returns(manager, node, only))
+            bmi__wake_for(manager, node, only);
+    }
+    if (atomic_load(&manager->closed))
+        bmi__manager_cancel_queued(manager);
+}
+
+int bmi_task_submit(struct bmi_task *task)
+{
+    struct bmi_task_manager *manager = task->manager;
+    if (atomic_load_explicit(&manager->closed, memory_order_relaxed))
+        return -ESHUTDOWN;
+    uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
+    uint32_t next;
+    do {
+        uint32_t phase = state & BMI__PHASE;
+        if (phase == BMI_TASK_QUEUED || (state & (BMI__AGAIN | BMI__CANCEL)))
+            return -EBUSY;
+        next = phase == BMI_TASK_RUNNING ? state | BMI__AGAIN : BMI_TASK_QUEUED;
+    } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, next,
+                                                    memory_order_acq_rel, memory_order_relaxed));
+    if (next == BMI_TASK_QUEUED)
+        task_enqueue(manager, task, false);
+    return 0;
+}
+
+int bmi_task_cancel(struct bmi_task *task)
+{
+    uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
+    uint32_t phase;
+    do {
+        phase = state & BMI__PHASE;
+        if (phase != BMI_TASK_QUEUED && phase != BMI_TASK_RUNNING)
+            return -EALREADY;
+    } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, state | BMI__CANCEL,
+                                                    memory_order_acq_rel, memory_order_relaxed));
+    return phase == BMI_TASK_QUEUED ? 0 : -EINPROGRESS;
+}
+
+enum bmi_task_state bmi_task_state(const struct bmi_task *task)
+{
+    return atomic_load_explicit(&task->state, memory_order_acquire) & BMI__PHASE;
+}
+
+bool bmi_task_cancel_wanted(const struct bmi_task *task)
+{
+    return atomic_load_explicit(&task->state, memory_order_relaxed) & BMI__CANCEL;
+}
+
+/* ---- running ---- */
+
+static void task_finish(struct bmi_task_manager *manager, struct bmi_task *task, uint32_t phase)
+{
+    if (atomic_exchange_explicit(&task->state, phase, memory_order_acq_rel) & BMI__WAITED)
+        bmi__lot_wake(manager, task);
+}
+
+/* Ends a RUNNING | CANCEL task, whose state nobody else changes but to add WAITED. */
+static void task_end_cancelled(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    if (task->cancelled == NULL || task->cancelled(task, task->argument) != BMI_TASK_GONE)
+        task_finish(manager, task, BMI_TASK_CANCELLED);
+}
+
+/* After a run: ends the task, or queues it once more. */
+static void task_settle(struct bmi_task_manager *manager, struct bmi_task *task, bool repeat)
+{
+    uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
+    uint32_t next;
+    do {
+        bool again = repeat || (state & BMI__AGAIN);
+        if (again && (state & BMI__CANCEL)) {
+            task_end_cancelled(manager, task);
+            return;
+        }
+        next = again ? BMI_TASK_QUEUED | (state & BMI__WAITED) : BMI_TASK_ENDED;
+    } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, next,
+                                                    memory_order_acq_rel, memory_order_relaxed));
+    if (next != BMI_TASK_ENDED)
+        task_enqueue(manager, task, true);
+    else if (state & BMI__WAITED)
+        bmi__lot_wake(manager, task);
+}
+
+void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    uint32_t state = atomic_fetch_add_explicit(&task->state, BMI_TASK_RUNNING - BMI_TASK_QUEUED,
+                                               memory_order_acq_rel);
+    if (state & BMI__CANCEL) {
+        task_end_cancelled(manager, task);
+        return;
+    }
+    bool may_repeat = task->options & BMI_TASK_REPEAT;
+    enum bmi_task_verdict verdict = task->function(task, task->argument);
+    if (verdict != BMI_TASK_GONE)
+        task_settle(manager, task, may_repeat && verdict == BMI_TASK_AGAIN);
+}
+
+void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    atomic_fetch_add_explicit(&task->state, BMI_TASK_RUNNING - BMI_TASK_QUEUED,
+                              memory_order_acq_rel);
+    atomic_fetch_or_explicit(&task->state, BMI__CANCEL, memory_order_relaxed);
+    task_end_cancelled(manager, task);
+}

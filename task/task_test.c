@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Tasks without workers: what hooks and waiting threads do. Every case runs with both queues.
+ */
+#include "task/testing.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+static enum bmi_task_queue_kind kind;
+
+static struct bmi_task_manager *given_manager(void)
+{
+    struct bmi_task_settings settings = {.queue = kind, .queue_slots = 8};
+    return test_manager(&settings, BMI_TASK_HOOKS_ONLY);
+}
+
+static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    if (argument != NULL)
+        atomic_fetch_add((atomic_uint *)argument, 1);
+    return BMI_TASK_DONE;
+}
+
+static void prepare(struct bmi_task *task, struct bmi_task_manager *manager, bmi_task_function run,
+                    void *argument, unsigned options)
+{
+    struct bmi_task_attributes attributes = {
+        .function = run,
+        .argument = argument,
+        .options = options,
+    };
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, manager, &attributes), 0);
+}
+
+static void test_submit_run_done(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    prepare(&task, manager, count_up, &runs, 0);
+    CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_IDLE);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -EINVAL);
+    for (unsigned i = 1; i <= 3; i++) {
+        CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+        CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_QUEUED);
+        CU_ASSERT_EQUAL(bmi_task_submit(&task), -EBUSY);
+        CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
+        CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_ENDED);
+        CU_ASSERT_EQUAL(runs, i);
+        CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), 0);
+    }
+    CU_ASSERT_EQUAL(bmi_task_schedule(manager), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+static void test_bad_input(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task task;
+    struct bmi_cpuset cpus;
+    struct bmi_task_attributes attributes = {.function = count_up, .cpus = &cpus};
+    bmi_cpuset_clear(&cpus);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    bmi_cpuset_add(&cpus, BMI_CPUSET_MAX - 1);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    attributes = (struct bmi_task_attributes){.function = NULL};
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    attributes = (struct bmi_task_attributes){.function = count_up, .options = 64};
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    attributes.options = BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK;
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(NULL, manager, &attributes), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, NULL), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, BMI_CPUSET_MAX), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, -1), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, (enum bmi_task_threads)7), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), -EINVAL);
+    bmi_task_manager_destroy(manager);
+
+    struct bmi_task_settings settings = {.queue_slots = 12};
+    char error[64];
+    CU_ASSERT_EQUAL(bmi_task_manager_create(&settings, &manager, error, sizeof(error)), -EINVAL);
+    CU_ASSERT_PTR_NOT_NULL(strstr(error, "queue_slots"));
+    settings = (struct bmi_task_settings){.worker_cpus = &cpus};
+    CU_ASSERT_EQUAL(bmi_task_manager_create(&settings, &manager, error, sizeof(error)), -EINVAL);
+    settings = (struct bmi_task_settings){.spare_threads = -1};
+    manager = test_manager(&settings, BMI_TASK_HOOKS_ONLY);
+    attributes.options = BMI_TASK_MAY_BLOCK;
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -ENOTSUP);
+    bmi_task_manager_destroy(manager);
+}
+
+/* ---- again ---- */
+
+static enum bmi_task_verdict submit_itself(struct bmi_task *task, void *argument)
+{
+    if (atomic_fetch_add((atomic_uint *)argument, 1) < 2) {
+        CU_ASSERT_EQUAL(bmi_task_submit(task), 0);
+        CU_ASSERT_EQUAL(bmi_task_submit(task), -EBUSY);
+    }
+    return BMI_TASK_DONE;
+}
+
+static void test_resubmits_itself(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    prepare(&task, manager, submit_itself, &runs, 0);
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
+    CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_QUEUED);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
+    CU_ASSERT_EQUAL(runs, 3);
+    bmi_task_manager_destroy(manager);
+}
+
+static enum bmi_task_verdict five_times(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    return atomic_fetch_add((atomic_uint *)argument, 1) < 4 ? BMI_TASK_AGAIN : BMI_TASK_DONE;
+}
+
+static void test_repeats(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    prepare(&task, manager, five_times, &runs, BMI_TASK_REPEAT);
+    bmi_task_submit(&task);
+    for (unsigned i = 1; i <= 5; i++) {
+        CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
+        CU_ASSERT_EQUAL(runs, i);
+    }
+    CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_ENDED);
+    runs = 0;
+    prepare(&task, manager, five_times, &runs, 0); /* without the option AGAIN is DONE */
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
+    CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_ENDED);
+    bmi_task_manager_destroy(manager);
+}
+
+static enum bmi_task_verdict for_ever(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_fetch_add((atomic_uint *)argument, 1);
+    return BMI_TASK_AGAIN;
+}
+
+/* One that repeats in the CPU's own queue keeps neither those behind it nor those above waiting. */
+static void test_repeating_is_fair(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task forever, behind[20], above;
+    struct bmi_cpuset own;
+    atomic_uint repeats = 0, runs = 0, above_runs = 0;
+    bmi_task_cpus(manager, &own);
+    own = test_only(bmi_cpuset_next(&own, 0));
+    int cpu = bmi_cpuset_next(&own, 0);
+    struct bmi_task_attributes attributes = {
+        .function = for_ever,
+        .argument = &repeats,
+        .cpus = &own,
+        .options = BMI_TASK_REPEAT,
+    };
+    CU_ASSERT_EQUAL(bmi_task_prepare(&forever, manager, &attributes), 0);
+    bmi_task_submit(&forever);
+    attributes.options = 0;
+    attributes.function = count_up;
+    attributes.argument = &runs;
+    for (int i = 0; i < 20; i++) {
+        CU_ASSERT_EQUAL(bmi_task_prepare(&behind[i], manager, &attributes), 0);
+        bmi_task_submit(&behind[i]);
+    }
+    prepare(&above, manager, count_up, &above_runs, 0);
+    bmi_task_submit(&above);
+    bmi_task_schedule_on(manager, cpu);
+    CU_ASSERT_EQUAL(runs, 20);
+    CU_ASSERT_EQUAL(above_runs, 1);
+    CU_ASSERT_EQUAL(repeats, 1);
+    for (unsigned i = 2; i < 10; i++) {
+        bmi_task_schedule_on(manager, cpu);
+        CU_ASSERT_EQUAL(repeats, i);
+    }
+    CU_ASSERT_EQUAL(bmi_task_cancel(&forever), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&forever, -1), -ECANCELED);
+    bmi_task_manager_destroy(manager);
+}
+
+/* ---- ends ---- */
+
+struct owner {
+    struct bmi_task task;
+    atomic_uint *freed;
+};
+
+static enum bmi_task_verdict free_owner(struct bmi_task *task, void *argument)
+{
+    struct owner *owner = argument;
+    CU_ASSERT_PTR_EQUAL(task, &owner->task);
+    atomic_fetch_add(owner->freed, 1);
+    free(owner);
+    return BMI_TASK_GONE;
+}
+
+static void test_frees_its_owner(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    atomic_uint freed = 0;
+    for (unsigned i = 0; i < 100; i++) {
+        struct owner *owner = malloc(sizeof(*owner));
+        owner->freed = &freed;
+        struct bmi_task_attributes attributes = {
+            .function = free_owner,
+            .cancelled = free_owner,
+            .argument = owner,
+        };
+        CU_ASSERT_EQUAL(bmi_task_prepare(&owner->task, manager, &attributes), 0);
+        bmi_task_submit(&owner->task);
+        if (i % 3 == 0)
+            bmi_task_cancel(&owner->task);
+        if (i == 50)
+            bmi_task_schedule(manager);
+    }
+    CU_ASSERT_TRUE(freed >= 8);
+    bmi_task_manager_destroy(manager); /* the rest */
+    CU_ASSERT_EQUAL(freed, 100);
+}
+
+static void test_cancel(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task task;
+    atomic_uint runs = 0, cancels = 0;
+    prepare(&task, manager, count_up, &runs, 0);
+    task.cancelled = NULL;
+    CU_ASSERT_EQUAL(bmi_task_cancel(&task), -EALREADY);
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_cancel(&task), 0);
+    CU_ASSERT_TRUE(bmi_task_cancel_wanted(&task));
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), -EBUSY);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -ECANCELED);
+    CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_CANCELLED);
+    CU_ASSERT_EQUAL(bmi_task_cancel(&task), -EALREADY);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), 0); /* and it can be used again */
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
+    CU_ASSERT_EQUAL(runs, 1);
+
+    struct bmi_task_attributes attributes = {
+        .function = for_ever,
+        .cancelled = count_up,
+        .argument = &cancels,
+        .options = BMI_TASK_REPEAT,
+    };
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), 0);
+    bmi_task_submit(&task);
+    bmi_task_schedule(manager);
+    bmi_task_cancel(&task);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -ECANCELED);
+    CU_ASSERT_EQUAL(cancels, 2); /* one run, one cancel */
+    bmi_task_manager_destroy(manager);
+}
+
+static enum bmi_task_verdict cancel_itself(struct bmi_task *task, void *argument)
+{
+    (void)argument;
+    CU_ASSERT_FALSE(bmi_task_cancel_wanted(task));
+    CU_ASSERT_EQUAL(bmi_task_cancel(task), -EINPROGRESS);
+    CU_ASSERT_TRUE(bmi_task_cancel_wanted(task));
+    return BMI_TASK_AGAIN;
+}
+
+static void test_cancel_while_running(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task task;
+    prepare(&task, manager, cancel_itself, NULL, BMI_TASK_REPEAT);
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -ECANCELED);
+    prepare(&task, manager, cancel_itself, NULL, 0); /* its real result came first */
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+static void *wait_for(void *argument)
+{
+    return (void *)(intptr_t)bmi_task_wait(argument, -1);
+}
+
+/* Nobody runs them before the stop. */
+static void test_shutdown_reports_cancelled(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task tasks[50], forever;
+    atomic_uint runs = 0, repeats = 0;
+    prepare(&forever, manager, for_ever, &repeats, BMI_TASK_REPEAT);
+    bmi_task_submit(&forever);
+    for (int i = 0; i < 50; i++) {
+        prepare(&tasks[i], manager, count_up, &runs, 0);
+        bmi_task_submit(&tasks[i]);
+    }
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY), 0);
+    for (int i = 0; i < 50; i++)
+        CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], 0), -ECANCELED);
+    CU_ASSERT_EQUAL(bmi_task_state(&forever), BMI_TASK_CANCELLED);
+    CU_ASSERT_EQUAL(runs, 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&forever), -ESHUTDOWN);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&tasks[0]), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&tasks[0], -1), 0);
+    CU_ASSERT_EQUAL(runs, 1);
+
+    pthread_t waiter; /* who waits is woken too */
+    void *result;
+    bmi_task_submit(&forever);
+    pthread_create(&waiter, NULL, wait_for, &forever);
+    repeats = 0;
+    CU_ASSERT_TRUE(test_reaches(&repeats, 3));
+    bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY);
+    pthread_join(waiter, &result);
+    CU_ASSERT_EQUAL((intptr_t)result, -ECANCELED);
+    bmi_task_manager_destroy(manager);
+}
+
+/* ---- waiting ---- */
+
+static enum bmi_task_verdict await_flag(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    return atomic_load((atomic_uint *)argument) ? BMI_TASK_DONE : BMI_TASK_AGAIN;
+}
+
+static void test_wait_times_out(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task task;
+    atomic_uint flag = 0;
+    prepare(&task, manager, await_flag, &flag, BMI_TASK_REPEAT);
+    bmi_task_submit(&task);
+    uint64_t start = test_now_ns();
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 30), -ETIMEDOUT);
+    CU_ASSERT_TRUE(test_now_ns() - start >= 30000000);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -ETIMEDOUT);
+    flag = 1;
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+static enum bmi_task_verdict await_inner(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    struct bmi_task *inner = argument;
+    if (inner == NULL)
+        return BMI_TASK_DONE;
+    bmi_task_submit(inner);
+    int result = bmi_task_wait(inner, -1);
+    CU_ASSERT_EQUAL(result, 0);
+    return BMI_TASK_DONE;
+}
+
+/* Tasks that wait for tasks, as deep as is allowed, and no deeper. */
+static enum bmi_task_verdict await_deeper(struct bmi_task *task, void *argument)
+{
+    struct bmi_task *next = task + 1;
+    atomic_int *deepest = argument;
+    bmi_task_submit(next);
+    int result = bmi_task_wait(next, -1);
+    if (result == -EDEADLK)
+        atomic_store(deepest, (int)bmi_task_state(next));
+    else
+        CU_ASSERT_EQUAL(result, 0);
+    return BMI_TASK_DONE;
+}
+
+static void test_waits_within_tasks(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task chain[3], deep[BMI_TASK_DEPTH + 1];
+    atomic_int deepest = -1;
+    for (int i = 0; i < 3; i++)
+        prepare(&chain[i], manager, await_inner, i < 2 ? &chain[i + 1] : NULL, 0);
+    bmi_task_submit(&chain[0]);
+    CU_ASSERT_EQUAL(bmi_task_wait(&chain[0], -1), 0);
+
+    for (int i = 0; i < BMI_TASK_DEPTH + 1; i++)
+        prepare(&deep[i], manager, i < BMI_TASK_DEPTH ? await_deeper : count_up,
+                i < BMI_TASK_DEPTH ? (void *)&deepest : NULL, 0);
+    bmi_task_submit(&deep[0]);
+    CU_ASSERT_EQUAL(bmi_task_wait(&deep[0], -1), 0);
+    CU_ASSERT_EQUAL(deepest, BMI_TASK_QUEUED);
+    CU_ASSERT_EQUAL(bmi_task_wait(&deep[BMI_TASK_DEPTH], -1), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+/* Many wait, one of them runs what there is; each ends when its own task has. */
+static void test_many_wait(void)
+{
+    enum { WAITERS = 16 };
+    struct bmi_task_manager *manager = given_manager();
+    struct bmi_task tasks[WAITERS];
+    atomic_uint flags[WAITERS];
+    pthread_t threads[WAITERS];
+    for (int i = 0; i < WAITERS; i++) {
+        atomic_init(&flags[i], 0);
+        prepare(&tasks[i], manager, await_flag, &flags[i], BMI_TASK_REPEAT);
+        bmi_task_submit(&tasks[i]);
+        pthread_create(&threads[i], NULL, wait_for, &tasks[i]);
+    }
+    for (int i = 0; i < WAITERS; i++) {
+        int which = (i * 7) % WAITERS;
+        void *result;
+        atomic_store(&flags[which], 1);
+        pthread_join(threads[which], &result);
+        CU_ASSERT_EQUAL((intptr_t)result, 0);
+    }
+    bmi_task_manager_destroy(manager);
+}
+
+/* Who waits sleeps while nothing is queued, and is woken by what is: the waited-for task is first
+ * submitted by a task that comes later. */
+static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_uint *phase = argument;
+    atomic_store(phase, 1);
+    while (atomic_load(phase) == 1)
+        sched_yield();
+    return BMI_TASK_DONE;
+}
+
+struct hook {
+    struct bmi_task_manager *manager;
+    pthread_t thread;
+};
+
+static void *schedule_once(void *argument)
+{
+    struct hook *hook = argument;
+    while (bmi_task_schedule(hook->manager) == 0)
+        sched_yield();
+    return NULL;
+}
+
+static void test_waiting_thread_serves_submits(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct hook hook = {.manager = manager};
+    struct bmi_task held, other[100];
+    pthread_t waiter;
+    atomic_uint phase = 0, runs = 0;
+    void *result;
+    prepare(&held, manager, hold_on, &phase, 0);
+    bmi_task_submit(&held);
+    pthread_create(&hook.thread, NULL, schedule_once, &hook); /* runs `held` */
+    CU_ASSERT_TRUE(test_reaches(&phase, 1));
+    pthread_create(&waiter, NULL, wait_for, &held); /* has nothing to do but to wait */
+    for (unsigned i = 0; i < 100; i++) {
+        prepare(&other[i], manager, count_up, &runs, 0);
+        bmi_task_submit(&other[i]);
+        CU_ASSERT_TRUE(test_reaches(&runs, i + 1)); /* by the waiter: nobody else is there */
+    }
+    atomic_store(&phase, 2);
+    pthread_join(waiter, &result);
+    pthread_join(hook.thread, NULL);
+    CU_ASSERT_EQUAL((intptr_t)result, 0);
+    bmi_task_manager_destroy(manager);
+}
+
+struct counting_sleeper {
+    struct bmi_task_sleeper sleeper;
+    unsigned wakes;
+};
+
+static void count_wake(struct bmi_task_sleeper *sleeper)
+{
+    ((struct counting_sleeper *)sleeper)->wakes++;
+}
+
+static void test_sleeper(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct counting_sleeper sleeper = {.sleeper.wake = count_wake};
+    struct bmi_task first, second;
+    atomic_uint runs = 0;
+    prepare(&first, manager, count_up, &runs, 0);
+    prepare(&second, manager, count_up, &runs, 0);
+    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
+    CU_ASSERT_EQUAL(sleeper.wakes, 0);
+    bmi_task_submit(&first);
+    bmi_task_submit(&second);
+    CU_ASSERT_EQUAL(sleeper.wakes, 1);
+    bmi_task_sleeper_disarm(manager, &sleeper.sleeper);
+    CU_ASSERT_FALSE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
+    CU_ASSERT_EQUAL(bmi_task_schedule(manager), 2);
+    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
+    bmi_task_sleeper_disarm(manager, &sleeper.sleeper);
+    bmi_task_submit(&first);
+    CU_ASSERT_EQUAL(sleeper.wakes, 1);
+    CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
+    bmi_task_manager_destroy(manager);
+}
+
+static void test_default_manager(void)
+{
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    CU_ASSERT_PTR_NOT_NULL(bmi_task_manager_default());
+    CU_ASSERT_PTR_EQUAL(bmi_task_manager_default(), bmi_task_manager_default());
+    prepare(&task, NULL, count_up, &runs, 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), -ESHUTDOWN);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+    CU_ASSERT_EQUAL(bmi_task_schedule(NULL), 1);
+    CU_ASSERT_EQUAL(runs, 1);
+    bmi_task_manager_destroy(bmi_task_manager_default()); /* is left alone */
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_CANCELLED);
+}
+
+/* Owners embed it: its size is theirs. */
+static void test_size(void)
+{
+    CU_ASSERT_TRUE(sizeof(struct bmi_task) <= 80);
+}
+
+int main(void)
+{
+    CU_TestInfo cases[] = {
+        {"submit, run, done", test_submit_run_done},
+        {"bad input", test_bad_input},
+        {"a task resubmits itself", test_resubmits_itself},
+        {"repeats until done", test_repeats},
+        {"a repeating task is fair", test_repeating_is_fair},
+        {"a task frees its owner", test_frees_its_owner},
+        {"cancel", test_cancel},
+        {"cancel while running", test_cancel_while_running},
+        {"shutting down reports cancelled", test_shutdown_reports_cancelled},
+        {"wait times out", test_wait_times_out},
+        {"waits within tasks", test_waits_within_tasks},
+        {"many wait", test_many_wait},
+        {"a waiting thread serves submits", test_waiting_thread_serves_submits},
+        {"a sleeper is woken once", test_sleeper},
+        {"the process's own manager", test_default_manager},
+        {"size of a task", test_size},
+        CU_TEST_INFO_NULL,
+    };
+    kind = BMI_TASK_QUEUE_LOCK_FREE;
+    int result = test_run("tasks, lock-free", cases);
+    kind = BMI_TASK_QUEUE_SPINLOCK;
+    return test_run("tasks, spinlock", cases) || result;
+}

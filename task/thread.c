@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * thread.c - starting the manager's threads, and how the kernel schedules them. All of them have
+ * every signal blocked: handlers run on the program's own threads.
+ */
+#include "task/internal.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t bmi__now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument, int os_cpu,
+                      const char *name, uint32_t number)
+{
+    pthread_attr_t attributes;
+    int result = pthread_attr_init(&attributes);
+    if (result != 0)
+        return -result;
+    if (os_cpu >= 0 && os_cpu < CPU_SETSIZE) {
+        cpu_set_t mask;
+        CPU_ZERO(&mask);
+        CPU_SET((size_t)os_cpu, &mask);
+        pthread_attr_setaffinity_np(&attributes, sizeof(mask), &mask);
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    result = pthread_create(thread, &attributes, function, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (result == 0) {
+        char label[16]; /* the kernel's limit */
+        snprintf(label, sizeof(label), "%s/%u", name, number);
+        pthread_setname_np(*thread, label);
+    }
+    return -result;
+}
+
+/* As the kernel has it; glibc 2.36 does not declare it. */
+struct scheduling {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+void bmi__thread_raise(bool realtime)
+{
+    struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_FIFO)};
+    if (realtime && pthread_setschedparam(pthread_self(), SCHED_FIFO, &lowest) == 0)
+        return;
+    /* Since Linux 6.12 `runtime` is the slice of a normal thread, 0.1 ms at least; earlier kernels
+     * do not look at it. */
+    struct scheduling slice = {.size = sizeof(slice), .policy = SCHED_OTHER, .runtime = 100000};
+    syscall(SYS_sched_setattr, 0, &slice, 0);
+}
+
+void bmi__thread_lower(void)
+{
+    struct sched_param none = {.sched_priority = 0};
+    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+}
+
+void bmi__thread_normal(pthread_t thread)
+{
+    struct sched_param none = {.sched_priority = 0};
+    pthread_setschedparam(thread, SCHED_OTHER, &none);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * timer.c - the thread that keeps a program which never blocks from starving tasks. It sleeps while
+ * nothing is queued; the first submit arms it, then it looks at the occupied nodes once a tick. A
+ * task is due if it was queued a tick ago and is still: queues are first in, first out, so that is
+ * so if fewer were popped since than had been queued. For a node with a due task it first wakes one
+ * more worker, where one sleeps; where none does, or a tick later, the helper of one of its CPUs
+ * runs a round, for a bounded time. The members `timer` of nodes are this thread's alone.
+ */
+#include "task/internal.h"
+
+#define QUIET_TICKS 4 /* so long it ticks on when nothing is queued any more */
+
+void bmi__timer_arm(struct bmi_task_manager *manager)
+{
+    if (!atomic_load(&manager->timer_armed) && !atomic_exchange(&manager->timer_armed, true))
+        bmi__event_post(&manager->timer_event);
+}
+
+/* Notes what a node has; returns whether something of the last tick is still there. */
+static bool node_due(struct bmi__task_node *node, const struct bmi_cpuset **only)
+{
+    struct bmi__queue_counts counts;
+    node->queue->kind->count(node->queue, &counts);
+    bool due = counts.popped - node->timer.popped < node->timer.queued;
+    node->timer.popped = counts.popped;
+    node->timer.queued = counts.pushed > counts.popped ? counts.pushed - counts.popped : 0;
+
+    *only = NULL;
+    if (bmi__choosy_empty(&node->choosy)) {
+        node->timer.choosy_queued = 0;
+        return due;
+    }
+    /* not first in, first out for every CPU; but the first one is the oldest */
+    const struct bmi_cpuset *first;
+    uint64_t heads = bmi__choosy_heads(&node->choosy, &first);
+    bool stuck = node->timer.choosy_queued && heads == node->timer.choosy_heads;
+    node->timer.choosy_heads = heads;
+    node->timer.choosy_queued = first != NULL;
+    if (stuck && !due)
+        *only = first;
+    return due || stuck;
+}
+
+static void node_forget(struct bmi__task_node *node)
+{
+    node->timer.queued = 0;
+    node->timer.choosy_queued = 0;
+    node->timer.warned = false;
+}
+
+/* One CPU of a node after the other, of those that are served and in `only`. */
+static uint32_t node_next_cpu(struct bmi_task_manager *manager, struct bmi__task_node *node,
+                              const struct bmi_cpuset *only)
+{
+    struct bmi_cpuset served;
+    const struct bmi__topology_node *shape =
+        atomic_load(&node->live) ? node->shape : manager->nodes[0].shape;
+    bmi__served(manager, &served);
+    for (uint32_t i = 0; i < shape->count; i++) {
+        uint32_t cpu = shape->first + (node->timer.next_cpu++ % shape->count);
+        if (bmi_cpuset_has(&served, (int)cpu) && (only == NULL || bmi_cpuset_has(only, (int)cpu)))
+            return cpu;
+    }
+    return BMI__NO_CPU;
+}
+
+static void node_help(struct bmi_task_manager *manager, struct bmi__task_node *node,
+                      const struct bmi_cpuset *only)
+{
+    const struct bmi__task_node *from = atomic_load(&node->live) ? node : &manager->nodes[0];
+    if (!node->timer.warned && bmi__wake_one(manager, from, only, bmi__cpu_self(manager))) {
+        node->timer.warned = true;
+        return;
+    }
+    uint32_t cpu = node_next_cpu(manager, node, only);
+    if (cpu == BMI__NO_CPU)
+        cpu = node_next_cpu(manager, node, NULL);
+    if (cpu != BMI__NO_CPU)
+        bmi__helper_kick(&manager->cpus[cpu]);
+}
+
+/* Looks at every node once. Returns whether any has something. */
+static bool tick(struct bmi_task_manager *manager)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < manager->topology.node_count; i++) {
+        struct bmi__task_node *node = &manager->nodes[i];
+        const struct bmi_cpuset *only;
+        if (!bmi__bit_get(manager->occupied, i) || bmi__node_settle(manager, node)) {
+            node_forget(node);
+            continue;
+        }
+        any = true;
+        if (node_due(node, &only))
+            node_help(manager, node, only);
+        else
+            node->timer.warned = false;
+    }
+    return any;
+}
+
+/* Ticks while anything is queued. Returns false if the timer shall end. */
+static bool timer_run(struct bmi_task_manager *manager)
+{
+    uint64_t period_ns = (uint64_t)manager->settings.timer_us * 1000;
+    for (unsigned quiet = 0; quiet < QUIET_TICKS; quiet++) {
+        bmi__event_wait(&manager->timer_event, bmi__now_ns() + period_ns);
+        if (atomic_load(&manager->timer_stopping))
+            return false;
+        if (tick(manager))
+            quiet = 0;
+    }
+    atomic_store(&manager->timer_armed, false);
+    if (tick(manager)) /* submitted before it could see that the timer is not armed */
+        bmi__timer_arm(manager);
+    return true;
+}
+
+static void *timer_main(void *argument)
+{
+    struct bmi_task_manager *manager = argument;
+    bmi__thread_raise(!manager->settings.no_realtime);
+    do {
+        bmi__event_wait(&manager->timer_event, 0);
+    } while (!atomic_load(&manager->timer_stopping) && timer_run(manager));
+    return NULL;
+}
+
+int bmi__timer_start(struct bmi_task_manager *manager)
+{
+    atomic_store(&manager->timer_stopping, false);
+    atomic_store(&manager->timer_armed, false);
+    int result = bmi__thread_start(&manager->timer, timer_main, manager, -1, "bmi-timer", 0);
+    manager->timer_running = result == 0;
+    if (result == 0)
+        bmi__timer_arm(manager); /* something may be queued from before */
+    return result;
+}
+
+void bmi__timer_stop(struct bmi_task_manager *manager)
+{
+    if (!manager->timer_running)
+        return;
+    atomic_store(&manager->timer_stopping, true);
+    bmi__event_post(&manager->timer_event);
+    pthread_join(manager->timer, NULL);
+    manager->timer_running = false;
+}

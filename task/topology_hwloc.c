@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * topology_hwloc.c - the topology as hwloc tells it: live (the CPUs that cgroup and affinity mask
+ * allow), or from its synthetic text, or from an XML file. Levels whose CPUs are the same become
+ * one node. NUMA nodes hang beside hwloc's tree, each at the object whose CPUs are its own, so they
+ * always fold into one.
+ *
+ * hwloc tells what it dislikes in a text or file only on standard error, and only when an
+ * environment variable says so. Neither is ours to change, so the refused text is given to it once
+ * more in a child whose standard error is a pipe.
+ */
+#include "task/topology.h"
+
+#if BMI_WITH_HWLOC
+#include <errno.h>
+#include <fcntl.h>
+#include <hwloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static uint32_t level_of(hwloc_obj_type_t type)
+{
+    if (type == HWLOC_OBJ_MACHINE)
+        return 1u << BMI_TASK_LEVEL_MACHINE;
+    if (type == HWLOC_OBJ_PACKAGE)
+        return 1u << BMI_TASK_LEVEL_PACKAGE;
+    if (type == HWLOC_OBJ_NUMANODE)
+        return 1u << BMI_TASK_LEVEL_NUMA;
+    if (hwloc_obj_type_is_cache(type))
+        return 1u << BMI_TASK_LEVEL_CACHE;
+    if (type == HWLOC_OBJ_CORE)
+        return 1u << BMI_TASK_LEVEL_CORE;
+    if (type == HWLOC_OBJ_PU)
+        return 1u << BMI_TASK_LEVEL_CPU;
+    return 0;
+}
+
+static void node_add_level(struct bmi__topology_node *node, hwloc_obj_t object)
+{
+    char name[32];
+    hwloc_obj_type_snprintf(name, sizeof(name), object, 0);
+    bmi__topology_name(node, name);
+    node->levels |= level_of(object->type);
+}
+
+static void node_add_object(struct bmi__topology_node *node, hwloc_obj_t object)
+{
+    node_add_level(node, object);
+    for (hwloc_obj_t memory = object->memory_first_child; memory != NULL;
+         memory = memory->next_sibling) {
+        if (memory->type != HWLOC_OBJ_NUMANODE)
+            continue;
+        if (node->numa < 0) /* several: the nearest kind of memory comes first */
+            node->numa = (int)memory->os_index;
+        node_add_level(node, memory);
+    }
+}
+
+/* The only child that has CPUs, if there is just one. */
+static hwloc_obj_t only_child(hwloc_obj_t object)
+{
+    hwloc_obj_t only = NULL;
+    for (unsigned i = 0; i < object->arity; i++) {
+        if (hwloc_bitmap_iszero(object->children[i]->cpuset))
+            continue;
+        if (only != NULL)
+            return NULL;
+        only = object->children[i];
+    }
+    return only;
+}
+
+/* Adds an object with all below it. Recursion is as deep as the tree, some ten levels. */
+static int add_object(struct bmi__topology *topology, uint32_t parent, hwloc_obj_t object)
+{
+    hwloc_obj_t bottom = object;
+    for (hwloc_obj_t child = only_child(object); child != NULL; child = only_child(child))
+        bottom = child;
+    bool leaf = bottom->type == HWLOC_OBJ_PU;
+    if (leaf && bottom->os_index >= BMI_CPUSET_MAX)
+        return -E2BIG;
+    uint32_t index = bmi__topology_add(topology, parent, leaf ? (int)bottom->os_index : -1);
+    if (index == BMI__NO_NODE)
+        return -ENOMEM;
+    for (hwloc_obj_t part = object; part != NULL; part = only_child(part))
+        node_add_object(&topology->nodes[index], part);
+    for (unsigned i = 0; i < bottom->arity; i++) {
+        if (hwloc_bitmap_iszero(bottom->children[i]->cpuset))
+            continue;
+        int result = add_object(topology, index, bottom->children[i]);
+        if (result != 0)
+            return result;
+    }
+    return 0;
+}
+
+static int source_set(hwloc_topology_t from, const struct bmi_task_settings *settings)
+{
+    if (settings->topology == BMI_TASK_TOPOLOGY_SYNTHETIC)
+        return hwloc_topology_set_synthetic(from, settings->topology_text);
+    if (settings->topology == BMI_TASK_TOPOLOGY_XML)
+        return hwloc_topology_set_xml(from, settings->topology_text);
+    return 0;
+}
+
+/* Initialises, sets the source, loads. Returns 0 or an errno; then nothing is left. */
+static int source_open(hwloc_topology_t *from, const struct bmi_task_settings *settings)
+{
+    if (hwloc_topology_init(from) != 0)
+        return -ENOMEM;
+    if (source_set(*from, settings) == 0 && hwloc_topology_load(*from) == 0)
+        return 0;
+    int number = errno ? errno : EINVAL;
+    hwloc_topology_destroy(*from);
+    return -number;
+}
+
+/* In the child: lets hwloc read the source again and complain into the pipe. */
+static void child_complain(const struct bmi_task_settings *settings, int output)
+{
+    static char synthetic[] = "HWLOC_SYNTHETIC_VERBOSE=1";
+    static char xml[] = "HWLOC_XML_VERBOSE=1";
+    static char *environment[] = {synthetic, xml, NULL};
+    hwloc_topology_t from;
+    sigset_t none;
+    sigemptyset(&none);
+    signal(SIGALRM, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    alarm(5); /* another thread may have held one of hwloc's locks at the fork */
+    environ = environment;
+    dup2(output, STDERR_FILENO);
+    source_open(&from, settings);
+    fflush(stderr);
+    _exit(0);
+}
+
+/* hwloc's own words on a source that it refuses; empty if it has none. */
+static void source_complaint(const struct bmi_task_settings *settings, char *text, size_t size)
+{
+    int ends[2];
+    text[0] = '\0';
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return;
+    pid_t child = fork();
+    if (child == 0)
+        child_complain(settings, ends[1]);
+    close(ends[1]);
+    size_t used = 0;
+    while (child > 0 && used + 1 < size) {
+        ssize_t got = read(ends[0], text + used, size - 1 - used);
+        if (got == 0 || (got < 0 && errno != EINTR))
+            break;
+        used += got > 0 ? (size_t)got : 0;
+    }
+    close(ends[0]);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        continue;
+    text[used] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+}
+
+static int source_refused(const struct bmi_task_settings *settings, int result, char *error,
+                          size_t error_size)
+{
+    char words[256] = "";
+    if (settings->topology == BMI_TASK_TOPOLOGY_LIVE) {
+        snprintf(error, error_size, "hwloc can't read this machine: %s", strerror(-result));
+        return result;
+    }
+    bool file = settings->topology == BMI_TASK_TOPOLOGY_XML;
+    if (file && access(settings->topology_text, R_OK) != 0) {
+        result = -errno;
+    } else {
+        source_complaint(settings, words, sizeof(words));
+        result = result == -ENOMEM ? result : -EINVAL;
+    }
+    snprintf(error, error_size, "hwloc refuses the topology %s \"%s\": %s", file ? "file" : "text",
+             settings->topology_text, words[0] ? words : strerror(-result));
+    return result;
+}
+
+/* Leaves the CPUs that the process may run on: those of any of its threads. What the cgroup forbids
+ * hwloc has left out already. */
+static void restrict_to_mask(hwloc_topology_t from)
+{
+    hwloc_bitmap_t mask = hwloc_bitmap_alloc();
+    if (mask == NULL)
+        return;
+    if (hwloc_get_cpubind(from, mask, HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(mask))
+        hwloc_topology_restrict(from, mask, 0);
+    hwloc_bitmap_free(mask);
+}
+
+int bmi__topology_from_hwloc(const struct bmi_task_settings *settings,
+                             struct bmi__topology *topology, char *error, size_t error_size)
+{
+    hwloc_topology_t from;
+    int result = source_open(&from, settings);
+    if (result != 0)
+        return source_refused(settings, result, error, error_size);
+    if (settings->topology == BMI_TASK_TOPOLOGY_LIVE)
+        restrict_to_mask(from);
+    topology->this_system = hwloc_topology_is_thissystem(from) != 0;
+    result = add_object(topology, BMI__NO_NODE, hwloc_get_root_obj(from));
+    if (result == -E2BIG)
+        snprintf(error, error_size, "the topology has a CPU number above %d", BMI_CPUSET_MAX - 1);
+    hwloc_topology_destroy(from);
+    return result;
+}
+#else
+typedef int bmi__topology_hwloc_is_absent; /* a file may not be empty */
+#endif

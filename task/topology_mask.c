@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * topology_mask.c - the topology where hwloc is absent: the CPUs of the process's affinity mask
+ * (which a cgroup's CPU set has narrowed already), each with a queue, and the global one above.
+ */
+#include "task/topology.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One CPU: its queue is the global one. */
+static uint32_t mask_root(struct bmi__topology *topology, const cpu_set_t *mask)
+{
+    int only = -1;
+    for (int cpu = 0; CPU_COUNT(mask) == 1 && cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET((size_t)cpu, mask))
+            only = cpu;
+    }
+    uint32_t root = bmi__topology_add(topology, BMI__NO_NODE, only);
+    if (root == BMI__NO_NODE)
+        return root;
+    bmi__topology_name(&topology->nodes[root], only < 0 ? "Machine" : "Machine + CPU");
+    topology->nodes[root].levels = 1u << BMI_TASK_LEVEL_MACHINE;
+    if (only >= 0)
+        topology->nodes[root].levels |= 1u << BMI_TASK_LEVEL_CORE | 1u << BMI_TASK_LEVEL_CPU;
+    return root;
+}
+
+int bmi__topology_from_mask(struct bmi__topology *topology, char *error, size_t error_size)
+{
+    _Static_assert(CPU_SETSIZE <= BMI_CPUSET_MAX, "a mask's CPUs fit into a set");
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    if (sched_getaffinity(0, sizeof(mask), &mask) != 0) {
+        int number = errno;
+        snprintf(error, error_size, "the affinity mask: %s", strerror(number));
+        return number == EINVAL ? -E2BIG : -number;
+    }
+    topology->this_system = true;
+    uint32_t root = mask_root(topology, &mask);
+    if (root == BMI__NO_NODE)
+        return -ENOMEM;
+    for (int cpu = 0; CPU_COUNT(&mask) > 1 && cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET((size_t)cpu, &mask))
+            continue;
+        uint32_t leaf = bmi__topology_add(topology, root, cpu);
+        if (leaf == BMI__NO_NODE)
+            return -ENOMEM;
+        bmi__topology_name(&topology->nodes[leaf], "CPU");
+        topology->nodes[leaf].levels = 1u << BMI_TASK_LEVEL_CORE | 1u << BMI_TASK_LEVEL_CPU;
+    }
+    return 0;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * wait.c - waiting for a task to end, without polling. Who waits stands in the lot, a table of
+ * lists by the task's address, with an event of its own; who ends a task that has WAITED set posts
+ * the events of those that wait for it, without looking at the task.
+ *
+ * While workers run, waiting is just that, but for a worker whose task waits: it goes on to serve
+ * its CPU. Without workers one of those who wait, the driver, runs tasks until its own has ended,
+ * and sleeps, armed as a sleeper, when there are none; the others, bystanders, only wait, and when
+ * the driver leaves the first of them becomes the driver. A driver within a task that the driver
+ * below it on the same stack runs takes its place meanwhile.
+ *
+ * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, driver and bystanders;
+ * neither within the other. Events are posted under them, so that a waiter that has left is safe.
+ */
+#include "task/internal.h"
+
+#include <errno.h>
+
+struct bmi__waiter {
+    const struct bmi_task_manager *manager;
+    const struct bmi_task *task;
+    struct bmi__event event;
+    struct bmi__waiter *next;      /* in its bucket */
+    struct bmi__waiter *bystander; /* next in that list */
+    struct bmi__waiter *outer;     /* driver of the manager before it, on the same stack */
+    struct bmi__waiter *below;     /* driver of any manager before it on the same stack */
+    struct bmi_task_sleeper sleeper;
+    struct bmi__task_cpu *worker; /* the CPU whose worker waits, within a task; or NULL */
+    bool standing_by;
+};
+
+static _Thread_local struct bmi__waiter *own_driver __attribute__((tls_model("initial-exec")));
+
+/* ---- the lot ---- */
+
+static struct bmi__lot_bucket *lot_bucket(struct bmi_task_manager *manager,
+                                          const struct bmi_task *task)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)task * 0x9e3779b97f4a7c15u;
+    return &manager->lot[hash >> 32 & (BMI__LOT_BUCKETS - 1)];
+}
+
+static void lot_add(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+{
+    struct bmi__lot_bucket *bucket = lot_bucket(manager, waiter->task);
+    pthread_mutex_lock(&bucket->mutex);
+    waiter->next = bucket->first;
+    bucket->first = waiter;
+    pthread_mutex_unlock(&bucket->mutex);
+}
+
+static void lot_remove(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+{
+    struct bmi__lot_bucket *bucket = lot_bucket(manager, waiter->task);
+    pthread_mutex_lock(&bucket->mutex);
+    struct bmi__waiter **link = &bucket->first;
+    while (*link != waiter)
+        link = &(*link)->next;
+    *link = waiter->next;
+    pthread_mutex_unlock(&bucket->mutex);
+}
+
+static void bucket_wake(struct bmi__lot_bucket *bucket, const struct bmi_task *task)
+{
+    pthread_mutex_lock(&bucket->mutex);
+    for (struct bmi__waiter *waiter = bucket->first; waiter != NULL; waiter = waiter->next) {
+        if (task != NULL && waiter->task != task)
+            continue;
+        bmi__event_post(&waiter->event);
+        if (waiter->worker != NULL)
+            bmi__worker_rouse(waiter->worker);
+    }
+    pthread_mutex_unlock(&bucket->mutex);
+}
+
+void bmi__lot_wake(struct bmi_task_manager *manager, const struct bmi_task *task)
+{
+    bucket_wake(lot_bucket(manager, task), task);
+}
+
+void bmi__lot_wake_all(struct bmi_task_manager *manager)
+{
+    for (size_t i = 0; i < BMI__LOT_BUCKETS; i++)
+        bucket_wake(&manager->lot[i], NULL);
+}
+
+/* ---- sleepers ---- */
+
+static bool sleeper_unlink_locked(struct bmi_task_manager *manager,
+                                  struct bmi_task_sleeper *sleeper)
+{
+    if (sleeper->link_to_me == NULL)
+        return false;
+    *sleeper->link_to_me = sleeper->next;
+    if (sleeper->next != NULL)
+        sleeper->next->link_to_me = sleeper->link_to_me;
+    sleeper->link_to_me = NULL;
+    atomic_fetch_sub(&manager->sleeper_count, 1);
+    return true;
+}
+
+bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return true;
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    if (sleeper->link_to_me == NULL) {
+        sleeper->next = manager->sleepers;
+        sleeper->link_to_me = &manager->sleepers;
+        if (sleeper->next != NULL)
+            sleeper->next->link_to_me = &sleeper->next;
+        manager->sleepers = sleeper;
+        atomic_fetch_add(&manager->sleeper_count, 1);
+    }
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+    if (bmi__unserved_has(manager)) {
+        bmi_task_sleeper_disarm(manager, sleeper);
+        return false;
+    }
+    return true;
+}
+
+void bmi_task_sleeper_disarm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return;
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    sleeper_unlink_locked(manager, sleeper);
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+}
+
+void bmi__sleepers_wake(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    struct bmi_task_sleeper *sleeper = manager->sleepers;
+    if (sleeper != NULL) {
+        sleeper_unlink_locked(manager, sleeper);
+        sleeper->wake(sleeper);
+    }
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+}
+
+/* ---- driver and bystanders ---- */
+
+static void waiter_wake(struct bmi_task_sleeper *sleeper)
+{
+    struct bmi__waiter *waiter =
+        (struct bmi__waiter *)((char *)sleeper - offsetof(struct bmi__waiter, sleeper));
+    bmi__event_post(&waiter->event);
+}
+
+static void bystander_unlink_locked(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+{
+    struct bmi__waiter **link = &manager->bystanders;
+    while (waiter->standing_by && *link != waiter)
+        link = &(*link)->bystander;
+    if (waiter->standing_by)
+        *link = waiter->bystander;
+    waiter->standing_by = false;
+}
+
+bool bmi__drives(const struct bmi_task_manager *manager)
+{
+    return own_driver != NULL && own_driver->manager == manager;
+}
+
+/* Whether the driver waits below us on our own stack. */
+static bool driver_is_below(struct bmi_task_manager *manager)
+{
+    const struct bmi__waiter *waiter = own_driver;
+    while (waiter != NULL && waiter != manager->driver)
+        waiter = waiter->below;
+    return waiter != NULL;
+}
+
+/* Returns whether the waiter is the driver now; else it is a bystander. */
+static bool driver_become(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+{
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    if (manager->driver == waiter) {
+        /* as before */
+    } else if (manager->driver == NULL || driver_is_below(manager)) {
+        waiter->outer = manager->driver;
+        waiter->below = own_driver;
+        manager->driver = waiter;
+        own_driver = waiter;
+        bystander_unlink_locked(manager, waiter);
+    } else if (!waiter->standing_by) {
+        waiter->bystander = manager->bystanders;
+        manager->bystanders = waiter;
+        waiter->standing_by = true;
+    }
+    bool driving = manager->driver == waiter;
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+    return driving;
+}
+
+/* Ends driving or standing by, and sees to it that somebody drives who can. */
+static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+{
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    bystander_unlink_locked(manager, waiter);
+    if (manager->driver == waiter) {
+        manager->driver = waiter->outer;
+        own_driver = waiter->below;
+    }
+    struct bmi__waiter *heir = manager->driver == NULL ? manager->bystanders : NULL;
+    if (heir != NULL)
+        bmi__event_post(&heir->event);
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+    /* what this one was woken for, if it did not get to it */
+    if (heir == NULL && atomic_load(&manager->sleeper_count) != 0 && bmi__unserved_has(manager))
+        bmi__sleepers_wake(manager);
+}
+
+static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
+                  uint64_t deadline_ns)
+{
+    if (!driver_become(manager, waiter)) {
+        bmi__event_wait(&waiter->event, deadline_ns);
+        return;
+    }
+    if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) != 0)
+        return;
+    if (bmi_task_sleeper_arm(manager, &waiter->sleeper))
+        bmi__event_wait(&waiter->event, deadline_ns);
+    bmi_task_sleeper_disarm(manager, &waiter->sleeper);
+}
+
+/* ---- waiting ---- */
+
+static bool task_final(uint32_t state)
+{
+    uint32_t phase = state & BMI__PHASE;
+    return phase != BMI_TASK_QUEUED && phase != BMI_TASK_RUNNING;
+}
+
+/* Has the end of the task post the event. Returns false: it has ended. */
+static bool task_watch(struct bmi_task *task)
+{
+    uint32_t state = atomic_load(&task->state);
+    do {
+        if (task_final(state))
+            return false;
+    } while (!atomic_compare_exchange_weak(&task->state, &state, state | BMI__WAITED));
+    return true;
+}
+
+/* One step of waiting, in the way that befits the caller. */
+static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
+                      uint64_t deadline_ns)
+{
+    if (waiter->worker != NULL) {
+        if (bmi__schedule(manager, waiter->worker->index, deadline_ns) == 0)
+            bmi__worker_nap(waiter->worker, &waiter->event, deadline_ns);
+    } else if (atomic_load(&manager->live_workers) == 0 ||
+               atomic_load(&manager->workers_stopping)) {
+        drive(manager, waiter, deadline_ns);
+    } else {
+        bmi__event_wait(&waiter->event, deadline_ns);
+    }
+}
+
+static int wait_for_end(struct bmi_task *task, uint64_t deadline_ns)
+{
+    struct bmi_task_manager *manager = task->manager;
+    struct bmi__waiter waiter = {
+        .manager = manager,
+        .task = task,
+        .sleeper.wake = waiter_wake,
+        .worker = bmi__worker_self(manager),
+    };
+    int result = 0;
+    lot_add(manager, &waiter);
+    while (result == 0 && task_watch(task)) {
+        wait_step(manager, &waiter, deadline_ns);
+        if (deadline_ns != 0 && bmi__now_ns() >= deadline_ns)
+            result = -ETIMEDOUT;
+    }
+    lot_remove(manager, &waiter);
+    driver_cease(manager, &waiter);
+    return result;
+}
+
+int bmi_task_wait(struct bmi_task *task, int timeout_ms)
+{
+    uint32_t state = atomic_load_explicit(&task->state, memory_order_acquire);
+    if ((state & BMI__PHASE) == BMI_TASK_IDLE)
+        return -EINVAL;
+    if (!task_final(state) && timeout_ms != 0) {
+        struct bmi_task_manager *manager = task->manager;
+        if (bmi__schedule_too_deep())
+            return -EDEADLK;
+        uint64_t deadline_ns = 0;
+        if (timeout_ms > 0)
+            deadline_ns = bmi__now_ns() + (uint64_t)timeout_ms * 1000000;
+        bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns);
+        wait_for_end(task, deadline_ns);
+        state = atomic_load_explicit(&task->state, memory_order_acquire);
+    }
+    if (!task_final(state))
+        return -ETIMEDOUT;
+    return (state & BMI__PHASE) == BMI_TASK_CANCELLED ? -ECANCELED : 0;
+}

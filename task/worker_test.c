@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * Tasks in the background: workers, timer, urgent tasks, spare threads, and CPUs that are taken
+ * away.
+ */
+#include "task/testing.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_fetch_add((atomic_uint *)argument, 1);
+    return BMI_TASK_DONE;
+}
+
+static enum bmi_task_verdict note_cpu(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_store((atomic_int *)argument, sched_getcpu());
+    return BMI_TASK_DONE;
+}
+
+static void prepare_on(struct bmi_task *task, struct bmi_task_manager *manager,
+                       bmi_task_function run, void *argument, unsigned options,
+                       const struct bmi_cpuset *cpus)
+{
+    struct bmi_task_attributes attributes = {
+        .function = run,
+        .argument = argument,
+        .options = options,
+        .cpus = cpus,
+    };
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, manager, &attributes), 0);
+}
+
+/* A thread that never blocks, on one CPU. */
+struct busy {
+    int cpu;
+    pthread_t thread;
+    atomic_uint computing, stop;
+};
+
+static void *busy_main(void *argument)
+{
+    struct busy *busy = argument;
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    CPU_SET((size_t)busy->cpu, &mask);
+    sched_setaffinity(0, sizeof(mask), &mask);
+    atomic_store(&busy->computing, 1);
+    while (!atomic_load_explicit(&busy->stop, memory_order_relaxed))
+        continue;
+    return NULL;
+}
+
+static void busy_start(struct busy *busy, int cpu)
+{
+    *busy = (struct busy){.cpu = cpu};
+    pthread_create(&busy->thread, NULL, busy_main, busy);
+    CU_ASSERT_TRUE(test_reaches(&busy->computing, 1));
+}
+
+static void busy_end(struct busy *busy)
+{
+    atomic_store(&busy->stop, 1);
+    pthread_join(busy->thread, NULL);
+}
+
+/* Every CPU's own tasks run on it, by nobody but its worker: the test does not help. */
+static void test_workers_run(void)
+{
+    for (int kind = 0; kind < 2; kind++) {
+        struct bmi_task_settings settings = {.queue = (enum bmi_task_queue_kind)kind};
+        struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_WORKERS);
+        struct bmi_cpuset all;
+        bmi_task_cpus(manager, &all);
+        for (int round = 0; round < 50; round++) {
+            for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0;
+                 cpu = bmi_cpuset_next(&all, cpu + 1)) {
+                struct bmi_task task;
+                struct bmi_cpuset only = test_only(cpu);
+                atomic_int ran_on = -1;
+                prepare_on(&task, manager, note_cpu, &ran_on, 0, &only);
+                bmi_task_submit(&task);
+                CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+                CU_ASSERT_EQUAL(ran_on, cpu);
+            }
+        }
+        struct bmi_task_queue_statistics statistics;
+        bmi_task_queue_statistics(manager, 0, &statistics);
+        CU_ASSERT_TRUE(statistics.served);
+        bmi_task_manager_destroy(manager);
+    }
+}
+
+static void add_switches(const char *folder, void *argument)
+{
+    char path[300], line[128];
+    snprintf(path, sizeof(path), "%s/status", folder);
+    FILE *file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        long switches;
+        if (sscanf(line, "voluntary_ctxt_switches: %ld", &switches) == 1)
+            *(long *)argument += switches;
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+/* With nothing queued no thread of the manager runs at all. */
+static void test_idle_uses_no_cpu(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    prepare_on(&task, manager, count_up, &runs, BMI_TASK_URGENT, NULL);
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+    prepare_on(&task, manager, count_up, &runs, 0, NULL);
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+
+    const struct timespec span = {.tv_nsec = 300000000}; /* what is measured is a span of time */
+    uint64_t end = test_now_ns() + 20000000000u;
+    long before, after;
+    do { /* the timer ticks on for some 10 ms after the last task */
+        before = after = 0;
+        test_threads("bmi-", add_switches, &before);
+        nanosleep(&span, NULL);
+        test_threads("bmi-", add_switches, &after);
+    } while (after != before && test_now_ns() < end);
+    CU_ASSERT_TRUE(before > 0);
+    CU_ASSERT_EQUAL(after, before);
+    bmi_task_manager_destroy(manager);
+}
+
+/* A program that computes on every CPU and calls nothing: the timer sees to the tasks. */
+static void test_busy_cpus_do_not_starve(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct bmi_cpuset all;
+    struct busy busy[64];
+    int count = 0;
+    bmi_task_cpus(manager, &all);
+    for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0 && count < 64;
+         cpu = bmi_cpuset_next(&all, cpu + 1))
+        busy_start(&busy[count++], cpu);
+    int first = bmi_cpuset_next(&all, 0);
+    struct bmi_cpuset only = test_only(first);
+    uint64_t worst = 0;
+    for (int round = 0; round < 30; round++) {
+        struct bmi_task task;
+        atomic_uint runs = 0;
+        prepare_on(&task, manager, count_up, &runs, 0, round % 2 ? &only : NULL);
+        uint64_t start = test_now_ns();
+        bmi_task_submit(&task);
+        CU_ASSERT_TRUE(test_reaches(&runs, 1)); /* looks on, does not help */
+        uint64_t took = test_now_ns() - start;
+        worst = took > worst ? took : worst;
+        CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
+    }
+    printf("worst %.1f ms ", (double)worst / 1e6);
+    CU_ASSERT_TRUE(worst < 1000000000);
+    for (int i = 0; i < count; i++)
+        busy_end(&busy[i]);
+    bmi_task_manager_destroy(manager);
+}
+
+/* An urgent task starts on its CPU while that computes, also where there are no workers. */
+static void test_urgent(void)
+{
+    static const enum bmi_task_threads ways[] = {BMI_TASK_HOOKS_ONLY, BMI_TASK_WORKERS};
+    for (size_t way = 0; way < 2; way++) {
+        struct bmi_task_manager *manager = test_manager(NULL, ways[way]);
+        struct bmi_cpuset all;
+        int last = 0;
+        bmi_task_cpus(manager, &all);
+        for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1))
+            last = cpu;
+        struct bmi_cpuset only = test_only(last);
+        struct busy busy;
+        busy_start(&busy, last);
+        for (int round = 0; round < 20; round++) {
+            struct bmi_task task;
+            atomic_int ran_on = -1;
+            prepare_on(&task, manager, note_cpu, &ran_on, BMI_TASK_URGENT, &only);
+            bmi_task_submit(&task);
+            while (bmi_task_state(&task) != BMI_TASK_ENDED)
+                sched_yield();
+            CU_ASSERT_EQUAL(ran_on, last);
+        }
+        busy_end(&busy);
+        bmi_task_manager_destroy(manager);
+    }
+}
+
+/* Prepared before the manager is started, and used over a stop and a new start. */
+static void test_threads_follow_start_and_stop(void)
+{
+    struct bmi_task_manager *manager;
+    struct bmi_task urgent, blocking;
+    atomic_uint runs = 0;
+    CU_ASSERT_EQUAL_FATAL(bmi_task_manager_create(NULL, &manager, NULL, 0), 0);
+    prepare_on(&urgent, manager, count_up, &runs, BMI_TASK_URGENT, NULL);
+    prepare_on(&blocking, manager, count_up, &runs, BMI_TASK_MAY_BLOCK, NULL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&urgent), -ESHUTDOWN);
+    for (int round = 0; round < 5; round++) {
+        CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_HOOKS_ONLY), 0);
+        CU_ASSERT_EQUAL(bmi_task_submit(&urgent), 0);
+        CU_ASSERT_EQUAL(bmi_task_submit(&blocking), 0);
+        CU_ASSERT_EQUAL(bmi_task_wait(&urgent, 20000), 0);
+        CU_ASSERT_EQUAL(bmi_task_wait(&blocking, 20000), 0);
+        CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY), 0);
+    }
+    CU_ASSERT_EQUAL(runs, 10);
+    bmi_task_manager_destroy(manager);
+}
+
+/* ---- tasks that block ---- */
+
+struct gate {
+    pthread_mutex_t mutex;
+    pthread_cond_t opened;
+    bool open;
+    atomic_uint inside, through;
+};
+
+static enum bmi_task_verdict pass_gate(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    struct gate *gate = argument;
+    atomic_fetch_add(&gate->inside, 1);
+    pthread_mutex_lock(&gate->mutex);
+    while (!gate->open)
+        pthread_cond_wait(&gate->opened, &gate->mutex);
+    pthread_mutex_unlock(&gate->mutex);
+    atomic_fetch_add(&gate->through, 1);
+    return BMI_TASK_DONE;
+}
+
+static void gate_open(struct gate *gate)
+{
+    pthread_mutex_lock(&gate->mutex);
+    gate->open = true;
+    pthread_cond_broadcast(&gate->opened);
+    pthread_mutex_unlock(&gate->mutex);
+}
+
+static void test_may_block(void)
+{
+    enum { TASKS = 10, SPARES = 3 };
+    struct bmi_task_settings settings = {.spare_threads = SPARES};
+    struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_WORKERS);
+    struct gate gate = {
+        .mutex = PTHREAD_MUTEX_INITIALIZER,
+        .opened = PTHREAD_COND_INITIALIZER,
+    };
+    struct bmi_task blocking[TASKS], plain;
+    struct bmi_cpuset all;
+    atomic_uint runs = 0;
+    bmi_task_cpus(manager, &all);
+    for (int i = 0; i < TASKS; i++) {
+        prepare_on(&blocking[i], manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+        bmi_task_submit(&blocking[i]);
+    }
+    CU_ASSERT_TRUE(test_reaches(&gate.inside, SPARES));
+    for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
+        struct bmi_cpuset only = test_only(cpu); /* no worker is held up */
+        prepare_on(&plain, manager, count_up, &runs, 0, &only);
+        bmi_task_submit(&plain);
+        CU_ASSERT_EQUAL(bmi_task_wait(&plain, 20000), 0);
+    }
+    CU_ASSERT_EQUAL(gate.inside, SPARES); /* no more than may be, and the others are cancelled */
+    CU_ASSERT_EQUAL(bmi_task_cancel(&blocking[TASKS - 1]), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 0), -ETIMEDOUT);
+    gate_open(&gate);
+    CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 20000), -ECANCELED);
+    for (int i = 0; i < TASKS - 1; i++)
+        CU_ASSERT_EQUAL(bmi_task_wait(&blocking[i], 20000), 0);
+    CU_ASSERT_EQUAL(gate.through, TASKS - 1);
+
+    struct bmi_cpuset only = test_only(bmi_cpuset_next(&all, 0)); /* on the CPUs of its set */
+    atomic_int ran_on = -1;
+    prepare_on(&plain, manager, note_cpu, &ran_on, BMI_TASK_MAY_BLOCK, &only);
+    bmi_task_submit(&plain);
+    CU_ASSERT_EQUAL(bmi_task_wait(&plain, 20000), 0);
+    CU_ASSERT_EQUAL(ran_on, bmi_cpuset_next(&all, 0));
+    bmi_task_manager_destroy(manager);
+}
+
+/* ---- start and stop ---- */
+
+/* Counted for each kind; without workers the hooks take over what is queued. */
+static void test_counted(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    prepare_on(&task, manager, count_up, &runs, 0, NULL);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_WORKERS), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_WORKERS), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), 0);
+    bmi_task_submit(&task);
+    CU_ASSERT_TRUE(test_reaches(&runs, 1)); /* by a worker */
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), -EINVAL);
+    bmi_task_submit(&task);
+    CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_QUEUED);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0); /* by this thread */
+    CU_ASSERT_EQUAL(runs, 2);
+    bmi_task_manager_destroy(manager);
+}
+
+static enum bmi_task_verdict again(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_fetch_add((atomic_uint *)argument, 1);
+    return BMI_TASK_AGAIN;
+}
+
+static enum bmi_task_verdict await_other(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    struct bmi_task *other = argument;
+    int result = bmi_task_wait(other, -1);
+    return result == 0 || result == -ECANCELED ? BMI_TASK_DONE : BMI_TASK_AGAIN;
+}
+
+/* Shutting down over repeating tasks, queued ones, and one that waits for another. */
+static void test_shutdown_hangs_nowhere(void)
+{
+    for (int round = 0; round < 20; round++) {
+        struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+        struct bmi_task repeating[8], waiting;
+        atomic_uint repeats = 0;
+        for (int i = 0; i < 8; i++) {
+            prepare_on(&repeating[i], manager, again, &repeats,
+                       BMI_TASK_REPEAT | (i == 7 ? BMI_TASK_MAY_BLOCK : 0) |
+                           (i == 6 ? BMI_TASK_URGENT : 0),
+                       NULL);
+            bmi_task_submit(&repeating[i]);
+        }
+        prepare_on(&waiting, manager, await_other, &repeating[0], 0, NULL);
+        bmi_task_submit(&waiting);
+        CU_ASSERT_TRUE(test_reaches(&repeats, 20));
+        bmi_task_manager_destroy(manager);
+        for (int i = 0; i < 8; i++)
+            CU_ASSERT_EQUAL(bmi_task_state(&repeating[i]), BMI_TASK_CANCELLED);
+        CU_ASSERT_TRUE(bmi_task_state(&waiting) == BMI_TASK_CANCELLED ||
+                       bmi_task_state(&waiting) == BMI_TASK_ENDED);
+    }
+}
+
+/* Workers end while a task on one of them waits for another task: hooks mode takes it on. */
+static enum bmi_task_verdict await_flag(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    return atomic_load((atomic_uint *)argument) ? BMI_TASK_DONE : BMI_TASK_AGAIN;
+}
+
+static void *stop_workers(void *manager)
+{
+    bmi_task_manager_stop(manager, BMI_TASK_WORKERS);
+    return NULL;
+}
+
+static void test_workers_end_under_a_waiting_task(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    for (int round = 0; round < 20; round++) {
+        struct bmi_task waiting, awaited;
+        atomic_uint flag = 0;
+        pthread_t stopper;
+        bmi_task_manager_start(manager, BMI_TASK_WORKERS);
+        prepare_on(&awaited, manager, await_flag, &flag, BMI_TASK_REPEAT, NULL);
+        prepare_on(&waiting, manager, await_other, &awaited, 0, NULL);
+        bmi_task_submit(&awaited);
+        bmi_task_submit(&waiting);
+        while (bmi_task_state(&waiting) == BMI_TASK_QUEUED)
+            sched_yield();
+        pthread_create(&stopper, NULL, stop_workers, manager);
+        atomic_store(&flag, 1);
+        pthread_join(stopper, NULL);
+        CU_ASSERT_EQUAL(bmi_task_wait(&waiting, 20000), 0);
+        CU_ASSERT_EQUAL(bmi_task_wait(&awaited, 20000), 0);
+    }
+    bmi_task_manager_destroy(manager);
+}
+
+/* Workers on some CPUs only: those of the others' queues are everybody's. */
+static void test_some_workers(void)
+{
+    struct bmi_cpuset all, some;
+    bmi_task_cpus(NULL, &all);
+    some = test_only(bmi_cpuset_next(&all, 0));
+    struct bmi_task_settings settings = {.worker_cpus = &some};
+    struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_WORKERS);
+    atomic_uint runs = 0;
+    unsigned expected = 0;
+    for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
+        struct bmi_task task;
+        struct bmi_cpuset only = test_only(cpu);
+        prepare_on(&task, manager, count_up, &runs, 0, &only);
+        bmi_task_submit(&task);
+        CU_ASSERT_TRUE(test_reaches(&runs, ++expected));
+        CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+    }
+    bmi_task_manager_destroy(manager);
+}
+
+int main(void)
+{
+    CU_TestInfo cases[] = {
+        {"workers run tasks where they belong", test_workers_run},
+        {"idle uses no CPU", test_idle_uses_no_cpu},
+        {"busy CPUs do not starve tasks", test_busy_cpus_do_not_starve},
+        {"urgent tasks on a busy CPU", test_urgent},
+        {"threads follow start and stop", test_threads_follow_start_and_stop},
+        {"tasks that may block", test_may_block},
+        {"start and stop are counted", test_counted},
+        {"shutting down hangs nowhere", test_shutdown_hangs_nowhere},
+        {"workers end under a waiting task", test_workers_end_under_a_waiting_task},
+        {"workers on some CPUs", test_some_workers},
+        CU_TEST_INFO_NULL,
+    };
+    return test_run("workers", cases);
+}
