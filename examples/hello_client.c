@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * hello_client.c - the smallest client: greets a server (hello_server.c) and prints its answer.
+ *
+ * usage: hello_client tcp://host:port
+ */
+#include <stdio.h>
+
+#include <bmi.h>
+
+/* Waits for one operation. `posted` is what its post call returned: 0 pending, 1 done already (then
+ * no test call reports it), below 0 an error. Returns 0 or the error. */
+static int finish(int posted, bmi_op_id_t op, bmi_context_id context)
+{
+    bmi_error_code_t error = 0;
+    bmi_size_t size;
+    int count = 0;
+
+    while (posted == 0 && count == 0)
+        if (BMI_test(op, &count, &error, &size, NULL, 10000, context) < 0)
+            return -1;
+    return posted < 0 ? posted : error;
+}
+
+int main(int argc, char **argv)
+{
+    enum { TAG = 1 }; /* the answer comes under the tag of the question */
+    static const char greeting[] = "hello, server";
+    char answer[100];
+    BMI_addr_t server;
+    bmi_context_id context;
+    bmi_op_id_t receive, send;
+    bmi_size_t size;
+    int receiving, sending, status;
+
+    BMI_initialize(NULL, NULL, 0); /* a client names no methods: the URL's is started */
+    BMI_open_context(&context);
+    status = BMI_addr_lookup(&server, argc > 1 ? argv[1] : ""); /* connects later, by itself */
+    if (status == 0) {
+        /* The receive first: then the answer has a place to go to when it comes. */
+        receiving = BMI_post_recv(&receive, server, answer, sizeof(answer) - 1, &size,
+                                  BMI_EXT_ALLOC, TAG, NULL, context, NULL);
+        sending = BMI_post_sendunexpected(&send, server, greeting, sizeof(greeting) - 1,
+                                          BMI_EXT_ALLOC, TAG, NULL, context, NULL);
+        status = finish(sending, send, context);
+        if (status == 0)
+            status = finish(receiving, receive, context);
+    }
+    if (status)
+        fprintf(stderr, "hello_client: %s\n", bmi_status_string(status));
+    else
+        printf("%s\n", answer);
+    BMI_close_context(context);
+    BMI_finalize();
+    return status ? 1 : 0;
+}

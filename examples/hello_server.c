@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * hello_server.c - the smallest server: gets a greeting from anybody, and answers it.
+ *
+ * usage: hello_server [tcp://host:port]     default: a free port of 127.0.0.1; prints its URL
+ */
+#include <stdio.h>
+
+#include <bmi.h>
+
+/* Answers one request: where it came from, under its tag. Returns 0 or an error. */
+static int answer(const struct BMI_unexpected_info *request, bmi_context_id context)
+{
+    static const char text[] = "hello, client";
+    bmi_op_id_t op;
+    bmi_size_t size;
+    bmi_error_code_t error = 0;
+    int count = 0;
+    int posted = BMI_post_send(&op, request->addr, text, sizeof(text), BMI_EXT_ALLOC, request->tag,
+                               NULL, context, NULL);
+
+    while (posted == 0 && count == 0) /* 0: pending; 1: done already, no test call reports it */
+        if (BMI_test(op, &count, &error, &size, NULL, 10000, context) < 0)
+            return -1;
+    return posted < 0 ? posted : error;
+}
+
+int main(int argc, char **argv)
+{
+    const char *listen = argc > 1 ? argv[1] : "tcp://127.0.0.1:0";
+    char url[BMI_MAX_ADDR_LEN];
+    bmi_context_id context; /* where completions of what we post are queued */
+    struct BMI_unexpected_info request;
+    int count, status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER);
+
+    if (status < 0) {
+        fprintf(stderr, "hello_server: %s: %s\n", listen, bmi_status_string(status));
+        return 1;
+    }
+    BMI_open_context(&context);
+    BMI_get_info(0, BMI_GET_LISTEN_ADDR, url); /* tells the port that was free */
+    printf("%s\n", url);
+    fflush(stdout);
+
+    /* A message that nobody posted a receive for: how a server hears of its clients. */
+    while (BMI_testunexpected(1, &count, &request, 10000) >= 0) {
+        if (count == 0)
+            continue;
+        printf("got \"%.*s\"\n", (int)request.size, (const char *)request.buffer);
+        fflush(stdout);
+        status = answer(&request, context);
+        if (status) /* that client has gone; the others have not */
+            fprintf(stderr, "hello_server: %s\n", bmi_status_string(status));
+        BMI_unexpected_free(request.addr, request.buffer);
+    }
+}

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# usage: install_test.sh BUILD COMPILER
+# Installs BUILD into a folder of its own; there, away from the tree, builds the examples by
+# pkg-config (shared and static) and by CMake's find_package, checks what they need and what libbmi
+# exports, and runs them.
+set -euo pipefail
+
+build=$1
+compiler=$2
+examples=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+server=
+cleanup() {
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# ---- install ------------------------------------------------------------------------------------
+
+prefix=$work/prefix
+cmake --install "$build" --prefix "$prefix" >/dev/null
+libdir=$(dirname "$(find "$prefix" -name libbmi.so)")
+export PKG_CONFIG_PATH=$libdir/pkgconfig
+export LD_LIBRARY_PATH=$libdir
+mkdir "$work/source" "$work/bin"
+cp "$examples"/*.c "$work/source"
+cd "$work/source"
+
+for page in man1/bmi-info.1 man1/bmi-ping.1 man3/BMI_initialize.3 man7/bmi.7; do
+  [ -s "$prefix/share/man/$page" ] || fail "$page is not installed"
+done
+
+# ---- what libbmi.so exports ------------------------------------------------------------------------
+
+nm -D --defined-only "$libdir/libbmi.so" | awk '$2 ~ /[A-Z]/ && $2 != "A" { sub(/@.*/, "", $3); print $3 }' |
+  sort -u >"$work/exported"
+alien=$(grep -Ev '^(BMI_|bmi_[a-z])' "$work/exported" || true)
+[ -z "$alien" ] || fail "libbmi.so exports" $alien
+# Every function that the header declares is there.
+printf '#define BMI_CLASSIC_API\n#include <bmi.h>\n' |
+  "$compiler" -E -P $(pkg-config --cflags bmi) -x c - | tr '\n' ' ' | tr ';' '\n' |
+  grep -oE '\b(BMI|bmi)_[a-z_]+ ?\(' | tr -d ' (' | sort -u >"$work/declared"
+missing=$(comm -23 "$work/declared" "$work/exported")
+[ -z "$missing" ] || fail "declared in bmi.h, not in libbmi.so:" $missing
+[ "$(wc -l <"$work/declared")" -ge 30 ] || fail "no list of functions could be made from bmi.h"
+
+soname=$(readelf -d "$libdir/libbmi.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+[ "$soname" = libbmi.so.0 ] || fail "SONAME is $soname"
+
+# ---- programs --------------------------------------------------------------------------------------
+
+# start_server COMMAND: runs it in the background; `url` is what it printed first.
+start_server() {
+  local out=$work/url
+  rm -f "$out"
+  mkfifo "$out"
+  "$@" >"$out" &
+  server=$!
+  exec 3<"$out"
+  read -r -t 20 url <&3 || fail "$1 told no URL"
+}
+stop_server() {
+  kill "$server"
+  wait "$server" 2>/dev/null || true
+  server=
+  exec 3<&-
+}
+# run_hello SERVER CLIENT
+run_hello() {
+  local answer
+  start_server "$1"
+  answer=$(timeout 20 "$2" "$url") || fail "$2 $url"
+  [ "$answer" = "hello, client" ] || fail "$2 printed '$answer'"
+  stop_server
+}
+# run_pair FOLDER: the examples of a folder talk to each other.
+run_pair() {
+  local bin=$1
+  run_hello "$bin/hello_server" "$bin/hello_client"
+
+  start_server "$bin/statemachine_server"
+  for bytes in 1 1000 300000; do
+    timeout 60 "$bin/statemachine_client" "$url" 50 "$bytes" >"$work/log.$bytes" &
+    clients+=($!)
+  done
+  for client in "${clients[@]}"; do
+    wait "$client" || fail "a statemachine_client of $bin failed"
+  done
+  clients=()
+  grep -L '^50 answers, 0 wrong$' "$work"/log.* | grep . && fail "wrong answers"
+  stop_server
+}
+clients=()
+
+libs=$(pkg-config --libs bmi)
+[ "${libs%% }" = "-L$libdir -lbmi" ] || [ "$(echo $libs | tr ' ' '\n' | grep -c '^-l')" = 1 ] ||
+  fail "pkg-config wants more than -lbmi: $libs"
+for program in hello_server hello_client statemachine_server statemachine_client; do
+  "$compiler" -Wall -Werror $(pkg-config --cflags bmi) $program.c -o "$work/bin/$program" $libs
+done
+needed=$(readelf -d "$work/bin/statemachine_server" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | sort | tr '\n' ' ')
+[ "$needed" = "libbmi.so.0 libc.so.6 " ] || fail "a program needs $needed"
+run_pair "$work/bin"
+echo "pkg-config, shared: ok"
+
+# The program in the README is one that works.
+sed -n '/^```c$/,/^```$/p' "$examples/../README.md" | sed '/^```/d' >readme.c
+"$compiler" -Wall -Wextra -Werror $(pkg-config --cflags bmi) readme.c -o "$work/bin/readme" $libs
+run_hello "$work/bin/hello_server" "$work/bin/readme"
+echo "README: ok"
+
+mkdir "$work/static"
+static=$(pkg-config --static --libs bmi | sed "s|-lbmi|$libdir/libbmi.a|")
+for program in hello_server hello_client statemachine_server statemachine_client; do
+  "$compiler" $(pkg-config --cflags bmi) $program.c -o "$work/static/$program" $static
+done
+readelf -d "$work/static/hello_client" | grep -q libbmi && fail "the static program needs libbmi.so"
+run_pair "$work/static"
+echo "pkg-config, static: ok"
+
+cat >CMakeLists.txt <<'TXT'
+cmake_minimum_required(VERSION 3.13)
+project(user C)
+find_package(bmi 0.1 REQUIRED)
+foreach(program hello_server hello_client statemachine_server statemachine_client)
+    add_executable(${program} ${program}.c)
+    target_link_libraries(${program} bmi::bmi)
+endforeach()
+add_executable(static_client hello_client.c)
+target_link_libraries(static_client bmi::bmi_static)
+TXT
+cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$compiler" >"$work/log" 2>&1 &&
+  cmake --build "$work/cmake" >>"$work/log" 2>&1 || { cat "$work/log"; fail "find_package"; }
+run_pair "$work/cmake"
+echo "find_package: ok"
+
+"$prefix/bin/bmi-info" --version

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bmi-info - prints what this libbmi is: version, methods and their limits, settings.
+ *
+ * Everything comes from the library's own tables (bmi_method_next, bmi_setting_next), which may be
+ * read without BMI_initialize; values of settings are those that a program started now would have.
+ */
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi.h"
+
+static const char usage[] =
+    "usage: bmi-info [--methods] [--settings] [--json]\n"
+    "       bmi-info --version | --help\n"
+    "Prints the version of libbmi, its methods and their limits, and every setting.\n"
+    "  -m, --methods   the methods only\n"
+    "  -s, --settings  the settings only\n"
+    "  -j, --json      one JSON object\n";
+
+static const char *yes_no(int value)
+{
+    return value ? "yes" : "no";
+}
+
+/* ---- as text --------------------------------------------------------------------------------- */
+
+static void print_methods(void)
+{
+    struct bmi_method_info info;
+
+    printf("methods\n");
+    for (int i = 0; bmi_method_next(i, &info) == 0; i++) {
+        printf("  %-10s %s\n", info.name, info.description);
+        printf("    schemes             %s\n", info.schemes);
+        printf("    eager up to         %" PRId64 " bytes\n", info.eager_max);
+        printf("    unexpected up to    %" PRId64 " bytes\n", info.unexpected_max);
+        printf("    segments at once    %d\n", info.segments_max);
+        printf("    remote put, get     %s, %s\n", yes_no(info.can_put), yes_no(info.can_get));
+        printf("    needs registration  %s\n", yes_no(info.needs_registration));
+    }
+}
+
+/* Prints a help text indented, broken at blanks before column 100. */
+static void print_wrapped(const char *text)
+{
+    const size_t width = 94;
+
+    while (*text) {
+        size_t length = strlen(text);
+
+        if (length > width) {
+            for (length = width; length > 0 && text[length] != ' '; length--)
+                ;
+            if (length == 0)
+                length = width;
+        }
+        printf("      %.*s\n", (int)length, text);
+        text += length;
+        text += strspn(text, " ");
+    }
+}
+
+static void print_settings(void)
+{
+    const char *name, *value, *help;
+
+    printf("settings (name in the environment, in capitals with BMI_ in front: value)\n");
+    for (int i = 0; bmi_setting_next(i, &name, &value, &help) == 0; i++) {
+        printf("  %s: %s\n", name, *value ? value : "(none)");
+        print_wrapped(help);
+    }
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------- */
+
+static void json_string(const char *text)
+{
+    putchar('"');
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c < 0x20)
+            printf("\\u%04x", c);
+        else
+            putchar(c);
+    }
+    putchar('"');
+}
+
+static void json_member(const char *name, const char *value)
+{
+    json_string(name);
+    putchar(':');
+    json_string(value);
+}
+
+static void json_methods(void)
+{
+    struct bmi_method_info info;
+
+    printf(",\n \"methods\": [");
+    for (int i = 0; bmi_method_next(i, &info) == 0; i++) {
+        printf("%s\n  {", i ? "," : "");
+        json_member("name", info.name);
+        putchar(',');
+        json_member("schemes", info.schemes);
+        putchar(',');
+        json_member("description", info.description);
+        printf(",\"eager_max\":%" PRId64 ",\"unexpected_max\":%" PRId64 ",\"segments_max\":%d",
+               info.eager_max, info.unexpected_max, info.segments_max);
+        printf(",\"put\":%s,\"get\":%s,\"needs_registration\":%s}", info.can_put ? "true" : "false",
+               info.can_get ? "true" : "false", info.needs_registration ? "true" : "false");
+    }
+    printf("]");
+}
+
+static void json_settings(void)
+{
+    const char *name, *value, *help;
+
+    printf(",\n \"settings\": [");
+    for (int i = 0; bmi_setting_next(i, &name, &value, &help) == 0; i++) {
+        printf("%s\n  {", i ? "," : "");
+        json_member("name", name);
+        putchar(',');
+        json_member("value", value);
+        putchar(',');
+        json_member("help", help);
+        putchar('}');
+    }
+    printf("]");
+}
+
+/* ---- the program ----------------------------------------------------------------------------- */
+
+struct request {
+    bool methods, settings, json;
+};
+
+/* Reads the options; exits where there is nothing left to do. */
+static struct request parse_options(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {.name = "methods", .val = 'm'}, {.name = "settings", .val = 's'},
+        {.name = "json", .val = 'j'},    {.name = "version", .val = 'V'},
+        {.name = "help", .val = 'h'},    {.name = NULL},
+    };
+    struct request request = {.json = false};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "msjVh", options, NULL)) != -1) {
+        switch (option) {
+        case 'm':
+            request.methods = true;
+            break;
+        case 's':
+            request.settings = true;
+            break;
+        case 'j':
+            request.json = true;
+            break;
+        case 'V':
+            printf("bmi-info (libbmi) %s\n", bmi_version());
+            exit(0);
+        case 'h':
+            fputs(usage, stdout);
+            exit(0);
+        default:
+            fputs(usage, stderr);
+            exit(2);
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "bmi-info: '%s': takes no arguments\n%s", argv[optind], usage);
+        exit(2);
+    }
+    if (!request.methods && !request.settings)
+        request.methods = request.settings = true;
+    return request;
+}
+
+int main(int argc, char **argv)
+{
+    struct request request = parse_options(argc, argv);
+
+    if (request.json) {
+        printf("{");
+        json_member("version", bmi_version());
+        if (request.methods)
+            json_methods();
+        if (request.settings)
+            json_settings();
+        printf("}\n");
+    } else {
+        printf("libbmi %s\n", bmi_version());
+        if (request.methods)
+            print_methods();
+        if (request.settings)
+            print_settings();
+    }
+    if (fflush(stdout) || ferror(stdout)) {
+        perror("bmi-info");
+        return 1;
+    }
+    return 0;
+}

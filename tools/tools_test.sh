@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# usage: tools_test.sh BIN      where the programs are
+# bmi-info's output is complete and well formed; bmi-ping finds a server that is there, and tells
+# one that is not; both refuse wrong usage with status 2.
+set -euo pipefail
+
+bin=$1
+work=$(mktemp -d)
+server=
+cleanup() {
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+# status_is EXPECTED COMMAND...
+status_is() {
+  local expected=$1 status=0
+  shift
+  timeout 30 "$@" >"$work/out" 2>"$work/err" || status=$?
+  [ "$status" = "$expected" ] ||
+    { cat "$work/out" "$work/err"; fail "status $status, not $expected: $*"; }
+}
+
+# ---- bmi-info -----------------------------------------------------------------------------------
+
+status_is 0 "$bin/bmi-info"
+grep -q '^libbmi [0-9]' "$work/out" || fail "bmi-info tells no version"
+grep -q 'bmi_tcp' "$work/out" || fail "bmi-info does not list bmi_tcp"
+status_is 0 "$bin/bmi-info" --json
+python3 - "$work/out" <<'TXT'
+import json, sys
+info = json.load(open(sys.argv[1]))
+assert info["version"], "version"
+tcp = [m for m in info["methods"] if m["name"] == "bmi_tcp"][0]
+assert "tcp" in tcp["schemes"].split(","), tcp
+assert tcp["unexpected_max"] >= 16384, tcp
+assert tcp["eager_max"] > 0 and tcp["segments_max"] > 0, tcp
+assert len(info["settings"]) >= 5, "settings"
+names = [s["name"] for s in info["settings"]]
+assert len(set(names)) == len(names), "a setting is there twice"
+assert all(s["help"] for s in info["settings"]), "a setting has no help"
+TXT
+status_is 0 "$bin/bmi-info" --methods
+grep -q '^settings' "$work/out" && fail "--methods printed settings"
+status_is 2 "$bin/bmi-info" --nonsense
+status_is 2 "$bin/bmi-info" superfluous
+status_is 1 sh -c "\"$bin/bmi-info\" >/dev/full"
+
+# ---- bmi-ping -----------------------------------------------------------------------------------
+
+mkfifo "$work/url"
+"$bin/hello_server" >"$work/url" &
+server=$!
+exec 3<"$work/url"
+read -r -t 20 url <&3 || fail "hello_server told no URL"
+
+status_is 0 "$bin/bmi-ping" -c 5 -i 0.01 "$url"
+grep -q '^5 asked, 5 answered, 0 % lost$' "$work/out" || { cat "$work/out"; fail "bmi-ping $url"; }
+[ "$(grep -cE '^[0-9]+: [0-9.]+ us$' "$work/out")" = 5 ] || fail "bmi-ping printed no times"
+
+# A signal ends it, with the summary.
+mkfifo "$work/endless"
+"$bin/bmi-ping" -i 0.01 "$url" >"$work/endless" &
+ping=$!
+exec 4<"$work/endless"
+for _ in 1 2 3; do
+  read -r -t 20 line <&4 && [[ $line == *us ]] || fail "bmi-ping without -c printed '$line'"
+done
+kill -TERM "$ping" # as an interrupt; a shell's background jobs ignore that one
+grep -q 'answered' <&4 || fail "no summary after a signal"
+wait "$ping" || fail "bmi-ping after a signal: status $?"
+
+kill "$server"
+wait "$server" 2>/dev/null || true
+server=
+status_is 1 "$bin/bmi-ping" -c 1 -W 5 "$url"
+grep -q 'refused' "$work/out" || { cat "$work/out"; fail "a closed port is not told as refused"; }
+
+status_is 2 "$bin/bmi-ping"
+status_is 2 "$bin/bmi-ping" -c x "$url"
+status_is 2 "$bin/bmi-ping" -W -1 "$url"
+status_is 2 "$bin/bmi-ping" nonsense://host
+status_is 2 "$bin/bmi-ping" tcp://host:notaport
+echo ok
