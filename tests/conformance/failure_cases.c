@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * failure_cases.c - "Failure": refusal, peers that die, peers that come again.
+ * Casts: role 0 looks on; role 1 dies; role 2 is role 1 come again, or one that nothing happens to.
+ */
+#include "harness.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+enum { LARGE = 4 * MIB, SOON_MS = 10000 };
+
+/* ---- refused --------------------------------------------------------------------------------- */
+
+static void refused(struct party *party)
+{
+    char url[200], byte, *memory = memory_take(party, LARGE);
+    int holder;
+    struct op ops[5];
+    BMI_addr_t self = party->peer;
+    refused_address(party, url, sizeof url, &holder);
+    for (int i = 0; i < 3; i++) {
+        party->peer = party_look_up(party, url);
+        int64_t start = now_ms();
+        op_receive(party, &ops[0], &byte, 1, 1);
+        op_receive(party, &ops[1], memory, LARGE, 2);
+        op_post(party, &ops[2], POST_SEND, party->peer, memory, LARGE, 1);
+        op_post(party, &ops[3], POST_SEND, party->peer, &byte, 1, 1);
+        op_post(party, &ops[4], POST_UNEXPECTED, party->peer, &byte, 1, 1);
+        for (int k = 0; k < 5; k++)
+            op_finish_error(party, &ops[k], BMI_ECONNREFUSED);
+        CHECK(party, now_ms() - start < SOON_MS * patience());
+    }
+    CHECK(party, statistics_of(party, party->peer).errors >= 3 * 5);
+    party->peer = self;
+    message_pass_self(party);
+    memory_give_back(memory);
+}
+
+/* A send by itself is refused, too. A receive by itself needs no connection, and may be
+ * cancelled. */
+static void refused_alone(struct party *party)
+{
+    char url[200], byte;
+    int holder;
+    struct op op;
+    refused_address(party, url, sizeof url, &holder);
+    party->peer = party_look_up(party, url);
+    op_send(party, &op, "x", 1, 1);
+    op_finish_error(party, &op, BMI_ECONNREFUSED);
+    op_send_unexpected(party, &op, "x", 1, 1);
+    op_finish_error(party, &op, BMI_ECONNREFUSED);
+    op_receive(party, &op, &byte, 1, 1);
+    if (op.posted == 0)
+        CHECK_STATUS(party, BMI_cancel(op.id, party->context), 0);
+    op_wait(party, &op);
+    CHECK(party, op.error == -BMI_ECANCEL || op.error == -BMI_ECONNREFUSED);
+}
+
+/* ---- a looked-up peer dies ------------------------------------------------------------------- */
+
+/* A server that tells role 0 its address. */
+static void serve(struct party *party, const char *listen)
+{
+    party_start_server(party, listen, 0);
+    party_tell(party, 0, party->listen, sizeof party->listen);
+    party->peer = party_be_greeted(party);
+}
+
+static void join(struct party *party, int server)
+{
+    party_hear_idle(party, server, party->peer_url, sizeof party->peer_url);
+    party->peer = party_look_up(party, party->peer_url);
+    party_greet(party);
+}
+
+/* Answers one small message of tag 5 with another, until told to stop. */
+static void neighbour(struct party *party)
+{
+    char byte = 0;
+    serve(party, NULL);
+    while (byte != 's') {
+        struct op op;
+        op_receive(party, &op, &byte, 1, 5);
+        op_finish(party, &op, 1);
+        op_send(party, &op, &byte, 1, 6);
+        op_finish(party, &op, 1);
+    }
+    party_stop(party);
+}
+
+static void ask_neighbour(struct party *party, BMI_addr_t addr, const char *what)
+{
+    struct op send, receive;
+    char byte = 0;
+    op_post(party, &receive, POST_RECEIVE, addr, &byte, 1, 6);
+    op_post(party, &send, POST_SEND, addr, (void *)(uintptr_t)what, 1, 5);
+    op_finish(party, &send, 1);
+    op_finish(party, &receive, 1);
+    CHECK_EQUAL(party, byte, *what);
+}
+
+/* All kinds of operation outstanding towards the one that dies. */
+struct outstanding {
+    struct op ops[6];
+    char *memory, byte;
+};
+
+static void post_outstanding(struct party *party, struct outstanding *all)
+{
+    all->memory = memory_take(party, LARGE);
+    op_receive(party, &all->ops[0], &all->byte, 1, 1);
+    op_receive(party, &all->ops[1], all->memory, LARGE, 2);
+    op_receive(party, &all->ops[2], &all->byte, 1, 1);
+    op_send(party, &all->ops[3], all->memory, LARGE, 3);
+    op_send(party, &all->ops[4], all->memory, LARGE, 4);
+    op_send(party, &all->ops[5], all->memory, LARGE, 3);
+}
+
+static void expect_lost(struct party *party, struct outstanding *all)
+{
+    int64_t start = now_ms();
+    for (int i = 0; i < 6; i++) {
+        op_wait(party, &all->ops[i]);
+        if (!error_is_loss(all->ops[i].error))
+            party_fail(party, false, __FILE__, __LINE__, "operation %d ended with %s", i,
+                       bmi_status_string(all->ops[i].error));
+    }
+    CHECK(party, now_ms() - start < SOON_MS * patience());
+    memory_give_back(all->memory);
+}
+
+static void dies(struct party *party)
+{
+    if (party->role == 1) {
+        serve(party, NULL);
+        party_hear_go(party, 0);
+        party_crash(party);
+    }
+    if (party->role == 2) {
+        neighbour(party);
+        return;
+    }
+    struct outstanding all;
+    party_start_client(party);
+    join(party, 2);
+    BMI_addr_t other = party->peer;
+    join(party, 1);
+    post_outstanding(party, &all);
+    ask_neighbour(party, other, "a");
+    party_tell_go(party, 1);
+    expect_lost(party, &all);
+    ask_neighbour(party, other, "b");
+    struct op op;
+    op_send(party, &op, "x", 1, 1);
+    op_wait(party, &op);
+    CHECK(party, error_is_loss(op.error));
+    ask_neighbour(party, other, "s");
+    party_stop(party);
+}
+
+/* The same, seen by a server whose client dies: it stays gone, and posts say so. */
+static void accepted_dies(struct party *party)
+{
+    if (party->role != 0) {
+        party_hear_idle(party, 0, party->peer_url, sizeof party->peer_url);
+        party_start_client(party);
+        party->peer = party_look_up(party, party->peer_url);
+        struct op op;
+        char byte = 0;
+        op_receive(party, &op, &byte, 1, 7);
+        party_greet(party);
+        party_hear_go(party, 0);
+        if (party->role == 1)
+            party_crash(party);
+        op_finish(party, &op, 1);
+        CHECK_EQUAL(party, byte, 'l');
+        party_stop(party);
+        return;
+    }
+    struct outstanding all;
+    party_start_server(party, NULL, 0);
+    party_tell(party, 1, party->listen, sizeof party->listen);
+    BMI_addr_t dying = party_be_greeted(party);
+    party_tell(party, 2, party->listen, sizeof party->listen);
+    BMI_addr_t living = party_be_greeted(party);
+    party->peer = dying;
+    post_outstanding(party, &all);
+    op_collect(party, 10);
+    party_tell_go(party, 1);
+    expect_lost(party, &all);
+    for (int kind = POST_SEND; kind <= POST_RECEIVE; kind++) {
+        struct op op;
+        char byte = 0;
+        op_post(party, &op, (enum post_kind)kind, dying, &byte, 1, 1);
+        op_wait(party, &op);
+        CHECK(party, error_is_loss(op.error));
+    }
+    party_tell_go(party, 2);
+    party->peer = living;
+    struct op op;
+    op_send(party, &op, "l", 1, 7);
+    op_finish(party, &op, 1);
+    party_stop(party);
+}
+
+/* Nothing outstanding: no error to anyone, and nothing on standard error or output. */
+static void leaves_quietly(struct party *party)
+{
+    if (party->role == 1) {
+        serve(party, NULL);
+        party_hear_go(party, 0);
+        party_crash(party);
+    }
+    struct capture capture;
+    char text[1000];
+    capture_begin(party, &capture);
+    party_start_client(party);
+    join(party, 1);
+    uint64_t errors = statistics_of(party, 0).errors;
+    party_tell_go(party, 1);
+    int64_t deadline = now_ms() + SOON_MS * patience();
+    while (method_statistics(party).links > 0) {
+        NEED(party, now_ms() < deadline);
+        CHECK_EQUAL(party, op_collect(party, 20), 0);
+    }
+    CHECK_EQUAL(party, statistics_of(party, 0).errors, errors);
+    struct op op;
+    op_send(party, &op, "x", 1, 1);
+    op_wait(party, &op);
+    CHECK(party, error_is_loss(op.error));
+    party_stop(party);
+    if (capture_end(party, &capture, text, sizeof text) > 0)
+        party_fail(party, false, __FILE__, __LINE__, "printed: %s", text);
+}
+
+/* A peer that is there and says nothing: the time is a setting. */
+static void silent(struct party *party)
+{
+    enum { TIMEOUT_MS = 2000 };
+    if (party->role == 1) {
+        serve(party, NULL);
+        party_hear_go(party, 0);
+        atomic_store(&party->report->may_die[1], true);
+        party_tell_go(party, 0);
+        for (;;)
+            raise(SIGSTOP);
+    }
+    if (party->role == 2) {
+        neighbour(party);
+        return;
+    }
+    struct outstanding all;
+    party_start_client(party);
+    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "peer_timeout_ms=2000"), 0);
+    join(party, 2);
+    BMI_addr_t other = party->peer;
+    join(party, 1);
+    post_outstanding(party, &all);
+    party_tell_go(party, 1);
+    party_hear_go(party, 1);
+    int64_t start = now_ms();
+    for (int i = 0; i < 6; i++)
+        op_finish_error(party, &all.ops[i], BMI_ETIMEDOUT);
+    int64_t took = now_ms() - start;
+    CHECK(party, took >= TIMEOUT_MS / 2 && took <= 5 * TIMEOUT_MS * patience());
+    ask_neighbour(party, other, "s");
+    kill(atomic_load(&party->report->pids[1]), SIGKILL);
+    memory_give_back(all.memory);
+    party_stop(party);
+}
+
+/* ---- a peer that comes again ----------------------------------------------------------------- */
+
+static void serve_again(struct party *party)
+{
+    char url[BMI_MAX_ADDR_LEN];
+    struct op op;
+    char byte = 0;
+    party_hear_idle(party, 0, url, sizeof url);
+    party_start_server(party, url, 0);
+    party_tell_go(party, 0);
+    party->peer = party_be_greeted(party);
+    op_receive(party, &op, &byte, 1, 1);
+    op_finish(party, &op, 1);
+    CHECK_EQUAL(party, byte, 'n'); /* the new one; what was posted to the old never comes here */
+    op_send(party, &op, "a", 1, 2);
+    op_finish(party, &op, 1);
+    party_stop(party);
+}
+
+/* Outstanding operations fail with the old one; the next send reconnects by itself. */
+static void comes_again(struct party *party)
+{
+    if (party->role == 1) {
+        serve(party, NULL);
+        party_hear_go(party, 0);
+        party_crash(party);
+    }
+    if (party->role == 2) {
+        serve_again(party);
+        return;
+    }
+    struct outstanding all;
+    struct op send, receive;
+    char byte = 0;
+    party_start_client(party);
+    join(party, 1);
+    post_outstanding(party, &all);
+    op_send(party, &send, "o", 1, 1); /* eager: the old one's memory takes it */
+    op_finish(party, &send, 1);
+    party_tell_go(party, 1);
+    expect_lost(party, &all);
+    party_wait_for_end(party, 1);
+    party_tell(party, 2, party->peer_url, sizeof party->peer_url);
+    party_hear_go(party, 2);
+    CHECK_EQUAL(party, party_look_up(party, party->peer_url), party->peer);
+    party_greet(party);
+    op_receive(party, &receive, &byte, 1, 2);
+    op_send(party, &send, "n", 1, 1);
+    op_finish(party, &send, 1);
+    op_finish(party, &receive, 1);
+    CHECK_EQUAL(party, byte, 'a');
+    CHECK(party, statistics_of(party, party->peer).reconnects >= 1);
+    party_stop(party);
+}
+
+/* The old one dies while nobody drives: the send that is posted next, before its loss was noticed,
+ * fails or reaches the new one whole; it is never lost in silence, and a later one goes right. */
+static void comes_again_unnoticed(struct party *party)
+{
+    if (party->role == 1) {
+        serve(party, NULL);
+        party_hear_go(party, 0);
+        party_crash(party);
+    }
+    if (party->role == 2) {
+        char url[BMI_MAX_ADDR_LEN], byte = 0;
+        struct op op;
+        party_hear_idle(party, 0, url, sizeof url);
+        party_start_server(party, url, 0);
+        party_tell_go(party, 0);
+        party->peer = party_be_greeted(party);
+        op_receive(party, &op, &byte, 1, 1);
+        op_finish(party, &op, 1);
+        CHECK(party, byte == 'n' || byte == 'o');
+        party_tell_go(party, 0);
+        party_stop(party);
+        return;
+    }
+    struct op op;
+    char byte;
+    party_start_client(party);
+    join(party, 1);
+    op_receive(party, &op, &byte, 1, 9);
+    party_tell_go(party, 1);
+    party_wait_for_end(party, 1);
+    party_tell(party, 2, party->peer_url, sizeof party->peer_url);
+    party_hear_idle(party, 2, &byte, 1);
+    op_wait(party, &op);
+    CHECK(party, error_is_loss(op.error));
+    party_greet(party);
+    op_send(party, &op, "n", 1, 1);
+    op_finish(party, &op, 1);
+    party_hear_go(party, 2);
+    party_stop(party);
+}
+
+/* Our own close of the connection, asked for: the next send connects again. */
+static void closed_on_purpose(struct party *party)
+{
+    if (party->role == 1) {
+        party_meet(party);
+        party->peer = party_be_greeted(party);
+        message_pass(party, 1000, 1, TOGETHER);
+        return;
+    }
+    uint64_t before;
+    CHECK_STATUS(party, BMI_set_info(party->peer, BMI_TCP_CLOSE_SOCKET, NULL), 0);
+    before = method_statistics(party).links_opened;
+    party_meet(party);
+    party_greet(party);
+    message_pass(party, 1000, 1, TOGETHER);
+    CHECK(party, method_statistics(party).links_opened > before);
+}
+
+#define SECTION .section = "Failure"
+const struct conformance_case failure_cases[] = {
+    {SECTION, .name = "connection refused", .run = refused, .where = SOLO},
+    {SECTION, .name = "connection refused, one at a time", .run = refused_alone, .where = SOLO},
+    {SECTION, .name = "a peer dies: its operations end, others notice nothing", .run = dies,
+     .where = CAST, .roles = 3},
+    {SECTION, .name = "an accepted peer that is gone stays gone", .run = accepted_dies,
+     .where = CAST, .roles = 3},
+    {SECTION, .name = "a peer that goes with nothing outstanding is no error",
+     .run = leaves_quietly, .where = CAST, .roles = 2},
+    {SECTION, .name = "a silent peer: ETIMEDOUT after a time that is a setting", .run = silent,
+     .where = CAST, .roles = 3},
+    {SECTION, .name = "a peer that restarts is a new incarnation", .run = comes_again,
+     .where = CAST, .roles = 3},
+    {SECTION, .name = "a peer that restarts unnoticed", .run = comes_again_unnoticed, .where = CAST,
+     .roles = 3},
+    {SECTION, .name = "BMI_TCP_CLOSE_SOCKET, then traffic again", .run = closed_on_purpose,
+     .where = BOTH_LISTEN | PORTS},
+    {0},
+};

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * harness.h - what the cases are written with.
+ *
+ * A case is one function that every role runs, each with a `struct party` of its own; roles tell
+ * each other of their progress by party_tell, party_hear, and party_meet, which drive the network
+ * while they wait. Where both roles are threads of one process (CONFORMANCE_SELF) they share the
+ * key (peer, tag): a case uses distinct tags for the two directions.
+ *
+ * struct op is the only way in which most cases post: op_* checks the rules of every post and every
+ * completion (ids, immediate completion, exactly once, byte counts), so each case checks them too.
+ * NEED ends the whole case when it fails, CHECK only notes it.
+ */
+#ifndef HARNESS_H
+#define HARNESS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bmi.h"
+#include "conformance.h"
+
+enum { ROLES = 4, SENDER = 0, RECEIVER = 1, FAILURES = 16 };
+enum { KIB = 1024, MIB = 1024 * 1024 };
+#define GIB ((bmi_size_t)1024 * MIB)
+
+/* Which roles and arrangements a case runs in. */
+enum {
+    SOLO = 1,        /* one role, started, whose peer is itself; CONFORMANCE_SELF only */
+    RAW = 2,         /* one role, and the case itself starts BMI; CONFORMANCE_SELF only */
+    PROCESSES = 4,   /* two processes only: all arrangements but CONFORMANCE_SELF */
+    BOTH_LISTEN = 8, /* CONFORMANCE_PAIR only */
+    ONE_SERVES = 16, /* CONFORMANCE_*_SERVES only */
+    CAST = 32,       /* `roles` processes, which start BMI themselves; CONFORMANCE_PAIR only */
+    PORTS = 64       /* methods with CONFORMANCE_PORTS only */
+};
+
+struct party;
+
+struct conformance_case {
+    const char *section; /* of the contract */
+    const char *name;
+    void (*run)(struct party *party);
+    unsigned where;
+    int seconds; /* longest; 0: 60 */
+    int roles;   /* of CAST */
+};
+
+/* Shared by the runner and all roles of one case. */
+struct report {
+    atomic_int failures;
+    struct failure {
+        const char *file; /* the same program, so the same address */
+        int line, role;
+        char text[512];
+    } list[FAILURES];
+    atomic_bool skips, skipped; /* skipped: reason is written */
+    char reason[256];
+    struct position {
+        _Atomic(const char *) file;
+        atomic_int line;
+    } position[ROLES];
+    atomic_bool may_die[ROLES]; /* the case kills this one */
+    atomic_int pids[ROLES];
+};
+
+struct party {
+    const struct conformance_method *method;
+    const struct conformance_case *conformance_case;
+    enum conformance_arrangement arrangement;
+    int role;
+    bool may_be_immediate;
+    int wires[ROLES]; /* sockets to the other roles */
+    struct report *report;
+    BMI_addr_t peer; /* the other of roles 0 and 1; in CONFORMANCE_SELF the process itself */
+    bmi_context_id context;
+    char listen[BMI_MAX_ADDR_LEN];   /* where this process listens, or "" */
+    char peer_url[BMI_MAX_ADDR_LEN]; /* what was looked up, or "" */
+    unsigned long pending, reported; /* operations */
+};
+
+struct op {
+    bmi_op_id_t id;
+    bool sends, done;
+    int posted; /* what the post returned */
+    bmi_error_code_t error;
+    bmi_size_t size, actual;
+    unsigned reports;
+};
+
+/* ---- checks -------------------------------------------------------------------------------- */
+
+#define CHECK(party, condition) \
+    party_check((party), (condition), false, __FILE__, __LINE__, #condition)
+#define NEED(party, condition) \
+    party_check((party), (condition), true, __FILE__, __LINE__, #condition)
+#define CHECK_EQUAL(party, actual, expected)                                                      \
+    party_check_equal((party), (int64_t)(actual), (int64_t)(expected), false, __FILE__, __LINE__, \
+                      #actual " == " #expected)
+#define NEED_EQUAL(party, actual, expected)                                                      \
+    party_check_equal((party), (int64_t)(actual), (int64_t)(expected), true, __FILE__, __LINE__, \
+                      #actual " == " #expected)
+/* Of what BMI returned: prints names. */
+#define CHECK_STATUS(party, actual, expected)                                    \
+    party_check_status((party), (actual), (expected), false, __FILE__, __LINE__, \
+                       #actual " == " #expected)
+#define NEED_STATUS(party, actual, expected)                                    \
+    party_check_status((party), (actual), (expected), true, __FILE__, __LINE__, \
+                       #actual " == " #expected)
+
+bool party_check(struct party *party, bool holds, bool fatal, const char *file, int line,
+                 const char *text);
+bool party_check_equal(struct party *party, int64_t actual, int64_t expected, bool fatal,
+                       const char *file, int line, const char *text);
+bool party_check_status(struct party *party, int actual, int expected, bool fatal, const char *file,
+                        int line, const char *text);
+/* Notes a failure with a text of its own. */
+void party_fail(struct party *party, bool fatal, const char *file, int line, const char *format,
+                ...) __attribute__((format(printf, 5, 6)));
+/* Ends the case as skipped. */
+_Noreturn void party_skip(struct party *party, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* ---- a role's life ------------------------------------------------------------------------- */
+
+/* Starts BMI as a server on the method's listen address, or on `listen`; opens the context. */
+void party_start_server(struct party *party, const char *listen, int flags);
+/* Starts BMI as a client. */
+void party_start_client(struct party *party);
+/* Closes the context and finalizes. */
+void party_stop(struct party *party);
+/* Looks an address up; ends the case if that fails. */
+BMI_addr_t party_look_up(struct party *party, const char *url);
+/* A client makes itself known to the server that it looked up; the server learns who. */
+void party_greet(struct party *party);
+BMI_addr_t party_be_greeted(struct party *party);
+
+bool party_is_self(const struct party *party);
+int party_other(const struct party *party);
+
+/* Bytes to another role: told at once, heard in order. party_hear drives BMI; party_hear_idle does
+ * not, so that nothing arrives in the meantime. */
+void party_tell(struct party *party, int role, const void *bytes, size_t size);
+void party_hear(struct party *party, int role, void *bytes, size_t size);
+void party_hear_idle(struct party *party, int role, void *bytes, size_t size);
+void party_tell_go(struct party *party, int role);
+void party_hear_go(struct party *party, int role);
+/* Roles 0 and 1 wait for each other. */
+void party_meet(struct party *party);
+void party_meet_idle(struct party *party);
+/* Dies at once, as a crash would have it. */
+_Noreturn void party_crash(struct party *party);
+/* Waits until another role's process has ended, and the system has closed what it had open. */
+void party_wait_for_end(struct party *party, int role);
+
+/* ---- operations ---------------------------------------------------------------------------- */
+
+void op_send(struct party *party, struct op *op, const void *buffer, bmi_size_t size,
+             bmi_msg_tag_t tag);
+void op_receive(struct party *party, struct op *op, void *buffer, bmi_size_t size,
+                bmi_msg_tag_t tag);
+void op_send_unexpected(struct party *party, struct op *op, const void *buffer, bmi_size_t size,
+                        bmi_msg_tag_t tag);
+/* The same to any address. */
+enum post_kind { POST_SEND, POST_UNEXPECTED, POST_RECEIVE };
+void op_post(struct party *party, struct op *op, enum post_kind kind, BMI_addr_t peer, void *buffer,
+             bmi_size_t size, bmi_msg_tag_t tag);
+
+struct list {
+    void **buffers;
+    bmi_size_t *sizes;
+    int count;
+    bmi_size_t total;
+    void *memory; /* list_make's */
+};
+void op_post_list(struct party *party, struct op *op, enum post_kind kind, BMI_addr_t peer,
+                  const struct list *list, bmi_msg_tag_t tag);
+void op_send_list(struct party *party, struct op *op, const struct list *list, bmi_msg_tag_t tag);
+void op_receive_list(struct party *party, struct op *op, const struct list *list,
+                     bmi_msg_tag_t tag);
+
+/* Takes what BMI_testcontext reports within `ms` into the ops; returns their number. */
+int op_collect(struct party *party, int ms);
+/* Waits until done; ends the case when that takes too long. */
+void op_wait(struct party *party, struct op *op);
+/* Waits; checks success and the bytes moved. */
+void op_finish(struct party *party, struct op *op, bmi_size_t size);
+/* Waits; checks the error, and that no bytes are reported. */
+void op_finish_error(struct party *party, struct op *op, bmi_error_code_t error);
+/* Asks for cancellation and waits; it must be ECANCEL or, if `may_succeed`, success. */
+void op_cancel(struct party *party, struct op *op, bool may_succeed);
+/* Whether this error tells of a peer that has gone. */
+bool error_is_loss(bmi_error_code_t error);
+
+/* Fetches the next unexpected message; ends the case when none comes. */
+void unexpected_take(struct party *party, struct BMI_unexpected_info *info);
+void unexpected_give_back(struct party *party, struct BMI_unexpected_info *info);
+
+/* One message from SENDER to RECEIVER, every byte checked. */
+enum message_order { TOGETHER, RECEIVE_FIRST, SEND_FIRST };
+void message_pass(struct party *party, bmi_size_t size, bmi_msg_tag_t tag,
+                  enum message_order order);
+
+/* A message each way and a meeting: whatever connects has connected. Tags 0x77000000 and the next.
+ */
+void party_warm_up(struct party *party);
+/* One small message within one role, whose peer is itself. */
+void message_pass_self(struct party *party);
+
+/* ---- support ------------------------------------------------------------------------------- */
+
+void *memory_take(struct party *party, bmi_size_t size); /* zeroed; ends the case on failure */
+void memory_give_back(void *memory);
+void pattern_fill(void *buffer, bmi_size_t size, uint64_t seed);
+/* As if the bytes began at `offset` of a larger pattern. */
+void pattern_fill_from(void *buffer, bmi_size_t size, uint64_t seed, bmi_size_t offset);
+bool pattern_holds(const void *buffer, bmi_size_t size, uint64_t seed);
+bool pattern_holds_from(const void *buffer, bmi_size_t size, uint64_t seed, bmi_size_t offset);
+
+/* Lists of `count` segments of total size `total`, sizes by a generator seeded; about one in
+ * `empty_every` is empty (0: none). */
+struct list list_make(struct party *party, int count, bmi_size_t total, uint64_t seed,
+                      unsigned empty_every);
+/* All segments the same `period` bytes of memory. */
+struct list list_repeat(struct party *party, void *buffer, bmi_size_t period, int count);
+void list_fill(const struct list *list, uint64_t seed);
+bool list_holds(const struct list *list, bmi_size_t size, uint64_t seed);
+void list_free(struct list *list);
+
+uint64_t random_next(uint64_t *state);
+void random_shuffle(int *numbers, int count, uint64_t seed);
+
+int64_t now_ms(void);
+int64_t thread_cpu_ms(void);
+int64_t process_cpu_ms(void);
+/* How much slower than usual this run is (CONFORMANCE_PATIENCE in the environment; sanitizers). */
+int patience(void);
+/* Whether large memory or speed can't be had since a sanitizer or valgrind is at work. */
+bool instrumented(void);
+
+/* An address of the method where nobody listens. With CONFORMANCE_PORTS the port stays reserved by
+ * *holder, to be closed by the caller (else -1). */
+void refused_address(struct party *party, char *url, size_t size, int *holder);
+/* Different legal addresses; nothing is to be sent there. */
+void made_up_address(struct party *party, int number, char *url, size_t size);
+/* A listening socket of no protocol of ours on 127.0.0.1; returns its port. */
+int plain_listener(struct party *party, int *descriptor);
+int plain_connect(const char *host, int port); /* descriptor or -errno */
+/* The port in "scheme://host:port", or 0. */
+int url_port(const char *url);
+
+/* What is written to standard output and error between the two calls. Returns its length. */
+struct capture {
+    int file, saved[2];
+};
+void capture_begin(struct party *party, struct capture *capture);
+size_t capture_end(struct party *party, struct capture *capture, char *text, size_t size);
+
+/* The method under test, as bmi_method_next tells of it. */
+struct bmi_method_info method_info(struct party *party);
+struct bmi_statistics statistics_of(struct party *party, BMI_addr_t addr);
+struct bmi_method_statistics method_statistics(struct party *party);
+int unexpected_limit(struct party *party);
+
+/* Every file's cases; each table ends with a NULL name. */
+extern const struct conformance_case *const conformance_tables[];
+
+/* What a role does for one case, in its own process: parties[0..count) are its roles. Returns the
+ * process's exit status. */
+int party_play(struct party *parties, int count);
+
+/* ---- positions: a failure inside the harness is told with the line of the case ------------- */
+
+void party_at(struct party *party, const char *file, int line);
+/* A failure at the last position. */
+void party_fail_here(struct party *party, bool fatal, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#ifndef HARNESS_INTERNAL
+#define HARNESS_AT(party) party_at((party), __FILE__, __LINE__)
+#define party_start_server(party, ...) (HARNESS_AT(party), party_start_server((party), __VA_ARGS__))
+#define party_start_client(party) (HARNESS_AT(party), party_start_client(party))
+#define party_stop(party) (HARNESS_AT(party), party_stop(party))
+#define party_look_up(party, url) (HARNESS_AT(party), party_look_up((party), (url)))
+#define party_greet(party) (HARNESS_AT(party), party_greet(party))
+#define party_be_greeted(party) (HARNESS_AT(party), party_be_greeted(party))
+#define party_hear(party, ...) (HARNESS_AT(party), party_hear((party), __VA_ARGS__))
+#define party_hear_idle(party, ...) (HARNESS_AT(party), party_hear_idle((party), __VA_ARGS__))
+#define party_hear_go(party, role) (HARNESS_AT(party), party_hear_go((party), (role)))
+#define party_meet(party) (HARNESS_AT(party), party_meet(party))
+#define party_meet_idle(party) (HARNESS_AT(party), party_meet_idle(party))
+#define op_send(party, ...) (HARNESS_AT(party), op_send((party), __VA_ARGS__))
+#define op_receive(party, ...) (HARNESS_AT(party), op_receive((party), __VA_ARGS__))
+#define op_send_unexpected(party, ...) (HARNESS_AT(party), op_send_unexpected((party), __VA_ARGS__))
+#define op_post(party, ...) (HARNESS_AT(party), op_post((party), __VA_ARGS__))
+#define op_post_list(party, ...) (HARNESS_AT(party), op_post_list((party), __VA_ARGS__))
+#define op_send_list(party, ...) (HARNESS_AT(party), op_send_list((party), __VA_ARGS__))
+#define op_receive_list(party, ...) (HARNESS_AT(party), op_receive_list((party), __VA_ARGS__))
+#define op_collect(party, ms) (HARNESS_AT(party), op_collect((party), (ms)))
+#define op_wait(party, op) (HARNESS_AT(party), op_wait((party), (op)))
+#define op_finish(party, ...) (HARNESS_AT(party), op_finish((party), __VA_ARGS__))
+#define op_finish_error(party, ...) (HARNESS_AT(party), op_finish_error((party), __VA_ARGS__))
+#define op_cancel(party, ...) (HARNESS_AT(party), op_cancel((party), __VA_ARGS__))
+#define unexpected_take(party, info) (HARNESS_AT(party), unexpected_take((party), (info)))
+#define unexpected_give_back(party, info) (HARNESS_AT(party), unexpected_give_back((party), (info)))
+#define party_warm_up(party) (HARNESS_AT(party), party_warm_up(party))
+#define message_pass_self(party) (HARNESS_AT(party), message_pass_self(party))
+#define message_pass(party, ...) (HARNESS_AT(party), message_pass((party), __VA_ARGS__))
+#endif
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * size_cases.c - "Sizes" of single messages: around every threshold, and beyond 32 bits. Memory
+ * stays small there: the same pages are mapped over and over, or listed over and over.
+ */
+#include "harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE_TAG = 77 };
+
+static void sizes_in_order(struct party *party, enum message_order order)
+{
+    bmi_size_t eager = method_info(party).eager_max;
+    bmi_size_t unexpected = unexpected_limit(party);
+    const bmi_size_t sizes[] = {
+        0,
+        1,
+        2,
+        7,
+        8,
+        9,
+        24,
+        39,
+        40,
+        41,
+        63,
+        64,
+        65,
+        1200,
+        2047,
+        2048,
+        2049,
+        4095,
+        4096,
+        4097,
+        16383,
+        16384,
+        16385,
+        65535,
+        65536,
+        65537,
+        262143,
+        262144,
+        262145,
+        MIB - 1,
+        MIB,
+        MIB + 1,
+        eager - 1,
+        eager,
+        eager + 1,
+        unexpected,
+        unexpected + 1,
+        5 * MIB + 3,
+    };
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++)
+        message_pass(party, sizes[i], 100 + i, order);
+}
+
+static void sizes_together(struct party *party)
+{
+    sizes_in_order(party, TOGETHER);
+}
+
+static void sizes_receive_first(struct party *party)
+{
+    sizes_in_order(party, RECEIVE_FIRST);
+}
+
+static void sizes_send_first(struct party *party)
+{
+    sizes_in_order(party, SEND_FIRST);
+}
+
+/* All sizes at once, received in the other order. */
+static void sizes_at_once(struct party *party)
+{
+    enum { COUNT = 40 };
+    struct op ops[COUNT];
+    void *buffers[COUNT];
+    for (int k = 0; k < COUNT; k++) {
+        int i = party->role == SENDER ? k : COUNT - 1 - k;
+        bmi_size_t size = (bmi_size_t)1 << (i / 2);
+        size += i % 2 ? 1 : -1;
+        buffers[i] = memory_take(party, size);
+        if (party->role == SENDER) {
+            pattern_fill(buffers[i], size, (uint64_t)i);
+            op_send(party, &ops[i], buffers[i], size, i);
+        } else {
+            op_receive(party, &ops[i], buffers[i], size, i);
+        }
+    }
+    for (int i = 0; i < COUNT; i++) {
+        op_finish(party, &ops[i], ops[i].size);
+        if (party->role == RECEIVER)
+            CHECK(party, pattern_holds(buffers[i], ops[i].size, (uint64_t)i));
+        memory_give_back(buffers[i]);
+    }
+}
+
+/* `size` contiguous bytes of address space, of which every `period` bytes are the same memory. */
+static char *repeated_pages(struct party *party, bmi_size_t size, bmi_size_t period)
+{
+    int file = memfd_create("conformance", MFD_CLOEXEC);
+    NEED(party, file >= 0 && ftruncate(file, period) == 0);
+    char *memory =
+        mmap(NULL, (size_t)size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(party, memory != MAP_FAILED);
+    for (bmi_size_t at = 0; at < size; at += period)
+        NEED(party, mmap(memory + at, (size_t)period, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED);
+    close(file);
+    return memory;
+}
+
+static void skip_where_slow(struct party *party)
+{
+    if (instrumented())
+        party_skip(party, "gigabytes take too long, and shadow memory, under instrumentation");
+}
+
+/* 3 GiB in one buffer, and in a list whose segments are all the same memory. The message repeats
+ * every MIB; the receiver's memory every 3 MIB, so its pages must hold the pattern three times. */
+static void three_gib_once(struct party *party)
+{
+    struct op op;
+    skip_where_slow(party);
+    if (party->role == SENDER) {
+        char *memory = repeated_pages(party, 3 * GIB, MIB);
+        pattern_fill(memory, MIB, 5);
+        op_send(party, &op, memory, 3 * GIB, HUGE_TAG);
+        op_finish(party, &op, 3 * GIB);
+        munmap(memory, (size_t)(3 * GIB));
+        return;
+    }
+    char *memory = repeated_pages(party, 3 * GIB, 3 * MIB);
+    op_receive(party, &op, memory, 3 * GIB, HUGE_TAG);
+    op_finish(party, &op, 3 * GIB);
+    for (int i = 0; i < 3; i++)
+        CHECK(party, pattern_holds(memory + i * MIB, MIB, 5));
+    munmap(memory, (size_t)(3 * GIB));
+}
+
+static void three_gib_list(struct party *party)
+{
+    struct op op;
+    skip_where_slow(party);
+    char *memory = memory_take(party, 3 * MIB);
+    struct list list = party->role == SENDER ? list_repeat(party, memory, MIB, 3072)
+                                             : list_repeat(party, memory, 3 * MIB, 1024);
+    if (party->role == SENDER) {
+        pattern_fill(memory, MIB, 6);
+        op_send_list(party, &op, &list, HUGE_TAG);
+    } else {
+        op_receive_list(party, &op, &list, HUGE_TAG);
+    }
+    op_finish(party, &op, 3 * GIB);
+    for (int i = 0; i < 3 && party->role == RECEIVER; i++)
+        CHECK(party, pattern_holds(memory + i * MIB, MIB, 6));
+    list_free(&list);
+    memory_give_back(memory);
+}
+
+/* Messages and receives of 2^40 bytes are legal: a receive of that size takes a small message, and
+ * a send of that size can be posted, seen by the other side, and cancelled. */
+static void two_to_the_forty(struct party *party)
+{
+    enum { SEGMENT = 16 * MIB, SEGMENTS = 65536 };
+    struct op op;
+    char *memory = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(party, memory != MAP_FAILED);
+    struct list list = list_repeat(party, memory, SEGMENT, SEGMENTS);
+    NEED_EQUAL(party, list.total, (bmi_size_t)1 << 40);
+    if (party->role == SENDER) {
+        message_pass(party, 100000, 2, RECEIVE_FIRST);
+        op_send_list(party, &op, &list, 1);
+        party_meet(party);
+        op_cancel(party, &op, false);
+        party_meet(party);
+    } else {
+        char *bytes = memory;
+        op_receive_list(party, &op, &list, 2);
+        party_meet(party);
+        op_finish(party, &op, 100000);
+        CHECK(party, pattern_holds(bytes, 100000, 2));
+        party_meet(party);
+        party_meet(party);
+    }
+    message_pass(party, 1000, 3, TOGETHER);
+    list_free(&list);
+    munmap(memory, SEGMENT);
+}
+
+static void largest_told(struct party *party)
+{
+    int size = 0;
+    CHECK_STATUS(party, BMI_get_info(party->peer, BMI_CHECK_MAXSIZE, &size), 0);
+    CHECK_EQUAL(party, size, INT32_MAX);
+    CHECK(party, unexpected_limit(party) >= 16384);
+    CHECK_EQUAL(party, method_info(party).unexpected_max, unexpected_limit(party));
+}
+
+#define SECTION .section = "Matching"
+const struct conformance_case size_cases[] = {
+    {SECTION, .name = "sizes around every threshold, both at once", .run = sizes_together},
+    {SECTION, .name = "sizes around every threshold, receive first", .run = sizes_receive_first},
+    {SECTION, .name = "sizes around every threshold, send first", .run = sizes_send_first},
+    {SECTION, .name = "many sizes at once", .run = sizes_at_once},
+    {SECTION, .name = "3 GiB in one buffer", .run = three_gib_once, .seconds = 120},
+    {SECTION, .name = "3 GiB in a list", .run = three_gib_list, .seconds = 120},
+    {SECTION, .name = "2^40 bytes can be posted", .run = two_to_the_forty},
+    {SECTION, .name = "the largest sizes are told", .run = largest_told, .where = SOLO},
+    {0},
+};

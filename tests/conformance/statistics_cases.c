@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * statistics_cases.c - what BMI_get_info and BMI_set_info tell and take: counters that move as they
+ * should (also that a large message whose receive was posted is never copied), settings, options,
+ * and the log.
+ */
+#include "harness.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LARGE = 4 * MIB };
+
+static void small_messages(struct party *party)
+{
+    enum { COUNT = 50, SIZE = 100 };
+    uint64_t shared = party_is_self(party) ? 2 : 1; /* both directions in one process */
+    char bytes[SIZE] = "";
+    party_warm_up(party);
+    struct bmi_statistics before = statistics_of(party, party->peer);
+    struct bmi_method_statistics method = method_statistics(party);
+    party_meet(party);
+    for (int i = 0; i < COUNT; i++) {
+        struct op send, receive;
+        op_receive(party, &receive, bytes, SIZE, party_other(party));
+        op_send(party, &send, bytes, SIZE, party->role);
+        op_finish(party, &send, SIZE);
+        op_finish(party, &receive, SIZE);
+    }
+    party_meet(party);
+    struct bmi_statistics after = statistics_of(party, party->peer);
+    struct bmi_statistics all = statistics_of(party, 0);
+    CHECK_EQUAL(party, after.messages_sent - before.messages_sent, COUNT * shared);
+    CHECK_EQUAL(party, after.messages_received - before.messages_received, COUNT * shared);
+    CHECK_EQUAL(party, after.bytes_sent - before.bytes_sent, COUNT * SIZE * shared);
+    CHECK_EQUAL(party, after.bytes_received - before.bytes_received, COUNT * SIZE * shared);
+    CHECK_EQUAL(party, after.eager_sent - before.eager_sent, COUNT * shared);
+    CHECK_EQUAL(party, after.rendezvous_sent - before.rendezvous_sent, 0);
+    CHECK_EQUAL(party, after.errors, before.errors);
+    CHECK_EQUAL(party, after.outstanding_sends + after.outstanding_receives, 0);
+    CHECK_EQUAL(party, after.unmatched_messages + after.unmatched_bytes, 0);
+    CHECK(party, all.messages_sent >= after.messages_sent && all.bytes_sent >= after.bytes_sent);
+    CHECK(party, method_statistics(party).frames_sent >= method.frames_sent + COUNT * shared);
+    CHECK(party, method_statistics(party).bytes_sent >= method.bytes_sent + COUNT * SIZE * shared);
+    CHECK(party, method_statistics(party).writes > method.writes);
+}
+
+/* A large message whose receive the sender knows of: the marker was sent after the announcement. */
+static void pass_announced(struct party *party)
+{
+    struct op op, marker;
+    char byte = 'm', *memory = memory_take(party, LARGE);
+    if (party->role == SENDER) {
+        op_receive(party, &marker, &byte, 1, 2);
+        pattern_fill(memory, LARGE, 1);
+        op_finish(party, &marker, 1);
+        op_send(party, &op, memory, LARGE, 1);
+    } else {
+        op_receive(party, &op, memory, LARGE, 1);
+        op_send(party, &marker, &byte, 1, 2);
+        op_finish(party, &marker, 1);
+    }
+    op_finish(party, &op, LARGE);
+    CHECK(party, pattern_holds(memory, LARGE, 1));
+    memory_give_back(memory);
+}
+
+/* The body streams at once, and straight into place. */
+static void announced(struct party *party)
+{
+    enum { COUNT = 10 };
+    party_warm_up(party);
+    struct bmi_statistics before = statistics_of(party, 0);
+    struct bmi_method_statistics method = method_statistics(party);
+    party_meet(party);
+    for (int i = 0; i < COUNT; i++)
+        pass_announced(party);
+    party_meet(party);
+    struct bmi_statistics after = statistics_of(party, 0);
+    struct bmi_method_statistics then = method_statistics(party);
+    struct bmi_method_info info = method_info(party);
+    bool pulled = info.can_get && !info.can_put; /* the receiver's memory is of no use there */
+    if (party->role == SENDER) {
+        CHECK_EQUAL(party, after.announced_sent - before.announced_sent, pulled ? 0 : COUNT);
+        CHECK_EQUAL(party, after.rendezvous_sent - before.rendezvous_sent, pulled ? COUNT : 0);
+    } else {
+        CHECK(party, pulled || after.announcements - before.announcements >= COUNT);
+    }
+    CHECK(party, after.copied_bytes - before.copied_bytes <= COUNT); /* the markers at most */
+    CHECK(party, then.copied_bytes - method.copied_bytes <= COUNT);
+    if (info.can_put || info.can_get)
+        CHECK(party, after.put_bytes + after.get_bytes - before.put_bytes - before.get_bytes >=
+                         (uint64_t)COUNT * LARGE);
+}
+
+/* The receive comes later: the sender asks, and still nothing is copied. */
+static void rendezvous(struct party *party)
+{
+    enum { COUNT = 5 };
+    party_warm_up(party);
+    struct bmi_statistics before = statistics_of(party, 0);
+    struct bmi_method_statistics method = method_statistics(party);
+    party_meet(party);
+    for (int i = 0; i < COUNT; i++)
+        message_pass(party, LARGE, 1, SEND_FIRST);
+    party_meet(party);
+    struct bmi_statistics after = statistics_of(party, 0);
+    if (party->role == SENDER)
+        CHECK_EQUAL(party, after.rendezvous_sent - before.rendezvous_sent, COUNT);
+    CHECK_EQUAL(party, after.copied_bytes - before.copied_bytes, 0);
+    CHECK_EQUAL(party, method_statistics(party).copied_bytes - method.copied_bytes, 0);
+}
+
+static void unexpected_counted(struct party *party)
+{
+    struct BMI_unexpected_info info;
+    struct bmi_statistics before = statistics_of(party, 0);
+    party_meet(party);
+    if (party->role == SENDER) {
+        party_greet(party);
+        CHECK_EQUAL(party, statistics_of(party, 0).unexpected_sent - before.unexpected_sent, 1);
+    } else {
+        unexpected_take(party, &info);
+        CHECK_EQUAL(party, statistics_of(party, 0).unexpected_received - before.unexpected_received,
+                    1);
+        CHECK(party, statistics_of(party, 0).unexpected_bytes >= 5);
+        unexpected_give_back(party, &info);
+        CHECK_EQUAL(party, statistics_of(party, 0).unexpected_bytes, 0);
+    }
+}
+
+static void gauges(struct party *party)
+{
+    struct op receives[3];
+    struct bmi_context_statistics context = {.context = party->context};
+    char bytes[3];
+    uint64_t cancels = statistics_of(party, 0).cancels;
+    for (int i = 0; i < 3; i++)
+        op_receive(party, &receives[i], &bytes[i], 1, i);
+    CHECK_EQUAL(party, statistics_of(party, 0).outstanding_receives, 3);
+    CHECK_EQUAL(party, statistics_of(party, party->peer).outstanding_receives, 3);
+    for (int i = 0; i < 3; i++)
+        CHECK_STATUS(party, BMI_cancel(receives[i].id, party->context), 0);
+    for (int i = 0; i < 3; i++)
+        op_finish_error(party, &receives[i], BMI_ECANCEL);
+    CHECK_EQUAL(party, statistics_of(party, 0).outstanding_receives, 0);
+    CHECK_EQUAL(party, statistics_of(party, 0).cancels - cancels, 3);
+    CHECK_EQUAL(party, statistics_of(party, 0).errors, 0);
+    NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &context), 0);
+    CHECK_EQUAL(party, context.completions, 3);
+    CHECK_EQUAL(party, context.queue_depth, 0);
+    CHECK_EQUAL(party, context.waiters, 0);
+}
+
+/* ---- settings and options -------------------------------------------------------------------- */
+
+static void settings(struct party *party)
+{
+    const char *name, *value, *help;
+    for (int i = 0; bmi_setting_next(i, &name, &value, &help) == 0; i++) {
+        struct bmi_setting setting = {.name = name};
+        char text[600];
+        NEED_STATUS(party, BMI_get_info(0, BMI_SETTING, &setting), 0);
+        snprintf(text, sizeof text, "%s=%s", name, setting.value);
+        int status = BMI_set_info(0, BMI_SETTING, text);
+        if (status != 0)
+            party_fail(party, false, __FILE__, __LINE__, "%s is refused: %s", text,
+                       bmi_status_string(status));
+    }
+    struct bmi_setting unknown = {.name = "no_such_setting"}, none = {.name = NULL};
+    CHECK_STATUS(party, BMI_get_info(0, BMI_SETTING, &unknown), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_get_info(0, BMI_SETTING, &none), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "no_such_setting=1"), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "immediate"), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "immediate=perhaps"), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, NULL), -BMI_EINVAL);
+    message_pass_self(party);
+}
+
+static void unknown_options(struct party *party)
+{
+    static const int unknown[] = {0, -1, 18, 999, 1008, 5000, INT_MAX, INT_MIN};
+    int value = 0;
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        CHECK_STATUS(party, BMI_set_info(0, unknown[i], &value), -BMI_ENOSYS);
+        CHECK_STATUS(party, BMI_get_info(0, unknown[i], &value), -BMI_ENOSYS);
+        CHECK_STATUS(party, BMI_set_info(party->peer, unknown[i], &value), -BMI_ENOSYS);
+        CHECK_STATUS(party, BMI_get_info(party->peer, unknown[i], &value), -BMI_ENOSYS);
+    }
+    CHECK_EQUAL(party, value, 0);
+}
+
+/* A place for the answer is needed. */
+static void options_without_parameter(struct party *party)
+{
+    static const int gets[] = {
+        BMI_CHECK_INIT,      BMI_CHECK_MAXSIZE,         BMI_GET_METH_ADDR,
+        BMI_DROP_ADDR_QUERY, BMI_GET_UNEXP_SIZE,        BMI_TRANSPORT_METHODS_STRING,
+        BMI_GET_LISTEN_ADDR, BMI_GET_CONTEXT_FD,        BMI_GET_STATISTICS,
+        BMI_SETTING,         BMI_GET_METHOD_STATISTICS, BMI_GET_CONTEXT_STATISTICS};
+    struct bmi_method_statistics method = {.name = "bmi_nosuch"}, none = {.name = NULL};
+    for (size_t i = 0; i < sizeof gets / sizeof *gets; i++)
+        CHECK_STATUS(party, BMI_get_info(party->peer, gets[i], NULL), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_get_info(0, BMI_GET_METHOD_STATISTICS, &method), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_get_info(0, BMI_GET_METHOD_STATISTICS, &none), -BMI_EINVAL);
+}
+
+static void accepted_options(struct party *party)
+{
+    int on = 1, droppable = -1;
+    void *link = NULL;
+    CHECK_STATUS(party, BMI_set_info(party->peer, BMI_TRUSTED_CONNECTION, &on), 0);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_OPTIMISTIC_BUFFER_REG, &on), 0);
+    CHECK_STATUS(party, BMI_set_info(party->peer, BMI_FORCEFUL_CANCEL_MODE, &on), 0);
+    message_pass_self(party);
+    CHECK_STATUS(party, BMI_get_info(party->peer, BMI_GET_METH_ADDR, &link), 0);
+    CHECK(party, link != NULL);
+    struct op op;
+    char byte;
+    op_receive(party, &op, &byte, 1, 1);
+    CHECK_STATUS(party, BMI_get_info(party->peer, BMI_DROP_ADDR_QUERY, &droppable), 0);
+    CHECK_EQUAL(party, droppable, 0); /* an operation is outstanding */
+    op_cancel(party, &op, false);
+}
+
+static void socket_buffers(struct party *party)
+{
+    for (int option = BMI_TCP_BUFFER_SEND_SIZE; option <= BMI_TCP_BUFFER_RECEIVE_SIZE; option++) {
+        int size = 300000, got = 0;
+        CHECK_STATUS(party, BMI_set_info(0, option, &size), 0);
+        CHECK_STATUS(party, BMI_get_info(0, option, &got), 0);
+        CHECK_EQUAL(party, got, size);
+        size = -1;
+        CHECK_STATUS(party, BMI_set_info(0, option, &size), -BMI_EINVAL);
+        size = 0;
+        CHECK_STATUS(party, BMI_set_info(0, option, &size), 0);
+    }
+    message_pass_self(party);
+}
+
+struct logged {
+    atomic_int count;
+    char text[1000];
+};
+
+static void log_write(void *argument, enum bmi_log_level level, const char *text)
+{
+    struct logged *logged = argument;
+    (void)level;
+    if (atomic_fetch_add(&logged->count, 1) == 0)
+        snprintf(logged->text, sizeof logged->text, "%s", text);
+}
+
+/* What names the bad part of an address. */
+static void log_callback(struct party *party)
+{
+    struct logged logged = {.text = ""};
+    struct bmi_log_callback callback = {.write = log_write,
+                                        .argument = &logged,
+                                        .level = BMI_LOG_ERROR};
+    BMI_addr_t addr;
+    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
+    CHECK_STATUS(party, BMI_addr_lookup(&addr, "nosuch://a:1"), -BMI_ENOPROTOOPT);
+    CHECK_EQUAL(party, atomic_load(&logged.count), 1); /* once, where it was detected */
+    CHECK(party, strstr(logged.text, "nosuch") != NULL);
+    callback.write = NULL;
+    callback.level = BMI_LOG_OFF;
+    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
+    CHECK_STATUS(party, BMI_addr_lookup(&addr, "nosuch://a:1"), -BMI_ENOPROTOOPT);
+    CHECK_EQUAL(party, atomic_load(&logged.count), 1);
+}
+
+const struct conformance_case statistics_cases[] = {
+    {.section = "Functions", .name = "statistics of small messages", .run = small_messages},
+    {.section = "Functions",
+     .name = "an announced large message is never copied",
+     .run = announced},
+    {.section = "Functions",
+     .name = "a large message that was asked for is never copied",
+     .run = rendezvous},
+    {.section = "Functions",
+     .name = "statistics of unexpected messages",
+     .run = unexpected_counted},
+    {.section = "Functions", .name = "statistics that are gauges", .run = gauges, .where = SOLO},
+    {.section = "Functions",
+     .name = "settings are read and written",
+     .run = settings,
+     .where = SOLO},
+    {.section = "Functions",
+     .name = "unknown options are refused",
+     .run = unknown_options,
+     .where = SOLO},
+    {.section = "Functions",
+     .name = "options want their parameter",
+     .run = options_without_parameter,
+     .where = SOLO},
+    {.section = "Functions",
+     .name = "options that are accepted",
+     .run = accepted_options,
+     .where = SOLO},
+    {.section = "Functions",
+     .name = "socket buffer sizes",
+     .run = socket_buffers,
+     .where = SOLO | PORTS},
+    {.section = "Functions",
+     .name = "the log goes to a callback",
+     .run = log_callback,
+     .where = SOLO},
+    {0},
+};

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_cases.c - "Test": what the test calls report, and in which form.
+ */
+#include "harness.h"
+
+#include <string.h>
+
+enum { COUNT = 10 };
+
+/* Posts `count` receives by hand, so that the case tests them by hand. */
+static void post_receives(struct party *party, bmi_op_id_t *ids, int64_t *values, int count)
+{
+    for (int i = 0; i < count; i++) {
+        bmi_size_t actual;
+        values[i] = -1;
+        NEED_STATUS(party,
+                    BMI_post_recv(&ids[i], party->peer, &values[i], sizeof values[i], &actual,
+                                  BMI_EXT_ALLOC, i, &values[i], party->context, NULL),
+                    0);
+    }
+}
+
+static void send_value(struct party *party, int64_t value)
+{
+    struct op op;
+    op_send(party, &op, &value, sizeof value, (bmi_msg_tag_t)value);
+    op_finish(party, &op, sizeof value);
+}
+
+/* Completes the receive of tag 0 and takes its completion by BMI_test. */
+static void send_value_to_self(struct party *party, bmi_op_id_t *id, const int64_t *value)
+{
+    bmi_context_id receives = party->context, sends;
+    int count = 0;
+    bmi_error_code_t error;
+    int64_t deadline = now_ms() + 20000 * patience();
+    NEED_STATUS(party, BMI_open_context(&sends), 0);
+    party->context = sends;
+    send_value(party, 0);
+    party->context = receives;
+    BMI_close_context(sends);
+    while (BMI_test(*id, &count, &error, NULL, NULL, 100, receives) == 0)
+        NEED(party, now_ms() < deadline);
+    CHECK_EQUAL(party, count, 1);
+    CHECK_EQUAL(party, error, 0);
+    CHECK_EQUAL(party, *value, 0);
+}
+
+/* A second context, so that what the case tests by hand is not collected with the sends. */
+static bmi_context_id own_context(struct party *party)
+{
+    bmi_context_id context;
+    NEED_STATUS(party, BMI_open_context(&context), 0);
+    return context;
+}
+
+/* Waits until the context holds `depth` completions. */
+static void wait_for_depth(struct party *party, bmi_context_id context, uint64_t depth)
+{
+    struct bmi_context_statistics statistics = {.context = context};
+    int64_t deadline = now_ms() + 20000 * patience();
+    while (statistics.queue_depth < depth) {
+        NEED(party, now_ms() < deadline);
+        op_collect(party, 1);
+        NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
+    }
+}
+
+static void bad_arguments(struct party *party)
+{
+    bmi_op_id_t ids[2] = {0, 0}, id;
+    int count = 7, indexes[2];
+    bmi_error_code_t errors[2];
+    bmi_size_t actuals[2];
+    void *user_ptrs[2];
+    struct BMI_unexpected_info info;
+    bmi_context_id context = party->context;
+    int64_t value;
+    post_receives(party, &id, &value, 1);
+    CHECK_STATUS(party, BMI_test(id, NULL, errors, actuals, user_ptrs, 0, context), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_test(id, &count, NULL, actuals, user_ptrs, 0, context), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_test(id, &count, errors, actuals, user_ptrs, -1, context), -BMI_EINVAL);
+    CHECK_STATUS(party,
+                 BMI_testsome(2, NULL, &count, indexes, errors, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testsome(2, ids, NULL, indexes, errors, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testsome(2, ids, &count, NULL, errors, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testsome(2, ids, &count, indexes, NULL, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party,
+                 BMI_testsome(-1, ids, &count, indexes, errors, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party,
+                 BMI_testsome(2, ids, &count, indexes, errors, actuals, user_ptrs, -1, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testcontext(2, NULL, &count, errors, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testcontext(2, ids, NULL, errors, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testcontext(2, ids, &count, NULL, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testcontext(-1, ids, &count, errors, actuals, user_ptrs, 0, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testcontext(2, ids, &count, errors, actuals, user_ptrs, -1, context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testunexpected(1, NULL, &info, 0), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testunexpected(1, &count, NULL, 0), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testunexpected(-1, &count, &info, 0), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_testunexpected(1, &count, &info, -1), -BMI_EINVAL);
+    send_value_to_self(party, &id, &value);
+}
+
+/* BMI_test: not yet, then once. */
+static void test_one(struct party *party)
+{
+    bmi_op_id_t id;
+    int64_t value;
+    int count = 7;
+    bmi_error_code_t error = 7;
+    bmi_size_t actual = 7;
+    void *user_ptr = NULL;
+    bmi_context_id sends = party->context, receives = own_context(party);
+    party->context = receives;
+    post_receives(party, &id, &value, 1);
+    CHECK(party, id > 0);
+    CHECK_EQUAL(party, BMI_test(id, &count, &error, &actual, &user_ptr, 0, receives), 0);
+    CHECK_EQUAL(party, count, 0);
+    party->context = sends;
+    send_value(party, 0);
+    int64_t deadline = now_ms() + 20000 * patience();
+    int returned;
+    while ((returned = BMI_test(id, &count, &error, &actual, &user_ptr, 100, receives)) == 0) {
+        CHECK_EQUAL(party, count, 0);
+        NEED(party, now_ms() < deadline);
+    }
+    CHECK_EQUAL(party, returned, 1);
+    CHECK_EQUAL(party, count, 1);
+    CHECK_EQUAL(party, error, 0);
+    CHECK_EQUAL(party, actual, sizeof value);
+    CHECK(party, user_ptr == &value && value == 0);
+    CHECK_STATUS(party, BMI_test(id, &count, &error, &actual, &user_ptr, 0, receives), -BMI_EINVAL);
+    BMI_close_context(receives);
+}
+
+/* NULL user_ptrs and actuals in every call. */
+static void null_arrays(struct party *party)
+{
+    bmi_op_id_t ids[3], out;
+    int64_t values[3];
+    int count, index;
+    bmi_error_code_t error;
+    bmi_context_id sends = party->context, receives = own_context(party);
+    party->context = receives;
+    post_receives(party, ids, values, 3);
+    party->context = sends;
+    for (int i = 0; i < 3; i++)
+        send_value(party, i);
+    wait_for_depth(party, receives, 3);
+    CHECK_EQUAL(party, BMI_test(ids[0], &count, &error, NULL, NULL, 0, receives), 1);
+    CHECK_EQUAL(party, BMI_testsome(1, &ids[1], &count, &index, &error, NULL, NULL, 0, receives),
+                1);
+    CHECK_EQUAL(party, BMI_testcontext(1, &out, &count, &error, NULL, NULL, 0, receives), 1);
+    CHECK_EQUAL(party, out, ids[2]);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQUAL(party, values[i], i);
+    BMI_close_context(receives);
+}
+
+/* BMI_testsome: of ten, ids of 0 between, those with odd numbers complete. */
+static void some(struct party *party)
+{
+    bmi_op_id_t ids[COUNT], asked[2 * COUNT] = {0};
+    int64_t values[COUNT];
+    int count = 7, indexes[2 * COUNT];
+    bmi_error_code_t errors[2 * COUNT];
+    bmi_size_t actuals[2 * COUNT];
+    void *user_ptrs[2 * COUNT];
+    bmi_context_id sends = party->context, receives = own_context(party);
+    party->context = receives;
+    post_receives(party, ids, values, COUNT);
+    party->context = sends;
+    for (int i = 0; i < COUNT; i++)
+        asked[2 * i + 1] = ids[i];
+    CHECK_EQUAL(party,
+                BMI_testsome(2 * COUNT, asked, &count, indexes, errors, actuals, user_ptrs, 0,
+                             receives),
+                0);
+    CHECK_EQUAL(party, count, 0);
+    for (int i = 1; i < COUNT; i += 2)
+        send_value(party, i);
+    wait_for_depth(party, receives, COUNT / 2);
+    CHECK_EQUAL(party,
+                BMI_testsome(2 * COUNT, asked, &count, indexes, errors, actuals, user_ptrs, 1000,
+                             receives),
+                1);
+    NEED_EQUAL(party, count, COUNT / 2);
+    for (int k = 0; k < count; k++) {
+        NEED(party, indexes[k] >= 0 && indexes[k] < 2 * COUNT && indexes[k] % 4 == 3);
+        CHECK(party, k == 0 || indexes[k] != indexes[k - 1]);
+        int64_t *value = &values[indexes[k] / 2];
+        CHECK(party, user_ptrs[k] == value && *value == indexes[k] / 2);
+        CHECK_EQUAL(party, errors[k], 0);
+        CHECK_EQUAL(party, actuals[k], sizeof *value);
+        asked[indexes[k]] = 0;
+    }
+    CHECK_EQUAL(party,
+                BMI_testsome(2 * COUNT, asked, &count, indexes, errors, actuals, user_ptrs, 0,
+                             receives),
+                0);
+    CHECK_EQUAL(party, count, 0);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(party, (i % 2 == 0) == (asked[2 * i + 1] != 0));
+    for (int i = 0; i < COUNT; i += 2)
+        send_value(party, i);
+    wait_for_depth(party, receives, COUNT / 2);
+    CHECK_EQUAL(party,
+                BMI_testsome(2 * COUNT, asked, &count, indexes, errors, NULL, NULL, 1000, receives),
+                1);
+    CHECK_EQUAL(party, count, COUNT / 2);
+    BMI_close_context(receives);
+}
+
+/* Nothing to ask for is nothing to report. */
+static void some_of_none(struct party *party)
+{
+    bmi_op_id_t ids[4] = {0, 0, 0, 0};
+    int count = 7, indexes[4];
+    bmi_error_code_t errors[4];
+    CHECK_EQUAL(party, BMI_testsome(4, ids, &count, indexes, errors, NULL, NULL, 0, party->context),
+                0);
+    CHECK_EQUAL(party, count, 0);
+    count = 7;
+    CHECK_EQUAL(party, BMI_testsome(0, ids, &count, indexes, errors, NULL, NULL, 0, party->context),
+                0);
+    CHECK_EQUAL(party, count, 0);
+}
+
+/* A stale id among good ones is a usage error, and the good ones stay. */
+static void some_with_stale(struct party *party)
+{
+    bmi_op_id_t ids[2];
+    int64_t values[1];
+    int count = 7, indexes[2];
+    bmi_error_code_t errors[2];
+    post_receives(party, ids, values, 1);
+    ids[1] = ids[0] ^ (bmi_op_id_t)1 << 40;
+    CHECK_STATUS(party,
+                 BMI_testsome(2, ids, &count, indexes, errors, NULL, NULL, 0, party->context),
+                 -BMI_EINVAL);
+    send_value_to_self(party, ids, values);
+}
+
+/* BMI_testcontext: in order of completion, at most as many as there is room for. */
+static void in_order(struct party *party)
+{
+    enum { MESSAGES = 100 };
+    static bmi_op_id_t ids[MESSAGES], out[MESSAGES];
+    static int64_t values[MESSAGES];
+    static const int rooms[] = {1, 2, 3, 5, 89};
+    int order[MESSAGES], count, done = 0;
+    bmi_error_code_t errors[MESSAGES];
+    bmi_size_t actuals[MESSAGES];
+    void *user_ptrs[MESSAGES];
+    bmi_context_id sends = party->context, receives = own_context(party);
+    party->context = receives;
+    post_receives(party, ids, values, MESSAGES);
+    party->context = sends;
+    for (int i = 0; i < MESSAGES; i++)
+        order[i] = i;
+    random_shuffle(order, MESSAGES, 4);
+    for (int i = 0; i < MESSAGES; i++) {
+        send_value(party, order[i]);
+        wait_for_depth(party, receives, (uint64_t)i + 1);
+    }
+    for (int i = 0; i < 5; i++) {
+        NEED_EQUAL(party,
+                   BMI_testcontext(rooms[i], out, &count, errors, actuals, user_ptrs, 0, receives),
+                   1);
+        NEED_EQUAL(party, count, rooms[i]);
+        for (int k = 0; k < count; k++, done++) {
+            CHECK_EQUAL(party, out[k], ids[order[done]]);
+            CHECK(party, user_ptrs[k] == &values[order[done]]);
+            CHECK_EQUAL(party, errors[k], 0);
+            CHECK_EQUAL(party, actuals[k], sizeof values[0]);
+        }
+    }
+    CHECK_EQUAL(party, BMI_testcontext(1, out, &count, errors, NULL, NULL, 0, receives), 0);
+    CHECK_EQUAL(party, count, 0);
+    BMI_close_context(receives);
+}
+
+/* What one call has taken no other reports: test, testsome, and testcontext beside each other. */
+static void exactly_once(struct party *party)
+{
+    enum { MESSAGES = 30 };
+    bmi_op_id_t ids[MESSAGES], out[MESSAGES];
+    int64_t values[MESSAGES];
+    int count, indexes[MESSAGES];
+    bmi_error_code_t errors[MESSAGES];
+    bmi_context_id sends = party->context, receives = own_context(party);
+    party->context = receives;
+    post_receives(party, ids, values, MESSAGES);
+    party->context = sends;
+    for (int i = 0; i < MESSAGES; i++)
+        send_value(party, i);
+    wait_for_depth(party, receives, MESSAGES);
+    for (int i = 0; i < 10; i++)
+        CHECK_EQUAL(party, BMI_test(ids[3 * i], &count, errors, NULL, NULL, 0, receives), 1);
+    for (int i = 0; i < 10; i++)
+        CHECK_EQUAL(party,
+                    BMI_testsome(1, &ids[3 * i + 1], &count, indexes, errors, NULL, NULL, 0,
+                                 receives),
+                    1);
+    CHECK_EQUAL(party, BMI_testcontext(MESSAGES, out, &count, errors, NULL, NULL, 0, receives), 1);
+    NEED_EQUAL(party, count, 10);
+    for (int i = 0; i < 10; i++)
+        CHECK_EQUAL(party, out[i], ids[3 * i + 2]);
+    CHECK_EQUAL(party, BMI_testcontext(MESSAGES, out, &count, errors, NULL, NULL, 0, receives), 0);
+    for (int i = 0; i < MESSAGES; i++)
+        CHECK_STATUS(party, BMI_test(ids[i], &count, errors, NULL, NULL, 0, receives), -BMI_EINVAL);
+    BMI_close_context(receives);
+}
+
+#define SECTION .section = "Test"
+const struct conformance_case test_cases[] = {
+    {SECTION, .name = "usage errors", .run = bad_arguments, .where = SOLO},
+    {SECTION, .name = "BMI_test", .run = test_one, .where = SOLO},
+    {SECTION, .name = "NULL user_ptrs and actuals", .run = null_arrays, .where = SOLO},
+    {SECTION, .name = "testsome skips zero ids and packs its outputs", .run = some, .where = SOLO},
+    {SECTION, .name = "testsome of none", .run = some_of_none, .where = SOLO},
+    {SECTION, .name = "testsome with a stale id", .run = some_with_stale, .where = SOLO},
+    {SECTION, .name = "testcontext reports in order of completion", .run = in_order, .where = SOLO},
+    {SECTION, .name = "each completion is reported once", .run = exactly_once, .where = SOLO},
+    {0},
+};

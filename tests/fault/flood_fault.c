@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * flood_fault.c - peers that ignore every credit, send frames without end, and never read.
+ *
+ * Each kind of frame in turn: messages, requests and announcements that need memory, and questions
+ * that want answers. The server may end the connection or stop reading it; it may not take more
+ * memory than a peer's share, and others go on.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "raw_peer.h"
+#include "serve.h"
+
+enum { PEER_MEMORY = 128 << 10, SLACK = 512 << 10, FRAMES = 400000, BLOCKED_MS = 1500 };
+
+static char listening[BMI_MAX_ADDR_LEN];
+
+/* What is sent again and again; `counted`: in which field a number goes up. */
+enum counted { NOTHING, TAG, SOURCE, TAG_AND_SOURCE };
+
+static const struct {
+    const char *name;
+    struct raw_frame frame;
+    enum counted counted;
+} floods[] = {
+    {"EAGER, 4000 bytes", {.type = RAW_EAGER, .length = 4000}, TAG},
+    {"EAGER, no bytes", {.type = RAW_EAGER}, TAG},
+    {"UNEXPECTED, 4000 bytes", {.type = RAW_UNEXPECTED, .length = 4000}, TAG},
+    {"UNEXPECTED, no bytes", {.type = RAW_UNEXPECTED}, TAG},
+    {"RTS", {.type = RAW_RTS, .target = 1 << 20}, TAG_AND_SOURCE},
+    {"RTR", {.type = RAW_RTR, .target = 1 << 20}, TAG_AND_SOURCE},
+    {"RTR of one tag", {.type = RAW_RTR, .tag = 1, .target = 1 << 20}, SOURCE},
+    {"RTR_CANCEL", {.type = RAW_RTR_CANCEL}, TAG_AND_SOURCE},
+    {"VOID", {.type = RAW_VOID}, TAG},
+    {"ABORT", {.type = RAW_ABORT}, TAG_AND_SOURCE},
+    {"CTS", {.type = RAW_CTS, .source = 1}, SOURCE},
+    {"WANT", {.type = RAW_WANT, .flags = 3}, NOTHING},
+    {"PING", {.type = RAW_PING}, SOURCE},
+};
+enum { FLOODS = sizeof floods / sizeof floods[0] };
+
+enum outcome { ALL_SENT, BLOCKED, ENDED };
+static const char *const outcome_names[] = {"all sent", "blocked", "ended"};
+
+/* Writes without blocking for ever. */
+static enum outcome write_patiently(int socket, const uint8_t *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t sent = send(socket, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent > 0) {
+            bytes += sent;
+            size -= (size_t)sent;
+            continue;
+        }
+        if (errno != EAGAIN && errno != EINTR)
+            return ENDED;
+        struct pollfd poller = {.fd = socket, .events = POLLOUT};
+        if (poll(&poller, 1, BLOCKED_MS * (int)test_slowness()) == 0)
+            return BLOCKED;
+    }
+    return ALL_SENT;
+}
+
+static enum outcome flood(int socket, unsigned kind, unsigned frames)
+{
+    struct raw_frame frame = floods[kind].frame;
+    enum counted counted = floods[kind].counted;
+    size_t each = RAW_HEADER + (size_t)frame.length;
+    unsigned at_once = (unsigned)((64 << 10) / each);
+    uint8_t *bytes = calloc(at_once, each);
+    enum outcome outcome = ALL_SENT;
+    CHECK(bytes != NULL, "no memory");
+    if (frame.length > 0)
+        frames /= 20;
+    for (unsigned sent = 0; sent < frames && outcome == ALL_SENT; sent += at_once) {
+        for (unsigned i = 0; i < at_once; i++) {
+            frame.tag += counted == TAG || counted == TAG_AND_SOURCE;
+            frame.source += counted == SOURCE || counted == TAG_AND_SOURCE;
+            raw_encode(bytes + i * each, &frame);
+        }
+        outcome = write_patiently(socket, bytes, at_once * each);
+    }
+    free(bytes);
+    return outcome;
+}
+
+static int flooder(void *argument, int channel)
+{
+    struct chance chance = {.state = test_seed()};
+    (void)argument;
+    hear(channel, listening, sizeof listening);
+    for (unsigned i = 0; i < FLOODS; i++) {
+        struct raw_hello hello = raw_hello_make(&chance);
+        hear_number(channel);
+        int socket = raw_join(listening, &hello, NULL);
+        enum outcome outcome = flood(socket, i, test_scaled(FRAMES, 100000));
+        tell_number(channel, outcome);
+        hear_number(channel);
+        raw_reset(socket);
+    }
+    return 0;
+}
+
+/* Unexpected messages of a flood that were within its credit. */
+static unsigned taken;
+
+static void take(const struct BMI_unexpected_info *info)
+{
+    taken++;
+    must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
+}
+
+/* Fetches nothing unexpected, so that it piles up. */
+static void step_without_fetch(void)
+{
+    struct completion completion;
+    bool any = next_completion(test_context, 1, &completion);
+    for (; any; any = next_completion(test_context, 0, &completion)) {
+        struct operation *operation = completion.user;
+        operation->done(operation, completion.status, completion.size);
+    }
+}
+
+static void flood_run(struct child *child, unsigned kind, struct echo_report *report)
+{
+    size_t before = memory_in_use(), most = before;
+    uint64_t gauge = 0;
+    unsigned long exchanges = atomic_load(&report->exchanges);
+    atomic_store(&report->longest_ns, 0);
+    tell_number(child->channel, 0);
+    while (!heard(child->channel, 0)) {
+        step_without_fetch();
+        size_t now = memory_in_use();
+        most = now > most ? now : most;
+        struct bmi_statistics gauges = statistics_of(0);
+        uint64_t bytes = gauges.unmatched_bytes + gauges.unexpected_bytes;
+        gauge = bytes > gauge ? bytes : gauge;
+    }
+    int64_t outcome = hear_number(child->channel);
+    double longest_ms = (double)atomic_load(&report->longest_ns) / 1e6;
+    printf("  %-24s %-8s memory +%5zu KiB, gauges %6llu; others: %lu exchanges, longest %.0f ms\n",
+           floods[kind].name, outcome_names[outcome], (most - before) >> 10,
+           (unsigned long long)gauge, atomic_load(&report->exchanges) - exchanges, longest_ms);
+    CHECK(gauge <= PEER_MEMORY, "%s: %llu bytes are held for a peer", floods[kind].name,
+          (unsigned long long)gauge);
+    CHECK(!test_memory_measurable() || most - before < PEER_MEMORY + SLACK,
+          "%s: memory grew by %zu bytes", floods[kind].name, most - before);
+    CHECK(longest_ms < 500.0 * test_slowness(), "%s: others were held up", floods[kind].name);
+    tell_number(child->channel, 0);
+    while (method_statistics("bmi_tcp").links > 1)
+        operations_step(10); /* fetches what was within the credit */
+    exchanges = atomic_load(&report->exchanges);
+    while (atomic_load(&report->exchanges) < exchanges + 10)
+        operations_step(10);
+}
+
+int main(void)
+{
+    test_begin("flood_fault", 90);
+    struct echo_report *report = shared_memory(sizeof *report);
+    struct child child = child_start("flooder", flooder, NULL);
+    struct child client = echo_client_start(report);
+    setenv("BMI_PEER_MEMORY", "128K", 1);
+    serve("tcp://127.0.0.1:0", 0, listening);
+    operations_open();
+    test_unexpected = take;
+    strcpy(report->listening, listening);
+    tell(child.channel, listening, sizeof listening);
+    tell_number(client.channel, 0);
+    while (atomic_load(&report->exchanges) < 10)
+        operations_step(10);
+    for (unsigned i = 0; i < FLOODS; i++)
+        flood_run(&child, i, report);
+    printf("  unexpected messages within the credit: %u\n", taken);
+    child_end(&child);
+    atomic_store(&report->stop, true);
+    while (echo_sessions() > 0)
+        operations_step(10);
+    child_end(&client);
+    struct bmi_statistics gauges = statistics_of(0);
+    CHECK(gauges.unmatched_bytes == 0 && gauges.unexpected_bytes == 0, "memory of floods is left");
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return test_passed();
+}

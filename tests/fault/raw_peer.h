@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * raw_peer.h - a peer made by hand: a socket, and frames encoded here, not by the library, so that
+ * a test can send what no library would, and would notice a change of the wire format.
+ *
+ * A frame is a header of 40 bytes, little-endian, and a body: docs/wire-protocol.md.
+ */
+#ifndef BMI_TESTS_RAW_PEER_H
+#define BMI_TESTS_RAW_PEER_H
+
+#include "../stress/support.h"
+
+enum { RAW_HEADER = 40, RAW_MAGIC = 0xb31f, RAW_VERSION = 1, RAW_BODY_MAX = 1 << 20 };
+
+enum raw_type {
+    RAW_HELLO = 1,
+    RAW_REDUNDANT,
+    RAW_REJECT,
+    RAW_EAGER,
+    RAW_UNEXPECTED,
+    RAW_RTS,
+    RAW_CTS,
+    RAW_DATA,
+    RAW_PUT_DONE,
+    RAW_GET_DONE,
+    RAW_RTR,
+    RAW_RTR_CANCEL,
+    RAW_RTR_CANCELLED,
+    RAW_ABORT,
+    RAW_VOID,
+    RAW_CREDIT,
+    RAW_WANT,
+    RAW_PING,
+    RAW_PONG,
+    RAW_BYE,
+    RAW_TYPES
+};
+
+struct raw_frame {
+    uint8_t type, flags;
+    uint16_t magic; /* 0: the right one */
+    int32_t tag;
+    uint64_t length;
+    uint32_t seen, credit;
+    uint64_t source, target;
+};
+
+struct raw_hello {
+    uint8_t incarnation[16], nonce[16];
+    uint16_t version;
+    uint32_t eager_max, unexpected_max, eager_credit, unexpected_credit;
+    char listen[BMI_MAX_ADDR_LEN];
+};
+
+/* A HELLO as an honest peer sends it: random identity, generous credit. */
+struct raw_hello raw_hello_make(struct chance *chance);
+
+/* Connects to a "tcp://host:port"; `receive_buffer`: bytes of it, 0 for the usual. */
+int raw_connect(const char *listening, int receive_buffer);
+/* Connects, sends a HELLO, and waits for the other's, which is told if `theirs` is not NULL. */
+int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hello *theirs);
+
+/* Bytes as they are. Return false when the connection has ended. */
+bool raw_write(int socket, const void *bytes, size_t size);
+bool raw_send(int socket, const struct raw_frame *frame, const void *body);
+bool raw_send_hello(int socket, const struct raw_hello *hello);
+/* An unexpected message of 8 bytes: a number. */
+bool raw_send_unexpected(int socket, int32_t tag, uint64_t number);
+
+void raw_encode(uint8_t bytes[RAW_HEADER], const struct raw_frame *frame);
+size_t raw_hello_encode(uint8_t *bytes, const struct raw_hello *hello);
+
+/* The next frame, its body into `body` (RAW_BODY_MAX bytes) or, if NULL, to nowhere. Returns false
+ * when the connection has ended, or nothing came within `wait_ms`. */
+bool raw_receive(int socket, struct raw_frame *frame, void *body, int wait_ms);
+/* Reads and forgets until the connection ends. Returns whether it did within `wait_ms`. */
+bool raw_ended(int socket, int wait_ms);
+
+/* Closes with RST. */
+void raw_reset(int socket);
+
+#endif

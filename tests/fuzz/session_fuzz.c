@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * session_fuzz.c - a peer that sends whatever it likes, whenever it likes, while the program posts
+ * and cancels. The input is a list of commands: frames (made up, or with numbers that exist),
+ * posts, cancels, ends of transfers, the end of a grace, a stuck network.
+ *
+ * Whatever comes: nothing crashes, what the peer makes the library hold stays within its budget,
+ * and with the end of the link every operation has completed, once.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/cancel.h"
+#include "bmi/credit.h"
+#include "bmi/settings.h"
+#include "tests/unit/script.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { OPERATIONS = 48, BUFFER = 24576, PEER_MEMORY = 1 << 17, TOTAL_MEMORY = 1 << 17 };
+enum { FETCHED = 16, BODY = 1 << 16 };
+/* Beyond the budget: operations' slots, keys, frames under way, the allocator's own. */
+enum { HEAP_SLACK = 3 * PEER_MEMORY };
+
+struct operation {
+    bmi_op_id_t id; /* 0: none outstanding */
+    bmi_size_t actual;
+    uint8_t buffer[BUFFER];
+};
+
+static struct {
+    const uint8_t *next, *end;
+    struct script *script;
+    bmi_context_id context;
+    struct operation operations[OPERATIONS];
+    unsigned posted, completed;
+    struct BMI_unexpected_info fetched[FETCHED];
+    size_t heap;
+} session;
+
+static uint8_t body[BODY];
+
+/* Known where an allocator that counts is linked in. */
+size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
+
+static size_t heap_now(void)
+{
+    return __sanitizer_get_current_allocated_bytes != NULL
+               ? __sanitizer_get_current_allocated_bytes()
+               : 0;
+}
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+/* ---- the input ------------------------------------------------------------------------------ */
+
+static bool more(void)
+{
+    return session.next < session.end;
+}
+
+static uint8_t take(void)
+{
+    return more() ? *session.next++ : 0;
+}
+
+static uint64_t take_number(int bytes)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < bytes; i++)
+        number = number << 8 | take();
+    return number;
+}
+
+/* A number that may mean something to the library, or anything. */
+static uint64_t take_meaning(void)
+{
+    uint8_t choice = take();
+    if (choice < 128)
+        return (uint64_t)session.operations[choice % OPERATIONS].id;
+    switch (choice % 6) {
+    case 0:
+        return choice / 6;
+    case 1:
+        return take_number(2);
+    case 2:
+        return take_number(8);
+    case 3:
+        return UINT64_MAX - take();
+    case 4:
+        return (uint64_t)INT64_MAX;
+    default:
+        return BUFFER - take();
+    }
+}
+
+/* ---- frames --------------------------------------------------------------------------------- */
+
+/* None, one or two, as many as may be, or not even whole ones. */
+static size_t region_bytes(uint8_t choice)
+{
+    if (choice < 192)
+        return choice % 3 * WIRE_REGION;
+    if (choice < 240)
+        return (size_t)(choice - 192) * 2 % WIRE_REGIONS_MAX * WIRE_REGION;
+    return choice;
+}
+
+static size_t body_size(uint8_t type)
+{
+    switch (type) {
+    case WIRE_EAGER:
+    case WIRE_UNEXPECTED:
+    case WIRE_DATA:
+        return (size_t)take_number(2) % (BUFFER + 2);
+    case WIRE_RTS:
+    case WIRE_CTS:
+    case WIRE_RTR:
+        return region_bytes(take());
+    case WIRE_HELLO:
+        return (size_t)take_number(2) % (WIRE_HELLO_MAX + 1);
+    case WIRE_REDUNDANT:
+        return take() % 17;
+    default:
+        return 0;
+    }
+}
+
+/* Regions large enough for something, mostly. */
+static void regions_fill(size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct bmi_region region = {.address = i, .length = BUFFER, .key = take()};
+        if (region.key & 128)
+            region.length = take_number(8);
+        wire_regions_encode(body + i * WIRE_REGION, &region, 1);
+    }
+}
+
+static void body_fill(uint8_t type, size_t size)
+{
+    if (type == WIRE_RTS || type == WIRE_CTS || type == WIRE_RTR) {
+        regions_fill(size / WIRE_REGION);
+        return;
+    }
+    for (size_t i = 0; i < size && i < 96; i++)
+        body[i] = take();
+    for (size_t i = 96; i < size; i++)
+        body[i] = body[i % 96];
+}
+
+static void send_frame(void)
+{
+    struct wire_header header = {.type = (uint8_t)(1 + take() % (WIRE_TYPES - 1))};
+    uint8_t shape = take();
+    header.flags = shape & 7;
+    header.tag = (int32_t)(shape >> 3 & 3);
+    header.source = take_meaning();
+    header.target = take_meaning();
+    header.credit = shape & 32 ? (uint32_t)take_number(4) : take();
+    session.script->manual_seen = (shape & 192) == 192;
+    if (session.script->manual_seen)
+        header.seen = (uint32_t)take_number(4);
+    size_t size = body_size(header.type);
+    unsigned times = take();
+    body_fill(header.type, size);
+    times = times < 224 ? 1 : (times - 223) * 16;
+    while (times-- > 0 && !session.script->down && !session.script->closing)
+        script_send(session.script, header, body, size);
+}
+
+static void send_begin(void)
+{
+    struct wire_header header = {.type = (uint8_t)(WIRE_EAGER + take() % 2), .tag = take() & 3};
+    header.length = take_number(2) % BUFFER;
+    if (take() & 1) {
+        header.type = WIRE_DATA;
+        header.flags = take() & 3;
+        header.source = take_meaning();
+        header.target = take_meaning();
+    }
+    script_begin(session.script, header);
+}
+
+static void send_body(void)
+{
+    size_t size = (size_t)take_number(2);
+    if (size > session.script->body_left)
+        size = (size_t)session.script->body_left;
+    script_body(session.script, body, size < BODY ? size : BODY);
+}
+
+static void send_raw(void)
+{
+    uint8_t bytes[BMI_FRAME_HEADER];
+    struct bmi_sink sink;
+    struct script *script = session.script;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = take();
+    if (script->down || script->closing || script->receiving)
+        return;
+    int status = bmi_method_frame_arrived(&script->link, bytes, &sink);
+    if (status < 0) {
+        script_cut(script, status);
+        return;
+    }
+    script->sink = sink;
+    script->body_left = sink.length;
+    script->receiving = sink.length > 0;
+    script->retracted = false;
+}
+
+/* ---- the program ---------------------------------------------------------------------------- */
+
+static struct operation *free_operation(void)
+{
+    for (int i = 0; i < OPERATIONS; i++)
+        if (session.operations[i].id == 0)
+            return &session.operations[i];
+    return NULL;
+}
+
+static void post(uint8_t what)
+{
+    struct operation *one = free_operation();
+    uint8_t shape = take();
+    bmi_size_t size = shape & 4 ? (bmi_size_t)(take_number(2) % (BUFFER + 1)) : shape >> 3;
+    int tag = shape & 3, status;
+    if (one == NULL)
+        return;
+    if (what == 0)
+        status = BMI_post_recv(&one->id, session.script->address, one->buffer, size, &one->actual,
+                               BMI_EXT_ALLOC, tag, one, session.context, NULL);
+    else if (what == 1)
+        status = BMI_post_send(&one->id, session.script->address, one->buffer, size, BMI_EXT_ALLOC,
+                               tag, one, session.context, NULL);
+    else
+        status = BMI_post_sendunexpected(&one->id, session.script->address, one->buffer, size,
+                                         BMI_EXT_ALLOC, tag, one, session.context, NULL);
+    require((status == 0) == (one->id != 0));
+    session.posted += status == 0;
+}
+
+static void test(void)
+{
+    bmi_op_id_t ids[OPERATIONS];
+    bmi_error_code_t errors[OPERATIONS];
+    bmi_size_t actuals[OPERATIONS];
+    void *user_ptrs[OPERATIONS];
+    int count = 0;
+    require(BMI_testcontext(OPERATIONS, ids, &count, errors, actuals, user_ptrs, 0,
+                            session.context) >= 0);
+    for (int i = 0; i < count; i++) {
+        struct operation *one = user_ptrs[i];
+        require(one->id == ids[i] && actuals[i] >= 0 && actuals[i] <= BUFFER);
+        require(errors[i] == 0 || actuals[i] == 0);
+        one->id = 0;
+        session.completed++;
+    }
+}
+
+static void fetch(void)
+{
+    struct BMI_unexpected_info *info = &session.fetched[take() % FETCHED];
+    int count = 0;
+    if (info->buffer != NULL) {
+        require(BMI_unexpected_free(info->addr, info->buffer) == 0);
+        info->buffer = NULL;
+    }
+    require(BMI_testunexpected(1, &count, info, 0) >= 0);
+    if (count == 0)
+        info->buffer = NULL;
+}
+
+static void grace_over(void)
+{
+    struct peer *peer = script_peer(session.script);
+    if (peer == NULL)
+        return;
+    peer_lock(peer);
+    if (peer->state == PEER_UP && !(peer->flags & PEER_CLOSING))
+        bmi__cancel_graces_locked(peer, UINT64_MAX);
+    peer_unlock(peer);
+}
+
+/* ---- what must hold ------------------------------------------------------------------------- */
+
+static uint64_t window_sum(const struct window *window)
+{
+    return (uint64_t)window->granted + window->held + window->unreported;
+}
+
+static void check(void)
+{
+    struct peer *peer = script_peer(session.script);
+    require(bmi__credit_used() >= 0 && bmi__credit_used() <= TOTAL_MEMORY);
+    if (heap_now() > 0)
+        require(heap_now() <= session.heap + PEER_MEMORY + HEAP_SLACK);
+    if (peer == NULL)
+        return;
+    require(window_sum(&peer->eager) + window_sum(&peer->unexpected_window) <= PEER_MEMORY);
+    require(peer->counters.unmatched_messages <= PEER_MEMORY / WIRE_MESSAGE_CHARGE);
+}
+
+static void read_all(void)
+{
+    struct script_frame *frame;
+    script_drive();
+    while ((frame = script_read(session.script)) != NULL)
+        free(frame);
+}
+
+/* It sticks, lets a few frames through, or goes on. */
+static void network(unsigned how)
+{
+    session.script->stuck = how != 0;
+    script_write(session.script, how == 0 ? UINT32_MAX : how - 1);
+}
+
+/* ---- one session ---------------------------------------------------------------------------- */
+
+static void command(void)
+{
+    uint8_t what = take();
+    switch (what & 15) {
+    case 0:
+    case 1:
+    case 2:
+        post(what & 15);
+        break;
+    case 3:
+        BMI_cancel(session.operations[take() % OPERATIONS].id, session.context);
+        break;
+    case 4:
+        script_transfer_end(session.script, what & 16 ? 0 : what & 32 ? -13 : -5);
+        break;
+    case 5:
+        network(what >> 4);
+        break;
+    case 6:
+        session.script->refuse_memory = (what & 16) != 0;
+        break;
+    case 7:
+        fetch();
+        break;
+    case 8:
+        grace_over();
+        break;
+    case 9:
+        send_begin();
+        break;
+    case 10:
+        send_body();
+        break;
+    case 11:
+        what & 16 ? send_raw() : test();
+        break;
+    default:
+        send_frame();
+        break;
+    }
+}
+
+static void start(void)
+{
+    static bool started;
+    if (started)
+        return;
+    started = true;
+    require(bmi__settings_set("immediate=off,peer_memory=128K,total_memory=128K,spin_us=0,"
+                              "cancel_grace_ms=60000,peer_timeout_ms=0") == 0);
+    require(BMI_initialize(NULL, NULL, 0) == 0);
+}
+
+static bool begin(void)
+{
+    uint8_t shape = take();
+    const struct script_offer poor = {.eager_max = 2048, .unexpected_max = 4096,
+                                      .eager_credit = 1000, .unexpected_credit = 1000};
+    memset(&session.operations, 0, sizeof session.operations);
+    memset(session.fetched, 0, sizeof session.fetched);
+    session.posted = session.completed = 0;
+    require(BMI_open_context(&session.context) == 0);
+    session.script = script_accept(shape % 3);
+    require(session.script != NULL);
+    session.script->no_memory = true;
+    if (shape & 128)
+        return true; /* no greeting: frames come at once */
+    session.script->stuck = false;
+    require(script_hello(session.script, shape & 64 ? &poor : NULL) == 0);
+    return true;
+}
+
+static void end(void)
+{
+    if (!session.script->down)
+        script_cut(session.script, 0);
+    test();
+    test();
+    require(session.posted == session.completed);
+    script_close(session.script);
+    BMI_close_context(session.context);
+    for (int i = 0; i < FETCHED; i++)
+        if (session.fetched[i].buffer != NULL)
+            require(BMI_unexpected_free(session.fetched[i].addr, session.fetched[i].buffer) == 0);
+    struct BMI_unexpected_info info;
+    int count;
+    while (BMI_testunexpected(1, &count, &info, 0) == 1)
+        require(BMI_unexpected_free(info.addr, info.buffer) == 0);
+    require(bmi__credit_used() == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    start();
+    session.next = data;
+    session.end = data + size;
+    session.heap = heap_now();
+    if (begin())
+        while (more() && !session.script->down) {
+            command();
+            read_all();
+            check();
+        }
+    end();
+    return 0;
+}

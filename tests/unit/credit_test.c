@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * credit_test.c - what peers may make the library hold: bounded for each and in all, nobody is
+ * forgotten, and nothing is lost count of. Peers are scripts that keep their own account.
+ */
+#include "bmi/credit.h"
+#include "tests/unit/script_case.h"
+
+enum { UNEXPECTED_MAX = 16384 };
+
+/* A peer's account: what it may still send. */
+struct account {
+    struct script *script;
+    uint64_t eager, unexpected;
+    unsigned wants;
+};
+
+static void account_open(struct account *account)
+{
+    *account = (struct account){.script = script_open(SCRIPT_FRAMES, NULL)};
+    CU_ASSERT_PTR_NOT_NULL_FATAL(account->script);
+    account->eager = account->script->hello.eager_credit;
+    account->unexpected = account->script->hello.unexpected_credit;
+}
+
+/* Reads all that was written to the peer. */
+static void account_read(struct account *account)
+{
+    struct script_frame *frame;
+    script_drive();
+    while ((frame = script_read(account->script)) != NULL) {
+        if (frame->header.type != WIRE_RTR && frame->header.type != WIRE_RTR_CANCEL)
+            account->eager += frame->header.credit;
+        if (frame->header.type == WIRE_CREDIT)
+            account->unexpected += frame->header.source;
+        free(frame);
+    }
+}
+
+static bool account_eager(struct account *account, size_t size, int tag)
+{
+    if (account->eager < size + WIRE_MESSAGE_CHARGE)
+        return false;
+    account->eager -= size + WIRE_MESSAGE_CHARGE;
+    CU_ASSERT_EQUAL(send_eager(account->script, 1, size, tag), 0);
+    return true;
+}
+
+static bool account_unexpected(struct account *account, size_t size)
+{
+    if (account->unexpected < size + WIRE_MESSAGE_CHARGE)
+        return false;
+    account->unexpected -= size + WIRE_MESSAGE_CHARGE;
+    CU_ASSERT_EQUAL(script_send(account->script,
+                                (struct wire_header){.type = WIRE_UNEXPECTED, .tag = TAG},
+                                message(1, size), size), 0);
+    return true;
+}
+
+static void account_want(struct account *account, uint8_t which)
+{
+    account->wants++;
+    CU_ASSERT_EQUAL(script_send(account->script,
+                                (struct wire_header){.type = WIRE_WANT, .flags = which}, NULL, 0),
+                    0);
+}
+
+static int64_t window_sum(const struct window *window)
+{
+    return (int64_t)window->granted + window->held + window->unreported;
+}
+
+static int64_t peer_sum(const struct account *account)
+{
+    const struct peer *peer = script_peer(account->script);
+    return window_sum(&peer->eager) + window_sum(&peer->unexpected_window);
+}
+
+/* The peer's account and the library's agree. */
+static void account_check(struct account *account)
+{
+    const struct peer *peer = script_peer(account->script);
+    account_read(account);
+    CU_ASSERT_EQUAL(peer->eager.granted, account->eager);
+    CU_ASSERT_EQUAL(peer->unexpected_window.granted, account->unexpected);
+    CU_ASSERT_TRUE(peer->counters.unmatched_bytes <= peer->eager.held);
+    CU_ASSERT_TRUE(peer->counters.unexpected_bytes <= peer->unexpected_window.held);
+}
+
+/* Fetches and frees one unexpected message. */
+static bool fetch(void)
+{
+    struct BMI_unexpected_info info;
+    int count = 0;
+    CU_ASSERT_TRUE(BMI_testunexpected(1, &count, &info, 0) >= 0);
+    if (count == 1)
+        CU_ASSERT_EQUAL(BMI_unexpected_free(info.addr, info.buffer), 0);
+    return count == 1;
+}
+
+/* ---- one peer ------------------------------------------------------------------------------- */
+
+static void full_windows_while_there_is_plenty(void)
+{
+    struct account account;
+    account_open(&account);
+    CU_ASSERT_EQUAL(account.eager + account.unexpected, 1 << 20);
+    CU_ASSERT_TRUE(account.unexpected >= UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 1 << 20);
+    script_close(account.script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+static void overdrawing_ends_the_link(void)
+{
+    for (int unexpected = 0; unexpected < 2; unexpected++) {
+        struct account account;
+        account_open(&account);
+        if (unexpected) {
+            while (account_unexpected(&account, UNEXPECTED_MAX))
+                continue;
+        } else {
+            while (account_eager(&account, UNEXPECTED_MAX, TAG))
+                continue;
+        }
+        struct peer *peer = script_peer(account.script);
+        CU_ASSERT_TRUE(peer->counters.unmatched_bytes + peer->counters.unexpected_bytes <=
+                       1 << 20);
+        account.script->seen = 0;
+        struct wire_header header = {.type = unexpected ? WIRE_UNEXPECTED : WIRE_EAGER};
+        CU_ASSERT_EQUAL(script_send(account.script, header, message(1, UNEXPECTED_MAX),
+                                    UNEXPECTED_MAX), -EPROTO);
+        while (fetch())
+            continue;
+        script_close(account.script);
+        CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    }
+}
+
+/* Also requests to send, and messages without bytes, are charged. */
+static void empty_messages_are_bounded(void)
+{
+    struct account account;
+    account_open(&account);
+    uint64_t count = 0;
+    while (account_eager(&account, 0, (int)count))
+        count++;
+    CU_ASSERT_TRUE(count <= (1 << 20) / WIRE_MESSAGE_CHARGE);
+    CU_ASSERT_TRUE(script_peer(account.script)->counters.unmatched_bytes <= 1 << 20);
+    CU_ASSERT_EQUAL(send_rts(account.script, 1, 1, 0), -EPROTO);
+    script_close(account.script);
+}
+
+static void credit_comes_back_with_consumption(void)
+{
+    static struct posted posted;
+    struct account account;
+    uint64_t seed = 7;
+    account_open(&account);
+    for (int i = 0; i < 4000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t size = (seed >> 40) % 9000;
+        struct peer *peer = script_peer(account.script);
+        if (seed >> 63 || !account_eager(&account, size, TAG)) {
+            if (peer->counters.unmatched_messages > 0) {
+                post_receive(account.script, &posted, LARGE, TAG);
+                CU_ASSERT_TRUE_FATAL(done(&posted));
+                CU_ASSERT_EQUAL(posted.error, 0);
+            }
+        }
+        if ((seed >> 62 & 1) && account_unexpected(&account, size) && (seed >> 61 & 1))
+            CU_ASSERT_TRUE(fetch());
+        account_check(&account);
+        CU_ASSERT_TRUE(peer_sum(&account) <= 1 << 20);
+        CU_ASSERT_EQUAL(bmi__credit_used(), peer_sum(&account));
+    }
+    while (fetch())
+        continue;
+    while (script_peer(account.script)->counters.unmatched_messages > 0) {
+        post_receive(account.script, &posted, LARGE, TAG);
+        CU_ASSERT_TRUE_FATAL(done(&posted));
+    }
+    account_check(&account);
+    CU_ASSERT_EQUAL(script_peer(account.script)->eager.held, 0);
+    CU_ASSERT_EQUAL(script_peer(account.script)->unexpected_window.held, 0);
+    script_close(account.script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* Messages that the program holds outlive their peer, and count until they are freed. */
+static void held_beyond_the_peer(void)
+{
+    struct BMI_unexpected_info info[2];
+    struct account account;
+    int count;
+    account_open(&account);
+    CU_ASSERT_TRUE(account_unexpected(&account, 1000) && account_unexpected(&account, 2000));
+    CU_ASSERT_EQUAL(BMI_testunexpected(2, &count, info, 0), 1);
+    CU_ASSERT_EQUAL(count, 2);
+    script_close(account.script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 3000 + 2 * WIRE_MESSAGE_CHARGE);
+    account_open(&account); /* the peer's memory is another's now, perhaps */
+    int64_t used = bmi__credit_used();
+    CU_ASSERT_EQUAL(BMI_unexpected_free(info[0].addr, info[0].buffer), 0);
+    CU_ASSERT_EQUAL(bmi__credit_used(), used - 1000 - WIRE_MESSAGE_CHARGE);
+    CU_ASSERT_EQUAL(BMI_unexpected_free(info[1].addr, info[1].buffer), 0);
+    account_check(&account);
+    script_close(account.script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* ---- many peers, little memory -------------------------------------------------------------- */
+
+enum { PEERS = 48, TOTAL = 1 << 20, EACH = 1 << 17 };
+
+static void little_memory(void)
+{
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=1M,peer_memory=128K"), 0);
+}
+
+static void all_peers_get_on_within_the_budget(void)
+{
+    static struct account accounts[PEERS];
+    unsigned without = 0, fetched = 0, sent = 0;
+    little_memory();
+    for (int i = 0; i < PEERS; i++) {
+        account_open(&accounts[i]);
+        without += accounts[i].unexpected < UNEXPECTED_MAX;
+        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+    }
+    CU_ASSERT_TRUE(without > 0); /* so little that not all have room for a large one */
+    for (int round = 0; round < 20; round++) {
+        bool waits[PEERS] = {false};
+        unsigned goal = sent + PEERS;
+        for (int i = 0; i < PEERS; i++) {
+            waits[i] = !account_unexpected(&accounts[i], UNEXPECTED_MAX);
+            sent += !waits[i];
+            if (waits[i])
+                account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
+            CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        }
+        /* as the program fetches, each of those that wait gets its turn */
+        for (int step = 0; step < 4 * PEERS && sent < goal; step++) {
+            fetched += fetch();
+            for (int i = 0; i < PEERS; i++) {
+                account_read(&accounts[i]);
+                if (waits[i] && account_unexpected(&accounts[i], UNEXPECTED_MAX)) {
+                    waits[i] = false;
+                    sent++;
+                }
+            }
+            CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        }
+        CU_ASSERT_EQUAL(sent, goal);
+        while (fetch())
+            fetched++;
+    }
+    CU_ASSERT_EQUAL(fetched, sent);
+    for (int i = 0; i < PEERS; i++) {
+        account_check(&accounts[i]);
+        script_close(accounts[i].script);
+    }
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* A message to a posted receive goes through whatever else is held. */
+static void eager_peers_without_a_window_get_on(void)
+{
+    static struct account accounts[PEERS];
+    static struct posted posted;
+    little_memory();
+    for (int i = 0; i < PEERS; i++) {
+        account_open(&accounts[i]);
+        while (account_eager(&accounts[i], 4000, TAG + 1)) /* never received till the end */
+            continue;
+        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+    }
+    for (int i = 0; i < PEERS; i++) {
+        post_receive(accounts[i].script, &posted, LARGE, TAG);
+        account_read(&accounts[i]);
+        account_want(&accounts[i], WIRE_EAGER_CREDIT);
+        account_read(&accounts[i]);
+        bool announced = accounts[i].script->link.owner != NULL &&
+                         script_peer(accounts[i].script)->counters.announcements > 0;
+        CU_ASSERT_TRUE_FATAL(announced);
+        CU_ASSERT_EQUAL(send_data(accounts[i].script, (uint64_t)posted.id, 3, SMALL, true, TAG),
+                        0);
+        CU_ASSERT_TRUE(received(&posted, 3, SMALL));
+        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+    }
+    for (int i = 0; i < PEERS; i++)
+        script_close(accounts[i].script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* One peer asks again and again while the program fetches nothing: it must not get all there is. */
+static void one_peer_cannot_take_all(void)
+{
+    static struct account accounts[PEERS];
+    static struct posted posted;
+    static const uint8_t kinds[] = {WIRE_UNEXPECTED_CREDIT, WIRE_EAGER_CREDIT};
+    for (size_t kind = 0; kind < COUNT_OF(kinds); kind++) {
+        little_memory();
+        for (int i = 0; i < PEERS; i++)
+            account_open(&accounts[i]);
+        for (int i = 0; i < PEERS / 2; i++) /* half of them go; their memory is free */
+            script_close(accounts[i].script);
+        struct account *greedy = &accounts[PEERS - 1];
+        for (int i = 0; i < 2000; i++) {
+            account_read(greedy);
+            bool moved = kinds[kind] == WIRE_UNEXPECTED_CREDIT
+                             ? account_unexpected(greedy, UNEXPECTED_MAX)
+                             : account_eager(greedy, 0, TAG);
+            if (!moved)
+                account_want(greedy, kinds[kind]);
+            CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        }
+        CU_ASSERT_TRUE(peer_sum(greedy) <= EACH);
+        printf("\n    a greedy peer holds %lld of %d bytes ", (long long)peer_sum(greedy), EACH);
+        while (fetch())
+            continue;
+        while (script_peer(greedy->script)->counters.unmatched_messages > 0) {
+            post_receive(greedy->script, &posted, SMALL, TAG);
+            CU_ASSERT_TRUE_FATAL(done(&posted));
+        }
+        account_read(greedy); /* what it held was consumed: now it gets on */
+        CU_ASSERT_TRUE(kinds[kind] == WIRE_UNEXPECTED_CREDIT
+                           ? account_unexpected(greedy, UNEXPECTED_MAX)
+                           : account_eager(greedy, 0, TAG));
+        while (fetch())
+            continue;
+        for (int i = PEERS / 2; i < PEERS; i++)
+            script_close(accounts[i].script);
+        CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    }
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"full windows while there is plenty", full_windows_while_there_is_plenty},
+        {"overdrawing ends the link", overdrawing_ends_the_link},
+        {"empty messages are bounded", empty_messages_are_bounded},
+        {"credit comes back with consumption", credit_comes_back_with_consumption},
+        {"held beyond the peer", held_beyond_the_peer},
+        {"all peers get on within the budget", all_peers_get_on_within_the_budget},
+        {"eager peers without a window get on", eager_peers_without_a_window_get_on},
+        {"one peer cannot take all", one_peer_cannot_take_all},
+        CU_TEST_INFO_NULL,
+    };
+    return script_suite_run("credit", tests);
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * op_test.c - the table of operations: generations, stale ids, reuse, many threads, its end.
+ */
+#include "bmi/op.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "unit.h"
+
+enum { MANY = 3000 };
+
+static int int_compare(const void *one, const void *other)
+{
+    bmi_op_id_t a = *(const bmi_op_id_t *)one, b = *(const bmi_op_id_t *)other;
+    return (a > b) - (a < b);
+}
+
+static bool all_differ(bmi_op_id_t *ids, size_t count)
+{
+    qsort(ids, count, sizeof *ids, int_compare);
+    for (size_t i = 1; i < count; i++)
+        if (ids[i] == ids[i - 1])
+            return false;
+    return true;
+}
+
+static bool op_is_clear(const struct op *op)
+{
+    return op->next == NULL && op->previous == NULL && op->peer == NULL && op->flags == 0 &&
+           op->stage == STAGE_NONE && op->actual == 0 && op->expected == 0 && op->remote == 0 &&
+           op->held == NULL && op->memory == NULL && op->error == 0 && !op->ready;
+}
+
+static void ids_are_positive_and_differ(void)
+{
+    static struct op *ops[MANY];
+    static bmi_op_id_t ids[MANY];
+    for (int i = 0; i < MANY; i++) {
+        ops[i] = bmi__op_take();
+        CU_ASSERT_PTR_NOT_NULL_FATAL(ops[i]);
+        CU_ASSERT_TRUE(op_is_clear(ops[i]));
+        CU_ASSERT_EQUAL(ops[i]->state, OP_POSTING);
+        ids[i] = bmi__op_id(ops[i]);
+        CU_ASSERT_TRUE(ids[i] > 0);
+        CU_ASSERT_PTR_EQUAL(bmi__op_find(ids[i]), ops[i]);
+    }
+    for (int i = 0; i < MANY; i++)
+        bmi__op_give(ops[i]);
+    CU_ASSERT_TRUE(all_differ(ids, MANY));
+    bmi__op_table_free();
+}
+
+static void given_back_ids_are_stale(void)
+{
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    bmi_op_id_t id = bmi__op_id(op);
+    bmi__op_give(op);
+    CU_ASSERT_PTR_NULL(bmi__op_find(id));
+    /* the same slot again, many times: never an id that was there before */
+    for (int i = 0; i < 1000; i++) {
+        struct op *again = bmi__op_take();
+        CU_ASSERT_PTR_EQUAL(again, op);
+        CU_ASSERT_NOT_EQUAL(bmi__op_id(again), id);
+        CU_ASSERT_PTR_NULL(bmi__op_find(id));
+        id = bmi__op_id(again);
+        bmi__op_give(again);
+    }
+    CU_ASSERT_PTR_NULL(bmi__op_find(id));
+    bmi__op_table_free();
+}
+
+static void what_is_no_id_finds_nothing(void)
+{
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    bmi_op_id_t id = bmi__op_id(op);
+    const bmi_op_id_t bad[] = {0,       -1,      INT64_MIN, INT64_MAX, 1, UINT32_MAX, id + 1,
+                               id - 1,  -id,     id & UINT32_MAX, id ^ INT64_C(1) << 32,
+                               id ^ INT64_C(1) << 62, id + 4096, (id & ~INT64_C(0xffffffff))};
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        CU_ASSERT_PTR_NULL(bmi__op_find(bad[i]));
+    CU_ASSERT_PTR_EQUAL(bmi__op_find(id), op);
+    bmi__op_give(op);
+    bmi__op_table_free();
+    CU_ASSERT_PTR_NULL(bmi__op_find(id));
+}
+
+static void a_field_left_behind_is_cleared(void)
+{
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    op->flags = 0xff;
+    op->stage = RECV_HELD;
+    op->remote = 77;
+    op->actual = op->expected = 5;
+    op->error = -1;
+    op->ready = true;
+    op->held = (struct unmatched *)op;
+    bmi__op_give(op);
+    struct op *again = bmi__op_take();
+    CU_ASSERT_PTR_EQUAL(again, op);
+    CU_ASSERT_TRUE(op_is_clear(again));
+    bmi__op_give(again);
+    bmi__op_table_free();
+}
+
+static void generation_never_becomes_zero(void)
+{
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    atomic_store(&op->generation, 0x7fffffff);
+    CU_ASSERT_TRUE(bmi__op_id(op) > 0);
+    bmi__op_give(op);
+    op = bmi__op_take();
+    CU_ASSERT_TRUE(bmi__op_id(op) > 0);
+    CU_ASSERT_PTR_EQUAL(bmi__op_find(bmi__op_id(op)), op);
+    bmi__op_give(op);
+    bmi__op_table_free();
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+/* Operations that one thread takes are given back by another, as happens when one posts and the
+ * other tests. */
+enum { THREADS = 4, ROUNDS = 20000, BOARD = 512 };
+static _Atomic(struct op *) board[BOARD];
+static atomic_int wrong;
+
+static void *take_and_give(void *argument)
+{
+    uint64_t seed = (uint64_t)(uintptr_t)argument * 2654435769u + 1;
+    for (int i = 0; i < ROUNDS; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        struct op *op = NULL;
+        if (seed >> 63) {
+            op = bmi__op_take();
+            if (op == NULL || bmi__op_find(bmi__op_id(op)) != op)
+                atomic_fetch_add(&wrong, 1);
+        }
+        struct op *other = atomic_exchange(&board[(seed >> 40) % BOARD], op);
+        if (other == NULL)
+            continue;
+        bmi_op_id_t id = bmi__op_id(other);
+        if (bmi__op_find(id) != other)
+            atomic_fetch_add(&wrong, 1);
+        bmi__op_give(other);
+        if (bmi__op_find(id) != NULL)
+            atomic_fetch_add(&wrong, 1);
+    }
+    return NULL;
+}
+
+static void threads_take_and_others_give(void)
+{
+    pthread_t threads[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CU_ASSERT_EQUAL_FATAL(
+            pthread_create(&threads[i], NULL, take_and_give, (void *)(i + 1)), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    CU_ASSERT_EQUAL(wrong, 0);
+    for (int i = 0; i < BOARD; i++) {
+        struct op *op = atomic_exchange(&board[i], NULL);
+        if (op != NULL)
+            bmi__op_give(op);
+    }
+    bmi__op_table_free();
+}
+
+static void *take_some_and_exit(void *ops)
+{
+    for (int i = 0; i < 10; i++)
+        ((struct op **)ops)[i] = bmi__op_take();
+    for (int i = 0; i < 5; i++)
+        bmi__op_give(((struct op **)ops)[i]);
+    return NULL;
+}
+
+static void count_slot(struct op *op, void *argument)
+{
+    (void)op;
+    ++*(unsigned *)argument;
+}
+
+/* What a thread kept for itself is there for others when it has ended: 200 threads one after
+ * another need one chunk, not 200. */
+static void a_thread_that_ends_returns_its_cache(void)
+{
+    for (int i = 0; i < 200; i++) {
+        struct op *ops[10];
+        pthread_t thread;
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, take_some_and_exit, ops), 0);
+        pthread_join(thread, NULL);
+        for (int k = 5; k < 10; k++)
+            bmi__op_give(ops[k]);
+    }
+    unsigned slots = 0;
+    bmi__op_each(count_slot, &slots);
+    CU_ASSERT_TRUE(slots > 0 && slots <= 512);
+    bmi__op_table_free();
+}
+
+/* ---- the table's end ------------------------------------------------------------------------ */
+
+static atomic_int phase;
+
+static void *outlive_the_table(void *unused)
+{
+    (void)unused;
+    struct op *op = bmi__op_take();
+    bmi_op_id_t id = bmi__op_id(op);
+    bmi__op_give(op); /* its cache has slots of the first table now */
+    atomic_store(&phase, 1);
+    while (atomic_load(&phase) != 2)
+        sched_yield();
+    struct op *fresh = bmi__op_take();
+    if (fresh == NULL || bmi__op_find(id) != NULL || bmi__op_find(bmi__op_id(fresh)) != fresh ||
+        !op_is_clear(fresh))
+        atomic_fetch_add(&wrong, 1);
+    bmi__op_give(fresh);
+    return NULL;
+}
+
+static void a_new_table_knows_nothing_of_the_old(void)
+{
+    pthread_t thread;
+    bmi_op_id_t old[64];
+    for (int i = 0; i < 64; i++)
+        old[i] = bmi__op_id(bmi__op_take());
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, outlive_the_table, NULL), 0);
+    while (atomic_load(&phase) != 1)
+        sched_yield();
+    bmi__op_table_free();
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    for (int i = 0; i < 64; i++)
+        CU_ASSERT_PTR_NULL(bmi__op_find(old[i]));
+    atomic_store(&phase, 2);
+    pthread_join(thread, NULL);
+    CU_ASSERT_EQUAL(wrong, 0);
+    bmi__op_give(op);
+    bmi__op_table_free();
+}
+
+/* ---- lists ---------------------------------------------------------------------------------- */
+
+static bool list_is(const struct op_list *list, struct op *const *expected, int count)
+{
+    struct op *op = list->first, *previous = NULL;
+    for (int i = 0; i < count; i++, previous = op, op = op->next)
+        if (op != expected[i] || op->previous != previous)
+            return false;
+    return op == NULL && list->last == previous;
+}
+
+static void lists(void)
+{
+    struct op a = {0}, b = {0}, c = {0};
+    struct op_list list = {0};
+    bmi__op_append(&list, &b);
+    bmi__op_append(&list, &c);
+    bmi__op_prepend(&list, &a);
+    CU_ASSERT_TRUE(list_is(&list, (struct op *[]){&a, &b, &c}, 3));
+    bmi__op_remove(&list, &b);
+    CU_ASSERT_TRUE(list_is(&list, (struct op *[]){&a, &c}, 2));
+    CU_ASSERT_TRUE(b.next == NULL && b.previous == NULL);
+    bmi__op_remove(&list, &c);
+    CU_ASSERT_TRUE(list_is(&list, (struct op *[]){&a}, 1));
+    bmi__op_remove(&list, &a);
+    CU_ASSERT_TRUE(list_is(&list, NULL, 0));
+    bmi__op_prepend(&list, &a);
+    CU_ASSERT_TRUE(list_is(&list, (struct op *[]){&a}, 1));
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"ids are positive and differ", ids_are_positive_and_differ},
+        {"given-back ids are stale", given_back_ids_are_stale},
+        {"what is no id finds nothing", what_is_no_id_finds_nothing},
+        {"a field left behind is cleared", a_field_left_behind_is_cleared},
+        {"a generation never becomes zero", generation_never_becomes_zero},
+        {"threads take, others give", threads_take_and_others_give},
+        {"a thread that ends returns its cache", a_thread_that_ends_returns_its_cache},
+        {"a new table knows nothing of the old", a_new_table_knows_nothing_of_the_old},
+        {"lists", lists},
+        CU_TEST_INFO_NULL,
+    };
+    return unit_run("operations", tests);
+}

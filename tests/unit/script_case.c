@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * script_case.c - see script_case.h.
+ */
+#include "tests/unit/script_case.h"
+
+#include "bmi/credit.h"
+
+bmi_context_id case_context;
+
+static void case_begin(void)
+{
+    CU_ASSERT_EQUAL_FATAL(
+        bmi__settings_set("immediate=off,announce=on,peer_memory=1M,total_memory=256M,"
+                          "cancel_grace_ms=60000,eager_max=0,spin_us=0"), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize(NULL, NULL, 0), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&case_context), 0);
+}
+
+static void case_end(void)
+{
+    struct bmi_statistics all;
+    BMI_close_context(case_context);
+    CU_ASSERT_EQUAL(BMI_get_info(0, BMI_GET_STATISTICS, &all), 0);
+    CU_ASSERT_EQUAL(all.outstanding_receives, 0);
+    CU_ASSERT_EQUAL(all.outstanding_sends, 0);
+    CU_ASSERT_EQUAL(all.unmatched_messages, 0);
+    CU_ASSERT_EQUAL(all.unmatched_bytes, 0);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+int script_suite_run(const char *name, CU_TestInfo *tests)
+{
+    CU_SuiteInfo suites[] = {{.pName = name, .pSetUpFunc = case_begin, .pTearDownFunc = case_end,
+                              .pTests = tests},
+                             CU_SUITE_INFO_NULL};
+    return unit_run_suites(suites);
+}
+
+/* ---- posting -------------------------------------------------------------------------------- */
+
+static void posted_clear(struct posted *posted, bmi_size_t size)
+{
+    posted->size = size;
+    posted->actual = -1;
+    posted->error = 1;
+    posted->done = false;
+    memset(posted->buffer, 0xee, sizeof posted->buffer);
+}
+
+void post_receive(struct script *script, struct posted *posted, bmi_size_t size, int tag)
+{
+    posted_clear(posted, size);
+    CU_ASSERT_EQUAL(BMI_post_recv(&posted->id, script->address, posted->buffer, size,
+                                  &posted->actual, BMI_EXT_ALLOC, tag, posted, case_context, NULL),
+                    0);
+}
+
+void post_send(struct script *script, struct posted *posted, bmi_size_t size, int tag)
+{
+    posted_clear(posted, size);
+    CU_ASSERT_EQUAL(BMI_post_send(&posted->id, script->address, posted->buffer, size,
+                                  BMI_EXT_ALLOC, tag, posted, case_context, NULL),
+                    0);
+}
+
+void post_unexpected(struct script *script, struct posted *posted, bmi_size_t size, int tag)
+{
+    posted_clear(posted, size);
+    CU_ASSERT_EQUAL(BMI_post_sendunexpected(&posted->id, script->address, posted->buffer, size,
+                                            BMI_EXT_ALLOC, tag, posted, case_context, NULL),
+                    0);
+}
+
+void cancel(struct posted *posted)
+{
+    CU_ASSERT_EQUAL(BMI_cancel(posted->id, case_context), 0);
+    script_drive();
+}
+
+/* ---- completion ----------------------------------------------------------------------------- */
+
+bool done_within(struct posted *posted, int ms)
+{
+    int count = 0;
+    void *user_ptr = NULL;
+    if (posted->done)
+        return true;
+    CU_ASSERT_TRUE(BMI_test(posted->id, &count, &posted->error, &posted->actual, &user_ptr, ms,
+                            case_context) >= 0);
+    posted->done = count == 1;
+    if (posted->done)
+        CU_ASSERT_PTR_EQUAL(user_ptr, posted);
+    return posted->done;
+}
+
+bool done(struct posted *posted)
+{
+    script_drive();
+    return done_within(posted, 0);
+}
+
+bool received(struct posted *posted, int number, bmi_size_t size)
+{
+    return done(posted) && posted->error == 0 && posted->actual == size &&
+           memcmp(posted->buffer, message(number, (size_t)size), (size_t)size) == 0;
+}
+
+bool failed(struct posted *posted, int32_t error)
+{
+    return done(posted) && posted->error == -error && posted->actual == 0;
+}
+
+/* ---- the other side ------------------------------------------------------------------------- */
+
+const uint8_t *message(int number, size_t size)
+{
+    static uint8_t bytes[1 << 17];
+    for (size_t i = 0; i < size && i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)((size_t)number * 17 + i * 31 + i / 251);
+    return bytes;
+}
+
+int send_eager(struct script *script, int number, size_t size, int tag)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_EAGER, .tag = tag},
+                       message(number, size), size);
+}
+
+int send_rts(struct script *script, uint64_t sender, uint64_t size, int tag)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_RTS, .tag = tag,
+                                                    .source = sender, .target = size}, NULL, 0);
+}
+
+int send_data(struct script *script, uint64_t receive, int number, size_t size, bool first, int tag)
+{
+    struct wire_header header = {.type = WIRE_DATA, .flags = WIRE_LAST, .target = receive};
+    if (first) {
+        header.flags |= WIRE_FIRST;
+        header.tag = tag;
+        header.source = size;
+    }
+    return script_send(script, header, message(number, size), size);
+}
+
+int send_abort(struct script *script, uint64_t sender, uint64_t receive, bool moved, int tag)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_ABORT, .tag = tag,
+                                                    .flags = moved ? WIRE_MOVED : 0,
+                                                    .source = sender, .target = receive}, NULL, 0);
+}
+
+int send_rtr(struct script *script, uint64_t receive, uint64_t capacity, uint32_t ahead, int tag)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_RTR, .tag = tag, .credit = ahead,
+                                                    .source = receive, .target = capacity},
+                       NULL, 0);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * script_case.h - what the protocol tests on scripts share: a library that runs, one context, and
+ * operations posted to it.
+ */
+#ifndef TESTS_UNIT_SCRIPT_CASE_H
+#define TESTS_UNIT_SCRIPT_CASE_H
+
+#include <errno.h>
+
+#include "bmi/error.h"
+#include "bmi/settings.h"
+#include "tests/unit/script.h"
+#include "tests/unit/unit.h"
+
+enum { TAG = 5, LARGE = 40000, SMALL = 100 };
+
+struct posted {
+    bmi_op_id_t id;
+    bmi_size_t size, actual;
+    bmi_error_code_t error;
+    bool done;
+    uint8_t buffer[LARGE];
+};
+
+extern bmi_context_id case_context;
+
+/* Runs a suite, each test in a library of its own: started before it, with known settings, and
+ * ended after it, when nothing may be left over. Returns the program's exit status. */
+int script_suite_run(const char *name, CU_TestInfo *tests);
+
+void post_receive(struct script *script, struct posted *posted, bmi_size_t size, int tag);
+void post_send(struct script *script, struct posted *posted, bmi_size_t size, int tag);
+void post_unexpected(struct script *script, struct posted *posted, bmi_size_t size, int tag);
+void cancel(struct posted *posted);
+
+/* Whether it has completed, without waiting. */
+bool done(struct posted *posted);
+/* Waits for it. */
+bool done_within(struct posted *posted, int ms);
+/* Whether it has completed well with `size` bytes of the message `number`. */
+bool received(struct posted *posted, int number, bmi_size_t size);
+bool failed(struct posted *posted, int32_t error);
+
+/* Bytes of a message. */
+const uint8_t *message(int number, size_t size);
+
+/* Sends whole frames as the other side. */
+int send_eager(struct script *script, int number, size_t size, int tag);
+int send_rts(struct script *script, uint64_t sender, uint64_t size, int tag);
+/* All of a message as one DATA frame to a receive; first: an announced one. */
+int send_data(struct script *script, uint64_t receive, int number, size_t size, bool first,
+              int tag);
+int send_abort(struct script *script, uint64_t sender, uint64_t receive, bool moved, int tag);
+int send_rtr(struct script *script, uint64_t receive, uint64_t capacity, uint32_t ahead, int tag);
+
+#define ALIVE(script) CU_ASSERT_FALSE((script)->down || (script)->closing)
+
+#endif

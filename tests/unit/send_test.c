@@ -1,0 +1,697 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * send_test.c - the sending side of the protocol, frame by frame: how each message goes out, and
+ * which announced receive it is for, whatever crosses. The receiver is a script.
+ */
+#include "tests/unit/script_case.h"
+
+static struct posted one, two, three, four;
+
+/* All of the message goes straight to this announced receive; nothing is written between. */
+static bool goes_to(struct script *script, struct posted *posted, uint64_t receive)
+{
+    struct wire_header first = script_expect(script, WIRE_DATA, NULL, 0);
+    if (!(first.flags & WIRE_FIRST) || first.target != receive ||
+        first.source != (uint64_t)posted->size || first.tag != TAG)
+        return false;
+    for (uint64_t bytes = first.length; bytes < (uint64_t)posted->size;) {
+        struct wire_header next = script_expect(script, WIRE_DATA, NULL, 0);
+        if (next.type == 0 || next.target != receive || (next.flags & WIRE_FIRST))
+            return false;
+        bytes += next.length;
+        if (((next.flags & WIRE_LAST) != 0) != (bytes == (uint64_t)posted->size))
+            return false;
+    }
+    return done(posted) && posted->error == 0 && posted->actual == posted->size;
+}
+
+/* The message asks. Returns the sender's number for it, 0: it did not ask. */
+static uint64_t asks(struct script *script, struct posted *posted)
+{
+    struct wire_header rts = script_expect(script, WIRE_RTS, NULL, 0);
+    return rts.type != 0 && rts.target == (uint64_t)posted->size ? rts.source : 0;
+}
+
+static int send_cts(struct script *script, uint64_t sender, uint64_t receive, uint8_t flags)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_CTS, .flags = flags,
+                                                    .source = receive, .target = sender}, NULL, 0);
+}
+
+static int send_rtr_cancel(struct script *script, uint64_t receive, uint32_t ahead)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_RTR_CANCEL, .tag = TAG,
+                                                    .credit = ahead, .source = receive}, NULL, 0);
+}
+
+static int send_credit(struct script *script, uint32_t eager, uint32_t unexpected)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_CREDIT, .credit = eager,
+                                                    .source = unexpected}, NULL, 0);
+}
+
+/* ---- eager ---------------------------------------------------------------------------------- */
+
+static void small_goes_at_once(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    uint8_t body[SMALL];
+    post_send(script, &one, SMALL, TAG);
+    struct wire_header header = script_expect(script, WIRE_EAGER, body, sizeof body);
+    CU_ASSERT_EQUAL(header.tag, TAG);
+    CU_ASSERT_EQUAL(header.length, SMALL);
+    CU_ASSERT_EQUAL(body[0], 0xee);
+    CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == SMALL);
+    post_send(script, &two, 0, -7);
+    header = script_expect(script, WIRE_EAGER, NULL, 0);
+    CU_ASSERT_EQUAL(header.tag, -7);
+    CU_ASSERT_EQUAL(header.length, 0);
+    CU_ASSERT_TRUE(done(&two) && two.error == 0);
+    script_close(script);
+}
+
+static void credit_is_never_overdrawn(void)
+{
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+                                       .eager_credit = 3 * (SMALL + WIRE_MESSAGE_CHARGE),
+                                       .unexpected_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    struct script *script = script_open(SCRIPT_FRAMES, &offer);
+    static struct posted many[5];
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    for (int i = 0; i < 5; i++)
+        post_send(script, &many[i], SMALL, TAG);
+    for (int i = 0; i < 3; i++)
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_FALSE(done(&many[3]));
+    CU_ASSERT_EQUAL(send_credit(script, SMALL + WIRE_MESSAGE_CHARGE, 0), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_EQUAL(send_credit(script, SMALL + WIRE_MESSAGE_CHARGE, 0), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(done(&many[4]) && many[4].error == 0);
+
+    post_unexpected(script, &many[0], SMALL, TAG);
+    post_unexpected(script, &many[1], SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
+    CU_ASSERT_EQUAL(send_credit(script, 0, SMALL + WIRE_MESSAGE_CHARGE), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(done(&many[1]) && many[1].error == 0);
+    script_close(script);
+}
+
+/* Without credit a message whose receive is announced is not held up. */
+static void announced_goes_without_credit(void)
+{
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
+    struct script *script = script_open(SCRIPT_FRAMES, &offer);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_send(script, &one, SMALL, TAG + 1);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    post_send(script, &two, SMALL, TAG);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_EQUAL(send_rtr(script, 71, SMALL, 0, TAG), 0);
+    CU_ASSERT_TRUE(goes_to(script, &two, 71));
+    CU_ASSERT_FALSE(done(&one));
+    script_close(script);
+    CU_ASSERT_TRUE(done(&one) && one.error < 0);
+}
+
+/* ---- announcements -------------------------------------------------------------------------- */
+
+static void announced_goes_straight(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    post_send(script, &one, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &one, 71));
+    post_send(script, &two, LARGE - 1, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    post_send(script, &three, LARGE, TAG);
+    uint64_t sender = asks(script, &three);
+    CU_ASSERT_NOT_EQUAL(sender, 0);
+    CU_ASSERT_EQUAL(send_cts(script, sender, 73, WIRE_DISCARD), 0);
+    CU_ASSERT_TRUE(done(&three) && three.error == 0);
+    script_close(script);
+}
+
+/* Several at once: they start in order and share the link. */
+static void announced_streams_start_in_order(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    uint64_t bytes[3] = {0}, started = 0;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    for (uint32_t i = 0; i < 3; i++)
+        CU_ASSERT_EQUAL(send_rtr(script, 70 + i, LARGE, i, TAG), 0);
+    post_send(script, &one, LARGE, TAG);
+    post_send(script, &two, LARGE, TAG);
+    post_send(script, &three, LARGE, TAG);
+    script_drive();
+    struct script_frame *frame;
+    while ((frame = script_read(script)) != NULL) {
+        CU_ASSERT_EQUAL(frame->header.type, WIRE_DATA);
+        CU_ASSERT_TRUE_FATAL(frame->header.target >= 70 && frame->header.target < 73);
+        if (frame->header.flags & WIRE_FIRST)
+            CU_ASSERT_EQUAL(frame->header.target, 70 + started++);
+        bytes[frame->header.target - 70] += frame->size;
+        free(frame);
+        script_drive();
+    }
+    for (int i = 0; i < 3; i++)
+        CU_ASSERT_EQUAL(bytes[i], LARGE);
+    CU_ASSERT_TRUE(done(&one) && done(&two) && done(&three));
+    script_close(script);
+}
+
+static void announced_with_others_before_it(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    post_send(script, &one, LARGE, TAG); /* for the receive before it */
+    CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    cancel(&one);
+    script_close(script);
+}
+
+/* The receiver had not seen the eager message when it announced: that one is for the receive. */
+static void announcement_crossed_by_an_eager_message(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_send(script, &one, SMALL, TAG);
+    CU_ASSERT_TRUE(done(&one));
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    script_close(script);
+}
+
+/* The same with messages of other tags among those not seen. */
+static void announcement_crossed_by_other_tags(void)
+{
+    static struct posted many[8];
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    for (int i = 0; i < 8; i++)
+        post_send(script, &many[i], SMALL, i % 4 == 1 ? TAG : TAG + 1 + i);
+    for (int i = 0; i < 3; i++) /* one of the two of the tag is seen */
+        CU_ASSERT_NOT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).type, 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0); /* the other one's */
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    for (int i = 0; i < 5; i++)
+        CU_ASSERT_NOT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).type, 0);
+    post_send(script, &one, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &one, 72));
+    script_close(script);
+}
+
+static void announcement_crossed_by_a_request(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_send(script, &one, LARGE, TAG);
+    script_drive();
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    uint64_t sender = asks(script, &one);
+    CU_ASSERT_NOT_EQUAL(sender, 0);
+    post_send(script, &two, LARGE, TAG);
+    uint64_t next = asks(script, &two);
+    CU_ASSERT_NOT_EQUAL(next, 0);
+    CU_ASSERT_EQUAL(send_cts(script, next, 72, 0), 0); /* answers in any order */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 72);
+    CU_ASSERT_EQUAL(send_cts(script, sender, 71, 0), 0);
+    script_drive();
+    CU_ASSERT_TRUE(done(&one) && one.error == 0);
+    CU_ASSERT_TRUE(done(&two) && two.error == 0);
+    script_close(script);
+}
+
+static void small_uses_up_its_announcement(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    post_send(script, &one, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    script_close(script);
+}
+
+static void too_large_for_its_announcement_asks(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE - 1, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    post_send(script, &one, LARGE, TAG);
+    uint64_t sender = asks(script, &one);
+    CU_ASSERT_NOT_EQUAL(sender, 0);
+    CU_ASSERT_EQUAL(send_cts(script, sender, 0, WIRE_DISCARD), 0);
+    CU_ASSERT_TRUE(done(&one) && one.error == 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    script_close(script);
+}
+
+/* ---- announcements taken back --------------------------------------------------------------- */
+
+/* One receive is cancelled: what was announced is forgotten, until it is announced again. */
+static void announcements_behind_a_cancelled_one(void)
+{
+    for (uint32_t gone = 0; gone < 3; gone++) {
+        struct script *script = script_open(SCRIPT_FRAMES, NULL);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        for (uint32_t i = 0; i < 3; i++)
+            CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, i, TAG), 0);
+        CU_ASSERT_EQUAL(send_rtr_cancel(script, 71 + gone, gone), 0);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71 + gone);
+        uint32_t first = gone == 0 ? 72 : 71, second = gone == 2 ? 72 : 73;
+        CU_ASSERT_EQUAL(send_rtr(script, first, LARGE, 0, TAG), 0);
+        CU_ASSERT_EQUAL(send_rtr(script, second, LARGE, 1, TAG), 0);
+        post_send(script, &one, LARGE, TAG);
+        CU_ASSERT_TRUE(goes_to(script, &one, first));
+        post_send(script, &two, LARGE, TAG);
+        CU_ASSERT_TRUE(goes_to(script, &two, second));
+        script_close(script);
+    }
+}
+
+static void forgotten_announcements_are_not_used(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71, 0), 0);
+    post_send(script, &one, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
+    CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
+    cancel(&one);
+    script_close(script);
+}
+
+/* The cancelled receive takes the eager message that was on its way; later ones count right. */
+static void a_cancel_that_crosses_the_message(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_send(script, &one, SMALL, TAG); /* takes 71 when it gets there */
+    CU_ASSERT_TRUE(done(&one));
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71, 0), 0);
+    /* made before the message was seen: not to be used */
+    CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &three, 73));
+    script_close(script);
+}
+
+/* As before, but the message had not left, and is cancelled as well. */
+static void both_sides_cancel(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    script->stuck = true;
+    post_send(script, &one, SMALL, TAG);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71, 0), 0);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script->stuck = false;
+    post_send(script, &two, 0, TAG + 1); /* has all written */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).tag, TAG + 1);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &three, 73));
+    script_close(script);
+}
+
+/* ---- cancel of sends ------------------------------------------------------------------------ */
+
+static void cancelled_before_it_left(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    script->stuck = true;
+    post_send(script, &one, SMALL, TAG);
+    post_send(script, &two, SMALL, TAG);
+    post_send(script, &three, SMALL, TAG);
+    post_unexpected(script, &four, SMALL, TAG);
+    cancel(&two);
+    cancel(&four);
+    CU_ASSERT_TRUE(failed(&two, BMI_ECANCEL));
+    CU_ASSERT_TRUE(failed(&four, BMI_ECANCEL));
+    script->stuck = false;
+    CU_ASSERT_EQUAL(send_credit(script, 1, 0), 0);
+    post_send(script, &two, 0, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 0);
+    CU_ASSERT_TRUE(done(&one) && done(&three) && one.error == 0 && three.error == 0);
+    script_close(script);
+}
+
+static void cancelled_while_it_waits_for_credit(void)
+{
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+                                       .eager_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    struct script *script = script_open(SCRIPT_FRAMES, &offer);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_send(script, &four, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    post_send(script, &one, SMALL, TAG);
+    post_send(script, &two, SMALL, TAG);
+    post_unexpected(script, &three, SMALL, TAG);
+    cancel(&one);
+    cancel(&three);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL) && failed(&three, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
+    CU_ASSERT_EQUAL(send_credit(script, 4096, 4096), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_TRUE(done(&two) && two.error == 0);
+    script_close(script);
+}
+
+/* The receive that the request took comes back before all others; then come the announced ones. */
+static void cancelled_after_it_asked(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_send(script, &one, LARGE, TAG);
+    uint64_t sender = asks(script, &one);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0); /* 71 took the request */
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(send_cts(script, sender, 71, 0), 0); /* crosses the ABORT: not answered */
+    struct wire_header abort = script_expect(script, WIRE_ABORT, NULL, 0);
+    CU_ASSERT_EQUAL(abort.source, sender);
+    CU_ASSERT_EQUAL(abort.target, 0);
+    CU_ASSERT_EQUAL(abort.flags, 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0); /* again: 71 is before it */
+    post_send(script, &two, LARGE, TAG); /* for 71 */
+    CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &three, 72));
+    cancel(&two);
+    script_close(script);
+}
+
+/* An announcement that was made before the ABORT was seen does not count the receive that it gives
+ * back: it is not used. */
+static void announced_before_the_abort_was_seen(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_send(script, &one, LARGE, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
+    cancel(&one);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).flags, 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0); /* 71 was taken by the second */
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &three, 72));
+    cancel(&two);
+    script_close(script);
+}
+
+static void cancelled_stream_of_which_nothing_left(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    script->stuck = true;
+    post_send(script, &one, LARGE, TAG);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script->stuck = false;
+    CU_ASSERT_EQUAL(send_credit(script, 1, 0), 0);
+    post_send(script, &two, LARGE, TAG); /* for the same receive, which was not used */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
+    cancel(&two);
+    script_close(script);
+}
+
+static void cancelled_stream_in_the_midst(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    script->stuck = true;
+    post_send(script, &one, LARGE, TAG);
+    script_write(script, 1);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script->stuck = false;
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 71);
+    struct wire_header abort = script_expect(script, WIRE_ABORT, NULL, 0);
+    CU_ASSERT_EQUAL(abort.flags, WIRE_MOVED);
+    CU_ASSERT_EQUAL(abort.target, 71);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    script_close(script);
+}
+
+/* ---- put and get ---------------------------------------------------------------------------- */
+
+static uint8_t remote[LARGE];
+
+static int send_rtr_region(struct script *script, uint64_t receive)
+{
+    uint8_t bytes[WIRE_REGION];
+    struct bmi_region region = {.address = (uintptr_t)remote, .length = LARGE, .key = 1};
+    wire_regions_encode(bytes, &region, 1);
+    return script_send(script, (struct wire_header){.type = WIRE_RTR, .tag = TAG,
+                                                    .source = receive, .target = LARGE},
+                       bytes, sizeof bytes);
+}
+
+static void put_to_an_announced_receive(void)
+{
+    static const int statuses[] = {0, -EIO, -EACCES};
+    for (size_t i = 0; i < COUNT_OF(statuses); i++) {
+        struct script *script = script_open(SCRIPT_PUT, NULL);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        memset(remote, 0, sizeof remote);
+        CU_ASSERT_EQUAL(send_rtr_region(script, 71), 0);
+        post_send(script, &one, LARGE, TAG);
+        struct wire_header first = script_expect(script, WIRE_DATA, NULL, 0);
+        CU_ASSERT_EQUAL(first.flags, WIRE_FIRST | WIRE_BY_PUT);
+        CU_ASSERT_EQUAL(first.source, LARGE);
+        CU_ASSERT_FALSE(done(&one));
+        CU_ASSERT_TRUE(script_transfer_end(script, statuses[i]));
+        if (statuses[i] == 0) {
+            CU_ASSERT_EQUAL(script_expect(script, WIRE_PUT_DONE, NULL, 0).target, 71);
+            CU_ASSERT_EQUAL(memcmp(remote, one.buffer, LARGE), 0);
+            CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == LARGE);
+        } else if (statuses[i] == -EIO) { /* by frames, then */
+            for (int k = 0; k < 3; k++)
+                CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 71);
+            CU_ASSERT_TRUE(done(&one) && one.error == 0);
+        } else { /* the receiver took its memory back */
+            CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+        }
+        CU_ASSERT_EQUAL(script->enrolled, 0);
+        script_close(script);
+    }
+}
+
+static void request_whose_memory_is_fetched(void)
+{
+    struct script *script = script_open(SCRIPT_GET, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    for (int refuse = 0; refuse < 2; refuse++) {
+        script->refuse_memory = refuse;
+        post_send(script, &one, LARGE, TAG);
+        struct wire_header rts = script_expect(script, WIRE_RTS, NULL, 0);
+        CU_ASSERT_EQUAL(rts.length, refuse ? 0 : WIRE_REGION);
+        CU_ASSERT_EQUAL(script->enrolled, refuse ? 0u : 1u);
+        CU_ASSERT_FALSE(done(&one));
+        struct wire_header over = {.type = WIRE_GET_DONE, .target = rts.source};
+        if (refuse)
+            over = (struct wire_header){.type = WIRE_CTS, .flags = WIRE_DISCARD,
+                                        .target = rts.source};
+        CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0);
+        CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == LARGE);
+        CU_ASSERT_EQUAL(script->enrolled, 0);
+    }
+    script_close(script);
+}
+
+/* ---- bad peers, and the end ----------------------------------------------------------------- */
+
+static void claims_that_cannot_be_end_the_link(void)
+{
+    static const struct wire_header bad[] = {
+        {.type = WIRE_PING, .seen = 1},                       /* has seen what was not sent */
+        {.type = WIRE_PING, .seen = UINT32_MAX},
+        {.type = WIRE_CREDIT, .source = UINT64_C(1) << 32},
+        {.type = WIRE_RTR, .target = UINT64_MAX},
+        {.type = WIRE_RTS, .source = 1, .target = UINT64_MAX},
+        {.type = WIRE_RTS, .source = 0, .target = 1},
+        {.type = WIRE_DATA, .flags = WIRE_FIRST, .source = 1, .target = 1}, /* never announced */
+        {.type = WIRE_HELLO},
+        {.type = WIRE_REDUNDANT},
+        {.type = WIRE_REJECT},
+    };
+    struct script *other = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(other);
+    post_receive(other, &two, SMALL, TAG);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        struct script *script = script_open(SCRIPT_FRAMES, NULL);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        post_receive(script, &one, SMALL, TAG);
+        script->manual_seen = true;
+        CU_ASSERT_EQUAL(script_send(script, bad[i], NULL, 0), -EPROTO);
+        CU_ASSERT_TRUE(failed(&one, BMI_EPROTO));
+        script_close(script);
+    }
+    CU_ASSERT_EQUAL(send_eager(other, 1, SMALL, TAG), 0); /* others notice nothing */
+    CU_ASSERT_TRUE(received(&two, 1, SMALL));
+    script_close(other);
+}
+
+static size_t regions_make(uint8_t *bytes, uint32_t count)
+{
+    struct bmi_region regions[WIRE_REGIONS_MAX] = {{0}};
+    wire_regions_encode(bytes, regions, count);
+    return count * WIRE_REGION;
+}
+
+/* What is kept of a request or an announcement grows with its regions: their number is bounded. */
+static void more_regions_than_the_network_has(void)
+{
+    static const uint8_t types[] = {WIRE_RTS, WIRE_CTS, WIRE_RTR};
+    uint8_t bytes[WIRE_REGIONS_MAX * WIRE_REGION];
+    for (int kind = SCRIPT_FRAMES; kind <= SCRIPT_GET; kind++)
+        for (size_t i = 0; i < COUNT_OF(types); i++) {
+            uint32_t most = script_methods[kind].limits.regions_max;
+            struct script *script = script_open((enum script_kind)kind, NULL);
+            CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+            struct wire_header header = {.type = types[i], .source = 1};
+            CU_ASSERT_EQUAL(script_send(script, header, bytes, regions_make(bytes, most)), 0);
+            ALIVE(script);
+            size_t size = regions_make(bytes, most + 1);
+            CU_ASSERT_EQUAL(script_send(script, header, bytes, size), -EPROTO);
+            script_close(script);
+        }
+}
+
+static void what_names_nothing_is_ignored(void)
+{
+    static const struct wire_header stray[] = {
+        {.type = WIRE_CTS, .source = 1, .target = 2},
+        {.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = UINT64_MAX},
+        {.type = WIRE_GET_DONE, .target = 99},
+        {.type = WIRE_PUT_DONE, .target = 99},
+        {.type = WIRE_PONG, .target = 99},
+        {.type = WIRE_ABORT, .source = 1, .target = 99, .tag = TAG},
+        {.type = WIRE_ABORT, .flags = WIRE_MOVED, .tag = TAG},
+        {.type = WIRE_RTR_CANCELLED, .target = 99, .tag = TAG},
+        {.type = WIRE_DATA, .target = 99},
+        {.type = WIRE_VOID, .tag = TAG},
+        {.type = WIRE_BYE},
+        {.type = WIRE_CREDIT},
+    };
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_receive(script, &one, SMALL, TAG);
+    for (size_t i = 0; i < COUNT_OF(stray); i++)
+        CU_ASSERT_EQUAL(script_send(script, stray[i], NULL, 0), 0);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_EQUAL(send_eager(script, 1, SMALL, TAG), 0);
+    CU_ASSERT_TRUE(received(&one, 1, SMALL));
+    script_close(script);
+}
+
+static void everything_fails_with_the_link(void)
+{
+    static struct posted many[6];
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+                                       .eager_credit = 2 * WIRE_MESSAGE_CHARGE + SMALL};
+    struct script *script = script_open(SCRIPT_PUT, &offer);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_EQUAL(send_rtr_region(script, 71), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG + 1), 0);
+    post_send(script, &many[0], LARGE, TAG);     /* put under way */
+    post_send(script, &many[2], LARGE, TAG + 2); /* asked */
+    script->stuck = true;
+    post_send(script, &many[1], LARGE, TAG + 1); /* streaming, a frame with the method */
+    post_send(script, &many[3], SMALL, TAG + 3); /* eager, with the method */
+    post_send(script, &many[4], SMALL, TAG + 4); /* waits for credit */
+    post_unexpected(script, &many[5], SMALL, 0); /* likewise */
+    script_drive();
+    for (int i = 0; i < 6; i++)
+        CU_ASSERT_FALSE(done(&many[i]));
+    script_cut(script, -ECONNRESET);
+    for (int i = 0; i < 6; i++)
+        CU_ASSERT_TRUE(failed(&many[i], BMI_ECONNRESET));
+    CU_ASSERT_EQUAL(script->enrolled, 0);
+    script_close(script);
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"small goes at once", small_goes_at_once},
+        {"credit is never overdrawn", credit_is_never_overdrawn},
+        {"announced goes without credit", announced_goes_without_credit},
+        {"announced goes straight", announced_goes_straight},
+        {"announced streams start in order", announced_streams_start_in_order},
+        {"announced with others before it", announced_with_others_before_it},
+        {"announcement crossed by EAGER", announcement_crossed_by_an_eager_message},
+        {"announcement crossed by other tags", announcement_crossed_by_other_tags},
+        {"announcement crossed by RTS", announcement_crossed_by_a_request},
+        {"small uses up its announcement", small_uses_up_its_announcement},
+        {"too large for its announcement", too_large_for_its_announcement_asks},
+        {"announcements behind a cancelled one", announcements_behind_a_cancelled_one},
+        {"forgotten announcements are not used", forgotten_announcements_are_not_used},
+        {"a cancel that crosses the message", a_cancel_that_crosses_the_message},
+        {"both sides cancel", both_sides_cancel},
+        {"cancelled before it left", cancelled_before_it_left},
+        {"cancelled while it waits for credit", cancelled_while_it_waits_for_credit},
+        {"cancelled after it asked", cancelled_after_it_asked},
+        {"announced before the ABORT was seen", announced_before_the_abort_was_seen},
+        {"cancelled stream, nothing left", cancelled_stream_of_which_nothing_left},
+        {"cancelled stream, in the midst", cancelled_stream_in_the_midst},
+        {"put to an announced receive", put_to_an_announced_receive},
+        {"request whose memory is fetched", request_whose_memory_is_fetched},
+        {"claims that cannot be", claims_that_cannot_be_end_the_link},
+        {"more regions than the network has", more_regions_than_the_network_has},
+        {"what names nothing is ignored", what_names_nothing_is_ignored},
+        {"everything fails with the link", everything_fails_with_the_link},
+        CU_TEST_INFO_NULL,
+    };
+    return script_suite_run("sending", tests);
+}
