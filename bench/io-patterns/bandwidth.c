@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bandwidth.c - one way, `amount` bytes in messages of `size`, all posted at the start.
+ *
+ * The server posts all receives and acknowledges; the client then posts all sends. The time ends
+ * with the server's second acknowledgement: all has come. Each message has memory of its own.
+ */
+#include "bmi_side.h"
+#include "raw_side.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define STREAM 0x20000u
+/* A plain receiver takes as much as there is, whatever the messages. */
+#define RAW_READ (1u << 20)
+
+/* ---- BMI ----------------------------------------------------------------------------------- */
+
+struct flood {
+    struct bmi_side *side;
+    BMI_addr_t client;
+    struct work work;
+    uint64_t messages, received;
+    int acks; /* acknowledgements that have gone */
+    uint8_t *memory;
+    uint8_t ack[ACK_SIZE];
+    struct bmi_op ready_op, end_op;
+    struct flood_op {
+        struct bmi_op op;
+        struct flood *flood;
+    } ops[];
+};
+
+/* The last receive has completed: check, and tell the client. */
+static void flood_receive_complete(struct bmi_op *op)
+{
+    struct flood *flood = ((struct flood_op *)op)->flood;
+    if (++flood->received < flood->messages)
+        return;
+    if (flood->work.verify)
+        data_check(flood->memory, flood->work.amount, STREAM, 0);
+    side_send(flood->side, &flood->end_op, flood->client, flood->ack, ACK_SIZE, BMI_EXT_ALLOC,
+              tag_ack(&flood->work));
+}
+
+static void flood_ack_gone(struct flood *flood)
+{
+    if (++flood->acks == 2)
+        free(flood);
+}
+
+static void flood_ready_complete(struct bmi_op *op)
+{
+    flood_ack_gone((void *)((char *)op - offsetof(struct flood, ready_op)));
+}
+
+static void flood_end_complete(struct bmi_op *op)
+{
+    flood_ack_gone((void *)((char *)op - offsetof(struct flood, end_op)));
+}
+
+static void bandwidth_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
+{
+    uint64_t messages = message_count(work);
+    struct flood *flood = allocate(sizeof *flood + messages * sizeof(struct flood_op));
+    *flood = (struct flood){.side = side,
+                            .client = client,
+                            .work = *work,
+                            .messages = messages,
+                            .memory = data_arena(work->amount),
+                            .ready_op.complete = flood_ready_complete,
+                            .end_op.complete = flood_end_complete};
+    if (work->verify)
+        memset(flood->memory, 0, work->amount);
+    for (uint64_t i = 0; i < messages; i++) {
+        flood->ops[i] = (struct flood_op){{.complete = flood_receive_complete}, flood};
+        side_recv(side, &flood->ops[i].op, client, flood->memory + i * work->size,
+                  message_size(work, i), BMI_EXT_ALLOC, tag_data(work));
+    }
+    side_send(side, &flood->ready_op, client, flood->ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+}
+
+static double bandwidth_run_bmi(struct bmi_client *client, const struct work *work)
+{
+    const uint8_t *data = data_source(STREAM, work->amount);
+    uint64_t messages = message_count(work), ended = 0;
+    uint8_t ack[ACK_SIZE];
+    struct bmi_counted *ops = allocate((messages + 1) * sizeof *ops);
+    for (uint64_t i = 0; i <= messages; i++)
+        ops[i] = (struct bmi_counted){.op.complete = counted_complete, .counter = &ended};
+    client_ask(client, 0, work);
+    side_recv(&client->side, &ops[messages].op, client->servers[0], ack, ACK_SIZE, BMI_EXT_ALLOC,
+              tag_ack(work));
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < messages; i++)
+        side_send(&client->side, &ops[i].op, client->servers[0], data + i * work->size,
+                  message_size(work, i), BMI_EXT_ALLOC, tag_data(work));
+    side_await(&client->side, &ended, messages + 1);
+    double seconds = seconds_since(start);
+    free(ops);
+    return seconds;
+}
+
+/* ---- plain sockets ------------------------------------------------------------------------- */
+
+static void bandwidth_serve_raw(struct raw_link *link, const struct work *work)
+{
+    uint8_t *memory = data_arena(work->amount);
+    uint8_t ack[ACK_SIZE] = {0};
+    if (work->verify)
+        memset(memory, 0, work->amount);
+    link_blocking_set(link, true);
+    socket_send(link->socket, ack, sizeof ack);
+    for (uint64_t got = 0; got < work->amount;) {
+        uint64_t left = work->amount - got;
+        ssize_t more = recv(link->socket, memory + got, left < RAW_READ ? left : RAW_READ, 0);
+        if (more <= 0)
+            die("recv: the peer has gone");
+        got += (uint64_t)more;
+    }
+    if (work->verify)
+        data_check(memory, work->amount, STREAM, 0);
+    socket_send(link->socket, ack, sizeof ack);
+    link_blocking_set(link, false);
+}
+
+static double bandwidth_run_raw(struct raw_client *client, const struct work *work)
+{
+    const uint8_t *data = data_source(STREAM, work->amount);
+    uint64_t messages = message_count(work);
+    struct raw_link *link = &client->links[0];
+    uint8_t ack[ACK_SIZE];
+    link_blocking_set(link, true);
+    link_ask_and_await(link, 0, work);
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < messages; i++)
+        socket_send(link->socket, data + i * work->size, message_size(work, i));
+    socket_recv(link->socket, ack, sizeof ack);
+    double seconds = seconds_since(start);
+    link_blocking_set(link, false);
+    return seconds;
+}
+
+const struct pattern pattern_bandwidth = {
+    .name = "bandwidth",
+    .summary = "one way, all messages posted at the start",
+    .unit = "MB/s",
+    .size_name = "message",
+    .sizes = "1K,4K,16K,64K,256K,1M,4M",
+    .amount = "120MB",
+    .amount_is_bytes = true,
+    .one_pair = true,
+    .window = 1,
+    .grid = "1x1",
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .value = value_bandwidth,
+    .serve_bmi = bandwidth_serve_bmi,
+    .serve_raw = bandwidth_serve_raw,
+    .run_bmi = bandwidth_run_bmi,
+    .run_raw = bandwidth_run_raw,
+};

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bench.h - what all files of bmi-bench share.
+ *
+ * A *pattern* is one kind of exchange (read, latency, ...); a *contender* is one way to carry it
+ * out (BMI, plain sockets, MPI). The coordinator, the process that the user started, starts for
+ * each contender a *group* of server and client processes, and lets the groups take their samples
+ * in turn. Each sample is described by a `struct work`, which the client tells the server in its
+ * request of 25 bytes, so servers need no options. A process that finds something wrong says so
+ * and exits non-zero (die); the coordinator then ends all others.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define REQUEST_SIZE 25 /* bytes of a request, as in the paper's read test */
+#define ACK_SIZE 400    /* bytes of an acknowledgement */
+#define SIZES_MAX 32
+#define GRIDS_MAX 16
+#define REPS_MAX 1000
+
+enum contender {
+    CONTENDER_BMI,       /* BMI, buffers from BMI_memalloc where the pattern has the choice */
+    CONTENDER_BMI_PLAIN, /* BMI, plain buffers */
+    CONTENDER_RAW,       /* sockets: blocking, or epoll for N x M */
+    CONTENDER_RAW_POLL,  /* sockets, spinning on a non-blocking receive */
+    CONTENDER_MPI,
+    CONTENDER_COUNT
+};
+
+#define BIT(contender) (1u << (contender))
+#define BITS_BMI (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN))
+#define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL))
+
+/* One sample as its client and server both know it. */
+struct work {
+    uint8_t pattern;   /* place in the pattern table */
+    bool verify;       /* check every byte */
+    bool plain;        /* plain buffers instead of BMI_memalloc's */
+    bool spin;         /* sockets: spin instead of block */
+    uint8_t server;    /* number of the server asked */
+    uint16_t client;   /* number of the client that asks */
+    uint32_t window;   /* messages under way at once */
+    uint32_t size;     /* bytes of a message */
+    uint64_t amount;   /* bytes, or messages, as the pattern says */
+    uint32_t sequence; /* number of the sample; BMI and MPI tags follow from it */
+};
+
+enum role { ROLE_COORDINATOR, ROLE_SERVER, ROLE_CLIENT };
+
+struct grid {
+    int servers, clients;
+};
+
+struct options {
+    const struct pattern *pattern;
+    enum role role;
+    const char *method; /* "tcp" */
+    const char *listen; /* URLs that servers listen on; NULL: this host, a free port */
+    char **urls;        /* servers that run already */
+    int url_count;
+    struct grid grids[GRIDS_MAX];
+    int grid_count;
+    uint64_t sizes[SIZES_MAX];
+    int size_count;
+    uint64_t bytes, messages; /* amount of a sample, each where the pattern counts so */
+    uint64_t segment;
+    int window;
+    int reps;
+    int timeout_s;
+    bool verify;
+    unsigned contenders; /* bits */
+    bool references_only;
+    const char *json, *plot;
+    /* told by the coordinator to the processes it starts */
+    const char *control;
+    enum contender contender;
+    int number;
+};
+
+struct bmi_side;
+struct bmi_client;
+struct raw_link;
+struct raw_client;
+typedef int64_t bmi_peer; /* BMI_addr_t, without bmi.h for the MPI program */
+
+struct pattern {
+    const char *name;
+    const char *summary;
+    const char *unit;      /* of value: "us", "MB/s", "msg/s" */
+    const char *size_name; /* what a size is here */
+    const char *sizes;     /* the list taken if none is given */
+    bool size_is_clients;  /* a size is the number of clients, whatever is given */
+    const char *amount;    /* taken if none is given */
+    bool amount_is_bytes;  /* else messages */
+    bool less_is_better;
+    bool empty_messages; /* a size may be 0 */
+    bool one_pair;       /* one server and one client only */
+    int window;
+    const char *grid;    /* servers x clients, if not given */
+    unsigned contenders; /* bits: those that exist for it */
+    /* The value from the slowest client's figure (seconds, where run_* does not say otherwise). */
+    double (*value)(double slowest, const struct work *work, int pairs);
+    /* A server got a request: begin to answer it. */
+    void (*serve_bmi)(struct bmi_side *side, const struct work *work, bmi_peer peer);
+    void (*serve_raw)(struct raw_link *link, const struct work *work);
+    /* A client runs one sample against all its servers. */
+    double (*run_bmi)(struct bmi_client *client, const struct work *work);
+    double (*run_raw)(struct raw_client *client, const struct work *work);
+};
+
+extern const struct pattern *const patterns[]; /* NULL-terminated */
+const struct pattern *pattern_named(const char *name);
+const struct pattern *pattern_numbered(uint8_t number);
+uint8_t pattern_number(const struct pattern *pattern);
+const char *contender_name(enum contender contender);
+
+double value_bandwidth(double slowest, const struct work *work, int pairs);
+double value_rate(double slowest, const struct work *work, int pairs);
+double value_latency(double slowest, const struct work *work, int pairs);
+
+/* options.c */
+void options_parse(struct options *options, int argc, char **argv);
+bool size_parse(const char *text, uint64_t *size);
+
+/* util.c */
+void name_set(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+void *allocate(size_t size);       /* zeroed, or the process ends */
+void *allocate_pages(size_t size); /* page-aligned, touched */
+void format_text(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+uint64_t now_ns(void);
+double seconds_since(uint64_t start_ns);
+
+/* request.c: a sample's description */
+void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work);
+void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE]);
+void work_start(struct work *work, const struct options *options);
+void work_fill(struct work *work, const struct options *options, const struct grid *grid,
+               uint64_t size);
+uint64_t message_count(const struct work *work);
+uint32_t message_size(const struct work *work, uint64_t message);
+
+/* data.c: position-dependent contents */
+void data_fill(void *buffer, uint64_t size, uint32_t stream, uint64_t position);
+void data_check(const void *buffer, uint64_t size, uint32_t stream, uint64_t position);
+const uint8_t *data_source(uint32_t stream, uint64_t size);
+uint8_t *data_arena(uint64_t size);
+uint64_t data_area(const struct work *work);
+uint64_t data_place(const struct work *work, uint64_t position);
+#define DATA_SHIFT 4096 /* bytes by which the data for the next peer is shifted */
+
+/* control.c: a process's line to its coordinator */
+int control_open(const struct options *options, const char *role);
+void control_tell(int control, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void address_tell(int control, const char *url);
+bool control_work(int control, struct work *work, uint64_t *start_ns);
+void start_await(uint64_t start_ns);
+
+#endif

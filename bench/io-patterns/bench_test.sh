@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Checks the command line of bmi-bench: JSON, drawing, bad options, a server that dies, and that no
+# process stays behind. Uses the plain-socket reference only, so it tells nothing of libbmi.
+#
+# usage: bench_test.sh path/to/bmi-bench
+set -uo pipefail
+bench=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# given raw samples, when they are written, then each line is an object with all keys
+"$bench" read --buffers none --reference raw --reps 3 --bytes 1M --grid 1x1,2x2 \
+  --json "$folder/a.json" --plot "$folder/a.svg" >"$folder/table" || fail "read"
+python3 - "$folder" <<'PY' || fail "JSON or SVG"
+import json, statistics, sys, xml.dom.minidom
+lines = [json.loads(line) for line in open(sys.argv[1] + "/a.json")]
+assert len(lines) == 2, lines
+for line in lines:
+    keys = "pattern implementation method servers clients size bytes unit value samples".split()
+    assert [key for key in keys if key not in line] == [], line
+    assert len(line["samples"]) == 3
+    assert abs(statistics.median(line["samples"]) / line["value"] - 1) < 1e-5
+assert [(line["servers"], line["clients"]) for line in lines] == [(1, 1), (2, 2)]
+xml.dom.minidom.parse(sys.argv[1] + "/a.svg")
+PY
+[ "$(wc -l <"$folder/table")" -eq 4 ] || fail "table: $(cat "$folder/table")"
+
+# given wrong options, then each is refused with a message
+refused() {
+  if "$bench" "$@" >"$folder/out" 2>&1; then
+    fail "accepted: $*"
+  elif ! grep -q bmi-bench "$folder/out"; then
+    fail "no message: $*"
+  fi
+}
+refused
+refused nothing
+refused read --bytes 10X
+refused read --bytes 0
+refused read --size -1
+refused read --grid 2
+refused read --reference ours
+refused read --no-such-option
+refused read write
+refused latency --clients 2
+refused rate --size 0
+refused read --role client
+refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
+refused read --buffers none --reference raw --json /nowhere/file --bytes 1000 --reps 1
+
+# given a server that runs already, when a client role asks it, then it serves; ended, it ends
+mkfifo "$folder/address"
+"$bench" --role server --listen raw://127.0.0.1:0 >"$folder/address" &
+server=$!
+read -r url <"$folder/address"
+"$bench" read --role client --servers "$url" --clients 2 --buffers none --reference raw --reps 1 \
+  --bytes 100000 --verify >/dev/null || fail "client role"
+kill "$server"
+wait "$server"
+[ $? -eq 143 ] || fail "server role's end"
+
+# given a run whose server is killed in mid-sample, then it ends with a message and leaves nothing
+"$bench" read --buffers none --reference raw --reps 1000 --bytes 100M --timeout 20 \
+  >"$folder/out" 2>&1 &
+run=$!
+for _ in $(seq 500); do
+  children=$(cat "/proc/$run/task/$run/children" 2>/dev/null)
+  [ "$(wc -w <<<"$children")" -eq 2 ] && break
+  sleep 0.01
+done
+kill -9 "${children%% *}"
+wait "$run" && fail "a killed server went unnoticed"
+grep -q "the run ends" "$folder/out" || fail "no message: $(cat "$folder/out")"
+for child in $children; do
+  [ -e "/proc/$child" ] && fail "process $child stayed behind"
+done
+
+# given a run that is killed itself, then its processes end too
+"$bench" read --buffers none --reference raw --reps 1000 --bytes 100M >/dev/null 2>&1 &
+run=$!
+for _ in $(seq 500); do
+  children=$(cat "/proc/$run/task/$run/children" 2>/dev/null)
+  [ "$(wc -w <<<"$children")" -eq 2 ] && break
+  sleep 0.01
+done
+kill -9 "$run"
+wait "$run" 2>/dev/null
+for child in $children; do
+  for _ in $(seq 500); do
+    [ -e "/proc/$child" ] || break
+    sleep 0.01
+  done
+  [ -e "/proc/$child" ] && fail "process $child outlived its coordinator"
+done
+
+[ "$failures" -eq 0 ] && echo "all checks passed"
+exit "$failures"

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bmi_roles.c - the life of a BMI server and of a BMI client process.
+ *
+ * The server is one loop over BMI_testunexpected and BMI_testcontext; what a request sets off lives
+ * in the patterns' state machines, which the completions' user pointers find again.
+ */
+#include "bmi_side.h"
+
+#include <signal.h>
+#include <string.h>
+
+#define REQUESTS_MAX 16
+#define TURNS_BETWEEN_REQUESTS 8 /* busy turns after which requests are looked for all the same */
+
+static volatile sig_atomic_t end_wanted;
+
+static void end_want(int signal_number)
+{
+    (void)signal_number;
+    end_wanted = 1;
+}
+
+static void side_open(struct bmi_side *side, const struct options *options)
+{
+    *side = (struct bmi_side){.timeout_s = options->timeout_s};
+    bmi_check(BMI_open_context(&side->context), "BMI_open_context");
+}
+
+/* Starts BMI as a server, and tells its address. */
+void bmi_server_open(struct bmi_side *side, const struct options *options, const char *listen,
+                     char address[BMI_MAX_ADDR_LEN])
+{
+    char method[64];
+    format_text(method, sizeof method, "bmi_%s", options->method);
+    bmi_check(BMI_initialize(method, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
+              "BMI_initialize");
+    side_open(side, options);
+    bmi_check(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), "BMI_get_info(BMI_GET_LISTEN_ADDR)");
+}
+
+void bmi_client_open(struct bmi_client *client, const struct options *options)
+{
+    bmi_check(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
+    *client = (struct bmi_client){.server_count = options->url_count};
+    side_open(&client->side, options);
+    client->servers = allocate((size_t)options->url_count * sizeof *client->servers);
+    for (int i = 0; i < options->url_count; i++)
+        bmi_check(BMI_addr_lookup(&client->servers[i], options->urls[i]), options->urls[i]);
+}
+
+void bmi_side_close(struct bmi_side *side)
+{
+    BMI_close_context(side->context);
+    bmi_check(BMI_finalize(), "BMI_finalize");
+}
+
+/* Begins to answer one request. */
+static void request_serve(struct bmi_side *side, const struct BMI_unexpected_info *info)
+{
+    struct work work;
+    bmi_check(info->error_code, "an unexpected message");
+    if (info->size != REQUEST_SIZE)
+        die("a request of %lld bytes", (long long)info->size);
+    request_decode(&work, info->buffer);
+    bmi_check(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
+    const struct pattern *pattern = pattern_numbered(work.pattern);
+    if (!pattern || !pattern->serve_bmi)
+        die("a request for pattern %d, which is none", work.pattern);
+    pattern->serve_bmi(side, &work, info->addr);
+}
+
+static int requests_serve(struct bmi_side *side, int wait_ms)
+{
+    struct BMI_unexpected_info infos[REQUESTS_MAX];
+    int count = 0;
+    bmi_check(BMI_testunexpected(REQUESTS_MAX, &count, infos, wait_ms), "BMI_testunexpected");
+    for (int i = 0; i < count; i++)
+        request_serve(side, &infos[i]);
+    return count;
+}
+
+void bmi_server_run(struct bmi_side *side, uint64_t requests)
+{
+    uint64_t served = 0;
+    int turns = 0;
+    while (!end_wanted) {
+        bool busy = side->outstanding > 0 || side->done_first;
+        if (!busy && requests > 0 && served == requests)
+            return;
+        if (!busy) {
+            served += (uint64_t)requests_serve(side, WAIT_MS);
+        } else if (side_step(side, WAIT_MS) == 0 || ++turns >= TURNS_BETWEEN_REQUESTS) {
+            served += (uint64_t)requests_serve(side, 0);
+            turns = 0;
+        }
+    }
+}
+
+void bmi_server_main(const struct options *options)
+{
+    char listen[BMI_MAX_ADDR_LEN], address[BMI_MAX_ADDR_LEN];
+    struct bmi_side side;
+    int control = control_open(options, "server");
+    signal(SIGTERM, end_want);
+    signal(SIGINT, end_want);
+    if (options->listen)
+        format_text(listen, sizeof listen, "%s", options->listen);
+    else
+        format_text(listen, sizeof listen, "%s://127.0.0.1:0", options->method);
+    bmi_server_open(&side, options, listen, address);
+    address_tell(control, address);
+    bmi_server_run(&side, 0);
+    bmi_side_close(&side);
+}
+
+void bmi_client_main(const struct options *options)
+{
+    struct bmi_client client;
+    struct work work;
+    uint64_t start_ns;
+    int control = control_open(options, "client");
+    work_start(&work, options);
+    bmi_client_open(&client, options);
+    control_tell(control, "ready");
+    while (control_work(control, &work, &start_ns)) {
+        start_await(start_ns);
+        control_tell(control, "result %.9g", options->pattern->run_bmi(&client, &work));
+    }
+    bmi_side_close(&client.side);
+}

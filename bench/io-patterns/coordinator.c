@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * coordinator.c - the whole run: groups, sizes, repetitions, contenders in turn.
+ *
+ * All contenders' processes live at the same time, waiting without using CPU, and take their
+ * samples in turn, so that whatever else the machine does meets all of them. The turn's order
+ * reverses with each repetition. A first round of each size only warms up.
+ */
+#include "coordinator.h"
+#include "group.h"
+#include "launch.h"
+#include "report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static uint32_t sequence; /* of samples, over the whole run */
+
+static void progress_show(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void progress_show(const char *format, ...)
+{
+    if (!isatty(2))
+        return;
+    char text[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "\r\033[K%s", text);
+}
+
+/* Takes one round of samples: each contender once. */
+static void round_take(struct group *groups, int count, const struct options *options,
+                       const struct work *work, struct row *row, int rep)
+{
+    int pairs = row->grid.servers * row->grid.clients;
+    for (int i = 0; i < count; i++) {
+        struct group *group = &groups[rep % 2 == 0 ? i : count - 1 - i];
+        struct work sample = *work;
+        sample.sequence = ++sequence;
+        progress_show("%s %dx%d %u: %s, %s %d of %d", options->pattern->name, row->grid.servers,
+                      row->grid.clients, work->size, contender_name(group->contender),
+                      rep < 0 ? "warm-up" : "sample", rep < 0 ? 1 : rep + 1,
+                      rep < 0 ? 1 : options->reps);
+        double figure = group_sample(group, &sample);
+        struct series *series = &row->series[group->contender];
+        if (rep >= 0)
+            series->samples[series->count++] = options->pattern->value(figure, work, pairs);
+    }
+}
+
+/* Measures one size with groups that run. */
+static void size_measure(struct group *groups, int count, const struct options *options,
+                         const struct work *work, struct row *row)
+{
+    for (int i = 0; i < count; i++)
+        row->series[groups[i].contender].samples = allocate((size_t)options->reps * sizeof(double));
+    row->work = *work;
+    for (int rep = -1; rep < options->reps; rep++)
+        round_take(groups, count, options, work, row, rep);
+    row_finish(row);
+}
+
+static void grid_measure(const struct options *options, const struct grid *grid,
+                         struct report *report)
+{
+    struct group groups[CONTENDER_COUNT];
+    int count = 0;
+    for (enum contender i = 0; i < CONTENDER_COUNT; i++)
+        if (options->contenders & BIT(i)) {
+            progress_show("%s %dx%d: starting %s", options->pattern->name, grid->servers,
+                          grid->clients, contender_name(i));
+            group_start(&groups[count++], i, options, grid);
+        }
+    for (int i = 0; i < options->size_count; i++) {
+        struct work work;
+        struct row *row = &report->rows[report->count];
+        work_fill(&work, options, grid, options->sizes[i]);
+        row->grid = *grid;
+        if (options->url_count > 0)
+            row->grid.servers = report_servers(options);
+        size_measure(groups, count, options, &work, row);
+        report->count++;
+        progress_show("%s", "");
+        report_row_print(report, row);
+    }
+    for (int i = 0; i < count; i++)
+        group_end(&groups[i]);
+}
+
+/* A thousand processes are two thousand descriptors. */
+static void descriptors_raise(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+void coordinator_run(const struct options *options)
+{
+    struct report report = {.options = options};
+    descriptors_raise();
+    launch_open();
+    if ((options->contenders & BIT(CONTENDER_MPI)) && !launch_mpi_found())
+        die("--reference mpi: bmi-bench-mpi beside this program and mpiexec are wanted "
+            "(install mpich and build again)");
+    report.rows =
+        allocate((size_t)(options->grid_count * options->size_count) * sizeof *report.rows);
+    report_start(&report);
+    for (int i = 0; i < options->grid_count; i++)
+        grid_measure(options, &options->grids[i], &report);
+    report_end(&report);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * group.c - starting, instructing and ending a contender's processes.
+ */
+#include "group.h"
+#include "launch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define START_LEAD_NS 1000000u /* all clients know the moment of a start before it comes */
+
+static int members_count(const struct group *group)
+{
+    return group->servers + group->clients;
+}
+
+static void member_name(const struct group *group, int member, char name[64])
+{
+    bool server = member < group->servers;
+    format_text(name, 64, "%s %s %d", contender_name(group->contender),
+                server ? "server" : "client", server ? member : member - group->servers);
+}
+
+/* Ends the run because a member has gone, or says nothing in time. */
+static void member_lost(const struct group *group, int member, const char *what)
+{
+    char name[64];
+    member_name(group, member, name);
+    die("%s %s; the run ends", name, what);
+}
+
+static int remaining_ms(uint64_t deadline)
+{
+    uint64_t now = now_ns();
+    return now >= deadline ? 0 : (int)((deadline - now) / 1000000u) + 1;
+}
+
+/* Reads what a member has said. Returns: whether its line is whole, without the newline then. */
+static bool member_read(struct group *group, int place)
+{
+    struct member *member = &group->members[place];
+    ssize_t got =
+        read(member->line, member->text + member->used, sizeof member->text - 1 - member->used);
+    if (got < 0 && errno == EINTR)
+        return false;
+    if (got <= 0)
+        member_lost(group, place, "has ended");
+    member->used += (size_t)got;
+    if (member->used == sizeof member->text - 1)
+        member_lost(group, place, "talks too much");
+    if (member->text[member->used - 1] != '\n')
+        return false;
+    member->text[member->used - 1] = 0;
+    member->used = 0;
+    return true;
+}
+
+/* Waits for one line of each of the members [first, end), and minds the ends of all. */
+static void lines_await(struct group *group, int first, int end, const char *prefix)
+{
+    int count = members_count(group), missing = end - first;
+    uint64_t deadline = now_ns() + (uint64_t)group->options->timeout_s * 1000000000u;
+    struct pollfd *waits = allocate((size_t)count * sizeof *waits);
+    for (int i = 0; i < count; i++)
+        waits[i] = (struct pollfd){.fd = group->members[i].line, .events = POLLIN};
+    while (missing > 0) {
+        int found = poll(waits, (nfds_t)count, remaining_ms(deadline));
+        if (found < 0 && errno != EINTR)
+            die("poll: %s", strerror(errno));
+        for (int i = 0; i < count && found > 0; i++) {
+            if (!waits[i].revents || !member_read(group, i))
+                continue;
+            if (i < first || i >= end || waits[i].fd < 0 ||
+                strncmp(group->members[i].text, prefix, strlen(prefix)) != 0)
+                member_lost(group, i, group->members[i].text);
+            waits[i].fd = -1 - waits[i].fd; /* not polled; its end is seen with the next line */
+            missing--;
+        }
+        if (found == 0 && remaining_ms(deadline) == 0)
+            for (int i = first; i < end; i++)
+                if (waits[i].fd >= 0)
+                    member_lost(group, i, "did not answer in time (--timeout)");
+    }
+    free(waits);
+}
+
+/* Ends the run where one of the group's processes has ended. */
+static void processes_mind(const struct group *group)
+{
+    for (int i = 0; i < group->process_count; i++) {
+        int status;
+        if (waitpid(group->processes[i], &status, WNOHANG) != group->processes[i])
+            continue;
+        launch_forget(group->processes[i]);
+        die("a process of %s ended before it was ready; the run ends",
+            contender_name(group->contender));
+    }
+}
+
+/* Takes the hello of one process, whichever it is. */
+static void hello_take(struct group *group, int line)
+{
+    struct member *member;
+    char text[64], role[16];
+    size_t used = 0;
+    int number;
+    while (used < sizeof text - 1 && read(line, text + used, 1) == 1 && text[used] != '\n')
+        used++;
+    text[used] = 0;
+    if (sscanf(text, "hello %15s %d", role, &number) != 2)
+        die("a process of %s ended before it was ready; the run ends",
+            contender_name(group->contender));
+    bool server = strcmp(role, "server") == 0;
+    int count = server ? group->servers : group->clients;
+    member = &group->members[(server ? 0 : group->servers) + number];
+    if (number < 0 || number >= count || member->line >= 0)
+        die("hello from a process that was not started: %s", text);
+    member->line = line;
+}
+
+/* Waits until `missing` more processes have said hello. */
+static void hellos_await(struct group *group, int missing)
+{
+    uint64_t deadline = now_ns() + (uint64_t)group->options->timeout_s * 1000000000u;
+    struct pollfd wait = {.fd = launch_listener(), .events = POLLIN};
+    while (missing > 0) {
+        int found = poll(&wait, 1, 50); /* the bound is for processes_mind */
+        if (found < 0 && errno != EINTR)
+            die("poll: %s", strerror(errno));
+        if (found > 0) {
+            hello_take(group, launch_accept());
+            missing--;
+        } else {
+            processes_mind(group);
+            if (remaining_ms(deadline) == 0)
+                die("a process of %s does not become ready (--timeout)",
+                    contender_name(group->contender));
+        }
+    }
+}
+
+static void process_add(struct group *group, pid_t process)
+{
+    group->processes[group->process_count++] = process;
+}
+
+/* Joins the servers' "address URL" lines to the comma list that clients are given. */
+static void urls_join(struct group *group)
+{
+    size_t size = 1;
+    for (int i = 0; i < group->servers; i++)
+        size += strlen(group->members[i].text);
+    group->urls = allocate(size);
+    for (int i = 0; i < group->servers; i++) {
+        strcat(group->urls, i ? "," : "");
+        strcat(group->urls, group->members[i].text + strlen("address "));
+    }
+}
+
+/* Picks the contender's servers among those that run elsewhere. */
+static void urls_pick(struct group *group)
+{
+    const struct options *options = group->options;
+    size_t size = 1;
+    bool raw = BIT(group->contender) & BITS_RAW;
+    for (int i = 0; i < options->url_count; i++)
+        size += strlen(options->urls[i]) + 1;
+    group->urls = allocate(size);
+    for (int i = 0; i < options->url_count; i++) {
+        if ((strncmp(options->urls[i], "raw://", 6) == 0) != raw)
+            continue;
+        strcat(group->urls, *group->urls ? "," : "");
+        strcat(group->urls, options->urls[i]);
+    }
+    if (!*group->urls)
+        die("--servers names none for %s", contender_name(group->contender));
+}
+
+static void own_servers_start(struct group *group)
+{
+    for (int i = 0; i < group->servers; i++)
+        process_add(group, launch_self(group->options, group->contender, "server", i, NULL));
+    hellos_await(group, group->servers);
+    lines_await(group, 0, group->servers, "address ");
+    urls_join(group);
+}
+
+void group_start(struct group *group, enum contender contender, const struct options *options,
+                 const struct grid *grid)
+{
+    bool elsewhere = options->url_count > 0;
+    *group = (struct group){.contender = contender,
+                            .options = options,
+                            .servers = elsewhere ? 0 : grid->servers,
+                            .clients = grid->clients};
+    int count = members_count(group);
+    group->processes = allocate((size_t)count * sizeof *group->processes);
+    group->members = allocate((size_t)count * sizeof *group->members);
+    for (int i = 0; i < count; i++)
+        group->members[i].line = -1;
+    if (contender == CONTENDER_MPI) {
+        if (elsewhere)
+            die("--reference mpi: MPI places its own processes; see --help");
+        process_add(group, launch_mpi(options, grid));
+        hellos_await(group, count);
+        lines_await(group, 0, count, "ready");
+        return;
+    }
+    if (elsewhere)
+        urls_pick(group);
+    else
+        own_servers_start(group);
+    for (int i = 0; i < group->clients; i++)
+        process_add(group, launch_self(options, contender, "client", i, group->urls));
+    hellos_await(group, group->clients);
+    lines_await(group, group->servers, count, "ready");
+}
+
+/* Ends the run where MPI's data did not go over a network of this host (lo included). */
+static void traffic_check(const struct group *group, const struct work *work, uint64_t before)
+{
+    uint64_t size = group->options->pattern->amount_is_bytes ? 1 : work->size;
+    uint64_t pairs = (uint64_t)group->servers * (uint64_t)group->clients;
+    uint64_t carried = launch_traffic() - before;
+    if (carried < work->amount * size * pairs)
+        die("MPI moved %llu bytes, the networks only %llu: it did not use tcp",
+            (unsigned long long)(work->amount * size * pairs), (unsigned long long)carried);
+}
+
+double group_sample(struct group *group, const struct work *work)
+{
+    int count = members_count(group);
+    bool mpi = group->contender == CONTENDER_MPI;
+    double slowest = 0;
+    uint64_t traffic = mpi ? launch_traffic() : 0;
+    uint64_t start = now_ns() + START_LEAD_NS + (uint64_t)count * 20000u;
+    for (int i = mpi ? 0 : group->servers; i < count; i++) {
+        char text[256];
+        format_text(text, sizeof text, "run %u %llu %u %llu\n", work->size,
+                    (unsigned long long)work->amount, work->sequence, (unsigned long long)start);
+        if (send(group->members[i].line, text, strlen(text), MSG_NOSIGNAL) < 0)
+            member_lost(group, i, "has ended");
+    }
+    lines_await(group, mpi ? 0 : group->servers, count, "result ");
+    for (int i = group->servers; i < count; i++) {
+        double figure = strtod(group->members[i].text + strlen("result "), NULL);
+        slowest = figure > slowest ? figure : slowest;
+    }
+    if (mpi)
+        traffic_check(group, work, traffic);
+    return slowest;
+}
+
+/* MPI is not asked to end: over UCX's tcp MPI_Finalize now and then waits for ever, and ranks that
+ * leave without it make mpiexec complain. A killed mpiexec takes its ranks along without a word. */
+static void mpi_end(const struct group *group)
+{
+    launch_end(group->processes[0], SIGKILL, group->options->timeout_s);
+}
+
+void group_end(struct group *group)
+{
+    bool mpi = group->contender == CONTENDER_MPI;
+    if (mpi)
+        mpi_end(group);
+    for (int i = 0; i < members_count(group); i++)
+        close(group->members[i].line); /* clients end at that */
+    for (int i = 0; !mpi && i < group->process_count; i++)
+        launch_end(group->processes[i], i < group->servers ? SIGTERM : 0,
+                   group->options->timeout_s);
+    free(group->processes);
+    free(group->members);
+    free(group->urls);
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * latency.c - ping-pong: `amount` round trips of `size` bytes, one at a time.
+ *
+ * Both sides post the receive of the next round before they send. The value is half of a round
+ * trip. BMI's buffers are BMI_memalloc's, or plain ones; sockets block, or spin on a non-blocking
+ * receive; both are the honest best that a program can do, on an idle machine and a busy one.
+ */
+#include "bmi_side.h"
+#include "raw_side.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* ---- BMI ----------------------------------------------------------------------------------- */
+
+struct pingpong {
+    const struct work *work;
+    bmi_context_id context;
+    BMI_addr_t peer;
+    enum bmi_buffer_type type;
+    void *out, *in;
+    int pending;
+    int timeout_s;
+};
+
+static void *buffer_open(const struct pingpong *pingpong, enum bmi_op_type direction)
+{
+    bmi_size_t size = pingpong->work->size ? pingpong->work->size : 1;
+    if (pingpong->work->plain)
+        return allocate((size_t)size);
+    void *buffer = BMI_memalloc(pingpong->peer, size, direction);
+    if (!buffer)
+        die("BMI_memalloc: no memory");
+    return buffer;
+}
+
+static void buffer_close(const struct pingpong *pingpong, void *buffer, enum bmi_op_type direction)
+{
+    bmi_size_t size = pingpong->work->size ? pingpong->work->size : 1;
+    if (pingpong->work->plain)
+        free(buffer);
+    else
+        bmi_check(BMI_memfree(pingpong->peer, buffer, size, direction), "BMI_memfree");
+}
+
+static void pingpong_open(struct pingpong *pingpong, struct bmi_side *side, BMI_addr_t peer,
+                          const struct work *work)
+{
+    *pingpong = (struct pingpong){.work = work,
+                                  .context = side->context,
+                                  .peer = peer,
+                                  .timeout_s = side->timeout_s,
+                                  .type = work->plain ? BMI_EXT_ALLOC : BMI_PRE_ALLOC};
+    pingpong->out = buffer_open(pingpong, BMI_SEND);
+    pingpong->in = buffer_open(pingpong, BMI_RECV);
+}
+
+static void pingpong_close(const struct pingpong *pingpong)
+{
+    buffer_close(pingpong, pingpong->out, BMI_SEND);
+    buffer_close(pingpong, pingpong->in, BMI_RECV);
+}
+
+static void size_check(const struct pingpong *pingpong, bmi_size_t actual)
+{
+    if (actual != pingpong->work->size)
+        die("a message of %lld bytes came instead of %u", (long long)actual, pingpong->work->size);
+}
+
+static void receive_post(struct pingpong *pingpong)
+{
+    bmi_op_id_t id;
+    bmi_size_t actual;
+    int status =
+        BMI_post_recv(&id, pingpong->peer, pingpong->in, pingpong->work->size, &actual,
+                      pingpong->type, tag_data(pingpong->work), NULL, pingpong->context, NULL);
+    bmi_check(status, "BMI_post_recv");
+    if (status == 0)
+        pingpong->pending++;
+    else
+        size_check(pingpong, actual);
+}
+
+static void send_post(struct pingpong *pingpong)
+{
+    bmi_op_id_t id;
+    int status =
+        BMI_post_send(&id, pingpong->peer, pingpong->out, pingpong->work->size, pingpong->type,
+                      tag_data(pingpong->work), NULL, pingpong->context, NULL);
+    bmi_check(status, "BMI_post_send");
+    if (status == 0)
+        pingpong->pending++;
+}
+
+/* Waits until all that was posted has completed. */
+static void all_await(struct pingpong *pingpong)
+{
+    uint64_t idle = 0;
+    while (pingpong->pending > 0) {
+        bmi_op_id_t ids[2];
+        bmi_error_code_t errors[2];
+        bmi_size_t actuals[2];
+        int count = 0;
+        bmi_check(BMI_testcontext(2, ids, &count, errors, actuals, NULL, WAIT_MS,
+                                  pingpong->context),
+                  "BMI_testcontext");
+        for (int i = 0; i < count; i++) {
+            bmi_check(errors[i], "an operation");
+            size_check(pingpong, actuals[i]);
+        }
+        pingpong->pending -= count;
+        if (count > 0)
+            idle = 0;
+        else if (idle == 0)
+            idle = now_ns();
+        else if (seconds_since(idle) > pingpong->timeout_s)
+            die("nothing came for %d s", pingpong->timeout_s);
+    }
+}
+
+/* The contents of a round's ping, and of its pong. */
+static void ball_fill(const struct work *work, void *buffer, uint64_t round, uint32_t stream)
+{
+    if (work->verify)
+        data_fill(buffer, work->size, stream, round * work->size);
+}
+
+static void ball_check(const struct work *work, const void *buffer, uint64_t round, uint32_t stream)
+{
+    if (work->verify)
+        data_check(buffer, work->size, stream, round * work->size);
+}
+
+static void latency_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
+{
+    struct pingpong pingpong;
+    uint8_t ack[ACK_SIZE] = {0};
+    uint64_t acknowledged = 0;
+    struct bmi_counted op = {.op.complete = counted_complete, .counter = &acknowledged};
+    pingpong_open(&pingpong, side, client, work);
+    side_send(side, &op.op, client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    side_await(side, &acknowledged, 1);
+    receive_post(&pingpong);
+    for (uint64_t round = 0; round < work->amount; round++) {
+        all_await(&pingpong);
+        ball_check(work, pingpong.in, round, 1);
+        ball_fill(work, pingpong.out, round, 2);
+        if (round + 1 < work->amount)
+            receive_post(&pingpong);
+        send_post(&pingpong);
+    }
+    all_await(&pingpong);
+    pingpong_close(&pingpong);
+}
+
+static double latency_run_bmi(struct bmi_client *client, const struct work *work)
+{
+    struct pingpong pingpong;
+    pingpong_open(&pingpong, &client->side, client->servers[0], work);
+    client_ask(client, 0, work);
+    receive_post(&pingpong);
+    uint64_t start = now_ns();
+    for (uint64_t round = 0; round < work->amount; round++) {
+        ball_fill(work, pingpong.out, round, 1);
+        send_post(&pingpong);
+        all_await(&pingpong);
+        ball_check(work, pingpong.in, round, 2);
+        if (round + 1 < work->amount)
+            receive_post(&pingpong);
+    }
+    double seconds = seconds_since(start);
+    pingpong_close(&pingpong);
+    return seconds;
+}
+
+/* ---- plain sockets ------------------------------------------------------------------------- */
+
+/* Receives all of a message, spinning without blocking. */
+static void ball_spin(int socket, void *buffer, size_t size)
+{
+    uint8_t *bytes = buffer;
+    while (size > 0) {
+        ssize_t got = recv(socket, bytes, size, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (got <= 0)
+            die("recv: %s", got < 0 ? strerror(errno) : "the peer has gone");
+        bytes += got;
+        size -= (size_t)got;
+    }
+}
+
+static void ball_receive(int socket, const struct work *work, void *buffer)
+{
+    if (work->spin)
+        ball_spin(socket, buffer, work->size);
+    else
+        socket_recv(socket, buffer, work->size);
+}
+
+static void latency_serve_raw(struct raw_link *link, const struct work *work)
+{
+    uint8_t ack[ACK_SIZE] = {0};
+    uint8_t *in = allocate(work->size), *out = allocate(work->size);
+    link_blocking_set(link, true);
+    socket_send(link->socket, ack, sizeof ack);
+    for (uint64_t round = 0; round < work->amount; round++) {
+        ball_receive(link->socket, work, in);
+        ball_check(work, in, round, 1);
+        ball_fill(work, out, round, 2);
+        socket_send(link->socket, out, work->size);
+    }
+    link_blocking_set(link, false);
+    free(in);
+    free(out);
+}
+
+static double latency_run_raw(struct raw_client *client, const struct work *work)
+{
+    struct raw_link *link = &client->links[0];
+    uint8_t *in = allocate(work->size), *out = allocate(work->size);
+    link_blocking_set(link, true);
+    link_ask_and_await(link, 0, work);
+    uint64_t start = now_ns();
+    for (uint64_t round = 0; round < work->amount; round++) {
+        ball_fill(work, out, round, 1);
+        socket_send(link->socket, out, work->size);
+        ball_receive(link->socket, work, in);
+        ball_check(work, in, round, 2);
+    }
+    double seconds = seconds_since(start);
+    link_blocking_set(link, false);
+    free(in);
+    free(out);
+    return seconds;
+}
+
+const struct pattern pattern_latency = {
+    .name = "latency",
+    .summary = "ping-pong of one message; the value is one way",
+    .unit = "us",
+    .size_name = "message",
+    .sizes = "24,100,200,400,800,1200",
+    .amount = "2000",
+    .less_is_better = true,
+    .empty_messages = true,
+    .one_pair = true,
+    .window = 1,
+    .grid = "1x1",
+    .contenders = BITS_BMI | BITS_RAW | BIT(CONTENDER_MPI),
+    .value = value_latency,
+    .serve_bmi = latency_serve_bmi,
+    .serve_raw = latency_serve_raw,
+    .run_bmi = latency_run_bmi,
+    .run_raw = latency_run_raw,
+};

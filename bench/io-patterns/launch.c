@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * launch.c - fork, exec, and the certainty that no process stays behind.
+ *
+ * Each process gets a parent death signal, so it ends even if the coordinator is killed (mpiexec's
+ * ranks end with mpiexec). What ends the coordinator in an orderly way ends and awaits them first
+ * (processes_end).
+ */
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ARGUMENTS_MAX 40
+#define PATIENCE_MS 2000 /* for processes that have been ended */
+
+static int listener = -1;
+static char listener_name[64];
+static char self_path[4096], mpi_path[4096];
+static pid_t *running;
+static size_t running_count, running_room;
+
+static void running_add(pid_t process)
+{
+    if (running_count == running_room) {
+        running_room = running_room ? 2 * running_room : 64;
+        running = realloc(running, running_room * sizeof *running);
+        if (!running)
+            die("no memory");
+    }
+    running[running_count++] = process;
+}
+
+void launch_forget(pid_t process)
+{
+    for (size_t i = 0; i < running_count; i++)
+        if (running[i] == process) {
+            running[i] = running[--running_count];
+            return;
+        }
+}
+
+/* Waits until a process has ended. Returns: whether it did in time. */
+static bool end_await(pid_t process, int *status, int wait_ms)
+{
+    uint64_t deadline = now_ns() + (uint64_t)wait_ms * 1000000u;
+    while (waitpid(process, status, WNOHANG) == 0) {
+        if (now_ns() > deadline)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    launch_forget(process);
+    return now_ns() <= deadline;
+}
+
+/* Reaps the processes of processes, which come to the coordinator when those end (subreaper), and
+ * ends those that do not end by themselves. */
+static void descendants_end(void)
+{
+    uint64_t deadline = now_ns() + PATIENCE_MS * 1000000ull;
+    char path[64];
+    int descendant;
+    while (waitpid(-1, NULL, WNOHANG) >= 0 && now_ns() < deadline)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    format_text(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *file = fopen(path, "r");
+    while (file && fscanf(file, "%d", &descendant) == 1)
+        kill(descendant, SIGKILL);
+    if (file)
+        fclose(file);
+}
+
+/* At exit: nothing stays behind, however the run ended. */
+static void processes_end(void)
+{
+    int status;
+    for (size_t i = 0; i < running_count; i++)
+        kill(running[i], SIGKILL);
+    while (running_count > 0)
+        end_await(running[running_count - 1], &status, PATIENCE_MS);
+    descendants_end();
+}
+
+/* Finds this program, and bmi-bench-mpi beside it. */
+static void paths_find(void)
+{
+    ssize_t length = readlink("/proc/self/exe", self_path, sizeof self_path - 1);
+    if (length < 0)
+        die("/proc/self/exe: %s", strerror(errno));
+    self_path[length] = 0;
+    const char *slash = strrchr(self_path, '/');
+    format_text(mpi_path, sizeof mpi_path, "%.*s/bmi-bench-mpi", (int)(slash - self_path),
+                self_path);
+}
+
+void launch_open(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    paths_find();
+    format_text(listener_name, sizeof listener_name, "bmi-bench-%d-%llx", (int)getpid(),
+                (unsigned long long)now_ns());
+    memcpy(address.sun_path + 1, listener_name, strlen(listener_name));
+    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t size =
+        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(listener_name));
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) < 0 ||
+        listen(listener, 4096) < 0)
+        die("control socket: %s", strerror(errno));
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    atexit(processes_end);
+}
+
+int launch_listener(void)
+{
+    return listener;
+}
+
+int launch_accept(void)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    int line = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (line < 0 || getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        die("control socket: %s", strerror(errno));
+    if (peer.uid != getuid())
+        die("a process of another user reported");
+    return line;
+}
+
+/* In the child: ends with the coordinator, gets no input, becomes another program. */
+static void child_become(char **arguments, pid_t coordinator)
+{
+    int null = open("/dev/null", O_RDONLY);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != coordinator)
+        _exit(1);
+    if (null >= 0)
+        dup2(null, 0);
+    execvp(arguments[0], arguments);
+    fprintf(stderr, "bmi-bench: %s: %s\n", arguments[0], strerror(errno));
+    _exit(127);
+}
+
+static pid_t child_start(char **arguments)
+{
+    pid_t coordinator = getpid();
+    fflush(NULL);
+    pid_t child = fork();
+    if (child < 0)
+        die("fork: %s", strerror(errno));
+    if (child == 0)
+        child_become(arguments, coordinator);
+    running_add(child);
+    return child;
+}
+
+/* A command line that grows. */
+struct command {
+    char *arguments[ARGUMENTS_MAX + 1];
+    int count;
+};
+
+static void argument_add(struct command *command, const char *text)
+{
+    if (command->count == ARGUMENTS_MAX || !(command->arguments[command->count] = strdup(text)))
+        die("command line too long");
+    command->count++;
+}
+
+static void option_add(struct command *command, const char *name, const char *text)
+{
+    argument_add(command, name);
+    argument_add(command, text);
+}
+
+static void number_add(struct command *command, const char *name, unsigned long long number)
+{
+    char text[32];
+    format_text(text, sizeof text, "%llu", number);
+    option_add(command, name, text);
+}
+
+static void command_free(struct command *command)
+{
+    for (int i = 0; i < command->count; i++)
+        free(command->arguments[i]);
+}
+
+/* What every process is told. */
+static void common_add(struct command *command, const struct options *options)
+{
+    option_add(command, "--control", listener_name);
+    option_add(command, "--method", options->method);
+    number_add(command, "--segment", options->segment);
+    number_add(command, "--window", (unsigned long long)options->window);
+    number_add(command, "--timeout", (unsigned long long)options->timeout_s);
+    if (options->verify)
+        argument_add(command, "--verify");
+    argument_add(command, options->pattern->name);
+}
+
+pid_t launch_self(const struct options *options, enum contender contender, const char *role,
+                  int number, const char *urls)
+{
+    struct command command = {0};
+    argument_add(&command, self_path);
+    option_add(&command, "--role", role);
+    option_add(&command, "--contender", contender_name(contender));
+    number_add(&command, "--number", (unsigned long long)number);
+    if (urls)
+        option_add(&command, "--servers", urls);
+    common_add(&command, options);
+    pid_t child = child_start(command.arguments);
+    command_free(&command);
+    return child;
+}
+
+/* Makes any MPI that we know use tcp between processes of one host. */
+static void mpi_environment_set(void)
+{
+    static const char *const variables[][2] = {
+        {"MPIR_CVAR_NOLOCAL", "1"}, /* MPICH: no shared memory */
+        {"UCX_TLS", "tcp"},         /* MPICH or Open MPI over UCX */
+        {"UCX_NET_DEVICES", "lo"},  /* else it takes the first device */
+        {"FI_PROVIDER", "tcp"},     /* MPICH over libfabric */
+        {"OMPI_MCA_pml", "ob1"},    /* Open MPI */
+        {"OMPI_MCA_btl", "tcp,self"},
+    };
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        setenv(variables[i][0], variables[i][1], 0); /* the user's own setting stays */
+}
+
+pid_t launch_mpi(const struct options *options, const struct grid *grid)
+{
+    struct command command = {0};
+    mpi_environment_set();
+    option_add(&command, "mpiexec", "-n");
+    char ranks[16];
+    format_text(ranks, sizeof ranks, "%d", grid->servers + grid->clients);
+    argument_add(&command, ranks);
+    argument_add(&command, mpi_path);
+    number_add(&command, "--servers", (unsigned long long)grid->servers);
+    number_add(&command, "--clients", (unsigned long long)grid->clients);
+    option_add(&command, "--contender", "mpi");
+    common_add(&command, options);
+    pid_t child = child_start(command.arguments);
+    command_free(&command);
+    return child;
+}
+
+bool launch_mpi_found(void)
+{
+    const char *path = getenv("PATH");
+    if (!path || access(mpi_path, X_OK) != 0)
+        return false;
+    while (*path) {
+        char program[4096];
+        int length = (int)strcspn(path, ":");
+        format_text(program, sizeof program, "%.*s/mpiexec", length, path);
+        if (access(program, X_OK) == 0)
+            return true;
+        path += length + (path[length] == ':');
+    }
+    return false;
+}
+
+void launch_end(pid_t process, int signal_number, int timeout_s)
+{
+    int status = 0;
+    if (signal_number)
+        kill(process, signal_number);
+    if (!end_await(process, &status, timeout_s * 1000))
+        die("a process does not end (--timeout)");
+    if (WIFSIGNALED(status) && WTERMSIG(status) != signal_number)
+        die("a process was ended by signal %d", WTERMSIG(status));
+    if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
+        die("a process ended with status %d", WEXITSTATUS(status));
+}
+
+uint64_t launch_traffic(void)
+{
+    char line[512];
+    uint64_t sum = 0;
+    FILE *file = fopen("/proc/net/dev", "r");
+    if (!file)
+        die("/proc/net/dev: %s", strerror(errno));
+    while (fgets(line, sizeof line, file)) {
+        unsigned long long received;
+        const char *colon = strchr(line, ':');
+        if (colon && sscanf(colon + 1, "%llu", &received) == 1)
+            sum += received;
+    }
+    fclose(file);
+    return sum;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * launch.h - starting and ending processes. The coordinator is one thread; no locks.
+ */
+#ifndef BENCH_LAUNCH_H
+#define BENCH_LAUNCH_H
+
+#include "bench.h"
+
+#include <sys/types.h>
+
+/* Opens the socket to which processes report, and sees to it that none is left at exit. */
+void launch_open(void);
+int launch_listener(void);
+int launch_accept(void); /* a process's line; only this user's processes get one */
+
+/* Starts a process of this program; `urls` are the servers for a client. */
+pid_t launch_self(const struct options *options, enum contender contender, const char *role,
+                  int number, const char *urls);
+/* Starts mpiexec with all ranks. */
+pid_t launch_mpi(const struct options *options, const struct grid *grid);
+/* Whether bmi-bench-mpi and mpiexec are there. */
+bool launch_mpi_found(void);
+
+/* Waits for a process's end, after a signal if not 0. Ends the run if it ended otherwise badly. */
+void launch_end(pid_t process, int signal_number, int timeout_s);
+void launch_forget(pid_t process); /* has been waited for */
+
+/* Bytes that the networks of this host have received so far, lo included. */
+uint64_t launch_traffic(void);
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * mpi_main.c - bmi-bench-mpi: one rank, started by the coordinator's mpiexec or by the user's.
+ */
+#include "mpi_side.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#define END_SECONDS 5
+
+static const struct mpi_pattern *const mpi_patterns[] = {&mpi_read, &mpi_write, &mpi_latency,
+                                                         &mpi_bandwidth, &mpi_rate};
+
+const struct mpi_pattern *mpi_pattern_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof mpi_patterns / sizeof *mpi_patterns; i++)
+        if (strcmp(mpi_patterns[i]->name, name) == 0)
+            return mpi_patterns[i];
+    die("%s: not written for MPI", name);
+}
+
+/* Under a coordinator: samples when it says so. A rank that waits for that uses no CPU, as MPI's
+ * own waiting would. */
+static void coordinated_run(const struct options *options, const struct mpi_world *world)
+{
+    const struct mpi_pattern *pattern = mpi_pattern_named(options->pattern->name);
+    bool server = world->rank < world->servers;
+    struct work work;
+    uint64_t start_ns;
+    int control = control_open(options, server ? "server" : "client");
+    work_start(&work, options);
+    control_tell(control, "ready");
+    while (control_work(control, &work, &start_ns)) {
+        double figure = mpi_sample_take(pattern, world, &work);
+        control_tell(control, "result %.9g", figure);
+    }
+    /* The coordinator is ending mpiexec, which ends this rank: see group.c. */
+    sleep(END_SECONDS);
+    _exit(0);
+}
+
+/* Over UCX's tcp MPI_Finalize now and then waits for ever. */
+static void finalize_give_up(int signal_number)
+{
+    static const char text[] = "bmi-bench-mpi: MPI_Finalize does not end; the report is complete\n";
+    (void)signal_number;
+    if (write(2, text, sizeof text - 1) < 0)
+        _exit(1);
+    _exit(0);
+}
+
+static void world_open(struct mpi_world *world, struct options *options)
+{
+    int size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    world->servers = options->grids[0].servers;
+    world->clients = options->grids[0].clients;
+    world->crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
+    if (world->servers + world->clients != size)
+        die("%d ranks for %d servers and %d clients", size, world->servers, world->clients);
+    bool server = world->rank < world->servers;
+    options->number = server ? world->rank : world->rank - world->servers;
+    name_set("bmi-bench-mpi: %s %d", server ? "server" : "client", options->number);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    struct mpi_world world;
+    MPI_Init(&argc, &argv);
+    options_parse(&options, argc, argv);
+    layout_segment_set(options.segment);
+    world_open(&world, &options);
+    if (options.control)
+        coordinated_run(&options, &world);
+    else
+        alone_run(&options, &world);
+    signal(SIGALRM, finalize_give_up);
+    alarm(END_SECONDS);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * options.c - the command line of bmi-bench and bmi-bench-mpi.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPTION_METHOD = 256,
+    OPTION_SERVERS,
+    OPTION_CLIENTS,
+    OPTION_GRID,
+    OPTION_REFERENCE,
+    OPTION_BUFFERS,
+    OPTION_SIZE,
+    OPTION_BYTES,
+    OPTION_MESSAGES,
+    OPTION_SEGMENT,
+    OPTION_WINDOW,
+    OPTION_REPS,
+    OPTION_TIMEOUT,
+    OPTION_VERIFY,
+    OPTION_JSON,
+    OPTION_PLOT,
+    OPTION_ROLE,
+    OPTION_LISTEN,
+    OPTION_HELP,
+    OPTION_CONTROL,
+    OPTION_CONTENDER,
+    OPTION_NUMBER
+};
+
+static const struct option long_options[] = {
+    {"method", required_argument, NULL, OPTION_METHOD},
+    {"servers", required_argument, NULL, OPTION_SERVERS},
+    {"clients", required_argument, NULL, OPTION_CLIENTS},
+    {"grid", required_argument, NULL, OPTION_GRID},
+    {"reference", required_argument, NULL, OPTION_REFERENCE},
+    {"buffers", required_argument, NULL, OPTION_BUFFERS},
+    {"size", required_argument, NULL, OPTION_SIZE},
+    {"msg", required_argument, NULL, OPTION_SIZE},
+    {"bytes", required_argument, NULL, OPTION_BYTES},
+    {"messages", required_argument, NULL, OPTION_MESSAGES},
+    {"segment", required_argument, NULL, OPTION_SEGMENT},
+    {"window", required_argument, NULL, OPTION_WINDOW},
+    {"reps", required_argument, NULL, OPTION_REPS},
+    {"timeout", required_argument, NULL, OPTION_TIMEOUT},
+    {"verify", no_argument, NULL, OPTION_VERIFY},
+    {"json", required_argument, NULL, OPTION_JSON},
+    {"plot", required_argument, NULL, OPTION_PLOT},
+    {"role", required_argument, NULL, OPTION_ROLE},
+    {"listen", required_argument, NULL, OPTION_LISTEN},
+    {"help", no_argument, NULL, OPTION_HELP},
+    {"control", required_argument, NULL, OPTION_CONTROL},
+    {"contender", required_argument, NULL, OPTION_CONTENDER},
+    {"number", required_argument, NULL, OPTION_NUMBER},
+    {0},
+};
+
+static const char help_text[] =
+    "\n"
+    "Options:\n"
+    "  --method NAME        BMI's method (tcp)\n"
+    "  --servers N          server processes, or URL,URL,... of servers that run already\n"
+    "  --clients M          client processes\n"
+    "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other\n"
+    "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi\n"
+    "  --buffers LIST       latency: BMI's memalloc, plain (both); none: references only\n"
+    "  --size LIST          bytes of a message; testcost: outstanding operations\n"
+    "  --msg LIST           the same\n"
+    "  --bytes SIZE         read, write: bytes a pair; bandwidth: bytes\n"
+    "  --messages COUNT     rate: messages; latency: round trips; testcost: calls; idle: ms\n"
+    "  --segment SIZE       read, write: bytes of a client's list segment (64K)\n"
+    "  --window COUNT       messages under way for each pair (read, write: 8; rate: 1000)\n"
+    "  --reps COUNT         samples; the value is their median (5)\n"
+    "  --verify             check every byte (not a measurement)\n"
+    "  --json FILE          add one JSON object a line\n"
+    "  --plot FILE.svg      draw the values\n"
+    "  --timeout SECONDS    end the run where a sample takes longer (60)\n"
+    "Sizes: K, M, G are powers of 1024; KB, MB, GB of 1000.\n"
+    "\n"
+    "Several hosts:\n"
+    "  bmi-bench --role server --listen tcp://HOST:PORT    serves until it is ended\n"
+    "  bmi-bench --role server --listen raw://HOST:PORT    the same for --reference raw\n"
+    "  bmi-bench PATTERN --role client --servers tcp://A:1,tcp://B:1[,raw://A:2,raw://B:2]\n"
+    "  mpiexec -n N+M -hosts A,B,... bmi-bench-mpi PATTERN --servers N --clients M\n";
+
+static void help_print(void)
+{
+    printf("Usage: bmi-bench PATTERN [options]\n"
+           "Measures BMI, and plain sockets and MPI beside it, on this host.\n"
+           "\nPatterns:\n");
+    for (int i = 0; patterns[i]; i++)
+        printf("  %-10s %s\n", patterns[i]->name, patterns[i]->summary);
+    fputs(help_text, stdout);
+}
+
+/* Reads a number with a unit: 24, 64K, 10MB. Returns: whether it is one. */
+bool size_parse(const char *text, uint64_t *size)
+{
+    static const struct {
+        const char *name;
+        uint64_t factor;
+    } units[] = {{"", 1},           {"K", 1u << 10},     {"M", 1u << 20},   {"G", 1u << 30},
+                 {"KiB", 1u << 10}, {"MiB", 1u << 20},   {"GiB", 1u << 30}, {"KB", 1000},
+                 {"MB", 1000000},   {"GB", 1000000000u}, {"k", 1u << 10}};
+    char *rest;
+    errno = 0;
+    unsigned long long number = strtoull(text, &rest, 10);
+    if (rest == text || errno || *text == '-')
+        return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(rest, units[i].name) == 0 && number <= UINT64_MAX / units[i].factor) {
+            *size = number * units[i].factor;
+            return true;
+        }
+    return false;
+}
+
+static uint64_t size_read(const char *name, const char *text, uint64_t least, uint64_t most)
+{
+    uint64_t size;
+    if (!size_parse(text, &size) || size < least || size > most)
+        die("--%s %s: a size from %llu to %llu is wanted", name, text, (unsigned long long)least,
+            (unsigned long long)most);
+    return size;
+}
+
+/* Calls `take` with each member of a comma list. */
+static void list_each(const char *list, struct options *options,
+                      void (*take)(struct options *, const char *))
+{
+    char *copy = strdup(list), *rest = copy, *member;
+    if (!copy)
+        die("no memory");
+    while ((member = strsep(&rest, ",")))
+        take(options, member);
+    free(copy);
+}
+
+static void grid_take(struct options *options, const char *text)
+{
+    struct grid grid;
+    char end;
+    if (options->grid_count == GRIDS_MAX)
+        die("--grid: at most %d", GRIDS_MAX);
+    if (sscanf(text, "%dx%d%c", &grid.servers, &grid.clients, &end) != 2 || grid.servers < 1 ||
+        grid.servers > 255 || grid.clients < 1 || grid.clients > 65535)
+        die("--grid %s: servers x clients, as 2x4, are wanted", text);
+    options->grids[options->grid_count++] = grid;
+}
+
+static void size_take(struct options *options, const char *text)
+{
+    if (options->size_count == SIZES_MAX)
+        die("--size: at most %d", SIZES_MAX);
+    options->sizes[options->size_count++] = size_read("size", text, 0, 1u << 30);
+}
+
+static void url_take(struct options *options, const char *text)
+{
+    size_t bytes = (size_t)(options->url_count + 1) * sizeof *options->urls;
+    options->urls = realloc(options->urls, bytes);
+    if (!options->urls || !(options->urls[options->url_count++] = strdup(text)))
+        die("no memory");
+}
+
+static void reference_take(struct options *options, const char *text)
+{
+    for (enum contender i = CONTENDER_RAW; i < CONTENDER_COUNT; i++)
+        if (strcmp(text, contender_name(i)) == 0) {
+            options->contenders |= BIT(i);
+            return;
+        }
+    if (strcmp(text, "none") != 0)
+        die("--reference %s: raw, raw-poll, mpi, or none is wanted", text);
+}
+
+static void buffers_take(struct options *options, const char *text)
+{
+    if (strcmp(text, "memalloc") == 0)
+        options->contenders |= BIT(CONTENDER_BMI);
+    else if (strcmp(text, "plain") == 0)
+        options->contenders |= BIT(CONTENDER_BMI_PLAIN);
+    else if (strcmp(text, "none") == 0)
+        options->references_only = true;
+    else
+        die("--buffers %s: memalloc, plain, or none is wanted", text);
+}
+
+static void role_take(struct options *options, const char *text)
+{
+    if (strcmp(text, "server") == 0)
+        options->role = ROLE_SERVER;
+    else if (strcmp(text, "client") == 0)
+        options->role = ROLE_CLIENT;
+    else
+        die("--role %s: server or client is wanted", text);
+}
+
+static void contender_take(struct options *options, const char *text)
+{
+    for (enum contender i = 0; i < CONTENDER_COUNT; i++)
+        if (strcmp(text, contender_name(i)) == 0) {
+            options->contender = i;
+            return;
+        }
+    die("--contender %s: there is none", text);
+}
+
+struct counts {
+    int servers, clients;
+};
+
+static void servers_take(struct options *options, struct counts *counts, const char *text)
+{
+    if (strstr(text, "://"))
+        list_each(text, options, url_take);
+    else
+        counts->servers = (int)size_read("servers", text, 1, 255);
+}
+
+/* Takes an option that says who takes part. Returns: whether it is one. */
+static bool party_option_take(struct options *options, struct counts *counts, int option,
+                              const char *text)
+{
+    switch (option) {
+    case OPTION_METHOD:
+        options->method = text;
+        break;
+    case OPTION_SERVERS:
+        servers_take(options, counts, text);
+        break;
+    case OPTION_CLIENTS:
+        counts->clients = (int)size_read("clients", text, 1, 65535);
+        break;
+    case OPTION_GRID:
+        list_each(text, options, grid_take);
+        break;
+    case OPTION_REFERENCE:
+        list_each(text, options, reference_take);
+        break;
+    case OPTION_BUFFERS:
+        list_each(text, options, buffers_take);
+        break;
+    case OPTION_ROLE:
+        role_take(options, text);
+        break;
+    case OPTION_LISTEN:
+        options->listen = text;
+        break;
+    case OPTION_CONTROL:
+        options->control = text;
+        break;
+    case OPTION_CONTENDER:
+        contender_take(options, text);
+        break;
+    case OPTION_NUMBER:
+        options->number = (int)size_read("number", text, 0, 65535);
+        break;
+    default:
+        return false;
+    }
+    return true;
+}
+
+static void option_take(struct options *options, struct counts *counts, int option,
+                        const char *text)
+{
+    if (party_option_take(options, counts, option, text))
+        return;
+    switch (option) {
+    case OPTION_SIZE:
+        list_each(text, options, size_take);
+        break;
+    case OPTION_BYTES:
+        options->bytes = size_read("bytes", text, 1, 1ull << 40);
+        break;
+    case OPTION_MESSAGES:
+        options->messages = size_read("messages", text, 1, 1u << 30);
+        break;
+    case OPTION_SEGMENT:
+        options->segment = size_read("segment", text, 1, 1u << 30);
+        break;
+    case OPTION_WINDOW:
+        options->window = (int)size_read("window", text, 1, 1u << 20);
+        break;
+    case OPTION_REPS:
+        options->reps = (int)size_read("reps", text, 1, REPS_MAX);
+        break;
+    case OPTION_TIMEOUT:
+        options->timeout_s = (int)size_read("timeout", text, 1, 86400);
+        break;
+    case OPTION_VERIFY:
+        options->verify = true;
+        break;
+    case OPTION_JSON:
+        options->json = text;
+        break;
+    case OPTION_PLOT:
+        options->plot = text;
+        break;
+    case OPTION_HELP:
+        help_print();
+        exit(0);
+    default:
+        die("bmi-bench --help lists the options");
+    }
+}
+
+/* Puts the pattern's defaults where nothing was given. */
+static void defaults_fill(struct options *options, const struct counts *counts)
+{
+    const struct pattern *pattern = options->pattern;
+    if (options->grid_count == 0)
+        list_each(pattern->grid, options, grid_take);
+    if (counts->servers)
+        options->grids[0].servers = counts->servers;
+    if (counts->clients)
+        options->grids[0].clients = counts->clients;
+    if (options->size_count == 0)
+        list_each(pattern->sizes, options, size_take);
+    if (!options->bytes && pattern->amount_is_bytes)
+        size_parse(pattern->amount, &options->bytes);
+    if (!options->messages && !pattern->amount_is_bytes)
+        size_parse(pattern->amount, &options->messages);
+    if (!options->window)
+        options->window = pattern->window;
+    if (!(options->contenders & BITS_BMI) && !options->references_only)
+        options->contenders |= BITS_BMI;
+    options->contenders &= pattern->contenders;
+}
+
+/* Ends the process where the pattern cannot do what is asked. */
+static void options_check(const struct options *options)
+{
+    const struct pattern *pattern = options->pattern;
+    for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
+        if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
+            die("%s: one server and one client only", pattern->name);
+    for (int i = 0; i < options->size_count; i++)
+        if (options->sizes[i] == 0 && !pattern->size_is_clients &&
+            (!pattern->empty_messages || options->contenders & ~BITS_BMI))
+            die("%s: only BMI's latency knows messages of 0 bytes", pattern->name);
+    if (options->role == ROLE_CLIENT && options->url_count == 0)
+        die("--role client wants --servers URL,...");
+}
+
+void options_parse(struct options *options, int argc, char **argv)
+{
+    struct counts counts = {0};
+    int option;
+    *options = (struct options){.method = "tcp", .segment = 64u << 10, .reps = 5, .timeout_s = 60};
+    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
+        option_take(options, &counts, option == 'h' ? OPTION_HELP : option, optarg);
+    if (optind == argc && options->role == ROLE_SERVER)
+        return; /* requests say the pattern */
+    if (optind + 1 != argc)
+        die("one pattern is wanted; bmi-bench --help lists them");
+    options->pattern = pattern_named(argv[optind]);
+    if (!options->pattern)
+        die("%s: no such pattern; bmi-bench --help lists them", argv[optind]);
+    defaults_fill(options, &counts);
+    options_check(options);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * patterns.c - the table of patterns; a new one adds a file and a line.
+ */
+#include "bench.h"
+
+#include <string.h>
+
+extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
+    pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory;
+
+const struct pattern *const patterns[] = {
+    &pattern_read,     &pattern_write,    &pattern_latency, &pattern_bandwidth, &pattern_rate,
+    &pattern_testcost, &pattern_reapcost, &pattern_idle,    &pattern_memory,    NULL,
+};
+
+const struct pattern *pattern_named(const char *name)
+{
+    for (int i = 0; patterns[i]; i++)
+        if (strcmp(patterns[i]->name, name) == 0)
+            return patterns[i];
+    return NULL;
+}
+
+/* Returns: the pattern at a place of the table; NULL past its end. */
+const struct pattern *pattern_numbered(uint8_t number)
+{
+    uint8_t count = 0;
+    while (patterns[count])
+        count++;
+    return number < count ? patterns[number] : NULL;
+}
+
+/* The pattern's place in the table, by which a request names it. */
+uint8_t pattern_number(const struct pattern *pattern)
+{
+    uint8_t number = 0;
+    while (patterns[number] != pattern)
+        number++;
+    return number;
+}
+
+const char *contender_name(enum contender contender)
+{
+    static const char *const names[] = {
+        [CONTENDER_BMI] = "bmi", [CONTENDER_BMI_PLAIN] = "bmi-plain",
+        [CONTENDER_RAW] = "raw", [CONTENDER_RAW_POLL] = "raw-poll",
+        [CONTENDER_MPI] = "mpi",
+    };
+    return names[contender];
+}
+
+double value_bandwidth(double slowest, const struct work *work, int pairs)
+{
+    return (double)work->amount * pairs / slowest / 1e6;
+}
+
+double value_rate(double slowest, const struct work *work, int pairs)
+{
+    return (double)work->amount * pairs / slowest;
+}
+
+double value_latency(double slowest, const struct work *work, int pairs)
+{
+    (void)pairs;
+    return slowest / (double)work->amount / 2 * 1e6;
+}

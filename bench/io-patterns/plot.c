@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * plot.c - the values as a drawing, written as SVG.
+ *
+ * One place on the x axis for each row of the table, evenly spaced; y from 0. Rows of growing
+ * size are drawn as lines, others (numbers of servers and clients) as bars; either way with a
+ * whisker from the least to the greatest sample.
+ */
+#include "report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WIDTH 760
+#define HEIGHT 440
+#define LEFT 80
+#define RIGHT 20
+#define TOP 72
+#define BOTTOM 60
+
+/* Told apart by the colour-blind too. */
+static const char *const colours[CONTENDER_COUNT] = {
+    [CONTENDER_BMI] = "#0072b2", [CONTENDER_BMI_PLAIN] = "#56b4e9",
+    [CONTENDER_RAW] = "#d55e00", [CONTENDER_RAW_POLL] = "#e69f00",
+    [CONTENDER_MPI] = "#009e73",
+};
+
+struct plot {
+    FILE *file;
+    const struct report *report;
+    enum contender drawn[CONTENDER_COUNT];
+    int drawn_count;
+    double step, top; /* of the y axis */
+    bool lines;
+};
+
+/* A step of 1, 2 or 5 times a power of ten that makes about five of `most`. */
+static double step_choose(double most)
+{
+    double power = pow(10, floor(log10(most / 5)));
+    double rest = most / 5 / power;
+    return (rest <= 1 ? 1 : rest <= 2 ? 2 : rest <= 5 ? 5 : 10) * power;
+}
+
+static void plot_scale(struct plot *plot)
+{
+    const struct report *report = plot->report;
+    double most = 0;
+    for (int i = 0; i < report->count; i++)
+        for (int j = 0; j < plot->drawn_count; j++)
+            most = fmax(most, report->rows[i].series[plot->drawn[j]].most);
+    if (most <= 0)
+        most = 1;
+    plot->step = step_choose(most);
+    plot->top = ceil(most / plot->step) * plot->step;
+}
+
+static double y_of(const struct plot *plot, double value)
+{
+    return HEIGHT - BOTTOM - value / plot->top * (HEIGHT - TOP - BOTTOM);
+}
+
+static double x_of(const struct plot *plot, double row)
+{
+    return LEFT + (row + 0.5) * (WIDTH - LEFT - RIGHT) / plot->report->count;
+}
+
+/* A size as people write it. */
+static void size_text(uint32_t size, char text[32])
+{
+    if (size >= 1u << 20 && size % (1u << 20) == 0)
+        format_text(text, 32, "%u MiB", size >> 20);
+    else if (size >= 1u << 10 && size % (1u << 10) == 0)
+        format_text(text, 32, "%u KiB", size >> 10);
+    else
+        format_text(text, 32, "%u", size);
+}
+
+static bool grids_differ(const struct report *report)
+{
+    for (int i = 1; i < report->count; i++)
+        if (memcmp(&report->rows[i].grid, &report->rows[0].grid, sizeof(struct grid)) != 0)
+            return true;
+    return false;
+}
+
+static bool sizes_differ(const struct report *report)
+{
+    for (int i = 1; i < report->count; i++)
+        if (report->rows[i].work.size != report->rows[0].work.size)
+            return true;
+    return false;
+}
+
+static void row_label(const struct report *report, const struct row *row, char text[64])
+{
+    char size[32];
+    size_text(row->work.size, size);
+    if (!grids_differ(report))
+        format_text(text, 64, "%s", size);
+    else if (!sizes_differ(report))
+        format_text(text, 64, "%d×%d", row->grid.servers, row->grid.clients);
+    else
+        format_text(text, 64, "%d×%d, %s", row->grid.servers, row->grid.clients, size);
+}
+
+static void head_write(const struct plot *plot)
+{
+    const struct options *options = plot->report->options;
+    fprintf(plot->file,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+            "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
+            "<text x=\"%d\" y=\"24\" font-size=\"16\" font-weight=\"bold\">%s over %s</text>\n",
+            WIDTH, HEIGHT, WIDTH, HEIGHT, LEFT, options->pattern->name, options->method);
+    fprintf(plot->file,
+            "<text x=\"%d\" y=\"24\" text-anchor=\"end\" fill=\"#555\">median of %d, whiskers "
+            "from least to greatest; %s is better</text>\n",
+            WIDTH - RIGHT, options->reps, options->pattern->less_is_better ? "less" : "more");
+}
+
+static void axes_write(const struct plot *plot)
+{
+    const struct report *report = plot->report;
+    const struct pattern *pattern = report->options->pattern;
+    int digits = plot->step >= 1 ? 0 : (int)ceil(-log10(plot->step));
+    for (double value = 0; value < plot->top + plot->step / 2; value += plot->step) {
+        double y = y_of(plot, value);
+        fprintf(plot->file,
+                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n"
+                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>\n",
+                LEFT, WIDTH - RIGHT, y, y, value > 0 ? "#ddd" : "#333", LEFT - 8, y + 4.5, digits,
+                value);
+    }
+    for (int i = 0; i < report->count; i++) {
+        char label[64];
+        row_label(report, &report->rows[i], label);
+        fprintf(plot->file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+                x_of(plot, i), HEIGHT - BOTTOM + 20, label);
+    }
+    const char *what = grids_differ(report) ? "servers × clients" : pattern->size_name;
+    bool bytes = !grids_differ(report) && strcmp(pattern->size_name, "message") == 0;
+    fprintf(plot->file,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s%s</text>\n"
+            "<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+            (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, what, bytes ? " (bytes)" : "",
+            (TOP + HEIGHT - BOTTOM) / 2, pattern->unit);
+}
+
+static void legend_write(const struct plot *plot)
+{
+    for (int i = 0; i < plot->drawn_count; i++) {
+        int x = LEFT + i * 110;
+        fprintf(plot->file,
+                "<rect x=\"%d\" y=\"40\" width=\"14\" height=\"14\" fill=\"%s\"/>\n"
+                "<text x=\"%d\" y=\"52\">%s</text>\n",
+                x, colours[plot->drawn[i]], x + 20, contender_name(plot->drawn[i]));
+    }
+}
+
+static void whisker_write(const struct plot *plot, double x, const struct series *series,
+                          const char *colour)
+{
+    double low = y_of(plot, series->least), high = y_of(plot, series->most);
+    fprintf(plot->file,
+            "<path d=\"M%.1f %.1fV%.1fM%.1f %.1fh8M%.1f %.1fh8\" stroke=\"%s\" fill=\"none\"/>\n",
+            x, low, high, x - 4, low, x - 4, high, colour);
+}
+
+static void line_write(const struct plot *plot, enum contender contender)
+{
+    const struct report *report = plot->report;
+    fprintf(plot->file, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"%s\" points=\"",
+            colours[contender]);
+    for (int i = 0; i < report->count; i++)
+        fprintf(plot->file, "%.1f,%.1f ", x_of(plot, i),
+                y_of(plot, report->rows[i].series[contender].median));
+    fprintf(plot->file, "\"/>\n");
+    for (int i = 0; i < report->count; i++) {
+        const struct series *series = &report->rows[i].series[contender];
+        whisker_write(plot, x_of(plot, i), series, colours[contender]);
+        fprintf(plot->file, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/>\n",
+                x_of(plot, i), y_of(plot, series->median), colours[contender]);
+    }
+}
+
+static void bars_write(const struct plot *plot, int place)
+{
+    const struct report *report = plot->report;
+    enum contender contender = plot->drawn[place];
+    double room = (double)(WIDTH - LEFT - RIGHT) / report->count * 0.7;
+    double width = fmin(room / plot->drawn_count, 60);
+    for (int i = 0; i < report->count; i++) {
+        const struct series *series = &report->rows[i].series[contender];
+        double x = x_of(plot, i) + (place - plot->drawn_count / 2.0) * width;
+        double y = y_of(plot, series->median);
+        fprintf(plot->file,
+                "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n", x + 1,
+                y, width - 2, HEIGHT - BOTTOM - y, colours[contender]);
+        whisker_write(plot, x + width / 2, series, "#333");
+    }
+}
+
+/* Writes the drawing; ends the process where that fails. */
+void plot_write(const struct report *report, const char *path)
+{
+    struct plot plot = {.report = report, .file = fopen(path, "w")};
+    if (!plot.file)
+        die("%s: %s", path, strerror(errno));
+    for (enum contender i = 0; i < CONTENDER_COUNT; i++)
+        if (report->options->contenders & BIT(i))
+            plot.drawn[plot.drawn_count++] = i;
+    plot.lines = report->count > 2 && !grids_differ(report);
+    plot_scale(&plot);
+    head_write(&plot);
+    axes_write(&plot);
+    legend_write(&plot);
+    for (int i = 0; i < plot.drawn_count; i++) {
+        if (plot.lines)
+            line_write(&plot, plot.drawn[i]);
+        else
+            bars_write(&plot, i);
+    }
+    fprintf(plot.file, "</svg>\n");
+    if (fclose(plot.file) != 0)
+        die("%s: %s", path, strerror(errno));
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * raw_side.c - sockets for the reference.
+ */
+#include "raw_side.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define EVENTS_MAX 64
+
+void link_watch(struct raw_link *link, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = link};
+    if (epoll_ctl(link->epoll, EPOLL_CTL_MOD, link->socket, &event) < 0)
+        die("epoll_ctl: %s", strerror(errno));
+}
+
+void link_blocking_set(struct raw_link *link, bool blocking)
+{
+    int flags = fcntl(link->socket, F_GETFL);
+    flags = blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK;
+    if (fcntl(link->socket, F_SETFL, flags) < 0)
+        die("fcntl: %s", strerror(errno));
+}
+
+void socket_send(int socket, const void *buffer, size_t size)
+{
+    const uint8_t *bytes = buffer;
+    while (size > 0) {
+        ssize_t sent = send(socket, bytes, size, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            die("send: %s", strerror(errno));
+        bytes += sent;
+        size -= (size_t)sent;
+    }
+}
+
+void socket_recv(int socket, void *buffer, size_t size)
+{
+    uint8_t *bytes = buffer;
+    while (size > 0) {
+        ssize_t got = recv(socket, bytes, size, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            die("recv: %s", got < 0 ? strerror(errno) : "the peer has gone");
+        bytes += got;
+        size -= (size_t)got;
+    }
+}
+
+size_t socket_send_some(int socket, struct iovec *pieces, int count)
+{
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
+    ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR)
+        die("sendmsg: %s", strerror(errno));
+    return sent < 0 ? 0 : (size_t)sent;
+}
+
+size_t socket_recv_some(int socket, struct iovec *pieces, int count)
+{
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
+    ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+        die("recvmsg: %s", got < 0 ? strerror(errno) : "the peer has gone");
+    return got < 0 ? 0 : (size_t)got;
+}
+
+void link_ask(struct raw_link *link, int server, const struct work *work)
+{
+    struct work asked = *work;
+    uint8_t request[REQUEST_SIZE];
+    asked.server = (uint8_t)server;
+    request_encode(request, &asked);
+    socket_send(link->socket, request, sizeof request);
+}
+
+void link_ask_and_await(struct raw_link *link, int server, const struct work *work)
+{
+    uint8_t ack[ACK_SIZE];
+    link_ask(link, server, work);
+    socket_recv(link->socket, ack, sizeof ack);
+}
+
+void raw_await(struct raw_client *client, const uint64_t *value, uint64_t target)
+{
+    struct epoll_event events[EVENTS_MAX];
+    while (*value < target) {
+        int count = epoll_wait(client->epoll, events, EVENTS_MAX, client->timeout_s * 1000);
+        if (count < 0 && errno != EINTR)
+            die("epoll_wait: %s", strerror(errno));
+        if (count == 0)
+            die("nothing came for %d s", client->timeout_s);
+        for (int i = 0; i < count; i++) {
+            struct raw_link *link = events[i].data.ptr;
+            link->ready(link);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * read.c - the N x M parallel read.
+ *
+ * Each client asks each server with an unexpected message of 25 bytes, gets an acknowledgement of
+ * 400, then `amount` bytes in messages of `size`, which it receives as lists of segments. Its
+ * receives are posted ahead, `window` of them for each server. A server sends from one buffer,
+ * `window` messages of each client at a time.
+ */
+#include "bmi_side.h"
+#include "layout.h"
+#include "raw_side.h"
+
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#define RAW_PIECES 128
+
+/* What a server sends to a client begins at this position of the server's stream. */
+static uint64_t client_shift(const struct work *work)
+{
+    return (uint64_t)work->client * DATA_SHIFT;
+}
+
+static const uint8_t *server_data(const struct work *work)
+{
+    /* Rounded up, so that requests of several clients share one buffer. */
+    uint64_t shifts = ((uint64_t)work->client / 64 + 1) * 64 * DATA_SHIFT;
+    return data_source(work->server, data_area(work) + shifts) + client_shift(work);
+}
+
+/* ---- BMI server: one machine a request ----------------------------------------------------- */
+
+struct read_machine {
+    struct bmi_side *side;
+    BMI_addr_t client;
+    struct work work;
+    const uint8_t *data;
+    uint64_t messages, next, ended; /* to send, posted, completed with the acknowledgement's */
+    uint8_t ack[ACK_SIZE];
+    struct machine_op {
+        struct bmi_op op;
+        struct read_machine *machine;
+    } ops[]; /* the acknowledgement's, then the window's */
+};
+
+static void machine_send_next(struct read_machine *machine, struct machine_op *op)
+{
+    const struct work *work = &machine->work;
+    uint64_t message = machine->next++;
+    side_send(machine->side, &op->op, machine->client,
+              machine->data + data_place(work, message * work->size), message_size(work, message),
+              BMI_EXT_ALLOC, tag_data(work));
+}
+
+static void machine_op_complete(struct bmi_op *op)
+{
+    struct read_machine *machine = ((struct machine_op *)op)->machine;
+    machine->ended++;
+    if (op != &machine->ops[0].op && machine->next < machine->messages)
+        machine_send_next(machine, (struct machine_op *)op);
+    else if (machine->ended == machine->messages + 1)
+        free(machine);
+}
+
+static void read_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
+{
+    uint32_t ops = work->window + 1;
+    struct read_machine *machine = allocate(sizeof *machine + ops * sizeof(struct machine_op));
+    *machine = (struct read_machine){.side = side,
+                                     .client = client,
+                                     .work = *work,
+                                     .data = server_data(work),
+                                     .messages = message_count(work)};
+    for (uint32_t i = 0; i < ops; i++)
+        machine->ops[i] = (struct machine_op){{.complete = machine_op_complete}, machine};
+    side_send(side, &machine->ops[0].op, client, machine->ack, ACK_SIZE, BMI_EXT_ALLOC,
+              tag_ack(work));
+    for (uint32_t i = 1; i < ops && machine->next < machine->messages; i++)
+        machine_send_next(machine, &machine->ops[i]);
+}
+
+/* ---- BMI client ---------------------------------------------------------------------------- */
+
+struct read_stream {
+    struct bmi_client *client;
+    const struct work *work;
+    const struct layout *layout;
+    int server;
+    uint64_t messages, next;
+    uint64_t *ended; /* of all streams: messages, acknowledgements, requests */
+    uint8_t request[REQUEST_SIZE], ack[ACK_SIZE];
+    struct bmi_counted ask[2];
+    struct stream_op {
+        struct bmi_op op;
+        struct read_stream *stream;
+        struct bmi_pieces pieces;
+    } * ops;
+};
+
+static void stream_receive_next(struct read_stream *stream, struct stream_op *op)
+{
+    const struct work *work = stream->work;
+    uint64_t message = stream->next++;
+    uint32_t size = message_size(work, message);
+    pieces_set(&op->pieces, stream->layout, stream->server, message * work->size, size);
+    side_recv_list(&stream->client->side, &op->op, stream->client->servers[stream->server],
+                   &op->pieces, size, tag_data(work));
+}
+
+static void stream_op_complete(struct bmi_op *op)
+{
+    struct stream_op *stream_op = (struct stream_op *)op;
+    struct read_stream *stream = stream_op->stream;
+    ++*stream->ended;
+    if (stream->next < stream->messages)
+        stream_receive_next(stream, stream_op);
+}
+
+static void stream_prepare(struct read_stream *stream)
+{
+    uint32_t window = stream->work->window;
+    stream->ops = allocate(window * sizeof *stream->ops);
+    for (uint32_t i = 0; i < window; i++) {
+        stream->ops[i].op.complete = stream_op_complete;
+        stream->ops[i].stream = stream;
+        pieces_open(&stream->ops[i].pieces, stream->layout, stream->work->size);
+    }
+    for (int i = 0; i < 2; i++)
+        stream->ask[i] =
+            (struct bmi_counted){.op.complete = counted_complete, .counter = stream->ended};
+}
+
+static void stream_start(struct read_stream *stream)
+{
+    struct bmi_side *side = &stream->client->side;
+    BMI_addr_t server = stream->client->servers[stream->server];
+    struct work asked = *stream->work;
+    asked.server = (uint8_t)stream->server;
+    side_recv(side, &stream->ask[0].op, server, stream->ack, ACK_SIZE, BMI_EXT_ALLOC,
+              tag_ack(&asked));
+    for (uint32_t i = 0; i < asked.window && stream->next < stream->messages; i++)
+        stream_receive_next(stream, &stream->ops[i]);
+    side_request(side, &stream->ask[1].op, server, &asked, stream->request);
+}
+
+static void stream_end(struct read_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->work->window; i++)
+        pieces_close(&stream->ops[i].pieces);
+    free(stream->ops);
+}
+
+static double read_run_bmi(struct bmi_client *client, const struct work *work)
+{
+    struct layout layout;
+    uint64_t ended = 0;
+    int count = client->server_count;
+    struct read_stream *streams = allocate((size_t)count * sizeof *streams);
+    layout_prepare(&layout, work, count);
+    if (work->verify)
+        layout_clear(&layout);
+    for (int i = 0; i < count; i++) {
+        streams[i] = (struct read_stream){.client = client,
+                                          .work = work,
+                                          .layout = &layout,
+                                          .server = i,
+                                          .messages = message_count(work),
+                                          .ended = &ended};
+        stream_prepare(&streams[i]);
+    }
+    uint64_t start = now_ns();
+    for (int i = 0; i < count; i++)
+        stream_start(&streams[i]);
+    side_await(&client->side, &ended, (uint64_t)count * (message_count(work) + 2));
+    double seconds = seconds_since(start);
+    for (int i = 0; i < count; i++) {
+        if (work->verify)
+            layout_check(&layout, i, (uint32_t)i, client_shift(work), work->amount);
+        stream_end(&streams[i]);
+    }
+    free(streams);
+    return seconds;
+}
+
+/* ---- plain sockets ------------------------------------------------------------------------- */
+
+struct raw_sender {
+    struct work work;
+    const uint8_t *data;
+    uint8_t ack[ACK_SIZE];
+    size_t ack_sent;
+    uint64_t position; /* sent so far */
+};
+
+/* Continues a server's answer: what is left of the acknowledgement, and one message at a time. */
+static void raw_sender_ready(struct raw_link *link)
+{
+    struct raw_sender *sender = link->state;
+    const struct work *work = &sender->work;
+    struct iovec pieces[2];
+    uint64_t message = sender->position / work->size;
+    uint64_t end = message * work->size + message_size(work, message);
+    pieces[0] = (struct iovec){sender->ack + sender->ack_sent, ACK_SIZE - sender->ack_sent};
+    pieces[1] =
+        (struct iovec){(void *)(uintptr_t)(sender->data + data_place(work, sender->position)),
+                       end - sender->position};
+    int first = sender->ack_sent == ACK_SIZE;
+    size_t sent = socket_send_some(link->socket, pieces + first, 2 - first);
+    size_t of_ack = sent < ACK_SIZE - sender->ack_sent ? sent : ACK_SIZE - sender->ack_sent;
+    sender->ack_sent += of_ack;
+    sender->position += sent - of_ack;
+    if (sender->position < work->amount)
+        return;
+    free(sender);
+    link->ready = NULL;
+    link_watch(link, EPOLLIN);
+}
+
+static void read_serve_raw(struct raw_link *link, const struct work *work)
+{
+    struct raw_sender *sender = allocate(sizeof *sender);
+    sender->work = *work;
+    sender->data = server_data(work);
+    link->state = sender;
+    link->ready = raw_sender_ready;
+    link_watch(link, EPOLLOUT);
+}
+
+struct raw_receiver {
+    const struct work *work;
+    const struct layout *layout;
+    int server;
+    uint8_t ack[ACK_SIZE];
+    size_t ack_got;
+    uint64_t position;
+    uint64_t *received; /* of all links, acknowledgements included */
+};
+
+static void raw_receiver_ready(struct raw_link *link)
+{
+    struct raw_receiver *receiver = link->state;
+    const struct work *work = receiver->work;
+    struct iovec pieces[RAW_PIECES];
+    int count = 0;
+    size_t ack_left = ACK_SIZE - receiver->ack_got;
+    if (ack_left > 0)
+        pieces[count++] = (struct iovec){receiver->ack + receiver->ack_got, ack_left};
+    uint64_t place = data_place(work, receiver->position);
+    uint64_t size = (uint64_t)work->window * work->size; /* as far ahead as others post */
+    if (size > work->amount - receiver->position)
+        size = work->amount - receiver->position;
+    if (size > receiver->layout->area - place)
+        size = receiver->layout->area - place;
+    count += layout_pieces(receiver->layout, receiver->server, place, size, pieces + count,
+                           RAW_PIECES - count);
+    size_t got = socket_recv_some(link->socket, pieces, count);
+    size_t of_ack = got < ack_left ? got : ack_left;
+    receiver->ack_got += of_ack;
+    receiver->position += got - of_ack;
+    *receiver->received += got;
+}
+
+static double read_run_raw(struct raw_client *client, const struct work *work)
+{
+    struct layout layout;
+    uint64_t received = 0;
+    int count = client->link_count;
+    struct raw_receiver *receivers = allocate((size_t)count * sizeof *receivers);
+    layout_prepare(&layout, work, count);
+    if (work->verify)
+        layout_clear(&layout);
+    for (int i = 0; i < count; i++) {
+        receivers[i] = (struct raw_receiver){.work = work,
+                                             .layout = &layout,
+                                             .server = i,
+                                             .received = &received};
+        client->links[i].state = &receivers[i];
+        client->links[i].ready = raw_receiver_ready;
+    }
+    uint64_t start = now_ns();
+    for (int i = 0; i < count; i++)
+        link_ask(&client->links[i], i, work);
+    raw_await(client, &received, (uint64_t)count * (ACK_SIZE + work->amount));
+    double seconds = seconds_since(start);
+    for (int i = 0; work->verify && i < count; i++)
+        layout_check(&layout, i, (uint32_t)i, client_shift(work), work->amount);
+    free(receivers);
+    return seconds;
+}
+
+const struct pattern pattern_read = {
+    .name = "read",
+    .summary = "each client reads from each server, receiving lists",
+    .unit = "MB/s",
+    .size_name = "message",
+    .sizes = "256K",
+    .amount = "10MB",
+    .amount_is_bytes = true,
+    .window = 8,
+    .grid = "1x1",
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .value = value_bandwidth,
+    .serve_bmi = read_serve_bmi,
+    .serve_raw = read_serve_raw,
+    .run_bmi = read_run_bmi,
+    .run_raw = read_run_raw,
+};

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * request.c - a sample's description in the 25 bytes of a request, little-endian:
+ * pattern 1, flags 1, server 1, client 2, window 4, size 4, amount 8, sequence 4.
+ */
+#include "bench.h"
+
+enum { FLAG_VERIFY = 1, FLAG_PLAIN = 2, FLAG_SPIN = 4 };
+
+static void bytes_put(uint8_t **place, uint64_t value, int count)
+{
+    for (int i = 0; i < count; i++)
+        *(*place)++ = (uint8_t)(value >> (8 * i));
+}
+
+static uint64_t bytes_get(const uint8_t **place, int count)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < count; i++)
+        value |= (uint64_t) * (*place)++ << (8 * i);
+    return value;
+}
+
+void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work)
+{
+    uint8_t *place = bytes;
+    bytes_put(&place, work->pattern, 1);
+    bytes_put(&place,
+              (work->verify ? FLAG_VERIFY : 0u) | (work->plain ? FLAG_PLAIN : 0u) |
+                  (work->spin ? FLAG_SPIN : 0u),
+              1);
+    bytes_put(&place, work->server, 1);
+    bytes_put(&place, work->client, 2);
+    bytes_put(&place, work->window, 4);
+    bytes_put(&place, work->size, 4);
+    bytes_put(&place, work->amount, 8);
+    bytes_put(&place, work->sequence, 4);
+}
+
+void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
+{
+    const uint8_t *place = bytes;
+    work->pattern = (uint8_t)bytes_get(&place, 1);
+    uint64_t flags = bytes_get(&place, 1);
+    work->verify = flags & FLAG_VERIFY;
+    work->plain = flags & FLAG_PLAIN;
+    work->spin = flags & FLAG_SPIN;
+    work->server = (uint8_t)bytes_get(&place, 1);
+    work->client = (uint16_t)bytes_get(&place, 2);
+    work->window = (uint32_t)bytes_get(&place, 4);
+    work->size = (uint32_t)bytes_get(&place, 4);
+    work->amount = bytes_get(&place, 8);
+    work->sequence = (uint32_t)bytes_get(&place, 4);
+}
+
+/* What a client knows of all its samples. */
+void work_start(struct work *work, const struct options *options)
+{
+    *work = (struct work){.pattern = pattern_number(options->pattern),
+                          .verify = options->verify,
+                          .plain = options->contender == CONTENDER_BMI_PLAIN,
+                          .spin = options->contender == CONTENDER_RAW_POLL,
+                          .client = (uint16_t)options->number,
+                          .window = (uint32_t)options->window};
+}
+
+/* What all processes know of one sample. */
+void work_fill(struct work *work, const struct options *options, const struct grid *grid,
+               uint64_t size)
+{
+    const struct pattern *pattern = options->pattern;
+    work_start(work, options);
+    work->size = pattern->size_is_clients ? (uint32_t)grid->clients : (uint32_t)size;
+    work->amount = pattern->amount_is_bytes ? options->bytes : options->messages;
+}
+
+/* Messages in a sample whose amount is in bytes; the last may be shorter. */
+uint64_t message_count(const struct work *work)
+{
+    return (work->amount + work->size - 1) / work->size;
+}
+
+uint32_t message_size(const struct work *work, uint64_t message)
+{
+    uint64_t left = work->amount - message * work->size;
+    return left < work->size ? (uint32_t)left : work->size;
+}

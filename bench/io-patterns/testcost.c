@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * testcost.c - what one BMI_testcontext call costs while `size` operations are outstanding.
+ *
+ * The client posts that many receives, each under a tag of its own, that nothing ever matches.
+ * `testcost` then times calls that find nothing, `reapcost` calls that report one completion (of a
+ * receive that was cancelled just before). At the end all are cancelled and fetched.
+ */
+#include "bmi_side.h"
+
+#include <stdlib.h>
+
+static void testcost_serve(struct bmi_side *side, const struct work *work, bmi_peer client)
+{
+    uint8_t ack[ACK_SIZE] = {0};
+    uint64_t acknowledged = 0;
+    struct bmi_counted op = {.op.complete = counted_complete, .counter = &acknowledged};
+    side_send(side, &op.op, client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    side_await(side, &acknowledged, 1);
+}
+
+struct waiting {
+    bmi_op_id_t *ids;
+    uint8_t (*buffers)[24];
+    uint32_t count;
+};
+
+static void receive_post(const struct bmi_client *client, struct waiting *waiting, uint32_t place)
+{
+    bmi_size_t actual;
+    /* Above the tags of samples, so nothing matches. */
+    bmi_msg_tag_t tag = (bmi_msg_tag_t)(0x40000000u + place);
+    int status = BMI_post_recv(&waiting->ids[place], client->servers[0], waiting->buffers[place],
+                               sizeof waiting->buffers[place], &actual, BMI_EXT_ALLOC, tag, NULL,
+                               client->side.context, NULL);
+    bmi_check(status, "BMI_post_recv");
+    if (status > 0)
+        die("a receive that nothing matches completed at once");
+}
+
+/* Fetches at most one completion. Returns: completions. */
+static int context_test(const struct bmi_client *client, int wait_ms)
+{
+    bmi_op_id_t id;
+    bmi_error_code_t error;
+    int count = 0;
+    bmi_check(BMI_testcontext(1, &id, &count, &error, NULL, NULL, wait_ms, client->side.context),
+              "BMI_testcontext");
+    if (count > 0 && error != -BMI_ECANCEL)
+        die("a cancelled receive ended with: %s", bmi_status_string(error));
+    return count;
+}
+
+static void cancelled_await(const struct bmi_client *client)
+{
+    uint64_t start = now_ns();
+    while (context_test(client, WAIT_MS) == 0)
+        if (seconds_since(start) > client->side.timeout_s)
+            die("a cancelled receive does not complete");
+}
+
+static void waiting_open(struct waiting *waiting, struct bmi_client *client,
+                         const struct work *work)
+{
+    client_ask(client, 0, work); /* connects */
+    waiting->count = work->size;
+    waiting->ids = allocate(work->size * sizeof *waiting->ids);
+    waiting->buffers = allocate(work->size * sizeof *waiting->buffers);
+    for (uint32_t i = 0; i < work->size; i++)
+        receive_post(client, waiting, i);
+    /* Whatever posting set in motion towards the peer has gone when a round trip has been made. */
+    client_ask(client, 0, work);
+}
+
+static void waiting_close(struct waiting *waiting, const struct bmi_client *client)
+{
+    for (uint32_t i = 0; i < waiting->count; i++)
+        bmi_check(BMI_cancel(waiting->ids[i], client->side.context), "BMI_cancel");
+    for (uint32_t i = 0; i < waiting->count; i++)
+        cancelled_await(client);
+    free(waiting->ids);
+    free(waiting->buffers);
+}
+
+static double testcost_run(struct bmi_client *client, const struct work *work)
+{
+    struct waiting waiting;
+    waiting_open(&waiting, client, work);
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < work->amount; i++)
+        if (context_test(client, 0) != 0)
+            die("a completion where there can be none");
+    double seconds = seconds_since(start);
+    waiting_close(&waiting, client);
+    return seconds;
+}
+
+static double reapcost_run(struct bmi_client *client, const struct work *work)
+{
+    struct waiting waiting;
+    double seconds = 0;
+    waiting_open(&waiting, client, work);
+    for (uint64_t i = 0; i < work->amount; i++) {
+        uint32_t place = (uint32_t)(i % work->size);
+        bmi_check(BMI_cancel(waiting.ids[place], client->side.context), "BMI_cancel");
+        uint64_t start = now_ns();
+        int count = context_test(client, 0);
+        seconds += seconds_since(start);
+        if (count == 0)
+            cancelled_await(client);
+        receive_post(client, &waiting, place);
+    }
+    waiting_close(&waiting, client);
+    return seconds;
+}
+
+static double value_call(double slowest, const struct work *work, int pairs)
+{
+    (void)pairs;
+    return slowest / (double)work->amount * 1e6;
+}
+
+const struct pattern pattern_testcost = {
+    .name = "testcost",
+    .summary = "cost of a BMI_testcontext call that finds nothing, by outstanding operations",
+    .unit = "us",
+    .size_name = "outstanding",
+    .sizes = "10,100000",
+    .amount = "20000",
+    .less_is_better = true,
+    .one_pair = true,
+    .window = 1,
+    .grid = "1x1",
+    .contenders = BIT(CONTENDER_BMI),
+    .value = value_call,
+    .serve_bmi = testcost_serve,
+    .run_bmi = testcost_run,
+};
+
+const struct pattern pattern_reapcost = {
+    .name = "reapcost",
+    .summary = "cost of a BMI_testcontext call that reports one completion, likewise",
+    .unit = "us",
+    .size_name = "outstanding",
+    .sizes = "10,100000",
+    .amount = "20000",
+    .less_is_better = true,
+    .one_pair = true,
+    .window = 1,
+    .grid = "1x1",
+    .contenders = BIT(CONTENDER_BMI),
+    .value = value_call,
+    .serve_bmi = testcost_serve,
+    .run_bmi = reapcost_run,
+};

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * util.c - ends of the process, memory, clocks.
+ */
+#include "bench.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static char process_name[64] = "bmi-bench";
+
+/* Names this process in its messages. */
+void name_set(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(process_name, sizeof process_name, format, arguments);
+    va_end(arguments);
+}
+
+/* Says what is wrong and ends the process. */
+void die(const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fflush(stdout);
+    fprintf(stderr, "%s: %s\n", process_name, text);
+    exit(1);
+}
+
+void *allocate(size_t size)
+{
+    void *memory = calloc(1, size ? size : 1);
+    if (!memory)
+        die("no memory for %zu bytes", size);
+    return memory;
+}
+
+void *allocate_pages(size_t size)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, 4096, size ? size : 1) != 0)
+        die("no memory for %zu bytes", size);
+    memset(memory, 0, size);
+    return memory;
+}
+
+/* As snprintf, but ends the process where the text does not fit. */
+void format_text(char *text, size_t size, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, size, format, arguments);
+    va_end(arguments);
+    if (length < 0 || (size_t)length >= size)
+        die("text too long");
+}
+
+uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+double seconds_since(uint64_t start_ns)
+{
+    return (double)(now_ns() - start_ns) * 1e-9;
+}

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * write.c - the N x M parallel write: read, the other way round.
+ *
+ * Each client asks each server with an unexpected message of 25 bytes, gets an acknowledgement of
+ * 400 once the server has posted its first receives, sends `amount` bytes in messages of `size`,
+ * each a list of segments, and ends with the server's second acknowledgement: all has come.
+ */
+#include "bmi_side.h"
+#include "layout.h"
+#include "raw_side.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#define RAW_PIECES 128
+
+/* The stream of a client's data, unlike those of servers. */
+static uint32_t client_stream(const struct work *work)
+{
+    return 0x10000u + work->client;
+}
+
+static uint64_t server_shift(int server)
+{
+    return (uint64_t)server * DATA_SHIFT;
+}
+
+/* Checks a message that a server got. */
+static void message_check(const struct work *work, const uint8_t *bytes, uint64_t position,
+                          uint64_t size)
+{
+    data_check(bytes, size, client_stream(work), position + server_shift(work->server));
+}
+
+/* Where a server puts what it gets: memory that its requests of equal work share in turn. */
+struct sink {
+    struct sink *next;
+    uint8_t *memory;
+    uint64_t size;
+};
+static struct sink *sinks_free;
+
+static struct sink *sink_take(uint64_t size)
+{
+    for (struct sink **place = &sinks_free; *place; place = &(*place)->next) {
+        struct sink *sink = *place;
+        if (sink->size == size) {
+            *place = sink->next;
+            return sink;
+        }
+    }
+    struct sink *sink = allocate(sizeof *sink);
+    *sink = (struct sink){.memory = allocate_pages(size), .size = size};
+    return sink;
+}
+
+static void sink_give(struct sink *sink)
+{
+    sink->next = sinks_free;
+    sinks_free = sink;
+}
+
+/* ---- BMI server: one machine a request ----------------------------------------------------- */
+
+struct write_machine {
+    struct bmi_side *side;
+    BMI_addr_t client;
+    struct work work;
+    struct sink *sink;
+    uint64_t messages, next, received;
+    int acks; /* acknowledgements that have gone */
+    uint8_t ack[ACK_SIZE];
+    struct bmi_op ack_op, end_op;
+    struct machine_op {
+        struct bmi_op op;
+        struct write_machine *machine;
+        uint64_t message;
+    } * ops;
+};
+
+static void machine_receive_next(struct write_machine *machine, struct machine_op *op)
+{
+    const struct work *work = &machine->work;
+    op->message = machine->next++;
+    side_recv(machine->side, &op->op, machine->client,
+              machine->sink->memory + data_place(work, op->message * work->size),
+              message_size(work, op->message), BMI_EXT_ALLOC, tag_data(work));
+}
+
+static void machine_op_complete(struct bmi_op *op)
+{
+    struct machine_op *machine_op = (struct machine_op *)op;
+    struct write_machine *machine = machine_op->machine;
+    const struct work *work = &machine->work;
+    uint64_t position = machine_op->message * work->size;
+    if (work->verify)
+        message_check(work, machine->sink->memory + data_place(work, position), position,
+                      message_size(work, machine_op->message));
+    machine->received++;
+    if (machine->next < machine->messages)
+        machine_receive_next(machine, machine_op);
+    else if (machine->received == machine->messages)
+        side_send(machine->side, &machine->end_op, machine->client, machine->ack, ACK_SIZE,
+                  BMI_EXT_ALLOC, tag_ack(work));
+}
+
+static void machine_end(struct write_machine *machine)
+{
+    if (++machine->acks < 2)
+        return;
+    sink_give(machine->sink);
+    free(machine->ops);
+    free(machine);
+}
+
+static void machine_ack_complete(struct bmi_op *op)
+{
+    machine_end((void *)((char *)op - offsetof(struct write_machine, ack_op)));
+}
+
+static void machine_end_complete(struct bmi_op *op)
+{
+    machine_end((void *)((char *)op - offsetof(struct write_machine, end_op)));
+}
+
+static void write_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
+{
+    struct write_machine *machine = allocate(sizeof *machine);
+    *machine = (struct write_machine){.side = side,
+                                      .client = client,
+                                      .work = *work,
+                                      .sink = sink_take(data_area(work)),
+                                      .messages = message_count(work),
+                                      .ack_op.complete = machine_ack_complete,
+                                      .end_op.complete = machine_end_complete};
+    if (work->verify)
+        memset(machine->sink->memory, 0, machine->sink->size);
+    machine->ops = allocate(work->window * sizeof *machine->ops);
+    for (uint32_t i = 0; i < work->window; i++) {
+        machine->ops[i].op.complete = machine_op_complete;
+        machine->ops[i].machine = machine;
+        if (machine->next < machine->messages)
+            machine_receive_next(machine, &machine->ops[i]);
+    }
+    side_send(side, &machine->ack_op, client, machine->ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+}
+
+/* ---- BMI client ---------------------------------------------------------------------------- */
+
+struct write_stream {
+    struct bmi_client *client;
+    const struct work *work;
+    const struct layout *layout;
+    int server;
+    uint64_t messages, next;
+    uint64_t *ended; /* of all streams: messages, requests, both acknowledgements */
+    uint8_t request[REQUEST_SIZE], ack[ACK_SIZE], end[ACK_SIZE];
+    struct bmi_counted request_op, end_op;
+    struct bmi_op ack_op;
+    struct stream_op {
+        struct bmi_op op;
+        struct write_stream *stream;
+        struct bmi_pieces pieces;
+    } * ops;
+};
+
+static void stream_send_next(struct write_stream *stream, struct stream_op *op)
+{
+    const struct work *work = stream->work;
+    uint64_t message = stream->next++;
+    uint32_t size = message_size(work, message);
+    pieces_set(&op->pieces, stream->layout, stream->server, message * work->size, size);
+    side_send_list(&stream->client->side, &op->op, stream->client->servers[stream->server],
+                   &op->pieces, size, tag_data(work));
+}
+
+static void stream_op_complete(struct bmi_op *op)
+{
+    struct stream_op *stream_op = (struct stream_op *)op;
+    struct write_stream *stream = stream_op->stream;
+    ++*stream->ended;
+    if (stream->next < stream->messages)
+        stream_send_next(stream, stream_op);
+}
+
+/* The server is ready: begin to send. */
+static void stream_ack_complete(struct bmi_op *op)
+{
+    struct write_stream *stream = (void *)((char *)op - offsetof(struct write_stream, ack_op));
+    ++*stream->ended;
+    for (uint32_t i = 0; i < stream->work->window && stream->next < stream->messages; i++)
+        stream_send_next(stream, &stream->ops[i]);
+}
+
+static void stream_prepare(struct write_stream *stream)
+{
+    uint32_t window = stream->work->window;
+    struct bmi_counted counted = {.op.complete = counted_complete, .counter = stream->ended};
+    stream->ops = allocate(window * sizeof *stream->ops);
+    for (uint32_t i = 0; i < window; i++) {
+        stream->ops[i].op.complete = stream_op_complete;
+        stream->ops[i].stream = stream;
+        pieces_open(&stream->ops[i].pieces, stream->layout, stream->work->size);
+    }
+    stream->request_op = counted;
+    stream->end_op = counted;
+    stream->ack_op.complete = stream_ack_complete;
+}
+
+static void stream_start(struct write_stream *stream)
+{
+    struct bmi_side *side = &stream->client->side;
+    BMI_addr_t server = stream->client->servers[stream->server];
+    struct work asked = *stream->work;
+    asked.server = (uint8_t)stream->server;
+    side_recv(side, &stream->ack_op, server, stream->ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(&asked));
+    side_recv(side, &stream->end_op.op, server, stream->end, ACK_SIZE, BMI_EXT_ALLOC,
+              tag_ack(&asked));
+    side_request(side, &stream->request_op.op, server, &asked, stream->request);
+}
+
+static void stream_end(struct write_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->work->window; i++)
+        pieces_close(&stream->ops[i].pieces);
+    free(stream->ops);
+}
+
+/* Prepares a client's memory; the contents stay over the samples. */
+static void client_fill(struct layout *layout, const struct work *work, int servers)
+{
+    layout_prepare(layout, work, servers);
+    for (int i = 0; work->verify && i < servers; i++)
+        layout_fill(layout, i, client_stream(work), server_shift(i));
+}
+
+static double write_run_bmi(struct bmi_client *client, const struct work *work)
+{
+    struct layout layout;
+    uint64_t ended = 0;
+    int count = client->server_count;
+    struct write_stream *streams = allocate((size_t)count * sizeof *streams);
+    client_fill(&layout, work, count);
+    for (int i = 0; i < count; i++) {
+        streams[i] = (struct write_stream){.client = client,
+                                           .work = work,
+                                           .layout = &layout,
+                                           .server = i,
+                                           .messages = message_count(work),
+                                           .ended = &ended};
+        stream_prepare(&streams[i]);
+    }
+    uint64_t start = now_ns();
+    for (int i = 0; i < count; i++)
+        stream_start(&streams[i]);
+    side_await(&client->side, &ended, (uint64_t)count * (message_count(work) + 3));
+    double seconds = seconds_since(start);
+    for (int i = 0; i < count; i++)
+        stream_end(&streams[i]);
+    free(streams);
+    return seconds;
+}
+
+/* ---- plain sockets ------------------------------------------------------------------------- */
+
+struct raw_receiver {
+    struct work work;
+    struct sink *sink;
+    uint64_t position;
+};
+
+static const uint8_t raw_ack[ACK_SIZE];
+
+static void raw_receiver_ready(struct raw_link *link)
+{
+    struct raw_receiver *receiver = link->state;
+    const struct work *work = &receiver->work;
+    uint64_t place = data_place(work, receiver->position);
+    uint64_t size = (uint64_t)work->window * work->size; /* as far ahead as others post */
+    if (size > work->amount - receiver->position)
+        size = work->amount - receiver->position;
+    if (size > receiver->sink->size - place)
+        size = receiver->sink->size - place;
+    struct iovec piece = {receiver->sink->memory + place, size};
+    size_t got = socket_recv_some(link->socket, &piece, 1);
+    if (work->verify)
+        message_check(work, receiver->sink->memory + place, receiver->position, got);
+    receiver->position += got;
+    if (receiver->position < work->amount)
+        return;
+    socket_send(link->socket, raw_ack, ACK_SIZE);
+    sink_give(receiver->sink);
+    free(receiver);
+    link->ready = NULL;
+}
+
+static void write_serve_raw(struct raw_link *link, const struct work *work)
+{
+    struct raw_receiver *receiver = allocate(sizeof *receiver);
+    *receiver = (struct raw_receiver){.work = *work, .sink = sink_take(data_area(work))};
+    link->state = receiver;
+    link->ready = raw_receiver_ready;
+    socket_send(link->socket, raw_ack, ACK_SIZE);
+}
+
+struct raw_sender {
+    const struct work *work;
+    const struct layout *layout;
+    int server;
+    size_t acks_got; /* bytes of both acknowledgements */
+    uint64_t position;
+    uint64_t *received;
+};
+
+/* Continues a client's stream: an acknowledgement's bytes, or a message's list. */
+static void raw_sender_ready(struct raw_link *link)
+{
+    struct raw_sender *sender = link->state;
+    const struct work *work = sender->work;
+    if (sender->acks_got < ACK_SIZE || sender->position == work->amount) {
+        uint8_t ack[ACK_SIZE];
+        struct iovec piece = {ack, ACK_SIZE - sender->acks_got % ACK_SIZE};
+        size_t got = socket_recv_some(link->socket, &piece, 1);
+        sender->acks_got += got;
+        *sender->received += got;
+        if (sender->acks_got == ACK_SIZE)
+            link_watch(link, EPOLLOUT);
+        return;
+    }
+    struct iovec pieces[RAW_PIECES];
+    uint64_t message = sender->position / work->size;
+    uint64_t end = message * work->size + message_size(work, message);
+    int count = layout_pieces(sender->layout, sender->server, data_place(work, sender->position),
+                              end - sender->position, pieces, RAW_PIECES);
+    sender->position += socket_send_some(link->socket, pieces, count);
+    if (sender->position == work->amount)
+        link_watch(link, EPOLLIN);
+}
+
+static double write_run_raw(struct raw_client *client, const struct work *work)
+{
+    struct layout layout;
+    uint64_t received = 0;
+    int count = client->link_count;
+    struct raw_sender *senders = allocate((size_t)count * sizeof *senders);
+    client_fill(&layout, work, count);
+    for (int i = 0; i < count; i++) {
+        senders[i] = (struct raw_sender){.work = work,
+                                         .layout = &layout,
+                                         .server = i,
+                                         .received = &received};
+        client->links[i].state = &senders[i];
+        client->links[i].ready = raw_sender_ready;
+    }
+    uint64_t start = now_ns();
+    for (int i = 0; i < count; i++)
+        link_ask(&client->links[i], i, work);
+    raw_await(client, &received, (uint64_t)count * 2 * ACK_SIZE);
+    double seconds = seconds_since(start);
+    free(senders);
+    return seconds;
+}
+
+const struct pattern pattern_write = {
+    .name = "write",
+    .summary = "each client writes to each server, sending lists",
+    .unit = "MB/s",
+    .size_name = "message",
+    .sizes = "256K",
+    .amount = "10MB",
+    .amount_is_bytes = true,
+    .window = 8,
+    .grid = "1x1",
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .value = value_bandwidth,
+    .serve_bmi = write_serve_bmi,
+    .serve_raw = write_serve_raw,
+    .run_bmi = write_run_bmi,
+    .run_raw = write_run_raw,
+};
