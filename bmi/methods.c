@@ -16,6 +16,10 @@ extern const struct bmi_method *const bmi__methods[]; /* generated; ends with NU
 enum { METHODS_MOST = 16 };
 static struct running_method running[METHODS_MOST];
 
+/* Those that run, in the order of their start: what the driver goes through on each pass. */
+static _Atomic(struct running_method *) started[METHODS_MOST];
+static atomic_int started_count;
+
 static void fill(void)
 {
     for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
@@ -84,11 +88,15 @@ int bmi__method_start(struct running_method *method)
         return status;
     }
     atomic_store(&method->started, true);
+    int count = atomic_load(&started_count);
+    atomic_store(&started[count], method);
+    atomic_store(&started_count, count + 1);
     return 0;
 }
 
 void bmi__methods_stop(void)
 {
+    atomic_store(&started_count, 0);
     for (int i = 0; i < METHODS_MOST; i++) {
         if (!atomic_exchange(&running[i].started, false))
             continue;
@@ -96,30 +104,38 @@ void bmi__methods_stop(void)
     }
 }
 
+/* The i-th of those that run; NULL past the last. */
+static struct running_method *started_at(int i)
+{
+    if (i >= atomic_load_explicit(&started_count, memory_order_acquire))
+        return NULL;
+    return atomic_load_explicit(&started[i], memory_order_relaxed);
+}
+
 int bmi__methods_progress(void)
 {
+    struct running_method *one;
     int events = 0;
-    for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
-        if (atomic_load_explicit(&running[i].started, memory_order_acquire) &&
-            bmi__methods[i]->progress != NULL)
-            events += bmi__methods[i]->progress(running[i].state);
+    for (int i = 0; (one = started_at(i)) != NULL; i++)
+        if (one->method->progress != NULL)
+            events += one->method->progress(one->state);
     return events;
 }
 
 bool bmi__methods_poll(void)
 {
-    for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
-        if (atomic_load_explicit(&running[i].started, memory_order_acquire) &&
-            bmi__methods[i]->progress != NULL)
+    struct running_method *one;
+    for (int i = 0; (one = started_at(i)) != NULL; i++)
+        if (one->method->progress != NULL)
             return true;
     return false;
 }
 
 bool bmi__methods_arm(void)
 {
-    for (int i = 0; i < METHODS_MOST && bmi__methods[i] != NULL; i++)
-        if (atomic_load_explicit(&running[i].started, memory_order_acquire) &&
-            bmi__methods[i]->arm != NULL && !bmi__methods[i]->arm(running[i].state))
+    struct running_method *one;
+    for (int i = 0; (one = started_at(i)) != NULL; i++)
+        if (one->method->arm != NULL && !one->method->arm(one->state))
             return false;
     return true;
 }
@@ -141,9 +157,13 @@ static void count(_Atomic int64_t *value, enum bmi_method_counter counter, int64
 void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
                       int64_t amount)
 {
-    for (int i = 0; i < METHODS_MOST; i++)
-        if (running[i].method == method) {
-            count(&running[i].counters[counter], counter, amount);
+    static _Atomic(struct running_method *) latest; /* spares the search: most programs use one */
+    struct running_method *one = atomic_load_explicit(&latest, memory_order_relaxed);
+    if (one == NULL || one->method != method) {
+        one = bmi__method_of(method);
+        if (one == NULL)
             return;
-        }
+        atomic_store_explicit(&latest, one, memory_order_relaxed);
+    }
+    count(&one->counters[counter], counter, amount);
 }

@@ -190,9 +190,12 @@ static void tally_tell(struct tcp_state *state)
     state->tally = (struct tcp_tally){0};
     tcp_count(BMI_COUNT_READS, tally.reads);
     tcp_count(BMI_COUNT_BYTES_RECEIVED, tally.bytes);
-    tcp_count(BMI_COUNT_FRAMES_RECEIVED, tally.frames);
-    tcp_count(BMI_COUNT_COPIES, tally.copies);
-    tcp_count(BMI_COUNT_COPIED_BYTES, tally.copied_bytes);
+    if (tally.frames > 0)
+        tcp_count(BMI_COUNT_FRAMES_RECEIVED, tally.frames);
+    if (tally.copies > 0) {
+        tcp_count(BMI_COUNT_COPIES, tally.copies);
+        tcp_count(BMI_COUNT_COPIED_BYTES, tally.copied_bytes);
+    }
 }
 
 /* Reads up to `reads` times. `to_end`: the socket has failed or ended, so a short read does not
