@@ -8,6 +8,7 @@
 #include "bmi/context.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -81,6 +82,7 @@ static void descriptors_close_locked(struct context *context)
 
 void bmi__context_release(struct context *context)
 {
+    bmi__context_set_hook(context, NULL, NULL);
     bmi_lock_take(&context->lock);
     descriptors_close_locked(context);
     bmi_lock_give(&context->lock);
@@ -145,6 +147,27 @@ static void unsignal_locked(struct context *context)
     eventfd_read(atomic_load(&context->event_fd), &value);
 }
 
+/* Who counts itself after the hook was taken away finds none; who did before is waited for. */
+static void hook_call(struct context *context, bool unexpected)
+{
+    if (atomic_load_explicit(&context->hook, memory_order_relaxed) == NULL)
+        return;
+    atomic_fetch_add(&context->hook_users, 1);
+    bmi__context_hook hook = atomic_load(&context->hook);
+    if (hook != NULL)
+        hook(context->hook_argument, unexpected);
+    atomic_fetch_sub(&context->hook_users, 1);
+}
+
+void bmi__context_set_hook(struct context *context, bmi__context_hook hook, void *argument)
+{
+    if (hook != NULL)
+        context->hook_argument = argument;
+    atomic_store(&context->hook, hook);
+    while (hook == NULL && atomic_load(&context->hook_users) > 0)
+        sched_yield(); /* a hook only queues something */
+}
+
 void bmi__context_complete(struct op *op)
 {
     struct context *context = op->context;
@@ -161,6 +184,7 @@ void bmi__context_complete(struct op *op)
         bmi_lock_give(&context->lock);
     }
     bmi__progress_notify(context, id);
+    hook_call(context, false);
 }
 
 bool bmi__context_has(struct context *context)
@@ -287,6 +311,7 @@ void bmi__contexts_signal(void)
     unsigned used = atomic_load(&slots_used);
     for (unsigned i = 0; i < used; i++) {
         struct context *context = atomic_load(&contexts[i]);
+        hook_call(context, true);
         if (atomic_load(&context->event_fd) < 0)
             continue;
         bmi_lock_take(&context->lock);

@@ -16,6 +16,11 @@
 #include "bmi/lock.h"
 #include "bmi/op.h"
 
+/* Called by whoever completed an operation of the context, after it can be taken out, and, with
+ * `unexpected`, when a message came that nobody posted for. Any lock may be held: it may submit a
+ * task or notify, and nothing else. */
+typedef void (*bmi__context_hook)(void *argument, bool unexpected);
+
 struct context {
     _Atomic(struct op *) incoming;
     struct bmi_lock lock;
@@ -31,6 +36,9 @@ struct context {
     atomic_uint ready_count; /* of ready; written under lock */
     _Atomic uint64_t completions; /* reported; written under lock */
     _Atomic uint64_t immediate;
+    _Atomic(bmi__context_hook) hook; /* or NULL */
+    void *hook_argument;             /* set before hook */
+    atomic_uint hook_users;          /* calls of it that are under way */
 };
 
 int bmi__context_open(bmi_context_id *id);
@@ -40,6 +48,10 @@ struct context *bmi__context_find(bmi_context_id id);
 /* The only open context, or NULL if there are none or several. */
 struct context *bmi__context_only(void);
 void bmi__contexts_free(void);
+
+/* Sets a context's hook, where it has none, or takes it away (NULL): then it is not running any more
+ * when this returns. Not from within the hook, nor with a lock that it takes. */
+void bmi__context_set_hook(struct context *context, bmi__context_hook hook, void *argument);
 
 /* Puts a completed operation into its context and wakes who waits for it. Any thread, any lock but
  * the context's and progress's. */
