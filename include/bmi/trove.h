@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * trove.h - storage for flows, tests, and small services: byte streams and key/values.
+ *
+ * A store holds collections (numbered by the program), a collection holds objects (64-bit numbers),
+ * and an object has a byte stream and key/values. What a store is made of, its backend, is named
+ * where it is opened: "dir:/path" (files in a folder, key/values in LMDB), "mem:" (memory, gone
+ * when closed), "null:" (accepts everything, keeps sizes only, and reads back made-up bytes).
+ *
+ * Work is posted and tested for as in bmi.h: a post returns 1 (done, no completion follows), 0
+ * (pending: a test call of its context reports it once), or <0 (refused). Opening, closing and
+ * collections are plain calls that block. Errors are BMI's, negated, everywhere
+ * (bmi_status_string names them); sizes and offsets are in bytes, times in milliseconds.
+ *
+ * Who does the work: the task manager (bmi/task.h), which every open store starts (hooks only).
+ * What may block is a task on one of its spare threads; io_uring, where the system has it, moves
+ * bytes of files that are open. Nothing here has a thread of its own, and BMI need not be
+ * initialized.
+ *
+ * One wait for several sources. Every context has a descriptor (bmi_trove_context_fd), readable
+ * while bmi_trove_testcontext with 0 ms would report or do something: exactly what
+ * BMI_GET_CONTEXT_FD promises, and bmi_flow_context_fd in flow.h. A loop over all three puts the
+ * three descriptors into one epoll set (which is a descriptor itself, to be handed on), calls each
+ * test with 0 ms, and sleeps in epoll_wait when all reported nothing. bmi_trove_context_notify in
+ * addition calls a function at each completion, to mark or wake a queue of the caller's own.
+ */
+#ifndef BMI_TROVE_H
+#define BMI_TROVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../bmi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+struct bmi_trove_store;
+typedef uint32_t bmi_trove_collection_t;
+typedef uint64_t bmi_trove_object_t; /* never 0 */
+typedef int64_t bmi_trove_op_id_t;   /* outstanding operation; 0 is none */
+typedef int64_t bmi_trove_context_id;
+
+#define BMI_TROVE_KEY_MAX 480          /* bytes of a key; at least 1 */
+#define BMI_TROVE_VALUE_MAX (1 << 24)  /* bytes of a value; 0 is legal */
+#define BMI_TROVE_OFFSET_MAX INT64_MAX /* a stream ends before it; the file system may say less */
+#define BMI_TROVE_LIST_MAX (1 << 20)   /* entries of a list */
+
+/* An object's place. Copied by posts. */
+struct bmi_trove_place {
+    struct bmi_trove_store *store;
+    bmi_trove_collection_t collection;
+    bmi_trove_object_t object;
+};
+
+/* Flags of posts. */
+enum bmi_trove_flag {
+    BMI_TROVE_SYNC = 1,     /* on disk before it completes (writes, resize, create, remove, put) */
+    BMI_TROVE_ONLY_NEW = 2, /* put: EEXIST where one of the keys is there already */
+    BMI_TROVE_ZEROS = 4     /* reads: what lies beyond the stream's end reads as zeros */
+};
+
+/* One key/value. For put: key and value are read. For get: value and value_size give room,
+ * value_size tells the value's whole size, error is 0, -ENOENT, or -EMSGSIZE (room too small: value
+ * has as much as fits). For iterate: key and value give room, and both sizes tell. */
+struct bmi_trove_pair {
+    void *key;
+    bmi_size_t key_size;
+    void *value;
+    bmi_size_t value_size;
+    bmi_error_code_t error; /* out */
+};
+
+/* Where an iteration goes on: after this key. All zero: at the start. Plain data, may be stored. */
+struct bmi_trove_position {
+    uint32_t key_size;
+    unsigned char key[BMI_TROVE_KEY_MAX];
+};
+
+/* ---- stores ---------------------------------------------------------------------------------- */
+
+/* 0 takes the default. */
+struct bmi_trove_settings {
+    bool create;         /* make the store if the folder is absent or empty */
+    bool no_uring;       /* move bytes of files by tasks that block even if io_uring is there */
+    bool no_immediate;   /* never complete within the post */
+    bool careful;        /* put without BMI_TROVE_SYNC: write data in order, so that a crash of the
+                            machine (not just of the process) can never damage older key/values;
+                            costs a disk flush each */
+    uint32_t open_files; /* 256: files of a dir store kept open */
+    uint32_t ring_entries;    /* 128: operations that io_uring is given at a time */
+    bmi_size_t immediate_max; /* 1 MiB: mem and null do larger reads and writes as tasks */
+    bmi_size_t capacity;      /* mem: bytes of all streams, ENOSPC beyond; 0: no limit */
+};
+
+/* Opens a store: "dir:/path", "mem:", "null:"; settings may be NULL. `error` (may be NULL) gets a
+ * text with the cause on failure.
+ * Returns: 0 and *store; EINVAL (unknown backend, NULL), ENOENT (no store there, and not to be
+ *          made), ENOTDIR, ENOTEMPTY (to be made, but the folder holds something else), EPROTO (a
+ *          store of another version, or no store's file), EBUSY (in use, by whom is told), EACCES,
+ *          EROFS, ENOMEM, EMFILE, EIO.
+ * Owns: *store is the caller's until bmi_trove_close; settings and strings are copied.
+ * Threads: any. Blocks: for the disk. */
+int bmi_trove_open(struct bmi_trove_store **store, const char *where,
+                   const struct bmi_trove_settings *settings, char *error, size_t error_size);
+
+/* Writes back what is not on disk, and closes. Operations that are outstanding end first.
+ * Returns: 0; EINVAL (NULL); EIO, ENOSPC (writing back failed; it is closed nevertheless).
+ * Owns: takes the store. Threads: nobody may post to it any more. Blocks: for the disk. */
+int bmi_trove_close(struct bmi_trove_store *store);
+
+/* The space of the store's disk or capacity (mem without one: the machine's memory). null: both
+ * INT64_MAX. Returns: 0; EINVAL, EIO. Owns: nothing. Threads: any. Blocks: for the disk. */
+int bmi_trove_space(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t *available);
+
+/* Makes a collection. Returns: 0; EEXIST, EINVAL (NULL), ENOSPC, ENOMEM, EIO. Owns: nothing.
+ * Threads: any. Blocks: until it is on disk. */
+int bmi_trove_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection);
+
+/* Removes an empty collection. Returns: 0; ENOENT, ENOTEMPTY (it has objects), EBUSY, EIO, EINVAL.
+ * Owns: nothing. Threads: any. Blocks: until it is on disk. */
+int bmi_trove_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection);
+
+/* Finds the first collection whose number is >= *collection.
+ * Returns: 0 and *collection; ENOENT (no more), EINVAL, EIO. Owns: nothing. Threads: any.
+ * Blocks: for the disk. */
+int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection);
+
+/* ---- contexts and tests ---------------------------------------------------------------------- */
+
+/* Opens a context: where completions of what is posted to it are queued. It belongs to no store.
+ * Returns: 0; EINVAL (NULL), ENOMEM, EMFILE. Owns: *context until bmi_trove_close_context.
+ * Threads: any. Blocks: no. */
+int bmi_trove_open_context(bmi_trove_context_id *context);
+
+/* Closes it: what is outstanding is cancelled and waited for, completions not fetched are dropped.
+ * Returns: 0; EINVAL. Owns: buffers are the caller's again. Threads: nobody may wait on it.
+ * Blocks: for as long as the disk takes for what it has begun. */
+int bmi_trove_close_context(bmi_trove_context_id context);
+
+/* The context's descriptor, for poll, select, or epoll: see the top. Never read, write or close it.
+ * Returns: the descriptor; EINVAL, EMFILE, ENOMEM. Owns: the library's, valid until the context is
+ * closed. Threads: any. Blocks: no. */
+int bmi_trove_context_fd(bmi_trove_context_id context);
+
+/* Has `notify` called once at each completion, after it was queued, by the thread that completed
+ * it, with a lock held: it may write to an eventfd, signal a condition, count, or submit a task,
+ * and must not call bmi_trove_*. NULL ends that: once it returns no call is under way. With
+ * io_uring completions come about when somebody tests: also watch the descriptor. Returns: 0;
+ * EINVAL. Owns: the argument is lent until NULL is set. Threads: any, but not within notify.
+ * Blocks: no. */
+int bmi_trove_context_notify(bmi_trove_context_id context, void (*notify)(void *argument),
+                             void *argument);
+
+/* The tests are as those of bmi.h: max_idle_ms 0 looks, >0 waits up to that long and uses no CPU
+ * (tasks of the default manager are run meanwhile), <0 is EINVAL. Each completion is reported once,
+ * in order of completion. `actual` is bytes read or written, or how many pairs or objects; of a
+ * failed operation those that are known good. actual and user_ptr (and their arrays) may be NULL.
+ * Returns: 1 if *outcount > 0, 0 if not; EINVAL. Owns: the operation's buffers and arrays are the
+ * caller's again. Threads: any number at once. Blocks: up to max_idle_ms. */
+int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
+                   void **user_ptr, int max_idle_ms, bmi_trove_context_id context);
+
+/* Those of `incount` operations (0 is skipped) that have completed; outputs are packed, index[k] is
+ * the place in ops. Else as above. */
+int bmi_trove_testsome(int incount, const bmi_trove_op_id_t *ops, int *outcount, int *index,
+                       bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
+                       int max_idle_ms, bmi_trove_context_id context);
+
+/* Up to `incount` completions of the context. Else as above. */
+int bmi_trove_testcontext(int incount, bmi_trove_op_id_t *ops, int *outcount,
+                          bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
+                          int max_idle_ms, bmi_trove_context_id context);
+
+/* Asks an operation to end: it completes once, with ECANCEL, or with its real result where that
+ * came first. What a disk has begun is not taken back: `actual` tells.
+ * Returns: 0, also where it has completed and is not tested yet; EINVAL (no such operation or
+ * context). Owns: buffers stay lent until the completion. Threads: any. Blocks: no. */
+int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id context);
+
+/* ---- posts -----------------------------------------------------------------------------------
+ * Common to all: `*op` is set before the completion can be seen; 0 if there will be none. Out
+ * parameters are set before it, too. A place's object must exist, else ENOENT.
+ * Returns: 0, 1, or refused: EINVAL (NULL, negative, a list whose totals differ, a context or store
+ *          that is none, unknown flags), EFBIG (beyond BMI_TROVE_OFFSET_MAX), ENOMEM, EAGAIN (no
+ *          thread can be started for it).
+ * Completes with: 0, ENOENT, EIO, ENOSPC, EFBIG, EROFS, EMFILE, ENOMEM, ECANCEL, and what each
+ * says. An operation that ends immediately with an error returns that error from its post. Owns:
+ * buffers, arrays and out parameters are lent until completion; the place is copied. Threads: any.
+ * Blocks: no (mem and null do up to immediate_max bytes of copying). */
+
+/* Makes an object: of *object's number, or where that is 0, of a free one, which is stored there.
+ * EEXIST: there is one of that number. place->object is ignored. */
+int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                          bmi_trove_object_t *object, unsigned flags, void *user_ptr,
+                          bmi_trove_context_id context);
+
+/* Removes an object with its stream and key/values. */
+int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                          unsigned flags, void *user_ptr, bmi_trove_context_id context);
+
+/* Lists up to `count` objects of the collection in ascending order, beginning after *position (0 at
+ * first), which is moved on. actual: how many; fewer than count: there were no more. */
+int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                           bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
+                           void *user_ptr, bmi_trove_context_id context);
+
+/* Reads the pieces (stream_offsets[], stream_sizes[]) of the stream, in that order, into the pieces
+ * (buffers[], sizes[]) of memory; the counts need not be alike, the totals must. Zero-length pieces
+ * are legal. *actual (may be NULL) and the completion tell how many bytes were read: the first
+ * piece that meets the stream's end is the last, and what is in memory behind that is untouched.
+ * With BMI_TROVE_ZEROS bytes beyond the end read as zeros, and count. Holes are zeros always. */
+int bmi_trove_post_read_list(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                             void *const *buffers, const bmi_size_t *sizes, int count,
+                             const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
+                             int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
+                             bmi_trove_context_id context);
+
+/* Writes, in the same way; the stream grows as needed. On ENOSPC or EIO `actual` tells how many
+ * bytes, in order of the lists, were written before. */
+int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                              const void *const *buffers, const bmi_size_t *sizes, int count,
+                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
+                              int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
+                              bmi_trove_context_id context);
+
+/* One piece of each. */
+int bmi_trove_post_read_at(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *buffer,
+                           bmi_size_t size, bmi_size_t offset, bmi_size_t *actual, unsigned flags,
+                           void *user_ptr, bmi_trove_context_id context);
+int bmi_trove_post_write_at(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                            const void *buffer, bmi_size_t size, bmi_size_t offset,
+                            bmi_size_t *actual, unsigned flags, void *user_ptr,
+                            bmi_trove_context_id context);
+
+/* Cuts or extends the stream; what is added reads as zeros. */
+int bmi_trove_post_resize(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                          bmi_size_t size, unsigned flags, void *user_ptr,
+                          bmi_trove_context_id context);
+
+/* Has the object's stream and key/values on disk, with all that completed before the post. */
+int bmi_trove_post_flush(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *user_ptr,
+                         bmi_trove_context_id context);
+
+/* Tells the stream's size. */
+int bmi_trove_post_size(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                        bmi_size_t *size, void *user_ptr, bmi_trove_context_id context);
+
+/* Key/values of an object, as lists of 1 or more. A list is one step: all of it or nothing, for
+ * everybody and across a crash. Keys are bytes, in the order of memcmp. Where the dir backend was
+ * built without LMDB: ENOSYS. `actual` is how many pairs were found, put, removed, or returned. */
+
+/* Gets the values; each pair's error tells about it. The operation's own error is 0 unless the
+ * store failed. */
+int bmi_trove_post_get(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                       struct bmi_trove_pair *pairs, int count, void *user_ptr,
+                       bmi_trove_context_id context);
+
+/* Puts or replaces. EEXIST with BMI_TROVE_ONLY_NEW. EINVAL: a key or value beyond its maximum. */
+int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                       struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
+                       bmi_trove_context_id context);
+
+/* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure. */
+int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                               struct bmi_trove_pair *pairs, int count, unsigned flags,
+                               void *user_ptr, bmi_trove_context_id context);
+
+/* Gives up to `count` pairs whose keys come after *position, which is moved on. Fewer: no more. A
+ * pair's error is -EMSGSIZE where its room was too small: its sizes tell what it takes. value NULL:
+ * keys and the sizes of values are wanted only. */
+int bmi_trove_post_iterate(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                           struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
+                           int count, void *user_ptr, bmi_trove_context_id context);
+
+/* ---- faults and statistics ------------------------------------------------------------------- */
+
+enum bmi_trove_kind {
+    BMI_TROVE_READS = 1,
+    BMI_TROVE_WRITES = 2,   /* and resize */
+    BMI_TROVE_SYNCS = 4,    /* flush */
+    BMI_TROVE_KEYS = 8,     /* key/values */
+    BMI_TROVE_OBJECTS = 16, /* create, remove, objects, size */
+    BMI_TROVE_ALL = 31
+};
+
+/* A fault: operations of these kinds are counted as they are posted; the first `skip` go well, the
+ * next `times` (0: all) fail. */
+struct bmi_trove_fault {
+    unsigned kinds; /* 0: no fault any more */
+    uint64_t skip, times;
+    bmi_error_code_t error; /* -BMI_EIO, -BMI_ENOSPC, ...: complete with it; 0: with success */
+    bmi_size_t limit; /* reads and writes move at most so many bytes first: with an error, all but
+                         these fail; without, the operation is short. 0: none with an error, all
+                         without */
+    int delay_ms;     /* and it takes that much longer */
+};
+
+/* Sets the store's fault, in place of the one before, and starts counting. fault NULL: none.
+ * Returns: 0; EINVAL. Owns: copied. Threads: any. Blocks: no. */
+int bmi_trove_inject(struct bmi_trove_store *store, const struct bmi_trove_fault *fault);
+
+struct bmi_trove_statistics {
+    uint64_t operations; /* posted */
+    uint64_t immediate;  /* of these, done within the post */
+    uint64_t reads, read_bytes, writes, written_bytes;
+    uint64_t keys; /* key/value operations */
+    uint64_t errors, cancels;
+    uint64_t uring;       /* pieces moved by io_uring */
+    uint64_t tasks;       /* operations done by tasks */
+    uint64_t faults;      /* injected */
+    uint64_t outstanding; /* gauge */
+};
+
+/* Returns: 0; EINVAL. Owns: nothing. Threads: any. Blocks: no. */
+int bmi_trove_get_statistics(struct bmi_trove_store *store,
+                             struct bmi_trove_statistics *statistics);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
