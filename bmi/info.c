@@ -69,6 +69,8 @@ static int method_option(BMI_addr_t addr, int option, void *value, bool set)
 {
     struct bmi_link *link = NULL;
     int status = -ENOSYS;
+    if (option >= BMI_METHOD_MEMORY) /* the core's own */
+        return status;
     if (addr != 0) {
         struct peer *peer;
         status = bmi__address_lock(addr, &peer);
@@ -149,6 +151,12 @@ static int method_statistics_get(struct bmi_method_statistics *out)
         .links_accepted = COUNT(LINKS_ACCEPTED),
         .links_failed = COUNT(LINKS_FAILED),
         .bad_frames = COUNT(BAD_FRAMES),
+        .puts = COUNT(PUTS),
+        .put_bytes = COUNT(PUT_BYTES),
+        .gets = COUNT(GETS),
+        .get_bytes = COUNT(GET_BYTES),
+        .registrations = COUNT(REGISTRATIONS),
+        .registration_hits = COUNT(REGISTRATION_HITS),
     };
 #undef COUNT
     return 0;
@@ -193,6 +201,13 @@ void bmi__statistics_print(void)
                 (unsigned long long)m.copied_bytes, (unsigned long long)m.links,
                 (unsigned long long)m.links_opened, (unsigned long long)m.links_accepted,
                 (unsigned long long)m.links_failed);
+        if (m.puts + m.gets + m.registrations > 0)
+            fprintf(stderr,
+                    "  %s: %llu puts of %llu bytes, %llu gets of %llu bytes, %llu registrations, "
+                    "%llu found\n",
+                    m.name, (unsigned long long)m.puts, (unsigned long long)m.put_bytes,
+                    (unsigned long long)m.gets, (unsigned long long)m.get_bytes,
+                    (unsigned long long)m.registrations, (unsigned long long)m.registration_hits);
     }
 }
 
@@ -353,14 +368,42 @@ int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
+/* The method that an address is reached by, if it can be told. */
+static struct running_method *method_of_locked(struct address *address)
+{
+    if (address->alternative_count > 0)
+        return address->alternatives[0].method;
+    struct peer *peer = atomic_load(&address->peer);
+    if (peer == NULL)
+        return NULL;
+    peer_lock(peer);
+    struct running_method *method = peer->link != NULL ? bmi__method_of(peer->link->method) : NULL;
+    peer_unlock(peer);
+    return method;
+}
+
+/* What the method offers for its transfers, or NULL. */
+static void *method_memory(const struct running_method *method, bmi_size_t size)
+{
+    struct bmi_method_memory memory = {.size = size};
+    if (method == NULL || !atomic_load(&method->started) || method->method->option == NULL ||
+        method->method->option(method->state, NULL, BMI_METHOD_MEMORY, &memory, false) != 0)
+        return NULL;
+    return memory.buffer;
+}
+
 void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
 {
-    void *memory = NULL;
     bmi__book_lock();
-    bool known = bmi__running() && bmi__address_find_locked(addr) != NULL;
+    struct address *address = bmi__running() ? bmi__address_find_locked(addr) : NULL;
+    struct running_method *method = address != NULL ? method_of_locked(address) : NULL;
     bmi__book_unlock();
-    if (!known || size <= 0 || size > INT64_MAX / 2 || (send_recv != BMI_SEND && send_recv != BMI_RECV))
+    if (address == NULL || size <= 0 || size > INT64_MAX / 2 ||
+        (send_recv != BMI_SEND && send_recv != BMI_RECV))
         return NULL;
+    void *memory = method_memory(method, size);
+    if (memory != NULL)
+        return memory;
     /* Page-aligned where that matters: page boundaries fall alike on the kernel's and our side. */
     size_t alignment = size >= 4096 ? 4096 : 64;
     return posix_memalign(&memory, alignment, (size_t)size) == 0 ? memory : NULL;
@@ -368,9 +411,17 @@ void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
 
 int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type send_recv)
 {
-    (void)addr, (void)size, (void)send_recv;
+    (void)addr, (void)send_recv; /* the address may have gone: each method knows its own memory */
     if (buffer == NULL)
         return -BMI_EINVAL;
+    struct bmi_method_memory memory = {.buffer = buffer, .size = size};
+    struct running_method *method;
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        void *state = atomic_load(&method->started) ? method->state : NULL;
+        if (method->method->option != NULL &&
+            method->method->option(state, NULL, BMI_METHOD_MEMORY, &memory, true) == 0)
+            return 0;
+    }
     free(buffer);
     return 0;
 }

@@ -231,6 +231,10 @@ struct bmi_method_statistics {
     uint64_t links;                       /* gauge: connections open */
     uint64_t links_opened, links_accepted, links_failed;
     uint64_t bad_frames;                  /* connections ended for what they sent */
+    uint64_t puts, put_bytes;             /* remote writes and reads that we asked for */
+    uint64_t gets, get_bytes;
+    uint64_t registrations;               /* of plain memory with the network, and how often one */
+    uint64_t registration_hits;           /* was there already */
 };
 
 /* BMI_GET_CONTEXT_STATISTICS */

@@ -319,7 +319,9 @@ enum bmi_method_counter {
     BMI_COUNT_FRAMES_SENT, BMI_COUNT_FRAMES_RECEIVED, BMI_COUNT_BYTES_SENT,
     BMI_COUNT_BYTES_RECEIVED, BMI_COUNT_WRITES, BMI_COUNT_READS, BMI_COUNT_COPIES,
     BMI_COUNT_COPIED_BYTES, BMI_COUNT_LINKS, BMI_COUNT_LINKS_OPENED, BMI_COUNT_LINKS_ACCEPTED,
-    BMI_COUNT_LINKS_FAILED, BMI_COUNT_BAD_FRAMES, BMI_COUNT_COUNTERS
+    BMI_COUNT_LINKS_FAILED, BMI_COUNT_BAD_FRAMES, BMI_COUNT_PUTS, BMI_COUNT_PUT_BYTES,
+    BMI_COUNT_GETS, BMI_COUNT_GET_BYTES, BMI_COUNT_REGISTRATIONS, BMI_COUNT_REGISTRATION_HITS,
+    BMI_COUNT_COUNTERS
 };
 void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
                       int64_t amount);
@@ -327,5 +329,75 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
 /* Tells the numeric host of the link's other side, before link_accepted or link_up; a network that
  * has none leaves it empty. Copied. Driver. */
 void bmi_method_link_host(struct bmi_link *link, const char *host);
+
+/* ---- registrations -------------------------------------------------------------------------- */
+
+/* A cache of registrations of the program's memory, for networks that want it registered. Keyed by
+ * address range, in whole pages; each registration has its users counted and ends when it is not
+ * wanted. It is bounded (settings registration_bytes, registration_count): beyond them unused ones
+ * go, least recently used first. Correct when a program gives memory back and maps other memory at
+ * the same address, without being told of it: bmi/registration.c says how.
+ *
+ * Memory that is to stay registered, BMI_memalloc's, is got once, whole, when it is allocated and
+ * put when it is freed; whatever is got within it meanwhile costs a look-up. Keep it from sharing
+ * pages with other memory. */
+struct bmi_registrar {
+    /* Registers whole pages: 0 and a handle, or an errno; after -ENOMEM and -ENOBUFS it is called
+     * again when an unused one has been given up. leave ends a registration. Both are called with
+     * the cache's lock held, by any thread, perhaps with a peer's lock held: they must not call the
+     * core, nor the cache. */
+    int (*enter)(void *owner, uintptr_t address, size_t length, void **handle);
+    void (*leave)(void *owner, uintptr_t address, size_t length, void *handle);
+    /* A registration stands for addresses, whatever is mapped there when the network uses it (a copy
+     * by the processor, on-demand paging), not for the pages of now: then unused ones are kept, and
+     * neighbours merged. */
+    bool follows_mapping;
+};
+
+struct bmi_registration {
+    uintptr_t address; /* of the registered range, which holds what was asked for */
+    size_t length;
+    void *handle;      /* enter's */
+    uint32_t users, holders; /* the rest is the cache's own */
+    bool is_found;
+    struct bmi_registration *older, *newer;
+};
+
+struct bmi_registration_cache;
+
+/* Makes a cache, which counts for the method. Returns 0 or -ENOMEM. */
+int bmi_method_cache_create(const struct bmi_method *method, const struct bmi_registrar *registrar,
+                            void *owner, struct bmi_registration_cache **cache);
+/* Ends what nobody uses, and the cache. Everything got has been put. NULL: nothing. */
+void bmi_method_cache_destroy(struct bmi_registration_cache *cache);
+/* A registration that holds these bytes, until it is put. Returns 0, -EINVAL (no bytes), -ENOBUFS
+ * (over the bounds, all in use), or what enter returned. Any thread; takes only its own lock. */
+int bmi_method_cache_get(struct bmi_registration_cache *cache, const void *memory, size_t length,
+                         struct bmi_registration **registration);
+/* Gives it back, with the bytes it was got for. As get. */
+void bmi_method_cache_put(struct bmi_registration_cache *cache,
+                          struct bmi_registration *registration, const void *memory, size_t length);
+/* Has nothing found any more that touches these bytes: to be called before the method itself unmaps
+ * memory. As get. */
+void bmi_method_cache_forget(struct bmi_registration_cache *cache, const void *memory,
+                             size_t length);
+/* What it did: `uses` - `registrations` were found. */
+struct bmi_cache_statistics {
+    uint64_t uses, registrations, evictions;
+    uint64_t bytes, count; /* gauge: registered now */
+};
+void bmi_method_cache_statistics(struct bmi_registration_cache *cache,
+                                 struct bmi_cache_statistics *statistics);
+
+/* Memory of BMI_memalloc. A method that has better memory than malloc's for its transfers (in reach
+ * of its peers, registered for good) knows this option: `set` false allocates and fills `buffer`,
+ * page-aligned where size >= 4096; `set` true frees. Returns 0; an errno (allocate): the core takes
+ * plain memory; -ENOENT (free): not this method's. `link` is NULL; so is `state` when memory is
+ * freed while the method does not run. Any thread. */
+enum { BMI_METHOD_MEMORY = 1 << 20 };
+struct bmi_method_memory {
+    void *buffer;
+    bmi_size_t size;
+};
 
 #endif
