@@ -19,34 +19,60 @@
 #define REQUEST_SIZE 25 /* bytes of a request, as in the paper's read test */
 #define ACK_SIZE 400    /* bytes of an acknowledgement */
 #define SIZES_MAX 32
+#define TIMES_MAX 32
+#define ROWS_MAX 512 /* of a grid */
 #define GRIDS_MAX 16
 #define REPS_MAX 1000
 
 enum contender {
-    CONTENDER_BMI,       /* BMI, buffers from BMI_memalloc where the pattern has the choice */
-    CONTENDER_BMI_PLAIN, /* BMI, plain buffers */
-    CONTENDER_RAW,       /* sockets: blocking, or epoll for N x M */
-    CONTENDER_RAW_POLL,  /* sockets, spinning on a non-blocking receive */
+    CONTENDER_BMI,            /* BMI, buffers from BMI_memalloc where the pattern has the choice */
+    CONTENDER_BMI_PLAIN,      /* BMI, plain buffers */
+    CONTENDER_BMI_BACKGROUND, /* BMI, progress=background */
+    CONTENDER_LOCK_FREE,      /* the task manager's default queues */
+    CONTENDER_RAW,            /* sockets: blocking, or epoll for N x M */
+    CONTENDER_RAW_POLL,       /* sockets, spinning on a non-blocking receive */
     CONTENDER_MPI,
+    CONTENDER_SPINLOCK, /* the task manager's other queues */
+    CONTENDER_LINE,     /* a cache line that goes to another CPU and back */
     CONTENDER_COUNT
 };
 
 #define BIT(contender) (1u << (contender))
-#define BITS_BMI (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN))
+#define BITS_BMI (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND))
 #define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL))
+/* What is measured; all others are what it is compared with. */
+#define BITS_OURS (BITS_BMI | BIT(CONTENDER_LOCK_FREE))
+
+/* Options that mean something to some patterns only. */
+enum {
+    TAKES_PARTIES = 1, /* --method --servers --clients --grid --role --listen */
+    TAKES_SIZE = 2,
+    TAKES_BYTES = 4,
+    TAKES_MESSAGES = 8,
+    TAKES_SEGMENT = 16,
+    TAKES_WINDOW = 32,
+    TAKES_VERIFY = 64,
+    TAKES_COMPUTE = 128, /* --compute --on */
+    TAKES_TREE = 256
+};
+
+/* Who computes while a message is on its way. */
+enum { ON_SENDER = 1, ON_RECEIVER = 2, ON_BOTH = 3 };
 
 /* One sample as its client and server both know it. */
 struct work {
-    uint8_t pattern;   /* place in the pattern table */
-    bool verify;       /* check every byte */
-    bool plain;        /* plain buffers instead of BMI_memalloc's */
-    bool spin;         /* sockets: spin instead of block */
-    uint8_t server;    /* number of the server asked */
-    uint16_t client;   /* number of the client that asks */
-    uint32_t window;   /* messages under way at once */
-    uint32_t size;     /* bytes of a message */
-    uint64_t amount;   /* bytes, or messages, as the pattern says */
-    uint32_t sequence; /* number of the sample; BMI and MPI tags follow from it */
+    uint8_t pattern;     /* place in the pattern table */
+    bool verify;         /* check every byte */
+    bool plain;          /* plain buffers instead of BMI_memalloc's */
+    bool spin;           /* sockets: spin instead of block */
+    uint8_t on;          /* overlap: who computes */
+    uint8_t server;      /* number of the server asked */
+    uint16_t client;     /* number of the client that asks */
+    uint32_t window;     /* messages under way at once */
+    uint32_t size;       /* bytes of a message */
+    uint64_t amount;     /* bytes, or messages, as the pattern says; below 2^48 */
+    uint16_t compute_us; /* overlap: for how long */
+    uint32_t sequence;   /* number of the sample; BMI and MPI tags follow from it */
 };
 
 enum role { ROLE_COORDINATOR, ROLE_SERVER, ROLE_CLIENT };
@@ -66,6 +92,10 @@ struct options {
     int grid_count;
     uint64_t sizes[SIZES_MAX];
     int size_count;
+    uint64_t times[TIMES_MAX]; /* overlap: microseconds to compute */
+    int time_count;
+    unsigned on;              /* overlap: bits 1 << ON_... */
+    const char *tree;         /* tasks: synthetic topology */
     uint64_t bytes, messages; /* amount of a sample, each where the pattern counts so */
     uint64_t segment;
     int window;
@@ -74,6 +104,7 @@ struct options {
     bool verify;
     unsigned contenders; /* bits */
     bool references_only;
+    unsigned given; /* TAKES_* bits of what the command line has */
     const char *json, *plot;
     /* told by the coordinator to the processes it starts */
     const char *control;
@@ -81,6 +112,8 @@ struct options {
     int number;
 };
 
+struct report;
+struct row;
 struct bmi_side;
 struct bmi_client;
 struct raw_link;
@@ -99,9 +132,19 @@ struct pattern {
     bool less_is_better;
     bool empty_messages; /* a size may be 0 */
     bool one_pair;       /* one server and one client only */
-    int window;
-    const char *grid;    /* servers x clients, if not given */
+    bool low_quartile;   /* the value is not the median of samples, but a quarter from below */
+    unsigned takes;      /* TAKES_* bits of options that mean something to it */
+    int window;          /* 0: 1 */
+    int reps;            /* 0: 5 */
+    const char *grid;    /* servers x clients, if not given; NULL: 1x1 */
+    unsigned on_request; /* bits: contenders of ours that take part only if asked for */
+    const char *labels;  /* what the labels of rows say, where rows are more than sizes */
     unsigned contenders; /* bits: those that exist for it */
+    /* Prepares a grid's rows where they are more than sizes: work, panel, label.
+     * Returns: their number, at most ROWS_MAX. */
+    int (*rows)(const struct options *options, const struct grid *grid, struct row *rows);
+    /* The whole run, where it needs no other process. */
+    void (*run_here)(const struct options *options, struct report *report);
     /* The value from the slowest client's figure (seconds, where run_* does not say otherwise). */
     double (*value)(double slowest, const struct work *work, int pairs);
     /* A server got a request: begin to answer it. */
@@ -117,12 +160,14 @@ const struct pattern *pattern_named(const char *name);
 const struct pattern *pattern_numbered(uint8_t number);
 uint8_t pattern_number(const struct pattern *pattern);
 const char *contender_name(enum contender contender);
+const char *on_name(uint8_t on);
 
 double value_bandwidth(double slowest, const struct work *work, int pairs);
 double value_rate(double slowest, const struct work *work, int pairs);
 double value_latency(double slowest, const struct work *work, int pairs);
 
-/* options.c */
+/* options.c, options_check.c */
+void options_check(const struct options *options);
 void options_parse(struct options *options, int argc, char **argv);
 bool size_parse(const char *text, uint64_t *size);
 

@@ -43,6 +43,10 @@ refused() {
 }
 refused
 refused nothing
+# an option that is not for a pattern is refused with those that it is for
+"$bench" rate --segment 4K >"$folder/out" 2>&1
+grep -q -- "--segment: not for rate, but for: read, write" "$folder/out" ||
+  fail "the patterns of an option are not told"
 refused read --bytes 10X
 refused read --bytes 0
 refused read --size -1
@@ -50,6 +54,13 @@ refused read --grid 2
 refused read --reference ours
 refused read --no-such-option
 refused read write
+refused bandwidth --buffers plain
+refused latency --segment 4K
+refused read --messages 10
+refused testcost --verify
+refused read --reference raw-poll
+refused read --progress background
+refused read --buffers none
 refused latency --clients 2
 refused rate --size 0
 refused read --role client

@@ -21,8 +21,21 @@ static void end_want(int signal_number)
     end_wanted = 1;
 }
 
+/* Ends the process where the library does not do the progress that was asked of it. */
+static void progress_check(const struct options *options)
+{
+    struct bmi_setting setting = {.name = "progress"};
+    if (options->contender != CONTENDER_BMI_BACKGROUND)
+        return;
+    if (BMI_get_info(0, BMI_SETTING, &setting) < 0)
+        die("this libbmi has no setting \"progress\": no background progress can be measured");
+    if (strcmp(setting.value, "background") != 0)
+        die("progress=background was asked for, the library says %s", setting.value);
+}
+
 static void side_open(struct bmi_side *side, const struct options *options)
 {
+    progress_check(options);
     *side = (struct bmi_side){.timeout_s = options->timeout_s};
     bmi_check(BMI_open_context(&side->context), "BMI_open_context");
 }

@@ -87,8 +87,9 @@ bool control_work(int control, struct work *work, uint64_t *start_ns)
             die("control line too long");
     }
     line[used] = 0;
-    if (sscanf(line, "run %" SCNu32 " %" SCNu64 " %" SCNu32 " %" SCNu64, &work->size, &work->amount,
-               &work->sequence, start_ns) != 4)
+    if (sscanf(line, "run %" SCNu32 " %" SCNu64 " %" SCNu32 " %" SCNu64 " %" SCNu8 " %" SCNu16,
+               &work->size, &work->amount, &work->sequence, start_ns, &work->on,
+               &work->compute_us) != 6)
         die("control line not understood: %s", line);
     return true;
 }

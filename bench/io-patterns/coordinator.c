@@ -42,8 +42,8 @@ static void round_take(struct group *groups, int count, const struct options *op
         struct group *group = &groups[rep % 2 == 0 ? i : count - 1 - i];
         struct work sample = *work;
         sample.sequence = ++sequence;
-        progress_show("%s %dx%d %u: %s, %s %d of %d", options->pattern->name, row->grid.servers,
-                      row->grid.clients, work->size, contender_name(group->contender),
+        progress_show("%s %dx%d %u %s: %s, %s %d of %d", options->pattern->name, row->grid.servers,
+                      row->grid.clients, work->size, row->label, contender_name(group->contender),
                       rep < 0 ? "warm-up" : "sample", rep < 0 ? 1 : rep + 1,
                       rep < 0 ? 1 : options->reps);
         double figure = group_sample(group, &sample);
@@ -53,16 +53,14 @@ static void round_take(struct group *groups, int count, const struct options *op
     }
 }
 
-/* Measures one size with groups that run. */
-static void size_measure(struct group *groups, int count, const struct options *options,
-                         const struct work *work, struct row *row)
+/* Measures one row with groups that run. */
+static void row_measure(struct group *groups, int count, const struct options *options,
+                        struct row *row)
 {
-    for (int i = 0; i < count; i++)
-        row->series[groups[i].contender].samples = allocate((size_t)options->reps * sizeof(double));
-    row->work = *work;
+    row_open(row, options, options->contenders);
     for (int rep = -1; rep < options->reps; rep++)
-        round_take(groups, count, options, work, row, rep);
-    row_finish(row);
+        round_take(groups, count, options, &row->work, row, rep);
+    row_finish(row, options);
 }
 
 static void grid_measure(const struct options *options, const struct grid *grid,
@@ -76,14 +74,13 @@ static void grid_measure(const struct options *options, const struct grid *grid,
                           grid->clients, contender_name(i));
             group_start(&groups[count++], i, options, grid);
         }
-    for (int i = 0; i < options->size_count; i++) {
-        struct work work;
-        struct row *row = &report->rows[report->count];
-        work_fill(&work, options, grid, options->sizes[i]);
-        row->grid = *grid;
+    struct row *rows = &report->rows[report->count];
+    int row_count = rows_prepare(options, grid, rows);
+    for (int i = 0; i < row_count; i++) {
+        struct row *row = &rows[i];
         if (options->url_count > 0)
             row->grid.servers = report_servers(options);
-        size_measure(groups, count, options, &work, row);
+        row_measure(groups, count, options, row);
         report->count++;
         progress_show("%s", "");
         report_row_print(report, row);
@@ -105,13 +102,19 @@ static void descriptors_raise(void)
 void coordinator_run(const struct options *options)
 {
     struct report report = {.options = options};
+    int rows = options->pattern->labels ? ROWS_MAX : SIZES_MAX;
+    report.rows = allocate((size_t)(options->grid_count * rows) * sizeof *report.rows);
+    if (options->pattern->run_here) {
+        report_start(&report);
+        options->pattern->run_here(options, &report);
+        report_end(&report);
+        return;
+    }
     descriptors_raise();
     launch_open();
     if ((options->contenders & BIT(CONTENDER_MPI)) && !launch_mpi_found())
         die("--reference mpi: bmi-bench-mpi beside this program and mpiexec are wanted "
             "(install mpich and build again)");
-    report.rows =
-        allocate((size_t)(options->grid_count * options->size_count) * sizeof *report.rows);
     report_start(&report);
     for (int i = 0; i < options->grid_count; i++)
         grid_measure(options, &options->grids[i], &report);

@@ -244,8 +244,9 @@ double group_sample(struct group *group, const struct work *work)
     uint64_t start = now_ns() + START_LEAD_NS + (uint64_t)count * 20000u;
     for (int i = mpi ? 0 : group->servers; i < count; i++) {
         char text[256];
-        format_text(text, sizeof text, "run %u %llu %u %llu\n", work->size,
-                    (unsigned long long)work->amount, work->sequence, (unsigned long long)start);
+        format_text(text, sizeof text, "run %u %llu %u %llu %u %u\n", work->size,
+                    (unsigned long long)work->amount, work->sequence, (unsigned long long)start,
+                    work->on, work->compute_us);
         if (send(group->members[i].line, text, strlen(text), MSG_NOSIGNAL) < 0)
             member_lost(group, i, "has ended");
     }

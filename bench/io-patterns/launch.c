@@ -138,8 +138,10 @@ int launch_accept(void)
 }
 
 /* In the child: ends with the coordinator, gets no input, becomes another program. */
-static void child_become(char **arguments, pid_t coordinator)
+static void child_become(char **arguments, pid_t coordinator, const char *progress)
 {
+    if (progress)
+        setenv("BMI_PROGRESS", progress, 1);
     int null = open("/dev/null", O_RDONLY);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != coordinator)
@@ -151,7 +153,8 @@ static void child_become(char **arguments, pid_t coordinator)
     _exit(127);
 }
 
-static pid_t child_start(char **arguments)
+/* `progress`: BMI's setting in the child; NULL: as it is here. */
+static pid_t child_start(char **arguments, const char *progress)
 {
     pid_t coordinator = getpid();
     fflush(NULL);
@@ -159,7 +162,7 @@ static pid_t child_start(char **arguments)
     if (child < 0)
         die("fork: %s", strerror(errno));
     if (child == 0)
-        child_become(arguments, coordinator);
+        child_become(arguments, coordinator, progress);
     running_add(child);
     return child;
 }
@@ -209,6 +212,15 @@ static void common_add(struct command *command, const struct options *options)
     argument_add(command, options->pattern->name);
 }
 
+/* Where a run compares ways of progress each contender gets its own; else the user's stays. */
+static const char *progress_of(const struct options *options, enum contender contender)
+{
+    if (contender == CONTENDER_BMI_BACKGROUND)
+        return "background";
+    bool compares = options->contenders & BIT(CONTENDER_BMI_BACKGROUND);
+    return compares && BIT(contender) & BITS_BMI ? "" : NULL;
+}
+
 pid_t launch_self(const struct options *options, enum contender contender, const char *role,
                   int number, const char *urls)
 {
@@ -220,7 +232,7 @@ pid_t launch_self(const struct options *options, enum contender contender, const
     if (urls)
         option_add(&command, "--servers", urls);
     common_add(&command, options);
-    pid_t child = child_start(command.arguments);
+    pid_t child = child_start(command.arguments, progress_of(options, contender));
     command_free(&command);
     return child;
 }
@@ -253,7 +265,7 @@ pid_t launch_mpi(const struct options *options, const struct grid *grid)
     number_add(&command, "--clients", (unsigned long long)grid->clients);
     option_add(&command, "--contender", "mpi");
     common_add(&command, options);
-    pid_t child = child_start(command.arguments);
+    pid_t child = child_start(command.arguments, NULL);
     command_free(&command);
     return child;
 }

@@ -17,7 +17,11 @@ enum {
     OPTION_GRID,
     OPTION_REFERENCE,
     OPTION_BUFFERS,
+    OPTION_PROGRESS,
     OPTION_SIZE,
+    OPTION_COMPUTE,
+    OPTION_ON,
+    OPTION_TREE,
     OPTION_BYTES,
     OPTION_MESSAGES,
     OPTION_SEGMENT,
@@ -42,7 +46,12 @@ static const struct option long_options[] = {
     {"grid", required_argument, NULL, OPTION_GRID},
     {"reference", required_argument, NULL, OPTION_REFERENCE},
     {"buffers", required_argument, NULL, OPTION_BUFFERS},
+    {"progress", required_argument, NULL, OPTION_PROGRESS},
     {"size", required_argument, NULL, OPTION_SIZE},
+    {"threads", required_argument, NULL, OPTION_SIZE},
+    {"compute", required_argument, NULL, OPTION_COMPUTE},
+    {"on", required_argument, NULL, OPTION_ON},
+    {"tree", required_argument, NULL, OPTION_TREE},
     {"msg", required_argument, NULL, OPTION_SIZE},
     {"bytes", required_argument, NULL, OPTION_BYTES},
     {"messages", required_argument, NULL, OPTION_MESSAGES},
@@ -71,13 +80,19 @@ static const char help_text[] =
     "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other\n"
     "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi\n"
     "  --buffers LIST       latency: BMI's memalloc, plain (both); none: references only\n"
+    "  --progress LIST      latency, threads, overlap: BMI's progress by its caller, background\n"
     "  --size LIST          bytes of a message; testcost: outstanding operations\n"
     "  --msg LIST           the same\n"
+    "  --threads LIST       threads, tasks: how many (the same option under another name)\n"
     "  --bytes SIZE         read, write: bytes a pair; bandwidth: bytes\n"
-    "  --messages COUNT     rate: messages; latency: round trips; testcost: calls; idle: ms\n"
+    "  --messages COUNT     rate: messages; latency, threads: round trips; overlap: messages;\n"
+    "                       testcost: calls; tasks: tasks; idle: ms\n"
     "  --segment SIZE       read, write: bytes of a client's list segment (64K)\n"
     "  --window COUNT       messages under way for each pair (read, write: 8; rate: 1000)\n"
-    "  --reps COUNT         samples; the value is their median (5)\n"
+    "  --compute LIST       overlap: microseconds to compute (by size: to 200, to 2000)\n"
+    "  --on LIST            overlap: who computes: sender, receiver, both (each in turn)\n"
+    "  --tree TEXT          tasks: a synthetic tree, as hwloc writes it\n"
+    "  --reps COUNT         samples; the value is their median (5; tasks: 21)\n"
     "  --verify             check every byte (not a measurement)\n"
     "  --json FILE          add one JSON object a line\n"
     "  --plot FILE.svg      draw the values\n"
@@ -172,7 +187,7 @@ static void url_take(struct options *options, const char *text)
 
 static void reference_take(struct options *options, const char *text)
 {
-    for (enum contender i = CONTENDER_RAW; i < CONTENDER_COUNT; i++)
+    for (enum contender i = CONTENDER_RAW; i <= CONTENDER_MPI; i++)
         if (strcmp(text, contender_name(i)) == 0) {
             options->contenders |= BIT(i);
             return;
@@ -191,6 +206,35 @@ static void buffers_take(struct options *options, const char *text)
         options->references_only = true;
     else
         die("--buffers %s: memalloc, plain, or none is wanted", text);
+}
+
+static void progress_take(struct options *options, const char *text)
+{
+    if (strcmp(text, "caller") == 0)
+        options->contenders |= BIT(CONTENDER_BMI);
+    else if (strcmp(text, "background") == 0)
+        options->contenders |= BIT(CONTENDER_BMI_BACKGROUND);
+    else
+        die("--progress %s: caller or background is wanted", text);
+}
+
+static void time_take(struct options *options, const char *text)
+{
+    if (options->time_count == TIMES_MAX)
+        die("--compute: at most %d", TIMES_MAX);
+    options->times[options->time_count++] = size_read("compute", text, 1, UINT16_MAX);
+}
+
+static void on_take(struct options *options, const char *text)
+{
+    if (strcmp(text, "sender") == 0)
+        options->on |= 1u << ON_SENDER;
+    else if (strcmp(text, "receiver") == 0)
+        options->on |= 1u << ON_RECEIVER;
+    else if (strcmp(text, "both") == 0)
+        options->on |= 1u << ON_BOTH;
+    else
+        die("--on %s: sender, receiver, or both is wanted", text);
 }
 
 static void role_take(struct options *options, const char *text)
@@ -248,6 +292,9 @@ static bool party_option_take(struct options *options, struct counts *counts, in
     case OPTION_BUFFERS:
         list_each(text, options, buffers_take);
         break;
+    case OPTION_PROGRESS:
+        list_each(text, options, progress_take);
+        break;
     case OPTION_ROLE:
         role_take(options, text);
         break;
@@ -269,9 +316,43 @@ static bool party_option_take(struct options *options, struct counts *counts, in
     return true;
 }
 
+/* Returns: the TAKES_* bit of an option, 0 for one that all patterns know. */
+static unsigned option_takes(int option)
+{
+    switch (option) {
+    case OPTION_METHOD:
+    case OPTION_SERVERS:
+    case OPTION_CLIENTS:
+    case OPTION_GRID:
+    case OPTION_ROLE:
+    case OPTION_LISTEN:
+        return TAKES_PARTIES;
+    case OPTION_SIZE:
+        return TAKES_SIZE;
+    case OPTION_BYTES:
+        return TAKES_BYTES;
+    case OPTION_MESSAGES:
+        return TAKES_MESSAGES;
+    case OPTION_SEGMENT:
+        return TAKES_SEGMENT;
+    case OPTION_WINDOW:
+        return TAKES_WINDOW;
+    case OPTION_VERIFY:
+        return TAKES_VERIFY;
+    case OPTION_COMPUTE:
+    case OPTION_ON:
+        return TAKES_COMPUTE;
+    case OPTION_TREE:
+        return TAKES_TREE;
+    default:
+        return 0;
+    }
+}
+
 static void option_take(struct options *options, struct counts *counts, int option,
                         const char *text)
 {
+    options->given |= option_takes(option);
     if (party_option_take(options, counts, option, text))
         return;
     switch (option) {
@@ -283,6 +364,15 @@ static void option_take(struct options *options, struct counts *counts, int opti
         break;
     case OPTION_MESSAGES:
         options->messages = size_read("messages", text, 1, 1u << 30);
+        break;
+    case OPTION_COMPUTE:
+        list_each(text, options, time_take);
+        break;
+    case OPTION_ON:
+        list_each(text, options, on_take);
+        break;
+    case OPTION_TREE:
+        options->tree = text;
         break;
     case OPTION_SEGMENT:
         options->segment = size_read("segment", text, 1, 1u << 30);
@@ -318,7 +408,7 @@ static void defaults_fill(struct options *options, const struct counts *counts)
 {
     const struct pattern *pattern = options->pattern;
     if (options->grid_count == 0)
-        list_each(pattern->grid, options, grid_take);
+        list_each(pattern->grid ? pattern->grid : "1x1", options, grid_take);
     if (counts->servers)
         options->grids[0].servers = counts->servers;
     if (counts->clients)
@@ -330,32 +420,22 @@ static void defaults_fill(struct options *options, const struct counts *counts)
     if (!options->messages && !pattern->amount_is_bytes)
         size_parse(pattern->amount, &options->messages);
     if (!options->window)
-        options->window = pattern->window;
-    if (!(options->contenders & BITS_BMI) && !options->references_only)
-        options->contenders |= BITS_BMI;
-    options->contenders &= pattern->contenders;
-}
-
-/* Ends the process where the pattern cannot do what is asked. */
-static void options_check(const struct options *options)
-{
-    const struct pattern *pattern = options->pattern;
-    for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
-        if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
-            die("%s: one server and one client only", pattern->name);
-    for (int i = 0; i < options->size_count; i++)
-        if (options->sizes[i] == 0 && !pattern->size_is_clients &&
-            (!pattern->empty_messages || options->contenders & ~BITS_BMI))
-            die("%s: only BMI's latency knows messages of 0 bytes", pattern->name);
-    if (options->role == ROLE_CLIENT && options->url_count == 0)
-        die("--role client wants --servers URL,...");
+        options->window = pattern->window ? pattern->window : 1;
+    if (!options->reps)
+        options->reps = pattern->reps ? pattern->reps : 5;
+    if (!options->on)
+        options->on = 1u << ON_SENDER | 1u << ON_RECEIVER | 1u << ON_BOTH;
+    if (!(options->contenders & BITS_OURS) && !options->references_only)
+        options->contenders |= pattern->contenders & BITS_OURS & ~pattern->on_request;
+    if (pattern->run_here)
+        options->contenders |= pattern->contenders;
 }
 
 void options_parse(struct options *options, int argc, char **argv)
 {
     struct counts counts = {0};
     int option;
-    *options = (struct options){.method = "tcp", .segment = 64u << 10, .reps = 5, .timeout_s = 60};
+    *options = (struct options){.method = "tcp", .segment = 64u << 10, .timeout_s = 60};
     while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
         option_take(options, &counts, option == 'h' ? OPTION_HELP : option, optarg);
     if (optind == argc && options->role == ROLE_SERVER)

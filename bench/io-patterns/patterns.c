@@ -43,11 +43,24 @@ uint8_t pattern_number(const struct pattern *pattern)
 const char *contender_name(enum contender contender)
 {
     static const char *const names[] = {
-        [CONTENDER_BMI] = "bmi", [CONTENDER_BMI_PLAIN] = "bmi-plain",
-        [CONTENDER_RAW] = "raw", [CONTENDER_RAW_POLL] = "raw-poll",
+        [CONTENDER_BMI] = "bmi",
+        [CONTENDER_BMI_PLAIN] = "bmi-plain",
+        [CONTENDER_BMI_BACKGROUND] = "bmi-background",
+        [CONTENDER_LOCK_FREE] = "lock-free",
+        [CONTENDER_RAW] = "raw",
+        [CONTENDER_RAW_POLL] = "raw-poll",
         [CONTENDER_MPI] = "mpi",
+        [CONTENDER_SPINLOCK] = "spinlock",
+        [CONTENDER_LINE] = "line",
     };
     return names[contender];
+}
+
+const char *on_name(uint8_t on)
+{
+    static const char *const names[] = {
+        [0] = "neither", [ON_SENDER] = "sender", [ON_RECEIVER] = "receiver", [ON_BOTH] = "both"};
+    return names[on & ON_BOTH];
 }
 
 double value_bandwidth(double slowest, const struct work *work, int pairs)

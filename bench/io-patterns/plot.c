@@ -4,7 +4,8 @@
  *
  * One place on the x axis for each row of the table, evenly spaced; y from 0. Rows of growing
  * size are drawn as lines, others (numbers of servers and clients) as bars; either way with a
- * whisker from the least to the greatest sample.
+ * whisker from the least to the greatest sample. Patterns with rows of their own kind have a panel
+ * for each part of their table.
  */
 #include "report.h"
 
@@ -22,18 +23,25 @@
 
 /* Told apart by the colour-blind too. */
 static const char *const colours[CONTENDER_COUNT] = {
-    [CONTENDER_BMI] = "#0072b2", [CONTENDER_BMI_PLAIN] = "#56b4e9",
-    [CONTENDER_RAW] = "#d55e00", [CONTENDER_RAW_POLL] = "#e69f00",
+    [CONTENDER_BMI] = "#0072b2",
+    [CONTENDER_BMI_PLAIN] = "#56b4e9",
+    [CONTENDER_BMI_BACKGROUND] = "#cc79a7",
+    [CONTENDER_LOCK_FREE] = "#0072b2",
+    [CONTENDER_RAW] = "#d55e00",
+    [CONTENDER_RAW_POLL] = "#e69f00",
     [CONTENDER_MPI] = "#009e73",
+    [CONTENDER_SPINLOCK] = "#d55e00",
+    [CONTENDER_LINE] = "#999999",
 };
 
 struct plot {
     FILE *file;
-    const struct report *report;
+    const struct options *options;
+    const struct row *rows; /* of this panel */
+    int count;
     enum contender drawn[CONTENDER_COUNT];
     int drawn_count;
     double step, top; /* of the y axis */
-    bool lines;
 };
 
 /* A step of 1, 2 or 5 times a power of ten that makes about five of `most`. */
@@ -46,11 +54,10 @@ static double step_choose(double most)
 
 static void plot_scale(struct plot *plot)
 {
-    const struct report *report = plot->report;
     double most = 0;
-    for (int i = 0; i < report->count; i++)
+    for (int i = 0; i < plot->count; i++)
         for (int j = 0; j < plot->drawn_count; j++)
-            most = fmax(most, report->rows[i].series[plot->drawn[j]].most);
+            most = fmax(most, plot->rows[i].series[plot->drawn[j]].most);
     if (most <= 0)
         most = 1;
     plot->step = step_choose(most);
@@ -64,7 +71,7 @@ static double y_of(const struct plot *plot, double value)
 
 static double x_of(const struct plot *plot, double row)
 {
-    return LEFT + (row + 0.5) * (WIDTH - LEFT - RIGHT) / plot->report->count;
+    return LEFT + (row + 0.5) * (WIDTH - LEFT - RIGHT) / plot->count;
 }
 
 /* A size as people write it. */
@@ -78,53 +85,63 @@ static void size_text(uint32_t size, char text[32])
         format_text(text, 32, "%u", size);
 }
 
-static bool grids_differ(const struct report *report)
+static bool grids_differ(const struct plot *plot)
 {
-    for (int i = 1; i < report->count; i++)
-        if (memcmp(&report->rows[i].grid, &report->rows[0].grid, sizeof(struct grid)) != 0)
+    for (int i = 1; i < plot->count; i++)
+        if (memcmp(&plot->rows[i].grid, &plot->rows[0].grid, sizeof(struct grid)) != 0)
             return true;
     return false;
 }
 
-static bool sizes_differ(const struct report *report)
+static bool sizes_differ(const struct plot *plot)
 {
-    for (int i = 1; i < report->count; i++)
-        if (report->rows[i].work.size != report->rows[0].work.size)
+    for (int i = 1; i < plot->count; i++)
+        if (plot->rows[i].work.size != plot->rows[0].work.size)
             return true;
     return false;
 }
 
-static void row_label(const struct report *report, const struct row *row, char text[64])
+static void row_label(const struct plot *plot, const struct row *row, char text[64])
 {
     char size[32];
     size_text(row->work.size, size);
-    if (!grids_differ(report))
+    if (plot->options->pattern->labels)
+        format_text(text, 64, "%s", row->label);
+    else if (!grids_differ(plot))
         format_text(text, 64, "%s", size);
-    else if (!sizes_differ(report))
+    else if (!sizes_differ(plot))
         format_text(text, 64, "%d×%d", row->grid.servers, row->grid.clients);
     else
         format_text(text, 64, "%d×%d, %s", row->grid.servers, row->grid.clients, size);
 }
 
-static void head_write(const struct plot *plot)
+static void file_head_write(FILE *file, int height)
 {
-    const struct options *options = plot->report->options;
-    fprintf(plot->file,
+    fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
             "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-            "<text x=\"%d\" y=\"24\" font-size=\"16\" font-weight=\"bold\">%s over %s</text>\n",
-            WIDTH, HEIGHT, WIDTH, HEIGHT, LEFT, options->pattern->name, options->method);
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+            WIDTH, height, WIDTH, height);
+}
+
+static void head_write(const struct plot *plot)
+{
+    const struct options *options = plot->options;
+    const struct pattern *pattern = options->pattern;
     fprintf(plot->file,
-            "<text x=\"%d\" y=\"24\" text-anchor=\"end\" fill=\"#555\">median of %d, whiskers "
+            "<text x=\"%d\" y=\"24\" font-size=\"16\" font-weight=\"bold\">%s%s%s</text>\n", LEFT,
+            pattern->name, pattern->labels ? ": " : " over ",
+            pattern->labels ? plot->rows[0].panel : options->method);
+    fprintf(plot->file,
+            "<text x=\"%d\" y=\"24\" text-anchor=\"end\" fill=\"#555\">%s of %d, whiskers "
             "from least to greatest; %s is better</text>\n",
-            WIDTH - RIGHT, options->reps, options->pattern->less_is_better ? "less" : "more");
+            WIDTH - RIGHT, pattern->low_quartile ? "lower quartile" : "median", options->reps,
+            pattern->less_is_better ? "less" : "more");
 }
 
 static void axes_write(const struct plot *plot)
 {
-    const struct report *report = plot->report;
-    const struct pattern *pattern = report->options->pattern;
+    const struct pattern *pattern = plot->options->pattern;
     int digits = plot->step >= 1 ? 0 : (int)ceil(-log10(plot->step));
     for (double value = 0; value < plot->top + plot->step / 2; value += plot->step) {
         double y = y_of(plot, value);
@@ -134,14 +151,16 @@ static void axes_write(const struct plot *plot)
                 LEFT, WIDTH - RIGHT, y, y, value > 0 ? "#ddd" : "#333", LEFT - 8, y + 4.5, digits,
                 value);
     }
-    for (int i = 0; i < report->count; i++) {
+    for (int i = 0; i < plot->count; i++) {
         char label[64];
-        row_label(report, &report->rows[i], label);
+        row_label(plot, &plot->rows[i], label);
         fprintf(plot->file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
                 x_of(plot, i), HEIGHT - BOTTOM + 20, label);
     }
-    const char *what = grids_differ(report) ? "servers × clients" : pattern->size_name;
-    bool bytes = !grids_differ(report) && strcmp(pattern->size_name, "message") == 0;
+    const char *what = pattern->labels      ? pattern->labels
+                       : grids_differ(plot) ? "servers × clients"
+                                            : pattern->size_name;
+    bool bytes = !pattern->labels && !grids_differ(plot) && strcmp(what, "message") == 0;
     fprintf(plot->file,
             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s%s</text>\n"
             "<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
@@ -152,7 +171,7 @@ static void axes_write(const struct plot *plot)
 static void legend_write(const struct plot *plot)
 {
     for (int i = 0; i < plot->drawn_count; i++) {
-        int x = LEFT + i * 110;
+        int x = LEFT + i * 130;
         fprintf(plot->file,
                 "<rect x=\"%d\" y=\"40\" width=\"14\" height=\"14\" fill=\"%s\"/>\n"
                 "<text x=\"%d\" y=\"52\">%s</text>\n",
@@ -171,31 +190,34 @@ static void whisker_write(const struct plot *plot, double x, const struct series
 
 static void line_write(const struct plot *plot, enum contender contender)
 {
-    const struct report *report = plot->report;
     fprintf(plot->file, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"%s\" points=\"",
             colours[contender]);
-    for (int i = 0; i < report->count; i++)
-        fprintf(plot->file, "%.1f,%.1f ", x_of(plot, i),
-                y_of(plot, report->rows[i].series[contender].median));
+    for (int i = 0; i < plot->count; i++)
+        if (plot->rows[i].series[contender].samples)
+            fprintf(plot->file, "%.1f,%.1f ", x_of(plot, i),
+                    y_of(plot, plot->rows[i].series[contender].value));
     fprintf(plot->file, "\"/>\n");
-    for (int i = 0; i < report->count; i++) {
-        const struct series *series = &report->rows[i].series[contender];
+    for (int i = 0; i < plot->count; i++) {
+        const struct series *series = &plot->rows[i].series[contender];
+        if (!series->samples)
+            continue;
         whisker_write(plot, x_of(plot, i), series, colours[contender]);
         fprintf(plot->file, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/>\n",
-                x_of(plot, i), y_of(plot, series->median), colours[contender]);
+                x_of(plot, i), y_of(plot, series->value), colours[contender]);
     }
 }
 
 static void bars_write(const struct plot *plot, int place)
 {
-    const struct report *report = plot->report;
     enum contender contender = plot->drawn[place];
-    double room = (double)(WIDTH - LEFT - RIGHT) / report->count * 0.7;
+    double room = (double)(WIDTH - LEFT - RIGHT) / plot->count * 0.7;
     double width = fmin(room / plot->drawn_count, 60);
-    for (int i = 0; i < report->count; i++) {
-        const struct series *series = &report->rows[i].series[contender];
+    for (int i = 0; i < plot->count; i++) {
+        const struct series *series = &plot->rows[i].series[contender];
+        if (!series->samples)
+            continue;
         double x = x_of(plot, i) + (place - plot->drawn_count / 2.0) * width;
-        double y = y_of(plot, series->median);
+        double y = y_of(plot, series->value);
         fprintf(plot->file,
                 "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n", x + 1,
                 y, width - 2, HEIGHT - BOTTOM - y, colours[contender]);
@@ -203,25 +225,52 @@ static void bars_write(const struct plot *plot, int place)
     }
 }
 
-/* Writes the drawing; ends the process where that fails. */
+static void panel_write(struct plot *plot)
+{
+    const struct pattern *pattern = plot->options->pattern;
+    bool lines = plot->count > 2 && !grids_differ(plot);
+    if (pattern->labels) /* of one size: things of different kinds */
+        lines = lines && (sizes_differ(plot) || pattern->takes & TAKES_COMPUTE);
+    plot_scale(plot);
+    head_write(plot);
+    axes_write(plot);
+    legend_write(plot);
+    for (int i = 0; i < plot->drawn_count; i++) {
+        if (lines)
+            line_write(plot, plot->drawn[i]);
+        else
+            bars_write(plot, i);
+    }
+}
+
+/* Rows from `first` on that are one panel. */
+static int panel_rows(const struct report *report, int first)
+{
+    int end = first + 1;
+    while (end < report->count && strcmp(report->rows[end].panel, report->rows[first].panel) == 0)
+        end++;
+    return end - first;
+}
+
+/* Writes the drawing, panels below one another; ends the process where that fails. */
 void plot_write(const struct report *report, const char *path)
 {
-    struct plot plot = {.report = report, .file = fopen(path, "w")};
+    struct plot plot = {.options = report->options, .file = fopen(path, "w")};
+    int panels = 0;
     if (!plot.file)
         die("%s: %s", path, strerror(errno));
     for (enum contender i = 0; i < CONTENDER_COUNT; i++)
         if (report->options->contenders & BIT(i))
             plot.drawn[plot.drawn_count++] = i;
-    plot.lines = report->count > 2 && !grids_differ(report);
-    plot_scale(&plot);
-    head_write(&plot);
-    axes_write(&plot);
-    legend_write(&plot);
-    for (int i = 0; i < plot.drawn_count; i++) {
-        if (plot.lines)
-            line_write(&plot, plot.drawn[i]);
-        else
-            bars_write(&plot, i);
+    for (int first = 0; first < report->count; first += panel_rows(report, first))
+        panels++;
+    file_head_write(plot.file, panels * HEIGHT);
+    for (int first = 0, panel = 0; first < report->count; first += plot.count, panel++) {
+        plot.rows = &report->rows[first];
+        plot.count = panel_rows(report, first);
+        fprintf(plot.file, "<g transform=\"translate(0 %d)\">\n", panel * HEIGHT);
+        panel_write(&plot);
+        fprintf(plot.file, "</g>\n");
     }
     fprintf(plot.file, "</svg>\n");
     if (fclose(plot.file) != 0)

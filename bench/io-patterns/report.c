@@ -15,7 +15,26 @@ static int order(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-void row_finish(struct row *row)
+int rows_prepare(const struct options *options, const struct grid *grid, struct row *rows)
+{
+    int count =
+        options->pattern->rows ? options->pattern->rows(options, grid, rows) : options->size_count;
+    for (int i = 0; i < count; i++) {
+        rows[i].grid = *grid;
+        if (!options->pattern->rows)
+            work_fill(&rows[i].work, options, grid, options->sizes[i]);
+    }
+    return count;
+}
+
+void row_open(struct row *row, const struct options *options, unsigned contenders)
+{
+    for (int i = 0; i < CONTENDER_COUNT; i++)
+        if (contenders & BIT(i))
+            row->series[i].samples = allocate((size_t)options->reps * sizeof(double));
+}
+
+void row_finish(struct row *row, const struct options *options)
 {
     for (int i = 0; i < CONTENDER_COUNT; i++) {
         struct series *series = &row->series[i];
@@ -27,7 +46,9 @@ void row_finish(struct row *row)
         qsort(sorted, (size_t)count, sizeof *sorted, order);
         series->least = sorted[0];
         series->most = sorted[count - 1];
-        series->median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+        series->value = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+        if (options->pattern->low_quartile)
+            series->value = sorted[count / 4];
     }
 }
 
@@ -45,37 +66,55 @@ static bool takes_part(const struct report *report, enum contender contender)
     return report->options->contenders & BIT(contender);
 }
 
-/* Calls for each ratio that the table has: BMI's kinds over the references. */
+/* Calls for each ratio that the table has: ours over the references. */
 static void ratios_each(const struct report *report, const struct row *row,
-                        void (*each)(enum contender bmi, enum contender reference,
+                        void (*each)(enum contender our, enum contender reference,
                                      const struct row *row))
 {
-    for (enum contender bmi = CONTENDER_BMI; bmi <= CONTENDER_BMI_PLAIN; bmi++)
-        for (enum contender other = CONTENDER_RAW; other < CONTENDER_COUNT; other++)
-            if (takes_part(report, bmi) && takes_part(report, other))
-                each(bmi, other, row);
+    for (enum contender our = 0; our < CONTENDER_COUNT; our++)
+        for (enum contender other = 0; other < CONTENDER_COUNT; other++)
+            if (BIT(our) & BITS_OURS && !(BIT(other) & BITS_OURS) && takes_part(report, our) &&
+                takes_part(report, other))
+                each(our, other, row);
 }
 
-static void ratio_head_print(enum contender bmi, enum contender reference, const struct row *row)
+/* "plain" of "bmi-plain". */
+static const char *short_name(enum contender contender)
+{
+    const char *name = contender_name(contender);
+    return strncmp(name, "bmi-", 4) == 0 ? name + 4 : name;
+}
+
+static void ratio_head_print(enum contender our, enum contender reference, const struct row *row)
 {
     char text[32];
     (void)row;
-    format_text(text, sizeof text, "%s/%s", bmi == CONTENDER_BMI ? "bmi" : "plain",
-                contender_name(reference));
+    format_text(text, sizeof text, "%s/%s", short_name(our), contender_name(reference));
     printf(" %14s", text);
 }
 
-static void ratio_print(enum contender bmi, enum contender reference, const struct row *row)
+static void ratio_print(enum contender our, enum contender reference, const struct row *row)
 {
-    printf(" %14.3f", row->series[bmi].median / row->series[reference].median);
+    if (row->series[our].samples && row->series[reference].samples)
+        printf(" %14.3f", row->series[our].value / row->series[reference].value);
+    else
+        printf(" %14s", "-");
+}
+
+/* A contender's column is as wide as its name wants it. */
+static int column_width(enum contender contender)
+{
+    int length = (int)strlen(contender_name(contender));
+    return length < 11 ? 11 : length;
 }
 
 void report_start(const struct report *report)
 {
     const struct options *options = report->options;
     const struct pattern *pattern = options->pattern;
-    printf("%s over %s, %s: median of %d", pattern->name, options->method, pattern->unit,
-           options->reps);
+    printf("%s%s%s, %s: %s of %d", pattern->name, pattern->run_here ? "" : " over ",
+           pattern->run_here ? "" : options->method, pattern->unit,
+           pattern->low_quartile ? "lower quartile" : "median", options->reps);
     if (pattern->amount_is_bytes)
         printf("; %llu bytes%s", (unsigned long long)options->bytes,
                pattern->one_pair ? "" : " a pair");
@@ -83,26 +122,44 @@ void report_start(const struct report *report)
         printf(", segments of %llu, window %d", (unsigned long long)options->segment,
                options->window);
     printf("%s\n", options->verify ? "; every byte checked, NOT a measurement" : "");
-    printf("%-8s %11s", "servers", pattern->size_name);
+    if (pattern->labels)
+        printf("%-36s", pattern->labels);
+    else
+        printf("%-8s %11s", "servers", pattern->size_name);
     for (enum contender i = 0; i < CONTENDER_COUNT; i++)
         if (takes_part(report, i))
-            printf(" %11s", contender_name(i));
+            printf(" %*s", column_width(i), contender_name(i));
     ratios_each(report, NULL, ratio_head_print);
     printf("\n");
     fflush(stdout);
 }
 
-void report_row_print(const struct report *report, const struct row *row)
+static void row_head_print(const struct report *report, const struct row *row)
 {
     char grid[32];
     format_text(grid, sizeof grid, "%dx%d", row->grid.servers, row->grid.clients);
-    printf("%-8s %11u", grid, row->work.size);
-    for (enum contender i = 0; i < CONTENDER_COUNT; i++)
-        if (takes_part(report, i)) {
-            double value = row->series[i].median;
-            printf(" %11.*f", value < 100 ? 3 : value < 10000 ? 1 : 0, value);
-        }
+    if (!report->options->pattern->labels)
+        printf("%-8s %11u", grid, row->work.size);
+    else if (row == report->rows || strcmp(row[-1].panel, row->panel) != 0)
+        printf("%s\n  %-34s", row->panel, row->label);
+    else
+        printf("  %-34s", row->label);
+}
+
+void report_row_print(const struct report *report, const struct row *row)
+{
+    row_head_print(report, row);
+    for (enum contender i = 0; i < CONTENDER_COUNT; i++) {
+        double value = row->series[i].value;
+        if (takes_part(report, i) && row->series[i].samples)
+            printf(" %*.*f", column_width(i), value < 100 ? 3 : value < 10000 ? 1 : 0, value);
+        else if (takes_part(report, i))
+            printf(" %*s", column_width(i), "-");
+    }
     ratios_each(report, row, ratio_print);
+    for (enum contender i = 0; i < CONTENDER_COUNT; i++)
+        if (takes_part(report, i) && row->series[i].note[0])
+            printf("  %s: %s", contender_name(i), row->series[i].note);
     printf("\n");
     fflush(stdout);
 }
@@ -122,9 +179,20 @@ static void json_line_write(FILE *file, const struct report *report, const struc
             pattern->name, bmi ? "bmi" : contender_name(contender), options->method,
             row->grid.servers, row->grid.clients, row->work.size, (unsigned long long)bytes);
     if (bmi && (pattern->contenders & BIT(CONTENDER_BMI_PLAIN)))
-        fprintf(file, "\"buffers\": \"%s\", ", contender == CONTENDER_BMI ? "memalloc" : "plain");
+        fprintf(file, "\"buffers\": \"%s\", ",
+                contender == CONTENDER_BMI_PLAIN ? "plain" : "memalloc");
+    if (bmi && (pattern->contenders & BIT(CONTENDER_BMI_BACKGROUND)))
+        fprintf(file, "\"progress\": \"%s\", ",
+                contender == CONTENDER_BMI_BACKGROUND ? "background" : "caller");
+    if (pattern->labels)
+        fprintf(file, "\"panel\": \"%s\", \"label\": \"%s\", ", row->panel, row->label);
+    if (pattern->takes & TAKES_COMPUTE)
+        fprintf(file, "\"on\": \"%s\", \"compute_us\": %u, ", on_name(row->work.on),
+                row->work.compute_us);
+    if (series->note[0])
+        fprintf(file, "\"note\": \"%s\", ", series->note);
     fprintf(file, "\"unit\": \"%s\", \"value\": %.6g, \"samples\": [", pattern->unit,
-            series->median);
+            series->value);
     for (int i = 0; i < series->count; i++)
         fprintf(file, "%s%.6g", i ? ", " : "", series->samples[i]);
     fprintf(file, "]}\n");
@@ -137,7 +205,7 @@ static void json_write(const struct report *report, const char *path)
         die("%s: %s", path, strerror(errno));
     for (int i = 0; i < report->count; i++)
         for (enum contender j = 0; j < CONTENDER_COUNT; j++)
-            if (takes_part(report, j))
+            if (takes_part(report, j) && report->rows[i].series[j].samples)
                 json_line_write(file, report, &report->rows[i], j);
     if (fclose(file) != 0)
         die("%s: %s", path, strerror(errno));

@@ -13,11 +13,16 @@
 struct series {
     double *samples; /* in the order taken; NULL: the contender takes no part */
     int count;
-    double median, least, most;
+    double value, least, most;
+    char note[256]; /* said behind the table's line, and as "note" in JSON; may be empty */
 };
 
-/* One number of servers and clients, one size. */
+/* One number of servers and clients, one size. Where the pattern has rows of its own kind, the
+ * label tells them apart within a panel (neighbours with equal text: one part of table and
+ * drawing).
+ */
 struct row {
+    char panel[64], label[48];
     struct grid grid;
     struct work work;
     struct series series[CONTENDER_COUNT];
@@ -29,7 +34,11 @@ struct report {
     int count;
 };
 
-void row_finish(struct row *row);
+/* Prepares the rows of a grid. Returns: their number. */
+int rows_prepare(const struct options *options, const struct grid *grid, struct row *rows);
+/* Room for the samples of the contenders that take part. */
+void row_open(struct row *row, const struct options *options, unsigned contenders);
+void row_finish(struct row *row, const struct options *options);
 int report_servers(const struct options *options);
 void report_start(const struct report *report);
 void report_row_print(const struct report *report, const struct row *row);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * request.c - a sample's description in the 25 bytes of a request, little-endian:
- * pattern 1, flags 1, server 1, client 2, window 4, size 4, amount 8, sequence 4.
+ * pattern 1, flags 1, server 1, client 2, window 4, size 4, amount 6, compute 2, sequence 4.
  */
 #include "bench.h"
 
-enum { FLAG_VERIFY = 1, FLAG_PLAIN = 2, FLAG_SPIN = 4 };
+enum { FLAG_VERIFY = 1, FLAG_PLAIN = 2, FLAG_SPIN = 4, FLAG_ON = 8 /* two bits */ };
 
 static void bytes_put(uint8_t **place, uint64_t value, int count)
 {
@@ -27,13 +27,14 @@ void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work)
     bytes_put(&place, work->pattern, 1);
     bytes_put(&place,
               (work->verify ? FLAG_VERIFY : 0u) | (work->plain ? FLAG_PLAIN : 0u) |
-                  (work->spin ? FLAG_SPIN : 0u),
+                  (work->spin ? FLAG_SPIN : 0u) | (unsigned)work->on * FLAG_ON,
               1);
     bytes_put(&place, work->server, 1);
     bytes_put(&place, work->client, 2);
     bytes_put(&place, work->window, 4);
     bytes_put(&place, work->size, 4);
-    bytes_put(&place, work->amount, 8);
+    bytes_put(&place, work->amount, 6);
+    bytes_put(&place, work->compute_us, 2);
     bytes_put(&place, work->sequence, 4);
 }
 
@@ -45,11 +46,13 @@ void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
     work->verify = flags & FLAG_VERIFY;
     work->plain = flags & FLAG_PLAIN;
     work->spin = flags & FLAG_SPIN;
+    work->on = flags / FLAG_ON & ON_BOTH;
     work->server = (uint8_t)bytes_get(&place, 1);
     work->client = (uint16_t)bytes_get(&place, 2);
     work->window = (uint32_t)bytes_get(&place, 4);
     work->size = (uint32_t)bytes_get(&place, 4);
-    work->amount = bytes_get(&place, 8);
+    work->amount = bytes_get(&place, 6);
+    work->compute_us = (uint16_t)bytes_get(&place, 2);
     work->sequence = (uint32_t)bytes_get(&place, 4);
 }
 

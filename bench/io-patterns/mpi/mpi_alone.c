@@ -109,37 +109,34 @@ static double sample_take(struct alone *alone, enum contender contender, struct 
     return slowest;
 }
 
-static void size_measure(struct alone *alone, struct row *row, struct work *work)
+static void row_measure(struct alone *alone, struct row *row)
 {
     const struct options *options = alone->options;
     int pairs = row->grid.servers * row->grid.clients;
-    row->work = *work;
+    struct work work = row->work;
+    row_open(row, options, options->contenders);
     for (int rep = -1; rep < options->reps; rep++)
         for (int i = 0; i < CONTENDER_COUNT; i++) {
             enum contender contender = (enum contender)(rep % 2 == 0 ? i : CONTENDER_COUNT - 1 - i);
             struct series *series = &row->series[contender];
             if (!(options->contenders & BIT(contender)))
                 continue;
-            if (!series->samples)
-                series->samples = allocate((size_t)options->reps * sizeof *series->samples);
-            double slowest = sample_take(alone, contender, work);
+            double slowest = sample_take(alone, contender, &work);
             if (rep >= 0 && alone->world->rank == 0)
-                series->samples[series->count++] = options->pattern->value(slowest, work, pairs);
+                series->samples[series->count++] = options->pattern->value(slowest, &work, pairs);
         }
 }
 
-static void sizes_measure(struct alone *alone, struct report *report)
+static void rows_measure(struct alone *alone, struct report *report)
 {
     const struct options *options = alone->options;
-    for (int i = 0; i < options->size_count; i++) {
-        struct row *row = &report->rows[report->count++];
-        struct work work;
-        work_fill(&work, options, &options->grids[0], options->sizes[i]);
-        row->grid = options->grids[0];
-        size_measure(alone, row, &work);
+    report->count = rows_prepare(options, &options->grids[0], report->rows);
+    for (int i = 0; i < report->count; i++) {
+        struct row *row = &report->rows[i];
+        row_measure(alone, row);
         if (alone->world->rank != 0)
             continue;
-        row_finish(row);
+        row_finish(row, options);
         report_row_print(report, row);
     }
 }
@@ -153,14 +150,18 @@ void alone_run(struct options *options, const struct mpi_world *world)
                           .host = host_choose(world)};
     if (options->grid_count > 1 || options->role != ROLE_COORDINATOR)
         die("--grid and --role: not where MPI places the processes");
-    report.rows = allocate((size_t)options->size_count * sizeof *report.rows);
+    if (options->pattern->run_here)
+        die("%s: bmi-bench's own, without other processes", options->pattern->name);
+    if (options->contenders & BIT(CONTENDER_BMI_BACKGROUND))
+        die("--progress background: a process has one kind of progress; use bmi-bench");
+    report.rows = allocate(ROWS_MAX * sizeof *report.rows);
     if (options->contenders & BITS_BMI)
         bmi_open(&alone);
     if (options->contenders & BITS_RAW)
         raw_open(&alone);
     if (world->rank == 0)
         report_start(&report);
-    sizes_measure(&alone, &report);
+    rows_measure(&alone, &report);
     if (world->rank == 0)
         report_end(&report);
     if (options->contenders & BITS_BMI)

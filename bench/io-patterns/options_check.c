@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * options_check.c - refuses what a pattern cannot do: an option that says nothing to it, rather
+ * than to leave it out silently, is refused with the patterns that know it.
+ */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Lists the patterns that `knows` says yes to. */
+static void patterns_list(char text[512], bool (*knows)(const struct pattern *, unsigned),
+                          unsigned bits)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; patterns[i]; i++)
+        if (knows(patterns[i], bits) && used < 512)
+            used += (size_t)snprintf(text + used, 512 - used, "%s%s", used ? ", " : "",
+                                     patterns[i]->name);
+}
+
+static bool takes(const struct pattern *pattern, unsigned bits)
+{
+    return pattern->takes & bits;
+}
+
+static bool contends(const struct pattern *pattern, unsigned bits)
+{
+    return pattern->contenders & bits;
+}
+
+static void given_check(const struct options *options)
+{
+    static const struct {
+        unsigned takes;
+        const char *names;
+    } names[] = {
+        {TAKES_PARTIES, "--method, --servers, --clients, --grid, --role"},
+        {TAKES_SIZE, "--size"},
+        {TAKES_BYTES, "--bytes"},
+        {TAKES_MESSAGES, "--messages"},
+        {TAKES_SEGMENT, "--segment"},
+        {TAKES_WINDOW, "--window"},
+        {TAKES_VERIFY, "--verify"},
+        {TAKES_COMPUTE, "--compute, --on"},
+        {TAKES_TREE, "--tree"},
+    };
+    char known[512];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!(options->given & names[i].takes & ~options->pattern->takes))
+            continue;
+        patterns_list(known, takes, names[i].takes);
+        die("%s: not for %s, but for: %s", names[i].names, options->pattern->name, known);
+    }
+}
+
+static void contenders_check(const struct options *options)
+{
+    static const char *const asked_by[CONTENDER_COUNT] = {
+        [CONTENDER_BMI] = "--progress caller or --buffers memalloc",
+        [CONTENDER_BMI_PLAIN] = "--buffers plain",
+        [CONTENDER_BMI_BACKGROUND] = "--progress background",
+        [CONTENDER_RAW] = "--reference raw",
+        [CONTENDER_RAW_POLL] = "--reference raw-poll",
+        [CONTENDER_MPI] = "--reference mpi",
+    };
+    char known[512];
+    for (enum contender i = 0; i < CONTENDER_COUNT; i++) {
+        if (!(options->contenders & BIT(i) & ~options->pattern->contenders))
+            continue;
+        patterns_list(known, contends, BIT(i));
+        die("%s: not for %s, but for: %s", asked_by[i], options->pattern->name, known);
+    }
+    if (options->references_only && !(options->contenders & ~BITS_OURS))
+        die("--buffers none: nothing is left to measure without --reference");
+}
+
+/* Ends the process where the pattern cannot do what is asked. */
+void options_check(const struct options *options)
+{
+    const struct pattern *pattern = options->pattern;
+    for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
+        if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
+            die("%s: one server and one client only", pattern->name);
+    if (!options->control) { /* the coordinator tells its processes all that it knows */
+        given_check(options);
+        contenders_check(options);
+    }
+    for (int i = 0; i < options->size_count; i++)
+        if (options->sizes[i] == 0 && !pattern->size_is_clients &&
+            (!pattern->empty_messages || options->contenders & ~BITS_BMI))
+            die("%s: only BMI's latency knows messages of 0 bytes", pattern->name);
+    if (options->role == ROLE_CLIENT && options->url_count == 0)
+        die("--role client wants --servers URL,...");
+}
