@@ -171,10 +171,20 @@ static inline bool bmi__bit_clear(_Atomic(uint64_t) *words, uint32_t bit)
     return (atomic_fetch_and(&words[bit / 64], ~mask) & mask) != 0;
 }
 
-/* ---- manager.c ---- */
+/* ---- default.c ---- */
 
 /* NULL becomes the default manager. */
 struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager);
+/* The same, but does not make it: NULL while it is not there, and so has no tasks. */
+struct bmi_task_manager *bmi__manager_made(struct bmi_task_manager *manager);
+/* Arms and disarms a sleeper of the default manager that is not there yet; false: it is now. */
+bool bmi__early_arm(struct bmi_task_sleeper *sleeper);
+bool bmi__early_disarm(struct bmi_task_sleeper *sleeper);
+
+/* ---- manager.c ---- */
+
+/* Frees all of a manager that is not started, or was made in part. */
+void bmi__manager_free(struct bmi_task_manager *manager);
 /* Ends every queued task as cancelled. */
 void bmi__manager_cancel_queued(struct bmi_task_manager *manager);
 /* A worker has begun to serve its CPU's nodes, or ceased to. serving held. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * manager.c - making a manager from a topology, starting and stopping it, and the process's own
- * one. `control` guards the counts of users and is held over a whole start or stop, so these
+ * manager.c - making a manager from a topology, starting and stopping it. `control` guards the counts of users and is held over a whole start or stop, so these
  * exclude each other. `closed` is set whenever nobody has the manager started: a submit that
  * slipped in then sees it after its push and ends what is queued, as the stop does (internal.h).
  */
@@ -93,7 +92,7 @@ static void mutexes_init(struct bmi_task_manager *manager)
         pthread_mutex_init(&manager->lot[i].mutex, NULL);
 }
 
-/* Everything on top of the topology. On failure what there is is left to manager_free. */
+/* Everything on top of the topology. On failure what there is is left to bmi__manager_free. */
 static bool manager_fill(struct bmi_task_manager *manager)
 {
     const struct bmi__topology *topology = &manager->topology;
@@ -125,7 +124,7 @@ static bool manager_fill(struct bmi_task_manager *manager)
     return true;
 }
 
-static void manager_free(struct bmi_task_manager *manager)
+void bmi__manager_free(struct bmi_task_manager *manager)
 {
     const struct bmi__topology *topology = &manager->topology;
     for (uint32_t i = 0; manager->nodes != NULL && i < topology->node_count; i++) {
@@ -201,7 +200,7 @@ static int manager_make(const struct bmi_task_settings *settings, struct bmi_tas
     return 0;
 
 undo_manager:
-    manager_free(manager);
+    bmi__manager_free(manager);
     return result;
 }
 
@@ -216,37 +215,6 @@ int bmi_task_manager_create(const struct bmi_task_settings *settings,
         error_size = sizeof(unwanted);
     }
     return manager_make(settings, manager, error, error_size);
-}
-
-/* ---- the process's own ---- */
-
-static pthread_mutex_t own_mutex = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(struct bmi_task_manager *) own; /* set under own_mutex, once */
-
-struct bmi_task_manager *bmi_task_manager_default(void)
-{
-    struct bmi_task_manager *manager = atomic_load_explicit(&own, memory_order_acquire);
-    if (manager != NULL)
-        return manager;
-    pthread_mutex_lock(&own_mutex);
-    manager = atomic_load_explicit(&own, memory_order_relaxed);
-    if (manager == NULL && bmi_task_manager_create(NULL, &manager, NULL, 0) == 0)
-        atomic_store_explicit(&own, manager, memory_order_release);
-    pthread_mutex_unlock(&own_mutex);
-    return manager;
-}
-
-struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager)
-{
-    return manager != NULL ? manager : bmi_task_manager_default();
-}
-
-/* At exit, or when the library is unloaded; a manager that is still started has threads on it. */
-__attribute__((destructor)) static void own_free(void)
-{
-    struct bmi_task_manager *manager = atomic_exchange(&own, NULL);
-    if (manager != NULL && manager->users == 0)
-        manager_free(manager);
 }
 
 /* ---- serving ---- */
@@ -398,11 +366,11 @@ int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_thread
 
 void bmi_task_manager_destroy(struct bmi_task_manager *manager)
 {
-    if (manager == NULL || manager == atomic_load(&own))
+    if (manager == NULL || manager == bmi__manager_made(NULL))
         return;
     while (bmi_task_manager_stop(manager, BMI_TASK_WORKERS) == 0)
         continue;
     while (bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY) == 0)
         continue;
-    manager_free(manager);
+    bmi__manager_free(manager);
 }

@@ -211,7 +211,7 @@ bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu)
 
 unsigned bmi_task_schedule(struct bmi_task_manager *manager)
 {
-    manager = bmi__manager(manager);
+    manager = bmi__manager_made(manager);
     return manager != NULL ? bmi__schedule(manager, bmi__cpu_self(manager), 0) : 0;
 }
 

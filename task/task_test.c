@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static enum bmi_task_queue_kind kind;
 
@@ -526,6 +528,44 @@ static void test_default_manager(void)
     CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_CANCELLED);
 }
 
+/* Runs in a child, where the default manager is not there yet. Returns the line that failed. */
+static int before_it_is_made(void)
+{
+    struct counting_sleeper woken = {.sleeper.wake = count_wake};
+    struct counting_sleeper left = {.sleeper.wake = count_wake};
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    struct bmi_task_attributes attributes = {.function = count_up, .argument = &runs};
+    if (bmi_task_schedule(NULL) != 0)
+        return __LINE__;
+    if (!bmi_task_sleeper_arm(NULL, &woken.sleeper) || !bmi_task_sleeper_arm(NULL, &left.sleeper))
+        return __LINE__;
+    bmi_task_sleeper_disarm(NULL, &left.sleeper);
+    if (woken.wakes != 0 || bmi_task_prepare(&task, NULL, &attributes) != 0)
+        return __LINE__; /* that has made it */
+    if (woken.wakes != 1 || left.wakes != 0)
+        return __LINE__;
+    if (bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY) != 0 ||
+        !bmi_task_sleeper_arm(NULL, &woken.sleeper) || bmi_task_submit(&task) != 0)
+        return __LINE__;
+    bmi_task_sleeper_disarm(NULL, &woken.sleeper);
+    if (woken.wakes != 2 || bmi_task_schedule(NULL) != 1 || runs != 1)
+        return __LINE__;
+    return bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY) != 0 ? __LINE__ : 0;
+}
+
+static void test_default_manager_of_a_child(void)
+{
+    int status = -1;
+    bmi_task_manager_default();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(before_it_is_made() != 0);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_TRUE(WIFEXITED(status));
+    CU_ASSERT_EQUAL(WEXITSTATUS(status), 0);
+}
+
 /* Owners embed it: its size is theirs. */
 static void test_size(void)
 {
@@ -550,6 +590,7 @@ int main(void)
         {"a waiting thread serves submits", test_waiting_thread_serves_submits},
         {"a sleeper is woken once", test_sleeper},
         {"the process's own manager", test_default_manager},
+        {"a child has its own, made when first used", test_default_manager_of_a_child},
         {"size of a task", test_size},
         CU_TEST_INFO_NULL,
     };

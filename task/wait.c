@@ -102,9 +102,9 @@ static bool sleeper_unlink_locked(struct bmi_task_manager *manager,
 
 bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
 {
-    manager = bmi__manager(manager);
-    if (manager == NULL)
+    if (bmi__manager_made(manager) == NULL && bmi__early_arm(sleeper))
         return true;
+    manager = bmi__manager_made(manager);
     pthread_mutex_lock(&manager->sleepers_mutex);
     if (sleeper->link_to_me == NULL) {
         sleeper->next = manager->sleepers;
@@ -124,9 +124,9 @@ bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_slee
 
 void bmi_task_sleeper_disarm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
 {
-    manager = bmi__manager(manager);
-    if (manager == NULL)
+    if (bmi__manager_made(manager) == NULL && bmi__early_disarm(sleeper))
         return;
+    manager = bmi__manager_made(manager);
     pthread_mutex_lock(&manager->sleepers_mutex);
     sleeper_unlink_locked(manager, sleeper);
     pthread_mutex_unlock(&manager->sleepers_mutex);

@@ -14,7 +14,8 @@
  *
  * The header needs no other of ours, the code no other part of libbmi. Errors are negated errno
  * values. CPU numbers are the operating system's. Where a manager is asked for, NULL is the
- * process's own, bmi_task_manager_default(). After fork() a child may use none of its parent's.
+ * process's own, bmi_task_manager_default(). After fork() a child may use none of its parent's; its
+ * default manager is a new one.
  */
 #ifndef BMI_TASK_H
 #define BMI_TASK_H
@@ -248,7 +249,8 @@ enum bmi_task_threads {
     BMI_TASK_WORKERS = 1     /* and in the background, on workers */
 };
 
-/* The process's manager: live topology, default settings. Made at first use, kept to the end.
+/* The process's manager: live topology, default settings. Made at first use, kept to the end; hooks
+ * (bmi_task_schedule, sleepers) do not make it.
  * Returns: the manager, or NULL (out of memory, or the topology can't be read).
  * Owns: the library's. Threads: any. Blocks: the first call, to read the topology. */
 struct bmi_task_manager *bmi_task_manager_default(void);

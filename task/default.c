@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * default.c - the process's own manager: made by whoever first needs it, kept to the end. Hooks do
+ * not make it: as long as it is not there it has no tasks, so a program that has none pays one
+ * atomic read for them. A sleeper that is armed meanwhile stands in `early`, and is woken when the
+ * manager is made.
+ *
+ * `own_mutex` serialises the making; `early_mutex`, within it, guards `early`, and that `own` is
+ * set with nobody left in it. In the child of a fork the parent's manager, whose threads are not
+ * there, is put aside.
+ */
+#include "task/internal.h"
+
+static pthread_mutex_t own_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t early_mutex = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct bmi_task_manager *) own; /* set under both mutexes */
+/* A parent's, kept in sight of leak checkers. */
+__attribute__((used)) static struct bmi_task_manager *put_aside;
+static struct bmi_task_sleeper *early; /* under early_mutex */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+/* ---- fork ---- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&own_mutex);
+    pthread_mutex_lock(&early_mutex);
+}
+
+static void after_fork_parent(void)
+{
+    pthread_mutex_unlock(&early_mutex);
+    pthread_mutex_unlock(&own_mutex);
+}
+
+static void after_fork_child(void)
+{
+    struct bmi_task_manager *manager = atomic_exchange(&own, NULL);
+    if (manager != NULL)
+        put_aside = manager;
+    early = NULL;
+    after_fork_parent();
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+/* ---- sleepers before it is made ---- */
+
+static void early_unlink_locked(struct bmi_task_sleeper *sleeper)
+{
+    if (sleeper->link_to_me == NULL)
+        return;
+    *sleeper->link_to_me = sleeper->next;
+    if (sleeper->next != NULL)
+        sleeper->next->link_to_me = sleeper->link_to_me;
+    sleeper->link_to_me = NULL;
+}
+
+bool bmi__early_arm(struct bmi_task_sleeper *sleeper)
+{
+    pthread_once(&fork_once, fork_watch);
+    pthread_mutex_lock(&early_mutex);
+    bool is_early = atomic_load_explicit(&own, memory_order_relaxed) == NULL;
+    if (is_early && sleeper->link_to_me == NULL) {
+        sleeper->next = early;
+        sleeper->link_to_me = &early;
+        if (early != NULL)
+            early->link_to_me = &sleeper->next;
+        early = sleeper;
+    }
+    pthread_mutex_unlock(&early_mutex);
+    return is_early;
+}
+
+bool bmi__early_disarm(struct bmi_task_sleeper *sleeper)
+{
+    pthread_mutex_lock(&early_mutex);
+    bool is_early = atomic_load_explicit(&own, memory_order_relaxed) == NULL;
+    if (is_early)
+        early_unlink_locked(sleeper);
+    pthread_mutex_unlock(&early_mutex);
+    return is_early;
+}
+
+/* From here on the manager is to be seen. */
+static void own_publish(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&early_mutex);
+    while (early != NULL) {
+        struct bmi_task_sleeper *sleeper = early;
+        early_unlink_locked(sleeper);
+        sleeper->wake(sleeper);
+    }
+    atomic_store_explicit(&own, manager, memory_order_release);
+    pthread_mutex_unlock(&early_mutex);
+}
+
+/* ---- the manager ---- */
+
+struct bmi_task_manager *bmi_task_manager_default(void)
+{
+    struct bmi_task_manager *manager = atomic_load_explicit(&own, memory_order_acquire);
+    if (manager != NULL)
+        return manager;
+    pthread_once(&fork_once, fork_watch);
+    pthread_mutex_lock(&own_mutex);
+    manager = atomic_load_explicit(&own, memory_order_relaxed);
+    if (manager == NULL && bmi_task_manager_create(NULL, &manager, NULL, 0) == 0)
+        own_publish(manager);
+    pthread_mutex_unlock(&own_mutex);
+    return manager;
+}
+
+struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager)
+{
+    return manager != NULL ? manager : bmi_task_manager_default();
+}
+
+struct bmi_task_manager *bmi__manager_made(struct bmi_task_manager *manager)
+{
+    return manager != NULL ? manager : atomic_load_explicit(&own, memory_order_acquire);
+}
+
+/* At exit, or when the library is unloaded; a manager that is still started has threads on it. */
+__attribute__((destructor)) static void own_free(void)
+{
+    struct bmi_task_manager *manager = atomic_exchange(&own, NULL);
+    if (manager != NULL && manager->users == 0)
+        bmi__manager_free(manager);
+}
