@@ -95,6 +95,7 @@ static void *spare_main(void *argument)
     const struct bmi_cpuset *only = NULL;
     struct bmi_task *task;
     bool last;
+    bmi__thread_raise(false); /* a short slice: what it has waited for is handled soon */
     while ((task = spare_take(spare, &last)) != NULL) {
         if (last)
             spare_grow(manager);
