@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bmi-info - prints what this libbmi is: version, methods and their limits, settings.
+ * bmi-info - prints what this libbmi is: version, methods and their limits, settings; on request
+ * the task manager's tree of queues.
  *
  * Everything comes from the library's own tables (bmi_method_next, bmi_setting_next), which may be
  * read without BMI_initialize; values of settings are those that a program started now would have.
+ * So does the tree: it has the CPUs that a program started from here would be allowed.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -13,13 +15,15 @@
 #include <string.h>
 
 #include "bmi.h"
+#include "bmi/task.h"
 
 static const char usage[] =
-    "usage: bmi-info [--methods] [--settings] [--json]\n"
+    "usage: bmi-info [--methods] [--settings] [--topology] [--json]\n"
     "       bmi-info --version | --help\n"
     "Prints the version of libbmi, its methods and their limits, and every setting.\n"
     "  -m, --methods   the methods only\n"
     "  -s, --settings  the settings only\n"
+    "  -t, --topology  the machine as the task manager sees it, with its queues\n"
     "  -j, --json      one JSON object\n";
 
 static const char *yes_no(int value)
@@ -74,6 +78,20 @@ static void print_settings(void)
         printf("  %s: %s\n", name, *value ? value : "(none)");
         print_wrapped(help);
     }
+}
+
+/* Returns false if there is no tree. */
+static bool print_topology(void)
+{
+    size_t length = bmi_task_topology_text(NULL, NULL, 0);
+    char *text = length > 0 ? malloc(length + 1) : NULL;
+
+    if (text == NULL)
+        return false;
+    bmi_task_topology_text(NULL, text, length + 1);
+    printf("topology\n%s", text);
+    free(text);
+    return true;
 }
 
 /* ---- as JSON --------------------------------------------------------------------------------- */
@@ -138,30 +156,68 @@ static void json_settings(void)
     printf("]");
 }
 
+static void json_cpus(const struct bmi_cpuset *cpus)
+{
+    const char *comma = "";
+
+    printf(",\"cpus\":[");
+    for (int cpu = bmi_cpuset_next(cpus, 0); cpu >= 0; cpu = bmi_cpuset_next(cpus, cpu + 1)) {
+        printf("%s%d", comma, cpu);
+        comma = ",";
+    }
+    printf("]");
+}
+
+static bool json_topology(void)
+{
+    struct bmi_task_queue_statistics queue;
+    int count = bmi_task_queue_count(NULL);
+
+    if (count <= 0)
+        return false;
+    printf(",\n \"topology\": [");
+    for (int i = 0; i < count && bmi_task_queue_statistics(NULL, i, &queue) == 0; i++) {
+        printf("%s\n  {\"queue\":%d,", i ? "," : "", i);
+        json_member("name", queue.name);
+        printf(",\"parent\":%d,\"depth\":%d", queue.parent, queue.depth);
+        json_cpus(&queue.cpus);
+        putchar('}');
+    }
+    printf("]");
+    return true;
+}
+
 /* ---- the program ----------------------------------------------------------------------------- */
 
 struct request {
-    bool methods, settings, json;
+    bool methods, settings, topology, json;
 };
 
 /* Reads the options; exits where there is nothing left to do. */
 static struct request parse_options(int argc, char **argv)
 {
     static const struct option options[] = {
-        {.name = "methods", .val = 'm'}, {.name = "settings", .val = 's'},
-        {.name = "json", .val = 'j'},    {.name = "version", .val = 'V'},
-        {.name = "help", .val = 'h'},    {.name = NULL},
+        {.name = "methods", .val = 'm'},
+        {.name = "settings", .val = 's'},
+        {.name = "topology", .val = 't'},
+        {.name = "json", .val = 'j'},
+        {.name = "version", .val = 'V'},
+        {.name = "help", .val = 'h'},
+        {.name = NULL},
     };
     struct request request = {.json = false};
     int option;
 
-    while ((option = getopt_long(argc, argv, "msjVh", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "mstjVh", options, NULL)) != -1) {
         switch (option) {
         case 'm':
             request.methods = true;
             break;
         case 's':
             request.settings = true;
+            break;
+        case 't':
+            request.topology = true;
             break;
         case 'j':
             request.json = true;
@@ -181,7 +237,7 @@ static struct request parse_options(int argc, char **argv)
         fprintf(stderr, "bmi-info: '%s': takes no arguments\n%s", argv[optind], usage);
         exit(2);
     }
-    if (!request.methods && !request.settings)
+    if (!request.methods && !request.settings && !request.topology)
         request.methods = request.settings = true;
     return request;
 }
@@ -189,6 +245,7 @@ static struct request parse_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct request request = parse_options(argc, argv);
+    bool whole = true;
 
     if (request.json) {
         printf("{");
@@ -197,6 +254,8 @@ int main(int argc, char **argv)
             json_methods();
         if (request.settings)
             json_settings();
+        if (request.topology)
+            whole = json_topology();
         printf("}\n");
     } else {
         printf("libbmi %s\n", bmi_version());
@@ -204,6 +263,12 @@ int main(int argc, char **argv)
             print_methods();
         if (request.settings)
             print_settings();
+        if (request.topology)
+            whole = print_topology();
+    }
+    if (!whole) {
+        fprintf(stderr, "bmi-info: the machine's topology cannot be read\n");
+        return 1;
     }
     if (fflush(stdout) || ferror(stdout)) {
         perror("bmi-info");

@@ -49,6 +49,18 @@ assert all(s["help"] for s in info["settings"]), "a setting has no help"
 TXT
 status_is 0 "$bin/bmi-info" --methods
 grep -q '^settings' "$work/out" && fail "--methods printed settings"
+status_is 0 "$bin/bmi-info" --topology
+grep -q '^topology' "$work/out" || fail "--topology drew nothing"
+grep -q 'queue 0' "$work/out" || { cat "$work/out"; fail "--topology shows no queue"; }
+grep -q '^settings' "$work/out" && fail "--topology printed settings"
+status_is 0 "$bin/bmi-info" --topology --json
+python3 - "$work/out" <<'TXT'
+import json, os, sys
+queues = json.load(open(sys.argv[1]))["topology"]
+assert queues[0]["parent"] == -1 and queues[0]["depth"] == 0, queues
+assert set(queues[0]["cpus"]) == os.sched_getaffinity(0), queues
+assert all(q["cpus"] and q["parent"] < i for i, q in enumerate(queues)), queues
+TXT
 status_is 2 "$bin/bmi-info" --nonsense
 status_is 2 "$bin/bmi-info" superfluous
 status_is 1 sh -c "\"$bin/bmi-info\" >/dev/full"
