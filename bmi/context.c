@@ -22,6 +22,8 @@ static _Atomic(struct context *) contexts[CONTEXTS];
 static atomic_uint slots_used; /* slots that were ever in use; grows under table_lock */
 static atomic_uint open_count;
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t generations; /* table_lock; never starts again, so that no id of an earlier
+                                initialization is an id of this one */
 
 static struct context *context_make(uint32_t slot)
 {
@@ -57,7 +59,8 @@ int bmi__context_open(bmi_context_id *id)
     pthread_mutex_lock(&table_lock);
     struct context *context = context_claim_locked();
     if (context != NULL) {
-        context->generation = (context->generation + 1) & 0x7fffffff;
+        generations = (generations + 1) & 0x7fffffff;
+        context->generation = generations;
         context->id = (bmi_context_id)((uint64_t)context->generation << 32 | (context->slot + 1));
         context->completions = context->immediate = 0;
         atomic_store(&context->claimed, true);

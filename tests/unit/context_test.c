@@ -127,6 +127,18 @@ static void handles_are_positive_differ_and_go_stale(void)
     CU_ASSERT_PTR_NULL(bmi__context_find(again));
 }
 
+/* The last finalize frees the table; the next initialize makes a new one. */
+static void handles_are_stale_after_another_start(void)
+{
+    bmi_context_id before, after;
+    open_context(&before);
+    end();
+    open_context(&after);
+    CU_ASSERT_NOT_EQUAL(after, before);
+    CU_ASSERT_PTR_NULL(bmi__context_find(before));
+    end();
+}
+
 /* ---- threads -------------------------------------------------------------------------------- */
 
 enum { PUSHERS = 4, TAKERS = 2, EACH = 20000 };
@@ -195,6 +207,7 @@ int main(void)
         {"completions come out in order", completions_come_out_in_order},
         {"one is taken out of many", one_is_taken_out_of_many},
         {"handles are positive, differ, go stale", handles_are_positive_differ_and_go_stale},
+        {"handles are stale after another start", handles_are_stale_after_another_start},
         {"many threads push and take", many_threads_push_and_take},
         CU_TEST_INFO_NULL,
     };
