@@ -575,7 +575,9 @@ static void put_done(struct peer *peer, struct op *op, int status)
         bmi__control_send_locked(peer, header, NULL, 0);
         bmi__op_complete_locked(op, 0, op->total);
     } else if (status == -EACCES) {
-        bmi__op_complete_locked(op, BMI__CANCELLED, 0); /* the receiver withdrew its memory */
+        /* The receiver cancelled and withdrew its memory. The message had its receive: it counts as
+         * sent, as DATA that the other side drains does. */
+        bmi__op_complete_locked(op, 0, op->total);
     } else {
         bmi__memory_release_locked(op);
         stream_enter(peer, op);
