@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bmi/log.h"
 
@@ -148,6 +149,57 @@ static void valid_names(char *text, size_t size)
                                  table[i].name);
 }
 
+/* How many letters differ, are missing or too many; `length` of the one's. Upper bound 64. */
+static unsigned distance(const char *one, size_t length, const char *other)
+{
+    enum { MOST = 64 };
+    unsigned row[MOST];
+    size_t width = strlen(other);
+    if (length >= MOST || width >= MOST)
+        return MOST;
+    for (unsigned k = 0; k <= width; k++)
+        row[k] = k;
+    for (size_t i = 0; i < length; i++) {
+        unsigned diagonal = row[0]++;
+        for (size_t k = 0; k < width; k++) {
+            bool same = tolower((unsigned char)one[i]) == other[k];
+            unsigned best = diagonal + !same;
+            if (row[k] + 1 < best)
+                best = row[k] + 1;
+            diagonal = row[k + 1];
+            row[k + 1] = diagonal + 1 < best ? diagonal + 1 : best;
+        }
+    }
+    return row[width];
+}
+
+/* The setting whose name is most like this one, if any is; else NULL. */
+static const char *nearest(const char *name, size_t length)
+{
+    const char *found = NULL;
+    unsigned least = 1 + (unsigned)length / 3;
+    for (int i = 0; i < SETTINGS; i++) {
+        unsigned differs = distance(name, length, table[i].name);
+        if (differs <= least && (found == NULL || differs < least)) {
+            found = table[i].name;
+            least = differs;
+        }
+    }
+    return found;
+}
+
+/* Says that there is no such setting, and which there are. */
+static void unknown_log(enum bmi_log_level level, const char *what, const char *name,
+                        size_t length)
+{
+    char names[1024];
+    const char *like = nearest(name, length);
+    valid_names(names, sizeof names);
+    bmi__log(level, "%s is no setting%s%s%s; settings are: %s", what,
+             like != NULL ? ", perhaps " : "", like != NULL ? like : "",
+             like != NULL ? " is meant" : "", names);
+}
+
 static int parse_logged(int index, const char *text, int64_t *value)
 {
     int status = parse(index, text, value);
@@ -159,6 +211,26 @@ static int parse_logged(int index, const char *text, int64_t *value)
                                                : "",
                  (long long)table[index].least, (long long)table[index].most);
     return status;
+}
+
+/* Variables that begin with BMI_ and are no settings: most likely somebody's misspelling. Those of
+ * the tests and programs in this tree are known. */
+static void environment_check(void)
+{
+    static const char *const ours[] = {"TEST_", "FUZZ_", "BENCH_", "TASK_", NULL};
+    for (char **variable = environ; *variable != NULL; variable++) {
+        const char *name = *variable + 4;
+        size_t length = strcspn(name, "=");
+        bool known = strncmp(*variable, "BMI_", 4) != 0 || find(name, length) >= 0;
+        for (int i = 0; !known && ours[i] != NULL; i++)
+            known = strncmp(name, ours[i], strlen(ours[i])) == 0;
+        if (known)
+            continue;
+        char what[128];
+        snprintf(what, sizeof what, "the environment's %.*s", (int)(length < 64 ? length + 4 : 68),
+                 *variable);
+        unknown_log(BMI_LOG_WARN, what, name, length);
+    }
 }
 
 int bmi__settings_load(void)
@@ -175,6 +247,7 @@ int bmi__settings_load(void)
             return -EINVAL;
         atomic_store(&table[i].value, value);
     }
+    environment_check();
     return 0;
 }
 
@@ -184,9 +257,9 @@ static int set_one(char *text, bool apply)
     size_t length = equals != NULL ? (size_t)(equals - text) : strlen(text);
     int index = find(text, length);
     if (equals == NULL || index < 0) {
-        char names[1024];
-        valid_names(names, sizeof names);
-        bmi__log(BMI_LOG_ERROR, "\"%s\" is no setting=value; settings are: %s", text, names);
+        char what[128];
+        snprintf(what, sizeof what, "\"%.100s\": this", text);
+        unknown_log(BMI_LOG_ERROR, what, text, length);
         return -EINVAL;
     }
     int64_t value;

@@ -39,7 +39,8 @@ enum setting {
 
 int64_t bmi__setting(enum setting setting);
 
-/* Reads the environment. -EINVAL: a value is bad; the log says which, and what is valid. */
+/* Reads the environment. -EINVAL: a value is bad; the log says which, and what is valid. Variables
+ * that begin with BMI_ and are no settings are warned of. */
 int bmi__settings_load(void);
 
 /* Sets from "name=value", or several separated by commas. -EINVAL: unknown name or bad value, logged

@@ -13,11 +13,16 @@
 
 static struct caught caught;
 
-static void catch_log(void)
+static void catch_log_at(enum bmi_log_level level)
 {
     caught.text[0] = '\0';
     bmi__log_callback(&(struct bmi_log_callback){
-        .write = caught_write, .argument = &caught, .level = BMI_LOG_ERROR});
+        .write = caught_write, .argument = &caught, .level = level});
+}
+
+static void catch_log(void)
+{
+    catch_log_at(BMI_LOG_ERROR);
 }
 
 static void release_log(void)
@@ -176,6 +181,46 @@ static void the_environment_is_read(void)
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
 }
 
+/* A misspelt variable is told of, with the name that it is most like; the library starts. */
+static void unknown_variables_are_told(void)
+{
+    static const struct {
+        const char *name, *meant; /* meant NULL: like none */
+    } cases[] = {{"BMI_TCP_SENDBUF", "tcp_sndbuf"}, {"BMI_PEER_MEMROY", "peer_memory"},
+                 {"BMI_STAT", "stats"}, {"BMI_HOME_OF_SOMETHING_ELSE", NULL}};
+    static const char *const known[] = {"BMI_STATS", "BMI_SPIN_US", "BMI_TEST_SEED",
+                                        "BMI_FUZZ_SECONDS", "BMI_TASK_STRESS_SEED", "BMIX"};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *name, *value, *help;
+        setenv(cases[i].name, "1", 1);
+        catch_log_at(BMI_LOG_WARN);
+        CU_ASSERT_EQUAL(BMI_initialize(NULL, NULL, 0), 0);
+        CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, cases[i].name));
+        for (int index = 0; bmi_setting_next(index, &name, &value, &help) == 0; index++) {
+            char perhaps[64];
+            snprintf(perhaps, sizeof perhaps, "perhaps %s ", name);
+            bool meant = cases[i].meant != NULL && strcmp(cases[i].meant, name) == 0;
+            CU_ASSERT_EQUAL(strstr(caught.text, perhaps) != NULL, meant);
+            CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, name));
+        }
+        CU_ASSERT_EQUAL(BMI_finalize(), 0);
+        catch_log_at(BMI_LOG_ERROR); /* no error */
+        CU_ASSERT_EQUAL(bmi__settings_load(), 0);
+        CU_ASSERT_STRING_EQUAL(caught.text, "");
+        release_log();
+        unsetenv(cases[i].name);
+    }
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        setenv(known[i], "1", 1);
+    catch_log_at(BMI_LOG_WARN);
+    CU_ASSERT_EQUAL(bmi__settings_load(), 0);
+    CU_ASSERT_STRING_EQUAL(caught.text, "");
+    release_log();
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        unsetenv(known[i]);
+    CU_ASSERT_EQUAL(bmi__settings_set("stats=off,spin_us=50"), 0);
+}
+
 static void through_the_public_functions(void)
 {
     struct bmi_setting setting = {.name = "spin_us"};
@@ -200,6 +245,7 @@ int main(void)
         {"an unknown name brings the list", an_unknown_name_brings_the_list_of_valid_ones},
         {"several are set all or none", several_are_set_all_or_none},
         {"the environment is read", the_environment_is_read},
+        {"unknown variables are told", unknown_variables_are_told},
         {"through the public functions", through_the_public_functions},
         CU_TEST_INFO_NULL,
     };
