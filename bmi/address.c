@@ -433,26 +433,43 @@ static void dead_remove_locked(struct address *address)
     dead_count--;
 }
 
-/* Frees an address that nobody refers to if its peer is dead, or has neither link nor operations. */
-static void free_if_idle_locked(struct address *address)
+/* Gives back the address's peer if that has neither link nor operations nor other addresses. */
+static bool peer_free_if_idle_locked(struct address *address)
 {
     struct peer *peer = atomic_load(&address->peer);
-    if (peer != NULL) {
-        peer_lock(peer);
-        bool idle = peer->state == PEER_IDLE && peer->op_count == 0 &&
-                    peer->address == address && address->alias_next == NULL;
-        if (idle) {
-            peer->address = NULL;
-            atomic_store(&address->peer, NULL);
-        }
-        peer_unlock(peer);
-        if (!idle)
-            return;
-        bmi__peer_give(peer);
+    if (peer == NULL)
+        return true;
+    peer_lock(peer);
+    bool idle = peer->state == PEER_IDLE && peer->op_count == 0 && peer->address == address &&
+                address->alias_next == NULL;
+    if (idle) {
+        peer->address = NULL;
+        atomic_store(&address->peer, NULL);
     }
+    peer_unlock(peer);
+    if (idle)
+        bmi__peer_give(peer);
+    return idle;
+}
+
+/* Frees an address that is not wanted any more, if its peer is dead or idle. */
+static void free_if_idle_locked(struct address *address)
+{
+    if (!peer_free_if_idle_locked(address))
+        return;
     if (address->dead)
         dead_remove_locked(address);
     slot_give_locked(address);
+}
+
+/* The last reference has gone. A string that was looked up is the program's until it drops the
+ * address: the handle stays, only what an idle peer took goes back. */
+static void unreferenced_locked(struct address *address)
+{
+    if (address->string != NULL)
+        peer_free_if_idle_locked(address);
+    else
+        free_if_idle_locked(address);
 }
 
 int bmi__address_reference(BMI_addr_t handle, int change)
@@ -467,7 +484,7 @@ int bmi__address_reference(BMI_addr_t handle, int change)
         if (address->dead && change > 0)
             dead_remove_locked(address); /* it stays while it is referred to */
         if (address->references == 0 && change < 0)
-            free_if_idle_locked(address);
+            unreferenced_locked(address);
     }
     bmi__book_unlock();
     return status;

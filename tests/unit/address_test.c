@@ -195,9 +195,12 @@ static void references_and_the_end_of_a_handle(void)
     for (int i = 0; i < 2; i++)
         CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DEC_ADDR_REF, NULL), 0);
     CU_ASSERT_STRING_EQUAL(BMI_addr_rev_lookup(handle), "tcp://host:1");
-    CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DEC_ADDR_REF, NULL), 0); /* idle: its memory goes */
-    CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(handle));
+    CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DEC_ADDR_REF, NULL), 0);
     CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DEC_ADDR_REF, NULL), -BMI_EINVAL);
+    CU_ASSERT_STRING_EQUAL(BMI_addr_rev_lookup(handle), "tcp://host:1"); /* the look-up holds it */
+    CU_ASSERT_EQUAL(look_up("tcp://host:1"), handle);
+    CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), 0);
+    CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(handle));
     BMI_addr_t again = look_up("tcp://host:1");
     CU_ASSERT_NOT_EQUAL(again, handle);
     CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(handle));
