@@ -55,10 +55,10 @@ int fake_stop(void);
 /* One pass: deferred calls, events (waits up to wait_ms for them), timers. */
 void fake_drive(int wait_ms);
 
-/* Drives until the condition holds; false after ten seconds. */
+/* Drives until the condition holds; false after a minute. */
 #define FAKE_UNTIL(condition)                             \
     ({                                                    \
-        int64_t fake_end_ = fake_now_ms() + 10000;        \
+        int64_t fake_end_ = fake_now_ms() + 60000;        \
         while (!(condition) && fake_now_ms() < fake_end_) \
             fake_drive(5);                                \
         (condition);                                      \

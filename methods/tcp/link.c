@@ -121,8 +121,10 @@ void tcp_close(struct bmi_link *base, bool linger)
 
     tcp_lock(&link->send_lock);
     bool news = link->phase != TCP_DOWN && link->closing < wanted;
-    if (news)
+    if (news) {
         link->closing = wanted;
+        atomic_store_explicit(&link->closed, true, memory_order_release);
+    }
     tcp_unlock(&link->send_lock);
     if (news)
         tcp_link_kick(link);

@@ -79,9 +79,28 @@ static int body_finish(struct tcp_link *link)
     return error;
 }
 
+/* The core has closed the link: it is shown nothing more. What still comes is read, since a socket
+ * that is closed with unread data resets the connection under what we said last, and let go, as the
+ * body of a frame that does not end. */
+static void drain_begin(struct tcp_link *link)
+{
+    link->sink = (struct bmi_sink){.length = UINT64_MAX};
+    link->body_left = UINT64_MAX;
+    link->body_direct = false;
+}
+
+static bool closed(const struct tcp_link *link)
+{
+    return atomic_load_explicit(&link->closed, memory_order_acquire);
+}
+
 /* Shows the core a header. Returns 0, or the errno that ends the link. */
 static int frame_begin(struct tcp_link *link, const uint8_t *header)
 {
+    if (closed(link)) {
+        drain_begin(link);
+        return 0;
+    }
     tcp_state_of(link)->tally.frames++;
     int error = bmi_method_frame_arrived(&link->base, header, &link->sink);
     if (error < 0) {
@@ -216,7 +235,7 @@ static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *
         if (result == PASS_DRAINED && to_end && *bytes > last)
             result = PASS_MORE;
     } while (result == PASS_MORE && --reads > 0 && *bytes < TCP_PASS_BYTES);
-    if (result == 0 && (link->body_left > 0 || link->header_have > 0))
+    if (result == 0 && (link->body_left > 0 || link->header_have > 0) && !closed(link))
         result = -ECONNRESET;
     tcp_unlock(&link->receive_lock);
 

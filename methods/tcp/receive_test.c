@@ -388,6 +388,67 @@ static void garbage_ends_that_link_only(void)
     teardown();
 }
 
+/* ---- after close ---------------------------------------------------------------------------- */
+
+static void close_lingering(struct fake_owner *at)
+{
+    bmi__method_tcp.close(at->link, true);
+}
+
+/* The core closes the link when it sees a frame: of those behind it, which have come already, it
+ * sees none; the body of that frame comes. */
+static void nothing_is_shown_after_close(void)
+{
+    size_t from = 0, length = 0;
+    setup();
+    owner->on_frame = close_lingering;
+    for (uint32_t i = 0; i < 5; i++)
+        length = frame_append(length, i, 100, 100, &from);
+    peer_write(stream, length);
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+    CU_ASSERT_EQUAL(owner->frames, 1);
+    CU_ASSERT_EQUAL(owner->bodies, 1);
+    CU_ASSERT(holds_pattern(into, 100, 0));
+    CU_ASSERT_EQUAL(owner->status, 0);
+    teardown();
+}
+
+/* The same while the link lingers: the peer does not read what is queued, and sends on. */
+static void nothing_is_shown_while_lingering(void)
+{
+    static uint8_t bytes[4 << 20], sunk[1 << 16];
+    void *buffer = bytes;
+    bmi_size_t size = sizeof(bytes);
+    struct bmi_frame frame = {.body = {.buffers = &buffer, .sizes = &size, .count = 1,
+                                       .left = size}};
+    size_t from = 0, length = 0, read_back = 0;
+    ssize_t got;
+    setup();
+    fake_header_write(frame.header, 1, sizeof(bytes), sizeof(bytes));
+    bmi__method_tcp.send(owner->link, &frame);
+    bmi__method_tcp.flush(owner->link);
+    bmi__method_tcp.close(owner->link, true);
+    for (uint32_t i = 0; i < 50; i++)
+        length = frame_append(length, i, 1000, 1000, &from);
+    for (int i = 0; i < 40; i++)
+        peer_write(stream, length); /* read, or this would not end */
+    CU_ASSERT_EQUAL(owner->frames, 0);
+    CU_ASSERT_EQUAL(owner->downs, 0);
+    while ((got = recv(peer, sunk, sizeof(sunk), MSG_DONTWAIT)) != 0) {
+        if (got > 0)
+            read_back += (size_t)got;
+        else if (errno != EAGAIN)
+            break;
+        fake_drive(0);
+    }
+    CU_ASSERT_EQUAL(read_back, sizeof(bytes) + BMI_FRAME_HEADER);
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+    CU_ASSERT_EQUAL(owner->frames, 0);
+    CU_ASSERT_EQUAL(owner->sent, 1);
+    CU_ASSERT_EQUAL(owner->status, 0);
+    teardown();
+}
+
 int main(void)
 {
     into = malloc(INTO_BYTES);
@@ -408,6 +469,8 @@ int main(void)
     CU_ADD_TEST(suite, end_within_a_body);
     CU_ADD_TEST(suite, reset_by_peer);
     CU_ADD_TEST(suite, garbage_ends_that_link_only);
+    CU_ADD_TEST(suite, nothing_is_shown_after_close);
+    CU_ADD_TEST(suite, nothing_is_shown_while_lingering);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();
     unsigned failures = CU_get_number_of_failures();

@@ -85,6 +85,7 @@ struct tcp_link {
     int failure;                     /* 0, or what a write failed with */
     int end_status;                  /* of a link that is `ending` */
     enum tcp_closing closing;        /* what the core asked for */
+    atomic_bool closed;              /* it asked: also read by the driver without the lock */
     bool writing;                    /* one thread writes */
     bool blocked;                    /* the socket was full and has not told of room since */
     bool room;                       /* it told of room while a thread was writing */
