@@ -317,10 +317,12 @@ void *nic_dma_malloc(struct nic_port *port, uint64_t length);
  * Returns: nothing. Owns: takes the memory. Threads: any. Blocks: no. */
 void nic_dma_free(struct nic_port *port, void *memory);
 
-/* Lets peers write into registered memory, by directed sends that name `key`.
+/* Lets a peer (NULL: all peers of the port) write into registered memory, by directed sends that
+ * name `key`. Grants to a peer are to be revoked before nic_peer_release.
  * Returns: 0; -EFAULT not all registered; -ENOSPC grants_max are outstanding; -EINVAL length 0.
  * Owns: the memory is open to peers until nic_revoke. Threads: any. Blocks: no. */
-int nic_grant(struct nic_port *port, void *memory, uint64_t length, uint64_t *key);
+int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64_t length,
+              uint64_t *key);
 
 /* Ends a grant: from its return on no peer writes into the memory. A peer that is in the midst of a
  * piece (256 KiB at most) is waited for; if it is stopped there for longer than a second its
