@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bmi/job.h - one interface over all that a server or client waits for, and state machines on it.
+ *
+ * A job is one operation: a message of BMI, a timer, an event of the program's own, a whole state
+ * machine. It is posted to a job context with a user pointer and perhaps a deadline, and reported
+ * once by a test call on that context, whatever its kind: one wait, one descriptor, one loop.
+ *
+ * A state machine is a static table: states with an action each, and where each result leads. A
+ * machine in the midst of its table costs some hundred bytes and no thread; thousands wait at once.
+ * Each step, and the next one after what a machine waited for, is a task of the task manager
+ * (bmi/task.h), the process's own: without workers it runs inside the test calls of the context, or
+ * of any other; with BMI_JOB_BACKGROUND, on the workers, and the network is driven in the
+ * background as well.
+ *
+ * Errors are negated BMI errors. Deadlines are CLOCK_MONOTONIC times in nanoseconds, as
+ * bmi_job_deadline() makes them; 0 is none. BMI must be initialized before a context is opened.
+ * Unless it says otherwise, a function may be called by any thread while its context is open.
+ */
+#ifndef BMI_JOB_H
+#define BMI_JOB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <bmi.h>
+#include <bmi/task.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct bmi_job_context;
+struct bmi_sm; /* a state machine that runs */
+
+typedef int64_t bmi_job_id; /* a job that is pending; positive; 0: none */
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+enum bmi_job_context_option {
+    BMI_JOB_BACKGROUND =
+        1 /* the manager's workers take steps, a thread of its drives the network */
+};
+
+/* Opens a context; `options` are of enum bmi_job_context_option, or 0.
+ * Returns: 0 and *context; EINVAL (NULL, unknown option, BMI not initialized), ENOMEM, EAGAIN
+ *          (threads for the background can't be had).
+ * Owns: *context is the caller's until bmi_job_context_close. Threads: any. Blocks: with
+ * BMI_JOB_BACKGROUND until workers run. */
+int bmi_job_context_open(unsigned options, struct bmi_job_context **context);
+
+/* Cancels every job, runs machines on until each has ended (one that is cancelled must end), drops
+ * completions not fetched, and frees the context.
+ * Returns: nothing. Owns: buffers and statuses are the caller's again. Threads: nobody may be using
+ * the context; not within a machine's action. Blocks: until the last job has ended. */
+void bmi_job_context_close(struct bmi_job_context *context);
+
+/* One descriptor for a program's own loop, level-triggered: while it is readable, call
+ * bmi_job_testcontext with 0 ms until that has nothing. It is readable, too, while an unexpected
+ * message waits that no job takes.
+ * Returns: the descriptor, never to be read, written, or closed, valid until the context is closed;
+ *          EMFILE, ENOMEM. Owns: the context's. Threads: any. Blocks: no. */
+int bmi_job_context_fd(struct bmi_job_context *context);
+
+struct bmi_job_statistics {
+    uint64_t posted;    /* jobs that were pending, and those that were done at once */
+    uint64_t immediate; /* of these: done at once */
+    uint64_t completed; /* jobs that were pending and have ended */
+    uint64_t timed_out, cancelled, failed;                 /* of these, by how they ended */
+    uint64_t machines;                                     /* machines started */
+    uint64_t steps;                                        /* actions called */
+    uint64_t pending, machines_alive, completions_waiting; /* gauges */
+    uint64_t job_bytes, machine_bytes; /* gauges: memory held for jobs, for machines */
+};
+
+/* Returns: 0; EINVAL. Owns: nothing. Threads: any. Blocks: no. */
+int bmi_job_context_statistics(struct bmi_job_context *context,
+                               struct bmi_job_statistics *statistics);
+
+/* The deadline that is `ms` from now; 0 for ms < 0: none. Returns: a time. Owns: nothing.
+ * Threads: any, at any time. Blocks: no. */
+uint64_t bmi_job_deadline(int64_t ms);
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+enum bmi_job_kind {
+    BMI_JOB_SEND = 1,
+    BMI_JOB_SEND_UNEXPECTED,
+    BMI_JOB_RECEIVE,
+    BMI_JOB_UNEXPECTED, /* the next unexpected message */
+    BMI_JOB_TIMER,
+    BMI_JOB_NULL,
+    BMI_JOB_EVENT,
+    BMI_JOB_MACHINE
+};
+
+/* How a job ended. */
+struct bmi_job_status {
+    bmi_job_id id; /* 0 where it was done at once */
+    enum bmi_job_kind kind;
+    bmi_error_code_t error; /* 0, or why it failed; a machine: its result, which may be positive */
+    bmi_size_t actual;      /* bytes sent or received; 0 after an error */
+    void *user_ptr;
+};
+
+/* What any post may be told; NULL for the pointer is: nothing of it. */
+struct bmi_job_options {
+    void *user_ptr;
+    uint64_t deadline_ns; /* it is cancelled then, and ends with ETIMEDOUT. A machine's job ends at
+                             the machine's deadline at the latest */
+    struct bmi_sm *machine; /* the job is this machine's: no test call reports it, the machine goes
+                               on when all of its jobs have ended. To be set by its actions only */
+};
+
+/* Common to all posts.
+ *   options  may be NULL
+ *   id       may be NULL; set before the completion can be seen by any thread
+ *   status   may be NULL; filled where 1 is returned. If the job is a machine's, it is lent until
+ *            the job ends, and filled then
+ * Returns: 0: pending, reported once by a test call, or to its machine; 1: done at once, *status
+ *          tells, nothing else will; <0: refused, nothing happens: EINVAL, ENOMEM, ETIMEDOUT (the
+ *          deadline has passed), ECANCEL (the context is being closed), or what the matching call
+ *          of bmi.h returns.
+ * Owns: buffers, lists, and what else it says is lent until the job has been reported, or its
+ *       machine goes on. Threads: any. Blocks: no. */
+
+/* BMI_post_send and its relatives, see bmi.h. */
+int bmi_job_send(struct bmi_job_context *context, BMI_addr_t to, const void *buffer,
+                 bmi_size_t size, enum bmi_buffer_type type, bmi_msg_tag_t tag,
+                 const struct bmi_job_options *options, bmi_job_id *id,
+                 struct bmi_job_status *status);
+int bmi_job_send_list(struct bmi_job_context *context, BMI_addr_t to, const void *const *buffers,
+                      const bmi_size_t *sizes, int count, bmi_size_t total,
+                      enum bmi_buffer_type type, bmi_msg_tag_t tag,
+                      const struct bmi_job_options *options, bmi_job_id *id,
+                      struct bmi_job_status *status);
+int bmi_job_sendunexpected(struct bmi_job_context *context, BMI_addr_t to, const void *buffer,
+                           bmi_size_t size, enum bmi_buffer_type type, bmi_msg_tag_t tag,
+                           const struct bmi_job_options *options, bmi_job_id *id,
+                           struct bmi_job_status *status);
+int bmi_job_sendunexpected_list(struct bmi_job_context *context, BMI_addr_t to,
+                                const void *const *buffers, const bmi_size_t *sizes, int count,
+                                bmi_size_t total, enum bmi_buffer_type type, bmi_msg_tag_t tag,
+                                const struct bmi_job_options *options, bmi_job_id *id,
+                                struct bmi_job_status *status);
+int bmi_job_recv(struct bmi_job_context *context, BMI_addr_t from, void *buffer, bmi_size_t size,
+                 enum bmi_buffer_type type, bmi_msg_tag_t tag,
+                 const struct bmi_job_options *options, bmi_job_id *id,
+                 struct bmi_job_status *status);
+int bmi_job_recv_list(struct bmi_job_context *context, BMI_addr_t from, void *const *buffers,
+                      const bmi_size_t *sizes, int count, bmi_size_t total,
+                      enum bmi_buffer_type type, bmi_msg_tag_t tag,
+                      const struct bmi_job_options *options, bmi_job_id *id,
+                      struct bmi_job_status *status);
+
+/* Takes the next unexpected message; jobs that wait for one get them in the order of their posts.
+ * *info is lent until the job ends. Its buffer is to be given back by BMI_unexpected_free. */
+int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_info *info,
+                       const struct bmi_job_options *options, bmi_job_id *id,
+                       struct bmi_job_status *status);
+
+/* Ends well at `due_ns`, a time as deadlines are; at once if that has passed. */
+int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
+                  const struct bmi_job_options *options, bmi_job_id *id,
+                  struct bmi_job_status *status);
+
+/* Has ended already, with `error` (0 or negative), and is reported as any other: it is never done
+ * at once. To put a result of the program's own among the completions. */
+int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
+                 const struct bmi_job_options *options, bmi_job_id *id,
+                 struct bmi_job_status *status);
+
+/* Pending until the program says so: a thread of its own, or another library. */
+int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options *options,
+                  bmi_job_id *id, struct bmi_job_status *status);
+
+/* Ends an event, with this error (0 or negative) and this count of bytes.
+ * Returns: 0; EINVAL: no event that is pending. Owns: nothing. Threads: any. Blocks: no. */
+int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id id, bmi_error_code_t error,
+                           bmi_size_t actual);
+
+/* Asks a job to end: it ends once, with ECANCEL, or with its result where that came first. A
+ * machine has all that it waits for cancelled, so that its deferred state fails with ECANCEL, from
+ * where its table says how it ends; if it does not wait just now, this happens when it does. States
+ * that it then cleans up in are not disturbed. Returns: 0, also for a job that has ended and was
+ * not fetched; EINVAL: no such job. Owns: what was lent stays so until the job is reported.
+ * Threads: any. Blocks: no. */
+int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id id);
+
+/* ---- test ------------------------------------------------------------------------------------
+ * Common to all: max_idle_ms of 0 looks once, driving the network and running tasks once; above 0
+ * waits at most that long, using no CPU; below 0 is EINVAL. While they wait they run tasks of the
+ * manager. Each completion is reported once.
+ * Returns: 1 if *outcount > 0, 0 if not; EINVAL (NULL, id that is none).
+ * Owns: what the jobs had been lent returns to the caller. Threads: any number at once. Blocks: up
+ * to max_idle_ms, and as long as a task that it runs takes. */
+
+/* Whether this job has ended. */
+int bmi_job_test(struct bmi_job_context *context, bmi_job_id id, int *outcount,
+                 struct bmi_job_status *status, int max_idle_ms);
+
+/* Which of `incount` jobs have ended (ids of 0 are skipped); statuses and places in `ids` are
+ * packed at [0..*outcount). `index` may be NULL. */
+int bmi_job_testsome(struct bmi_job_context *context, int incount, const bmi_job_id *ids,
+                     int *outcount, int *index, struct bmi_job_status *statuses, int max_idle_ms);
+
+/* Up to `incount` jobs that have ended, in the order of their ends. */
+int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outcount,
+                        struct bmi_job_status *statuses, int max_idle_ms);
+
+/* ---- tables of state machines ----------------------------------------------------------------
+ * For instance:
+ *
+ *   enum { RECEIVE, ANSWER, GIVE_UP };
+ *   static const struct bmi_sm_state states[] = {
+ *       [RECEIVE] = {"receive", .action = receive, .on = {BMI_SM_OK(ANSWER),
+ * BMI_SM_FAIL(GIVE_UP)}}, [ANSWER] = {"answer", .action = answer, .on = {BMI_SM_OK(BMI_SM_END),
+ * BMI_SM_FAIL(GIVE_UP)}}, [GIVE_UP] = {"give up", .action = give_up, .on =
+ * {BMI_SM_ELSE(BMI_SM_END)}},
+ *   };
+ *   static struct bmi_sm_table request = {"request", states, 3};
+ */
+
+/* What an action returns: */
+#define BMI_SM_DONE                                                              \
+    0 /* done, with the result 0. Any other result >= 0 is a choice that it made \
+       */
+#define BMI_SM_DEFERRED                                                      \
+    (-2147483647 - 1) /* done when all of the machine's jobs have ended; the \
+                         result is 0, or the error of the first that failed */
+/* <0, a BMI error: failed, for that cause */
+
+/* An action of a state; `data` is what the machine was started with. It must not block. */
+typedef int (*bmi_sm_action)(struct bmi_sm *machine, void *data);
+
+/* What to return where the last thing that an action does is to post: return bmi_sm_posted(bmi_job_
+ * send(...)). An immediate completion is DONE, one that waits is DEFERRED. */
+static inline int bmi_sm_posted(int posted)
+{
+    return posted == 0 ? BMI_SM_DEFERRED : posted > 0 ? BMI_SM_DONE : posted;
+}
+
+enum bmi_sm_when { BMI_SM_NEVER = 0, BMI_SM_IS, BMI_SM_FAILED, BMI_SM_ANY };
+
+struct bmi_sm_transition {
+    enum bmi_sm_when when;
+    int result;
+    int to; /* index of a state, or BMI_SM_END */
+};
+
+#define BMI_SM_END (-1)      /* the machine ends, or returns to the one that jumped into it */
+#define BMI_SM_TRANSITIONS 8 /* at most, of a state */
+#define BMI_SM_ON(value, state)     \
+    {                               \
+        BMI_SM_IS, (value), (state) \
+    }
+#define BMI_SM_OK(state) BMI_SM_ON(0, state)
+#define BMI_SM_FAIL(state)        \
+    {                             \
+        BMI_SM_FAILED, 0, (state) \
+    } /* any negative result not named by ON */
+#define BMI_SM_ELSE(state)     \
+    {                          \
+        BMI_SM_ANY, 0, (state) \
+    } /* any result that no other one takes */
+
+enum bmi_sm_wait {
+    BMI_SM_ALL = 0,      /* a deferred state goes on when all jobs and children have ended */
+    BMI_SM_FIRST_FAILURE /* the same, but the first failure cancels all others */
+};
+
+struct bmi_sm_table;
+
+struct bmi_sm_state {
+    const char *name;
+    bmi_sm_action action;      /* either this, */
+    struct bmi_sm_table *jump; /* or the table of another machine, run in this one's place; its last
+                                  result is this state's */
+    void *(*jump_data)(struct bmi_sm *machine, void *data); /* what its actions get; NULL: `data`.
+                                                               It may return NULL: then ENOMEM is
+                                                               the state's result */
+    enum bmi_sm_wait wait;
+    int choices; /* results >= 0 of this state are 0..choices-1; 0 counts as 1 */
+    struct bmi_sm_transition on[BMI_SM_TRANSITIONS];
+};
+
+struct bmi_sm_table {
+    const char *name;
+    const struct bmi_sm_state *states; /* the machine starts in the first */
+    int count;
+    BMI_TASK_ATOMIC(int) checked; /* the library's: how many tables deep, once it was found good */
+};
+
+/* Checks a table, and those that it jumps into; starting a machine does so the first time. Refused
+ * are: a state without a name, or without one of action and jump; a transition to no state, for a
+ * result that the state cannot have, or after another one for the same; a result without a
+ * transition; a state that nothing leads to, or from which nothing leads to the end (it would go
+ * round for ever); a jump into a table that is being run already; more than 16 tables deep.
+ * Returns: 0; EINVAL, and `text` (may be NULL) says what is wrong where.
+ * Owns: the table is used as long as any machine runs it. Threads: any, at any time. Blocks: no. */
+int bmi_sm_check(struct bmi_sm_table *table, char *text, size_t size);
+
+/* ---- machines -------------------------------------------------------------------------------- */
+
+/* Where a machine's steps run; NULL: anywhere. */
+struct bmi_sm_placement {
+    const struct bmi_cpuset *cpus;      /* copied */
+    const struct bmi_task_hints *hints; /* memory that it uses; lent until it ends */
+};
+
+/* Starts a machine; the job that it is ends with it, and its status has the machine's result as the
+ * error. `options` as for all posts: with a deadline, each of its jobs and children ends then. With
+ * `options->machine`, a child of that one, which waits for it, in a deferred state, as for a job.
+ * Returns: 0: pending, never 1; EINVAL (a bad table: the log tells), ENOMEM, ETIMEDOUT, ECANCEL.
+ * Owns: the table, `data`, and a child's status are lent until it has ended. Threads: any, a child
+ * only from its parent's actions. Blocks: no. */
+int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
+                 const struct bmi_sm_placement *placement, const struct bmi_job_options *options,
+                 bmi_job_id *id, struct bmi_job_status *status);
+
+/* What follows is for actions, on their own machine. Threads: the one that runs the action.
+ * Blocks: no. Owns: nothing. */
+
+/* Returns: its context; the result that led to this state; its deadline, 0: none; whether it was
+ * cancelled (also after that was delivered); its job's id. */
+struct bmi_job_context *bmi_sm_context(const struct bmi_sm *machine);
+int bmi_sm_last(const struct bmi_sm *machine);
+uint64_t bmi_sm_deadline(const struct bmi_sm *machine);
+bool bmi_sm_cancelled(const struct bmi_sm *machine);
+bmi_job_id bmi_sm_id(const struct bmi_sm *machine);
+
+/* Moves the deadline, for jobs posted from now on: states that clean up may need time. */
+void bmi_sm_set_deadline(struct bmi_sm *machine, uint64_t deadline_ns);
+
+/* What the whole machine ends with, in place of its last state's result. */
+void bmi_sm_set_result(struct bmi_sm *machine, int result);
+
+/* ---- trace ----------------------------------------------------------------------------------- */
+
+enum bmi_sm_event {
+    BMI_SM_STARTED,
+    BMI_SM_STEP,    /* an action has returned */
+    BMI_SM_RESUMED, /* what a deferred state waited for has ended */
+    BMI_SM_JUMPED,  /* into another table */
+    BMI_SM_ENDED
+};
+
+struct bmi_sm_trace {
+    enum bmi_sm_event event;
+    bmi_job_id machine;
+    const char *table, *state; /* state: NULL for STARTED and ENDED */
+    int result;                /* BMI_SM_DEFERRED: it waits */
+    uint64_t time_ns;          /* CLOCK_MONOTONIC */
+    uint64_t took_ns;          /* STEP: the action; RESUMED: the wait; ENDED: the machine's life */
+};
+
+typedef void (*bmi_sm_tracer)(void *argument, const struct bmi_sm_trace *trace);
+
+/* Has all that machines of a context do told to `tracer` from now on, NULL: no more. It is called
+ * by the thread that runs the machine, and must not call the library. Returns: nothing. Owns:
+ * `argument` is lent until the context is closed. Threads: any; a step that is under way may still
+ * be told to the former one. Blocks: no. */
+void bmi_sm_trace_to(struct bmi_job_context *context, bmi_sm_tracer tracer, void *argument);
+
+/* A tracer that writes a line for each event to the FILE * that is its argument. */
+void bmi_sm_trace_print(void *file, const struct bmi_sm_trace *trace);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * context.c - opening and closing, and what can be asked of a context.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "bmi/address.h"
+#include "bmi/error.h"
+#include "bmi/progress.h"
+#include "job/internal.h"
+
+static enum bmi_task_verdict poll_run(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    bmi__job_poll(argument);
+    return BMI_TASK_DONE;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static int background_begin(struct bmi_job_context *context)
+{
+    struct bmi_task_attributes attributes = {.function = poll_run, .argument = context};
+    int result = bmi_task_prepare(&context->poll, context->manager, &attributes);
+    if (result == 0)
+        result = bmi__job_driver_join(context);
+    if (result < 0)
+        return bmi__error(result);
+    bmi__job_hook(context);
+    context->poll_submitted = bmi_task_submit(&context->poll) == 0;
+    return 0;
+}
+
+static int network_begin(struct bmi_job_context *context)
+{
+    int result = BMI_open_context(&context->bmi);
+    if (result == 0)
+        context->network = bmi__context_find(context->bmi);
+    return result;
+}
+
+static enum bmi_task_threads threads_of(const struct bmi_job_context *context)
+{
+    return context->background ? BMI_TASK_WORKERS : BMI_TASK_HOOKS_ONLY;
+}
+
+static int context_begin(struct bmi_job_context *context)
+{
+    int result = network_begin(context);
+    if (result < 0)
+        return result;
+    result = bmi__error(bmi_task_manager_start(context->manager, threads_of(context)));
+    if (result < 0)
+        goto undo_network;
+    result = context->background ? background_begin(context) : 0;
+    if (result < 0)
+        goto undo_manager;
+    return 0;
+undo_manager:
+    bmi_task_manager_stop(context->manager, threads_of(context));
+undo_network:
+    BMI_close_context(context->bmi);
+    return result;
+}
+
+int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
+{
+    if (out == NULL || (options & ~(unsigned)BMI_JOB_BACKGROUND) || !bmi__running())
+        return -BMI_EINVAL;
+    struct bmi_job_context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return -BMI_ENOMEM;
+    context->manager = bmi_task_manager_default();
+    context->background = options & BMI_JOB_BACKGROUND;
+    atomic_init(&context->next_due_ns, UINT64_MAX);
+    bmi__job_fd_init(context);
+    int result = context->manager != NULL ? context_begin(context) : -BMI_ENOMEM;
+    if (result < 0) {
+        bmi__job_fd_close(context);
+        free(context);
+        return result;
+    }
+    *out = context;
+    return 0;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+/* Runs on until no job is pending. */
+static void drain(struct bmi_job_context *context)
+{
+    bool pending = true;
+    struct bmi__job_ends ends = {0};
+    bmi_lock_take(&context->lock);
+    context->closing = true;
+    bmi__job_cancel_all_locked(context, &ends);
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    while (pending) {
+        bmi__job_poll(context);
+        bmi_task_schedule(context->manager);
+        bmi_lock_take(&context->lock);
+        uint64_t seen = atomic_load(&context->ready_sequence);
+        pending = context->counts.pending > 0;
+        bmi_lock_give(&context->lock);
+        if (pending) /* what ends as a machine's is no completion: look again soon */
+            bmi__job_wait(context, seen, bmi__monotonic_ns() + 10000000u);
+    }
+    while (atomic_load(&context->runners) > 0)
+        sched_yield(); /* within the last lines of a machine's end */
+}
+
+void bmi_job_context_close(struct bmi_job_context *context)
+{
+    if (context == NULL)
+        return;
+    drain(context);
+    if (atomic_load(&context->hooked))
+        bmi__context_set_hook(context->network, NULL, NULL);
+    if (context->background) {
+        bmi__job_driver_leave(context);
+        if (context->poll_submitted)
+            bmi_task_wait(&context->poll, -1);
+    }
+    bmi__job_fd_close(context);
+    bmi_task_manager_stop(context->manager, threads_of(context));
+    BMI_close_context(context->bmi);
+    bmi__sm_free_all(context);
+    bmi__job_table_free(context);
+    for (struct bmi__tracer *tracer = context->tracers, *next; tracer != NULL; tracer = next) {
+        next = tracer->next;
+        free(tracer);
+    }
+    free(context);
+}
+
+int bmi_job_context_statistics(struct bmi_job_context *context,
+                               struct bmi_job_statistics *statistics)
+{
+    if (context == NULL || statistics == NULL)
+        return -BMI_EINVAL;
+    bmi_lock_take(&context->lock);
+    *statistics = context->counts;
+    bmi_lock_give(&context->lock);
+    statistics->steps = atomic_load(&context->steps);
+    return 0;
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * job.c - the table of jobs, and how one begins and ends, whatever it waits for. See internal.h.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/progress.h"
+#include "job/internal.h"
+
+enum { CHUNK = 256 };
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static int chunk_add_locked(struct bmi_job_context *context)
+{
+    if (context->chunk_count == context->chunk_room) {
+        uint32_t room = context->chunk_room != 0 ? context->chunk_room * 2 : 16;
+        struct bmi__job **grown = realloc(context->chunks, room * sizeof *grown);
+        if (grown == NULL)
+            return -BMI_ENOMEM;
+        context->chunks = grown;
+        context->chunk_room = room;
+    }
+    struct bmi__job *chunk = calloc(CHUNK, sizeof *chunk);
+    if (chunk == NULL)
+        return -BMI_ENOMEM;
+    for (uint32_t i = CHUNK; i-- > 0;) {
+        chunk[i].slot = context->chunk_count * CHUNK + i;
+        chunk[i].next = context->free;
+        context->free = &chunk[i];
+    }
+    context->chunks[context->chunk_count++] = chunk;
+    context->counts.job_bytes += CHUNK * sizeof *chunk;
+    return 0;
+}
+
+void bmi__job_table_free(struct bmi_job_context *context)
+{
+    for (uint32_t i = 0; i < context->chunk_count; i++)
+        free(context->chunks[i]);
+    free(context->chunks);
+    free(context->heap);
+}
+
+bmi_job_id bmi__job_id(const struct bmi__job *job)
+{
+    return (bmi_job_id)((uint64_t)job->generation << 32 | (job->slot + 1));
+}
+
+struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id id)
+{
+    uint32_t slot = (uint32_t)id - 1;
+    if (id <= 0 || slot / CHUNK >= context->chunk_count)
+        return NULL;
+    struct bmi__job *job = &context->chunks[slot / CHUNK][slot % CHUNK];
+    return job->phase != JOB_FREE && bmi__job_id(job) == id ? job : NULL;
+}
+
+static void job_free_locked(struct bmi_job_context *context, struct bmi__job *job)
+{
+    job->phase = JOB_FREE;
+    job->next = context->free;
+    context->free = job;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static void ready_append_locked(struct bmi_job_context *context, struct bmi__job *job)
+{
+    job->next = NULL;
+    job->previous = context->ready.last;
+    if (context->ready.last != NULL)
+        context->ready.last->next = job;
+    else
+        context->ready.first = job;
+    context->ready.last = job;
+    context->counts.completions_waiting++;
+    atomic_store(&context->ready_sequence, atomic_load(&context->ready_sequence) + 1);
+}
+
+static void ready_remove_locked(struct bmi_job_context *context, struct bmi__job *job)
+{
+    if (job->previous != NULL)
+        job->previous->next = job->next;
+    else
+        context->ready.first = job->next;
+    if (job->next != NULL)
+        job->next->previous = job->previous;
+    else
+        context->ready.last = job->previous;
+    context->counts.completions_waiting--;
+}
+
+static void machine_add_locked(struct bmi_sm *machine, struct bmi__job *job)
+{
+    job->previous = NULL;
+    job->next = machine->jobs;
+    if (machine->jobs != NULL)
+        machine->jobs->previous = job;
+    machine->jobs = job;
+    machine->outstanding++;
+}
+
+static void machine_remove_locked(struct bmi_sm *machine, struct bmi__job *job)
+{
+    if (job->previous != NULL)
+        job->previous->next = job->next;
+    else
+        machine->jobs = job->next;
+    if (job->next != NULL)
+        job->next->previous = job->previous;
+    machine->outstanding--;
+}
+
+static void unexpected_remove_locked(struct bmi_job_context *context, struct bmi__job *job)
+{
+    struct bmi__job *next = job->unexpected.next, *previous = job->unexpected.previous;
+    if (previous != NULL)
+        previous->unexpected.next = next;
+    else
+        context->unexpected.first = next;
+    if (next != NULL)
+        next->unexpected.previous = previous;
+    else
+        context->unexpected.last = previous;
+    job->flags &= (uint8_t)~JOB_LISTED;
+    atomic_fetch_sub(&context->unexpected_wanted, 1);
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+/* What of `options` holds for a job of a machine: the earlier deadline. */
+uint64_t bmi__job_deadline_of(const struct bmi_job_options *options)
+{
+    if (options == NULL)
+        return 0;
+    uint64_t own = options->deadline_ns;
+    uint64_t machine = options->machine != NULL ? options->machine->deadline_ns : 0;
+    return own == 0 || (machine != 0 && machine < own) ? machine : own;
+}
+
+static int begin_locked(struct bmi_job_context *context, enum bmi_job_kind kind,
+                        uint64_t deadline_ns, struct bmi__job **out, struct bmi__job_ends *ends)
+{
+    if (context->closing)
+        return -BMI_ECANCEL;
+    if (context->free == NULL && chunk_add_locked(context) < 0)
+        return -BMI_ENOMEM;
+    struct bmi__job *job = context->free;
+    job->heap_index = JOB_NOT_IN_HEAP;
+    /* A machine hands its deadline down; a timer adds itself, with its own time. */
+    if (deadline_ns != 0 && kind != BMI_JOB_MACHINE && kind != BMI_JOB_TIMER &&
+        bmi__job_timer_add_locked(context, job, deadline_ns, ends) < 0)
+        return -BMI_ENOMEM;
+    context->free = job->next;
+    job->generation = (job->generation + 1) & 0x7fffffff;
+    job->generation += job->generation == 0;
+    job->kind = (uint8_t)kind;
+    job->phase = JOB_POSTING;
+    job->flags = 0;
+    job->error = 0;
+    job->actual = 0;
+    job->op = 0;
+    context->counts.posted++;
+    context->counts.pending++;
+    *out = job;
+    return 0;
+}
+
+int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
+                   const struct bmi_job_options *options, struct bmi_job_status *status,
+                   struct bmi__job **out)
+{
+    struct bmi__job_ends ends = {0};
+    uint64_t deadline_ns = bmi__job_deadline_of(options);
+    if (context == NULL)
+        return -BMI_EINVAL;
+    if (deadline_ns != 0 && deadline_ns <= bmi__monotonic_ns())
+        return -BMI_ETIMEDOUT;
+    bmi_lock_take(&context->lock);
+    int result = begin_locked(context, kind, deadline_ns, out, &ends);
+    if (result == 0) {
+        struct bmi__job *job = *out;
+        job->user_ptr = options != NULL ? options->user_ptr : NULL;
+        job->machine = options != NULL ? options->machine : NULL;
+        job->into = job->machine != NULL ? status : NULL;
+        if (job->machine != NULL)
+            machine_add_locked(job->machine, job);
+    }
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    return result;
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+
+static void status_of(const struct bmi__job *job, bmi_job_id id, struct bmi_job_status *status)
+{
+    *status = (struct bmi_job_status){.id = id,
+                                      .kind = job->kind,
+                                      .error = job->error,
+                                      .actual = job->actual,
+                                      .user_ptr = job->user_ptr};
+}
+
+static void count_end_locked(struct bmi_job_context *context, const struct bmi__job *job)
+{
+    context->counts.pending--;
+    context->counts.completed++;
+    if (job->error == -BMI_ECANCEL)
+        context->counts.cancelled++;
+    else if (job->error == -BMI_ETIMEDOUT)
+        context->counts.timed_out++;
+    else if (job->error < 0)
+        context->counts.failed++;
+}
+
+void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
+                         bmi_error_code_t error, bmi_size_t actual, struct bmi__job_ends *ends)
+{
+    if (error == -BMI_ECANCEL && (job->flags & JOB_TIMED_OUT))
+        error = -BMI_ETIMEDOUT;
+    job->error = error;
+    job->actual = error < 0 ? 0 : actual;
+    if (job->flags & JOB_LISTED)
+        unexpected_remove_locked(context, job);
+    if (job->phase == JOB_POSTING) {
+        job->phase = JOB_EARLY; /* bmi__job_posted goes on */
+        return;
+    }
+    if (job->heap_index != JOB_NOT_IN_HEAP)
+        bmi__job_timer_remove_locked(context, job);
+    count_end_locked(context, job);
+    struct bmi_sm *machine = job->machine;
+    if (machine == NULL) {
+        job->phase = JOB_READY;
+        ready_append_locked(context, job);
+        ends->ready = true;
+        return;
+    }
+    machine_remove_locked(machine, job);
+    if (job->into != NULL)
+        status_of(job, bmi__job_id(job), job->into);
+    job_free_locked(context, job);
+    bmi__sm_job_ended_locked(context, machine, error, ends);
+}
+
+/* The source did it at once, or refused it: as if it had never been pending. */
+static void job_undo_locked(struct bmi_job_context *context, struct bmi__job *job, bool done)
+{
+    if (job->heap_index != JOB_NOT_IN_HEAP)
+        bmi__job_timer_remove_locked(context, job);
+    if (job->machine != NULL)
+        machine_remove_locked(job->machine, job);
+    context->counts.pending--;
+    context->counts.posted -= !done;
+    context->counts.immediate += done;
+    job_free_locked(context, job);
+}
+
+int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int posted,
+                    bmi_job_id *id, struct bmi_job_status *status)
+{
+    struct bmi__job_ends ends = {0};
+    bmi_lock_take(&context->lock);
+    if (posted != 0) {
+        if (id != NULL)
+            *id = 0;
+        if (posted > 0 && status != NULL)
+            status_of(job, 0, status);
+        job_undo_locked(context, job, posted > 0);
+    } else if (job->phase == JOB_EARLY) {
+        job->phase = JOB_PENDING;
+        bmi__job_end_locked(context, job, job->error, job->actual, &ends);
+    } else {
+        job->phase = JOB_PENDING;
+        if (job->flags & JOB_CANCEL_WANTED)
+            bmi__job_cancel_locked(context, job, &ends);
+    }
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    return posted;
+}
+
+void bmi__job_after(struct bmi_job_context *context, struct bmi__job_ends *ends)
+{
+    struct bmi_sm *machine = ends->resume;
+    while (machine != NULL) {
+        struct bmi_sm *next = machine->next;
+        bmi__sm_resume(machine);
+        machine = next;
+    }
+    if (ends->earlier && context->background)
+        bmi__job_driver_look(context->driver);
+    if (ends->ready || (ends->earlier && !context->background))
+        bmi__job_notify(context);
+}
+
+void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *job,
+                            struct bmi_job_status *status)
+{
+    assert(job->phase == JOB_READY);
+    ready_remove_locked(context, job);
+    status_of(job, bmi__job_id(job), status);
+    job_free_locked(context, job);
+}
+
+/* ---- cancel ---------------------------------------------------------------------------------- */
+
+void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
+                            struct bmi__job_ends *ends)
+{
+    if (job->phase == JOB_POSTING) {
+        job->flags |= JOB_CANCEL_WANTED;
+        return;
+    }
+    if (job->phase != JOB_PENDING)
+        return;
+    switch (job->kind) {
+    case BMI_JOB_SEND:
+    case BMI_JOB_SEND_UNEXPECTED:
+    case BMI_JOB_RECEIVE:
+        BMI_cancel(job->op, context->bmi);
+        break;
+    case BMI_JOB_MACHINE:
+        bmi__sm_cancel_locked(context, job->child, ends);
+        break;
+    default:
+        bmi__job_end_locked(context, job, -BMI_ECANCEL, 0, ends);
+    }
+}
+
+int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id id)
+{
+    struct bmi__job_ends ends = {0};
+    if (context == NULL)
+        return -BMI_EINVAL;
+    bmi_lock_take(&context->lock);
+    struct bmi__job *job = bmi__job_find_locked(context, id);
+    if (job != NULL)
+        bmi__job_cancel_locked(context, job, &ends);
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    return job != NULL ? 0 : -BMI_EINVAL;
+}
+
+void bmi__job_cancel_all_locked(struct bmi_job_context *context, struct bmi__job_ends *ends)
+{
+    for (uint32_t i = 0; i < context->chunk_count * CHUNK; i++) {
+        struct bmi__job *job = &context->chunks[i / CHUNK][i % CHUNK];
+        if (job->phase == JOB_PENDING)
+            bmi__job_cancel_locked(context, job, ends);
+    }
+}

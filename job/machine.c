@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * machine.c - runs state machines: one task each, which takes steps until a state has to wait.
+ *
+ * What a machine waits for are jobs (children are jobs, too); the end of the last of them resumes
+ * it. `outstanding` is counted up by posts, which its own actions make, and down by ends, on any
+ * thread, under the context's lock; so is `phase` written. A machine that runs has phase RUNNING:
+ * an end that comes then only counts, and machine_defer, under the lock, sees that nothing is left
+ * to wait for.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "bmi/log.h"
+#include "bmi/progress.h"
+#include "job/internal.h"
+
+enum {
+    STEPS_AT_ONCE = 64, /* then others of the queue have their turn */
+    FRAMES_POOLED = 2,  /* machines of so many frames are kept for the next ones */
+    NO_TRANSITION = -2
+};
+
+static struct sm_frame *top(struct bmi_sm *machine)
+{
+    return &machine->frames[machine->depth - 1];
+}
+
+static const struct bmi_sm_state *state_of(struct bmi_sm *machine)
+{
+    struct sm_frame *frame = top(machine);
+    return &frame->table->states[frame->state];
+}
+
+static struct bmi__tracer *tracer_of(struct bmi_sm *machine)
+{
+    return atomic_load_explicit(&machine->context->tracer, memory_order_acquire);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static size_t machine_size(int frames)
+{
+    return sizeof(struct bmi_sm) + (size_t)frames * sizeof(struct sm_frame);
+}
+
+static struct bmi_sm *machine_take(struct bmi_job_context *context, int frames)
+{
+    bool pooled = frames <= FRAMES_POOLED;
+    struct bmi_sm *machine = NULL;
+    if (pooled) {
+        bmi_lock_take(&context->lock);
+        machine = context->free_machines;
+        if (machine != NULL)
+            context->free_machines = machine->next;
+        bmi_lock_give(&context->lock);
+    }
+    if (machine != NULL)
+        return machine;
+    size_t size = machine_size(pooled ? FRAMES_POOLED : frames);
+    machine = malloc(size);
+    if (machine == NULL)
+        return NULL;
+    machine->depth_most = (uint16_t)(pooled ? FRAMES_POOLED : frames);
+    bmi_lock_take(&context->lock);
+    context->counts.machine_bytes += size;
+    bmi_lock_give(&context->lock);
+    return machine;
+}
+
+/* Returns what is to be freed when the lock is released. */
+static struct bmi_sm *machine_give_locked(struct bmi_job_context *context, struct bmi_sm *machine)
+{
+    if (machine->depth_most == FRAMES_POOLED) {
+        machine->next = context->free_machines;
+        context->free_machines = machine;
+        return NULL;
+    }
+    context->counts.machine_bytes -= machine_size(machine->depth_most);
+    return machine;
+}
+
+void bmi__sm_free_all(struct bmi_job_context *context)
+{
+    for (struct bmi_sm *machine = context->free_machines, *next; machine != NULL; machine = next) {
+        next = machine->next;
+        free(machine);
+    }
+}
+
+/* ---- what a machine waits for ---------------------------------------------------------------- */
+
+/* Cancels all that it waits for. An end among them may cancel no more: `cancelling`. */
+static void cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *ends)
+{
+    if (machine->cancelling)
+        return;
+    machine->cancelling = true;
+    for (struct bmi__job *job = machine->jobs, *next; job != NULL; job = next) {
+        next = job->next;
+        bmi__job_cancel_locked(machine->context, job, ends);
+    }
+    machine->cancelling = false;
+}
+
+static bool first_failure_counts(struct bmi_sm *machine)
+{
+    return machine->phase == SM_WAITING && machine->failure < 0 &&
+           state_of(machine)->wait == BMI_SM_FIRST_FAILURE;
+}
+
+void bmi__sm_job_ended_locked(struct bmi_job_context *context, struct bmi_sm *machine,
+                              bmi_error_code_t error, struct bmi__job_ends *ends)
+{
+    (void)context;
+    bool first = error < 0 && machine->failure == 0;
+    if (first)
+        machine->failure = error;
+    if (machine->outstanding > 0) {
+        if (first && first_failure_counts(machine))
+            cancel_jobs_locked(machine, ends);
+        return;
+    }
+    if (machine->phase != SM_WAITING && machine->phase != SM_ENDING)
+        return;
+    machine->phase = machine->phase == SM_WAITING ? SM_RESUMED : SM_ENDED;
+    machine->next = ends->resume;
+    ends->resume = machine;
+}
+
+void bmi__sm_cancel_locked(struct bmi_job_context *context, struct bmi_sm *machine,
+                           struct bmi__job_ends *ends)
+{
+    (void)context;
+    if (machine->phase == SM_ENDING || machine->phase == SM_ENDED)
+        return;
+    machine->cancel = SM_CANCEL_WANTED;
+    if (machine->phase == SM_WAITING)
+        cancel_jobs_locked(machine, ends);
+}
+
+void bmi__sm_resume(struct bmi_sm *machine)
+{
+    int result = bmi_task_submit(&machine->task);
+    assert(result == 0);
+    (void)result;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static int transition(const struct bmi_sm_state *state, int result)
+{
+    int to = NO_TRANSITION;
+    for (int i = 0; i < BMI_SM_TRANSITIONS; i++) {
+        const struct bmi_sm_transition *on = &state->on[i];
+        if (on->when == BMI_SM_NEVER)
+            break;
+        if (on->when == BMI_SM_IS && on->result == result)
+            return on->to;
+        if ((on->when == BMI_SM_FAILED && result < 0) ||
+            (on->when == BMI_SM_ANY && to == NO_TRANSITION))
+            to = on->to;
+    }
+    return to;
+}
+
+/* The state has this result: goes to the next one. Returns false if the machine has ended. */
+static bool machine_go(struct bmi_sm *machine, int result)
+{
+    for (;;) {
+        struct sm_frame *frame = top(machine);
+        int to = transition(state_of(machine), result);
+        if (to == NO_TRANSITION) {
+            bmi__log(BMI_LOG_ERROR,
+                     "state machine %s: state \"%s\" had the result %d, for which "
+                     "its table has no transition",
+                     frame->table->name, state_of(machine)->name, result);
+            machine->result = -BMI_EINVAL;
+            machine->has_result = true;
+            return false;
+        }
+        if (to != BMI_SM_END) {
+            frame->state = to;
+            machine->last = result;
+            return true;
+        }
+        if (machine->depth == 1) {
+            if (!machine->has_result)
+                machine->result = result;
+            return false;
+        }
+        machine->depth--;
+    }
+}
+
+/* Into another table. Returns false, and the state's result, if that can't be. */
+static bool machine_jump(struct bmi_sm *machine, const struct bmi_sm_state *state, int *result)
+{
+    void *data = top(machine)->data;
+    if (state->jump_data != NULL && (data = state->jump_data(machine, data)) == NULL) {
+        *result = -BMI_ENOMEM;
+        return false;
+    }
+    machine->depth++;
+    *top(machine) = (struct sm_frame){.table = state->jump, .data = data};
+    struct bmi__tracer *tracer = tracer_of(machine);
+    if (tracer != NULL)
+        bmi__sm_trace_event(tracer, machine, BMI_SM_JUMPED, 0, 0);
+    return true;
+}
+
+static int machine_act(struct bmi_sm *machine, const struct bmi_sm_state *state)
+{
+    struct bmi__tracer *tracer = tracer_of(machine);
+    if (tracer == NULL)
+        return state->action(machine, top(machine)->data);
+    uint64_t begin = bmi__monotonic_ns();
+    int result = state->action(machine, top(machine)->data);
+    bmi__sm_trace_event(tracer, machine, BMI_SM_STEP, result, begin);
+    machine->since_ns = bmi__monotonic_ns();
+    return result;
+}
+
+/* What the jobs that have ended since the last time make of a state. */
+static int result_take_locked(struct bmi_sm *machine)
+{
+    int result = machine->failure;
+    machine->failure = 0;
+    if (result == -BMI_ECANCEL && machine->cancel == SM_CANCEL_WANTED)
+        machine->cancel = SM_CANCEL_DELIVERED;
+    return result;
+}
+
+/* A state was deferred. Returns true if it has to wait, else its result: all has ended already. */
+static bool machine_defer(struct bmi_sm *machine, int *result)
+{
+    struct bmi_job_context *context = machine->context;
+    struct bmi__job_ends ends = {0};
+    bmi_lock_take(&context->lock);
+    bool wait = machine->outstanding > 0;
+    if (wait) {
+        machine->phase = SM_WAITING;
+        if (machine->cancel == SM_CANCEL_WANTED || first_failure_counts(machine))
+            cancel_jobs_locked(machine, &ends);
+    } else {
+        *result = result_take_locked(machine);
+    }
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    return wait;
+}
+
+/* What it waited for has ended; returns the state's result. */
+static int machine_awake(struct bmi_sm *machine)
+{
+    struct bmi_job_context *context = machine->context;
+    bmi_lock_take(&context->lock);
+    machine->phase = SM_RUNNING;
+    int result = result_take_locked(machine);
+    bmi_lock_give(&context->lock);
+    struct bmi__tracer *tracer = tracer_of(machine);
+    if (tracer != NULL)
+        bmi__sm_trace_event(tracer, machine, BMI_SM_RESUMED, result, machine->since_ns);
+    return result;
+}
+
+/* After its last state: its job ends, once the jobs that it still has did. Returns false where it
+ * has to wait for them. */
+static bool machine_end(struct bmi_sm *machine)
+{
+    struct bmi_job_context *context = machine->context;
+    struct bmi__job_ends ends = {0};
+    struct bmi_sm *memory = NULL;
+    struct bmi__tracer *tracer = tracer_of(machine);
+    bmi_lock_take(&context->lock);
+    bool over = machine->outstanding == 0;
+    machine->phase = over ? SM_ENDED : SM_ENDING;
+    bmi_lock_give(&context->lock);
+    if (!over)
+        return false;
+    if (tracer != NULL)
+        bmi__sm_trace_event(tracer, machine, BMI_SM_ENDED, machine->result, machine->started_ns);
+    bmi_lock_take(&context->lock);
+    bmi__job_end_locked(context, machine->job, machine->result, 0, &ends);
+    context->counts.machines_alive--;
+    memory = machine_give_locked(context, machine);
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    free(memory);
+    return true;
+}
+
+enum ran { RAN_WAITS, RAN_AGAIN, RAN_TO_ITS_END };
+
+static enum ran machine_steps(struct bmi_sm *machine)
+{
+    struct bmi_job_context *context = machine->context;
+    unsigned steps = 0;
+    enum ran ran = RAN_AGAIN;
+    bool going = machine->phase != SM_RESUMED || machine_go(machine, machine_awake(machine));
+    while (going && steps < STEPS_AT_ONCE) {
+        const struct bmi_sm_state *state = state_of(machine);
+        int result;
+        if (state->jump != NULL) {
+            if (!machine_jump(machine, state, &result))
+                going = machine_go(machine, result);
+            continue;
+        }
+        steps++;
+        result = machine_act(machine, state);
+        if (result == BMI_SM_DEFERRED && machine_defer(machine, &result)) {
+            ran = RAN_WAITS;
+            break;
+        }
+        going = machine_go(machine, result);
+    }
+    atomic_fetch_add_explicit(&context->steps, steps, memory_order_relaxed);
+    return going ? ran : RAN_TO_ITS_END;
+}
+
+static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
+{
+    struct bmi_sm *machine = argument;
+    struct bmi_job_context *context = machine->context;
+    enum bmi_task_verdict verdict = BMI_TASK_DONE;
+    atomic_fetch_add(&context->runners, 1);
+    enum ran ran = machine->phase == SM_ENDED ? RAN_TO_ITS_END : machine_steps(machine);
+    if (ran == RAN_TO_ITS_END && machine_end(machine))
+        verdict = BMI_TASK_GONE;
+    else if (ran == RAN_AGAIN)
+        bmi_task_submit(task);
+    atomic_fetch_sub(&context->runners, 1); /* the last time that it is looked at */
+    return verdict;
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+static int machine_prepare(struct bmi_sm *machine, const struct bmi_sm_placement *placement)
+{
+    struct bmi_task_attributes attributes = {.function = machine_run, .argument = machine};
+    if (placement != NULL) {
+        attributes.cpus = placement->cpus;
+        attributes.hints = placement->hints;
+    }
+    int result = bmi_task_prepare(&machine->task, machine->context->manager, &attributes);
+    return result == 0 ? 0 : result == -ENOMEM ? -BMI_ENOMEM : -BMI_EINVAL;
+}
+
+static void machine_fill(struct bmi_sm *machine, struct bmi_job_context *context,
+                         struct bmi_sm_table *table, void *data,
+                         const struct bmi_job_options *options)
+{
+    uint16_t depth_most = machine->depth_most;
+    *machine = (struct bmi_sm){.context = context,
+                               .depth_most = depth_most,
+                               .depth = 1,
+                               .deadline_ns = bmi__job_deadline_of(options)};
+    machine->frames[0] = (struct sm_frame){.table = table, .data = data};
+}
+
+static void machine_drop(struct bmi_job_context *context, struct bmi_sm *machine)
+{
+    bmi_lock_take(&context->lock);
+    struct bmi_sm *memory = machine_give_locked(context, machine);
+    bmi_lock_give(&context->lock);
+    free(memory);
+}
+
+int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
+                 const struct bmi_sm_placement *placement, const struct bmi_job_options *options,
+                 bmi_job_id *id, struct bmi_job_status *status)
+{
+    int frames = table != NULL ? bmi__sm_frames(table) : -BMI_EINVAL;
+    if (id != NULL)
+        *id = 0;
+    if (context == NULL || frames < 0)
+        return context == NULL ? -BMI_EINVAL : frames;
+    struct bmi_sm *machine = machine_take(context, frames);
+    if (machine == NULL)
+        return -BMI_ENOMEM;
+    machine_fill(machine, context, table, data, options);
+    int result = machine_prepare(machine, placement);
+    if (result == 0)
+        result = bmi__job_begin(context, BMI_JOB_MACHINE, options, status, &machine->job);
+    if (result < 0) {
+        machine_drop(context, machine);
+        return result;
+    }
+    machine->job->child = machine;
+    if (id != NULL)
+        *id = bmi__job_id(machine->job);
+    struct bmi__tracer *tracer = tracer_of(machine);
+    if (tracer != NULL) {
+        machine->started_ns = bmi__monotonic_ns();
+        bmi__sm_trace_event(tracer, machine, BMI_SM_STARTED, 0, 0);
+    }
+    bmi_lock_take(&context->lock);
+    context->counts.machines++;
+    context->counts.machines_alive++;
+    bmi_lock_give(&context->lock);
+    bmi__job_posted(context, machine->job, 0, id, status);
+    bmi__sm_resume(machine);
+    return 0;
+}
+
+/* ---- questions, by actions ------------------------------------------------------------------- */
+
+struct bmi_job_context *bmi_sm_context(const struct bmi_sm *machine)
+{
+    return machine->context;
+}
+
+int bmi_sm_last(const struct bmi_sm *machine)
+{
+    return machine->last;
+}
+
+uint64_t bmi_sm_deadline(const struct bmi_sm *machine)
+{
+    return machine->deadline_ns;
+}
+
+bool bmi_sm_cancelled(const struct bmi_sm *machine)
+{
+    struct bmi_job_context *context = machine->context;
+    bmi_lock_take(&context->lock);
+    bool cancelled = machine->cancel != SM_NOT_CANCELLED;
+    bmi_lock_give(&context->lock);
+    return cancelled;
+}
+
+bmi_job_id bmi_sm_id(const struct bmi_sm *machine)
+{
+    return bmi__job_id(machine->job);
+}
+
+void bmi_sm_set_deadline(struct bmi_sm *machine, uint64_t deadline_ns)
+{
+    machine->deadline_ns = deadline_ns;
+}
+
+void bmi_sm_set_result(struct bmi_sm *machine, int result)
+{
+    machine->result = result;
+    machine->has_result = true;
+}

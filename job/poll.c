@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * poll.c - takes in what has come from each source, and waits for more.
+ *
+ * The wait is BMI's own: the thread drives the network, or sleeps beside the one that does, and
+ * runs tasks. What else can end it calls bmi__job_notify: a job that ended, an earlier timer, a
+ * task that somebody submitted (the sleeper's wake), an unexpected message (the BMI context's
+ * hook). Nobody is missed, since a waiter is enlisted before it looks for the last time
+ * (docs/threads.md).
+ */
+#include "bmi/address.h"
+#include "bmi/error.h"
+#include "bmi/progress.h"
+#include "bmi/unexpected.h"
+#include "job/internal.h"
+
+enum { BATCH = 64 };
+
+/* ---- sources --------------------------------------------------------------------------------- */
+
+/* Completions of BMI; up to BATCH. Returns how many. */
+static int network_take(struct bmi_job_context *context)
+{
+    struct op *ops[BATCH];
+    struct bmi__job_ends ends = {0};
+    int count = bmi__context_take(context->network, ops, BATCH);
+    if (count == 0)
+        return 0;
+    bmi_lock_take(&context->lock);
+    for (int i = 0; i < count; i++)
+        bmi__job_end_locked(context, ops[i]->user_ptr, bmi__error(ops[i]->error), ops[i]->actual,
+                            &ends);
+    bmi_lock_give(&context->lock);
+    for (int i = 0; i < count; i++)
+        bmi__op_give(ops[i]);
+    bmi__job_after(context, &ends);
+    return count;
+}
+
+/* Unexpected messages, for those who wait for one. Returns whether any came. */
+static bool unexpected_take(struct bmi_job_context *context)
+{
+    struct bmi__job_ends ends = {0};
+    bool any = false;
+    if (atomic_load(&context->unexpected_wanted) == 0 || !bmi__unexpected_waiting())
+        return false;
+    bmi_lock_take(&context->lock);
+    struct bmi__job *job;
+    while ((job = context->unexpected.first) != NULL &&
+           bmi__unexpected_take(job->unexpected.info, 1) == 1) {
+        bmi__job_end_locked(context, job, 0, job->unexpected.info->size, &ends);
+        any = true;
+    }
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    return any;
+}
+
+bool bmi__job_poll(struct bmi_job_context *context)
+{
+    bool any = network_take(context) > 0;
+    any |= unexpected_take(context);
+    any |= bmi__job_timers_run(context);
+    return any;
+}
+
+/* ---- waking ---------------------------------------------------------------------------------- */
+
+void bmi__job_notify(struct bmi_job_context *context)
+{
+    bmi__progress_notify(context->network, 0);
+    if (atomic_load(&context->event_fd) >= 0)
+        bmi__job_fd_signal(context);
+}
+
+void bmi__job_poll_soon(struct bmi_job_context *context)
+{
+    if (context->background)
+        bmi_task_submit(&context->poll); /* -EBUSY: it will run anyway */
+    else
+        bmi__job_notify(context);
+}
+
+static void hook(void *argument, bool unexpected)
+{
+    struct bmi_job_context *context = argument;
+    if (unexpected && atomic_load(&context->unexpected_wanted) == 0)
+        return;
+    if (context->background || unexpected)
+        bmi__job_poll_soon(context);
+}
+
+void bmi__job_hook(struct bmi_job_context *context)
+{
+    if (!atomic_load(&context->hooked) && !atomic_exchange(&context->hooked, true))
+        bmi__context_set_hook(context->network, hook, context);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+struct wait {
+    struct bmi_job_context *context;
+    uint64_t seen;
+    struct bmi_task_sleeper sleeper;
+    atomic_bool woken;
+};
+
+static void wait_wake(struct bmi_task_sleeper *sleeper)
+{
+    struct wait *wait = (struct wait *)((char *)sleeper - offsetof(struct wait, sleeper));
+    struct bmi_job_context *context = wait->context;
+    atomic_store(&wait->woken, true);
+    bmi__progress_notify(context->network, 0);
+}
+
+/* In the background others take in what comes; here only what it became is waited for. */
+static bool wait_ready(struct waiter *waiter)
+{
+    struct wait *wait = waiter->argument;
+    struct bmi_job_context *context = wait->context;
+    if (atomic_load(&context->ready_sequence) != wait->seen)
+        return true;
+    if (context->background)
+        return false;
+    return atomic_load(&wait->woken) || bmi__context_has(context->network) ||
+           (atomic_load(&context->unexpected_wanted) > 0 && bmi__unexpected_waiting());
+}
+
+/* Milliseconds to wait, rounded up so that what is due then is due indeed. */
+static int wait_ms(struct bmi_job_context *context, uint64_t now, uint64_t until_ns)
+{
+    uint64_t due = context->background ? UINT64_MAX : atomic_load(&context->next_due_ns);
+    uint64_t end = due < until_ns ? due : until_ns;
+    uint64_t ms = end <= now ? 0 : (end - now + 999999) / 1000000;
+    return ms > 1000000 ? 1000000 : (int)ms;
+}
+
+bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t until_ns)
+{
+    struct wait wait = {.context = context, .seen = seen, .sleeper = {.wake = wait_wake}};
+    struct waiter waiter = {.ready = wait_ready,
+                            .argument = &wait,
+                            .context = context->network,
+                            .op = WAITER_SOME};
+    uint64_t now = bmi__monotonic_ns();
+    if (now >= until_ns)
+        return false;
+    if (context->background) {
+        bmi__progress_wait(&waiter, wait_ms(context, now, until_ns));
+        return true;
+    }
+    if (bmi_task_sleeper_arm(context->manager, &wait.sleeper)) {
+        int ms = wait_ms(context, now, until_ns);
+        if (ms > 0)
+            bmi__progress_wait(&waiter, ms);
+    }
+    bmi_task_sleeper_disarm(context->manager, &wait.sleeper);
+    return true;
+}

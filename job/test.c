@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test.c - the test functions: take what has ended; else poll the sources and run tasks, and take
+ * again; else wait. A call that finds completions at once polls only every few times, so that a
+ * program that always has some still reads its network and runs its tasks.
+ */
+#include "bmi/address.h"
+#include "bmi/progress.h"
+#include "job/internal.h"
+
+enum { POLL_EVERY = 8 };
+
+static _Thread_local unsigned calls_without_poll;
+
+/* What a call wants. */
+struct take {
+    struct bmi_job_context *context;
+    int (*take_locked)(struct take *take); /* returns how many it took; -1: an id is none */
+    const bmi_job_id *ids;                 /* NULL: any */
+    int count;                             /* of ids, or of what is wanted */
+    int *index;
+    struct bmi_job_status *statuses;
+};
+
+static int take_any_locked(struct take *take)
+{
+    struct bmi_job_context *context = take->context;
+    int taken = 0;
+    while (taken < take->count && context->ready.first != NULL)
+        bmi__job_report_locked(context, context->ready.first, &take->statuses[taken++]);
+    return taken;
+}
+
+static int take_some_locked(struct take *take)
+{
+    struct bmi_job_context *context = take->context;
+    int taken = 0;
+    for (int i = 0; i < take->count; i++)
+        if (take->ids[i] != 0 && bmi__job_find_locked(context, take->ids[i]) == NULL)
+            return -1;
+    for (int i = 0; i < take->count; i++) {
+        struct bmi__job *job =
+            take->ids[i] != 0 ? bmi__job_find_locked(context, take->ids[i]) : NULL;
+        if (job == NULL || job->phase != JOB_READY)
+            continue;
+        if (take->index != NULL)
+            take->index[taken] = i;
+        bmi__job_report_locked(context, job, &take->statuses[taken++]);
+    }
+    return taken;
+}
+
+/* Returns what take_locked does, and in *seen what was ready then. */
+static int take_now(struct take *take, uint64_t *seen)
+{
+    bmi_lock_take(&take->context->lock);
+    *seen = atomic_load_explicit(&take->context->ready_sequence, memory_order_relaxed);
+    int taken = take->take_locked(take);
+    bmi_lock_give(&take->context->lock);
+    return taken;
+}
+
+/* One look at everything. */
+static void look(struct bmi_job_context *context, bool drive)
+{
+    calls_without_poll = 0;
+    if (drive)
+        bmi__progress_poll();
+    bmi__job_poll(context);
+    bmi_task_schedule(context->manager);
+}
+
+static int take_or_wait(struct take *take, int max_idle_ms)
+{
+    struct bmi_job_context *context = take->context;
+    uint64_t seen, until_ns = 0;
+    int taken = take_now(take, &seen);
+    if (taken != 0) {
+        if (++calls_without_poll >= POLL_EVERY)
+            look(context, true);
+        return taken;
+    }
+    look(context, max_idle_ms == 0);
+    taken = take_now(take, &seen);
+    if (taken != 0 || max_idle_ms == 0)
+        return taken;
+    until_ns = bmi__monotonic_ns() + (uint64_t)max_idle_ms * 1000000u;
+    for (bool more = true; taken == 0 && more;) {
+        more = bmi__job_wait(context, seen, until_ns);
+        look(context, false);
+        taken = take_now(take, &seen);
+    }
+    return taken;
+}
+
+/* Returns what the test functions do. */
+static int test(struct take *take, int *outcount, int max_idle_ms)
+{
+    int taken = take_or_wait(take, max_idle_ms);
+    if (atomic_load_explicit(&take->context->event_fd, memory_order_relaxed) >= 0)
+        bmi__job_fd_settle(take->context);
+    if (taken < 0)
+        return -BMI_EINVAL;
+    *outcount = taken;
+    return taken > 0;
+}
+
+static bool arguments_good(const struct bmi_job_context *context, int *outcount, int max_idle_ms)
+{
+    if (outcount != NULL)
+        *outcount = 0;
+    return context != NULL && outcount != NULL && max_idle_ms >= 0;
+}
+
+int bmi_job_test(struct bmi_job_context *context, bmi_job_id id, int *outcount,
+                 struct bmi_job_status *status, int max_idle_ms)
+{
+    struct take take = {.context = context,
+                        .take_locked = take_some_locked,
+                        .ids = &id,
+                        .count = 1,
+                        .statuses = status};
+    if (!arguments_good(context, outcount, max_idle_ms) || status == NULL || id == 0)
+        return -BMI_EINVAL;
+    return test(&take, outcount, max_idle_ms);
+}
+
+int bmi_job_testsome(struct bmi_job_context *context, int incount, const bmi_job_id *ids,
+                     int *outcount, int *index, struct bmi_job_status *statuses, int max_idle_ms)
+{
+    struct take take = {.context = context,
+                        .take_locked = take_some_locked,
+                        .ids = ids,
+                        .count = incount,
+                        .index = index,
+                        .statuses = statuses};
+    if (!arguments_good(context, outcount, max_idle_ms) || incount < 0 ||
+        (incount > 0 && (ids == NULL || statuses == NULL)))
+        return -BMI_EINVAL;
+    return test(&take, outcount, max_idle_ms);
+}
+
+int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outcount,
+                        struct bmi_job_status *statuses, int max_idle_ms)
+{
+    struct take take = {.context = context,
+                        .take_locked = take_any_locked,
+                        .count = incount,
+                        .statuses = statuses};
+    if (!arguments_good(context, outcount, max_idle_ms) || incount < 1 || statuses == NULL)
+        return -BMI_EINVAL;
+    return test(&take, outcount, max_idle_ms);
+}
