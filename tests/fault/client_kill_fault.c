@@ -125,7 +125,7 @@ int main(void)
     rounds = rounds > ROUNDS ? ROUNDS : rounds;
     for (unsigned i = 0; i < rounds; i++)
         clients[i] = child_start("client", client_run, NULL);
-    serve("tcp://127.0.0.1:0", BMI_AUTO_REF_COUNT, listening);
+    serve_here(BMI_AUTO_REF_COUNT, listening);
     operations_open();
     test_unexpected = opened;
     double longest_ms = 0;

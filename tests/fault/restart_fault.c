@@ -89,7 +89,8 @@ static void second_life(void)
         operations_step(100);
     for (int i = 0; i < 2; i++) {
         if (left[i].ended) { /* the client may have gone before we heard that it would */
-            CHECK(left[i].status == -BMI_ECONNRESET, "a message came that was not sent to this server");
+            CHECK(left[i].status == -BMI_ECONNRESET,
+                  "a message came that was not sent to this server");
             continue;
         }
         must(BMI_cancel(left[i].id, test_context), "BMI_cancel");
@@ -102,13 +103,11 @@ static int server(void *argument, int channel)
 {
     const struct plan *plan = argument;
     char address[64], listening[BMI_MAX_ADDR_LEN];
-    int port = 0;
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", plan->port);
+    test_address(address, plan->port);
     serve(address, 0, listening);
     operations_open();
     test_unexpected = unexpected;
-    must(BMI_get_info(0, BMI_TCP_GET_PORT, &port), "BMI_TCP_GET_PORT");
-    tell_number(channel, port);
+    tell_number(channel, test_port(listening));
     while (client == 0)
         operations_step(100);
     CHECK(opened_by == plan->generation, "server %u was opened by an open to server %u",
@@ -209,7 +208,7 @@ static int client_run(void *argument, int channel)
     char listening[64];
     BMI_addr_t address;
     int64_t port = hear_number(channel);
-    snprintf(listening, sizeof listening, "tcp://127.0.0.1:%d", (int)port);
+    test_address(listening, (unsigned)port);
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     operations_open();
     must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");

@@ -189,7 +189,7 @@ static void echo_session_start(BMI_addr_t peer)
 static int echo_server(void *argument, int channel)
 {
     char address[64], listening[BMI_MAX_ADDR_LEN];
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", *(const unsigned *)argument);
+    test_address(address, *(const unsigned *)argument);
     serve(address, 0, listening);
     operations_open();
     tell(channel, listening, sizeof listening);

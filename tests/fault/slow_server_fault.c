@@ -224,7 +224,7 @@ int main(void)
 
     setenv("BMI_PEER_MEMORY", "256K", 1);
     setenv("BMI_TOTAL_MEMORY", "1M", 1);
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve_here(0, listening);
     operations_open();
     strcpy(report->listening, listening);
     tell_number(client.channel, 0);

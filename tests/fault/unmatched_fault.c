@@ -112,7 +112,7 @@ int main(void)
     struct child child = child_start("client", client_run, NULL);
     struct child third = echo_client_start(report);
     setenv("BMI_PEER_MEMORY", "128K", 1);
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve_here(0, listening);
     operations_open();
     test_unexpected = opened;
     strcpy(report->listening, listening);

@@ -297,7 +297,7 @@ static struct state state_now(void)
     return (struct state){.memory = memory_in_use(),
                           .resident = memory_resident(),
                           .descriptors = descriptors_open(),
-                          .links = method_statistics("bmi_tcp").links,
+                          .links = method_statistics(test_method()).links,
                           .gauges = statistics_of(0)};
 }
 
@@ -309,7 +309,7 @@ static struct state clients_serve(struct child *clients_process, uint32_t first,
     while (!heard(clients_process->channel, 0))
         serve_once(10);
     hear_number(clients_process->channel);
-    while (sessions_now > 0 || method_statistics("bmi_tcp").links > 0)
+    while (sessions_now > 0 || method_statistics(test_method()).links > 0)
         serve_once(10);
     return state_now();
 }
@@ -347,7 +347,7 @@ int main(int argc, char **argv)
     printf("churn_stress: %u clients by %s\n", clients, by_process ? "process" : "connection");
     struct child child = child_start("spawner", spawner, NULL);
 
-    serve("tcp://127.0.0.1:0", BMI_AUTO_REF_COUNT, listening);
+    serve_here(BMI_AUTO_REF_COUNT, listening);
     must(BMI_open_context(&context), "BMI_open_context");
     tell(child.channel, listening, sizeof listening);
     unsigned warm = test_scaled(WARM, 2 * AT_ONCE);

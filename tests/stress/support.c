@@ -291,6 +291,38 @@ void serve(const char *address, int flags, char listening[BMI_MAX_ADDR_LEN])
         must(BMI_get_info(0, BMI_GET_LISTEN_ADDR, listening), "BMI_GET_LISTEN_ADDR");
 }
 
+const char *test_scheme(void)
+{
+    const char *scheme = getenv("BMI_TEST_METHOD");
+    return scheme != NULL && *scheme != '\0' ? scheme : "tcp";
+}
+
+const char *test_method(void)
+{
+    static char name[64];
+    snprintf(name, sizeof name, "bmi_%s", test_scheme());
+    return name;
+}
+
+void test_address(char address[64], unsigned port)
+{
+    snprintf(address, 64, "%s://127.0.0.1:%u", test_scheme(), port);
+}
+
+void serve_here(int flags, char listening[BMI_MAX_ADDR_LEN])
+{
+    char address[64];
+    test_address(address, 0);
+    serve(address, flags, listening);
+}
+
+unsigned test_port(const char *listening)
+{
+    const char *colon = strrchr(listening, ':');
+    CHECK(colon != NULL, "%s has no port", listening);
+    return (unsigned)strtoul(colon + 1, NULL, 10);
+}
+
 struct bmi_statistics statistics_of(BMI_addr_t address)
 {
     struct bmi_statistics statistics = {0};

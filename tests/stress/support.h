@@ -123,6 +123,17 @@ int must(int result, const char *what);
 /* Starts the library as a server on scheme://..., whose method is looked for in the table of
  * methods (skips the test where there is none), and tells the address that it got. */
 void serve(const char *address, int flags, char listening[BMI_MAX_ADDR_LEN]);
+
+/* The method under test, where a test is not of one method: its scheme, BMI_TEST_METHOD or "tcp",
+ * and its name ("bmi_tcp"). */
+const char *test_scheme(void);
+const char *test_method(void);
+/* Writes the address of this host at which a server of that method may listen; 0: any port. */
+void test_address(char address[64], unsigned port);
+/* Serves there. */
+void serve_here(int flags, char listening[BMI_MAX_ADDR_LEN]);
+/* The port of an address. */
+unsigned test_port(const char *listening);
 struct bmi_statistics statistics_of(BMI_addr_t address);
 struct bmi_method_statistics method_statistics(const char *method);
 /* Waits in a test call of `context` once, and reports what completed. Returns outcount (0 or 1). */
