@@ -153,7 +153,9 @@ const struct pattern pattern_bandwidth = {
     .amount_is_bytes = true,
     .one_pair = true,
     .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY,
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .on_request = BIT(CONTENDER_BMI_PLAIN),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
+                  BIT(CONTENDER_MPI),
     .value = value_bandwidth,
     .serve_bmi = bandwidth_serve_bmi,
     .serve_raw = bandwidth_serve_raw,

@@ -112,6 +112,9 @@ struct options {
     int number;
 };
 
+/* Whether the method goes through shared memory, so that MPI is to do so, too. */
+bool options_use_memory(const struct options *options);
+
 struct report;
 struct row;
 struct bmi_side;
@@ -195,6 +198,13 @@ void data_fill(void *buffer, uint64_t size, uint32_t stream, uint64_t position);
 void data_check(const void *buffer, uint64_t size, uint32_t stream, uint64_t position);
 const uint8_t *data_source(uint32_t stream, uint64_t size);
 uint8_t *data_arena(uint64_t size);
+
+/* Where those have their memory from, if it is not the process's own. */
+struct data_allocator {
+    void *(*allocate)(uint64_t size);
+    void (*release)(void *memory, uint64_t size);
+};
+void data_allocator_set(const struct data_allocator *allocator);
 uint64_t data_area(const struct work *work);
 uint64_t data_place(const struct work *work, uint64_t position);
 #define DATA_SHIFT 4096 /* bytes by which the data for the next peer is shifted */

@@ -54,7 +54,7 @@ refused read --grid 2
 refused read --reference ours
 refused read --no-such-option
 refused read write
-refused bandwidth --buffers plain
+refused rate --buffers plain
 refused latency --segment 4K
 refused read --messages 10
 refused testcost --verify

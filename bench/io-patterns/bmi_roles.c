@@ -68,6 +68,31 @@ void bmi_side_close(struct bmi_side *side)
     bmi_check(BMI_finalize(), "BMI_finalize");
 }
 
+/* ---- memory of BMI_memalloc ---------------------------------------------------------------- */
+
+static BMI_addr_t memory_peer;
+
+static void *memory_allocate(uint64_t size)
+{
+    void *memory = BMI_memalloc(memory_peer, (bmi_size_t)size, BMI_RECV);
+    if (!memory)
+        die("BMI_memalloc: no memory for %llu bytes", (unsigned long long)size);
+    return memory;
+}
+
+static void memory_release(void *memory, uint64_t size)
+{
+    bmi_check(BMI_memfree(memory_peer, memory, (bmi_size_t)size, BMI_RECV), "BMI_memfree");
+}
+
+/* The data of all patterns comes from BMI_memalloc, for the network of this peer. */
+static void memory_use(BMI_addr_t peer)
+{
+    static const struct data_allocator ours = {memory_allocate, memory_release};
+    memory_peer = peer;
+    data_allocator_set(&ours);
+}
+
 /* Begins to answer one request. */
 static void request_serve(struct bmi_side *side, const struct BMI_unexpected_info *info)
 {
@@ -80,6 +105,8 @@ static void request_serve(struct bmi_side *side, const struct BMI_unexpected_inf
     const struct pattern *pattern = pattern_numbered(work.pattern);
     if (!pattern || !pattern->serve_bmi)
         die("a request for pattern %d, which is none", work.pattern);
+    if (!work.plain)
+        memory_use(info->addr);
     pattern->serve_bmi(side, &work, info->addr);
 }
 
@@ -135,6 +162,8 @@ void bmi_client_main(const struct options *options)
     int control = control_open(options, "client");
     work_start(&work, options);
     bmi_client_open(&client, options);
+    if (!work.plain)
+        memory_use(client.servers[0]);
     control_tell(control, "ready");
     while (control_work(control, &work, &start_ns)) {
         start_await(start_ns);

@@ -5,6 +5,9 @@
  * The byte at a position of a stream follows from the two, so data at a wrong place, from a wrong
  * stream, or left over from before is noticed. Without --verify a stream's buffer is at most
  * AREA_MAX bytes and used again and again; with it, a stream lies in memory as a whole.
+ *
+ * Memory is the process's own, or what data_allocator_set says: BMI_memalloc's. One process is of
+ * one contender, so it does not change.
  */
 #include "bench.h"
 
@@ -12,6 +15,30 @@
 #include <string.h>
 
 #define AREA_MAX (16u << 20)
+
+static struct data_allocator allocator;
+
+void data_allocator_set(const struct data_allocator *other)
+{
+    allocator = *other;
+}
+
+static void *data_allocate(uint64_t size)
+{
+    if (!allocator.allocate)
+        return allocate_pages(size);
+    void *memory = allocator.allocate(size);
+    memset(memory, 0, size);
+    return memory;
+}
+
+static void data_release(void *memory, uint64_t size)
+{
+    if (!allocator.release)
+        free(memory);
+    else if (memory)
+        allocator.release(memory, size);
+}
 
 static uint64_t word_at(uint32_t stream, uint64_t index)
 {
@@ -72,7 +99,7 @@ const uint8_t *data_source(uint32_t stream, uint64_t size)
     /* Smaller ones of the stream stay: a transfer may be using them. */
     struct source *source = allocate(sizeof *source);
     *source = (struct source){.next = sources, .size = size, .stream = stream};
-    source->bytes = allocate_pages(size);
+    source->bytes = data_allocate(size);
     data_fill(source->bytes, size, stream, 0);
     sources = source;
     return source->bytes;
@@ -98,8 +125,8 @@ uint8_t *data_arena(uint64_t size)
     static uint8_t *arena;
     static uint64_t arena_size;
     if (arena_size < size) {
-        free(arena);
-        arena = allocate_pages(size);
+        data_release(arena, arena_size);
+        arena = data_allocate(size);
         arena_size = size;
     }
     return arena;

@@ -255,7 +255,7 @@ double group_sample(struct group *group, const struct work *work)
         double figure = strtod(group->members[i].text + strlen("result "), NULL);
         slowest = figure > slowest ? figure : slowest;
     }
-    if (mpi)
+    if (mpi && !options_use_memory(group->options))
         traffic_check(group, work, traffic);
     return slowest;
 }

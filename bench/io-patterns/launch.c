@@ -237,9 +237,12 @@ pid_t launch_self(const struct options *options, enum contender contender, const
     return child;
 }
 
-/* Makes any MPI that we know use tcp between processes of one host. */
-static void mpi_environment_set(void)
+/* Makes any MPI that we know use tcp between processes of one host. Beside a method over shared
+ * memory it may use what it likes best there. */
+static void mpi_environment_set(const struct options *options)
 {
+    if (options_use_memory(options))
+        return;
     static const char *const variables[][2] = {
         {"MPIR_CVAR_NOLOCAL", "1"}, /* MPICH: no shared memory */
         {"UCX_TLS", "tcp"},         /* MPICH or Open MPI over UCX */
@@ -255,7 +258,7 @@ static void mpi_environment_set(void)
 pid_t launch_mpi(const struct options *options, const struct grid *grid)
 {
     struct command command = {0};
-    mpi_environment_set();
+    mpi_environment_set(options);
     option_add(&command, "mpiexec", "-n");
     char ranks[16];
     format_text(ranks, sizeof ranks, "%d", grid->servers + grid->clients);

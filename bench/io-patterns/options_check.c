@@ -76,6 +76,11 @@ static void contenders_check(const struct options *options)
         die("--buffers none: nothing is left to measure without --reference");
 }
 
+bool options_use_memory(const struct options *options)
+{
+    return strcmp(options->method, "gm") == 0;
+}
+
 /* Ends the process where the pattern cannot do what is asked. */
 void options_check(const struct options *options)
 {
