@@ -34,6 +34,9 @@ static uint64_t tick_ms(void)
     int64_t ms = connect;
     if (silent > 0 && silent < ms)
         ms = silent;
+    int64_t idle = bmi__setting(SETTING_IDLE_REAP) * 1000 / 4;
+    if (idle > 0 && idle < ms)
+        ms = idle;
     int64_t grace = bmi__setting(SETTING_CANCEL_GRACE) / 4;
     if (atomic_load(&graces) && grace < ms)
         ms = grace;
@@ -158,11 +161,25 @@ static void tick(struct bmi_timer *timer)
         bmi_method_timer_set(timer, tick_ms());
 }
 
+/* Whether nobody would miss the connection: no operations, no message of the peer's that waits or
+ * is the program's still, no reference to an address that would be stale without it. */
+static bool reapable(const struct peer *peer)
+{
+    if (peer->state != PEER_UP || peer->op_count > 0 ||
+        (peer->flags & (PEER_SELF | PEER_CLOSING)) || peer->counters.unmatched_messages > 0 ||
+        peer->counters.unexpected_waiting > 0)
+        return false;
+    for (struct address *a = peer->address; a != NULL; a = a->alias_next)
+        if (a->string == NULL && atomic_load(&a->references) > 0)
+            return false;
+    return true;
+}
+
 static void reap(struct peer *peer, void *argument)
 {
     uint64_t before = *(uint64_t *)argument;
     peer_lock(peer);
-    if (peer->state == PEER_UP && peer->op_count == 0 && !(peer->flags & PEER_SELF)) {
+    if (reapable(peer)) {
         uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
         if (bytes != peer->bytes_in || peer->since_ns == 0) {
             peer->bytes_in = bytes;
@@ -180,6 +197,14 @@ void bmi__reap_idle(int64_t seconds)
     uint64_t now = bmi__monotonic_ns(), ago = (uint64_t)seconds * 1000000000u;
     uint64_t before = now > ago ? now - ago : 0;
     bmi__peer_each(reap, &before);
+}
+
+void bmi__reap_wanted(void)
+{
+    if (bmi__setting(SETTING_IDLE_REAP) == 0)
+        return;
+    atomic_store(&armed, true);
+    bmi_method_timer_set(&ticker, tick_ms());
 }
 
 void bmi__failure_stop(void)

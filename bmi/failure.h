@@ -2,7 +2,8 @@
  *
  * failure.h - the end of links and peers, silence, and time-outs.
  *
- * A tick runs while any peer has operations, is being dialled, or has not greeted ("attention").
+ * A tick runs while any peer has operations, is being dialled, or has not greeted ("attention"), and
+ * always if idle connections are to be closed (`idle_reap_s`).
  * Ticks count only when somebody drives, so a program that computes for a minute does not find its
  * peers dead when it comes back.
  */
@@ -19,6 +20,8 @@ void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
 void bmi__grace_begins(void);
 /* Closes connections idle for so many seconds. */
 void bmi__reap_idle(int64_t seconds);
+/* The setting that has the tick do so was changed: it may be off, as nothing wanted it. */
+void bmi__reap_wanted(void);
 void bmi__failure_stop(void);
 
 /* rendezvous.c: ends an operation's registration, if it has one. */

@@ -224,6 +224,14 @@ static int socket_close(BMI_addr_t addr)
     return 0;
 }
 
+static int settings_set(const char *text)
+{
+    int status = bmi__settings_set(text);
+    if (status == 0 && bmi__running())
+        bmi__reap_wanted();
+    return status;
+}
+
 static int option_set(BMI_addr_t addr, int option, void *value)
 {
     bool needs_value = option == BMI_SETTING || option == BMI_LOG_CALLBACK ||
@@ -245,7 +253,7 @@ static int option_set(BMI_addr_t addr, int option, void *value)
     case BMI_OPTIMISTIC_BUFFER_REG:
         return 0;
     case BMI_SETTING:
-        return bmi__settings_set(value);
+        return settings_set(value);
     case BMI_LOG_CALLBACK:
         bmi__log_callback(value);
         return 0;

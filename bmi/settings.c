@@ -47,7 +47,7 @@ static struct {
     [SETTING_LINGER] = {"linger_ms", NUMBER, 5000, 0, 86400000,
         "how long BMI_finalize writes out what was reported as sent", 5000},
     [SETTING_IDLE_REAP] = {"idle_reap_s", NUMBER, 0, 0, 86400000,
-        "close connections of looked-up peers idle that long; 0: never", 0},
+        "close connections that nothing was said on or is due on for so long; 0: never", 0},
     [SETTING_SPIN] = {"spin_us", NUMBER, 50, 0, 1000000,
         "longest time to poll before sleeping; 0: sleep at once", 50},
     [SETTING_DEAD_PEERS] = {"dead_peers", NUMBER, 4096, 0, 1 << 24,
