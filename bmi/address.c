@@ -11,6 +11,7 @@
 
 #include "bmi/failure.h"
 #include "bmi/log.h"
+#include "bmi/option.h"
 #include "bmi/settings.h"
 
 enum { CHUNK = 256, CHUNKS = 1 << 16, ALTERNATIVES_MOST = 64 };
@@ -59,6 +60,11 @@ struct address *bmi__address_find_locked(BMI_addr_t handle)
     return address != NULL && address->in_use ? address : NULL;
 }
 
+struct address *bmi__address_of_locked(BMI_addr_t handle)
+{
+    return find(handle);
+}
+
 static bool slots_grow_locked(void)
 {
     static unsigned salt; /* so that handles of an earlier initialization are stale */
@@ -96,6 +102,7 @@ static void slot_give_locked(struct address *address)
 {
     if (address->string != NULL)
         table_remove_locked(address);
+    bmi__options_free(address);
     for (uint32_t i = 0; i < address->alternative_count; i++) {
         free(address->alternatives[i].canonical);
         free(address->alternatives[i].url);
@@ -362,6 +369,8 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
         if (address->host == NULL && to->address != NULL && to->address->host != NULL)
             address->host = strdup(to->address->host);
         attach_locked(address, to);
+        if (to->link != NULL)
+            bmi__options_give_locked(address, to->link);
     }
 }
 

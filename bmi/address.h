@@ -18,6 +18,7 @@ struct alternative {
     struct running_method *method;
     char *canonical; /* what the method dials */
     char *url;       /* scheme://canonical, to be compared with what others claim */
+    struct kept_option *options; /* of the address, with its first: option.c; its peer's lock */
 };
 
 struct address {
@@ -44,6 +45,8 @@ int bmi__address_lookup(const char *string, BMI_addr_t *handle);
 int bmi__address_lock(BMI_addr_t handle, struct peer **peer);
 /* NULL: stale. The book's lock is held. */
 struct address *bmi__address_find_locked(BMI_addr_t handle);
+/* The same with the lock of its peer held, which was found by the handle. */
+struct address *bmi__address_of_locked(BMI_addr_t handle);
 BMI_addr_t bmi__address_handle(const struct address *address);
 /* The handle that unexpected messages of the peer are told with. */
 BMI_addr_t bmi__peer_handle_locked(const struct peer *peer);

@@ -14,6 +14,7 @@
 #include "bmi/digest.h"
 #include "bmi/failure.h"
 #include "bmi/log.h"
+#include "bmi/option.h"
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 
@@ -109,6 +110,7 @@ int bmi__dial_locked(struct peer *peer)
             continue;
         }
         bmi_link_ref(peer->link);
+        bmi__options_give_locked(address, peer->link);
         peer->since_ns = bmi__monotonic_ns() +
                                  (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
         peer->cause = 0;

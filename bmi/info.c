@@ -15,6 +15,7 @@
 #include "bmi/failure.h"
 #include "bmi/log.h"
 #include "bmi/methods.h"
+#include "bmi/option.h"
 #include "bmi/settings.h"
 #include "bmi/start.h"
 #include "bmi/unexpected.h"
@@ -62,34 +63,6 @@ static void join_methods(char *text, size_t size, bool listen)
         if (length > 0 && (size_t)length < size - used)
             used += (size_t)length;
     }
-}
-
-/* Asks the running methods in turn for an option; the first that knows it answers. */
-static int method_option(BMI_addr_t addr, int option, void *value, bool set)
-{
-    struct bmi_link *link = NULL;
-    int status = -ENOSYS;
-    if (option >= BMI_METHOD_MEMORY) /* the core's own */
-        return status;
-    if (addr != 0) {
-        struct peer *peer;
-        status = bmi__address_lock(addr, &peer);
-        if (status < 0)
-            return status;
-        link = peer->link;
-        if (link != NULL)
-            bmi_link_ref(link);
-        peer_unlock(peer);
-        status = -ENOSYS;
-    }
-    struct running_method *method;
-    for (int i = 0; status == -ENOSYS && (method = bmi__method_at(i)) != NULL; i++)
-        if (atomic_load(&method->started) && method->method->option != NULL &&
-            (link == NULL || link->method == method->method))
-            status = method->method->option(method->state, link, option, value, set);
-    if (link != NULL)
-        bmi_link_unref(link);
-    return status;
 }
 
 /* The smallest bound of the address's method, or of all that run. */
@@ -263,7 +236,7 @@ static int option_set(BMI_addr_t addr, int option, void *value)
         bmi__reap_idle(*(const int *)value);
         return 0;
     default:
-        return method_option(addr, option, value, true);
+        return bmi__option(addr, option, value, true);
     }
 }
 
@@ -334,7 +307,7 @@ static int option_get_number(BMI_addr_t addr, int option, int *value)
         *value = bmi__unexpected_count(addr);
         return 0;
     default:
-        return method_option(addr, option, value, false);
+        return bmi__option(addr, option, value, false);
     }
 }
 

@@ -281,6 +281,32 @@ static void core_refuses_a_link(void)
     teardown();
 }
 
+static int buffer(struct bmi_link *link, int option, int value, bool set)
+{
+    int status = bmi__method_tcp.option(fake_state, link, option, &value, set);
+    return status < 0 || set ? status : value;
+}
+
+/* Set before there is a connection: of this link alone, and in force when it is up. */
+static void buffers_of_a_link_that_is_not_up(void)
+{
+    struct fake_owner one, other;
+    setup();
+    CU_ASSERT_EQUAL(dial(bound, &one), 0);
+    CU_ASSERT_EQUAL(dial(bound, &other), 0);
+    int usual = buffer(NULL, BMI_TCP_BUFFER_SEND_SIZE, 0, false);
+    CU_ASSERT_EQUAL(buffer(one.link, BMI_TCP_BUFFER_SEND_SIZE, 70000, true), 0);
+    CU_ASSERT_EQUAL(buffer(one.link, BMI_TCP_BUFFER_RECEIVE_SIZE, 60000, true), 0);
+    CU_ASSERT_EQUAL(buffer(one.link, BMI_TCP_BUFFER_SEND_SIZE, 0, false), 70000);
+    CU_ASSERT_EQUAL(buffer(other.link, BMI_TCP_BUFFER_SEND_SIZE, 0, false), usual);
+    CU_ASSERT_EQUAL(buffer(NULL, BMI_TCP_BUFFER_SEND_SIZE, 0, false), usual);
+    CU_ASSERT(FAKE_UNTIL(one.ups == 1 && other.ups == 1));
+    CU_ASSERT_EQUAL(buffer(one.link, BMI_TCP_BUFFER_SEND_SIZE, 0, false), 70000);
+    CU_ASSERT_EQUAL(buffer(one.link, BMI_TCP_BUFFER_RECEIVE_SIZE, 0, false), 60000);
+    CU_ASSERT_NOT_EQUAL(buffer(other.link, BMI_TCP_BUFFER_SEND_SIZE, 0, false), 70000);
+    teardown();
+}
+
 static void options(void)
 {
     struct fake_owner here;
@@ -332,6 +358,7 @@ int main(void)
     CU_ADD_TEST(suite, out_of_descriptors);
     CU_ADD_TEST(suite, core_refuses_a_link);
     CU_ADD_TEST(suite, options);
+    CU_ADD_TEST(suite, buffers_of_a_link_that_is_not_up);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();
     unsigned failures = CU_get_number_of_failures();

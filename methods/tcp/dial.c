@@ -21,6 +21,7 @@ struct tcp_dial {
     union tcp_socket_address candidates[TCP_NAME_ADDRESSES];
     size_t count, next;
     int error; /* of the last candidate */
+    int buffers[2]; /* by enum tcp_buffer; send_lock */
 };
 
 int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link **out)
@@ -28,6 +29,7 @@ int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link
     struct tcp_dial *dial = calloc(1, sizeof(*dial));
     if (!dial)
         return -ENOMEM;
+    dial->buffers[TCP_SEND_BUFFER] = dial->buffers[TCP_RECEIVE_BUFFER] = -1;
     int error = tcp_address_parse(canonical, &dial->address, NULL);
     if (!error && dial->address.kind == TCP_HOST_EMPTY)
         error = -EINVAL;
@@ -51,10 +53,19 @@ undo_dial:
 
 void tcp_dial_free(struct tcp_link *link)
 {
-    if (link->dial && link->dial->resolve)
-        tcp_resolve_cancel(link->dial->resolve);
-    free(link->dial);
+    struct tcp_dial *dial = link->dial;
+    tcp_lock(&link->send_lock);
     link->dial = NULL;
+    tcp_unlock(&link->send_lock);
+    if (dial && dial->resolve)
+        tcp_resolve_cancel(dial->resolve);
+    free(dial);
+}
+
+int *tcp_dial_buffers_locked(struct tcp_link *link)
+{
+    tcp_assert_locked(&link->send_lock);
+    return link->dial ? link->dial->buffers : NULL;
 }
 
 static void socket_close(struct tcp_link *link)

@@ -129,7 +129,7 @@ static int socket_listen(struct tcp_state *state, const union tcp_socket_address
         goto undo_socket;
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
         goto undo_socket;
-    tcp_socket_set_buffers(state, fd);
+    tcp_socket_set_buffers(state, NULL, fd);
     if (bind(fd, &address->any, tcp_socket_address_length(address)) < 0 ||
         listen(fd, (int)bmi_method_setting("tcp_backlog")) < 0)
         goto undo_socket;

@@ -24,25 +24,34 @@ static int clamp(int64_t value)
     return value > INT32_MAX ? INT32_MAX : (int)value;
 }
 
-static int send_bytes(struct tcp_state *state)
+static int default_bytes(struct tcp_state *state, enum tcp_buffer which)
 {
-    int bytes = atomic_load_explicit(&state->send_bytes, memory_order_relaxed);
-    return bytes >= 0 ? bytes : clamp(bmi_method_setting("tcp_sndbuf"));
+    bool sending = which == TCP_SEND_BUFFER;
+    int bytes = atomic_load_explicit(sending ? &state->send_bytes : &state->receive_bytes,
+                                     memory_order_relaxed);
+    return bytes >= 0 ? bytes : clamp(bmi_method_setting(sending ? "tcp_sndbuf" : "tcp_rcvbuf"));
 }
 
-static int receive_bytes(struct tcp_state *state)
+static int link_bytes(struct tcp_state *state, struct tcp_link *link, enum tcp_buffer which)
 {
-    int bytes = atomic_load_explicit(&state->receive_bytes, memory_order_relaxed);
-    return bytes >= 0 ? bytes : clamp(bmi_method_setting("tcp_rcvbuf"));
+    int bytes = -1;
+    if (link) {
+        tcp_lock(&link->send_lock);
+        const int *set = tcp_dial_buffers_locked(link);
+        bytes = set ? set[which] : -1;
+        tcp_unlock(&link->send_lock);
+    }
+    return bytes >= 0 ? bytes : default_bytes(state, which);
 }
 
-void tcp_socket_set_buffers(struct tcp_state *state, int fd)
+void tcp_socket_set_buffers(struct tcp_state *state, struct tcp_link *link, int fd)
 {
-    int to_send = send_bytes(state), to_receive = receive_bytes(state);
+    int to_send = link_bytes(state, link, TCP_SEND_BUFFER);
+    int to_receive = link_bytes(state, link, TCP_RECEIVE_BUFFER);
     if (to_send > 0)
-        option_set(NULL, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
+        option_set(link, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
     if (to_receive > 0)
-        option_set(NULL, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
+        option_set(link, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
 }
 
 void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int fd)
@@ -60,42 +69,62 @@ void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int 
     }
     if (timeout_ms > 0)
         option_set(link, fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms, "TCP_USER_TIMEOUT");
-    tcp_socket_set_buffers(state, fd);
+    tcp_socket_set_buffers(state, link, fd);
 }
 
-/* Sets or reads a buffer size of a link's socket; the kernel tells twice what was set. */
-static int link_buffer(struct tcp_link *link, int option, int *bytes, bool set)
+/* Sets a buffer size: of the socket, if there is one, and of those that dialling will make. */
+static int link_buffer_set_locked(struct tcp_link *link, enum tcp_buffer which, int bytes)
 {
+    int option = which == TCP_SEND_BUFFER ? SO_SNDBUF : SO_RCVBUF;
+    int *to_come = tcp_dial_buffers_locked(link);
+    if (to_come)
+        to_come[which] = bytes;
+    if (link->watch.fd < 0 || bytes == 0)
+        return 0;
+    return setsockopt(link->watch.fd, SOL_SOCKET, option, &bytes, sizeof(bytes)) < 0 ? -errno : 0;
+}
+
+/* The kernel tells twice what was set. */
+static int link_buffer_get_locked(struct tcp_link *link, enum tcp_buffer which, int *bytes)
+{
+    int option = which == TCP_SEND_BUFFER ? SO_SNDBUF : SO_RCVBUF;
     socklen_t length = sizeof(*bytes);
+    const int *to_come = tcp_dial_buffers_locked(link);
+    if (to_come || link->watch.fd < 0) {
+        *bytes = to_come && to_come[which] >= 0 ? to_come[which]
+                                                : default_bytes(tcp_state_of(link), which);
+        return 0;
+    }
+    if (getsockopt(link->watch.fd, SOL_SOCKET, option, bytes, &length) < 0)
+        return -errno;
+    *bytes /= 2;
+    return 0;
+}
+
+static int link_buffer(struct tcp_link *link, enum tcp_buffer which, int *bytes, bool set)
+{
     int result = -ENOTCONN;
 
     tcp_lock(&link->send_lock);
-    if (link->phase == TCP_UP && set)
-        result = *bytes == 0 ? 0 : setsockopt(link->watch.fd, SOL_SOCKET, option, bytes, length);
-    else if (link->phase == TCP_UP)
-        result = getsockopt(link->watch.fd, SOL_SOCKET, option, bytes, &length);
-    if (result == -1)
-        result = -errno;
+    if (link->phase != TCP_DOWN)
+        result = set ? link_buffer_set_locked(link, which, *bytes)
+                     : link_buffer_get_locked(link, which, bytes);
     tcp_unlock(&link->send_lock);
-
-    if (result == 0 && !set)
-        *bytes /= 2;
     return result;
 }
 
-static int buffer_option(struct tcp_state *state, struct tcp_link *link, int option, int *bytes,
-                         bool set)
+static int buffer_option(struct tcp_state *state, struct tcp_link *link, enum tcp_buffer which,
+                         int *bytes, bool set)
 {
-    bool sending = option == BMI_TCP_BUFFER_SEND_SIZE;
     if (set && *bytes < 0)
         return -EINVAL;
     if (link)
-        return link_buffer(link, sending ? SO_SNDBUF : SO_RCVBUF, bytes, set);
+        return link_buffer(link, which, bytes, set);
     if (set)
-        atomic_store_explicit(sending ? &state->send_bytes : &state->receive_bytes, *bytes,
-                              memory_order_relaxed);
+        atomic_store_explicit(which == TCP_SEND_BUFFER ? &state->send_bytes : &state->receive_bytes,
+                              *bytes, memory_order_relaxed);
     else
-        *bytes = sending ? send_bytes(state) : receive_bytes(state);
+        *bytes = default_bytes(state, which);
     return 0;
 }
 
@@ -106,8 +135,9 @@ int tcp_option(void *state_argument, struct bmi_link *base, int option, void *va
 
     switch (option) {
     case BMI_TCP_BUFFER_SEND_SIZE:
+        return value ? buffer_option(state, link, TCP_SEND_BUFFER, value, set) : -EINVAL;
     case BMI_TCP_BUFFER_RECEIVE_SIZE:
-        return value ? buffer_option(state, link, option, value, set) : -EINVAL;
+        return value ? buffer_option(state, link, TCP_RECEIVE_BUFFER, value, set) : -EINVAL;
     case BMI_TCP_GET_PORT:
         if (set || !value)
             return -EINVAL;

@@ -55,6 +55,8 @@ enum tcp_phase {
     TCP_DOWN
 };
 
+enum tcp_buffer { TCP_SEND_BUFFER, TCP_RECEIVE_BUFFER };
+
 enum tcp_closing { TCP_OPEN, TCP_CLOSE_LINGERING, TCP_CLOSE_NOW };
 
 struct tcp_dial;
@@ -97,7 +99,7 @@ struct tcp_link {
     /* driver */
     bool watched;
     uint8_t linger_wait_ms;
-    struct tcp_dial *dial; /* while dialling */
+    struct tcp_dial *dial; /* until it is up or has failed; set and freed under send_lock, too */
     struct bmi_timer timer;
 
     /* receive_lock */
@@ -223,7 +225,8 @@ void tcp_engine_forget(struct tcp_link *link);
 /* socket.c */
 /* Sets what every socket of a link has. Errors are not fatal: they are logged. */
 void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int fd);
-void tcp_socket_set_buffers(struct tcp_state *state, int fd);
+/* Of a link's socket, or (link NULL) of one that listens. */
+void tcp_socket_set_buffers(struct tcp_state *state, struct tcp_link *link, int fd);
 int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool set);
 
 /* dial.c */
@@ -234,6 +237,9 @@ void tcp_dial_ready(struct tcp_link *link);
 /* The time for what is under way is over. Driver, no lock. */
 void tcp_dial_expired(struct tcp_link *link);
 void tcp_dial_free(struct tcp_link *link);
+/* The buffer sizes that were set for the sockets to come, by enum tcp_buffer; -1: none was. NULL: the
+ * link does not dial. send_lock held. */
+int *tcp_dial_buffers_locked(struct tcp_link *link);
 
 /* resolve.c */
 typedef void tcp_resolved(void *argument, int status, const union tcp_socket_address *addresses,

@@ -151,6 +151,40 @@ static void reaped(struct party *party)
     wait_for_links(party, 1);
 }
 
+/* Set for an address: for it alone, kept until it connects, and for its later connections. */
+static void buffers_of_an_address(struct party *party)
+{
+    char url[200];
+    int holder;
+    refused_address(party, url, sizeof url, &holder);
+    BMI_addr_t other = party_look_up(party, url);
+    for (int option = BMI_TCP_BUFFER_SEND_SIZE; option <= BMI_TCP_BUFFER_RECEIVE_SIZE; option++) {
+        int usual = -1, size = 50000 + option, negative = -1, got = 0;
+        CHECK_STATUS(party, BMI_get_info(0, option, &usual), 0);
+        CHECK_STATUS(party, BMI_set_info(party->peer, option, &negative), -BMI_EINVAL);
+        CHECK_STATUS(party, BMI_set_info(party->peer, option, &size), 0);
+        CHECK_STATUS(party, BMI_get_info(party->peer, option, &got), 0);
+        CHECK_EQUAL(party, got, size);
+        CHECK_STATUS(party, BMI_get_info(other, option, &got), 0);
+        CHECK_EQUAL(party, got, usual);
+        CHECK_STATUS(party, BMI_get_info(0, option, &got), 0);
+        CHECK_EQUAL(party, got, usual);
+    }
+    for (int round = 0; round < 2; round++) {
+        party_warm_up(party);
+        for (int option = BMI_TCP_BUFFER_SEND_SIZE; option <= BMI_TCP_BUFFER_RECEIVE_SIZE;
+             option++) {
+            int got = 0;
+            CHECK_STATUS(party, BMI_get_info(party->peer, option, &got), 0);
+            CHECK_EQUAL(party, got, 50000 + option);
+        }
+        party_meet(party);
+        CHECK_STATUS(party, BMI_set_info(party->peer, BMI_TCP_CLOSE_SOCKET, NULL), 0);
+        wait_for_links(party, 0);
+        party_meet(party);
+    }
+}
+
 /* One server, many short-lived uses of it from one process. */
 static void come_and_go(struct party *party)
 {
@@ -183,6 +217,8 @@ const struct conformance_case connect_cases[] = {
      .where = PROCESSES},
     {SECTION, .name = "a look-up alone connects nobody", .run = lazy, .where = BOTH_LISTEN},
     {SECTION, .name = "a post never blocks", .run = post_never_blocks, .where = SOLO | PORTS},
+    {SECTION, .name = "socket buffer sizes of an address", .run = buffers_of_an_address,
+     .where = BOTH_LISTEN | PORTS},
     {SECTION, .name = "BMI_REAP_IDLE", .run = reaped, .where = BOTH_LISTEN},
     {SECTION, .name = "clients come and go", .run = come_and_go, .where = CAST, .roles = 2},
     {0},
