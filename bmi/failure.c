@@ -14,6 +14,7 @@
 #include "bmi/error.h"
 #include "bmi/greeting.h"
 #include "bmi/log.h"
+#include "bmi/meeting.h"
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 
@@ -113,6 +114,7 @@ static void await_over(struct peer *peer)
     peer->flags |= PEER_INSIST;
     int status = bmi__dial_locked(peer);
     if (status < 0) {
+        bmi__meeting_clear_locked(peer);
         atomic_store(&peer->state, PEER_IDLE);
         bmi__peer_abandon_locked(peer, status);
     }
@@ -242,6 +244,7 @@ static void dial_failed(struct peer *peer, int status)
     if (next == 0)
         return;
     peer->alternative = 0;
+    bmi__meeting_clear_locked(peer);
     atomic_store(&peer->state, PEER_IDLE);
     bmi__peer_abandon_locked(peer, status != 0 ? status : -ECONNREFUSED);
     bmi__dial_next_locked(peer);
@@ -258,6 +261,7 @@ static bool peer_lost(struct peer *peer, int status)
         dial_failed(peer, cause);
         return false;
     }
+    bmi__meeting_clear_locked(peer);
     if (cause == 0)
         cause = -ECONNRESET;
     if (peer->flags & PEER_ACCEPTED) {

@@ -14,6 +14,7 @@
 #include "bmi/digest.h"
 #include "bmi/failure.h"
 #include "bmi/log.h"
+#include "bmi/meeting.h"
 #include "bmi/option.h"
 #include "bmi/progress.h"
 #include "bmi/settings.h"
@@ -116,6 +117,7 @@ int bmi__dial_locked(struct peer *peer)
         peer->cause = 0;
         peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED);
         atomic_store(&peer->state, PEER_DIALLING);
+        bmi__meeting_set_locked(peer, MEETING_URL, alternative->url, strlen(alternative->url));
         bmi__attention_locked(peer);
         return 0;
     }
@@ -155,6 +157,11 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
                                PEER_ANNOUNCE_ALL);
     peer->silent_ticks = 0;
     peer->since_ns = bmi__monotonic_ns();
+    if (peer->flags & PEER_ACCEPTED)
+        bmi__meeting_set_locked(peer, MEETING_DIGEST, peer->nonce, sizeof peer->nonce);
+    else
+        bmi__meeting_set_locked(peer, MEETING_INCARNATION, peer->incarnation,
+                                sizeof peer->incarnation);
     atomic_store(&peer->state, PEER_UP);
     bmi__attention_locked(peer);
     bmi__log(BMI_LOG_DEBUG, "%s is up", bmi__peer_name(peer));
@@ -168,7 +175,7 @@ static int accept_locked(struct peer *peer, const struct wire_hello *hello)
     bmi__digest16(peer->nonce, hello->nonce);
     if (bmi__address_accept_locked(peer) == NULL)
         return -ENOMEM;
-    peer->counters.accepts++;
+    peer->flags |= PEER_GREETED;
     bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
     hello_send_locked(peer, true);
     up_locked(peer, hello);
@@ -254,8 +261,8 @@ static void join(struct peer *from, struct peer *to)
 }
 
 struct search {
-    const uint8_t *bytes;  /* nonce, a nonce's digest, or incarnation */
-    const char *claims;    /* listen addresses */
+    const void *bytes; /* nonce, a nonce's digest, incarnation, or address */
+    size_t size;
     struct peer *found;
 };
 
@@ -302,33 +309,50 @@ static void match_dialled(struct peer *peer, void *argument)
     peer_unlock(peer);
 }
 
-static bool claims_have(const char *claims, const char *url)
-{
-    size_t length = strlen(url);
-    for (const char *at = claims; (at = strstr(at, url)) != NULL; at += length)
-        if ((at == claims || at[-1] == ',') && (at[length] == '\0' || at[length] == ','))
-            return true;
-    return false;
-}
-
 /* A peer that we are dialling at an address that the other claims. */
-static void match_claims(struct peer *peer, void *argument)
+static void match_url(struct peer *peer, void *argument)
 {
     struct search *search = argument;
     peer_lock(peer);
     for (struct address *a = peer->address; a != NULL && peer->state == PEER_DIALLING;
          a = a->alias_next)
         if (peer->alternative < a->alternative_count &&
-            claims_have(search->claims, a->alternatives[peer->alternative].url))
+            strlen(a->alternatives[peer->alternative].url) == search->size &&
+            memcmp(a->alternatives[peer->alternative].url, search->bytes, search->size) == 0)
             search->found = peer;
     peer_unlock(peer);
 }
 
-static struct peer *search_peers(void (*match)(struct peer *, void *), const void *bytes,
-                                 const char *claims)
+static struct peer *search_among(void (*match)(struct peer *, void *), enum meeting kind,
+                                 const void *bytes, size_t size)
 {
-    struct search search = {.bytes = bytes, .claims = claims};
-    bmi__peer_each(match, &search);
+    enum { CANDIDATES = 16 }; /* there are more than one only where hashes are alike */
+    struct search search = {.bytes = bytes, .size = size};
+    struct peer *candidates[CANDIDATES];
+    unsigned count = bmi__meeting_find(kind, bytes, size, candidates, CANDIDATES);
+    for (unsigned i = 0; i < count; i++)
+        match(candidates[i], &search);
+    return search.found;
+}
+
+/* `claims` is a list of addresses with commas between. */
+static struct peer *search_claimed(const char *claims)
+{
+    struct peer *found = NULL;
+    while (found == NULL && *claims != '\0') {
+        size_t length = strcspn(claims, ",");
+        found = search_among(match_url, MEETING_URL, claims, length);
+        claims += length + (claims[length] == ',');
+    }
+    return found;
+}
+
+/* The peer that dials ourselves with this nonce. Not found by a table, since that is rarely asked:
+ * by who has our incarnation. */
+static struct peer *search_own_dial(const uint8_t *nonce)
+{
+    struct search search = {.bytes = nonce};
+    bmi__peer_each(match_own_dial, &search);
     return search.found;
 }
 
@@ -369,6 +393,8 @@ static int self_join(struct peer *accepted, struct peer *dialled)
     return 0;
 }
 
+static bool any_held; /* book: some may be HELD */
+
 static int hold(struct peer *peer, const struct wire_hello *hello)
 {
     peer_lock(peer);
@@ -376,8 +402,12 @@ static int hold(struct peer *peer, const struct wire_hello *hello)
         peer->hello = malloc(sizeof *hello);
     int status = peer->hello != NULL ? 0 : -ENOMEM;
     if (status == 0) {
+        uint8_t digest[16];
         memcpy(peer->hello, hello, sizeof *hello);
+        bmi__digest16(digest, hello->nonce);
+        bmi__meeting_set_locked(peer, MEETING_DIGEST, digest, sizeof digest);
         atomic_store(&peer->state, PEER_HELD);
+        any_held = true;
     }
     peer_unlock(peer);
     return status;
@@ -387,7 +417,7 @@ static int accept_and_join(struct peer *peer, const struct wire_hello *hello)
 {
     uint8_t digest[16];
     bmi__digest16(digest, hello->nonce);
-    struct peer *awaiting = search_peers(match_awaiting, digest, NULL);
+    struct peer *awaiting = search_among(match_awaiting, MEETING_AWAITED, digest, sizeof digest);
     peer_lock(peer);
     int status = accept_locked(peer, hello);
     peer_unlock(peer);
@@ -400,12 +430,13 @@ static int accept_hello(struct peer *peer, bool insist, const struct wire_hello 
 {
     struct peer *other;
     if (memcmp(hello->incarnation, incarnation, 16) == 0 &&
-        (other = search_peers(match_own_dial, hello->nonce, NULL)) != NULL)
+        (other = search_own_dial(hello->nonce)) != NULL)
         return self_join(peer, other);
     if (!insist &&
-        (other = search_peers(match_dialled, hello->incarnation, NULL)) != NULL)
+        (other = search_among(match_dialled, MEETING_INCARNATION, hello->incarnation,
+                              sizeof hello->incarnation)) != NULL)
         return redundant_send(peer, other->nonce);
-    if (!insist && (other = search_peers(match_claims, NULL, hello->listen)) != NULL) {
+    if (!insist && (other = search_claimed(hello->listen)) != NULL) {
         if (memcmp(incarnation, hello->incarnation, 16) < 0)
             return hold(peer, hello);
         return redundant_send(peer, other->nonce);
@@ -431,6 +462,9 @@ static void settle(struct peer *peer, void *argument)
 
 void bmi__greeting_settle_held(void)
 {
+    if (!any_held)
+        return;
+    any_held = false; /* who has to wait on says so again */
     bmi__peer_each(settle, NULL);
 }
 
@@ -501,6 +535,7 @@ static void await_locked(struct peer *peer, const uint8_t *digest)
     memcpy(peer->nonce, digest, sizeof peer->nonce);
     peer->since_ns = bmi__monotonic_ns() +
                              (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
+    bmi__meeting_set_locked(peer, MEETING_AWAITED, peer->nonce, sizeof peer->nonce);
     atomic_store(&peer->state, PEER_AWAITING);
 }
 
@@ -511,7 +546,7 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
     bmi__book_lock();
     struct peer *peer = link_owner(link);
     bool fits = peer != NULL && peer->state == PEER_DIALLING && peer->link == link;
-    struct peer *accepted = fits ? search_peers(match_digest, bytes, NULL) : NULL;
+    struct peer *accepted = fits ? search_among(match_digest, MEETING_DIGEST, bytes, 16) : NULL;
     if (fits && accepted == NULL) {
         peer_lock(peer);
         await_locked(peer, bytes);

@@ -18,6 +18,7 @@
 #include "bmi/error.h"
 #include "bmi/failure.h"
 #include "bmi/greeting.h"
+#include "bmi/meeting.h"
 #include "bmi/progress.h"
 #include "bmi/log.h"
 
@@ -76,6 +77,7 @@ void bmi__peer_give(struct peer *peer)
     bmi__attention_locked(peer);
     bmi__credit_forget_locked(peer);
     bmi__keys_free_locked(peer);
+    bmi__meeting_clear_locked(peer);
     free(peer->hello);
     size_t head = offsetof(struct peer, link);
     memset((char *)peer + head, 0, sizeof *peer - head);
@@ -144,7 +146,7 @@ void bmi__peer_statistics(const struct peer *peer, struct bmi_statistics *statis
     ADD(credit_waits);
     ADD(connects);
     ADD(reconnects);
-    ADD(accepts);
+    statistics->accepts += (peer->flags & PEER_GREETED) != 0;
     ADD(errors);
     ADD(cancels);
     ADD(outstanding_sends);

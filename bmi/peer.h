@@ -50,6 +50,7 @@ enum peer_flags {
     PEER_CLOSING = 512,     /* its link was told to close */
     PEER_DROPPED = 1024,    /* not to be dialled again for what is posted now */
     PEER_HUNGRY = 2048,     /* it asked for credit and was told of none since */
+    PEER_GREETED = 8192,    /* accepted, and its HELLO answered */
     PEER_FULL = 4096,       /* it asked and holds its share: credit comes back as it is consumed */
 };
 
@@ -93,10 +94,12 @@ struct key {
     struct key *waiting_next, *waiting_previous; /* while pending has operations */
 };
 
-/* Messages and aborts that went out and were not said to be seen, in order. */
-struct sent_entry {
+/* Messages and aborts that went out and were not said to be seen, in order. Packed: each peer has some,
+ * and one that sends much has many. */
+enum sent_what { SENT_MESSAGE, SENT_ABORT, SENT_NOTHING };
+struct __attribute__((packed)) sent_entry {
     bmi_msg_tag_t tag;
-    enum { SENT_MESSAGE, SENT_ABORT, SENT_NOTHING } what;
+    uint8_t what; /* enum sent_what */
 };
 
 /* One kind of credit that we gave: bytes of unmatched messages that the peer may cause. */
@@ -114,7 +117,7 @@ struct peer_counters {
     uint64_t messages_sent, messages_received;
     uint32_t unexpected_sent, unexpected_received;
     uint32_t eager_sent, rendezvous_sent, announced_sent, announcements;
-    uint32_t puts, gets, copies, credit_waits, connects, reconnects, accepts, errors, cancels;
+    uint32_t puts, gets, copies, credit_waits, connects, reconnects, errors, cancels;
     uint32_t outstanding_sends, outstanding_receives;
     uint32_t unmatched_messages, unexpected_waiting;
     uint64_t unmatched_bytes, unexpected_bytes;
@@ -136,8 +139,10 @@ struct peer {
     struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
     struct sent_entry *sent;    /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
+    uint32_t meeting_key;       /* meeting.c's lock, as meeting_next */
     struct wire_hello *hello;   /* HELD: the HELLO to answer */
     struct peer *wants_next;    /* budget's lock */
+    struct peer *meeting_next;
     uint64_t bytes_in;          /* liveness: link's count at the last tick */
     uint64_t since_ns; /* see failure.c: deadline of a dial, silence, or idleness */
     uint64_t epoch; /* differs for each use of the slab's memory */

@@ -16,6 +16,7 @@
 #include "bmi/failure.h"
 #include "bmi/greeting.h"
 #include "bmi/log.h"
+#include "bmi/meeting.h"
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 #include "bmi/start.h"
@@ -226,6 +227,7 @@ static void stop(void)
     bmi__progress_stop();
     bmi__unexpected_stop();
     bmi__addresses_free();
+    bmi__meeting_stop();
     bmi__peers_free();
     bmi__credit_stop();
     bmi__contexts_free();

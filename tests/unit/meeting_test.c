@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * meeting_test.c - peers are found by what is known of them, one thing at a time, among thousands.
+ */
+#include "bmi/meeting.h"
+
+#include "unit.h"
+
+enum { PEERS = 3000 };
+
+static struct peer *peers[PEERS];
+
+static void set(int i, enum meeting kind, int number)
+{
+    peer_lock(peers[i]);
+    bmi__meeting_set_locked(peers[i], kind, &number, sizeof number);
+    peer_unlock(peers[i]);
+}
+
+static struct peer *find(enum meeting kind, int number)
+{
+    struct peer *found[2];
+    unsigned count = bmi__meeting_find(kind, &number, sizeof number, found, 2);
+    CU_ASSERT_TRUE(count <= 1);
+    return count == 1 ? found[0] : NULL;
+}
+
+static void found_by_one_thing_at_a_time(void)
+{
+    CU_ASSERT_PTR_NULL(find(MEETING_URL, 1)); /* before there is any */
+    for (int i = 0; i < PEERS; i++) {
+        peers[i] = bmi__peer_take();
+        CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
+        set(i, MEETING_URL, i);
+    }
+    for (int i = 0; i < PEERS; i++) {
+        CU_ASSERT_PTR_EQUAL(find(MEETING_URL, i), peers[i]);
+        CU_ASSERT_PTR_NULL(find(MEETING_DIGEST, i));
+    }
+    CU_ASSERT_PTR_NULL(find(MEETING_URL, PEERS));
+    for (int i = 0; i < PEERS; i += 2)
+        set(i, MEETING_INCARNATION, i + 1);
+    for (int i = 0; i < PEERS; i++) {
+        CU_ASSERT_PTR_EQUAL(find(MEETING_URL, i), i % 2 == 0 ? NULL : peers[i]);
+        CU_ASSERT_PTR_EQUAL(find(MEETING_INCARNATION, i), i % 2 == 0 ? NULL : peers[i - 1]);
+    }
+    for (int i = 0; i < PEERS; i += 3) {
+        peer_lock(peers[i]);
+        bmi__meeting_clear_locked(peers[i]);
+        bmi__meeting_clear_locked(peers[i]); /* again: nothing */
+        peer_unlock(peers[i]);
+    }
+    for (int i = 0; i < PEERS; i++) {
+        bool there = i % 3 != 0;
+        CU_ASSERT_PTR_EQUAL(find(i % 2 == 0 ? MEETING_INCARNATION : MEETING_URL,
+                                 i % 2 == 0 ? i + 1 : i),
+                            there ? peers[i] : NULL);
+    }
+    for (int i = 0; i < PEERS; i++)
+        bmi__peer_give(peers[i]); /* found no more */
+    for (int i = 0; i < PEERS; i++)
+        CU_ASSERT_PTR_NULL(find(MEETING_URL, i));
+    bmi__meeting_stop();
+    bmi__peers_free();
+}
+
+/* Several by the same: all are told, as far as there is room. */
+static void several_by_the_same(void)
+{
+    struct peer *found[4];
+    int number = 7;
+    for (int i = 0; i < 3; i++) {
+        peers[i] = bmi__peer_take();
+        CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
+        set(i, MEETING_DIGEST, number);
+    }
+    CU_ASSERT_EQUAL(bmi__meeting_find(MEETING_DIGEST, &number, sizeof number, found, 4), 3);
+    CU_ASSERT_TRUE(found[0] != found[1] && found[1] != found[2] && found[0] != found[2]);
+    CU_ASSERT_EQUAL(bmi__meeting_find(MEETING_DIGEST, &number, sizeof number, found, 2), 2);
+    for (int i = 0; i < 3; i++)
+        bmi__peer_give(peers[i]);
+    bmi__meeting_stop();
+    bmi__peers_free();
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"found by one thing at a time", found_by_one_thing_at_a_time},
+        {"several by the same", several_by_the_same},
+        CU_TEST_INFO_NULL,
+    };
+    return unit_run("meeting", tests);
+}
