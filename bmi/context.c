@@ -21,6 +21,13 @@ enum { CONTEXTS = 1 << 16 };
 static _Atomic(struct context *) contexts[CONTEXTS];
 static atomic_uint slots_used; /* slots that were ever in use; grows under table_lock */
 static atomic_uint open_count;
+static _Atomic(struct context *) last_only; /* what bmi__context_only found last; looked at again */
+
+/* Those that a program polls and that are not signalled: whom an unexpected message is told to. One
+ * that is signalled comes back when the program has looked, so that each is told once for each
+ * look. */
+static pthread_mutex_t quiet_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
+static _Atomic(struct context *) quiet_first;                  /* quiet_lock; read without it */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t generations; /* table_lock; never starts again, so that no id of an earlier
                                 initialization is an id of this one */
@@ -72,8 +79,36 @@ int bmi__context_open(bmi_context_id *id)
     return context != NULL ? 0 : -ENOMEM;
 }
 
+static void quiet_remove(struct context *context)
+{
+    pthread_mutex_lock(&quiet_lock);
+    if (context->quiet_place != NULL) {
+        atomic_store(context->quiet_place, context->quiet_next);
+        struct context *next = atomic_load(&context->quiet_next);
+        if (next != NULL)
+            next->quiet_place = context->quiet_place;
+        context->quiet_place = NULL;
+    }
+    pthread_mutex_unlock(&quiet_lock);
+}
+
+static void quiet_add(struct context *context)
+{
+    pthread_mutex_lock(&quiet_lock);
+    if (context->quiet_place == NULL) {
+        struct context *first = atomic_load(&quiet_first);
+        atomic_store(&context->quiet_next, first);
+        context->quiet_place = &quiet_first;
+        if (first != NULL)
+            first->quiet_place = &context->quiet_next;
+        atomic_store(&quiet_first, context);
+    }
+    pthread_mutex_unlock(&quiet_lock);
+}
+
 static void descriptors_close_locked(struct context *context)
 {
+    quiet_remove(context);
     int event_fd = atomic_exchange(&context->event_fd, -1);
     if (event_fd >= 0)
         close(event_fd);
@@ -111,11 +146,16 @@ struct context *bmi__context_only(void)
 {
     if (atomic_load_explicit(&open_count, memory_order_relaxed) != 1)
         return NULL;
+    struct context *last = atomic_load(&last_only);
+    if (last != NULL && atomic_load(&last->open))
+        return last;
     unsigned used = atomic_load(&slots_used);
     for (unsigned i = 0; i < used; i++) {
         struct context *context = atomic_load(&contexts[i]);
-        if (atomic_load(&context->open))
-            return context;
+        if (!atomic_load(&context->open))
+            continue;
+        atomic_store(&last_only, context);
+        return context;
     }
     return NULL;
 }
@@ -129,6 +169,7 @@ void bmi__contexts_free(void)
         free(context);
     }
     atomic_store(&open_count, 0);
+    atomic_store(&last_only, NULL);
 }
 
 static void signal_locked(struct context *context)
@@ -137,6 +178,7 @@ static void signal_locked(struct context *context)
     if (fd < 0 || context->signalled)
         return;
     context->signalled = true;
+    quiet_remove(context);
     eventfd_write(fd, 1);
 }
 
@@ -148,6 +190,9 @@ static void unsignal_locked(struct context *context)
         return;
     context->signalled = false;
     eventfd_read(atomic_load(&context->event_fd), &value);
+    quiet_add(context);
+    if (bmi__unexpected_waiting()) /* came before it was on the list */
+        signal_locked(context);
 }
 
 /* Who counts itself after the hook was taken away finds none; who did before is waited for. */
@@ -232,8 +277,7 @@ static void handed_out_locked(struct context *context, int count)
     unsigned left = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
     uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
     atomic_store_explicit(&context->ready_count, left - (unsigned)count, memory_order_relaxed);
-    atomic_store_explicit(&context->completions, reported + (uint64_t)count,
-                          memory_order_relaxed);
+    atomic_store_explicit(&context->completions, reported + (uint64_t)count, memory_order_relaxed);
 }
 
 uint64_t bmi__context_depth(struct context *context)
@@ -282,10 +326,9 @@ static int fd_make_locked(struct context *context)
     struct epoll_event event = {.events = EPOLLIN};
     int event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int poll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (event_fd < 0 || poll_fd < 0 ||
-        epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &event) < 0 ||
+    if (event_fd < 0 || poll_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &event) < 0 ||
         epoll_ctl(poll_fd, EPOLL_CTL_ADD, bmi__progress_fd(), &event) < 0) {
-        int error = errno;
+        int error = errno == EINVAL ? EMFILE : errno; /* sets in sets: the kernel has a bound */
         if (event_fd >= 0)
             close(event_fd);
         if (poll_fd >= 0)
@@ -293,6 +336,7 @@ static int fd_make_locked(struct context *context)
         return -error;
     }
     atomic_store(&context->event_fd, event_fd);
+    quiet_add(context);
     bmi__progress_fd_used();
     return context->poll_fd = poll_fd;
 }
@@ -311,12 +355,12 @@ int bmi__context_fd(struct context *context)
 
 void bmi__contexts_signal(void)
 {
-    unsigned used = atomic_load(&slots_used);
-    for (unsigned i = 0; i < used; i++) {
-        struct context *context = atomic_load(&contexts[i]);
-        hook_call(context, true);
-        if (atomic_load(&context->event_fd) < 0)
-            continue;
+    while (atomic_load(&quiet_first) != NULL) {
+        pthread_mutex_lock(&quiet_lock);
+        struct context *context = atomic_load(&quiet_first);
+        pthread_mutex_unlock(&quiet_lock);
+        if (context == NULL)
+            return;
         bmi_lock_take(&context->lock);
         signal_locked(context);
         bmi_lock_give(&context->lock);

@@ -24,16 +24,18 @@ typedef void (*bmi__context_hook)(void *argument, bool unexpected);
 struct context {
     _Atomic(struct op *) incoming;
     struct bmi_lock lock;
-    struct op_list ready;    /* lock */
-    atomic_uint waiters;     /* threads registered in progress.c for this context */
-    atomic_int event_fd;     /* of BMI_GET_CONTEXT_FD's; -1: nobody asked */
-    int poll_fd;             /* what the program polls: event_fd and the network; lock */
-    atomic_bool signalled;   /* event_fd is readable; written under lock */
+    struct op_list ready; /* lock */
+    atomic_uint waiters;  /* threads registered in progress.c for this context */
+    atomic_int event_fd;  /* of BMI_GET_CONTEXT_FD's; -1: nobody asked */
+    int poll_fd;          /* what the program polls: event_fd and the network; lock */
+    _Atomic(struct context *) quiet_next;   /* context.c's list of those to be signalled */
+    _Atomic(struct context *) *quiet_place; /* what points to it there; NULL: it is not there */
+    atomic_bool signalled;                  /* event_fd is readable; written under lock */
     atomic_bool open;
-    atomic_bool claimed;     /* in use, or being freed */
-    bmi_context_id id;       /* set while claimed */
+    atomic_bool claimed; /* in use, or being freed */
+    bmi_context_id id;   /* set while claimed */
     uint32_t slot, generation;
-    atomic_uint ready_count; /* of ready; written under lock */
+    atomic_uint ready_count;      /* of ready; written under lock */
     _Atomic uint64_t completions; /* reported; written under lock */
     _Atomic uint64_t immediate;
     _Atomic(bmi__context_hook) hook; /* or NULL */
@@ -49,8 +51,8 @@ struct context *bmi__context_find(bmi_context_id id);
 struct context *bmi__context_only(void);
 void bmi__contexts_free(void);
 
-/* Sets a context's hook, where it has none, or takes it away (NULL): then it is not running any more
- * when this returns. Not from within the hook, nor with a lock that it takes. */
+/* Sets a context's hook, where it has none, or takes it away (NULL): then it is not running any
+ * more when this returns. Not from within the hook, nor with a lock that it takes. */
 void bmi__context_set_hook(struct context *context, bmi__context_hook hook, void *argument);
 
 /* Puts a completed operation into its context and wakes who waits for it. Any thread, any lock but

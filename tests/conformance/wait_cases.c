@@ -370,6 +370,45 @@ static void descriptor_unexpected(struct party *party)
     expect_unreadable(party, descriptor);
 }
 
+/* Every context's descriptor tells, time and again, and each is quiet when its program has looked. */
+static void descriptors_unexpected(struct party *party)
+{
+    enum { MORE = 5 };
+    bmi_context_id first = party->context, contexts[MORE + 1] = {first};
+    int descriptors[MORE + 1];
+    for (int i = 0; i <= MORE; i++) {
+        if (i > 0)
+            NEED_STATUS(party, BMI_open_context(&contexts[i]), 0);
+        party->context = contexts[i];
+        descriptors[i] = context_descriptor(party);
+    }
+    for (int round = 0; round < 4; round++) {
+        struct BMI_unexpected_info info;
+        struct op greeting;
+        int waiting = 0, count = 0;
+        party->context = first;
+        op_send_unexpected(party, &greeting, "hello", 5, round);
+        op_finish(party, &greeting, 5);
+        int64_t deadline = now_ms() + SOON_MS * patience();
+        while (waiting == 0) {
+            NEED(party, now_ms() < deadline);
+            op_collect(party, 0);
+            NEED_STATUS(party, BMI_get_info(party->peer, BMI_TCP_CHECK_UNEXPECTED, &waiting), 0);
+        }
+        for (int i = 0; i <= MORE; i++)
+            CHECK_EQUAL(party, readable(descriptors[i], 0), 1);
+        NEED_STATUS(party, BMI_testunexpected(1, &count, &info, 0), 1);
+        unexpected_give_back(party, &info);
+        for (int i = 0; i <= MORE; i++) {
+            party->context = contexts[i];
+            expect_unreadable(party, descriptors[i]);
+        }
+    }
+    for (int i = 1; i <= MORE; i++)
+        BMI_close_context(contexts[i]);
+    party->context = first;
+}
+
 #define SECTION .section = "Test"
 const struct conformance_case wait_cases[] = {
     {SECTION, .name = "a wait ends not before its bound", .run = not_earlier, .where = SOLO},
@@ -389,5 +428,7 @@ const struct conformance_case wait_cases[] = {
      .where = SOLO},
     {SECTION, .name = "BMI_GET_CONTEXT_FD tells of unexpected messages",
      .run = descriptor_unexpected},
+    {SECTION, .name = "BMI_GET_CONTEXT_FD of several contexts tells of unexpected messages",
+     .run = descriptors_unexpected, .where = SOLO},
     {0},
 };
