@@ -254,7 +254,8 @@ static void pass(void)
 static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
 {
     atomic_store(&progress.asleep, true);
-    if (!waiter->ready(waiter) && queues_empty() && bmi__methods_arm()) {
+    bool idle = !waiter->ready(waiter) && queues_empty(), armed = idle && bmi__methods_arm();
+    if (armed) {
         uint64_t now = bmi__monotonic_ns(), due = bmi__timers_next();
         if (due > deadline_ns)
             due = deadline_ns;
@@ -263,6 +264,8 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
     }
     atomic_store(&progress.asleep, false);
     pass_begin();
+    if (idle && !armed)
+        bmi__methods_progress(); /* something is there already */
     bmi__timers_run();
     chores();
 }
@@ -309,7 +312,7 @@ static void seat_leave(void)
 {
     if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed)) {
         fd_timer_arm();
-        if (!queues_empty())
+        if (!queues_empty() || !bmi__methods_arm())
             wake_write();
     }
     driving = false;
