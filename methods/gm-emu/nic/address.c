@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * address.c - from "host:number" to an abstract Unix-socket address, and listening there.
+ *
+ * An abstract address is a name in the network namespace: no file, gone with its socket. It has no
+ * owner either, so both sides look at each other's credentials (greet.c). A host is a mere name: a
+ * port that listens without one is found under all of them, as "*".
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static bool host_valid(const char *host)
+{
+    for (; *host != '\0'; host++)
+        if (!isalnum((unsigned char)*host) && strchr(".-_:[]%", *host) == NULL)
+            return false;
+    return true;
+}
+
+/* FNV-1a, for names that do not fit into an address. */
+static uint64_t name_hash(const char *name, uint64_t hash)
+{
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return hash;
+}
+
+int nic__address(const char *host, uint16_t number, struct sockaddr_un *address, uint32_t *length)
+{
+    enum { HOST_MAX = 80 };
+    if (strlen(host) >= NIC_NODE_MAX)
+        return -ENAMETOOLONG;
+    if (!host_valid(host))
+        return -EINVAL;
+    char name[HOST_MAX + 1];
+    if (*host == '\0')
+        strcpy(name, "*");
+    else if (strlen(host) <= HOST_MAX)
+        strcpy(name, host);
+    else
+        snprintf(name, sizeof(name), "%.40s~%016llx%016llx", host,
+                 (unsigned long long)name_hash(host, 0xcbf29ce484222325u),
+                 (unsigned long long)name_hash(host, 0x9e3779b97f4a7c15u));
+    memset(address, 0, sizeof(*address));
+    address->sun_family = AF_UNIX;
+    int written = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "bmi-gm/%s:%u",
+                           name, number);
+    *length = (uint32_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)written);
+    return 0;
+}
+
+/* Binds to host:*number, or to a free one. */
+static int bind_to(int fd, const char *host, uint16_t *number)
+{
+    enum { FIRST = 32768, COUNT = 28000 };
+    uint32_t start = 0;
+    if (*number == 0 && getrandom(&start, sizeof(start), 0) != (ssize_t)sizeof(start))
+        return -EIO;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct sockaddr_un address;
+        uint32_t length;
+        uint16_t tried = *number != 0 ? *number : (uint16_t)(FIRST + (start + i) % COUNT);
+        int status = nic__address(host, tried, &address, &length);
+        if (status != 0)
+            return status;
+        if (bind(fd, (struct sockaddr *)&address, length) == 0) {
+            *number = tried;
+            return 0;
+        }
+        if (errno != EADDRINUSE || *number != 0)
+            return -errno;
+    }
+    return -EADDRINUSE;
+}
+
+int nic_listen(struct nic_port *port, const char *host, uint16_t *number)
+{
+    struct nic_listener *listener = calloc(1, sizeof(*listener));
+    if (listener == NULL)
+        return -ENOMEM;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int status = fd < 0 ? -errno : 0;
+    if (status == 0)
+        status = bind_to(fd, host, number);
+    if (status == 0 && listen(fd, SOMAXCONN) != 0)
+        status = -errno;
+    listener->source =
+        (struct nic_source){.kind = NIC_SOURCE_LISTENER, .fd = fd, .owner = listener};
+    if (status == 0) {
+        bmi_lock_take(&port->lock);
+        listener->next = port->listeners;
+        port->listeners = listener;
+        status = nic__source_add(port, &listener->source, EPOLLIN);
+        if (status != 0)
+            port->listeners = listener->next;
+        bmi_lock_give(&port->lock);
+    }
+    if (status == 0)
+        return 0;
+    nic__log(port, NIC_LOG_ERROR, "cannot listen on gm port %.200s:%u: %s", host, *number,
+             strerror(-status));
+    if (fd >= 0)
+        close(fd);
+    free(listener);
+    return status;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * grant.c - which memory peers may write into, and the end of that.
+ *
+ * Grants stand in the port memory, which peers read. A key is a place there and a number that is
+ * used once. Revoking clears the key, then waits until no peer claims it (directed.c has the other
+ * half). Who claims and is dead does not write any more; who claims and is stopped gets a second.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define PLACE_MASK ((1u << NIC_GRANT_BITS) - 1)
+
+int nic__grants_init(struct nic_port *port)
+{
+    port->grant_free = malloc(port->options.grants_max * sizeof(*port->grant_free));
+    if (port->grant_free == NULL)
+        return -ENOMEM;
+    if (getrandom(&port->grant_generation, sizeof(port->grant_generation), 0) !=
+        (ssize_t)sizeof(port->grant_generation))
+        return -EIO;
+    port->grant_generation >>= NIC_GRANT_BITS;
+    return 0;
+}
+
+static bool place_take_locked(struct nic_port *port, uint32_t *place)
+{
+    if (port->grant_free_count > 0)
+        *place = port->grant_free[--port->grant_free_count];
+    else if (port->grant_used < port->options.grants_max)
+        *place = port->grant_used++;
+    else
+        return false;
+    return true;
+}
+
+int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64_t length,
+              uint64_t *key)
+{
+    uint64_t offset;
+    uint32_t place;
+    if (length == 0)
+        return -EINVAL;
+    if (!nic__registered(port, memory, length))
+        return -EFAULT;
+    uint32_t arena = nic__arena_of(port, memory, length, &offset);
+    bmi_lock_take(&port->grant_lock);
+    bool found = place_take_locked(port, &place);
+    if (found) {
+        const uint64_t NUMBERS = ~0ull >> NIC_GRANT_BITS;
+        port->grant_generation = port->grant_generation >= NUMBERS ? 1 : port->grant_generation + 1;
+        struct nic_shared_grant *grant = &port->shared->grant[place];
+        grant->link = peer != NULL ? peer->link_name : 0;
+        grant->address = (uintptr_t)memory;
+        grant->length = length;
+        grant->arena = arena;
+        grant->arena_offset = offset;
+        *key = port->grant_generation << NIC_GRANT_BITS | place;
+        atomic_store_explicit(&grant->key, *key, memory_order_release);
+    }
+    bmi_lock_give(&port->grant_lock);
+    return found ? 0 : -ENOSPC;
+}
+
+int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_t offset,
+                     const void *from, uint64_t length)
+{
+    uint32_t place = (uint32_t)key & PLACE_MASK;
+    int status = -EACCES;
+    bmi_lock_take(&port->grant_lock);
+    if (key != 0 && place < port->grant_used) {
+        struct nic_shared_grant *grant = &port->shared->grant[place];
+        if (atomic_load_explicit(&grant->key, memory_order_relaxed) == key &&
+            (grant->link == 0 || grant->link == link) && offset <= grant->length &&
+            length <= grant->length - offset) {
+            memcpy((uint8_t *)(uintptr_t)grant->address + offset, from, length);
+            status = 0;
+        }
+    }
+    bmi_lock_give(&port->grant_lock);
+    return status;
+}
+
+/* ---- the end of a grant ------------------------------------------------------------------------
+ */
+
+/* What the peer claims: a key, or 0. */
+static uint64_t claim_of(struct nic_peer *peer)
+{
+    if (atomic_load(&peer->state) < NIC_UP || peer->theirs == NULL ||
+        atomic_load(&peer->remote_gone))
+        return 0;
+    return atomic_load(&peer->theirs->claim);
+}
+
+/* A process that is gone, or runs another program, has left its claim behind. */
+static bool claim_is_dead(struct nic_peer *peer)
+{
+    return peer->vm_write && !nic__process_is_peer(peer);
+}
+
+bool nic__claimed(struct nic_peer *peer)
+{
+    return claim_of(peer) != 0 && !claim_is_dead(peer);
+}
+
+/* Somebody who claims the key (0: any). port->lock held. */
+static struct nic_peer *claimer_find_locked(struct nic_port *port, uint64_t key)
+{
+    for (struct nic_peer *peer = port->peers; peer != NULL; peer = peer->next) {
+        uint64_t claim = claim_of(peer);
+        if (claim != 0 && (key == 0 || claim == key))
+            return peer;
+    }
+    return NULL;
+}
+
+/* One round of waiting. The futex may have been unmapped meanwhile: that only ends the wait. */
+static bool claim_wait(struct nic_port *port, uint64_t key, bool patient)
+{
+    const struct timespec SLICE = {.tv_nsec = 10000000};
+    _Atomic uint32_t *turn = NULL;
+    uint32_t before = 0;
+    bmi_lock_take(&port->lock);
+    struct nic_peer *peer = claimer_find_locked(port, key);
+    if (peer != NULL && patient) {
+        turn = &peer->theirs->claim_turn;
+        before = atomic_load(turn);
+        atomic_store(&peer->mine->claim_waits, 1);
+        atomic_thread_fence(memory_order_seq_cst);
+        if (claim_is_dead(peer)) {
+            atomic_store(&peer->theirs->claim, 0);
+            turn = NULL;
+        }
+        peer = claimer_find_locked(port, key);
+    }
+    bmi_lock_give(&port->lock);
+    if (peer != NULL && turn != NULL)
+        syscall(SYS_futex, turn, FUTEX_WAIT, before, &SLICE, NULL, 0);
+    return peer == NULL;
+}
+
+/* Who waits as well loses a wake-up here, for no longer than a slice. */
+static void waits_forget(struct nic_port *port)
+{
+    bmi_lock_take(&port->lock);
+    for (struct nic_peer *peer = port->peers; peer != NULL; peer = peer->next)
+        if (atomic_load(&peer->state) >= NIC_UP && peer->mine != NULL)
+            atomic_store_explicit(&peer->mine->claim_waits, 0, memory_order_relaxed);
+    bmi_lock_give(&port->lock);
+}
+
+/* Waits until nobody claims the key, for a second. */
+static bool claims_end(struct nic_port *port, uint64_t key)
+{
+    enum { ROUNDS = 200 };
+    const uint64_t LIMIT_NS = 1000000000;
+    uint64_t begin = 0;
+    for (int i = 0;; i++) {
+        if (claim_wait(port, key, i >= ROUNDS)) {
+            if (i > ROUNDS)
+                waits_forget(port);
+            return true;
+        }
+        if (i == ROUNDS)
+            begin = nic__now();
+        if (i > ROUNDS && nic__now() - begin > LIMIT_NS)
+            return false;
+    }
+}
+
+/* Ends the connections of those who still claim. */
+static void claimers_end(struct nic_port *port, uint64_t key)
+{
+    bmi_lock_take(&port->lock);
+    for (struct nic_peer *peer = port->peers; peer != NULL; peer = peer->next)
+        if (claim_of(peer) == key)
+            atomic_store(&peer->broken, true);
+    bmi_lock_give(&port->lock);
+    nic__attention(port);
+}
+
+int nic_revoke(struct nic_port *port, uint64_t key)
+{
+    uint32_t place = (uint32_t)key & PLACE_MASK;
+    bmi_lock_take(&port->grant_lock);
+    bool found =
+        key != 0 && place < port->grant_used && atomic_load(&port->shared->grant[place].key) == key;
+    if (found)
+        atomic_store(&port->shared->grant[place].key, 0);
+    bmi_lock_give(&port->grant_lock);
+    if (!found)
+        return -ENOENT;
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!claims_end(port, key)) { /* the place is not used again */
+        nic__log(port, NIC_LOG_ERROR, "gm: a stopped peer is in the midst of writing: given up");
+        claimers_end(port, key);
+        return -EBUSY;
+    }
+    bmi_lock_take(&port->grant_lock);
+    port->grant_free[port->grant_free_count++] = place;
+    bmi_lock_give(&port->grant_lock);
+    return 0;
+}
+
+void nic__grants_end(struct nic_port *port)
+{
+    for (uint32_t i = 0; i < port->grant_used; i++)
+        atomic_store(&port->shared->grant[i].key, 0);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!claims_end(port, 0))
+        nic__log(port, NIC_LOG_ERROR, "gm: port closed while a stopped peer is writing to it");
+}

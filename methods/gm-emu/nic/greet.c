@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * greet.c - how two ports meet: sockets, credentials, and the exchange of descriptors.
+ *
+ *   connecting                          accepting
+ *   HELLO port memory, doorbell    ->   checks, makes the link memory, is up
+ *   checks, is up                  <-   WELCOME link memory, port memory, doorbell  (or REFUSE)
+ *   ARENA, BYE                     <->  ARENA, BYE
+ *
+ * Each side looks at the other's credentials as the kernel gives them. It also reads a nonce from
+ * the other's memory: if that works, and gives what was said on the socket, then process_vm_writev
+ * works and reaches the process that greeted us and no other. The end of the socket, or of the
+ * process (a descriptor of it, since children may have inherited the socket), is the end of a peer.
+ * All of it is the driver's.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { FDS_MAX = 4 };
+
+struct received {
+    struct nic_greeting greeting;
+    int fds[FDS_MAX];
+    size_t count;
+    bool cut; /* descriptors were lost: we have no more */
+};
+
+int nic__greeting_send(int fd, const struct nic_greeting *greeting, const int *fds, size_t count)
+{
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(FDS_MAX * sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)greeting, .iov_len = sizeof(*greeting)};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (count > 0) {
+        memset(&control, 0, sizeof(control));
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(&control.header), fds, count * sizeof(int));
+    }
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+void nic__hello_fill(struct nic_port *port, struct nic_greeting *greeting, uint16_t kind)
+{
+    *greeting = (struct nic_greeting){.magic = NIC_MAGIC,
+                                      .version = NIC_VERSION,
+                                      .kind = kind,
+                                      .length = port->shared_size,
+                                      .nonce = {port->nonce[0], port->nonce[1]},
+                                      .nonce_address = (uintptr_t)port->nonce,
+                                      .wire = port->wire != NULL};
+    for (int i = 0; i < NIC_PRIORITIES; i++)
+        greeting->max_size[i] = port->options.max_size[i];
+}
+
+/* Returns the length of the message, 0 at the end, or -errno. */
+static ssize_t greeting_receive(int fd, struct received *received)
+{
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(FDS_MAX * sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = &received->greeting, .iov_len = sizeof(received->greeting)};
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof(control)};
+    memset(received, 0, sizeof(*received));
+    ssize_t length = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (length < 0)
+        return -errno;
+    received->cut = (message.msg_flags & MSG_CTRUNC) != 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part != NULL;
+         part = CMSG_NXTHDR(&message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t bytes = part->cmsg_len - CMSG_LEN(0);
+        received->count = bytes / sizeof(int) < FDS_MAX ? bytes / sizeof(int) : FDS_MAX;
+        memcpy(received->fds, CMSG_DATA(part), received->count * sizeof(int));
+    }
+    return length;
+}
+
+static void received_close(struct received *received)
+{
+    for (size_t i = 0; i < received->count; i++)
+        if (received->fds[i] >= 0)
+            close(received->fds[i]);
+    received->count = 0;
+}
+
+/* 0, or why the process at the other end may not be talked to. */
+static int credentials_check(struct nic_port *port, int fd, int *pid, unsigned *uid)
+{
+    struct ucred peer;
+    socklen_t size = sizeof(peer);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+        return -errno;
+    *pid = peer.pid;
+    *uid = peer.uid;
+    return peer.uid == geteuid() || port->options.allow_other_users ? 0 : -EACCES;
+}
+
+static bool is_doorbell(int fd)
+{
+    static const char EVENTFD[] = "anon_inode:[eventfd]";
+    char path[64], target[64] = "";
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_NONBLOCK) == 0) /* ringing must not block us */
+        return false;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(path, target, sizeof(target) - 1);
+    return length < 0 || strcmp(target, EVENTFD) == 0;
+}
+
+/* Takes the other's port memory, doorbell, and wire memory from `fds` on. */
+static int shared_take(struct nic_peer *peer, struct received *received, size_t first)
+{
+    const struct nic_greeting *greeting = &received->greeting;
+    void *memory;
+    size_t wanted = first + 2 + (greeting->wire != 0);
+    if (received->cut)
+        return -EMFILE;
+    if (received->count != wanted || greeting->length < sizeof(struct nic_shared_port) ||
+        greeting->length > (2ull << NIC_GRANT_BITS) * sizeof(struct nic_shared_grant) ||
+        !is_doorbell(received->fds[first + 1]))
+        return -EPROTO;
+    int status = nic__memory_map(received->fds[first], greeting->length, false, &memory);
+    if (status != 0)
+        return status;
+    peer->their_port = memory;
+    peer->their_port_size = greeting->length;
+    if (greeting->wire != 0) {
+        status = nic__memory_map(received->fds[first + 2], sizeof(struct nic_shared_wire), true,
+                                 &memory);
+        if (status != 0)
+            return status;
+        peer->their_wire = memory;
+    }
+    peer->doorbell = received->fds[first + 1];
+    received->fds[first + 1] = -1;
+    for (int i = 0; i < NIC_PRIORITIES; i++) {
+        uint32_t size = peer->port->options.max_size[i];
+        if (greeting->max_size[i] < NIC_MIN_SIZE || greeting->max_size[i] > NIC_MAX_SIZE)
+            return -EPROTO;
+        if (greeting->max_size[i] < size)
+            size = greeting->max_size[i];
+        peer->max_length[i] = nic_max_length_for_size(size);
+    }
+    return 0;
+}
+
+/* Whether the process that greeted us can be written to directly; and watches its end. */
+static void process_find(struct nic_peer *peer, const struct nic_greeting *greeting)
+{
+    memcpy(peer->nonce, greeting->nonce, sizeof(peer->nonce));
+    peer->nonce_address = greeting->nonce_address;
+    if (peer->pid <= 0)
+        return;
+    peer->process.fd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+    peer->vm_write = nic__process_is_peer(peer);
+    /* Without the nonce the number may be somebody else's by now. */
+    if (peer->process.fd >= 0 &&
+        (!peer->vm_write || nic__source_add(peer->port, &peer->process, EPOLLIN) != 0)) {
+        close(peer->process.fd);
+        peer->process.fd = -1;
+    }
+    if (peer->port->options.refuse_vm_write)
+        peer->vm_write = false;
+}
+
+static uint64_t ring_size(const struct nic_peer *peer, int priority)
+{
+    return 4 * peer->max_length[priority];
+}
+
+static uint64_t link_size(const struct nic_peer *peer)
+{
+    return sizeof(struct nic_shared_link) +
+           2 * (ring_size(peer, NIC_LOW_PRIORITY) + ring_size(peer, NIC_HIGH_PRIORITY));
+}
+
+static void rings_set(struct nic_peer *peer, void *memory)
+{
+    struct nic_shared_link *link = memory;
+    uint8_t *place = (uint8_t *)memory + sizeof(*link);
+    int mine = peer->accepted ? 1 : 0;
+    peer->link_memory = memory;
+    peer->link_size = link_size(peer);
+    peer->mine = &link->end[mine];
+    peer->theirs = &link->end[1 - mine];
+    for (int end = 0; end < 2; end++) {
+        for (int i = NIC_PRIORITIES; i-- > 0;) {
+            struct nic_ring *ring = end == mine ? &peer->out[i] : &peer->in[i];
+            *ring = (struct nic_ring){.base = place, .size = ring_size(peer, i)};
+            place += ring->size;
+        }
+    }
+}
+
+static int welcome_send(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    struct nic_greeting welcome;
+    void *memory;
+    int fd;
+    nic__hello_fill(port, &welcome, NIC_WELCOME);
+    if (getrandom(&peer->link_name, sizeof(peer->link_name), 0) != sizeof(peer->link_name))
+        return -EIO;
+    peer->link_name |= 1; /* 0 stands for all */
+    welcome.link = peer->link_name;
+    int status = nic__memory_make(link_size(peer), false, &fd, &memory);
+    if (status != 0)
+        return status;
+    rings_set(peer, memory);
+    int fds[FDS_MAX] = {fd, port->shared_fd, port->doorbell.fd, port->wire_fd};
+    status = nic__greeting_send(peer->socket.fd, &welcome, fds, port->wire != NULL ? 4 : 3);
+    close(fd);
+    return status;
+}
+
+/* HELLO came: goes up, or says why not. */
+static int hello_handle(struct nic_peer *peer, struct received *received)
+{
+    if (received->greeting.kind != NIC_HELLO)
+        return -EPROTO;
+    int status = shared_take(peer, received, 0);
+    if (status != 0)
+        return status;
+    process_find(peer, &received->greeting);
+    status = welcome_send(peer);
+    return status != 0 ? status : nic__peer_up(peer);
+}
+
+static int welcome_handle(struct nic_peer *peer, struct received *received)
+{
+    const struct nic_greeting *greeting = &received->greeting;
+    void *memory;
+    if (greeting->kind == NIC_REFUSE)
+        return greeting->error > 0 && greeting->error < 4096 ? -greeting->error : -EPROTO;
+    if (greeting->kind != NIC_WELCOME || greeting->link == 0)
+        return -EPROTO;
+    int status = shared_take(peer, received, 1);
+    if (status != 0)
+        return status;
+    status = nic__memory_map(received->fds[0], link_size(peer), true, &memory);
+    if (status != 0)
+        return status;
+    peer->link_name = greeting->link;
+    rings_set(peer, memory);
+    process_find(peer, greeting);
+    return nic__peer_up(peer);
+}
+
+static int arena_handle(struct nic_peer *peer, struct received *received)
+{
+    uint32_t index = received->greeting.index;
+    uint64_t length = received->greeting.length;
+    void *memory;
+    if (peer->port->options.refuse_mapping || received->cut)
+        return 0; /* there are other ways to write there */
+    if (index >= NIC_ARENAS_MAX || atomic_load(&peer->arenas[index]) != NULL ||
+        received->count != 1 || length == 0 || length >> NIC_ARENA_BITS != 0)
+        return -EPROTO;
+    struct nic_mapping *mapping = malloc(sizeof(*mapping));
+    int status =
+        mapping == NULL ? -ENOMEM : nic__memory_map(received->fds[0], length, true, &memory);
+    if (status != 0) {
+        free(mapping);
+        return status == -ENOMEM ? 0 : status;
+    }
+    *mapping = (struct nic_mapping){.base = memory, .length = length};
+    atomic_store_explicit(&peer->arenas[index], mapping, memory_order_release);
+    return 0;
+}
+
+static const char *version_text(const struct nic_greeting *greeting, char text[32])
+{
+    snprintf(text, 32, "version %u", greeting->version);
+    return text;
+}
+
+/* One message, whose length and first fields are checked here. */
+static int greeting_handle(struct nic_peer *peer, struct received *received, ssize_t length)
+{
+    const struct nic_greeting *greeting = &received->greeting;
+    char text[32];
+    if (length < (ssize_t)offsetof(struct nic_greeting, index) || greeting->magic != NIC_MAGIC)
+        return -EPROTO;
+    if (greeting->version != NIC_VERSION) {
+        nic__log(peer->port, NIC_LOG_ERROR, "gm peer (pid %d) speaks %s of the NIC, we %d",
+                 peer->pid, version_text(greeting, text), NIC_VERSION);
+        return -EPROTONOSUPPORT;
+    }
+    if (length != (ssize_t)sizeof(*greeting))
+        return -EPROTO;
+    if (atomic_load(&peer->state) == NIC_GREETING)
+        return peer->accepted ? hello_handle(peer, received) : welcome_handle(peer, received);
+    if (greeting->kind == NIC_ARENA)
+        return arena_handle(peer, received);
+    if (greeting->kind != NIC_BYE)
+        return -EPROTO;
+    peer->said_bye = true;
+    return 0;
+}
+
+static void refuse(struct nic_port *port, int fd, int status)
+{
+    struct nic_greeting refusal;
+    nic__hello_fill(port, &refusal, NIC_REFUSE);
+    refusal.error = -status;
+    nic__greeting_send(fd, &refusal, NULL, 0);
+    nic__count_own(&port->counters.refused, 1);
+}
+
+/* The socket has ended. */
+static void socket_gone(struct nic_peer *peer)
+{
+    peer->remote_gone = true;
+    nic__source_remove(peer->port, &peer->socket);
+    nic__peer_end(peer, peer->said_bye ? 0 : -ECONNRESET);
+}
+
+void nic__socket_ready(struct nic_peer *peer, uint32_t events)
+{
+    enum { TURN = 16 };
+    (void)events;
+    for (int i = 0; i < TURN && peer->socket.fd >= 0; i++) {
+        struct received received;
+        ssize_t length = greeting_receive(peer->socket.fd, &received);
+        if (length == -EAGAIN || length == -EINTR)
+            return;
+        if (length <= 0) {
+            socket_gone(peer);
+            return;
+        }
+        int status = greeting_handle(peer, &received, length);
+        received_close(&received);
+        if (status == 0)
+            continue;
+        if (peer->accepted && atomic_load(&peer->state) == NIC_GREETING)
+            refuse(peer->port, peer->socket.fd, status);
+        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d): %s", peer->pid, strerror(-status));
+        nic__peer_end(peer, status);
+        return;
+    }
+}
+
+void nic__process_ended(struct nic_peer *peer)
+{
+    nic__socket_ready(peer, 0); /* what it said at last */
+    peer->remote_gone = true;
+    nic__source_remove(peer->port, &peer->process);
+    nic__peer_end(peer, peer->said_bye ? 0 : -ECONNRESET);
+}
+
+/* One connection less waits, without a descriptor for it. */
+static bool accept_spare(struct nic_port *port, int listener)
+{
+    if (port->spare >= 0)
+        close(port->spare);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    port->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    nic__count_own(&port->counters.refused, 1);
+    return fd >= 0;
+}
+
+static void accepted_add(struct nic_port *port, int fd)
+{
+    int pid;
+    unsigned uid;
+    int status = credentials_check(port, fd, &pid, &uid);
+    struct nic_peer *peer = status == 0 ? nic__peer_new(port) : NULL;
+    if (status == 0 && peer == NULL)
+        status = -ENOMEM;
+    if (status != 0) {
+        refuse(port, fd, status);
+        nic__log(port, NIC_LOG_WARN, "gm: connection refused: %s (pid %d of user %u)",
+                 strerror(-status), pid, uid);
+        close(fd);
+        return;
+    }
+    peer->accepted = true;
+    peer->pid = pid;
+    peer->uid = uid;
+    peer->socket.fd = fd;
+    atomic_store(&peer->state, NIC_GREETING);
+    nic__peer_add(peer);
+    if (nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP) != 0)
+        nic__peer_end(peer, -ENOMEM);
+}
+
+void nic__listener_ready(struct nic_port *port, struct nic_listener *listener)
+{
+    enum { TURN = 64 };
+    for (int i = 0; i < TURN; i++) {
+        int fd = accept4(listener->source.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            accepted_add(port, fd);
+            continue;
+        }
+        if (errno != EMFILE && errno != ENFILE)
+            return;
+        nic__log(port, NIC_LOG_WARN, "gm: connection refused: %s", strerror(errno));
+        if (!accept_spare(port, listener->source.fd))
+            return;
+    }
+}
+
+static int socket_connect(int fd, const char *host, uint16_t number)
+{
+    struct sockaddr_un address;
+    uint32_t length;
+    int status = nic__address(host, number, &address, &length);
+    if (status != 0)
+        return status;
+    return connect(fd, (struct sockaddr *)&address, length) == 0 ? 0 : -errno;
+}
+
+int nic__dial(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    struct nic_greeting hello;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    int status = socket_connect(fd, peer->host, peer->number);
+    if (status == -ECONNREFUSED && *peer->host != '\0')
+        status = socket_connect(fd, "", peer->number);
+    if (status != 0)
+        goto undo_fd;
+    status = credentials_check(port, fd, &peer->pid, &peer->uid);
+    if (status != 0) {
+        nic__log(port, NIC_LOG_WARN, "gm: %s:%u belongs to another user (%u)", peer->host,
+                 peer->number, peer->uid);
+        goto undo_fd;
+    }
+    int fds[FDS_MAX] = {port->shared_fd, port->doorbell.fd, port->wire_fd};
+    nic__hello_fill(port, &hello, NIC_HELLO);
+    status = nic__greeting_send(fd, &hello, fds, port->wire != NULL ? 3 : 2);
+    if (status != 0)
+        goto undo_fd;
+    peer->socket.fd = fd;
+    atomic_store(&peer->state, NIC_GREETING);
+    status = nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP);
+    if (status == 0)
+        return 0;
+    peer->socket.fd = -1;
+undo_fd:
+    close(fd);
+    return status;
+}
+
+void nic__arenas_tell(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    uint32_t count = atomic_load(&port->arena_count);
+    while (peer->arenas_told < count && peer->socket.fd >= 0) {
+        struct nic_greeting message;
+        nic__hello_fill(port, &message, NIC_ARENA);
+        message.index = peer->arenas_told;
+        message.length = port->arenas[peer->arenas_told].length;
+        /* A full socket: again in a millisecond; until then there are other ways to write. */
+        if (nic__greeting_send(peer->socket.fd, &message, &port->arenas[peer->arenas_told].fd, 1) !=
+            0)
+            return;
+        peer->arenas_told++;
+    }
+}

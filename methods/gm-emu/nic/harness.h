@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * harness.h - ports for the NIC's tests: each host is a port with a pool of buffers and a record of
+ * what happened. All hosts of a process are driven by one thread, which sleeps on their descriptors
+ * when nothing is to be done, as programs do: a wake-up that is missed fails the test.
+ */
+#ifndef BMI_GM_NIC_HARNESS_H
+#define BMI_GM_NIC_HARNESS_H
+
+#include <CUnit/Basic.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "nic.h"
+
+enum { HOST_MESSAGE = 1 << 16, HOST_LIMIT_S = 40 };
+
+struct host {
+    struct nic_port *port;
+    struct nic_peer *peer;    /* the last that connected, or was connected to */
+    struct nic_peer *refused; /* the last that went down */
+    unsigned ups, accepted, downs;
+    int down_status;
+    unsigned received, fast, alarms;
+    unsigned callbacks, failures; /* all; with a status < 0 */
+    int last_status;
+    enum nic_priority priority;
+    unsigned size;
+    uint32_t length;
+    uint8_t message[HOST_MESSAGE]; /* the last one */
+    bool keep_buffers;             /* does not provide a buffer again */
+    bool stopped;                  /* is not driven */
+    void (*on_message)(struct host *host, struct nic_event *event);
+    void *context;
+};
+
+/* Opens a port and adds it to those that are driven. */
+void host_open(struct host *host, const struct nic_options *options);
+void host_close(struct host *host);
+/* Provides `count` buffers of a class and priority. */
+void host_provide(struct host *host, unsigned count, unsigned size, enum nic_priority priority);
+/* Makes a listening and a connected host. */
+void hosts_pair(struct host *server, struct host *client, const struct nic_options *options);
+/* Listens on "node" and a free number. */
+uint16_t host_listen(struct host *host, const char *node);
+/* Counts into the host that is its context. */
+void host_callback(struct nic_port *port, void *context, int status);
+/* One message from one segment. Returns as nic_send_with_callback. */
+int host_send(struct host *host, const void *data, size_t length, unsigned size,
+              enum nic_priority priority, unsigned flags);
+/* Lets all hosts do what there is, or sleep till there is something. False: too long. */
+bool hosts_drive(void);
+/* Drives until the condition holds; false when that takes too long. */
+#define UNTIL(condition)                                \
+    ({                                                  \
+        bool good_;                                     \
+        while (!(good_ = (condition)) && hosts_drive()) \
+            ;                                           \
+        good_;                                          \
+    })
+
+/* Bytes that tell where they stand. */
+void pattern_fill(void *memory, size_t length, unsigned seed);
+bool pattern_is(const void *memory, size_t length, unsigned seed);
+
+/* Runs the cases; returns main's status. */
+struct test_case {
+    const char *name;
+    void (*run)(void);
+};
+int cases_run(const char *suite, const struct test_case *cases, size_t count);
+#define CASES_RUN(suite, cases) cases_run(suite, cases, sizeof(cases) / sizeof(*(cases)))
+
+#endif

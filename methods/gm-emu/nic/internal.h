@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * internal.h - what the NIC's files share. nic.h is for its users, share.h for the other process.
+ *
+ * Locks, outermost first; none is held while a callback or the user's code runs:
+ *   peer->directed_lock   whoever writes a piece of a directed send, and who must wait for that
+ *   port->lock            the list of peers, events of peers, arenas
+ *   peer->lock            the send side: rings that we fill, queues, `state` from UP on
+ *   port->memory_lock     registrations;  port->grant_lock  grants
+ *   port->buffer_lock     receive buffers;  port->token_lock  tokens and completed sends
+ *   port->wire_lock       the timing model
+ * Fields marked "driver" belong to the thread that drives the port.
+ */
+#ifndef BMI_GM_NIC_INTERNAL_H
+#define BMI_GM_NIC_INTERNAL_H
+
+#include <bmi/lock.h>
+#include <string.h>
+
+#include "share.h"
+
+enum {
+    NIC_PIECE = 256 << 10,      /* of a directed send: how long a revocation may have to wait */
+    NIC_TIMED_PIECE = 32 << 10, /* the same where the timing model shares links */
+    NIC_MEMORIZED = 128,        /* messages up to this are copied to their buffer at once */
+    NIC_HOT = 8,                /* peers that are polled by each nic_receive */
+    NIC_COLD = 16,              /* and how many of the others */
+    NIC_LOOK_NS = 1000000       /* how often the descriptor is looked at while polling */
+};
+
+/* A ring as one side sees it, in memory of its own. */
+struct nic_ring {
+    uint8_t *base;
+    uint64_t size;
+    uint64_t position; /* producer: written so far; consumer: consumed so far */
+    uint64_t seen;     /* producer: consumed, as last read; consumer: as last told */
+};
+
+/* A send token, in use. */
+struct nic_send {
+    struct nic_send *next;
+    nic_callback *callback;
+    void *context;
+    const struct iovec *iov;
+    size_t count;
+    uint64_t length;
+    uint64_t begin, end;         /* positions of its record, once it is in the ring */
+    uint64_t since_ns, retry_ns; /* it was first tried; not to be tried before */
+    int status;
+    uint8_t size, priority;
+    bool buffered, lost_once;
+    /* directed sends */
+    uint64_t key, offset, done;
+    size_t index, index_offset; /* the place in iov */
+    uint64_t due_ns;
+    uint32_t number; /* of the bounce; 0: none yet */
+    bool answer_wanted, ring_full;
+};
+
+struct nic_queue {
+    struct nic_send *head, **tail;
+};
+
+/* What an epoll event points to. */
+enum nic_source_kind {
+    NIC_SOURCE_DOORBELL,
+    NIC_SOURCE_TIMER,
+    NIC_SOURCE_LISTENER,
+    NIC_SOURCE_SOCKET,
+    NIC_SOURCE_PROCESS
+};
+struct nic_source {
+    enum nic_source_kind kind;
+    int fd; /* -1: none */
+    void *owner;
+};
+
+struct nic_listener {
+    struct nic_listener *next;
+    struct nic_source source;
+};
+
+enum nic_state {
+    NIC_DIALLING, /* not connected yet: tried again */
+    NIC_GREETING, /* HELLO was sent, or is awaited */
+    NIC_UP,
+    NIC_ENDING, /* no more sends; what is outstanding is given back */
+    NIC_DOWN    /* the event is queued, or was handed out */
+};
+
+/* Peer's arena, mapped here. */
+struct nic_mapping {
+    uint8_t *base;
+    uint64_t length;
+};
+
+struct nic_peer {
+    struct nic_port *port;
+    void *context;
+    _Atomic int state; /* enum nic_state; UP and beyond: written with peer->lock held, by driver */
+    uint64_t max_length[NIC_PRIORITIES];
+
+    /* receive side; driver */
+    struct nic_ring in[NIC_PRIORITIES];
+    bool stalled[NIC_PRIORITIES];
+    uint32_t bounce_number; /* the directed send that comes through the ring, and how it goes */
+    int bounce_status;
+    uint64_t stall_until_ns; /* an orderly peer that has gone: how long its messages may wait */
+
+    /* send side; peer->lock */
+    _Alignas(NIC_LINE) struct bmi_lock lock;
+    struct nic_ring out[NIC_PRIORITIES];
+    struct nic_queue waiting[NIC_PRIORITIES]; /* not in the ring yet */
+    struct nic_queue flying[NIC_PRIORITIES];  /* in the ring; not buffered ones */
+    struct nic_queue directed;                /* the first is being written */
+    struct nic_queue landing;                 /* written, until the timing model says so */
+    _Atomic uint32_t busy;                    /* all in these */
+    atomic_bool unsettled;                    /* there may be something that can time out */
+    uint32_t bounces;                         /* numbers given */
+    uint64_t stall_position[NIC_PRIORITIES], stall_since_ns[NIC_PRIORITIES];
+    uint64_t directed_next_ns;
+    struct nic_faults faults;
+    uint32_t fault_count;
+    _Atomic uint64_t sent, sent_bytes;
+    struct bmi_lock directed_lock;
+
+    /* shared; set before UP, unmapped when the peer is freed */
+    struct nic_shared_end *mine, *theirs;
+    struct nic_shared_port *their_port;
+    struct nic_shared_wire *their_wire;
+    void *link_memory;
+    uint64_t link_size, their_port_size, link_name;
+    _Atomic(struct nic_mapping *) arenas[NIC_ARENAS_MAX];
+    int doorbell;           /* their eventfd */
+    bool vm_write;          /* process_vm_writev works and reaches the process that greeted us */
+    atomic_bool vm_refused; /* it did, but does not any more */
+    int pid;
+    unsigned uid;
+    uint64_t nonce[2], nonce_address;
+
+    /* life; driver, or before the driver knows it */
+    struct nic_source socket, process;
+    bool accepted;
+    bool said_bye;           /* by the peer */
+    atomic_bool remote_gone; /* its socket or process: it writes nothing any more */
+    bool closed_by_us;
+    bool announced; /* the user knows it */
+    int status;
+    uint64_t deadline_ns, retry_ns;
+    char host[NIC_NODE_MAX];
+    uint16_t number;
+    uint32_t arenas_told;
+
+    /* asked for by other threads */
+    atomic_bool close_asked, released, broken;
+
+    struct nic_peer *next;       /* port->lock: all peers */
+    struct nic_peer *event_next; /* port->lock: events */
+    bool event_queued, event_up, event_down;
+    bool in_table; /* driver */
+    bool hot;      /* driver */
+};
+
+struct nic_registration {
+    uint64_t begin, end;
+    uint64_t furthest; /* the largest end up to here */
+};
+
+struct nic_extent { /* of an arena: used or free */
+    struct nic_extent *next, *previous;
+    uint64_t offset, length;
+    bool used;
+};
+
+struct nic_arena {
+    int fd;
+    uint8_t *base;
+    uint64_t length, used;
+    struct nic_extent *first;
+};
+
+struct nic_buffer {
+    struct nic_buffer *next;
+    void *memory;
+};
+
+struct nic_port {
+    struct nic_options options;
+    bool timed; /* the model is on, in part at least */
+    struct nic_shared_port *shared;
+    uint64_t shared_size;
+    struct nic_shared_wire *wire;
+    int shared_fd, wire_fd, epoll;
+    int spare; /* a descriptor to refuse connections with when there are no more; -1: in use */
+    struct nic_source doorbell, timer;
+    uint64_t nonce[2];
+
+    /* driver */
+    struct nic_event event;
+    struct nic_peer *held; /* whose record the last event still refers to */
+    enum nic_priority held_priority;
+    uint64_t held_end;
+    bool armed;
+    struct nic_peer **table; /* all that may have something */
+    uint32_t table_count, table_room, cold_cursor, hot_cursor, hot_burst, hot_count;
+    struct nic_peer *hot[NIC_HOT];
+    uint32_t calls;
+    uint64_t looked_ns, timer_ns;
+    uint64_t next_due_ns; /* the earliest record seen that is not due yet; 0: none */
+    struct nic_alarm *alarms;
+
+    _Alignas(NIC_LINE) struct bmi_lock lock;
+    struct nic_peer *peers;
+    struct nic_peer *event_first, **event_last;
+    struct nic_listener *listeners;
+    struct nic_arena arenas[NIC_ARENAS_MAX];
+    _Atomic uint32_t arena_count;
+    struct nic_faults faults;
+    _Atomic uint32_t event_count;
+    atomic_bool attention; /* peers were added, closed, released, or broke */
+
+    _Alignas(NIC_LINE) struct bmi_lock memory_lock;
+    struct nic_registration *registrations;
+    size_t registration_count, registration_room, registration_last;
+    _Atomic uint64_t registered_pages, dma_bytes;
+    struct bmi_lock grant_lock;
+    uint32_t *grant_free, grant_free_count, grant_used; /* places */
+    uint64_t grant_generation;
+
+    _Alignas(NIC_LINE) struct bmi_lock buffer_lock;
+    struct nic_buffer *buffers; /* the pool of tokens */
+    struct nic_buffer *buffer_free, *ready[NIC_PRIORITIES][NIC_MAX_SIZE + 1],
+        **ready_last[NIC_PRIORITIES][NIC_MAX_SIZE + 1];
+    _Atomic uint32_t ready_count[NIC_PRIORITIES][NIC_MAX_SIZE + 1];
+
+    _Alignas(NIC_LINE) struct bmi_lock token_lock;
+    struct nic_send *tokens, *token_free;
+    _Atomic uint32_t tokens_left;
+    struct nic_queue completed;
+    _Atomic uint32_t completed_count;
+
+    _Alignas(NIC_LINE) struct bmi_lock wire_lock;
+    uint64_t wire_free_ns; /* of what we send */
+
+    struct {
+        _Atomic uint64_t received, received_bytes, waited_for_buffer, timed_out, lost, mapped,
+            mapped_bytes, vm_written, vm_written_bytes, bounced, bounced_bytes, doorbells, sleeps,
+            refused, broken_peers, sent, sent_bytes;
+    } counters;
+};
+
+/* ---- port.c --------------------------------------------------------------------------------- */
+uint64_t nic__now(void);
+void nic__log(struct nic_port *port, enum nic_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Wakes our own driver, if it sleeps. What it shall see was stored before. Any thread. */
+void nic__wake(struct nic_port *port);
+/* Has the driver look at all peers. Any thread. */
+void nic__attention(struct nic_port *port);
+/* One of the driver's. */
+static inline void nic__count_own(_Atomic uint64_t *counter, uint64_t amount)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
+                          memory_order_relaxed);
+}
+static inline void nic__count(_Atomic uint64_t *counter, uint64_t amount)
+{
+    atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
+}
+
+/* ---- memfd.c -------------------------------------------------------------------------------- */
+/* Makes shared memory: *fd, and its mapping. Returns 0 or an errno. */
+int nic__memory_make(uint64_t length, bool read_only_to_others, int *fd, void **memory);
+/* Maps memory of somebody else, if it is what nic__memory_make makes, and at least as long. */
+int nic__memory_map(int fd, uint64_t length, bool write, void **memory);
+
+/* ---- address.c ------------------------------------------------------------------------------ */
+struct sockaddr_un;
+/* Fills the abstract address of host:number. Returns 0 or an errno; *length is the address's. */
+int nic__address(const char *host, uint16_t number, struct sockaddr_un *address, uint32_t *length);
+
+/* ---- greet.c: sockets and what is said there --------------------------------------------------
+ */
+int nic__source_add(struct nic_port *port, struct nic_source *source, uint32_t events);
+void nic__source_remove(struct nic_port *port, struct nic_source *source);
+int nic__greeting_send(int fd, const struct nic_greeting *greeting, const int *fds, size_t count);
+void nic__hello_fill(struct nic_port *port, struct nic_greeting *greeting, uint16_t kind);
+/* Reads and handles what there is on a peer's socket, or on a listener's. Driver. */
+void nic__socket_ready(struct nic_peer *peer, uint32_t events);
+void nic__listener_ready(struct nic_port *port, struct nic_listener *listener);
+/* Tries to connect, sends HELLO. Returns 0, -EAGAIN (again later), or why not. */
+int nic__dial(struct nic_peer *peer);
+/* Whether the pid still is the process that greeted us, as far as we may look. */
+bool nic__process_is_peer(const struct nic_peer *peer);
+/* Its process has ended. Driver. */
+void nic__process_ended(struct nic_peer *peer);
+/* Tells a peer of arenas that it does not know yet. Driver. */
+void nic__arenas_tell(struct nic_peer *peer);
+
+/* ---- peer.c: life ---------------------------------------------------------------------------- */
+struct nic_peer *nic__peer_new(struct nic_port *port);
+void nic__peer_add(struct nic_peer *peer); /* to the port's list */
+void nic__peer_free(struct nic_peer *peer);
+/* Its rings are there: goes up. Driver. */
+int nic__peer_up(struct nic_peer *peer);
+/* Starts its end; the first status counts. Driver. */
+void nic__peer_end(struct nic_peer *peer, int status);
+/* Whether messages of an ending peer may still be handed out. Driver. */
+bool nic__last_messages(struct nic_peer *peer);
+/* Goes on with the end of a peer. Driver. */
+void nic__peer_drain(struct nic_peer *peer);
+void nic__peers_look(struct nic_port *port, uint64_t now); /* after attention, each millisecond */
+/* The next event of a peer's life. */
+bool nic__peer_event(struct nic_port *port, struct nic_event *event);
+
+/* ---- ring.c ---------------------------------------------------------------------------------- */
+/* Room for a record of `length` bytes: where they go; NULL: full. `consumed` is the other end's. */
+uint8_t *nic__ring_reserve(struct nic_ring *ring, uint64_t length);
+/* The record is complete. */
+void nic__ring_publish(struct nic_ring *ring, uint64_t length, uint8_t kind, uint8_t size,
+                       uint64_t due_ns);
+/* Reads how far the other end has come. False: rubbish. */
+bool nic__ring_refresh(struct nic_ring *ring, const _Atomic uint64_t *consumed);
+static inline uint64_t nic__record_span(uint64_t length)
+{
+    return (sizeof(struct nic_record) + length + NIC_LINE - 1) / NIC_LINE * NIC_LINE;
+}
+/* The header at the consumer's position: copied to *head, true if one is there. Padding is skipped.
+ * *bad is set where it is rubbish. */
+bool nic__ring_head(struct nic_ring *ring, struct nic_record *head, const uint8_t **payload,
+                    bool *bad);
+
+/* ---- send.c ---------------------------------------------------------------------------------- */
+void nic__queue_init(struct nic_queue *queue);
+void nic__queue_add(struct nic_queue *queue, struct nic_send *send);
+struct nic_send *nic__queue_take(struct nic_queue *queue);
+struct nic_send *nic__token_take(struct nic_port *port);
+void nic__token_return(struct nic_port *port, struct nic_send *send);
+/* Its callback is to be called. peer->lock may be held. */
+void nic__send_done(struct nic_port *port, struct nic_send *send, int status);
+void nic__busy_add(struct nic_peer *peer);
+void nic__busy_drop(struct nic_peer *peer);
+/* Goes on with what waits or flies. Driver. */
+void nic__send_progress(struct nic_peer *peer, uint64_t now);
+/* Resend time-outs; each millisecond or so. Driver. */
+void nic__send_timeouts(struct nic_peer *peer, uint64_t now);
+/* Before sleeping: whether the driver could go on with something. */
+bool nic__send_runnable(struct nic_peer *peer, uint64_t now);
+void nic__send_fail_all(struct nic_peer *peer, int status);
+/* When a time-out or repetition may be due; UINT64_MAX: never. */
+uint64_t nic__send_deadline(struct nic_peer *peer, uint64_t now);
+/* Rings the peer's doorbell if it sleeps: after something was stored for it. */
+void nic__doorbell(struct nic_peer *peer);
+
+/* ---- directed.c ------------------------------------------------------------------------------ */
+/* Writes up to `bytes`. Returns true when something is left. */
+bool nic__directed_run(struct nic_peer *peer, uint64_t bytes);
+bool nic__directed_runnable(struct nic_peer *peer, uint64_t now);
+/* Fails all, unless a piece is being written at the moment: false then. */
+bool nic__directed_fail_all(struct nic_peer *peer, int status);
+/* A piece that came through the ring. False: rubbish. Driver. */
+bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
+
+/* ---- receive.c ------------------------------------------------------------------------------- */
+bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event);
+/* Whether a poll would give something, without any change. */
+bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns);
+/* Tells the peer how far we have come, if it does not know. */
+void nic__told(struct nic_peer *peer, int priority);
+bool nic__rings_empty(struct nic_peer *peer);
+void nic__hold_finish(struct nic_port *port);
+void nic__buffers_init(struct nic_port *port);
+static inline bool nic__lock_try(struct bmi_lock *lock)
+{
+    uint32_t unlocked = 0;
+    return atomic_compare_exchange_strong_explicit(&lock->state, &unlocked, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+/* ---- memory.c, dma.c, grant.c -----------------------------------------------------------------
+ */
+/* Counts memory of nic_dma_malloc. */
+int nic__dma_count(struct nic_port *port, uint64_t bytes);
+bool nic__registered(struct nic_port *port, const void *memory, uint64_t length);
+bool nic__registered_all(struct nic_port *port, const struct iovec *iov, size_t count);
+/* The arena that holds this range, or NIC_NO_ARENA. */
+uint32_t nic__arena_of(struct nic_port *port, const void *memory, uint64_t length,
+                       uint64_t *offset);
+void nic__arenas_free(struct nic_port *port);
+int nic__grants_init(struct nic_port *port);
+/* Copies into granted memory, if it is granted to that link: 0 or an errno. Driver. */
+int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_t offset,
+                     const void *from, uint64_t length);
+void nic__grants_end(struct nic_port *port);
+/* Whether the peer writes into our memory now. */
+bool nic__claimed(struct nic_peer *peer);
+
+/* ---- timing.c -------------------------------------------------------------------------------- */
+void nic__spend(uint64_t ns); /* time of the processor */
+/* Takes a share of both links for `length` bytes: when the last byte arrives. *next_ns: when one
+ * of that length may follow. */
+uint64_t nic__wire_reserve(struct nic_peer *peer, uint64_t length, uint64_t now, uint64_t *next_ns);
+/* Whether the next thing to this peer is to be lost. peer->lock held. */
+bool nic__fault_drops(struct nic_peer *peer);
+
+/* ---- wait.c ---------------------------------------------------------------------------------- */
+void nic__look(struct nic_port *port, uint64_t now); /* at descriptors and deadlines */
+void nic__disarm(struct nic_port *port);
+bool nic__alarm_ring(struct nic_port *port, struct nic_event *event);
+
+#endif

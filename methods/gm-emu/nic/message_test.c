@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * message_test.c - messages between two ports: classes, priorities, order, tokens, time-outs, and
+ * what is refused.
+ */
+#include "harness.h"
+
+static struct host server, client;
+
+static void setup(void (*change)(struct nic_options *options))
+{
+    struct nic_options options;
+    nic_options_default(&options);
+    if (change != NULL)
+        change(&options);
+    hosts_pair(&server, &client, &options);
+}
+
+static void teardown(void)
+{
+    host_close(&client);
+    host_close(&server);
+}
+
+static void a_message_of_each_length_arrives(void)
+{
+    static uint8_t data[1 << 15];
+    setup(NULL);
+    for (unsigned size = NIC_MIN_SIZE; size <= 15; size++)
+        host_provide(&server, 2, size, NIC_LOW_PRIORITY);
+    unsigned sent = 0;
+    for (size_t length = 0; length <= sizeof(data);
+         length = length < 300 ? length + 1 : length * 2) {
+        pattern_fill(data, length, sent);
+        unsigned size = nic_min_size_for_length(length);
+        CU_ASSERT_EQUAL(host_send(&client, data, length, size, NIC_LOW_PRIORITY, 0), 0);
+        sent++;
+        CU_ASSERT_FATAL(UNTIL(server.received == sent && client.callbacks == sent));
+        CU_ASSERT_EQUAL(server.length, length);
+        CU_ASSERT_EQUAL(server.size, size);
+        CU_ASSERT(pattern_is(server.message, length, sent - 1));
+    }
+    CU_ASSERT_EQUAL(client.failures, 0);
+    CU_ASSERT(server.fast > 0 && server.fast < sent);
+    teardown();
+}
+
+static void segments_are_gathered(void)
+{
+    static uint8_t data[3000];
+    struct iovec iov[1000];
+    setup(NULL);
+    host_provide(&server, 1, 12, NIC_HIGH_PRIORITY);
+    pattern_fill(data, sizeof(data), 5);
+    size_t place = 0;
+    for (unsigned i = 0; i < 1000; i++) { /* 0 to 5 bytes, and the rest */
+        size_t length = i == 999 ? sizeof(data) - place : i % 6;
+        iov[i] = (struct iovec){data + place, length};
+        place += length;
+    }
+    int status = nic_send_with_callback(client.peer, iov, 1000, 12, NIC_HIGH_PRIORITY, NIC_BUFFERED,
+                                        host_callback, &client);
+    CU_ASSERT_EQUAL(status, 1);
+    CU_ASSERT(UNTIL(server.received == 1));
+    CU_ASSERT_EQUAL(server.length, sizeof(data));
+    CU_ASSERT_EQUAL(server.priority, NIC_HIGH_PRIORITY);
+    CU_ASSERT(pattern_is(server.message, sizeof(data), 5));
+    CU_ASSERT_EQUAL(client.callbacks, 0);
+    teardown();
+}
+
+struct order {
+    uint32_t next[NIC_PRIORITIES];
+    bool good;
+};
+
+static void order_check(struct host *host, struct nic_event *event)
+{
+    struct order *order = host->context;
+    uint32_t number;
+    memcpy(&number, event->message, sizeof(number));
+    if (number != order->next[event->priority]++)
+        order->good = false;
+}
+
+/* Many more than rings and tokens hold, with every length. */
+static void messages_of_a_priority_keep_their_order(void)
+{
+    enum { COUNT = 6000 };
+    static uint32_t data[2][8192];
+    struct order order = {.good = true};
+    uint32_t next[2] = {0, 0};
+    setup(NULL);
+    host_provide(&server, 4, 15, NIC_LOW_PRIORITY);
+    host_provide(&server, 4, 12, NIC_HIGH_PRIORITY);
+    server.on_message = order_check;
+    server.context = &order;
+    for (unsigned i = 0; i < 2 * COUNT; i++) {
+        unsigned priority = i % 2, size = priority == NIC_LOW_PRIORITY ? 15 : 12;
+        size_t length = 4 + (i * 2654435761u >> 7) % ((1u << size) - 3);
+        int status;
+        data[priority][0] = next[priority];
+        while ((status = host_send(&client, data[priority], length, size,
+                                   (enum nic_priority)priority, NIC_BUFFERED)) == -EAGAIN)
+            CU_ASSERT_FATAL(hosts_drive());
+        CU_ASSERT_FATAL(status >= 0);
+        next[priority]++;
+        if (status == 0) /* the number must stay as it is until it is copied */
+            CU_ASSERT_FATAL(UNTIL(nic_num_send_tokens(client.port) == 256));
+    }
+    CU_ASSERT(UNTIL(server.received == 2 * COUNT));
+    CU_ASSERT(order.good);
+    CU_ASSERT_EQUAL(client.failures, 0);
+    teardown();
+}
+
+static void a_message_waits_for_its_class_and_priority(void)
+{
+    setup(NULL);
+    host_provide(&server, 1, 7, NIC_HIGH_PRIORITY);
+    host_provide(&server, 1, 8, NIC_LOW_PRIORITY);
+    CU_ASSERT_EQUAL(host_send(&client, "low", 4, 7, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&client, "behind", 7, 8, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&client, "high", 5, 7, NIC_HIGH_PRIORITY, 0), 0);
+    CU_ASSERT(UNTIL(server.received == 1 && client.callbacks == 1)); /* high passes low */
+    CU_ASSERT_STRING_EQUAL(server.message, "high");
+    struct nic_statistics figures;
+    bool waits = UNTIL((nic_statistics(server.port, &figures), figures.waited_for_buffer == 1));
+    CU_ASSERT(waits);
+    CU_ASSERT_EQUAL(server.received, 1);
+    host_provide(&server, 1, 7, NIC_LOW_PRIORITY);
+    CU_ASSERT(UNTIL(server.received == 3 && client.callbacks == 3));
+    CU_ASSERT_STRING_EQUAL(server.message, "behind");
+    CU_ASSERT_EQUAL(client.failures, 0);
+    teardown();
+}
+
+static void resend_soon(struct nic_options *options)
+{
+    options->resend_timeout_ms = 50;
+}
+
+static void a_message_without_a_buffer_fails_in_time(void)
+{
+    setup(resend_soon);
+    host_provide(&server, 1, 8, NIC_LOW_PRIORITY);
+    CU_ASSERT_EQUAL(host_send(&client, "never", 6, 7, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&client, "behind", 7, 8, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT(UNTIL(client.callbacks == 2 && server.received == 1));
+    CU_ASSERT_EQUAL(client.failures, 1);
+    CU_ASSERT_STRING_EQUAL(server.message, "behind");
+    struct nic_statistics figures;
+    nic_statistics(client.port, &figures);
+    CU_ASSERT_EQUAL(figures.timed_out, 1);
+    CU_ASSERT_EQUAL(client.downs + server.downs, 0);
+    teardown();
+}
+
+static void a_buffered_one_that_fails_ends_the_connection(void)
+{
+    setup(resend_soon);
+    CU_ASSERT_EQUAL(host_send(&client, "never", 6, 7, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
+    CU_ASSERT(UNTIL(client.downs == 1 && server.downs == 1));
+    CU_ASSERT_EQUAL(client.down_status, -ETIMEDOUT);
+    CU_ASSERT_EQUAL(server.received, 0);
+    CU_ASSERT_EQUAL(host_send(&client, "more", 5, 7, NIC_LOW_PRIORITY, 0), -ENOTCONN);
+    teardown();
+}
+
+static void two_tokens(struct nic_options *options)
+{
+    options->send_tokens = 2;
+    options->receive_tokens = 2;
+}
+
+static void tokens_bound_what_is_outstanding(void)
+{
+    setup(two_tokens);
+    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 2);
+    CU_ASSERT_EQUAL(host_send(&client, "one", 4, 6, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&client, "two", 4, 6, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&client, "three", 6, 6, NIC_LOW_PRIORITY, 0), -EAGAIN);
+    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 0);
+    host_provide(&server, 2, 6, NIC_LOW_PRIORITY);
+    void *third = nic_dma_malloc(server.port, 64);
+    CU_ASSERT_EQUAL(nic_provide_receive_buffer(server.port, third, 6, NIC_LOW_PRIORITY), -EAGAIN);
+    CU_ASSERT(UNTIL(client.callbacks == 2));
+    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 2);
+    for (unsigned i = 3; i < 200; i++) {
+        CU_ASSERT_EQUAL(host_send(&client, "more", 5, 6, NIC_LOW_PRIORITY, 0), 0);
+        CU_ASSERT_FATAL(UNTIL(client.callbacks == i));
+    }
+    teardown();
+}
+
+static void no_pio(struct nic_options *options)
+{
+    options->pio_max = 64;
+}
+
+static void what_is_wrong_is_refused(void)
+{
+    static uint8_t data[1 << 16];
+    setup(no_pio);
+    struct nic_port *port = client.port;
+    CU_ASSERT_EQUAL(host_send(&client, data, 65, 6, NIC_LOW_PRIORITY, 0), -EMSGSIZE);
+    CU_ASSERT_EQUAL(host_send(&client, data, 65536, 16, NIC_LOW_PRIORITY, 0), -EMSGSIZE);
+    CU_ASSERT_EQUAL(host_send(&client, data, 8192, 13, NIC_HIGH_PRIORITY, 0), -EMSGSIZE);
+    CU_ASSERT_EQUAL(nic_peer_max_length(client.peer, NIC_LOW_PRIORITY), 32768);
+    CU_ASSERT_EQUAL(host_send(&client, data, 8, 5, NIC_LOW_PRIORITY, 0), -EINVAL);
+    CU_ASSERT_EQUAL(host_send(&client, data, 8, 21, NIC_LOW_PRIORITY, 0), -EINVAL);
+    CU_ASSERT_EQUAL(host_send(&client, data, 8, 6, (enum nic_priority)2, 0), -EINVAL);
+    CU_ASSERT_EQUAL(host_send(&client, data, 65, 7, NIC_LOW_PRIORITY, 0), -EFAULT);
+    CU_ASSERT_EQUAL(nic_register_memory(port, data, 65), 0);
+    CU_ASSERT_EQUAL(host_send(&client, data, 66, 7, NIC_LOW_PRIORITY, 0), -EFAULT);
+    CU_ASSERT_EQUAL(host_send(&client, data, 65, 7, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(nic_provide_receive_buffer(port, data + 64, 6, NIC_LOW_PRIORITY), -EFAULT);
+    CU_ASSERT_EQUAL(nic_provide_receive_buffer(port, data, 6, NIC_LOW_PRIORITY), 0);
+    CU_ASSERT_EQUAL(nic_provide_receive_buffer(port, data, 5, NIC_LOW_PRIORITY), -EINVAL);
+    host_provide(&server, 1, 7, NIC_LOW_PRIORITY);
+    CU_ASSERT(UNTIL(client.callbacks == 1));
+    teardown();
+}
+
+static void a_waiting_send_can_be_taken_back(void)
+{
+    struct host mark;
+    setup(NULL);
+    nic_set_faults(client.port, client.peer, &(struct nic_faults){.dead_link = true});
+    struct iovec iov = {.iov_base = "taken back", .iov_len = 11};
+    CU_ASSERT_EQUAL(nic_send_with_callback(client.peer, &iov, 1, 6, NIC_LOW_PRIORITY, 0,
+                                           host_callback, &mark),
+                    0);
+    CU_ASSERT_EQUAL(host_send(&client, "stays", 6, 6, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(nic_cancel_send(client.peer, &mark), true);
+    CU_ASSERT_EQUAL(nic_cancel_send(client.peer, &mark), false);
+    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 255);
+    nic_set_faults(client.port, NULL, &(struct nic_faults){0});
+    host_provide(&server, 2, 6, NIC_LOW_PRIORITY);
+    CU_ASSERT(UNTIL(server.received == 1 && client.callbacks == 1));
+    CU_ASSERT_STRING_EQUAL(server.message, "stays");
+    CU_ASSERT_EQUAL(nic_cancel_send(client.peer, &client), false);
+    teardown();
+}
+
+static void what_is_lost_is_sent_again_in_order(void)
+{
+    enum { COUNT = 60 };
+    static uint32_t data[COUNT];
+    struct order order = {.good = true};
+    setup(NULL);
+    nic_set_faults(client.port, NULL, &(struct nic_faults){.drop_every = 3});
+    host_provide(&server, 8, 6, NIC_LOW_PRIORITY);
+    server.on_message = order_check;
+    server.context = &order;
+    for (unsigned i = 0; i < COUNT; i++) {
+        data[i] = i;
+        CU_ASSERT_EQUAL(host_send(&client, &data[i], 4, 6, NIC_LOW_PRIORITY, i % 2), 0);
+    }
+    CU_ASSERT(UNTIL(server.received == COUNT && client.callbacks == COUNT));
+    CU_ASSERT(order.good);
+    struct nic_statistics figures;
+    nic_statistics(client.port, &figures);
+    CU_ASSERT_EQUAL(figures.lost, COUNT / 3);
+    CU_ASSERT_EQUAL(figures.sent, COUNT);
+    teardown();
+}
+
+static void a_dead_link_fails_what_is_sent(void)
+{
+    setup(resend_soon);
+    nic_set_faults(client.port, NULL, &(struct nic_faults){.dead_link = true});
+    CU_ASSERT_EQUAL(host_send(&client, "lost", 5, 6, NIC_HIGH_PRIORITY, 0), 0);
+    CU_ASSERT(UNTIL(client.callbacks == 1));
+    CU_ASSERT_EQUAL(client.last_status, -ETIMEDOUT);
+    CU_ASSERT_EQUAL(host_send(&client, "lost", 5, 6, NIC_HIGH_PRIORITY, NIC_BUFFERED), 0);
+    CU_ASSERT(UNTIL(client.downs == 1));
+    CU_ASSERT_EQUAL(client.down_status, -ETIMEDOUT);
+    teardown();
+}
+
+static void preset(struct nic_options *options)
+{
+    CU_ASSERT_EQUAL(nic_options_preset(options, "token-ring"), -EINVAL);
+    CU_ASSERT_EQUAL(nic_options_preset(options, "myrinet2000"), 0);
+}
+
+/* How long things take is for the benchmarks; here: nothing is early, and all arrives. */
+static void the_timing_model_delays(void)
+{
+    enum { COUNT = 20, LENGTH = 32768 };
+    setup(preset);
+    uint8_t *data = nic_dma_malloc(client.port, LENGTH);
+    pattern_fill(data, LENGTH, 1);
+    host_provide(&server, 4, 15, NIC_LOW_PRIORITY);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (unsigned i = 0; i < COUNT; i++)
+        CU_ASSERT_EQUAL(host_send(&client, data, LENGTH, 15, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT(UNTIL(server.received == COUNT && client.callbacks == COUNT));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double seconds =
+        (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    CU_ASSERT(seconds >= (double)COUNT * LENGTH / 250e6);
+    CU_ASSERT(pattern_is(server.message, LENGTH, 1));
+    teardown();
+}
+
+static void callback_alarm(struct nic_port *port, struct nic_alarm *alarm)
+{
+    (void)port;
+    (void)alarm;
+}
+
+static void alarms_ring_in_order(void)
+{
+    struct nic_alarm late = {0}, soon = {0}, cancelled = {0};
+    setup(NULL);
+    nic_alarm_set(server.port, &late, 2000000, callback_alarm);
+    nic_alarm_set(server.port, &cancelled, 500000, callback_alarm);
+    nic_alarm_set(server.port, &soon, 5000000, callback_alarm);
+    nic_alarm_set(server.port, &soon, 1000000, callback_alarm);
+    nic_alarm_cancel(server.port, &cancelled);
+    CU_ASSERT(UNTIL(server.alarms == 1));
+    CU_ASSERT(!soon.set && late.set);
+    CU_ASSERT(UNTIL(server.alarms == 2));
+    struct nic_event *event = nic_blocking_receive(server.port, 20);
+    CU_ASSERT_EQUAL(event->type, NIC_NO_RECV_EVENT);
+    teardown();
+}
+
+int main(void)
+{
+    static const struct test_case CASES[] = {
+        {"a message of each length arrives", a_message_of_each_length_arrives},
+        {"segments are gathered", segments_are_gathered},
+        {"messages of a priority keep their order", messages_of_a_priority_keep_their_order},
+        {"a message waits for its class and priority", a_message_waits_for_its_class_and_priority},
+        {"a message without a buffer fails in time", a_message_without_a_buffer_fails_in_time},
+        {"a buffered one ends the connection", a_buffered_one_that_fails_ends_the_connection},
+        {"tokens bound what is outstanding", tokens_bound_what_is_outstanding},
+        {"what is wrong is refused", what_is_wrong_is_refused},
+        {"a waiting send can be taken back", a_waiting_send_can_be_taken_back},
+        {"what is lost is sent again, in order", what_is_lost_is_sent_again_in_order},
+        {"a dead link fails what is sent", a_dead_link_fails_what_is_sent},
+        {"the timing model delays", the_timing_model_delays},
+        {"alarms ring in order", alarms_ring_in_order},
+    };
+    return CASES_RUN("messages", CASES);
+}

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * peer.c - a peer's life: made, up, ending, down, released, freed. All but making, asking for the
+ * end, and giving back is the driver's; other threads set a flag and call for attention.
+ *
+ * The end has an order: no more sends are taken; those that are outstanding get their callbacks;
+ * messages that arrived are handed out; only then the event says that the peer is down. The socket
+ * stays open until no thread of ours writes into the peer's memory, because the peer takes its end
+ * for the end of such writing.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+struct nic_peer *nic__peer_new(struct nic_port *port)
+{
+    struct nic_peer *peer = aligned_alloc(NIC_LINE, sizeof(*peer));
+    if (peer == NULL)
+        return NULL;
+    memset(peer, 0, sizeof(*peer));
+    peer->port = port;
+    peer->doorbell = -1;
+    peer->socket = (struct nic_source){.kind = NIC_SOURCE_SOCKET, .fd = -1, .owner = peer};
+    peer->process = (struct nic_source){.kind = NIC_SOURCE_PROCESS, .fd = -1, .owner = peer};
+    for (int i = 0; i < NIC_PRIORITIES; i++) {
+        nic__queue_init(&peer->waiting[i]);
+        nic__queue_init(&peer->flying[i]);
+    }
+    nic__queue_init(&peer->directed);
+    nic__queue_init(&peer->landing);
+    peer->deadline_ns = nic__now() + port->options.connect_timeout_ms * 1000000ull;
+    return peer;
+}
+
+void nic__peer_add(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    bmi_lock_take(&port->lock);
+    peer->faults = port->faults;
+    peer->next = port->peers;
+    port->peers = peer;
+    bmi_lock_give(&port->lock);
+}
+
+void nic__peer_free(struct nic_peer *peer)
+{
+    nic__source_remove(peer->port, &peer->socket);
+    nic__source_remove(peer->port, &peer->process);
+    if (peer->doorbell >= 0)
+        close(peer->doorbell);
+    for (int i = 0; i < NIC_ARENAS_MAX; i++) {
+        struct nic_mapping *mapping = atomic_load(&peer->arenas[i]);
+        if (mapping != NULL)
+            munmap(mapping->base, mapping->length);
+        free(mapping);
+    }
+    if (peer->their_wire != NULL)
+        munmap(peer->their_wire, sizeof(*peer->their_wire));
+    if (peer->their_port != NULL)
+        munmap(peer->their_port, peer->their_port_size);
+    if (peer->link_memory != NULL)
+        munmap(peer->link_memory, peer->link_size);
+    free(peer);
+}
+
+int nic_connect(struct nic_port *port, const char *host, uint16_t number, void *context,
+                struct nic_peer **result)
+{
+    if (strlen(host) >= NIC_NODE_MAX)
+        return -ENAMETOOLONG;
+    if (number == 0)
+        return -EINVAL;
+    struct nic_peer *peer = nic__peer_new(port);
+    if (peer == NULL)
+        return -ENOMEM;
+    strcpy(peer->host, host);
+    peer->number = number;
+    peer->context = context;
+    peer->announced = true;
+    *result = peer;
+    nic__peer_add(peer);
+    nic__attention(port);
+    return 0;
+}
+
+void nic_peer_close(struct nic_peer *peer)
+{
+    atomic_store(&peer->close_asked, true);
+    nic__attention(peer->port);
+}
+
+void nic_peer_release(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    atomic_store(&peer->released, true); /* the driver may free it from now on */
+    nic__attention(port);
+}
+
+void *nic_peer_context(const struct nic_peer *peer)
+{
+    return peer->context;
+}
+
+void nic_peer_set_context(struct nic_peer *peer, void *context)
+{
+    peer->context = context;
+}
+
+void nic_peer_process(const struct nic_peer *peer, int *pid, unsigned *uid)
+{
+    *pid = peer->pid;
+    *uid = peer->uid;
+}
+
+uint64_t nic_peer_max_length(const struct nic_peer *peer, enum nic_priority priority)
+{
+    return peer->max_length[priority];
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+static void event_queue(struct nic_peer *peer, bool down)
+{
+    struct nic_port *port = peer->port;
+    bmi_lock_take(&port->lock);
+    if (down)
+        peer->event_down = true;
+    else
+        peer->event_up = true;
+    if (!peer->event_queued) {
+        peer->event_queued = true;
+        peer->event_next = NULL;
+        *port->event_last = peer;
+        port->event_last = &peer->event_next;
+        atomic_fetch_add(&port->event_count, 1);
+    }
+    bmi_lock_give(&port->lock);
+}
+
+bool nic__peer_event(struct nic_port *port, struct nic_event *event)
+{
+    if (atomic_load_explicit(&port->event_count, memory_order_relaxed) == 0)
+        return false;
+    bmi_lock_take(&port->lock);
+    struct nic_peer *peer = port->event_first;
+    event->peer = peer;
+    if (peer->event_up) {
+        peer->event_up = false;
+        event->type = peer->accepted ? NIC_PEER_ACCEPTED_EVENT : NIC_PEER_UP_EVENT;
+    } else {
+        peer->event_down = false;
+        event->type = NIC_PEER_DOWN_EVENT;
+        event->status = peer->status;
+    }
+    if (!peer->event_down) {
+        peer->event_queued = false;
+        port->event_first = peer->event_next;
+        if (port->event_first == NULL)
+            port->event_last = &port->event_first;
+        atomic_fetch_sub(&port->event_count, 1);
+    }
+    bmi_lock_give(&port->lock);
+    return true;
+}
+
+/* ---- the table of those that are polled -------------------------------------------------------
+ */
+
+static int table_add(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    if (port->table_count == port->table_room) {
+        uint32_t room = port->table_room == 0 ? 16 : 2 * port->table_room;
+        struct nic_peer **table = realloc(port->table, room * sizeof(*table));
+        if (table == NULL)
+            return -ENOMEM;
+        port->table = table;
+        port->table_room = room;
+    }
+    port->table[port->table_count++] = peer;
+    peer->in_table = true;
+    return 0;
+}
+
+static void table_remove(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    if (!peer->in_table)
+        return;
+    peer->in_table = peer->hot = false;
+    for (uint32_t i = 0; i < port->table_count; i++)
+        if (port->table[i] == peer)
+            port->table[i] = port->table[--port->table_count];
+    for (uint32_t i = 0; i < port->hot_count; i++)
+        if (port->hot[i] == peer)
+            port->hot[i] = port->hot[--port->hot_count];
+    port->cold_cursor = port->hot_cursor = 0;
+}
+
+int nic__peer_up(struct nic_peer *peer)
+{
+    int status = table_add(peer);
+    if (status != 0)
+        return status;
+    bmi_lock_take(&peer->lock);
+    atomic_store(&peer->state, NIC_UP);
+    bmi_lock_give(&peer->lock);
+    peer->announced = true;
+    nic__arenas_tell(peer);
+    event_queue(peer, false);
+    return 0;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------
+ */
+
+void nic__peer_end(struct nic_peer *peer, int status)
+{
+    bmi_lock_take(&peer->lock);
+    int state = atomic_load(&peer->state);
+    if (state < NIC_ENDING) {
+        peer->status = status;
+        atomic_store(&peer->state, NIC_ENDING);
+    }
+    bmi_lock_give(&peer->lock);
+    if (state >= NIC_ENDING)
+        return;
+    if (status == -EPROTO)
+        nic__count_own(&peer->port->counters.broken_peers, 1);
+    peer->stall_until_ns = nic__now() + peer->port->options.resend_timeout_ms * 1000000ull;
+    nic__attention(peer->port);
+}
+
+bool nic__last_messages(struct nic_peer *peer)
+{
+    if (peer->closed_by_us || peer->status == -EPROTO || !peer->in_table || nic__rings_empty(peer))
+        return false;
+    bool all_stalled = true;
+    for (int i = 0; i < NIC_PRIORITIES; i++) {
+        struct nic_record head;
+        const uint8_t *payload;
+        bool bad = false;
+        if (nic__ring_head(&peer->in[i], &head, &payload, &bad) && !peer->stalled[i])
+            all_stalled = false;
+    }
+    /* Who was killed does not send again; who closed in good order left its messages here. */
+    return !all_stalled || (peer->said_bye && nic__now() < peer->stall_until_ns);
+}
+
+void nic__peer_drain(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    if (atomic_load(&peer->state) != NIC_ENDING)
+        return;
+    int status = peer->closed_by_us ? -ECANCELED : peer->status != 0 ? peer->status : -ECONNRESET;
+    if (!nic__directed_fail_all(peer, status)) /* a thread is at it: it calls for attention */
+        return;
+    if (peer->mine != NULL)
+        nic__send_fail_all(peer, status);
+    if (peer->socket.fd >= 0 && peer->mine != NULL) {
+        struct nic_greeting bye;
+        nic__hello_fill(port, &bye, NIC_BYE);
+        if (peer->closed_by_us)
+            nic__greeting_send(peer->socket.fd, &bye, NULL, 0);
+    }
+    nic__source_remove(port, &peer->socket);
+    if (nic__last_messages(peer) || port->held == peer)
+        return;
+    table_remove(peer);
+    atomic_store(&peer->state, NIC_DOWN);
+    if (peer->announced)
+        event_queue(peer, true);
+    else
+        atomic_store(&peer->released, true);
+}
+
+/* Frees what was given back, unless the peer's process still writes into our memory. */
+static bool try_free(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    if (!atomic_load(&peer->released) || atomic_load(&peer->state) != NIC_DOWN ||
+        peer->event_queued || port->held == peer || nic__claimed(peer))
+        return false;
+    bmi_lock_take(&port->lock);
+    struct nic_peer **link = &port->peers;
+    while (*link != peer)
+        link = &(*link)->next;
+    *link = peer->next;
+    bmi_lock_give(&port->lock);
+    nic__count(&port->counters.sent, atomic_load(&peer->sent));
+    nic__count(&port->counters.sent_bytes, atomic_load(&peer->sent_bytes));
+    nic__peer_free(peer);
+    return true;
+}
+
+static void dial_again(struct nic_peer *peer, uint64_t now)
+{
+    enum { RETRY_NS = 2000000 }; /* a full backlog: nothing tells when it is not */
+    if (now < peer->retry_ns)
+        return;
+    int status = nic__dial(peer);
+    if (status == 0)
+        return;
+    if (status != -EAGAIN)
+        nic__peer_end(peer, status);
+    else
+        peer->retry_ns = now + RETRY_NS;
+}
+
+static void peer_look(struct nic_peer *peer, uint64_t now)
+{
+    int state = atomic_load(&peer->state);
+    if (state == NIC_DOWN)
+        return;
+    if (atomic_load_explicit(&peer->close_asked, memory_order_relaxed) && state < NIC_ENDING) {
+        peer->closed_by_us = true;
+        nic__peer_end(peer, 0);
+    } else if (atomic_load_explicit(&peer->close_asked, memory_order_relaxed)) {
+        peer->closed_by_us = true;
+    } else if (atomic_load_explicit(&peer->broken, memory_order_relaxed) && state == NIC_UP) {
+        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) wrote rubbish: closed", peer->pid);
+        nic__peer_end(peer, -EPROTO);
+    }
+    if (state == NIC_DIALLING)
+        dial_again(peer, now);
+    if (state <= NIC_GREETING && now >= peer->deadline_ns)
+        nic__peer_end(peer, -ETIMEDOUT);
+    if (state == NIC_UP) {
+        if (peer->arenas_told <
+            atomic_load_explicit(&peer->port->arena_count, memory_order_acquire))
+            nic__arenas_tell(peer);
+        if (atomic_load_explicit(&peer->unsettled, memory_order_relaxed))
+            nic__send_timeouts(peer, now);
+    }
+    nic__peer_drain(peer);
+}
+
+void nic__peers_look(struct nic_port *port, uint64_t now)
+{
+    atomic_exchange(&port->attention, false);
+    bmi_lock_take(&port->lock);
+    struct nic_peer *peer = port->peers;
+    bmi_lock_give(&port->lock);
+    while (peer != NULL) { /* only the driver takes any out of the list */
+        struct nic_peer *next = peer->next;
+        peer_look(peer, now);
+        try_free(peer);
+        peer = next;
+    }
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * receive.c - messages in: rings are polled, each message is given the oldest buffer of its class
+ * and priority, and an event shows it. All of it is the driver's; providing buffers is anybody's.
+ *
+ * A record's header is copied before it is checked. A message of up to NIC_MEMORIZED bytes is
+ * copied to its buffer; a longer one is shown in the ring, and consumed when the next event is
+ * asked for. How far we came is told seldom: when a ring is found empty, or a quarter of it was
+ * consumed.
+ */
+#include <errno.h>
+
+#include "internal.h"
+
+/* ---- buffers ----------------------------------------------------------------------------------
+ */
+
+void nic__buffers_init(struct nic_port *port)
+{
+    for (uint32_t i = port->options.receive_tokens; i-- > 0;) {
+        port->buffers[i].next = port->buffer_free;
+        port->buffer_free = &port->buffers[i];
+    }
+    for (int i = 0; i < NIC_PRIORITIES; i++)
+        for (int size = 0; size <= NIC_MAX_SIZE; size++)
+            port->ready_last[i][size] = &port->ready[i][size];
+}
+
+int nic_provide_receive_buffer(struct nic_port *port, void *memory, unsigned size,
+                               enum nic_priority priority)
+{
+    if ((unsigned)priority >= NIC_PRIORITIES || size < NIC_MIN_SIZE || size > NIC_MAX_SIZE)
+        return -EINVAL;
+    if (!nic__registered(port, memory, nic_max_length_for_size(size)))
+        return -EFAULT;
+    bmi_lock_take(&port->buffer_lock);
+    struct nic_buffer *buffer = port->buffer_free;
+    if (buffer != NULL) {
+        port->buffer_free = buffer->next;
+        buffer->memory = memory;
+        buffer->next = NULL;
+        *port->ready_last[priority][size] = buffer;
+        port->ready_last[priority][size] = &buffer->next;
+        atomic_fetch_add_explicit(&port->ready_count[priority][size], 1, memory_order_relaxed);
+    }
+    bmi_lock_give(&port->buffer_lock);
+    if (buffer == NULL)
+        return -EAGAIN;
+    nic__wake(port); /* a message may be waiting for it */
+    return 0;
+}
+
+static bool has_buffer(struct nic_port *port, int priority, unsigned size)
+{
+    return atomic_load_explicit(&port->ready_count[priority][size], memory_order_relaxed) != 0;
+}
+
+static void *buffer_take(struct nic_port *port, int priority, unsigned size)
+{
+    if (!has_buffer(port, priority, size))
+        return NULL;
+    bmi_lock_take(&port->buffer_lock);
+    struct nic_buffer *buffer = port->ready[priority][size]; /* only the driver takes any */
+    void *memory = buffer->memory;
+    port->ready[priority][size] = buffer->next;
+    if (buffer->next == NULL)
+        port->ready_last[priority][size] = &port->ready[priority][size];
+    atomic_fetch_sub_explicit(&port->ready_count[priority][size], 1, memory_order_relaxed);
+    buffer->next = port->buffer_free;
+    port->buffer_free = buffer;
+    bmi_lock_give(&port->buffer_lock);
+    return memory;
+}
+
+/* ---- rings ------------------------------------------------------------------------------------
+ */
+
+void nic__told(struct nic_peer *peer, int priority)
+{
+    struct nic_ring *ring = &peer->in[priority];
+    if (ring->seen == ring->position)
+        return;
+    ring->seen = ring->position;
+    atomic_store_explicit(&peer->mine->consumed[priority], ring->position, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
+        nic__doorbell(peer);
+}
+
+static void consume(struct nic_peer *peer, int priority, uint64_t end)
+{
+    struct nic_ring *ring = &peer->in[priority];
+    ring->position = end;
+    if (ring->position - ring->seen >= ring->size / 4)
+        nic__told(peer, priority);
+}
+
+void nic__hold_finish(struct nic_port *port)
+{
+    if (port->held == NULL)
+        return;
+    consume(port->held, (int)port->held_priority, port->held_end);
+    port->held = NULL;
+}
+
+static void broken(struct nic_peer *peer)
+{
+    atomic_store(&peer->broken, true);
+    nic__attention(peer->port);
+}
+
+/* The first record waits for a buffer. Marks it; tells the sender, who counts the time. */
+static void stall_mark(struct nic_peer *peer, int priority)
+{
+    peer->stalled[priority] = true;
+    nic__count_own(&peer->port->counters.waited_for_buffer, 1);
+    atomic_store(&peer->mine->stall[priority], peer->in[priority].position | NIC_STALLED);
+    nic__told(peer, priority);
+    nic__doorbell(peer);
+}
+
+static bool given_up(struct nic_peer *peer, int priority)
+{
+    return (atomic_load_explicit(&peer->mine->stall[priority], memory_order_acquire) &
+            NIC_STALL_BITS) != NIC_STALLED;
+}
+
+/* There is a buffer for a marked record: true if the sender has not given it up meanwhile. */
+static bool stall_end(struct nic_peer *peer, int priority)
+{
+    uint64_t mark = peer->in[priority].position | NIC_STALLED;
+    peer->stalled[priority] = false;
+    if (atomic_compare_exchange_strong(&peer->mine->stall[priority], &mark, 0))
+        return true;
+    atomic_store(&peer->mine->stall[priority], 0);
+    return false;
+}
+
+enum taken { TAKEN_NOTHING, TAKEN_MESSAGE, TAKEN_AGAIN };
+
+static void message_show(struct nic_peer *peer, int priority, const struct nic_record *head,
+                         const uint8_t *payload, void *buffer, struct nic_event *event)
+{
+    struct nic_port *port = peer->port;
+    uint64_t end = peer->in[priority].position + nic__record_span(head->length);
+    event->priority = (enum nic_priority)priority;
+    event->peer = peer;
+    event->size = head->size;
+    event->buffer = buffer;
+    event->length = head->length;
+    nic__count_own(&port->counters.received, 1);
+    nic__count_own(&port->counters.received_bytes, head->length);
+    if (head->length <= NIC_MEMORIZED) {
+        memcpy(buffer, payload, head->length);
+        event->type = NIC_RECV_EVENT;
+        event->message = buffer;
+        consume(peer, priority, end);
+    } else {
+        event->type = NIC_FAST_RECV_EVENT;
+        event->message = payload;
+        port->held = peer;
+        port->held_priority = (enum nic_priority)priority;
+        port->held_end = end;
+    }
+    if (port->timed)
+        nic__spend(port->options.timing.host_receive_ns);
+}
+
+static enum taken message_take(struct nic_peer *peer, int priority, const struct nic_record *head,
+                               const uint8_t *payload, struct nic_event *event)
+{
+    uint64_t end = peer->in[priority].position + nic__record_span(head->length);
+    if (head->size < NIC_MIN_SIZE || head->size > NIC_MAX_SIZE ||
+        head->length > nic_max_length_for_size(head->size)) {
+        broken(peer);
+        return TAKEN_NOTHING;
+    }
+    if (!has_buffer(peer->port, priority, head->size)) {
+        if (!peer->stalled[priority]) {
+            stall_mark(peer, priority);
+            return TAKEN_NOTHING;
+        }
+        if (!given_up(peer, priority))
+            return TAKEN_NOTHING;
+        peer->stalled[priority] = false;
+        atomic_store(&peer->mine->stall[priority], 0);
+        consume(peer, priority, end);
+        return TAKEN_AGAIN;
+    }
+    if (peer->stalled[priority] && !stall_end(peer, priority)) {
+        consume(peer, priority, end);
+        return TAKEN_AGAIN;
+    }
+    void *buffer = buffer_take(peer->port, priority, head->size);
+    message_show(peer, priority, head, payload, buffer, event);
+    return TAKEN_MESSAGE;
+}
+
+/* Whether the timing model lets a record be seen. What is due too far off is rubbish: at once. */
+static bool is_due(const struct nic_record *head, uint64_t *due_ns)
+{
+    const uint64_t FAR_NS = 20000000000u;
+    if (head->due_ns == 0)
+        return true;
+    uint64_t now = nic__now();
+    if (head->due_ns <= now || head->due_ns - now > FAR_NS)
+        return true;
+    if (head->due_ns < *due_ns)
+        *due_ns = head->due_ns;
+    return false;
+}
+
+static enum taken record_take(struct nic_peer *peer, int priority, struct nic_event *event)
+{
+    struct nic_record head;
+    const uint8_t *payload;
+    bool bad = false;
+    uint64_t due_ns = UINT64_MAX;
+    if (!nic__ring_head(&peer->in[priority], &head, &payload, &bad)) {
+        nic__told(peer, priority);
+        return TAKEN_NOTHING;
+    }
+    if (bad || head.length > peer->max_length[priority]) {
+        broken(peer);
+        return TAKEN_NOTHING;
+    }
+    if (!is_due(&head, &due_ns)) {
+        nic__told(peer, priority);
+        return TAKEN_NOTHING;
+    }
+    if (head.kind == NIC_RECORD_MESSAGE)
+        return message_take(peer, priority, &head, payload, event);
+    if (head.kind != NIC_RECORD_BOUNCE || !nic__bounce_arrived(peer, payload, head.length)) {
+        broken(peer);
+        return TAKEN_NOTHING;
+    }
+    consume(peer, priority, peer->in[priority].position + nic__record_span(head.length));
+    return TAKEN_AGAIN;
+}
+
+static bool rings_poll(struct nic_peer *peer, struct nic_event *event)
+{
+    enum { TURN = 8 };
+    for (int priority = NIC_PRIORITIES; priority-- > 0;) {
+        enum taken taken = TAKEN_AGAIN;
+        for (int i = 0; i < TURN && taken == TAKEN_AGAIN; i++)
+            taken = record_take(peer, priority, event);
+        if (taken == TAKEN_MESSAGE)
+            return true;
+    }
+    return false;
+}
+
+bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event)
+{
+    int state = atomic_load_explicit(&peer->state, memory_order_relaxed);
+    if (state == NIC_UP && atomic_load_explicit(&peer->busy, memory_order_relaxed) != 0) {
+        nic__send_progress(peer, nic__now());
+        nic__directed_run(peer, NIC_PIECE);
+    }
+    if (peer->closed_by_us || atomic_load_explicit(&peer->broken, memory_order_relaxed))
+        return false;
+    if (rings_poll(peer, event))
+        return true;
+    if (state == NIC_ENDING && !nic__last_messages(peer))
+        nic__attention(peer->port);
+    return false;
+}
+
+bool nic__rings_empty(struct nic_peer *peer)
+{
+    for (int i = 0; i < NIC_PRIORITIES; i++) {
+        struct nic_record head;
+        const uint8_t *payload;
+        bool bad = false;
+        if (nic__ring_head(&peer->in[i], &head, &payload, &bad) && !bad)
+            return false;
+    }
+    return true;
+}
+
+bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns)
+{
+    for (int i = 0; i < NIC_PRIORITIES; i++) {
+        struct nic_record head;
+        const uint8_t *payload;
+        bool bad = false;
+        if (!nic__ring_head(&peer->in[i], &head, &payload, &bad)) {
+            nic__told(peer, i);
+            continue;
+        }
+        if (bad || (is_due(&head, due_ns) &&
+                    (!peer->stalled[i] || given_up(peer, i) ||
+                     has_buffer(peer->port, i, head.size <= NIC_MAX_SIZE ? head.size : 0))))
+            return true;
+    }
+    if (atomic_load_explicit(&peer->busy, memory_order_relaxed) == 0)
+        return false;
+    return nic__send_runnable(peer, now) || nic__directed_runnable(peer, now);
+}
+
+/* ---- events -----------------------------------------------------------------------------------
+ */
+
+void *nic_memorize_message(struct nic_event *event)
+{
+    if (event->type == NIC_FAST_RECV_EVENT && event->message != event->buffer) {
+        memcpy(event->buffer, event->message, event->length);
+        event->message = event->buffer;
+    }
+    return event->buffer;
+}
+
+static void hot_add(struct nic_port *port, struct nic_peer *peer)
+{
+    if (peer->hot)
+        return;
+    uint32_t place = port->hot_count;
+    if (place < NIC_HOT) {
+        port->hot_count++;
+    } else {
+        place = port->hot_cursor = (port->hot_cursor + 1) % NIC_HOT;
+        port->hot[place]->hot = false;
+    }
+    port->hot[place] = peer;
+    peer->hot = true;
+}
+
+static bool hot_poll(struct nic_port *port, struct nic_event *event)
+{
+    enum { BURST = 16 }; /* events of one peer in a row */
+    for (uint32_t i = 0; i < port->hot_count; i++) {
+        struct nic_peer *peer = port->hot[port->hot_cursor % port->hot_count];
+        if (port->hot_burst < BURST && nic__peer_poll(peer, event)) {
+            port->hot_burst++;
+            return true;
+        }
+        port->hot_burst = 0;
+        port->hot_cursor = (port->hot_cursor + 1) % port->hot_count;
+    }
+    return false;
+}
+
+static bool cold_poll(struct nic_port *port, struct nic_event *event)
+{
+    uint32_t count = port->table_count < NIC_COLD ? port->table_count : NIC_COLD;
+    for (uint32_t i = 0; i < count; i++) {
+        port->cold_cursor = (port->cold_cursor + 1) % port->table_count;
+        struct nic_peer *peer = port->table[port->cold_cursor];
+        if (peer->hot || !nic__peer_poll(peer, event))
+            continue;
+        hot_add(port, peer);
+        return true;
+    }
+    return false;
+}
+
+static bool peers_poll(struct nic_port *port, struct nic_event *event)
+{
+    enum { COLD_EVERY = 16 }; /* busy ones must not keep the others waiting */
+    if (port->calls % COLD_EVERY == 0 && cold_poll(port, event))
+        return true;
+    return hot_poll(port, event) || cold_poll(port, event);
+}
+
+static bool sent_event(struct nic_port *port, struct nic_event *event)
+{
+    if (atomic_load_explicit(&port->completed_count, memory_order_relaxed) == 0)
+        return false;
+    event->type = NIC_SENT_EVENT;
+    return true;
+}
+
+struct nic_event *nic_receive(struct nic_port *port)
+{
+    enum { CLOCK_EVERY = 64 };
+    struct nic_event *event = &port->event;
+    bool sent_last = event->type == NIC_SENT_EVENT;
+    nic__hold_finish(port);
+    *event = (struct nic_event){.type = NIC_NO_RECV_EVENT};
+    port->calls++;
+    if (port->armed)
+        nic__disarm(port);
+    else if (port->calls % CLOCK_EVERY == 0 || port->timed ||
+             atomic_load_explicit(&port->attention, memory_order_relaxed))
+        nic__look(port, nic__now());
+    if (sent_last && peers_poll(port, event)) /* neither kind may keep the other waiting */
+        return event;
+    if (sent_event(port, event) || nic__peer_event(port, event) || nic__alarm_ring(port, event) ||
+        (!sent_last && peers_poll(port, event)))
+        return event;
+    sent_event(port, event);
+    return event;
+}
+
+static void callbacks_call(struct nic_port *port)
+{
+    bmi_lock_take(&port->token_lock);
+    struct nic_queue done = port->completed;
+    if (done.head == NULL)
+        done.tail = &done.head;
+    nic__queue_init(&port->completed);
+    atomic_store_explicit(&port->completed_count, 0, memory_order_relaxed);
+    bmi_lock_give(&port->token_lock);
+    for (struct nic_send *send = done.head, *next; send != NULL; send = next) {
+        next = send->next;
+        nic_callback *callback = send->callback;
+        void *context = send->context;
+        int status = send->status;
+        nic__token_return(port, send);
+        if (callback != NULL)
+            callback(port, context, status);
+    }
+}
+
+void nic_unknown(struct nic_port *port, struct nic_event *event)
+{
+    switch (event->type) {
+    case NIC_SENT_EVENT:
+        callbacks_call(port);
+        break;
+    case NIC_ALARM_EVENT: {
+        struct nic_alarm *alarm = event->internal;
+        alarm->callback(port, alarm);
+        break;
+    }
+    case NIC_RECV_EVENT:
+    case NIC_FAST_RECV_EVENT:
+        nic_provide_receive_buffer(port, event->buffer, event->size, event->priority);
+        break;
+    case NIC_NO_RECV_EVENT:
+    case NIC_PEER_ACCEPTED_EVENT:
+    case NIC_PEER_UP_EVENT:
+    case NIC_PEER_DOWN_EVENT:
+        break;
+    }
+}

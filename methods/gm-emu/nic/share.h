@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * share.h - what two ports share: the layout of shared memory, and the messages on their socket.
+ *
+ * All of it is written by one side and read by the other, except `stall` (both). What is read here
+ * is copied once, then checked, then the copy is used. Positions in rings grow for ever; the place
+ * in the ring is the position modulo its size. A process that is killed leaves any of this in any
+ * state: that must harm nobody, and does not, since the other side acts on stamps and positions
+ * only.
+ *
+ *   port memory   a memfd of each port, read-only to peers: whether it sleeps, and its grants
+ *   link memory   a memfd of each connection, made by the accepting port: both ends' words, four
+ * rings arenas        memfds of nic_dma_malloc wire memory   a memfd of a port with the timing
+ * model on: when its link is free again
+ *
+ * memfds are sealed against shrinking, so that no access can end in SIGBUS, and have no name.
+ */
+#ifndef BMI_GM_NIC_SHARE_H
+#define BMI_GM_NIC_SHARE_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "nic.h"
+
+enum { NIC_LINE = 64 };
+
+/* A record of a ring: this, then `length` bytes, from a multiple of NIC_LINE on, never wrapped. The
+ * producer clears the stamp of the place behind a record before it sets the record's own, so a
+ * consumer that waits there sees no old bytes as a stamp. */
+struct nic_record {
+    _Atomic uint32_t stamp; /* nic__stamp(position): it is there */
+    uint32_t length;
+    uint64_t due_ns; /* of the timing model: not to be seen before; 0: at once */
+    uint8_t kind;
+    uint8_t size; /* class */
+    uint8_t reserved[6];
+};
+static_assert(sizeof(struct nic_record) == 24, "a message of 40 bytes is one cache line");
+
+enum nic_record_kind { NIC_RECORD_PAD = 1, NIC_RECORD_MESSAGE, NIC_RECORD_BOUNCE };
+
+/* What a record of kind BOUNCE starts with: a piece of a directed send on its way through a ring.
+ */
+struct nic_bounce {
+    uint64_t key, offset;
+    uint32_t number; /* of the directed send, on this connection */
+    uint32_t last;   /* the receiver answers in `bounced` */
+};
+
+static inline uint32_t nic__stamp(uint64_t position)
+{
+    return (uint32_t)(position / NIC_LINE) << 1 | 1;
+}
+
+/* What one end of a connection writes. */
+struct nic_shared_end {
+    _Alignas(NIC_LINE) _Atomic uint64_t consumed[NIC_PRIORITIES]; /* of the other's rings */
+    /* While the first record of a ring of the other's finds no buffer: its position + NIC_STALLED.
+     * The sender may make that NIC_GIVEN_UP; whoever changes it first decides. */
+    _Alignas(NIC_LINE) _Atomic uint64_t stall[NIC_PRIORITIES];
+    _Alignas(NIC_LINE) _Atomic uint32_t wants; /* to know of `consumed` and `bounced` when asleep */
+    _Alignas(NIC_LINE) _Atomic uint64_t claim; /* key of the grant that it is writing to */
+    _Atomic uint32_t claim_turn; /* futex: changes after a claim that was waited for */
+    _Alignas(NIC_LINE) _Atomic uint32_t claim_waits; /* somebody waits for the other's claim */
+    _Alignas(NIC_LINE) _Atomic uint64_t bounced;     /* number << 32 | errno of the last answer */
+};
+enum { NIC_STALLED = 1, NIC_GIVEN_UP = 2, NIC_STALL_BITS = 3 };
+
+struct nic_shared_link {
+    struct nic_shared_end end[2]; /* 0: the port that connected, 1: the one that accepted */
+};                                /* rings: end 0's high and low, end 1's high and low */
+
+struct nic_shared_grant {
+    _Alignas(NIC_LINE) _Atomic uint64_t key; /* 0: none; written last, cleared first */
+    uint64_t link;                           /* the connection that may use it; 0: all */
+    uint64_t address, length;
+    uint64_t arena_offset;
+    uint32_t arena; /* NIC_NO_ARENA: other memory */
+};
+
+struct nic_shared_port {
+    uint32_t magic;
+    uint32_t grants;
+    _Alignas(NIC_LINE) _Atomic uint32_t asleep;
+    struct nic_shared_grant grant[];
+};
+
+struct nic_shared_wire {
+    _Atomic uint64_t free_ns; /* when what is on its way to this port will have arrived */
+};
+
+enum {
+    NIC_MAGIC = 0x4e494347,
+    NIC_GRANT_BITS = 20, /* of a key: its place; above: never the same again */
+    NIC_ARENAS_MAX = 64,
+    NIC_ARENA_BITS = 44 /* of the size of one */
+};
+#define NIC_NO_ARENA UINT32_MAX
+
+/* A message on the socket. The first three fields stay where they are in all versions. */
+struct nic_greeting {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t kind;
+    int32_t error;     /* REFUSE: an errno */
+    uint32_t index;    /* ARENA */
+    uint64_t length;   /* ARENA, HELLO and WELCOME: of the port memory */
+    uint64_t link;     /* names the connection; WELCOME */
+    uint64_t nonce[2]; /* who has these at this address is the sender */
+    uint64_t nonce_address;
+    uint32_t max_size[NIC_PRIORITIES];
+    uint32_t wire; /* wire memory is sent, too */
+    uint32_t reserved;
+};
+
+/* With descriptors: HELLO port memory, doorbell, [wire]; WELCOME link memory and then the same;
+ * ARENA the arena. BYE: the port is closed in good order. */
+enum nic_greeting_kind { NIC_HELLO = 1, NIC_WELCOME, NIC_REFUSE, NIC_ARENA, NIC_BYE };
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * wait.c - how the driver sleeps and wakes: the descriptor, deadlines, alarms.
+ *
+ * What nobody misses: the driver stores `asleep`, then looks at everything; whoever stores
+ * something for it looks at `asleep` afterwards and rings if it is set. Sequentially consistent on
+ * both sides, across processes as well as threads. What comes with time is in one timer, set to the
+ * earliest.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include "internal.h"
+
+static void source_ready(struct nic_port *port, struct nic_source *source, uint32_t events)
+{
+    switch (source->kind) {
+    case NIC_SOURCE_DOORBELL:
+    case NIC_SOURCE_TIMER: /* to wake was all */
+        break;
+    case NIC_SOURCE_LISTENER:
+        nic__listener_ready(port, source->owner);
+        break;
+    case NIC_SOURCE_SOCKET:
+        nic__socket_ready(source->owner, events);
+        break;
+    case NIC_SOURCE_PROCESS:
+        nic__process_ended(source->owner);
+        break;
+    }
+}
+
+static void descriptors_look(struct nic_port *port)
+{
+    enum { EVENTS = 64 };
+    struct epoll_event events[EVENTS];
+    int count = epoll_wait(port->epoll, events, EVENTS, 0);
+    for (int i = 0; i < count; i++) {
+        struct nic_source *source = events[i].data.ptr;
+        if (source->fd >= 0) /* one before may have ended it */
+            source_ready(port, source, events[i].events);
+    }
+}
+
+void nic__look(struct nic_port *port, uint64_t now)
+{
+    bool attention = atomic_load_explicit(&port->attention, memory_order_relaxed);
+    if (!attention && now - port->looked_ns < NIC_LOOK_NS)
+        return;
+    if (now - port->looked_ns >= NIC_LOOK_NS) {
+        port->looked_ns = now;
+        descriptors_look(port);
+    }
+    nic__peers_look(port, now);
+}
+
+void nic__disarm(struct nic_port *port)
+{
+    port->armed = false;
+    atomic_store_explicit(&port->shared->asleep, 0, memory_order_relaxed);
+    descriptors_look(port);
+    nic__look(port, nic__now());
+}
+
+/* Whether there is something to do at once; else *due_ns is when there may be. */
+static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
+{
+    *due_ns = UINT64_MAX;
+    if (atomic_load(&port->attention) || atomic_load(&port->completed_count) != 0 ||
+        atomic_load(&port->event_count) != 0)
+        return true;
+    if (port->alarms != NULL)
+        *due_ns = port->alarms->due_ns;
+    bmi_lock_take(&port->lock);
+    struct nic_peer *peer = port->peers;
+    bmi_lock_give(&port->lock);
+    for (; peer != NULL; peer = peer->next) {
+        int state = atomic_load(&peer->state);
+        uint64_t due = UINT64_MAX;
+        if (peer->in_table && nic__peer_ready(peer, now, due_ns))
+            return true;
+        if (state <= NIC_GREETING)
+            due = state == NIC_DIALLING ? peer->retry_ns : peer->deadline_ns;
+        else if (state == NIC_ENDING)
+            due = peer->stall_until_ns;
+        else if (state == NIC_UP) {
+            if (atomic_load_explicit(&peer->unsettled, memory_order_relaxed))
+                nic__send_timeouts(peer, now);
+            if (atomic_load_explicit(&peer->unsettled, memory_order_relaxed) ||
+                atomic_load_explicit(&peer->busy, memory_order_relaxed) != 0)
+                due = nic__send_deadline(peer, now);
+        }
+        if (due < *due_ns)
+            *due_ns = due;
+    }
+    return *due_ns <= now || atomic_load(&port->attention) ||
+           atomic_load(&port->completed_count) != 0;
+}
+
+static void timer_set(struct nic_port *port, uint64_t now, uint64_t due_ns)
+{
+    if (due_ns == UINT64_MAX || (port->timer_ns > now && port->timer_ns <= due_ns))
+        return; /* a timer that comes too early wakes us once, for nothing */
+    struct itimerspec when = {.it_value = {.tv_sec = (time_t)(due_ns / 1000000000u),
+                                           .tv_nsec = (long)(due_ns % 1000000000u)}};
+    timerfd_settime(port->timer.fd, TFD_TIMER_ABSTIME, &when, NULL);
+    port->timer_ns = due_ns;
+}
+
+bool nic_arm(struct nic_port *port)
+{
+    enum { NEAR_NS = 60000 }; /* what the timing model lets come sooner is polled for */
+    uint64_t due_ns, now = nic__now();
+    nic__hold_finish(port);
+    atomic_store(&port->shared->asleep, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (has_work(port, now, &due_ns) || (port->timed && due_ns - now < NEAR_NS)) {
+        atomic_store_explicit(&port->shared->asleep, 0, memory_order_relaxed);
+        return false;
+    }
+    timer_set(port, now, due_ns);
+    port->armed = true;
+    nic__count_own(&port->counters.sleeps, 1);
+    return true;
+}
+
+struct nic_event *nic_blocking_receive(struct nic_port *port, int timeout_ms)
+{
+    uint64_t end = timeout_ms < 0 ? UINT64_MAX : nic__now() + (uint64_t)timeout_ms * 1000000u;
+    for (;;) {
+        struct nic_event *event = nic_receive(port);
+        uint64_t now = nic__now();
+        if (event->type != NIC_NO_RECV_EVENT || now >= end)
+            return event;
+        if (!nic_arm(port))
+            continue;
+        struct pollfd wait = {.fd = port->epoll, .events = POLLIN};
+        uint64_t left_ms = (end - now + 999999) / 1000000;
+        if (poll(&wait, 1, timeout_ms < 0 ? -1 : (int)left_ms) < 0 && errno != EINTR)
+            return event;
+    }
+}
+
+/* ---- alarms -----------------------------------------------------------------------------------
+ */
+
+void nic_alarm_cancel(struct nic_port *port, struct nic_alarm *alarm)
+{
+    struct nic_alarm **link = &port->alarms;
+    if (!alarm->set)
+        return;
+    while (*link != alarm)
+        link = &(*link)->next;
+    *link = alarm->next;
+    alarm->set = false;
+}
+
+void nic_alarm_set(struct nic_port *port, struct nic_alarm *alarm, uint64_t delay_ns,
+                   void (*callback)(struct nic_port *port, struct nic_alarm *alarm))
+{
+    struct nic_alarm **link = &port->alarms;
+    nic_alarm_cancel(port, alarm);
+    alarm->due_ns = nic__now() + delay_ns;
+    alarm->callback = callback;
+    alarm->set = true;
+    while (*link != NULL && (*link)->due_ns <= alarm->due_ns)
+        link = &(*link)->next;
+    alarm->next = *link;
+    *link = alarm;
+}
+
+bool nic__alarm_ring(struct nic_port *port, struct nic_event *event)
+{
+    struct nic_alarm *alarm = port->alarms;
+    if (alarm == NULL || alarm->due_ns > nic__now())
+        return false;
+    port->alarms = alarm->next;
+    alarm->set = false;
+    event->type = NIC_ALARM_EVENT;
+    event->internal = alarm;
+    return true;
+}
