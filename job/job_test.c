@@ -132,23 +132,25 @@ static void test_unexpected_of_nobody(void)
     BMI_unexpected_free(info.addr, info.buffer);
 }
 
+/* Timers end in the order of their times, once all are set; on a slow machine some may have ended
+ * before the last was. */
 static void test_timers(void)
 {
     enum { TIMERS = 500 };
-    uint64_t now = bmi_job_deadline(0), last = 0;
-    uint64_t due[TIMERS];
+    uint64_t first = bmi_job_deadline(50), last = 0, due[TIMERS];
     for (int i = 0; i < TIMERS; i++) {
-        due[i] = now + (uint64_t)(i * 7919 % TIMERS) * 20000u;
+        due[i] = first + (uint64_t)(i * 7919 % TIMERS) * 20000u;
         CU_ASSERT_EQUAL_FATAL(bmi_job_timer(job_case.context, due[i], with(&due[i]), NULL, NULL),
                               0);
     }
+    bool in_order = bmi_job_deadline(0) < first;
     for (int i = 0; i < TIMERS; i++) {
         struct bmi_job_status status = job_case_fetch();
         uint64_t mine = *(uint64_t *)status.user_ptr;
         CU_ASSERT_EQUAL(status.error, 0);
         CU_ASSERT_EQUAL(status.kind, BMI_JOB_TIMER);
         CU_ASSERT_TRUE(bmi_job_deadline(0) >= mine);
-        CU_ASSERT_TRUE(mine >= last);
+        CU_ASSERT_TRUE(!in_order || mine >= last);
         last = mine;
     }
     job_case_none();
@@ -179,18 +181,21 @@ static void test_earlier_timer(void)
 static void test_deadlines(void)
 {
     char in[8];
-    struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(20), .user_ptr = in};
+    struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(50), .user_ptr = in};
     struct BMI_unexpected_info info;
     bmi_job_id id;
-    CU_ASSERT_EQUAL_FATAL(bmi_job_recv(job_case.context, job_case.self, in, 8, BMI_EXT_ALLOC, 9,
-                                       &options, &id, NULL),
-                          0);
-    CU_ASSERT_EQUAL_FATAL(bmi_job_unexpected(job_case.context, &info, &options, NULL, NULL), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_job_event(job_case.context, &options, &id, NULL), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_job_timer(job_case.context, bmi_job_deadline(10 * PATIENCE_MS),
-                                        &options, &id, NULL),
-                          0);
-    for (int i = 0; i < 4; i++) {
+    int posted[4], pending = 0;
+    posted[0] = bmi_job_recv(job_case.context, job_case.self, in, 8, BMI_EXT_ALLOC, 9, &options,
+                             NULL, NULL);
+    posted[1] = bmi_job_unexpected(job_case.context, &info, &options, NULL, NULL);
+    posted[2] = bmi_job_event(job_case.context, &options, &id, NULL);
+    posted[3] =
+        bmi_job_timer(job_case.context, bmi_job_deadline(10 * PATIENCE_MS), &options, NULL, NULL);
+    for (int i = 0; i < 4; i++) { /* refused where the machine was so slow that it had passed */
+        CU_ASSERT_TRUE(posted[i] == 0 || posted[i] == -BMI_ETIMEDOUT);
+        pending += posted[i] == 0;
+    }
+    for (int i = 0; i < pending; i++) {
         struct bmi_job_status status = job_case_fetch();
         CU_ASSERT_EQUAL(status.error, -BMI_ETIMEDOUT);
         CU_ASSERT_EQUAL(status.actual, 0);
@@ -198,7 +203,6 @@ static void test_deadlines(void)
     }
     CU_ASSERT_EQUAL(bmi_job_event(job_case.context, &options, &id, NULL), -BMI_ETIMEDOUT);
     CU_ASSERT_EQUAL(id, 0);
-    options.deadline_ns = bmi_job_deadline(10 * PATIENCE_MS);
     message_there_and_back(100); /* the one that timed out is in nobody's way */
     job_case_none();
 }
