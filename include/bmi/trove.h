@@ -5,7 +5,8 @@
  * A store holds collections (numbered by the program), a collection holds objects (64-bit numbers),
  * and an object has a byte stream and key/values. What a store is made of, its backend, is named
  * where it is opened: "dir:/path" (files in a folder, key/values in LMDB), "mem:" (memory, gone
- * when closed), "null:" (accepts everything, keeps sizes only, and reads back made-up bytes).
+ * when closed), "null:" (as mem, but of a stream it keeps the size only and reads back made-up
+ * bytes).
  *
  * Work is posted and tested for as in bmi.h: a post returns 1 (done, no completion follows), 0
  * (pending: a test call of its context reports it once), or <0 (refused). Opening, closing and
@@ -108,8 +109,9 @@ struct bmi_trove_settings {
 int bmi_trove_open(struct bmi_trove_store **store, const char *where,
                    const struct bmi_trove_settings *settings, char *error, size_t error_size);
 
-/* Writes back what is not on disk, and closes. Operations that are outstanding end first.
- * Returns: 0; EINVAL (NULL); EIO, ENOSPC (writing back failed; it is closed nevertheless).
+/* Closes; operations that are outstanding end first. Key/values are flushed; bytes of streams that
+ * were written without BMI_TROVE_SYNC are left to the system to write back, unless flushed before.
+ * Returns: 0; EINVAL (NULL); EIO, ENOSPC (flushing failed; it is closed nevertheless).
  * Owns: takes the store. Threads: nobody may post to it any more. Blocks: for the disk. */
 int bmi_trove_close(struct bmi_trove_store *store);
 

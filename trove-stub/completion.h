@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * completion.h - operations that are posted and tested for, and their contexts: what trove-stub and
+ * flow have in common.
+ *
+ * A *space* is one kind of operation (trove's, flow's) with its contexts. An operation embeds
+ * struct bmi__posted; it goes through POSTING (its poster's), PENDING (its id is known), READY (in
+ * its context's queue) and is destroyed when it is reported. One that completes while POSTING is
+ * DONE: its post returns 1.
+ *
+ * Rules. The space's lock guards all of it and is innermost but for the task manager's. Nothing of
+ * a space's is a hot path: its operations move buffers, not bytes. Who waits has a descriptor of
+ * its own (from a pool), written by whoever completes what it waits for; it also polls the space's
+ * source, which is readable while `progress` has something to do, and lets tasks wake it.
+ */
+#ifndef TROVE_COMPLETION_H
+#define TROVE_COMPLETION_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "bmi.h"
+#include "bmi/task.h"
+
+struct bmi__space;
+struct bmi__queue_context;
+
+enum bmi__posted_state { POSTED_POSTING, POSTED_DONE, POSTED_PENDING, POSTED_READY };
+
+/* All under the space's lock but what the operation's owner set before it was begun. */
+struct bmi__posted {
+    struct bmi__posted *next; /* in the context's queue */
+    struct bmi__queue_context *context;
+    int64_t id;
+    enum bmi__posted_state state;
+    bmi_error_code_t error;
+    bmi_size_t actual;
+    void *user_ptr;
+};
+
+/* A thread that waits; pooled, since it has a descriptor. Under the space's lock. */
+struct bmi__space_waiter {
+    struct bmi__space_waiter *next;
+    struct bmi_task_sleeper sleeper;
+    int fd;
+    const struct bmi__queue_context *context; /* NULL: for whatever completes */
+    bool any; /* it takes any completion of it; else particular ones */
+    bool signalled;
+};
+
+struct bmi__space_slot {
+    struct bmi__posted *posted;
+    uint32_t generation;
+    uint32_t next_free;
+};
+
+struct bmi__space {
+    /* set by the owner */
+    void (*progress)(void);                     /* does what makes the source readable */
+    int (*source)(void);                        /* its descriptor, or a negated errno */
+    void (*cancel)(struct bmi__posted *posted); /* with the lock held; the operation is PENDING */
+    void (*completed)(struct bmi__posted *posted); /* with the lock held; may be NULL */
+    void (*destroy)(struct bmi__posted *posted);
+    /* below: completion.c's */
+    pthread_mutex_t lock;
+    struct bmi__space_slot *slots;
+    uint32_t slot_count, free_slot; /* free_slot: index + 1 */
+    struct bmi__queue_context **contexts;
+    uint32_t context_count, context_generation;
+    struct bmi__space_waiter *waiters, *idle_waiters;
+};
+
+#define BMI__SPACE_LOCK PTHREAD_MUTEX_INITIALIZER
+
+/* Makes an operation known: *id is its id from now on. Returns 0, -EINVAL (no such context),
+ * -ENOMEM. */
+int bmi__posted_begin(struct bmi__space *space, struct bmi__posted *posted, int64_t context,
+                      void *user_ptr, int64_t *id);
+/* The post's end: what it returns to its caller. Immediate: whether it may return 1. */
+int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted, bool immediate,
+                    int64_t *id);
+/* Completes it, once; it may be gone when this returns. `error` is a negated BMI error. */
+void bmi__posted_complete(struct bmi__space *space, struct bmi__posted *posted,
+                          bmi_error_code_t error, bmi_size_t actual);
+
+int bmi__space_open_context(struct bmi__space *space, int64_t *id);
+int bmi__space_close_context(struct bmi__space *space, int64_t id);
+int bmi__space_context_fd(struct bmi__space *space, int64_t id);
+int bmi__space_context_notify(struct bmi__space *space, int64_t id, void (*notify)(void *argument),
+                              void *argument);
+int bmi__space_test(struct bmi__space *space, int incount, const int64_t *ids, int *outcount,
+                    int *index, bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
+                    int max_idle_ms, int64_t context);
+int bmi__space_testcontext(struct bmi__space *space, int incount, int64_t *ids, int *outcount,
+                           bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
+                           int max_idle_ms, int64_t context);
+int bmi__space_cancel(struct bmi__space *space, int64_t id, int64_t context);
+/* Calls `look` on an operation that is not reported yet, with the lock held. Returns 0,
+ * -BMI_EINVAL. */
+int bmi__space_look(struct bmi__space *space, int64_t id, int64_t context,
+                    void (*look)(struct bmi__posted *posted, void *argument), void *argument);
+/* Waits until `done`, asked after each completion. */
+void bmi__space_wait_until(struct bmi__space *space, bool (*done)(void *argument), void *argument);
+
+#endif

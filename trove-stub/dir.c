@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * dir.c - the backend dir: an object is a file, its key/values are in LMDB. See dir.h.
+ *
+ * An object exists if its file does. Its key/values are removed, and put, in transactions of LMDB,
+ * which has one writer at a time; a file is removed within one, so that no key is put for an object
+ * that is being removed. What a crash between the two leaves is removed when an object of that
+ * number is made again.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "trove-stub/dir.h"
+
+struct object_path {
+    char text[48]; /* 00000001/ab/ab00000000000001 */
+};
+
+static struct object_path path_of(const struct trove_op *op)
+{
+    struct object_path path;
+    snprintf(path.text, sizeof path.text, "%08x/%02x/%016llx", (unsigned)op->place.collection,
+             (unsigned)(op->place.object >> 56), (unsigned long long)op->place.object);
+    return path;
+}
+
+static struct trove_dir *dir_of(const struct trove_op *op)
+{
+    return op->place.store->state;
+}
+
+/* ---- files -------------------------------------------------------------------------------------
+ */
+
+static int dir_begin(struct trove_op *op)
+{
+    struct trove_dir *dir = dir_of(op);
+    if (op->object != NULL)
+        return 0; /* io_uring has begun it */
+    op->object = bmi__files_find(&dir->files, op->place.collection, op->place.object);
+    if (op->object != NULL)
+        return 0;
+    int fd = openat(dir->collections, path_of(op).text, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOTDIR ? -ENOENT : -errno;
+    op->object = bmi__files_add(&dir->files, op->place.collection, op->place.object, fd);
+    return op->object != NULL ? 0 : -ENOMEM;
+}
+
+static void dir_end(struct trove_op *op)
+{
+    if (op->object != NULL)
+        bmi__files_put(&dir_of(op)->files, op->object);
+    op->object = NULL;
+}
+
+static int fd_of(const struct trove_op *op)
+{
+    return ((struct trove_file *)op->object)->fd;
+}
+
+static ssize_t dir_read(struct trove_op *op, const struct trove_piece *piece)
+{
+    ssize_t moved;
+    do
+        moved = preadv(fd_of(op), piece->memory, piece->count, piece->offset);
+    while (moved < 0 && errno == EINTR);
+    return moved < 0 ? -errno : moved;
+}
+
+static ssize_t dir_write(struct trove_op *op, const struct trove_piece *piece)
+{
+    ssize_t moved;
+    do
+        moved = pwritev(fd_of(op), piece->memory, piece->count, piece->offset);
+    while (moved < 0 && errno == EINTR);
+    return moved < 0 ? -errno : moved;
+}
+
+static int dir_sync_data(struct trove_op *op)
+{
+    return fdatasync(fd_of(op)) != 0 ? -errno : 0;
+}
+
+/* ---- objects -----------------------------------------------------------------------------------
+ */
+
+static int exists(struct trove_op *op)
+{
+    return faccessat(dir_of(op)->collections, path_of(op).text, F_OK, 0) != 0 ? -errno : 0;
+}
+
+/* Makes the folder of the object's bucket. */
+static int bucket_make(struct trove_op *op, struct object_path path)
+{
+    struct trove_dir *dir = dir_of(op);
+    path.text[11] = '\0'; /* 00000001/ab */
+    return mkdirat(dir->collections, path.text, 0777) != 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* The folders that hold the file, after it was made or removed. */
+static int bucket_sync(struct trove_op *op)
+{
+    struct object_path path = path_of(op);
+    path.text[11] = '\0';
+    int result = bmi__dir_sync(dir_of(op)->collections, path.text);
+    path.text[8] = '\0';
+    return result != 0 ? result : bmi__dir_sync(dir_of(op)->collections, path.text);
+}
+
+static int file_make(struct trove_op *op, int *fd)
+{
+    struct object_path path = path_of(op);
+    for (int tries = 0; tries < 2; tries++) {
+        *fd = openat(dir_of(op)->collections, path.text,
+                     O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (*fd >= 0 || errno != ENOENT)
+            break;
+        int result = bucket_make(op, path);
+        if (result != 0)
+            return result;
+    }
+    return *fd < 0 ? -errno : 0;
+}
+
+static int nothing(struct trove_op *op)
+{
+    (void)op;
+    return 0;
+}
+
+static bmi_trove_object_t number_draw(void)
+{
+    bmi_trove_object_t number = 0;
+    while (number == 0)
+        if (getrandom(&number, sizeof number, 0) != sizeof number)
+            number = 0;
+    return number;
+}
+
+static int dir_create(struct trove_op *op)
+{
+    struct trove_dir *dir = dir_of(op);
+    bool draw = *op->objects == 0;
+    int fd = -1, result;
+    do {
+        op->place.object = draw ? number_draw() : *op->objects;
+        result = file_make(op, &fd);
+    } while (draw && result == -EEXIST);
+    if (result != 0)
+        return result;
+    if (dir->keys != NULL)
+        result = bmi__keys_remove_object(dir->keys, op, nothing);
+    if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
+        result = fsync(fd) != 0 ? -errno : bucket_sync(op);
+    if (result != 0) {
+        unlinkat(dir->collections, path_of(op).text, 0);
+        close(fd);
+        return result;
+    }
+    struct trove_file *file =
+        bmi__files_add(&dir->files, op->place.collection, op->place.object, fd);
+    if (file != NULL)
+        bmi__files_put(&dir->files, file);
+    *op->objects = op->place.object;
+    return 0;
+}
+
+static int file_remove(struct trove_op *op)
+{
+    if (unlinkat(dir_of(op)->collections, path_of(op).text, 0) != 0)
+        return errno == ENOTDIR ? -ENOENT : -errno;
+    bmi__files_forget(&dir_of(op)->files, op->place.collection, op->place.object);
+    return 0;
+}
+
+static int dir_remove(struct trove_op *op)
+{
+    struct trove_dir *dir = dir_of(op);
+    int result =
+        dir->keys != NULL ? bmi__keys_remove_object(dir->keys, op, file_remove) : file_remove(op);
+    return result == 0 && (op->flags & BMI_TROVE_SYNC) != 0 ? bucket_sync(op) : result;
+}
+
+static int dir_stream(struct trove_op *op)
+{
+    struct stat status;
+    int fd = fd_of(op), result = 0;
+    if (op->what == TROVE_SIZE) {
+        result = fstat(fd, &status) != 0 ? -errno : 0;
+        if (result == 0)
+            *op->size_out = status.st_size;
+    } else if (op->what == TROVE_RESIZE) {
+        result = ftruncate(fd, op->new_size) != 0 ? -errno : 0;
+        if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
+            result = fsync(fd) != 0 ? -errno : 0;
+    } else {
+        result = fsync(fd) != 0 ? -errno : 0;
+        if (result == 0 && dir_of(op)->keys != NULL)
+            result = bmi__keys_sync(dir_of(op)->keys);
+        if (result == 0)
+            result = bucket_sync(op);
+    }
+    return result == -EINVAL ? -EFBIG : result;
+}
+
+static int dir_run(struct trove_op *op)
+{
+    if (op->what == TROVE_CREATE)
+        return dir_create(op);
+    if (op->what == TROVE_REMOVE)
+        return dir_remove(op);
+    if (op->what == TROVE_OBJECTS)
+        return bmi__dir_objects(op);
+    if (op->what >= TROVE_GET)
+        return dir_of(op)->keys != NULL ? bmi__keys_run(dir_of(op)->keys, op, exists) : -ENOSYS;
+    int result = dir_begin(op);
+    if (result == 0)
+        result = dir_stream(op);
+    dir_end(op);
+    return result;
+}
+
+/* Bytes of a file that is open go by io_uring. */
+static bool dir_start(struct trove_op *op)
+{
+    struct trove_dir *dir = dir_of(op);
+    if (dir->ring == NULL || (op->what != TROVE_READ && op->what != TROVE_WRITE))
+        return false;
+    op->object = bmi__files_find(&dir->files, op->place.collection, op->place.object);
+    return op->object != NULL && bmi__ring_start(dir->ring, op, fd_of(op));
+}
+
+/* ---- stores ------------------------------------------------------------------------------------
+ */
+
+static int dir_open(struct bmi_trove_store *store, const char *path, char *error, size_t error_size)
+{
+    struct trove_dir *dir = calloc(1, sizeof *dir);
+    if (dir == NULL || !bmi__files_open(&dir->files, store->settings.open_files)) {
+        free(dir);
+        return bmi__trove_explain(-ENOMEM, error, error_size, "out of memory");
+    }
+    int result = bmi__dir_open(dir, path, store->settings.create, error, error_size);
+    if (result != 0)
+        goto undo_files;
+    result =
+        bmi__keys_open(&dir->keys, dir->folder, path, store->settings.careful, error, error_size);
+    if (result != 0)
+        goto undo_dir;
+    if (!store->settings.no_uring)
+        dir->ring = bmi__ring_open(store->settings.ring_entries);
+    store->state = dir;
+    return 0;
+
+undo_dir:
+    bmi__dir_close(dir);
+undo_files:
+    bmi__files_close(&dir->files);
+    free(dir);
+    return result;
+}
+
+static int dir_close(struct bmi_trove_store *store)
+{
+    struct trove_dir *dir = store->state;
+    if (dir->ring != NULL)
+        bmi__ring_close(dir->ring);
+    int keys = dir->keys != NULL ? bmi__keys_close(dir->keys) : 0;
+    int files = bmi__files_close(&dir->files);
+    bmi__dir_close(dir);
+    free(dir);
+    return keys != 0 ? keys : files;
+}
+
+static int dir_space(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t *available)
+{
+    struct trove_dir *dir = store->state;
+    struct statvfs status;
+    if (fstatvfs(dir->folder, &status) != 0)
+        return -errno;
+    *total = (bmi_size_t)(status.f_blocks * status.f_frsize);
+    *available = (bmi_size_t)(status.f_bavail * status.f_frsize);
+    return 0;
+}
+
+const struct trove_backend bmi__trove_dir = {
+    .name = "dir",
+    .open = dir_open,
+    .close = dir_close,
+    .space = dir_space,
+    .collection_create = bmi__dir_collection_create,
+    .collection_remove = bmi__dir_collection_remove,
+    .collection_next = bmi__dir_collection_next,
+    .begin = dir_begin,
+    .end = dir_end,
+    .read = dir_read,
+    .write = dir_write,
+    .sync = dir_sync_data,
+    .run = dir_run,
+    .start = dir_start,
+};

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * files.c - see files.h. */
+#include "trove-stub/files.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+bool bmi__files_open(struct trove_files *files, uint32_t most)
+{
+    *files = (struct trove_files){.most = most, .bucket_count = 64};
+    while (files->bucket_count < most && files->bucket_count < 1 << 20)
+        files->bucket_count *= 2;
+    files->buckets = calloc(files->bucket_count, sizeof *files->buckets);
+    pthread_mutex_init(&files->lock, NULL);
+    return files->buckets != NULL;
+}
+
+static struct trove_file **bucket_of(struct trove_files *files, uint32_t collection,
+                                     uint64_t object)
+{
+    uint64_t mixed = (object ^ (uint64_t)collection << 32) * 0x9e3779b97f4a7c15u;
+    return &files->buckets[(mixed >> 40) & (files->bucket_count - 1)];
+}
+
+static struct trove_file *find_locked(struct trove_files *files, uint32_t collection,
+                                      uint64_t object)
+{
+    struct trove_file *file = *bucket_of(files, collection, object);
+    while (file != NULL && (file->object != object || file->collection != collection))
+        file = file->same_bucket;
+    return file;
+}
+
+/* Into and out of the list of those that nobody uses. */
+static void idle_enter_locked(struct trove_files *files, struct trove_file *file)
+{
+    file->newer = NULL;
+    file->older = files->newest;
+    *(files->newest != NULL ? &files->newest->newer : &files->oldest) = file;
+    files->newest = file;
+}
+
+static void idle_leave_locked(struct trove_files *files, struct trove_file *file)
+{
+    *(file->older != NULL ? &file->older->newer : &files->oldest) = file->newer;
+    *(file->newer != NULL ? &file->newer->older : &files->newest) = file->older;
+}
+
+static void unhash_locked(struct trove_files *files, struct trove_file *file)
+{
+    struct trove_file **link = bucket_of(files, file->collection, file->object);
+    while (*link != file)
+        link = &(*link)->same_bucket;
+    *link = file->same_bucket;
+    files->count--;
+}
+
+static int file_free(struct trove_file *file)
+{
+    int result = close(file->fd) != 0 ? -errno : 0;
+    free(file);
+    return result;
+}
+
+int bmi__files_close(struct trove_files *files)
+{
+    int result = 0;
+    for (struct trove_file *file = files->oldest, *next; file != NULL; file = next) {
+        next = file->newer;
+        int closed = file_free(file);
+        result = result != 0 ? result : closed;
+    }
+    free(files->buckets);
+    pthread_mutex_destroy(&files->lock);
+    return result;
+}
+
+static struct trove_file *use_locked(struct trove_files *files, struct trove_file *file)
+{
+    if (file != NULL && file->users++ == 0)
+        idle_leave_locked(files, file);
+    return file;
+}
+
+struct trove_file *bmi__files_find(struct trove_files *files, uint32_t collection, uint64_t object)
+{
+    pthread_mutex_lock(&files->lock);
+    struct trove_file *file = use_locked(files, find_locked(files, collection, object));
+    pthread_mutex_unlock(&files->lock);
+    return file;
+}
+
+struct trove_file *bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t object,
+                                  int fd)
+{
+    struct trove_file *new = calloc(1, sizeof *new);
+    if (new == NULL) {
+        close(fd);
+        return NULL;
+    }
+    *new = (struct trove_file){.collection = collection, .object = object, .fd = fd, .users = 1};
+    struct trove_file *evicted = NULL;
+    pthread_mutex_lock(&files->lock);
+    struct trove_file *file = use_locked(files, find_locked(files, collection, object));
+    if (file == NULL) {
+        struct trove_file **bucket = bucket_of(files, collection, object);
+        new->same_bucket = *bucket;
+        *bucket = new;
+        if (++files->count > files->most && (evicted = files->oldest) != NULL) {
+            idle_leave_locked(files, evicted);
+            unhash_locked(files, evicted);
+        }
+    }
+    pthread_mutex_unlock(&files->lock);
+    if (evicted != NULL)
+        file_free(evicted);
+    if (file != NULL)
+        file_free(new);
+    return file != NULL ? file : new;
+}
+
+void bmi__files_put(struct trove_files *files, struct trove_file *file)
+{
+    bool unused = false;
+    pthread_mutex_lock(&files->lock);
+    if (--file->users == 0) {
+        unused = file->gone || files->count > files->most;
+        if (unused && !file->gone)
+            unhash_locked(files, file);
+        if (!unused)
+            idle_enter_locked(files, file);
+    }
+    pthread_mutex_unlock(&files->lock);
+    if (unused)
+        file_free(file);
+}
+
+void bmi__files_forget(struct trove_files *files, uint32_t collection, uint64_t object)
+{
+    pthread_mutex_lock(&files->lock);
+    struct trove_file *file = find_locked(files, collection, object);
+    bool unused = file != NULL && file->users == 0;
+    if (file != NULL) {
+        unhash_locked(files, file);
+        file->gone = true;
+        if (unused)
+            idle_leave_locked(files, file);
+    }
+    pthread_mutex_unlock(&files->lock);
+    if (unused)
+        file_free(file);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * files.h - the open files of a dir store: one for each object that is used, kept open for the next
+ * use, the longest unused closed first. Its lock is innermost and never held over a system call but
+ * close's.
+ */
+#ifndef TROVE_FILES_H
+#define TROVE_FILES_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct trove_file {
+    uint32_t collection;
+    uint64_t object;
+    int fd;
+    uint32_t users;                   /* lock */
+    bool gone;                        /* lock: removed; closed after the last use */
+    struct trove_file *same_bucket;   /* lock */
+    struct trove_file *older, *newer; /* lock: of those without users */
+};
+
+struct trove_files {
+    pthread_mutex_t lock;
+    struct trove_file **buckets; /* lock; bucket_count, a power of 2 */
+    uint32_t bucket_count;
+    uint32_t count, most;               /* lock: open; to be kept */
+    struct trove_file *oldest, *newest; /* lock */
+};
+
+bool bmi__files_open(struct trove_files *files, uint32_t most);
+/* Closes all; nobody uses one. Returns 0 or a negated errno of a close. */
+int bmi__files_close(struct trove_files *files);
+/* The object's file, if it is open; it is the caller's until put. */
+struct trove_file *bmi__files_find(struct trove_files *files, uint32_t collection, uint64_t object);
+/* Adds one that was opened; gives the one that somebody else added meanwhile, closing fd. NULL: no
+ * memory, fd is closed. */
+struct trove_file *bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t object,
+                                  int fd);
+void bmi__files_put(struct trove_files *files, struct trove_file *file);
+/* The object was removed: its file is not found any more. */
+void bmi__files_forget(struct trove_files *files, uint32_t collection, uint64_t object);
+
+#endif

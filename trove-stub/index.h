@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * index.h - an ordered table in memory: byte strings to pointers, in memcmp order. A skip list. Its
+ * owner locks.
+ */
+#ifndef TROVE_INDEX_H
+#define TROVE_INDEX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { INDEX_LEVELS = 20 };
+
+struct index_entry {
+    void *value;
+    size_t key_size;
+    unsigned char *key;         /* behind next[] */
+    struct index_entry *next[]; /* as many as it has levels */
+};
+
+struct index_table {
+    struct index_entry *first[INDEX_LEVELS];
+    size_t count;
+    uint32_t seed;
+};
+
+/* The first entry whose key is at least this one; NULL: none. */
+struct index_entry *bmi__index_at_least(const struct index_table *table, const void *key,
+                                        size_t key_size);
+/* The entry of this key; NULL: none. */
+struct index_entry *bmi__index_find(const struct index_table *table, const void *key,
+                                    size_t key_size);
+/* Adds a key that is not there. false: no memory. */
+bool bmi__index_add(struct index_table *table, const void *key, size_t key_size, void *value);
+/* Takes a key out; returns its value, or NULL. */
+void *bmi__index_remove(struct index_table *table, const void *key, size_t key_size);
+
+#endif

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * keys.c - key/values of a dir store, in one LMDB database: the key is collection (4 bytes), object
+ * (8 bytes), then the user's. Numbers are big-endian, so that an object's keys lie together and in
+ * order.
+ *
+ * LMDB has one writer at a time and any number of readers, each with a snapshot; a transaction is
+ * whole or not there, also when the process is killed. Begin and end are on one thread. `growing`
+ * is held for reading by every transaction and for writing while the map grows, which LMDB allows
+ * between transactions only.
+ */
+#include "trove-stub/store.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#if BMI_WITH_LMDB
+#include <lmdb.h>
+
+enum { PREFIX = 12, KEY_SPACE = PREFIX + BMI_TROVE_KEY_MAX };
+
+static const size_t map_first = (size_t)1 << 30; /* address space, not memory or disk */
+
+struct trove_keys {
+    MDB_env *env;
+    MDB_dbi table;
+    pthread_rwlock_t growing;
+    bool careful;
+};
+
+struct full_key {
+    size_t size;
+    unsigned char bytes[KEY_SPACE];
+};
+
+static int lmdb_errno(int result)
+{
+    switch (result) {
+    case MDB_NOTFOUND:
+        return -ENOENT;
+    case MDB_KEYEXIST:
+        return -EEXIST;
+    case MDB_CORRUPTED:
+    case MDB_PAGE_NOTFOUND:
+    case MDB_PANIC:
+    case MDB_INVALID:
+        return -EIO;
+    case MDB_VERSION_MISMATCH:
+        return -EPROTO;
+    case MDB_TXN_FULL:
+        return -E2BIG;
+    case MDB_MAP_FULL:
+        return -ENOSPC;
+    default:
+        return result > 0 ? -result : result < 0 ? -EIO : 0;
+    }
+}
+
+static void number_put(unsigned char *to, uint64_t number, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--, number >>= 8)
+        to[i] = (unsigned char)number;
+}
+
+static MDB_val key_make(struct full_key *full, const struct trove_op *op, const void *key,
+                        bmi_size_t key_size)
+{
+    number_put(full->bytes, op->place.collection, 4);
+    number_put(full->bytes + 4, op->place.object, 8);
+    if (key_size > 0)
+        memcpy(full->bytes + PREFIX, key, (size_t)key_size);
+    full->size = PREFIX + (size_t)key_size;
+    return (MDB_val){.mv_size = full->size, .mv_data = full->bytes};
+}
+
+/* ---- opening -----------------------------------------------------------------------------------
+ */
+
+static int env_open(struct trove_keys *keys, const char *path)
+{
+    MDB_txn *txn;
+    int result = mdb_env_create(&keys->env);
+    if (result != 0)
+        return result;
+    if ((result = mdb_env_set_mapsize(keys->env, map_first)) == 0)
+        result = mdb_env_open(keys->env, path, MDB_NOTLS, 0666);
+    if (result == 0 && (result = mdb_txn_begin(keys->env, NULL, 0, &txn)) == 0) {
+        result = mdb_dbi_open(txn, NULL, 0, &keys->table);
+        if (result == 0)
+            result = mdb_txn_commit(txn);
+        else
+            mdb_txn_abort(txn);
+    }
+    if (result != 0)
+        mdb_env_close(keys->env);
+    return result;
+}
+
+int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool careful,
+                   char *error, size_t error_size)
+{
+    char name[4200];
+    struct trove_keys *new = calloc(1, sizeof *new);
+    if (new == NULL)
+        return bmi__trove_explain(-ENOMEM, error, error_size, "out of memory");
+    int length = snprintf(name, sizeof name, "%s/keys", path);
+    int result = length < (int)sizeof name ? 0 : ENAMETOOLONG;
+    if (result == 0 && mkdirat(folder, "keys", 0777) != 0 && errno != EEXIST)
+        result = errno;
+    if (result == 0)
+        result = env_open(new, name);
+    if (result != 0) {
+        free(new);
+        return bmi__trove_explain(lmdb_errno(result), error, error_size, "%s: %s", name,
+                                  mdb_strerror(result));
+    }
+    new->careful = careful;
+    pthread_rwlock_init(&new->growing, NULL);
+    *keys = new;
+    return 0;
+}
+
+int bmi__keys_sync(struct trove_keys *keys)
+{
+    return lmdb_errno(mdb_env_sync(keys->env, 1));
+}
+
+int bmi__keys_close(struct trove_keys *keys)
+{
+    int result = bmi__keys_sync(keys);
+    mdb_env_close(keys->env);
+    pthread_rwlock_destroy(&keys->growing);
+    free(keys);
+    return result;
+}
+
+/* ---- transactions ------------------------------------------------------------------------------
+ */
+
+/* Between transactions: twice the map. */
+static int map_grow(struct trove_keys *keys)
+{
+    MDB_envinfo info;
+    pthread_rwlock_wrlock(&keys->growing);
+    int result = mdb_env_info(keys->env, &info);
+    if (result == 0)
+        result = mdb_env_set_mapsize(keys->env, info.me_mapsize * 2);
+    pthread_rwlock_unlock(&keys->growing);
+    return result;
+}
+
+typedef int (*change)(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op);
+
+static int change_once(struct trove_keys *keys, struct trove_op *op, change what)
+{
+    MDB_txn *txn;
+    unsigned flags = (op->flags & BMI_TROVE_SYNC) != 0 ? 0
+                     : keys->careful                   ? MDB_NOMETASYNC
+                                                       : MDB_NOSYNC;
+    pthread_rwlock_rdlock(&keys->growing);
+    int result = mdb_txn_begin(keys->env, NULL, flags, &txn);
+    if (result == 0) {
+        result = what(keys, txn, op);
+        if (result == 0)
+            result = mdb_txn_commit(txn);
+        else
+            mdb_txn_abort(txn);
+    }
+    pthread_rwlock_unlock(&keys->growing);
+    return result;
+}
+
+/* One transaction that writes; done again in a larger map if it does not fit. What it does with
+ * other things than the table comes last in it. */
+static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
+{
+    int result;
+    do
+        result = change_once(keys, op, what);
+    while (result == MDB_MAP_FULL && (result = map_grow(keys)) == 0);
+    return lmdb_errno(result);
+}
+
+/* ---- what operations do ------------------------------------------------------------------------
+ */
+
+static int put_all(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    struct full_key full;
+    unsigned flags = (op->flags & BMI_TROVE_ONLY_NEW) != 0 ? MDB_NOOVERWRITE : 0;
+    int result = 0;
+    for (int i = 0; i < op->count && result == 0; i++) {
+        struct bmi_trove_pair *pair = &op->pairs[i];
+        MDB_val key = key_make(&full, op, pair->key, pair->key_size);
+        MDB_val value = {.mv_size = (size_t)pair->value_size, .mv_data = pair->value};
+        result = mdb_put(txn, keys->table, &key, &value, flags);
+        pair->error = 0;
+    }
+    op->actual = op->count;
+    return result;
+}
+
+static int remove_all(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    struct full_key full;
+    op->actual = 0;
+    for (int i = 0; i < op->count; i++) {
+        struct bmi_trove_pair *pair = &op->pairs[i];
+        MDB_val key = key_make(&full, op, pair->key, pair->key_size);
+        int result = mdb_del(txn, keys->table, &key, NULL);
+        if (result != 0 && result != MDB_NOTFOUND)
+            return result;
+        pair->error = result == 0 ? 0 : -BMI_ENOENT;
+        op->actual += result == 0;
+    }
+    return 0;
+}
+
+static int get_all(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    struct full_key full;
+    MDB_val value;
+    for (int i = 0; i < op->count; i++) {
+        struct bmi_trove_pair *pair = &op->pairs[i];
+        MDB_val key = key_make(&full, op, pair->key, pair->key_size);
+        int result = mdb_get(txn, keys->table, &key, &value);
+        if (result != 0 && result != MDB_NOTFOUND)
+            return result;
+        pair->error = -BMI_ENOENT;
+        if (result != 0)
+            continue;
+        bmi__pair_found(pair, value.mv_data, value.mv_size);
+        op->actual++;
+    }
+    return 0;
+}
+
+static bool same_object(const MDB_val *key, const struct full_key *full)
+{
+    return key->mv_size > PREFIX && memcmp(key->mv_data, full->bytes, PREFIX) == 0;
+}
+
+static int iterate(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    struct full_key full;
+    struct bmi_trove_position *position = op->position;
+    MDB_cursor *cursor;
+    MDB_val value, key = key_make(&full, op, position->key, position->key_size);
+    int result = mdb_cursor_open(txn, keys->table, &cursor);
+    if (result != 0)
+        return result;
+    result = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
+    if (result == 0 && key.mv_size == full.size && memcmp(key.mv_data, full.bytes, full.size) == 0)
+        result = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+    while (result == 0 && same_object(&key, &full) && op->actual < op->count) {
+        bmi__pair_next(&op->pairs[op->actual++], position, (char *)key.mv_data + PREFIX,
+                       key.mv_size - PREFIX, value.mv_data, value.mv_size);
+        result = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+    }
+    mdb_cursor_close(cursor);
+    return result == MDB_NOTFOUND ? 0 : result;
+}
+
+static int read_run(struct trove_keys *keys, struct trove_op *op)
+{
+    MDB_txn *txn;
+    pthread_rwlock_rdlock(&keys->growing);
+    int result = mdb_txn_begin(keys->env, NULL, MDB_RDONLY, &txn);
+    if (result == 0) {
+        result = op->what == TROVE_GET ? get_all(keys, txn, op) : iterate(keys, txn, op);
+        mdb_txn_abort(txn);
+    }
+    pthread_rwlock_unlock(&keys->growing);
+    return lmdb_errno(result);
+}
+
+/* Within the transaction, after its lock was taken: the object is there, and stays. */
+static int write_run(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    int result = op->within(op);
+    if (result != 0)
+        return -result;
+    return op->what == TROVE_PUT ? put_all(keys, txn, op) : remove_all(keys, txn, op);
+}
+
+int bmi__keys_run(struct trove_keys *keys, struct trove_op *op, int (*exists)(struct trove_op *op))
+{
+    op->within = exists;
+    int result = op->what == TROVE_GET || op->what == TROVE_ITERATE ? exists(op) : 0;
+    if (result != 0)
+        return result == -ENOTDIR ? -ENOENT : result;
+    if (op->what == TROVE_GET || op->what == TROVE_ITERATE)
+        return read_run(keys, op);
+    result = change_run(keys, op, write_run);
+    if (result != 0)
+        op->actual = 0;
+    return result == -ENOTDIR ? -ENOENT : result;
+}
+
+/* `within` comes last, and once only: if the transaction is done again it has been done. */
+static int remove_object(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    struct full_key full;
+    MDB_cursor *cursor;
+    MDB_val value, key = key_make(&full, op, NULL, 0);
+    int result = mdb_cursor_open(txn, keys->table, &cursor);
+    if (result != 0)
+        return result;
+    while ((result = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE)) == 0 &&
+           same_object(&key, &full) && (result = mdb_cursor_del(cursor, 0)) == 0)
+        key = key_make(&full, op, NULL, 0);
+    mdb_cursor_close(cursor);
+    if (result != 0 && result != MDB_NOTFOUND)
+        return result;
+    result = op->finished ? 0 : op->within(op);
+    op->finished = result == 0;
+    return -result;
+}
+
+int bmi__keys_remove_object(struct trove_keys *keys, struct trove_op *op,
+                            int (*remove)(struct trove_op *op))
+{
+    op->within = remove;
+    return change_run(keys, op, remove_object);
+}
+
+#else
+
+int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool careful,
+                   char *error, size_t error_size)
+{
+    (void)folder, (void)path, (void)careful, (void)error, (void)error_size;
+    *keys = NULL;
+    return 0;
+}
+
+int bmi__keys_close(struct trove_keys *keys)
+{
+    (void)keys;
+    return 0;
+}
+
+int bmi__keys_sync(struct trove_keys *keys)
+{
+    (void)keys;
+    return 0;
+}
+
+int bmi__keys_run(struct trove_keys *keys, struct trove_op *op, int (*exists)(struct trove_op *op))
+{
+    (void)keys, (void)op, (void)exists;
+    return -ENOSYS;
+}
+
+int bmi__keys_remove_object(struct trove_keys *keys, struct trove_op *op,
+                            int (*remove)(struct trove_op *op))
+{
+    (void)keys;
+    return remove(op);
+}
+
+#endif

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * mem.c - the backends mem (everything in memory) and null (the same, but of streams only the
+ * size).
+ *
+ * `lock` guards the tables of collections and objects; it is never held while bytes are copied. An
+ * object is counted by who uses it, so one that is removed meanwhile stays until then; its own lock
+ * guards stream and keys. Order: lock, then an object's.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+
+#include "trove-stub/index.h"
+#include "trove-stub/store.h"
+
+enum { CHUNK = 64 * 1024 };
+
+struct mem_object {
+    atomic_uint users;
+    pthread_rwlock_t lock;
+    bmi_size_t size; /* lock */
+    struct index_table
+        chunks;              /* lock: 8 bytes of chunk number to CHUNK bytes; what is absent is 0 */
+    struct index_table keys; /* lock: key to struct mem_value */
+};
+
+struct mem_value {
+    size_t size;
+    unsigned char data[];
+};
+
+struct mem_store {
+    pthread_mutex_t lock;
+    struct index_table collections; /* lock: 4 bytes */
+    struct index_table objects;     /* lock: 12 bytes: collection, object */
+    uint64_t next_object;           /* lock */
+    _Atomic bmi_size_t used;        /* bytes of chunks */
+    bool keeps_bytes;
+};
+
+/* ---- numbers as keys ---------------------------------------------------------------------------
+ */
+
+static void number_put(unsigned char *to, uint64_t number, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--, number >>= 8)
+        to[i] = (unsigned char)number;
+}
+
+static uint64_t number_get(const unsigned char *from, int bytes)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < bytes; i++)
+        number = number << 8 | from[i];
+    return number;
+}
+
+static void place_key(unsigned char key[12], bmi_trove_collection_t collection,
+                      bmi_trove_object_t object)
+{
+    number_put(key, collection, 4);
+    number_put(key + 4, object, 8);
+}
+
+/* ---- objects -----------------------------------------------------------------------------------
+ */
+
+static struct mem_store *mem_of(const struct trove_op *op)
+{
+    return op->place.store->state;
+}
+
+static void table_free(struct index_table *table)
+{
+    while (table->first[0] != NULL)
+        free(bmi__index_remove(table, table->first[0]->key, table->first[0]->key_size));
+}
+
+/* What lies at or above `size`; the rest of the chunk that holds the end is zeroed. */
+static void chunks_cut(struct mem_store *mem, struct mem_object *object, bmi_size_t size)
+{
+    unsigned char key[8];
+    number_put(key, (uint64_t)(size + CHUNK - 1) / CHUNK, 8);
+    for (struct index_entry *one; (one = bmi__index_at_least(&object->chunks, key, 8)) != NULL;) {
+        free(bmi__index_remove(&object->chunks, one->key, 8));
+        atomic_fetch_sub(&mem->used, CHUNK);
+    }
+    number_put(key, (uint64_t)size / CHUNK, 8);
+    struct index_entry *last = bmi__index_find(&object->chunks, key, 8);
+    if (last != NULL)
+        memset((char *)last->value + size % CHUNK, 0, (size_t)(CHUNK - size % CHUNK));
+}
+
+static void object_put(struct mem_store *mem, struct mem_object *object)
+{
+    if (atomic_fetch_sub(&object->users, 1) != 1)
+        return;
+    chunks_cut(mem, object, 0);
+    table_free(&object->chunks);
+    table_free(&object->keys);
+    pthread_rwlock_destroy(&object->lock);
+    free(object);
+}
+
+static struct mem_object *object_get(struct trove_op *op)
+{
+    struct mem_store *mem = mem_of(op);
+    unsigned char key[12];
+    place_key(key, op->place.collection, op->place.object);
+    pthread_mutex_lock(&mem->lock);
+    struct index_entry *entry = bmi__index_find(&mem->objects, key, sizeof key);
+    struct mem_object *object = entry != NULL ? entry->value : NULL;
+    if (object != NULL)
+        atomic_fetch_add(&object->users, 1);
+    pthread_mutex_unlock(&mem->lock);
+    return object;
+}
+
+static int mem_create(struct trove_op *op)
+{
+    struct mem_store *mem = mem_of(op);
+    bmi_trove_object_t number = *op->objects;
+    unsigned char key[12];
+    struct mem_object *object = calloc(1, sizeof *object);
+    if (object == NULL)
+        return -ENOMEM;
+    atomic_init(&object->users, 1);
+    pthread_rwlock_init(&object->lock, NULL);
+    int result = 0;
+    pthread_mutex_lock(&mem->lock);
+    place_key(key, op->place.collection, number);
+    if (bmi__index_find(&mem->collections, key, 4) == NULL)
+        result = -ENOENT;
+    while (result == 0 && (number == 0 || bmi__index_find(&mem->objects, key, 12) != NULL)) {
+        if (*op->objects != 0)
+            result = -EEXIST;
+        number = ++mem->next_object;
+        place_key(key, op->place.collection, number);
+    }
+    if (result == 0 && !bmi__index_add(&mem->objects, key, 12, object))
+        result = -ENOMEM;
+    pthread_mutex_unlock(&mem->lock);
+    if (result == 0)
+        *op->objects = number;
+    else
+        object_put(mem, object);
+    return result;
+}
+
+static int mem_remove(struct trove_op *op)
+{
+    struct mem_store *mem = mem_of(op);
+    unsigned char key[12];
+    place_key(key, op->place.collection, op->place.object);
+    pthread_mutex_lock(&mem->lock);
+    struct mem_object *object = bmi__index_remove(&mem->objects, key, sizeof key);
+    pthread_mutex_unlock(&mem->lock);
+    if (object == NULL)
+        return -ENOENT;
+    object_put(mem, object);
+    return 0;
+}
+
+static int mem_objects(struct trove_op *op)
+{
+    struct mem_store *mem = mem_of(op);
+    unsigned char key[12];
+    place_key(key, op->place.collection, *op->object_position);
+    pthread_mutex_lock(&mem->lock);
+    bool there = bmi__index_find(&mem->collections, key, 4) != NULL;
+    struct index_entry *entry = bmi__index_at_least(&mem->objects, key, sizeof key);
+    for (; entry != NULL && memcmp(entry->key, key, 4) == 0 && op->actual < op->count;
+         entry = entry->next[0]) {
+        uint64_t number = number_get(entry->key + 4, 8);
+        if (number != *op->object_position)
+            op->objects[op->actual++] = number;
+    }
+    pthread_mutex_unlock(&mem->lock);
+    if (op->actual > 0)
+        *op->object_position = op->objects[op->actual - 1];
+    return there ? 0 : -ENOENT;
+}
+
+/* ---- streams -----------------------------------------------------------------------------------
+ */
+
+static int mem_begin(struct trove_op *op)
+{
+    op->object = object_get(op);
+    return op->object != NULL ? 0 : -ENOENT;
+}
+
+static void mem_end(struct trove_op *op)
+{
+    if (op->object != NULL)
+        object_put(mem_of(op), op->object);
+    op->object = NULL;
+}
+
+/* The memory of a chunk, NULL if absent; made where `make`. */
+static char *chunk_of(struct mem_store *mem, struct mem_object *object, bmi_size_t capacity,
+                      bmi_size_t offset, bool make, int *error)
+{
+    unsigned char key[8];
+    number_put(key, (uint64_t)offset / CHUNK, 8);
+    struct index_entry *entry = bmi__index_find(&object->chunks, key, 8);
+    if (entry != NULL || !make)
+        return entry != NULL ? entry->value : NULL;
+    char *chunk = NULL;
+    *error = -ENOSPC;
+    if (atomic_fetch_add(&mem->used, CHUNK) <= (capacity > 0 ? capacity : INT64_MAX) - CHUNK) {
+        *error = -ENOMEM;
+        chunk = calloc(1, CHUNK);
+    }
+    if (chunk != NULL && bmi__index_add(&object->chunks, key, 8, chunk))
+        return chunk;
+    atomic_fetch_sub(&mem->used, CHUNK);
+    free(chunk);
+    return NULL;
+}
+
+/* What null reads: a byte that is the same for each 64 KiB of an object. */
+static int made_up(const struct trove_op *op, bmi_size_t offset)
+{
+    return (int)((op->place.object + (uint64_t)offset / CHUNK) & 0xff);
+}
+
+static ssize_t mem_read(struct trove_op *op, const struct trove_piece *piece)
+{
+    struct mem_store *mem = mem_of(op);
+    struct mem_object *object = op->object;
+    bmi_size_t at = piece->offset;
+    pthread_rwlock_rdlock(&object->lock);
+    bmi_size_t left = object->size - at < piece->size ? object->size - at : piece->size;
+    for (int i = 0; i < piece->count && left > 0; i++) {
+        char *to = piece->memory[i].iov_base;
+        bmi_size_t in_segment = (bmi_size_t)piece->memory[i].iov_len;
+        while (in_segment > 0 && left > 0) {
+            bmi_size_t step = CHUNK - at % CHUNK;
+            step = step < in_segment ? step : in_segment;
+            step = step < left ? step : left;
+            char *chunk = chunk_of(mem, object, 0, at, false, NULL);
+            if (chunk != NULL)
+                memcpy(to, chunk + at % CHUNK, (size_t)step);
+            else
+                memset(to, mem->keeps_bytes ? 0 : made_up(op, at), (size_t)step);
+            to += step;
+            at += step;
+            in_segment -= step;
+            left -= step;
+        }
+    }
+    pthread_rwlock_unlock(&object->lock);
+    return at - piece->offset;
+}
+
+static ssize_t mem_write(struct trove_op *op, const struct trove_piece *piece)
+{
+    struct mem_store *mem = mem_of(op);
+    struct mem_object *object = op->object;
+    bmi_size_t at = piece->offset, capacity = op->place.store->settings.capacity;
+    int error = 0;
+    pthread_rwlock_wrlock(&object->lock);
+    if (!mem->keeps_bytes)
+        at += piece->size;
+    for (int i = 0; i < piece->count && mem->keeps_bytes && error == 0; i++) {
+        const char *from = piece->memory[i].iov_base;
+        bmi_size_t in_segment = (bmi_size_t)piece->memory[i].iov_len;
+        while (in_segment > 0) {
+            bmi_size_t step = CHUNK - at % CHUNK;
+            step = step < in_segment ? step : in_segment;
+            char *chunk = chunk_of(mem, object, capacity, at, true, &error);
+            if (chunk == NULL)
+                break;
+            memcpy(chunk + at % CHUNK, from, (size_t)step);
+            error = 0;
+            from += step;
+            at += step;
+            in_segment -= step;
+        }
+    }
+    if (at > object->size)
+        object->size = at;
+    pthread_rwlock_unlock(&object->lock);
+    return at > piece->offset ? at - piece->offset : error;
+}
+
+static int mem_sync(struct trove_op *op)
+{
+    (void)op;
+    return 0;
+}
+
+static int mem_stream(struct trove_op *op, struct mem_object *object)
+{
+    pthread_rwlock_wrlock(&object->lock);
+    if (op->what == TROVE_SIZE) {
+        *op->size_out = object->size;
+    } else if (op->what == TROVE_RESIZE) {
+        if (op->new_size < object->size)
+            chunks_cut(mem_of(op), object, op->new_size);
+        object->size = op->new_size;
+    }
+    pthread_rwlock_unlock(&object->lock);
+    return 0;
+}
+
+/* ---- key/values --------------------------------------------------------------------------------
+ */
+
+static void keys_get(struct trove_op *op, struct mem_object *object)
+{
+    for (int i = 0; i < op->count; i++) {
+        struct bmi_trove_pair *pair = &op->pairs[i];
+        struct index_entry *entry =
+            bmi__index_find(&object->keys, pair->key, (size_t)pair->key_size);
+        pair->error = -BMI_ENOENT;
+        if (entry == NULL)
+            continue;
+        const struct mem_value *value = entry->value;
+        bmi__pair_found(pair, value->data, value->size);
+        op->actual++;
+    }
+}
+
+static struct mem_value *value_make(const struct bmi_trove_pair *pair)
+{
+    struct mem_value *value = malloc(sizeof *value + (size_t)pair->value_size);
+    if (value == NULL)
+        return NULL;
+    value->size = (size_t)pair->value_size;
+    if (value->size > 0)
+        memcpy(value->data, pair->value, value->size);
+    return value;
+}
+
+/* All values are made first, so that what can fail comes before what is seen. */
+static int keys_put_values(struct trove_op *op, struct mem_object *object, void **values)
+{
+    for (int i = 0; i < op->count; i++)
+        if ((values[i] = value_make(&op->pairs[i])) == NULL)
+            return -ENOMEM;
+    for (int i = 0; i < op->count; i++) {
+        size_t size = (size_t)op->pairs[i].key_size;
+        struct index_entry *entry = bmi__index_find(&object->keys, op->pairs[i].key, size);
+        if (entry == NULL && !bmi__index_add(&object->keys, op->pairs[i].key, size, NULL))
+            return -ENOMEM;
+    }
+    for (int i = 0; i < op->count; i++) {
+        struct index_entry *entry =
+            bmi__index_find(&object->keys, op->pairs[i].key, (size_t)op->pairs[i].key_size);
+        void *old = entry->value;
+        entry->value = values[i];
+        values[i] = NULL;
+        free(old);
+        op->pairs[i].error = 0;
+        op->actual++;
+    }
+    return 0;
+}
+
+/* Entries that were added for a list that could not be put. */
+static void keys_drop_empty(struct trove_op *op, struct mem_object *object)
+{
+    for (int i = 0; i < op->count; i++) {
+        size_t size = (size_t)op->pairs[i].key_size;
+        struct index_entry *entry = bmi__index_find(&object->keys, op->pairs[i].key, size);
+        if (entry != NULL && entry->value == NULL)
+            bmi__index_remove(&object->keys, op->pairs[i].key, size);
+    }
+}
+
+static int keys_put(struct trove_op *op, struct mem_object *object)
+{
+    if ((op->flags & BMI_TROVE_ONLY_NEW) != 0)
+        for (int i = 0; i < op->count; i++)
+            if (bmi__index_find(&object->keys, op->pairs[i].key, (size_t)op->pairs[i].key_size) !=
+                NULL)
+                return -EEXIST;
+    size_t count = op->count > 0 ? (size_t)op->count : 0;
+    void **values = calloc(count, sizeof *values);
+    if (values == NULL)
+        return -ENOMEM;
+    int result = keys_put_values(op, object, values);
+    if (result != 0)
+        keys_drop_empty(op, object);
+    for (int i = 0; i < op->count; i++)
+        free(values[i]);
+    free(values);
+    return result;
+}
+
+static void keys_remove(struct trove_op *op, struct mem_object *object)
+{
+    for (int i = 0; i < op->count; i++) {
+        struct bmi_trove_pair *pair = &op->pairs[i];
+        void *value = bmi__index_remove(&object->keys, pair->key, (size_t)pair->key_size);
+        pair->error = value != NULL ? 0 : -BMI_ENOENT;
+        op->actual += value != NULL;
+        free(value);
+    }
+}
+
+static void keys_iterate(struct trove_op *op, struct mem_object *object)
+{
+    struct bmi_trove_position *position = op->position;
+    struct index_entry *entry = object->keys.first[0];
+    if (position->key_size > 0)
+        entry = bmi__index_at_least(&object->keys, position->key, position->key_size);
+    if (entry != NULL && position->key_size == entry->key_size &&
+        memcmp(entry->key, position->key, entry->key_size) == 0)
+        entry = entry->next[0];
+    for (; entry != NULL && op->actual < op->count; entry = entry->next[0]) {
+        const struct mem_value *value = entry->value;
+        bmi__pair_next(&op->pairs[op->actual++], position, entry->key, entry->key_size, value->data,
+                       value->size);
+    }
+}
+
+static int mem_keys(struct trove_op *op, struct mem_object *object)
+{
+    int result = 0;
+    pthread_rwlock_wrlock(&object->lock);
+    if (op->what == TROVE_GET)
+        keys_get(op, object);
+    else if (op->what == TROVE_PUT)
+        result = keys_put(op, object);
+    else if (op->what == TROVE_REMOVE_KEYS)
+        keys_remove(op, object);
+    else
+        keys_iterate(op, object);
+    pthread_rwlock_unlock(&object->lock);
+    return result;
+}
+
+static int mem_run(struct trove_op *op)
+{
+    if (op->what == TROVE_CREATE)
+        return mem_create(op);
+    if (op->what == TROVE_REMOVE)
+        return mem_remove(op);
+    if (op->what == TROVE_OBJECTS)
+        return mem_objects(op);
+    struct mem_object *object = object_get(op);
+    if (object == NULL)
+        return -ENOENT;
+    int result = op->what >= TROVE_GET ? mem_keys(op, object) : mem_stream(op, object);
+    object_put(mem_of(op), object);
+    return result;
+}
+
+/* ---- collections and stores --------------------------------------------------------------------
+ */
+
+static int mem_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+{
+    struct mem_store *mem = store->state;
+    unsigned char key[4];
+    int result = 0;
+    number_put(key, collection, 4);
+    pthread_mutex_lock(&mem->lock);
+    if (bmi__index_find(&mem->collections, key, 4) != NULL)
+        result = -EEXIST;
+    else if (!bmi__index_add(&mem->collections, key, 4, NULL))
+        result = -ENOMEM;
+    pthread_mutex_unlock(&mem->lock);
+    return result;
+}
+
+static int mem_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+{
+    struct mem_store *mem = store->state;
+    unsigned char key[12];
+    int result = 0;
+    place_key(key, collection, 0);
+    pthread_mutex_lock(&mem->lock);
+    struct index_entry *object = bmi__index_at_least(&mem->objects, key, 12);
+    if (bmi__index_find(&mem->collections, key, 4) == NULL)
+        result = -ENOENT;
+    else if (object != NULL && memcmp(object->key, key, 4) == 0)
+        result = -ENOTEMPTY;
+    else
+        bmi__index_remove(&mem->collections, key, 4);
+    pthread_mutex_unlock(&mem->lock);
+    return result;
+}
+
+static int mem_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection)
+{
+    struct mem_store *mem = store->state;
+    unsigned char key[4];
+    number_put(key, *collection, 4);
+    pthread_mutex_lock(&mem->lock);
+    struct index_entry *entry = bmi__index_at_least(&mem->collections, key, 4);
+    if (entry != NULL)
+        *collection = (bmi_trove_collection_t)number_get(entry->key, 4);
+    pthread_mutex_unlock(&mem->lock);
+    return entry != NULL ? 0 : -ENOENT;
+}
+
+static int store_open(struct bmi_trove_store *store, const char *path, bool keeps_bytes,
+                      char *error, size_t error_size)
+{
+    if (path[0] != '\0')
+        return bmi__trove_explain(-EINVAL, error, error_size,
+                                  "\"%s\": this kind of store has no name", path);
+    struct mem_store *mem = calloc(1, sizeof *mem);
+    if (mem == NULL)
+        return bmi__trove_explain(-ENOMEM, error, error_size, "out of memory");
+    pthread_mutex_init(&mem->lock, NULL);
+    mem->keeps_bytes = keeps_bytes;
+    store->state = mem;
+    return 0;
+}
+
+static int mem_open(struct bmi_trove_store *store, const char *path, char *error, size_t error_size)
+{
+    return store_open(store, path, true, error, error_size);
+}
+
+static int null_open(struct bmi_trove_store *store, const char *path, char *error,
+                     size_t error_size)
+{
+    return store_open(store, path, false, error, error_size);
+}
+
+static int mem_close(struct bmi_trove_store *store)
+{
+    struct mem_store *mem = store->state;
+    while (mem->objects.first[0] != NULL)
+        object_put(mem, bmi__index_remove(&mem->objects, mem->objects.first[0]->key, 12));
+    table_free(&mem->collections);
+    pthread_mutex_destroy(&mem->lock);
+    free(mem);
+    return 0;
+}
+
+static int mem_space(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t *available)
+{
+    struct mem_store *mem = store->state;
+    struct sysinfo info;
+    *total = *available = INT64_MAX;
+    if (!mem->keeps_bytes)
+        return 0;
+    *total = store->settings.capacity;
+    *available = *total - atomic_load(&mem->used);
+    if (*total > 0)
+        return 0;
+    if (sysinfo(&info) != 0)
+        return -errno;
+    *total = (bmi_size_t)info.totalram * info.mem_unit;
+    *available = (bmi_size_t)info.freeram * info.mem_unit;
+    return 0;
+}
+
+const struct trove_backend bmi__trove_mem = {
+    .name = "mem",
+    .immediate = true,
+    .open = mem_open,
+    .close = mem_close,
+    .space = mem_space,
+    .collection_create = mem_collection_create,
+    .collection_remove = mem_collection_remove,
+    .collection_next = mem_collection_next,
+    .begin = mem_begin,
+    .end = mem_end,
+    .read = mem_read,
+    .write = mem_write,
+    .sync = mem_sync,
+    .run = mem_run,
+};
+
+const struct trove_backend bmi__trove_null = {
+    .name = "null",
+    .immediate = true,
+    .open = null_open,
+    .close = mem_close,
+    .space = mem_space,
+    .collection_create = mem_collection_create,
+    .collection_remove = mem_collection_remove,
+    .collection_next = mem_collection_next,
+    .begin = mem_begin,
+    .end = mem_end,
+    .read = mem_read,
+    .write = mem_write,
+    .sync = mem_sync,
+    .run = mem_run,
+};

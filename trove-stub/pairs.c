@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * pairs.c - what is found is copied into the room that a pair gives. */
+#include <string.h>
+
+#include "trove-stub/store.h"
+
+/* Copies as much as fits. Returns whether all did. */
+static bool room_fill(void *room, bmi_size_t *size, const void *data, size_t data_size)
+{
+    size_t fits = (size_t)*size < data_size ? (size_t)*size : data_size;
+    if (fits > 0)
+        memcpy(room, data, fits);
+    *size = (bmi_size_t)data_size;
+    return fits == data_size;
+}
+
+void bmi__pair_found(struct bmi_trove_pair *pair, const void *value, size_t value_size)
+{
+    pair->error = room_fill(pair->value, &pair->value_size, value, value_size) ? 0 : -BMI_EMSGSIZE;
+}
+
+void bmi__pair_next(struct bmi_trove_pair *pair, struct bmi_trove_position *position,
+                    const void *key, size_t key_size, const void *value, size_t value_size)
+{
+    bool fits = room_fill(pair->key, &pair->key_size, key, key_size);
+    if (pair->value == NULL)
+        pair->value_size = (bmi_size_t)value_size;
+    else
+        fits = room_fill(pair->value, &pair->value_size, value, value_size) && fits;
+    pair->error = fits ? 0 : -BMI_EMSGSIZE;
+    position->key_size = (uint32_t)key_size;
+    memcpy(position->key, key, key_size);
+}

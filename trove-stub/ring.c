@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ring.c - reads and writes of open files by io_uring: one ring for each store, one descriptor for
+ * all rings, which is readable when one has completed something.
+ *
+ * A piece at a time of an operation is in the ring; whoever reaps it sends the next. A ring that is
+ * full, and an operation that io_uring can't do (or whose submitting thread has gone: the system
+ * cancels those), falls back to a task that may block, which tells the true error.
+ *
+ * `lock` of a ring guards both its queues; what the kernel gives back was submitted under it, so
+ * that whoever reaps has seen what the submitter wrote. It is not held when an operation is
+ * completed. `rings_lock` guards the list and is taken before; who finds it taken lets its holder
+ * reap.
+ */
+#include "trove-stub/store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+
+static pthread_mutex_t source_lock = PTHREAD_MUTEX_INITIALIZER;
+static int source = -1; /* source_lock until set, then constant */
+
+int bmi__rings_source(void)
+{
+    pthread_mutex_lock(&source_lock);
+    if (source < 0)
+        source = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    int result = source < 0 ? -errno : source;
+    pthread_mutex_unlock(&source_lock);
+    return result;
+}
+
+#if BMI_WITH_URING
+#include <liburing.h>
+
+enum { BATCH = 32 };
+
+struct trove_ring {
+    struct io_uring uring; /* lock */
+    pthread_mutex_t lock;
+    unsigned entries;
+    unsigned in_flight;      /* lock */
+    struct trove_ring *next; /* rings_lock */
+};
+
+static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct trove_ring *rings;
+
+struct trove_ring *bmi__ring_open(unsigned entries)
+{
+    int fd = bmi__rings_source();
+    struct trove_ring *ring = fd >= 0 ? calloc(1, sizeof *ring) : NULL;
+    if (ring == NULL)
+        return NULL;
+    if (io_uring_queue_init(entries, &ring->uring, IORING_SETUP_CLAMP) != 0) {
+        free(ring);
+        return NULL;
+    }
+    if (io_uring_register_eventfd(&ring->uring, fd) != 0) {
+        io_uring_queue_exit(&ring->uring);
+        free(ring);
+        return NULL;
+    }
+    ring->entries = ring->uring.sq.ring_entries;
+    pthread_mutex_init(&ring->lock, NULL);
+    pthread_mutex_lock(&rings_lock);
+    ring->next = rings;
+    rings = ring;
+    pthread_mutex_unlock(&rings_lock);
+    return ring;
+}
+
+void bmi__ring_close(struct trove_ring *ring)
+{
+    pthread_mutex_lock(&rings_lock);
+    struct trove_ring **link = &rings;
+    while (*link != ring)
+        link = &(*link)->next;
+    *link = ring->next;
+    pthread_mutex_unlock(&rings_lock);
+    io_uring_queue_exit(&ring->uring);
+    pthread_mutex_destroy(&ring->lock);
+    free(ring);
+}
+
+/* What the kernel did not take now is tried again by who reaps next. */
+static void submit_locked(struct trove_ring *ring)
+{
+    if (io_uring_sq_ready(&ring->uring) > 0 && io_uring_submit(&ring->uring) <= 0)
+        eventfd_write(source, 1);
+}
+
+/* Sends the operation's present piece, or its flush. false: no room. */
+static bool ring_send(struct trove_ring *ring, struct trove_op *op)
+{
+    const struct trove_piece *piece = op->piece;
+    pthread_mutex_lock(&ring->lock);
+    struct io_uring_sqe *entry =
+        ring->in_flight < ring->entries ? io_uring_get_sqe(&ring->uring) : NULL;
+    if (entry != NULL) {
+        ring->in_flight++;
+        if (op->syncing)
+            io_uring_prep_fsync(entry, op->ring_fd, IORING_FSYNC_DATASYNC);
+        else if (op->what == TROVE_READ)
+            io_uring_prep_readv(entry, op->ring_fd, piece->memory, (unsigned)piece->count,
+                                (uint64_t)piece->offset);
+        else
+            io_uring_prep_writev(entry, op->ring_fd, piece->memory, (unsigned)piece->count,
+                                 (uint64_t)piece->offset);
+        io_uring_sqe_set_data(entry, op);
+        submit_locked(ring);
+    }
+    pthread_mutex_unlock(&ring->lock);
+    return entry != NULL;
+}
+
+/* The next step of an operation that is not in the ring: a piece, the flush, or its end. Returns
+ * false where the ring is full and nothing was begun. */
+static bool op_step(struct trove_ring *ring, struct trove_op *op)
+{
+    if (bmi__trove_piece_next(op, op->piece))
+        return ring_send(ring, op);
+    if (op->what == TROVE_WRITE && (op->flags & BMI_TROVE_SYNC) != 0 && !op->syncing) {
+        op->syncing = true;
+        return ring_send(ring, op);
+    }
+    bmi__trove_finish(op, 0);
+    return true;
+}
+
+/* Errors that may be the ring's rather than the file's: a blocking call tells. */
+static bool ring_failed(const struct trove_op *op, int result)
+{
+    return result == -EAGAIN || result == -EINTR || result == -EINVAL || result == -EOPNOTSUPP ||
+           (result == -ECANCELED && !atomic_load(&op->cancelled));
+}
+
+static void op_advance(struct trove_ring *ring, struct trove_op *op, int result)
+{
+    atomic_fetch_add_explicit(&op->place.store->counts.uring, 1, memory_order_relaxed);
+    if (ring_failed(op, result)) {
+        bmi__trove_by_task(op);
+        return;
+    }
+    int error =
+        op->syncing ? (result < 0 ? result : 0) : bmi__trove_piece_done(op, op->piece, result);
+    if (error != 0)
+        bmi__trove_finish(op, error);
+    else if (!op_step(ring, op))
+        bmi__trove_by_task(op);
+}
+
+struct reaped {
+    struct trove_op *op;
+    int result;
+};
+
+static unsigned ring_take(struct trove_ring *ring, struct reaped reaped[BATCH])
+{
+    struct io_uring_cqe *entries[BATCH];
+    pthread_mutex_lock(&ring->lock);
+    submit_locked(ring);
+    unsigned count = io_uring_peek_batch_cqe(&ring->uring, entries, BATCH);
+    for (unsigned i = 0; i < count; i++)
+        reaped[i] =
+            (struct reaped){.op = io_uring_cqe_get_data(entries[i]), .result = entries[i]->res};
+    io_uring_cq_advance(&ring->uring, count);
+    ring->in_flight -= count;
+    pthread_mutex_unlock(&ring->lock);
+    return count;
+}
+
+static void ring_reap(struct trove_ring *ring)
+{
+    struct reaped reaped[BATCH];
+    unsigned count;
+    do {
+        count = ring_take(ring, reaped);
+        for (unsigned i = 0; i < count; i++)
+            op_advance(ring, reaped[i].op, reaped[i].result);
+    } while (count == BATCH);
+}
+
+/* What is in the page cache is there at once: then the post can say so. */
+bool bmi__ring_start(struct trove_ring *ring, struct trove_op *op, int fd)
+{
+    op->piece = malloc(sizeof *op->piece);
+    op->ring_fd = fd;
+    if (op->piece == NULL || !op_step(ring, op))
+        return false;
+    ring_reap(ring);
+    return true;
+}
+
+void bmi__rings_reap(void)
+{
+    eventfd_t value;
+    if (pthread_mutex_trylock(&rings_lock) != 0)
+        return;
+    if (rings != NULL)
+        eventfd_read(source, &value);
+    for (struct trove_ring *ring = rings; ring != NULL; ring = ring->next)
+        ring_reap(ring);
+    pthread_mutex_unlock(&rings_lock);
+}
+
+#else
+
+struct trove_ring *bmi__ring_open(unsigned entries)
+{
+    (void)entries;
+    return NULL;
+}
+
+void bmi__ring_close(struct trove_ring *ring)
+{
+    (void)ring;
+}
+
+bool bmi__ring_start(struct trove_ring *ring, struct trove_op *op, int fd)
+{
+    (void)ring, (void)op, (void)fd;
+    return false;
+}
+
+void bmi__rings_reap(void)
+{
+}
+
+#endif

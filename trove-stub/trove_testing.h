@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * trove_testing.h - what the tests of trove-stub and flow share: stores in a folder of their own,
+ * and posts that are waited for.
+ */
+#ifndef TROVE_TESTING_H
+#define TROVE_TESTING_H
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bmi/trove.h"
+#include "tests/unit/unit.h"
+
+enum { PATIENCE_MS = 120000 };
+
+/* A folder that nobody else has. */
+struct folder {
+    char path[256];
+};
+
+static inline void folder_make(struct folder *folder)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(folder->path, sizeof folder->path, "%s/bmi-trove-XXXXXX",
+             base != NULL && strlen(base) < 200 ? base : "/tmp");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder->path));
+}
+
+static inline int folder_remove_one(const char *path, const struct stat *status, int type,
+                                    struct FTW *where)
+{
+    (void)status, (void)type, (void)where;
+    return remove(path);
+}
+
+static inline void folder_remove(struct folder *folder)
+{
+    nftw(folder->path, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* What a post came to. */
+struct outcome {
+    bmi_error_code_t error;
+    bmi_size_t actual; /* -1: not told, since it was done within the post */
+    bool immediate;
+};
+
+/* Waits for what a post returned and gave. */
+static inline struct outcome outcome_of(int result, const bmi_trove_op_id_t *op,
+                                        bmi_trove_context_id context)
+{
+    struct outcome outcome = {.error = result < 0 ? result : 0,
+                              .actual = -1,
+                              .immediate = result != 0};
+    if (result != 0) {
+        CU_ASSERT_EQUAL(*op, 0);
+        return outcome;
+    }
+    int count = 0;
+    CU_ASSERT(*op > 0);
+    CU_ASSERT_EQUAL(bmi_trove_test(*op, &count, &outcome.error, &outcome.actual, NULL, PATIENCE_MS,
+                                   context),
+                    1);
+    CU_ASSERT_EQUAL_FATAL(count, 1);
+    return outcome;
+}
+
+static inline void bytes_make(char *bytes, size_t size, unsigned seed)
+{
+    uint32_t state = seed * 2654435761u + 1;
+    for (size_t i = 0; i < size; i++) {
+        state = state * 1664525 + 1013904223;
+        bytes[i] = (char)(state >> 24);
+    }
+}
+
+#endif
