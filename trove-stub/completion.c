@@ -453,13 +453,15 @@ void bmi__posted_complete(struct bmi__space *space, struct bmi__posted *posted,
     pthread_mutex_unlock(&space->lock);
 }
 
-int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted, bool immediate,
-                    int64_t *id)
+int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted,
+                    enum bmi__posted_immediate immediate, int64_t *id)
 {
     int result = 0;
     pthread_mutex_lock(&space->lock);
     bool done = posted->state == POSTED_DONE;
-    if (done && immediate) {
+    bool at_once = done && immediate != POSTED_IMMEDIATE_NEVER &&
+                   (posted->error == 0 || immediate == POSTED_IMMEDIATE_ALWAYS);
+    if (at_once) {
         result = posted->error != 0 ? posted->error : 1;
         posted->context->outstanding--;
         slot_give_locked(space, posted);
@@ -472,7 +474,7 @@ int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted, bool i
             space->cancel(posted);
     }
     pthread_mutex_unlock(&space->lock);
-    if (done && immediate)
+    if (at_once)
         space->destroy(posted);
     return result;
 }

@@ -77,9 +77,15 @@ struct bmi__space {
  * -ENOMEM. */
 int bmi__posted_begin(struct bmi__space *space, struct bmi__posted *posted, int64_t context,
                       void *user_ptr, int64_t *id);
-/* The post's end: what it returns to its caller. Immediate: whether it may return 1. */
-int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted, bool immediate,
-                    int64_t *id);
+enum bmi__posted_immediate {
+    POSTED_IMMEDIATE_NEVER,   /* every end is told by a test */
+    POSTED_IMMEDIATE_SUCCESS, /* failures are */
+    POSTED_IMMEDIATE_ALWAYS
+};
+
+/* The post's end: what it returns to its caller, 0, 1, or an error. */
+int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted,
+                    enum bmi__posted_immediate immediate, int64_t *id);
 /* Completes it, once; it may be gone when this returns. `error` is a negated BMI error. */
 void bmi__posted_complete(struct bmi__space *space, struct bmi__posted *posted,
                           bmi_error_code_t error, bmi_size_t actual);

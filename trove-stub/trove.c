@@ -210,7 +210,8 @@ int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
         bmi__trove_finish(op, op_run(op));
     else if (op->delay_ms > 0 || op->faulty || backend->start == NULL || !backend->start(op))
         bmi__trove_by_task(op);
-    int ended = bmi__posted_end(&bmi__trove_space, &op->posted, immediate, id);
+    int ended = bmi__posted_end(&bmi__trove_space, &op->posted,
+                                immediate ? POSTED_IMMEDIATE_ALWAYS : POSTED_IMMEDIATE_NEVER, id);
     if (ended != 0)
         counted(&store->counts.immediate, 1);
     return ended;

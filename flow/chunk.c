@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * chunk.c - a chunk of a flow: which memory and which ranges of a stream it is, and the operations
+ * that fill and empty it.
+ *
+ * Where one end is memory the chunk's memory is the user's; else it is a buffer of ours. Memory to
+ * memory is copied when it is emptied.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "flow/internal.h"
+
+/* ---- lists -------------------------------------------------------------------------------------
+ */
+
+static bool list_grow(struct flow_list *list, bool of_memory)
+{
+    int room = list->room > 0 ? list->room * 2 : 8;
+    size_t count = (size_t)room;
+    void *sizes = realloc(list->sizes, count * sizeof *list->sizes);
+    if (sizes == NULL)
+        return false;
+    list->sizes = sizes;
+    void *entries = of_memory ? realloc(list->buffers, count * sizeof *list->buffers)
+                              : realloc(list->offsets, count * sizeof *list->offsets);
+    if (entries == NULL)
+        return false;
+    if (of_memory)
+        list->buffers = entries;
+    else
+        list->offsets = entries;
+    list->room = room;
+    return true;
+}
+
+static bool list_add_memory(struct flow_list *list, void *buffer, bmi_size_t size)
+{
+    int last = list->count - 1;
+    if (last >= 0 && (char *)list->buffers[last] + list->sizes[last] == buffer) {
+        list->sizes[last] += size;
+        return true;
+    }
+    if (list->count == list->room && !list_grow(list, true))
+        return false;
+    list->buffers[list->count] = buffer;
+    list->sizes[list->count++] = size;
+    return true;
+}
+
+static bool list_add_range(struct flow_list *list, bmi_size_t offset, bmi_size_t size)
+{
+    int last = list->count - 1;
+    if (last >= 0 && list->offsets[last] + list->sizes[last] == offset) {
+        list->sizes[last] += size;
+        return true;
+    }
+    if (list->count == list->room && !list_grow(list, false))
+        return false;
+    list->offsets[list->count] = offset;
+    list->sizes[list->count++] = size;
+    return true;
+}
+
+static void list_clear(struct flow_list *list)
+{
+    list->first = list->count = 0;
+}
+
+static void list_free(struct flow_list *list)
+{
+    free(list->buffers);
+    free(list->offsets);
+    free(list->sizes);
+}
+
+static void list_skip(struct flow_list *list, bmi_size_t bytes)
+{
+    while (bytes > 0 && list->first < list->count) {
+        bmi_size_t *size = &list->sizes[list->first];
+        bmi_size_t step = bytes < *size ? bytes : *size;
+        *size -= step;
+        if (list->buffers != NULL)
+            list->buffers[list->first] = (char *)list->buffers[list->first] + step;
+        else
+            list->offsets[list->first] += step;
+        bytes -= step;
+        list->first += *size == 0;
+    }
+}
+
+/* ---- memory endpoints --------------------------------------------------------------------------
+ */
+
+/* The memory of `size` bytes at a position of the request, as far as one region has it. Positions
+ * never go back. */
+static void *memory_at(struct flow_memory *memory, bmi_size_t position, bmi_size_t *size)
+{
+    while (position - memory->start >= memory->sizes[memory->at])
+        memory->start += memory->sizes[memory->at++];
+    bmi_size_t skip = position - memory->start;
+    bmi_size_t there = memory->sizes[memory->at] - skip;
+    *size = *size < there ? *size : there;
+    return (char *)memory->buffers[memory->at] + skip;
+}
+
+static bool memory_add(struct flow_list *list, struct flow_memory *memory,
+                       const struct flow_piece *piece)
+{
+    for (bmi_size_t done = 0; done < piece->size;) {
+        bmi_size_t size = piece->size - done;
+        void *buffer = memory_at(memory, piece->request + done, &size);
+        if (!list_add_memory(list, buffer, size))
+            return false;
+        done += size;
+    }
+    return true;
+}
+
+/* ---- cutting -----------------------------------------------------------------------------------
+ */
+
+/* The lists of a piece. Of two memory ends the source's is the chunk's memory, and the
+ * destination's is stream_out, as memory. */
+static bool piece_add(struct flow *flow, struct flow_chunk *chunk, const struct flow_piece *piece)
+{
+    bool added = true;
+    enum bmi_flow_kind from = flow->what.source.kind, to = flow->what.destination.kind;
+    if (from == BMI_FLOW_MEMORY)
+        added = memory_add(&chunk->memory, &flow->source_memory, piece);
+    else if (from == BMI_FLOW_STORAGE)
+        added = list_add_range(&chunk->stream_in, piece->physical, piece->size);
+    if (to == BMI_FLOW_MEMORY)
+        added = added && memory_add(from == BMI_FLOW_MEMORY ? &chunk->stream_out : &chunk->memory,
+                                    &flow->destination_memory, piece);
+    else if (to == BMI_FLOW_STORAGE)
+        added = added && list_add_range(&chunk->stream_out, piece->physical, piece->size);
+    return added;
+}
+
+static BMI_addr_t buffer_address(const struct flow *flow)
+{
+    return flow->what.source.kind == BMI_FLOW_NETWORK ? flow->what.source.u.network.address
+                                                      : flow->what.destination.u.network.address;
+}
+
+static enum bmi_op_type buffer_use(const struct flow *flow)
+{
+    return flow->what.source.kind == BMI_FLOW_NETWORK ? BMI_RECV : BMI_SEND;
+}
+
+static void buffer_free(struct flow_chunk *chunk)
+{
+    if (chunk->buffer != NULL)
+        BMI_memfree(buffer_address(chunk->flow), chunk->buffer, chunk->buffer_size,
+                    buffer_use(chunk->flow));
+    chunk->buffer = NULL;
+}
+
+/* A buffer of ours; a flow that is smaller than its buffers gets a smaller one. */
+static bool buffer_ready(struct flow *flow, struct flow_chunk *chunk)
+{
+    if (chunk->buffer_size < chunk->size) {
+        buffer_free(chunk);
+        chunk->buffer_size = flow->walked ? chunk->size : flow->what.buffer_size;
+        chunk->buffer = BMI_memalloc(buffer_address(flow), chunk->buffer_size, buffer_use(flow));
+        if (chunk->buffer == NULL) {
+            chunk->buffer_size = 0;
+            return false;
+        }
+    }
+    list_clear(&chunk->memory);
+    return list_add_memory(&chunk->memory, chunk->buffer, chunk->size);
+}
+
+int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
+{
+    struct flow_piece piece;
+    list_clear(&chunk->memory);
+    list_clear(&chunk->stream_in);
+    list_clear(&chunk->stream_out);
+    chunk->size = chunk->moved = 0;
+    chunk->failed = false;
+    int pieces = 0;
+    while (chunk->size < flow->what.buffer_size && pieces++ < FLOW_PIECES_MAX) {
+        if (!bmi__flow_walk_next(&flow->walk, flow->what.buffer_size - chunk->size, &piece)) {
+            flow->walked = true;
+            break;
+        }
+        chunk->size += piece.size;
+        if (!piece_add(flow, chunk, &piece))
+            return -BMI_ENOMEM;
+    }
+    if (chunk->size == 0)
+        return 0;
+    return flow->needs_buffers && !buffer_ready(flow, chunk) ? -BMI_ENOMEM : 1;
+}
+
+/* ---- operations --------------------------------------------------------------------------------
+ */
+
+static enum bmi_buffer_type buffer_type(const struct flow_chunk *chunk)
+{
+    return chunk->buffer != NULL ? BMI_PRE_ALLOC : BMI_EXT_ALLOC;
+}
+
+static int chunk_receive(struct flow_chunk *chunk)
+{
+    const struct bmi_flow_endpoint *end = &chunk->flow->what.source;
+    struct flow_list *list = &chunk->memory;
+    chunk->on_network = true;
+    return BMI_post_recv_list(&chunk->op, end->u.network.address, list->buffers, list->sizes,
+                              list->count, chunk->size, &chunk->actual, buffer_type(chunk),
+                              end->u.network.tag, chunk, bmi__engine_network(), NULL);
+}
+
+static int chunk_send(struct flow_chunk *chunk)
+{
+    const struct bmi_flow_endpoint *end = &chunk->flow->what.destination;
+    struct flow_list *list = &chunk->memory;
+    chunk->on_network = true;
+    chunk->actual = chunk->size;
+    return BMI_post_send_list(&chunk->op, end->u.network.address,
+                              (const void *const *)list->buffers, list->sizes, list->count,
+                              chunk->size, buffer_type(chunk), end->u.network.tag, chunk,
+                              bmi__engine_network(), NULL);
+}
+
+static int chunk_read(struct flow_chunk *chunk)
+{
+    const struct flow *flow = chunk->flow;
+    struct flow_list *memory = &chunk->memory, *stream = &chunk->stream_in;
+    unsigned flags = (flow->what.flags & BMI_FLOW_ZEROS) != 0 ? BMI_TROVE_ZEROS : 0;
+    chunk->on_network = false;
+    return bmi_trove_post_read_list(&chunk->op, &flow->what.source.u.storage.place,
+                                    memory->buffers + memory->first, memory->sizes + memory->first,
+                                    memory->count - memory->first, stream->offsets + stream->first,
+                                    stream->sizes + stream->first, stream->count - stream->first,
+                                    &chunk->actual, flags, chunk, bmi__engine_storage());
+}
+
+static int chunk_write(struct flow_chunk *chunk)
+{
+    const struct flow *flow = chunk->flow;
+    struct flow_list *memory = &chunk->memory, *stream = &chunk->stream_out;
+    chunk->on_network = false;
+    return bmi_trove_post_write_list(&chunk->op, &flow->what.destination.u.storage.place,
+                                     (const void *const *)memory->buffers + memory->first,
+                                     memory->sizes + memory->first, memory->count - memory->first,
+                                     stream->offsets + stream->first, stream->sizes + stream->first,
+                                     stream->count - stream->first, &chunk->actual, 0, chunk,
+                                     bmi__engine_storage());
+}
+
+/* Memory to memory: both lists are in the order of the flow's bytes. */
+static int chunk_copy(struct flow_chunk *chunk)
+{
+    const struct flow_list *from = &chunk->memory, *to = &chunk->stream_out;
+    bmi_size_t in_from = 0, in_to = 0;
+    for (int i = 0, k = 0; i < from->count && k < to->count;) {
+        bmi_size_t left_from = from->sizes[i] - in_from, left_to = to->sizes[k] - in_to;
+        bmi_size_t step = left_from < left_to ? left_from : left_to;
+        memmove((char *)to->buffers[k] + in_to, (char *)from->buffers[i] + in_from, (size_t)step);
+        in_from += step;
+        in_to += step;
+        if (in_from == from->sizes[i]) {
+            i++;
+            in_from = 0;
+        }
+        if (in_to == to->sizes[k]) {
+            k++;
+            in_to = 0;
+        }
+    }
+    atomic_fetch_add(&chunk->flow->copied, chunk->size);
+    chunk->actual = chunk->size;
+    return 1;
+}
+
+int bmi__chunk_fill(struct flow_chunk *chunk)
+{
+    switch (chunk->flow->what.source.kind) {
+    case BMI_FLOW_NETWORK:
+        return chunk_receive(chunk);
+    case BMI_FLOW_STORAGE:
+        return chunk_read(chunk);
+    default:
+        chunk->actual = chunk->size;
+        return 1;
+    }
+}
+
+int bmi__chunk_empty(struct flow_chunk *chunk)
+{
+    const struct flow *flow = chunk->flow;
+    if (flow->needs_buffers && chunk->moved == 0) { /* reads may have cut the list */
+        list_clear(&chunk->memory);
+        list_add_memory(&chunk->memory, chunk->buffer, chunk->size);
+    }
+    if (flow->what.destination.kind == BMI_FLOW_NETWORK)
+        return chunk_send(chunk);
+    if (flow->what.destination.kind == BMI_FLOW_STORAGE)
+        return chunk_write(chunk);
+    if (flow->what.source.kind == BMI_FLOW_MEMORY)
+        return chunk_copy(chunk);
+    chunk->actual = chunk->size;
+    return 1;
+}
+
+void bmi__chunk_skip(struct flow_chunk *chunk, bmi_size_t bytes)
+{
+    chunk->moved += bytes;
+    list_skip(&chunk->memory, bytes);
+    list_skip(chunk->state == CHUNK_FILLING ? &chunk->stream_in : &chunk->stream_out, bytes);
+}
+
+int bmi__chunk_farewell(struct flow_chunk *chunk)
+{
+    const struct bmi_flow_endpoint *end = &chunk->flow->what.destination;
+    chunk->on_network = true;
+    return BMI_post_send(&chunk->op, end->u.network.address, chunk, 0, BMI_EXT_ALLOC,
+                         end->u.network.tag, chunk, bmi__engine_network(), NULL);
+}
+
+int bmi__chunk_flush(struct flow_chunk *chunk)
+{
+    chunk->on_network = false;
+    return bmi_trove_post_flush(&chunk->op, &chunk->flow->what.destination.u.storage.place, chunk,
+                                bmi__engine_storage());
+}
+
+void bmi__chunk_cancel(struct flow_chunk *chunk)
+{
+    if (chunk->on_network)
+        BMI_cancel(chunk->op, bmi__engine_network());
+    else
+        bmi_trove_cancel(chunk->op, bmi__engine_storage());
+}
+
+void bmi__chunk_free(struct flow_chunk *chunk)
+{
+    buffer_free(chunk);
+    list_free(&chunk->memory);
+    list_free(&chunk->stream_in);
+    list_free(&chunk->stream_out);
+}

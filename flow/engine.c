@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * engine.c - what flows share: the contexts that their operations are posted to, and who looks at
+ * these.
+ *
+ * Completions are taken out by one thread at a time, and given to their flows: `wanted` counts who
+ * asked; who makes it 1 polls, or submits the task that does. Those who ask are threads that wait
+ * for flows, and hooks of the two contexts, so that flows go on in the background where the task
+ * manager has workers. `lock` is held for reading while the contexts are used; `times_lock` guards
+ * the list of flows with a deadline and is innermost.
+ */
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+
+#include "bmi/context.h"
+#include "bmi/error.h"
+#include "flow/internal.h"
+
+enum { BATCH = 32 };
+
+static struct {
+    pthread_rwlock_t lock;
+    unsigned users;                 /* lock: open flow contexts */
+    bmi_trove_context_id storage;   /* lock */
+    _Atomic bmi_context_id network; /* lock to write; 0: not wanted yet */
+    atomic_uint wanted;
+    struct bmi_task task;
+    bool prepared; /* lock */
+    pthread_mutex_t times_lock;
+    struct flow *timed;       /* times_lock */
+    _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
+    pthread_mutex_t fds_lock;
+    int epoll_fd, timer_fd; /* fds_lock until made, then constant */
+} engine = {.lock = PTHREAD_RWLOCK_INITIALIZER,
+            .times_lock = PTHREAD_MUTEX_INITIALIZER,
+            .fds_lock = PTHREAD_MUTEX_INITIALIZER,
+            .next_ns = UINT64_MAX,
+            .epoll_fd = -1,
+            .timer_fd = -1};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- deadlines ---------------------------------------------------------------------------------
+ */
+
+static void timer_set_locked(uint64_t due)
+{
+    struct itimerspec when = {0};
+    atomic_store(&engine.next_ns, due);
+    if (due != UINT64_MAX) {
+        when.it_value.tv_sec = (time_t)(due / 1000000000u);
+        when.it_value.tv_nsec = (long)(due % 1000000000u);
+    }
+    timerfd_settime(engine.timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+void bmi__engine_time(struct flow *flow)
+{
+    flow->deadline_ns = now_ns() + (uint64_t)flow->what.timeout_ms * 1000000;
+    pthread_mutex_lock(&engine.times_lock);
+    flow->next_timed = engine.timed;
+    flow->timed_link = &engine.timed;
+    if (engine.timed != NULL)
+        engine.timed->timed_link = &flow->next_timed;
+    engine.timed = flow;
+    if (flow->deadline_ns < engine.next_ns)
+        timer_set_locked(flow->deadline_ns);
+    pthread_mutex_unlock(&engine.times_lock);
+}
+
+static void untime_locked(struct flow *flow)
+{
+    *flow->timed_link = flow->next_timed;
+    if (flow->next_timed != NULL)
+        flow->next_timed->timed_link = flow->timed_link;
+    flow->timed_link = NULL;
+}
+
+void bmi__engine_untime(struct flow *flow)
+{
+    pthread_mutex_lock(&engine.times_lock);
+    if (flow->timed_link != NULL)
+        untime_locked(flow);
+    pthread_mutex_unlock(&engine.times_lock);
+}
+
+/* Ends flows whose time is over; a flow leaves the list before it is freed. */
+static void times_run(void)
+{
+    if (atomic_load(&engine.next_ns) == UINT64_MAX || now_ns() < atomic_load(&engine.next_ns))
+        return;
+    uint64_t now = now_ns(), next = UINT64_MAX;
+    pthread_mutex_lock(&engine.times_lock);
+    for (struct flow *flow = engine.timed, *after; flow != NULL; flow = after) {
+        after = flow->next_timed;
+        if (flow->deadline_ns <= now) {
+            untime_locked(flow);
+            bmi__flow_kill(flow, -BMI_ETIMEDOUT);
+        } else if (flow->deadline_ns < next) {
+            next = flow->deadline_ns;
+        }
+    }
+    timer_set_locked(next);
+    pthread_mutex_unlock(&engine.times_lock);
+}
+
+/* ---- polling -----------------------------------------------------------------------------------
+ */
+
+static void network_take(void)
+{
+    bmi_op_id_t ops[BATCH];
+    bmi_error_code_t errors[BATCH];
+    bmi_size_t actuals[BATCH];
+    void *chunks[BATCH];
+    int count = BATCH;
+    while (engine.network != 0 && count == BATCH &&
+           BMI_testcontext(BATCH, ops, &count, errors, actuals, chunks, 0, engine.network) > 0)
+        for (int i = 0; i < count; i++)
+            bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
+}
+
+static void storage_take(void)
+{
+    bmi_trove_op_id_t ops[BATCH];
+    bmi_error_code_t errors[BATCH];
+    bmi_size_t actuals[BATCH];
+    void *chunks[BATCH];
+    int count = BATCH;
+    while (count == BATCH && bmi_trove_testcontext(BATCH, ops, &count, errors, actuals, chunks, 0,
+                                                   engine.storage) > 0)
+        for (int i = 0; i < count; i++)
+            bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
+}
+
+/* By the one thread that made `wanted` 1. */
+static void poll_run(void)
+{
+    unsigned seen;
+    do {
+        seen = atomic_load(&engine.wanted);
+        pthread_rwlock_rdlock(&engine.lock);
+        if (engine.users > 0) {
+            network_take();
+            storage_take();
+            times_run();
+        }
+        pthread_rwlock_unlock(&engine.lock);
+    } while (!atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
+}
+
+void bmi__engine_poll(void)
+{
+    if (atomic_fetch_add(&engine.wanted, 1) == 0)
+        poll_run();
+}
+
+static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
+{
+    (void)task, (void)argument;
+    poll_run();
+    return BMI_TASK_DONE;
+}
+
+/* The manager ends before the task has run: nobody polls. */
+static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argument)
+{
+    (void)task, (void)argument;
+    atomic_store(&engine.wanted, 0);
+    return BMI_TASK_DONE;
+}
+
+static void poll_wanted(void *argument)
+{
+    (void)argument;
+    if (atomic_fetch_add(&engine.wanted, 1) == 0 && bmi_task_submit(&engine.task) != 0)
+        atomic_store(&engine.wanted, 0);
+}
+
+static void network_hook(void *argument, bool unexpected)
+{
+    if (!unexpected)
+        poll_wanted(argument);
+}
+
+/* ---- contexts ----------------------------------------------------------------------------------
+ */
+
+static int fd_watch(int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    return fd >= 0 && epoll_ctl(engine.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+}
+
+int bmi__engine_source(void)
+{
+    int result = 0;
+    pthread_mutex_lock(&engine.fds_lock);
+    if (engine.timer_fd < 0)
+        engine.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (engine.timer_fd >= 0 && engine.epoll_fd < 0) {
+        engine.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (engine.epoll_fd >= 0)
+            result = fd_watch(engine.timer_fd);
+    }
+    if (engine.timer_fd < 0 || engine.epoll_fd < 0)
+        result = -errno;
+    pthread_mutex_unlock(&engine.fds_lock);
+    return result < 0 ? result : engine.epoll_fd;
+}
+
+static int storage_open_locked(void)
+{
+    int result = bmi_trove_open_context(&engine.storage);
+    if (result != 0)
+        return result;
+    int fd = bmi_trove_context_fd(engine.storage);
+    result = fd < 0 ? fd : bmi__error(fd_watch(fd));
+    if (result == 0)
+        result = bmi_trove_context_notify(engine.storage, poll_wanted, NULL);
+    if (result != 0)
+        bmi_trove_close_context(engine.storage);
+    return result;
+}
+
+static int task_ready_locked(void)
+{
+    int result = engine.prepared
+                     ? 0
+                     : bmi_task_prepare(&engine.task, NULL,
+                                        &(struct bmi_task_attributes){.function = poll_task,
+                                                                      .cancelled = poll_cancelled});
+    engine.prepared = result == 0;
+    return result;
+}
+
+int bmi__engine_open(void)
+{
+    int result = bmi__engine_source();
+    if (result < 0)
+        return bmi__error(result);
+    result = bmi__error(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY));
+    if (result != 0)
+        return result;
+    pthread_rwlock_wrlock(&engine.lock);
+    result = bmi__error(task_ready_locked());
+    if (result == 0 && engine.users == 0)
+        result = storage_open_locked();
+    engine.users += result == 0;
+    pthread_rwlock_unlock(&engine.lock);
+    if (result != 0)
+        bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+    return result;
+}
+
+void bmi__engine_close(void)
+{
+    pthread_rwlock_wrlock(&engine.lock);
+    if (--engine.users == 0) {
+        bmi_trove_close_context(engine.storage);
+        if (engine.network != 0)
+            BMI_close_context(engine.network);
+        engine.network = 0;
+    }
+    pthread_rwlock_unlock(&engine.lock);
+    bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+}
+
+static int network_open_locked(void)
+{
+    bmi_context_id id;
+    int result = BMI_open_context(&id);
+    if (result != 0)
+        return result;
+    struct bmi_context_fd fd = {.context = id};
+    result = BMI_get_info(0, BMI_GET_CONTEXT_FD, &fd);
+    if (result == 0)
+        result = bmi__error(fd_watch(fd.fd));
+    if (result != 0) {
+        BMI_close_context(id);
+        return result;
+    }
+    bmi__context_set_hook(bmi__context_find(id), network_hook, NULL);
+    engine.network = id;
+    return 0;
+}
+
+int bmi__engine_network_open(void)
+{
+    if (atomic_load(&engine.network) != 0)
+        return 0;
+    pthread_rwlock_wrlock(&engine.lock);
+    int result = engine.users == 0 ? -BMI_EINVAL : 0;
+    if (result == 0 && engine.network == 0)
+        result = network_open_locked();
+    pthread_rwlock_unlock(&engine.lock);
+    return result;
+}
+
+bmi_context_id bmi__engine_network(void)
+{
+    return atomic_load(&engine.network); /* constant while there are flows that use it */
+}
+
+bmi_trove_context_id bmi__engine_storage(void)
+{
+    return engine.storage; /* constant while there are flows */
+}

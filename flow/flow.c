@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * flow.c - posts, tests, and when a flow's step is run. See internal.h for the rules.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/error.h"
+#include "flow/internal.h"
+
+static void flow_cancel(struct bmi__posted *posted)
+{
+    bmi__flow_kill((struct flow *)posted, -BMI_ECANCEL);
+}
+
+static void flow_destroy(struct bmi__posted *posted)
+{
+    bmi__flow_free((struct flow *)posted);
+}
+
+struct bmi__space bmi__flow_space = {
+    .progress = bmi__engine_poll,
+    .source = bmi__engine_source,
+    .cancel = flow_cancel,
+    .destroy = flow_destroy,
+    .lock = BMI__SPACE_LOCK,
+};
+
+/* ---- steps -------------------------------------------------------------------------------------
+ */
+
+/* By the one thread that made `wanted` 1, or whom that one has left it to. The flow may be gone
+ * when it returns GONE. */
+static enum bmi_task_verdict step_run(struct flow *flow)
+{
+    for (;;) {
+        unsigned seen = atomic_load(&flow->wanted);
+        bmi__flow_advance(flow);
+        if (flow->finished) {
+            if (flow->deadline_ns != 0)
+                bmi__engine_untime(flow);
+            bmi__posted_complete(&bmi__flow_space, &flow->posted, flow->error,
+                                 atomic_load(&flow->good));
+            return BMI_TASK_GONE;
+        }
+        if (flow->more) {
+            bmi_task_submit(&flow->task);
+            return BMI_TASK_DONE;
+        }
+        if (atomic_compare_exchange_strong(&flow->wanted, &seen, 0))
+            return BMI_TASK_DONE;
+    }
+}
+
+static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    return step_run(argument);
+}
+
+void bmi__flow_wake(struct flow *flow)
+{
+    if (atomic_fetch_add(&flow->wanted, 1) == 0)
+        bmi_task_submit(&flow->task);
+}
+
+void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause)
+{
+    bmi_error_code_t none = 0;
+    if (atomic_compare_exchange_strong(&flow->kill, &none, cause))
+        bmi__flow_wake(flow);
+}
+
+void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_size_t actual)
+{
+    struct flow *flow = chunk->flow;
+    chunk->error = error;
+    chunk->actual = actual;
+    chunk->next_arrived = NULL;
+    pthread_mutex_lock(&flow->lock);
+    *flow->arrived_end = chunk;
+    flow->arrived_end = &chunk->next_arrived;
+    pthread_mutex_unlock(&flow->lock);
+    bmi__flow_wake(flow);
+}
+
+/* ---- making a flow -----------------------------------------------------------------------------
+ */
+
+static int memory_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
+{
+    bmi_size_t size = 0;
+    if (end->u.memory.count < 0 ||
+        (end->u.memory.count > 0 && (end->u.memory.buffers == NULL || end->u.memory.sizes == NULL)))
+        return -BMI_EINVAL;
+    for (int i = 0; i < end->u.memory.count && size < total; i++) {
+        bmi_size_t region = end->u.memory.sizes[i];
+        if (region < 0 || (region > 0 && end->u.memory.buffers[i] == NULL) ||
+            __builtin_add_overflow(size, region, &size))
+            return -BMI_EINVAL;
+    }
+    return size >= total ? 0 : -BMI_EINVAL;
+}
+
+static int endpoint_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
+{
+    int running = 0;
+    switch (end->kind) {
+    case BMI_FLOW_NETWORK:
+        return BMI_get_info(0, BMI_CHECK_INIT, &running) == 0 && running != 0 ? 0 : -BMI_EINVAL;
+    case BMI_FLOW_MEMORY:
+        return memory_check(end, total);
+    case BMI_FLOW_STORAGE:
+        return end->u.storage.place.store != NULL &&
+                       (end->u.storage.flags & ~(unsigned)BMI_TROVE_SYNC) == 0
+                   ? 0
+                   : -BMI_EINVAL;
+    default:
+        return -BMI_EINVAL;
+    }
+}
+
+static int description_check(const struct bmi_flow_description *what)
+{
+    const bmi_size_t largest = (bmi_size_t)1 << 30;
+    bmi_size_t total = bmi__flow_request_total(what->extents, what->extent_count);
+    if (total < 0)
+        return (int)total;
+    if (what->source.kind == BMI_FLOW_STORAGE && what->destination.kind == BMI_FLOW_STORAGE)
+        return -BMI_EINVAL;
+    if ((what->flags & ~(unsigned)(BMI_FLOW_DRAIN | BMI_FLOW_ZEROS)) != 0 || what->timeout_ms < 0 ||
+        what->server >= what->servers || !bmi__flow_distribution_valid(what->distribution) ||
+        what->buffer_count > 1024 || what->buffer_size < 1 || what->buffer_size > largest)
+        return -BMI_EINVAL;
+    int source = endpoint_check(&what->source, total);
+    return source != 0 ? source : endpoint_check(&what->destination, total);
+}
+
+static void description_default(struct bmi_flow_description *what)
+{
+    if (what->distribution == NULL)
+        what->distribution = &bmi_flow_contiguous;
+    if (what->servers == 0)
+        what->servers = 1;
+    if (what->buffer_count == 0)
+        what->buffer_count = BMI_FLOW_BUFFERS;
+    if (what->buffer_size == 0)
+        what->buffer_size = BMI_FLOW_BUFFER_SIZE;
+}
+
+void bmi__flow_free(struct flow *flow)
+{
+    for (uint32_t i = 0; i < flow->what.buffer_count; i++)
+        bmi__chunk_free(&flow->chunks[i]);
+    pthread_mutex_destroy(&flow->lock);
+    free(flow->chunks);
+    free(flow);
+}
+
+static struct flow_memory memory_of(const struct bmi_flow_endpoint *end)
+{
+    struct flow_memory memory = {0};
+    if (end->kind == BMI_FLOW_MEMORY) {
+        memory.buffers = end->u.memory.buffers;
+        memory.sizes = end->u.memory.sizes;
+        memory.count = end->u.memory.count;
+    }
+    return memory;
+}
+
+static int flow_make(const struct bmi_flow_description *what, struct flow **made)
+{
+    struct flow *flow = calloc(1, sizeof *flow);
+    if (flow == NULL)
+        return -BMI_ENOMEM;
+    flow->chunks = calloc(what->buffer_count, sizeof *flow->chunks);
+    if (flow->chunks == NULL) {
+        free(flow);
+        return -BMI_ENOMEM;
+    }
+    for (uint32_t i = 0; i < what->buffer_count; i++)
+        flow->chunks[i].flow = flow;
+    flow->farewell.flow = flow;
+    flow->what = *what;
+    flow->walk = (struct flow_walk){.extents = what->extents,
+                                    .extent_count = what->extent_count,
+                                    .distribution = what->distribution,
+                                    .parameters = what->distribution_parameters,
+                                    .server = what->server,
+                                    .servers = what->servers};
+    flow->source_memory = memory_of(&what->source);
+    flow->destination_memory = memory_of(&what->destination);
+    flow->needs_buffers =
+        what->source.kind != BMI_FLOW_MEMORY && what->destination.kind != BMI_FLOW_MEMORY;
+    flow->total = -1;
+    flow->broken_at = UINT64_MAX;
+    flow->arrived_end = &flow->arrived;
+    pthread_mutex_init(&flow->lock, NULL);
+    *made = flow;
+    return 0;
+}
+
+/* Its steps run near to where it was posted, where its memory was touched last. */
+static int task_prepare(struct flow *flow)
+{
+    struct bmi_cpuset near;
+    struct bmi_task_attributes attributes = {.function = step_task, .argument = flow};
+    if (bmi_task_cpus_near(NULL, sched_getcpu(), BMI_TASK_LEVEL_CACHE, &near) == 0)
+        attributes.cpus = &near;
+    return bmi_task_prepare(&flow->task, NULL, &attributes);
+}
+
+int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *description, void *user_ptr,
+                  bmi_flow_context_id context)
+{
+    if (id == NULL || description == NULL)
+        return -BMI_EINVAL;
+    *id = 0;
+    struct bmi_flow_description what = *description;
+    struct flow *flow = NULL;
+    description_default(&what);
+    int result = description_check(&what);
+    if (result == 0 &&
+        (what.source.kind == BMI_FLOW_NETWORK || what.destination.kind == BMI_FLOW_NETWORK))
+        result = bmi__engine_network_open();
+    if (result == 0)
+        result = flow_make(&what, &flow);
+    if (result != 0)
+        return result;
+    result = task_prepare(flow);
+    if (result == 0)
+        result = bmi__posted_begin(&bmi__flow_space, &flow->posted, context, user_ptr, id);
+    if (result != 0) {
+        bmi__flow_free(flow);
+        return bmi__error(result);
+    }
+    if (what.timeout_ms > 0)
+        bmi__engine_time(flow);
+    if (atomic_fetch_add(&flow->wanted, 1) == 0)
+        step_run(flow);
+    return bmi__posted_end(&bmi__flow_space, &flow->posted, POSTED_IMMEDIATE_SUCCESS, id);
+}
+
+/* ---- contexts, tests, questions ----------------------------------------------------------------
+ */
+
+int bmi_flow_open_context(bmi_flow_context_id *context)
+{
+    if (context == NULL)
+        return -BMI_EINVAL;
+    int result = bmi__engine_open();
+    if (result != 0)
+        return result;
+    result = bmi__space_open_context(&bmi__flow_space, context);
+    if (result != 0)
+        bmi__engine_close();
+    return result;
+}
+
+int bmi_flow_close_context(bmi_flow_context_id context)
+{
+    int result = bmi__space_close_context(&bmi__flow_space, context);
+    if (result == 0)
+        bmi__engine_close();
+    return result;
+}
+
+int bmi_flow_context_fd(bmi_flow_context_id context)
+{
+    return bmi__space_context_fd(&bmi__flow_space, context);
+}
+
+int bmi_flow_context_notify(bmi_flow_context_id context, void (*notify)(void *argument),
+                            void *argument)
+{
+    return bmi__space_context_notify(&bmi__flow_space, context, notify, argument);
+}
+
+int bmi_flow_test(bmi_flow_id_t flow, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
+                  void **user_ptr, int max_idle_ms, bmi_flow_context_id context)
+{
+    if (flow == 0 && outcount != NULL)
+        *outcount = 0;
+    return flow == 0 ? -BMI_EINVAL
+                     : bmi__space_test(&bmi__flow_space, 1, &flow, outcount, NULL, error, actual,
+                                       user_ptr, max_idle_ms, context);
+}
+
+int bmi_flow_testsome(int incount, const bmi_flow_id_t *flows, int *outcount, int *index,
+                      bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
+                      int max_idle_ms, bmi_flow_context_id context)
+{
+    if (incount > 0 && index == NULL)
+        return -BMI_EINVAL;
+    return bmi__space_test(&bmi__flow_space, incount, flows, outcount, index, errors, actuals,
+                           user_ptrs, max_idle_ms, context);
+}
+
+int bmi_flow_testcontext(int incount, bmi_flow_id_t *flows, int *outcount, bmi_error_code_t *errors,
+                         bmi_size_t *actuals, void **user_ptrs, int max_idle_ms,
+                         bmi_flow_context_id context)
+{
+    return bmi__space_testcontext(&bmi__flow_space, incount, flows, outcount, errors, actuals,
+                                  user_ptrs, max_idle_ms, context);
+}
+
+int bmi_flow_cancel(bmi_flow_id_t flow, bmi_flow_context_id context)
+{
+    return bmi__space_cancel(&bmi__flow_space, flow, context);
+}
+
+static void progress_look(struct bmi__posted *posted, void *argument)
+{
+    const struct flow *flow = (const struct flow *)posted;
+    struct bmi_flow_progress *progress = argument;
+    *progress = (struct bmi_flow_progress){
+        .total = atomic_load(&flow->total),
+        .taken = atomic_load(&flow->taken),
+        .delivered = atomic_load(&flow->delivered),
+        .good = atomic_load(&flow->good),
+        .copied = atomic_load(&flow->copied),
+        .in_flight = atomic_load(&flow->in_flight),
+    };
+}
+
+int bmi_flow_get_progress(bmi_flow_id_t flow, struct bmi_flow_progress *progress,
+                          bmi_flow_context_id context)
+{
+    if (progress == NULL)
+        return -BMI_EINVAL;
+    return bmi__space_look(&bmi__flow_space, flow, context, progress_look, progress);
+}

@@ -1,0 +1,692 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * flow_test.c - distributions, requests, and flows between all kinds of endpoint, this process
+ * being the peer: what arrives is compared with a model that goes byte by byte.
+ */
+#include "flow/flow_testing.h"
+
+#include <poll.h>
+
+#include "bmi/task.h"
+
+/* ---- distributions -----------------------------------------------------------------------------
+ */
+
+static void stripes_are_where_they_should_be(void)
+{
+    const struct bmi_flow_distribution *stripe = &bmi_flow_simple_stripe;
+    struct bmi_flow_stripe size = {.stripe_size = 10};
+    for (uint32_t servers = 1; servers <= 5; servers++) {
+        for (bmi_size_t logical = 0; logical < 500; logical++) {
+            uint32_t owner = (uint32_t)(logical / 10) % servers;
+            bmi_size_t physical = logical / 10 / servers * 10 + logical % 10;
+            CU_ASSERT_EQUAL(stripe->to_physical(&size, owner, servers, logical), physical);
+            CU_ASSERT_EQUAL(stripe->to_logical(&size, owner, servers, physical), logical);
+            CU_ASSERT_EQUAL(stripe->file_size(&size, owner, servers, physical + 1), logical + 1);
+            for (uint32_t server = 0; server < servers; server++) {
+                bmi_size_t next = stripe->next_mapped(&size, server, servers, logical),
+                           expected = logical;
+                while ((uint32_t)(expected / 10) % servers != server)
+                    expected++;
+                CU_ASSERT_EQUAL(next, expected);
+            }
+        }
+    }
+    CU_ASSERT_EQUAL(stripe->to_physical(NULL, 1, 4, 65536 + 7), 7);
+    CU_ASSERT_EQUAL(stripe->next_mapped(NULL, 1, 2, INT64_MAX - 1000), INT64_MAX - 1000);
+    CU_ASSERT_EQUAL(stripe->next_mapped(NULL, 0, 2, INT64_MAX - 1000), -1);
+    CU_ASSERT_PTR_EQUAL(bmi_flow_distribution_find("simple_stripe"), stripe);
+    CU_ASSERT_PTR_EQUAL(bmi_flow_distribution_find("contiguous"), &bmi_flow_contiguous);
+    CU_ASSERT_PTR_NULL(bmi_flow_distribution_find("other"));
+}
+
+static void a_files_size_comes_from_its_streams(void)
+{
+    struct bmi_flow_stripe size = {.stripe_size = 10};
+    const bmi_size_t sizes[3] = {20, 13, 10}, none[3] = {0, 0, 0}, bad[3] = {0, -1, 0};
+    CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, sizes), 43);
+    CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, none), 0);
+    CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, bad), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_contiguous, NULL, 3, sizes), 20);
+    CU_ASSERT_EQUAL(bmi_flow_file_size(NULL, NULL, 3, sizes), -BMI_EINVAL);
+}
+
+static void bad_requests_are_refused(void)
+{
+    struct bmi_flow_extent extent = {.offset = 0, .size = 10, .stride = 20, .count = 3};
+    CU_ASSERT_EQUAL(bmi_flow_request_size(&extent, 1, NULL, NULL, 1, 1), 30);
+    CU_ASSERT_EQUAL(bmi_flow_request_size(&extent, 1, NULL, NULL, 2, 1), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_flow_request_size(NULL, 1, NULL, NULL, 0, 1), -BMI_EINVAL);
+    extent.offset = -1;
+    CU_ASSERT_EQUAL(bmi_flow_request_size(&extent, 1, NULL, NULL, 0, 1), -BMI_EINVAL);
+    extent = (struct bmi_flow_extent){.offset = 5, .size = 10, .stride = INT64_MAX, .count = 3};
+    CU_ASSERT_EQUAL(bmi_flow_request_size(&extent, 1, NULL, NULL, 0, 1), -BMI_EFBIG);
+    extent = (struct bmi_flow_extent){.offset = INT64_MAX, .size = 1, .count = 1};
+    CU_ASSERT_EQUAL(bmi_flow_request_size(&extent, 1, NULL, NULL, 0, 1), -BMI_EFBIG);
+    extent = (struct bmi_flow_extent){.offset = 0, .size = INT64_MAX, .count = 2};
+    CU_ASSERT_EQUAL(bmi_flow_request_size(&extent, 1, NULL, NULL, 0, 1), -BMI_EFBIG);
+}
+
+/* ---- the network -------------------------------------------------------------------------------
+ */
+
+static void set_up(void)
+{
+    char address[BMI_MAX_ADDR_LEN];
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_tcp", "tcp://127.0.0.1:0", BMI_INIT_SERVER), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self, address), 0);
+    store_open();
+}
+
+static void tear_down(void)
+{
+    store_close();
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+/* ---- pairs of endpoints ------------------------------------------------------------------------
+ */
+
+enum { FILE_SIZE = 3 * 1024 * 1024 + 4321 };
+static char file[FILE_SIZE], arrived[FILE_SIZE];
+
+static struct bmi_flow_extent all(bmi_size_t size)
+{
+    return (struct bmi_flow_extent){.offset = 0, .size = size, .count = 1};
+}
+
+static void files_make(unsigned seed)
+{
+    bytes_make(file, FILE_SIZE, seed);
+    memset(arrived, 0, FILE_SIZE);
+}
+
+static void memory_and_storage(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    files_make(1);
+    struct bmi_trove_place place = object_make("", 0);
+    struct region from = {file, FILE_SIZE}, to = {arrived, FILE_SIZE};
+    struct bmi_flow_description put = {.source = in_memory(&from),
+                                       .destination = on_storage(&place),
+                                       .extents = &extent,
+                                       .extent_count = 1};
+    put.destination.u.storage.flags = BMI_TROVE_SYNC;
+    struct bmi_flow_description get = {.source = on_storage(&place),
+                                       .destination = in_memory(&to),
+                                       .extents = &extent,
+                                       .extent_count = 1};
+    CU_ASSERT_EQUAL(flow_run(&put, NULL), 0);
+    CU_ASSERT_EQUAL(flow_run(&get, NULL), 0);
+    CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
+}
+
+static void memory_to_memory_is_packed(void)
+{
+    enum { ROWS = 100, WIDTH = 1000, COLUMN = 30 };
+    static char packed[ROWS * COLUMN];
+    files_make(2);
+    /* each row's first bytes, out of a matrix whose regions are the rows' */
+    void *rows[ROWS];
+    bmi_size_t sizes[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        rows[i] = file + i * WIDTH;
+        sizes[i] = COLUMN;
+    }
+    const struct bmi_flow_extent extent = all(ROWS * COLUMN);
+    struct region to = {packed, sizeof packed};
+    struct bmi_flow_description what = {
+        .source = {.kind = BMI_FLOW_MEMORY,
+                   .u.memory = {.buffers = rows, .sizes = sizes, .count = ROWS}},
+        .destination = in_memory(&to),
+        .extents = &extent,
+        .extent_count = 1,
+        .buffer_size = 777};
+    CU_ASSERT_EQUAL(flow_run(&what, NULL), 0);
+    for (int i = 0; i < ROWS; i++)
+        CU_ASSERT_EQUAL(memcmp(packed + i * COLUMN, file + i * WIDTH, COLUMN), 0);
+}
+
+/* Storage - network - network - storage, with a relay between. */
+static void through_the_network_and_a_relay(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    struct flows flows = {0};
+    files_make(3);
+    struct bmi_trove_place from = object_make(file, FILE_SIZE), to = object_make("", 0);
+    flows_post(&flows, &(struct bmi_flow_description){.source = on_storage(&from),
+                                                      .destination = from_network(1),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(1),
+                                                      .destination = from_network(2),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(2),
+                                                      .destination = on_storage(&to),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_wait(&flows);
+    for (int i = 0; i < 3; i++) {
+        CU_ASSERT_EQUAL(flows.errors[i], 0);
+        CU_ASSERT(flows.actuals[i] == FILE_SIZE || flows.actuals[i] == -1);
+    }
+    object_read(&to, arrived, FILE_SIZE);
+    CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
+}
+
+/* ---- requests over several servers, against a model ---------------------------------------------
+ */
+
+static uint32_t state;
+
+static uint32_t draw(uint32_t below)
+{
+    state = state * 1664525 + 1013904223;
+    return (state >> 8) % below;
+}
+
+/* Extents in ascending order that do not overlap. Returns their number, and the file's end. */
+static int request_draw(struct bmi_flow_extent *extents, int most, bmi_size_t *end)
+{
+    int count = 1 + (int)draw((uint32_t)most);
+    bmi_size_t at = draw(3000);
+    for (int i = 0; i < count; i++) {
+        bmi_size_t size = draw(8) == 0 ? 0 : 1 + draw(draw(3) == 0 ? 40000 : 500);
+        extents[i] = (struct bmi_flow_extent){.offset = at, .size = size, .count = 1 + draw(9)};
+        extents[i].stride = extents[i].count > 1 ? size + draw(3) * draw(1000) : 0;
+        at += (extents[i].count - 1) * extents[i].stride + size + draw(3) * draw(2000);
+    }
+    *end = at;
+    return count;
+}
+
+/* The request's bytes between a file and its packed form. */
+static void model_copy(const struct bmi_flow_extent *extents, int count, char *bytes, char *packed,
+                       bool pack)
+{
+    for (int i = 0; i < count; i++)
+        for (bmi_size_t block = 0; block < extents[i].count; block++) {
+            char *at = bytes + extents[i].offset + block * extents[i].stride;
+            memcpy(pack ? packed : at, pack ? at : packed, (size_t)extents[i].size);
+            packed += extents[i].size;
+        }
+}
+
+/* Memory in regions of random sizes over `bytes`. */
+static int regions_draw(char *bytes, bmi_size_t size, void **buffers, bmi_size_t *sizes, int most)
+{
+    int count = 0;
+    for (bmi_size_t done = 0; done < size; done += sizes[count++]) {
+        buffers[count] = bytes + done;
+        sizes[count] = draw(6) == 0 ? 0 : 1 + draw(5000);
+        if (sizes[count] > size - done || count == most - 1)
+            sizes[count] = size - done;
+    }
+    return count;
+}
+
+enum { SERVERS = 3, EXTENTS = 12, MOST = 5 * 1024 * 1024, REGIONS = 64 };
+
+struct striped {
+    struct bmi_trove_place places[SERVERS];
+    struct bmi_flow_extent extents[EXTENTS];
+    int count;
+    bmi_size_t end, total;
+    struct bmi_flow_stripe stripe;
+    bmi_size_t buffer_size;
+    uint32_t buffers;
+    bmi_msg_tag_t tag;
+};
+
+/* Both sides of a server's flow. */
+static void striped_post(struct striped *striped, struct flows *flows, uint32_t server,
+                         struct bmi_flow_endpoint memory, bool put)
+{
+    struct bmi_flow_description what = {.extents = striped->extents,
+                                        .extent_count = striped->count,
+                                        .distribution = &bmi_flow_simple_stripe,
+                                        .distribution_parameters = &striped->stripe,
+                                        .server = server,
+                                        .servers = SERVERS,
+                                        .buffer_size = striped->buffer_size,
+                                        .buffer_count = striped->buffers,
+                                        .flags = put ? 0 : BMI_FLOW_ZEROS,
+                                        .timeout_ms = 600000};
+    struct bmi_flow_endpoint storage = on_storage(&striped->places[server]);
+    struct bmi_flow_endpoint network = from_network(striped->tag + (bmi_msg_tag_t)server);
+    what.source = put ? memory : storage;
+    what.destination = network;
+    flows_post(flows, &what);
+    what.source = network;
+    what.destination = put ? storage : memory;
+    flows_post(flows, &what);
+}
+
+static void striped_draw(struct striped *striped, int round)
+{
+    striped->count = request_draw(striped->extents, EXTENTS, &striped->end);
+    striped->stripe.stripe_size = 1 + draw(20000);
+    striped->buffer_size = 1 + draw(30000) + (draw(4) == 0 ? 0 : 1000);
+    striped->buffers = 1 + draw(9);
+    striped->tag = round * 100;
+    striped->total = bmi_flow_request_size(striped->extents, striped->count, NULL, NULL, 1, 1);
+    CU_ASSERT_FATAL(striped->end < MOST && striped->total >= 0);
+}
+
+static void striped_files_against_a_model(void)
+{
+    static char whole[MOST], packed[MOST], back[MOST], stream[MOST];
+    void *buffers[REGIONS];
+    bmi_size_t sizes[REGIONS];
+    const char *seed = getenv("BMI_TEST_SEED");
+    state = seed != NULL ? (uint32_t)strtoul(seed, NULL, 0) : (uint32_t)getpid();
+    printf("(BMI_TEST_SEED=%u) ", (unsigned)state);
+    for (int round = 0; round < 12; round++) {
+        struct striped striped;
+        striped_draw(&striped, round);
+        memset(whole, 0, (size_t)striped.end);
+        bytes_make(packed, (size_t)striped.total, (unsigned)round);
+        model_copy(striped.extents, striped.count, whole, packed, false);
+        for (int i = 0; i < SERVERS; i++)
+            striped.places[i] = object_make("", 0);
+        struct bmi_flow_endpoint memory = {.kind = BMI_FLOW_MEMORY,
+                                           .u.memory = {.buffers = buffers, .sizes = sizes}};
+        memory.u.memory.count = regions_draw(packed, striped.total, buffers, sizes, REGIONS);
+        struct flows flows = {0};
+        for (uint32_t i = 0; i < SERVERS; i++)
+            striped_post(&striped, &flows, i, memory, true);
+        flows_wait(&flows);
+        for (int i = 0; i < flows.count; i++)
+            CU_ASSERT_EQUAL(flows.errors[i], 0);
+        for (uint32_t i = 0; i < SERVERS; i++) { /* each byte of the file is where it should be */
+            object_read(&striped.places[i], stream, MOST);
+            bool same = true;
+            bmi_size_t unit = striped.stripe.stripe_size;
+            for (bmi_size_t at = 0; at < striped.end; at++)
+                if ((uint32_t)(at / unit) % SERVERS == i)
+                    same = same && stream[at / unit / SERVERS * unit + at % unit] == whole[at];
+            CU_ASSERT(same);
+        }
+        memory.u.memory.count = regions_draw(back, striped.total, buffers, sizes, REGIONS);
+        memset(back, 1, (size_t)striped.total);
+        flows = (struct flows){0};
+        for (uint32_t i = 0; i < SERVERS; i++)
+            striped_post(&striped, &flows, i, memory, false);
+        flows_wait(&flows);
+        for (int i = 0; i < flows.count; i++)
+            CU_ASSERT_EQUAL(flows.errors[i], 0);
+        CU_ASSERT_EQUAL(memcmp(back, packed, (size_t)striped.total), 0);
+    }
+}
+
+/* ---- what the library does not do --------------------------------------------------------------
+ */
+
+static void aligned_stripes_are_not_copied(void)
+{
+    const struct bmi_flow_extent extent = all(1 << 20);
+    struct bmi_statistics before, after;
+    struct flows flows = {0};
+    files_make(4);
+    struct region from = {file, 1 << 20}, to = {arrived, 1 << 20};
+    CU_ASSERT_EQUAL(BMI_get_info(0, BMI_GET_STATISTICS, &before), 0);
+    /* the receiver first: nothing waits in the library then */
+    int receiver = flows_post(&flows, &(struct bmi_flow_description){.source = from_network(9),
+                                                                     .destination = in_memory(&to),
+                                                                     .extents = &extent,
+                                                                     .extent_count = 1});
+    bmi_flow_id_t id = flows.ids[receiver];
+    int sender = flows_post(&flows, &(struct bmi_flow_description){.source = in_memory(&from),
+                                                                   .destination = from_network(9),
+                                                                   .extents = &extent,
+                                                                   .extent_count = 1});
+    struct bmi_flow_progress progress = {0};
+    CU_ASSERT_EQUAL(bmi_flow_get_progress(id, &progress, context), 0);
+    CU_ASSERT_EQUAL(progress.copied, 0);
+    CU_ASSERT(progress.in_flight <= BMI_FLOW_BUFFERS);
+    flows_wait(&flows);
+    CU_ASSERT_EQUAL(BMI_get_info(0, BMI_GET_STATISTICS, &after), 0);
+    CU_ASSERT_EQUAL(after.copied_bytes, before.copied_bytes);
+    CU_ASSERT_EQUAL(memcmp(file, arrived, 1 << 20), 0);
+    CU_ASSERT_EQUAL(flows.errors[sender], 0);
+    CU_ASSERT_EQUAL(flows.errors[receiver], 0);
+    CU_ASSERT_EQUAL(bmi_flow_get_progress(id, &progress, context), -BMI_EINVAL);
+}
+
+static void bad_flows_are_refused(void)
+{
+    bmi_flow_id_t id = 5;
+    const struct bmi_flow_extent extent = all(100);
+    struct bmi_trove_place place = object_make("", 0);
+    struct region from = {file, 100}, small = {arrived, 99};
+    const struct bmi_flow_description good = {.source = in_memory(&from),
+                                              .destination = on_storage(&place),
+                                              .extents = &extent,
+                                              .extent_count = 1};
+    struct bmi_flow_description what = good;
+    CU_ASSERT_EQUAL(bmi_flow_post(NULL, &what, NULL, context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, NULL, NULL, context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context + 1), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(id, 0);
+    what.source = on_storage(&place);
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), -BMI_EINVAL);
+    what = good;
+    what.destination = in_memory(&small);
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), -BMI_EINVAL);
+    what = good;
+    what.server = 1;
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), -BMI_EINVAL);
+    what = good;
+    what.flags = 1u << 20;
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), -BMI_EINVAL);
+    what = good;
+    what.buffer_count = 2000;
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), -BMI_EINVAL);
+    what = good;
+    what.extent_count = 0;
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), 1);
+    what = good;
+    CU_ASSERT_EQUAL(flow_run(&what, NULL), 0);
+    place.object += 1000;
+    what.destination = on_storage(&place);
+    CU_ASSERT_EQUAL(flow_run(&what, NULL), -BMI_ENOENT);
+}
+
+/* ---- ends --------------------------------------------------------------------------------------
+ */
+
+static void a_stream_that_ends_too_early(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    bmi_size_t actual;
+    files_make(5);
+    struct bmi_trove_place place = object_make(file, 1000000);
+    struct region to = {arrived, FILE_SIZE};
+    struct bmi_flow_description what = {.source = on_storage(&place),
+                                        .destination = in_memory(&to),
+                                        .extents = &extent,
+                                        .extent_count = 1};
+    CU_ASSERT_EQUAL(flow_run(&what, &actual), -BMI_ENODATA);
+    CU_ASSERT_EQUAL(actual, 1000000);
+    CU_ASSERT_EQUAL(memcmp(file, arrived, 1000000), 0);
+    what.flags = BMI_FLOW_ZEROS;
+    memset(arrived, 1, FILE_SIZE);
+    CU_ASSERT_EQUAL(flow_run(&what, &actual), 0);
+    CU_ASSERT_EQUAL(memcmp(file, arrived, 1000000), 0);
+    for (bmi_size_t at = 1000000; at < FILE_SIZE; at += 777)
+        CU_ASSERT_EQUAL(arrived[at], 0);
+}
+
+/* The sender's storage fails: the receiver is told, and both know what is good. */
+static void a_failing_source_ends_both_sides(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    for (uint64_t skip = 0; skip < 14; skip++) {
+        struct flows flows = {0};
+        files_make(6);
+        struct bmi_trove_place place = object_make(file, FILE_SIZE);
+        struct region to = {arrived, FILE_SIZE};
+        CU_ASSERT_EQUAL(bmi_trove_inject(store, &(struct bmi_trove_fault){.kinds = BMI_TROVE_READS,
+                                                                          .skip = skip,
+                                                                          .times = 1,
+                                                                          .error = -BMI_EIO}),
+                        0);
+        flows_post(&flows, &(struct bmi_flow_description){.source = on_storage(&place),
+                                                          .destination = from_network(4),
+                                                          .extents = &extent,
+                                                          .extent_count = 1});
+        flows_post(&flows, &(struct bmi_flow_description){.source = from_network(4),
+                                                          .destination = in_memory(&to),
+                                                          .extents = &extent,
+                                                          .extent_count = 1});
+        flows_wait(&flows);
+        bool whole = skip >= (FILE_SIZE + BMI_FLOW_BUFFER_SIZE - 1) / BMI_FLOW_BUFFER_SIZE;
+        bmi_size_t good = whole ? FILE_SIZE : (bmi_size_t)skip * BMI_FLOW_BUFFER_SIZE;
+        CU_ASSERT_EQUAL(flows.errors[0], whole ? 0 : -BMI_EIO);
+        CU_ASSERT_EQUAL(flows.errors[1], whole ? 0 : -BMI_EPIPE);
+        if (!whole) {
+            CU_ASSERT_EQUAL(flows.actuals[0], good);
+            CU_ASSERT_EQUAL(flows.actuals[1], good);
+        }
+        CU_ASSERT_EQUAL(memcmp(file, arrived, (size_t)good), 0);
+        CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+    }
+}
+
+/* The receiver's storage fails: with BMI_FLOW_DRAIN the sender's flow ends well. */
+static void a_failing_destination_drains(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    for (uint64_t skip = 0; skip < 14; skip++) {
+        struct flows flows = {0};
+        files_make(7);
+        struct bmi_trove_place place = object_make("", 0);
+        struct region from = {file, FILE_SIZE};
+        CU_ASSERT_EQUAL(bmi_trove_inject(store, &(struct bmi_trove_fault){.kinds = BMI_TROVE_WRITES,
+                                                                          .skip = skip,
+                                                                          .times = 1,
+                                                                          .error = -BMI_ENOSPC,
+                                                                          .limit = 5000}),
+                        0);
+        flows_post(&flows, &(struct bmi_flow_description){.source = from_network(4),
+                                                          .destination = on_storage(&place),
+                                                          .extents = &extent,
+                                                          .extent_count = 1,
+                                                          .flags = BMI_FLOW_DRAIN});
+        flows_post(&flows, &(struct bmi_flow_description){.source = in_memory(&from),
+                                                          .destination = from_network(4),
+                                                          .extents = &extent,
+                                                          .extent_count = 1});
+        flows_wait(&flows);
+        bool whole = skip >= (FILE_SIZE + BMI_FLOW_BUFFER_SIZE - 1) / BMI_FLOW_BUFFER_SIZE;
+        bmi_size_t good = (bmi_size_t)skip * BMI_FLOW_BUFFER_SIZE + 5000;
+        CU_ASSERT_EQUAL(flows.errors[0], whole ? 0 : -BMI_ENOSPC);
+        CU_ASSERT_EQUAL(flows.errors[1], 0);
+        if (!whole) {
+            CU_ASSERT_EQUAL(flows.actuals[0], good < FILE_SIZE ? good : FILE_SIZE);
+        }
+        CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+        object_read(&place, arrived, FILE_SIZE);
+        if (!whole && good < FILE_SIZE)
+            CU_ASSERT_EQUAL(memcmp(file, arrived, (size_t)good), 0);
+    }
+}
+
+/* Short reads and writes are gone on with. */
+static void short_operations_are_completed(void)
+{
+    const struct bmi_flow_extent extent = all(1 << 20);
+    files_make(8);
+    struct bmi_trove_place place = object_make("", 0);
+    struct region from = {file, 1 << 20}, to = {arrived, 1 << 20};
+    struct flows flows = {0};
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, &(struct bmi_trove_fault){.kinds = BMI_TROVE_READS |
+                                                                               BMI_TROVE_WRITES,
+                                                                      .limit = 10007}),
+                    0);
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(4),
+                                                      .destination = on_storage(&place),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_post(&flows, &(struct bmi_flow_description){.source = in_memory(&from),
+                                                      .destination = from_network(4),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_wait(&flows);
+    flows_post(&flows, &(struct bmi_flow_description){.source = on_storage(&place),
+                                                      .destination = from_network(4),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(4),
+                                                      .destination = in_memory(&to),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_wait(&flows);
+    for (int i = 0; i < 4; i++)
+        CU_ASSERT_EQUAL(flows.errors[i], 0);
+    CU_ASSERT_EQUAL(memcmp(file, arrived, 1 << 20), 0);
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+}
+
+static void messages_of_another_size_end_it(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    struct region from = {file, FILE_SIZE}, to = {arrived, FILE_SIZE};
+    for (int larger = 0; larger < 2; larger++) {
+        struct flows flows = {0};
+        flows_post(&flows, &(struct bmi_flow_description){.source = from_network(40 + larger),
+                                                          .destination = in_memory(&to),
+                                                          .extents = &extent,
+                                                          .extent_count = 1,
+                                                          .buffer_size = 200000});
+        flows_post(&flows, &(struct bmi_flow_description){.source = in_memory(&from),
+                                                          .destination = from_network(40 + larger),
+                                                          .extents = &extent,
+                                                          .extent_count = 1,
+                                                          .buffer_size = larger ? 210000 : 190000,
+                                                          .timeout_ms = 200});
+        flows_wait(&flows);
+        CU_ASSERT_EQUAL(flows.errors[0], -BMI_EPROTO);
+        CU_ASSERT_EQUAL(flows.errors[1], -BMI_ETIMEDOUT); /* nobody receives the rest */
+        CU_ASSERT_EQUAL(flows.actuals[0], 0);
+    }
+}
+
+static void cancelled_and_late_flows_end_once(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    struct region to = {arrived, FILE_SIZE};
+    struct flows flows = {0};
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(50),
+                                                      .destination = in_memory(&to),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(51),
+                                                      .destination = in_memory(&to),
+                                                      .extents = &extent,
+                                                      .extent_count = 1,
+                                                      .timeout_ms = 50});
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(52),
+                                                      .destination = in_memory(&to),
+                                                      .extents = &extent,
+                                                      .extent_count = 1,
+                                                      .timeout_ms = 1000000});
+    CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_cancel(12345, context), -BMI_EINVAL);
+    flows.left = 2;
+    flows_wait(&flows);
+    CU_ASSERT_EQUAL(flows.errors[0], -BMI_ECANCEL);
+    CU_ASSERT_EQUAL(flows.errors[1], -BMI_ETIMEDOUT);
+    CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[2], context), 0);
+    flows.left = 1;
+    flows_wait(&flows);
+    CU_ASSERT_EQUAL(flows.errors[2], -BMI_ECANCEL);
+}
+
+/* A context that is closed with flows under way. */
+static void closing_a_context_ends_its_flows(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    struct region to = {arrived, FILE_SIZE};
+    bmi_flow_context_id another;
+    bmi_flow_id_t id;
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
+    for (int i = 0; i < 4; i++)
+        CU_ASSERT_EQUAL(bmi_flow_post(&id,
+                                      &(struct bmi_flow_description){.source = from_network(60 + i),
+                                                                     .destination = in_memory(&to),
+                                                                     .extents = &extent,
+                                                                     .extent_count = 1},
+                                      NULL, another),
+                        0);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(another), -BMI_EINVAL);
+}
+
+/* A program's own loop: only the descriptor tells when to test. */
+static void the_descriptor_drives_flows(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    struct flows flows = {0};
+    files_make(9);
+    struct bmi_trove_place place = object_make(file, FILE_SIZE);
+    struct region to = {arrived, FILE_SIZE};
+    struct pollfd poll_fd = {.fd = bmi_flow_context_fd(context), .events = POLLIN};
+    CU_ASSERT_FATAL(poll_fd.fd >= 0);
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, &(struct bmi_trove_fault){.kinds = BMI_TROVE_READS,
+                                                                      .delay_ms = 1}),
+                    0);
+    flows_post(&flows, &(struct bmi_flow_description){.source = on_storage(&place),
+                                                      .destination = from_network(4),
+                                                      .extents = &extent,
+                                                      .extent_count = 1,
+                                                      .timeout_ms = 600000});
+    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(4),
+                                                      .destination = in_memory(&to),
+                                                      .extents = &extent,
+                                                      .extent_count = 1});
+    for (int left = 2; left > 0;) {
+        bmi_flow_id_t id;
+        bmi_error_code_t error = -1;
+        int count = 0;
+        CU_ASSERT_EQUAL_FATAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0,
+                                                   context) >= 0,
+                              1);
+        left -= count;
+        if (count > 0)
+            CU_ASSERT_EQUAL(error, 0);
+        if (count == 0)
+            CU_ASSERT_EQUAL_FATAL(poll(&poll_fd, 1, PATIENCE_MS), 1);
+    }
+    CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+}
+
+/* The same, with workers: nobody has to test for a flow to go on. */
+static void workers_run_flows(void)
+{
+    CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_WORKERS), 0);
+    memory_and_storage();
+    through_the_network_and_a_relay();
+    striped_files_against_a_model();
+    cancelled_and_late_flows_end_once();
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_WORKERS), 0);
+}
+
+static CU_TestInfo arithmetic[] = {{"stripes are where they should be",
+                                    stripes_are_where_they_should_be},
+                                   {"a file's size comes from its streams",
+                                    a_files_size_comes_from_its_streams},
+                                   {"bad requests are refused", bad_requests_are_refused},
+                                   CU_TEST_INFO_NULL};
+
+static CU_TestInfo cases[] = {
+    {"memory and storage", memory_and_storage},
+    {"memory to memory is packed", memory_to_memory_is_packed},
+    {"through the network and a relay", through_the_network_and_a_relay},
+    {"striped files against a model", striped_files_against_a_model},
+    {"aligned stripes are not copied", aligned_stripes_are_not_copied},
+    {"bad flows are refused", bad_flows_are_refused},
+    {"a stream that ends too early", a_stream_that_ends_too_early},
+    {"a failing source ends both sides", a_failing_source_ends_both_sides},
+    {"a failing destination drains", a_failing_destination_drains},
+    {"short operations are completed", short_operations_are_completed},
+    {"messages of another size end it", messages_of_another_size_end_it},
+    {"cancelled and late flows end once", cancelled_and_late_flows_end_once},
+    {"closing a context ends its flows", closing_a_context_ends_its_flows},
+    {"the descriptor drives flows", the_descriptor_drives_flows},
+    {"workers run flows", workers_run_flows},
+    CU_TEST_INFO_NULL};
+
+int main(void)
+{
+    CU_SuiteInfo suites[] = {
+        {"flow arithmetic", NULL, NULL, NULL, NULL, arithmetic},
+        {"flow", NULL, NULL, set_up, tear_down, cases},
+        CU_SUITE_INFO_NULL,
+    };
+    return unit_run_suites(suites);
+}
