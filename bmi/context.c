@@ -196,14 +196,14 @@ static void unsignal_locked(struct context *context)
 }
 
 /* Who counts itself after the hook was taken away finds none; who did before is waited for. */
-static void hook_call(struct context *context, bool unexpected)
+static void hook_call(struct context *context)
 {
     if (atomic_load_explicit(&context->hook, memory_order_relaxed) == NULL)
         return;
     atomic_fetch_add(&context->hook_users, 1);
     bmi__context_hook hook = atomic_load(&context->hook);
     if (hook != NULL)
-        hook(context->hook_argument, unexpected);
+        hook(context->hook_argument, false);
     atomic_fetch_sub(&context->hook_users, 1);
 }
 
@@ -232,7 +232,7 @@ void bmi__context_complete(struct op *op)
         bmi_lock_give(&context->lock);
     }
     bmi__progress_notify(context, id);
-    hook_call(context, false);
+    hook_call(context);
 }
 
 bool bmi__context_has(struct context *context)

@@ -16,9 +16,9 @@
 #include "bmi/lock.h"
 #include "bmi/op.h"
 
-/* Called by whoever completed an operation of the context, after it can be taken out, and, with
- * `unexpected`, when a message came that nobody posted for. Any lock may be held: it may submit a
- * task or notify, and nothing else. */
+/* Called by whoever completed an operation of the context, after it can be taken out. Any lock may be
+ * held: it may submit a task or notify, and nothing else. `unexpected` is false; for those messages
+ * see bmi__unexpected_set_hook. */
 typedef void (*bmi__context_hook)(void *argument, bool unexpected);
 
 struct context {

@@ -36,6 +36,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct unexpected *first, **end = &first; /* lock */
 static struct unexpected *all;                   /* lock */
 static atomic_uint waiting;
+static _Atomic(void (*)(void)) hook;
 
 bool bmi__unexpected_waiting(void)
 {
@@ -72,6 +73,14 @@ static void enqueue(struct unexpected *message)
     pthread_mutex_unlock(&lock);
     bmi__contexts_signal();
     bmi__progress_notify(NULL, 0);
+    void (*call)(void) = atomic_load(&hook);
+    if (call != NULL)
+        call();
+}
+
+void bmi__unexpected_set_hook(void (*call)(void))
+{
+    atomic_store(&hook, call);
 }
 
 int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,

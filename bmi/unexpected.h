@@ -13,6 +13,9 @@
 
 /* Takes up to `most` messages. */
 int bmi__unexpected_take(struct BMI_unexpected_info *info, int most);
+/* Called after each message that can be taken, by whoever took it in, with any lock held: it may submit
+ * a task or notify. There is one; it stays. */
+void bmi__unexpected_set_hook(void (*hook)(void));
 /* -EINVAL: no buffer of ours. */
 int bmi__unexpected_release(void *buffer);
 /* Messages of an address that wait. */

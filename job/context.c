@@ -117,8 +117,7 @@ void bmi_job_context_close(struct bmi_job_context *context)
     if (context == NULL)
         return;
     drain(context);
-    if (atomic_load(&context->hooked))
-        bmi__context_set_hook(context->network, NULL, NULL);
+    bmi__job_hooks_end(context);
     if (context->background) {
         bmi__job_driver_leave(context);
         if (context->poll_submitted)

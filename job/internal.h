@@ -106,9 +106,10 @@ struct bmi_job_context {
     _Atomic uint64_t steps;
     atomic_uint runners; /* threads that run one of its machines */
     _Atomic(struct bmi__tracer *) tracer;
-    atomic_bool hooked;   /* the BMI context's hook is ours */
-    struct bmi_task poll; /* background: takes what has come */
-    bool poll_submitted;  /* ever, at the end of the opening */
+    bool wants_listed;                  /* poll.c's list of those who want messages; its lock */
+    struct bmi_job_context *wants_next; /* the same */
+    struct bmi_task poll;               /* background: takes what has come */
+    bool poll_submitted;                /* ever, at the end of the opening */
     struct bmi__job_driver *driver;
     struct bmi_job_context *driver_next; /* the driver's list, under its lock */
     /* fd.c */
@@ -205,7 +206,11 @@ void bmi__job_poll_soon(struct bmi_job_context *context);
 /* Waits at most `max_idle_ms` until the ready_sequence is not `seen`, or anything else was done.
  * Returns false when the time is over. */
 bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t until_ns);
-/* Makes unexpected messages known; before the first job that wants one. */
+/* Has it polled when an unexpected message comes, from now on. */
+void bmi__job_wants_unexpected(struct bmi_job_context *context);
+/* The end of polling by others. */
+void bmi__job_hooks_end(struct bmi_job_context *context);
+/* In the background: has it polled when something completes. */
 void bmi__job_hook(struct bmi_job_context *context);
 
 /* ---- fd.c ---- */

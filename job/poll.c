@@ -16,6 +16,10 @@
 
 enum { BATCH = 64 };
 
+/* Contexts that ever wanted an unexpected message. The lock is taken with locks of BMI held. */
+static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct bmi_job_context *wants; /* wants_lock */
+
 /* ---- sources --------------------------------------------------------------------------------- */
 
 /* Completions of BMI; up to BATCH. Returns how many. */
@@ -81,26 +85,58 @@ void bmi__job_poll_soon(struct bmi_job_context *context)
         bmi__job_notify(context);
 }
 
-static void hook(void *argument, bool unexpected)
+static void completion_hook(void *argument, bool unexpected)
 {
     struct bmi_job_context *context = argument;
-    if (unexpected && atomic_load(&context->unexpected_wanted) == 0)
-        return;
-    if (context->background || unexpected)
-        bmi__job_poll_soon(context);
+    (void)unexpected;
+    bmi_task_submit(&context->poll); /* -EBUSY: it will run anyway */
 }
 
 void bmi__job_hook(struct bmi_job_context *context)
 {
-    if (!atomic_load(&context->hooked) && !atomic_exchange(&context->hooked, true))
-        bmi__context_set_hook(context->network, hook, context);
+    bmi__context_set_hook(context->network, completion_hook, context);
+}
+
+/* A message is for anybody who wants one. */
+static void unexpected_hook(void)
+{
+    pthread_mutex_lock(&wants_lock);
+    for (struct bmi_job_context *context = wants; context != NULL; context = context->wants_next)
+        if (atomic_load(&context->unexpected_wanted) > 0)
+            bmi__job_poll_soon(context);
+    pthread_mutex_unlock(&wants_lock);
+}
+
+void bmi__job_wants_unexpected(struct bmi_job_context *context)
+{
+    pthread_mutex_lock(&wants_lock);
+    if (!context->wants_listed) {
+        context->wants_listed = true;
+        context->wants_next = wants;
+        wants = context;
+        bmi__unexpected_set_hook(unexpected_hook);
+    }
+    pthread_mutex_unlock(&wants_lock);
+}
+
+void bmi__job_hooks_end(struct bmi_job_context *context)
+{
+    pthread_mutex_lock(&wants_lock);
+    struct bmi_job_context **place = &wants;
+    while (context->wants_listed && *place != context)
+        place = &(*place)->wants_next;
+    if (context->wants_listed)
+        *place = context->wants_next;
+    pthread_mutex_unlock(&wants_lock);
+    bmi__context_set_hook(context->network, NULL, NULL);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 struct wait {
     struct bmi_job_context *context;
-    uint64_t seen;
+    uint64_t seen;   /* ready_sequence */
+    uint64_t due_ns; /* next_due_ns */
     struct bmi_task_sleeper sleeper;
     atomic_bool woken;
 };
@@ -122,15 +158,15 @@ static bool wait_ready(struct waiter *waiter)
         return true;
     if (context->background)
         return false;
-    return atomic_load(&wait->woken) || bmi__context_has(context->network) ||
+    return atomic_load(&wait->woken) || atomic_load(&context->next_due_ns) < wait->due_ns ||
+           bmi__context_has(context->network) ||
            (atomic_load(&context->unexpected_wanted) > 0 && bmi__unexpected_waiting());
 }
 
 /* Milliseconds to wait, rounded up so that what is due then is due indeed. */
-static int wait_ms(struct bmi_job_context *context, uint64_t now, uint64_t until_ns)
+static int wait_ms(const struct wait *wait, uint64_t now, uint64_t until_ns)
 {
-    uint64_t due = context->background ? UINT64_MAX : atomic_load(&context->next_due_ns);
-    uint64_t end = due < until_ns ? due : until_ns;
+    uint64_t end = wait->due_ns < until_ns ? wait->due_ns : until_ns;
     uint64_t ms = end <= now ? 0 : (end - now + 999999) / 1000000;
     return ms > 1000000 ? 1000000 : (int)ms;
 }
@@ -145,12 +181,14 @@ bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t unti
     uint64_t now = bmi__monotonic_ns();
     if (now >= until_ns)
         return false;
-    if (context->background) {
-        bmi__progress_wait(&waiter, wait_ms(context, now, until_ns));
+    if (context->background) { /* the driver looks after timers */
+        wait.due_ns = UINT64_MAX;
+        bmi__progress_wait(&waiter, wait_ms(&wait, now, until_ns));
         return true;
     }
+    wait.due_ns = atomic_load(&context->next_due_ns);
     if (bmi_task_sleeper_arm(context->manager, &wait.sleeper)) {
-        int ms = wait_ms(context, now, until_ns);
+        int ms = wait_ms(&wait, now, until_ns);
         if (ms > 0)
             bmi__progress_wait(&waiter, ms);
     }

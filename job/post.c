@@ -145,7 +145,7 @@ int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_in
     struct bmi__job *job = begin(context, BMI_JOB_UNEXPECTED, options, id, status, &result);
     if (job == NULL)
         return result;
-    bmi__job_hook(context);
+    bmi__job_wants_unexpected(context);
     bmi_lock_take(&context->lock);
     unexpected_append_locked(context, job, info);
     bmi_lock_give(&context->lock);
