@@ -90,7 +90,7 @@ static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
         return -EACCES;
     const struct nic_shared_grant *shared = &peer->their_port->grant[place];
     atomic_store_explicit(&peer->mine->claim, send->key, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (atomic_load_explicit(&shared->key, memory_order_acquire) != send->key)
         return -EACCES;
     const volatile struct nic_shared_grant *once = shared;
@@ -108,7 +108,7 @@ static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
 static void grant_unclaim(struct nic_peer *peer)
 {
     atomic_store_explicit(&peer->mine->claim, 0, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (atomic_load_explicit(&peer->theirs->claim_waits, memory_order_relaxed) == 0)
         return;
     atomic_fetch_add(&peer->mine->claim_turn, 1);
@@ -252,7 +252,7 @@ bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t
     atomic_store_explicit(&peer->mine->bounced,
                           (uint64_t)bounce.number << 32 | (uint32_t)-peer->bounce_status,
                           memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
         nic__doorbell(peer);
     return true;
@@ -388,7 +388,7 @@ bool nic__directed_run(struct nic_peer *peer, uint64_t bytes)
             return true;
         bytes = run_locked(peer, bytes);
         bmi_lock_give(&peer->directed_lock);
-        atomic_thread_fence(memory_order_seq_cst);
+        nic__fence();
         if (atomic_load(&peer->state) != NIC_UP) {
             nic__attention(peer->port); /* its end may have waited for us */
             return false;

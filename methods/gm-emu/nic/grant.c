@@ -134,7 +134,7 @@ static bool claim_wait(struct nic_port *port, uint64_t key, bool patient)
         turn = &peer->theirs->claim_turn;
         before = atomic_load(turn);
         atomic_store(&peer->mine->claim_waits, 1);
-        atomic_thread_fence(memory_order_seq_cst);
+        nic__fence();
         if (claim_is_dead(peer)) {
             atomic_store(&peer->theirs->claim, 0);
             turn = NULL;
@@ -198,7 +198,7 @@ int nic_revoke(struct nic_port *port, uint64_t key)
     bmi_lock_give(&port->grant_lock);
     if (!found)
         return -ENOENT;
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (!claims_end(port, key)) { /* the place is not used again */
         nic__log(port, NIC_LOG_ERROR, "gm: a stopped peer is in the midst of writing: given up");
         claimers_end(port, key);
@@ -214,7 +214,7 @@ void nic__grants_end(struct nic_port *port)
 {
     for (uint32_t i = 0; i < port->grant_used; i++)
         atomic_store(&port->shared->grant[i].key, 0);
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (!claims_end(port, 0))
         nic__log(port, NIC_LOG_ERROR, "gm: port closed while a stopped peer is writing to it");
 }

@@ -19,6 +19,14 @@
 
 #include "share.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define NIC_NO_FENCES
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define NIC_NO_FENCES
+#endif
+#endif
+
 enum {
     NIC_PIECE = 256 << 10,      /* of a directed send: how long a revocation may have to wait */
     NIC_TIMED_PIECE = 32 << 10, /* the same where the timing model shares links */
@@ -27,6 +35,18 @@ enum {
     NIC_COLD = 16,              /* and how many of the others */
     NIC_LOOK_NS = 1000000       /* how often the descriptor is looked at while polling */
 };
+
+/* What is stored before is seen by whoever does the same and reads after: "I write mine, then I
+ * read yours". ThreadSanitizer knows no fences; a read-modify-write is one on its machines. */
+static inline void nic__fence(void)
+{
+#ifdef NIC_NO_FENCES
+    _Atomic int any = 0;
+    atomic_fetch_add(&any, 1);
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
 
 /* A ring as one side sees it, in memory of its own. */
 struct nic_ring {

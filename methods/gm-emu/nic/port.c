@@ -39,7 +39,7 @@ void nic__log(struct nic_port *port, enum nic_log_level level, const char *forma
 void nic__wake(struct nic_port *port)
 {
     const uint64_t one = 1;
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (atomic_load_explicit(&port->shared->asleep, memory_order_relaxed) != 0 &&
         write(port->doorbell.fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
         nic__log(port, NIC_LOG_ERROR, "cannot ring the own doorbell: %s", strerror(errno));

@@ -82,7 +82,7 @@ void nic__told(struct nic_peer *peer, int priority)
         return;
     ring->seen = ring->position;
     atomic_store_explicit(&peer->mine->consumed[priority], ring->position, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
         nic__doorbell(peer);
 }

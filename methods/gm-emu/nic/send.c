@@ -90,7 +90,7 @@ void nic__busy_drop(struct nic_peer *peer)
 void nic__doorbell(struct nic_peer *peer)
 {
     const uint64_t one = 1;
-    atomic_thread_fence(memory_order_seq_cst);
+    nic__fence();
     if (atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) == 0)
         return;
     nic__count(&peer->port->counters.doorbells, 1);
