@@ -17,7 +17,7 @@ static void *helper_main(void *argument)
     struct bmi_task_manager *manager = cpu->manager;
     bmi__thread_raise(!manager->settings.no_realtime);
     while (!atomic_load(&manager->helpers_stopping)) {
-        struct bmi_task *task = bmi__queue_pop(cpu->urgent);
+        struct bmi_task *task = bmi__urgent_pop(cpu);
         bool due = atomic_exchange(&cpu->helper.due, false);
         if (task != NULL)
             bmi__task_run(manager, task);

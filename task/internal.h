@@ -84,6 +84,7 @@ struct bmi__task_cpu {
     int os;
     struct bmi__task_node *leaf;
     struct bmi__queue *urgent;
+    atomic_uint urgent_queued; /* raised before a push to `urgent`, lowered after the pop */
     struct bmi__worker worker;
     struct bmi__helper helper;
 };
@@ -196,6 +197,16 @@ void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, b
 void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Ends a task that was popped without running it. */
 void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task);
+
+/* Queues an urgent task on its CPU, and takes one from there. NULL at once if there is none. */
+void bmi__urgent_push(struct bmi__task_cpu *cpu, struct bmi_task *task);
+static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
+{
+    struct bmi_task *task = NULL;
+    if (atomic_load(&cpu->urgent_queued) != 0 && (task = bmi__queue_pop(cpu->urgent)) != NULL)
+        atomic_fetch_sub(&cpu->urgent_queued, 1);
+    return task;
+}
 
 /* ---- choosy.c ---- */
 

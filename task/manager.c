@@ -299,7 +299,7 @@ void bmi__manager_cancel_queued(struct bmi_task_manager *manager)
             bmi__task_drop(manager, task);
     }
     for (uint32_t i = 0; i < manager->topology.cpu_count; i++) {
-        while ((task = bmi__queue_pop(manager->cpus[i].urgent)) != NULL)
+        while ((task = bmi__urgent_pop(&manager->cpus[i])) != NULL)
             bmi__task_drop(manager, task);
     }
     while ((task = bmi__spare_pop(manager)) != NULL)

@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * queue_ring.c - the lock-free queue: a ring of slots between two counters.
+ * queue_ring.c - the lock-free queue: two rings of slots, a short one in a single cache line, where
+ * tasks are while there are few, and a long one behind it.
  *
- * A position is a number that only grows; it stands for slot position % slots in round position /
- * slots. A slot holds either "empty, waiting for position P" (2P + 1) or a task with the parity of
- * its round in bit 1. Who may do what:
- *   push fills the slot of the first free position by compare-and-swap from "waiting for it"; that
- *     is the moment at which the task is in the queue. `tail` only says where to start looking: it
- * is stored without care, by whoever pushed, and may lie behind the truth. A pusher that is stopped
- *     anywhere holds up nobody.
- *   pop reads the slot of position `head` and claims it by moving head on; whoever succeeds owns
- * the task and sets the slot to wait for its next round. One that is stopped before that holds up
- *     only those who want to fill the slot a whole round later.
- * Nobody follows a pointer to a task that is not its own, so that tasks may be freed at any time
- * after their pop. Parity tells whether a filled slot is filled for this position. If not, it is
- * still so from the round before (claimed, or the ring is full), or, once head has passed the
- * position, from a later one.
+ * A ring's position is a number that only grows; it stands for slot position % slots in round
+ * position / slots. A slot holds either "empty, waiting for position P" (2P + 1) or a task with the
+ * parity of its round in bit 1. Who may do what:
+ *   fill: puts a task into the slot of the first free position by compare-and-swap from "waiting
+ * for it"; that is the moment at which the task is in the ring. `tail` only says where to start
+ *     looking: it is stored without care, by whoever filled a slot, and may lie behind the truth.
+ *     One who is stopped anywhere holds up nobody.
+ *   claim: reads the slot of position `head` and claims it by moving head on; whoever succeeds owns
+ *     the task and sets the slot to wait for its next round. One who is stopped before that holds
+ * up only those who want to fill the slot a whole round later. Nobody follows a pointer to a task
+ * that is not its own, so that tasks may be freed at any time after their pop. Parity tells whether
+ * a filled slot is filled for this position. If not, it is still so from the round before (claimed,
+ * or the ring is full), or, once head has passed the position, from a later one.
  *
- * When the ring is full, tasks spill into a list under a mutex, and all later ones too until it is
- * empty again, so that order is kept. Who pops moves spilled ones into the ring, or takes one
- * directly where the ring has nothing. Lock order: spill mutex only.
+ * Tasks go behind, into the long ring, while the short one is full, and from then on until all of
+ * those have been popped, so that order is kept: while `behind_pushed`, which is raised after such
+ * a push, differs from `behind_popped`. That is set to what behind_pushed was before nothing was
+ * found there, so no push that has returned is ever hidden. When the long ring is full too, tasks
+ * spill into a list under a mutex, in the same manner. Who pops moves spilled ones into the
+ * ring, or takes one directly where the ring has nothing. Lock order: spill mutex only.
  */
 #include "task/queue.h"
 
@@ -27,13 +30,17 @@
 #include <stdlib.h>
 
 #define LINE 64
-#define SLOTS_PER_LINE (LINE / sizeof(uint64_t))
+#define SHORT 4 /* slots */
 
 struct ring {
-    struct bmi__queue queue;
-    uint64_t mask;      /* slots - 1 */
-    unsigned line_bits; /* log2 of the number of cache lines of slots */
+    struct bmi__queue queue; /* a line that never changes */
+    uint64_t mask;           /* of the long ring: slots - 1 */
     _Atomic(uint64_t) *slots;
+
+    _Alignas(LINE) _Atomic(uint64_t) short_head;
+    _Atomic(uint64_t) short_tail;
+    _Atomic(uint64_t) short_slots[SHORT];
+    _Atomic(uint64_t) behind_pushed, behind_popped;
 
     _Alignas(LINE) _Atomic(uint64_t) head; /* next position to pop */
     _Atomic(uint64_t) pop_contended;
@@ -46,6 +53,26 @@ struct ring {
     struct bmi_task *first, *last; /* under mutex */
 };
 
+/* One of the two rings. Passed by value and inlined: nothing of it is ever in memory. */
+struct view {
+    _Atomic(uint64_t) *head, *tail, *slots, *push_contended, *pop_contended;
+    uint64_t mask;
+};
+
+static inline struct view short_ring(struct ring *ring)
+{
+    return (struct view){&ring->short_head,     &ring->short_tail,    ring->short_slots,
+                         &ring->push_contended, &ring->pop_contended, SHORT - 1};
+}
+
+static inline struct view long_ring(struct ring *ring)
+{
+    return (struct view){&ring->head,           &ring->tail,          ring->slots,
+                         &ring->push_contended, &ring->pop_contended, ring->mask};
+}
+
+/* ---- one ring ---- */
+
 static inline uint64_t waiting_for(uint64_t position)
 {
     return 2 * position + 1;
@@ -56,88 +83,113 @@ static inline bool is_waiting(uint64_t slot)
     return slot & 1;
 }
 
-static inline uint64_t parity_of(const struct ring *ring, uint64_t position)
+static inline uint64_t parity_of(struct view view, uint64_t position)
 {
-    return position & (ring->mask + 1) ? 2 : 0;
+    return position & (view.mask + 1) ? 2 : 0;
 }
 
-/* Neighbouring positions lie in different cache lines, so that a push and a pop side by side do not
- * take the line from each other. */
-static inline _Atomic(uint64_t) *slot_of(const struct ring *ring, uint64_t position)
+static inline _Atomic(uint64_t) *slot_of(struct view view, uint64_t position)
 {
-    uint64_t index = position & ring->mask;
-    uint64_t lines_mask = ((uint64_t)1 << ring->line_bits) - 1;
-    return &ring->slots[(index & lines_mask) * SLOTS_PER_LINE + (index >> ring->line_bits)];
+    return &view.slots[position & view.mask];
 }
 
-static void count_contended(_Atomic(uint64_t) *counter)
+static inline bool is_filled_for(struct view view, uint64_t slot, uint64_t position)
+{
+    return !is_waiting(slot) && (slot & 2) == parity_of(view, position);
+}
+
+static __attribute__((cold)) void count_contended(_Atomic(uint64_t) *counter)
 {
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-static inline bool is_filled_for(const struct ring *ring, uint64_t slot, uint64_t position)
+/* Fills the slot of a position if it waits for that. Else *seen is what it holds. */
+static inline bool slot_fill(struct view view, uint64_t position, struct bmi_task *task,
+                             uint64_t *seen)
 {
-    return !is_waiting(slot) && (slot & 2) == parity_of(ring, position);
+    _Atomic(uint64_t) *slot = slot_of(view, position);
+    uint64_t filled = (uint64_t)(uintptr_t)task | parity_of(view, position);
+    *seen = atomic_load_explicit(slot, memory_order_acquire);
+    if (*seen != waiting_for(position))
+        return false;
+    if (!atomic_compare_exchange_strong(slot, seen, filled)) {
+        count_contended(view.push_contended);
+        return false;
+    }
+    atomic_store_explicit(view.tail, position + 1, memory_order_relaxed);
+    return true;
 }
 
 /* Returns false if the ring is full. */
-static bool ring_fill(struct ring *ring, struct bmi_task *task)
+static inline bool ring_fill(struct view view, struct bmi_task *task)
 {
-    uint64_t position = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    uint64_t position = atomic_load_explicit(view.tail, memory_order_relaxed);
     for (;;) {
-        _Atomic(uint64_t) *slot = slot_of(ring, position);
-        uint64_t seen = atomic_load_explicit(slot, memory_order_acquire);
-        if (seen == waiting_for(position)) {
-            uint64_t filled = (uint64_t)(uintptr_t)task | parity_of(ring, position);
-            if (atomic_compare_exchange_strong(slot, &seen, filled)) {
-                atomic_store_explicit(&ring->tail, position + 1, memory_order_relaxed);
-                return true;
-            }
-            count_contended(&ring->push_contended);
-        }
+        uint64_t seen;
+        if (slot_fill(view, position, task, &seen))
+            return true;
         /* used up, unless it is filled from the round before, while head has not passed it */
-        uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
-        if (head <= position && !is_waiting(seen) && !is_filled_for(ring, seen, position))
+        uint64_t head = atomic_load_explicit(view.head, memory_order_acquire);
+        if (head <= position && !is_waiting(seen) && !is_filled_for(view, seen, position))
             return false;
         position = head > position ? head : position + 1;
     }
 }
 
-static struct bmi_task *ring_claim(struct ring *ring)
+static inline struct bmi_task *ring_claim(struct view view)
 {
     for (;;) {
-        uint64_t head = atomic_load(&ring->head);
-        _Atomic(uint64_t) *slot = slot_of(ring, head);
+        uint64_t head = atomic_load(view.head);
+        _Atomic(uint64_t) *slot = slot_of(view, head);
         uint64_t seen = atomic_load(slot);
         if (seen == waiting_for(head))
             return NULL;
         if (is_waiting(seen))
             continue; /* for a later round: head was old */
-        if (!is_filled_for(ring, seen, head)) {
-            if (atomic_load(&ring->head) == head)
+        if (!is_filled_for(view, seen, head)) {
+            if (atomic_load(view.head) == head)
                 return NULL; /* of the round before, its owner is about to empty it */
             continue;
         }
-        if (atomic_compare_exchange_strong_explicit(&ring->head, &head, head + 1,
+        if (atomic_compare_exchange_strong_explicit(view.head, &head, head + 1,
                                                     memory_order_acq_rel, memory_order_relaxed)) {
-            atomic_store_explicit(slot, waiting_for(head + ring->mask + 1), memory_order_release);
+            atomic_store_explicit(slot, waiting_for(head + view.mask + 1), memory_order_release);
             return (struct bmi_task *)(uintptr_t)(seen & ~(uint64_t)3);
         }
-        count_contended(&ring->pop_contended);
+        count_contended(view.pop_contended);
     }
 }
 
-static bool ring_has_none(struct ring *ring)
+static inline bool ring_has_none(struct view view)
 {
     for (;;) {
-        uint64_t head = atomic_load(&ring->head);
-        uint64_t seen = atomic_load(slot_of(ring, head));
-        if (is_filled_for(ring, seen, head))
+        uint64_t head = atomic_load(view.head);
+        uint64_t seen = atomic_load(slot_of(view, head));
+        if (is_filled_for(view, seen, head))
             return false;
-        if (seen == waiting_for(head) || atomic_load(&ring->head) == head)
+        if (seen == waiting_for(head) || atomic_load(view.head) == head)
             return true;
     }
 }
+
+/* The first position that is not filled, from `head` on. */
+static uint64_t ring_end(struct view view, uint64_t head)
+{
+    uint64_t end = atomic_load_explicit(view.tail, memory_order_relaxed);
+    end = end > head ? end : head;
+    while (is_filled_for(view, atomic_load_explicit(slot_of(view, end), memory_order_relaxed), end))
+        end++;
+    return end;
+}
+
+static inline uint64_t ring_between(struct view view)
+{
+    uint64_t head = atomic_load_explicit(view.head, memory_order_relaxed);
+    uint64_t tail = atomic_load_explicit(view.tail, memory_order_relaxed);
+    return tail > head ? tail - head : 0;
+}
+
+/* ---- spilled tasks ---- */
 
 static void spill_push(struct ring *ring, struct bmi_task *task)
 {
@@ -170,7 +222,7 @@ static void spill_refill(struct ring *ring)
     while (ring->first != NULL) {
         struct bmi_task *task = ring->first;
         struct bmi_task *next = task->next; /* once filled in it is not ours */
-        if (!ring_fill(ring, task))
+        if (!ring_fill(long_ring(ring), task))
             break;
         ring->first = next;
         atomic_fetch_sub(&ring->spilled, 1);
@@ -182,7 +234,7 @@ static void spill_refill(struct ring *ring)
 static struct bmi_task *spill_take(struct ring *ring)
 {
     pthread_mutex_lock(&ring->mutex);
-    struct bmi_task *task = ring_claim(ring);
+    struct bmi_task *task = ring_claim(long_ring(ring));
     if (task == NULL) {
         task = spill_pop_locked(ring);
         if (task != NULL)
@@ -192,64 +244,103 @@ static struct bmi_task *spill_take(struct ring *ring)
     return task;
 }
 
+/* ---- what lies behind the short ring ---- */
+
+/* Whether there may be tasks. */
+static inline bool behind_has(struct ring *ring)
+{
+    uint64_t popped = atomic_load_explicit(&ring->behind_popped, memory_order_relaxed);
+    return atomic_load(&ring->behind_pushed) != popped;
+}
+
+static __attribute__((noinline)) void behind_push(struct ring *ring, struct bmi_task *task)
+{
+    if (atomic_load_explicit(&ring->spilled, memory_order_relaxed) != 0 ||
+        !ring_fill(long_ring(ring), task))
+        spill_push(ring, task);
+    atomic_fetch_add(&ring->behind_pushed, 1);
+}
+
+static struct bmi_task *behind_take(struct ring *ring)
+{
+    struct bmi_task *task = ring_claim(long_ring(ring));
+    if (atomic_load(&ring->spilled) == 0)
+        return task;
+    if (task == NULL)
+        return spill_take(ring);
+    spill_refill(ring);
+    return task;
+}
+
+/* The list first: what has left it by then is in the ring, or popped. */
+static inline bool behind_empty(struct ring *ring)
+{
+    return atomic_load(&ring->spilled) == 0 && ring_has_none(long_ring(ring));
+}
+
+static __attribute__((noinline)) struct bmi_task *behind_pop(struct ring *ring)
+{
+    struct bmi_task *task;
+    bool empty;
+    do { /* NULL although there is one: somebody has just moved it from the list to the ring */
+        uint64_t pushed = atomic_load(&ring->behind_pushed);
+        task = behind_take(ring);
+        empty = behind_empty(ring);
+        if (empty) /* stored without care: too low a number only costs a look */
+            atomic_store_explicit(&ring->behind_popped, pushed, memory_order_relaxed);
+    } while (task == NULL && !empty);
+    return task;
+}
+
+/* ---- the queue ---- */
+
 static void ring_push(struct bmi__queue *queue, struct bmi_task *task)
 {
     struct ring *ring = (struct ring *)queue;
-    if (atomic_load_explicit(&ring->spilled, memory_order_relaxed) == 0 && ring_fill(ring, task))
-        return;
-    spill_push(ring, task);
+    if (behind_has(ring) || !ring_fill(short_ring(ring), task))
+        behind_push(ring, task);
 }
 
 static struct bmi_task *ring_pop(struct bmi__queue *queue)
 {
     struct ring *ring = (struct ring *)queue;
-    struct bmi_task *task = ring_claim(ring);
-    if (atomic_load(&ring->spilled) != 0) {
-        if (task == NULL)
-            return spill_take(ring);
-        spill_refill(ring);
-    }
-    return task;
+    struct bmi_task *task = ring_claim(short_ring(ring));
+    return task != NULL || !behind_has(ring) ? task : behind_pop(ring);
 }
 
 static bool ring_empty(struct bmi__queue *queue)
 {
     struct ring *ring = (struct ring *)queue;
-    return ring_has_none(ring) && atomic_load(&ring->spilled) == 0;
+    return ring_has_none(short_ring(ring)) && (!behind_has(ring) || behind_empty(ring));
 }
 
 static uint64_t ring_length(struct bmi__queue *queue)
 {
     struct ring *ring = (struct ring *)queue;
-    uint64_t spilled = atomic_load_explicit(&ring->spilled, memory_order_relaxed);
-    uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
-    /* mostly that was all; tail would have to come from the cache of who pushes */
-    if (!is_filled_for(ring, atomic_load_explicit(slot_of(ring, head), memory_order_relaxed), head))
-        return spilled;
-    uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    return (tail > head ? tail - head : 1) + spilled;
-}
-
-/* The first position that is not filled. */
-static uint64_t ring_end(struct ring *ring, uint64_t head)
-{
-    uint64_t end = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    end = end > head ? end : head;
-    while (is_filled_for(ring, atomic_load_explicit(slot_of(ring, end), memory_order_relaxed), end))
-        end++;
-    return end;
+    uint64_t length = ring_between(short_ring(ring));
+    if (behind_has(ring))
+        length += ring_between(long_ring(ring)) +
+                  atomic_load_explicit(&ring->spilled, memory_order_relaxed);
+    return length;
 }
 
 static void ring_count(struct bmi__queue *queue, struct bmi__queue_counts *counts)
 {
     struct ring *ring = (struct ring *)queue;
     uint64_t direct = atomic_load_explicit(&ring->spilled_direct, memory_order_relaxed);
-    uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
-    counts->popped = head + direct;
-    counts->pushed =
-        ring_end(ring, head) + direct + atomic_load_explicit(&ring->spilled, memory_order_relaxed);
+    uint64_t short_head = atomic_load_explicit(&ring->short_head, memory_order_acquire);
+    uint64_t long_head = atomic_load_explicit(&ring->head, memory_order_acquire);
+    counts->popped = short_head + long_head + direct;
+    counts->pushed = ring_end(short_ring(ring), short_head) + ring_end(long_ring(ring), long_head) +
+                     direct + atomic_load_explicit(&ring->spilled, memory_order_relaxed);
     counts->contended = atomic_load_explicit(&ring->pop_contended, memory_order_relaxed) +
                         atomic_load_explicit(&ring->push_contended, memory_order_relaxed);
+}
+
+static void slots_init(struct view view)
+{
+    for (uint64_t i = 0; i <= view.mask; i++)
+        atomic_init(&view.slots[i], waiting_for(i));
 }
 
 static struct bmi__queue *ring_create(uint32_t slots)
@@ -263,10 +354,8 @@ static struct bmi__queue *ring_create(uint32_t slots)
         free(ring);
         return NULL;
     }
-    while (SLOTS_PER_LINE << ring->line_bits < slots)
-        ring->line_bits++;
-    for (uint64_t i = 0; i < slots; i++)
-        atomic_init(slot_of(ring, i), waiting_for(i));
+    slots_init(short_ring(ring));
+    slots_init(long_ring(ring));
     pthread_mutex_init(&ring->mutex, NULL);
     return &ring->queue;
 }

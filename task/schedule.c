@@ -178,7 +178,7 @@ unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t 
         return 0;
     self.depth++;
     for (uint64_t left = BATCH; left > 0; left--) {
-        struct bmi_task *task = bmi__queue_pop(at->urgent);
+        struct bmi_task *task = bmi__urgent_pop(at);
         if (task == NULL)
             break;
         bmi__task_run(manager, task);
@@ -197,7 +197,7 @@ bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu)
 {
     struct bmi__task_cpu *at = &manager->cpus[cpu];
     struct bmi_cpuset served;
-    if (!bmi__queue_empty(at->urgent))
+    if (atomic_load(&at->urgent_queued) != 0 && !bmi__queue_empty(at->urgent))
         return true;
     bmi__served(manager, &served);
     for (struct bmi__task_node *node = at->leaf; node != NULL; node = node->parent) {

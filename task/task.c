@@ -113,6 +113,12 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
 
 /* ---- submitting ---- */
 
+void bmi__urgent_push(struct bmi__task_cpu *cpu, struct bmi_task *task)
+{
+    atomic_fetch_add(&cpu->urgent_queued, 1);
+    bmi__queue_push(cpu->urgent, task);
+}
+
 /* A QUEUED task goes where its options say. `again`: by its runner, after a run. */
 static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task, bool again)
 {
@@ -122,7 +128,7 @@ static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task
         bmi__spare_submit(manager, task);
     } else if (task->options & BMI_TASK_URGENT) {
         struct bmi__task_cpu *cpu = &manager->cpus[task->cpu];
-        bmi__queue_push(cpu->urgent, task);
+        bmi__urgent_push(cpu, task);
         bmi__event_post(&cpu->helper.event);
     } else {
         if (only != NULL)
