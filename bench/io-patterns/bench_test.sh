@@ -33,6 +33,21 @@ xml.dom.minidom.parse(sys.argv[1] + "/a.svg")
 PY
 [ "$(wc -l <"$folder/table")" -eq 4 ] || fail "table: $(cat "$folder/table")"
 
+# given the task manager's pattern, then its rows are told apart by panel and label
+"$bench" tasks --reps 2 --messages 20 --threads 1,2 --json "$folder/tasks.json" \
+  --plot "$folder/tasks.svg" >"$folder/table" || fail "tasks"
+python3 - "$folder" <<'PY' || fail "JSON or SVG of tasks: $(cat "$folder/table")"
+import json, sys, xml.dom.minidom
+lines = [json.loads(line) for line in open(sys.argv[1] + "/tasks.json")]
+kinds = {line["implementation"] for line in lines}
+assert {"lock-free", "spinlock"} <= kinds, kinds
+rows = [(line["panel"], line["label"], line["size"], line["implementation"]) for line in lines]
+assert len(set(rows)) == len(rows), rows
+assert ("this machine", "own CPU", 1, "lock-free") in rows, rows
+assert all(line["value"] > 0 and len(line["samples"]) == 2 for line in lines)
+xml.dom.minidom.parse(sys.argv[1] + "/tasks.svg")
+PY
+
 # given wrong options, then each is refused with a message
 refused() {
   if "$bench" "$@" >"$folder/out" 2>&1; then
@@ -61,6 +76,10 @@ refused testcost --verify
 refused read --reference raw-poll
 refused read --progress background
 refused read --buffers none
+refused tasks --grid 1x2
+refused tasks --verify
+refused tasks --tree nonsense:0
+refused tasks --threads 0
 refused latency --clients 2
 refused rate --size 0
 refused read --role client

@@ -95,7 +95,7 @@ void options_check(const struct options *options)
     for (int i = 0; i < options->size_count; i++)
         if (options->sizes[i] == 0 && !pattern->size_is_clients &&
             (!pattern->empty_messages || options->contenders & ~BITS_BMI))
-            die("%s: only BMI's latency knows messages of 0 bytes", pattern->name);
+            die("%s: a size of 0 is for latency only, without references", pattern->name);
     if (options->role == ROLE_CLIENT && options->url_count == 0)
         die("--role client wants --servers URL,...");
 }

@@ -7,11 +7,13 @@
 #include <string.h>
 
 extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
-    pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job;
+    pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job,
+    pattern_tasks;
 
 const struct pattern *const patterns[] = {
-    &pattern_read,     &pattern_write,    &pattern_latency, &pattern_bandwidth, &pattern_rate,
-    &pattern_testcost, &pattern_reapcost, &pattern_idle,    &pattern_memory,    &pattern_job,      NULL,
+    &pattern_read,   &pattern_write,    &pattern_latency,  &pattern_bandwidth,
+    &pattern_rate,   &pattern_testcost, &pattern_reapcost, &pattern_idle,
+    &pattern_memory, &pattern_job,      &pattern_tasks,    NULL,
 };
 
 const struct pattern *pattern_named(const char *name)

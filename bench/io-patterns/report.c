@@ -176,8 +176,9 @@ static void json_line_write(FILE *file, const struct report *report, const struc
     fprintf(file,
             "{\"pattern\": \"%s\", \"implementation\": \"%s\", \"method\": \"%s\", "
             "\"servers\": %d, \"clients\": %d, \"size\": %u, \"bytes\": %llu, ",
-            pattern->name, bmi ? "bmi" : contender_name(contender), options->method,
-            row->grid.servers, row->grid.clients, row->work.size, (unsigned long long)bytes);
+            pattern->name, bmi ? "bmi" : contender_name(contender),
+            pattern->run_here ? "none" : options->method, row->grid.servers, row->grid.clients,
+            row->work.size, (unsigned long long)bytes);
     if (bmi && (pattern->contenders & BIT(CONTENDER_BMI_PLAIN)))
         fprintf(file, "\"buffers\": \"%s\", ",
                 contender == CONTENDER_BMI_PLAIN ? "plain" : "memalloc");
