@@ -24,7 +24,7 @@
 #include <string.h>
 
 #define TREE "package:8 l3:4 core:8 pu:1"
-#define WARM_UP 200
+#define WARM_UP 10 /* part of the tasks of a sample */
 #define OTHERS_MAX 256
 #define TASKS 8       /* a thread's own, of those that share a queue */
 #define CROWD_TIMES 8 /* such a sample has that many times the tasks of others */
@@ -184,7 +184,7 @@ static double tasks_time(const struct probe *probe, struct bmi_task_manager *man
     uint64_t start = 0;
     static _Alignas(64) struct bmi_task task;
     task_create(&task, manager, &probe->target);
-    for (int i = -WARM_UP; i < times; i++) {
+    for (int i = -times / WARM_UP; i < times; i++) {
         if (i == 0)
             start = now_ns();
         if (probe->creates)
@@ -213,7 +213,7 @@ static double line_sample(const struct probe *probe, int times)
     static struct poller poller;
     uint64_t start = 0;
     poller_open(&poller, NULL, bmi_cpuset_next(&probe->target, 0));
-    for (int i = -WARM_UP; i < times; i++) {
+    for (int i = -times / WARM_UP; i < times; i++) {
         if (i == 0)
             start = now_ns();
         atomic_store_explicit(&poller.ball, 1, memory_order_release);
