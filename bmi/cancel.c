@@ -170,11 +170,9 @@ static void send_cancel(struct peer *peer, struct op *op)
 
 static void ask_sender(struct peer *peer, struct key *key, struct op *op)
 {
-    uint32_t ahead = 0;
-    for (struct op *other = key->receives.first; other != op; other = other->next)
-        ahead += !(other->flags & (OP_CANCEL_ASKED | OP_GHOST));
-    struct wire_header header = {.type = WIRE_RTR_CANCEL, .tag = op->tag, .credit = ahead,
+    struct wire_header header = {.type = WIRE_RTR_CANCEL, .tag = op->tag,
                                  .source = (uint64_t)bmi__op_id(op)};
+    key->questions++;
     op->flags |= OP_CANCEL_ASKED;
     op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
     key->live--;
@@ -304,6 +302,7 @@ static void haunt(struct peer *peer, struct op *op)
     *(op->previous != NULL ? &op->previous->next : &key->receives.first) = ghost;
     *(op->next != NULL ? &op->next->previous : &key->receives.last) = ghost;
     op->next = op->previous = NULL;
+    key->ghosts++;
     bmi__peer_adopt_locked(peer, ghost);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
 }

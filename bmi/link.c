@@ -82,7 +82,7 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
         return status;
     if (starts_message(header))
         peer->seen++;
-    bool own = header->type == WIRE_RTR || header->type == WIRE_RTR_CANCEL;
+    bool own = header->type == WIRE_RTR;
     uint64_t unexpected = header->type == WIRE_CREDIT ? header->source : 0;
     if ((own || header->credit == 0) && unexpected == 0)
         return 0;

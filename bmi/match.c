@@ -133,6 +133,8 @@ void bmi__receive_unqueue_locked(struct key *key, struct op *op)
         key->live--;
     if (op->flags & OP_ANNOUNCED)
         key->announced--;
+    if (op->flags & OP_GHOST)
+        key->ghosts--;
 }
 
 /* Puts it before those that were posted later: the peer's operations stand in order of their posts.

@@ -326,7 +326,7 @@ static void header_encode(struct peer *peer, struct wire_header *header,
 {
     header->seen = peer->seen;
     peer->seen_reported = peer->seen;
-    if (header->type != WIRE_RTR && header->type != WIRE_RTR_CANCEL)
+    if (header->type != WIRE_RTR)
         header->credit = bmi__credit_report_locked(peer);
     wire_encode(bytes, header);
     bmi__frame_trace(peer, "to", header);

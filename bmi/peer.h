@@ -91,6 +91,8 @@ struct key {
     uint32_t settled;       /* see bmi__key_unsettle_locked */
     uint32_t live;      /* receives, cancelled ones aside */
     uint32_t announced; /* receives that the other side knows of */
+    uint32_t ghosts;    /* among the receives */
+    uint32_t questions; /* RTR_CANCELs that were not answered */
     struct key *waiting_next, *waiting_previous; /* while pending has operations */
 };
 

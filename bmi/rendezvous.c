@@ -396,23 +396,33 @@ void bmi__announce_waiting_locked(struct peer *peer)
         }
 }
 
+/* The ghost of a receive; NULL: none. */
+static struct op *ghost_find(const struct key *key, uint64_t receive)
+{
+    struct op *op = key->receives.first;
+    while (op != NULL && !((op->flags & OP_GHOST) && op->remote == receive))
+        op = op->next;
+    return op;
+}
+
+/* The sender has forgotten what was announced for the tag. When it has answered all questions it is
+ * told again, once. If the receive is there no more its message came first. */
 int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_header *header)
 {
     struct key *key = bmi__key_find_locked(peer, header->tag);
-    struct op *op = key != NULL ? key->receives.first : NULL;
-    while (op != NULL) {
-        bool ghost = (op->flags & OP_GHOST) && op->remote == header->target;
-        bool asked = (op->flags & OP_CANCEL_ASKED) &&
-                     bmi__op_id(op) == (bmi_op_id_t)header->target;
-        if (ghost || asked)
-            break;
-        op = op->next;
+    if (key == NULL)
+        return 0;
+    struct op *op = find(peer, header->target, RECV_POSTED);
+    if (op != NULL && (op->tag != header->tag || !(op->flags & OP_CANCEL_ASKED)))
+        op = NULL;
+    if (op == NULL && key->ghosts > 0)
+        op = ghost_find(key, header->target);
+    if (op != NULL) {
+        bmi__receive_unqueue_locked(key, op);
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     }
-    if (op == NULL)
-        return 0; /* its message came first */
-    bmi__receive_unqueue_locked(key, op);
-    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-    announce_again(peer, key);
+    if (key->questions > 0 && --key->questions == 0)
+        announce_again(peer, key);
     bmi__key_release_locked(peer, key);
     return 0;
 }
@@ -444,9 +454,7 @@ static int announced_take(struct peer *peer, const struct wire_header *header, s
     if (key == NULL)
         return -EPROTO;
     if (op == NULL) {
-        for (op = key->receives.first; op != NULL; op = op->next)
-            if ((op->flags & OP_GHOST) && op->remote == header->target)
-                break;
+        op = ghost_find(key, header->target);
         if (op == NULL)
             return -EPROTO;
     } else if (!(op->flags & OP_ANNOUNCED) || op->tag != header->tag ||

@@ -29,7 +29,7 @@ static void account_read(struct account *account)
     struct script_frame *frame;
     script_drive();
     while ((frame = script_read(account->script)) != NULL) {
-        if (frame->header.type != WIRE_RTR && frame->header.type != WIRE_RTR_CANCEL)
+        if (frame->header.type != WIRE_RTR)
             account->eager += frame->header.credit;
         if (frame->header.type == WIRE_CREDIT)
             account->unexpected += frame->header.source;

@@ -331,6 +331,41 @@ static void announcements_after_a_cancel_that_is_not_answered(void)
     script_close(script);
 }
 
+/* Thousands of one tag are cancelled, the last posted first: what is left is announced again once, not
+ * after each answer. */
+static void many_cancelled_announcements(void)
+{
+    enum { MANY = 400, LEFT = 100, AGAIN = 64 };
+    static struct posted many[MANY];
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    for (int i = 0; i < MANY; i++) {
+        post_receive(script, &many[i], LARGE, TAG);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).credit, (uint32_t)i);
+    }
+    for (int i = MANY; i-- > LEFT;) {
+        cancel(&many[i]);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).source,
+                        (uint64_t)many[i].id);
+    }
+    for (int i = MANY; i-- > LEFT;) {
+        CU_ASSERT_TRUE(script_silent(script));
+        struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG,
+                                     .target = (uint64_t)many[i].id};
+        CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+        CU_ASSERT_TRUE(failed(&many[i], BMI_ECANCEL));
+    }
+    for (int i = 0; i < AGAIN; i++) {
+        struct wire_header again = script_expect(script, WIRE_RTR, NULL, 0);
+        CU_ASSERT_EQUAL(again.source, (uint64_t)many[i].id);
+        CU_ASSERT_EQUAL(again.credit, (uint32_t)i);
+    }
+    CU_ASSERT_TRUE(script_silent(script));
+    script_close(script);
+    for (int i = 0; i < LEFT; i++)
+        CU_ASSERT_TRUE(done(&many[i]));
+}
+
 /* No answer within the grace: a ghost swallows the message that was committed to the receive. */
 static void a_ghost_swallows_what_was_on_its_way(void)
 {
@@ -616,6 +651,7 @@ int main(void)
         {"a cancelled announcement waits", a_cancelled_announcement_waits_for_the_answer},
         {"its message came first", a_cancelled_announcement_whose_message_came_first},
         {"announcements after it", announcements_after_a_cancel_that_is_not_answered},
+        {"many cancelled announcements", many_cancelled_announcements},
         {"a ghost swallows", a_ghost_swallows_what_was_on_its_way},
         {"a ghost goes with a late answer", a_ghost_goes_with_a_late_answer},
         {"ABORT of a request that waits", abort_of_a_request_that_waits},

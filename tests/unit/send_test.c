@@ -38,10 +38,10 @@ static int send_cts(struct script *script, uint64_t sender, uint64_t receive, ui
                                                     .source = receive, .target = sender}, NULL, 0);
 }
 
-static int send_rtr_cancel(struct script *script, uint64_t receive, uint32_t ahead)
+static int send_rtr_cancel(struct script *script, uint64_t receive)
 {
     return script_send(script, (struct wire_header){.type = WIRE_RTR_CANCEL, .tag = TAG,
-                                                    .credit = ahead, .source = receive}, NULL, 0);
+                                                    .source = receive}, NULL, 0);
 }
 
 static int send_credit(struct script *script, uint32_t eager, uint32_t unexpected)
@@ -275,7 +275,7 @@ static void announcements_behind_a_cancelled_one(void)
         CU_ASSERT_PTR_NOT_NULL_FATAL(script);
         for (uint32_t i = 0; i < 3; i++)
             CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, i, TAG), 0);
-        CU_ASSERT_EQUAL(send_rtr_cancel(script, 71 + gone, gone), 0);
+        CU_ASSERT_EQUAL(send_rtr_cancel(script, 71 + gone), 0);
         CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71 + gone);
         uint32_t first = gone == 0 ? 72 : 71, second = gone == 2 ? 72 : 73;
         CU_ASSERT_EQUAL(send_rtr(script, first, LARGE, 0, TAG), 0);
@@ -294,7 +294,7 @@ static void forgotten_announcements_are_not_used(void)
     CU_ASSERT_PTR_NOT_NULL_FATAL(script);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
-    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71, 0), 0);
+    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71), 0);
     post_send(script, &one, LARGE, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
     CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
@@ -311,7 +311,7 @@ static void a_cancel_that_crosses_the_message(void)
     CU_ASSERT_TRUE(done(&one));
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
-    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71, 0), 0);
+    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71), 0);
     /* made before the message was seen: not to be used */
     CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
@@ -334,7 +334,7 @@ static void both_sides_cancel(void)
     post_send(script, &one, SMALL, TAG);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
-    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71, 0), 0);
+    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71), 0);
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     script->stuck = false;
