@@ -2,9 +2,11 @@
  *
  * credit.c - see credit.h.
  *
- * The budget: `used` is the sum over peers of granted + held + unreported. A quarter of the total goes
- * to full windows, three quarters to windows at all; the rest is lent on demand to peers in `wants`,
- * first come first served, so that every peer gets on however many there are.
+ * The budget: `used` is the sum over peers of granted + held + unreported, and of the
+ * announcements. Full windows are given until a quarter of the total is used, least ones until five
+ * eighths are, and an eighth is the most that announcements take: so a quarter is left at least to
+ * be lent on demand to peers in `wants`, first come first served, and every peer gets on however
+ * many there are.
  */
 #include "bmi/credit.h"
 
@@ -14,6 +16,7 @@
 #include "bmi/settings.h"
 
 static _Atomic int64_t used;
+static _Atomic int64_t announced; /* of it, what announcements take */
 static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *wants_first, **wants_end = &wants_first; /* wants_lock */
 
@@ -26,14 +29,19 @@ int64_t bmi__credit_used(void)
 }
 
 /* Takes bytes of the budget unless that would pass `limit`. */
-static bool budget_take(int64_t bytes, int64_t limit)
+static bool take(_Atomic int64_t *sum, int64_t bytes, int64_t limit)
 {
-    int64_t now = atomic_load(&used);
+    int64_t now = atomic_load(sum);
     do
         if (now + bytes > limit)
             return false;
-    while (!atomic_compare_exchange_weak(&used, &now, now + bytes));
+    while (!atomic_compare_exchange_weak(sum, &now, now + bytes));
     return true;
+}
+
+static bool budget_take(int64_t bytes, int64_t limit)
+{
+    return take(&used, bytes, limit);
 }
 
 static void budget_return(int64_t bytes)
@@ -52,14 +60,14 @@ static void window_open(struct window *window, uint32_t full, uint32_t least)
     uint32_t size = 0;
     if (budget_take(full, total / 4))
         size = full;
-    else if (budget_take(least, total / 4 * 3))
+    else if (budget_take(least, total / 8 * 5))
         size = least;
     window->standing = window->granted = size;
     window->unreported = 0;
 }
 
-/* The most that a window is ever: half of what a peer may have. A program may keep several unexpected
- * messages for long, so their window is no smaller than the other. */
+/* The most that a window is ever: half of what a peer may have. A program may keep several
+ * unexpected messages for long, so their window is no smaller than the other. */
 static uint32_t window_most(bool unexpected, uint32_t unexpected_max)
 {
     uint32_t half = (uint32_t)(bmi__setting(SETTING_PEER_MEMORY) / 2);
@@ -142,8 +150,8 @@ void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t byte
     int64_t over = window_sum(window) + charge - window->standing; /* lent beyond the window */
     int64_t most = charge;
     if (peer->flags & PEER_FULL) { /* it keeps what it needs to get on */
-        int64_t lacks = (int64_t)window_least(peer, unexpected) - window->granted -
-                        window->unreported;
+        int64_t lacks =
+            (int64_t)window_least(peer, unexpected) - window->granted - window->unreported;
         most -= lacks < 0 ? 0 : lacks < most ? lacks : most;
     }
     if (over < 0)
@@ -166,9 +174,8 @@ uint32_t bmi__credit_report_locked(struct peer *peer)
 /* A peer that has asked (HUNGRY) may lack the last few bytes for its next message. */
 static bool worth_telling(const struct peer *peer, const struct window *window)
 {
-    return window->unreported > 0 &&
-           (window->unreported >= window->standing / 4 || window->granted == 0 ||
-            (peer->flags & PEER_HUNGRY));
+    return window->unreported > 0 && (window->unreported >= window->standing / 4 ||
+                                      window->granted == 0 || (peer->flags & PEER_HUNGRY));
 }
 
 void bmi__credit_tell_locked(struct peer *peer)
@@ -184,6 +191,31 @@ void bmi__credit_tell_locked(struct peer *peer)
     window->granted += window->unreported;
     window->unreported = 0;
     bmi__control_send_locked(peer, header, NULL, 0);
+}
+
+/* ---- announcements -------------------------------------------------------------------------- */
+
+bool bmi__announcement_charge_locked(struct peer *peer, uint32_t bytes)
+{
+    int64_t total = bmi__setting(SETTING_TOTAL_MEMORY);
+    if (peer->announcement_bytes + (int64_t)bytes > bmi__setting(SETTING_PEER_MEMORY) / 4 ||
+        !take(&announced, bytes, total / 8))
+        return false;
+    if (!budget_take(bytes, total)) {
+        atomic_fetch_sub(&announced, bytes);
+        return false;
+    }
+    peer->announcement_bytes += bytes;
+    return true;
+}
+
+void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes)
+{
+    if (bytes == 0)
+        return;
+    peer->announcement_bytes -= bytes;
+    atomic_fetch_sub(&announced, bytes);
+    budget_return(bytes);
 }
 
 /* ---- credit on demand ----------------------------------------------------------------------- */
@@ -288,7 +320,8 @@ void bmi__credit_want_locked(struct peer *peer, uint8_t which)
     if (peer->flags & flag)
         return;
     peer->flags |= flag;
-    bmi__control_send_locked(peer, (struct wire_header){.type = WIRE_WANT, .flags = which}, NULL, 0);
+    bmi__control_send_locked(peer, (struct wire_header){.type = WIRE_WANT, .flags = which}, NULL,
+                             0);
 }
 
 void bmi__credit_stop(void)
@@ -296,5 +329,6 @@ void bmi__credit_stop(void)
     wants_first = NULL;
     wants_end = &wants_first;
     atomic_store(&used, 0);
+    atomic_store(&announced, 0);
     atomic_store(&server.pending, false);
 }

@@ -7,7 +7,9 @@
  * peer is given from the library's budget, larger while the budget is ample; what a consumed message
  * was charged is given back to the peer, piggy-backed or by a CREDIT frame, as long as the window is
  * below its standing, else to the budget. A peer that lacks credit says so (WANT) and gets some in
- * its turn. With the peer's lock held; the budget itself is atomic, its queue has a lock.
+ * its turn. Announcements that a peer sends are memory of ours, too: they have a bound of their own for
+ * each peer and in all, and count in the budget. With the peer's lock held; the budget itself is atomic,
+ * its queue has a lock.
  */
 #ifndef BMI_CREDIT_H
 #define BMI_CREDIT_H
@@ -32,6 +34,10 @@ uint32_t bmi__credit_report_locked(struct peer *peer);
 void bmi__credit_tell_locked(struct peer *peer);
 /* The peer wants credit. */
 void bmi__credit_wanted_locked(struct peer *peer, uint8_t which);
+
+/* An announcement is to be kept. false: there is no room for it. */
+bool bmi__announcement_charge_locked(struct peer *peer, uint32_t bytes);
+void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes);
 
 /* As a sender: tells the peer that we lack credit (once, until some comes). */
 void bmi__credit_want_locked(struct peer *peer, uint8_t which);

@@ -9,14 +9,16 @@
  * is for. The ring holds the tags of those messages in order, so that a count is all that has to
  * travel.
  *
- * A cancelled receive, and a message that is aborted, upset the count: who is in which place depends
- * on what crosses what. The key is `unsettled` then: announcements are forgotten, and those that
- * were made before the other side had seen all that was under way are not used. Their messages ask.
+ * A cancelled receive, and a message that is aborted, upset the count: who is in which place
+ * depends on what crosses what. The key is `unsettled` then: announcements are forgotten, and those
+ * that were made before the other side had seen all that was under way are not used. Their messages
+ * ask.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/credit.h"
 #include "bmi/peer.h"
 
 static uint32_t bucket_of(const struct peer *peer, bmi_msg_tag_t tag)
@@ -86,7 +88,6 @@ void bmi__announcement_insert_locked(struct peer *peer, struct key *key, struct 
     *place = one;
     if (one->next == NULL)
         key->announced_last = one;
-    peer->announcement_count++;
 }
 
 void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct announcement **place)
@@ -98,7 +99,7 @@ void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct an
         while (key->announced_last != NULL && key->announced_last->next != NULL)
             key->announced_last = key->announced_last->next;
     }
-    peer->announcement_count--;
+    bmi__announcement_return_locked(peer, one->charge);
     free(one);
 }
 
@@ -112,9 +113,8 @@ static void key_free(struct peer *peer, struct key *key)
 
 void bmi__key_release_locked(struct peer *peer, struct key *key)
 {
-    if (key->receives.first != NULL || key->pending.first != NULL ||
-        key->unmatched_first != NULL || key->announced_first != NULL || key->unseen > 0 ||
-        key->unseen_aborts > 0)
+    if (key->receives.first != NULL || key->pending.first != NULL || key->unmatched_first != NULL ||
+        key->announced_first != NULL || key->unseen > 0 || key->unseen_aborts > 0)
         return;
     struct key **place = &peer->buckets[bucket_of(peer, key->tag)];
     while (*place != key)

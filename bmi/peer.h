@@ -61,6 +61,7 @@ struct announcement {
     bmi_size_t capacity;
     uint32_t position;
     uint32_t region_count;
+    uint32_t charge; /* to the peer's and the library's memory for announcements */
     struct bmi_region regions[];
 };
 
@@ -158,7 +159,7 @@ struct peer {
     uint32_t stream_bytes;              /* of DATA frames with the method */
     uint32_t flush_pass, flush_frames;  /* coalescing: see post_flush */
     uint32_t op_count;
-    uint32_t announcement_count;
+    uint32_t announcement_bytes; /* charged for the announcements that are kept */
     uint32_t flags;
     int cause;                          /* GONE: why; else the failure being carried out */
     uint32_t controls;                  /* control frames with the method */

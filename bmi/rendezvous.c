@@ -20,7 +20,8 @@
 #include "bmi/settings.h"
 
 enum { STREAM_BYTES = 2 << 20 };    /* DATA with the method at a time */
-enum { ANNOUNCEMENT_CHARGE = 64 };  /* memory that one takes with us, roughly */
+/* Memory that an announcement takes with us, and its key if it is the first of that. */
+enum { ANNOUNCEMENT_CHARGE = 80, KEY_CHARGE = 160 };
 
 /* Memory of an operation that the network moves: registered here, and the transfer if it is ours. */
 struct remote_memory {
@@ -287,6 +288,35 @@ static uint32_t number_of(const struct key *key, uint32_t ahead)
     return key->position - key->unseen + ahead;
 }
 
+static uint32_t announcement_charge(const struct key *key, uint32_t region_count)
+{
+    bool first = key == NULL || key->announced_first == NULL;
+    return (uint32_t)(ANNOUNCEMENT_CHARGE + (first ? KEY_CHARGE : 0)) +
+           region_count * (uint32_t)sizeof(struct bmi_region);
+}
+
+static int announcement_keep(struct peer *peer, const struct wire_header *header,
+                             const struct bmi_region *regions, uint32_t count, uint32_t charge)
+{
+    struct key *key = bmi__key_get_locked(peer, header->tag);
+    struct announcement *one =
+        key != NULL ? malloc(sizeof *one + count * sizeof *regions) : NULL;
+    if (one == NULL) {
+        bmi__announcement_return_locked(peer, charge);
+        return -ENOMEM;
+    }
+    *one = (struct announcement){.receive = header->source,
+                                 .capacity = (bmi_size_t)header->target,
+                                 .position = number_of(key, header->credit),
+                                 .region_count = count,
+                                 .charge = charge};
+    for (uint32_t i = 0; i < count; i++)
+        one->regions[i] = regions[i];
+    bmi__announcement_insert_locked(peer, key, one);
+    bmi__key_pump_locked(peer, key);
+    return 0;
+}
+
 int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
                             const struct bmi_region *regions, uint32_t count)
 {
@@ -294,30 +324,15 @@ int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
         return -EPROTO;
     if (!method_of(peer)->limits.put)
         count = 0;
-    int64_t charge = ANNOUNCEMENT_CHARGE + (int64_t)(count * sizeof *regions);
-    if (peer->announcement_count >= bmi__setting(SETTING_PEER_MEMORY) / 4 / charge)
-        return 0; /* its message will ask */
-    struct key *key = bmi__key_get_locked(peer, header->tag);
+    struct key *key = bmi__key_find_locked(peer, header->tag);
     if (key != NULL && !bmi__key_settled_locked(key, header->seen))
+        return 0; /* its message will ask */
+    if (key != NULL && (int32_t)(number_of(key, header->credit) - key->position) < 0)
+        return 0; /* a message that is under way will find the receive */
+    uint32_t charge = announcement_charge(key, count);
+    if (!bmi__announcement_charge_locked(peer, charge))
         return 0; /* the same */
-    struct announcement *one =
-        key != NULL ? malloc(sizeof *one + count * sizeof *regions) : NULL;
-    if (one == NULL)
-        return -ENOMEM;
-    *one = (struct announcement){.receive = header->source,
-                                 .capacity = (bmi_size_t)header->target,
-                                 .position = number_of(key, header->credit),
-                                 .region_count = count};
-    for (uint32_t i = 0; i < count; i++)
-        one->regions[i] = regions[i];
-    if ((int32_t)(one->position - key->position) < 0) {
-        free(one); /* a message that is under way will find the receive */
-        bmi__key_release_locked(peer, key);
-        return 0;
-    }
-    bmi__announcement_insert_locked(peer, key, one);
-    bmi__key_pump_locked(peer, key);
-    return 0;
+    return announcement_keep(peer, header, regions, count, charge);
 }
 
 int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *header)

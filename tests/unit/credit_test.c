@@ -53,7 +53,8 @@ static bool account_unexpected(struct account *account, size_t size)
     account->unexpected -= size + WIRE_MESSAGE_CHARGE;
     CU_ASSERT_EQUAL(script_send(account->script,
                                 (struct wire_header){.type = WIRE_UNEXPECTED, .tag = TAG},
-                                message(1, size), size), 0);
+                                message(1, size), size),
+                    0);
     return true;
 }
 
@@ -124,12 +125,12 @@ static void overdrawing_ends_the_link(void)
                 continue;
         }
         struct peer *peer = script_peer(account.script);
-        CU_ASSERT_TRUE(peer->counters.unmatched_bytes + peer->counters.unexpected_bytes <=
-                       1 << 20);
+        CU_ASSERT_TRUE(peer->counters.unmatched_bytes + peer->counters.unexpected_bytes <= 1 << 20);
         account.script->seen = 0;
         struct wire_header header = {.type = unexpected ? WIRE_UNEXPECTED : WIRE_EAGER};
         CU_ASSERT_EQUAL(script_send(account.script, header, message(1, UNEXPECTED_MAX),
-                                    UNEXPECTED_MAX), -EPROTO);
+                                    UNEXPECTED_MAX),
+                        -EPROTO);
         while (fetch())
             continue;
         script_close(account.script);
@@ -209,6 +210,34 @@ static void held_beyond_the_peer(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
+/* ---- announcements -------------------------------------------------------------------------- */
+
+static int announce(struct script *script, int number, int tag)
+{
+    return script_send(script,
+                       (struct wire_header){.type = WIRE_RTR,
+                                            .tag = tag,
+                                            .source = (uint64_t)number,
+                                            .target = LARGE},
+                       NULL, 0);
+}
+
+/* What a peer announces costs memory as messages do, and the keys with it. */
+static void announcements_are_paid_for(void)
+{
+    enum { MANY = 5000 };
+    struct account account;
+    account_open(&account);
+    int64_t used = bmi__credit_used();
+    for (int i = 0; i < MANY; i++)
+        CU_ASSERT_EQUAL(announce(account.script, i, i), 0);
+    CU_ASSERT_TRUE(bmi__credit_used() > used);
+    CU_ASSERT_TRUE(bmi__credit_used() <= used + (1 << 20) / 4);
+    CU_ASSERT_TRUE(script_peer(account.script)->key_count * sizeof(struct key) <= (1 << 20) / 4);
+    script_close(account.script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
 /* ---- many peers, little memory -------------------------------------------------------------- */
 
 enum { PEERS = 48, TOTAL = 1 << 20, EACH = 1 << 17 };
@@ -263,6 +292,35 @@ static void all_peers_get_on_within_the_budget(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
+/* Announcements never take what peers that ask need to get on. */
+static void announcements_are_bounded_in_all(void)
+{
+    static struct account accounts[PEERS];
+    little_memory();
+    for (int i = 0; i < PEERS; i++) {
+        account_open(&accounts[i]);
+        for (int k = 0; k < 1000; k++)
+            CU_ASSERT_EQUAL(announce(accounts[i].script, k, k), 0);
+        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+    }
+    size_t keys = 0;
+    for (int i = 0; i < PEERS; i++) {
+        keys += script_peer(accounts[i].script)->key_count;
+        if (!account_unexpected(&accounts[i], UNEXPECTED_MAX)) {
+            account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
+            account_read(&accounts[i]);
+            CU_ASSERT_TRUE(account_unexpected(&accounts[i], UNEXPECTED_MAX));
+        }
+        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        while (fetch())
+            continue;
+    }
+    CU_ASSERT_TRUE(keys * sizeof(struct key) <= TOTAL / 8);
+    for (int i = 0; i < PEERS; i++)
+        script_close(accounts[i].script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
 /* A message to a posted receive goes through whatever else is held. */
 static void eager_peers_without_a_window_get_on(void)
 {
@@ -283,8 +341,7 @@ static void eager_peers_without_a_window_get_on(void)
         bool announced = accounts[i].script->link.owner != NULL &&
                          script_peer(accounts[i].script)->counters.announcements > 0;
         CU_ASSERT_TRUE_FATAL(announced);
-        CU_ASSERT_EQUAL(send_data(accounts[i].script, (uint64_t)posted.id, 3, SMALL, true, TAG),
-                        0);
+        CU_ASSERT_EQUAL(send_data(accounts[i].script, (uint64_t)posted.id, 3, SMALL, true, TAG), 0);
         CU_ASSERT_TRUE(received(&posted, 3, SMALL));
         CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
     }
@@ -343,6 +400,8 @@ int main(void)
         {"empty messages are bounded", empty_messages_are_bounded},
         {"credit comes back with consumption", credit_comes_back_with_consumption},
         {"held beyond the peer", held_beyond_the_peer},
+        {"announcements are paid for", announcements_are_paid_for},
+        {"announcements are bounded in all", announcements_are_bounded_in_all},
         {"all peers get on within the budget", all_peers_get_on_within_the_budget},
         {"eager peers without a window get on", eager_peers_without_a_window_get_on},
         {"one peer cannot take all", one_peer_cannot_take_all},

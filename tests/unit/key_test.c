@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 
+#include "bmi/credit.h"
 #include "bmi/peer.h"
 #include "unit.h"
 
@@ -171,6 +172,8 @@ static void announce(struct key *key, uint32_t position, uint64_t receive)
     CU_ASSERT_PTR_NOT_NULL_FATAL(one);
     one->position = position;
     one->receive = receive;
+    one->charge = 100;
+    CU_ASSERT_TRUE(bmi__announcement_charge_locked(peer, one->charge));
     bmi__announcement_insert_locked(peer, key, one);
 }
 
@@ -190,14 +193,14 @@ static void announcements_are_kept_by_position(void)
     for (size_t i = 0; i < COUNT_OF(order); i++)
         announce(key, order[i], i);
     CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){2, 3, 4, 7, 9}, 5));
-    CU_ASSERT_EQUAL(peer->announcement_count, 5);
+    CU_ASSERT_EQUAL(peer->announcement_bytes, 500);
     bmi__announcement_drop_locked(peer, key, &key->announced_first->next);
     CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){2, 4, 7, 9}, 4));
     bmi__announcement_drop_locked(peer, key, &key->announced_first->next->next->next);
     CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){2, 4, 7}, 3));
     bmi__key_unsettle_locked(peer, key);
     CU_ASSERT_TRUE(announced_are(key, NULL, 0));
-    CU_ASSERT_EQUAL(peer->announcement_count, 0);
+    CU_ASSERT_EQUAL(peer->announcement_bytes, 0);
 }
 
 static void announced_again_takes_the_place(void)
@@ -214,7 +217,7 @@ static void announced_again_takes_the_place(void)
     CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){0, 1, 2, 3, 4}, 5));
     announce(key, 0, 20);
     CU_ASSERT_EQUAL(key->announced_first->receive, 20);
-    CU_ASSERT_EQUAL(peer->announcement_count, 5);
+    CU_ASSERT_EQUAL(peer->announcement_bytes, 500);
 }
 
 static void positions_wrap(void)
