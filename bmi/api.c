@@ -40,7 +40,7 @@ static struct bmi_link *flush_wanted_locked(struct peer *peer, enum op_kind kind
     uint32_t now = bmi__progress_pass();
     bool first = peer->flush_pass != now;
     peer->flush_pass = now;
-    peer->flush_frames = first ? 0 : peer->flush_frames + 1;
+    peer->flush_frames = first ? 0 : (uint8_t)(peer->flush_frames + 1);
     if (!first && bmi__setting(SETTING_COALESCE) != 0 && peer->flush_frames < COALESCE_FRAMES) {
         bmi__progress_dirty(link);
         if (!bmi__progress_asleep())

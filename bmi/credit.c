@@ -75,13 +75,13 @@ static uint32_t window_most(bool unexpected, uint32_t unexpected_max)
     return unexpected && half < least ? least : half;
 }
 
-/* What a peer that lacks credit needs to get on: room for one message of the largest size. */
+/* What a peer that lacks credit needs to get on: as much as it said, at most room for one message
+ * of the largest size. What it would not use at once is another's. */
 static uint32_t window_least(const struct peer *peer, bool unexpected)
 {
     if (peer->link == NULL)
         return 0;
-    return unexpected ? (uint32_t)peer->link->method->limits.unexpected_max + WIRE_MESSAGE_CHARGE
-                      : 2 * WIRE_MESSAGE_CHARGE;
+    return unexpected ? peer->unexpected_wanted : 2 * WIRE_MESSAGE_CHARGE;
 }
 
 void bmi__credit_open_locked(struct peer *peer, uint32_t unexpected_max)
@@ -185,6 +185,8 @@ void bmi__credit_tell_locked(struct peer *peer)
     if (!seen && !worth_telling(peer, &peer->eager) &&
         !worth_telling(peer, &peer->unexpected_window))
         return;
+    if (peer->unexpected_window.unreported > 0 && !(peer->flags & PEER_IN_WANTS))
+        peer->unexpected_wanted = 0;
     peer->flags &= ~(uint32_t)(PEER_HUNGRY | PEER_FULL);
     struct window *window = &peer->unexpected_window;
     struct wire_header header = {.type = WIRE_CREDIT, .source = window->unreported};
@@ -253,6 +255,8 @@ static bool lend(struct peer *peer, uint8_t which)
         peer->unexpected_window.unreported = 0;
         bmi__control_send_locked(peer, header, NULL, 0);
     }
+    if (unexpected && !(peer->flags & PEER_FULL))
+        peer->unexpected_wanted = 0;
     return eager && unexpected;
 }
 
@@ -268,16 +272,52 @@ static void wants_add(struct peer *peer)
     pthread_mutex_unlock(&wants_lock);
 }
 
-void bmi__credit_wanted_locked(struct peer *peer, uint8_t which)
+/* The peer has no use for some of what it was lent: what its window does not stand at is the
+ * budget's again, the rest is the peer's as before. */
+static int unused(struct peer *peer, uint64_t bytes)
 {
-    bool crowded = peer->eager.unreported == 0 && peer->eager.held >= peer->eager.standing / 2;
-    if ((which & WIRE_EAGER_CREDIT) && crowded) {
+    struct window *window = &peer->unexpected_window;
+    if (bytes > window->granted)
+        return -EPROTO;
+    int64_t over = window_sum(window) - window->standing;
+    if (over > (int64_t)bytes)
+        over = (int64_t)bytes;
+    if (over < 0)
+        over = 0;
+    window->granted -= (uint32_t)bytes;
+    window->unreported += (uint32_t)(bytes - (uint64_t)over);
+    if (over > 0)
+        budget_return(over);
+    bmi__credit_tell_locked(peer);
+    return 0;
+}
+
+static void unexpected_wanted(struct peer *peer, uint64_t bytes)
+{
+    uint64_t most = (uint64_t)peer->link->method->limits.unexpected_max + WIRE_MESSAGE_CHARGE;
+    peer->unexpected_wanted = (uint32_t)(bytes > 0 && bytes < most ? bytes : most);
+}
+
+int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
+{
+    const struct window *eager = &peer->eager;
+    if (want->flags == WIRE_UNUSED)
+        return unused(peer, want->source);
+    if (want->flags & WIRE_UNEXPECTED_CREDIT)
+        unexpected_wanted(peer, want->source);
+    /* All that the peer sent before has come, so what it was granted is what it has. */
+    bool crowded = eager->unreported == 0 &&
+                   (eager->held >= eager->standing / 2 || eager->granted < want->source);
+    if ((want->flags & WIRE_EAGER_CREDIT) && crowded) {
         peer->flags |= PEER_ANNOUNCE_ALL;
         bmi__announce_waiting_locked(peer);
     }
+    if (want->flags & WIRE_ANNOUNCE)
+        bmi__announce_again_locked(peer, want->tag);
     peer->flags |= PEER_HUNGRY;
-    if (!lend(peer, which))
+    if (!lend(peer, want->flags))
         wants_add(peer);
+    return 0;
 }
 
 static struct peer *wants_take(void)
@@ -313,15 +353,29 @@ static void serve(struct bmi_deferred *deferred)
     }
 }
 
-void bmi__credit_want_locked(struct peer *peer, uint8_t which)
+void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes, struct key *key)
 {
     uint32_t flag = which == WIRE_EAGER_CREDIT ? PEER_WANTS_EAGER : PEER_WANTS_UNEXPECTED;
+    struct wire_header header = {.type = WIRE_WANT, .flags = which, .source = bytes};
     peer->counters.credit_waits++;
-    if (peer->flags & flag)
+    if (key != NULL && !key->asked) {
+        key->asked = true;
+        header.tag = key->tag;
+        header.flags |= WIRE_ANNOUNCE;
+    } else if (peer->flags & flag) {
         return;
+    }
     peer->flags |= flag;
-    bmi__control_send_locked(peer, (struct wire_header){.type = WIRE_WANT, .flags = which}, NULL,
-                             0);
+    bmi__control_send_locked(peer, header, NULL, 0);
+}
+
+void bmi__credit_unused_locked(struct peer *peer, uint32_t bytes)
+{
+    struct wire_header header = {.type = WIRE_WANT, .flags = WIRE_UNUSED, .source = bytes};
+    if ((int64_t)bytes > peer->unexpected_credit)
+        return;
+    peer->unexpected_credit -= bytes;
+    bmi__control_send_locked(peer, header, NULL, 0);
 }
 
 void bmi__credit_stop(void)

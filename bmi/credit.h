@@ -32,15 +32,18 @@ void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t byte
 uint32_t bmi__credit_report_locked(struct peer *peer);
 /* Sends a CREDIT frame if enough has come together. */
 void bmi__credit_tell_locked(struct peer *peer);
-/* The peer wants credit. */
-void bmi__credit_wanted_locked(struct peer *peer, uint8_t which);
+/* The peer wants credit, or gives some back (a WANT came). -EPROTO: more than it has. */
+int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want);
 
 /* An announcement is to be kept. false: there is no room for it. */
 bool bmi__announcement_charge_locked(struct peer *peer, uint32_t bytes);
 void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes);
 
-/* As a sender: tells the peer that we lack credit (once, until some comes). */
-void bmi__credit_want_locked(struct peer *peer, uint8_t which);
+/* As a sender: tells the peer that we lack credit (once, until some comes), and how much would get us
+ * on. With a key: also that its announcements are not known any more (once, until a message of it goes). */
+void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes, struct key *key);
+/* As a sender: credit that we had asked for came, and is of no use. */
+void bmi__credit_unused_locked(struct peer *peer, uint32_t bytes);
 
 void bmi__credit_stop(void);
 /* Bytes of the budget that are given out or held. */

@@ -206,6 +206,8 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index)
 
 void bmi__key_unsettle_locked(struct peer *peer, struct key *key)
 {
+    if (key->announced_first != NULL)
+        peer->flags |= PEER_FORGOT;
     while (key->announced_first != NULL)
         bmi__announcement_drop_locked(peer, key, &key->announced_first);
     key->settled = peer->sent_count;

@@ -26,9 +26,9 @@ struct inbound {
     uint8_t bytes[];
 };
 
-/* Control frames that may wait for a peer that makes us answer and does not read: at the first bound
- * what is queued is written, at the second, with what our own operations can have caused, the peer
- * is given up. */
+/* Control frames that may wait for a peer that makes us answer and does not read: at the first
+ * bound what is queued is written, at the second, with what our own operations can have caused, the
+ * peer is given up. */
 enum { CONTROLS_FLUSH = 256, CONTROLS_MOST = 2048, CONTROLS_AN_OPERATION = 4 };
 
 int bmi_method_link_accepted(struct bmi_link *link)
@@ -82,15 +82,21 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
         return status;
     if (starts_message(header))
         peer->seen++;
-    bool own = header->type == WIRE_RTR;
+    uint32_t eager = header->type == WIRE_RTR ? 0 : header->credit;
     uint64_t unexpected = header->type == WIRE_CREDIT ? header->source : 0;
-    if ((own || header->credit == 0) && unexpected == 0)
-        return 0;
     if (unexpected > UINT32_MAX)
         return -EPROTO;
-    peer->eager_credit += own ? 0 : header->credit;
+    if (eager == 0 && unexpected == 0)
+        return 0;
+    bool lent = unexpected > 0 && (peer->flags & PEER_WANTS_UNEXPECTED);
+    peer->eager_credit += eager;
     peer->unexpected_credit += (int64_t)unexpected;
-    peer->flags &= ~(uint32_t)(PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED);
+    if (eager > 0)
+        peer->flags &= ~(uint32_t)PEER_WANTS_EAGER;
+    if (unexpected > 0)
+        peer->flags &= ~(uint32_t)PEER_WANTS_UNEXPECTED;
+    if (lent && peer->unexpected.first == NULL) /* what asked for it was cancelled */
+        bmi__credit_unused_locked(peer, (uint32_t)unexpected);
     if (peer->waiting_first != NULL || peer->unexpected.first != NULL)
         bmi__pending_pump_locked(peer);
     return 0;
@@ -109,9 +115,8 @@ static int answer_locked(struct peer *peer, const struct wire_header *header)
     if (header->type == WIRE_ABORT)
         return bmi__abort_arrived_locked(peer, header);
     if (header->type == WIRE_WANT)
-        bmi__credit_wanted_locked(peer, header->flags);
-    else
-        bmi__control_send_locked(peer, pong, NULL, 0);
+        return bmi__credit_wanted_locked(peer, header);
+    bmi__control_send_locked(peer, pong, NULL, 0);
     return 0;
 }
 
@@ -159,8 +164,10 @@ static int inbound_make(const struct wire_header *header, struct bmi_sink *sink)
     inbound->buffer = inbound->bytes;
     inbound->size = (bmi_size_t)header->length;
     *sink = (struct bmi_sink){.length = header->length, .owner = inbound, .cookie = SINK_CONTROL};
-    sink->body = (struct bmi_segments){.buffers = &inbound->buffer, .sizes = &inbound->size,
-                                       .count = 1, .left = inbound->size};
+    sink->body = (struct bmi_segments){.buffers = &inbound->buffer,
+                                       .sizes = &inbound->size,
+                                       .count = 1,
+                                       .left = inbound->size};
     return 0;
 }
 

@@ -51,6 +51,7 @@ enum peer_flags {
     PEER_DROPPED = 1024,    /* not to be dialled again for what is posted now */
     PEER_HUNGRY = 2048,     /* it asked for credit and was told of none since */
     PEER_GREETED = 8192,    /* accepted, and its HELLO answered */
+    PEER_FORGOT = 16384,    /* announcements of the peer's were dropped that it counts on */
     PEER_FULL = 4096,       /* it asked and holds its share: credit comes back as it is consumed */
 };
 
@@ -94,6 +95,7 @@ struct key {
     uint32_t announced; /* receives that the other side knows of */
     uint32_t ghosts;    /* among the receives */
     uint32_t questions; /* RTR_CANCELs that were not answered */
+    bool asked;         /* for announcements that we forgot, since the last message went */
     struct key *waiting_next, *waiting_previous; /* while pending has operations */
 };
 
@@ -130,7 +132,8 @@ struct peer {
     struct bmi_lock lock;
     _Atomic uint8_t state;      /* enum peer_state; written under lock */
     uint8_t silent_ticks;
-    uint16_t alternative;       /* of the address, being dialled */
+    uint8_t alternative;        /* of the address, being dialled */
+    uint8_t flush_frames;       /* coalescing, as flush_pass */
     struct bmi_link *link;      /* where frames go; referenced */
     struct bmi_link *self_link; /* PEER_SELF: the accepted end */
     struct address *address;    /* its addresses, linked by alias_next; NULL: none (yet) */
@@ -157,7 +160,8 @@ struct peer {
     uint32_t eager_max, unexpected_max; /* what the peer takes */
     uint32_t eager_window;              /* credit that it gave at first */
     uint32_t stream_bytes;              /* of DATA frames with the method */
-    uint32_t flush_pass, flush_frames;  /* coalescing: see post_flush */
+    uint32_t flush_pass;                /* coalescing: see flush_wanted_locked */
+    uint32_t unexpected_wanted;         /* IN_WANTS or FULL: what the peer needs to get on */
     uint32_t op_count;
     uint32_t announcement_bytes; /* charged for the announcements that are kept */
     uint32_t flags;
@@ -278,6 +282,8 @@ void bmi__streams_pump_locked(struct peer *peer);
 void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
                                const struct bmi_region *regions, uint32_t region_count);
 void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead);
+/* The sender has forgotten what was announced for the tag, and lacks credit: nothing else helps. */
+void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag);
 void bmi__announce_waiting_locked(struct peer *peer); /* all that should be and are not */
 void bmi__receive_settled_locked(struct op *op); /* its message's start is known, or it ends */
 int bmi__cts_arrived_locked(struct peer *peer, const struct wire_header *header,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rendezvous.c - large messages: asked for (RTS, CTS), or announced before (RTR), then moved as DATA
- * frames straight into place, or by put or get where the network can. Peer's lock.
+ * rendezvous.c - large messages: asked for (RTS, CTS), or announced before (RTR), then moved as
+ * DATA frames straight into place, or by put or get where the network can. Peer's lock.
  *
  * "Receiver first": a receive names its sender, so a large one is announced when it is posted; if
- * the announcement is there when the send is posted, the message goes at once. docs/wire-protocol.md
- * says how announcements and messages that cross find each other.
+ * the announcement is there when the send is posted, the message goes at once.
+ * docs/wire-protocol.md says how announcements and messages that cross find each other.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,11 +19,12 @@
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 
-enum { STREAM_BYTES = 2 << 20 };    /* DATA with the method at a time */
+enum { STREAM_BYTES = 2 << 20 }; /* DATA with the method at a time */
 /* Memory that an announcement takes with us, and its key if it is the first of that. */
 enum { ANNOUNCEMENT_CHARGE = 80, KEY_CHARGE = 160 };
 
-/* Memory of an operation that the network moves: registered here, and the transfer if it is ours. */
+/* Memory of an operation that the network moves: registered here, and the transfer if it is ours.
+ */
 struct remote_memory {
     struct bmi_transfer transfer;
     void *handle; /* method's; NULL: nothing registered */
@@ -121,8 +122,11 @@ static bool transfer_start(struct peer *peer, struct op *op, bool get, bmi_size_
     struct remote_memory *memory = op->memory;
     for (uint32_t i = 0; i < count; i++)
         memory->regions[i] = regions[i];
-    memory->transfer = (struct bmi_transfer){.local = op->list, .remote = memory->regions,
-                                             .remote_count = count, .get = get, .owner = op};
+    memory->transfer = (struct bmi_transfer){.local = op->list,
+                                             .remote = memory->regions,
+                                             .remote_count = count,
+                                             .get = get,
+                                             .owner = op};
     memory->transfer.local.left = size;
     op->stage = get ? RECV_GET : SEND_PUT;
     method_of(peer)->transfer(link_of(peer, op), &memory->transfer);
@@ -163,15 +167,20 @@ void bmi__rts_send_locked(struct peer *peer, struct op *op)
     op->stage = SEND_RTS;
     if (gets_only(method_of(peer)))
         memory_enroll(peer, op, op->total);
-    struct wire_header header = {.type = WIRE_RTS, .tag = op->tag,
-                                 .source = (uint64_t)bmi__op_id(op), .target = (uint64_t)op->total};
+    struct wire_header header = {.type = WIRE_RTS,
+                                 .tag = op->tag,
+                                 .source = (uint64_t)bmi__op_id(op),
+                                 .target = (uint64_t)op->total};
     regions_send(peer, header, op);
 }
 
 static void start_send(struct peer *peer, struct op *op, uint8_t by_put)
 {
-    struct wire_header start = {.type = WIRE_DATA, .flags = WIRE_FIRST | by_put, .tag = op->tag,
-                                .source = (uint64_t)op->total, .target = op->remote};
+    struct wire_header start = {.type = WIRE_DATA,
+                                .flags = WIRE_FIRST | by_put,
+                                .tag = op->tag,
+                                .source = (uint64_t)op->total,
+                                .target = op->remote};
     if (op->total == 0)
         start.flags |= WIRE_LAST;
     op->flags |= OP_STARTED;
@@ -248,8 +257,7 @@ void bmi__streams_pump_locked(struct peer *peer)
 static struct op *find(struct peer *peer, uint64_t id, enum op_stage stage)
 {
     struct op *op = bmi__op_find((bmi_op_id_t)id);
-    return op != NULL && op->peer == peer && bmi__op_id(op) == (bmi_op_id_t)id &&
-                   op->stage == stage
+    return op != NULL && op->peer == peer && bmi__op_id(op) == (bmi_op_id_t)id && op->stage == stage
                ? op
                : NULL;
 }
@@ -295,12 +303,19 @@ static uint32_t announcement_charge(const struct key *key, uint32_t region_count
            region_count * (uint32_t)sizeof(struct bmi_region);
 }
 
+/* Whether the announcement is used up at once, by a message that waits: it needs no room then. */
+static bool wanted_now(const struct key *key, const struct wire_header *header)
+{
+    const struct op *op = key != NULL ? key->pending.first : NULL;
+    return op != NULL && number_of(key, header->credit) == key->position &&
+           (uint64_t)op->total <= header->target;
+}
+
 static int announcement_keep(struct peer *peer, const struct wire_header *header,
                              const struct bmi_region *regions, uint32_t count, uint32_t charge)
 {
     struct key *key = bmi__key_get_locked(peer, header->tag);
-    struct announcement *one =
-        key != NULL ? malloc(sizeof *one + count * sizeof *regions) : NULL;
+    struct announcement *one = key != NULL ? malloc(sizeof *one + count * sizeof *regions) : NULL;
     if (one == NULL) {
         bmi__announcement_return_locked(peer, charge);
         return -ENOMEM;
@@ -325,13 +340,20 @@ int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
     if (!method_of(peer)->limits.put)
         count = 0;
     struct key *key = bmi__key_find_locked(peer, header->tag);
-    if (key != NULL && !bmi__key_settled_locked(key, header->seen))
+    if (key != NULL && !bmi__key_settled_locked(key, header->seen)) {
+        peer->flags |= PEER_FORGOT;
         return 0; /* its message will ask */
+    }
     if (key != NULL && (int32_t)(number_of(key, header->credit) - key->position) < 0)
         return 0; /* a message that is under way will find the receive */
     uint32_t charge = announcement_charge(key, count);
-    if (!bmi__announcement_charge_locked(peer, charge))
-        return 0; /* the same */
+    if (!bmi__announcement_charge_locked(peer, charge)) {
+        charge = 0;
+        if (!wanted_now(key, header)) {
+            peer->flags |= PEER_FORGOT;
+            return 0; /* its message will ask, for credit or for this */
+        }
+    }
     return announcement_keep(peer, header, regions, count, charge);
 }
 
@@ -342,7 +364,8 @@ int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *
         bmi__key_unsettle_locked(peer, key);
         bmi__key_release_locked(peer, key);
     }
-    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = header->tag,
+    struct wire_header answer = {.type = WIRE_RTR_CANCELLED,
+                                 .tag = header->tag,
                                  .target = header->source};
     bmi__control_send_locked(peer, answer, NULL, 0);
     return 0;
@@ -353,8 +376,6 @@ int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *
 /* Whether a receive is told to the sender before it asks. */
 static bool worth_announcing(const struct peer *peer, const struct op *op)
 {
-    if (peer->state != PEER_UP || (op->flags & (OP_ANNOUNCED | OP_CANCEL_ASKED | OP_GHOST)))
-        return false;
     if (peer->flags & PEER_ANNOUNCE_ALL)
         return true;
     return op->total > (bmi_size_t)peer->eager_max && bmi__setting(SETTING_ANNOUNCE) != 0 &&
@@ -363,14 +384,17 @@ static bool worth_announcing(const struct peer *peer, const struct op *op)
 
 static void rtr_send(struct peer *peer, struct op *op, uint32_t ahead)
 {
-    struct wire_header header = {.type = WIRE_RTR, .tag = op->tag, .credit = ahead,
-                                 .source = (uint64_t)bmi__op_id(op), .target = (uint64_t)op->total};
+    struct wire_header header = {.type = WIRE_RTR,
+                                 .tag = op->tag,
+                                 .credit = ahead,
+                                 .source = (uint64_t)bmi__op_id(op),
+                                 .target = (uint64_t)op->total};
     regions_send(peer, header, op);
 }
 
-void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)
+static void announce(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)
 {
-    if (!worth_announcing(peer, op))
+    if (peer->state != PEER_UP || (op->flags & (OP_ANNOUNCED | OP_CANCEL_ASKED | OP_GHOST)))
         return;
     key->announced++;
     bool large = op->total > (bmi_size_t)peer->eager_max;
@@ -381,9 +405,15 @@ void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uin
     rtr_send(peer, op, ahead);
 }
 
-/* The sender has forgotten what was announced for the key (see key.c). If it lacks credit nothing but
- * an announcement helps. */
-static void announce_again(struct peer *peer, struct key *key)
+void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)
+{
+    if (worth_announcing(peer, op))
+        announce(peer, key, op, ahead);
+}
+
+/* The sender has forgotten what was announced for the key (see key.c). If it lacks credit nothing
+ * but an announcement helps: `all`, also of small receives. */
+static void announce_again(struct peer *peer, struct key *key, bool all)
 {
     enum { AGAIN_MOST = 64 };
     uint32_t ahead = 0;
@@ -392,10 +422,17 @@ static void announce_again(struct peer *peer, struct key *key)
             continue;
         if (op->flags & OP_ANNOUNCED)
             rtr_send(peer, op, ahead);
-        else
-            bmi__announce_locked(peer, key, op, ahead);
+        else if (all || worth_announcing(peer, op))
+            announce(peer, key, op, ahead);
         ahead++;
     }
+}
+
+void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag)
+{
+    struct key *key = bmi__key_find_locked(peer, tag);
+    if (key != NULL)
+        announce_again(peer, key, true);
 }
 
 void bmi__announce_waiting_locked(struct peer *peer)
@@ -437,7 +474,7 @@ int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_heade
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     }
     if (key->questions > 0 && --key->questions == 0)
-        announce_again(peer, key);
+        announce_again(peer, key, false);
     bmi__key_release_locked(peer, key);
     return 0;
 }
@@ -454,7 +491,8 @@ void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender
     bool put = method->limits.put && (op->memory != NULL || memory_enroll(peer, op, size));
     if (!put)
         large_expect(peer, op);
-    struct wire_header header = {.type = WIRE_CTS, .target = sender,
+    struct wire_header header = {.type = WIRE_CTS,
+                                 .target = sender,
                                  .source = (uint64_t)bmi__op_id(op)};
     regions_send(peer, header, op);
 }
@@ -501,7 +539,7 @@ int bmi__data_arrived_locked(struct peer *peer, const struct wire_header *header
     }
     *sink = (struct bmi_sink){.length = header->length, .cookie = SINK_DRAIN};
     if (op == NULL || (header->flags & WIRE_BY_PUT))
-        return 0; /* cancelled: drained; or nothing to come here */
+        return 0;                   /* cancelled: drained; or nothing to come here */
     if (op->flags & OP_CANCELLED) { /* it waited for a put, which will not be */
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
         return 0;
@@ -539,15 +577,15 @@ int bmi__put_done_arrived_locked(struct peer *peer, const struct wire_header *he
     return 0;
 }
 
-/* A message fetched by gets ends: if it is being fetched the end of that tells the sender, else this
- * does, since it may have been fetched when the sender gave it up. Returns whether all is done. */
+/* A message fetched by gets ends: if it is being fetched the end of that tells the sender, else
+ * this does, since it may have been fetched when the sender gave it up. Returns whether all is
+ * done. */
 static bool abort_of_get(struct peer *peer, const struct wire_header *header)
 {
     for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next)
         if (op->stage == RECV_GET && op->remote == header->source)
             return true;
-    struct wire_header answer = {
-        .type = WIRE_CTS, .flags = WIRE_DISCARD, .target = header->source};
+    struct wire_header answer = {.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = header->source};
     bmi__control_send_locked(peer, answer, NULL, 0);
     return false;
 }
@@ -572,7 +610,7 @@ int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *heade
         return 0;
     if (op != NULL) {
         if (!(header->flags & WIRE_MOVED))
-            announce_again(peer, key);
+            announce_again(peer, key, false);
         return 0;
     }
     struct unmatched *message = key->unmatched_first;
@@ -624,7 +662,8 @@ static void get_done(struct peer *peer, struct op *op, int status)
     op->stage = RECV_GRANTED;
     bmi__memory_release_locked(op);
     large_expect(peer, op);
-    header = (struct wire_header){.type = WIRE_CTS, .target = op->remote,
+    header = (struct wire_header){.type = WIRE_CTS,
+                                  .target = op->remote,
                                   .source = (uint64_t)bmi__op_id(op)};
     bmi__control_send_locked(peer, header, NULL, 0);
 }

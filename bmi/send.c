@@ -6,8 +6,8 @@
  *   - where a receive was announced for it and it is large: as DATA straight away;
  *   - eager, if it is small and the peer's credit covers it;
  *   - by RTS, if it is large and there is credit for that;
- *   - else it waits (pending), and the peer is told (WANT). If unmatched messages hold its memory the
- *     peer then announces every receive that it has, so that a message whose receive is posted is
+ *   - else it waits (pending), and the peer is told (WANT). If unmatched messages hold its memory
+ * the peer then announces every receive that it has, so that a message whose receive is posted is
  *     never held up by others.
  */
 #include <errno.h>
@@ -29,6 +29,7 @@ static struct announcement *announcement_next(struct key *key)
 
 static bool note(struct peer *peer, struct key *key, struct op *op)
 {
+    key->asked = false;
     if (bmi__sent_note_locked(peer, key, false, &op->message_index))
         return true;
     bmi__peer_fail_locked(peer, -ENOMEM, "no memory to note a message");
@@ -44,12 +45,18 @@ static void eager_send(struct peer *peer, struct op *op)
                               op->total);
 }
 
+/* Whether it goes as one frame, if there is credit. */
+static bool is_small(const struct peer *peer, const struct op *op)
+{
+    return (uint64_t)op->total <= peer->eager_max &&
+           op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
+}
+
 /* Starts the key's next message if it may. false: it has to wait. */
 static bool message_start(struct peer *peer, struct key *key, struct op *op)
 {
     struct announcement *announced = announcement_next(key);
-    bool small = (uint64_t)op->total <= peer->eager_max &&
-                 op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
+    bool small = is_small(peer, op);
     bool credit = peer->eager_credit >= op->total + WIRE_MESSAGE_CHARGE;
     bool fits = announced != NULL && op->total <= announced->capacity;
     if (fits && !(small && credit)) {
@@ -99,6 +106,18 @@ static void waiting_remove(struct peer *peer, struct key *key)
         peer->waiting_last = key->waiting_previous;
 }
 
+/* The key's first message waits: asks for what would get it on. If the receives that were announced
+ * are not known any more, and may have been announced for the last time, it asks for them by tag.
+ */
+static void eager_want(struct peer *peer, struct key *key)
+{
+    const struct op *op = key->pending.first;
+    uint64_t bytes =
+        is_small(peer, op) ? (uint64_t)op->total + WIRE_MESSAGE_CHARGE : WIRE_MESSAGE_CHARGE;
+    bool forgot = (peer->flags & PEER_FORGOT) && announcement_next(key) == NULL;
+    bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT, bytes, forgot ? key : NULL);
+}
+
 static void pend(struct peer *peer, struct key *key, struct op *op)
 {
     op->stage = SEND_PENDING;
@@ -106,7 +125,7 @@ static void pend(struct peer *peer, struct key *key, struct op *op)
         waiting_append(peer, key);
     bmi__op_append(&key->pending, op);
     if (peer->state == PEER_UP)
-        bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT);
+        eager_want(peer, key);
 }
 
 void bmi__pending_remove_locked(struct peer *peer, struct op *op)
@@ -139,6 +158,8 @@ void bmi__key_pump_locked(struct peer *peer, struct key *key)
         bmi__op_remove(&key->pending, op);
         if (!message_start(peer, key, op)) {
             bmi__op_prepend(&key->pending, op);
+            if (peer->flags & PEER_FORGOT)
+                eager_want(peer, key);
             bmi__progress_dirty(peer->link); /* those before it */
             return;
         }
@@ -162,6 +183,19 @@ static bool unexpected_send(struct peer *peer, struct op *op)
     return true;
 }
 
+/* Asks for as much as those that wait need, at most one message of the largest size. */
+static void unexpected_want(struct peer *peer)
+{
+    uint64_t most = (uint64_t)peer->unexpected_max + WIRE_MESSAGE_CHARGE, bytes = 0;
+    for (const struct op *op = peer->unexpected.first; op != NULL; op = op->next) {
+        uint64_t charge = (uint64_t)op->total + WIRE_MESSAGE_CHARGE;
+        if (bytes + charge > most)
+            break;
+        bytes += charge;
+    }
+    bmi__credit_want_locked(peer, WIRE_UNEXPECTED_CREDIT, bytes, NULL);
+}
+
 void bmi__unexpected_start_locked(struct peer *peer, struct op *op)
 {
     if (peer->state == PEER_UP && op->total > (bmi_size_t)peer->unexpected_max) {
@@ -174,7 +208,7 @@ void bmi__unexpected_start_locked(struct peer *peer, struct op *op)
     op->stage = SEND_PENDING;
     bmi__op_append(&peer->unexpected, op);
     if (peer->state == PEER_UP)
-        bmi__credit_want_locked(peer, WIRE_UNEXPECTED_CREDIT);
+        unexpected_want(peer);
 }
 
 static void unexpected_pump(struct peer *peer)
@@ -186,7 +220,7 @@ static void unexpected_pump(struct peer *peer)
             bmi__op_complete_locked(op, -EMSGSIZE, 0);
         } else if (!unexpected_send(peer, op)) {
             bmi__op_prepend(&peer->unexpected, op);
-            bmi__credit_want_locked(peer, WIRE_UNEXPECTED_CREDIT);
+            unexpected_want(peer);
             return;
         }
     }
@@ -203,7 +237,7 @@ static void eager_pump(struct peer *peer)
             break; /* the credit is used up */
     }
     if (peer->waiting_first != NULL)
-        bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT);
+        eager_want(peer, peer->waiting_first);
 }
 
 void bmi__pending_pump_locked(struct peer *peer)

@@ -40,7 +40,10 @@ enum wire_type {
                            have come; else it counts as never sent and the receive waits on */
     WIRE_VOID,          /* tag. A message withdrawn before it went, in its place in the count */
     WIRE_CREDIT,        /* credit: eager bytes; source: unexpected bytes */
-    WIRE_WANT,          /* flags: which credit the sender waits for */
+    WIRE_WANT,          /* flags: which credit the sender waits for; source: bytes of it that would get
+                           it on. With ANNOUNCE: tag; announce its receives, also again.
+                           With UNUSED, and nothing else: source bytes of unexpected credit that
+                           were lent are not wanted any more */
     WIRE_PING,          /* source: to be sent back */
     WIRE_PONG,          /* target: as asked */
     WIRE_BYE,           /* nothing more comes: an orderly end */
@@ -56,7 +59,9 @@ enum wire_flags {
     WIRE_MOVED = 1,     /* ABORT */
     WIRE_DISCARD = 1,   /* CTS: the message was too large for the receive; consider it sent */
     WIRE_EAGER_CREDIT = 1,     /* WANT */
-    WIRE_UNEXPECTED_CREDIT = 2 /* WANT */
+    WIRE_UNEXPECTED_CREDIT = 2, /* WANT */
+    WIRE_ANNOUNCE = 4,          /* WANT: announcements of the tag were forgotten */
+    WIRE_UNUSED = 8             /* WANT: none; some comes back */
 };
 
 /* What a message held unmatched is charged beyond its bytes, both as credit and as memory. */

@@ -58,12 +58,16 @@ static bool account_unexpected(struct account *account, size_t size)
     return true;
 }
 
+static int send_want(struct account *account, uint8_t which, uint64_t bytes)
+{
+    struct wire_header want = {.type = WIRE_WANT, .flags = which, .source = bytes};
+    return script_send(account->script, want, NULL, 0);
+}
+
 static void account_want(struct account *account, uint8_t which)
 {
     account->wants++;
-    CU_ASSERT_EQUAL(script_send(account->script,
-                                (struct wire_header){.type = WIRE_WANT, .flags = which}, NULL, 0),
-                    0);
+    CU_ASSERT_EQUAL(send_want(account, which, 0), 0);
 }
 
 static int64_t window_sum(const struct window *window)
@@ -292,6 +296,66 @@ static void all_peers_get_on_within_the_budget(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
+/* Each asks for room for a small message, sends it, and is idle from then on: what was lent is
+ * there for the next ones. */
+static void what_is_lent_comes_back(void)
+{
+    static struct account accounts[PEERS];
+    const uint64_t least = SMALL + WIRE_MESSAGE_CHARGE;
+    little_memory();
+    for (int i = 0; i < PEERS; i++)
+        account_open(&accounts[i]);
+    int64_t used = bmi__credit_used();
+    for (int i = 0; i < PEERS; i++) {
+        while (account_unexpected(&accounts[i], SMALL)) /* what it has without asking */
+            continue;
+        CU_ASSERT_EQUAL(send_want(&accounts[i], WIRE_UNEXPECTED_CREDIT, least), 0);
+        account_read(&accounts[i]);
+        CU_ASSERT_TRUE(account_unexpected(&accounts[i], SMALL));
+        CU_ASSERT_TRUE(accounts[i].unexpected < least);
+        while (fetch())
+            continue;
+        account_read(&accounts[i]);
+        CU_ASSERT_TRUE(bmi__credit_used() <= used + WIRE_MESSAGE_CHARGE);
+    }
+    for (int i = 0; i < PEERS; i++)
+        script_close(accounts[i].script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* The message that it was lent for was cancelled. */
+static void what_is_not_used_is_given_back(void)
+{
+    static struct account accounts[PEERS];
+    little_memory();
+    for (int i = 0; i < PEERS; i++)
+        account_open(&accounts[i]);
+    struct account *last = &accounts[PEERS - 1];
+    const struct window *window = &script_peer(last->script)->unexpected_window;
+    int64_t used = bmi__credit_used();
+    uint64_t before = last->unexpected;
+    account_want(last, WIRE_UNEXPECTED_CREDIT);
+    account_read(last);
+    uint64_t lent = last->unexpected - before;
+    CU_ASSERT_TRUE(lent > 0);
+    CU_ASSERT_EQUAL(bmi__credit_used(), used + (int64_t)lent);
+    CU_ASSERT_EQUAL(send_want(last, WIRE_UNUSED, lent), 0);
+    last->unexpected -= lent;
+    account_check(last);
+    CU_ASSERT_EQUAL(bmi__credit_used(), used);
+    /* Of its own window nothing gets lost: that is told again. */
+    CU_ASSERT_EQUAL(send_want(last, WIRE_UNUSED, before), 0);
+    last->unexpected -= before;
+    CU_ASSERT_EQUAL(window_sum(window), window->standing);
+    account_check(last);
+    CU_ASSERT_EQUAL(last->unexpected, before);
+    CU_ASSERT_EQUAL(bmi__credit_used(), used);
+    CU_ASSERT_EQUAL(send_want(last, WIRE_UNUSED, before + 1), -EPROTO); /* more than it has */
+    for (int i = 0; i < PEERS; i++)
+        script_close(accounts[i].script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
 /* Announcements never take what peers that ask need to get on. */
 static void announcements_are_bounded_in_all(void)
 {
@@ -400,6 +464,8 @@ int main(void)
         {"empty messages are bounded", empty_messages_are_bounded},
         {"credit comes back with consumption", credit_comes_back_with_consumption},
         {"held beyond the peer", held_beyond_the_peer},
+        {"what is lent comes back", what_is_lent_comes_back},
+        {"what is not used is given back", what_is_not_used_is_given_back},
         {"announcements are paid for", announcements_are_paid_for},
         {"announcements are bounded in all", announcements_are_bounded_in_all},
         {"all peers get on within the budget", all_peers_get_on_within_the_budget},

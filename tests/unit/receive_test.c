@@ -411,6 +411,59 @@ static void a_ghost_goes_with_a_late_answer(void)
     script_close(script);
 }
 
+/* ---- announcements that the sender has forgotten --------------------------------------------- */
+
+static int send_want(struct script *script, uint8_t flags, uint64_t bytes, int tag)
+{
+    return script_send(script, (struct wire_header){.type = WIRE_WANT, .flags = flags, .tag = tag,
+                                                    .source = bytes}, NULL, 0);
+}
+
+/* It asks by tag: all of that tag are told, known ones again, small ones, too, others not. */
+static void announced_again_when_asked_for(void)
+{
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    post_receive(script, &one, LARGE, TAG);
+    post_receive(script, &two, SMALL, TAG);
+    post_receive(script, &three, LARGE, TAG + 1);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).source, (uint64_t)one.id);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).source, (uint64_t)three.id);
+    CU_ASSERT_EQUAL(send_want(script, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE, SMALL, TAG), 0);
+    struct wire_header rtr = script_expect(script, WIRE_RTR, NULL, 0);
+    CU_ASSERT_EQUAL(rtr.source, (uint64_t)one.id);
+    CU_ASSERT_EQUAL(rtr.credit, 0);
+    rtr = script_expect(script, WIRE_RTR, NULL, 0);
+    CU_ASSERT_EQUAL(rtr.source, (uint64_t)two.id);
+    CU_ASSERT_EQUAL(rtr.credit, 1);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).type, 0);
+    CU_ASSERT_EQUAL(send_want(script, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE, SMALL, TAG + 7), 0);
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 1, LARGE, true, TAG), 0);
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, SMALL, true, TAG), 0);
+    CU_ASSERT_TRUE(received(&one, 1, LARGE) && received(&two, 2, SMALL));
+    ALIVE(script);
+    script_close(script);
+    CU_ASSERT_TRUE(done(&three));
+}
+
+/* The window is not crowded, but what is left of it is too small for the message whose receive waits. */
+static void announced_when_the_window_is_too_small(void)
+{
+    CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
+    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    enum { WINDOW = 16384, HELD = 7000, NEXT = 10000 };
+    CU_ASSERT_EQUAL(script->hello.eager_credit, WINDOW);
+    CU_ASSERT_EQUAL(send_eager(script, 1, HELD, TAG + 1), 0); /* has no receive */
+    post_receive(script, &one, NEXT, TAG);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_EQUAL(send_want(script, WIRE_EAGER_CREDIT, NEXT + WIRE_MESSAGE_CHARGE, 0), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).source, (uint64_t)one.id);
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 2, NEXT, true, TAG), 0);
+    CU_ASSERT_TRUE(received(&one, 2, NEXT));
+    script_close(script);
+}
+
 /* ---- ABORT ---------------------------------------------------------------------------------- */
 
 static void abort_of_a_request_that_waits(void)
@@ -654,6 +707,8 @@ int main(void)
         {"many cancelled announcements", many_cancelled_announcements},
         {"a ghost swallows", a_ghost_swallows_what_was_on_its_way},
         {"a ghost goes with a late answer", a_ghost_goes_with_a_late_answer},
+        {"announced again when asked for", announced_again_when_asked_for},
+        {"announced where the window is small", announced_when_the_window_is_too_small},
         {"ABORT of a request that waits", abort_of_a_request_that_waits},
         {"ABORT gives the receive back", abort_gives_the_receive_back},
         {"receives given back keep order", receives_given_back_keep_their_order},

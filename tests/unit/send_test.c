@@ -265,6 +265,40 @@ static void too_large_for_its_announcement_asks(void)
     script_close(script);
 }
 
+/* More is announced than is kept. Without credit a message whose announcement was dropped asks for it,
+ * once, and uses it at once although there is still no room. */
+static void dropped_announcements_are_asked_for(void)
+{
+    enum { MANY = 400 };
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
+    CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
+    struct script *script = script_open(SCRIPT_FRAMES, &offer);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    for (int i = 0; i < MANY; i++)
+        CU_ASSERT_EQUAL(send_rtr(script, 1000 + (uint64_t)i, SMALL, 0, TAG + 1 + i), 0);
+    CU_ASSERT_TRUE(script_peer(script)->key_count < MANY);
+    for (uint32_t i = 0; i < 2; i++)
+        CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, i, TAG), 0);
+    post_send(script, &one, SMALL, TAG);
+    struct wire_header want = script_expect(script, WIRE_WANT, NULL, 0);
+    CU_ASSERT_EQUAL(want.flags, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE);
+    CU_ASSERT_EQUAL(want.tag, TAG);
+    CU_ASSERT_EQUAL(want.source, WIRE_MESSAGE_CHARGE); /* no window at all: it would ask */
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(script_silent(script)); /* it has asked */
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_TRUE(goes_to(script, &one, 71));
+    /* the next one is to be announced again as well: asked for since a message went */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).tag, TAG);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    post_send(script, &three, SMALL, TAG + 1); /* this one was kept */
+    struct wire_header first = script_expect(script, WIRE_DATA, NULL, 0);
+    CU_ASSERT_EQUAL(first.target, 1000);
+    CU_ASSERT_TRUE(done(&three) && three.error == 0);
+    script_close(script);
+}
+
 /* ---- announcements taken back --------------------------------------------------------------- */
 
 /* One receive is cancelled: what was announced is forgotten, until it is announced again. */
@@ -394,6 +428,9 @@ static void cancelled_while_it_waits_for_credit(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
     CU_ASSERT_EQUAL(send_credit(script, 4096, 4096), 0);
+    struct wire_header back = script_expect(script, WIRE_WANT, NULL, 0); /* nobody needs it now */
+    CU_ASSERT_EQUAL(back.flags, WIRE_UNUSED);
+    CU_ASSERT_EQUAL(back.source, 4096);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
     CU_ASSERT_TRUE(script_silent(script));
     CU_ASSERT_TRUE(done(&two) && two.error == 0);
@@ -675,6 +712,7 @@ int main(void)
         {"announcement crossed by RTS", announcement_crossed_by_a_request},
         {"small uses up its announcement", small_uses_up_its_announcement},
         {"too large for its announcement", too_large_for_its_announcement_asks},
+        {"dropped announcements are asked for", dropped_announcements_are_asked_for},
         {"announcements behind a cancelled one", announcements_behind_a_cancelled_one},
         {"forgotten announcements are not used", forgotten_announcements_are_not_used},
         {"a cancel that crosses the message", a_cancel_that_crosses_the_message},
