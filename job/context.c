@@ -76,6 +76,8 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
     context->background = options & BMI_JOB_BACKGROUND;
     atomic_init(&context->next_due_ns, UINT64_MAX);
     bmi__job_fd_init(context);
+    bmi__job_source_init(&context->trove, context, false);
+    bmi__job_source_init(&context->flow, context, true);
     int result = context->manager != NULL ? context_begin(context) : -BMI_ENOMEM;
     if (result < 0) {
         bmi__job_fd_close(context);
@@ -117,6 +119,8 @@ void bmi_job_context_close(struct bmi_job_context *context)
     if (context == NULL)
         return;
     drain(context);
+    bmi__job_source_close(&context->flow);
+    bmi__job_source_close(&context->trove);
     bmi__job_hooks_end(context);
     if (context->background) {
         bmi__job_driver_leave(context);

@@ -24,6 +24,7 @@
 #include "bmi/context.h"
 #include "bmi/job.h"
 #include "bmi/lock.h"
+#include "bmi/method.h"
 
 struct bmi__job_driver;
 
@@ -81,6 +82,17 @@ struct bmi__tracer {
     struct bmi__tracer *next; /* all ever set */
 };
 
+/* Trove, or flow: see source.c. */
+struct bmi__job_source {
+    struct bmi_job_context *context;
+    bool is_flow;
+    pthread_mutex_t lock; /* to open it */
+    atomic_bool open, pending, unwatched;
+    int64_t id; /* of its context; set before open */
+    struct bmi_watch watch;
+    struct bmi_deferred removal;
+};
+
 struct bmi_job_context {
     bmi_context_id bmi;
     struct context *network; /* the same */
@@ -108,8 +120,9 @@ struct bmi_job_context {
     _Atomic(struct bmi__tracer *) tracer;
     bool wants_listed;                  /* poll.c's list of those who want messages; its lock */
     struct bmi_job_context *wants_next; /* the same */
-    struct bmi_task poll;               /* background: takes what has come */
-    bool poll_submitted;                /* ever, at the end of the opening */
+    struct bmi__job_source trove, flow;
+    struct bmi_task poll; /* background: takes what has come */
+    bool poll_submitted;  /* ever, at the end of the opening */
     struct bmi__job_driver *driver;
     struct bmi_job_context *driver_next; /* the driver's list, under its lock */
     /* fd.c */
@@ -212,6 +225,16 @@ void bmi__job_wants_unexpected(struct bmi_job_context *context);
 void bmi__job_hooks_end(struct bmi_job_context *context);
 /* In the background: has it polled when something completes. */
 void bmi__job_hook(struct bmi_job_context *context);
+
+/* ---- source.c ---- */
+
+void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context *context,
+                          bool is_flow);
+int bmi__job_source_open(struct bmi__job_source *source);
+/* No job of it is pending. */
+void bmi__job_source_close(struct bmi__job_source *source);
+/* Fetches what has completed. Returns whether anything had. */
+bool bmi__job_source_take(struct bmi__job_source *source);
 
 /* ---- fd.c ---- */
 

@@ -223,7 +223,7 @@ void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
     if (error == -BMI_ECANCEL && (job->flags & JOB_TIMED_OUT))
         error = -BMI_ETIMEDOUT;
     job->error = error;
-    job->actual = error < 0 ? 0 : actual;
+    job->actual = actual;
     if (job->flags & JOB_LISTED)
         unexpected_remove_locked(context, job);
     if (job->phase == JOB_POSTING) {
@@ -323,6 +323,12 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
     case BMI_JOB_SEND_UNEXPECTED:
     case BMI_JOB_RECEIVE:
         BMI_cancel(job->op, context->bmi);
+        break;
+    case BMI_JOB_TROVE:
+        bmi_trove_cancel(job->op, context->trove.id);
+        break;
+    case BMI_JOB_FLOW:
+        bmi_flow_cancel(job->op, context->flow.id);
         break;
     case BMI_JOB_MACHINE:
         bmi__sm_cancel_locked(context, job->child, ends);

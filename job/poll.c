@@ -64,6 +64,8 @@ bool bmi__job_poll(struct bmi_job_context *context)
 {
     bool any = network_take(context) > 0;
     any |= unexpected_take(context);
+    any |= bmi__job_source_take(&context->trove);
+    any |= bmi__job_source_take(&context->flow);
     any |= bmi__job_timers_run(context);
     return any;
 }
@@ -158,7 +160,9 @@ static bool wait_ready(struct waiter *waiter)
         return true;
     if (context->background)
         return false;
-    return atomic_load(&wait->woken) || atomic_load(&context->next_due_ns) < wait->due_ns ||
+    return atomic_load(&wait->woken) || atomic_load(&context->trove.pending) ||
+           atomic_load(&context->flow.pending) ||
+           atomic_load(&context->next_due_ns) < wait->due_ns ||
            bmi__context_has(context->network) ||
            (atomic_load(&context->unexpected_wanted) > 0 && bmi__unexpected_waiting());
 }

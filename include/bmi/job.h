@@ -2,9 +2,10 @@
  *
  * bmi/job.h - one interface over all that a server or client waits for, and state machines on it.
  *
- * A job is one operation: a message of BMI, a timer, an event of the program's own, a whole state
- * machine. It is posted to a job context with a user pointer and perhaps a deadline, and reported
- * once by a test call on that context, whatever its kind: one wait, one descriptor, one loop.
+ * A job is one operation: a message of BMI, an operation of storage (bmi/trove.h), a flow
+ * (bmi/flow.h), a timer, an event of the program's own, a whole state machine. It is posted to a
+ * job context with a user pointer and perhaps a deadline, and reported once by a test call on that
+ * context, whatever its kind: one wait, one descriptor, one loop.
  *
  * A state machine is a static table: states with an action each, and where each result leads. A
  * machine in the midst of its table costs some hundred bytes and no thread; thousands wait at once.
@@ -26,7 +27,9 @@
 #include <stdio.h>
 
 #include <bmi.h>
+#include <bmi/flow.h>
 #include <bmi/task.h>
+#include <bmi/trove.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -93,7 +96,9 @@ enum bmi_job_kind {
     BMI_JOB_TIMER,
     BMI_JOB_NULL,
     BMI_JOB_EVENT,
-    BMI_JOB_MACHINE
+    BMI_JOB_MACHINE,
+    BMI_JOB_TROVE, /* an operation of storage */
+    BMI_JOB_FLOW
 };
 
 /* How a job ended. */
@@ -101,7 +106,7 @@ struct bmi_job_status {
     bmi_job_id id; /* 0 where it was done at once */
     enum bmi_job_kind kind;
     bmi_error_code_t error; /* 0, or why it failed; a machine: its result, which may be positive */
-    bmi_size_t actual;      /* bytes sent or received; 0 after an error */
+    bmi_size_t actual; /* bytes sent or received, 0 after an error; storage and flows: see there */
     void *user_ptr;
 };
 
@@ -180,6 +185,74 @@ int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options 
  * Returns: 0; EINVAL: no event that is pending. Owns: nothing. Threads: any. Blocks: no. */
 int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id id, bmi_error_code_t error,
                            bmi_size_t actual);
+
+/* Operations of storage: see bmi/trove.h, by the same names, for what each does and lends. */
+int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                         bmi_trove_object_t *object, unsigned flags,
+                         const struct bmi_job_options *options, bmi_job_id *id,
+                         struct bmi_job_status *status);
+int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                         unsigned flags, const struct bmi_job_options *options, bmi_job_id *id,
+                         struct bmi_job_status *status);
+int bmi_job_trove_objects(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                          bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
+                          const struct bmi_job_options *options, bmi_job_id *id,
+                          struct bmi_job_status *status);
+int bmi_job_trove_read_list(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                            void *const *buffers, const bmi_size_t *sizes, int count,
+                            const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
+                            int stream_count, unsigned flags, const struct bmi_job_options *options,
+                            bmi_job_id *id, struct bmi_job_status *status);
+int bmi_job_trove_write_list(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                             const void *const *buffers, const bmi_size_t *sizes, int count,
+                             const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
+                             int stream_count, unsigned flags,
+                             const struct bmi_job_options *options, bmi_job_id *id,
+                             struct bmi_job_status *status);
+int bmi_job_trove_read_at(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                          void *buffer, bmi_size_t size, bmi_size_t offset, unsigned flags,
+                          const struct bmi_job_options *options, bmi_job_id *id,
+                          struct bmi_job_status *status);
+int bmi_job_trove_write_at(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                           const void *buffer, bmi_size_t size, bmi_size_t offset, unsigned flags,
+                           const struct bmi_job_options *options, bmi_job_id *id,
+                           struct bmi_job_status *status);
+int bmi_job_trove_resize(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                         bmi_size_t size, unsigned flags, const struct bmi_job_options *options,
+                         bmi_job_id *id, struct bmi_job_status *status);
+int bmi_job_trove_flush(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                        const struct bmi_job_options *options, bmi_job_id *id,
+                        struct bmi_job_status *status);
+int bmi_job_trove_size(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                       bmi_size_t *size, const struct bmi_job_options *options, bmi_job_id *id,
+                       struct bmi_job_status *status);
+int bmi_job_trove_get(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                      struct bmi_trove_pair *pairs, int count,
+                      const struct bmi_job_options *options, bmi_job_id *id,
+                      struct bmi_job_status *status);
+int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                      struct bmi_trove_pair *pairs, int count, unsigned flags,
+                      const struct bmi_job_options *options, bmi_job_id *id,
+                      struct bmi_job_status *status);
+int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                              struct bmi_trove_pair *pairs, int count, unsigned flags,
+                              const struct bmi_job_options *options, bmi_job_id *id,
+                              struct bmi_job_status *status);
+int bmi_job_trove_iterate(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                          struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
+                          int count, const struct bmi_job_options *options, bmi_job_id *id,
+                          struct bmi_job_status *status);
+
+/* A flow, see bmi/flow.h; what it is lent there is lent until the job ends. A deadline is handed
+ * down as its timeout_ms, where that is not earlier. status->actual: the bytes known good. */
+int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_description *description,
+                 const struct bmi_job_options *options, bmi_job_id *id,
+                 struct bmi_job_status *status);
+
+/* How far a flow is. Returns: 0; EINVAL: no flow that is pending. Owns: nothing. Threads: any.
+ * Blocks: no. */
+int bmi_job_flow_progress(struct bmi_job_context *context, bmi_job_id id,
+                          struct bmi_flow_progress *progress);
 
 /* Asks a job to end: it ends once, with ECANCEL, or with its result where that came first. A
  * machine has all that it waits for cancelled, so that its deferred state fails with ECANCEL, from

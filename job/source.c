@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * source.c - trove and flow as sources of a job context: each a context of its own kind, opened
+ * when its first job is posted. What completes there is fetched by polling, after it was told of:
+ * by its notify, or by its descriptor, which BMI's driver watches (edges, so that a driver that is
+ * not to fetch it does not spin). `pending` says that there may be something; it is set before
+ * anybody is woken, and cleared before a fetch.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "bmi/error.h"
+#include "bmi/progress.h"
+#include "flow/internal.h"
+#include "job/internal.h"
+
+enum { BATCH = 64 };
+
+static void source_told(void *argument)
+{
+    struct bmi__job_source *source = argument;
+    atomic_store(&source->pending, true);
+    bmi__job_poll_soon(source->context);
+}
+
+static void source_readable(struct bmi_watch *watch, uint32_t events)
+{
+    (void)events;
+    source_told((char *)watch - offsetof(struct bmi__job_source, watch));
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static int kind_open(struct bmi__job_source *source)
+{
+    return source->is_flow ? bmi_flow_open_context(&source->id)
+                           : bmi_trove_open_context(&source->id);
+}
+
+static void kind_close(struct bmi__job_source *source)
+{
+    if (source->is_flow)
+        bmi_flow_close_context(source->id);
+    else
+        bmi_trove_close_context(source->id);
+}
+
+static int kind_notify(struct bmi__job_source *source, void (*notify)(void *argument))
+{
+    return source->is_flow ? bmi_flow_context_notify(source->id, notify, source)
+                           : bmi_trove_context_notify(source->id, notify, source);
+}
+
+/* What BMI's driver is to watch. A flow context's own descriptor holds BMI's, and can't be put into
+ * it; of what flows wait for, the network is driven anyway, and this is the storage's. Each context
+ * watches a copy, since a set takes a descriptor once. */
+static int kind_fd(struct bmi__job_source *source)
+{
+    int fd = bmi_trove_context_fd(source->is_flow ? bmi__engine_storage() : source->id);
+    int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return copy >= 0 ? copy : fd < 0 ? fd : bmi__error(-errno);
+}
+
+static int open_locked(struct bmi__job_source *source)
+{
+    int result = kind_open(source);
+    if (result < 0)
+        return result;
+    source->watch = (struct bmi_watch){.ready = source_readable, .fd = kind_fd(source)};
+    result = source->watch.fd < 0 ? source->watch.fd : kind_notify(source, source_told);
+    if (result == 0)
+        result = bmi__error(bmi_method_watch_add(&source->watch, EPOLLIN | EPOLLET));
+    if (result == 0) {
+        atomic_store_explicit(&source->open, true, memory_order_release);
+        return 0;
+    }
+    if (source->watch.fd >= 0)
+        close(source->watch.fd);
+    kind_close(source);
+    return result;
+}
+
+int bmi__job_source_open(struct bmi__job_source *source)
+{
+    int result = 0;
+    if (atomic_load_explicit(&source->open, memory_order_acquire))
+        return 0;
+    pthread_mutex_lock(&source->lock);
+    if (!atomic_load_explicit(&source->open, memory_order_relaxed))
+        result = open_locked(source);
+    pthread_mutex_unlock(&source->lock);
+    return result;
+}
+
+void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context *context,
+                          bool is_flow)
+{
+    source->context = context;
+    source->is_flow = is_flow;
+    pthread_mutex_init(&source->lock, NULL);
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+/* Only the driver may take a watch away. */
+static void watch_remove(struct bmi_deferred *deferred)
+{
+    struct bmi__job_source *source =
+        (struct bmi__job_source *)((char *)deferred - offsetof(struct bmi__job_source, removal));
+    struct context *network = source->context->network;
+    bmi_method_watch_remove(&source->watch);
+    atomic_store(&source->unwatched, true);
+    bmi__progress_notify(network, 0);
+}
+
+static bool unwatched(struct waiter *waiter)
+{
+    return atomic_load((atomic_bool *)waiter->argument);
+}
+
+void bmi__job_source_close(struct bmi__job_source *source)
+{
+    struct waiter waiter = {.ready = unwatched,
+                            .argument = &source->unwatched,
+                            .context = source->context->network,
+                            .op = WAITER_SOME};
+    if (atomic_load(&source->open)) {
+        source->removal.run = watch_remove;
+        bmi_method_defer(&source->removal);
+        while (!atomic_load(&source->unwatched))
+            bmi__progress_wait(&waiter, 1000);
+        close(source->watch.fd);
+        kind_notify(source, NULL);
+        kind_close(source);
+    }
+    pthread_mutex_destroy(&source->lock);
+}
+
+/* ---- fetching -------------------------------------------------------------------------------- */
+
+static int fetch(struct bmi__job_source *source)
+{
+    struct bmi_job_context *context = source->context;
+    struct bmi__job_ends ends = {0};
+    int64_t ids[BATCH];
+    bmi_error_code_t errors[BATCH];
+    bmi_size_t actuals[BATCH];
+    void *jobs[BATCH];
+    int count = 0;
+    if (source->is_flow)
+        bmi_flow_testcontext(BATCH, ids, &count, errors, actuals, jobs, 0, source->id);
+    else
+        bmi_trove_testcontext(BATCH, ids, &count, errors, actuals, jobs, 0, source->id);
+    bmi_lock_take(&context->lock);
+    for (int i = 0; i < count; i++)
+        bmi__job_end_locked(context, jobs[i], errors[i], actuals[i], &ends);
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    return count;
+}
+
+bool bmi__job_source_take(struct bmi__job_source *source)
+{
+    bool any = false;
+    if (!atomic_load(&source->pending) || !atomic_exchange(&source->pending, false))
+        return false;
+    while (fetch(source) > 0)
+        any = true;
+    return any;
+}
