@@ -168,6 +168,9 @@ const char *on_name(uint8_t on);
 double value_bandwidth(double slowest, const struct work *work, int pairs);
 double value_rate(double slowest, const struct work *work, int pairs);
 double value_latency(double slowest, const struct work *work, int pairs);
+/* overlap: a round's seconds on the side that computes; of two that do, on the slower one. */
+double overlap_seconds(const struct work *work, uint64_t sender_ns, uint64_t receiver_ns);
+uint64_t rounds_median(uint64_t *rounds_ns, uint64_t count); /* sorts them */
 
 /* options.c, options_check.c */
 void options_check(const struct options *options);
@@ -183,6 +186,7 @@ void format_text(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 uint64_t now_ns(void);
 double seconds_since(uint64_t start_ns);
+void compute(uint64_t time_us); /* for so long on a CPU, not by the clock on the wall */
 
 /* request.c: a sample's description */
 void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work);

@@ -4,16 +4,27 @@
  */
 #include "bench.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
     pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job,
-    pattern_tasks;
+    pattern_tasks, pattern_overlap;
 
 const struct pattern *const patterns[] = {
-    &pattern_read,   &pattern_write,    &pattern_latency,  &pattern_bandwidth,
-    &pattern_rate,   &pattern_testcost, &pattern_reapcost, &pattern_idle,
-    &pattern_memory, &pattern_job,      &pattern_tasks,    NULL,
+    &pattern_read,
+    &pattern_write,
+    &pattern_latency,
+    &pattern_bandwidth,
+    &pattern_rate,
+    &pattern_testcost,
+    &pattern_reapcost,
+    &pattern_idle,
+    &pattern_memory,
+    &pattern_job,
+    &pattern_tasks,
+    &pattern_overlap,
+    NULL,
 };
 
 const struct pattern *pattern_named(const char *name)
@@ -79,4 +90,24 @@ double value_latency(double slowest, const struct work *work, int pairs)
 {
     (void)pairs;
     return slowest / (double)work->amount / 2 * 1e6;
+}
+
+static int order(const void *one, const void *other)
+{
+    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+    return (a > b) - (a < b);
+}
+
+uint64_t rounds_median(uint64_t *rounds_ns, uint64_t count)
+{
+    qsort(rounds_ns, count, sizeof *rounds_ns, order);
+    return rounds_ns[count / 2];
+}
+
+double overlap_seconds(const struct work *work, uint64_t sender_ns, uint64_t receiver_ns)
+{
+    uint64_t slower = work->on & ON_SENDER ? sender_ns : 0;
+    if (work->on & ON_RECEIVER && receiver_ns > slower)
+        slower = receiver_ns;
+    return (double)slower * 1e-9;
 }

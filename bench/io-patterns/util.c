@@ -73,3 +73,22 @@ double seconds_since(uint64_t start_ns)
 {
     return (double)(now_ns() - start_ns) * 1e-9;
 }
+
+static uint64_t own_cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+void compute(uint64_t time_us)
+{
+    static volatile double result;
+    uint64_t end = own_cpu_ns() + time_us * 1000;
+    double sum = result;
+    do {
+        for (int i = 0; i < 200; i++)
+            sum = sum * 0.999999 + 1;
+    } while (own_cpu_ns() < end);
+    result = sum;
+}

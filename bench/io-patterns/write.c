@@ -374,8 +374,8 @@ const struct pattern pattern_write = {
     .window = 8,
     .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW | TAKES_VERIFY,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
-                  BIT(CONTENDER_MPI),
+    .contenders =
+        BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
     .value = value_bandwidth,
     .serve_bmi = write_serve_bmi,
     .serve_raw = write_serve_raw,

@@ -29,7 +29,8 @@ struct mpi_pattern {
     double (*run)(const struct mpi_world *world, const struct work *work);
 };
 
-extern const struct mpi_pattern mpi_read, mpi_write, mpi_latency, mpi_bandwidth, mpi_rate;
+extern const struct mpi_pattern mpi_read, mpi_write, mpi_latency, mpi_bandwidth, mpi_rate,
+    mpi_overlap;
 
 const struct mpi_pattern *mpi_pattern_named(const char *name);
 /* Takes one sample, all ranks at once. Returns: a client's seconds, a server's 0. */

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * overlap.c - does a message move while the program computes? Post, compute for T, wait: the value
+ * is T / all of that time, in the median round, on the side that computes (of two that do, on the
+ * slower one). 1 is the most; one that has to wait for the message after it has computed gets less.
+ *
+ * The client sends, the server receives. In each round both meet first (two messages of one byte),
+ * and post at the same moment: neither knows beforehand what the other has posted. T is time of the
+ * thread on a CPU, so that who takes the CPU from it does not do its computing. The plain reference
+ * moves the data by blocking calls in a second thread: what computing and copying can share on this
+ * machine. One thread, or two that hand over to each other; no locks.
+ */
+#include "bmi_side.h"
+#include "raw_side.h"
+#include "report.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STREAM 0x40000u
+
+/* ---- BMI ----------------------------------------------------------------------------------- */
+
+struct party {
+    struct bmi_side *side;
+    BMI_addr_t peer;
+    const struct work *work;
+    uint8_t *buffer;
+    uint8_t token;
+    uint64_t done, wanted;
+    struct bmi_counted ops[2];
+    uint64_t *rounds_ns;
+};
+
+static void party_open(struct party *party, struct bmi_side *side, BMI_addr_t peer,
+                       const struct work *work)
+{
+    *party = (struct party){.side = side, .peer = peer, .work = work};
+    party->buffer = allocate_pages(work->size);
+    party->rounds_ns = allocate(work->amount * sizeof *party->rounds_ns);
+}
+
+/* Returns: the median of the rounds' nanoseconds. */
+static uint64_t party_close(struct party *party)
+{
+    uint64_t median_ns = rounds_median(party->rounds_ns, party->work->amount);
+    free(party->buffer);
+    free(party->rounds_ns);
+    return median_ns;
+}
+
+static struct bmi_op *party_op(struct party *party)
+{
+    struct bmi_counted *op = &party->ops[party->wanted++ % 2];
+    *op = (struct bmi_counted){.op.complete = counted_complete, .counter = &party->done};
+    return &op->op;
+}
+
+static void party_await(struct party *party)
+{
+    side_await(party->side, &party->done, party->wanted);
+}
+
+static void token_recv(struct party *party)
+{
+    side_recv(party->side, party_op(party), party->peer, &party->token, 1, BMI_EXT_ALLOC,
+              tag_ack(party->work));
+}
+
+static void token_send(struct party *party)
+{
+    side_send(party->side, party_op(party), party->peer, &party->token, 1, BMI_EXT_ALLOC,
+              tag_ack(party->work));
+}
+
+/* Both sides meet. The client returns half of a round trip after the server. */
+static void parties_meet(struct party *party, bool server)
+{
+    token_recv(party);
+    if (server)
+        party_await(party);
+    token_send(party);
+    party_await(party);
+}
+
+static void party_compute(struct party *party, uint8_t who)
+{
+    if (party->work->on & who)
+        compute(party->work->compute_us);
+}
+
+static void overlap_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
+{
+    struct party party;
+    uint8_t ack[ACK_SIZE] = {0};
+    party_open(&party, side, client, work);
+    side_send(side, party_op(&party), client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    party_await(&party);
+    for (uint64_t round = 0; round < work->amount; round++) {
+        parties_meet(&party, true);
+        uint64_t start = now_ns();
+        side_recv(side, party_op(&party), client, party.buffer, work->size, BMI_EXT_ALLOC,
+                  tag_data(work));
+        party_compute(&party, ON_RECEIVER);
+        party_await(&party);
+        party.rounds_ns[round] = now_ns() - start;
+        if (work->verify)
+            data_check(party.buffer, work->size, STREAM, round * work->size);
+    }
+    uint64_t median_ns = rounds_median(party.rounds_ns, work->amount);
+    memcpy(ack, &median_ns, sizeof median_ns);
+    side_send(side, party_op(&party), client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    party_await(&party);
+    party_close(&party);
+}
+
+static double overlap_run_bmi(struct bmi_client *client, const struct work *work)
+{
+    struct party party;
+    uint8_t ack[ACK_SIZE];
+    uint64_t server_ns;
+    client_ask(client, 0, work);
+    party_open(&party, &client->side, client->servers[0], work);
+    for (uint64_t round = 0; round < work->amount; round++) {
+        if (work->verify)
+            data_fill(party.buffer, work->size, STREAM, round * work->size);
+        parties_meet(&party, false);
+        uint64_t start = now_ns();
+        side_send(party.side, party_op(&party), party.peer, party.buffer, work->size, BMI_EXT_ALLOC,
+                  tag_data(work));
+        party_compute(&party, ON_SENDER);
+        party_await(&party);
+        party.rounds_ns[round] = now_ns() - start;
+    }
+    side_recv(party.side, party_op(&party), party.peer, ack, ACK_SIZE, BMI_EXT_ALLOC,
+              tag_ack(work));
+    party_await(&party);
+    memcpy(&server_ns, ack, sizeof server_ns);
+    return overlap_seconds(work, party_close(&party), server_ns);
+}
+
+/* ---- plain sockets ------------------------------------------------------------------------- */
+
+/* The thread that moves the data while the other computes. */
+struct mover {
+    pthread_t thread;
+    sem_t posted, moved;
+    int socket;
+    const struct work *work;
+    uint8_t *buffer;
+    uint64_t *rounds_ns;
+    bool sends;
+};
+
+static void *mover_main(void *argument)
+{
+    struct mover *mover = argument;
+    for (uint64_t round = 0; round < mover->work->amount; round++) {
+        sem_wait(&mover->posted);
+        if (mover->sends)
+            socket_send(mover->socket, mover->buffer, mover->work->size);
+        else
+            socket_recv(mover->socket, mover->buffer, mover->work->size);
+        sem_post(&mover->moved);
+    }
+    return NULL;
+}
+
+static void mover_open(struct mover *mover, int socket, const struct work *work, bool sends)
+{
+    *mover = (struct mover){.socket = socket, .work = work, .sends = sends};
+    mover->buffer = allocate_pages(work->size);
+    mover->rounds_ns = allocate(work->amount * sizeof *mover->rounds_ns);
+    sem_init(&mover->posted, 0, 0);
+    sem_init(&mover->moved, 0, 0);
+    if (pthread_create(&mover->thread, NULL, mover_main, mover) != 0)
+        die("no thread");
+}
+
+static void mover_close(struct mover *mover)
+{
+    pthread_join(mover->thread, NULL);
+    sem_destroy(&mover->posted);
+    sem_destroy(&mover->moved);
+    free(mover->buffer);
+    free(mover->rounds_ns);
+}
+
+/* One round after both have met. */
+static void mover_round(struct mover *mover, uint8_t who, uint64_t round)
+{
+    uint64_t start = now_ns();
+    sem_post(&mover->posted);
+    if (mover->work->on & who)
+        compute(mover->work->compute_us);
+    while (sem_wait(&mover->moved) < 0)
+        continue;
+    mover->rounds_ns[round] = now_ns() - start;
+}
+
+static void overlap_serve_raw(struct raw_link *link, const struct work *work)
+{
+    struct mover mover;
+    uint8_t ack[ACK_SIZE] = {0}, token;
+    link_blocking_set(link, true);
+    mover_open(&mover, link->socket, work, false);
+    socket_send(link->socket, ack, sizeof ack);
+    for (uint64_t round = 0; round < work->amount; round++) {
+        socket_recv(link->socket, &token, 1);
+        socket_send(link->socket, &token, 1);
+        mover_round(&mover, ON_RECEIVER, round);
+        if (work->verify)
+            data_check(mover.buffer, work->size, STREAM, round * work->size);
+    }
+    uint64_t median_ns = rounds_median(mover.rounds_ns, work->amount);
+    memcpy(ack, &median_ns, sizeof median_ns);
+    socket_send(link->socket, ack, sizeof ack);
+    mover_close(&mover);
+    link_blocking_set(link, false);
+}
+
+static double overlap_run_raw(struct raw_client *client, const struct work *work)
+{
+    struct raw_link *link = &client->links[0];
+    struct mover mover;
+    uint8_t ack[ACK_SIZE], token = 0;
+    uint64_t server_ns;
+    link_blocking_set(link, true);
+    link_ask_and_await(link, 0, work);
+    mover_open(&mover, link->socket, work, true);
+    for (uint64_t round = 0; round < work->amount; round++) {
+        if (work->verify)
+            data_fill(mover.buffer, work->size, STREAM, round * work->size);
+        socket_send(link->socket, &token, 1);
+        socket_recv(link->socket, &token, 1);
+        mover_round(&mover, ON_SENDER, round);
+    }
+    socket_recv(link->socket, ack, sizeof ack);
+    memcpy(&server_ns, ack, sizeof server_ns);
+    uint64_t median_ns = rounds_median(mover.rounds_ns, work->amount);
+    mover_close(&mover);
+    link_blocking_set(link, false);
+    return overlap_seconds(work, median_ns, server_ns);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------- */
+
+static double value_overlap(double slowest, const struct work *work, int pairs)
+{
+    (void)pairs;
+    return work->compute_us * 1e-6 / slowest;
+}
+
+/* The times to compute: those given, or as far as a message of the size takes a few times over. */
+static int times_of(const struct options *options, uint64_t size, uint64_t times[TIMES_MAX])
+{
+    static const uint64_t parts[] = {20, 10, 4, 2, 1};
+    uint64_t most = size <= 64u << 10 ? 200 : 2000;
+    if (options->time_count > 0) {
+        memcpy(times, options->times, sizeof options->times);
+        return options->time_count;
+    }
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        times[i] = most / parts[i];
+    return sizeof parts / sizeof *parts;
+}
+
+static void panel_name(struct row *row, uint64_t size, uint8_t on)
+{
+    bool kilo = size % 1024 == 0;
+    format_text(row->panel, sizeof row->panel, "%llu %s, computing on %s%s",
+                (unsigned long long)(kilo ? size / 1024 : size), kilo ? "KiB" : "bytes",
+                on == ON_BOTH ? "" : "the ", on_name(on));
+}
+
+static int overlap_rows(const struct options *options, const struct grid *grid, struct row *rows)
+{
+    int count = 0;
+    for (int i = 0; i < options->size_count; i++) {
+        uint64_t times[TIMES_MAX];
+        int time_count = times_of(options, options->sizes[i], times);
+        for (uint8_t on = ON_SENDER; on <= ON_BOTH; on++)
+            for (int j = 0; options->on & 1u << on && j < time_count; j++) {
+                struct row *row = &rows[count++];
+                if (count > ROWS_MAX)
+                    die("at most %d sizes and times", ROWS_MAX);
+                work_fill(&row->work, options, grid, options->sizes[i]);
+                row->work.on = on;
+                row->work.compute_us = (uint16_t)times[j];
+                panel_name(row, options->sizes[i], on);
+                format_text(row->label, sizeof row->label, "%u us", row->work.compute_us);
+            }
+    }
+    return count;
+}
+
+const struct pattern pattern_overlap = {
+    .name = "overlap",
+    .summary = "computing while a message moves: its part of the time",
+    .unit = "part",
+    .size_name = "message",
+    .sizes = "32K,1M",
+    .amount = "50",
+    .one_pair = true,
+    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_MESSAGES | TAKES_VERIFY | TAKES_COMPUTE,
+    .labels = "computing for",
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_BACKGROUND) | BIT(CONTENDER_RAW) |
+                  BIT(CONTENDER_MPI),
+    .rows = overlap_rows,
+    .value = value_overlap,
+    .serve_bmi = overlap_serve_bmi,
+    .serve_raw = overlap_serve_raw,
+    .run_bmi = overlap_run_bmi,
+    .run_raw = overlap_run_raw,
+};
