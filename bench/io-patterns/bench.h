@@ -129,6 +129,7 @@ struct pattern {
     const char *unit;      /* of value: "us", "MB/s", "msg/s" */
     const char *size_name; /* what a size is here */
     const char *sizes;     /* the list taken if none is given */
+    uint32_t message_size; /* bytes, where a size is something else; else 0 */
     bool size_is_clients;  /* a size is the number of clients, whatever is given */
     const char *amount;    /* taken if none is given */
     bool amount_is_bytes;  /* else messages */

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -49,13 +48,6 @@ static int url_socket(const char *url, struct sockaddr_storage *address, socklen
         die("socket: %s", strerror(errno));
     freeaddrinfo(found);
     return made;
-}
-
-static void socket_nodelay_set(int socket)
-{
-    int on = 1;
-    if (setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
-        die("TCP_NODELAY: %s", strerror(errno));
 }
 
 static void link_add(struct raw_link *link, int epoll, int socket)

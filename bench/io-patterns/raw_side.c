@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -26,6 +28,13 @@ void link_blocking_set(struct raw_link *link, bool blocking)
     flags = blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK;
     if (fcntl(link->socket, F_SETFL, flags) < 0)
         die("fcntl: %s", strerror(errno));
+}
+
+void socket_nodelay_set(int socket)
+{
+    int on = 1;
+    if (setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
+        die("TCP_NODELAY: %s", strerror(errno));
 }
 
 void socket_send(int socket, const void *buffer, size_t size)

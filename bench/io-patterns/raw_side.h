@@ -40,6 +40,7 @@ struct raw_client {
 void link_watch(struct raw_link *link, uint32_t events);
 void link_blocking_set(struct raw_link *link, bool blocking);
 
+void socket_nodelay_set(int socket);
 /* Blocking: all of it, or the process ends. */
 void socket_send(int socket, const void *buffer, size_t size);
 void socket_recv(int socket, void *buffer, size_t size);

@@ -171,8 +171,8 @@ static void json_line_write(FILE *file, const struct report *report, const struc
     const struct pattern *pattern = options->pattern;
     const struct series *series = &row->series[contender];
     bool bmi = BIT(contender) & BITS_BMI;
-    uint64_t bytes =
-        pattern->amount_is_bytes ? row->work.amount : row->work.amount * row->work.size;
+    uint32_t size = pattern->message_size ? pattern->message_size : row->work.size;
+    uint64_t bytes = pattern->amount_is_bytes ? row->work.amount : row->work.amount * size;
     fprintf(file,
             "{\"pattern\": \"%s\", \"implementation\": \"%s\", \"method\": \"%s\", "
             "\"servers\": %d, \"clients\": %d, \"size\": %u, \"bytes\": %llu, ",
