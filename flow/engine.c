@@ -11,11 +11,13 @@
  */
 #include <errno.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <time.h>
 
 #include "bmi/context.h"
 #include "bmi/error.h"
+#include "bmi/progress.h"
 #include "flow/internal.h"
 
 enum { BATCH = 32 };
@@ -26,19 +28,21 @@ static struct {
     bmi_trove_context_id storage;   /* lock */
     _Atomic bmi_context_id network; /* lock to write; 0: not wanted yet */
     atomic_uint wanted;
+    atomic_bool signalled; /* event_fd is readable, or about to be */
     struct bmi_task task;
     bool prepared; /* lock */
     pthread_mutex_t times_lock;
     struct flow *timed;       /* times_lock */
     _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
     pthread_mutex_t fds_lock;
-    int epoll_fd, timer_fd; /* fds_lock until made, then constant */
+    int epoll_fd, timer_fd, event_fd; /* fds_lock until made, then constant */
 } engine = {.lock = PTHREAD_RWLOCK_INITIALIZER,
             .times_lock = PTHREAD_MUTEX_INITIALIZER,
             .fds_lock = PTHREAD_MUTEX_INITIALIZER,
             .next_ns = UINT64_MAX,
             .epoll_fd = -1,
-            .timer_fd = -1};
+            .timer_fd = -1,
+            .event_fd = -1};
 
 static uint64_t now_ns(void)
 {
@@ -140,10 +144,13 @@ static void storage_take(void)
             bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
 }
 
-/* By the one thread that made `wanted` 1. */
+/* By the one thread that made `wanted` 1, or by the task that it submitted. */
 static void poll_run(void)
 {
     unsigned seen;
+    eventfd_t value;
+    if (atomic_exchange(&engine.signalled, false))
+        eventfd_read(engine.event_fd, &value);
     do {
         seen = atomic_load(&engine.wanted);
         pthread_rwlock_rdlock(&engine.lock);
@@ -177,10 +184,15 @@ static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argumen
     return BMI_TASK_DONE;
 }
 
+/* A completion. Who polls already sees it; else the task does, or who waits for the descriptor. */
 static void poll_wanted(void *argument)
 {
     (void)argument;
-    if (atomic_fetch_add(&engine.wanted, 1) == 0 && bmi_task_submit(&engine.task) != 0)
+    if (atomic_fetch_add(&engine.wanted, 1) != 0)
+        return;
+    if (!atomic_exchange(&engine.signalled, true))
+        eventfd_write(engine.event_fd, 1);
+    if (bmi_task_submit(&engine.task) != 0)
         atomic_store(&engine.wanted, 0);
 }
 
@@ -199,19 +211,25 @@ static int fd_watch(int fd)
     return fd >= 0 && epoll_ctl(engine.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-int bmi__engine_source(void)
+static int fds_make_locked(void)
 {
-    int result = 0;
-    pthread_mutex_lock(&engine.fds_lock);
     if (engine.timer_fd < 0)
         engine.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (engine.timer_fd >= 0 && engine.epoll_fd < 0) {
-        engine.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-        if (engine.epoll_fd >= 0)
-            result = fd_watch(engine.timer_fd);
-    }
-    if (engine.timer_fd < 0 || engine.epoll_fd < 0)
-        result = -errno;
+    if (engine.event_fd < 0)
+        engine.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (engine.timer_fd < 0 || engine.event_fd < 0)
+        return -errno;
+    engine.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (engine.epoll_fd < 0)
+        return -errno;
+    int timer = fd_watch(engine.timer_fd), event = fd_watch(engine.event_fd);
+    return timer != 0 ? timer : event;
+}
+
+int bmi__engine_source(void)
+{
+    pthread_mutex_lock(&engine.fds_lock);
+    int result = engine.epoll_fd < 0 ? fds_make_locked() : 0;
     pthread_mutex_unlock(&engine.fds_lock);
     return result < 0 ? result : engine.epoll_fd;
 }
@@ -279,14 +297,13 @@ static int network_open_locked(void)
     int result = BMI_open_context(&id);
     if (result != 0)
         return result;
-    struct bmi_context_fd fd = {.context = id};
-    result = BMI_get_info(0, BMI_GET_CONTEXT_FD, &fd);
-    if (result == 0)
-        result = bmi__error(fd_watch(fd.fd));
+    /* Not the context's own descriptor: that is readable also while unexpected messages wait. */
+    result = bmi__error(fd_watch(bmi__progress_fd()));
     if (result != 0) {
         BMI_close_context(id);
         return result;
     }
+    bmi__progress_fd_used();
     bmi__context_set_hook(bmi__context_find(id), network_hook, NULL);
     engine.network = id;
     return 0;

@@ -69,6 +69,19 @@ static inline struct outcome outcome_of(int result, const bmi_trove_op_id_t *op,
     return outcome;
 }
 
+/* Of a program that was started anew as another's child: runs `body` silently, as a case, since
+ * helpers assert. Returns the exit status. */
+static inline int child_run(void (*body)(void))
+{
+    CU_TestInfo cases[] = {{"child", body}, CU_TEST_INFO_NULL};
+    CU_SuiteInfo suites[] = {{"child", NULL, NULL, NULL, NULL, cases}, CU_SUITE_INFO_NULL};
+    if (CU_initialize_registry() != CUE_SUCCESS || CU_register_suites(suites) != CUE_SUCCESS)
+        return 1;
+    CU_basic_set_mode(CU_BRM_SILENT);
+    CU_basic_run_tests();
+    return CU_get_number_of_failures() == 0 ? 0 : 1;
+}
+
 static inline void bytes_make(char *bytes, size_t size, unsigned seed)
 {
     uint32_t state = seed * 2654435761u + 1;

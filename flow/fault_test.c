@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * fault_test.c - a loop over the nth call that fails: each storage operation, and each frame of the
+ * network, in turn. Whatever fails, both sides of a flow end, once, with a cause; what they say is
+ * good is good; and the next flow goes well.
+ */
+#include <errno.h>
+
+#include "flow/flow_testing.h"
+#include "methods/loop/loop_test.h"
+
+enum { SIZE = 300000, BUFFER = 20000, SERVERS = 2, ROUNDS_MOST = 400 };
+
+static char file[SIZE], packed[SIZE], arrived[SIZE];
+static const struct bmi_flow_extent extent = {.offset = 0, .size = SIZE, .count = 1};
+static const struct bmi_flow_stripe stripe = {.stripe_size = 7000};
+static bmi_msg_tag_t tag;
+
+static void set_up(void)
+{
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_loop", "loop://flow", BMI_INIT_SERVER), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self, "loop://flow"), 0);
+    bytes_make(file, SIZE, 11);
+    store_open();
+}
+
+static void tear_down(void)
+{
+    bmi__loop_reset(&bmi__method_loop);
+    store_close();
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+static struct bmi_flow_description server_flow(uint32_t server)
+{
+    return (struct bmi_flow_description){.extents = &extent,
+                                         .extent_count = 1,
+                                         .distribution = &bmi_flow_simple_stripe,
+                                         .distribution_parameters = &stripe,
+                                         .server = server,
+                                         .servers = SERVERS,
+                                         .buffer_size = BUFFER,
+                                         .buffer_count = 3,
+                                         .flags = BMI_FLOW_DRAIN};
+}
+
+/* Whether the first `good` bytes of a server's part are those of the file: in memory, at their
+ * logical places, or in its stream. */
+static bool good_in_memory(const char *memory, uint32_t server, bmi_size_t good)
+{
+    for (bmi_size_t at = 0; at < good; at++) {
+        bmi_size_t logical = bmi_flow_simple_stripe.to_logical(&stripe, server, SERVERS, at);
+        if (memory[logical] != file[logical])
+            return false;
+    }
+    return true;
+}
+
+static bool good_in_stream(const struct bmi_trove_place *place, uint32_t server, bmi_size_t good)
+{
+    object_read(place, packed, SIZE);
+    for (bmi_size_t at = 0; at < good; at++)
+        if (packed[at] != file[bmi_flow_simple_stripe.to_logical(&stripe, server, SERVERS, at)])
+            return false;
+    return true;
+}
+
+static bmi_size_t part_of(uint32_t server)
+{
+    return bmi_flow_request_size(&extent, 1, &bmi_flow_simple_stripe, &stripe, server, SERVERS);
+}
+
+/* Puts the file to the servers and gets it back, with a fault of the caller's in one of the two.
+ * Returns whether any flow failed. */
+static bool put_all(struct bmi_trove_place places[SERVERS], bmi_error_code_t cause)
+{
+    struct region memory = {file, SIZE};
+    struct flows flows = {0};
+    bool failed = false;
+    tag += 10;
+    for (uint32_t i = 0; i < SERVERS; i++) {
+        struct bmi_flow_description what = server_flow(i);
+        what.source = from_network(tag + (bmi_msg_tag_t)i);
+        what.destination = on_storage(&places[i]);
+        what.destination.u.storage.flags = BMI_TROVE_SYNC;
+        flows_post(&flows, &what);
+        what.source = in_memory(&memory);
+        what.destination = from_network(tag + (bmi_msg_tag_t)i);
+        flows_post(&flows, &what);
+    }
+    flows_wait(&flows);
+    for (int i = 0; i < flows.count; i++) {
+        CU_ASSERT(flows.errors[i] == 0 || flows.errors[i] == cause);
+        failed = failed || flows.errors[i] != 0;
+    }
+    for (uint32_t i = 0; i < SERVERS; i++) {
+        bmi_size_t good = flows.errors[2 * i] == 0 ? part_of(i) : flows.actuals[2 * i];
+        CU_ASSERT(good >= 0 && good <= part_of(i));
+        bmi_trove_inject(store, NULL);
+        CU_ASSERT(good_in_stream(&places[i], i, good));
+    }
+    return failed;
+}
+
+static bool get_all(struct bmi_trove_place places[SERVERS], bmi_error_code_t cause)
+{
+    struct region memory = {arrived, SIZE};
+    struct flows flows = {0};
+    bool failed = false;
+    tag += 10;
+    memset(arrived, 0x55, SIZE);
+    for (uint32_t i = 0; i < SERVERS; i++) {
+        struct bmi_flow_description what = server_flow(i);
+        what.source = on_storage(&places[i]);
+        what.destination = from_network(tag + (bmi_msg_tag_t)i);
+        flows_post(&flows, &what);
+        what.source = from_network(tag + (bmi_msg_tag_t)i);
+        what.destination = in_memory(&memory);
+        flows_post(&flows, &what);
+    }
+    flows_wait(&flows);
+    for (int i = 0; i < flows.count; i++) {
+        CU_ASSERT(flows.errors[i] == 0 || flows.errors[i] == cause ||
+                  flows.errors[i] == -BMI_EPIPE);
+        failed = failed || flows.errors[i] != 0;
+    }
+    for (uint32_t i = 0; i < SERVERS; i++) {
+        bmi_size_t good = flows.errors[2 * i + 1] == 0 ? part_of(i) : flows.actuals[2 * i + 1];
+        CU_ASSERT(good >= 0 && good <= part_of(i));
+        CU_ASSERT(good_in_memory(arrived, i, good));
+    }
+    return failed;
+}
+
+static void places_make(struct bmi_trove_place places[SERVERS])
+{
+    for (int i = 0; i < SERVERS; i++)
+        places[i] = object_make("", 0);
+}
+
+static void each_storage_operation_fails_in_turn(void)
+{
+    static const bmi_error_code_t causes[] = {-BMI_EIO, -BMI_ENOSPC};
+    struct bmi_trove_place places[SERVERS];
+    bool failed = true;
+    uint64_t skip;
+    for (skip = 0; failed && skip < ROUNDS_MOST; skip++) {
+        struct bmi_trove_fault fault = {.kinds = BMI_TROVE_ALL,
+                                        .skip = skip,
+                                        .times = 1,
+                                        .error = causes[skip % 2],
+                                        .limit = skip % 3 == 0 ? 1234 : 0};
+        places_make(places);
+        CU_ASSERT_EQUAL(bmi_trove_inject(store, &fault), 0);
+        failed = put_all(places, fault.error);
+    }
+    /* 24 buffers and two flushes, and the round without a fault */
+    CU_ASSERT_EQUAL(skip, 2 * ((SIZE / 2 + BUFFER - 1) / BUFFER) + SERVERS + 1);
+    failed = true;
+    for (skip = 0; failed && skip < ROUNDS_MOST; skip++) {
+        struct bmi_trove_fault fault = {.kinds = BMI_TROVE_READS,
+                                        .skip = skip,
+                                        .times = 1,
+                                        .error = causes[skip % 2],
+                                        .limit = skip % 3 == 0 ? 1234 : 0};
+        CU_ASSERT_EQUAL(bmi_trove_inject(store, &fault), 0);
+        failed = get_all(places, fault.error);
+        CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+    }
+    CU_ASSERT_EQUAL(skip, 2 * ((SIZE / 2 + BUFFER - 1) / BUFFER) + 1);
+    CU_ASSERT_EQUAL(memcmp(arrived, file, SIZE), 0);
+}
+
+/* The link goes down at the nth frame that is given to the network. */
+static void each_frame_fails_in_turn(void)
+{
+    struct bmi_trove_place places[SERVERS];
+    int in_a_row = 0, failures = 0;
+    for (unsigned nth = 1; in_a_row < 3 && nth < ROUNDS_MOST; nth++) {
+        places_make(places);
+        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, nth, ECONNRESET);
+        bool failed = put_all(places, -BMI_ECONNRESET);
+        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, 0, 0);
+        CU_ASSERT_FALSE(put_all(places, 0));
+        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, nth, ECONNRESET);
+        failed = get_all(places, -BMI_ECONNRESET) || failed;
+        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, 0, 0);
+        CU_ASSERT_FALSE(get_all(places, 0));
+        in_a_row = failed ? 0 : in_a_row + 1;
+        failures += failed;
+    }
+    CU_ASSERT_EQUAL(in_a_row, 3); /* beyond the last frame nothing fails */
+    CU_ASSERT(failures > 10);
+}
+
+/* A flow is cancelled after each number of its messages: it ends once, and others do not notice. */
+static void cancelled_at_each_message(void)
+{
+    struct region memory = {file, SIZE}, to = {arrived, SIZE};
+    for (bmi_size_t messages = 0; messages * BUFFER < SIZE; messages++) {
+        struct flows flows = {0};
+        struct bmi_flow_progress progress;
+        bmi_flow_id_t id;
+        struct bmi_flow_description what = server_flow(0);
+        what.distribution = NULL;
+        what.servers = 1;
+        tag += 10;
+        what.source = from_network(tag);
+        what.destination = in_memory(&to);
+        flows_post(&flows, &what);
+        id = flows.ids[0];
+        /* as many messages as are to pass, from a sender that sends no more */
+        struct bmi_flow_extent some = {.offset = 0, .size = messages * BUFFER, .count = 1};
+        what.source = in_memory(&memory);
+        what.destination = from_network(tag);
+        what.extents = &some;
+        flows_post(&flows, &what);
+        do {
+            bmi_error_code_t error;
+            int count;
+            bmi_flow_test(id, &count, &error, NULL, NULL, 1, context);
+            CU_ASSERT_EQUAL_FATAL(bmi_flow_get_progress(id, &progress, context), 0);
+        } while (progress.good < messages * BUFFER);
+        CU_ASSERT_EQUAL(progress.good, messages * BUFFER);
+        CU_ASSERT_EQUAL(bmi_flow_cancel(id, context), 0);
+        flows_wait(&flows);
+        CU_ASSERT_EQUAL(flows.errors[0], -BMI_ECANCEL);
+        CU_ASSERT_EQUAL(flows.actuals[0], messages * BUFFER);
+        CU_ASSERT_EQUAL(flows.errors[1], 0);
+        CU_ASSERT_EQUAL(memcmp(file, arrived, (size_t)(messages * BUFFER)), 0);
+    }
+}
+
+static CU_TestInfo cases[] = {{"each storage operation fails in turn",
+                               each_storage_operation_fails_in_turn},
+                              {"each frame fails in turn", each_frame_fails_in_turn},
+                              {"cancelled at each message", cancelled_at_each_message},
+                              CU_TEST_INFO_NULL};
+
+int main(void)
+{
+    CU_SuiteInfo suites[] = {{"flow faults", NULL, NULL, set_up, tear_down, cases},
+                             CU_SUITE_INFO_NULL};
+    return unit_run_suites(suites);
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * dir_test.c - the dir backend's folder: what is refused and why, what survives, and what a process
+ * that is killed in the midst of its work leaves behind.
+ */
+#include "trove-stub/trove_testing.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static struct folder folder;
+static char where[300], told[512];
+static struct bmi_trove_store *store;
+static bmi_trove_context_id context;
+static struct bmi_trove_place place;
+
+static void set_up(void)
+{
+    folder_make(&folder);
+    snprintf(where, sizeof where, "dir:%s/store", folder.path);
+}
+
+static void tear_down(void)
+{
+    folder_remove(&folder);
+}
+
+static int store_open(bool create)
+{
+    struct bmi_trove_settings settings = {.create = create};
+    told[0] = '\0';
+    return bmi_trove_open(&store, where, &settings, told, sizeof told);
+}
+
+static void file_write(const char *name, const char *text)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", folder.path, name);
+    FILE *file = fopen(path, "w");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static struct outcome done(int result, const bmi_trove_op_id_t *op)
+{
+    return outcome_of(result, op, context);
+}
+
+/* ---- opening -----------------------------------------------------------------------------------
+ */
+
+static void what_is_no_store_is_refused(void)
+{
+    CU_ASSERT_EQUAL(store_open(false), -BMI_ENOENT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(told, folder.path));
+    snprintf(where, sizeof where, "dir:%s", folder.path);
+    CU_ASSERT_EQUAL(store_open(false), -BMI_ENOENT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(told, "no store"));
+    file_write("letter", "precious");
+    CU_ASSERT_EQUAL(store_open(true), -BMI_ENOTEMPTY);
+    CU_ASSERT_PTR_NOT_NULL(strstr(told, "not empty"));
+    snprintf(where, sizeof where, "dir:%s/letter", folder.path);
+    CU_ASSERT_EQUAL(store_open(true), -BMI_ENOTDIR);
+    snprintf(where, sizeof where, "dir:%s/none/none", folder.path);
+    CU_ASSERT_EQUAL(store_open(true), -BMI_ENOENT);
+    CU_ASSERT_EQUAL(bmi_trove_open(&store, "disk:/", NULL, told, sizeof told), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_trove_open(&store, "mem:name", NULL, told, sizeof told), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_trove_open(NULL, "mem:", NULL, told, sizeof told), -BMI_EINVAL);
+}
+
+static void another_version_is_refused(void)
+{
+    CU_ASSERT_EQUAL_FATAL(store_open(true), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+    file_write("store/bmi-trove", "bmi-trove 2\n");
+    CU_ASSERT_EQUAL(store_open(true), -BMI_EPROTO);
+    CU_ASSERT_PTR_NOT_NULL(strstr(told, "version 2"));
+    file_write("store/bmi-trove", "something else");
+    CU_ASSERT_EQUAL(store_open(true), -BMI_EPROTO);
+    file_write("store/bmi-trove", "");
+    CU_ASSERT_EQUAL(store_open(false), -BMI_EPROTO);
+    file_write("store/bmi-trove", "bmi-trove 1\n");
+    CU_ASSERT_EQUAL(store_open(false), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+}
+
+/* What an interrupted making has left is no obstacle. */
+static void a_store_half_made_is_made(void)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/store", folder.path);
+    CU_ASSERT_EQUAL_FATAL(mkdir(path, 0777), 0);
+    file_write("store/lock", "1\n");
+    file_write("store/bmi-trove.new", "bmi");
+    CU_ASSERT_EQUAL(store_open(false), -BMI_ENOENT);
+    CU_ASSERT_EQUAL(store_open(true), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+    CU_ASSERT_EQUAL(store_open(false), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+}
+
+static uint32_t own_first; /* a child's */
+static int own_pipe;
+
+/* This program, started anew: does what `role` says, and tells through `fd`. */
+static pid_t child_start(const char *role, uint32_t number, int fd)
+{
+    char number_text[16], fd_text[16];
+    snprintf(number_text, sizeof number_text, "%u", (unsigned)number);
+    snprintf(fd_text, sizeof fd_text, "%d", fd);
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        execl("/proc/self/exe", "trove_dir", role, number_text, fd_text, where, (char *)NULL);
+        _exit(2);
+    }
+    return child;
+}
+
+/* Has the store open until it is killed. */
+static void holder(void)
+{
+    char byte = store_open(true) == 0;
+    if (write(own_pipe, &byte, 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+static pid_t holder_start(void)
+{
+    int ready[2];
+    char byte = 0;
+    CU_ASSERT_EQUAL_FATAL(pipe(ready), 0);
+    pid_t child = child_start("holder", 0, ready[1]);
+    close(ready[1]);
+    CU_ASSERT_EQUAL(read(ready[0], &byte, 1), 1);
+    CU_ASSERT_EQUAL(byte, 1);
+    close(ready[0]);
+    return child;
+}
+
+static void a_store_in_use_is_refused_by_name(void)
+{
+    char number[32];
+    pid_t child = holder_start();
+    CU_ASSERT_FATAL(child > 0);
+    CU_ASSERT_EQUAL(store_open(true), -BMI_EBUSY);
+    snprintf(number, sizeof number, "process %d", (int)child);
+    CU_ASSERT_PTR_NOT_NULL(strstr(told, number));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    CU_ASSERT_EQUAL_FATAL(store_open(true), 0);
+    struct bmi_trove_store *first = store;
+    CU_ASSERT_EQUAL(store_open(true), -BMI_EBUSY); /* by ourselves */
+    CU_ASSERT_EQUAL(bmi_trove_close(first), 0);
+}
+
+/* ---- killed ------------------------------------------------------------------------------------
+ */
+
+enum { PAIRS = 3, RECORD = 5000 };
+
+/* Also in a child, outside of any test. */
+static void need(bool holds)
+{
+    if (!holds) {
+        fprintf(stderr, "the store cannot be worked with: %s\n", told);
+        exit(1);
+    }
+}
+
+static void work_open(bool create)
+{
+    bmi_trove_object_t number = 1;
+    bmi_trove_op_id_t op;
+    bmi_error_code_t error = 0;
+    int count;
+    need(store_open(true) == 0);
+    need(bmi_trove_open_context(&context) == 0);
+    place = (struct bmi_trove_place){.store = store, .collection = 1, .object = 1};
+    if (create) {
+        need(bmi_trove_collection_create(store, 1) == 0);
+        int result = bmi_trove_post_create(&op, &place, &number, BMI_TROVE_SYNC, NULL, context);
+        if (result == 0)
+            bmi_trove_test(op, &count, &error, NULL, NULL, PATIENCE_MS, context);
+        need(result >= 0 && error == 0);
+    }
+}
+
+static void work_close(void)
+{
+    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+}
+
+/* The value of a round: long, and every byte of it tells the round. */
+static void value_make(char *value, uint32_t round)
+{
+    memset(value, (int)('a' + round % 26), RECORD);
+    memcpy(value, &round, sizeof round);
+}
+
+static bmi_error_code_t ended(int result, bmi_trove_op_id_t op)
+{
+    bmi_error_code_t error = 0;
+    int count = 0;
+    if (result == 0)
+        need(bmi_trove_test(op, &count, &error, NULL, NULL, PATIENCE_MS, context) == 1);
+    return result < 0 ? result : error;
+}
+
+/* Puts the same value under several keys in one list, and writes it into the stream; tells the
+ * round when both are on disk. Until it is killed. */
+static void worker(void)
+{
+    uint32_t round = own_first;
+    static const char *const names[PAIRS] = {"a", "m", "z"};
+    char value[RECORD];
+    bmi_trove_op_id_t op;
+    work_open(round == 1);
+    for (;; round++) {
+        struct bmi_trove_pair pairs[PAIRS];
+        value_make(value, round);
+        for (int i = 0; i < PAIRS; i++)
+            pairs[i] = (struct bmi_trove_pair){.key = (void *)names[i],
+                                               .key_size = 1,
+                                               .value = value,
+                                               .value_size = RECORD};
+        unsigned flags = round % 4 == 0 ? BMI_TROVE_SYNC : 0;
+        int result = bmi_trove_post_put(&op, &place, pairs, PAIRS, flags, NULL, context);
+        need(!BMI_WITH_LMDB || ended(result, op) == 0);
+        result =
+            bmi_trove_post_write_at(&op, &place, value, RECORD, (bmi_size_t)(round % 8) * RECORD,
+                                    NULL, flags, NULL, context);
+        need(ended(result, op) == 0);
+        need(write(own_pipe, &round, sizeof round) == sizeof round);
+    }
+}
+
+/* Starts a worker, waits for some rounds, kills it. Returns the last round that it told. */
+static uint32_t worker_kill(uint32_t first, uint32_t rounds)
+{
+    int tell[2];
+    uint32_t last = first - 1, round;
+    CU_ASSERT_EQUAL_FATAL(pipe(tell), 0);
+    pid_t child = child_start("worker", first, tell[1]);
+    close(tell[1]);
+    while (last < first + rounds && read(tell[0], &round, sizeof round) == sizeof round)
+        last = round;
+    kill(child, SIGKILL);
+    while (read(tell[0], &round, sizeof round) == sizeof round)
+        last = round;
+    close(tell[0]);
+    waitpid(child, NULL, 0);
+    return last;
+}
+
+/* The round whose value is under a key, which must be whole. */
+static uint32_t key_round(const char *name)
+{
+    char value[RECORD], expected[RECORD];
+    uint32_t round;
+    bmi_trove_op_id_t op;
+    struct bmi_trove_pair pair = {.key = (void *)name,
+                                  .key_size = 1,
+                                  .value = value,
+                                  .value_size = RECORD};
+    int result = bmi_trove_post_get(&op, &place, &pair, 1, NULL, context);
+    CU_ASSERT_EQUAL_FATAL(done(result, &op).error, 0);
+    CU_ASSERT_EQUAL_FATAL(pair.error, 0);
+    CU_ASSERT_EQUAL(pair.value_size, RECORD);
+    memcpy(&round, value, sizeof round);
+    value_make(expected, round);
+    CU_ASSERT_EQUAL(memcmp(value, expected, RECORD), 0);
+    return round;
+}
+
+static void a_killed_process_leaves_whole_pairs(void)
+{
+    const char *scale = getenv("BMI_TEST_SCALE");
+    int times = 6 * (scale != NULL && atoi(scale) > 0 ? atoi(scale) : 1);
+    uint32_t next = 1;
+    for (int i = 0; i < times; i++) {
+        uint32_t last = worker_kill(next, 3 + (uint32_t)i * 7 % 20);
+        CU_ASSERT_FATAL(last >= next);
+        work_open(false);
+        uint32_t round = BMI_WITH_LMDB ? key_round("a") : last;
+        if (BMI_WITH_LMDB) {
+            CU_ASSERT(round == last || round == last + 1);
+            CU_ASSERT_EQUAL(key_round("m"), round);
+            CU_ASSERT_EQUAL(key_round("z"), round);
+        }
+        char record[RECORD], expected[RECORD];
+        bmi_trove_op_id_t op;
+        int result =
+            bmi_trove_post_read_at(&op, &place, record, RECORD, (bmi_size_t)(last % 8) * RECORD,
+                                   NULL, 0, NULL, context);
+        CU_ASSERT_EQUAL(done(result, &op).error, 0);
+        value_make(expected, last);
+        CU_ASSERT_EQUAL(memcmp(record, expected, RECORD), 0);
+        work_close();
+        next = last + 2;
+    }
+}
+
+static CU_TestInfo cases[] = {{"what is no store is refused", what_is_no_store_is_refused},
+                              {"another version is refused", another_version_is_refused},
+                              {"a store half made is made", a_store_half_made_is_made},
+                              {"a store in use is refused, by name",
+                               a_store_in_use_is_refused_by_name},
+                              {"a killed process leaves whole pairs",
+                               a_killed_process_leaves_whole_pairs},
+                              CU_TEST_INFO_NULL};
+
+int main(int argc, char **argv)
+{
+    if (argc == 5) {
+        uint32_t first = (uint32_t)strtoul(argv[2], NULL, 10);
+        snprintf(where, sizeof where, "%s", argv[4]);
+        own_first = first;
+        own_pipe = atoi(argv[3]);
+        return child_run(strcmp(argv[1], "holder") == 0 ? holder : worker);
+    }
+    CU_SuiteInfo suites[] = {{"dir", NULL, NULL, set_up, tear_down, cases}, CU_SUITE_INFO_NULL};
+    return unit_run_suites(suites);
+}
