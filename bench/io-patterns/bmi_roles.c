@@ -125,7 +125,7 @@ void bmi_server_run(struct bmi_side *side, uint64_t requests)
     uint64_t served = 0;
     int turns = 0;
     while (!end_wanted) {
-        bool busy = side->outstanding > 0 || side->done_first;
+        bool busy = side->outstanding > 0 || side->done_first || side->others > 0;
         if (!busy && requests > 0 && served == requests)
             return;
         if (!busy) {

@@ -109,8 +109,14 @@ int side_step(struct bmi_side *side, int wait_ms)
     void *users[COMPLETIONS_MAX];
     int count = 0;
     int run = immediate_run(side);
-    bmi_check(BMI_testcontext(COMPLETIONS_MAX, ids, &count, errors, sizes, users,
-                              run || side->done_first ? 0 : wait_ms, side->context),
+    if (run || side->done_first)
+        wait_ms = 0;
+    if (side->others > 0) {
+        run += side->other_step(side, wait_ms);
+        wait_ms = 0;
+    }
+    bmi_check(BMI_testcontext(COMPLETIONS_MAX, ids, &count, errors, sizes, users, wait_ms,
+                              side->context),
               "BMI_testcontext");
     for (int i = 0; i < count; i++) {
         struct bmi_op *op = users[i];

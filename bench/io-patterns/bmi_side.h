@@ -27,6 +27,10 @@ struct bmi_side {
     struct bmi_op *done_first, *done_last; /* completed at once, not run yet */
     uint64_t outstanding;                  /* posted, not completed */
     int timeout_s;
+    /* Where a pattern has more than messages to wait for: how many, and what waits for both, at most
+     * wait_ms. Returns: how many have ended. */
+    uint64_t others;
+    int (*other_step)(struct bmi_side *side, int wait_ms);
 };
 
 struct bmi_client {
