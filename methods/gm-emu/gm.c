@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm.c - the gm method: its table, start and stop, the port's events. See gm.h.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "gm.h"
+
+/* ---- start ---------------------------------------------------------------------------------- */
+
+static void log_write(void *context, enum nic_log_level level, const char *text)
+{
+    static const enum bmi_log_level levels[] = {
+        [NIC_LOG_ERROR] = BMI_LOG_ERROR,
+        [NIC_LOG_WARN] = BMI_LOG_WARN,
+        [NIC_LOG_INFO] = BMI_LOG_INFO,
+        [NIC_LOG_DEBUG] = BMI_LOG_DEBUG,
+    };
+    (void)context;
+    bmi_method_log(levels[level], NULL, "gm: %s", text);
+}
+
+static void options_fill(struct nic_options *options)
+{
+    nic_options_default(options);
+    if (bmi_method_setting("gm_myrinet2000") != 0)
+        nic_options_preset(options, "myrinet2000");
+    options->send_tokens = (uint32_t)bmi_method_setting("gm_send_tokens");
+    options->receive_tokens = (uint32_t)bmi_method_setting("gm_receive_tokens");
+    options->max_size[NIC_LOW_PRIORITY] = GM_LOW_SIZE;
+    options->max_size[NIC_HIGH_PRIORITY] = GM_HIGH_SIZE;
+    if (bmi_method_setting("gm_pages") != 0)
+        options->registered_pages_max = (uint64_t)bmi_method_setting("gm_pages");
+    options->resend_timeout_ms = (uint32_t)bmi_method_setting("gm_resend_timeout_ms");
+    options->connect_timeout_ms = (uint32_t)bmi_method_setting("connect_timeout_ms");
+    options->allow_other_users = bmi_method_setting("gm_other_users") != 0;
+    options->refuse_vm_write = bmi_method_setting("gm_vm_write") == 0;
+    options->refuse_mapping = bmi_method_setting("gm_mapping") == 0;
+    options->log = log_write;
+}
+
+/* Provides `count` buffers of a class; at least one must be taken. */
+static int buffers_provide(struct gm_state *state, uint8_t *memory, unsigned count, unsigned size,
+                           enum nic_priority priority)
+{
+    int status = 0;
+    for (unsigned i = 0; i < count && status == 0; i++)
+        status =
+            nic_provide_receive_buffer(state->port, memory + ((size_t)i << size), size, priority);
+    return status;
+}
+
+/* With two tokens: one buffer for each priority. */
+static int receive_start(struct gm_state *state, uint32_t tokens)
+{
+    unsigned high = tokens / 2 < GM_HIGH_BUFFERS ? tokens / 2 : GM_HIGH_BUFFERS;
+    unsigned low = tokens - high < GM_LOW_BUFFERS ? tokens - high : GM_LOW_BUFFERS;
+    size_t low_bytes = (size_t)low << GM_LOW_SIZE, high_bytes = (size_t)high << GM_HIGH_SIZE;
+    state->receive_memory = nic_dma_malloc(state->port, low_bytes + high_bytes);
+    if (state->receive_memory == NULL)
+        return -ENOMEM;
+    uint8_t *memory = state->receive_memory;
+    int status = buffers_provide(state, memory, low, GM_LOW_SIZE, NIC_LOW_PRIORITY);
+    if (status != 0)
+        return status;
+    return buffers_provide(state, memory + low_bytes, high, GM_HIGH_SIZE, NIC_HIGH_PRIORITY);
+}
+
+static void port_ready(struct bmi_watch *watch, uint32_t events);
+
+static int faults_set(struct gm_state *state)
+{
+    struct nic_faults faults = {.drop_every = (uint32_t)bmi_method_setting("gm_drop_every")};
+    if (faults.drop_every != 0)
+        nic_set_faults(state->port, NULL, &faults);
+    return 0;
+}
+
+static int gm_start(void **out)
+{
+    struct gm_state *state = calloc(1, sizeof *state);
+    struct nic_options options;
+    if (state == NULL)
+        return -ENOMEM;
+    options_fill(&options);
+    state->pio_max = options.pio_max;
+    state->puts_most = options.send_tokens / 2;
+    state->starved_tail = &state->starved;
+    state->retry.run = gm_starved_retry;
+    int status = nic_open(&options, &state->port);
+    if (status != 0)
+        goto undo_state;
+    status = bmi_method_cache_create(&bmi__method_gm, &gm_registrar, state, &state->cache);
+    if (status != 0)
+        goto undo_port;
+    status = receive_start(state, options.receive_tokens);
+    if (status != 0)
+        goto undo_cache;
+    state->watch = (struct bmi_watch){.ready = port_ready, .fd = nic_descriptor(state->port)};
+    status = bmi_method_watch_add(&state->watch, EPOLLIN);
+    if (status != 0)
+        goto undo_cache;
+    faults_set(state);
+    *out = state;
+    return 0;
+
+undo_cache:
+    bmi_method_cache_destroy(state->cache);
+undo_port:
+    nic_close(state->port);
+undo_state:
+    free(state);
+    return status;
+}
+
+static void gm_stop(void *argument)
+{
+    struct gm_state *state = argument;
+    gm_starved_drop(state);
+    while (state->links != NULL) {
+        struct gm_link *link = state->links;
+        gm_close(&link->base, false);
+        gm_link_end(link, 0);
+    }
+    gm_starved_drop(state);
+    bmi_method_watch_remove(&state->watch);
+    bmi_method_cache_destroy(state->cache);
+    gm_memory_stop();
+    nic_close(state->port);
+    while (state->slots_made != NULL) {
+        struct gm_slot *slot = state->slots_made;
+        state->slots_made = slot->made_next;
+        free(slot);
+    }
+    free(state);
+}
+
+/* ---- listening ------------------------------------------------------------------------------ */
+
+static int gm_listen(void *argument, const char *text, int flags, char *bound, size_t size)
+{
+    struct gm_state *state = argument;
+    struct gm_address address;
+    const char *reason;
+    (void)flags; /* a port is bound to nothing but its names */
+    int status = gm_address_parse(text, &address, &reason);
+    if (status != 0) {
+        bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, reason);
+        return status;
+    }
+    if (strchr(text, ':') == NULL || (text[0] == '[' && strstr(text, "]:") == NULL))
+        address.number = 0; /* without a port: a free one */
+    status = nic_listen(state->port, address.host, &address.number);
+    if (status != 0) {
+        bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, strerror(-status));
+        return status;
+    }
+    if (address.host[0] == '\0' && gethostname(address.host, sizeof address.host - 1) < 0)
+        strcpy(address.host, "localhost");
+    return gm_address_format(&address, bound, size);
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+static void message_handle(struct gm_state *state, struct nic_event *event)
+{
+    struct gm_link *link = nic_peer_context(event->peer);
+    void *buffer = event->buffer;
+    unsigned size = event->size;
+    enum nic_priority priority = event->priority;
+    int status =
+        link != NULL ? gm_message_arrived(link, priority, event->message, event->length) : 0;
+    if (status < 0)
+        gm_link_fail(link, status);
+    status = nic_provide_receive_buffer(state->port, buffer, size, priority);
+    if (status != 0)
+        bmi_method_log(BMI_LOG_ERROR, NULL, "gm: a receive buffer is lost: %s", strerror(-status));
+}
+
+static void down_handle(struct nic_event *event)
+{
+    struct nic_peer *peer = event->peer;
+    struct gm_link *link = nic_peer_context(peer);
+    if (link != NULL)
+        gm_link_end(link, event->status);
+    nic_peer_release(peer);
+}
+
+static void event_handle(struct gm_state *state, struct nic_event *event)
+{
+    switch (event->type) {
+    case NIC_RECV_EVENT:
+    case NIC_FAST_RECV_EVENT:
+        message_handle(state, event);
+        break;
+    case NIC_PEER_ACCEPTED_EVENT:
+        gm_link_accepted(state, event->peer);
+        break;
+    case NIC_PEER_UP_EVENT:
+        gm_link_up(nic_peer_context(event->peer), event->peer);
+        break;
+    case NIC_PEER_DOWN_EVENT:
+        down_handle(event);
+        break;
+    default:
+        nic_unknown(state->port, event);
+    }
+}
+
+static void tally_tell(struct gm_state *state)
+{
+    struct gm_tally tally = state->tally;
+    state->tally = (struct gm_tally){0};
+    gm_count(BMI_COUNT_READS, tally.messages);
+    gm_count(BMI_COUNT_FRAMES_RECEIVED, tally.frames);
+    gm_count(BMI_COUNT_BYTES_RECEIVED, tally.bytes);
+}
+
+static int gm_progress(void *argument)
+{
+    struct gm_state *state = argument;
+    struct nic_event *event;
+    int count = 0;
+    while (count < GM_PASS_EVENTS &&
+           (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
+        event_handle(state, event);
+        count++;
+    }
+    if (count == 0)
+        return 0;
+    tally_tell(state);
+    if (atomic_load(&state->any_starved))
+        gm_starved_retry(&state->retry);
+    return count;
+}
+
+static void port_ready(struct bmi_watch *watch, uint32_t events)
+{
+    (void)events;
+    gm_progress(gm_container(watch, struct gm_state, watch));
+}
+
+static bool gm_arm(void *argument)
+{
+    struct gm_state *state = argument;
+    return nic_arm(state->port);
+}
+
+static int gm_option(void *argument, struct bmi_link *link, int option, void *value, bool set)
+{
+    (void)link;
+    return option == BMI_METHOD_MEMORY ? gm_memory_option(argument, value, set) : -ENOSYS;
+}
+
+const struct bmi_method bmi__method_gm = {
+    .name = "bmi_gm",
+    .schemes = "gm",
+    .description = "processes of one host, over a software NIC with GM's rules",
+    .limits = {.eager_max = GM_EAGER_MAX,
+               .unexpected_max = GM_EAGER_MAX,
+               .frame_max = GM_FRAME_MAX,
+               .segments_max = GM_PUT_IOVECS,
+               .regions_max = GM_REGIONS,
+               .put = true,
+               .registration = true},
+    .start = gm_start,
+    .stop = gm_stop,
+    .listen = gm_listen,
+    .parse = gm_parse,
+    .connect = gm_connect,
+    .send = gm_send,
+    .flush = gm_flush,
+    .withdraw = gm_withdraw,
+    .retract = gm_retract,
+    .close = gm_close,
+    .progress = gm_progress,
+    .arm = gm_arm,
+    .option = gm_option,
+    .enroll = gm_enroll,
+    .release = gm_release,
+    .transfer = gm_transfer,
+};

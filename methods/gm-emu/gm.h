@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm.h - what the files of the gm method share: BMI's links on the software NIC (nic/nic.h).
+ *
+ * A link is one peer of the port, and a stream of frames cut into messages: each message is a
+ * preamble and the next bytes of the stream, so small frames share one and large ones take several.
+ * Frames without a body (control traffic) go with high priority; the sequence in the preamble puts
+ * them into their place again (gm_receive.c, gm_send.c). Remote writes are directed sends
+ * (gm_put.c), memory is registered through the core's cache (gm_memory.c).
+ *
+ * Locks, in this order:
+ *   receive_lock  one link's receive side; held by the driver over calls of frame_arrived and
+ *                 body_arrived.
+ *   (the core's peer lock)
+ *   send_lock     one link's send side and state. Held over calls of the NIC that do not call back
+ *                 (all but nic_unknown), never over a call of the core other than bmi_method_defer.
+ *   lock          the method's lists (state); a leaf.
+ * "Driver": touched only by the thread that drives. The NIC's callbacks are the driver's.
+ */
+#ifndef GM_H
+#define GM_H
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "bmi/lock.h"
+#include "bmi/method.h"
+#include "nic/nic.h"
+
+enum {
+    GM_DEFAULT_NUMBER = 3334,
+    GM_EAGER_MAX = 16 << 10,
+    GM_FRAME_MAX = 256 << 10,
+    GM_LOW_SIZE = 15,    /* class of all low messages, so that two tokens are enough */
+    GM_HIGH_SIZE = 10,   /* and of all high ones */
+    GM_LOW_BUFFERS = 16, /* provided, at most */
+    GM_HIGH_BUFFERS = 8,
+    GM_IOVECS = 24,       /* of one message */
+    GM_REGIONS = 64,      /* of one registration */
+    GM_PUT_IOVECS = 16,   /* of one directed send */
+    GM_SLOTS = 64,        /* registered send buffers, at most */
+    GM_IN_PLACE = 1024,   /* from here on a body in registered memory is not copied to a slot */
+    GM_PASS_EVENTS = 32,  /* of one look at the port; then others have their turn */
+    GM_MIXED_WINDOW = 32, /* messages that may be behind one of another priority */
+    GM_ACK_EVERY = 16     /* a high message is acknowledged after so many, if by nothing else */
+};
+
+/* Starts each message. Sequences start at 1; 0: no frames follow, it tells `acknowledged` only. */
+struct gm_preamble {
+    uint32_t sequence;
+    uint32_t acknowledged; /* the last that the other side has received in order */
+};
+
+enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
+enum gm_closing { GM_OPEN, GM_CLOSE_LINGERING, GM_CLOSE_NOW };
+
+struct gm_state;
+struct gm_put;
+struct gm_enrolled;
+
+/* A registered send buffer; for messages that the NIC does not take from any memory. */
+struct gm_slot {
+    struct gm_slot *next, *made_next;
+    struct gm_state *state;
+    struct gm_link *link; /* whose message is in it */
+    uint8_t *memory;
+    struct iovec iov;
+};
+
+/* A message that came before an earlier one of the other priority. */
+struct gm_held {
+    struct gm_held *next;
+    uint32_t sequence, length;
+    bool high;
+    uint8_t bytes[];
+};
+
+/* What is left of a frame that the core took back half sent: always the queue's first. */
+struct gm_remainder {
+    struct bmi_frame frame;
+    void *buffer;
+    bmi_size_t size;
+    uint8_t bytes[];
+};
+
+struct gm_sent {
+    uint32_t sent, last_high;
+    bool any_high;
+};
+
+struct gm_link {
+    struct bmi_link base;
+    struct nic_peer *peer;
+    struct gm_link *list_next, **list_to_me; /* state's lock */
+    struct gm_link *starved_next;            /* state's lock */
+    bool starved;                            /* state's lock */
+    struct bmi_deferred deferred;            /* runs gm_link_step; holds a reference */
+    atomic_bool kicked;
+    atomic_bool deaf; /* the core wants no more frames of it */
+
+    /* send_lock */
+    struct bmi_lock send_lock;
+    enum gm_phase phase;
+    enum gm_closing closing;
+    int failure; /* why we close it, 0: nothing failed */
+    struct bmi_frame *queue, *queue_last;
+    struct bmi_frame *pending_last; /* the last whose bytes are in the message that is pending */
+    struct gm_remainder *remainder; /* the queue's first, if it is of our making */
+    struct gm_slot *pending_slot;
+    size_t pending_bytes;         /* of the queue */
+    struct gm_put *puts;          /* all that are under way or wait */
+    struct gm_enrolled *enrolled; /* memory that the peer may write to */
+    uint32_t low_max, high_max;   /* longest messages */
+    uint32_t last_high;           /* sequence of the last message of high priority */
+    unsigned slots_out;           /* messages in the NIC that are in slots */
+    bool any_high;                /* there was one */
+    bool pending;                 /* the NIC has a message that it could not copy at once */
+    bool ack_pending;             /* the NIC has our bare acknowledgement */
+    bool closed;                  /* nic_peer_close was called */
+    struct gm_sent before;        /* what was sent before the message that is pending */
+    struct gm_preamble preamble, ack;
+    struct bmi_transfer *refused; /* transfers that failed at once */
+    struct iovec iov[GM_IOVECS], ack_iov;
+
+    /* Sequences. `sent` changes under send_lock, the others in the driver. */
+    _Atomic uint32_t sent, acknowledged, received;
+    atomic_bool stalled;  /* low messages wait until a high one is acknowledged */
+    atomic_bool ack_owed; /* a high message came, and we sent nothing since */
+    uint32_t since_high;  /* driver: messages received since then */
+
+    /* receive_lock */
+    struct bmi_lock receive_lock;
+    struct bmi_sink sink;
+    uint64_t body_left;
+    bool retracted;
+    uint8_t header_have;
+    uint8_t header[BMI_FRAME_HEADER];
+    struct gm_held *held; /* driver: by sequence */
+};
+
+struct gm_tally {
+    int64_t messages, frames, bytes;
+};
+
+struct gm_state {
+    struct nic_port *port;
+    struct bmi_watch watch;
+    struct bmi_registration_cache *cache;
+    uint32_t pio_max;
+    uint32_t puts_most; /* directed sends at a time: leaves tokens for messages */
+    atomic_uint puts_out;
+    atomic_bool any_starved;
+    struct bmi_deferred retry;
+    void *receive_memory;
+
+    struct bmi_lock lock;
+    struct gm_link *links;                   /* lock */
+    struct gm_link *starved, **starved_tail; /* lock: want a send token */
+    struct gm_slot *slots, *slots_made;      /* lock: free ones; all */
+    unsigned slot_count;                     /* lock: all */
+
+    struct gm_tally tally; /* driver */
+};
+
+extern const struct bmi_method bmi__method_gm;
+
+#define gm_container(pointer, type, member) \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+static inline struct gm_link *gm_link_of(struct bmi_link *base)
+{
+    return gm_container(base, struct gm_link, base);
+}
+
+static inline struct gm_state *gm_state_of(const struct gm_link *link)
+{
+    return link->base.state;
+}
+
+static inline void gm_lock(struct bmi_lock *lock)
+{
+    bmi_lock_take(lock);
+}
+
+static inline void gm_unlock(struct bmi_lock *lock)
+{
+    bmi_lock_give(lock);
+}
+
+static inline void gm_assert_locked(struct bmi_lock *lock)
+{
+    assert(bmi_lock_held(lock));
+    (void)lock;
+}
+
+static inline void gm_count(enum bmi_method_counter counter, int64_t amount)
+{
+    if (amount != 0)
+        bmi_method_count(&bmi__method_gm, counter, amount);
+}
+
+/* gm_address.c */
+struct gm_address {
+    char host[NIC_NODE_MAX]; /* "" for every host name */
+    uint16_t number;
+};
+/* Takes "host:number" apart; -EINVAL with the reason. */
+int gm_address_parse(const char *text, struct gm_address *address, const char **reason);
+int gm_address_format(const struct gm_address *address, char *out, size_t size);
+int gm_parse(const char *address, char *canonical, size_t size, const char **reason);
+
+/* gm_link.c */
+int gm_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
+void gm_close(struct bmi_link *base, bool linger);
+/* The port's events. Driver, no lock. */
+void gm_link_accepted(struct gm_state *state, struct nic_peer *peer);
+void gm_link_up(struct gm_link *link, struct nic_peer *peer);
+/* Takes the link down; it may be gone at return. The NIC's peer is the caller's. Driver, no lock.
+ */
+void gm_link_end(struct gm_link *link, int status);
+/* Ends a link that lingers and has nothing left; sends what is there. Driver, no lock. */
+void gm_link_step(struct gm_link *link);
+/* Whether a lingering link has nothing left to send. */
+bool gm_link_idle_locked(const struct gm_link *link);
+/* Has the driver look at the link. Any thread, send_lock held or not. */
+void gm_link_kick(struct gm_link *link);
+/* The peer broke the rules, or the core wants no more of it: ends the link. Any thread, no
+ * send_lock. */
+void gm_link_fail(struct gm_link *link, int status);
+void gm_link_fail_locked(struct gm_link *link, int status);
+/* A send found no token: the link is flushed when there is one. Any thread, send_lock held or not.
+ */
+void gm_link_starve(struct gm_link *link);
+void gm_starved_retry(struct bmi_deferred *deferred);
+void gm_starved_drop(struct gm_state *state);
+
+/* gm_send.c */
+void gm_send(struct bmi_link *base, struct bmi_frame *frames);
+void gm_flush(struct bmi_link *base);
+bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
+/* Takes all frames off the queue, as a chain without what is our own. */
+struct bmi_frame *gm_send_strip_locked(struct gm_link *link);
+/* A message told what the other side has received. Driver, no lock. false: that cannot be. */
+bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence);
+/* Tells the other side what was received, if we owe that. Any thread, no lock. */
+void gm_send_ack(struct gm_link *link);
+
+/* gm_receive.c */
+bool gm_retract(struct bmi_link *base, void *owner);
+/* A message. Driver, no lock. Returns <0 to end the link. */
+int gm_message_arrived(struct gm_link *link, enum nic_priority priority, const void *message,
+                       size_t length);
+/* Forgets what has arrived in part. Driver. */
+void gm_receive_end(struct gm_link *link);
+
+/* gm_memory.c */
+extern const struct bmi_registrar gm_registrar;
+int gm_memory_option(struct gm_state *state, struct bmi_method_memory *memory, bool set);
+/* Blocks of BMI_memalloc that were not freed go with the port. */
+void gm_memory_stop(void);
+/* Whether the range lies in one block of BMI_memalloc: it is registered for good. */
+bool gm_memory_is_ours(const void *memory, size_t length);
+int gm_enroll(struct bmi_link *link, const struct bmi_segments *memory, struct bmi_region *regions,
+              uint32_t *count, void **handle);
+void gm_release(struct bmi_link *link, void *handle);
+/* Ends what was not released. */
+void gm_grants_end(struct gm_link *link);
+/* A free send buffer, or NULL. Any lock. */
+struct gm_slot *gm_slot_take(struct gm_state *state);
+void gm_slot_give(struct gm_slot *slot);
+
+/* gm_put.c */
+void gm_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
+/* Starts what waits for a token. Any thread, no lock. */
+void gm_puts_start(struct gm_link *link);
+/* Gives back what could not be started. Driver, no lock. */
+void gm_puts_refuse(struct gm_link *link);
+/* Gives all of them back. Driver, no lock; the link is down, and the NIC has none of them. */
+void gm_puts_end(struct gm_link *link, int status);
+
+#endif

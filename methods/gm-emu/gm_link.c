@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm_link.c - a link's life: made by connect or accepted, up, closed, taken down.
+ *
+ * Any thread may ask for the end: it closes the NIC's peer under send_lock. The end itself comes
+ * with the NIC's NIC_PEER_DOWN_EVENT, in the driver, once: by then the NIC has called all
+ * callbacks.
+ */
+#include <stdlib.h>
+
+#include "gm.h"
+
+static void link_destroy(struct bmi_link *base)
+{
+    free(gm_link_of(base));
+}
+
+static void link_deferred(struct bmi_deferred *deferred)
+{
+    struct gm_link *link = gm_container(deferred, struct gm_link, deferred);
+    atomic_store(&link->kicked, false);
+    gm_link_step(link);
+    bmi_link_unref(&link->base);
+}
+
+void gm_link_kick(struct gm_link *link)
+{
+    if (atomic_exchange(&link->kicked, true))
+        return;
+    bmi_link_ref(&link->base);
+    bmi_method_defer(&link->deferred);
+}
+
+static struct gm_link *link_new(struct gm_state *state)
+{
+    struct gm_link *link = calloc(1, sizeof *link);
+    if (link == NULL)
+        return NULL;
+    link->base.method = &bmi__method_gm;
+    link->base.state = state;
+    link->base.destroy = link_destroy;
+    atomic_init(&link->base.references, 1);
+    link->deferred.run = link_deferred;
+    gm_lock(&state->lock);
+    link->list_next = state->links;
+    link->list_to_me = &state->links;
+    if (state->links != NULL)
+        state->links->list_to_me = &link->list_next;
+    state->links = link;
+    gm_unlock(&state->lock);
+    return link;
+}
+
+/* Off the lists of the method. */
+static void link_remove(struct gm_link *link)
+{
+    struct gm_state *state = gm_state_of(link);
+    gm_lock(&state->lock);
+    *link->list_to_me = link->list_next;
+    if (link->list_next != NULL)
+        link->list_next->list_to_me = link->list_to_me;
+    gm_unlock(&state->lock);
+}
+
+/* ---- coming --------------------------------------------------------------------------------- */
+
+int gm_connect(void *argument, const char *canonical, void *owner, struct bmi_link **out)
+{
+    struct gm_state *state = argument;
+    struct gm_address address;
+    int status = gm_address_parse(canonical, &address, NULL);
+    if (status != 0)
+        return status;
+    struct gm_link *link = link_new(state);
+    if (link == NULL)
+        return -ENOMEM;
+    link->base.owner = owner;
+    gm_lock(&link->send_lock); /* the driver may see the peer before we know it */
+    status = nic_connect(state->port, address.host, address.number, link, &link->peer);
+    gm_unlock(&link->send_lock);
+    if (status != 0) {
+        link_remove(link);
+        bmi_link_unref(&link->base);
+        return status;
+    }
+    *out = &link->base;
+    return 0;
+}
+
+static uint32_t longest(const struct nic_peer *peer, enum nic_priority priority, unsigned size)
+{
+    uint64_t most = nic_peer_max_length(peer, priority), ours = UINT64_C(1) << size;
+    return (uint32_t)(most < ours ? most : ours);
+}
+
+static void link_open(struct gm_link *link, struct nic_peer *peer)
+{
+    gm_lock(&link->send_lock);
+    link->peer = peer;
+    link->low_max = longest(peer, NIC_LOW_PRIORITY, GM_LOW_SIZE);
+    link->high_max = longest(peer, NIC_HIGH_PRIORITY, GM_HIGH_SIZE);
+    link->phase = GM_UP;
+    gm_unlock(&link->send_lock);
+    gm_count(BMI_COUNT_LINKS, 1);
+    bmi_method_link_host(&link->base, "127.0.0.1"); /* where all ports of this NIC are */
+}
+
+void gm_link_up(struct gm_link *link, struct nic_peer *peer)
+{
+    link_open(link, peer);
+    gm_count(BMI_COUNT_LINKS_OPENED, 1);
+    bmi_method_link_up(&link->base);
+    gm_link_step(link);
+}
+
+void gm_link_accepted(struct gm_state *state, struct nic_peer *peer)
+{
+    struct gm_link *link = link_new(state);
+    if (link == NULL) {
+        nic_peer_close(peer);
+        return;
+    }
+    link_open(link, peer);
+    nic_peer_set_context(peer, link);
+    int status = bmi_method_link_accepted(&link->base);
+    if (status == 0) {
+        gm_count(BMI_COUNT_LINKS_ACCEPTED, 1);
+        return;
+    }
+    nic_peer_set_context(peer, NULL);
+    nic_peer_close(peer);
+    gm_count(BMI_COUNT_LINKS, -1);
+    gm_lock(&link->send_lock);
+    link->phase = GM_DOWN;
+    gm_unlock(&link->send_lock);
+    link_remove(link);
+    bmi_link_unref(&link->base);
+}
+
+/* ---- going ---------------------------------------------------------------------------------- */
+
+static void close_locked(struct gm_link *link)
+{
+    gm_assert_locked(&link->send_lock);
+    if (link->closed || link->phase == GM_DOWN)
+        return;
+    link->closed = true;
+    atomic_store(&link->deaf, true);
+    nic_peer_close(link->peer);
+}
+
+void gm_link_fail_locked(struct gm_link *link, int status)
+{
+    if (link->failure == 0)
+        link->failure = status;
+    close_locked(link);
+}
+
+void gm_link_fail(struct gm_link *link, int status)
+{
+    gm_lock(&link->send_lock);
+    gm_link_fail_locked(link, status);
+    gm_unlock(&link->send_lock);
+}
+
+void gm_close(struct bmi_link *base, bool linger)
+{
+    struct gm_link *link = gm_link_of(base);
+    enum gm_closing wanted = linger ? GM_CLOSE_LINGERING : GM_CLOSE_NOW;
+    gm_lock(&link->send_lock);
+    bool news = link->phase != GM_DOWN && link->closing < wanted;
+    if (news) {
+        link->closing = wanted;
+        atomic_store(&link->deaf, true);
+    }
+    if (news && !linger)
+        close_locked(link);
+    gm_unlock(&link->send_lock);
+    if (news)
+        gm_link_kick(link);
+}
+
+bool gm_link_idle_locked(const struct gm_link *link)
+{
+    return link->queue == NULL && !link->pending && link->slots_out == 0 && link->puts == NULL;
+}
+
+void gm_link_step(struct gm_link *link)
+{
+    gm_lock(&link->send_lock);
+    bool down = link->phase == GM_DOWN;
+    if (!down && link->closing == GM_CLOSE_LINGERING && gm_link_idle_locked(link))
+        close_locked(link);
+    bool work = !down && (link->queue != NULL || link->puts != NULL || link->refused != NULL);
+    gm_unlock(&link->send_lock);
+    if (!work)
+        return;
+    gm_puts_refuse(link);
+    gm_flush(&link->base);
+}
+
+/* What the link ends with, and what its frames come back with. */
+static int end_status(struct gm_link *link, int status, int *returned)
+{
+    gm_lock(&link->send_lock);
+    if (link->closing != GM_OPEN)
+        status = link->closing == GM_CLOSE_LINGERING && link->failure != 0 ? link->failure : 0;
+    else if (link->failure != 0)
+        status = link->failure;
+    *returned = link->closing == GM_CLOSE_NOW ? -ECANCELED : status != 0 ? status : -ECONNRESET;
+    gm_unlock(&link->send_lock);
+    return status;
+}
+
+static void give_back(struct gm_link *link, int status)
+{
+    gm_lock(&link->send_lock);
+    struct bmi_frame *frames = gm_send_strip_locked(link);
+    if (link->pending_slot != NULL)
+        gm_slot_give(link->pending_slot);
+    link->pending_slot = NULL;
+    link->pending = false;
+    gm_unlock(&link->send_lock);
+    for (struct bmi_frame *at = frames; at != NULL; at = at->next)
+        at->status = status;
+    if (frames != NULL)
+        bmi_method_frames_sent(&link->base, frames);
+    gm_puts_end(link, status);
+}
+
+void gm_link_end(struct gm_link *link, int status)
+{
+    int returned;
+    status = end_status(link, status, &returned);
+    gm_lock(&link->send_lock);
+    bool was_up = link->phase == GM_UP;
+    link->phase = GM_DOWN;
+    gm_unlock(&link->send_lock);
+
+    gm_receive_end(link);
+    gm_grants_end(link);
+    give_back(link, returned);
+    if (was_up)
+        gm_count(BMI_COUNT_LINKS, -1);
+    if (status != 0)
+        gm_count(BMI_COUNT_LINKS_FAILED, 1);
+    bmi_method_link_down(&link->base, status);
+    give_back(link, returned); /* sent by a thread that the core could not tell yet */
+    link_remove(link);
+    bmi_link_unref(&link->base);
+}
+
+/* ---- starving ------------------------------------------------------------------------------- */
+
+static bool resources_free(struct gm_state *state)
+{
+    gm_lock(&state->lock);
+    bool slot = state->slots != NULL || state->slot_count < GM_SLOTS;
+    gm_unlock(&state->lock);
+    return slot && nic_num_send_tokens(state->port) > 0 &&
+           atomic_load(&state->puts_out) < state->puts_most;
+}
+
+void gm_link_starve(struct gm_link *link)
+{
+    struct gm_state *state = gm_state_of(link);
+    gm_lock(&state->lock);
+    if (!link->starved) {
+        bmi_link_ref(&link->base);
+        link->starved = true;
+        link->starved_next = NULL;
+        *state->starved_tail = link;
+        state->starved_tail = &link->starved_next;
+    }
+    gm_unlock(&state->lock);
+    atomic_store(&state->any_starved, true);
+    if (resources_free(state)) /* they came back before we were on the list */
+        bmi_method_defer(&state->retry);
+}
+
+static struct gm_link *starved_pop(struct gm_state *state)
+{
+    gm_lock(&state->lock);
+    struct gm_link *link = state->starved;
+    if (link != NULL) {
+        state->starved = link->starved_next;
+        if (state->starved == NULL)
+            state->starved_tail = &state->starved;
+        link->starved = false;
+    }
+    gm_unlock(&state->lock);
+    return link;
+}
+
+/* The first that starved comes first; it stops when one starves again. */
+void gm_starved_retry(struct bmi_deferred *deferred)
+{
+    struct gm_state *state = gm_container(deferred, struct gm_state, retry);
+    struct gm_link *link;
+    atomic_store(&state->any_starved, false);
+    while (!atomic_load(&state->any_starved) && (link = starved_pop(state)) != NULL) {
+        gm_flush(&link->base);
+        bmi_link_unref(&link->base);
+    }
+}
+
+void gm_starved_drop(struct gm_state *state)
+{
+    struct gm_link *link;
+    while ((link = starved_pop(state)) != NULL)
+        bmi_link_unref(&link->base);
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm_memory.c - memory that the NIC may touch: blocks of BMI_memalloc, registrations of plain
+ * memory, grants to peers, and slots for messages.
+ *
+ * A block of BMI_memalloc is the NIC's dma_malloc: registered from the start, and mapped by peers,
+ * so a put into it is one copy by the processor. Blocks are known by their addresses, in an array
+ * that outlives the port: a program may free one after the library has ended, though its memory has
+ * gone with the port.
+ *
+ * Plain memory is registered through the core's cache. A registration with this NIC stands for
+ * addresses (peers write by address, or the owner copies), so the cache may keep it.
+ */
+#include <stdlib.h>
+
+#include "gm.h"
+
+/* ---- blocks --------------------------------------------------------------------------------- */
+
+struct block {
+    uintptr_t address;
+    size_t length;
+    bool gone; /* its port was closed */
+};
+
+static struct {
+    struct bmi_lock lock;
+    struct block *array; /* by address */
+    size_t count, room;
+} blocks;
+
+/* Index of the first block that ends behind the address. */
+static size_t block_behind_locked(uintptr_t address)
+{
+    size_t low = 0, high = blocks.count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (blocks.array[middle].address + blocks.array[middle].length > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static void block_remove_locked(size_t at)
+{
+    blocks.count--;
+    memmove(&blocks.array[at], &blocks.array[at + 1], (blocks.count - at) * sizeof *blocks.array);
+}
+
+static bool block_insert(uintptr_t address, size_t length)
+{
+    gm_lock(&blocks.lock);
+    size_t at = block_behind_locked(address);
+    while (at < blocks.count && blocks.array[at].address < address + length)
+        block_remove_locked(at); /* gone, and its addresses are used anew */
+    if (blocks.count == blocks.room) {
+        size_t room = blocks.room > 0 ? 2 * blocks.room : 64;
+        struct block *more = realloc(blocks.array, room * sizeof *more);
+        if (more == NULL) {
+            gm_unlock(&blocks.lock);
+            return false;
+        }
+        blocks.array = more;
+        blocks.room = room;
+    }
+    memmove(&blocks.array[at + 1], &blocks.array[at], (blocks.count - at) * sizeof *blocks.array);
+    blocks.array[at] = (struct block){.address = address, .length = length};
+    blocks.count++;
+    gm_unlock(&blocks.lock);
+    return true;
+}
+
+/* Takes out the block that starts there. Returns false if there is none. */
+static bool block_take(uintptr_t address, bool *gone)
+{
+    gm_lock(&blocks.lock);
+    size_t at = block_behind_locked(address);
+    bool found = at < blocks.count && blocks.array[at].address == address;
+    if (found) {
+        *gone = blocks.array[at].gone;
+        block_remove_locked(at);
+    }
+    gm_unlock(&blocks.lock);
+    return found;
+}
+
+bool gm_memory_is_ours(const void *memory, size_t length)
+{
+    uintptr_t address = (uintptr_t)memory;
+    gm_lock(&blocks.lock);
+    size_t at = block_behind_locked(address);
+    const struct block *block = &blocks.array[at];
+    bool ours = at < blocks.count && !block->gone && block->address <= address &&
+                length <= block->length - (address - block->address);
+    gm_unlock(&blocks.lock);
+    return ours;
+}
+
+static int block_allocate(struct gm_state *state, struct bmi_method_memory *memory)
+{
+    errno = 0;
+    void *buffer = nic_dma_malloc(state->port, (uint64_t)memory->size);
+    if (buffer == NULL)
+        return errno != 0 ? -errno : -ENOMEM;
+    if (!block_insert((uintptr_t)buffer, (size_t)memory->size)) {
+        nic_dma_free(state->port, buffer);
+        return -ENOMEM;
+    }
+    memory->buffer = buffer;
+    return 0;
+}
+
+int gm_memory_option(struct gm_state *state, struct bmi_method_memory *memory, bool set)
+{
+    bool gone;
+    if (!set)
+        return block_allocate(state, memory);
+    if (!block_take((uintptr_t)memory->buffer, &gone))
+        return -ENOENT;
+    if (!gone && state != NULL)
+        nic_dma_free(state->port, memory->buffer);
+    return 0;
+}
+
+void gm_memory_stop(void)
+{
+    gm_lock(&blocks.lock);
+    for (size_t i = 0; i < blocks.count; i++)
+        blocks.array[i].gone = true;
+    if (blocks.count == 0) {
+        free(blocks.array);
+        blocks.array = NULL;
+        blocks.room = 0;
+    }
+    gm_unlock(&blocks.lock);
+}
+
+/* ---- the registrar of the core's cache ------------------------------------------------------ */
+
+static int registrar_enter(void *owner, uintptr_t address, size_t length, void **handle)
+{
+    struct gm_state *state = owner;
+    *handle = NULL;
+    int status = nic_register_memory(state->port, (void *)address, length);
+    return status == -ENOSPC ? -ENOBUFS : status;
+}
+
+static void registrar_leave(void *owner, uintptr_t address, size_t length, void *handle)
+{
+    struct gm_state *state = owner;
+    (void)handle;
+    nic_deregister_memory(state->port, (void *)address, length);
+}
+
+const struct bmi_registrar gm_registrar = {
+    .enter = registrar_enter,
+    .leave = registrar_leave,
+    .follows_mapping = true,
+};
+
+/* ---- grants --------------------------------------------------------------------------------- */
+
+struct granted {
+    uint64_t key;
+    void *memory;
+    size_t length;
+    struct bmi_registration *registration; /* NULL: memory of BMI_memalloc */
+};
+
+/* Memory of one operation. On its link's list, under send_lock, until it is ended. */
+struct gm_enrolled {
+    struct gm_enrolled *next, **to_me; /* to_me NULL: ended with its link */
+    size_t count;
+    struct granted list[];
+};
+
+static int granted_begin(struct gm_link *link, const struct iovec *iov, struct granted *granted)
+{
+    struct gm_state *state = gm_state_of(link);
+    *granted = (struct granted){.memory = iov->iov_base, .length = iov->iov_len};
+    int status = 0;
+    if (!gm_memory_is_ours(iov->iov_base, iov->iov_len))
+        status =
+            bmi_method_cache_get(state->cache, iov->iov_base, iov->iov_len, &granted->registration);
+    if (status != 0)
+        return status;
+    status = nic_grant(state->port, link->peer, iov->iov_base, iov->iov_len, &granted->key);
+    if (status != 0 && granted->registration != NULL)
+        bmi_method_cache_put(state->cache, granted->registration, iov->iov_base, iov->iov_len);
+    return status;
+}
+
+static void granted_end(struct gm_state *state, const struct granted *granted)
+{
+    if (nic_revoke(state->port, granted->key) == -EBUSY)
+        bmi_method_log(BMI_LOG_WARN, NULL,
+                       "gm: a peer that is stopped may still write to %zu bytes at %p",
+                       granted->length, granted->memory);
+    if (granted->registration != NULL)
+        bmi_method_cache_put(state->cache, granted->registration, granted->memory, granted->length);
+}
+
+static void enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enrolled)
+{
+    *enrolled->to_me = enrolled->next;
+    if (enrolled->next != NULL)
+        enrolled->next->to_me = enrolled->to_me;
+    enrolled->to_me = NULL;
+    for (size_t i = 0; i < enrolled->count; i++)
+        granted_end(gm_state_of(link), &enrolled->list[i]);
+}
+
+static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrolled,
+                                 const struct iovec *iov, size_t count, struct bmi_region *regions)
+{
+    int status = link->phase == GM_UP ? 0 : -ENOTCONN;
+    enrolled->next = link->enrolled;
+    enrolled->to_me = &link->enrolled;
+    if (enrolled->next != NULL)
+        enrolled->next->to_me = &enrolled->next;
+    link->enrolled = enrolled;
+    for (enrolled->count = 0; enrolled->count < count && status == 0;) {
+        size_t i = enrolled->count;
+        status = granted_begin(link, &iov[i], &enrolled->list[i]);
+        if (status != 0)
+            break;
+        regions[i] = (struct bmi_region){.length = iov[i].iov_len, .key = enrolled->list[i].key};
+        enrolled->count++;
+    }
+    if (status != 0)
+        enrolled_end_locked(link, enrolled);
+    return status;
+}
+
+int gm_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
+              uint32_t *count, void **handle)
+{
+    struct gm_link *link = gm_link_of(base);
+    struct iovec iov[GM_REGIONS];
+    size_t covered;
+    size_t segments = bmi_segments_window(memory, iov, GM_REGIONS, SIZE_MAX, &covered);
+    if (covered < (size_t)memory->left)
+        return -EMSGSIZE;
+    struct gm_enrolled *enrolled = malloc(sizeof *enrolled + segments * sizeof *enrolled->list);
+    if (enrolled == NULL)
+        return -ENOMEM;
+    gm_lock(&link->send_lock);
+    int status = enrolled_begin_locked(link, enrolled, iov, segments, regions);
+    gm_unlock(&link->send_lock);
+    if (status != 0) {
+        free(enrolled);
+        return status;
+    }
+    *count = (uint32_t)segments;
+    *handle = enrolled;
+    return 0;
+}
+
+void gm_release(struct bmi_link *base, void *handle)
+{
+    struct gm_link *link = gm_link_of(base);
+    struct gm_enrolled *enrolled = handle;
+    gm_lock(&link->send_lock);
+    if (enrolled->to_me != NULL)
+        enrolled_end_locked(link, enrolled);
+    gm_unlock(&link->send_lock);
+    free(enrolled);
+}
+
+void gm_grants_end(struct gm_link *link)
+{
+    gm_lock(&link->send_lock);
+    while (link->enrolled != NULL)
+        enrolled_end_locked(link, link->enrolled);
+    gm_unlock(&link->send_lock);
+}
+
+/* ---- slots ---------------------------------------------------------------------------------- */
+
+static struct gm_slot *slot_make(struct gm_state *state)
+{
+    struct gm_slot *slot = calloc(1, sizeof *slot);
+    if (slot == NULL)
+        return NULL;
+    slot->state = state;
+    slot->memory = nic_dma_malloc(state->port, 1u << GM_LOW_SIZE);
+    if (slot->memory == NULL) {
+        free(slot);
+        return NULL;
+    }
+    gm_lock(&state->lock);
+    slot->made_next = state->slots_made;
+    state->slots_made = slot;
+    gm_unlock(&state->lock);
+    return slot;
+}
+
+struct gm_slot *gm_slot_take(struct gm_state *state)
+{
+    gm_lock(&state->lock);
+    struct gm_slot *slot = state->slots;
+    bool more = slot == NULL && state->slot_count < GM_SLOTS;
+    if (slot != NULL)
+        state->slots = slot->next;
+    else if (more)
+        state->slot_count++;
+    gm_unlock(&state->lock);
+    if (!more)
+        return slot;
+    slot = slot_make(state);
+    if (slot == NULL) {
+        gm_lock(&state->lock);
+        state->slot_count--;
+        gm_unlock(&state->lock);
+    }
+    return slot;
+}
+
+void gm_slot_give(struct gm_slot *slot)
+{
+    struct gm_state *state = slot->state;
+    gm_lock(&state->lock);
+    slot->next = state->slots;
+    state->slots = slot;
+    gm_unlock(&state->lock);
+}

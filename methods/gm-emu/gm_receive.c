@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm_receive.c - messages in: put in order, cut into frames, bodies straight to their place.
+ *
+ * A message may still lie in memory that the peer can write. So the preamble and each header are
+ * copied before they are looked at; bodies are copied once, to where the core wants them, and are
+ * not looked at here at all.
+ *
+ * Order: each message of a link has the next sequence. One that comes early, because an earlier one
+ * went with the other priority and is not here yet, is held as a copy; its buffer goes back to the
+ * NIC at once, so that nothing held can keep from coming what it waits for. The sender keeps to a
+ * window (gm_send.c) that bounds what is held; who does not is ended.
+ */
+#include <stdlib.h>
+
+#include "gm.h"
+
+enum { HELD_MOST = 3 * GM_MIXED_WINDOW };
+
+/* ---- frames --------------------------------------------------------------------------------- */
+
+static int frame_begin_locked(struct gm_link *link, const uint8_t *header)
+{
+    gm_state_of(link)->tally.frames++;
+    int status = bmi_method_frame_arrived(&link->base, header, &link->sink);
+    if (status < 0)
+        return status;
+    link->body_left = link->sink.length;
+    return 0;
+}
+
+static int body_end_locked(struct gm_link *link)
+{
+    bool retracted = link->retracted;
+    link->retracted = false;
+    return retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
+}
+
+static int header_take_locked(struct gm_link *link, const uint8_t **bytes, size_t *length)
+{
+    size_t missing = (size_t)(BMI_FRAME_HEADER - link->header_have);
+    size_t taken = *length < missing ? *length : missing;
+    memcpy(link->header + link->header_have, *bytes, taken);
+    *bytes += taken;
+    *length -= taken;
+    link->header_have = (uint8_t)(link->header_have + taken);
+    if (link->header_have < BMI_FRAME_HEADER)
+        return 0;
+    link->header_have = 0;
+    return frame_begin_locked(link, link->header);
+}
+
+static int body_take_locked(struct gm_link *link, const uint8_t **bytes, size_t *length)
+{
+    size_t taken = link->body_left < *length ? (size_t)link->body_left : *length;
+    bmi_segments_scatter(&link->sink.body, *bytes, taken);
+    *bytes += taken;
+    *length -= taken;
+    link->body_left -= taken;
+    return link->body_left == 0 ? body_end_locked(link) : 0;
+}
+
+/* The next bytes of the stream of frames. Receive lock not held. */
+static int stream_take(struct gm_link *link, const uint8_t *bytes, size_t length)
+{
+    int status = 0;
+    gm_lock(&link->receive_lock);
+    while (length > 0 && status >= 0 && !atomic_load_explicit(&link->deaf, memory_order_relaxed))
+        status = link->body_left > 0 ? body_take_locked(link, &bytes, &length)
+                                     : header_take_locked(link, &bytes, &length);
+    gm_unlock(&link->receive_lock);
+    if (status < 0)
+        gm_count(BMI_COUNT_BAD_FRAMES, 1);
+    return status;
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+static uint32_t after(uint32_t sequence)
+{
+    return sequence + 1 != 0 ? sequence + 1 : 1;
+}
+
+static int refuse(struct gm_link *link, const char *why)
+{
+    bmi_method_log(BMI_LOG_WARN, &link->base, "gm: %s; ending the connection", why);
+    gm_count(BMI_COUNT_BAD_FRAMES, 1);
+    return -EPROTO;
+}
+
+static int hold(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
+                size_t length)
+{
+    struct gm_held **place = &link->held;
+    uint32_t ahead = sequence - link->received;
+    while (*place != NULL && (*place)->sequence - link->received < ahead)
+        place = &(*place)->next;
+    if (ahead > HELD_MOST || (*place != NULL && (*place)->sequence == sequence))
+        return refuse(link, "a message out of its order");
+    struct gm_held *held = malloc(sizeof *held + length);
+    if (held == NULL)
+        return -ENOMEM;
+    *held = (struct gm_held){.next = *place,
+                             .sequence = sequence,
+                             .length = (uint32_t)length,
+                             .high = high};
+    memcpy(held->bytes, bytes, length);
+    *place = held;
+    return 0;
+}
+
+/* The next in order is there. The other side waits for word of its high messages; whatever we send
+ * carries it, or, if nothing else goes, a message of its own after GM_ACK_EVERY more. */
+static int in_order_take(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
+                         size_t length)
+{
+    atomic_store_explicit(&link->received, sequence, memory_order_release);
+    if (high && !atomic_load_explicit(&link->ack_owed, memory_order_relaxed)) {
+        link->since_high = 0;
+        atomic_store_explicit(&link->ack_owed, true, memory_order_release);
+    }
+    return stream_take(link, bytes, length);
+}
+
+/* Takes what was held for the messages that have come meanwhile. */
+static int held_take(struct gm_link *link)
+{
+    int status = 0;
+    struct gm_held *held;
+    while (status >= 0 && (held = link->held) != NULL && held->sequence == after(link->received)) {
+        link->held = held->next;
+        status = in_order_take(link, held->sequence, held->high, held->bytes, held->length);
+        free(held);
+    }
+    return status;
+}
+
+static int ordered_take(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
+                        size_t length)
+{
+    if (sequence != after(link->received))
+        return hold(link, sequence, high, bytes, length);
+    int status = in_order_take(link, sequence, high, bytes, length);
+    return status >= 0 && link->held != NULL ? held_take(link) : status;
+}
+
+int gm_message_arrived(struct gm_link *link, enum nic_priority priority, const void *message,
+                       size_t length)
+{
+    struct gm_preamble preamble;
+    struct gm_tally *tally = &gm_state_of(link)->tally;
+    if (length < sizeof preamble)
+        return refuse(link, "a message without its preamble");
+    memcpy(&preamble, message, sizeof preamble);
+    uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
+    atomic_store_explicit(&link->base.bytes_in, before + length, memory_order_relaxed);
+    tally->messages++;
+    tally->bytes += (int64_t)length;
+    if (!gm_send_acknowledged(link, preamble.acknowledged))
+        return refuse(link, "an acknowledgement of what was not sent");
+    length -= sizeof preamble;
+    if (preamble.sequence == 0)
+        return length == 0 ? 0 : refuse(link, "frames without a sequence");
+    int status = ordered_take(link, preamble.sequence, priority == NIC_HIGH_PRIORITY,
+                              (const uint8_t *)message + sizeof preamble, length);
+    if (atomic_load_explicit(&link->ack_owed, memory_order_relaxed) &&
+        ++link->since_high > GM_ACK_EVERY)
+        gm_send_ack(link);
+    return status < 0 ? status : 0;
+}
+
+/* ---- the core's side ------------------------------------------------------------------------ */
+
+bool gm_retract(struct bmi_link *base, void *owner)
+{
+    struct gm_link *link = gm_link_of(base);
+    gm_lock(&link->receive_lock);
+    bool ours = owner != NULL && link->body_left > 0 && link->sink.owner == owner;
+    if (ours) {
+        link->sink.owner = NULL;
+        link->sink.body.left = 0;
+        link->retracted = true;
+    }
+    gm_unlock(&link->receive_lock);
+    return ours;
+}
+
+void gm_receive_end(struct gm_link *link)
+{
+    gm_lock(&link->receive_lock);
+    link->body_left = 0;
+    link->sink.owner = NULL;
+    link->sink.body.left = 0;
+    gm_unlock(&link->receive_lock);
+    while (link->held != NULL) {
+        struct gm_held *held = link->held;
+        link->held = held->next;
+        free(held);
+    }
+}

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm_send.c - frames on their way out: cut into messages, given to the NIC.
+ *
+ * Usually the NIC copies a message at once: then its frames have gone. If the peer's ring is full
+ * the message is pending, and the link waits until its callback; frames stay in the queue
+ * meanwhile. If there is no send token at all the link is starved, and tried again when one comes
+ * back. Each link has one pending message at most: as few as two tokens keep everything moving,
+ * since a receiver gives each buffer back as soon as the message in it was looked at, whatever else
+ * it waits for.
+ *
+ * Priorities. Frames without a body are control traffic and go with high priority, before the low
+ * messages of all peers. Within a link they would overtake frames, so each message has a sequence,
+ * and the receiver holds what comes early. What it may have to hold is bounded here: a high message
+ * goes only while at most GM_MIXED_WINDOW messages are unacknowledged (else it goes low), and at
+ * most GM_MIXED_WINDOW low ones go behind a high one that is not acknowledged. Every message
+ * acknowledges; one that only does that is sent where nothing else was (GM_ACK_EVERY).
+ *
+ * What the NIC does not take from any memory (longer than pio_max) is copied to a slot, a
+ * registered buffer, or, where a body lies in memory of BMI_memalloc, sent from there behind its
+ * header.
+ */
+#include <stdlib.h>
+
+#include "gm.h"
+
+enum { FLUSH_BYTES = 1 << 20 }; /* then others have their turn */
+
+/* One message, gathered in link->iov. */
+struct message {
+    size_t count, bytes;    /* entries, bytes without the preamble */
+    struct bmi_frame *last; /* whose bytes are in it */
+    bool high;
+};
+
+void gm_send(struct bmi_link *base, struct bmi_frame *frames)
+{
+    struct gm_link *link = gm_link_of(base);
+    struct bmi_frame *last = frames;
+    while (last->next != NULL)
+        last = last->next;
+    gm_lock(&link->send_lock);
+    if (link->queue != NULL)
+        link->queue_last->next = frames;
+    else
+        link->queue = frames;
+    link->queue_last = last;
+    gm_unlock(&link->send_lock);
+}
+
+/* ---- gathering ------------------------------------------------------------------------------ */
+
+static uint32_t relaxed(_Atomic uint32_t *value)
+{
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+static bool is_control(const struct bmi_frame *frame)
+{
+    return frame->body.left == 0 && frame->header_sent == 0;
+}
+
+/* Returns whether an acknowledgement was owed; if the message does not go it is again. */
+static bool preamble_fill(struct gm_link *link, struct gm_preamble *preamble, uint32_t sequence)
+{
+    /* in this order: one that comes to be owed meanwhile stays owed */
+    bool owed = atomic_load_explicit(&link->ack_owed, memory_order_acquire);
+    if (owed)
+        atomic_store_explicit(&link->ack_owed, false, memory_order_relaxed);
+    preamble->sequence = sequence;
+    preamble->acknowledged = atomic_load_explicit(&link->received, memory_order_acquire);
+    return owed;
+}
+
+/* Chooses the priority. false: neither may go now. */
+static bool priority_choose_locked(struct gm_link *link, bool *high)
+{
+    uint32_t acknowledged = relaxed(&link->acknowledged), sent = relaxed(&link->sent);
+    *high = is_control(link->queue) && sent - acknowledged <= GM_MIXED_WINDOW;
+    if (*high || !link->any_high || (int32_t)(link->last_high - acknowledged) <= 0 ||
+        sent - link->last_high < GM_MIXED_WINDOW)
+        return true;
+    atomic_store(&link->stalled, true);
+    return (int32_t)(link->last_high - atomic_load(&link->acknowledged)) <= 0;
+}
+
+static bool frame_gather_locked(struct gm_link *link, struct message *message,
+                                struct bmi_frame *frame, size_t limit)
+{
+    size_t header = BMI_FRAME_HEADER - frame->header_sent, body = 0;
+    if (message->count + 2 > GM_IOVECS || limit - message->bytes <= header ||
+        (message->high && !is_control(frame)))
+        return false;
+    message->last = frame;
+    if (header > 0)
+        link->iov[message->count++] =
+            (struct iovec){.iov_base = frame->header + frame->header_sent, .iov_len = header};
+    message->bytes += header;
+    if (frame->body.left == 0)
+        return true;
+    message->count +=
+        bmi_segments_window(&frame->body, link->iov + message->count, GM_IOVECS - message->count,
+                            limit - message->bytes, &body);
+    message->bytes += body;
+    return body == (size_t)frame->body.left;
+}
+
+/* Gathers from the front of the queue. false: nothing may go now. */
+static bool gather_locked(struct gm_link *link, struct message *message)
+{
+    gm_assert_locked(&link->send_lock);
+    *message = (struct message){.count = 1};
+    if (!priority_choose_locked(link, &message->high))
+        return false;
+    size_t limit = (message->high ? link->high_max : link->low_max) - sizeof link->preamble;
+    struct bmi_frame *frame = link->queue;
+    while (frame != NULL && frame_gather_locked(link, message, frame, limit))
+        frame = frame->next;
+    link->iov[0] = (struct iovec){.iov_base = &link->preamble, .iov_len = sizeof link->preamble};
+    return true;
+}
+
+static size_t frame_left(const struct bmi_frame *frame)
+{
+    return BMI_FRAME_HEADER - frame->header_sent + (size_t)frame->body.left;
+}
+
+struct bmi_frame *gm_send_strip_locked(struct gm_link *link)
+{
+    struct bmi_frame *chain = link->queue;
+    link->queue = NULL;
+    if (link->remainder != NULL) {
+        chain = chain->next;
+        free(link->remainder);
+        link->remainder = NULL;
+    }
+    return chain;
+}
+
+/* Takes `bytes` off the front of the queue; frames that are complete go to the end of `done`. */
+static struct bmi_frame **consume_locked(struct gm_link *link, size_t bytes,
+                                         struct bmi_frame **done)
+{
+    struct bmi_frame *frame;
+    int64_t count = 0;
+    while ((frame = link->queue) != NULL && bytes >= frame_left(frame)) {
+        bytes -= frame_left(frame);
+        link->queue = frame->next;
+        count++;
+        if (link->remainder != NULL) {
+            free(link->remainder);
+            link->remainder = NULL;
+            continue;
+        }
+        frame->header_sent = BMI_FRAME_HEADER;
+        frame->status = 0;
+        frame->next = NULL;
+        *done = frame;
+        done = &frame->next;
+    }
+    if (bytes > 0) {
+        size_t header = BMI_FRAME_HEADER - frame->header_sent;
+        header = header < bytes ? header : bytes;
+        frame->header_sent += (uint32_t)header;
+        bmi_segments_advance(&frame->body, bytes - header);
+    }
+    gm_count(BMI_COUNT_FRAMES_SENT, count);
+    return done;
+}
+
+/* ---- to the NIC ----------------------------------------------------------------------------- */
+
+static void message_sent(struct nic_port *port, void *context, int status)
+{
+    struct gm_link *link = context;
+    struct bmi_frame *done = NULL;
+    (void)port;
+    gm_lock(&link->send_lock);
+    link->pending = false;
+    if (link->pending_slot != NULL)
+        gm_slot_give(link->pending_slot);
+    link->pending_slot = NULL;
+    if (status == 0)
+        consume_locked(link, link->pending_bytes, &done);
+    gm_unlock(&link->send_lock);
+    if (done != NULL)
+        bmi_method_frames_sent(&link->base, done);
+    if (status == 0)
+        gm_flush(&link->base);
+}
+
+static void slot_sent(struct nic_port *port, void *context, int status)
+{
+    struct gm_slot *slot = context;
+    struct gm_link *link = slot->link;
+    (void)port;
+    gm_slot_give(slot);
+    gm_lock(&link->send_lock);
+    link->slots_out--;
+    bool last = link->slots_out == 0 && link->closing == GM_CLOSE_LINGERING;
+    gm_unlock(&link->send_lock);
+    if (last)
+        gm_link_kick(link);
+    if (status == 0)
+        gm_flush(&link->base);
+}
+
+static int nic_give_locked(struct gm_link *link, const struct iovec *iov, size_t count, bool high,
+                           nic_callback *callback, void *context)
+{
+    return nic_send_with_callback(link->peer, iov, count, high ? GM_HIGH_SIZE : GM_LOW_SIZE,
+                                  high ? NIC_HIGH_PRIORITY : NIC_LOW_PRIORITY, NIC_BUFFERED,
+                                  callback, context);
+}
+
+static size_t gathered_copy(const struct gm_link *link, size_t count, uint8_t *to)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(to + bytes, link->iov[i].iov_base, link->iov[i].iov_len);
+        bytes += link->iov[i].iov_len;
+    }
+    return bytes;
+}
+
+/* Whether it is one header and a body in memory that is registered for good. */
+static bool in_place(const struct gm_link *link, const struct message *message)
+{
+    if (message->bytes < GM_IN_PLACE || message->last != link->queue)
+        return false;
+    size_t first = link->queue->header_sent < BMI_FRAME_HEADER ? 2 : 1;
+    for (size_t i = first; i < message->count; i++)
+        if (!gm_memory_is_ours(link->iov[i].iov_base, link->iov[i].iov_len))
+            return false;
+    return first < message->count;
+}
+
+/* As nic_give; 1 also if the bytes are in a slot and the frames are free. */
+static int slot_give_locked(struct gm_link *link, struct message *message)
+{
+    struct gm_slot *slot = gm_slot_take(gm_state_of(link));
+    if (slot == NULL)
+        return -EAGAIN;
+    if (in_place(link, message)) {
+        size_t heads = link->queue->header_sent < BMI_FRAME_HEADER ? 2 : 1;
+        size_t bytes = gathered_copy(link, heads, slot->memory);
+        link->iov[heads - 1] = (struct iovec){.iov_base = slot->memory, .iov_len = bytes};
+        int result = nic_give_locked(link, link->iov + heads - 1, message->count - heads + 1,
+                                     message->high, message_sent, link);
+        link->pending_slot = slot;
+        if (result != 0) {
+            link->pending_slot = NULL;
+            gm_slot_give(slot);
+        }
+        return result;
+    }
+    slot->link = link;
+    slot->iov = (struct iovec){.iov_base = slot->memory,
+                               .iov_len = gathered_copy(link, message->count, slot->memory)};
+    int result = nic_give_locked(link, &slot->iov, 1, message->high, slot_sent, slot);
+    if (result != 0)
+        gm_slot_give(slot);
+    else
+        link->slots_out++;
+    return result == 0 ? 1 : result;
+}
+
+/* Returns 1: it has gone; 0: it is pending; or an errno. */
+static int message_give_locked(struct gm_link *link, struct message *message)
+{
+    uint32_t sent = relaxed(&link->sent), next = sent + 1 != 0 ? sent + 1 : 1;
+    bool owed = preamble_fill(link, &link->preamble, next);
+    atomic_store_explicit(&link->sent, next, memory_order_relaxed); /* it can be answered at once */
+    int result =
+        message->bytes + sizeof link->preamble <= gm_state_of(link)->pio_max
+            ? nic_give_locked(link, link->iov, message->count, message->high, message_sent, link)
+            : slot_give_locked(link, message);
+    if (result < 0) {
+        atomic_store_explicit(&link->sent, sent, memory_order_relaxed);
+        if (owed)
+            atomic_store(&link->ack_owed, true);
+        return result;
+    }
+    link->before = (struct gm_sent){sent, link->last_high, link->any_high};
+    if (message->high) {
+        link->any_high = true;
+        link->last_high = next;
+    }
+    link->pending = result == 0;
+    link->pending_bytes = message->bytes;
+    link->pending_last = message->last;
+    return result;
+}
+
+static bool may_send_locked(const struct gm_link *link)
+{
+    return link->phase == GM_UP && link->queue != NULL && !link->pending && !link->closed;
+}
+
+/* Sends as much as goes now. Returns the bytes that have gone. */
+static size_t queue_send_locked(struct gm_link *link, struct bmi_frame **done)
+{
+    struct message message;
+    size_t bytes = 0;
+    int result = 1;
+    while (may_send_locked(link) && bytes < FLUSH_BYTES && gather_locked(link, &message)) {
+        result = message_give_locked(link, &message);
+        if (result < 0)
+            break;
+        gm_count(BMI_COUNT_WRITES, 1);
+        gm_count(BMI_COUNT_BYTES_SENT, (int64_t)(message.bytes + sizeof link->preamble));
+        if (result == 0)
+            break;
+        done = consume_locked(link, message.bytes, done);
+        bytes += message.bytes;
+    }
+    if (result == -EAGAIN)
+        gm_link_starve(link);
+    else if (result < 0 && result != -ENOTCONN)
+        gm_link_fail_locked(link, result);
+    return bytes;
+}
+
+void gm_flush(struct bmi_link *base)
+{
+    struct gm_link *link = gm_link_of(base);
+    struct bmi_frame *done = NULL;
+    gm_lock(&link->send_lock);
+    size_t bytes = queue_send_locked(link, &done);
+    bool again = (bytes >= FLUSH_BYTES && may_send_locked(link)) ||
+                 (link->closing == GM_CLOSE_LINGERING && gm_link_idle_locked(link));
+    bool puts = link->puts != NULL;
+    gm_unlock(&link->send_lock);
+    if (done != NULL)
+        bmi_method_frames_sent(base, done);
+    if (puts)
+        gm_puts_start(link);
+    if (again)
+        gm_link_kick(link);
+}
+
+/* ---- acknowledgements ----------------------------------------------------------------------- */
+
+bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence)
+{
+    uint32_t before = relaxed(&link->acknowledged);
+    if ((int32_t)(sequence - before) <= 0)
+        return true; /* it was overtaken */
+    if ((int32_t)(relaxed(&link->sent) - sequence) < 0)
+        return false;
+    atomic_store(&link->acknowledged, sequence);
+    if (atomic_load(&link->stalled)) {
+        atomic_store(&link->stalled, false);
+        gm_flush(&link->base);
+    }
+    return true;
+}
+
+static void ack_sent(struct nic_port *port, void *context, int status)
+{
+    struct gm_link *link = context;
+    (void)port, (void)status;
+    gm_lock(&link->send_lock);
+    link->ack_pending = false;
+    gm_unlock(&link->send_lock);
+}
+
+static void slot_ack_sent(struct nic_port *port, void *context, int status)
+{
+    struct gm_slot *slot = context;
+    ack_sent(port, slot->link, status);
+    gm_slot_give(slot);
+}
+
+/* Returns as nic_send. */
+static int ack_give_locked(struct gm_link *link)
+{
+    (void)preamble_fill(link, &link->ack, 0);
+    link->ack_iov = (struct iovec){.iov_base = &link->ack, .iov_len = sizeof link->ack};
+    if (sizeof link->ack <= gm_state_of(link)->pio_max)
+        return nic_give_locked(link, &link->ack_iov, 1, true, ack_sent, &link->ack);
+    struct gm_slot *slot = gm_slot_take(gm_state_of(link));
+    if (slot == NULL)
+        return -EAGAIN;
+    memcpy(slot->memory, &link->ack, sizeof link->ack);
+    link->ack_iov.iov_base = slot->memory;
+    slot->link = link;
+    int result = nic_give_locked(link, &link->ack_iov, 1, true, slot_ack_sent, slot);
+    if (result != 0)
+        gm_slot_give(slot);
+    return result;
+}
+
+void gm_send_ack(struct gm_link *link)
+{
+    gm_lock(&link->send_lock);
+    if (link->phase == GM_UP && !link->closed && !link->ack_pending) {
+        int result = ack_give_locked(link);
+        link->ack_pending = result == 0;
+        if (result < 0)
+            atomic_store(&link->ack_owed, true); /* the next message tries again */
+        if (result == -EAGAIN)
+            gm_link_starve(link);
+    }
+    gm_unlock(&link->send_lock);
+}
+
+/* ---- withdrawing ---------------------------------------------------------------------------- */
+
+/* Finds a frame: where it hangs, and whether the NIC has it. Returns false if it has gone. */
+static bool queue_find_locked(struct gm_link *link, const struct bmi_frame *frame,
+                              struct bmi_frame ***place, struct bmi_frame **before, bool *pending)
+{
+    *pending = link->pending;
+    *before = NULL;
+    for (*place = &link->queue; **place != NULL; *place = &(**place)->next) {
+        if (**place == frame)
+            return true;
+        if (**place == link->pending_last)
+            *pending = false;
+        *before = **place;
+    }
+    return false;
+}
+
+/* Takes the pending message back from the NIC. false: too late. */
+static bool pending_cancel_locked(struct gm_link *link)
+{
+    if (!nic_cancel_send(link->peer, link))
+        return false;
+    link->pending = false;
+    if (link->pending_slot != NULL)
+        gm_slot_give(link->pending_slot);
+    link->pending_slot = NULL;
+    link->any_high = link->before.any_high;
+    link->last_high = link->before.last_high;
+    atomic_store_explicit(&link->sent, link->before.sent, memory_order_relaxed);
+    atomic_store(&link->ack_owed, true); /* perhaps */
+    return true;
+}
+
+static void queue_replace_locked(struct gm_link *link, struct bmi_frame **place,
+                                 struct bmi_frame *before, struct bmi_frame *instead)
+{
+    struct bmi_frame *frame = *place;
+    *place = instead != NULL ? instead : frame->next;
+    if (instead != NULL)
+        instead->next = frame->next;
+    if (link->queue_last == frame)
+        link->queue_last = instead != NULL ? instead : before;
+    frame->next = NULL;
+}
+
+/* Copies what is left of a frame that is partly sent. Returns NULL without memory. */
+static struct bmi_frame *remainder_make(struct gm_link *link, struct bmi_frame *frame)
+{
+    struct gm_remainder *remainder = malloc(sizeof *remainder + (size_t)frame->body.left);
+    if (remainder == NULL)
+        return NULL;
+    remainder->frame = *frame;
+    remainder->buffer = remainder->bytes;
+    remainder->size = frame->body.left;
+    remainder->frame.body = (struct bmi_segments){.buffers = &remainder->buffer,
+                                                  .sizes = &remainder->size,
+                                                  .count = 1,
+                                                  .left = frame->body.left};
+    bmi_segments_gather(&frame->body, remainder->bytes, (size_t)frame->body.left);
+    link->remainder = remainder;
+    return &remainder->frame;
+}
+
+bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
+{
+    struct gm_link *link = gm_link_of(base);
+    struct bmi_frame **place, *before;
+    bool pending;
+    gm_lock(&link->send_lock);
+    bool found = queue_find_locked(link, frame, &place, &before, &pending);
+    if (found && pending)
+        found = link->phase == GM_UP && pending_cancel_locked(link);
+    if (found && frame->header_sent > 0)
+        replacement = remainder_make(link, frame);
+    if (found && frame->header_sent > 0 && replacement == NULL)
+        found = false;
+    if (found)
+        queue_replace_locked(link, place, before, replacement);
+    gm_unlock(&link->send_lock);
+    gm_link_kick(link); /* to send what it was in the way of, or to end */
+    return found;
+}
