@@ -2,8 +2,8 @@
  *
  * place.c - decides, by cost, whether a task with hints on its memory should wait for its own CPU
  * or run on an idle one elsewhere, and which of its memory should move there. Only looks at the
- * tree and the hints, so that it can be tested on machines that are not at hand; carrying the
- * decision out is the caller's. Distances are taken from the tree: hwloc's own matrices are missing
+ * tree and the hints, so that it can be tested on machines that are not at hand; memory.c
+ * carries the decision out. Distances are taken from the tree: hwloc's own matrices are missing
  * in synthetic topologies and, on real machines, seldom more than "near" and "far".
  */
 #include "task/internal.h"
@@ -19,25 +19,6 @@ static const struct bmi_task_costs typical = {
     .move_region_ns = 5000,
     .move_task_ns = 2000,
 };
-
-/* The lowest node above a CPU that is a NUMA node; the root if none is. */
-static uint32_t numa_of_cpu(const struct bmi__topology *topology, uint32_t cpu)
-{
-    uint32_t node = topology->leaf_of[cpu];
-    while (topology->nodes[node].numa < 0 && topology->nodes[node].parent != BMI__NO_NODE)
-        node = topology->nodes[node].parent;
-    return node;
-}
-
-/* The tree's node of a NUMA node, or BMI__NO_NODE. */
-static uint32_t numa_find(const struct bmi__topology *topology, int numa)
-{
-    for (uint32_t node = 0; numa >= 0 && node < topology->node_count; node++) {
-        if (topology->nodes[node].numa == numa)
-            return node;
-    }
-    return BMI__NO_NODE;
-}
 
 /* Levels to climb from `from` to one that covers `to`. */
 static unsigned distance(const struct bmi__topology *topology, uint32_t from, uint32_t to)
@@ -62,7 +43,7 @@ static struct use region_use(const struct bmi__topology *topology,
                              const struct bmi_task_region *region, uint32_t at,
                              const struct bmi_task_costs *costs)
 {
-    unsigned far = distance(topology, at, numa_find(topology, region->node));
+    unsigned far = distance(topology, at, bmi__topology_numa(topology, region->node));
     double remote = 1 + far * costs->remote_factor;
     double local_ns = (double)region->traffic / 1024 * costs->local_ns_per_kib;
     double move_ns = (double)region->bytes / 1024 *
@@ -109,8 +90,8 @@ int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints
     if (home_cpu == BMI__NO_CPU || idle_cpu == BMI__NO_CPU)
         return -EINVAL;
 
-    uint32_t home_node = numa_of_cpu(topology, home_cpu);
-    uint32_t idle_node = numa_of_cpu(topology, idle_cpu);
+    uint32_t home_node = bmi__topology_numa_of(topology, home_cpu);
+    uint32_t idle_node = bmi__topology_numa_of(topology, idle_cpu);
     uint64_t moved[2];
     struct use at_home = regions_use(topology, hints, home_node, costs, &moved[0]);
     struct use at_idle = regions_use(topology, hints, idle_node, costs, &moved[1]);

@@ -10,12 +10,14 @@
  * memory is not looked at: the owner may have freed it.
  */
 #include "task/internal.h"
+#include "task/memory.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define KNOWN_OPTIONS (BMI_TASK_REPEAT | BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK)
+#define FOLLOWED 0x8000u /* option of our own: some of its memory moves to where it runs */
 
 /* ---- preparing ---- */
 
@@ -85,6 +87,16 @@ static int task_needs(struct bmi_task *task, const struct bmi_task_attributes *a
     return 0;
 }
 
+static uint16_t options_of(const struct bmi_task_attributes *attributes)
+{
+    unsigned options = attributes->options;
+    for (uint32_t i = 0; attributes->hints != NULL && i < attributes->hints->count; i++) {
+        if (attributes->hints->regions[i].next_touch)
+            options |= FOLLOWED;
+    }
+    return (uint16_t)options;
+}
+
 int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
                      const struct bmi_task_attributes *attributes)
 {
@@ -96,7 +108,7 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
     if (manager == NULL)
         return -ENOMEM;
     struct bmi_task prepared = {
-        .options = (uint16_t)attributes->options,
+        .options = options_of(attributes),
         .function = attributes->function,
         .argument = attributes->argument,
         .manager = manager,
@@ -230,6 +242,8 @@ void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
         return;
     }
     bool may_repeat = task->options & BMI_TASK_REPEAT;
+    if (task->options & FOLLOWED)
+        bmi__memory_follow(manager, task->hints);
     enum bmi_task_verdict verdict = task->function(task, task->argument);
     if (verdict != BMI_TASK_GONE)
         task_settle(manager, task, may_repeat && verdict == BMI_TASK_AGAIN);

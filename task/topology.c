@@ -168,3 +168,37 @@ uint32_t bmi__topology_nearest(const struct bmi__topology *topology,
     }
     return BMI__NO_CPU;
 }
+
+uint32_t bmi__topology_numa(const struct bmi__topology *topology, int numa)
+{
+    for (uint32_t node = 0; numa >= 0 && node < topology->node_count; node++) {
+        if (topology->nodes[node].numa == numa)
+            return node;
+    }
+    return BMI__NO_NODE;
+}
+
+uint32_t bmi__topology_numa_of(const struct bmi__topology *topology, uint32_t cpu)
+{
+    uint32_t node = topology->leaf_of[cpu];
+    while (topology->nodes[node].numa < 0 && topology->nodes[node].parent != BMI__NO_NODE)
+        node = topology->nodes[node].parent;
+    return node;
+}
+
+int bmi__topology_numa_count(const struct bmi__topology *topology)
+{
+    int count = 0;
+    for (uint32_t node = 0; node < topology->node_count; node++)
+        count += topology->nodes[node].numa >= 0;
+    return count;
+}
+
+int bmi__topology_numa_first(const struct bmi__topology *topology)
+{
+    for (uint32_t node = 0; node < topology->node_count; node++) {
+        if (topology->nodes[node].numa >= 0)
+            return topology->nodes[node].numa;
+    }
+    return -1;
+}

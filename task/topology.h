@@ -67,4 +67,12 @@ uint32_t bmi__topology_near(const struct bmi__topology *topology, uint32_t cpu,
 uint32_t bmi__topology_nearest(const struct bmi__topology *topology,
                                const struct bmi_cpuset *candidates, uint32_t cpu);
 
+/* NUMA nodes: the tree's node of one by the system's number (BMI__NO_NODE: there is none), the one
+ * that a CPU belongs to (the root if none is), how many there are, and the first one's number (-1).
+ */
+uint32_t bmi__topology_numa(const struct bmi__topology *topology, int numa);
+uint32_t bmi__topology_numa_of(const struct bmi__topology *topology, uint32_t cpu);
+int bmi__topology_numa_count(const struct bmi__topology *topology);
+int bmi__topology_numa_first(const struct bmi__topology *topology);
+
 #endif

@@ -352,6 +352,8 @@ struct bmi_task_region {
     int node;         /* NUMA node that it lies on (the system's number); -1: not known, or on none
                          yet: it costs the same from everywhere */
     bool pinned;      /* must not move: registered with a network, or others use it more */
+    bool next_touch;  /* moves to the node of the CPU that runs the task next, before it does; needs
+                         an address. Looked for when the task is prepared */
 };
 
 /* Lent with the task until its end. */
@@ -392,6 +394,38 @@ struct bmi_task_choice {
 int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints *hints, int home,
                    double wait_ns, int idle, const struct bmi_task_costs *costs,
                    struct bmi_task_choice *choice);
+
+/* Carries out what a choice says of memory: moves its regions, but pinned ones, to its node. The
+ * task itself is moved by preparing it with CPUs of that node.
+ * Returns: how many regions were moved; -EINVAL (NULL, a choice of other hints), or as
+ * bmi_task_memory_move, where those before have been moved. Owns: nothing.
+ * Threads: any; the task may be running. Blocks: while the system copies. */
+int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task_hints *hints,
+                         const struct bmi_task_choice *choice);
+
+/* Allocates whole pages, zeroed, on a NUMA node, by the system's number; -1: each page lies where
+ * it is touched first. A machine with one node has node 0 and nothing to bind. Returns: 0 and
+ * *memory; -EINVAL (no bytes, no such node in the manager's tree), -ENOMEM, -ENOTSUP (the tree is
+ * not this machine's and has several nodes, or the system cannot bind), -EPERM. Owns: *memory is
+ * the caller's until bmi_task_memory_free. Threads: any. Blocks: no. */
+int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, int node,
+                             void **memory);
+
+/* Gives it back, with the bytes that it was allocated with. NULL is left alone. Returns: nothing.
+ * Owns: the memory goes. Threads: any. Blocks: no. */
+void bmi_task_memory_free(void *memory, uint64_t bytes);
+
+/* Moves memory to a node and keeps it there, pages as a whole, so that neighbours on the first and
+ * last page come along; -1: nothing moves, pages not there yet lie where they are touched first.
+ * Returns: 0 (also where there is one node only); -EINVAL, -ENOMEM, -ENOTSUP, -EPERM as above; -EIO
+ *          (pages that cannot be moved now: shared, or locked by the system; the others have been).
+ * Owns: nothing. Threads: any, also while others use the memory. Blocks: while it is copied. */
+int bmi_task_memory_move(struct bmi_task_manager *manager, void *memory, uint64_t bytes, int node);
+
+/* Returns: the node that all of the memory lies on; -1: on several, or not touched yet; other
+ * errors below that: -EINVAL, -ENOMEM, -ENOTSUP, -EIO. (-EPERM, which is -1, is none of them.)
+ * Threads: any. Blocks: no. */
+int bmi_task_memory_node(struct bmi_task_manager *manager, const void *memory, uint64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * memory.c - memory on NUMA nodes: allocated there, moved there, left to where it is touched. What
+ * place.c decides is carried out here. A node is one of the manager's tree. Where the machine has
+ * one node there is nothing to be done, and nothing is asked of the system; where there are more,
+ * hwloc binds and migrates (memory_hwloc.c). No state, no locks.
+ */
+#include "task/memory.h"
+#include "task/internal.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+enum where { NOTHING_TO_DO = 1 };
+
+/* Whether a node (-1: none) can be meant. Returns NOTHING_TO_DO: yes, and there is no other; 0:
+ * bind memory to it; or an error. */
+static int node_check(const struct bmi_task_manager *manager, int node)
+{
+    const struct bmi__topology *topology = &manager->topology;
+    int nodes = bmi__topology_numa_count(topology);
+    if (node < -1 || (node >= 0 && nodes > 0 && bmi__topology_numa(topology, node) == BMI__NO_NODE))
+        return -EINVAL;
+    if (nodes == 0 && node > 0)
+        return -EINVAL; /* a machine that says nothing of nodes has one, which is 0 */
+    if (nodes <= 1)
+        return NOTHING_TO_DO;
+    return topology->this_system ? 0 : -ENOTSUP;
+}
+
+int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, int node,
+                             void **memory)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return -ENOMEM;
+    if (memory == NULL || bytes == 0 || bytes > SIZE_MAX)
+        return -EINVAL;
+    int check = node_check(manager, node);
+    if (check < 0)
+        return check;
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
+        return -ENOMEM;
+    int result = check == 0 && node >= 0 ? bmi__memory_bind(pages, bytes, node) : 0;
+    if (result < 0) {
+        munmap(pages, bytes);
+        return result;
+    }
+    *memory = pages;
+    return 0;
+}
+
+void bmi_task_memory_free(void *memory, uint64_t bytes)
+{
+    if (memory != NULL)
+        munmap(memory, bytes);
+}
+
+int bmi_task_memory_move(struct bmi_task_manager *manager, void *memory, uint64_t bytes, int node)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return -ENOMEM;
+    if (memory == NULL || bytes == 0 || bytes > SIZE_MAX)
+        return -EINVAL;
+    int check = node_check(manager, node);
+    if (check != 0)
+        return check == NOTHING_TO_DO ? 0 : check;
+    return bmi__memory_bind(memory, bytes, node);
+}
+
+int bmi_task_memory_node(struct bmi_task_manager *manager, const void *memory, uint64_t bytes)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return -ENOMEM;
+    if (memory == NULL || bytes == 0 || bytes > SIZE_MAX)
+        return -EINVAL;
+    int check = node_check(manager, -1);
+    if (check < 0)
+        return check;
+    if (check == 0)
+        return bmi__memory_node(memory, bytes);
+    int only = bmi__topology_numa_first(&manager->topology);
+    return only >= 0 ? only : 0;
+}
+
+int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task_hints *hints,
+                         const struct bmi_task_choice *choice)
+{
+    int moved = 0;
+    if (hints == NULL || choice == NULL || hints->count > 64 ||
+        (hints->count < 64 && choice->moved >> hints->count != 0))
+        return -EINVAL;
+    for (uint32_t i = 0; i < hints->count; i++) {
+        const struct bmi_task_region *region = &hints->regions[i];
+        if (!(choice->moved >> i & 1) || region->pinned)
+            continue;
+        int result = bmi_task_memory_move(manager, region->address, region->bytes, choice->node);
+        if (result < 0)
+            return result;
+        moved++;
+    }
+    return moved;
+}
+
+void bmi__memory_follow(struct bmi_task_manager *manager, const struct bmi_task_hints *hints)
+{
+    int os = sched_getcpu();
+    if (node_check(manager, -1) != 0 || os < 0 || os >= BMI_CPUSET_MAX ||
+        manager->topology.local_of[os] == BMI__NO_CPU)
+        return; /* one node; or the CPU is on none that we know */
+    uint32_t here = bmi__topology_numa_of(&manager->topology, manager->topology.local_of[os]);
+    int node = manager->topology.nodes[here].numa;
+    for (uint32_t i = 0; node >= 0 && i < hints->count; i++) {
+        const struct bmi_task_region *region = &hints->regions[i];
+        if (region->next_touch && !region->pinned && region->address != NULL && region->bytes > 0)
+            bmi__memory_bind(region->address, region->bytes, node); /* where not, it is remote */
+    }
+}

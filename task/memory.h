@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * memory.h - what memory.c asks of the system, by hwloc. Any thread may call.
+ */
+#ifndef BMI_TASK_MEMORY_H
+#define BMI_TASK_MEMORY_H
+
+#include "bmi/task.h"
+
+/* Binds memory to a node and moves what lies elsewhere; -1: unbinds it, what is there stays.
+ * 0; -ENOTSUP (built without hwloc, or the system can't), -EPERM, -ENOMEM, -EIO (some page could
+ * not be moved). */
+int bmi__memory_bind(const void *memory, uint64_t bytes, int node);
+/* The node that all of it lies on; -1: on several, or none yet; -ENOTSUP etc. are below that. */
+int bmi__memory_node(const void *memory, uint64_t bytes);
+
+/* Moves the regions of a task that is about to run here and wants them to follow it. */
+void bmi__memory_follow(struct bmi_task_manager *manager, const struct bmi_task_hints *hints);
+
+#endif
