@@ -176,6 +176,38 @@ static bool ring_grow(struct peer *peer)
     return true;
 }
 
+/* What may be noted at most before the peer has to say what it has seen. One that is asked for
+ * nothing says so after 1024 messages, and credit and announcements bound what is on its way: none
+ * that keeps to the protocol is held up by this under settings as they are. */
+enum { SENT_MOST = 8192 };
+#define TOKEN_SEEN (UINT64_C(1) << 63) /* operations' ids are positive */
+
+bool bmi__sent_full_locked(struct peer *peer)
+{
+    if (peer->sent_count - peer->sent_seen < SENT_MOST)
+        return false;
+    if (peer->flags & PEER_ASKED_SEEN)
+        return true;
+    peer->flags |= PEER_ASKED_SEEN;
+    struct wire_header ping = {.type = WIRE_PING, .source = TOKEN_SEEN | peer->sent_count};
+    bmi__control_send_locked(peer, ping, NULL, 0);
+    return true;
+}
+
+bool bmi__sent_room_locked(struct peer *peer)
+{
+    if (!(peer->flags & PEER_ASKED_SEEN) || peer->sent_count - peer->sent_seen > SENT_MOST / 2)
+        return false;
+    peer->flags &= ~(uint32_t)PEER_ASKED_SEEN;
+    return true;
+}
+
+int bmi__sent_told_locked(struct peer *peer, uint64_t token)
+{
+    bool told = (int32_t)(peer->sent_seen - (uint32_t)token) >= 0;
+    return (token & TOKEN_SEEN) && !told ? -EPROTO : 0;
+}
+
 bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index)
 {
     if (peer->sent_count - peer->sent_seen == peer->sent_size && !ring_grow(peer))

@@ -80,6 +80,8 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
     int status = bmi__sent_seen_locked(peer, header->seen);
     if (status < 0)
         return status;
+    if (bmi__sent_room_locked(peer))
+        bmi__keys_pump_locked(peer);
     if (starts_message(header))
         peer->seen++;
     uint32_t eager = header->type == WIRE_RTR ? 0 : header->credit;
@@ -142,7 +144,7 @@ static int bodiless_locked(struct peer *peer, const struct wire_header *header)
         return answer_locked(peer, header);
     case WIRE_PONG:
         bmi__pong_arrived_locked(peer, header->target);
-        return 0;
+        return bmi__sent_told_locked(peer, header->target);
     case WIRE_VOID:
     case WIRE_CREDIT:
     case WIRE_BYE:

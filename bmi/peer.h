@@ -52,6 +52,7 @@ enum peer_flags {
     PEER_HUNGRY = 2048,     /* it asked for credit and was told of none since */
     PEER_GREETED = 8192,    /* accepted, and its HELLO answered */
     PEER_FORGOT = 16384,    /* announcements of the peer's were dropped that it counts on */
+    PEER_ASKED_SEEN = 32768, /* it has not said for long what it has seen, and was asked */
     PEER_FULL = 4096,       /* it asked and holds its share: credit comes back as it is consumed */
 };
 
@@ -234,6 +235,13 @@ void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if
 void bmi__keys_free_locked(struct peer *peer);
 /* Notes that a message, or an abort, of the key goes out. false: no memory. */
 bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index);
+/* Whether so many are noted that no message is to start until the peer says what it has seen: it is asked
+ * then. One that does not answer truly loses its link. */
+bool bmi__sent_full_locked(struct peer *peer);
+/* Whether it was full, and is not any more: what waits may start. Tells so once. */
+bool bmi__sent_room_locked(struct peer *peer);
+/* A PONG came: -EPROTO if it answers that question and does not say so. */
+int bmi__sent_told_locked(struct peer *peer, uint64_t token);
 /* A message noted was withdrawn: a VOID goes in its place. */
 void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index);
 /* What was announced for the key, or is being announced, may be for other messages by now. */
@@ -271,6 +279,7 @@ void bmi__send_start_locked(struct peer *peer, struct op *op);
 void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
 void bmi__pending_pump_locked(struct peer *peer);     /* link up, or credit came */
 void bmi__key_pump_locked(struct peer *peer, struct key *key);
+void bmi__keys_pump_locked(struct peer *peer);        /* the ring has room again */
 void bmi__pending_remove_locked(struct peer *peer, struct op *op);
 void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status);
 

@@ -55,6 +55,8 @@ static bool is_small(const struct peer *peer, const struct op *op)
 /* Starts the key's next message if it may. false: it has to wait. */
 static bool message_start(struct peer *peer, struct key *key, struct op *op)
 {
+    if (bmi__sent_full_locked(peer))
+        return false;
     struct announcement *announced = announcement_next(key);
     bool small = is_small(peer, op);
     bool credit = peer->eager_credit >= op->total + WIRE_MESSAGE_CHARGE;
@@ -112,6 +114,8 @@ static void waiting_remove(struct peer *peer, struct key *key)
 static void eager_want(struct peer *peer, struct key *key)
 {
     const struct op *op = key->pending.first;
+    if (bmi__sent_full_locked(peer))
+        return; /* it is not credit that it waits for */
     uint64_t bytes =
         is_small(peer, op) ? (uint64_t)op->total + WIRE_MESSAGE_CHARGE : WIRE_MESSAGE_CHARGE;
     bool forgot = (peer->flags & PEER_FORGOT) && announcement_next(key) == NULL;
@@ -235,6 +239,16 @@ static void eager_pump(struct peer *peer)
         bmi__key_pump_locked(peer, key);
         if (peer->waiting_first == key)
             break; /* the credit is used up */
+    }
+    if (peer->waiting_first != NULL)
+        eager_want(peer, peer->waiting_first);
+}
+
+void bmi__keys_pump_locked(struct peer *peer)
+{
+    for (struct key *key = peer->waiting_first, *next; key != NULL; key = next) {
+        next = key->waiting_next;
+        bmi__key_pump_locked(peer, key);
     }
     if (peer->waiting_first != NULL)
         eager_want(peer, peer->waiting_first);

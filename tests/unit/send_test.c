@@ -34,20 +34,24 @@ static uint64_t asks(struct script *script, struct posted *posted)
 
 static int send_cts(struct script *script, uint64_t sender, uint64_t receive, uint8_t flags)
 {
-    return script_send(script, (struct wire_header){.type = WIRE_CTS, .flags = flags,
-                                                    .source = receive, .target = sender}, NULL, 0);
+    return script_send(
+        script,
+        (struct wire_header){.type = WIRE_CTS, .flags = flags, .source = receive, .target = sender},
+        NULL, 0);
 }
 
 static int send_rtr_cancel(struct script *script, uint64_t receive)
 {
-    return script_send(script, (struct wire_header){.type = WIRE_RTR_CANCEL, .tag = TAG,
-                                                    .source = receive}, NULL, 0);
+    return script_send(script,
+                       (struct wire_header){.type = WIRE_RTR_CANCEL, .tag = TAG, .source = receive},
+                       NULL, 0);
 }
 
 static int send_credit(struct script *script, uint32_t eager, uint32_t unexpected)
 {
-    return script_send(script, (struct wire_header){.type = WIRE_CREDIT, .credit = eager,
-                                                    .source = unexpected}, NULL, 0);
+    return script_send(
+        script, (struct wire_header){.type = WIRE_CREDIT, .credit = eager, .source = unexpected},
+        NULL, 0);
 }
 
 /* ---- eager ---------------------------------------------------------------------------------- */
@@ -73,7 +77,8 @@ static void small_goes_at_once(void)
 
 static void credit_is_never_overdrawn(void)
 {
-    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
                                        .eager_credit = 3 * (SMALL + WIRE_MESSAGE_CHARGE),
                                        .unexpected_credit = SMALL + WIRE_MESSAGE_CHARGE};
     struct script *script = script_open(SCRIPT_FRAMES, &offer);
@@ -101,6 +106,101 @@ static void credit_is_never_overdrawn(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
     CU_ASSERT_TRUE(done(&many[1]) && many[1].error == 0);
     script_close(script);
+}
+
+/* What was sent is noted until the receiver has seen it. One that gives credit and does not say
+ * what it has seen is asked, and nothing starts until it says. */
+static void what_was_not_seen_is_bounded(void)
+{
+    enum { MANY = 20000, MOST = 8192 };
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = 1 << 30,
+                                       .unexpected_credit = 1 << 20};
+    static const bool truths[] = {true, false};
+    for (size_t truth = 0; truth < COUNT_OF(truths); truth++) {
+        struct script *script = script_open(SCRIPT_FRAMES, &offer);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        const struct peer *peer = script_peer(script);
+        static bmi_op_id_t ids[MANY];
+        for (int i = 0; i < MANY; i++)
+            CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, "", 0, BMI_EXT_ALLOC, i % 3,
+                                          NULL, case_context, NULL),
+                            0);
+        uint32_t sent = 0;
+        for (struct wire_header ping = {0}; sent < MANY; ping.type = 0) {
+            CU_ASSERT_TRUE(peer->sent_count - peer->sent_seen <= MOST);
+            while (ping.type == 0 && sent < MANY) {
+                script_drive();
+                struct script_frame *frame = script_read(script);
+                CU_ASSERT_PTR_NOT_NULL_FATAL(frame);
+                if (frame->header.type == WIRE_EAGER)
+                    sent++;
+                else
+                    ping = frame->header;
+                free(frame);
+            }
+            if (sent == MANY)
+                break;
+            CU_ASSERT_EQUAL_FATAL(ping.type, WIRE_PING);
+            CU_ASSERT_TRUE(script_silent(script));
+            struct wire_header pong = {.type = WIRE_PONG,
+                                       .target = ping.source,
+                                       .seen = truths[truth] ? sent : sent - 1};
+            script->manual_seen = true;
+            int status = script_send(script, pong, NULL, 0);
+            CU_ASSERT_EQUAL(status, truths[truth] ? 0 : -EPROTO);
+            if (status < 0)
+                break;
+        }
+        CU_ASSERT_EQUAL(sent, truths[truth] ? MANY : MOST);
+        script_close(script);
+        for (int i = 0, count; i < MANY; i++) {
+            bmi_error_code_t error;
+            CU_ASSERT_EQUAL(BMI_test(ids[i], &count, &error, NULL, NULL, 0, case_context), 1);
+        }
+    }
+}
+
+/* Messages that announced receives wait for are held up and go on just so. */
+static void announced_waits_until_others_are_seen(void)
+{
+    enum { MOST = 8192 };
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = MOST * WIRE_MESSAGE_CHARGE};
+    struct script *script = script_open(SCRIPT_FRAMES, &offer);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    static bmi_op_id_t ids[MOST];
+    for (int i = 0; i < MOST; i++)
+        CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, "", 0, BMI_EXT_ALLOC, TAG + 1, NULL,
+                                      case_context, NULL),
+                        0);
+    post_send(script, &one, SMALL, TAG + 2); /* no credit, no receive: waits, whatever is seen */
+    for (int i = 0; i < MOST; i++)
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 0);
+    struct wire_header ping = script_expect(script, WIRE_PING, NULL, 0);
+    script->manual_seen = true;
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(script_silent(script));
+    struct wire_header pong = {.type = WIRE_PONG, .target = ping.source, .seen = MOST};
+    CU_ASSERT_EQUAL(script_send(script, pong, NULL, 0), 0);
+    script->manual_seen = false;
+    struct wire_header first = script_expect(script, WIRE_DATA, NULL, 0);
+    CU_ASSERT_TRUE(first.flags & WIRE_FIRST);
+    CU_ASSERT_EQUAL(first.target, 71);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT); /* one's */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 71);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).flags, WIRE_LAST);
+    CU_ASSERT_TRUE(done(&two) && two.error == 0);
+    CU_ASSERT_FALSE(done(&one));
+    script_close(script);
+    CU_ASSERT_TRUE(done(&one) && one.error < 0);
+    for (int i = 0, count; i < MOST; i++) {
+        bmi_error_code_t error;
+        CU_ASSERT_EQUAL(BMI_test(ids[i], &count, &error, NULL, NULL, 0, case_context), 1);
+    }
 }
 
 /* Without credit a message whose receive is announced is not held up. */
@@ -265,8 +365,8 @@ static void too_large_for_its_announcement_asks(void)
     script_close(script);
 }
 
-/* More is announced than is kept. Without credit a message whose announcement was dropped asks for it,
- * once, and uses it at once although there is still no room. */
+/* More is announced than is kept. Without credit a message whose announcement was dropped asks for
+ * it, once, and uses it at once although there is still no room. */
 static void dropped_announcements_are_asked_for(void)
 {
     enum { MANY = 400 };
@@ -413,7 +513,8 @@ static void cancelled_before_it_left(void)
 
 static void cancelled_while_it_waits_for_credit(void)
 {
-    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
                                        .eager_credit = SMALL + WIRE_MESSAGE_CHARGE};
     struct script *script = script_open(SCRIPT_FRAMES, &offer);
     CU_ASSERT_PTR_NOT_NULL_FATAL(script);
@@ -453,7 +554,7 @@ static void cancelled_after_it_asked(void)
     CU_ASSERT_EQUAL(abort.target, 0);
     CU_ASSERT_EQUAL(abort.flags, 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0); /* again: 71 is before it */
-    post_send(script, &two, LARGE, TAG); /* for 71 */
+    post_send(script, &two, LARGE, TAG);                     /* for 71 */
     CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
     post_send(script, &three, LARGE, TAG);
     CU_ASSERT_TRUE(goes_to(script, &three, 72));
@@ -529,9 +630,10 @@ static int send_rtr_region(struct script *script, uint64_t receive)
     uint8_t bytes[WIRE_REGION];
     struct bmi_region region = {.address = (uintptr_t)remote, .length = LARGE, .key = 1};
     wire_regions_encode(bytes, &region, 1);
-    return script_send(script, (struct wire_header){.type = WIRE_RTR, .tag = TAG,
-                                                    .source = receive, .target = LARGE},
-                       bytes, sizeof bytes);
+    return script_send(
+        script,
+        (struct wire_header){.type = WIRE_RTR, .tag = TAG, .source = receive, .target = LARGE},
+        bytes, sizeof bytes);
 }
 
 static void put_to_an_announced_receive(void)
@@ -577,8 +679,8 @@ static void request_whose_memory_is_fetched(void)
         CU_ASSERT_FALSE(done(&one));
         struct wire_header over = {.type = WIRE_GET_DONE, .target = rts.source};
         if (refuse)
-            over = (struct wire_header){.type = WIRE_CTS, .flags = WIRE_DISCARD,
-                                        .target = rts.source};
+            over =
+                (struct wire_header){.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = rts.source};
         CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0);
         CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == LARGE);
         CU_ASSERT_EQUAL(script->enrolled, 0);
@@ -591,7 +693,7 @@ static void request_whose_memory_is_fetched(void)
 static void claims_that_cannot_be_end_the_link(void)
 {
     static const struct wire_header bad[] = {
-        {.type = WIRE_PING, .seen = 1},                       /* has seen what was not sent */
+        {.type = WIRE_PING, .seen = 1}, /* has seen what was not sent */
         {.type = WIRE_PING, .seen = UINT32_MAX},
         {.type = WIRE_CREDIT, .source = UINT64_C(1) << 32},
         {.type = WIRE_RTR, .target = UINT64_MAX},
@@ -675,7 +777,8 @@ static void what_names_nothing_is_ignored(void)
 static void everything_fails_with_the_link(void)
 {
     static struct posted many[6];
-    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
                                        .eager_credit = 2 * WIRE_MESSAGE_CHARGE + SMALL};
     struct script *script = script_open(SCRIPT_PUT, &offer);
     CU_ASSERT_PTR_NOT_NULL_FATAL(script);
@@ -703,6 +806,8 @@ int main(void)
     CU_TestInfo tests[] = {
         {"small goes at once", small_goes_at_once},
         {"credit is never overdrawn", credit_is_never_overdrawn},
+        {"what was not seen is bounded", what_was_not_seen_is_bounded},
+        {"announced waits until others are seen", announced_waits_until_others_are_seen},
         {"announced goes without credit", announced_goes_without_credit},
         {"announced goes straight", announced_goes_straight},
         {"announced streams start in order", announced_streams_start_in_order},
