@@ -32,8 +32,7 @@ static void quiet(void)
 static void set_while_all_is_quiet(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=100"), 0);
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     quiet();
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "idle_reap_s=1"), 0);
     CU_ASSERT_TRUE(goes_down(script));
@@ -48,8 +47,7 @@ static void set_before_the_peers_came(void)
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING,
                                  "idle_reap_s=1,connect_timeout_ms=86400000,peer_timeout_ms=0"),
                     0);
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_TRUE(goes_down(script));
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING,
                                  "idle_reap_s=0,connect_timeout_ms=10000,peer_timeout_ms=30000"),

@@ -7,12 +7,34 @@
 
 static struct posted one, two, three, four;
 
+/* The sender has forgotten an announcement. */
+static int send_cancelled(struct script *script, uint64_t receive)
+{
+    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG, .target = receive};
+    return script_send(script, answer, NULL, 0);
+}
+
+/* The first frame of an announced message of so many bytes. */
+static struct wire_header stream_start(uint64_t receive, uint64_t size)
+{
+    return (struct wire_header){
+        .type = WIRE_DATA, .flags = WIRE_FIRST, .tag = TAG, .source = size, .target = receive};
+}
+
+/* Two large receives that the sender knows of. */
+static void announce_two(struct script *script)
+{
+    post_receive(script, &one, LARGE, TAG);
+    post_receive(script, &two, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).source, (uint64_t)one.id);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).source, (uint64_t)two.id);
+}
+
 /* ---- eager ---------------------------------------------------------------------------------- */
 
 static void eager_reaches_the_oldest_receive(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, SMALL, TAG);
     post_receive(script, &two, SMALL, TAG);
     post_receive(script, &three, SMALL, TAG + 1);
@@ -29,8 +51,7 @@ static void eager_reaches_the_oldest_receive(void)
 
 static void unmatched_messages_wait_in_order(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     for (int i = 0; i < 3; i++)
         CU_ASSERT_EQUAL(send_eager(script, i, SMALL, TAG), 0);
     CU_ASSERT_EQUAL(send_rts(script, 9, LARGE, TAG), 0);
@@ -51,8 +72,7 @@ static void unmatched_messages_wait_in_order(void)
 
 static void a_message_too_large_costs_its_receive_alone(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, 10, TAG);
     post_receive(script, &two, 10, TAG);
     post_receive(script, &three, SMALL, TAG);
@@ -72,8 +92,7 @@ static void a_message_too_large_costs_its_receive_alone(void)
 
 static void a_waiting_message_too_large_stays_for_a_larger_receive(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_eager(script, 1, SMALL, TAG), 0);
     bmi_op_id_t id = 9;
     bmi_size_t actual;
@@ -90,8 +109,7 @@ static void a_waiting_message_too_large_stays_for_a_larger_receive(void)
 
 static void cancelled_while_arriving_is_drained(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, SMALL, TAG);
     post_receive(script, &two, SMALL, TAG);
     struct wire_header header = {.type = WIRE_EAGER, .tag = TAG, .length = SMALL};
@@ -110,8 +128,7 @@ static void cancelled_while_arriving_is_drained(void)
 /* The message had begun to arrive before any receive was posted. */
 static void cancelled_while_its_message_is_held(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     struct wire_header header = {.type = WIRE_EAGER, .tag = TAG, .length = SMALL};
     CU_ASSERT_EQUAL(script_begin(script, header), 0);
     CU_ASSERT_EQUAL(script_body(script, message(1, SMALL), 40), 0);
@@ -136,8 +153,7 @@ static void cancelled_while_its_message_is_held(void)
 /* As before, but an announced receive stands behind: the sender counts on it. */
 static void cancelled_while_held_before_an_announced_one(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     struct wire_header header = {.type = WIRE_EAGER, .tag = TAG, .length = SMALL};
     CU_ASSERT_EQUAL(script_begin(script, header), 0);
     post_receive(script, &one, SMALL, TAG);
@@ -159,16 +175,14 @@ static void cancelled_while_held_before_an_announced_one(void)
 
 static void announced_and_streamed_in_pieces(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, LARGE, TAG);
     struct wire_header rtr = script_expect(script, WIRE_RTR, NULL, 0);
     CU_ASSERT_EQUAL(rtr.tag, TAG);
     CU_ASSERT_EQUAL(rtr.source, (uint64_t)one.id);
     CU_ASSERT_EQUAL(rtr.target, LARGE);
     CU_ASSERT_EQUAL(rtr.credit, 0);
-    struct wire_header data = {.type = WIRE_DATA, .flags = WIRE_FIRST, .tag = TAG,
-                               .source = 30000, .target = rtr.source};
+    struct wire_header data = stream_start(rtr.source, 30000);
     CU_ASSERT_EQUAL(script_send(script, data, NULL, 0), 0); /* starts without bytes */
     data = (struct wire_header){.type = WIRE_DATA, .target = rtr.source};
     CU_ASSERT_EQUAL(script_send(script, data, message(7, 30000), 10000), 0);
@@ -185,8 +199,7 @@ static void announced_and_streamed_in_pieces(void)
 
 static void announcements_count_the_receives_before_them(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, SMALL, TAG);
     post_receive(script, &two, LARGE, TAG);
     post_receive(script, &three, SMALL, TAG);
@@ -205,8 +218,7 @@ static void announcements_count_the_receives_before_them(void)
 /* The sender had not read the announcement: an eager message and a request cross it. */
 static void announcements_crossed_by_messages(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, LARGE, TAG);
     CU_ASSERT_EQUAL(send_eager(script, 1, SMALL, TAG), 0);
@@ -224,14 +236,10 @@ static void announcements_crossed_by_messages(void)
 
 static void a_stream_into_a_cancelled_receive_is_drained(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
-    post_receive(script, &one, LARGE, TAG);
-    post_receive(script, &two, LARGE, TAG);
-    script_expect(script, WIRE_RTR, NULL, 0);
-    script_expect(script, WIRE_RTR, NULL, 0);
-    struct wire_header data = {.type = WIRE_DATA, .flags = WIRE_FIRST, .tag = TAG,
-                               .source = LARGE, .target = (uint64_t)one.id, .length = 20000};
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    announce_two(script);
+    struct wire_header data = stream_start((uint64_t)one.id, LARGE);
+    data.length = 20000;
     CU_ASSERT_EQUAL(script_begin(script, data), 0);
     CU_ASSERT_EQUAL(script_body(script, message(1, LARGE), 5000), 0);
     cancel(&one); /* in the midst of a frame */
@@ -239,8 +247,7 @@ static void a_stream_into_a_cancelled_receive_is_drained(void)
     memset(one.buffer, 0x11, sizeof one.buffer);
     CU_ASSERT_EQUAL(script_body(script, message(1, LARGE) + 5000, 15000), 0);
     CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, LARGE, true, TAG), 0);
-    data = (struct wire_header){.type = WIRE_DATA, .flags = WIRE_LAST,
-                                .target = (uint64_t)one.id};
+    data = (struct wire_header){.type = WIRE_DATA, .flags = WIRE_LAST, .target = (uint64_t)one.id};
     CU_ASSERT_EQUAL(script_send(script, data, message(1, LARGE) + 20000, 20000), 0);
     CU_ASSERT_TRUE(received(&two, 2, LARGE));
     CU_ASSERT_EQUAL(one.buffer[5000], 0x11);
@@ -253,12 +260,8 @@ static void a_stream_into_a_cancelled_receive_is_drained(void)
 
 static void a_cancelled_announcement_waits_for_the_answer(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
-    post_receive(script, &one, LARGE, TAG);
-    post_receive(script, &two, LARGE, TAG);
-    script_expect(script, WIRE_RTR, NULL, 0);
-    script_expect(script, WIRE_RTR, NULL, 0);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    announce_two(script);
     cancel(&one);
     struct wire_header ask = script_expect(script, WIRE_RTR_CANCEL, NULL, 0);
     CU_ASSERT_EQUAL(ask.tag, TAG);
@@ -267,8 +270,7 @@ static void a_cancelled_announcement_waits_for_the_answer(void)
     cancel(&one); /* asking again changes nothing */
     CU_ASSERT_TRUE(script_silent(script));
     CU_ASSERT_FALSE(done(&one));
-    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG, .target = ask.source};
-    CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+    CU_ASSERT_EQUAL(send_cancelled(script, ask.source), 0);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     CU_ASSERT_FALSE(done(&two));
     /* the sender has forgotten the other one: it is announced again, as the first now */
@@ -286,18 +288,13 @@ static void a_cancelled_announcement_waits_for_the_answer(void)
 /* The message was on its way when the receive was cancelled: it is the result. */
 static void a_cancelled_announcement_whose_message_came_first(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
-    post_receive(script, &one, LARGE, TAG);
-    post_receive(script, &two, LARGE, TAG);
-    script_expect(script, WIRE_RTR, NULL, 0);
-    script_expect(script, WIRE_RTR, NULL, 0);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    announce_two(script);
     cancel(&one);
     CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 1, LARGE, true, TAG), 0);
     CU_ASSERT_TRUE(received(&one, 1, LARGE));
     struct wire_header ask = script_expect(script, WIRE_RTR_CANCEL, NULL, 0);
-    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG, .target = ask.source};
-    CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+    CU_ASSERT_EQUAL(send_cancelled(script, ask.source), 0);
     CU_ASSERT_FALSE(done(&two));
     CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, LARGE, true, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, LARGE));
@@ -308,8 +305,7 @@ static void a_cancelled_announcement_whose_message_came_first(void)
 /* Between the question and the answer the program posts more. */
 static void announcements_after_a_cancel_that_is_not_answered(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, SMALL, TAG);
     script_expect(script, WIRE_RTR, NULL, 0);
@@ -320,25 +316,21 @@ static void announcements_after_a_cancel_that_is_not_answered(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).credit, 1);
     cancel(&two);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).credit, 0);
-    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG,
-                                 .target = (uint64_t)one.id};
-    CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
-    answer.target = (uint64_t)two.id;
-    CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+    CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
+    CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)two.id), 0);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL) && failed(&two, BMI_ECANCEL));
     CU_ASSERT_EQUAL(send_data(script, (uint64_t)three.id, 3, LARGE, true, TAG), 0);
     CU_ASSERT_TRUE(received(&three, 3, LARGE));
     script_close(script);
 }
 
-/* Thousands of one tag are cancelled, the last posted first: what is left is announced again once, not
- * after each answer. */
+/* Thousands of one tag are cancelled, the last posted first: what is left is announced again once,
+ * not after each answer. */
 static void many_cancelled_announcements(void)
 {
     enum { MANY = 400, LEFT = 100, AGAIN = 64 };
     static struct posted many[MANY];
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     for (int i = 0; i < MANY; i++) {
         post_receive(script, &many[i], LARGE, TAG);
         CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).credit, (uint32_t)i);
@@ -350,7 +342,8 @@ static void many_cancelled_announcements(void)
     }
     for (int i = MANY; i-- > LEFT;) {
         CU_ASSERT_TRUE(script_silent(script));
-        struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG,
+        struct wire_header answer = {.type = WIRE_RTR_CANCELLED,
+                                     .tag = TAG,
                                      .target = (uint64_t)many[i].id};
         CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
         CU_ASSERT_TRUE(failed(&many[i], BMI_ECANCEL));
@@ -369,13 +362,9 @@ static void many_cancelled_announcements(void)
 /* No answer within the grace: a ghost swallows the message that was committed to the receive. */
 static void a_ghost_swallows_what_was_on_its_way(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
-    post_receive(script, &one, LARGE, TAG);
-    post_receive(script, &two, LARGE, TAG);
-    script_expect(script, WIRE_RTR, NULL, 0);
-    script_expect(script, WIRE_RTR, NULL, 0);
+    announce_two(script);
     cancel(&one);
     CU_ASSERT_TRUE(done_within(&one, 5000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
@@ -385,17 +374,14 @@ static void a_ghost_swallows_what_was_on_its_way(void)
     CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, LARGE, true, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, LARGE));
     /* the late answer finds nothing, and harms nothing */
-    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG,
-                                 .target = (uint64_t)one.id};
-    CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+    CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
     ALIVE(script);
     script_close(script);
 }
 
 static void a_ghost_goes_with_a_late_answer(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, SMALL, TAG);
@@ -403,9 +389,7 @@ static void a_ghost_goes_with_a_late_answer(void)
     cancel(&one);
     CU_ASSERT_TRUE(done_within(&one, 5000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
-    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG,
-                                 .target = (uint64_t)one.id};
-    CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+    CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
     CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, SMALL));
     script_close(script);
@@ -415,15 +399,16 @@ static void a_ghost_goes_with_a_late_answer(void)
 
 static int send_want(struct script *script, uint8_t flags, uint64_t bytes, int tag)
 {
-    return script_send(script, (struct wire_header){.type = WIRE_WANT, .flags = flags, .tag = tag,
-                                                    .source = bytes}, NULL, 0);
+    return script_send(
+        script,
+        (struct wire_header){.type = WIRE_WANT, .flags = flags, .tag = tag, .source = bytes}, NULL,
+        0);
 }
 
 /* It asks by tag: all of that tag are told, known ones again, small ones, too, others not. */
 static void announced_again_when_asked_for(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, SMALL, TAG);
     post_receive(script, &three, LARGE, TAG + 1);
@@ -446,12 +431,12 @@ static void announced_again_when_asked_for(void)
     CU_ASSERT_TRUE(done(&three));
 }
 
-/* The window is not crowded, but what is left of it is too small for the message whose receive waits. */
+/* The window is not crowded, but what is left of it is too small for the message whose receive
+ * waits. */
 static void announced_when_the_window_is_too_small(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     enum { WINDOW = 16384, HELD = 7000, NEXT = 10000 };
     CU_ASSERT_EQUAL(script->hello.eager_credit, WINDOW);
     CU_ASSERT_EQUAL(send_eager(script, 1, HELD, TAG + 1), 0); /* has no receive */
@@ -468,8 +453,7 @@ static void announced_when_the_window_is_too_small(void)
 
 static void abort_of_a_request_that_waits(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
     CU_ASSERT_EQUAL(send_rts(script, 32, LARGE, TAG), 0);
     CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
@@ -482,8 +466,7 @@ static void abort_of_a_request_that_waits(void)
 
 static void abort_gives_the_receive_back(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, LARGE, TAG);
@@ -503,8 +486,7 @@ static void abort_gives_the_receive_back(void)
 static void receives_given_back_keep_their_order(void)
 {
     for (int order = 0; order < 2; order++) {
-        struct script *script = script_open(SCRIPT_FRAMES, NULL);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
         CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
         post_receive(script, &one, LARGE, TAG);
         post_receive(script, &two, LARGE, TAG);
@@ -524,14 +506,9 @@ static void receives_given_back_keep_their_order(void)
 
 static void abort_after_bytes_moved_fails_the_receive(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
-    post_receive(script, &one, LARGE, TAG);
-    post_receive(script, &two, LARGE, TAG);
-    script_expect(script, WIRE_RTR, NULL, 0);
-    script_expect(script, WIRE_RTR, NULL, 0);
-    struct wire_header data = {.type = WIRE_DATA, .flags = WIRE_FIRST, .tag = TAG,
-                               .source = LARGE, .target = (uint64_t)one.id};
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    announce_two(script);
+    struct wire_header data = stream_start((uint64_t)one.id, LARGE);
     CU_ASSERT_EQUAL(script_send(script, data, message(1, LARGE), 1000), 0);
     CU_ASSERT_EQUAL(send_abort(script, 31, (uint64_t)one.id, true, TAG), 0);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
@@ -544,8 +521,7 @@ static void abort_after_bytes_moved_fails_the_receive(void)
  * come back to swallow a later message. */
 static void abort_of_what_a_cancelled_receive_took(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, SMALL, TAG);
@@ -554,9 +530,7 @@ static void abort_of_what_a_cancelled_receive_took(void)
     CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0); /* crosses the question */
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).source, (uint64_t)one.id);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
-    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG,
-                                 .target = (uint64_t)one.id};
-    CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+    CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
     CU_ASSERT_EQUAL(send_abort(script, 31, (uint64_t)one.id, false, TAG), 0);
     CU_ASSERT_TRUE(done_within(&one, 5000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
@@ -568,12 +542,12 @@ static void abort_of_what_a_cancelled_receive_took(void)
 
 static void void_counts_and_does_nothing(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, LARGE, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).seen, 0);
-    CU_ASSERT_EQUAL(script_send(script, (struct wire_header){.type = WIRE_VOID, .tag = TAG},
-                                NULL, 0), 0);
+    CU_ASSERT_EQUAL(script_send(script, (struct wire_header){.type = WIRE_VOID, .tag = TAG}, NULL,
+                                0),
+                    0);
     CU_ASSERT_FALSE(done(&one));
     post_receive(script, &two, LARGE, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).seen, 1);
@@ -586,8 +560,7 @@ static void void_counts_and_does_nothing(void)
 
 static void put_into_announced_memory(void)
 {
-    struct script *script = script_open(SCRIPT_PUT, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_PUT, NULL);
     post_receive(script, &one, LARGE, TAG);
     uint8_t bytes[WIRE_REGION];
     struct bmi_region region[WIRE_REGIONS_MAX];
@@ -595,8 +568,11 @@ static void put_into_announced_memory(void)
     CU_ASSERT_EQUAL_FATAL(rtr.length, WIRE_REGION);
     CU_ASSERT_EQUAL(wire_regions_decode(bytes, sizeof bytes, region), 1);
     CU_ASSERT_EQUAL(script->enrolled, 1);
-    struct wire_header start = {.type = WIRE_DATA, .flags = WIRE_FIRST | WIRE_BY_PUT, .tag = TAG,
-                                .source = 30000, .target = rtr.source};
+    struct wire_header start = {.type = WIRE_DATA,
+                                .flags = WIRE_FIRST | WIRE_BY_PUT,
+                                .tag = TAG,
+                                .source = 30000,
+                                .target = rtr.source};
     CU_ASSERT_EQUAL(script_send(script, start, NULL, 0), 0);
     script_put(region, 1, message(1, 30000), 30000);
     CU_ASSERT_FALSE(done(&one));
@@ -611,13 +587,16 @@ static void put_into_announced_memory(void)
  * body, whose memory must not be written to, nor its operation touched, from then on. */
 static void grace_ends_while_a_body_arrives(void)
 {
-    struct script *script = script_open(SCRIPT_PUT, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_PUT, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
     post_receive(script, &one, LARGE, TAG);
     script_expect(script, WIRE_RTR, NULL, 0);
-    struct wire_header data = {.type = WIRE_DATA, .flags = WIRE_FIRST | WIRE_LAST, .tag = TAG,
-                               .source = LARGE, .target = (uint64_t)one.id, .length = LARGE};
+    struct wire_header data = {.type = WIRE_DATA,
+                               .flags = WIRE_FIRST | WIRE_LAST,
+                               .tag = TAG,
+                               .source = LARGE,
+                               .target = (uint64_t)one.id,
+                               .length = LARGE};
     CU_ASSERT_EQUAL(script_begin(script, data), 0);
     CU_ASSERT_EQUAL(script_body(script, message(1, LARGE), 1000), 0);
     cancel(&one);
@@ -635,8 +614,7 @@ static void grace_ends_while_a_body_arrives(void)
 static void get_of_a_request_s_memory(void)
 {
     for (int status = 0; status >= -EIO; status -= EIO) {
-        struct script *script = script_open(SCRIPT_GET, NULL);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        struct script *script = open_script(SCRIPT_GET, NULL);
         post_receive(script, &one, LARGE, TAG);
         CU_ASSERT_TRUE(script_silent(script)); /* a receiver that gets does not announce */
         uint8_t bytes[WIRE_REGION];
@@ -661,8 +639,7 @@ static void get_of_a_request_s_memory(void)
 static void everything_fails_with_the_link(void)
 {
     static struct posted many[6];
-    struct script *script = script_open(SCRIPT_PUT, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_PUT, NULL);
     post_receive(script, &many[0], SMALL, TAG);     /* posted */
     post_receive(script, &many[1], LARGE, TAG + 1); /* announced */
     post_receive(script, &many[2], LARGE, TAG + 2); /* granted by put */

@@ -38,6 +38,13 @@ int script_suite_run(const char *name, CU_TestInfo *tests)
     return unit_run_suites(suites);
 }
 
+struct script *open_script(enum script_kind kind, const struct script_offer *offer)
+{
+    struct script *script = script_open(kind, offer);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    return script;
+}
+
 /* ---- posting -------------------------------------------------------------------------------- */
 
 static void posted_clear(struct posted *posted, bmi_size_t size)

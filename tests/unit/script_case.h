@@ -29,6 +29,9 @@ extern bmi_context_id case_context;
  * ended after it, when nothing may be left over. Returns the program's exit status. */
 int script_suite_run(const char *name, CU_TestInfo *tests);
 
+/* Connects and greets; the test ends where that fails. */
+struct script *open_script(enum script_kind kind, const struct script_offer *offer);
+
 void post_receive(struct script *script, struct posted *posted, bmi_size_t size, int tag);
 void post_send(struct script *script, struct posted *posted, bmi_size_t size, int tag);
 void post_unexpected(struct script *script, struct posted *posted, bmi_size_t size, int tag);

@@ -58,8 +58,7 @@ static int send_credit(struct script *script, uint32_t eager, uint32_t unexpecte
 
 static void small_goes_at_once(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     uint8_t body[SMALL];
     post_send(script, &one, SMALL, TAG);
     struct wire_header header = script_expect(script, WIRE_EAGER, body, sizeof body);
@@ -81,9 +80,8 @@ static void credit_is_never_overdrawn(void)
                                        .unexpected_max = 16384,
                                        .eager_credit = 3 * (SMALL + WIRE_MESSAGE_CHARGE),
                                        .unexpected_credit = SMALL + WIRE_MESSAGE_CHARGE};
-    struct script *script = script_open(SCRIPT_FRAMES, &offer);
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
     static struct posted many[5];
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
     for (int i = 0; i < 5; i++)
         post_send(script, &many[i], SMALL, TAG);
     for (int i = 0; i < 3; i++)
@@ -119,8 +117,7 @@ static void what_was_not_seen_is_bounded(void)
                                        .unexpected_credit = 1 << 20};
     static const bool truths[] = {true, false};
     for (size_t truth = 0; truth < COUNT_OF(truths); truth++) {
-        struct script *script = script_open(SCRIPT_FRAMES, &offer);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        struct script *script = open_script(SCRIPT_FRAMES, &offer);
         const struct peer *peer = script_peer(script);
         static bmi_op_id_t ids[MANY];
         for (int i = 0; i < MANY; i++)
@@ -169,8 +166,7 @@ static void announced_waits_until_others_are_seen(void)
     const struct script_offer offer = {.eager_max = 16384,
                                        .unexpected_max = 16384,
                                        .eager_credit = MOST * WIRE_MESSAGE_CHARGE};
-    struct script *script = script_open(SCRIPT_FRAMES, &offer);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
     static bmi_op_id_t ids[MOST];
     for (int i = 0; i < MOST; i++)
         CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, "", 0, BMI_EXT_ALLOC, TAG + 1, NULL,
@@ -207,8 +203,7 @@ static void announced_waits_until_others_are_seen(void)
 static void announced_goes_without_credit(void)
 {
     const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
-    struct script *script = script_open(SCRIPT_FRAMES, &offer);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
     post_send(script, &one, SMALL, TAG + 1);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
     post_send(script, &two, SMALL, TAG);
@@ -222,10 +217,20 @@ static void announced_goes_without_credit(void)
 
 /* ---- announcements -------------------------------------------------------------------------- */
 
+/* Two receives are announced, again perhaps, and the next two messages go to them. */
+static void announced_and_used(struct script *script, uint64_t first, uint64_t second)
+{
+    CU_ASSERT_EQUAL(send_rtr(script, first, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, second, LARGE, 1, TAG), 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, first));
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &three, second));
+}
+
 static void announced_goes_straight(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     post_send(script, &one, LARGE, TAG);
@@ -243,9 +248,8 @@ static void announced_goes_straight(void)
 /* Several at once: they start in order and share the link. */
 static void announced_streams_start_in_order(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     uint64_t bytes[3] = {0}, started = 0;
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
     for (uint32_t i = 0; i < 3; i++)
         CU_ASSERT_EQUAL(send_rtr(script, 70 + i, LARGE, i, TAG), 0);
     post_send(script, &one, LARGE, TAG);
@@ -270,8 +274,7 @@ static void announced_streams_start_in_order(void)
 
 static void announced_with_others_before_it(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     post_send(script, &one, LARGE, TAG); /* for the receive before it */
     CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
@@ -284,8 +287,7 @@ static void announced_with_others_before_it(void)
 /* The receiver had not seen the eager message when it announced: that one is for the receive. */
 static void announcement_crossed_by_an_eager_message(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_send(script, &one, SMALL, TAG);
     CU_ASSERT_TRUE(done(&one));
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
@@ -300,8 +302,7 @@ static void announcement_crossed_by_an_eager_message(void)
 static void announcement_crossed_by_other_tags(void)
 {
     static struct posted many[8];
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     for (int i = 0; i < 8; i++)
         post_send(script, &many[i], SMALL, i % 4 == 1 ? TAG : TAG + 1 + i);
     for (int i = 0; i < 3; i++) /* one of the two of the tag is seen */
@@ -317,8 +318,7 @@ static void announcement_crossed_by_other_tags(void)
 
 static void announcement_crossed_by_a_request(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_send(script, &one, LARGE, TAG);
     script_drive();
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
@@ -338,8 +338,7 @@ static void announcement_crossed_by_a_request(void)
 
 static void small_uses_up_its_announcement(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     post_send(script, &one, SMALL, TAG);
@@ -351,8 +350,7 @@ static void small_uses_up_its_announcement(void)
 
 static void too_large_for_its_announcement_asks(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE - 1, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     post_send(script, &one, LARGE, TAG);
@@ -372,8 +370,7 @@ static void dropped_announcements_are_asked_for(void)
     enum { MANY = 400 };
     const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
     CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
-    struct script *script = script_open(SCRIPT_FRAMES, &offer);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
     for (int i = 0; i < MANY; i++)
         CU_ASSERT_EQUAL(send_rtr(script, 1000 + (uint64_t)i, SMALL, 0, TAG + 1 + i), 0);
     CU_ASSERT_TRUE(script_peer(script)->key_count < MANY);
@@ -405,27 +402,20 @@ static void dropped_announcements_are_asked_for(void)
 static void announcements_behind_a_cancelled_one(void)
 {
     for (uint32_t gone = 0; gone < 3; gone++) {
-        struct script *script = script_open(SCRIPT_FRAMES, NULL);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
         for (uint32_t i = 0; i < 3; i++)
             CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, i, TAG), 0);
         CU_ASSERT_EQUAL(send_rtr_cancel(script, 71 + gone), 0);
         CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71 + gone);
         uint32_t first = gone == 0 ? 72 : 71, second = gone == 2 ? 72 : 73;
-        CU_ASSERT_EQUAL(send_rtr(script, first, LARGE, 0, TAG), 0);
-        CU_ASSERT_EQUAL(send_rtr(script, second, LARGE, 1, TAG), 0);
-        post_send(script, &one, LARGE, TAG);
-        CU_ASSERT_TRUE(goes_to(script, &one, first));
-        post_send(script, &two, LARGE, TAG);
-        CU_ASSERT_TRUE(goes_to(script, &two, second));
+        announced_and_used(script, first, second);
         script_close(script);
     }
 }
 
 static void forgotten_announcements_are_not_used(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr_cancel(script, 71), 0);
@@ -439,8 +429,7 @@ static void forgotten_announcements_are_not_used(void)
 /* The cancelled receive takes the eager message that was on its way; later ones count right. */
 static void a_cancel_that_crosses_the_message(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_send(script, &one, SMALL, TAG); /* takes 71 when it gets there */
     CU_ASSERT_TRUE(done(&one));
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
@@ -450,20 +439,14 @@ static void a_cancel_that_crosses_the_message(void)
     CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
-    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
-    CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
-    post_send(script, &two, LARGE, TAG);
-    CU_ASSERT_TRUE(goes_to(script, &two, 72));
-    post_send(script, &three, LARGE, TAG);
-    CU_ASSERT_TRUE(goes_to(script, &three, 73));
+    announced_and_used(script, 72, 73);
     script_close(script);
 }
 
 /* As before, but the message had not left, and is cancelled as well. */
 static void both_sides_cancel(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     script->stuck = true;
     post_send(script, &one, SMALL, TAG);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
@@ -476,12 +459,7 @@ static void both_sides_cancel(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).tag, TAG + 1);
-    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
-    CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
-    post_send(script, &two, LARGE, TAG);
-    CU_ASSERT_TRUE(goes_to(script, &two, 72));
-    post_send(script, &three, LARGE, TAG);
-    CU_ASSERT_TRUE(goes_to(script, &three, 73));
+    announced_and_used(script, 72, 73);
     script_close(script);
 }
 
@@ -489,8 +467,7 @@ static void both_sides_cancel(void)
 
 static void cancelled_before_it_left(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     script->stuck = true;
     post_send(script, &one, SMALL, TAG);
     post_send(script, &two, SMALL, TAG);
@@ -516,8 +493,7 @@ static void cancelled_while_it_waits_for_credit(void)
     const struct script_offer offer = {.eager_max = 16384,
                                        .unexpected_max = 16384,
                                        .eager_credit = SMALL + WIRE_MESSAGE_CHARGE};
-    struct script *script = script_open(SCRIPT_FRAMES, &offer);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
     post_send(script, &four, SMALL, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
     post_send(script, &one, SMALL, TAG);
@@ -541,8 +517,7 @@ static void cancelled_while_it_waits_for_credit(void)
 /* The receive that the request took comes back before all others; then come the announced ones. */
 static void cancelled_after_it_asked(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_send(script, &one, LARGE, TAG);
     uint64_t sender = asks(script, &one);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0); /* 71 took the request */
@@ -566,8 +541,7 @@ static void cancelled_after_it_asked(void)
  * back: it is not used. */
 static void announced_before_the_abort_was_seen(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_send(script, &one, LARGE, TAG);
     CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
     cancel(&one);
@@ -584,8 +558,7 @@ static void announced_before_the_abort_was_seen(void)
 
 static void cancelled_stream_of_which_nothing_left(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     script->stuck = true;
     post_send(script, &one, LARGE, TAG);
@@ -602,8 +575,7 @@ static void cancelled_stream_of_which_nothing_left(void)
 
 static void cancelled_stream_in_the_midst(void)
 {
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     script->stuck = true;
@@ -640,8 +612,7 @@ static void put_to_an_announced_receive(void)
 {
     static const int statuses[] = {0, -EIO, -EACCES};
     for (size_t i = 0; i < COUNT_OF(statuses); i++) {
-        struct script *script = script_open(SCRIPT_PUT, NULL);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        struct script *script = open_script(SCRIPT_PUT, NULL);
         memset(remote, 0, sizeof remote);
         CU_ASSERT_EQUAL(send_rtr_region(script, 71), 0);
         post_send(script, &one, LARGE, TAG);
@@ -668,8 +639,7 @@ static void put_to_an_announced_receive(void)
 
 static void request_whose_memory_is_fetched(void)
 {
-    struct script *script = script_open(SCRIPT_GET, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_GET, NULL);
     for (int refuse = 0; refuse < 2; refuse++) {
         script->refuse_memory = refuse;
         post_send(script, &one, LARGE, TAG);
@@ -704,12 +674,10 @@ static void claims_that_cannot_be_end_the_link(void)
         {.type = WIRE_REDUNDANT},
         {.type = WIRE_REJECT},
     };
-    struct script *other = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(other);
+    struct script *other = open_script(SCRIPT_FRAMES, NULL);
     post_receive(other, &two, SMALL, TAG);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        struct script *script = script_open(SCRIPT_FRAMES, NULL);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
         post_receive(script, &one, SMALL, TAG);
         script->manual_seen = true;
         CU_ASSERT_EQUAL(script_send(script, bad[i], NULL, 0), -EPROTO);
@@ -736,8 +704,7 @@ static void more_regions_than_the_network_has(void)
     for (int kind = SCRIPT_FRAMES; kind <= SCRIPT_GET; kind++)
         for (size_t i = 0; i < COUNT_OF(types); i++) {
             uint32_t most = script_methods[kind].limits.regions_max;
-            struct script *script = script_open((enum script_kind)kind, NULL);
-            CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+            struct script *script = open_script((enum script_kind)kind, NULL);
             struct wire_header header = {.type = types[i], .source = 1};
             CU_ASSERT_EQUAL(script_send(script, header, bytes, regions_make(bytes, most)), 0);
             ALIVE(script);
@@ -763,8 +730,7 @@ static void what_names_nothing_is_ignored(void)
         {.type = WIRE_BYE},
         {.type = WIRE_CREDIT},
     };
-    struct script *script = script_open(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_receive(script, &one, SMALL, TAG);
     for (size_t i = 0; i < COUNT_OF(stray); i++)
         CU_ASSERT_EQUAL(script_send(script, stray[i], NULL, 0), 0);
@@ -780,8 +746,7 @@ static void everything_fails_with_the_link(void)
     const struct script_offer offer = {.eager_max = 16384,
                                        .unexpected_max = 16384,
                                        .eager_credit = 2 * WIRE_MESSAGE_CHARGE + SMALL};
-    struct script *script = script_open(SCRIPT_PUT, &offer);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    struct script *script = open_script(SCRIPT_PUT, &offer);
     CU_ASSERT_EQUAL(send_rtr_region(script, 71), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG + 1), 0);
     post_send(script, &many[0], LARGE, TAG);     /* put under way */
