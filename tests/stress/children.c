@@ -71,6 +71,15 @@ struct child child_start(const char *name, child_main *run, void *argument)
     return (struct child){.name = name, .pid = pid, .channel = ends[0]};
 }
 
+void child_check(const struct child *child)
+{
+    siginfo_t ended = {0};
+    CHECK(waitid(P_PID, (id_t)child->pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0,
+          "waitid of %s: %s", child->name, strerror(errno));
+    CHECK(ended.si_pid == 0, "%s has ended by %s %d", child->name,
+          ended.si_code == CLD_EXITED ? "exit" : "signal", ended.si_status);
+}
+
 int child_wait(struct child *child)
 {
     int status = 0;

@@ -127,8 +127,10 @@ int main(void)
     size_t allocated = memory_in_use(), resident = memory_resident();
     uint64_t start = now_ns();
     tell(child.channel, listening, sizeof listening);
-    while (arrived < peers)
+    while (arrived < peers) {
         fetch(1000);
+        child_check(&child);
+    }
     printf("  connected and heard in %.2f s\n", (double)(now_ns() - start) / 1e9);
     hear_number(child.channel);
     memory_print(memory_in_use() - allocated, memory_resident() - resident);

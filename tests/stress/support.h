@@ -86,6 +86,8 @@ typedef int child_main(void *argument, int channel);
 struct child child_start(const char *name, child_main *run, void *argument);
 /* Waits for its end; any exit code but 0 fails the test. */
 void child_end(struct child *child);
+/* Fails the test if the child has ended, which it should not have yet. */
+void child_check(const struct child *child);
 /* Waits for its end and returns its status as waitpid tells it. */
 int child_wait(struct child *child);
 /* Kills it (SIGKILL) and waits. */
