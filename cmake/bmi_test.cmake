@@ -13,7 +13,7 @@
 #
 # Tests that load the machine run alone: labels stress, fault, bench, vm, and RUN_SERIAL.
 
-set(BMI_TIMEOUT_unit 60)
+set(BMI_TIMEOUT_unit 180)
 set(BMI_TIMEOUT_conformance 180)
 set(BMI_TIMEOUT_stress 180)
 set(BMI_TIMEOUT_fault 180)

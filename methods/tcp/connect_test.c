@@ -224,7 +224,7 @@ static int raw_connect(void)
 static bool accepted_with_patience(int *peer, int count)
 {
     char byte;
-    int64_t end = fake_now_ms() + 10000;
+    int64_t end = fake_now_ms() + 60000;
     while (fake_accepted_count < count && fake_now_ms() < end) {
         fake_drive(5);
         if (fake_accepted_count < count && recv(*peer, &byte, 1, MSG_DONTWAIT) < 0 &&

@@ -91,7 +91,7 @@ static void frames_send(struct test_frame *frames, size_t count)
 /* Reads `count` bytes at the peer, driving meanwhile. */
 static bool peer_read(uint8_t *to, size_t count)
 {
-    int64_t end = fake_now_ms() + 10000;
+    int64_t end = fake_now_ms() + 60000;
     while (count > 0 && fake_now_ms() < end) {
         ssize_t moved = recv(peer, to, count, MSG_DONTWAIT);
         if (moved > 0) {
@@ -124,7 +124,7 @@ static bool peer_read_frame(uint32_t *sequence)
 static bool peer_sees_end(void)
 {
     char byte;
-    int64_t end = fake_now_ms() + 10000;
+    int64_t end = fake_now_ms() + 60000;
     ssize_t moved;
     while ((moved = recv(peer, &byte, 1, MSG_DONTWAIT)) < 0 && errno == EAGAIN &&
            fake_now_ms() < end)

@@ -44,7 +44,7 @@ struct conformance_case {
     const char *name;
     void (*run)(struct party *party);
     unsigned where;
-    int seconds; /* longest; 0: 60 */
+    int seconds; /* longest; 0: 180 */
     int roles;   /* of CAST */
 };
 

@@ -109,7 +109,7 @@ static void wires_close(int wires[ROLES][ROLES], int roles)
 
 static int case_seconds(const struct conformance_case *one)
 {
-    return (one->seconds ? one->seconds : 60) * patience();
+    return (one->seconds ? one->seconds : 180) * patience();
 }
 
 /* In the child: plays `count` roles from `role` on. */

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-enum { LONG_MS = 60000, SOON_MS = 10000 };
+enum { LONG_MS = 60000, SOON_MS = 30000 };
 
 /* A thread that waits on a context until it is told to stop or `wanted` completions have come. */
 struct waiter {

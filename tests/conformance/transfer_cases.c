@@ -236,9 +236,9 @@ static void beside_traffic(struct party *party)
 
 #define SECTION .section = "Cancel"
 const struct conformance_case transfer_cases[] = {
-    {SECTION, .name = "a large send in mid transfer", .run = send_in_transfer, .seconds = 120},
+    {SECTION, .name = "a large send in mid transfer", .run = send_in_transfer, .seconds = 300},
     {SECTION, .name = "a large receive in mid transfer", .run = receive_in_transfer,
-     .seconds = 120},
+     .seconds = 300},
     {SECTION, .name = "receives cancelled as their messages come", .run = crossing},
     {SECTION, .name = "sends cancelled as their receives come", .run = crossing_sends},
     {SECTION, .name = "beside other traffic", .run = beside_traffic},

@@ -234,7 +234,7 @@ static void unexpected_many(struct party *party)
             unexpected_give_back(party, &infos[i]);
         }
     }
-    CHECK(party, party->role == SENDER || now_ms() - start < 4000 * patience()); /* no stall */
+    CHECK(party, party->role == SENDER || now_ms() - start < 30000 * patience()); /* no stall */
     party_meet(party);
     CHECK_EQUAL(party, statistics_of(party, 0).unexpected_waiting, 0);
     memory_give_back(memory);
@@ -296,7 +296,7 @@ const struct conformance_case unmatched_cases[] = {
     {SECTION, .name = "a large unmatched message holds up no small one", .run = large_in_front},
     {SECTION, .name = "unmatched eager messages hold up no other", .run = eager_in_front},
     {SECTION, .name = "100,000 unmatched messages, then one that matches", .run = many_in_front,
-     .seconds = 120},
+     .seconds = 300},
     {SECTION, .name = "memory for unmatched messages is bounded by settings",
      .run = bounded_by_settings, .where = CAST, .roles = 2},
     {SECTION, .name = "unexpected messages up to BMI_GET_UNEXP_SIZE", .run = unexpected_sizes},

@@ -12,7 +12,7 @@
 #include "raw_peer.h"
 #include "serve.h"
 
-enum { TIMEOUT_MS = 1000, BOUND_MS = 5 * TIMEOUT_MS, ASK_TAG = 5, BODY_TAG = 6 };
+enum { TIMEOUT_MS = 1000, ASK_TAG = 5, BODY_TAG = 6 };
 
 static char listening[BMI_MAX_ADDR_LEN];
 static struct chance chance;
@@ -230,7 +230,7 @@ static int bad_peer(void *argument, int channel)
         hear_number(channel);
         int socket = raw_connect(listening, 0);
         cases[i].send(socket);
-        bool ended = raw_ended(socket, (cases[i].ends ? BOUND_MS : 200) * (int)test_slowness());
+        bool ended = raw_ended(socket, cases[i].ends ? TEST_BOUND_MS : 200);
         close(socket);
         tell_number(channel, ended);
     }
@@ -255,7 +255,7 @@ static void ask(const struct BMI_unexpected_info *info)
 /* Waits until only the healthy client's connection and session are left. */
 static void others_gone(const char *name)
 {
-    uint64_t until = now_ns() + BOUND_MS * UINT64_C(1000000) * test_slowness();
+    uint64_t until = now_ns() + TEST_BOUND_MS * UINT64_C(1000000);
     while (method_statistics("bmi_tcp").links > 1 && now_ns() < until)
         operations_step(10);
     CHECK(method_statistics("bmi_tcp").links == 1, "%s: its connection is left", name);
@@ -301,7 +301,7 @@ static void reset_run(struct child *peer, bool receive)
     CHECK(!noted.ended, "a receive ended with half its message: %s", status_name(noted.status));
     tell_number(peer->channel, 0);
     if (receive) {
-        CHECK(noted_wait(&noted, 1, BOUND_MS * (int)test_slowness()),
+        CHECK(noted_wait(&noted, 1, TEST_BOUND_MS),
               "a receive does not end after RST");
         CHECK(noted.status == -BMI_ECONNRESET && noted.size == 0, "after RST: %s, %lld bytes",
               status_name(noted.status), (long long)noted.size);
@@ -309,7 +309,7 @@ static void reset_run(struct child *peer, bool receive)
     others_gone("RST in a body");
     struct noted late;
     note_send(&late, asker, buffer, 100, BODY_TAG);
-    CHECK(noted_wait(&late, 1, BOUND_MS) && late.status != 0,
+    CHECK(noted_wait(&late, 1, TEST_BOUND_MS) && late.status != 0,
           "a send to a peer that is gone for good went well");
     printf("  RST in a body, receive %s: %s; a later send: %s\n", receive ? "posted" : "absent",
            receive ? status_name(noted.status) : "-", status_name(late.status));

@@ -94,7 +94,7 @@ static double round_run(struct child *child, unsigned transfers)
     BMI_addr_t gone = client;
     child_kill(child);
     uint64_t start = now_ns();
-    int bound = 3000 * (int)test_slowness();
+    int bound = TEST_BOUND_MS;
     CHECK(noted_wait(receives, OPS, bound), "a receive from a killed client does not end");
     CHECK(noted_wait(sends, OPS, bound), "a send to a killed client does not end");
     double took_ms = (double)(now_ns() - start) / 1e6;

@@ -151,7 +151,7 @@ static void flood_run(struct child *child, unsigned kind, struct echo_report *re
           (unsigned long long)gauge);
     CHECK(!test_memory_measurable() || most - before < PEER_MEMORY + SLACK,
           "%s: memory grew by %zu bytes", floods[kind].name, most - before);
-    CHECK(longest_ms < 500.0 * test_slowness(), "%s: others were held up", floods[kind].name);
+    CHECK(longest_ms < TEST_BOUND_MS, "%s: others were held up", floods[kind].name);
     tell_number(child->channel, 0);
     while (method_statistics("bmi_tcp").links > 1)
         operations_step(10); /* fetches what was within the credit */

@@ -215,7 +215,7 @@ int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hel
     struct raw_frame frame;
     int socket = raw_connect(listening, 0);
     CHECK(raw_send_hello(socket, ours), "the library closed before our HELLO");
-    CHECK(raw_receive(socket, &frame, body, 10000 * (int)test_slowness()),
+    CHECK(raw_receive(socket, &frame, body, TEST_BOUND_MS),
           "no HELLO from the library");
     CHECK(frame.type == RAW_HELLO && frame.length >= HELLO_FIXED, "the first frame has type %u",
           frame.type);

@@ -159,7 +159,7 @@ static void transfer_and_fail(BMI_addr_t address, int channel)
         note_send(&smalls[i], address, small[i], 100, SMALL_TAG);
     while (!heard(channel, 0)) /* the server is about to be killed, which waits for nobody */
         operations_step(1);
-    int bound = 2000 * (int)test_slowness();
+    int bound = TEST_BOUND_MS;
     CHECK(noted_wait(receives, RECEIVES, bound), "a receive does not end");
     CHECK(noted_wait(sends, SENDS, bound), "a send does not end");
     CHECK(noted_wait(smalls, SMALLS, bound), "a small send does not end");
@@ -178,7 +178,7 @@ static void nobody_listens(BMI_addr_t address)
     struct noted refused;
     uint64_t start = now_ns();
     note_send(&refused, address, small[0], 100, SMALL_TAG);
-    CHECK(noted_wait(&refused, 1, 5000 * (int)test_slowness()), "a send to nobody does not end");
+    CHECK(noted_wait(&refused, 1, TEST_BOUND_MS), "a send to nobody does not end");
     printf("  with nobody there: %s after %.1f ms\n", status_name(refused.status),
            (double)(now_ns() - start) / 1e6);
     CHECK(refused.status == -BMI_ECONNREFUSED, "a send to nobody: %s", status_name(refused.status));

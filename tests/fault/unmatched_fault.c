@@ -72,18 +72,17 @@ static uint64_t gauge_watch(void)
 static void pile_up(void)
 {
     uint64_t since = now_ns(), bytes = 0, first = now_ns();
-    while (now_ns() - since < UINT64_C(300000000) * test_slowness() || bytes == 0) {
+    while (now_ns() - since < UINT64_C(300000000) || bytes <= PEER_MEMORY / 4) {
         operations_step(1);
         uint64_t now = gauge_watch();
         if (now != bytes)
             since = now_ns();
         bytes = now;
-        CHECK(now_ns() - first < UINT64_C(20000000000) * test_slowness(),
+        CHECK(now_ns() - first < TEST_BOUND_MS * UINT64_C(1000000),
               "the memory of unmatched messages never settles");
     }
     printf("  no receive posted: %llu bytes in %llu messages are held\n", (unsigned long long)bytes,
            (unsigned long long)statistics_of(0).unmatched_messages);
-    CHECK(bytes > PEER_MEMORY / 4, "the test tests nothing");
 }
 
 static void receive_all(void)

@@ -308,9 +308,9 @@ static void watch(void)
         unsigned long now = atomic_load(&shared->reports);
         quiet = now == before && result == ETIMEDOUT ? quiet + 1 : 0;
         before = now;
-        if (quiet > 10 * test_slowness())
+        if (quiet > TEST_BOUND_MS / 1000)
             dump();
-        CHECK(quiet <= 10 * test_slowness(), "nothing is reported any more");
+        CHECK(quiet <= TEST_BOUND_MS / 1000, "nothing is reported any more");
     }
     pthread_mutex_unlock(&finish_lock);
 }
@@ -333,7 +333,7 @@ static void workers_run(int process)
 /* No memory and no operation may be left in the library. */
 static void gauges_check(void)
 {
-    uint64_t until = now_ns() + 5000000000u * test_slowness();
+    uint64_t until = now_ns() + TEST_BOUND_MS * UINT64_C(1000000);
     struct bmi_statistics gauges;
     do {
         int count;

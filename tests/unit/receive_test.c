@@ -366,7 +366,7 @@ static void a_ghost_swallows_what_was_on_its_way(void)
     CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
     announce_two(script);
     cancel(&one);
-    CU_ASSERT_TRUE(done_within(&one, 5000));
+    CU_ASSERT_TRUE(done_within(&one, 60000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
     memset(one.buffer, 0x11, sizeof one.buffer);
     CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 1, LARGE, true, TAG), 0);
@@ -387,7 +387,7 @@ static void a_ghost_goes_with_a_late_answer(void)
     post_receive(script, &two, SMALL, TAG);
     script_expect(script, WIRE_RTR, NULL, 0);
     cancel(&one);
-    CU_ASSERT_TRUE(done_within(&one, 5000));
+    CU_ASSERT_TRUE(done_within(&one, 60000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
     CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
     CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
@@ -532,7 +532,7 @@ static void abort_of_what_a_cancelled_receive_took(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
     CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
     CU_ASSERT_EQUAL(send_abort(script, 31, (uint64_t)one.id, false, TAG), 0);
-    CU_ASSERT_TRUE(done_within(&one, 5000));
+    CU_ASSERT_TRUE(done_within(&one, 60000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
     CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, SMALL));
@@ -600,7 +600,7 @@ static void grace_ends_while_a_body_arrives(void)
     CU_ASSERT_EQUAL(script_begin(script, data), 0);
     CU_ASSERT_EQUAL(script_body(script, message(1, LARGE), 1000), 0);
     cancel(&one);
-    CU_ASSERT_TRUE(done_within(&one, 5000));
+    CU_ASSERT_TRUE(done_within(&one, 60000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
     CU_ASSERT_EQUAL(script->enrolled, 0);
     memset(one.buffer, 0x11, sizeof one.buffer);
