@@ -303,6 +303,8 @@ static int greeting_handle(struct nic_peer *peer, struct received *received, ssi
     char text[32];
     if (length < (ssize_t)offsetof(struct nic_greeting, index) || greeting->magic != NIC_MAGIC)
         return -EPROTO;
+    if (peer->refusal != 0)
+        return peer->refusal;
     if (greeting->version != NIC_VERSION) {
         nic__log(peer->port, NIC_LOG_ERROR, "gm peer (pid %d) speaks %s of the NIC, we %d",
                  peer->pid, version_text(greeting, text), NIC_VERSION);
@@ -356,7 +358,8 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
             continue;
         if (peer->accepted && atomic_load(&peer->state) == NIC_GREETING)
             refuse(peer->port, peer->socket.fd, status);
-        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d): %s", peer->pid, strerror(-status));
+        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d of user %u): %s", peer->pid, peer->uid,
+                 strerror(-status));
         nic__peer_end(peer, status);
         return;
     }
@@ -376,10 +379,12 @@ static bool accept_spare(struct nic_port *port, int listener)
     if (port->spare >= 0)
         close(port->spare);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd >= 0)
+    if (fd >= 0) {
+        nic__log(port, NIC_LOG_WARN, "gm: connection refused: no descriptor is left");
+        nic__count_own(&port->counters.refused, 1);
         close(fd);
+    }
     port->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    nic__count_own(&port->counters.refused, 1);
     return fd >= 0;
 }
 
@@ -387,17 +392,13 @@ static void accepted_add(struct nic_port *port, int fd)
 {
     int pid;
     unsigned uid;
-    int status = credentials_check(port, fd, &pid, &uid);
-    struct nic_peer *peer = status == 0 ? nic__peer_new(port) : NULL;
-    if (status == 0 && peer == NULL)
-        status = -ENOMEM;
-    if (status != 0) {
-        refuse(port, fd, status);
-        nic__log(port, NIC_LOG_WARN, "gm: connection refused: %s (pid %d of user %u)",
-                 strerror(-status), pid, uid);
+    struct nic_peer *peer = nic__peer_new(port);
+    int refusal = credentials_check(port, fd, &pid, &uid);
+    if (peer == NULL) {
         close(fd);
         return;
     }
+    peer->refusal = refusal; /* told when it has said HELLO: a close before would cut that short */
     peer->accepted = true;
     peer->pid = pid;
     peer->uid = uid;
@@ -419,7 +420,6 @@ void nic__listener_ready(struct nic_port *port, struct nic_listener *listener)
         }
         if (errno != EMFILE && errno != ENFILE)
             return;
-        nic__log(port, NIC_LOG_WARN, "gm: connection refused: %s", strerror(errno));
         if (!accept_spare(port, listener->source.fd))
             return;
     }

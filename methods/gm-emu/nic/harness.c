@@ -5,6 +5,8 @@
 #include "harness.h"
 
 #include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 
 enum { HOSTS_MAX = 16 };
 static struct host *hosts[HOSTS_MAX];
@@ -37,6 +39,12 @@ void host_close(struct host *host)
         if (hosts[i] == host)
             hosts[i] = hosts[--host_count];
     nic_close(host->port);
+}
+
+void host_forget(void)
+{
+    host_count = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* no child outlives a test that fails */
 }
 
 void host_provide(struct host *host, unsigned count, unsigned size, enum nic_priority priority)
@@ -153,13 +161,23 @@ static bool sleep_all(void)
     return ready != 0;
 }
 
-bool hosts_drive(void)
+bool hosts_drive_once(void)
 {
     bool any = false;
     for (unsigned i = 0; i < host_count; i++)
         if (!hosts[i]->stopped)
             any |= host_poll(hosts[i]);
-    return any || sleep_all();
+    return any;
+}
+
+/* Sleeps only when a pass found nothing and the caller has looked at its condition since. */
+bool hosts_drive(void)
+{
+    static bool quiet;
+    if (quiet && !sleep_all())
+        return false;
+    quiet = !hosts_drive_once();
+    return true;
 }
 
 void pattern_fill(void *memory, size_t length, unsigned seed)

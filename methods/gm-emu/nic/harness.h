@@ -43,6 +43,8 @@ struct host {
 /* Opens a port and adds it to those that are driven. */
 void host_open(struct host *host, const struct nic_options *options);
 void host_close(struct host *host);
+/* In a child, first: the parent's hosts are not ours, and it ends with the parent. */
+void host_forget(void);
 /* Provides `count` buffers of a class and priority. */
 void host_provide(struct host *host, unsigned count, unsigned size, enum nic_priority priority);
 /* Makes a listening and a connected host. */
@@ -56,6 +58,8 @@ int host_send(struct host *host, const void *data, size_t length, unsigned size,
               enum nic_priority priority, unsigned flags);
 /* Lets all hosts do what there is, or sleep till there is something. False: too long. */
 bool hosts_drive(void);
+/* Lets all hosts do what there is, once, without sleeping. True: there was something. */
+bool hosts_drive_once(void);
 /* Drives until the condition holds; false when that takes too long. */
 #define UNTIL(condition)                                \
     ({                                                  \

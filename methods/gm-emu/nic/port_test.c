@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * port_test.c - how ports are named, found, refused, and closed.
+ */
+#include "harness.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "internal.h"
+
+static struct host server, client;
+
+static int dial(const char *node, uint16_t number)
+{
+    return nic_connect(client.port, node, number, &client, &client.peer);
+}
+
+/* Dials, and tells how it ended: 0 up. */
+static int dial_outcome(const char *node, uint16_t number)
+{
+    unsigned ups = client.ups, downs = client.downs;
+    int status = dial(node, number);
+    if (status != 0)
+        return status;
+    CU_ASSERT(UNTIL(client.ups > ups || client.downs > downs));
+    if (client.downs > downs)
+        nic_peer_release(client.refused);
+    return client.downs > downs ? client.down_status : 0;
+}
+
+static void a_name_is_found_and_used_once(void)
+{
+    char many[NIC_NODE_MAX + 1] = "";
+    uint16_t number = 0, same, zero = 0;
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    CU_ASSERT_EQUAL(nic_listen(server.port, "a", &number), 0);
+    CU_ASSERT_NOT_EQUAL(number, 0);
+    same = number;
+    CU_ASSERT_EQUAL(nic_listen(client.port, "a", &same), -EADDRINUSE);
+    CU_ASSERT_EQUAL(nic_listen(client.port, "b", &same), 0); /* another node */
+    CU_ASSERT_EQUAL(nic_listen(server.port, "a/b", &zero), -EINVAL);
+    memset(many, 'x', NIC_NODE_MAX);
+    CU_ASSERT_EQUAL(nic_listen(server.port, many, &number), -ENAMETOOLONG);
+    CU_ASSERT_EQUAL(dial(many, 1), -ENAMETOOLONG);
+    CU_ASSERT_EQUAL(dial("a", 0), -EINVAL);
+    many[NIC_NODE_MAX - 1] = '\0';
+    CU_ASSERT_EQUAL(nic_listen(server.port, many, &number), 0);
+    CU_ASSERT_EQUAL(dial_outcome(many, number), 0);
+    many[100] = 'y'; /* beyond what an address holds */
+    CU_ASSERT_EQUAL(dial_outcome(many, number), -ECONNREFUSED);
+    CU_ASSERT_EQUAL(dial_outcome("a", number), 0);
+    CU_ASSERT(UNTIL(server.accepted == 2));
+    CU_ASSERT_EQUAL(dial_outcome("a b", number), -EINVAL);
+    host_close(&client);
+    host_close(&server);
+}
+
+static void a_port_without_a_host_has_all_names(void)
+{
+    struct host exact;
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    host_open(&exact, NULL);
+    uint16_t number = host_listen(&server, "");
+    CU_ASSERT_EQUAL(dial_outcome("one", number), 0);
+    CU_ASSERT_EQUAL(dial_outcome("[::1]", number), 0);
+    CU_ASSERT(UNTIL(server.accepted == 2));
+    CU_ASSERT_EQUAL(nic_listen(exact.port, "one", &number), 0);
+    CU_ASSERT_EQUAL(dial_outcome("one", number), 0);
+    CU_ASSERT(UNTIL(exact.accepted == 1));
+    CU_ASSERT_EQUAL(server.accepted, 2);
+    host_close(&exact);
+    host_close(&client);
+    host_close(&server);
+}
+
+static void a_closed_port_leaves_its_name_free(void)
+{
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    uint16_t number = host_listen(&server, "free");
+    CU_ASSERT_EQUAL(dial_outcome("free", number), 0);
+    host_close(&server);
+    CU_ASSERT(UNTIL(client.downs == 1));
+    CU_ASSERT_EQUAL(client.down_status, 0);
+    CU_ASSERT_EQUAL(dial_outcome("free", number), -ECONNREFUSED);
+    host_open(&server, NULL);
+    CU_ASSERT_EQUAL(nic_listen(server.port, "free", &number), 0);
+    CU_ASSERT_EQUAL(dial_outcome("free", number), 0);
+    host_close(&client);
+    host_close(&server);
+}
+
+static void options_have_ranges(void)
+{
+    struct nic_options options;
+    struct nic_port *port;
+    for (int i = 0; i < 8; i++) {
+        nic_options_default(&options);
+        uint32_t *fields[] = {&options.send_tokens, &options.receive_tokens,
+                              &options.max_size[0], &options.max_size[1],
+                              &options.grants_max,  &options.resend_timeout_ms,
+                              &options.resend_ms,   &options.connect_timeout_ms};
+        *fields[i] = 0;
+        CU_ASSERT_EQUAL(nic_open(&options, &port), -EINVAL);
+    }
+    CU_ASSERT_EQUAL(nic_min_size_for_length(0), NIC_MIN_SIZE);
+    CU_ASSERT_EQUAL(nic_min_size_for_length(64), 6);
+    CU_ASSERT_EQUAL(nic_min_size_for_length(65), 7);
+    CU_ASSERT_EQUAL(nic_max_length_for_size(12), 4096);
+}
+
+static void the_smaller_of_two_classes_counts(void)
+{
+    struct nic_options options;
+    nic_options_default(&options);
+    options.max_size[NIC_LOW_PRIORITY] = 6;
+    options.max_size[NIC_HIGH_PRIORITY] = 20;
+    host_open(&server, &options);
+    host_open(&client, NULL);
+    CU_ASSERT_EQUAL(dial_outcome("small", host_listen(&server, "small")), 0);
+    CU_ASSERT_EQUAL(nic_peer_max_length(client.peer, NIC_LOW_PRIORITY), 64);
+    CU_ASSERT_EQUAL(nic_peer_max_length(client.peer, NIC_HIGH_PRIORITY), 4096);
+    host_provide(&server, 2, 6, NIC_LOW_PRIORITY);
+    for (unsigned i = 1; i <= 100; i++) { /* rings of 256 bytes */
+        CU_ASSERT(host_send(&client, "tiny", 5, 6, NIC_LOW_PRIORITY, NIC_BUFFERED) >= 0);
+        CU_ASSERT_FATAL(UNTIL(server.received == i));
+    }
+    int pid;
+    unsigned uid;
+    nic_peer_process(client.peer, &pid, &uid);
+    CU_ASSERT_EQUAL(pid, getpid());
+    CU_ASSERT_EQUAL(uid, geteuid());
+    host_close(&client);
+    host_close(&server);
+}
+
+static void what_was_sent_before_a_close_arrives(void)
+{
+    hosts_pair(&server, &client, NULL);
+    for (int i = 0; i < 10; i++)
+        CU_ASSERT_EQUAL(host_send(&client, "last words", 11, 6, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
+    server.stopped = true;
+    nic_peer_close(client.peer);
+    CU_ASSERT(UNTIL(client.downs == 1));
+    CU_ASSERT_EQUAL(client.down_status, 0);
+    CU_ASSERT_EQUAL(host_send(&client, "more", 5, 6, NIC_LOW_PRIORITY, 0), -ENOTCONN);
+    server.stopped = false;
+    host_provide(&server, 5, 6, NIC_LOW_PRIORITY);
+    CU_ASSERT(UNTIL(server.downs == 1));
+    CU_ASSERT_EQUAL(server.received, 10);
+    CU_ASSERT_EQUAL(server.down_status, 0);
+    nic_peer_release(client.refused);
+    nic_peer_release(server.refused);
+    host_close(&client);
+    host_close(&server);
+}
+
+static void a_close_gives_back_what_is_outstanding(void)
+{
+    hosts_pair(&server, &client, NULL);
+    nic_set_faults(client.port, NULL, &(struct nic_faults){.dead_link = true});
+    for (int i = 0; i < 5; i++)
+        CU_ASSERT_EQUAL(host_send(&client, "never", 6, 6, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&server, "no buffer", 10, 6, NIC_LOW_PRIORITY, 0), 0);
+    nic_peer_close(client.peer);
+    nic_peer_close(client.peer); /* twice is once */
+    CU_ASSERT(UNTIL(client.downs == 1 && server.downs == 1));
+    CU_ASSERT_EQUAL(client.callbacks, 5);
+    CU_ASSERT_EQUAL(client.failures, 5);
+    CU_ASSERT_EQUAL(client.last_status, -ECANCELED);
+    CU_ASSERT_EQUAL(server.callbacks, 1);
+    CU_ASSERT_EQUAL(server.last_status, -ECONNRESET);
+    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 256);
+    host_close(&client);
+    host_close(&server);
+}
+
+static void a_port_may_connect_to_itself(void)
+{
+    host_open(&client, NULL);
+    uint16_t number = host_listen(&client, "self");
+    CU_ASSERT_EQUAL(dial("self", number), 0);
+    struct nic_peer *outward = client.peer;
+    CU_ASSERT(UNTIL(client.ups == 1 && client.accepted == 1));
+    CU_ASSERT_PTR_NOT_EQUAL(client.peer, outward);
+    host_provide(&client, 1, 6, NIC_HIGH_PRIORITY);
+    CU_ASSERT_EQUAL(host_send(&client, "to myself", 10, 6, NIC_HIGH_PRIORITY, 0), 0);
+    CU_ASSERT(UNTIL(client.received == 1 && client.callbacks == 1));
+    host_close(&client);
+}
+
+/* ---- strangers ----------------------------------------------------------------------------------
+ */
+
+static int raw_socket(void)
+{
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+}
+
+static int raw_listen(const char *node, uint16_t number)
+{
+    struct sockaddr_un address;
+    uint32_t length;
+    int fd = raw_socket();
+    CU_ASSERT_EQUAL(nic__address(node, number, &address, &length), 0);
+    CU_ASSERT_EQUAL_FATAL(bind(fd, (struct sockaddr *)&address, length), 0);
+    CU_ASSERT_EQUAL(listen(fd, 10), 0);
+    return fd;
+}
+
+static int raw_connect(const char *node, uint16_t number)
+{
+    struct sockaddr_un address;
+    uint32_t length;
+    int fd = raw_socket();
+    CU_ASSERT_EQUAL(nic__address(node, number, &address, &length), 0);
+    CU_ASSERT_EQUAL_FATAL(connect(fd, (struct sockaddr *)&address, length), 0);
+    return fd;
+}
+
+static uint16_t unused_number(const char *node)
+{
+    struct nic_port *port;
+    struct nic_options options;
+    uint16_t number = 0;
+    nic_options_default(&options);
+    CU_ASSERT_EQUAL_FATAL(nic_open(&options, &port), 0);
+    CU_ASSERT_EQUAL_FATAL(nic_listen(port, node, &number), 0);
+    nic_close(port);
+    return number;
+}
+
+static void another_version_is_refused(void)
+{
+    struct nic_greeting greeting = {.magic = NIC_MAGIC,
+                                    .version = NIC_VERSION + 1,
+                                    .kind = NIC_HELLO};
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    int fd = raw_connect("v", host_listen(&server, "v"));
+    CU_ASSERT_EQUAL(nic__greeting_send(fd, &greeting, NULL, 0), 0);
+    struct nic_statistics figures;
+    CU_ASSERT(UNTIL((nic_statistics(server.port, &figures), figures.refused == 1)));
+    CU_ASSERT_EQUAL(recv(fd, &greeting, sizeof(greeting), 0), (ssize_t)sizeof(greeting));
+    CU_ASSERT_EQUAL(greeting.kind, NIC_REFUSE);
+    CU_ASSERT_EQUAL(greeting.error, EPROTONOSUPPORT);
+    CU_ASSERT_EQUAL(greeting.version, NIC_VERSION);
+    close(fd);
+
+    uint16_t number = unused_number("newer");
+    int listener = raw_listen("newer", number);
+    CU_ASSERT_EQUAL(dial("newer", number), 0);
+    client.stopped = false;
+    struct nic_event *event = nic_receive(client.port); /* dials */
+    CU_ASSERT_EQUAL(event->type, NIC_NO_RECV_EVENT);
+    fd = accept(listener, NULL, NULL);
+    greeting.version = NIC_VERSION + 1;
+    greeting.kind = NIC_WELCOME;
+    CU_ASSERT_EQUAL(nic__greeting_send(fd, &greeting, NULL, 0), 0);
+    CU_ASSERT(UNTIL(client.downs == 1));
+    CU_ASSERT_EQUAL(client.down_status, -EPROTONOSUPPORT);
+    close(fd);
+    close(listener);
+    CU_ASSERT_EQUAL(server.accepted, 0);
+    host_close(&client);
+    host_close(&server);
+}
+
+static void who_never_answers_is_given_up(void)
+{
+    struct nic_options options;
+    nic_options_default(&options);
+    options.connect_timeout_ms = 30;
+    host_open(&client, &options);
+    host_open(&server, &options);
+    uint16_t number = unused_number("mute");
+    int listener = raw_listen("mute", number);
+    CU_ASSERT_EQUAL(dial_outcome("mute", number), -ETIMEDOUT);
+    close(listener);
+    /* The reverse: somebody connects and says nothing. */
+    int fd = raw_connect("s", host_listen(&server, "s"));
+    char byte;
+    while (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN)
+        CU_ASSERT_FATAL(hosts_drive());
+    CU_ASSERT_EQUAL(server.accepted + server.downs, 0);
+    close(fd);
+    host_close(&client);
+    host_close(&server);
+}
+
+static void without_descriptors_connections_are_refused(void)
+{
+    enum { WAITING = 5 };
+    struct rlimit before, none;
+    int fds[WAITING];
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    uint16_t number = host_listen(&server, "full");
+    for (int i = 0; i < WAITING; i++)
+        fds[i] = raw_connect("full", number);
+    int next = dup(fds[0]);
+    close(next);
+    CU_ASSERT_EQUAL(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = (rlim_t)next;
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &none), 0);
+    struct nic_statistics figures;
+    CU_ASSERT(UNTIL((nic_statistics(server.port, &figures), figures.refused == WAITING)));
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
+    for (int i = 0; i < WAITING; i++)
+        close(fds[i]);
+    CU_ASSERT_EQUAL(dial_outcome("full", number), 0);
+    host_close(&client);
+    host_close(&server);
+}
+
+/* ---- another user: started as "port_test user", needs root -------------------------------------
+ */
+
+static uint16_t user_number;
+static bool user_allowed;
+
+/* Runs as nobody: connects, and exits with the errno of the outcome. */
+static void stranger_run(void)
+{
+    struct nic_options options;
+    if (setgid(65534) != 0 || setuid(65534) != 0)
+        _exit(200);
+    nic_options_default(&options);
+    options.allow_other_users = true; /* it has nothing against us */
+    host_open(&client, &options);
+    int status = dial_outcome("user", user_number);
+    _exit(-status);
+}
+
+static int stranger_outcome(void)
+{
+    struct nic_options options;
+    struct nic_statistics figures;
+    int status = 0;
+    nic_options_default(&options);
+    options.allow_other_users = user_allowed;
+    host_open(&server, &options);
+    user_number = host_listen(&server, "user");
+    pid_t child = fork();
+    if (child == 0) {
+        host_forget();
+        stranger_run();
+    }
+    CU_ASSERT(UNTIL(
+        (nic_statistics(server.port, &figures), figures.refused == 1 || server.accepted == 1)));
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT(WIFEXITED(status));
+    host_close(&server);
+    return WEXITSTATUS(status);
+}
+
+static void another_user_is_refused_unless_allowed(void)
+{
+    user_allowed = false;
+    CU_ASSERT_EQUAL(stranger_outcome(), EACCES);
+    user_allowed = true;
+    CU_ASSERT_EQUAL(stranger_outcome(), 0);
+}
+
+static void the_port_of_another_user_is_refused(void)
+{
+    int ready[2], status;
+    char byte = 0;
+    host_open(&client, NULL);
+    uint16_t number = unused_number("trap");
+    CU_ASSERT_EQUAL(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        host_forget();
+        if (setuid(65534) != 0)
+            _exit(200);
+        int fd = raw_listen("trap", number);
+        if (write(ready[1], &byte, 1) != 1 || accept(fd, NULL, NULL) < 0)
+            _exit(1);
+        _exit(0);
+    }
+    CU_ASSERT_EQUAL(read(ready[0], &byte, 1), 1);
+    CU_ASSERT_EQUAL(dial_outcome("trap", number), -EACCES);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+    host_close(&client);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test_case USERS[] = {
+        {"another user is refused unless allowed", another_user_is_refused_unless_allowed},
+        {"the port of another user is refused", the_port_of_another_user_is_refused},
+    };
+    static const struct test_case CASES[] = {
+        {"a name is found, and used once", a_name_is_found_and_used_once},
+        {"a port without a host has all names", a_port_without_a_host_has_all_names},
+        {"a closed port leaves its name free", a_closed_port_leaves_its_name_free},
+        {"options have ranges", options_have_ranges},
+        {"the smaller of two classes counts", the_smaller_of_two_classes_counts},
+        {"what was sent before a close arrives", what_was_sent_before_a_close_arrives},
+        {"a close gives back what is outstanding", a_close_gives_back_what_is_outstanding},
+        {"a port may connect to itself", a_port_may_connect_to_itself},
+        {"another version is refused", another_version_is_refused},
+        {"who never answers is given up", who_never_answers_is_given_up},
+        {"without descriptors: refused", without_descriptors_connections_are_refused},
+    };
+    if (argc == 1)
+        return CASES_RUN("ports", CASES);
+    if (strcmp(argv[1], "user") != 0)
+        return 1;
+    if (geteuid() != 0) {
+        puts("skipped: to become another user takes root");
+        return 77;
+    }
+    return CASES_RUN("other users", USERS);
+}

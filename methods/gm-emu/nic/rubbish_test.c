@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * rubbish_test.c - a peer that writes rubbish into what it shares harms only itself: words of the
+ * rings and of the connection, messages and descriptors on the socket, claims that never end. A
+ * witness, connected to the same port, must notice nothing.
+ */
+#include "harness.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "internal.h"
+
+static struct host server, client, witness;
+static struct nic_peer *bad; /* the client, as the server sees it */
+static uint16_t number;
+static uint8_t *target;
+
+static void server_open(void)
+{
+    struct nic_options options;
+    nic_options_default(&options);
+    options.resend_timeout_ms = 20;
+    host_open(&server, &options);
+    number = host_listen(&server, "victim");
+    host_provide(&server, 8, 6, NIC_LOW_PRIORITY);
+    host_provide(&server, 8, 12, NIC_LOW_PRIORITY);
+    host_provide(&server, 8, 6, NIC_HIGH_PRIORITY);
+    target = nic_dma_malloc(server.port, 65536);
+}
+
+static void connect_one(struct host *host)
+{
+    unsigned accepted = server.accepted;
+    host_open(host, NULL);
+    CU_ASSERT_EQUAL_FATAL(nic_connect(host->port, "victim", number, host, &host->peer), 0);
+    CU_ASSERT_FATAL(UNTIL(host->ups == 1 && server.accepted == accepted + 1));
+}
+
+static void setup(void)
+{
+    server_open();
+    connect_one(&witness);
+    connect_one(&client);
+    bad = server.peer;
+}
+
+static void witness_is_well(void)
+{
+    unsigned before = server.received, callbacks = witness.callbacks;
+    CU_ASSERT_EQUAL(host_send(&witness, "I am well", 10, 6, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&witness, "very well", 10, 6, NIC_HIGH_PRIORITY, 0), 0);
+    CU_ASSERT_FATAL(UNTIL(server.received >= before + 2 && witness.callbacks == callbacks + 2));
+    CU_ASSERT_EQUAL(witness.failures, 0);
+    CU_ASSERT_EQUAL(witness.downs, 0);
+}
+
+static void teardown(void)
+{
+    host_close(&client);
+    host_close(&witness);
+    host_close(&server);
+}
+
+/* A record as the client would write it, with anything in it. */
+static void record_put(struct nic_ring *ring, uint32_t length, uint8_t kind, uint8_t size)
+{
+    struct nic_record *record =
+        (struct nic_record *)(void *)(ring->base + (ring->position & (ring->size - 1)));
+    record->length = length;
+    record->due_ns = 0;
+    record->kind = kind;
+    record->size = size;
+    atomic_store(&record->stamp, nic__stamp(ring->position));
+    nic__doorbell(client.peer);
+}
+
+static void bad_records_end_the_connection(void)
+{
+    const struct {
+        uint32_t length;
+        uint8_t kind, size;
+    } RECORDS[] = {
+        {UINT32_MAX, NIC_RECORD_MESSAGE, 15},
+        {32769, NIC_RECORD_MESSAGE, 16},
+        {100, NIC_RECORD_MESSAGE, 6},
+        {10, NIC_RECORD_MESSAGE, 0},
+        {10, NIC_RECORD_MESSAGE, 255},
+        {10, 77, 6},
+        {10, 0, 6},
+        {0, NIC_RECORD_PAD, 0},
+        {10, NIC_RECORD_BOUNCE, 0},
+        {UINT32_MAX - 7, NIC_RECORD_BOUNCE, 0},
+    };
+    for (size_t i = 0; i < sizeof(RECORDS) / sizeof(*RECORDS); i++) {
+        setup();
+        record_put(&client.peer->out[NIC_LOW_PRIORITY], RECORDS[i].length, RECORDS[i].kind,
+                   RECORDS[i].size);
+        CU_ASSERT(UNTIL(server.downs == 1 && client.downs == 1));
+        CU_ASSERT_EQUAL(server.down_status, -EPROTO);
+        CU_ASSERT_PTR_EQUAL(server.refused, bad);
+        CU_ASSERT_EQUAL(server.received, 0);
+        witness_is_well();
+        teardown();
+    }
+}
+
+static void bad_positions_end_the_connection(void)
+{
+    const uint64_t POSITIONS[] = {1, 1 << 20, UINT64_MAX, 63, 1ull << 63};
+    for (size_t i = 0; i < sizeof(POSITIONS) / sizeof(*POSITIONS); i++) {
+        setup();
+        host_provide(&client, 1, 6, NIC_LOW_PRIORITY);
+        atomic_store(&client.peer->mine->consumed[NIC_LOW_PRIORITY], POSITIONS[i]);
+        server.peer = bad;
+        CU_ASSERT_EQUAL(host_send(&server, "to the bad one", 15, 6, NIC_LOW_PRIORITY, 0), 0);
+        CU_ASSERT(UNTIL(server.downs == 1 && server.callbacks == 1));
+        CU_ASSERT_EQUAL(server.down_status, -EPROTO);
+        CU_ASSERT_EQUAL(server.last_status, -EPROTO);
+        witness_is_well();
+        teardown();
+    }
+}
+
+/* Directed sends by way of the ring, with what their header must not hold. */
+static void bad_bounces_write_nothing(void)
+{
+    uint64_t key, other;
+    setup();
+    memset(target, 0, 65536);
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 100, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 300, 100, &other), 0);
+    const struct nic_bounce BOUNCES[] = {
+        {key, 101, 1, 1}, {key, UINT64_MAX, 2, 1}, {key, 60, 3, 1}, {key ^ 1ull << 50, 0, 4, 1},
+        {0, 0, 5, 1},     {UINT64_MAX, 0, 6, 1},
+    };
+    for (size_t i = 0; i < sizeof(BOUNCES) / sizeof(*BOUNCES); i++) {
+        struct nic_ring *ring = &client.peer->out[NIC_LOW_PRIORITY];
+        uint8_t *place = nic__ring_reserve(ring, sizeof(BOUNCES[i]) + 50);
+        memcpy(place, &BOUNCES[i], sizeof(BOUNCES[i]));
+        memset(place + sizeof(BOUNCES[i]), 0xff, 50);
+        nic__ring_publish(ring, sizeof(BOUNCES[i]) + 50, NIC_RECORD_BOUNCE, 0, 0);
+        atomic_store(&client.peer->mine->wants, 1);
+        nic__doorbell(client.peer);
+        CU_ASSERT_FATAL(UNTIL(atomic_load(&client.peer->theirs->bounced) >> 32 == i + 1));
+        CU_ASSERT_EQUAL((uint32_t)atomic_load(&client.peer->theirs->bounced), EACCES);
+    }
+    for (size_t i = 0; i < 65536; i++)
+        if (target[i] != 0)
+            CU_FAIL_FATAL("rubbish was written");
+    witness_is_well();
+    teardown();
+}
+
+static void a_claim_that_never_ends_is_given_up(void)
+{
+    uint64_t key, second;
+    setup();
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &second), 0);
+    atomic_store(&client.peer->mine->claim, key);
+    CU_ASSERT_EQUAL(nic_revoke(server.port, second), 0); /* another key: nobody waits */
+    CU_ASSERT_EQUAL(nic_revoke(server.port, key), -EBUSY);
+    CU_ASSERT(UNTIL(server.downs == 1 && client.downs == 1));
+    atomic_store(&client.peer->mine->claim, 0);
+    nic_peer_release(server.refused);
+    witness_is_well();
+    teardown();
+}
+
+/* Anything, anywhere, at any time. What may come out: messages, an end; no crash, no other harm. */
+static void anything_anywhere_harms_nobody_else(void)
+{
+    enum { ROUNDS = 60, WRITES = 40 };
+    unsigned seed = (unsigned)time(NULL) ^ (unsigned)getpid() << 8;
+    const char *given = getenv("BMI_TEST_SEED");
+    if (given != NULL)
+        seed = (unsigned)strtoul(given, NULL, 0);
+    printf("(BMI_TEST_SEED=%u) ", seed);
+    server_open();
+    connect_one(&witness);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        uint64_t key;
+        connect_one(&client);
+        bad = server.peer;
+        CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 65536, &key), 0);
+        for (unsigned i = 0; i < WRITES; i++) {
+            uint64_t words = client.peer->link_size / 8;
+            uint64_t near = 2 * sizeof(struct nic_shared_end) / 8 + 64;
+            uint64_t place = (uint64_t)rand_r(&seed) % (i % 2 == 0 ? near : words);
+            uint64_t value = (uint64_t)rand_r(&seed) >> rand_r(&seed) % 31;
+            ((volatile uint64_t *)client.peer->link_memory)[place] =
+                i % 3 == 0 ? value << 32 | value : value;
+            if (i % 4 == 0)
+                host_send(&client, "sense", 6, 6, i % 8 == 0, NIC_BUFFERED);
+            server.peer = bad;
+            if (i % 5 == 0)
+                host_send(&server, "sense", 6, 6, NIC_LOW_PRIORITY, 0);
+            for (int k = 0; k < 3; k++)
+                hosts_drive_once();
+        }
+        host_close(&client);
+        CU_ASSERT_FATAL(UNTIL(server.downs == round + 1));
+        int status = nic_revoke(server.port, key);
+        CU_ASSERT(status == 0);
+        nic_peer_release(server.refused);
+        witness_is_well();
+    }
+    host_close(&witness);
+    host_close(&server);
+}
+
+/* ---- the socket ---------------------------------------------------------------------------------
+ */
+
+static int raw_connect(void)
+{
+    struct sockaddr_un address;
+    uint32_t length;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CU_ASSERT_EQUAL(nic__address("victim", number, &address, &length), 0);
+    CU_ASSERT_EQUAL_FATAL(connect(fd, (struct sockaddr *)&address, length), 0);
+    return fd;
+}
+
+/* Drives until the server has closed the socket; whatever it says before is read. */
+static void await_end(int fd)
+{
+    char text[256];
+    ssize_t length;
+    while ((length = recv(fd, text, sizeof(text), MSG_DONTWAIT)) != 0) {
+        if (length < 0 && errno != EAGAIN)
+            break;
+        if (length < 0)
+            CU_ASSERT_FATAL(hosts_drive());
+    }
+    close(fd);
+}
+
+static int memory_of(uint64_t length, int seals)
+{
+    int fd = memfd_create("rubbish", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CU_ASSERT_EQUAL(ftruncate(fd, (off_t)length), 0);
+    CU_ASSERT_EQUAL(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static void bad_greetings_are_refused(void)
+{
+    struct nic_greeting hello;
+    setup();
+    nic__hello_fill(client.port, &hello, NIC_HELLO);
+    int door = client.port->doorbell.fd, unsealed = memory_of(hello.length, 0),
+        small = memory_of(64, F_SEAL_SHRINK), file = open("/dev/zero", O_RDWR | O_CLOEXEC);
+    int blocking = dup(door), plain[2];
+    CU_ASSERT_EQUAL(pipe(plain), 0);
+    const int GOOD = client.port->shared_fd;
+    const struct {
+        uint16_t kind;
+        uint64_t length;
+        uint32_t size;
+        int fds[3];
+        size_t count;
+    } HELLOS[] = {
+        {NIC_HELLO, hello.length, 15, {0}, 0},
+        {NIC_HELLO, hello.length, 15, {GOOD}, 1},
+        {NIC_HELLO, hello.length, 15, {GOOD, door, door}, 3},
+        {NIC_HELLO, hello.length, 15, {unsealed, door}, 2},
+        {NIC_HELLO, hello.length, 15, {small, door}, 2},
+        {NIC_HELLO, hello.length, 15, {file, door}, 2},
+        {NIC_HELLO, hello.length, 15, {plain[0], door}, 2},
+        {NIC_HELLO, hello.length, 15, {GOOD, plain[1]}, 2},
+        {NIC_HELLO, hello.length, 15, {GOOD, GOOD}, 2},
+        {NIC_HELLO, hello.length * 2, 15, {GOOD, door}, 2},
+        {NIC_HELLO, 0, 15, {GOOD, door}, 2},
+        {NIC_HELLO, UINT64_MAX, 15, {GOOD, door}, 2},
+        {NIC_HELLO, hello.length, 5, {GOOD, door}, 2},
+        {NIC_HELLO, hello.length, 200, {GOOD, door}, 2},
+        {NIC_WELCOME, hello.length, 15, {GOOD, GOOD, door}, 3},
+        {NIC_ARENA, hello.length, 15, {GOOD}, 1},
+        {NIC_BYE, hello.length, 15, {0}, 0},
+        {99, hello.length, 15, {0}, 0},
+    };
+    for (size_t i = 0; i < sizeof(HELLOS) / sizeof(*HELLOS); i++) {
+        struct nic_greeting bad_hello = hello;
+        bad_hello.kind = HELLOS[i].kind;
+        bad_hello.length = HELLOS[i].length;
+        bad_hello.max_size[0] = HELLOS[i].size;
+        int fd = raw_connect();
+        CU_ASSERT_EQUAL(nic__greeting_send(fd, &bad_hello, HELLOS[i].fds, HELLOS[i].count), 0);
+        await_end(fd);
+    }
+    for (size_t length = 0; length < sizeof(hello); length += 7) { /* cut off, and text */
+        int fd = raw_connect();
+        CU_ASSERT_EQUAL(send(fd, &hello, length == 0 ? 1 : length, 0),
+                        (ssize_t)(length == 0 ? 1 : length));
+        await_end(fd);
+    }
+    CU_ASSERT_EQUAL(server.accepted, 2);
+    witness_is_well();
+    close(unsealed);
+    close(small);
+    close(file);
+    close(blocking);
+    close(plain[0]);
+    close(plain[1]);
+    teardown();
+}
+
+/* After the greeting: arenas that are none. */
+static void bad_arenas_end_the_connection(void)
+{
+    const struct {
+        uint32_t index;
+        uint64_t length;
+        bool sealed;
+    } ARENAS[] = {{NIC_ARENAS_MAX, 4096, true},
+                  {UINT32_MAX, 4096, true},
+                  {0, 4096, false},
+                  {0, 8192, true},
+                  {0, 0, true},
+                  {0, UINT64_MAX, true}};
+    for (size_t i = 0; i < sizeof(ARENAS) / sizeof(*ARENAS); i++) {
+        struct nic_greeting message;
+        setup();
+        nic__hello_fill(client.port, &message, NIC_ARENA);
+        message.index = ARENAS[i].index;
+        message.length = ARENAS[i].length;
+        int fd = memory_of(4096, ARENAS[i].sealed ? F_SEAL_SHRINK : 0);
+        CU_ASSERT_EQUAL(nic__greeting_send(client.peer->socket.fd, &message, &fd, 1), 0);
+        CU_ASSERT(UNTIL(server.downs == 1));
+        CU_ASSERT_EQUAL(server.down_status, -EPROTO);
+        close(fd);
+        witness_is_well();
+        teardown();
+    }
+}
+
+int main(void)
+{
+    static const struct test_case CASES[] = {
+        {"bad records end the connection", bad_records_end_the_connection},
+        {"bad positions end the connection", bad_positions_end_the_connection},
+        {"bad bounces write nothing", bad_bounces_write_nothing},
+        {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
+        {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
+        {"bad greetings are refused", bad_greetings_are_refused},
+        {"bad arenas end the connection", bad_arenas_end_the_connection},
+    };
+    return CASES_RUN("rubbish", CASES);
+}
