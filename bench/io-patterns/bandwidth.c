@@ -19,14 +19,10 @@
 /* ---- BMI ----------------------------------------------------------------------------------- */
 
 struct flood {
-    struct bmi_side *side;
-    BMI_addr_t client;
     struct work work;
     uint64_t messages, received;
-    int acks; /* acknowledgements that have gone */
     uint8_t *memory;
-    uint8_t ack[ACK_SIZE];
-    struct bmi_op ready_op, end_op;
+    struct bmi_acks acks;
     struct flood_op {
         struct bmi_op op;
         struct flood *flood;
@@ -41,37 +37,20 @@ static void flood_receive_complete(struct bmi_op *op)
         return;
     if (flood->work.verify)
         data_check(flood->memory, flood->work.amount, STREAM, 0);
-    side_send(flood->side, &flood->end_op, flood->client, flood->ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(&flood->work));
+    acks_send(&flood->acks);
 }
 
-static void flood_ack_gone(struct flood *flood)
+static void flood_close(struct bmi_acks *acks)
 {
-    if (++flood->acks == 2)
-        free(flood);
-}
-
-static void flood_ready_complete(struct bmi_op *op)
-{
-    flood_ack_gone((void *)((char *)op - offsetof(struct flood, ready_op)));
-}
-
-static void flood_end_complete(struct bmi_op *op)
-{
-    flood_ack_gone((void *)((char *)op - offsetof(struct flood, end_op)));
+    free((char *)acks - offsetof(struct flood, acks));
 }
 
 static void bandwidth_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
     uint64_t messages = message_count(work);
     struct flood *flood = allocate(sizeof *flood + messages * sizeof(struct flood_op));
-    *flood = (struct flood){.side = side,
-                            .client = client,
-                            .work = *work,
-                            .messages = messages,
-                            .memory = data_arena(work->amount),
-                            .ready_op.complete = flood_ready_complete,
-                            .end_op.complete = flood_end_complete};
+    *flood =
+        (struct flood){.work = *work, .messages = messages, .memory = data_arena(work->amount)};
     if (work->verify)
         memset(flood->memory, 0, work->amount);
     for (uint64_t i = 0; i < messages; i++) {
@@ -79,7 +58,8 @@ static void bandwidth_serve_bmi(struct bmi_side *side, const struct work *work, 
         side_recv(side, &flood->ops[i].op, client, flood->memory + i * work->size,
                   message_size(work, i), BMI_EXT_ALLOC, tag_data(work));
     }
-    side_send(side, &flood->ready_op, client, flood->ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    acks_open(&flood->acks, side, client, work, flood_close);
+    acks_send(&flood->acks);
 }
 
 static double bandwidth_run_bmi(struct bmi_client *client, const struct work *work)

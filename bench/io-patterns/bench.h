@@ -212,6 +212,7 @@ struct data_allocator {
 void data_allocator_set(const struct data_allocator *allocator);
 uint64_t data_area(const struct work *work);
 uint64_t data_place(const struct work *work, uint64_t position);
+uint64_t data_ahead(const struct work *work, uint64_t position);
 #define DATA_SHIFT 4096 /* bytes by which the data for the next peer is shifted */
 
 /* control.c: a process's line to its coordinator */
@@ -220,5 +221,8 @@ void control_tell(int control, const char *format, ...) __attribute__((format(pr
 void address_tell(int control, const char *url);
 bool control_work(int control, struct work *work, uint64_t *start_ns);
 void start_await(uint64_t start_ns);
+/* A client's life: samples when the coordinator says so. `run` returns its pattern's figure. */
+void samples_take(int control, const struct options *options,
+                  double (*run)(void *client, const struct work *work), void *client);
 
 #endif

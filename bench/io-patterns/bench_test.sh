@@ -97,15 +97,20 @@ kill "$server"
 wait "$server"
 [ $? -eq 143 ] || fail "server role's end"
 
+# Waits until the run has its two processes, and names them.
+children_await() {
+  for _ in $(seq 500); do
+    children=$(cat "/proc/$run/task/$run/children" 2>/dev/null)
+    [ "$(wc -w <<<"$children")" -eq 2 ] && break
+    sleep 0.01
+  done
+}
+
 # given a run whose server is killed in mid-sample, then it ends with a message and leaves nothing
 "$bench" read --buffers none --reference raw --reps 1000 --bytes 100M --timeout 20 \
   >"$folder/out" 2>&1 &
 run=$!
-for _ in $(seq 500); do
-  children=$(cat "/proc/$run/task/$run/children" 2>/dev/null)
-  [ "$(wc -w <<<"$children")" -eq 2 ] && break
-  sleep 0.01
-done
+children_await
 kill -9 "${children%% *}"
 wait "$run" && fail "a killed server went unnoticed"
 grep -q "the run ends" "$folder/out" || fail "no message: $(cat "$folder/out")"
@@ -116,11 +121,7 @@ done
 # given a run that is killed itself, then its processes end too
 "$bench" read --buffers none --reference raw --reps 1000 --bytes 100M >/dev/null 2>&1 &
 run=$!
-for _ in $(seq 500); do
-  children=$(cat "/proc/$run/task/$run/children" 2>/dev/null)
-  [ "$(wc -w <<<"$children")" -eq 2 ] && break
-  sleep 0.01
-done
+children_await
 kill -9 "$run"
 wait "$run" 2>/dev/null
 for child in $children; do

@@ -154,20 +154,16 @@ void bmi_server_main(const struct options *options)
     bmi_side_close(&side);
 }
 
+static double sample_run(void *client, const struct work *work)
+{
+    return pattern_numbered(work->pattern)->run_bmi(client, work);
+}
+
 void bmi_client_main(const struct options *options)
 {
     struct bmi_client client;
-    struct work work;
-    uint64_t start_ns;
     int control = control_open(options, "client");
-    work_start(&work, options);
     bmi_client_open(&client, options);
-    if (!work.plain)
-        memory_use(client.servers[0]);
-    control_tell(control, "ready");
-    while (control_work(control, &work, &start_ns)) {
-        start_await(start_ns);
-        control_tell(control, "result %.9g", options->pattern->run_bmi(&client, &work));
-    }
+    samples_take(control, options, sample_run, &client);
     bmi_side_close(&client.side);
 }

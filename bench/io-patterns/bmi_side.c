@@ -147,19 +147,56 @@ void counted_complete(struct bmi_op *op)
     ++*((struct bmi_counted *)op)->counter;
 }
 
-void client_ask(struct bmi_client *client, int server, const struct work *work)
+void client_ask_for(struct bmi_client *client, int server, const struct work *work, uint8_t *ack)
 {
     struct work asked = *work;
-    uint8_t request[REQUEST_SIZE], ack[ACK_SIZE];
+    uint8_t request[REQUEST_SIZE], unread[ACK_SIZE];
     uint64_t done = 0;
     struct bmi_counted ops[2];
     for (int i = 0; i < 2; i++)
         ops[i] = (struct bmi_counted){.op.complete = counted_complete, .counter = &done};
     asked.server = (uint8_t)server;
-    side_recv(&client->side, &ops[0].op, client->servers[server], ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(work));
+    side_recv(&client->side, &ops[0].op, client->servers[server], ack ? ack : unread, ACK_SIZE,
+              BMI_EXT_ALLOC, tag_ack(work));
     side_request(&client->side, &ops[1].op, client->servers[server], &asked, request);
     side_await(&client->side, &done, 2);
+}
+
+void client_ask(struct bmi_client *client, int server, const struct work *work)
+{
+    client_ask_for(client, server, work, NULL);
+}
+
+static const uint8_t zeroes[ACK_SIZE];
+
+void acknowledge_and_await(struct bmi_side *side, BMI_addr_t client, const struct work *work,
+                           const uint8_t *ack)
+{
+    uint64_t gone = 0;
+    struct bmi_counted op = {.op.complete = counted_complete, .counter = &gone};
+    side_send(side, &op.op, client, ack ? ack : zeroes, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    side_await(side, &gone, 1);
+}
+
+static void acks_complete(struct bmi_op *op)
+{
+    struct bmi_acks *acks = ((struct acks_op *)op)->acks;
+    if (++acks->gone == 2)
+        acks->close(acks);
+}
+
+void acks_open(struct bmi_acks *acks, struct bmi_side *side, BMI_addr_t client,
+               const struct work *work, void (*close)(struct bmi_acks *acks))
+{
+    *acks = (struct bmi_acks){.side = side, .client = client, .tag = tag_ack(work), .close = close};
+    for (int i = 0; i < 2; i++)
+        acks->ops[i] = (struct acks_op){.op.complete = acks_complete, .acks = acks};
+}
+
+void acks_send(struct bmi_acks *acks)
+{
+    side_send(acks->side, &acks->ops[acks->sent++].op, acks->client, zeroes, ACK_SIZE,
+              BMI_EXT_ALLOC, acks->tag);
 }
 
 /* Makes room for the pieces of a message of up to `size` bytes, wherever it begins. */

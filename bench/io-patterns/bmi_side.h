@@ -27,8 +27,8 @@ struct bmi_side {
     struct bmi_op *done_first, *done_last; /* completed at once, not run yet */
     uint64_t outstanding;                  /* posted, not completed */
     int timeout_s;
-    /* Where a pattern has more than messages to wait for: how many, and what waits for both, at most
-     * wait_ms. Returns: how many have ended. */
+    /* Where a pattern has more than messages to wait for: how many, and what waits for both, at
+     * most wait_ms. Returns: how many have ended. */
     uint64_t others;
     int (*other_step)(struct bmi_side *side, int wait_ms);
 };
@@ -85,8 +85,28 @@ static inline bmi_msg_tag_t tag_data(const struct work *work)
     return tag_ack(work) + 1;
 }
 
-/* Exchanges request and acknowledgement with one server. */
+/* Exchanges request and acknowledgement with one server; `ack` may be NULL. */
+void client_ask_for(struct bmi_client *client, int server, const struct work *work, uint8_t *ack);
 void client_ask(struct bmi_client *client, int server, const struct work *work);
+
+/* A server's acknowledgement, sent to its end; `ack` NULL: zeroes. */
+void acknowledge_and_await(struct bmi_side *side, BMI_addr_t client, const struct work *work,
+                           const uint8_t *ack);
+/* A server's two acknowledgements, of zeroes: "ready" and "all is there". */
+struct bmi_acks {
+    struct bmi_side *side;
+    BMI_addr_t client;
+    bmi_msg_tag_t tag;
+    int sent, gone;
+    void (*close)(struct bmi_acks *acks); /* both have gone */
+    struct acks_op {
+        struct bmi_op op;
+        struct bmi_acks *acks;
+    } ops[2];
+};
+void acks_open(struct bmi_acks *acks, struct bmi_side *side, BMI_addr_t client,
+               const struct work *work, void (*close)(struct bmi_acks *acks));
+void acks_send(struct bmi_acks *acks); /* the next one */
 /* A process's whole life, and its parts. A server runs until it has answered `requests` requests
  * to their end, or until it is ended (0). */
 void bmi_server_open(struct bmi_side *side, const struct options *options, const char *listen,

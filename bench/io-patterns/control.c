@@ -103,3 +103,16 @@ void start_await(uint64_t start_ns)
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &start, NULL) == EINTR)
         ;
 }
+
+void samples_take(int control, const struct options *options,
+                  double (*run)(void *client, const struct work *work), void *client)
+{
+    struct work work;
+    uint64_t start_ns;
+    work_start(&work, options);
+    control_tell(control, "ready");
+    while (control_work(control, &work, &start_ns)) {
+        start_await(start_ns);
+        control_tell(control, "result %.9g", run(client, &work));
+    }
+}

@@ -119,6 +119,16 @@ uint64_t data_place(const struct work *work, uint64_t position)
     return position % data_area(work);
 }
 
+/* Bytes that a plain receiver takes at once from a position on: as far ahead as others post. */
+uint64_t data_ahead(const struct work *work, uint64_t position)
+{
+    uint64_t size = (uint64_t)work->window * work->size;
+    uint64_t left = work->amount - position;
+    uint64_t to_end = data_area(work) - data_place(work, position);
+    size = size < left ? size : left;
+    return size < to_end ? size : to_end;
+}
+
 /* Memory for data that comes in; the process's only one, that of the last call where it fits. */
 uint8_t *data_arena(uint64_t size)
 {

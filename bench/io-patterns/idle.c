@@ -51,8 +51,6 @@ static void idle_serve(struct bmi_side *side, const struct work *work, bmi_peer 
     static uint8_t known[UINT16_MAX + 1];
     struct usage usage;
     uint8_t ack[ACK_SIZE] = {0};
-    uint64_t acknowledged = 0;
-    struct bmi_counted op = {.op.complete = counted_complete, .counter = &acknowledged};
     usage_read(&usage);
     if (first.clients == 0)
         first = usage;
@@ -64,21 +62,13 @@ static void idle_serve(struct bmi_side *side, const struct work *work, bmi_peer 
     usage.resident_first = first.resident;
     usage.clients = first.clients;
     memcpy(ack, &usage, sizeof usage);
-    side_send(side, &op.op, client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
-    side_await(side, &acknowledged, 1);
+    acknowledge_and_await(side, client, work, ack);
 }
 
 static void usage_ask(struct bmi_client *client, const struct work *work, struct usage *usage)
 {
-    uint8_t request[REQUEST_SIZE], ack[ACK_SIZE];
-    uint64_t done = 0;
-    struct bmi_counted ops[2];
-    for (int i = 0; i < 2; i++)
-        ops[i] = (struct bmi_counted){.op.complete = counted_complete, .counter = &done};
-    side_recv(&client->side, &ops[0].op, client->servers[0], ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(work));
-    side_request(&client->side, &ops[1].op, client->servers[0], work, request);
-    side_await(&client->side, &done, 2);
+    uint8_t ack[ACK_SIZE];
+    client_ask_for(client, 0, work, ack);
     memcpy(usage, ack, sizeof *usage);
 }
 
@@ -131,36 +121,18 @@ static double value_plain(double slowest, const struct work *work, int pairs)
     return slowest;
 }
 
-const struct pattern pattern_idle = {
-    .name = "idle",
-    .summary = "CPU time of a server with connected clients that do nothing",
-    .unit = "% of a core",
-    .size_name = "clients",
-    .sizes = "0", /* follows from the grid */
-    .size_is_clients = true,
-    .amount = "3000",
-    .less_is_better = true,
-    .grid = "1x1000",
-    .takes = TAKES_PARTIES | TAKES_MESSAGES,
-    .contenders = BIT(CONTENDER_BMI),
-    .value = value_plain,
-    .serve_bmi = idle_serve,
-    .run_bmi = idle_run,
-};
+/* Sizes follow from the grid. */
+#define IDLE(NAME, SUMMARY, UNIT, RUN, AMOUNT, TAKES)                                             \
+    {                                                                                             \
+        .name = NAME, .summary = SUMMARY, .unit = UNIT, .size_name = "clients", .sizes = "0",     \
+        .size_is_clients = true, .amount = AMOUNT, .less_is_better = true, .grid = "1x1000",      \
+        .takes = TAKES_PARTIES | (TAKES), .contenders = BIT(CONTENDER_BMI), .value = value_plain, \
+        .serve_bmi = idle_serve, .run_bmi = RUN,                                                  \
+    }
 
-const struct pattern pattern_memory = {
-    .name = "memory",
-    .summary = "memory of a server for each connected client that does nothing",
-    .unit = "bytes",
-    .size_name = "clients",
-    .sizes = "0", /* follows from the grid */
-    .size_is_clients = true,
-    .amount = "0",
-    .less_is_better = true,
-    .grid = "1x1000",
-    .takes = TAKES_PARTIES,
-    .contenders = BIT(CONTENDER_BMI),
-    .value = value_plain,
-    .serve_bmi = idle_serve,
-    .run_bmi = memory_run,
-};
+const struct pattern pattern_idle =
+    IDLE("idle", "CPU time of a server with connected clients that do nothing", "% of a core",
+         idle_run, "3000", TAKES_MESSAGES);
+const struct pattern pattern_memory =
+    IDLE("memory", "memory of a server for each connected client that does nothing", "bytes",
+         memory_run, "0", 0);

@@ -137,12 +137,8 @@ static void ball_check(const struct work *work, const void *buffer, uint64_t rou
 static void latency_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
     struct pingpong pingpong;
-    uint8_t ack[ACK_SIZE] = {0};
-    uint64_t acknowledged = 0;
-    struct bmi_counted op = {.op.complete = counted_complete, .counter = &acknowledged};
     pingpong_open(&pingpong, side, client, work);
-    side_send(side, &op.op, client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
-    side_await(side, &acknowledged, 1);
+    acknowledge_and_await(side, client, work, NULL);
     receive_post(&pingpong);
     for (uint64_t round = 0; round < work->amount; round++) {
         all_await(&pingpong);

@@ -96,8 +96,7 @@ static void overlap_serve_bmi(struct bmi_side *side, const struct work *work, bm
     struct party party;
     uint8_t ack[ACK_SIZE] = {0};
     party_open(&party, side, client, work);
-    side_send(side, party_op(&party), client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
-    party_await(&party);
+    acknowledge_and_await(side, client, work, NULL);
     for (uint64_t round = 0; round < work->amount; round++) {
         parties_meet(&party, true);
         uint64_t start = now_ns();
@@ -111,8 +110,7 @@ static void overlap_serve_bmi(struct bmi_side *side, const struct work *work, bm
     }
     uint64_t median_ns = rounds_median(party.rounds_ns, work->amount);
     memcpy(ack, &median_ns, sizeof median_ns);
-    side_send(side, party_op(&party), client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
-    party_await(&party);
+    acknowledge_and_await(side, client, work, ack);
     party_close(&party);
 }
 

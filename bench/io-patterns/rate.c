@@ -23,11 +23,8 @@ struct ring {
     struct work work;
     bool sends;
     uint64_t next, ended;
-    int acks;                       /* acknowledgements that have gone */
-    void (*end)(struct ring *ring); /* all messages have completed; may be NULL */
+    struct bmi_acks acks; /* the server's */
     uint8_t *memory;
-    uint8_t ack[ACK_SIZE];
-    struct bmi_op ready_op, end_op;
     struct ring_op {
         struct bmi_op op;
         struct ring *ring;
@@ -61,8 +58,8 @@ static void ring_op_complete(struct bmi_op *op)
     ring->ended++;
     if (ring->next < work->amount)
         ring_post(ring, ring_op);
-    else if (ring->ended == work->amount && ring->end)
-        ring->end(ring);
+    else if (ring->ended == work->amount && !ring->sends)
+        acks_send(&ring->acks);
 }
 
 static struct ring *ring_open(struct bmi_side *side, BMI_addr_t peer, const struct work *work)
@@ -90,36 +87,17 @@ static void ring_close(struct ring *ring)
     free(ring);
 }
 
-static void ack_gone(struct ring *ring)
+static void acks_gone(struct bmi_acks *acks)
 {
-    if (++ring->acks == 2)
-        ring_close(ring);
-}
-
-static void ready_complete(struct bmi_op *op)
-{
-    ack_gone((void *)((char *)op - offsetof(struct ring, ready_op)));
-}
-
-static void end_complete(struct bmi_op *op)
-{
-    ack_gone((void *)((char *)op - offsetof(struct ring, end_op)));
-}
-
-static void end_tell(struct ring *ring)
-{
-    side_send(ring->side, &ring->end_op, ring->peer, ring->ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(&ring->work));
+    ring_close((void *)((char *)acks - offsetof(struct ring, acks)));
 }
 
 static void rate_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
     struct ring *ring = ring_open(side, client, work);
-    ring->end = end_tell;
-    ring->ready_op.complete = ready_complete;
-    ring->end_op.complete = end_complete;
+    acks_open(&ring->acks, side, client, work, acks_gone);
     ring_start(ring);
-    side_send(side, &ring->ready_op, client, ring->ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    acks_send(&ring->acks);
 }
 
 static double rate_run_bmi(struct bmi_client *client, const struct work *work)

@@ -190,17 +190,15 @@ void raw_server_main(const struct options *options)
     raw_server_run(&server, 0);
 }
 
+static double sample_run(void *client, const struct work *work)
+{
+    return pattern_numbered(work->pattern)->run_raw(client, work);
+}
+
 void raw_client_main(const struct options *options)
 {
     struct raw_client client;
-    struct work work;
-    uint64_t start_ns;
     int control = control_open(options, "client");
-    work_start(&work, options);
     raw_client_open(&client, options);
-    control_tell(control, "ready");
-    while (control_work(control, &work, &start_ns)) {
-        start_await(start_ns);
-        control_tell(control, "result %.9g", options->pattern->run_raw(&client, &work));
-    }
+    samples_take(control, options, sample_run, &client);
 }

@@ -10,6 +10,7 @@
 #include "bmi_side.h"
 #include "layout.h"
 #include "raw_side.h"
+#include "streams.h"
 
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -82,104 +83,15 @@ static void read_serve_bmi(struct bmi_side *side, const struct work *work, bmi_p
 
 /* ---- BMI client ---------------------------------------------------------------------------- */
 
-struct read_stream {
-    struct bmi_client *client;
-    const struct work *work;
-    const struct layout *layout;
-    int server;
-    uint64_t messages, next;
-    uint64_t *ended; /* of all streams: messages, acknowledgements, requests */
-    uint8_t request[REQUEST_SIZE], ack[ACK_SIZE];
-    struct bmi_counted ask[2];
-    struct stream_op {
-        struct bmi_op op;
-        struct read_stream *stream;
-        struct bmi_pieces pieces;
-    } * ops;
-};
-
-static void stream_receive_next(struct read_stream *stream, struct stream_op *op)
-{
-    const struct work *work = stream->work;
-    uint64_t message = stream->next++;
-    uint32_t size = message_size(work, message);
-    pieces_set(&op->pieces, stream->layout, stream->server, message * work->size, size);
-    side_recv_list(&stream->client->side, &op->op, stream->client->servers[stream->server],
-                   &op->pieces, size, tag_data(work));
-}
-
-static void stream_op_complete(struct bmi_op *op)
-{
-    struct stream_op *stream_op = (struct stream_op *)op;
-    struct read_stream *stream = stream_op->stream;
-    ++*stream->ended;
-    if (stream->next < stream->messages)
-        stream_receive_next(stream, stream_op);
-}
-
-static void stream_prepare(struct read_stream *stream)
-{
-    uint32_t window = stream->work->window;
-    stream->ops = allocate(window * sizeof *stream->ops);
-    for (uint32_t i = 0; i < window; i++) {
-        stream->ops[i].op.complete = stream_op_complete;
-        stream->ops[i].stream = stream;
-        pieces_open(&stream->ops[i].pieces, stream->layout, stream->work->size);
-    }
-    for (int i = 0; i < 2; i++)
-        stream->ask[i] =
-            (struct bmi_counted){.op.complete = counted_complete, .counter = stream->ended};
-}
-
-static void stream_start(struct read_stream *stream)
-{
-    struct bmi_side *side = &stream->client->side;
-    BMI_addr_t server = stream->client->servers[stream->server];
-    struct work asked = *stream->work;
-    asked.server = (uint8_t)stream->server;
-    side_recv(side, &stream->ask[0].op, server, stream->ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(&asked));
-    for (uint32_t i = 0; i < asked.window && stream->next < stream->messages; i++)
-        stream_receive_next(stream, &stream->ops[i]);
-    side_request(side, &stream->ask[1].op, server, &asked, stream->request);
-}
-
-static void stream_end(struct read_stream *stream)
-{
-    for (uint32_t i = 0; i < stream->work->window; i++)
-        pieces_close(&stream->ops[i].pieces);
-    free(stream->ops);
-}
-
 static double read_run_bmi(struct bmi_client *client, const struct work *work)
 {
     struct layout layout;
-    uint64_t ended = 0;
-    int count = client->server_count;
-    struct read_stream *streams = allocate((size_t)count * sizeof *streams);
-    layout_prepare(&layout, work, count);
+    layout_prepare(&layout, work, client->server_count);
     if (work->verify)
         layout_clear(&layout);
-    for (int i = 0; i < count; i++) {
-        streams[i] = (struct read_stream){.client = client,
-                                          .work = work,
-                                          .layout = &layout,
-                                          .server = i,
-                                          .messages = message_count(work),
-                                          .ended = &ended};
-        stream_prepare(&streams[i]);
-    }
-    uint64_t start = now_ns();
-    for (int i = 0; i < count; i++)
-        stream_start(&streams[i]);
-    side_await(&client->side, &ended, (uint64_t)count * (message_count(work) + 2));
-    double seconds = seconds_since(start);
-    for (int i = 0; i < count; i++) {
-        if (work->verify)
-            layout_check(&layout, i, (uint32_t)i, client_shift(work), work->amount);
-        stream_end(&streams[i]);
-    }
-    free(streams);
+    double seconds = streams_run(client, work, &layout, false);
+    for (int i = 0; work->verify && i < client->server_count; i++)
+        layout_check(&layout, i, (uint32_t)i, client_shift(work), work->amount);
     return seconds;
 }
 
@@ -247,11 +159,7 @@ static void raw_receiver_ready(struct raw_link *link)
     if (ack_left > 0)
         pieces[count++] = (struct iovec){receiver->ack + receiver->ack_got, ack_left};
     uint64_t place = data_place(work, receiver->position);
-    uint64_t size = (uint64_t)work->window * work->size; /* as far ahead as others post */
-    if (size > work->amount - receiver->position)
-        size = work->amount - receiver->position;
-    if (size > receiver->layout->area - place)
-        size = receiver->layout->area - place;
+    uint64_t size = data_ahead(work, receiver->position);
     count += layout_pieces(receiver->layout, receiver->server, place, size, pieces + count,
                            RAW_PIECES - count);
     size_t got = socket_recv_some(link->socket, pieces, count);

@@ -86,10 +86,7 @@ static void *receiver_main(void *argument)
 
 static void threads_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
-    uint64_t acknowledged = 0;
-    uint8_t ack[ACK_SIZE] = {0};
     sem_t ready;
-    struct bmi_counted op = {.op.complete = counted_complete, .counter = &acknowledged};
     struct receiver *receivers = allocate(work->size * sizeof *receivers);
     threads_check(work);
     sem_init(&ready, 0, 0);
@@ -105,8 +102,7 @@ static void threads_serve_bmi(struct bmi_side *side, const struct work *work, bm
     for (uint32_t i = 0; i < work->size; i++)
         while (sem_wait(&ready) < 0)
             continue;
-    side_send(side, &op.op, client, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
-    side_await(side, &acknowledged, 1);
+    acknowledge_and_await(side, client, work, NULL);
     for (uint32_t i = 0; i < work->size; i++) {
         pthread_join(receivers[i].thread, NULL);
         BMI_close_context(receivers[i].side.context);

@@ -9,6 +9,7 @@
 #include "bmi_side.h"
 #include "layout.h"
 #include "raw_side.h"
+#include "streams.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -70,9 +71,7 @@ struct write_machine {
     struct work work;
     struct sink *sink;
     uint64_t messages, next, received;
-    int acks; /* acknowledgements that have gone */
-    uint8_t ack[ACK_SIZE];
-    struct bmi_op ack_op, end_op;
+    struct bmi_acks acks;
     struct machine_op {
         struct bmi_op op;
         struct write_machine *machine;
@@ -102,27 +101,15 @@ static void machine_op_complete(struct bmi_op *op)
     if (machine->next < machine->messages)
         machine_receive_next(machine, machine_op);
     else if (machine->received == machine->messages)
-        side_send(machine->side, &machine->end_op, machine->client, machine->ack, ACK_SIZE,
-                  BMI_EXT_ALLOC, tag_ack(work));
+        acks_send(&machine->acks);
 }
 
-static void machine_end(struct write_machine *machine)
+static void machine_close(struct bmi_acks *acks)
 {
-    if (++machine->acks < 2)
-        return;
+    struct write_machine *machine = (void *)((char *)acks - offsetof(struct write_machine, acks));
     sink_give(machine->sink);
     free(machine->ops);
     free(machine);
-}
-
-static void machine_ack_complete(struct bmi_op *op)
-{
-    machine_end((void *)((char *)op - offsetof(struct write_machine, ack_op)));
-}
-
-static void machine_end_complete(struct bmi_op *op)
-{
-    machine_end((void *)((char *)op - offsetof(struct write_machine, end_op)));
 }
 
 static void write_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
@@ -132,9 +119,7 @@ static void write_serve_bmi(struct bmi_side *side, const struct work *work, bmi_
                                       .client = client,
                                       .work = *work,
                                       .sink = sink_take(data_area(work)),
-                                      .messages = message_count(work),
-                                      .ack_op.complete = machine_ack_complete,
-                                      .end_op.complete = machine_end_complete};
+                                      .messages = message_count(work)};
     if (work->verify)
         memset(machine->sink->memory, 0, machine->sink->size);
     machine->ops = allocate(work->window * sizeof *machine->ops);
@@ -144,89 +129,11 @@ static void write_serve_bmi(struct bmi_side *side, const struct work *work, bmi_
         if (machine->next < machine->messages)
             machine_receive_next(machine, &machine->ops[i]);
     }
-    side_send(side, &machine->ack_op, client, machine->ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    acks_open(&machine->acks, side, client, work, machine_close);
+    acks_send(&machine->acks);
 }
 
 /* ---- BMI client ---------------------------------------------------------------------------- */
-
-struct write_stream {
-    struct bmi_client *client;
-    const struct work *work;
-    const struct layout *layout;
-    int server;
-    uint64_t messages, next;
-    uint64_t *ended; /* of all streams: messages, requests, both acknowledgements */
-    uint8_t request[REQUEST_SIZE], ack[ACK_SIZE], end[ACK_SIZE];
-    struct bmi_counted request_op, end_op;
-    struct bmi_op ack_op;
-    struct stream_op {
-        struct bmi_op op;
-        struct write_stream *stream;
-        struct bmi_pieces pieces;
-    } * ops;
-};
-
-static void stream_send_next(struct write_stream *stream, struct stream_op *op)
-{
-    const struct work *work = stream->work;
-    uint64_t message = stream->next++;
-    uint32_t size = message_size(work, message);
-    pieces_set(&op->pieces, stream->layout, stream->server, message * work->size, size);
-    side_send_list(&stream->client->side, &op->op, stream->client->servers[stream->server],
-                   &op->pieces, size, tag_data(work));
-}
-
-static void stream_op_complete(struct bmi_op *op)
-{
-    struct stream_op *stream_op = (struct stream_op *)op;
-    struct write_stream *stream = stream_op->stream;
-    ++*stream->ended;
-    if (stream->next < stream->messages)
-        stream_send_next(stream, stream_op);
-}
-
-/* The server is ready: begin to send. */
-static void stream_ack_complete(struct bmi_op *op)
-{
-    struct write_stream *stream = (void *)((char *)op - offsetof(struct write_stream, ack_op));
-    ++*stream->ended;
-    for (uint32_t i = 0; i < stream->work->window && stream->next < stream->messages; i++)
-        stream_send_next(stream, &stream->ops[i]);
-}
-
-static void stream_prepare(struct write_stream *stream)
-{
-    uint32_t window = stream->work->window;
-    struct bmi_counted counted = {.op.complete = counted_complete, .counter = stream->ended};
-    stream->ops = allocate(window * sizeof *stream->ops);
-    for (uint32_t i = 0; i < window; i++) {
-        stream->ops[i].op.complete = stream_op_complete;
-        stream->ops[i].stream = stream;
-        pieces_open(&stream->ops[i].pieces, stream->layout, stream->work->size);
-    }
-    stream->request_op = counted;
-    stream->end_op = counted;
-    stream->ack_op.complete = stream_ack_complete;
-}
-
-static void stream_start(struct write_stream *stream)
-{
-    struct bmi_side *side = &stream->client->side;
-    BMI_addr_t server = stream->client->servers[stream->server];
-    struct work asked = *stream->work;
-    asked.server = (uint8_t)stream->server;
-    side_recv(side, &stream->ack_op, server, stream->ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(&asked));
-    side_recv(side, &stream->end_op.op, server, stream->end, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(&asked));
-    side_request(side, &stream->request_op.op, server, &asked, stream->request);
-}
-
-static void stream_end(struct write_stream *stream)
-{
-    for (uint32_t i = 0; i < stream->work->window; i++)
-        pieces_close(&stream->ops[i].pieces);
-    free(stream->ops);
-}
 
 /* Prepares a client's memory; the contents stay over the samples. */
 static void client_fill(struct layout *layout, const struct work *work, int servers)
@@ -239,28 +146,8 @@ static void client_fill(struct layout *layout, const struct work *work, int serv
 static double write_run_bmi(struct bmi_client *client, const struct work *work)
 {
     struct layout layout;
-    uint64_t ended = 0;
-    int count = client->server_count;
-    struct write_stream *streams = allocate((size_t)count * sizeof *streams);
-    client_fill(&layout, work, count);
-    for (int i = 0; i < count; i++) {
-        streams[i] = (struct write_stream){.client = client,
-                                           .work = work,
-                                           .layout = &layout,
-                                           .server = i,
-                                           .messages = message_count(work),
-                                           .ended = &ended};
-        stream_prepare(&streams[i]);
-    }
-    uint64_t start = now_ns();
-    for (int i = 0; i < count; i++)
-        stream_start(&streams[i]);
-    side_await(&client->side, &ended, (uint64_t)count * (message_count(work) + 3));
-    double seconds = seconds_since(start);
-    for (int i = 0; i < count; i++)
-        stream_end(&streams[i]);
-    free(streams);
-    return seconds;
+    client_fill(&layout, work, client->server_count);
+    return streams_run(client, work, &layout, true);
 }
 
 /* ---- plain sockets ------------------------------------------------------------------------- */
@@ -278,11 +165,7 @@ static void raw_receiver_ready(struct raw_link *link)
     struct raw_receiver *receiver = link->state;
     const struct work *work = &receiver->work;
     uint64_t place = data_place(work, receiver->position);
-    uint64_t size = (uint64_t)work->window * work->size; /* as far ahead as others post */
-    if (size > work->amount - receiver->position)
-        size = work->amount - receiver->position;
-    if (size > receiver->sink->size - place)
-        size = receiver->sink->size - place;
+    uint64_t size = data_ahead(work, receiver->position);
     struct iovec piece = {receiver->sink->memory + place, size};
     size_t got = socket_recv_some(link->socket, &piece, 1);
     if (work->verify)

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * streams.h - a BMI client's half of read and write: one stream of messages from or to each server.
+ */
+#ifndef BENCH_STREAMS_H
+#define BENCH_STREAMS_H
+
+#include "bmi_side.h"
+#include "layout.h"
+
+/* Asks every server, then receives (or, where it writes, sends) all messages of all streams, lists
+ * of segments, `window` of each stream at once. A reader posts its receives ahead of the request; a
+ * writer sends from a server's acknowledgement on and ends with its second one.
+ * Returns: the seconds that this took. */
+double streams_run(struct bmi_client *client, const struct work *work, const struct layout *layout,
+                   bool writes);
+
+#endif
