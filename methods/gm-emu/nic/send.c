@@ -239,7 +239,7 @@ static int send_queue(struct nic_peer *peer, const struct message *message, bool
     nic__busy_add(peer);
     atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
     nic__queue_add(&peer->waiting[message->priority], send);
-    waiting_progress(peer, message->priority, send->since_ns);
+    waiting_progress(peer, (int)message->priority, send->since_ns);
     return 0;
 }
 
