@@ -119,14 +119,16 @@ void bmi_job_context_close(struct bmi_job_context *context)
     if (context == NULL)
         return;
     drain(context);
-    bmi__job_source_close(&context->flow);
-    bmi__job_source_close(&context->trove);
+    bmi__job_source_quiet(&context->flow);
+    bmi__job_source_quiet(&context->trove);
     bmi__job_hooks_end(context);
     if (context->background) {
         bmi__job_driver_leave(context);
         if (context->poll_submitted)
             bmi_task_wait(&context->poll, -1);
     }
+    bmi__job_source_close(&context->flow);
+    bmi__job_source_close(&context->trove);
     bmi__job_fd_close(context);
     bmi_task_manager_stop(context->manager, threads_of(context));
     BMI_close_context(context->bmi);

@@ -231,7 +231,9 @@ void bmi__job_hook(struct bmi_job_context *context);
 void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context *context,
                           bool is_flow);
 int bmi__job_source_open(struct bmi__job_source *source);
-/* No job of it is pending. */
+/* Has nobody told of it any more. No job of it is pending. */
+void bmi__job_source_quiet(struct bmi__job_source *source);
+/* Nobody polls it any more, either. */
 void bmi__job_source_close(struct bmi__job_source *source);
 /* Fetches what has completed. Returns whether anything had. */
 bool bmi__job_source_take(struct bmi__job_source *source);

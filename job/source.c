@@ -120,21 +120,26 @@ static bool unwatched(struct waiter *waiter)
     return atomic_load((atomic_bool *)waiter->argument);
 }
 
-void bmi__job_source_close(struct bmi__job_source *source)
+void bmi__job_source_quiet(struct bmi__job_source *source)
 {
     struct waiter waiter = {.ready = unwatched,
                             .argument = &source->unwatched,
                             .context = source->context->network,
                             .op = WAITER_SOME};
-    if (atomic_load(&source->open)) {
-        source->removal.run = watch_remove;
-        bmi_method_defer(&source->removal);
-        while (!atomic_load(&source->unwatched))
-            bmi__progress_wait(&waiter, 1000);
-        close(source->watch.fd);
-        kind_notify(source, NULL);
+    if (!atomic_load(&source->open))
+        return;
+    source->removal.run = watch_remove;
+    bmi_method_defer(&source->removal);
+    while (!atomic_load(&source->unwatched))
+        bmi__progress_wait(&waiter, 1000);
+    close(source->watch.fd);
+    kind_notify(source, NULL);
+}
+
+void bmi__job_source_close(struct bmi__job_source *source)
+{
+    if (atomic_load(&source->open))
         kind_close(source);
-    }
     pthread_mutex_destroy(&source->lock);
 }
 

@@ -324,7 +324,7 @@ struct bmi_sm_transition {
 };
 
 #define BMI_SM_END (-1)      /* the machine ends, or returns to the one that jumped into it */
-#define BMI_SM_TRANSITIONS 8 /* at most, of a state */
+#define BMI_SM_TRANSITIONS 12 /* at most, of a state */
 #define BMI_SM_ON(value, state)     \
     {                               \
         BMI_SM_IS, (value), (state) \

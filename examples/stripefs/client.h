@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * client.h - what the files of bmi-stripefs share. Machines run inside client_run only, in the one
+ * thread of the program; just reading and writing of local files is done by tasks that may block.
+ */
+#ifndef STRIPEFS_CLIENT_H
+#define STRIPEFS_CLIENT_H
+
+#include <bmi/job.h>
+
+#include "protocol.h"
+
+enum { CHUNK = 4 << 20, PART = 64 << 20, SMALL_REPLY = 2048, WORKERS_MAX = 64 };
+
+struct client {
+    struct bmi_job_context *jobs;
+    int count; /* of servers */
+    BMI_addr_t addresses[SFS_SERVERS_MAX];
+    char *urls[SFS_SERVERS_MAX];
+    uint32_t stripe;
+    int timeout_ms, parallel;
+    bool sync, recursive, trace;
+    uint32_t next_tag;
+    int failures;      /* things that went wrong, each told on standard error */
+    char failure[512]; /* which server failed the request that failed last, and why */
+    /* the progress bar's */
+    bool show;
+    uint64_t bytes_done, bytes_all;
+    unsigned files_done, files_all;
+    uint64_t begin_ns;
+};
+
+/* ---- rpc.c: a request and its reply ---- */
+
+struct rpc {
+    struct client *client;
+    int server;
+    bool quiet;                 /* a failure is no failure of what it is for */
+    struct sfs_request request; /* the caller's: op, flags, and what the op wants */
+    struct sfs_reply reply;
+    bool has_flow;
+    struct bmi_flow_description flow; /* but for the network's end */
+    /* rpc.c's own */
+    uint8_t *room; /* for the reply; NULL: small */
+    size_t room_size;
+    struct bmi_job_status received;
+    uint8_t bytes[SFS_REQUEST_MAX];
+    uint8_t small[SMALL_REPLY];
+};
+
+extern struct bmi_sm_table rpc_table; /* its data is a struct rpc */
+
+/* Prepares one; `path` may be NULL. */
+void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op, const char *path);
+/* Does it. Returns the reply's status, or why there is none. */
+int rpc_call(struct rpc *rpc);
+/* Runs a machine to its end. Returns its result. */
+int client_run(struct client *client, struct bmi_sm_table *table, void *data);
+/* Says what went wrong with `name` and counts it. */
+void client_complain(struct client *client, const char *name, int error);
+int path_server(const struct client *client, const char *path);
+
+/* ---- transfer.c: files ---- */
+
+/* A file on its way. */
+struct file {
+    struct client *client;
+    char *remote, *local;
+    bool put;
+    struct sfs_meta meta;
+    int fd;         /* -1: not open */
+    unsigned parts; /* not yet done */
+    int error;
+    char temporary[4200]; /* get: written here, then renamed */
+};
+
+struct part {
+    struct file *file;
+    uint64_t offset, end;
+};
+
+struct transfers {
+    struct client *client;
+    struct part *parts;
+    size_t count, room, next;
+};
+
+/* Adds a file, which is the transfers' then. Returns 0 or ENOMEM. */
+int transfers_add(struct transfers *transfers, struct file *file);
+/* Moves all of them, several at a time, and frees them. */
+void transfers_run(struct transfers *transfers);
+/* Writes a file's bytes to standard output. */
+int file_cat(struct client *client, const struct sfs_meta *meta);
+/* Removes the bytes of a file; what can't be reached is left. */
+void file_drop(struct client *client, const struct sfs_meta *meta);
+
+/* ---- verbs.c ---- */
+
+int verb_put(struct client *client, int count, char **arguments);
+int verb_get(struct client *client, int count, char **arguments);
+int verb_cat(struct client *client, int count, char **arguments);
+int verb_ls(struct client *client, int count, char **arguments);
+int verb_stat(struct client *client, int count, char **arguments);
+int verb_rm(struct client *client, int count, char **arguments);
+int verb_df(struct client *client, int count, char **arguments);
+
+#endif

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * local.c - see local.h.
+ */
+#include "local.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BLOCK = 4096 };
+
+int system_error(int number)
+{
+    static const struct {
+        int system, error;
+    } errors[] = {
+        {EPERM, BMI_EPERM},
+        {ENOENT, BMI_ENOENT},
+        {EIO, BMI_EIO},
+        {ENOMEM, BMI_ENOMEM},
+        {EACCES, BMI_EACCES},
+        {EEXIST, BMI_EEXIST},
+        {ENOTDIR, BMI_ENOTDIR},
+        {EISDIR, BMI_EISDIR},
+        {EINVAL, BMI_EINVAL},
+        {EMFILE, BMI_EMFILE},
+        {ENOSPC, BMI_ENOSPC},
+        {EROFS, BMI_EROFS},
+        {EFBIG, BMI_EFBIG},
+        {ELOOP, BMI_ELOOP},
+        {EAGAIN, BMI_EAGAIN},
+        {ENAMETOOLONG, BMI_ENAMETOOLONG},
+        {ENOTEMPTY, BMI_ENOTEMPTY},
+    };
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (errors[i].system == number)
+            return -errors[i].error;
+    return -BMI_EIO;
+}
+
+/* ---- reading and writing --------------------------------------------------------------------- */
+
+static int piece_read(int fd, uint8_t *buffer, bmi_size_t size, bmi_size_t offset)
+{
+    while (size > 0) {
+        ssize_t got = pread(fd, buffer, (size_t)size, offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? system_error(errno) : -BMI_ENODATA; /* it has become shorter */
+        buffer += got;
+        offset += got;
+        size -= got;
+    }
+    return 0;
+}
+
+static int block_write(int fd, const uint8_t *buffer, bmi_size_t size, bmi_size_t offset)
+{
+    while (size > 0) {
+        ssize_t put = pwrite(fd, buffer, (size_t)size, offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return system_error(errno);
+        buffer += put;
+        offset += put;
+        size -= put;
+    }
+    return 0;
+}
+
+static bool zeros(const uint8_t *bytes, bmi_size_t size)
+{
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)size - 1) == 0;
+}
+
+/* In runs of blocks that are not all zeros. */
+static int piece_write(int fd, const uint8_t *buffer, bmi_size_t size, bmi_size_t offset)
+{
+    bmi_size_t run = 0, at = 0;
+    while (at < size) {
+        bmi_size_t block = size - at < BLOCK ? size - at : BLOCK;
+        if (zeros(buffer + at, block)) {
+            int result = block_write(fd, buffer + run, at - run, offset + run);
+            if (result < 0)
+                return result;
+            run = at + block;
+        }
+        at += block;
+    }
+    return block_write(fd, buffer + run, size - run, offset + run);
+}
+
+static enum bmi_task_verdict local_run(struct bmi_task *task, void *argument)
+{
+    struct local *local = argument;
+    struct bmi_job_context *jobs = local->jobs;
+    bmi_job_id event = local->event;
+    uint8_t *at = local->buffer;
+    int result = 0;
+    (void)task;
+    for (int i = 0; i < local->count && result == 0; i++) {
+        const struct bmi_flow_extent *extent = &local->extents[i];
+        result = local->write ? piece_write(local->fd, at, extent->size, extent->offset)
+                              : piece_read(local->fd, at, extent->size, extent->offset);
+        at += extent->size;
+    }
+    bmi_job_event_complete(jobs, event, result, 0);
+    return BMI_TASK_GONE; /* the next one may have begun in its place */
+}
+
+int local_start(struct local *local, struct bmi_job_context *jobs, struct bmi_sm *machine, int fd,
+                uint8_t *buffer, bool write)
+{
+    struct bmi_task_attributes attributes = {.function = local_run,
+                                             .argument = local,
+                                             .options = BMI_TASK_MAY_BLOCK};
+    struct bmi_job_options options = {.machine = machine};
+    local->jobs = jobs;
+    local->fd = fd;
+    local->buffer = buffer;
+    local->write = write;
+    int result = bmi_task_prepare(&local->task, NULL, &attributes);
+    if (result < 0)
+        return system_error(-result);
+    result = bmi_job_event(jobs, &options, &local->event, NULL);
+    if (result < 0)
+        return result;
+    result = bmi_task_submit(&local->task);
+    if (result < 0)
+        bmi_job_event_complete(jobs, local->event, system_error(-result), 0);
+    return BMI_SM_DEFERRED;
+}
+
+int extents_find(int fd, uint64_t at, uint64_t size, struct bmi_flow_extent *extents, int *count,
+                 bmi_size_t *bytes)
+{
+    off_t here = (off_t)at, end = (off_t)(at + size);
+    *count = 0;
+    *bytes = 0;
+    while (here < end) {
+        off_t data = lseek(fd, here, SEEK_DATA);
+        if (data < 0 && errno == ENXIO)
+            return 0; /* nothing but holes from here on */
+        if (data < 0)
+            return system_error(errno);
+        off_t hole = lseek(fd, data, SEEK_HOLE);
+        if (hole < 0)
+            return system_error(errno);
+        if (data >= end)
+            return 0;
+        if (hole > end || *count == SFS_EXTENTS_MAX - 1)
+            hole = end;
+        extents[(*count)++] =
+            (struct bmi_flow_extent){.offset = data, .size = hole - data, .count = 1};
+        *bytes += hole - data;
+        here = hole;
+    }
+    return 0;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+void metadata_of(struct sfs_meta *meta, const void *from)
+{
+    const struct stat *stat = from;
+    meta->mode = stat->st_mode & 07777;
+    meta->uid = stat->st_uid;
+    meta->gid = stat->st_gid;
+    meta->mtime_ns = (int64_t)stat->st_mtim.tv_sec * 1000000000 + stat->st_mtim.tv_nsec;
+}
+
+static int temporary_open(struct file *file)
+{
+    const char *slash = strrchr(file->local, '/');
+    int folder = slash != NULL ? (int)(slash - file->local) + 1 : 0;
+    int length = snprintf(file->temporary, sizeof file->temporary, "%.*s.%.200s.XXXXXX", folder,
+                          file->local, file->local + folder);
+    if (length < 0 || (size_t)length >= sizeof file->temporary) {
+        file->temporary[0] = '\0';
+        return -BMI_ENAMETOOLONG;
+    }
+    file->fd = mkostemp(file->temporary, O_CLOEXEC);
+    if (file->fd < 0)
+        file->temporary[0] = '\0';
+    if (file->fd < 0 || ftruncate(file->fd, (off_t)file->meta.size) < 0)
+        return system_error(errno);
+    return 0;
+}
+
+int file_open(struct file *file)
+{
+    if (file->fd >= 0)
+        return 0;
+    if (!file->put)
+        return temporary_open(file);
+    file->fd = open(file->local, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    return file->fd < 0 ? system_error(errno) : 0;
+}
+
+int file_unchanged(const struct file *file)
+{
+    struct stat stat;
+    struct sfs_meta now = {0};
+    if (fstat(file->fd, &stat) < 0)
+        return system_error(errno);
+    metadata_of(&now, &stat);
+    return (uint64_t)stat.st_size == file->meta.size && now.mtime_ns == file->meta.mtime_ns
+               ? 0
+               : -BMI_EAGAIN;
+}
+
+int metadata_apply(const char *path, int fd, const struct sfs_meta *meta)
+{
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
+                                {.tv_sec = meta->mtime_ns / 1000000000,
+                                 .tv_nsec = meta->mtime_ns % 1000000000}};
+    if (times[1].tv_nsec < 0) { /* before 1970 */
+        times[1].tv_nsec += 1000000000;
+        times[1].tv_sec--;
+    }
+    bool link = meta->kind == SFS_LINK;
+    if (geteuid() == 0 && fchownat(AT_FDCWD, path, meta->uid, meta->gid, AT_SYMLINK_NOFOLLOW) < 0)
+        return system_error(errno);
+    if (!link && (fd >= 0 ? fchmod(fd, meta->mode) : chmod(path, meta->mode)) < 0)
+        return system_error(errno);
+    if (utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW) < 0)
+        return system_error(errno);
+    return 0;
+}
+
+int file_finish(struct file *file)
+{
+    int result = metadata_apply(file->temporary, file->fd, &file->meta);
+    if (result == 0 && rename(file->temporary, file->local) < 0)
+        result = system_error(errno);
+    if (result == 0)
+        file->temporary[0] = '\0';
+    return result;
+}
+
+void file_undo(struct file *file)
+{
+    if (file->temporary[0] != '\0')
+        unlink(file->temporary);
+    file->temporary[0] = '\0';
+}
+
+void file_close(struct file *file)
+{
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+}

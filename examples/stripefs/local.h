@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * local.h - local files: reading and writing by tasks that may block, holes, and what a file that
+ * was fetched gets at its end.
+ */
+#ifndef STRIPEFS_LOCAL_H
+#define STRIPEFS_LOCAL_H
+
+#include "client.h"
+
+/* Pieces of a file to be read into, or written from, one buffer, one after another. */
+struct local {
+    const struct bmi_flow_extent *extents;
+    int count;
+    /* local.c's own */
+    struct bmi_task task;
+    struct bmi_job_context *jobs;
+    bmi_job_id event;
+    int fd;
+    bool write;
+    uint8_t *buffer;
+};
+
+/* Begins it; a job of the machine ends with it. Returns BMI_SM_DEFERRED or an error. Blocks of
+ * zeros are not written: they become holes. */
+int local_start(struct local *local, struct bmi_job_context *jobs, struct bmi_sm *machine, int fd,
+                uint8_t *buffer, bool write);
+
+/* The pieces of [at, at + size) of a file that are no holes: SFS_EXTENTS_MAX at most, the last of
+ * which may have some. Returns 0 or an error. */
+int extents_find(int fd, uint64_t at, uint64_t size, struct bmi_flow_extent *extents, int *count,
+                 bmi_size_t *bytes);
+
+/* All return 0 or an error. */
+int file_open(struct file *file);            /* once; the file, or the temporary one */
+int file_unchanged(const struct file *file); /* put: size and time are what they were */
+int file_finish(struct file *file);          /* get: its metadata, and its name */
+int metadata_apply(const char *path, int fd, const struct sfs_meta *meta);
+void file_undo(struct file *file); /* get: removes the temporary one */
+void file_close(struct file *file);
+int system_error(int number); /* the BMI error of an errno, negated */
+void metadata_of(struct sfs_meta *meta, const void *stat);
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * rpc.c - a request to a server and its reply, and perhaps a flow beside it, as a machine:
+ *
+ *   ask: sends the request; its children receive the reply and carry the flow. The first failure
+ *        cancels the rest, so that a request which the server refuses does not leave a flow behind.
+ *   done: notes which server it was that failed.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+
+static struct bmi_job_options options_of(struct rpc *rpc, struct bmi_sm *machine)
+{
+    return (struct bmi_job_options){.machine = machine,
+                                    .deadline_ns = bmi_job_deadline(rpc->client->timeout_ms)};
+}
+
+/* ---- the reply ------------------------------------------------------------------------------- */
+
+static int reply_receive(struct bmi_sm *machine, void *data)
+{
+    struct rpc *rpc = data;
+    struct bmi_job_options options = {.machine = machine};
+    return bmi_sm_posted(bmi_job_recv(rpc->client->jobs, rpc->client->addresses[rpc->server],
+                                      rpc->room, (bmi_size_t)rpc->room_size, BMI_EXT_ALLOC,
+                                      (bmi_msg_tag_t)rpc->request.tag, &options, NULL,
+                                      &rpc->received));
+}
+
+static int reply_check(struct bmi_sm *machine, void *data)
+{
+    struct rpc *rpc = data;
+    (void)machine;
+    int result = sfs_reply_decode(&rpc->reply, rpc->room, (size_t)rpc->received.actual);
+    if (result < 0)
+        return result;
+    return rpc->reply.op != rpc->request.op ? -BMI_EPROTO : rpc->reply.status;
+}
+
+static const struct bmi_sm_state reply_states[] = {
+    {"receive reply", .action = reply_receive, .on = {BMI_SM_OK(1), BMI_SM_FAIL(BMI_SM_END)}},
+    {"check reply", .action = reply_check, .on = {BMI_SM_ELSE(BMI_SM_END)}},
+};
+static struct bmi_sm_table reply_table = {"reply", reply_states, 2, 0};
+
+/* ---- the flow -------------------------------------------------------------------------------- */
+
+static int flow_run(struct bmi_sm *machine, void *data)
+{
+    struct rpc *rpc = data;
+    struct bmi_job_options options = {.machine = machine};
+    return bmi_sm_posted(bmi_job_flow(rpc->client->jobs, &rpc->flow, &options, NULL, NULL));
+}
+
+/* The server's side of the flow failed; its reply says why. */
+static int flow_excuse(struct bmi_sm *machine, void *data)
+{
+    (void)machine;
+    (void)data;
+    return BMI_SM_DONE;
+}
+
+static const struct bmi_sm_state flow_states[] = {
+    {"flow", .action = flow_run,
+     .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_ON(-BMI_EPIPE, 1), BMI_SM_FAIL(BMI_SM_END)}},
+    {"wait for the cause", .action = flow_excuse, .on = {BMI_SM_ELSE(BMI_SM_END)}},
+};
+static struct bmi_sm_table flow_table = {"flow", flow_states, 2, 0};
+
+static void flow_prepare(struct rpc *rpc)
+{
+    struct bmi_flow_endpoint network = {.kind = BMI_FLOW_NETWORK};
+    network.u.network.address = rpc->client->addresses[rpc->server];
+    network.u.network.tag = (bmi_msg_tag_t)(rpc->request.tag + 1);
+    if (rpc->request.op == SFS_WRITE)
+        rpc->flow.destination = network;
+    else
+        rpc->flow.source = network;
+}
+
+/* ---- the request ----------------------------------------------------------------------------- */
+
+static int ask(struct bmi_sm *machine, void *data)
+{
+    struct rpc *rpc = data;
+    struct client *client = rpc->client;
+    struct bmi_job_options options = options_of(rpc, machine);
+    rpc->request.tag = client->next_tag = (client->next_tag + 2) & 0x7ffffffe;
+    if (rpc->request.tag == 0)
+        rpc->request.tag = client->next_tag = 2;
+    int64_t size = sfs_request_encode(&rpc->request, rpc->bytes, sizeof rpc->bytes);
+    if (size < 0)
+        return (int)size;
+    int result = bmi_sm_start(client->jobs, &reply_table, rpc, NULL, &options, NULL, NULL);
+    if (result >= 0 && rpc->has_flow) {
+        flow_prepare(rpc);
+        result = bmi_sm_start(client->jobs, &flow_table, rpc, NULL, &options, NULL, NULL);
+    }
+    if (result >= 0)
+        result = bmi_job_sendunexpected(client->jobs, client->addresses[rpc->server], rpc->bytes,
+                                        size, BMI_EXT_ALLOC, (bmi_msg_tag_t)rpc->request.tag,
+                                        &options, NULL, NULL);
+    /* A refusal is noted as a job's failure would be, and cancels the children in the same way. */
+    if (result < 0)
+        result = bmi_job_null(client->jobs, result, &options, NULL, NULL);
+    return result < 0 ? result : BMI_SM_DEFERRED;
+}
+
+static int done(struct bmi_sm *machine, void *data)
+{
+    struct rpc *rpc = data;
+    int error = bmi_sm_last(machine);
+    if (error < 0 && error != -BMI_ECANCEL && !rpc->quiet)
+        snprintf(rpc->client->failure, sizeof rpc->client->failure, "server %s: %s%s",
+                 rpc->client->urls[rpc->server], bmi_status_string(error),
+                 error == -BMI_EBADR ? " (its place in the list of servers is another)" : "");
+    return error;
+}
+
+static const struct bmi_sm_state rpc_states[] = {
+    {"ask", .action = ask, .wait = BMI_SM_FIRST_FAILURE, .on = {BMI_SM_ELSE(1)}},
+    {"done", .action = done, .on = {BMI_SM_ELSE(BMI_SM_END)}},
+};
+struct bmi_sm_table rpc_table = {"request", rpc_states, 2, 0};
+
+/* ---- for others ------------------------------------------------------------------------------ */
+
+void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op, const char *path)
+{
+    memset(rpc, 0, offsetof(struct rpc, bytes));
+    rpc->client = client;
+    rpc->server = server;
+    rpc->room = rpc->small;
+    rpc->room_size = sizeof rpc->small;
+    rpc->request.op = (uint16_t)op;
+    rpc->request.server = (uint16_t)server;
+    rpc->request.servers = (uint16_t)client->count;
+    rpc->request.flags = client->sync ? SFS_SYNCED : 0;
+    if (path != NULL) {
+        rpc->request.path_size = (uint16_t)strlen(path);
+        memcpy(rpc->request.path, path, rpc->request.path_size);
+    }
+}
+
+int rpc_call(struct rpc *rpc)
+{
+    return client_run(rpc->client, &rpc_table, rpc);
+}
+
+int path_server(const struct client *client, const char *path)
+{
+    return (int)sfs_path_server(path, strlen(path), (unsigned)client->count);
+}
+
+/* ---- running machines, and the progress bar -------------------------------------------------- */
+
+static void progress_show(const struct client *client, bool last)
+{
+    enum { WIDTH = 30 };
+    char bar[WIDTH + 1];
+    if (!client->show || client->files_all == 0)
+        return;
+    double seconds = (double)(bmi_job_deadline(0) - client->begin_ns) / 1e9;
+    double part = client->bytes_all > 0 ? (double)client->bytes_done / (double)client->bytes_all
+                                        : (double)client->files_done / client->files_all;
+    int full = (int)(part * WIDTH);
+    memset(bar, ' ', WIDTH);
+    memset(bar, '=', (size_t)(full < WIDTH ? full : WIDTH));
+    bar[WIDTH] = '\0';
+    fprintf(stderr, "\r[%s] %3.0f%% %u/%u files, %.1f MB/s%s", bar, part * 100, client->files_done,
+            client->files_all, seconds > 0 ? (double)client->bytes_done / 1e6 / seconds : 0,
+            last ? "\n" : "");
+}
+
+int client_run(struct client *client, struct bmi_sm_table *table, void *data)
+{
+    enum { SHOW_MS = 200 };
+    struct bmi_job_status status;
+    int count = 0;
+    int result = bmi_sm_start(client->jobs, table, data, NULL, NULL, NULL, NULL);
+    bool show = client->show && client->files_all > 0;
+    while (result >= 0 && count == 0) {
+        result = bmi_job_testcontext(client->jobs, 1, &count, &status, SHOW_MS);
+        progress_show(client, false);
+    }
+    if (show)
+        progress_show(client, true);
+    return result < 0 ? result : status.error;
+}
+
+void client_complain(struct client *client, const char *name, int error)
+{
+    client->failures++;
+    if (client->failure[0] != '\0')
+        fprintf(stderr, "%sbmi-stripefs: %s: %s\n", client->show ? "\r" : "", name,
+                client->failure);
+    else
+        fprintf(stderr, "%sbmi-stripefs: %s: %s\n", client->show ? "\r" : "", name,
+                bmi_status_string(error));
+    client->failure[0] = '\0';
+}

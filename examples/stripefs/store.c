@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * store.c - what a server's store holds: collection NAMES with one object, INDEX, whose key/values
+ * are "V" (the version), "P" (which server of how many it is), and "N..." (metadata, by path); and
+ * collection DATA with an object for each file that has bytes here.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "server.h"
+
+enum { STORE_VERSION = 1, PATIENCE_MS = 60000 };
+
+struct bmi_trove_place index_of(const struct server *server)
+{
+    return (struct bmi_trove_place){server->store, NAMES, INDEX};
+}
+
+/* Waits for a job, before the server serves. Returns its error. */
+static int await(struct server *server, int posted, bmi_job_id id, struct bmi_job_status *status)
+{
+    int count = 0;
+    if (posted != 0)
+        return posted < 0 ? posted : status->error;
+    int result = bmi_job_test(server->jobs, id, &count, status, PATIENCE_MS);
+    return result < 0 ? result : count == 0 ? -BMI_ETIMEDOUT : status->error;
+}
+
+static int pair_get(struct server *server, struct bmi_trove_pair *pair)
+{
+    struct bmi_trove_place place = index_of(server);
+    struct bmi_job_status status;
+    bmi_job_id id;
+    int posted = bmi_job_trove_get(server->jobs, &place, pair, 1, NULL, &id, &status);
+    int result = await(server, posted, id, &status);
+    return result < 0 ? result : pair->error;
+}
+
+static int pair_put(struct server *server, struct bmi_trove_pair *pair)
+{
+    struct bmi_trove_place place = index_of(server);
+    struct bmi_job_status status;
+    bmi_job_id id;
+    int posted =
+        bmi_job_trove_put(server->jobs, &place, pair, 1, BMI_TROVE_SYNC, NULL, &id, &status);
+    return await(server, posted, id, &status);
+}
+
+static int refuse(const char *folder, const char *cause)
+{
+    fprintf(stderr, "bmi-stripefsd: store %s: %s\n", folder, cause);
+    return -1;
+}
+
+/* A new store gets collections, index, and version; one that is there must be of this version. The
+ * version is written last: a store whose making was cut short is made again. */
+static int version_check(struct server *server, const char *folder)
+{
+    uint8_t version = 0;
+    struct bmi_trove_pair pair = {(void *)"V", 1, &version, 1, 0};
+    struct bmi_trove_place place = index_of(server);
+    bmi_trove_object_t object = INDEX;
+    struct bmi_job_status status;
+    bmi_job_id id;
+    char text[128];
+    int result = pair_get(server, &pair);
+    if (result == 0 && pair.value_size == 1 && version == STORE_VERSION)
+        return 0;
+    if (result == 0) {
+        snprintf(text, sizeof text, "is of version %u; this program knows version %d", version,
+                 STORE_VERSION);
+        return refuse(folder, text);
+    }
+    if (result != -BMI_ENOENT)
+        return refuse(folder, bmi_status_string(result));
+    bmi_trove_collection_t other = 0;
+    while (bmi_trove_collection_next(server->store, &other) == 0) {
+        if (other > DATA)
+            return refuse(folder, "is not of stripefs");
+        other++;
+    }
+    bmi_trove_collection_create(server->store, NAMES);
+    bmi_trove_collection_create(server->store, DATA);
+    int posted =
+        bmi_job_trove_create(server->jobs, &place, &object, BMI_TROVE_SYNC, NULL, &id, &status);
+    result = await(server, posted, id, &status);
+    version = STORE_VERSION;
+    pair = (struct bmi_trove_pair){(void *)"V", 1, &version, 1, 0};
+    if (result == 0 || result == -BMI_EEXIST)
+        result = pair_put(server, &pair);
+    return result < 0 ? refuse(folder, bmi_status_string(result)) : 0;
+}
+
+static int place_read(struct server *server, const char *folder)
+{
+    uint32_t place = 0;
+    struct bmi_trove_pair pair = {(void *)"P", 1, &place, sizeof place, 0};
+    int result = pair_get(server, &pair);
+    if (result < 0 && result != -BMI_ENOENT)
+        return refuse(folder, bmi_status_string(result));
+    atomic_store(&server->place, result == 0 ? place : 0);
+    return 0;
+}
+
+int store_open(struct server *server, const char *folder)
+{
+    /* Every operation completes through its job: iterations tell their count there. */
+    struct bmi_trove_settings settings = {.create = true, .no_immediate = true};
+    char where[4096], error[512] = "";
+    if (snprintf(where, sizeof where, "%s%s", strchr(folder, ':') != NULL ? "" : "dir:", folder) >=
+        (int)sizeof where)
+        return refuse(folder, "the name is too long");
+    int result = bmi_trove_open(&server->store, where, &settings, error, sizeof error);
+    if (result < 0)
+        return refuse(folder, error[0] != '\0' ? error : bmi_status_string(result));
+    if (version_check(server, folder) < 0)
+        return -1;
+    return place_read(server, folder);
+}
+
+/* Stores what place this is. The put is not waited for: it is repeated by the next request if it
+ * fails, and comes before all that this server puts later. */
+int place_check(struct server *server, unsigned position, unsigned count)
+{
+    unsigned asked = position << 16 | count, none = 0;
+    if (atomic_compare_exchange_strong(&server->place, &none, asked))
+        return 1;
+    return none == asked ? 0 : -BMI_EBADR;
+}
+
+bmi_size_t path_key(char *key, const char *path, size_t size)
+{
+    size_t name = sfs_path_name(path, size);
+    size_t folder = name > 1 ? name - 1 : 1; /* of "/a" it is "/" */
+    key[0] = 'N';
+    memcpy(key + 1, path, folder);
+    key[1 + folder] = '\0';
+    memcpy(key + 2 + folder, path + name, size - name);
+    return (bmi_size_t)(2 + folder + size - name);
+}
+
+bmi_size_t folder_key(char *key, const char *path, size_t size)
+{
+    key[0] = 'N';
+    memcpy(key + 1, path, size);
+    key[1 + size] = '\0';
+    return (bmi_size_t)(2 + size);
+}

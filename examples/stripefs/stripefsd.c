@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * stripefsd.c - a server of stripefs: listens, opens its store, and serves until it is told to end.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server.h"
+
+enum { WAIT_MS = 500, BATCH = 64 };
+
+static volatile sig_atomic_t ending;
+
+static void end(int signal_number)
+{
+    (void)signal_number;
+    ending = 1;
+}
+
+static void usage(FILE *file)
+{
+    fprintf(file, "usage: bmi-stripefsd --listen URL --store DIR [--requests N] [--trace]\n"
+                  "The manual page bmi-stripefsd(1) says more.\n");
+}
+
+struct choices {
+    const char *listen, *store;
+    int requests;
+    bool trace;
+};
+
+/* Returns the exit status to end with, or -1 to go on. */
+static int choices_take(struct choices *choices, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"listen", required_argument, NULL, 'l'},
+        {"store", required_argument, NULL, 's'},
+        {"requests", required_argument, NULL, 'r'},
+        {"trace", no_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},
+        {0},
+    };
+    int option;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (option) {
+        case 'l':
+            choices->listen = optarg;
+            break;
+        case 's':
+            choices->store = optarg;
+            break;
+        case 'r':
+            choices->requests = atoi(optarg);
+            break;
+        case 't':
+            choices->trace = true;
+            break;
+        case 'h':
+            usage(stdout);
+            return 0;
+        case 'v':
+            printf("bmi-stripefsd %s\n", bmi_version());
+            return 0;
+        default:
+            usage(stderr);
+            return 2;
+        }
+    }
+    if (optind < argc || choices->listen == NULL || choices->store == NULL ||
+        choices->requests < 1 || choices->requests > 4096) {
+        usage(stderr);
+        return 2;
+    }
+    return -1;
+}
+
+/* Listens on the methods that the URLs name. */
+static int network_open(const char *listen)
+{
+    char methods[256] = "";
+    for (const char *at = listen; at != NULL && *at != '\0';) {
+        size_t scheme = strcspn(at, ":");
+        size_t used = strlen(methods);
+        snprintf(methods + used, sizeof methods - used, "%sbmi_%.*s", used > 0 ? "," : "",
+                 (int)(scheme < 32 ? scheme : 32), at);
+        at = strchr(at, ',');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return BMI_initialize(methods, listen, BMI_INIT_SERVER | BMI_AUTO_REF_COUNT);
+}
+
+static int serve(struct server *server)
+{
+    struct bmi_job_status statuses[BATCH];
+    int count, result = 0;
+    while (!ending && result >= 0)
+        result = bmi_job_testcontext(server->jobs, BATCH, &count, statuses, WAIT_MS);
+    return result < 0 ? result : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct choices choices = {.requests = 64};
+    struct sigaction action = {.sa_handler = end};
+    struct server server = {0};
+    char url[BMI_MAX_ADDR_LEN] = "";
+    int result = choices_take(&choices, argc, argv);
+    if (result >= 0)
+        return result;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    result = network_open(choices.listen);
+    if (result < 0) {
+        fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s\n", choices.listen,
+                bmi_status_string(result));
+        return 1;
+    }
+    result = server_open(&server, choices.store);
+    if (result == 0) {
+        if (choices.trace)
+            bmi_sm_trace_to(server.jobs, bmi_sm_trace_print, stderr);
+        result = server_start(&server, choices.requests);
+    }
+    if (result == 0) {
+        BMI_get_info(0, BMI_GET_LISTEN_ADDR, url);
+        printf("%s\n", url);
+        fflush(stdout);
+        result = serve(&server);
+        if (result < 0)
+            fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
+    }
+    if (server_close(&server) < 0)
+        result = -1;
+    BMI_finalize();
+    return result < 0;
+}

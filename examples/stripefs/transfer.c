@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * transfer.c - moves files, by worker machines that take one part of a file after another:
+ *
+ *   next -> open -> chunk: read, send | fetch, write (again until the part ends) -> close
+ *        -> the last part of a file: [sync] -> commit -> drop the former -> next
+ *
+ * A file that is put gets a number of its own; only the commit, when all its bytes are there, gives
+ * its name to them. A put that fails leaves what had that name before, and a get that fails leaves
+ * what had its local name.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "local.h"
+
+struct worker {
+    struct client *client;
+    struct transfers *transfers;
+    struct part *part;
+    struct file *file;
+    uint64_t at; /* the next chunk */
+    uint64_t chunk_size;
+    struct bmi_flow_extent extents[SFS_EXTENTS_MAX];
+    int extent_count;
+    bmi_size_t bytes;
+    void *regions[1];
+    bmi_size_t region_sizes[1];
+    struct bmi_flow_stripe stripe;
+    struct local local;
+    struct sfs_meta former;
+    struct rpc *rpcs; /* one a server */
+    uint8_t *buffer;
+};
+
+/* ---- requests to several servers ------------------------------------------------------------- */
+
+static int rpc_start(struct worker *worker, struct bmi_sm *machine, int server)
+{
+    struct bmi_job_options options = {.machine = machine};
+    return bmi_sm_start(worker->client->jobs, &rpc_table, &worker->rpcs[server], NULL, &options,
+                        NULL, NULL);
+}
+
+/* A WRITE or READ of the chunk to each server that has bytes of it. */
+static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op op)
+{
+    struct client *client = worker->client;
+    struct sfs_meta *meta = &worker->file->meta;
+    worker->stripe.stripe_size = meta->stripe;
+    worker->regions[0] = worker->buffer;
+    worker->region_sizes[0] = worker->bytes;
+    for (uint32_t part = 0; part < (uint32_t)client->count; part++) {
+        int server = (int)((meta->object + part) % (uint64_t)client->count);
+        bmi_size_t share =
+            bmi_flow_request_size(worker->extents, worker->extent_count, &bmi_flow_simple_stripe,
+                                  &worker->stripe, part, (uint32_t)client->count);
+        bool holds = meta->holders >> server & 1;
+        if (share <= 0 || (op == SFS_READ && !holds))
+            continue;
+        struct rpc *rpc = &worker->rpcs[server];
+        rpc_make(rpc, client, server, op, NULL);
+        rpc->request.object = meta->object;
+        rpc->request.part = part;
+        rpc->request.stripe = meta->stripe;
+        rpc->request.extent_count = (uint16_t)worker->extent_count;
+        for (int i = 0; i < worker->extent_count; i++)
+            rpc->request.extents[i] = (struct sfs_extent){(uint64_t)worker->extents[i].offset,
+                                                          (uint64_t)worker->extents[i].size};
+        struct bmi_flow_endpoint memory = {.kind = BMI_FLOW_MEMORY};
+        memory.u.memory.buffers = worker->regions;
+        memory.u.memory.sizes = worker->region_sizes;
+        memory.u.memory.count = 1;
+        rpc->has_flow = true;
+        rpc->flow = (struct bmi_flow_description){.source = memory,
+                                                  .destination = memory,
+                                                  .extents = worker->extents,
+                                                  .extent_count = worker->extent_count,
+                                                  .distribution = &bmi_flow_simple_stripe,
+                                                  .distribution_parameters = &worker->stripe,
+                                                  .server = part,
+                                                  .servers = (uint32_t)client->count,
+                                                  .buffer_count = 4};
+        if (op == SFS_WRITE)
+            meta->holders |= UINT64_C(1) << server;
+        int result = rpc_start(worker, machine, server);
+        if (result < 0)
+            return result;
+    }
+    return BMI_SM_DEFERRED;
+}
+
+/* SYNC or DROP of an object on all that hold it. */
+static int object_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op op,
+                      const struct sfs_meta *meta)
+{
+    for (int server = 0; server < worker->client->count; server++) {
+        if (!(meta->holders >> server & 1))
+            continue;
+        struct rpc *rpc = &worker->rpcs[server];
+        rpc_make(rpc, worker->client, server, op, NULL);
+        rpc->quiet = op == SFS_DROP;
+        rpc->request.object = meta->object;
+        int result = rpc_start(worker, machine, server);
+        if (result < 0)
+            return result;
+    }
+    return BMI_SM_DEFERRED;
+}
+
+/* ---- steps of a worker ----------------------------------------------------------------------- */
+
+/* Choices: 0: no more parts; 1: put; 2: get. */
+static int next(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    struct transfers *transfers = worker->transfers;
+    (void)machine;
+    if (transfers->next == transfers->count)
+        return 0;
+    worker->part = &transfers->parts[transfers->next++];
+    worker->file = worker->part->file;
+    worker->at = worker->part->offset;
+    if (worker->file->error < 0)
+        return worker->file->error; /* another part of it failed */
+    int result = file_open(worker->file);
+    return result < 0 ? result : worker->file->put ? 1 : 2;
+}
+
+static void chunk_begin(struct worker *worker)
+{
+    uint64_t left = worker->part->end - worker->at;
+    worker->chunk_size = left < CHUNK ? left : CHUNK;
+}
+
+/* Choices: 0: read, then send; 1: no bytes in this chunk; 2: the part is done. */
+static int put_read(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    if (worker->at >= worker->part->end)
+        return 2;
+    chunk_begin(worker);
+    int result = extents_find(worker->file->fd, worker->at, worker->chunk_size, worker->extents,
+                              &worker->extent_count, &worker->bytes);
+    if (result < 0)
+        return result;
+    if (worker->extent_count == 0)
+        return 1;
+    worker->local.extents = worker->extents;
+    worker->local.count = worker->extent_count;
+    return local_start(&worker->local, worker->client->jobs, machine, worker->file->fd,
+                       worker->buffer, false);
+}
+
+static int put_send(struct bmi_sm *machine, void *data)
+{
+    return chunk_ask(data, machine, SFS_WRITE);
+}
+
+static int moved(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    (void)machine;
+    worker->client->bytes_done += worker->chunk_size;
+    worker->at += worker->chunk_size;
+    return BMI_SM_DONE;
+}
+
+/* Choices: 0: fetch, then write; 1: the part is done. */
+static int get_fetch(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    if (worker->at >= worker->part->end)
+        return 1;
+    chunk_begin(worker);
+    worker->bytes = (bmi_size_t)worker->chunk_size;
+    worker->extents[0] = (struct bmi_flow_extent){.offset = (bmi_size_t)worker->at,
+                                                  .size = worker->bytes,
+                                                  .count = 1};
+    worker->extent_count = 1;
+    memset(worker->buffer, 0, worker->chunk_size); /* what no server holds */
+    return chunk_ask(worker, machine, SFS_READ);
+}
+
+static int get_write(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    worker->local.extents = worker->extents;
+    worker->local.count = 1;
+    return local_start(&worker->local, worker->client->jobs, machine, worker->file->fd,
+                       worker->buffer, true);
+}
+
+static int part_failed(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    struct file *file = worker->file;
+    int error = bmi_sm_last(machine);
+    if (file->error == 0) {
+        file->error = error < 0 ? error : -BMI_EIO;
+        client_complain(worker->client, file->put ? file->local : file->remote, file->error);
+    }
+    return BMI_SM_DONE;
+}
+
+/* Choices: 0: other parts are not done; 1: a put is to be finished; 2: a get is; 3: it failed. */
+static int part_done(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    (void)machine;
+    if (--worker->file->parts > 0)
+        return 0;
+    return worker->file->error < 0 ? 3 : worker->file->put ? 1 : 2;
+}
+
+static int put_sync(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    int result = file_unchanged(worker->file);
+    if (result < 0 || !worker->client->sync)
+        return result;
+    return object_ask(worker, machine, SFS_SYNC, &worker->file->meta);
+}
+
+static int put_commit(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    struct file *file = worker->file;
+    int server = path_server(worker->client, file->remote);
+    rpc_make(&worker->rpcs[server], worker->client, server, SFS_COMMIT, file->remote);
+    worker->rpcs[server].request.meta = file->meta;
+    int result = rpc_start(worker, machine, server);
+    return result < 0 ? result : BMI_SM_DEFERRED;
+}
+
+/* What had the name before is not needed any more. */
+static int put_drop_former(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    int server = path_server(worker->client, worker->file->remote);
+    const struct sfs_reply *reply = &worker->rpcs[server].reply;
+    if (!reply->has_meta || reply->meta.kind != SFS_FILE)
+        return BMI_SM_DONE;
+    worker->former = reply->meta;
+    return object_ask(worker, machine, SFS_DROP, &worker->former);
+}
+
+static int get_finish(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    (void)machine;
+    return file_finish(worker->file);
+}
+
+/* Of a put that failed no bytes are to be left. Nothing more can be done where that fails. */
+static int undo(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    if (worker->file->put)
+        return object_ask(worker, machine, SFS_DROP, &worker->file->meta);
+    file_undo(worker->file);
+    return BMI_SM_DONE;
+}
+
+static int finish_failed(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    part_failed(machine, data);
+    (void)worker;
+    return BMI_SM_DONE;
+}
+
+static int file_over(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    (void)machine;
+    worker->client->files_done++;
+    file_close(worker->file);
+    return BMI_SM_DONE;
+}
+
+enum {
+    NEXT,
+    PUT_READ,
+    PUT_SEND,
+    PUT_MOVED,
+    GET_FETCH,
+    GET_WRITE,
+    GET_MOVED,
+    PART_FAILED,
+    PART_DONE,
+    PUT_SYNC,
+    PUT_COMMIT,
+    PUT_DROP_FORMER,
+    GET_FINISH,
+    FINISH_FAILED,
+    UNDO,
+    OVER,
+    STATES
+};
+
+static const struct bmi_sm_state worker_states[STATES] = {
+    [NEXT] = {"next", .action = next, .choices = 3,
+              .on = {BMI_SM_ON(0, BMI_SM_END), BMI_SM_ON(1, PUT_READ), BMI_SM_ON(2, GET_FETCH),
+                     BMI_SM_FAIL(PART_FAILED)}},
+    [PUT_READ] = {"read", .action = put_read, .choices = 3,
+                  .on = {BMI_SM_OK(PUT_SEND), BMI_SM_ON(1, PUT_MOVED), BMI_SM_ON(2, PART_DONE),
+                         BMI_SM_FAIL(PART_FAILED)}},
+    [PUT_SEND] = {"send", .action = put_send, .wait = BMI_SM_FIRST_FAILURE,
+                  .on = {BMI_SM_OK(PUT_MOVED), BMI_SM_FAIL(PART_FAILED)}},
+    [PUT_MOVED] = {"sent", .action = moved, .on = {BMI_SM_ELSE(PUT_READ)}},
+    [GET_FETCH] = {"fetch", .action = get_fetch, .wait = BMI_SM_FIRST_FAILURE, .choices = 2,
+                   .on = {BMI_SM_OK(GET_WRITE), BMI_SM_ON(1, PART_DONE), BMI_SM_FAIL(PART_FAILED)}},
+    [GET_WRITE] = {"write", .action = get_write,
+                   .on = {BMI_SM_OK(GET_MOVED), BMI_SM_FAIL(PART_FAILED)}},
+    [GET_MOVED] = {"written", .action = moved, .on = {BMI_SM_ELSE(GET_FETCH)}},
+    [PART_FAILED] = {"part failed", .action = part_failed, .on = {BMI_SM_ELSE(PART_DONE)}},
+    [PART_DONE] = {"part done", .action = part_done, .choices = 4,
+                   .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PUT_SYNC), BMI_SM_ON(2, GET_FINISH),
+                          BMI_SM_ELSE(UNDO)}},
+    [PUT_SYNC] = {"sync", .action = put_sync, .wait = BMI_SM_FIRST_FAILURE,
+                  .on = {BMI_SM_OK(PUT_COMMIT), BMI_SM_FAIL(FINISH_FAILED)}},
+    [PUT_COMMIT] = {"commit", .action = put_commit,
+                    .on = {BMI_SM_OK(PUT_DROP_FORMER), BMI_SM_FAIL(FINISH_FAILED)}},
+    [PUT_DROP_FORMER] = {"drop former", .action = put_drop_former, .on = {BMI_SM_ELSE(OVER)}},
+    [GET_FINISH] = {"finish", .action = get_finish,
+                    .on = {BMI_SM_OK(OVER), BMI_SM_FAIL(FINISH_FAILED)}},
+    [FINISH_FAILED] = {"finish failed", .action = finish_failed, .on = {BMI_SM_ELSE(UNDO)}},
+    [UNDO] = {"undo", .action = undo, .on = {BMI_SM_ELSE(OVER)}},
+    [OVER] = {"over", .action = file_over, .on = {BMI_SM_ELSE(NEXT)}},
+};
+static struct bmi_sm_table worker_table = {"worker", worker_states, STATES, 0};
+
+/* ---- many workers ---------------------------------------------------------------------------- */
+
+static int workers_start(struct bmi_sm *machine, void *data)
+{
+    struct worker *workers = data;
+    struct bmi_job_options options = {.machine = machine};
+    for (int i = 0; workers[i].client != NULL; i++) {
+        int result = bmi_sm_start(workers[i].client->jobs, &worker_table, &workers[i], NULL,
+                                  &options, NULL, NULL);
+        if (result < 0)
+            return result;
+    }
+    return BMI_SM_DEFERRED;
+}
+
+static const struct bmi_sm_state all_states[] = {
+    {"workers", .action = workers_start, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table all_table = {"transfers", all_states, 1, 0};
+
+static int worker_make(struct worker *worker, struct client *client, struct transfers *transfers)
+{
+    worker->transfers = transfers;
+    worker->rpcs = calloc((size_t)client->count, sizeof *worker->rpcs);
+    worker->buffer = malloc(CHUNK);
+    if (worker->rpcs == NULL || worker->buffer == NULL)
+        return -BMI_ENOMEM;
+    worker->client = client; /* what it lacks before is not started */
+    return 0;
+}
+
+static void worker_free(struct worker *worker)
+{
+    free(worker->rpcs);
+    free(worker->buffer);
+}
+
+void transfers_run(struct transfers *transfers)
+{
+    struct client *client = transfers->client;
+    struct worker *workers = calloc((size_t)client->parallel + 1, sizeof *workers);
+    int result = workers == NULL ? -BMI_ENOMEM : 0;
+    client->begin_ns = bmi_job_deadline(0);
+    for (int i = 0; i < client->parallel && (size_t)i < transfers->count && result == 0; i++)
+        result = worker_make(&workers[i], client, transfers);
+    if (result == 0)
+        result = client_run(client, &all_table, workers);
+    if (result < 0)
+        client_complain(client, "transfers", result);
+    for (int i = 0; workers != NULL && i < client->parallel; i++)
+        worker_free(&workers[i]);
+    free(workers);
+    for (size_t i = 0; i < transfers->count; i++) {
+        struct part *part = &transfers->parts[i];
+        if (part->offset == 0) {
+            free(part->file->remote);
+            free(part->file->local);
+            free(part->file);
+        }
+    }
+    free(transfers->parts);
+    client->files_all = client->files_done = 0;
+    client->bytes_all = client->bytes_done = 0;
+    *transfers = (struct transfers){.client = client};
+}
+
+static int part_add(struct transfers *transfers, struct file *file, uint64_t offset)
+{
+    uint64_t left = file->meta.size - offset;
+    if (transfers->count == transfers->room) {
+        size_t room = transfers->room != 0 ? transfers->room * 2 : 64;
+        struct part *grown = realloc(transfers->parts, room * sizeof *grown);
+        if (grown == NULL)
+            return -BMI_ENOMEM;
+        transfers->parts = grown;
+        transfers->room = room;
+    }
+    transfers->parts[transfers->count++] =
+        (struct part){file, offset, offset + (left < PART ? left : PART)};
+    file->parts++;
+    return 0;
+}
+
+int transfers_add(struct transfers *transfers, struct file *file)
+{
+    uint64_t offset = 0;
+    if (file->put) {
+        if (getrandom(&file->meta.object, sizeof file->meta.object, 0) < 0)
+            return -BMI_EIO;
+        file->meta.object = (file->meta.object >> 2) | 1;
+    }
+    do {
+        int result = part_add(transfers, file, offset);
+        if (result < 0)
+            return result;
+        offset += PART;
+    } while (offset < file->meta.size);
+    transfers->client->files_all++;
+    transfers->client->bytes_all += file->meta.size;
+    return 0;
+}
+
+/* ---- one file, without workers --------------------------------------------------------------- */
+
+static int fetch_only(struct bmi_sm *machine, void *data)
+{
+    return chunk_ask(data, machine, SFS_READ);
+}
+
+static const struct bmi_sm_state fetch_states[] = {
+    {"fetch", .action = fetch_only, .wait = BMI_SM_FIRST_FAILURE, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table fetch_table = {"fetch", fetch_states, 1, 0};
+
+static int cat_chunk(struct worker *worker, uint64_t offset, uint64_t size)
+{
+    worker->bytes = (bmi_size_t)size;
+    worker->extents[0] =
+        (struct bmi_flow_extent){.offset = (bmi_size_t)offset, .size = worker->bytes, .count = 1};
+    worker->extent_count = 1;
+    memset(worker->buffer, 0, size);
+    int result = client_run(worker->client, &fetch_table, worker);
+    if (result < 0)
+        return result;
+    return fwrite(worker->buffer, 1, size, stdout) == size ? 0 : -BMI_EIO;
+}
+
+int file_cat(struct client *client, const struct sfs_meta *meta)
+{
+    struct file file = {.client = client, .meta = *meta, .fd = -1};
+    struct worker worker = {.file = &file};
+    int result = worker_make(&worker, client, NULL);
+    for (uint64_t at = 0; at < meta->size && result == 0; at += CHUNK)
+        result = cat_chunk(&worker, at, meta->size - at < CHUNK ? meta->size - at : CHUNK);
+    if (fflush(stdout) != 0 && result == 0)
+        result = -BMI_EIO;
+    worker_free(&worker);
+    return result;
+}
+
+static int drop_only(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    return object_ask(worker, machine, SFS_DROP, &worker->former);
+}
+
+static const struct bmi_sm_state drop_states[] = {
+    {"drop", .action = drop_only, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table drop_table = {"drop", drop_states, 1, 0};
+
+void file_drop(struct client *client, const struct sfs_meta *meta)
+{
+    struct worker worker = {.former = *meta};
+    if (worker_make(&worker, client, NULL) == 0)
+        client_run(client, &drop_table, &worker);
+    worker_free(&worker);
+}

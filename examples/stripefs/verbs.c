@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * verbs.c - what bmi-stripefs is asked to do. Folders, links, and the names of files are dealt with
+ * here, one request after another; the files themselves are collected, and moved by transfer.c.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "local.h"
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+/* Complains of a path that is none. */
+static bool path_good(struct client *client, const char *path)
+{
+    int result = sfs_path_check(path, strlen(path));
+    if (result < 0) {
+        snprintf(client->failure, sizeof client->failure, "%s",
+                 result == -BMI_ENAMETOOLONG
+                     ? "the path is too long"
+                     : "no path: it begins with / and has no empty names, \".\", or \"..\"");
+        client_complain(client, path, result);
+    }
+    return result == 0;
+}
+
+/* folder/name, allocated; NULL and a complaint if there is no such path. */
+static char *path_join(struct client *client, const char *folder, const char *name)
+{
+    char *path = NULL;
+    const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
+    if (asprintf(&path, "%s%s%s", folder, slash, name) < 0)
+        client_complain(client, name, -BMI_ENOMEM);
+    return path;
+}
+
+static const char *base_name(char *path)
+{
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        path[--length] = '\0';
+    const char *slash = strrchr(path, '/');
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : path;
+}
+
+/* ---- requests of names ----------------------------------------------------------------------- */
+
+/* Returns 0 and *meta, or an error, which it does not complain of. */
+static int lookup(struct client *client, const char *path, struct sfs_meta *meta)
+{
+    struct rpc rpc;
+    rpc_make(&rpc, client, path_server(client, path), SFS_LOOKUP, path);
+    int result = rpc_call(&rpc);
+    if (result == 0 && !rpc.reply.has_meta)
+        result = -BMI_EPROTO;
+    if (result == 0)
+        *meta = rpc.reply.meta;
+    else if (result == -BMI_ENOENT)
+        snprintf(client->failure, sizeof client->failure, "there is no such file or folder");
+    return result;
+}
+
+static int commit(struct client *client, const char *path, const struct sfs_meta *meta)
+{
+    struct rpc rpc;
+    rpc_make(&rpc, client, path_server(client, path), SFS_COMMIT, path);
+    rpc.request.meta = *meta;
+    int result = rpc_call(&rpc);
+    if (result == 0 && rpc.reply.has_meta && rpc.reply.meta.kind == SFS_FILE)
+        file_drop(client, &rpc.reply.meta);
+    return result;
+}
+
+struct listing {
+    struct sfs_entry *entries;
+    size_t count, room;
+};
+
+static int listing_add(struct listing *listing, const struct sfs_reply *reply)
+{
+    const uint8_t *at = reply->entries, *end = at + reply->entries_size;
+    for (uint32_t i = 0; i < reply->entry_count; i++) {
+        if (listing->count == listing->room) {
+            size_t room = listing->room != 0 ? listing->room * 2 : 64;
+            struct sfs_entry *grown = realloc(listing->entries, room * sizeof *grown);
+            if (grown == NULL)
+                return -BMI_ENOMEM;
+            listing->entries = grown;
+            listing->room = room;
+        }
+        sfs_entry_take(&listing->entries[listing->count++], &at, end);
+    }
+    return 0;
+}
+
+static int entry_order(const void *one, const void *other)
+{
+    const struct sfs_entry *a = one, *b = other;
+    return strcmp(a->name, b->name);
+}
+
+/* One server's entries of a folder, page by page. */
+static int list_server(struct client *client, int server, const char *path, struct listing *listing,
+                       uint8_t *room)
+{
+    struct rpc rpc;
+    char after[SFS_NAME_MAX + 1] = "";
+    do {
+        rpc_make(&rpc, client, server, SFS_LIST, path);
+        rpc.room = room;
+        rpc.room_size = SFS_REPLY_MAX;
+        rpc.request.after_size = (uint16_t)strlen(after);
+        strcpy(rpc.request.after, after);
+        int result = rpc_call(&rpc);
+        if (result == 0)
+            result = listing_add(listing, &rpc.reply);
+        if (result < 0)
+            return result;
+        if (rpc.reply.entry_count > 0)
+            strcpy(after, listing->entries[listing->count - 1].name);
+    } while (rpc.reply.more && rpc.reply.entry_count > 0);
+    return 0;
+}
+
+/* All entries of a folder, in order. The caller frees them. */
+static int list(struct client *client, const char *path, struct listing *listing)
+{
+    uint8_t *room = malloc(SFS_REPLY_MAX);
+    int result = room == NULL ? -BMI_ENOMEM : 0;
+    *listing = (struct listing){0};
+    for (int server = 0; server < client->count && result == 0; server++)
+        result = list_server(client, server, path, listing, room);
+    free(room);
+    if (listing->count > 0)
+        qsort(listing->entries, listing->count, sizeof *listing->entries, entry_order);
+    return result;
+}
+
+/* ---- put ------------------------------------------------------------------------------------- */
+
+static void put_path(struct transfers *transfers, const char *local, const char *remote);
+
+static void put_file(struct transfers *transfers, const char *local, const char *remote,
+                     const struct stat *stat)
+{
+    struct file *file = calloc(1, sizeof *file);
+    if (file == NULL) {
+        client_complain(transfers->client, local, -BMI_ENOMEM);
+        return;
+    }
+    *file = (struct file){.client = transfers->client,
+                          .remote = strdup(remote),
+                          .local = strdup(local),
+                          .put = true,
+                          .fd = -1};
+    file->meta.kind = SFS_FILE;
+    file->meta.size = (uint64_t)stat->st_size;
+    file->meta.stripe = transfers->client->stripe;
+    metadata_of(&file->meta, stat);
+    int result =
+        file->remote != NULL && file->local != NULL ? transfers_add(transfers, file) : -BMI_ENOMEM;
+    if (result < 0)
+        client_complain(transfers->client, local, result);
+}
+
+static int put_link(struct client *client, const char *local, const char *remote,
+                    const struct stat *stat)
+{
+    struct sfs_meta meta = {.kind = SFS_LINK};
+    metadata_of(&meta, stat);
+    ssize_t size = readlink(local, meta.target, SFS_TARGET_MAX);
+    if (size <= 0 || size == SFS_TARGET_MAX)
+        return size < 0 ? system_error(errno) : -BMI_ENAMETOOLONG;
+    meta.target_size = (uint16_t)size;
+    return commit(client, remote, &meta);
+}
+
+static void put_folder(struct transfers *transfers, const char *local, const char *remote,
+                       const struct stat *stat)
+{
+    struct client *client = transfers->client;
+    struct sfs_meta meta = {.kind = SFS_FOLDER};
+    metadata_of(&meta, stat);
+    int result = commit(client, remote, &meta);
+    DIR *folder = result == 0 ? opendir(local) : NULL;
+    if (folder == NULL) {
+        client_complain(client, local, result < 0 ? result : system_error(errno));
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        char *below = path_join(client, local, entry->d_name);
+        char *path = path_join(client, remote, entry->d_name);
+        if (below != NULL && path != NULL)
+            put_path(transfers, below, path);
+        free(below);
+        free(path);
+    }
+    closedir(folder);
+}
+
+static void put_path(struct transfers *transfers, const char *local, const char *remote)
+{
+    struct client *client = transfers->client;
+    struct stat stat;
+    int result = 0;
+    if (!path_good(client, remote))
+        return;
+    if (lstat(local, &stat) < 0)
+        result = system_error(errno);
+    else if (S_ISREG(stat.st_mode))
+        put_file(transfers, local, remote, &stat);
+    else if (S_ISLNK(stat.st_mode))
+        result = put_link(client, local, remote, &stat);
+    else if (S_ISDIR(stat.st_mode) && client->recursive)
+        put_folder(transfers, local, remote, &stat);
+    else if (S_ISDIR(stat.st_mode))
+        result = -BMI_EISDIR;
+    else
+        result = -BMI_EOPNOTSUPP; /* a device, a socket, a pipe */
+    if (result < 0)
+        client_complain(client, local, result);
+}
+
+int verb_put(struct client *client, int count, char **arguments)
+{
+    struct transfers transfers = {.client = client};
+    struct sfs_meta meta = {0};
+    char *remote = arguments[count - 1];
+    if (!path_good(client, remote))
+        return 1;
+    int result = lookup(client, remote, &meta);
+    bool folder = result == 0 && meta.kind == SFS_FOLDER;
+    if (result < 0 && result != -BMI_ENOENT) {
+        client_complain(client, remote, result);
+        return 1;
+    }
+    client->failure[0] = '\0';
+    if (count > 2 && !folder) {
+        client_complain(client, remote, -BMI_ENOTDIR);
+        return 1;
+    }
+    if (!folder) { /* what it is to be in must be there */
+        size_t name = sfs_path_name(remote, strlen(remote));
+        char parent[SFS_PATH_MAX + 1];
+        snprintf(parent, sizeof parent, "%.*s", (int)(name > 1 ? name - 1 : 1), remote);
+        result = lookup(client, parent, &meta);
+        if (result == 0 && meta.kind != SFS_FOLDER)
+            result = -BMI_ENOTDIR;
+        if (result < 0) {
+            client_complain(client, parent, result);
+            return 1;
+        }
+    }
+    for (int i = 0; i < count - 1; i++) {
+        char *path = folder ? path_join(client, remote, base_name(arguments[i])) : strdup(remote);
+        if (path != NULL)
+            put_path(&transfers, arguments[i], path);
+        free(path);
+    }
+    transfers_run(&transfers);
+    return client->failures > 0;
+}
+
+/* ---- get ------------------------------------------------------------------------------------- */
+
+/* Folders that were made get their mode and time when all that is in them is there. */
+struct made {
+    char *local;
+    struct sfs_meta meta;
+    struct made *next; /* the one before */
+};
+
+struct getting {
+    struct transfers transfers;
+    struct made *made;
+};
+
+static void get_path(struct getting *getting, const char *remote, const char *local,
+                     const struct sfs_meta *meta);
+
+static int get_file(struct getting *getting, const char *remote, const char *local,
+                    const struct sfs_meta *meta)
+{
+    struct file *file = calloc(1, sizeof *file);
+    if (file == NULL)
+        return -BMI_ENOMEM;
+    *file = (struct file){.client = getting->transfers.client,
+                          .remote = strdup(remote),
+                          .local = strdup(local),
+                          .meta = *meta,
+                          .fd = -1};
+    return file->remote != NULL && file->local != NULL ? transfers_add(&getting->transfers, file)
+                                                       : -BMI_ENOMEM;
+}
+
+static int get_link(const char *local, const struct sfs_meta *meta)
+{
+    if (symlink(meta->target, local) < 0 &&
+        (errno != EEXIST || unlink(local) < 0 || symlink(meta->target, local) < 0))
+        return system_error(errno);
+    return metadata_apply(local, -1, meta);
+}
+
+static int get_folder(struct getting *getting, const char *remote, const char *local,
+                      const struct sfs_meta *meta)
+{
+    struct client *client = getting->transfers.client;
+    struct listing listing;
+    struct made *made = calloc(1, sizeof *made);
+    int result = list(client, remote, &listing);
+    if (result == 0 && mkdir(local, 0700) < 0 && errno != EEXIST)
+        result = system_error(errno);
+    for (size_t i = 0; i < listing.count && result == 0; i++) {
+        char *below = path_join(client, local, listing.entries[i].name);
+        char *path = path_join(client, remote, listing.entries[i].name);
+        if (below != NULL && path != NULL)
+            get_path(getting, path, below, &listing.entries[i].meta);
+        free(below);
+        free(path);
+    }
+    free(listing.entries);
+    if (made == NULL || result < 0) {
+        free(made);
+        return result < 0 ? result : -BMI_ENOMEM;
+    }
+    *made = (struct made){strdup(local), *meta, NULL};
+    made->next = getting->made;
+    getting->made = made;
+    return 0;
+}
+
+static void get_path(struct getting *getting, const char *remote, const char *local,
+                     const struct sfs_meta *meta)
+{
+    int result = -BMI_EISDIR;
+    if (meta->kind == SFS_FILE)
+        result = get_file(getting, remote, local, meta);
+    else if (meta->kind == SFS_LINK)
+        result = get_link(local, meta);
+    else if (getting->transfers.client->recursive)
+        result = get_folder(getting, remote, local, meta);
+    if (result < 0)
+        client_complain(getting->transfers.client, remote, result);
+}
+
+int verb_get(struct client *client, int count, char **arguments)
+{
+    struct getting getting = {.transfers = {.client = client}};
+    struct sfs_meta meta;
+    struct stat stat_local;
+    char *local = arguments[count - 1];
+    bool folder = stat(local, &stat_local) == 0 && S_ISDIR(stat_local.st_mode);
+    if (count > 2 && !folder) {
+        client_complain(client, local, -BMI_ENOTDIR);
+        return 1;
+    }
+    for (int i = 0; i < count - 1; i++) {
+        char *remote = arguments[i];
+        if (!path_good(client, remote))
+            continue;
+        int result = lookup(client, remote, &meta);
+        bool inside = folder && strcmp(remote, "/") != 0;
+        char *to = inside ? path_join(client, local, base_name(remote)) : strdup(local);
+        if (result < 0)
+            client_complain(client, remote, result);
+        else if (to != NULL)
+            get_path(&getting, remote, to, &meta);
+        free(to);
+    }
+    transfers_run(&getting.transfers);
+    for (struct made *made = getting.made, *next; made != NULL; made = next) {
+        int result = made->local != NULL ? metadata_apply(made->local, -1, &made->meta) : 0;
+        if (result < 0)
+            client_complain(client, made->local, result);
+        next = made->next;
+        free(made->local);
+        free(made);
+    }
+    return client->failures > 0;
+}
+
+/* ---- the others ------------------------------------------------------------------------------ */
+
+int verb_cat(struct client *client, int count, char **arguments)
+{
+    struct sfs_meta meta;
+    for (int i = 0; i < count; i++) {
+        if (!path_good(client, arguments[i]))
+            continue;
+        int result = lookup(client, arguments[i], &meta);
+        if (result == 0 && meta.kind != SFS_FILE)
+            result = meta.kind == SFS_FOLDER ? -BMI_EISDIR : -BMI_EINVAL;
+        if (result == 0)
+            result = file_cat(client, &meta);
+        if (result < 0)
+            client_complain(client, arguments[i], result);
+    }
+    return client->failures > 0;
+}
+
+static void meta_print(const char *name, const struct sfs_meta *meta)
+{
+    static const char kinds[] = "?-dl";
+    char text[64], mode[11] = "?rwxrwxrwx";
+    time_t seconds = (time_t)(meta->mtime_ns / 1000000000);
+    struct tm local;
+    mode[0] = kinds[meta->kind];
+    for (int i = 0; i < 9; i++)
+        if (!(meta->mode >> (8 - i) & 1))
+            mode[1 + i] = '-';
+    strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &local));
+    printf("%s %5u %5u %12llu %s %s%s%s\n", mode, meta->uid, meta->gid,
+           (unsigned long long)meta->size, text, name, meta->kind == SFS_LINK ? " -> " : "",
+           meta->kind == SFS_LINK ? meta->target : "");
+}
+
+static void ls_folder(struct client *client, const char *path)
+{
+    struct listing listing;
+    int result = list(client, path, &listing);
+    if (result < 0)
+        client_complain(client, path, result);
+    if (client->recursive)
+        printf("%s:\n", path);
+    for (size_t i = 0; i < listing.count; i++)
+        meta_print(listing.entries[i].name, &listing.entries[i].meta);
+    for (size_t i = 0; client->recursive && i < listing.count; i++) {
+        if (listing.entries[i].meta.kind != SFS_FOLDER)
+            continue;
+        char *below = path_join(client, path, listing.entries[i].name);
+        if (below != NULL)
+            ls_folder(client, below);
+        free(below);
+    }
+    free(listing.entries);
+}
+
+int verb_ls(struct client *client, int count, char **arguments)
+{
+    static char root[] = "/";
+    char *roots[] = {root};
+    struct sfs_meta meta;
+    if (count == 0) {
+        count = 1;
+        arguments = roots;
+    }
+    for (int i = 0; i < count; i++) {
+        if (!path_good(client, arguments[i]))
+            continue;
+        int result = lookup(client, arguments[i], &meta);
+        if (result < 0)
+            client_complain(client, arguments[i], result);
+        else if (meta.kind == SFS_FOLDER)
+            ls_folder(client, arguments[i]);
+        else
+            meta_print(arguments[i], &meta);
+    }
+    return client->failures > 0;
+}
+
+int verb_stat(struct client *client, int count, char **arguments)
+{
+    struct sfs_meta meta;
+    for (int i = 0; i < count; i++) {
+        if (!path_good(client, arguments[i]))
+            continue;
+        int result = lookup(client, arguments[i], &meta);
+        if (result < 0) {
+            client_complain(client, arguments[i], result);
+            continue;
+        }
+        meta_print(arguments[i], &meta);
+        if (meta.kind != SFS_FILE)
+            continue;
+        printf("  object %016llx, stripes of %u bytes, on", (unsigned long long)meta.object,
+               meta.stripe);
+        for (int server = 0; server < client->count; server++)
+            if (meta.holders >> server & 1)
+                printf(" %s", client->urls[server]);
+        printf("%s\n", meta.holders == 0 ? " no server: it has no bytes" : "");
+    }
+    return client->failures > 0;
+}
+
+static void rm_path(struct client *client, const char *path, const struct sfs_meta *meta)
+{
+    struct listing listing = {0};
+    struct rpc rpc;
+    int result = meta->kind == SFS_FOLDER ? list(client, path, &listing) : 0;
+    if (result == 0 && listing.count > 0 && !client->recursive)
+        result = -BMI_ENOTEMPTY;
+    for (size_t i = 0; i < listing.count && result == 0; i++) {
+        char *below = path_join(client, path, listing.entries[i].name);
+        if (below != NULL)
+            rm_path(client, below, &listing.entries[i].meta);
+        free(below);
+    }
+    free(listing.entries);
+    if (result == 0 && strcmp(path, "/") != 0) {
+        rpc_make(&rpc, client, path_server(client, path), SFS_UNLINK, path);
+        result = rpc_call(&rpc);
+        if (result == 0 && rpc.reply.has_meta && rpc.reply.meta.kind == SFS_FILE)
+            file_drop(client, &rpc.reply.meta);
+    }
+    if (result < 0)
+        client_complain(client, path, result);
+}
+
+int verb_rm(struct client *client, int count, char **arguments)
+{
+    struct sfs_meta meta;
+    for (int i = 0; i < count; i++) {
+        if (!path_good(client, arguments[i]))
+            continue;
+        int result = lookup(client, arguments[i], &meta);
+        if (result < 0)
+            client_complain(client, arguments[i], result);
+        else
+            rm_path(client, arguments[i], &meta);
+    }
+    return client->failures > 0;
+}
+
+int verb_df(struct client *client, int count, char **arguments)
+{
+    struct rpc rpc;
+    (void)count;
+    (void)arguments;
+    printf("%14s %14s %5s  server\n", "MB", "available", "used");
+    for (int server = 0; server < client->count; server++) {
+        rpc_make(&rpc, client, server, SFS_SPACE, NULL);
+        int result = rpc_call(&rpc);
+        if (result < 0) {
+            client_complain(client, client->urls[server], result);
+            continue;
+        }
+        double total = (double)rpc.reply.total / 1e6, free_mb = (double)rpc.reply.available / 1e6;
+        printf("%14.0f %14.0f %4.0f%%  %s\n", total, free_mb,
+               total > 0 ? (total - free_mb) / total * 100 : 0, client->urls[server]);
+    }
+    return client->failures > 0;
+}
