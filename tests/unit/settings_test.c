@@ -43,7 +43,7 @@ static void the_table_is_whole(void)
     for (; bmi_setting_next(index, &name, &value, &help) == 0; index++) {
         CU_ASSERT_TRUE(strlen(name) > 0 && strlen(value) > 0 && strlen(help) > 10);
         for (const char *c = name; *c != '\0'; c++)
-            CU_ASSERT_TRUE(islower((unsigned char)*c) || *c == '_');
+            CU_ASSERT_TRUE(islower((unsigned char)*c) || isdigit((unsigned char)*c) || *c == '_');
         CU_ASSERT_TRUE(value_is(name, value));
         char text[160];
         snprintf(text, sizeof text, "%s=%s", name, value);
