@@ -146,7 +146,7 @@ static int examples_write(const char *folder)
 {
     uint8_t bytes[SFS_REQUEST_MAX];
     char path[4096];
-    for (int op = SFS_WRITE; op <= SFS_OPS; op++) {
+    for (enum sfs_op op = SFS_WRITE; op <= SFS_OPS; op++) {
         struct sfs_request request = request_of(op);
         int64_t size = op < SFS_OPS ? sfs_request_encode(&request, bytes, sizeof bytes)
                                     : reply_of(bytes, sizeof bytes);

@@ -104,8 +104,9 @@ static int place_read(struct server *server, const char *folder)
 
 int store_open(struct server *server, const char *folder)
 {
-    /* Every operation completes through its job: iterations tell their count there. */
-    struct bmi_trove_settings settings = {.create = true, .no_immediate = true};
+    /* Every operation completes through its job: iterations tell their count there. Careful: a put
+     * without sync must not put at risk what others put with it. */
+    struct bmi_trove_settings settings = {.create = true, .no_immediate = true, .careful = true};
     char where[4096], error[512] = "";
     if (snprintf(where, sizeof where, "%s%s", strchr(folder, ':') != NULL ? "" : "dir:", folder) >=
         (int)sizeof where)
