@@ -186,11 +186,14 @@ static void full_socket_goes_on_when_there_is_room(void)
     uint32_t sequence;
     setup();
     frames_send(frames, COUNT);
-    bmi__method_tcp.flush(owner->link);
+    /* One flush may stop before the socket is full; when it is full nothing is tried in vain. */
+    int64_t writes = -1;
+    for (int i = 0; i < COUNT && fake_counters[BMI_COUNT_WRITES] != writes; i++) {
+        writes = fake_counters[BMI_COUNT_WRITES];
+        bmi__method_tcp.flush(owner->link);
+    }
     CU_ASSERT(owner->sent < COUNT); /* the peer has not read */
-    int64_t writes = fake_counters[BMI_COUNT_WRITES];
-    bmi__method_tcp.flush(owner->link);
-    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_WRITES], writes); /* not tried in vain */
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_WRITES], writes);
     for (uint32_t i = 0; i < COUNT; i++)
         CU_ASSERT(peer_read_frame(&sequence) && sequence == i);
     CU_ASSERT_EQUAL(owner->sent, COUNT);
