@@ -255,7 +255,7 @@ static bool lend(struct peer *peer, uint8_t which)
         peer->unexpected_window.unreported = 0;
         bmi__control_send_locked(peer, header, NULL, 0);
     }
-    if (unexpected && !(peer->flags & PEER_FULL))
+    if ((which & WIRE_UNEXPECTED_CREDIT) && unexpected && !(peer->flags & PEER_FULL))
         peer->unexpected_wanted = 0;
     return eager && unexpected;
 }

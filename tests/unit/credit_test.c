@@ -323,6 +323,35 @@ static void what_is_lent_comes_back(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
+/* A peer waits for its turn, and asks for credit of the other kind meanwhile: it gets both. */
+static void asking_for_more_keeps_the_turn(void)
+{
+    static struct account accounts[PEERS];
+    int waits = -1;
+    little_memory();
+    for (int i = 0; i < PEERS; i++)
+        account_open(&accounts[i]);
+    for (int i = 0; i < PEERS && waits < 0; i++)
+        for (int k = 0; k < 4 && waits < 0; k++) {
+            account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
+            account_read(&accounts[i]);
+            if (!account_unexpected(&accounts[i], UNEXPECTED_MAX) &&
+                script_peer(accounts[i].script)->unexpected_window.held == 0)
+                waits = i;
+        }
+    CU_ASSERT_TRUE_FATAL(waits >= 0); /* the budget is used up, and this one has nothing held */
+    account_want(&accounts[waits], WIRE_EAGER_CREDIT);
+    while (fetch())
+        continue;
+    account_read(&accounts[waits]);
+    CU_ASSERT_TRUE(account_unexpected(&accounts[waits], UNEXPECTED_MAX));
+    while (fetch())
+        continue;
+    for (int i = 0; i < PEERS; i++)
+        script_close(accounts[i].script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
 /* The message that it was lent for was cancelled. */
 static void what_is_not_used_is_given_back(void)
 {
@@ -465,6 +494,7 @@ int main(void)
         {"credit comes back with consumption", credit_comes_back_with_consumption},
         {"held beyond the peer", held_beyond_the_peer},
         {"what is lent comes back", what_is_lent_comes_back},
+        {"asking for more keeps the turn", asking_for_more_keeps_the_turn},
         {"what is not used is given back", what_is_not_used_is_given_back},
         {"announcements are paid for", announcements_are_paid_for},
         {"announcements are bounded in all", announcements_are_bounded_in_all},
