@@ -152,8 +152,8 @@ static enum bmi_op_type buffer_use(const struct flow *flow)
 static void buffer_free(struct flow_chunk *chunk)
 {
     if (chunk->buffer != NULL)
-        BMI_memfree(buffer_address(chunk->flow), chunk->buffer, chunk->buffer_size,
-                    buffer_use(chunk->flow));
+        bmi__buffer_put(buffer_address(chunk->flow), chunk->buffer, chunk->buffer_size,
+                        buffer_use(chunk->flow));
     chunk->buffer = NULL;
 }
 
@@ -163,7 +163,7 @@ static bool buffer_ready(struct flow *flow, struct flow_chunk *chunk)
     if (chunk->buffer_size < chunk->size) {
         buffer_free(chunk);
         chunk->buffer_size = flow->walked ? chunk->size : flow->what.buffer_size;
-        chunk->buffer = BMI_memalloc(buffer_address(flow), chunk->buffer_size, buffer_use(flow));
+        chunk->buffer = bmi__buffer_get(buffer_address(flow), chunk->buffer_size, buffer_use(flow));
         if (chunk->buffer == NULL) {
             chunk->buffer_size = 0;
             return false;

@@ -10,10 +10,12 @@
  * the list of flows with a deadline and is innermost.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "bmi/context.h"
 #include "bmi/error.h"
@@ -28,9 +30,14 @@ static struct {
     bmi_trove_context_id storage;   /* lock */
     _Atomic bmi_context_id network; /* lock to write; 0: not wanted yet */
     atomic_uint wanted;
+    atomic_bool fd_used;   /* a program polls a context's descriptor */
     atomic_bool signalled; /* event_fd is readable, or about to be */
     struct bmi_task task;
-    bool prepared; /* lock */
+    bool prepared;           /* lock */
+    struct context *context; /* lock: the network's, while it is open */
+    struct bmi_watch watch;  /* the driver's: storage */
+    struct bmi_deferred removal;
+    atomic_bool unwatched;
     pthread_mutex_t times_lock;
     struct flow *timed;       /* times_lock */
     _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
@@ -131,15 +138,16 @@ static void network_take(void)
             bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
 }
 
+/* Until there is nothing: only a test that has nothing looks at io_uring. */
 static void storage_take(void)
 {
-    bmi_trove_op_id_t ops[BATCH];
+    bmi_op_id_t ops[BATCH];
     bmi_error_code_t errors[BATCH];
     bmi_size_t actuals[BATCH];
     void *chunks[BATCH];
-    int count = BATCH;
-    while (count == BATCH && bmi_trove_testcontext(BATCH, ops, &count, errors, actuals, chunks, 0,
-                                                   engine.storage) > 0)
+    int count;
+    while (bmi_trove_testcontext(BATCH, ops, &count, errors, actuals, chunks, 0, engine.storage) >
+           0)
         for (int i = 0; i < count; i++)
             bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
 }
@@ -184,14 +192,21 @@ static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argumen
     return BMI_TASK_DONE;
 }
 
-/* A completion. Who polls already sees it; else the task does, or who waits for the descriptor. */
+static void event_signal(void)
+{
+    if (!atomic_exchange(&engine.signalled, true))
+        eventfd_write(engine.event_fd, 1);
+}
+
+/* A completion. Who polls already sees it; else the task does: run by a worker, by who waits, or by
+ * a program that waits for a descriptor of flow's. */
 static void poll_wanted(void *argument)
 {
     (void)argument;
     if (atomic_fetch_add(&engine.wanted, 1) != 0)
         return;
-    if (!atomic_exchange(&engine.signalled, true))
-        eventfd_write(engine.event_fd, 1);
+    if (atomic_load(&engine.fd_used))
+        event_signal();
     if (bmi_task_submit(&engine.task) != 0)
         atomic_store(&engine.wanted, 0);
 }
@@ -278,17 +293,47 @@ int bmi__engine_open(void)
     return result;
 }
 
-void bmi__engine_close(void)
+/* ---- the network -------------------------------------------------------------------------------
+ */
+
+/* The network's set of descriptors, not the context's own: that is readable also while unexpected
+ * messages wait, which are not ours. */
+static void network_fd_use(void)
 {
-    pthread_rwlock_wrlock(&engine.lock);
-    if (--engine.users == 0) {
-        bmi_trove_close_context(engine.storage);
-        if (engine.network != 0)
-            BMI_close_context(engine.network);
-        engine.network = 0;
+    pthread_mutex_lock(&engine.fds_lock);
+    if (atomic_load(&engine.fd_used) && engine.network != 0) {
+        bmi__progress_fd_used();
+        fd_watch(bmi__progress_fd()); /* EEXIST: it is there */
     }
-    pthread_rwlock_unlock(&engine.lock);
-    bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+    pthread_mutex_unlock(&engine.fds_lock);
+}
+
+void bmi__engine_fd_used(void)
+{
+    atomic_store(&engine.fd_used, true);
+    network_fd_use();
+    if (atomic_load(&engine.wanted) != 0)
+        event_signal();
+}
+
+static void storage_readable(struct bmi_watch *watch, uint32_t events)
+{
+    (void)watch, (void)events;
+    poll_wanted(NULL);
+}
+
+/* BMI's driver tells of storage that has something to do: then there is one wait for both. It gets
+ * a copy of the descriptor, since others may have it watched, too. */
+static int storage_watch_locked(void)
+{
+    int fd = fcntl(bmi_trove_context_fd(engine.storage), F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    engine.watch = (struct bmi_watch){.ready = storage_readable, .fd = fd};
+    int result = bmi_method_watch_add(&engine.watch, EPOLLIN | EPOLLET);
+    if (result != 0)
+        close(fd);
+    return result;
 }
 
 static int network_open_locked(void)
@@ -297,16 +342,93 @@ static int network_open_locked(void)
     int result = BMI_open_context(&id);
     if (result != 0)
         return result;
-    /* Not the context's own descriptor: that is readable also while unexpected messages wait. */
-    result = bmi__error(fd_watch(bmi__progress_fd()));
+    result = bmi__error(storage_watch_locked());
     if (result != 0) {
         BMI_close_context(id);
         return result;
     }
-    bmi__progress_fd_used();
-    bmi__context_set_hook(bmi__context_find(id), network_hook, NULL);
-    engine.network = id;
+    engine.context = bmi__context_find(id);
+    bmi__context_set_hook(engine.context, network_hook, NULL);
+    atomic_store(&engine.network, id);
+    network_fd_use();
     return 0;
+}
+
+/* Only the driver may take a watch away. */
+static void watch_remove(struct bmi_deferred *deferred)
+{
+    (void)deferred;
+    bmi_method_watch_remove(&engine.watch);
+    atomic_store(&engine.unwatched, true);
+    bmi__progress_notify(engine.context, 0);
+}
+
+static bool watch_removed(struct waiter *waiter)
+{
+    (void)waiter;
+    return atomic_load(&engine.unwatched);
+}
+
+static void network_close_locked(void)
+{
+    struct waiter waiter = {.ready = watch_removed, .context = engine.context, .op = WAITER_SOME};
+    if (bmi__context_find(engine.network) != NULL) { /* else BMI was finalized, against the rules */
+        atomic_store(&engine.unwatched, false);
+        engine.removal.run = watch_remove;
+        bmi_method_defer(&engine.removal);
+        while (!atomic_load(&engine.unwatched))
+            bmi__progress_wait(&waiter, 1000);
+        BMI_close_context(engine.network);
+    }
+    close(engine.watch.fd);
+    atomic_store(&engine.network, 0);
+}
+
+void bmi__engine_close(void)
+{
+    pthread_rwlock_wrlock(&engine.lock);
+    if (--engine.users == 0) {
+        bmi__buffers_free();
+        bmi_trove_close_context(engine.storage);
+        if (engine.network != 0)
+            network_close_locked();
+    }
+    pthread_rwlock_unlock(&engine.lock);
+    bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+}
+
+/* ---- sleeping in BMI's wait ---------------------------------------------------------------------
+ */
+
+bool bmi__engine_sleeps(void)
+{
+    return atomic_load(&engine.network) != 0;
+}
+
+void bmi__engine_wake(void)
+{
+    bmi__progress_notify(engine.context, 0);
+}
+
+static bool sleep_over(struct waiter *waiter)
+{
+    struct bmi__space_waiter *sleeper = waiter->argument;
+    return atomic_load(&sleeper->woken);
+}
+
+/* Completions of the network and of storage submit the task that polls, which wakes us. */
+void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns)
+{
+    enum { LONGEST_NS = 1000000000 };
+    struct waiter waiter = {.ready = sleep_over,
+                            .argument = sleeper,
+                            .context = engine.context,
+                            .op = WAITER_SOME};
+    uint64_t due = atomic_load(&engine.next_ns), now = now_ns();
+    uint64_t ns = left_ns < 0 || left_ns > LONGEST_NS ? LONGEST_NS : (uint64_t)left_ns;
+    if (due < now + ns)
+        ns = due > now ? due - now : 0;
+    bmi__progress_wait(&waiter, (int)((ns + 999999) / 1000000));
 }
 
 int bmi__engine_network_open(void)

@@ -25,6 +25,10 @@ struct bmi__space bmi__flow_space = {
     .source = bmi__engine_source,
     .cancel = flow_cancel,
     .destroy = flow_destroy,
+    .sleeps = bmi__engine_sleeps,
+    .sleep = bmi__engine_sleep,
+    .wake = bmi__engine_wake,
+    .fd_used = bmi__engine_fd_used,
     .lock = BMI__SPACE_LOCK,
 };
 

@@ -113,6 +113,11 @@ bmi_context_id bmi__engine_network(void);
 bmi_trove_context_id bmi__engine_storage(void);
 void bmi__engine_poll(void);
 int bmi__engine_source(void);
+/* What completion.h wants of a space that has its own way to sleep. */
+bool bmi__engine_sleeps(void);
+void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns);
+void bmi__engine_wake(void);
+void bmi__engine_fd_used(void);
 void bmi__engine_time(struct flow *flow);
 void bmi__engine_untime(struct flow *flow);
 
@@ -131,6 +136,14 @@ void bmi__flow_free(struct flow *flow);
 
 /* Does all that can be done now. Sets flow->finished at the end. */
 void bmi__flow_advance(struct flow *flow);
+
+/* ---- buffers.c ---------------------------------------------------------------------------------
+ */
+
+void *bmi__buffer_get(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use);
+void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi_op_type use);
+/* With the last flow context. */
+void bmi__buffers_free(void);
 
 /* ---- chunk.c -----------------------------------------------------------------------------------
  */

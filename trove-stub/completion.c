@@ -161,6 +161,8 @@ static int fd_make_locked(struct bmi__space *space, struct bmi__queue_context *c
             close(poll_fd);
         return bmi__error(-error);
     }
+    if (space->fd_used != NULL)
+        space->fd_used();
     context->event_fd = event_fd;
     return context->poll_fd = poll_fd;
 }
@@ -267,12 +269,22 @@ int bmi__space_close_context(struct bmi__space *space, int64_t id)
 
 /* ---- waiters --------------------------------------------------------------------------------- */
 
+/* Any thread, any lock: no lock of its own is taken but by the space's wake. */
+static void waiter_wake(struct bmi__space_waiter *waiter)
+{
+    atomic_store(&waiter->woken, true);
+    if (atomic_load(&waiter->elsewhere))
+        waiter->space->wake();
+    else
+        eventfd_write(waiter->fd, 1);
+}
+
 static void waiter_signal_locked(struct bmi__space_waiter *waiter)
 {
     if (waiter->signalled)
         return;
     waiter->signalled = true;
-    eventfd_write(waiter->fd, 1);
+    waiter_wake(waiter);
 }
 
 /* Of those who take any completion of the context, one is enough. */
@@ -289,12 +301,12 @@ static void waiters_signal_locked(struct bmi__space *space,
     }
 }
 
-/* Called by the task manager with a lock of its own held: the descriptor only. */
+/* Called by the task manager with a lock of its own held. */
 static void sleeper_wake(struct bmi_task_sleeper *sleeper)
 {
     struct bmi__space_waiter *waiter =
         (struct bmi__space_waiter *)((char *)sleeper - offsetof(struct bmi__space_waiter, sleeper));
-    eventfd_write(waiter->fd, 1);
+    waiter_wake(waiter);
 }
 
 static struct bmi__space_waiter *waiter_make(void)
@@ -323,9 +335,11 @@ static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
     pthread_mutex_unlock(&space->lock);
     if (waiter == NULL && (waiter = waiter_make()) == NULL)
         return NULL;
+    waiter->space = space;
     waiter->context = context;
     waiter->any = any;
     waiter->signalled = false;
+    atomic_store(&waiter->woken, false);
     pthread_mutex_lock(&space->lock);
     waiter->next = space->waiters;
     space->waiters = waiter;
@@ -350,21 +364,35 @@ static void waiter_delist(struct bmi__space *space, struct bmi__space_waiter *wa
     pthread_mutex_unlock(&space->lock);
 }
 
+static void waiter_poll(struct bmi__space_waiter *waiter, int64_t left_ns)
+{
+    struct pollfd fds[2] = {{.fd = waiter->fd, .events = POLLIN},
+                            {.fd = waiter->space->source(), .events = POLLIN}};
+    struct timespec limit = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
+    if (!atomic_load(&waiter->woken))
+        ppoll(fds, 2, left_ns < 0 ? NULL : &limit, NULL);
+}
+
 /* Sleeps until something happens that may concern the waiter, or the time is over. */
 static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *waiter,
                          int64_t left_ns)
 {
-    struct pollfd fds[2] = {{.fd = waiter->fd, .events = POLLIN},
-                            {.fd = space->source(), .events = POLLIN}};
-    struct timespec limit = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
-    eventfd_t value;
     struct bmi_task_manager *manager = bmi_task_manager_default();
-    if (bmi_task_sleeper_arm(manager, &waiter->sleeper))
-        ppoll(fds, 2, left_ns < 0 ? NULL : &limit, NULL);
+    eventfd_t value;
+    bool elsewhere = space->sleeps != NULL && space->sleeps();
+    atomic_store(&waiter->elsewhere, elsewhere);
+    if (bmi_task_sleeper_arm(manager, &waiter->sleeper)) {
+        if (elsewhere)
+            space->sleep(waiter, left_ns);
+        else
+            waiter_poll(waiter, left_ns);
+    }
     bmi_task_sleeper_disarm(manager, &waiter->sleeper);
     pthread_mutex_lock(&space->lock);
     waiter->signalled = false;
-    eventfd_read(waiter->fd, &value);
+    if (!elsewhere)
+        eventfd_read(waiter->fd, &value);
+    atomic_store(&waiter->woken, false);
     pthread_mutex_unlock(&space->lock);
 }
 

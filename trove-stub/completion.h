@@ -47,6 +47,9 @@ struct bmi__space_waiter {
     const struct bmi__queue_context *context; /* NULL: for whatever completes */
     bool any; /* it takes any completion of it; else particular ones */
     bool signalled;
+    struct bmi__space *space;
+    atomic_bool woken;     /* it is to look again; set, then `elsewhere` is read */
+    atomic_bool elsewhere; /* it sleeps in the space's own way instead of on fd */
 };
 
 struct bmi__space_slot {
@@ -62,6 +65,12 @@ struct bmi__space {
     void (*cancel)(struct bmi__posted *posted); /* with the lock held; the operation is PENDING */
     void (*completed)(struct bmi__posted *posted); /* with the lock held; may be NULL */
     void (*destroy)(struct bmi__posted *posted);
+    /* The space's own way to sleep, until waiter->woken or the time is over (<0: no limit), and to
+     * wake such sleepers, with any lock held. NULL: on a descriptor and the source. */
+    bool (*sleeps)(void); /* whether it is wanted now */
+    void (*sleep)(struct bmi__space_waiter *waiter, int64_t left_ns);
+    void (*wake)(void);
+    void (*fd_used)(void); /* a program polls a context; may be NULL */
     /* below: completion.c's */
     pthread_mutex_t lock;
     struct bmi__space_slot *slots;

@@ -46,40 +46,49 @@ static void flow_end(struct bmi_side *side, struct half *half, bmi_error_code_t 
         half->ended(half);
 }
 
-static int flows_take(struct bmi_side *side)
+static int flows_take(struct bmi_side *side, int wait_ms)
 {
     bmi_flow_id_t ids[COMPLETIONS];
     bmi_error_code_t errors[COMPLETIONS];
     void *halves[COMPLETIONS];
     int count = 0;
-    bmi_check(bmi_flow_testcontext(COMPLETIONS, ids, &count, errors, NULL, halves, 0, flow_context),
+    bmi_check(bmi_flow_testcontext(COMPLETIONS, ids, &count, errors, NULL, halves, wait_ms,
+                                   flow_context),
               "bmi_flow_testcontext");
     for (int i = 0; i < count; i++)
         flow_end(side, halves[i], errors[i]);
     return count;
 }
 
-/* One wait for flows and messages. */
-static int flows_step(struct bmi_side *side, int wait_ms)
+/* A server waits for flows and for requests. */
+static int server_step(struct bmi_side *side, int wait_ms)
 {
-    int count = flows_take(side);
+    int count = flows_take(side, 0);
     if (count == 0 && wait_ms > 0) {
         poll(flow_fds, 2, wait_ms);
-        count = flows_take(side);
+        count = flows_take(side, 0);
     }
     return count;
 }
 
-static void flows_open(struct bmi_side *side)
+/* A client waits for its flows; messages that come meanwhile are looked at after that. */
+static int client_step(struct bmi_side *side, int wait_ms)
+{
+    return flows_take(side, wait_ms);
+}
+
+static void flows_open(struct bmi_side *side, bool server)
 {
     struct bmi_context_fd fd = {.context = side->context};
     if (side->other_step)
         return;
     bmi_check(bmi_flow_open_context(&flow_context), "bmi_flow_open_context");
+    side->other_step = server ? server_step : client_step;
+    if (!server)
+        return;
     bmi_check(BMI_get_info(0, BMI_GET_CONTEXT_FD, &fd), "BMI_GET_CONTEXT_FD");
     flow_fds[0] = (struct pollfd){.fd = bmi_flow_context_fd(flow_context), .events = POLLIN};
     flow_fds[1] = (struct pollfd){.fd = fd.fd, .events = POLLIN};
-    side->other_step = flows_step;
 }
 
 static void half_post(struct bmi_side *side, struct half *half, struct bmi_flow_description *what)
@@ -171,7 +180,7 @@ static void flow_serve_bmi(struct bmi_side *side, const struct work *work, bmi_p
         (writes ? &pattern_write : &pattern_read)->serve_bmi(side, work, client);
         return;
     }
-    flows_open(side);
+    flows_open(side, true);
     struct half *half = allocate(sizeof *half);
     *half = (struct half){.ended = writes ? write_ended : read_ended,
                           .extent = {.size = (bmi_size_t)work->amount, .count = 1},
@@ -256,7 +265,7 @@ static double flow_run_bmi(struct bmi_client *client, const struct work *work)
     bool writes = work->on & WRITES;
     if (work->plain)
         return (writes ? &pattern_write : &pattern_read)->run_bmi(client, work);
-    flows_open(&client->side);
+    flows_open(&client->side, false);
     uint64_t ended = 0, size = work->amount * (uint64_t)count;
     struct region region = region_make(work, size, count);
     struct half *halves = allocate((size_t)count * sizeof *halves);
