@@ -14,7 +14,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bmi/context.h"
@@ -51,13 +50,6 @@ static struct {
             .timer_fd = -1,
             .event_fd = -1};
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* ---- deadlines ---------------------------------------------------------------------------------
  */
 
@@ -74,7 +66,7 @@ static void timer_set_locked(uint64_t due)
 
 void bmi__engine_time(struct flow *flow)
 {
-    flow->deadline_ns = now_ns() + (uint64_t)flow->what.timeout_ms * 1000000;
+    flow->deadline_ns = bmi__monotonic_ns() + (uint64_t)flow->what.timeout_ms * 1000000;
     pthread_mutex_lock(&engine.times_lock);
     flow->next_timed = engine.timed;
     flow->timed_link = &engine.timed;
@@ -105,9 +97,10 @@ void bmi__engine_untime(struct flow *flow)
 /* Ends flows whose time is over; a flow leaves the list before it is freed. */
 static void times_run(void)
 {
-    if (atomic_load(&engine.next_ns) == UINT64_MAX || now_ns() < atomic_load(&engine.next_ns))
+    if (atomic_load(&engine.next_ns) == UINT64_MAX ||
+        bmi__monotonic_ns() < atomic_load(&engine.next_ns))
         return;
-    uint64_t now = now_ns(), next = UINT64_MAX;
+    uint64_t now = bmi__monotonic_ns(), next = UINT64_MAX;
     pthread_mutex_lock(&engine.times_lock);
     for (struct flow *flow = engine.timed, *after; flow != NULL; flow = after) {
         after = flow->next_timed;
@@ -424,7 +417,7 @@ void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns)
                             .argument = sleeper,
                             .context = engine.context,
                             .op = WAITER_SOME};
-    uint64_t due = atomic_load(&engine.next_ns), now = now_ns();
+    uint64_t due = atomic_load(&engine.next_ns), now = bmi__monotonic_ns();
     uint64_t ns = left_ns < 0 || left_ns > LONGEST_NS ? LONGEST_NS : (uint64_t)left_ns;
     if (due < now + ns)
         ns = due > now ? due - now : 0;

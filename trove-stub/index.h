@@ -25,6 +25,13 @@ struct index_table {
     uint32_t seed;
 };
 
+/* A number as a key, whose order is the number's. */
+static inline void bmi__number_put(unsigned char *to, uint64_t number, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--, number >>= 8)
+        to[i] = (unsigned char)number;
+}
+
 /* The first entry whose key is at least this one; NULL: none. */
 struct index_entry *bmi__index_at_least(const struct index_table *table, const void *key,
                                         size_t key_size);

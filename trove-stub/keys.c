@@ -20,6 +20,8 @@
 #if BMI_WITH_LMDB
 #include <lmdb.h>
 
+#include "trove-stub/index.h"
+
 enum { PREFIX = 12, KEY_SPACE = PREFIX + BMI_TROVE_KEY_MAX };
 
 static const size_t map_first = (size_t)1 << 30; /* address space, not memory or disk */
@@ -28,7 +30,6 @@ struct trove_keys {
     MDB_env *env;
     MDB_dbi table;
     pthread_rwlock_t growing;
-    bool careful;
 };
 
 struct full_key {
@@ -59,17 +60,11 @@ static int lmdb_errno(int result)
     }
 }
 
-static void number_put(unsigned char *to, uint64_t number, int bytes)
-{
-    for (int i = bytes - 1; i >= 0; i--, number >>= 8)
-        to[i] = (unsigned char)number;
-}
-
 static MDB_val key_make(struct full_key *full, const struct trove_op *op, const void *key,
                         bmi_size_t key_size)
 {
-    number_put(full->bytes, op->place.collection, 4);
-    number_put(full->bytes + 4, op->place.object, 8);
+    bmi__number_put(full->bytes, op->place.collection, 4);
+    bmi__number_put(full->bytes + 4, op->place.object, 8);
     if (key_size > 0)
         memcpy(full->bytes + PREFIX, key, (size_t)key_size);
     full->size = PREFIX + (size_t)key_size;
@@ -79,14 +74,17 @@ static MDB_val key_make(struct full_key *full, const struct trove_op *op, const 
 /* ---- opening -----------------------------------------------------------------------------------
  */
 
-static int env_open(struct trove_keys *keys, const char *path)
+/* Transactions are not flushed one by one (careful: their data is, before it is referred to); who
+ * wants that flushes after the commit. */
+static int env_open(struct trove_keys *keys, const char *path, bool careful)
 {
+    unsigned flags = MDB_NOTLS | (careful ? MDB_NOMETASYNC : MDB_NOSYNC);
     MDB_txn *txn;
     int result = mdb_env_create(&keys->env);
     if (result != 0)
         return result;
     if ((result = mdb_env_set_mapsize(keys->env, map_first)) == 0)
-        result = mdb_env_open(keys->env, path, MDB_NOTLS, 0666);
+        result = mdb_env_open(keys->env, path, flags, 0666);
     if (result == 0 && (result = mdb_txn_begin(keys->env, NULL, 0, &txn)) == 0) {
         result = mdb_dbi_open(txn, NULL, 0, &keys->table);
         if (result == 0)
@@ -111,13 +109,12 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     if (result == 0 && mkdirat(folder, "keys", 0777) != 0 && errno != EEXIST)
         result = errno;
     if (result == 0)
-        result = env_open(new, name);
+        result = env_open(new, name, careful);
     if (result != 0) {
         free(new);
         return bmi__trove_explain(lmdb_errno(result), error, error_size, "%s: %s", name,
                                   mdb_strerror(result));
     }
-    new->careful = careful;
     pthread_rwlock_init(&new->growing, NULL);
     *keys = new;
     return 0;
@@ -157,11 +154,8 @@ typedef int (*change)(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op
 static int change_once(struct trove_keys *keys, struct trove_op *op, change what)
 {
     MDB_txn *txn;
-    unsigned flags = (op->flags & BMI_TROVE_SYNC) != 0 ? 0
-                     : keys->careful                   ? MDB_NOMETASYNC
-                                                       : MDB_NOSYNC;
     pthread_rwlock_rdlock(&keys->growing);
-    int result = mdb_txn_begin(keys->env, NULL, flags, &txn);
+    int result = mdb_txn_begin(keys->env, NULL, 0, &txn);
     if (result == 0) {
         result = what(keys, txn, op);
         if (result == 0)
@@ -169,6 +163,8 @@ static int change_once(struct trove_keys *keys, struct trove_op *op, change what
         else
             mdb_txn_abort(txn);
     }
+    if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
+        result = mdb_env_sync(keys->env, 1);
     pthread_rwlock_unlock(&keys->growing);
     return result;
 }

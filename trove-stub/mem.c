@@ -43,12 +43,6 @@ struct mem_store {
 /* ---- numbers as keys ---------------------------------------------------------------------------
  */
 
-static void number_put(unsigned char *to, uint64_t number, int bytes)
-{
-    for (int i = bytes - 1; i >= 0; i--, number >>= 8)
-        to[i] = (unsigned char)number;
-}
-
 static uint64_t number_get(const unsigned char *from, int bytes)
 {
     uint64_t number = 0;
@@ -60,8 +54,8 @@ static uint64_t number_get(const unsigned char *from, int bytes)
 static void place_key(unsigned char key[12], bmi_trove_collection_t collection,
                       bmi_trove_object_t object)
 {
-    number_put(key, collection, 4);
-    number_put(key + 4, object, 8);
+    bmi__number_put(key, collection, 4);
+    bmi__number_put(key + 4, object, 8);
 }
 
 /* ---- objects -----------------------------------------------------------------------------------
@@ -82,12 +76,12 @@ static void table_free(struct index_table *table)
 static void chunks_cut(struct mem_store *mem, struct mem_object *object, bmi_size_t size)
 {
     unsigned char key[8];
-    number_put(key, (uint64_t)(size + CHUNK - 1) / CHUNK, 8);
+    bmi__number_put(key, (uint64_t)(size + CHUNK - 1) / CHUNK, 8);
     for (struct index_entry *one; (one = bmi__index_at_least(&object->chunks, key, 8)) != NULL;) {
         free(bmi__index_remove(&object->chunks, one->key, 8));
         atomic_fetch_sub(&mem->used, CHUNK);
     }
-    number_put(key, (uint64_t)size / CHUNK, 8);
+    bmi__number_put(key, (uint64_t)size / CHUNK, 8);
     struct index_entry *last = bmi__index_find(&object->chunks, key, 8);
     if (last != NULL)
         memset((char *)last->value + size % CHUNK, 0, (size_t)(CHUNK - size % CHUNK));
@@ -204,7 +198,7 @@ static char *chunk_of(struct mem_store *mem, struct mem_object *object, bmi_size
                       bmi_size_t offset, bool make, int *error)
 {
     unsigned char key[8];
-    number_put(key, (uint64_t)offset / CHUNK, 8);
+    bmi__number_put(key, (uint64_t)offset / CHUNK, 8);
     struct index_entry *entry = bmi__index_find(&object->chunks, key, 8);
     if (entry != NULL || !make)
         return entry != NULL ? entry->value : NULL;
@@ -459,7 +453,7 @@ static int mem_collection_create(struct bmi_trove_store *store, bmi_trove_collec
     struct mem_store *mem = store->state;
     unsigned char key[4];
     int result = 0;
-    number_put(key, collection, 4);
+    bmi__number_put(key, collection, 4);
     pthread_mutex_lock(&mem->lock);
     if (bmi__index_find(&mem->collections, key, 4) != NULL)
         result = -EEXIST;
@@ -491,7 +485,7 @@ static int mem_collection_next(struct bmi_trove_store *store, bmi_trove_collecti
 {
     struct mem_store *mem = store->state;
     unsigned char key[4];
-    number_put(key, *collection, 4);
+    bmi__number_put(key, *collection, 4);
     pthread_mutex_lock(&mem->lock);
     struct index_entry *entry = bmi__index_at_least(&mem->collections, key, 4);
     if (entry != NULL)

@@ -8,7 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/eventfd.h>
+#include <sys/syscall.h>
 
 static struct {
     const char *backend;
@@ -768,6 +768,32 @@ static void faults_may_move_some_bytes_first(void)
     CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
 }
 
+/* ---- who does the work
+ * --------------------------------------------------------------------------- */
+
+static bool uring_there(void)
+{
+    char parameters[256] = {0};
+    long fd = BMI_WITH_URING ? syscall(SYS_io_uring_setup, 2, parameters) : -1;
+    if (fd >= 0)
+        close((int)fd);
+    return fd >= 0;
+}
+
+static void io_uring_is_used_where_it_is_there(void)
+{
+    struct bmi_trove_statistics before, after;
+    char bytes[100] = {0};
+    CU_ASSERT_EQUAL(write_at(bytes, 100, 0).error, 0); /* opens the file */
+    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &before), 0);
+    CU_ASSERT_EQUAL(write_at(bytes, 100, 0).error, 0);
+    CU_ASSERT_EQUAL(read_at(bytes, 100, 0, 0).error, 0);
+    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &after), 0);
+    bool wanted = strcmp(kind.backend, "dir:") == 0 && !kind.settings.no_uring && uring_there();
+    CU_ASSERT_EQUAL(after.uring - before.uring, wanted ? 2 : 0);
+    CU_ASSERT_EQUAL(after.operations - before.operations, 2);
+}
+
 /* ---- the kinds ----------------------------------------------------------------------------------
  */
 
@@ -790,6 +816,7 @@ static CU_TestInfo cases[] = {
     {"closing a context cancels", closing_a_context_cancels},
     {"many threads on one context", many_threads_on_one_context},
     {"a poster may end", a_poster_may_end},
+    {"io_uring is used where it is there", io_uring_is_used_where_it_is_there},
     {"faults strike the nth", faults_strike_the_nth},
     {"faults may move some bytes first", faults_may_move_some_bytes_first},
     CU_TEST_INFO_NULL};
