@@ -24,16 +24,18 @@
 enum { BATCH = 32 };
 
 static struct {
+    pthread_mutex_t life;
+    unsigned users; /* life: open flow contexts */
     pthread_rwlock_t lock;
-    unsigned users;                 /* lock: open flow contexts */
-    bmi_trove_context_id storage;   /* lock */
-    _Atomic bmi_context_id network; /* lock to write; 0: not wanted yet */
+    bool open;                      /* life and lock to write: contexts may be used */
+    bmi_trove_context_id storage;   /* life */
+    _Atomic bmi_context_id network; /* life and lock to write; 0: not open */
     atomic_uint wanted;
     atomic_bool fd_used;   /* a program polls a context's descriptor */
     atomic_bool signalled; /* event_fd is readable, or about to be */
     struct bmi_task task;
-    bool prepared;           /* lock */
-    struct context *context; /* lock: the network's, while it is open */
+    bool prepared;           /* life */
+    struct context *context; /* life: the network's, while it is open */
     struct bmi_watch watch;  /* the driver's: storage */
     struct bmi_deferred removal;
     atomic_bool unwatched;
@@ -42,7 +44,8 @@ static struct {
     _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
     pthread_mutex_t fds_lock;
     int epoll_fd, timer_fd, event_fd; /* fds_lock until made, then constant */
-} engine = {.lock = PTHREAD_RWLOCK_INITIALIZER,
+} engine = {.life = PTHREAD_MUTEX_INITIALIZER,
+            .lock = PTHREAD_RWLOCK_INITIALIZER,
             .times_lock = PTHREAD_MUTEX_INITIALIZER,
             .fds_lock = PTHREAD_MUTEX_INITIALIZER,
             .next_ns = UINT64_MAX,
@@ -155,7 +158,7 @@ static void poll_run(void)
     do {
         seen = atomic_load(&engine.wanted);
         pthread_rwlock_rdlock(&engine.lock);
-        if (engine.users > 0) {
+        if (engine.open) {
             network_take();
             storage_take();
             times_run();
@@ -267,6 +270,15 @@ static int task_ready_locked(void)
     return result;
 }
 
+/* To those who poll, with `life` held. Nobody uses what was open before when this returns. */
+static void contexts_tell_locked(bool open, bmi_context_id network)
+{
+    pthread_rwlock_wrlock(&engine.lock);
+    engine.open = open;
+    atomic_store(&engine.network, network);
+    pthread_rwlock_unlock(&engine.lock);
+}
+
 int bmi__engine_open(void)
 {
     int result = bmi__engine_source();
@@ -275,12 +287,12 @@ int bmi__engine_open(void)
     result = bmi__error(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY));
     if (result != 0)
         return result;
-    pthread_rwlock_wrlock(&engine.lock);
+    pthread_mutex_lock(&engine.life);
     result = bmi__error(task_ready_locked());
-    if (result == 0 && engine.users == 0)
-        result = storage_open_locked();
+    if (result == 0 && engine.users == 0 && (result = storage_open_locked()) == 0)
+        contexts_tell_locked(true, 0);
     engine.users += result == 0;
-    pthread_rwlock_unlock(&engine.lock);
+    pthread_mutex_unlock(&engine.life);
     if (result != 0)
         bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
     return result;
@@ -342,7 +354,7 @@ static int network_open_locked(void)
     }
     engine.context = bmi__context_find(id);
     bmi__context_set_hook(engine.context, network_hook, NULL);
-    atomic_store(&engine.network, id);
+    contexts_tell_locked(true, id);
     network_fd_use();
     return 0;
 }
@@ -362,31 +374,32 @@ static bool watch_removed(struct waiter *waiter)
     return atomic_load(&engine.unwatched);
 }
 
-static void network_close_locked(void)
+static void network_close_locked(bmi_context_id network)
 {
     struct waiter waiter = {.ready = watch_removed, .context = engine.context, .op = WAITER_SOME};
-    if (bmi__context_find(engine.network) != NULL) { /* else BMI was finalized, against the rules */
+    if (bmi__context_find(network) != NULL) { /* else BMI was finalized, against the rules */
         atomic_store(&engine.unwatched, false);
         engine.removal.run = watch_remove;
         bmi_method_defer(&engine.removal);
         while (!atomic_load(&engine.unwatched))
             bmi__progress_wait(&waiter, 1000);
-        BMI_close_context(engine.network);
+        BMI_close_context(network);
     }
     close(engine.watch.fd);
-    atomic_store(&engine.network, 0);
 }
 
 void bmi__engine_close(void)
 {
-    pthread_rwlock_wrlock(&engine.lock);
+    pthread_mutex_lock(&engine.life);
     if (--engine.users == 0) {
+        bmi_context_id network = atomic_load(&engine.network);
+        contexts_tell_locked(false, 0);
         bmi__buffers_free();
+        if (network != 0)
+            network_close_locked(network);
         bmi_trove_close_context(engine.storage);
-        if (engine.network != 0)
-            network_close_locked();
     }
-    pthread_rwlock_unlock(&engine.lock);
+    pthread_mutex_unlock(&engine.life);
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
 }
 
@@ -428,11 +441,11 @@ int bmi__engine_network_open(void)
 {
     if (atomic_load(&engine.network) != 0)
         return 0;
-    pthread_rwlock_wrlock(&engine.lock);
+    pthread_mutex_lock(&engine.life);
     int result = engine.users == 0 ? -BMI_EINVAL : 0;
-    if (result == 0 && engine.network == 0)
+    if (result == 0 && atomic_load(&engine.network) == 0)
         result = network_open_locked();
-    pthread_rwlock_unlock(&engine.lock);
+    pthread_mutex_unlock(&engine.life);
     return result;
 }
 
