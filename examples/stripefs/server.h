@@ -37,6 +37,9 @@ int server_close(struct server *server);
 /* store.c: opens and checks; blocks. */
 int store_open(struct server *server, const char *folder);
 
+/* For tests: after `skip` operations of the store one fails, as on a full disk. */
+void store_fault(struct server *server, uint64_t skip);
+
 struct bmi_trove_place index_of(const struct server *server);
 /* Whether a request is for this server; the first one tells the store what it is. */
 int place_check(struct server *server, unsigned position, unsigned count);

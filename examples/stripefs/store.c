@@ -119,6 +119,15 @@ int store_open(struct server *server, const char *folder)
     return place_read(server, folder);
 }
 
+void store_fault(struct server *server, uint64_t skip)
+{
+    struct bmi_trove_fault fault = {.kinds = BMI_TROVE_ALL,
+                                    .skip = skip,
+                                    .times = 1,
+                                    .error = -BMI_ENOSPC};
+    bmi_trove_inject(server->store, &fault);
+}
+
 /* Stores what place this is. The put is not waited for: it is repeated by the next request if it
  * fails, and comes before all that this server puts later. */
 int place_check(struct server *server, unsigned position, unsigned count)

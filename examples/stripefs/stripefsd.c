@@ -30,6 +30,7 @@ static void usage(FILE *file)
 struct choices {
     const char *listen, *store;
     int requests;
+    long fault;
     bool trace;
 };
 
@@ -37,13 +38,10 @@ struct choices {
 static int choices_take(struct choices *choices, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"listen", required_argument, NULL, 'l'},
-        {"store", required_argument, NULL, 's'},
-        {"requests", required_argument, NULL, 'r'},
-        {"trace", no_argument, NULL, 't'},
-        {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},
-        {0},
+        {"listen", required_argument, NULL, 'l'},   {"store", required_argument, NULL, 's'},
+        {"requests", required_argument, NULL, 'r'}, {"trace", no_argument, NULL, 't'},
+        {"fault", required_argument, NULL, 'f'},    {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},        {0},
     };
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -59,6 +57,9 @@ static int choices_take(struct choices *choices, int argc, char **argv)
             break;
         case 't':
             choices->trace = true;
+            break;
+        case 'f':
+            choices->fault = atol(optarg);
             break;
         case 'h':
             usage(stdout);
@@ -105,7 +106,7 @@ static int serve(struct server *server)
 
 int main(int argc, char **argv)
 {
-    struct choices choices = {.requests = 64};
+    struct choices choices = {.requests = 64, .fault = -1};
     struct sigaction action = {.sa_handler = end};
     struct server server = {0};
     char url[BMI_MAX_ADDR_LEN] = "";
@@ -123,6 +124,8 @@ int main(int argc, char **argv)
     }
     result = server_open(&server, choices.store);
     if (result == 0) {
+        if (choices.fault >= 0)
+            store_fault(&server, (uint64_t)choices.fault);
         if (choices.trace)
             bmi_sm_trace_to(server.jobs, bmi_sm_trace_print, stderr);
         result = server_start(&server, choices.requests);
