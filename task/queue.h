@@ -40,6 +40,16 @@ struct bmi__queue {
 extern const struct bmi__queue_kind bmi__queue_ring;
 extern const struct bmi__queue_kind bmi__queue_spin;
 
+/* For who waits in a loop: the CPU does nothing for a moment. */
+static inline void bmi__pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 static inline void bmi__queue_push(struct bmi__queue *queue, struct bmi_task *task)
 {
     queue->kind->push(queue, task);

@@ -26,21 +26,12 @@ struct spin {
     _Atomic(uint64_t) contended; /* under the lock */
 };
 
-static inline void pause_briefly(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void spin_wait(struct spin *spin)
 {
     const struct timespec moment = {.tv_nsec = SLEEP_NS};
     for (unsigned round = 0; atomic_load_explicit(&spin->locked, memory_order_relaxed); round++) {
         if (round < SPINS_BEFORE_YIELD)
-            pause_briefly();
+            bmi__pause();
         else if (round < SPINS_BEFORE_YIELD + YIELDS_BEFORE_SLEEP)
             sched_yield();
         else
