@@ -361,7 +361,7 @@ static void row_measure(struct report *report, const struct probe *probe, const 
     report_row_print(report, row);
 }
 
-/* Measures each queue above a CPU, its own first. */
+/* Measures each queue above a CPU, its own first (`first` is its label; NULL: not that). */
 static void levels_each(struct report *report, struct probe *probe, const char *first,
                         const char *panel,
                         void (*each)(struct report *report, struct probe *probe, const char *panel,
@@ -375,11 +375,9 @@ static void levels_each(struct report *report, struct probe *probe, const char *
         if (!bmi_cpuset_has(&statistics.cpus, probe->cpu))
             continue;
         bool own = bmi_cpuset_count(&statistics.cpus) == 1;
-        snprintf(label, sizeof label, "%s%.30s",
-                 own          ? first
-                 : queue == 0 ? "global: "
-                              : "",
-                 own ? "" : statistics.name);
+        if (own && !first)
+            continue;
+        snprintf(label, sizeof label, "%.30s", own ? first : queue ? statistics.name : "global");
         probe->target = statistics.cpus;
         each(report, probe, panel, label);
     }
@@ -426,15 +424,7 @@ static void machine_measure(struct report *report)
         format_text(label, sizeof label, "CPU %d", cpu);
         row_measure(report, &probe, panel, label);
     }
-    struct bmi_task_queue_statistics statistics;
-    for (int queue = bmi_task_queue_count(pair.managers[0]) - 1; queue >= 0; queue--) {
-        bmi_task_queue_statistics(pair.managers[0], queue, &statistics);
-        if (!bmi_cpuset_has(&statistics.cpus, probe.cpu) || bmi_cpuset_count(&statistics.cpus) == 1)
-            continue;
-        probe.target = statistics.cpus;
-        snprintf(label, sizeof label, "%.30s", queue ? statistics.name : "global");
-        row_measure(report, &probe, panel, label);
-    }
+    levels_each(report, &probe, NULL, panel, level_row);
     pair_close(&pair);
 }
 
