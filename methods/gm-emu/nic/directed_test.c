@@ -289,7 +289,10 @@ static void nothing_is_written_after_a_revocation(void)
     for (unsigned i = 0; i < 200; i++) {
         for (unsigned k = 0; k < 20; k++)
             nic_unknown(server.port, nic_receive(server.port));
-        CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
+        int status = nic_revoke(server.port, key);
+        CU_ASSERT_EQUAL(status, 0);
+        if (status != 0)
+            break;
         good += target[0] == 0xff;
         memset(target, 0, 1 << 20);
         for (unsigned k = 0; k < 20; k++)
@@ -305,13 +308,7 @@ static void nothing_is_written_after_a_revocation(void)
     atomic_store(&writer_stop, true);
     pthread_join(writer, NULL);
     CU_ASSERT(good > 0);
-    CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
-    client.peer = NULL;
-    host_close(&client);
-    host_close(&server);
-    munmap(source, AREA);
-    if (way != WAY_MAPPED)
-        munmap(target, AREA);
+    teardown();
 }
 
 static void memory_that_is_gone_is_an_error(void)

@@ -4,7 +4,7 @@
  *
  * Grants stand in the port memory, which peers read. A key is a place there and a number that is
  * used once. Revoking clears the key, then waits until no peer claims it (directed.c has the other
- * half). Who claims and is dead does not write any more; who claims and is stopped gets a second.
+ * half). Who claims and is dead does not write any more; who claims and is stopped gets some time.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -157,11 +157,11 @@ static void waits_forget(struct nic_port *port)
     bmi_lock_give(&port->lock);
 }
 
-/* Waits until nobody claims the key, for a second. */
+/* Waits until nobody claims the key, for a bounded time. */
 static bool claims_end(struct nic_port *port, uint64_t key)
 {
     enum { ROUNDS = 200 };
-    const uint64_t LIMIT_NS = 1000000000;
+    const uint64_t LIMIT_NS = port->options.revoke_timeout_ms * 1000000ull;
     uint64_t begin = 0;
     for (int i = 0;; i++) {
         if (claim_wait(port, key, i >= ROUNDS)) {

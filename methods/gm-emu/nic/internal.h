@@ -161,7 +161,7 @@ struct nic_peer {
     /* life; driver, or before the driver knows it */
     struct nic_source socket, process;
     bool accepted;
-    int refusal;        /* an errno: why it will not be let in */
+    int refusal;             /* an errno: why it will not be let in */
     bool said_bye;           /* by the peer */
     atomic_bool remote_gone; /* its socket or process: it writes nothing any more */
     bool closed_by_us;

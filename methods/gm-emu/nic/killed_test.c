@@ -14,6 +14,7 @@
 enum { AREA = 1 << 20 };
 static struct host host;
 static uint16_t number;
+static char mortal[32]; /* the name of children that listen; another run has its own */
 
 static unsigned descriptors(void)
 {
@@ -55,7 +56,7 @@ static void child_live(bool listens, int tell)
     host_forget();
     host_open(&own, NULL);
     if (listens) {
-        number = host_listen(&own, "mortal");
+        number = host_listen(&own, mortal);
         if (write(tell, &number, sizeof(number)) != sizeof(number))
             _exit(1);
     } else if (nic_connect(own.port, "parent", number, &own, &own.peer) != 0) {
@@ -116,7 +117,7 @@ static void one_life(unsigned round, void *memory)
     struct iovec iov = {memory, AREA};
     pid_t child = child_start(listens);
     if (listens)
-        CU_ASSERT_EQUAL(nic_connect(host.port, "mortal", number, &host, &host.peer), 0);
+        CU_ASSERT_EQUAL(nic_connect(host.port, mortal, number, &host, &host.peer), 0);
     CU_ASSERT_FATAL(UNTIL(host.ups + host.accepted == met + 1));
     CU_ASSERT_EQUAL(nic_grant(host.port, host.peer, memory, AREA, &mine), 0);
     CU_ASSERT(host_send(&host, &mine, sizeof(mine), 6, NIC_LOW_PRIORITY, NIC_BUFFERED) >= 0);
@@ -133,13 +134,14 @@ static void one_life(unsigned round, void *memory)
     CU_ASSERT_EQUAL(host.down_status, -ECONNRESET);
     CU_ASSERT_EQUAL(nic_num_send_tokens(host.port), 256);
     CU_ASSERT_EQUAL(nic_revoke(host.port, mine), 0);
-    CU_ASSERT(!name_is_left("mortal"));
+    CU_ASSERT(!name_is_left(mortal));
     nic_peer_release(host.refused);
 }
 
 static void killed_at_any_point(void)
 {
     enum { ROUNDS = 24 };
+    snprintf(mortal, sizeof(mortal), "mortal-%d", (int)getpid());
     host_open(&host, NULL);
     number = host_listen(&host, "parent");
     uint16_t ours = number;

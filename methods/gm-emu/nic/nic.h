@@ -98,6 +98,7 @@ struct nic_options {
     uint32_t resend_timeout_ms; /* at least 1 */
     uint32_t resend_ms;         /* a lost message is sent again after this; at least 1 */
     uint32_t connect_timeout_ms;
+    uint32_t revoke_timeout_ms; /* how long nic_revoke waits for a peer in the midst of writing */
     bool allow_other_users;
     bool refuse_vm_write; /* does as if the kernel refused process_vm_writev: for tests */
     bool refuse_mapping;  /* does not map peers' dma_malloc'ed memory: for tests */
@@ -109,8 +110,8 @@ struct nic_options {
 };
 
 /* Fills in the defaults: 256 tokens of both kinds, classes up to 15 (low) and 12 (high), pio_max
- * 32 KiB, half of the machine's memory in pages, 65,536 grants, 30 s, 1 ms, 10 s, all else off.
- * Returns: nothing. Owns: nothing. Threads: any. Blocks: no. */
+ * 32 KiB, half of the machine's memory in pages, 65,536 grants, 30 s, 1 ms, 10 s, 10 s, all else
+ * off. Returns: nothing. Owns: nothing. Threads: any. Blocks: no. */
 void nic_options_default(struct nic_options *options);
 
 /* Sets options->timing, and pio_max, by name: "off", or "myrinet2000" (2 Gb/s links, 7 us one way
@@ -325,11 +326,10 @@ int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64
               uint64_t *key);
 
 /* Ends a grant: from its return on no peer writes into the memory. A peer that is in the midst of a
- * piece (256 KiB at most) is waited for; if it is stopped there for longer than a second its
- * connection is ended.
- * Returns: 0; -ENOENT no such grant; -EBUSY revoked, but a stopped peer may still write that piece
- * when it wakes: keep the memory. Owns: the memory is the caller's alone again.
- * Threads: any. Blocks: as told. */
+ * piece (256 KiB at most) is waited for; if it is stopped there for longer than revoke_timeout_ms
+ * its connection is ended. Returns: 0; -ENOENT no such grant; -EBUSY revoked, but a stopped peer
+ * may still write that piece when it wakes: keep the memory. Owns: the memory is the caller's alone
+ * again. Threads: any. Blocks: as told. */
 int nic_revoke(struct nic_port *port, uint64_t key);
 
 /* ---- alarms, faults, figures ---------------------------------------------------------------- */

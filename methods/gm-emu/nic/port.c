@@ -64,6 +64,7 @@ void nic_options_default(struct nic_options *options)
     options->resend_timeout_ms = 30000;
     options->resend_ms = 1;
     options->connect_timeout_ms = 10000;
+    options->revoke_timeout_ms = 10000;
 }
 
 /* The first option that is out of its range, or NULL. */

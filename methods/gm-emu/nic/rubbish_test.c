@@ -23,6 +23,7 @@ static void server_open(void)
     struct nic_options options;
     nic_options_default(&options);
     options.resend_timeout_ms = 20;
+    options.revoke_timeout_ms = 100;
     host_open(&server, &options);
     number = host_listen(&server, "victim");
     host_provide(&server, 8, 6, NIC_LOW_PRIORITY);

@@ -84,7 +84,7 @@ static void client_run(unsigned process, uint16_t number, unsigned messages)
     for (unsigned i = 0; i < CONNECTIONS; i++)
         if (talk_send(&talks[i]) < 0)
             _exit(6);
-    if (!UNTIL(talks_done(talks) || host.downs > 0) || host.downs > 0)
+    if (!UNTIL(talks_done(talks))) /* some may be down by then */
         _exit(7);
     if (process % 2 == 0) /* the others are ended by the server */
         _exit(0);
