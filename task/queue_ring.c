@@ -31,6 +31,7 @@
 
 #define LINE 64
 #define SHORT 4 /* slots */
+#define PAUSES 32
 
 struct ring {
     struct bmi__queue queue; /* a line that never changes */
@@ -98,9 +99,13 @@ static inline bool is_filled_for(struct view view, uint64_t slot, uint64_t posit
     return !is_waiting(slot) && (slot & 2) == parity_of(view, position);
 }
 
-static __attribute__((cold)) void count_contended(_Atomic(uint64_t) *counter)
+/* A compare-and-swap failed: somebody else is at it. Who lets that one go on for a moment, rather
+ * than to take the line from it at once, has both done sooner. */
+static __attribute__((cold)) void give_way(_Atomic(uint64_t) *counter)
 {
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+    for (int i = 0; i < PAUSES; i++)
+        bmi__pause();
 }
 
 /* Fills the slot of a position if it waits for that. Else *seen is what it holds. */
@@ -113,7 +118,7 @@ static inline bool slot_fill(struct view view, uint64_t position, struct bmi_tas
     if (*seen != waiting_for(position))
         return false;
     if (!atomic_compare_exchange_strong(slot, seen, filled)) {
-        count_contended(view.push_contended);
+        give_way(view.push_contended);
         return false;
     }
     atomic_store_explicit(view.tail, position + 1, memory_order_relaxed);
@@ -156,7 +161,7 @@ static inline struct bmi_task *ring_claim(struct view view)
             atomic_store_explicit(slot, waiting_for(head + view.mask + 1), memory_order_release);
             return (struct bmi_task *)(uintptr_t)(seen & ~(uint64_t)3);
         }
-        count_contended(view.pop_contended);
+        give_way(view.pop_contended);
     }
 }
 
