@@ -31,8 +31,9 @@ static struct {
     bmi_trove_context_id storage;   /* life */
     _Atomic bmi_context_id network; /* life and lock to write; 0: not open */
     atomic_uint wanted;
-    atomic_bool fd_used;   /* a program polls a context's descriptor */
-    atomic_bool signalled; /* event_fd is readable, or about to be */
+    atomic_uint events, sleepers; /* completions told; threads in BMI's wait, that poll after it */
+    atomic_bool fd_used;          /* a program polls a context's descriptor */
+    atomic_bool signalled;        /* event_fd is readable, or about to be */
     struct bmi_task task;
     bool prepared;           /* life */
     struct context *context; /* life: the network's, while it is open */
@@ -167,10 +168,14 @@ static void poll_run(void)
     } while (!atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
 }
 
+/* By who tests or waits: it runs the flows' steps itself. */
 void bmi__engine_poll(void)
 {
-    if (atomic_fetch_add(&engine.wanted, 1) == 0)
-        poll_run();
+    if (atomic_fetch_add(&engine.wanted, 1) != 0)
+        return;
+    bmi__flow_steps_begin();
+    poll_run();
+    bmi__flow_steps_end();
 }
 
 static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
@@ -199,6 +204,11 @@ static void event_signal(void)
 static void poll_wanted(void *argument)
 {
     (void)argument;
+    atomic_fetch_add(&engine.events, 1);
+    if (atomic_load(&engine.sleepers) > 0) { /* it polls when it wakes, whatever it wakes for */
+        bmi__engine_wake();
+        return;
+    }
     if (atomic_fetch_add(&engine.wanted, 1) != 0)
         return;
     if (atomic_load(&engine.fd_used))
@@ -416,25 +426,34 @@ void bmi__engine_wake(void)
     bmi__progress_notify(engine.context, 0);
 }
 
+struct sleep {
+    struct bmi__space_waiter *sleeper;
+    unsigned seen; /* events */
+};
+
 static bool sleep_over(struct waiter *waiter)
 {
-    struct bmi__space_waiter *sleeper = waiter->argument;
-    return atomic_load(&sleeper->woken);
+    const struct sleep *sleep = waiter->argument;
+    return atomic_load(&sleep->sleeper->woken) || atomic_load(&engine.events) != sleep->seen ||
+           bmi__context_has(engine.context);
 }
 
-/* Completions of the network and of storage submit the task that polls, which wakes us. */
+/* A completion before `seen` was read is in the context, or the poll task's. */
 void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns)
 {
     enum { LONGEST_NS = 1000000000 };
+    struct sleep sleep = {.sleeper = sleeper, .seen = atomic_load(&engine.events)};
     struct waiter waiter = {.ready = sleep_over,
-                            .argument = sleeper,
+                            .argument = &sleep,
                             .context = engine.context,
                             .op = WAITER_SOME};
     uint64_t due = atomic_load(&engine.next_ns), now = bmi__monotonic_ns();
     uint64_t ns = left_ns < 0 || left_ns > LONGEST_NS ? LONGEST_NS : (uint64_t)left_ns;
     if (due < now + ns)
         ns = due > now ? due - now : 0;
+    atomic_fetch_add(&engine.sleepers, 1);
     bmi__progress_wait(&waiter, (int)((ns + 999999) / 1000000));
+    atomic_fetch_sub(&engine.sleepers, 1);
 }
 
 int bmi__engine_network_open(void)

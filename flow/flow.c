@@ -32,12 +32,26 @@ struct bmi__space bmi__flow_space = {
     .lock = BMI__SPACE_LOCK,
 };
 
-/* ---- steps -------------------------------------------------------------------------------------
+/* ---- steps ------------------------------------------------------------------------------------
  */
 
-/* By the one thread that made `wanted` 1, or whom that one has left it to. The flow may be gone
- * when it returns GONE. */
-static enum bmi_task_verdict step_run(struct flow *flow)
+static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument);
+
+/* Its steps run near to where it was posted, where its memory was touched last. Made anew each
+ * time: a step that has let go of the flow may be followed by one of another thread, which frees
+ * it, so the manager is told that the task is gone. */
+static int step_submit(struct flow *flow)
+{
+    struct bmi_task_attributes attributes = {.function = step_task, .argument = flow};
+    if (flow->is_near)
+        attributes.cpus = &flow->near;
+    int result = bmi_task_prepare(&flow->task, NULL, &attributes);
+    return result != 0 ? result : bmi_task_submit(&flow->task);
+}
+
+/* By the one thread that made `wanted` 1, or whom that one has left it to. The flow may be
+ * another's, or gone, when it returns. */
+static void step_run(struct flow *flow)
 {
     for (;;) {
         unsigned seen = atomic_load(&flow->wanted);
@@ -47,27 +61,51 @@ static enum bmi_task_verdict step_run(struct flow *flow)
                 bmi__engine_untime(flow);
             bmi__posted_complete(&bmi__flow_space, &flow->posted, flow->error,
                                  atomic_load(&flow->good));
-            return BMI_TASK_GONE;
+            return;
         }
-        if (flow->more) {
-            bmi_task_submit(&flow->task);
-            return BMI_TASK_DONE;
-        }
-        if (atomic_compare_exchange_strong(&flow->wanted, &seen, 0))
-            return BMI_TASK_DONE;
+        if (flow->more && step_submit(flow) == 0)
+            return;
+        if (!flow->more && atomic_compare_exchange_strong(&flow->wanted, &seen, 0))
+            return;
     }
 }
 
 static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument)
 {
     (void)task;
-    return step_run(argument);
+    step_run(argument);
+    return BMI_TASK_GONE;
 }
+
+/* Flows whose steps this thread has kept for itself. */
+static _Thread_local struct flow *kept;
+static _Thread_local bool keeping;
 
 void bmi__flow_wake(struct flow *flow)
 {
-    if (atomic_fetch_add(&flow->wanted, 1) == 0)
-        bmi_task_submit(&flow->task);
+    if (atomic_fetch_add(&flow->wanted, 1) != 0)
+        return;
+    if (keeping) {
+        flow->next_here = kept;
+        kept = flow;
+    } else {
+        step_submit(flow);
+    }
+}
+
+void bmi__flow_steps_begin(void)
+{
+    keeping = true;
+}
+
+void bmi__flow_steps_end(void)
+{
+    keeping = false;
+    while (kept != NULL) {
+        struct flow *flow = kept;
+        kept = flow->next_here;
+        step_run(flow);
+    }
 }
 
 void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause)
@@ -206,16 +244,6 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     return 0;
 }
 
-/* Its steps run near to where it was posted, where its memory was touched last. */
-static int task_prepare(struct flow *flow)
-{
-    struct bmi_cpuset near;
-    struct bmi_task_attributes attributes = {.function = step_task, .argument = flow};
-    if (bmi_task_cpus_near(NULL, sched_getcpu(), BMI_TASK_LEVEL_CACHE, &near) == 0)
-        attributes.cpus = &near;
-    return bmi_task_prepare(&flow->task, NULL, &attributes);
-}
-
 int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *description, void *user_ptr,
                   bmi_flow_context_id context)
 {
@@ -233,9 +261,9 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
         result = flow_make(&what, &flow);
     if (result != 0)
         return result;
-    result = task_prepare(flow);
-    if (result == 0)
-        result = bmi__posted_begin(&bmi__flow_space, &flow->posted, context, user_ptr, id);
+    flow->is_near =
+        bmi_task_cpus_near(NULL, sched_getcpu(), BMI_TASK_LEVEL_CACHE, &flow->near) == 0;
+    result = bmi__posted_begin(&bmi__flow_space, &flow->posted, context, user_ptr, id);
     if (result != 0) {
         bmi__flow_free(flow);
         return bmi__error(result);

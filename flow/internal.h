@@ -70,6 +70,9 @@ struct flow_memory {
 struct flow {
     struct bmi__posted posted; /* first */
     struct bmi_task task;
+    struct bmi_cpuset near; /* where steps run, if is_near */
+    bool is_near;
+    struct flow *next_here; /* its thread's, between steps_begin and steps_end */
     atomic_uint wanted;
     _Atomic bmi_error_code_t kill; /* cancelled, or its time is over */
     struct bmi_flow_description what;
@@ -126,6 +129,10 @@ void bmi__engine_untime(struct flow *flow);
 
 /* Asks for a step. Any thread, any lock but the task manager's. */
 void bmi__flow_wake(struct flow *flow);
+/* Between these the caller's wakes are kept, and run by the second: a thread that waits does not
+ * leave to a worker, which runs in holes only, what it waits for. */
+void bmi__flow_steps_begin(void);
+void bmi__flow_steps_end(void);
 void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause);
 /* A chunk's operation has completed. */
 void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_size_t actual);
