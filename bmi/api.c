@@ -110,7 +110,7 @@ static int start_locked(struct peer *peer, struct op *op)
     else if (op->kind == OP_PING)
         bmi__ping_start_locked(peer, op);
     else
-        status = bmi__receive_start_locked(peer, op);
+        status = bmi__receive_start_locked(peer, op, true);
     if (status < 0)
         bmi__op_detach_locked(peer, op);
     return status;

@@ -200,7 +200,7 @@ static void op_restart_locked(struct peer *peer, struct op *op)
     else if (op->kind == OP_SEND_UNEXPECTED)
         bmi__unexpected_start_locked(peer, op);
     else if (op->kind == OP_RECV)
-        status = bmi__receive_start_locked(peer, op);
+        status = bmi__receive_start_locked(peer, op, false);
     if (status < 0)
         bmi__op_complete_locked(op, status, 0);
 }

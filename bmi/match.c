@@ -58,22 +58,30 @@ static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_s
     return message;
 }
 
-/* Hands a whole eager message to a receive large enough for it, or to a ghost. */
+/* Hands a whole eager message to a receive, or to a ghost. It is consumed also if it is too large. */
 static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatched *message,
                               struct op *op)
 {
     bmi_size_t size = message->size;
-    bool ghost = (op->flags & OP_GHOST) != 0;
-    if (size > 0 && !ghost) {
+    bool ghost = (op->flags & OP_GHOST) != 0, fits = size <= op->total;
+    if (size > 0 && !ghost && fits) {
         bmi_segments_scatter(&op->list, message->body, (size_t)size);
         peer->counters.copies++;
         peer->counters.copied_bytes += (uint64_t)size;
     }
     bmi__unmatched_remove_locked(peer, key, message);
-    bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : 0, size);
+    bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : fits ? 0 : -EMSGSIZE, size);
 }
 
-/* The first message that waits is given to the receive. */
+/* The sender is told that its message was too large for its receive, and counts as sent. */
+static void request_discard(struct peer *peer, struct op *op, uint64_t sender)
+{
+    struct wire_header discard = {.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = sender};
+    bmi__control_send_locked(peer, discard, NULL, 0);
+    bmi__op_complete_locked(op, -EMSGSIZE, 0);
+}
+
+/* The first message that waits is given to the receive, which ends with EMSGSIZE if it is too small. */
 static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
 {
     struct unmatched *message = key->unmatched_first;
@@ -86,7 +94,10 @@ static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
         bmi_size_t size = message->size;
         memcpy(regions, message->body, count * sizeof *regions);
         bmi__unmatched_remove_locked(peer, key, message);
-        bmi__receive_grant_locked(peer, op, sender, size, regions, count);
+        if (size <= op->total)
+            bmi__receive_grant_locked(peer, op, sender, size, regions, count);
+        else
+            request_discard(peer, op, sender);
     } else if (message->whole) {
         unmatched_deliver(peer, key, message, op);
     } else {
@@ -107,13 +118,13 @@ static struct unmatched *unmatched_next(const struct key *key)
 
 /* ---- receives ------------------------------------------------------------------------------- */
 
-int bmi__receive_start_locked(struct peer *peer, struct op *op)
+int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse)
 {
     struct key *key = bmi__key_get_locked(peer, op->tag);
     if (key == NULL)
         return -ENOMEM;
     struct unmatched *message = unmatched_next(key);
-    if (message != NULL && message->size > op->total)
+    if (message != NULL && message->size > op->total && refuse)
         return -EMSGSIZE;
     if (message != NULL) {
         take_unmatched(peer, key, op);
@@ -173,10 +184,8 @@ void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
     op->remote = 0;
     op->flags &= (uint8_t)~(OP_ANNOUNCED | OP_DISCARDING);
     struct unmatched *message = unmatched_next(key);
-    if (message != NULL && message->size <= op->total) {
+    if (message != NULL) {
         take_unmatched(peer, key, op);
-    } else if (message != NULL) {
-        bmi__op_complete_locked(op, -EMSGSIZE, 0);
     } else {
         enqueue_by_age(key, op);
         op->stage = RECV_POSTED;
@@ -265,10 +274,7 @@ static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_h
         bmi__receive_grant_locked(peer, op, header->source, size, regions, count);
         return;
     }
-    struct wire_header discard = {
-        .type = WIRE_CTS, .flags = WIRE_DISCARD, .target = header->source};
-    bmi__control_send_locked(peer, discard, NULL, 0);
-    bmi__op_complete_locked(op, -EMSGSIZE, 0);
+    request_discard(peer, op, header->source);
 }
 
 int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,

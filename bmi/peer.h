@@ -310,8 +310,10 @@ int bmi__get_done_arrived_locked(struct peer *peer, const struct wire_header *he
 void bmi__transfer_done_locked(struct peer *peer, struct op *op, int status);
 
 /* match.c */
-/* Returns 0: queued or matched; 1 never; <0: refused (-EMSGSIZE). */
-int bmi__receive_start_locked(struct peer *peer, struct op *op);
+/* Returns 0: queued or matched; 1 never; <0: refused. One that is too small for a message that waits
+ * is refused (-EMSGSIZE) when it is posted; one that was posted before (refuse false: it comes from
+ * another peer, or link) ends with that error and consumes the message. */
+int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse);
 /* Takes a receive out of its key's queue. */
 void bmi__receive_unqueue_locked(struct key *key, struct op *op);
 void bmi__receive_requeue_locked(struct peer *peer, struct op *op);

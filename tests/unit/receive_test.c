@@ -504,6 +504,38 @@ static void receives_given_back_keep_their_order(void)
     }
 }
 
+/* A receive that comes back finds a message that is too large for it. It was posted before that came:
+ * both end. */
+static void a_receive_given_back_to_a_message_too_large(void)
+{
+    enum { EAGER_WHOLE, REQUEST, EAGER_IN_PIECES, CASES };
+    for (int i = 0; i < CASES; i++) {
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
+        CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+        post_receive(script, &one, SMALL, TAG);
+        CU_ASSERT_EQUAL(send_rts(script, 31, SMALL, TAG), 0);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
+        struct wire_header eager = {.type = WIRE_EAGER, .tag = TAG, .length = 2 * SMALL};
+        if (i == REQUEST)
+            CU_ASSERT_EQUAL(send_rts(script, 32, LARGE, TAG), 0);
+        if (i == EAGER_WHOLE)
+            CU_ASSERT_EQUAL(send_eager(script, 2, 2 * SMALL, TAG), 0);
+        CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
+        if (i == EAGER_IN_PIECES) {
+            CU_ASSERT_EQUAL(script_begin(script, eager), 0);
+            CU_ASSERT_EQUAL(script_body(script, message(2, 2 * SMALL), 2 * SMALL), 0);
+        }
+        CU_ASSERT_TRUE(failed(&one, BMI_EMSGSIZE));
+        CU_ASSERT_EQUAL(one.buffer[0], 0xee);
+        if (i == REQUEST)
+            CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).flags, WIRE_DISCARD);
+        post_receive(script, &two, LARGE, TAG); /* for the next one */
+        CU_ASSERT_EQUAL(send_eager(script, 3, SMALL, TAG), 0);
+        CU_ASSERT_TRUE(received(&two, 3, SMALL));
+        script_close(script);
+    }
+}
+
 static void abort_after_bytes_moved_fails_the_receive(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -689,6 +721,7 @@ int main(void)
         {"ABORT of a request that waits", abort_of_a_request_that_waits},
         {"ABORT gives the receive back", abort_gives_the_receive_back},
         {"receives given back keep order", receives_given_back_keep_their_order},
+        {"given back to a message too large", a_receive_given_back_to_a_message_too_large},
         {"ABORT after bytes moved", abort_after_bytes_moved_fails_the_receive},
         {"ABORT of what a cancelled one took", abort_of_what_a_cancelled_receive_took},
         {"VOID counts and does nothing", void_counts_and_does_nothing},
