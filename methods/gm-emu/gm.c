@@ -168,11 +168,16 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
 static void message_handle(struct gm_state *state, struct nic_event *event)
 {
     struct gm_link *link = nic_peer_context(event->peer);
+    void *buffer = event->buffer;
+    unsigned size = event->size;
+    enum nic_priority priority = event->priority;
     int status =
-        link != NULL ? gm_message_arrived(link, event->priority, event->message, event->length) : 0;
+        link != NULL ? gm_message_arrived(link, priority, event->message, event->length) : 0;
     if (status < 0)
         gm_link_fail(link, status);
-    nic_unknown(state->port, event); /* the buffer is provided again */
+    status = nic_provide_receive_buffer(state->port, buffer, size, priority);
+    if (status != 0)
+        bmi_method_log(BMI_LOG_ERROR, NULL, "gm: a receive buffer is lost: %s", strerror(-status));
 }
 
 static void down_handle(struct nic_event *event)
@@ -214,27 +219,18 @@ static void tally_tell(struct gm_state *state)
     gm_count(BMI_COUNT_BYTES_RECEIVED, tally.bytes);
 }
 
-/* Where one message at a time comes, whoever waits for it is told before the port is looked at
- * again: in a ping-pong that look finds nothing. Now and then it is made anyway. */
-static bool look_again(struct gm_state *state, int count)
-{
-    enum { ANYWAY = 16 };
-    return count < GM_PASS_EVENTS && (count > 1 || state->streak || ++state->looks % ANYWAY == 0);
-}
-
 static int gm_progress(void *argument)
 {
     struct gm_state *state = argument;
     struct nic_event *event;
     int count = 0;
-    while ((event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
+    while (count < GM_PASS_EVENTS &&
+           (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
         event_handle(state, event);
-        if (!look_again(state, ++count))
-            break;
+        count++;
     }
     if (count == 0)
         return 0;
-    state->streak = count > 1;
     tally_tell(state);
     if (atomic_load(&state->any_starved))
         gm_starved_retry(&state->retry);

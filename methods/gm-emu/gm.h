@@ -161,8 +161,6 @@ struct gm_state {
     unsigned slot_count;                     /* lock: all */
 
     struct gm_tally tally; /* driver */
-    bool streak;           /* driver: several events were found last time */
-    unsigned looks;        /* driver */
 };
 
 extern const struct bmi_method bmi__method_gm;
