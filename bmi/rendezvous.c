@@ -376,6 +376,8 @@ int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *
 /* Whether a receive is told to the sender before it asks. */
 static bool worth_announcing(const struct peer *peer, const struct op *op)
 {
+    if (peer->state != PEER_UP)
+        return false; /* there may be no link */
     if (peer->flags & PEER_ANNOUNCE_ALL)
         return true;
     return op->total > (bmi_size_t)peer->eager_max && bmi__setting(SETTING_ANNOUNCE) != 0 &&

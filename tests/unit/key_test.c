@@ -220,6 +220,28 @@ static void announced_again_takes_the_place(void)
     CU_ASSERT_EQUAL(peer->announcement_bytes, 500);
 }
 
+/* A peer that awaits the other side's link has none. */
+static void a_receive_without_a_link_is_not_announced(void)
+{
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    op->kind = OP_RECV;
+    op->tag = 1;
+    op->total = 1 << 20;
+    atomic_store(&peer->state, PEER_AWAITING);
+    bmi__peer_adopt_locked(peer, op);
+    CU_ASSERT_EQUAL(bmi__receive_start_locked(peer, op, true), 0);
+    CU_ASSERT_EQUAL(op->stage, RECV_POSTED);
+    CU_ASSERT_EQUAL(op->flags & OP_ANNOUNCED, 0);
+    struct key *key = bmi__key_find_locked(peer, 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(key);
+    bmi__receive_unqueue_locked(key, op);
+    bmi__key_release_locked(peer, key);
+    bmi__op_detach_locked(peer, op);
+    bmi__op_give(op);
+    atomic_store(&peer->state, PEER_IDLE);
+}
+
 static void positions_wrap(void)
 {
     struct key *key = bmi__key_get_locked(peer, 1);
@@ -240,6 +262,7 @@ int main(void)
         {"withdrawn messages do not count", withdrawn_messages_do_not_count},
         {"the last message withdrawn", the_last_message_withdrawn},
         {"unsettled until all was seen", unsettled_until_all_was_seen},
+        {"a receive without a link", a_receive_without_a_link_is_not_announced},
         {"announcements are kept by position", announcements_are_kept_by_position},
         {"announced again takes the place", announced_again_takes_the_place},
         {"positions wrap", positions_wrap},
