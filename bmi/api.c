@@ -9,6 +9,7 @@
 #include <limits.h>
 
 #include "bmi/address.h"
+#include "bmi/background.h"
 #include "bmi/cancel.h"
 #include "bmi/context.h"
 #include "bmi/error.h"
@@ -55,7 +56,8 @@ static void flush_and_drop(struct bmi_link *link)
 {
     if (link == NULL)
         return;
-    link->method->flush(link);
+    if (!bmi__background_on() || !bmi__background_flush(link))
+        link->method->flush(link);
     bmi_link_unref(link);
 }
 
@@ -153,6 +155,8 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
         bmi__op_give(op);
         return bmi__error(status);
     }
+    if (bmi__background_on())
+        bmi__background_posted();
     status = start_locked(peer, op);
     struct bmi_link *link = flush_wanted_locked(peer, post->kind);
     peer_unlock(peer);

@@ -8,6 +8,7 @@
 #include "bmi/context.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>

@@ -15,19 +15,21 @@
 
 #include "bmi/lock.h"
 #include "bmi/op.h"
+#include "bmi/waiters.h"
 
-/* Called by whoever completed an operation of the context, after it can be taken out. Any lock may be
- * held: it may submit a task or notify, and nothing else. `unexpected` is false; for those messages
- * see bmi__unexpected_set_hook. */
+/* Called by whoever completed an operation of the context, after it can be taken out. Any lock may
+ * be held: it may submit a task or notify, and nothing else. `unexpected` is false; for those
+ * messages see bmi__unexpected_set_hook. */
 typedef void (*bmi__context_hook)(void *argument, bool unexpected);
 
 struct context {
     _Atomic(struct op *) incoming;
     struct bmi_lock lock;
-    struct op_list ready; /* lock */
-    atomic_uint waiters;  /* threads registered in progress.c for this context */
-    atomic_int event_fd;  /* of BMI_GET_CONTEXT_FD's; -1: nobody asked */
-    int poll_fd;          /* what the program polls: event_fd and the network; lock */
+    struct op_list ready;       /* lock */
+    struct waiter_list waiting; /* threads that wait on it; under waiters.c's lock */
+    atomic_uint waiters;        /* how many; to be read without it */
+    atomic_int event_fd;        /* of BMI_GET_CONTEXT_FD's; -1: nobody asked */
+    int poll_fd;                /* what the program polls: event_fd and the network; lock */
     _Atomic(struct context *) quiet_next;   /* context.c's list of those to be signalled */
     _Atomic(struct context *) *quiet_place; /* what points to it there; NULL: it is not there */
     atomic_bool signalled;                  /* event_fd is readable; written under lock */

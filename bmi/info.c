@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bmi/address.h"
+#include "bmi/background.h"
 #include "bmi/context.h"
 #include "bmi/error.h"
 #include "bmi/failure.h"
@@ -108,7 +109,7 @@ static int method_statistics_get(struct bmi_method_statistics *out)
         out->name != NULL ? bmi__method_named(out->name, strlen(out->name)) : NULL;
     if (method == NULL)
         return -EINVAL;
-#define COUNT(counter) (uint64_t)atomic_load(&method->counters[BMI_COUNT_##counter])
+#define COUNT(counter) (uint64_t) atomic_load(&method->counters[BMI_COUNT_##counter])
     *out = (struct bmi_method_statistics){
         .name = method->method->name,
         .frames_sent = COUNT(FRAMES_SENT),
@@ -197,19 +198,38 @@ static int socket_close(BMI_addr_t addr)
     return 0;
 }
 
-static int settings_set(const char *text)
+/* After settings have changed: what runs, or does not, follows them. */
+static int background_follow(int64_t before)
 {
+    int status = bmi__running() ? bmi__background_follow() : 0;
+    if (status < 0)
+        bmi__setting_put(SETTING_PROGRESS, before);
+    return status;
+}
+
+static int setting_set(const char *text)
+{
+    int64_t before = bmi__setting(SETTING_PROGRESS);
     int status = bmi__settings_set(text);
     if (status == 0 && bmi__running())
         bmi__reap_wanted();
-    return status;
+    return status < 0 ? status : background_follow(before);
+}
+
+static int background_set(int value)
+{
+    int64_t before = bmi__setting(SETTING_PROGRESS);
+    if (value != 0 && value != 1)
+        return -EINVAL;
+    bmi__setting_put(SETTING_PROGRESS, value != 0 ? PROGRESS_BACKGROUND : PROGRESS_CALLER);
+    return background_follow(before);
 }
 
 static int option_set(BMI_addr_t addr, int option, void *value)
 {
     bool needs_value = option == BMI_SETTING || option == BMI_LOG_CALLBACK ||
-                       option == BMI_REAP_IDLE || option == BMI_TCP_BUFFER_SEND_SIZE ||
-                       option == BMI_TCP_BUFFER_RECEIVE_SIZE;
+                       option == BMI_BACKGROUND || option == BMI_REAP_IDLE ||
+                       option == BMI_TCP_BUFFER_SEND_SIZE || option == BMI_TCP_BUFFER_RECEIVE_SIZE;
     if (needs_value && value == NULL)
         return -EINVAL;
     switch (option) {
@@ -226,7 +246,9 @@ static int option_set(BMI_addr_t addr, int option, void *value)
     case BMI_OPTIMISTIC_BUFFER_REG:
         return 0;
     case BMI_SETTING:
-        return settings_set(value);
+        return setting_set(value);
+    case BMI_BACKGROUND:
+        return background_set(*(const int *)value);
     case BMI_LOG_CALLBACK:
         bmi__log_callback(value);
         return 0;
@@ -292,6 +314,9 @@ static int option_get_number(BMI_addr_t addr, int option, int *value)
     switch (option) {
     case BMI_CHECK_INIT:
         *value = bmi__running();
+        return 0;
+    case BMI_BACKGROUND:
+        *value = bmi__background_on();
         return 0;
     case BMI_CHECK_MAXSIZE:
         *value = INT_MAX;
@@ -468,7 +493,8 @@ static int range_host(const char *range, char *host, size_t size)
 static int in_wildcard(const char *host, const char *pattern)
 {
     size_t length = strcspn(pattern, "*");
-    if (strspn(pattern, "0123456789.") != length || pattern[length + 1] != '\0' || (length > 0 && pattern[length - 1] != '.'))
+    if (strspn(pattern, "0123456789.") != length || pattern[length + 1] != '\0' ||
+        (length > 0 && pattern[length - 1] != '.'))
         return -EINVAL;
     return strncmp(host, pattern, length) == 0;
 }
@@ -482,7 +508,7 @@ int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
     int status = bmi__address_numeric(addr, host, sizeof host);
     if (status < 0)
         return bmi__error(status);
-    status = strchr(wanted, '*') != NULL ? in_wildcard(host, wanted)
-                                         : in_network(host, wanted, netmask);
+    status =
+        strchr(wanted, '*') != NULL ? in_wildcard(host, wanted) : in_network(host, wanted, netmask);
     return status < 0 ? bmi__error(status) : status;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * progress.c - the driver's seat, the passes it makes, and the threads that sleep. See progress.h.
+ * progress.c - the driver's seat, and the passes it makes. See progress.h.
  *
  * Rules. `seat` is taken by exchange and given back by store; all that only the driver touches
- * (batch, spin, timers) needs no lock beyond it. `lock` guards the list of waiters and their flags and
- * is innermost. A sleeper misses nothing since it looks again after it is on the list; the driver
- * misses nothing since it sets `asleep`, then looks at all queues again, then sleeps, and whoever
- * queues something looks at `asleep` afterwards (both sequentially consistent).
+ * (batch, spin, timers) needs no lock beyond it. A sleeper misses nothing since it looks again
+ * after it is on the list (waiters.c); the driver misses nothing since it sets `asleep`, then looks
+ * at all queues again, then sleeps, and whoever queues something looks at `asleep` afterwards (both
+ * sequentially consistent). `watching` is the same for the background part, which waits for the
+ * network without holding the seat.
  */
 #include "bmi/progress.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,30 +21,33 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/background.h"
 #include "bmi/context.h"
 #include "bmi/log.h"
 #include "bmi/methods.h"
 #include "bmi/settings.h"
+#include "bmi/task.h"
 #include "bmi/timers.h"
+#include "bmi/waiters.h"
 
 enum { BATCH = 64, EPOLL_EVERY = 32, SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 };
 enum { PREEMPTED_NS = 100000, SPIN_PAUSE_NS = 10000000 };
 
 static struct {
     int epoll_fd, wake_fd, timer_fd;
-    atomic_bool seat, asleep, wake_pending, fd_used;
-    atomic_uint pass, unexpected_waiters;
-    atomic_uint sleepers; /* waiters that are not the driver */
+    atomic_bool seat, asleep, watching, wake_pending, fd_used;
+    atomic_bool hooks_due; /* a task was queued that nobody but a hook will run */
+    atomic_uint pass;
     _Atomic(struct bmi_link *) dirty;
     _Atomic(struct bmi_deferred *) deferred;
-    pthread_mutex_t lock;
-    struct waiter *first, *last; /* lock: all that sleep, and the driver if it may */
     /* the driver's */
     struct epoll_event batch[BATCH];
     int batch_count, batch_next;
     uint64_t spin_paused_until_ns;
     unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
-} progress = {.epoll_fd = -1, .wake_fd = -1, .timer_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+    bool woke;                        /* this pass has woken a thread that slept */
+    uint64_t now_ns;                  /* when the clock was last looked at, nearly */
+} progress = {.epoll_fd = -1, .wake_fd = -1, .timer_fd = -1};
 
 static struct bmi_watch wake_watch, timer_watch;
 static _Thread_local bool driving; /* this thread has the seat */
@@ -64,8 +69,8 @@ uint32_t bmi__progress_pass(void)
     return atomic_load_explicit(&progress.pass, memory_order_relaxed);
 }
 
-/* What was queued before can be seen by whoever is not seen asleep after. The thread sanitizer knows
- * no fences; any read-modify-write is one on the machines that it runs on. */
+/* What was queued before can be seen by whoever is not seen asleep after. The thread sanitizer
+ * knows no fences; any read-modify-write is one on the machines that it runs on. */
 static void fence(void)
 {
 #ifdef __SANITIZE_THREAD__
@@ -79,12 +84,17 @@ static void fence(void)
 bool bmi__progress_asleep(void)
 {
     fence();
-    return atomic_load(&progress.asleep);
+    return atomic_load(&progress.asleep) || atomic_load(&progress.watching);
 }
 
-unsigned bmi__progress_unexpected_waiters(void)
+bool bmi__progress_driver_sleeps(void)
 {
-    return atomic_load(&progress.unexpected_waiters);
+    return atomic_load(&progress.seat) && atomic_load(&progress.asleep);
+}
+
+bool bmi__progress_driven(void)
+{
+    return atomic_load(&progress.seat);
 }
 
 /* ---- waking the driver ---------------------------------------------------------------------- */
@@ -95,8 +105,11 @@ static void wake_write(void)
         eventfd_write(progress.wake_fd, 1);
 }
 
+/* The driver itself looks at everything before it sleeps or leaves the seat. */
 void bmi__progress_kick(void)
 {
+    if (driving)
+        return;
     if (bmi__progress_asleep() || atomic_load(&progress.fd_used))
         wake_write();
 }
@@ -143,6 +156,10 @@ void bmi_method_watch_remove(struct bmi_watch *watch)
 static int events_run(int timeout_ms)
 {
     int count = epoll_wait(progress.epoll_fd, progress.batch, BATCH, timeout_ms);
+    if (timeout_ms != 0)
+        atomic_store(&progress.asleep, false);
+    if (count < 0)
+        return 0; /* a signal */
     progress.batch_count = count;
     for (int i = 0; i < count; i++) {
         progress.batch_next = i + 1;
@@ -182,17 +199,28 @@ static bool deferred_run(void)
     return any;
 }
 
-void bmi__progress_dirty(struct bmi_link *link)
+/* Returns false if it was there already. */
+static bool dirty_push(struct bmi_link *link)
 {
     if (atomic_load(&link->dirty) || atomic_exchange(&link->dirty, true))
-        return;
+        return false;
     bmi_link_ref(link);
     struct bmi_link *first = atomic_load(&progress.dirty);
     do
         atomic_store_explicit(&link->dirty_next, first, memory_order_relaxed);
     while (!atomic_compare_exchange_weak(&progress.dirty, &first, link));
-    if (!driving)
+    return true;
+}
+
+void bmi__progress_dirty(struct bmi_link *link)
+{
+    if (dirty_push(link))
         bmi__progress_kick();
+}
+
+void bmi__progress_dirty_quietly(struct bmi_link *link)
+{
+    dirty_push(link);
 }
 
 static bool dirty_flush(void)
@@ -218,14 +246,17 @@ static bool queues_empty(void)
 
 /* ---- passes --------------------------------------------------------------------------------- */
 
-/* What comes before and after the network is looked at. */
-static void chores(void)
+/* What comes before and after the network is looked at. Returns whether there was anything. */
+static bool chores(void)
 {
+    bool all = false;
     for (int i = 0; i < 16; i++) {
         bool any = deferred_run();
         if (!dirty_flush() && !any)
-            return;
+            break;
+        all = true;
     }
+    return all;
 }
 
 /* Only the driver writes the number: no need for an atomic addition. */
@@ -237,24 +268,38 @@ static unsigned pass_begin(void)
 }
 
 /* Looks without sleeping. The busiest descriptors are asked directly, the epoll set when they have
- * nothing, and every few times anyway. */
-static void pass(void)
+ * nothing, and every few times anyway. Returns whether there was anything. */
+static bool pass(void)
 {
     unsigned number = pass_begin();
-    chores();
+    bool any = chores();
     int events = bmi__methods_progress();
     if (events == 0 || number % EPOLL_EVERY == 0)
-        events_run(0);
+        events += events_run(0);
     bmi__timers_run();
     if (!queues_empty())
-        chores();
+        any = chores() || any;
+    return any || events > 0;
+}
+
+/* A task was submitted that only a hook will run. The manager's lock is held. */
+static void hook_wanted(struct bmi_task_sleeper *sleeper)
+{
+    (void)sleeper;
+    atomic_store(&progress.hooks_due, true);
+    wake_write();
 }
 
 /* Sleeps until something happens or the time is over, unless something is there already. */
 static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
 {
+    struct bmi_task_sleeper hook = {.wake = hook_wanted};
     atomic_store(&progress.asleep, true);
-    bool idle = !waiter->ready(waiter) && queues_empty(), armed = idle && bmi__methods_arm();
+    bool hooked = bmi_task_sleeper_arm(NULL, &hook);
+    if (!hooked)
+        atomic_store(&progress.hooks_due, true);
+    bool idle = hooked && !waiter->ready(waiter) && queues_empty();
+    bool armed = idle && bmi__methods_arm();
     if (armed) {
         uint64_t now = bmi__monotonic_ns(), due = bmi__timers_next();
         if (due > deadline_ns)
@@ -262,6 +307,7 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
         uint64_t ms = due <= now ? 0 : (due - now + 999999) / 1000000;
         events_run(ms > 1000000 ? 1000000 : (int)ms);
     }
+    bmi_task_sleeper_disarm(NULL, &hook);
     atomic_store(&progress.asleep, false);
     pass_begin();
     if (idle && !armed)
@@ -290,151 +336,50 @@ static void fd_timer_arm(void)
     timerfd_settime(progress.timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-/* The seat is free: wakes one sleeper to take it. Whoever was woken and goes without taking it, since
- * its time is over or what it waited for has come, offers it on. */
+/* Makes what comes while nobody drives known to who waits for the network's descriptor. */
+static void seat_hand_over(void)
+{
+    if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed))
+        fd_timer_arm();
+    if (!bmi__methods_arm() || !queues_empty())
+        wake_write();
+}
+
+/* The seat is free: wakes one sleeper to take it. Whoever was woken and goes without taking it,
+ * since its time is over or what it waited for has come, offers it on. */
 static void seat_offer(void)
 {
-    if (atomic_load(&progress.sleepers) == 0)
-        return;
-    pthread_mutex_lock(&progress.lock);
-    struct waiter *waiter = progress.first;
-    while (waiter != NULL && (waiter->signalled || waiter->driving))
-        waiter = waiter->next;
-    if (waiter != NULL) {
-        waiter->signalled = true;
-        pthread_cond_signal(&waiter->wake);
-    }
-    pthread_mutex_unlock(&progress.lock);
+    if (!bmi__waiters_wake_one() && bmi__background_on())
+        bmi__background_seat_free();
 }
 
 /* Gives the seat back. */
 static void seat_leave(void)
 {
-    if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed)) {
-        fd_timer_arm();
-        if (!queues_empty() || !bmi__methods_arm())
-            wake_write();
-    }
+    if (bmi__background_on())
+        bmi__background_turn_ends(progress.now_ns);
+    if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed) ||
+        atomic_load_explicit(&progress.watching, memory_order_relaxed))
+        seat_hand_over();
     driving = false;
     atomic_store(&progress.seat, false);
     seat_offer();
 }
 
-/* ---- waiters -------------------------------------------------------------------------------- */
-
-static void waiter_enlist(struct waiter *waiter, bool as_driver)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&waiter->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
-    waiter->signalled = false;
-    waiter->driving = as_driver;
-    pthread_mutex_lock(&progress.lock);
-    waiter->next = NULL;
-    waiter->previous = progress.last;
-    if (progress.last != NULL)
-        progress.last->next = waiter;
-    else
-        progress.first = waiter;
-    progress.last = waiter;
-    if (!as_driver)
-        atomic_fetch_add(&progress.sleepers, 1);
-    atomic_fetch_add(waiter->context != NULL ? &waiter->context->waiters
-                                             : &progress.unexpected_waiters, 1);
-    pthread_mutex_unlock(&progress.lock);
-}
-
-static void waiter_delist(struct waiter *waiter)
-{
-    pthread_mutex_lock(&progress.lock);
-    if (waiter->previous != NULL)
-        waiter->previous->next = waiter->next;
-    else
-        progress.first = waiter->next;
-    if (waiter->next != NULL)
-        waiter->next->previous = waiter->previous;
-    else
-        progress.last = waiter->previous;
-    if (!waiter->driving)
-        atomic_fetch_sub(&progress.sleepers, 1);
-    atomic_fetch_sub(waiter->context != NULL ? &waiter->context->waiters
-                                             : &progress.unexpected_waiters, 1);
-    pthread_mutex_unlock(&progress.lock);
-    pthread_cond_destroy(&waiter->wake);
-}
-
-static void waiter_signal_locked(struct waiter *waiter)
-{
-    waiter->signalled = true;
-    if (waiter->driving)
-        bmi__progress_kick();
-    else
-        pthread_cond_signal(&waiter->wake);
-}
-
-/* Who is to be woken: every thread that tests this operation, and one that takes any. */
-static void notify_locked(struct context *context, bmi_op_id_t op)
-{
-    bool any_woken = false;
-    for (struct waiter *waiter = progress.first; waiter != NULL; waiter = waiter->next) {
-        if (waiter->context != context)
-            continue;
-        if (waiter->op == WAITER_SOME || (waiter->op != 0 && waiter->op == op))
-            waiter_signal_locked(waiter);
-        if (waiter->op == 0 && !any_woken && (waiter->driving || !waiter->signalled)) {
-            waiter_signal_locked(waiter);
-            any_woken = true;
-        }
-    }
-}
-
-/* Threads that test a context, and are to know of an unexpected message, and the reverse. */
-static void notify_others_locked(struct context *context)
-{
-    for (struct waiter *waiter = progress.first; waiter != NULL; waiter = waiter->next)
-        if ((waiter->context == NULL) != (context == NULL) && waiter->op == 0)
-            waiter_signal_locked(waiter);
-}
-
 void bmi__progress_notify(struct context *context, bmi_op_id_t op)
 {
-    /* The push before, and these loads, are sequentially consistent, as a waiter's enlisting and its
-     * second look are. The driver itself looks again before it sleeps. */
-    if (driving && atomic_load(&progress.sleepers) == 0)
+    /* The push before, and these loads, are sequentially consistent, as a waiter's enlisting and
+     * its second look are. The driver itself looks again before it sleeps. */
+    if (driving && bmi__waiters_asleep() == 0)
         return;
-    bool direct = atomic_load(context != NULL ? &context->waiters : &progress.unexpected_waiters) > 0;
-    bool others = context == NULL ? !direct
-                                  : !direct && atomic_load(&progress.unexpected_waiters) > 0;
-    if (!direct && !others)
-        return;
-    pthread_mutex_lock(&progress.lock);
-    if (direct)
-        notify_locked(context, op);
-    if (others)
-        notify_others_locked(context);
-    pthread_mutex_unlock(&progress.lock);
-}
-
-/* Sleeps until signalled or the time is over. Returns false when it is over. */
-static bool waiter_sleep(struct waiter *waiter, uint64_t deadline_ns)
-{
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
-    int status = 0;
-    pthread_mutex_lock(&progress.lock);
-    while (!waiter->signalled && status == 0)
-        status = pthread_cond_timedwait(&waiter->wake, &progress.lock, &until);
-    waiter->signalled = false;
-    pthread_mutex_unlock(&progress.lock);
-    return status == 0;
+    if (bmi__waiters_notify(context, op) && driving)
+        progress.woke = true;
 }
 
 /* ---- spinning ------------------------------------------------------------------------------- */
 
-/* Spinning pays if what is waited for comes while we spin. Where it fails, because the time is long or
- * because whoever is to send wants this core, it is left out more and more often. */
+/* Spinning pays if what is waited for comes while we spin. Where it fails, because the time is long
+ * or because whoever is to send wants this core, it is left out more and more often. */
 static bool spin_worth_it(uint64_t most_ns, uint64_t now)
 {
     if (most_ns == 0 || now < progress.spin_paused_until_ns)
@@ -471,7 +416,16 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             events_run(0);
         if (waiter->ready(waiter)) {
             progress.spin_backoff = 0;
+            progress.now_ns = now;
             return true;
+        }
+        if (progress.woke) { /* another's message: it may be waiting for this core */
+            progress.woke = false;
+            progress.spin_backoff = 0;
+            sched_yield();
+            last = now = bmi__monotonic_ns();
+            until = now + most > deadline_ns ? deadline_ns : now + most;
+            continue;
         }
         if (i % SPIN_CLOCK_EVERY != 0)
             continue;
@@ -487,58 +441,98 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* As the driver, until ready or the time is over. */
+/* The time, where it is not needed but by the background. */
+static uint64_t turn_time(void)
+{
+    return bmi__background_on() ? bmi__monotonic_ns() : 0;
+}
+
+/* As the driver, until ready, the time is over, or hooks have something to run. */
 static void drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
     chores();
+    progress.woke = false;
     if (waiter->ready(waiter) || spin(waiter, start, deadline_ns))
         return;
-    waiter_enlist(waiter, true);
-    while (!waiter->ready(waiter)) {
+    bmi__waiter_enlist(waiter, true);
+    while (!waiter->ready(waiter) && !atomic_load(&progress.hooks_due)) {
         uint64_t now = bmi__monotonic_ns();
         if (now >= deadline_ns)
             break;
-        pass_asleep(waiter, deadline_ns);
+        if (!progress.woke) {
+            pass_asleep(waiter, deadline_ns);
+            continue;
+        }
+        progress.woke = false; /* there is traffic, if not ours: the next message may be near */
+        sched_yield();
+        if (spin(waiter, now, deadline_ns))
+            break;
     }
-    waiter_delist(waiter);
+    bmi__waiter_delist(waiter);
+    progress.now_ns = turn_time();
 }
 
 /* As one of those who sleep: until ready, the time is over, or the seat is free and ours. */
 static bool sleep_or_take_seat(struct waiter *waiter, uint64_t deadline_ns)
 {
     bool seat = false, time_left = true;
-    waiter_enlist(waiter, false);
+    bmi__waiter_enlist(waiter, false);
     while (!waiter->ready(waiter) && time_left && !(seat = seat_take()))
-        time_left = waiter_sleep(waiter, deadline_ns);
-    waiter_delist(waiter);
-    if (!seat && !atomic_load(&progress.seat))
+        time_left = bmi__waiter_sleep(waiter, deadline_ns);
+    bmi__waiter_delist(waiter);
+    if (seat)
+        progress.now_ns = turn_time();
+    else if (!atomic_load(&progress.seat))
         seat_offer();
     return seat;
 }
 
+/* Takes the seat for a caller. */
+static bool seat_take_turn(uint64_t now_ns)
+{
+    if (!seat_take())
+        return false;
+    progress.now_ns = now_ns;
+    if (bmi__background_on())
+        bmi__background_turn_begins(now_ns);
+    return true;
+}
+
+/* Whether tasks were waiting for a hook. They run without the seat: they may call test functions.
+ */
+static bool hooks_run(void)
+{
+    if (!atomic_load(&progress.hooks_due))
+        return false;
+    atomic_store(&progress.hooks_due, false);
+    bmi_task_schedule(NULL);
+    return true;
+}
+
 void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
 {
-    bool seat = seat_take();
+    bmi_task_schedule(NULL);
     if (max_idle_ms == 0) {
-        if (seat) {
-            pass();
-            seat_leave();
-        }
+        bmi__progress_poll();
         return;
     }
     uint64_t start = bmi__monotonic_ns();
+    bool seat = seat_take_turn(start);
     uint64_t deadline_ns = start + (uint64_t)max_idle_ms * 1000000u;
-    if (!seat)
-        seat = sleep_or_take_seat(waiter, deadline_ns);
-    if (seat) {
-        drive(waiter, start, deadline_ns);
-        seat_leave();
-    }
+    do {
+        if (!seat)
+            seat = sleep_or_take_seat(waiter, deadline_ns);
+        if (seat) {
+            drive(waiter, start, deadline_ns);
+            seat_leave();
+        }
+        seat = false;
+    } while (hooks_run() && !waiter->ready(waiter) && bmi__monotonic_ns() < deadline_ns);
 }
 
 void bmi__progress_poll(void)
 {
-    if (!seat_take())
+    if (!seat_take_turn(turn_time()))
         return;
     pass();
     seat_leave();
@@ -572,6 +566,35 @@ void bmi__progress_drain(bool (*busy)(void), int64_t ms)
     if (!busy() || ms == 0)
         return;
     bmi__progress_wait(&waiter, (int)ms);
+}
+
+/* ---- for the background --------------------------------------------------------------------- */
+
+enum bmi__watch bmi__progress_watch(uint64_t *until_ns)
+{
+    enum { PASSES = 64 };
+    if (!seat_take())
+        return BMI__WATCH_TAKEN;
+    for (int i = 0; i < PASSES && pass(); i++)
+        continue;
+    atomic_store(&progress.watching, true);
+    fence();
+    bool quiet = queues_empty() && bmi__methods_arm();
+    *until_ns = bmi__timers_next();
+    driving = false;
+    atomic_store(&progress.seat, false);
+    bmi__waiters_wake_one();
+    return quiet ? BMI__WATCH_QUIET : BMI__WATCH_AGAIN;
+}
+
+void bmi__progress_watch_end(void)
+{
+    atomic_store(&progress.watching, false);
+}
+
+void bmi__progress_flush(void)
+{
+    dirty_flush();
 }
 
 /* ---- start and stop ------------------------------------------------------------------------- */
@@ -612,5 +635,7 @@ void bmi__progress_stop(void)
          one = atomic_load(&one->next))
         atomic_store(&one->pending, false);
     atomic_store(&progress.fd_used, false);
+    atomic_store(&progress.watching, false);
+    atomic_store(&progress.hooks_due, false);
     atomic_store(&progress.wake_pending, false);
 }

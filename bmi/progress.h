@@ -5,33 +5,17 @@
  * One thread at a time is the *driver*: it holds the seat, runs methods' callbacks, timers and
  * deferred calls, and waits in the one epoll set for all methods. Whoever calls a test function
  * takes the seat if it is free; else it sleeps on its own condition until its context has
- * something or the seat becomes free. No thread of the library's own is needed.
+ * something or the seat becomes free. No thread of the library's own is needed; where progress in
+ * the background is on, that part takes the seat when nobody waits (background.c).
  */
 #ifndef BMI_PROGRESS_H
 #define BMI_PROGRESS_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "bmi/method.h"
-
-struct context;
-
-/* Waiters of this id look again at every completion of their context. */
-#define WAITER_SOME INT64_MIN
-
-/* A thread that wants something. Lives on its stack. */
-struct waiter {
-    bool (*ready)(struct waiter *waiter); /* has it come? may take it; called by the thread itself */
-    void *argument;
-    struct context *context; /* whose completions it waits for; NULL: unexpected messages */
-    bmi_op_id_t op;          /* only this operation; 0: any */
-    /* below: progress's own, under its lock */
-    pthread_cond_t wake;
-    struct waiter *next, *previous;
-    bool signalled, driving;
-};
+#include "bmi/waiters.h"
 
 int bmi__progress_start(void);
 void bmi__progress_stop(void);
@@ -53,18 +37,32 @@ void bmi__progress_drain(bool (*busy)(void), int64_t ms);
 
 /* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. */
 void bmi__progress_notify(struct context *context, bmi_op_id_t op);
-/* Threads that wait for unexpected messages. */
-unsigned bmi__progress_unexpected_waiters(void);
 /* Makes a driver that sleeps look at everything again. */
 void bmi__progress_kick(void);
-/* Whether a driver sleeps in the kernel at present: what is queued then must be flushed by its
- * poster, or the driver kicked. To be called after queueing. */
+/* Whether a driver sleeps in the kernel at present, or the background waits for the network: what
+ * is queued then must be flushed by its poster, or the driver kicked. To be called after queueing.
+ */
 bool bmi__progress_asleep(void);
+/* Whether somebody drives; whether that one sleeps in the network. */
+bool bmi__progress_driven(void);
+bool bmi__progress_driver_sleeps(void);
 
 /* Has the link flushed by the driver's next pass; wakes it if it sleeps. Any thread. */
 void bmi__progress_dirty(struct bmi_link *link);
+/* The same without waking: the caller sees to it that somebody flushes. */
+void bmi__progress_dirty_quietly(struct bmi_link *link);
 /* Number of the present pass; changes with each. */
 uint32_t bmi__progress_pass(void);
+
+/* Flushes what is to be flushed. Any thread, no lock held. */
+void bmi__progress_flush(void);
+
+/* For the background: if the seat is free, makes passes while they find something. QUIET: nothing
+ * is left, and what comes makes bmi__progress_fd readable; timers are due at *until_ns. From then
+ * on until bmi__progress_watch_end whoever queues something wakes the background, too. */
+enum bmi__watch { BMI__WATCH_TAKEN, BMI__WATCH_AGAIN, BMI__WATCH_QUIET };
+enum bmi__watch bmi__progress_watch(uint64_t *until_ns);
+void bmi__progress_watch_end(void);
 
 uint64_t bmi__monotonic_ns(void);
 

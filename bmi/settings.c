@@ -15,9 +15,10 @@
 
 #include "bmi/log.h"
 
-enum kind { BYTES, NUMBER, SWITCH, LEVEL };
+enum kind { BYTES, NUMBER, SWITCH, LEVEL, DRIVER };
 
 static const char *const levels[] = {"off", "error", "warn", "info", "debug", "trace", NULL};
+static const char *const drivers[] = {"caller", "background", NULL};
 
 static struct {
     const char *name;
@@ -50,6 +51,10 @@ static struct {
         "close connections that nothing was said on or is due on for so long; 0: never", 0},
     [SETTING_SPIN] = {"spin_us", NUMBER, 50, 0, 1000000,
         "longest time to poll before sleeping; 0: sleep at once", 50},
+    [SETTING_PROGRESS] = {"progress", DRIVER, 0, 0, 1,
+        "who moves messages: the caller, in test calls; or background: also while it computes", 0},
+    [SETTING_OFFLOAD] = {"offload", SWITCH, 0, 0, 1,
+        "with progress=background, have the nearest idle core write what is posted", 0},
     [SETTING_DEAD_PEERS] = {"dead_peers", NUMBER, 4096, 0, 1 << 24,
         "accepted peers that are gone and whose cause is still told", 4096},
     [SETTING_REGISTRATION_BYTES] = {"registration_bytes", BYTES, INT64_C(1) << 32, 1 << 16,
@@ -92,6 +97,11 @@ static struct {
 int64_t bmi__setting(enum setting setting)
 {
     return atomic_load_explicit(&table[setting].value, memory_order_relaxed);
+}
+
+void bmi__setting_put(enum setting setting, int64_t value)
+{
+    atomic_store(&table[setting].value, value);
 }
 
 static int find(const char *name, size_t length)
@@ -147,6 +157,8 @@ static int parse(int index, const char *text, int64_t *value)
     int status = -EINVAL;
     if (table[index].kind == LEVEL)
         status = parse_word(text, levels, value);
+    if (table[index].kind == DRIVER)
+        status = parse_word(text, drivers, value);
     if (table[index].kind == SWITCH) {
         status = parse_word(text, off_on, value);
         if (status < 0)
@@ -226,6 +238,7 @@ static int parse_logged(int index, const char *text, int64_t *value)
                  table[index].name, text,
                  table[index].kind == LEVEL    ? "off, error, warn, info, debug, trace, or "
                  : table[index].kind == SWITCH ? "off, on, or "
+                 : table[index].kind == DRIVER ? "caller, background, or "
                                                : "",
                  (long long)table[index].least, (long long)table[index].most);
     return status;
@@ -311,6 +324,8 @@ static void show(int index, char *text, size_t size)
     long long value = bmi__setting((enum setting)index);
     if (table[index].kind == LEVEL)
         snprintf(text, size, "%s", levels[value]);
+    else if (table[index].kind == DRIVER)
+        snprintf(text, size, "%s", drivers[value]);
     else if (table[index].kind == SWITCH)
         snprintf(text, size, "%s", value ? "on" : "off");
     else

@@ -24,6 +24,8 @@ enum setting {
     SETTING_LINGER,
     SETTING_IDLE_REAP,
     SETTING_SPIN,
+    SETTING_PROGRESS,
+    SETTING_OFFLOAD,
     SETTING_DEAD_PEERS,
     SETTING_REGISTRATION_BYTES,
     SETTING_REGISTRATION_COUNT,
@@ -46,7 +48,12 @@ enum setting {
     SETTINGS
 };
 
+/* values of SETTING_PROGRESS */
+enum { PROGRESS_CALLER, PROGRESS_BACKGROUND };
+
 int64_t bmi__setting(enum setting setting);
+/* Sets one to a value that is within its bounds. */
+void bmi__setting_put(enum setting setting, int64_t value);
 
 /* Reads the environment. -EINVAL: a value is bad; the log says which, and what is valid. Variables
  * that begin with BMI_ and are no settings are warned of. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bmi/address.h"
+#include "bmi/background.h"
 #include "bmi/context.h"
 #include "bmi/credit.h"
 #include "bmi/error.h"
@@ -25,6 +26,7 @@
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users;                  /* start_lock */
+static bool background_by_flag;    /* start_lock */
 static atomic_bool running;
 static atomic_bool auto_references;
 
@@ -117,6 +119,11 @@ static int start(const char *method_list, const char *listen_addr, int flags)
     status = methods_start(method_list);
     if (status == 0)
         status = listen_all(listen_addr, flags);
+    background_by_flag = (flags & BMI_INIT_BACKGROUND) != 0;
+    if (background_by_flag)
+        bmi__setting_put(SETTING_PROGRESS, PROGRESS_BACKGROUND);
+    if (status == 0)
+        status = bmi__background_follow();
     if (status < 0)
         stop();
     else
@@ -126,7 +133,8 @@ static int start(const char *method_list, const char *listen_addr, int flags)
 
 static int arguments_check(const char *method_list, const char *listen_addr, int flags)
 {
-    const int known = BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT;
+    const int known = BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT |
+                      BMI_INIT_BACKGROUND;
     bool server = (flags & BMI_INIT_SERVER) != 0;
     if ((flags & ~known) || (listen_addr != NULL && method_list == NULL) ||
         (server && (method_list == NULL || listen_addr == NULL)) ||
@@ -216,6 +224,10 @@ static void abandon_one(struct peer *peer, void *argument)
 
 static void stop(void)
 {
+    bmi__background_stop();
+    if (background_by_flag)
+        bmi__setting_put(SETTING_PROGRESS, PROGRESS_CALLER);
+    background_by_flag = false;
     links_close();
     bmi__methods_stop();
     bmi__progress_chores();
@@ -236,6 +248,8 @@ static void stop(void)
 
 int BMI_finalize(void)
 {
+    if (bmi__background_self())
+        return -BMI_EDEADLK;
     pthread_mutex_lock(&start_lock);
     int status = users > 0 ? 0 : -BMI_EINVAL;
     if (status == 0 && --users == 0) {

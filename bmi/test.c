@@ -158,7 +158,7 @@ static bool any_ready(struct waiter *waiter)
     if (any->count > 0)
         return true;
     /* Somebody who waits for unexpected messages fetches them; else it is this program's turn. */
-    return bmi__unexpected_waiting() && bmi__progress_unexpected_waiters() == 0;
+    return bmi__unexpected_waiting() && bmi__waiters_for_unexpected() == 0;
 }
 
 int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,

@@ -49,7 +49,10 @@ enum bmi_buffer_type {
 enum {
     BMI_INIT_SERVER = 1,       /* listen on the addresses given */
     BMI_TCP_BIND_SPECIFIC = 2, /* bind to the listen address's host only, not to all interfaces */
-    BMI_AUTO_REF_COUNT = 4     /* each unexpected message adds a reference to its address */
+    BMI_AUTO_REF_COUNT = 4,    /* each unexpected message adds a reference to its address */
+
+    /* this library's own */
+    BMI_INIT_BACKGROUND = 0x1000 /* messages move also while the program computes: BMI_BACKGROUND */
 };
 
 /* options of BMI_set_info and BMI_get_info; the parameter's type stands behind each */
@@ -81,7 +84,10 @@ enum {
     BMI_LOG_CALLBACK = 1004,    /* set: struct bmi_log_callback */
     BMI_GET_METHOD_STATISTICS = 1005,  /* get: struct bmi_method_statistics, in: name */
     BMI_GET_CONTEXT_STATISTICS = 1006, /* get: struct bmi_context_statistics, in: context */
-    BMI_REAP_IDLE = 1007        /* set: const int *, seconds; close connections idle that long */
+    BMI_REAP_IDLE = 1007,       /* set: const int *, seconds; close connections idle that long */
+    BMI_BACKGROUND = 1008       /* set: const int *, 1: messages move also while no thread is in a
+                                   test call, by a thread of the library's; 0: in test calls only
+                                   (the default). get: int. The same as the setting `progress` */
 };
 
 /* ---- errors: BMI_ERROR is in all, negated where returned ----------------------------------- */
@@ -256,7 +262,8 @@ struct bmi_context_statistics {
  * Later calls only count; their arguments are ignored.
  * Returns: 0; EINVAL (NULL methods with an address, server without an address, unknown flag, bad
  *          address or setting), ENOPROTOOPT (unknown method or scheme), ENAMETOOLONG, EADDRINUSE,
- *          EADDRNOTAVAIL, EACCES, ENOMEM, EMFILE. After a failure nothing is left behind.
+ *          EADDRNOTAVAIL, EACCES, ENOMEM, EMFILE, EAGAIN (no thread for progress in the background).
+ *          After a failure nothing is left behind.
  * Owns: strings are copied. Threads: any; calls are serialised. Blocks: for name look-up of a
  *       listen address only. */
 int BMI_initialize(const char *method_list, const char *listen_addr, int flags);
@@ -381,8 +388,11 @@ int BMI_unexpected_free(BMI_addr_t addr, void *buffer);
 /* ---- options ------------------------------------------------------------------------------- */
 
 /* Sets an option (see the enum) of the library (addr 0) or of an address.
- * Returns: 0; EINVAL (stale address, bad value, references below 0), ENOSYS (unknown option).
- * Owns: the parameter is copied. Threads: any. Blocks: no. */
+ * Returns: 0; EINVAL (stale address, bad value, references below 0), ENOSYS (unknown option). Where
+ *          it switches progress in the background: EAGAIN, ENOMEM, EMFILE (it cannot be started:
+ *          nothing has changed), EDEADLK (from within a task that the background runs).
+ * Owns: the parameter is copied. Threads: any. Blocks: no; switching progress in the background
+ *       waits until its thread has ended. */
 int BMI_set_info(BMI_addr_t addr, int option, void *inout_parameter);
 
 /* Reads an option. Returns: 0; EINVAL, ENOSYS as above. Owns: out parameters are the caller's

@@ -110,7 +110,8 @@ static void rendezvous(struct party *party)
     if (party->role == SENDER)
         CHECK_EQUAL(party, after.rendezvous_sent - before.rendezvous_sent, COUNT);
     CHECK_EQUAL(party, after.copied_bytes - before.copied_bytes, 0);
-    CHECK_EQUAL(party, method_statistics(party).copied_bytes - method.copied_bytes, 0);
+    uint64_t staged = method_statistics(party).copied_bytes - method.copied_bytes;
+    CHECK(party, staged <= 2 * COUNT); /* the markers at most */
 }
 
 static void unexpected_counted(struct party *party)
@@ -181,7 +182,7 @@ static void settings(struct party *party)
 
 static void unknown_options(struct party *party)
 {
-    static const int unknown[] = {0, -1, 18, 999, 1008, 5000, INT_MAX, INT_MIN};
+    static const int unknown[] = {0, -1, 18, 999, 1999, 5000, INT_MAX, INT_MIN};
     int value = 0;
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         CHECK_STATUS(party, BMI_set_info(0, unknown[i], &value), -BMI_ENOSYS);

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * background.c - progress without a caller: who drives when no thread of the program waits.
+ *
+ * It is one task of the task manager, on the CPUs that share a cache with the CPU that posted last,
+ * on a thread for tasks that may block (those have a short slice, so they get their turn soon on
+ * CPUs that compute). It is in one of three places:
+ *
+ *   watching     nobody drives. It makes passes while they find something, then waits for the
+ *                network's descriptor, without the seat: a caller takes that at once, unhindered.
+ *   standing by  callers drive. It sleeps, looks once a TICK whether they still do, and watches
+ *                again when they have ceased. A caller that is expected to compute now rings the
+ *                bell when it leaves the seat.
+ *   parked       a caller sleeps in the network, holding the seat. It sleeps without ticks; whoever
+ *                leaves the seat rings the bell.
+ *
+ * What a caller does after it has left the seat is foretold as processors foretell branches: the
+ * last times, long (it computed, more than COMPUTES_NS) or short, are a history; for each history
+ * a counter knows what came after it most often. So a program that computes after every third call
+ * is known for that, and one that is merely interrupted now and then is not woken for.
+ *
+ * So a caller that waits keeps driving itself, at no cost but for a look at the bell; and an idle
+ * process has no ticks at all. `bell` is what the background waits for on it, 0 while it does not:
+ * it writes the bell, then looks at the seat; who leaves the seat writes that, then looks at the
+ * bell (sequentially consistent).
+ *
+ * Locks: `control` is held over starting and stopping, outermost but for start.c's; `passing` over
+ * each time that the background has the seat, so that a fork finds it without any lock. The child
+ * has no background.
+ */
+#include "bmi/background.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "bmi/log.h"
+#include "bmi/progress.h"
+#include "bmi/settings.h"
+#include "bmi/task.h"
+#include "task/event.h"
+
+enum { TICK_NS = 1000000, COMPUTES_NS = 20000, MOVE_NS = 1000000000 };
+enum { HISTORIES = 64, LIKELY = 2, CERTAIN = 3 };
+enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
+
+atomic_bool bmi__background_is_on;
+
+static pthread_mutex_t control = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool is_background;
+
+static struct {
+    atomic_bool stopping;
+    atomic_uint bell;
+    int call_fd; /* wakes it while it watches; control */
+    struct bmi_task_sleeper hook;
+    /* where: two tasks, since one that moves submits the other and ends */
+    struct bmi_task tasks[2];
+    struct bmi_cpuset near; /* the running task's own, as moved_ns */
+    uint64_t moved_ns;
+    atomic_int posted_cpu;
+    /* the callers' turns; written with the seat held */
+    atomic_uint turns;
+    atomic_bool computes; /* the caller will probably stay away for long */
+    _Atomic uint64_t left_ns;
+    unsigned history; /* seat: a bit for each of the last times between turns, 1 for a long one */
+    uint8_t longs[HISTORIES]; /* seat: whether a long one follows that history, up to CERTAIN */
+} background = {.call_fd = -1};
+
+/* Writing by idle CPUs. The tasks are one for each CPU, made when first wanted, and stay: a thread
+ * may be about to submit one when this is switched off. */
+static struct {
+    atomic_bool on;
+    struct bmi_task *tasks; /* written under control, before `on` */
+} offload;
+
+bool bmi__background_self(void)
+{
+    return is_background;
+}
+
+/* ---- callers' turns ------------------------------------------------------------------------- */
+
+/* The caller was away for long, or was not: learns from it, and foretells the next time. */
+static void away_note(bool was_long)
+{
+    uint8_t *longs = &background.longs[background.history];
+    if (was_long && *longs < CERTAIN)
+        ++*longs;
+    if (!was_long && *longs > 0)
+        --*longs;
+    background.history = (background.history << 1 | was_long) % HISTORIES;
+    bool computes = background.longs[background.history] >= LIKELY;
+    if (computes != atomic_load_explicit(&background.computes, memory_order_relaxed))
+        atomic_store_explicit(&background.computes, computes, memory_order_relaxed);
+}
+
+void bmi__background_turn_begins(uint64_t now_ns)
+{
+    uint64_t left = atomic_load_explicit(&background.left_ns, memory_order_relaxed);
+    away_note(now_ns > left && now_ns - left > COMPUTES_NS);
+}
+
+void bmi__background_turn_ends(uint64_t now_ns)
+{
+    unsigned turns = atomic_load_explicit(&background.turns, memory_order_relaxed);
+    atomic_store_explicit(&background.turns, turns + 1, memory_order_relaxed);
+    atomic_store_explicit(&background.left_ns, now_ns, memory_order_relaxed);
+}
+
+static bool caller_computes(void)
+{
+    return atomic_load_explicit(&background.computes, memory_order_relaxed);
+}
+
+static unsigned turns_made(void)
+{
+    return atomic_load_explicit(&background.turns, memory_order_relaxed);
+}
+
+/* ---- the bell ------------------------------------------------------------------------------- */
+
+static void bell_ring(void)
+{
+    if (atomic_exchange(&background.bell, BELL_NONE) != BELL_NONE)
+        bmi__futex_wake(&background.bell);
+}
+
+void bmi__background_seat_free(void)
+{
+    unsigned bell = atomic_load(&background.bell);
+    if (bell == BELL_ALWAYS || (bell == BELL_COMPUTES && caller_computes()))
+        bell_ring();
+}
+
+/* Sleeps until the bell rings (returns true), the time is over (deadline_ns 0: never), or at once
+ * where it would not ring. */
+static bool bell_wait(unsigned bell, uint64_t deadline_ns)
+{
+    atomic_store(&background.bell, bell);
+    bool wait = !atomic_load(&background.stopping) &&
+                (bell == BELL_ALWAYS ? bmi__progress_driver_sleeps()
+                                     : bmi__progress_driven() || !caller_computes());
+    while (wait && atomic_load(&background.bell) == bell) {
+        bmi__futex_wait(&background.bell, bell, deadline_ns);
+        wait = deadline_ns == 0 || bmi__monotonic_ns() < deadline_ns;
+    }
+    return atomic_exchange(&background.bell, BELL_NONE) == BELL_NONE;
+}
+
+/* Others drive: waits until they have ceased to. */
+static void stand_by(void)
+{
+    bmi__progress_watch_end();
+    while (!atomic_load(&background.stopping)) {
+        unsigned turns = turns_made();
+        if (bell_wait(BELL_COMPUTES, bmi__monotonic_ns() + TICK_NS))
+            return;
+        if (bmi__progress_driver_sleeps()) {
+            if (bell_wait(BELL_ALWAYS, 0) && caller_computes())
+                return;
+        } else if (!bmi__progress_driven() && turns == turns_made()) {
+            return;
+        }
+    }
+}
+
+/* ---- watching ------------------------------------------------------------------------------- */
+
+static void call(void)
+{
+    eventfd_write(background.call_fd, 1);
+}
+
+static void hook_wanted(struct bmi_task_sleeper *sleeper)
+{
+    (void)sleeper;
+    call();
+}
+
+/* Waits for the network, for a call, or until a timer is due; runs what hooks should run. */
+static void network_wait(uint64_t until_ns)
+{
+    struct pollfd fds[2] = {{.fd = bmi__progress_fd(), .events = POLLIN},
+                            {.fd = background.call_fd, .events = POLLIN}};
+    if (bmi_task_sleeper_arm(NULL, &background.hook)) {
+        uint64_t now = bmi__monotonic_ns();
+        uint64_t ms = until_ns <= now ? 0 : (until_ns - now + 999999) / 1000000;
+        poll(fds, 2, until_ns == UINT64_MAX ? -1 : ms > 1000000 ? 1000000 : (int)ms);
+    }
+    bmi_task_sleeper_disarm(NULL, &background.hook);
+    eventfd_t value;
+    if (fds[1].revents != 0 && !atomic_load(&background.stopping))
+        eventfd_read(background.call_fd, &value);
+    bmi_task_schedule(NULL);
+}
+
+static bool has_moved(void)
+{
+    int cpu = atomic_load_explicit(&background.posted_cpu, memory_order_relaxed);
+    return !bmi_cpuset_has(&background.near, cpu) &&
+           bmi__monotonic_ns() - background.moved_ns > MOVE_NS;
+}
+
+static void drive_and_wait(void)
+{
+    unsigned seen = turns_made();
+    while (!atomic_load(&background.stopping) && !has_moved()) {
+        uint64_t until_ns;
+        pthread_mutex_lock(&passing);
+        enum bmi__watch found = bmi__progress_watch(&until_ns);
+        pthread_mutex_unlock(&passing);
+        unsigned turns = turns_made();
+        if (found == BMI__WATCH_TAKEN || (turns != seen && !caller_computes())) {
+            stand_by();
+            turns = turns_made();
+        } else if (found == BMI__WATCH_QUIET) {
+            network_wait(until_ns);
+        }
+        seen = turns;
+    }
+}
+
+/* ---- the task ------------------------------------------------------------------------------- */
+
+static enum bmi_task_verdict run(struct bmi_task *task, void *argument);
+
+/* Submits the task that is to go on, near the CPU that posted last. */
+static int task_submit(unsigned which)
+{
+    struct bmi_cpuset all;
+    bmi_task_wait(&background.tasks[which], -1); /* it has moved us here, and is about to end */
+    int cpu = atomic_load(&background.posted_cpu);
+    bmi_task_cpus(NULL, &all);
+    if (bmi_task_cpus_near(NULL, cpu, BMI_TASK_LEVEL_CACHE, &background.near) < 0)
+        background.near = all; /* a CPU that was not the process's when the manager was made */
+    struct bmi_cpuset cpus = background.near;
+    bmi_cpuset_add(&background.near, cpu);
+    background.moved_ns = bmi__monotonic_ns();
+    int status = bmi_task_prepare(&background.tasks[which], NULL,
+                                  &(struct bmi_task_attributes){.function = run,
+                                                                .cpus = &cpus,
+                                                                .options = BMI_TASK_MAY_BLOCK});
+    if (status < 0)
+        return status;
+    return bmi_task_submit(&background.tasks[which]);
+}
+
+static enum bmi_task_verdict run(struct bmi_task *task, void *argument)
+{
+    (void)argument;
+    is_background = true;
+    for (;;) {
+        drive_and_wait();
+        if (atomic_load(&background.stopping) ||
+            task_submit(task == &background.tasks[0] ? 1 : 0) == 0)
+            break;
+    }
+    is_background = false;
+    return BMI_TASK_DONE;
+}
+
+/* ---- writing by idle CPUs ---------------------------------------------------------------------
+ */
+
+static enum bmi_task_verdict flush_links(struct bmi_task *task, void *argument)
+{
+    (void)task, (void)argument;
+    bmi__progress_flush();
+    return BMI_TASK_DONE;
+}
+
+bool bmi__background_flush(struct bmi_link *link)
+{
+    if (!atomic_load_explicit(&offload.on, memory_order_acquire))
+        return false;
+    int cpu = bmi_task_nearest_idle(NULL, sched_getcpu());
+    if (cpu < 0)
+        return false;
+    bmi__progress_dirty_quietly(link);
+    int status = bmi_task_submit(&offload.tasks[cpu]);
+    return status == 0 || status == -EBUSY; /* busy: it is yet to run */
+}
+
+static int offload_prepare_locked(void)
+{
+    struct bmi_cpuset all;
+    struct bmi_task *tasks = calloc(BMI_CPUSET_MAX, sizeof *tasks);
+    int status = tasks != NULL ? 0 : -ENOMEM;
+    bmi_task_cpus(NULL, &all);
+    for (int cpu = bmi_cpuset_next(&all, 0); status == 0 && cpu >= 0;
+         cpu = bmi_cpuset_next(&all, cpu + 1)) {
+        struct bmi_cpuset one = {.words = {0}};
+        bmi_cpuset_add(&one, cpu);
+        status =
+            bmi_task_prepare(&tasks[cpu], NULL,
+                             &(struct bmi_task_attributes){.function = flush_links, .cpus = &one});
+    }
+    if (status == 0)
+        offload.tasks = tasks;
+    else
+        free(tasks);
+    return status;
+}
+
+static int offload_start_locked(void)
+{
+    int status = offload.tasks == NULL ? offload_prepare_locked() : 0;
+    if (status == 0)
+        status = bmi_task_manager_start(NULL, BMI_TASK_WORKERS);
+    if (status == 0)
+        atomic_store(&offload.on, true);
+    return status;
+}
+
+static void offload_stop_locked(void)
+{
+    if (!atomic_exchange(&offload.on, false))
+        return;
+    bmi_task_manager_stop(NULL, BMI_TASK_WORKERS);
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+static void before_fork(void)
+{
+    if (is_background) /* from within a task that it runs as a hook */
+        return;
+    pthread_mutex_lock(&control);
+    pthread_mutex_lock(&passing);
+}
+
+static void after_fork_parent(void)
+{
+    if (is_background)
+        return;
+    pthread_mutex_unlock(&passing);
+    pthread_mutex_unlock(&control);
+}
+
+static void after_fork_child(void)
+{
+    pthread_mutex_init(&control, NULL);
+    pthread_mutex_init(&passing, NULL);
+    is_background = false;
+    if (!atomic_exchange(&bmi__background_is_on, false))
+        return;
+    bmi__progress_watch_end();
+    close(background.call_fd);
+    background.call_fd = -1;
+    atomic_store(&background.bell, BELL_NONE);
+    atomic_store(&background.stopping, true);
+    memset(background.tasks, 0, sizeof background.tasks);
+    atomic_store(&offload.on, false);
+    offload.tasks = NULL; /* its manager is the parent's */
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+/* ---- start and stop ------------------------------------------------------------------------- */
+
+static int start_locked(void)
+{
+    int status;
+    background.call_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (background.call_fd < 0)
+        return -errno;
+    background.hook = (struct bmi_task_sleeper){.wake = hook_wanted};
+    atomic_store(&background.stopping, false);
+    atomic_store(&background.computes, true);
+    atomic_store(&background.posted_cpu, sched_getcpu());
+    status = bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY);
+    if (status < 0)
+        goto undo_fd;
+    atomic_store(&bmi__background_is_on, true);
+    status = task_submit(0);
+    if (status < 0)
+        goto undo_manager;
+    return 0;
+
+undo_manager:
+    atomic_store(&bmi__background_is_on, false);
+    bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+undo_fd:
+    close(background.call_fd);
+    background.call_fd = -1;
+    return status;
+}
+
+/* Waits for both tasks twice: the one that was waited for last may have submitted the other. */
+static void stop_locked(void)
+{
+    offload_stop_locked();
+    atomic_store(&background.stopping, true);
+    call();
+    bell_ring();
+    for (int i = 0; i < 4; i++)
+        bmi_task_wait(&background.tasks[i % 2], -1);
+    atomic_store(&bmi__background_is_on, false);
+    bmi__progress_watch_end();
+    bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+    close(background.call_fd);
+    background.call_fd = -1;
+}
+
+static int follow_locked(bool wanted, bool offload_wanted)
+{
+    int status = 0;
+    if (!wanted && bmi__background_on())
+        stop_locked();
+    if (wanted && !bmi__background_on())
+        status = start_locked();
+    if (status == 0 && wanted && offload_wanted && !atomic_load(&offload.on))
+        status = offload_start_locked();
+    if (!offload_wanted)
+        offload_stop_locked();
+    if (status < 0)
+        bmi__log(BMI_LOG_ERROR, "progress in the background: %s", strerror(-status));
+    return status;
+}
+
+int bmi__background_follow(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    bool wanted = bmi__setting(SETTING_PROGRESS) == PROGRESS_BACKGROUND;
+    pthread_once(&once, fork_watch);
+    if (is_background)
+        return wanted == bmi__background_on() ? 0 : -EDEADLK;
+    pthread_mutex_lock(&control);
+    int status = follow_locked(wanted, bmi__setting(SETTING_OFFLOAD) != 0);
+    pthread_mutex_unlock(&control);
+    return status;
+}
+
+int bmi__background_stop(void)
+{
+    if (is_background)
+        return -EDEADLK;
+    pthread_mutex_lock(&control);
+    if (bmi__background_on())
+        stop_locked();
+    pthread_mutex_unlock(&control);
+    return 0;
+}
+
+void bmi__background_posted(void)
+{
+    int cpu = sched_getcpu();
+    if (cpu != atomic_load_explicit(&background.posted_cpu, memory_order_relaxed))
+        atomic_store_explicit(&background.posted_cpu, cpu, memory_order_relaxed);
+}

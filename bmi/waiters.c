@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * waiters.c - see waiters.h.
+ *
+ * `lock` guards all lists and the members of waiters that are marked so; it is innermost. A waiter
+ * misses nothing: it enlists itself, then looks for what it wants; who completes pushes, then looks
+ * at the count of waiters (all sequentially consistent). A thread is woken after the lock was given
+ * back where there is one to wake, so that it does not run into that lock. The futex may then be
+ * gone with the waiter's stack: such a wake reaches nobody, or somebody who looks again.
+ */
+#include "bmi/waiters.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#include "bmi/context.h"
+#include "bmi/progress.h"
+#include "task/event.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct waiter *first, *last;                /* lock: all, the driver too */
+static struct waiter_list for_unexpected;          /* lock */
+static atomic_uint unexpected_count, asleep_count; /* written under lock */
+
+unsigned bmi__waiters_asleep(void)
+{
+    return atomic_load(&asleep_count);
+}
+
+unsigned bmi__waiters_for_unexpected(void)
+{
+    return atomic_load(&unexpected_count);
+}
+
+static struct waiter_list *list_of(struct context *context)
+{
+    return context != NULL ? &context->waiting : &for_unexpected;
+}
+
+static atomic_uint *count_of(struct context *context)
+{
+    return context != NULL ? &context->waiters : &unexpected_count;
+}
+
+static void append_locked(struct waiter_list *list, struct waiter *waiter)
+{
+    waiter->next = NULL;
+    waiter->previous = list->last;
+    if (list->last != NULL)
+        list->last->next = waiter;
+    else
+        list->first = waiter;
+    list->last = waiter;
+}
+
+static void remove_locked(struct waiter_list *list, struct waiter *waiter)
+{
+    if (waiter->previous != NULL)
+        waiter->previous->next = waiter->next;
+    else
+        list->first = waiter->next;
+    if (waiter->next != NULL)
+        waiter->next->previous = waiter->previous;
+    else
+        list->last = waiter->previous;
+}
+
+static void append_to_all_locked(struct waiter *waiter)
+{
+    waiter->next_of_all = NULL;
+    waiter->previous_of_all = last;
+    if (last != NULL)
+        last->next_of_all = waiter;
+    else
+        first = waiter;
+    last = waiter;
+}
+
+static void remove_from_all_locked(struct waiter *waiter)
+{
+    if (waiter->previous_of_all != NULL)
+        waiter->previous_of_all->next_of_all = waiter->next_of_all;
+    else
+        first = waiter->next_of_all;
+    if (waiter->next_of_all != NULL)
+        waiter->next_of_all->previous_of_all = waiter->previous_of_all;
+    else
+        last = waiter->previous_of_all;
+}
+
+void bmi__waiter_enlist(struct waiter *waiter, bool as_driver)
+{
+    atomic_store(&waiter->signalled, 0);
+    waiter->driving = as_driver;
+    pthread_mutex_lock(&lock);
+    append_locked(list_of(waiter->context), waiter);
+    append_to_all_locked(waiter);
+    if (!as_driver)
+        atomic_fetch_add(&asleep_count, 1);
+    atomic_fetch_add(count_of(waiter->context), 1);
+    pthread_mutex_unlock(&lock);
+}
+
+void bmi__waiter_delist(struct waiter *waiter)
+{
+    pthread_mutex_lock(&lock);
+    remove_locked(list_of(waiter->context), waiter);
+    remove_from_all_locked(waiter);
+    if (!waiter->driving)
+        atomic_fetch_sub(&asleep_count, 1);
+    atomic_fetch_sub(count_of(waiter->context), 1);
+    pthread_mutex_unlock(&lock);
+}
+
+bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns)
+{
+    while (atomic_exchange(&waiter->signalled, 0) == 0) {
+        if (bmi__monotonic_ns() >= deadline_ns)
+            return false;
+        bmi__futex_wait(&waiter->signalled, 0, deadline_ns);
+    }
+    return true;
+}
+
+/* ---- waking --------------------------------------------------------------------------------- */
+
+/* Threads to wake: the first is left for when the lock is free, others are woken at once. */
+struct wakes {
+    atomic_uint *later;
+    bool any;
+};
+
+static void signal_locked(struct waiter *waiter, struct wakes *wakes)
+{
+    bool again = atomic_exchange(&waiter->signalled, 1) != 0;
+    if (waiter->driving) {
+        bmi__progress_kick();
+        return;
+    }
+    wakes->any = true;
+    if (again)
+        return;
+    if (wakes->later == NULL)
+        wakes->later = &waiter->signalled;
+    else
+        bmi__futex_wake(&waiter->signalled);
+}
+
+static void wakes_finish(const struct wakes *wakes)
+{
+    if (wakes->later != NULL)
+        bmi__futex_wake(wakes->later);
+}
+
+bool bmi__waiters_wake_one(void)
+{
+    struct wakes wakes = {.later = NULL};
+    if (atomic_load(&asleep_count) == 0)
+        return false;
+    pthread_mutex_lock(&lock);
+    struct waiter *waiter = first;
+    bool any = false;
+    for (; waiter != NULL; waiter = waiter->next_of_all) {
+        any = any || !waiter->driving;
+        if (!waiter->driving && atomic_load(&waiter->signalled) == 0)
+            break;
+    }
+    if (waiter != NULL)
+        signal_locked(waiter, &wakes);
+    pthread_mutex_unlock(&lock);
+    wakes_finish(&wakes);
+    return any;
+}
+
+/* Every thread that tests this operation, and one that takes any. */
+static void notify_locked(struct context *context, bmi_op_id_t op, struct wakes *wakes)
+{
+    bool any_woken = false;
+    for (struct waiter *waiter = list_of(context)->first; waiter != NULL; waiter = waiter->next) {
+        if (waiter->op == WAITER_SOME || (waiter->op != 0 && waiter->op == op))
+            signal_locked(waiter, wakes);
+        if (waiter->op == 0 && !any_woken &&
+            (waiter->driving || atomic_load(&waiter->signalled) == 0)) {
+            signal_locked(waiter, wakes);
+            any_woken = true;
+        }
+    }
+}
+
+/* Threads that test a context, and are to know of an unexpected message, and the reverse. */
+static void notify_others_locked(struct context *context, struct wakes *wakes)
+{
+    for (struct waiter *waiter = first; waiter != NULL; waiter = waiter->next_of_all)
+        if ((waiter->context == NULL) != (context == NULL) && waiter->op == 0)
+            signal_locked(waiter, wakes);
+}
+
+bool bmi__waiters_notify(struct context *context, bmi_op_id_t op)
+{
+    bool direct = atomic_load(count_of(context)) > 0;
+    bool others = context == NULL ? !direct : !direct && bmi__waiters_for_unexpected() > 0;
+    struct wakes wakes = {.later = NULL};
+    if (!direct && !others)
+        return false;
+    pthread_mutex_lock(&lock);
+    if (direct)
+        notify_locked(context, op, &wakes);
+    if (others)
+        notify_others_locked(context, &wakes);
+    pthread_mutex_unlock(&lock);
+    wakes_finish(&wakes);
+    return wakes.any;
+}

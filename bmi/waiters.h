@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * waiters.h - threads that wait for a completion, each on a condition of its own. A completion
+ * looks at the waiters of its context only, however many wait on others.
+ */
+#ifndef BMI_WAITERS_H
+#define BMI_WAITERS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bmi.h"
+
+struct context;
+
+/* Waiters of this id look again at every completion of their context. */
+#define WAITER_SOME INT64_MIN
+
+/* A thread that wants something. Lives on its stack. */
+struct waiter {
+    bool (*ready)(
+        struct waiter *waiter); /* has it come? may take it; called by the thread itself */
+    void *argument;
+    struct context *context; /* whose completions it waits for; NULL: unexpected messages */
+    bmi_op_id_t op;          /* only this operation; 0: any */
+    /* below: waiters.c's own, under its lock */
+    atomic_uint signalled;          /* futex: 1 from when it is woken until it has looked */
+    bool driving;                   /* sleeps in the network, not here */
+    struct waiter *next, *previous; /* of its context, or for unexpected messages */
+    struct waiter *next_of_all, *previous_of_all; /* of all */
+};
+
+struct waiter_list {
+    struct waiter *first, *last;
+};
+
+/* Puts a waiter on the lists; from then on a completion wakes it. It looks once more after that. */
+void bmi__waiter_enlist(struct waiter *waiter, bool as_driver);
+void bmi__waiter_delist(struct waiter *waiter);
+/* Sleeps until it is woken. Returns false if the time was over first. */
+bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns);
+
+/* Enlisted ones that do not drive. */
+unsigned bmi__waiters_asleep(void);
+/* Threads that wait for unexpected messages. */
+unsigned bmi__waiters_for_unexpected(void);
+/* Wakes one that sleeps. Returns false if there is none. */
+bool bmi__waiters_wake_one(void);
+/* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. Returns
+ * whether a thread that sleeps was woken. */
+bool bmi__waiters_notify(struct context *context, bmi_op_id_t op);
+
+#endif

@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * background_test.c - progress in the background: messages move while nobody tests, it can be
+ * switched at any time, its end finds everything in order; tasks run where BMI waits. And: a
+ * completion wakes who waits for it, and nobody else.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bmi/context.h"
+#include "bmi/task.h"
+#include "bmi/waiters.h"
+#include "unit.h"
+
+enum { SERVER = BMI_INIT_SERVER, BACKGROUND = BMI_INIT_BACKGROUND, PATIENCE_S = 120 };
+
+struct self {
+    BMI_addr_t address; /* this process */
+    bmi_context_id context;
+};
+
+static void self_open(struct self *self, const char *scheme, int flags)
+{
+    char method[32], listen[64], bound[BMI_MAX_ADDR_LEN];
+    bool loop = strcmp(scheme, "loop") == 0;
+    snprintf(method, sizeof method, "bmi_%s", scheme);
+    snprintf(listen, sizeof listen, "%s://%s", scheme, loop ? "background" : "127.0.0.1:0");
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize(method, listen, SERVER | flags), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, bound), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self->address, bound), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&self->context), 0);
+}
+
+static void self_close(struct self *self)
+{
+    BMI_close_context(self->context);
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+static int background_get(void)
+{
+    int on = -1;
+    CU_ASSERT_EQUAL(BMI_get_info(0, BMI_BACKGROUND, &on), 0);
+    return on;
+}
+
+static int background_set(int on)
+{
+    return BMI_set_info(0, BMI_BACKGROUND, &on);
+}
+
+static bool late(time_t *since)
+{
+    time_t now = time(NULL);
+    if (*since == 0)
+        *since = now;
+    sched_yield();
+    return now - *since > PATIENCE_S;
+}
+
+static uint64_t completed(struct self *self)
+{
+    struct bmi_context_statistics statistics = {.context = self->context};
+    CU_ASSERT_EQUAL(BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
+    return statistics.queue_depth + statistics.immediate;
+}
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+/* Sends to itself, and looks at what has come without any call that makes progress. */
+static void message_moves_unattended(struct self *self, bmi_size_t size, bmi_msg_tag_t tag)
+{
+    uint8_t *out = malloc((size_t)size), *in = calloc(1, (size_t)size);
+    bmi_op_id_t ids[2];
+    bmi_size_t actual = 0;
+    uint64_t before = completed(self);
+    time_t since = 0;
+    for (bmi_size_t i = 0; i < size; i++)
+        out[i] = (uint8_t)(i * 7 + tag);
+    CU_ASSERT_TRUE_FATAL(BMI_post_recv(&ids[0], self->address, in, size, &actual, BMI_EXT_ALLOC,
+                                       tag, NULL, self->context, NULL) >= 0);
+    CU_ASSERT_TRUE_FATAL(BMI_post_send(&ids[1], self->address, out, size, BMI_EXT_ALLOC, tag, NULL,
+                                       self->context, NULL) >= 0);
+    while (completed(self) < before + 2 && !late(&since))
+        continue;
+    CU_ASSERT_EQUAL_FATAL(completed(self), before + 2);
+    CU_ASSERT_EQUAL(memcmp(in, out, (size_t)size), 0);
+    for (int taken = 1; taken > 0;) {
+        bmi_op_id_t done[2];
+        bmi_error_code_t errors[2] = {0, 0};
+        BMI_testcontext(2, done, &taken, errors, NULL, NULL, 0, self->context);
+        CU_ASSERT_EQUAL(errors[0], 0);
+        CU_ASSERT_EQUAL(errors[1], 0);
+    }
+    free(out);
+    free(in);
+}
+
+static void messages_move(const char *scheme)
+{
+    static const bmi_size_t sizes[] = {4, 32768, 4 << 20, 1000, 1 << 20};
+    struct self self;
+    self_open(&self, scheme, BACKGROUND);
+    CU_ASSERT_EQUAL(background_get(), 1);
+    for (int i = 0; i < 50; i++)
+        message_moves_unattended(&self, sizes[(size_t)i % COUNT_OF(sizes)], i);
+    self_close(&self);
+}
+
+static void they_move_over_loop(void)
+{
+    messages_move("loop");
+}
+
+static void they_move_over_tcp(void)
+{
+    messages_move("tcp");
+}
+
+static void idle_cpus_write(void)
+{
+    struct self self;
+    self_open(&self, "tcp", BACKGROUND);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=on"), 0);
+    for (int i = 0; i < 100; i++)
+        message_moves_unattended(&self, i % 2 == 0 ? 100 : 200000, i);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=off"), 0);
+    message_moves_unattended(&self, 100, 1);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=on"), 0);
+    self_close(&self);
+    self_open(&self, "tcp", BACKGROUND); /* the setting has stayed */
+    message_moves_unattended(&self, 100, 1);
+    self_close(&self);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=off"), 0);
+}
+
+/* ---- on and off ----------------------------------------------------------------------------- */
+
+static void it_is_off_unless_asked_for(void)
+{
+    struct self self;
+    self_open(&self, "loop", 0);
+    CU_ASSERT_EQUAL(background_get(), 0);
+    CU_ASSERT_EQUAL(background_set(2), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(background_set(-1), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_BACKGROUND, NULL), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "progress=nobody"), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(background_get(), 0);
+    self_close(&self);
+}
+
+static void all_ways_switch_it(void)
+{
+    struct self self;
+    struct bmi_setting setting = {.name = "progress"};
+    self_open(&self, "loop", BACKGROUND);
+    CU_ASSERT_EQUAL(background_get(), 1);
+    self_close(&self);
+    self_open(&self, "loop", 0); /* the flag counted for that one */
+    CU_ASSERT_EQUAL(background_get(), 0);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "progress=background"), 0);
+    CU_ASSERT_EQUAL(background_get(), 1);
+    message_moves_unattended(&self, 100000, 1);
+    CU_ASSERT_EQUAL(background_set(0), 0);
+    CU_ASSERT_EQUAL(background_get(), 0);
+    CU_ASSERT_EQUAL(BMI_get_info(0, BMI_SETTING, &setting), 0);
+    CU_ASSERT_STRING_EQUAL(setting.value, "caller");
+    CU_ASSERT_EQUAL(background_set(1), 0);
+    CU_ASSERT_EQUAL(background_set(1), 0);
+    self_close(&self);
+    self_open(&self, "loop", 0); /* what was set stays set */
+    CU_ASSERT_EQUAL(background_get(), 1);
+    CU_ASSERT_EQUAL(background_set(0), 0);
+    self_close(&self);
+    setenv("BMI_PROGRESS", "background", 1);
+    self_open(&self, "loop", 0);
+    CU_ASSERT_EQUAL(background_get(), 1);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "progress=caller"), 0);
+    CU_ASSERT_EQUAL(background_get(), 0);
+    self_close(&self);
+    unsetenv("BMI_PROGRESS");
+}
+
+/* ---- switched while threads wait ------------------------------------------------------------- */
+
+enum { TALKERS = 4, ROUNDS = 200 };
+
+struct talker {
+    struct self *self;
+    pthread_t thread;
+    int number;
+    atomic_int rounds;
+};
+
+/* One message at a time to itself, each waited for. */
+static void *talk(void *argument)
+{
+    struct talker *talker = argument;
+    char out[9000] = "x", in[9000];
+    bmi_context_id context;
+    if (BMI_open_context(&context) != 0)
+        return NULL;
+    for (int round = 0; round < ROUNDS; round++) {
+        bmi_op_id_t ids[2], done;
+        bmi_size_t actual, size = round % 2 ? 10 : (bmi_size_t)sizeof out;
+        int left = 0, count;
+        bmi_error_code_t error;
+        left += BMI_post_recv(&ids[0], talker->self->address, in, size, &actual, BMI_EXT_ALLOC,
+                              talker->number, NULL, context, NULL) == 0;
+        left += BMI_post_send(&ids[1], talker->self->address, out, size, BMI_EXT_ALLOC,
+                              talker->number, NULL, context, NULL) == 0;
+        while (left > 0) {
+            if (BMI_testcontext(1, &done, &count, &error, NULL, NULL, PATIENCE_S * 1000, context) <
+                    1 ||
+                error != 0)
+                return NULL;
+            left -= count;
+        }
+        atomic_fetch_add(&talker->rounds, 1);
+    }
+    BMI_close_context(context);
+    return NULL;
+}
+
+static void switched_under(const char *scheme)
+{
+    struct self self;
+    struct talker talkers[TALKERS];
+    self_open(&self, scheme, 0);
+    for (int i = 0; i < TALKERS; i++) {
+        talkers[i] = (struct talker){.self = &self, .number = i};
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&talkers[i].thread, NULL, talk, &talkers[i]), 0);
+    }
+    for (int i = 0; i < 30; i++)
+        CU_ASSERT_EQUAL(background_set(i % 2 == 0), 0);
+    for (int i = 0; i < TALKERS; i++) {
+        pthread_join(talkers[i].thread, NULL);
+        CU_ASSERT_EQUAL(atomic_load(&talkers[i].rounds), ROUNDS);
+    }
+    self_close(&self);
+}
+
+static void switched_while_threads_wait(void)
+{
+    switched_under("loop");
+    switched_under("tcp");
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void the_end_finds_things_outstanding(void)
+{
+    static char in[64], out[300000];
+    for (int i = 0; i < 20; i++) {
+        struct self self;
+        bmi_op_id_t id;
+        bmi_size_t actual;
+        self_open(&self, i % 2 ? "loop" : "tcp", BACKGROUND);
+        if (i % 3 == 0)
+            message_moves_unattended(&self, 30000, 1);
+        CU_ASSERT_EQUAL(BMI_post_recv(&id, self.address, in, sizeof in, &actual, BMI_EXT_ALLOC, 7,
+                                      NULL, self.context, NULL),
+                        0);
+        CU_ASSERT_EQUAL(BMI_post_send(&id, self.address, out, sizeof out, BMI_EXT_ALLOC, 8, NULL,
+                                      self.context, NULL),
+                        0);
+        if (i % 2)
+            CU_ASSERT_EQUAL(background_set(0), 0);
+        CU_ASSERT_EQUAL(BMI_finalize(), 0);
+    }
+}
+
+/* Returns 0, or the line that failed. */
+static int child_goes_on(struct self *self)
+{
+    char out[5000] = "hello", in[5000];
+    bmi_op_id_t ids[2], done[2];
+    bmi_error_code_t errors[2];
+    bmi_size_t actual;
+    int count, left = 0, on = 1;
+    if (BMI_get_info(0, BMI_BACKGROUND, &on) != 0 || on != 0)
+        return __LINE__;
+    left += BMI_post_recv(&ids[0], self->address, in, sizeof in, &actual, BMI_EXT_ALLOC, 1, NULL,
+                          self->context, NULL) == 0;
+    left += BMI_post_send(&ids[1], self->address, out, sizeof out, BMI_EXT_ALLOC, 1, NULL,
+                          self->context, NULL) == 0;
+    while (left > 0) {
+        if (BMI_testcontext(2, done, &count, errors, NULL, NULL, PATIENCE_S * 1000, self->context) <
+            1)
+            return __LINE__;
+        left -= count;
+    }
+    if (strcmp(in, "hello") != 0 || BMI_finalize() != 0)
+        return __LINE__;
+    return 0;
+}
+
+static void a_child_goes_on_without(void)
+{
+    struct self self;
+    self_open(&self, "loop", BACKGROUND);
+    for (int i = 0; i < 10; i++) {
+        int status = -1;
+        message_moves_unattended(&self, 20000, i);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(PATIENCE_S);
+            _exit(child_goes_on(&self) != 0);
+        }
+        CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+        CU_ASSERT_EQUAL(status, 0);
+    }
+    message_moves_unattended(&self, 20000, 1);
+    self_close(&self);
+}
+
+/* ---- tasks ---------------------------------------------------------------------------------- */
+
+static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_fetch_add((atomic_int *)argument, 1);
+    return BMI_TASK_DONE;
+}
+
+static void task_is_run(struct bmi_task *task, atomic_int *runs)
+{
+    int before = atomic_load(runs);
+    time_t since = 0;
+    CU_ASSERT_EQUAL(bmi_task_submit(task), 0);
+    while (atomic_load(runs) == before && !late(&since))
+        continue;
+    CU_ASSERT_EQUAL(atomic_load(runs), before + 1);
+    CU_ASSERT_EQUAL(bmi_task_wait(task, -1), 0);
+}
+
+static void *wait_in_test(void *argument)
+{
+    (void)argument;
+    struct BMI_unexpected_info info;
+    int count = 0;
+    if (BMI_testunexpected(1, &count, &info, PATIENCE_S * 1000) == 1)
+        BMI_unexpected_free(info.addr, info.buffer);
+    return NULL;
+}
+
+/* Without workers: by the thread that waits, whether it does so already or not, or whether there
+ * was a manager when it began. */
+static void tasks_run_where_a_caller_waits(void)
+{
+    struct self self;
+    struct bmi_task task;
+    atomic_int runs = 0;
+    pthread_t threads[2];
+    bmi_op_id_t id;
+    self_open(&self, "loop", 0);
+    for (int i = 0; i < 2; i++)
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, wait_in_test, NULL), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, NULL,
+                                     &(struct bmi_task_attributes){.function = count_up,
+                                                                   .argument = &runs}),
+                    0);
+    for (int i = 0; i < 100; i++)
+        task_is_run(&task, &runs);
+    for (int i = 0; i < 2; i++)
+        CU_ASSERT_TRUE(BMI_post_sendunexpected(&id, self.address, "", 0, BMI_EXT_ALLOC, 0, NULL,
+                                               self.context, NULL) >= 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    self_close(&self);
+}
+
+static void tasks_run_in_the_background(void)
+{
+    struct self self;
+    struct bmi_task task;
+    atomic_int runs = 0;
+    self_open(&self, "loop", BACKGROUND);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, NULL,
+                                     &(struct bmi_task_attributes){.function = count_up,
+                                                                   .argument = &runs}),
+                    0);
+    for (int i = 0; i < 100; i++) {
+        task_is_run(&task, &runs);
+        if (i % 10 == 0)
+            message_moves_unattended(&self, 5000, i);
+    }
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    self_close(&self);
+}
+
+/* From within a task that the background runs: it cannot wait for its own end. */
+static enum bmi_task_verdict switch_off(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_int *result = argument;
+    atomic_store(result, background_set(0));
+    return BMI_TASK_DONE;
+}
+
+static void it_does_not_wait_for_itself(void)
+{
+    struct self self;
+    struct bmi_task task;
+    atomic_int result = 1;
+    time_t since = 0;
+    self_open(&self, "loop", BACKGROUND);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, NULL,
+                                     &(struct bmi_task_attributes){.function = switch_off,
+                                                                   .argument = &result}),
+                    0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+    while (atomic_load(&result) == 1 && !late(&since))
+        continue;
+    CU_ASSERT_EQUAL(atomic_load(&result), -BMI_EDEADLK);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
+    CU_ASSERT_EQUAL(background_get(), 1);
+    self_close(&self);
+}
+
+/* ---- who is woken --------------------------------------------------------------------------- */
+
+static void a_completion_wakes_its_own_waiter(void)
+{
+    enum { CONTEXTS = 64 };
+    static struct waiter waiters[CONTEXTS];
+    struct context *contexts[CONTEXTS];
+    for (int i = 0; i < CONTEXTS; i++) {
+        bmi_context_id id;
+        CU_ASSERT_EQUAL_FATAL(bmi__context_open(&id), 0);
+        contexts[i] = bmi__context_find(id);
+        waiters[i] = (struct waiter){.context = contexts[i], .op = i % 2 ? 1000 + i : 0};
+        bmi__waiter_enlist(&waiters[i], false);
+    }
+    CU_ASSERT_EQUAL(bmi__waiters_asleep(), CONTEXTS);
+    for (int k = 0; k < CONTEXTS; k++) {
+        bmi__waiters_notify(contexts[k], 999); /* another operation of that context */
+        CU_ASSERT_EQUAL(atomic_exchange(&waiters[k].signalled, 0), k % 2 == 0);
+        CU_ASSERT_TRUE(bmi__waiters_notify(contexts[k], 1000 + k));
+        for (int i = 0; i < CONTEXTS; i++)
+            CU_ASSERT_EQUAL(atomic_exchange(&waiters[i].signalled, 0), i == k);
+    }
+    for (int i = 0; i < CONTEXTS; i++) {
+        bmi__waiter_delist(&waiters[i]);
+        CU_ASSERT_FALSE(bmi__waiters_notify(contexts[i], 1000 + i));
+        bmi__context_release(contexts[i]);
+    }
+    CU_ASSERT_EQUAL(bmi__waiters_asleep(), 0);
+    bmi__contexts_free();
+}
+
+/* Several on one context: each that tests the operation, and one of those that take any. */
+static void waiters_of_one_context(void)
+{
+    bmi_context_id id;
+    CU_ASSERT_EQUAL_FATAL(bmi__context_open(&id), 0);
+    struct context *context = bmi__context_find(id);
+    static const bmi_op_id_t wanted[] = {0, 7, 0, 7, 8, WAITER_SOME};
+    static const unsigned woken[] = {1, 1, 0, 1, 0, 1}, next[] = {0, 0, 1, 0, 1, 1};
+    struct waiter waiters[COUNT_OF(wanted)];
+    for (size_t i = 0; i < COUNT_OF(wanted); i++) {
+        waiters[i] = (struct waiter){.context = context, .op = wanted[i]};
+        bmi__waiter_enlist(&waiters[i], false);
+    }
+    bmi__waiters_notify(context, 7);
+    for (size_t i = 0; i < COUNT_OF(wanted); i++)
+        CU_ASSERT_EQUAL(atomic_load(&waiters[i].signalled), woken[i]);
+    bmi__waiters_notify(context, 8); /* the first that takes any is on its way already */
+    for (size_t i = 0; i < COUNT_OF(wanted); i++)
+        CU_ASSERT_EQUAL(atomic_load(&waiters[i].signalled), woken[i] | next[i]);
+    for (size_t i = 0; i < COUNT_OF(wanted); i++)
+        bmi__waiter_delist(&waiters[i]);
+    bmi__context_release(context);
+    bmi__contexts_free();
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"a completion wakes its own waiter", a_completion_wakes_its_own_waiter},
+        {"waiters of one context", waiters_of_one_context},
+        {"tasks run where a caller waits", tasks_run_where_a_caller_waits},
+        {"it is off unless asked for", it_is_off_unless_asked_for},
+        {"all ways switch it", all_ways_switch_it},
+        {"messages move, over loop", they_move_over_loop},
+        {"messages move, over tcp", they_move_over_tcp},
+        {"idle CPUs write", idle_cpus_write},
+        {"switched while threads wait", switched_while_threads_wait},
+        {"the end finds things outstanding", the_end_finds_things_outstanding},
+        {"a child goes on without", a_child_goes_on_without},
+        {"tasks run in the background", tasks_run_in_the_background},
+        {"it does not wait for itself", it_does_not_wait_for_itself},
+        CU_TEST_INFO_NULL,
+    };
+    return unit_run("background", tests);
+}
