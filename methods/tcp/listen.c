@@ -129,7 +129,8 @@ static int socket_listen(struct tcp_state *state, const union tcp_socket_address
         goto undo_socket;
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
         goto undo_socket;
-    tcp_socket_set_buffers(state, NULL, fd);
+    if (state)
+        tcp_socket_set_buffers(state, NULL, fd);
     if (bind(fd, &address->any, tcp_socket_address_length(address)) < 0 ||
         listen(fd, (int)bmi_method_setting("tcp_backlog")) < 0)
         goto undo_socket;
@@ -287,26 +288,25 @@ static int socket_open(struct tcp_state *state, const struct tcp_address *host, 
     return listen_everywhere(state, *family, host->port);
 }
 
-int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t size)
+int tcp_listen_open(struct tcp_state *state, const char *text, int flags, char *bound, size_t size,
+                    uint16_t *port)
 {
-    struct tcp_state *state = argument;
     struct tcp_address host;
     const char *reason = "";
     union tcp_socket_address real = {0};
     socklen_t length = sizeof(real);
-    int family, fd = -1;
+    int family;
 
     int error = tcp_address_parse(text, &host, &reason);
     if (error) {
         bmi_method_log(BMI_LOG_ERROR, NULL, "tcp: bad listen address '%s': %s", text, reason);
         return error;
     }
-    fd = socket_open(state, &host, flags, &family);
+    int fd = socket_open(state, &host, flags, &family);
     if (fd < 0) {
-        error = fd;
         bmi_method_log(BMI_LOG_ERROR, NULL, "tcp: cannot listen on '%s': %s", text,
-                       -error & BMI_ERROR_BIT ? bmi_status_string(error) : strerror(-error));
-        return error;
+                       -fd & BMI_ERROR_BIT ? bmi_status_string(fd) : strerror(-fd));
+        return fd;
     }
     if (getsockname(fd, &real.any, &length) < 0) {
         error = -errno;
@@ -314,19 +314,33 @@ int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t 
     }
     if (host_is_any(&host))
         host_choose(family, &host);
-    uint16_t port = tcp_socket_address_port(&real);
-    error = tcp_address_format(&host, port, bound, size);
-    if (!error)
-        error = listener_add(state, fd);
+    *port = tcp_socket_address_port(&real);
+    error = tcp_address_format(&host, *port, bound, size);
     if (error)
         goto undo_socket;
-    int none = 0;
-    atomic_compare_exchange_strong(&state->port, &none, port);
-    return 0;
+    return fd;
 
 undo_socket:
     close(fd);
     return error;
+}
+
+int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t size)
+{
+    struct tcp_state *state = argument;
+    uint16_t port;
+
+    int fd = tcp_listen_open(state, text, flags, bound, size, &port);
+    if (fd < 0)
+        return fd;
+    int error = listener_add(state, fd);
+    if (error) {
+        close(fd);
+        return error;
+    }
+    int none = 0;
+    atomic_compare_exchange_strong(&state->port, &none, port);
+    return 0;
 }
 
 void tcp_listen_stop(struct tcp_state *state)

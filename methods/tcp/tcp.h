@@ -254,6 +254,10 @@ int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *a
                     size_t *count);
 
 /* listen.c */
+/* Opens a listening socket (the ib method's rendezvous, too): returns it, or an errno; tells the
+ * address to dial and the port. `state` NULL: buffers as the system has them. */
+int tcp_listen_open(struct tcp_state *state, const char *text, int flags, char *bound, size_t size,
+                    uint16_t *port);
 int tcp_listen(void *state, const char *address, int flags, char *bound, size_t size);
 void tcp_listen_stop(struct tcp_state *state);
 /* A descriptor is free again. Driver. */
