@@ -22,6 +22,7 @@ enum conformance_arrangement {
 enum {
     CONFORMANCE_PROCESSES = 1, /* connects processes; without it only CONFORMANCE_SELF runs */
     CONFORMANCE_PORTS = 2,     /* addresses are scheme://host:port over the host's IP stack */
+    CONFORMANCE_SOCKETS = 4,   /* and data goes by sockets, which have the options of bmi.h */
 };
 
 struct conformance_method {

@@ -218,7 +218,7 @@ const struct conformance_case connect_cases[] = {
     {SECTION, .name = "a look-up alone connects nobody", .run = lazy, .where = BOTH_LISTEN},
     {SECTION, .name = "a post never blocks", .run = post_never_blocks, .where = SOLO | PORTS},
     {SECTION, .name = "socket buffer sizes of an address", .run = buffers_of_an_address,
-     .where = BOTH_LISTEN | PORTS},
+     .where = BOTH_LISTEN | SOCKETS},
     {SECTION, .name = "BMI_REAP_IDLE", .run = reaped, .where = BOTH_LISTEN},
     {SECTION, .name = "clients come and go", .run = come_and_go, .where = CAST, .roles = 2},
     {0},

@@ -34,7 +34,8 @@ enum {
     BOTH_LISTEN = 8, /* CONFORMANCE_PAIR only */
     ONE_SERVES = 16, /* CONFORMANCE_*_SERVES only */
     CAST = 32,       /* `roles` processes, which start BMI themselves; CONFORMANCE_PAIR only */
-    PORTS = 64       /* methods with CONFORMANCE_PORTS only */
+    PORTS = 64,      /* methods with CONFORMANCE_PORTS only */
+    SOCKETS = 128    /* methods with CONFORMANCE_SOCKETS only */
 };
 
 struct party;

@@ -265,6 +265,8 @@ static bool case_fits(const struct conformance_case *one, enum conformance_arran
     bool self = arrangement == CONFORMANCE_SELF, pair = arrangement == CONFORMANCE_PAIR;
     if ((one->where & PORTS) && !(runner.method->features & CONFORMANCE_PORTS))
         return false;
+    if ((one->where & SOCKETS) && !(runner.method->features & CONFORMANCE_SOCKETS))
+        return false;
     if (one->where & (SOLO | RAW))
         return self;
     if (one->where & (CAST | BOTH_LISTEN))

@@ -18,7 +18,7 @@ int main(int argc, char **argv)
         .listen = "tcp://127.0.0.1:0",
         .host = "127.0.0.1",
         .bad_addresses = bad,
-        .features = CONFORMANCE_PROCESSES | CONFORMANCE_PORTS,
+        .features = CONFORMANCE_PROCESSES | CONFORMANCE_PORTS | CONFORMANCE_SOCKETS,
     };
     return conformance_main(argc, argv, &method);
 }
