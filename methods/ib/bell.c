@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bell.c - waking a process whose provider has no descriptor to wait for (shm).
+ *
+ * Each process has a page of memory that says whether its driver is about to sleep. Whoever sends
+ * something to it looks there afterwards, and if it sleeps, takes the word back and rings: one byte
+ * over the rendezvous, which the sleeper's wait sees. The sleeper writes the word, then looks at
+ * its completion queue again, then sleeps: so either it sees what was sent, or the sender sees that
+ * it sleeps (both sequentially consistent).
+ *
+ * The page is an anonymous file, sealed so that its size can't change, and opened by the other side
+ * through /proc: nothing is left behind when a process is killed. The number in it is compared with
+ * the one told in the greeting, so that a page of another process is never taken for it.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ib.h"
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+struct bell_page {
+    uint64_t number;
+    atomic_uint asleep;
+};
+
+struct ib_bell {
+    struct bell_page *page;
+    int fd; /* -1: the other side's */
+};
+
+static struct ib_bell *bell_map(int fd)
+{
+    struct ib_bell *bell = calloc(1, sizeof(*bell));
+    if (!bell)
+        return NULL;
+    bell->fd = -1;
+    bell->page = mmap(NULL, sizeof(*bell->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (bell->page == MAP_FAILED) {
+        free(bell);
+        return NULL;
+    }
+    return bell;
+}
+
+/* The record: number (8 bytes), process (4), descriptor (4). */
+int ib_bell_make(struct ib_bell **out, uint8_t record[16])
+{
+    int32_t pid = getpid();
+    int fd = memfd_create("bmi-bell", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -errno;
+    struct ib_bell *bell = NULL;
+    if (ftruncate(fd, sizeof(struct bell_page)) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
+        bell = bell_map(fd);
+    if (!bell || getrandom(&bell->page->number, sizeof(uint64_t), 0) != sizeof(uint64_t)) {
+        int error = errno ? -errno : -EIO;
+        ib_bell_free(bell);
+        close(fd);
+        return error;
+    }
+    bell->page->number |= 1; /* not 0, which is no bell */
+    bell->fd = fd;
+    memcpy(record, &bell->page->number, 8);
+    memcpy(record + 8, &pid, 4);
+    memcpy(record + 12, &fd, 4);
+    *out = bell;
+    return 0;
+}
+
+int ib_bell_open(const uint8_t record[16], struct ib_bell **out)
+{
+    uint64_t number;
+    int32_t pid, theirs;
+    char path[64];
+    struct stat status;
+
+    *out = NULL;
+    memcpy(&number, record, 8);
+    memcpy(&pid, record + 8, 4);
+    memcpy(&theirs, record + 12, 4);
+    if (number == 0)
+        return 0;
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, (int)theirs);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return -errno;
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct ib_bell *bell = NULL;
+    if (seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &status) == 0 &&
+        status.st_size == (off_t)sizeof(struct bell_page))
+        bell = bell_map(fd);
+    close(fd);
+    if (bell && bell->page->number != number) {
+        ib_bell_free(bell);
+        bell = NULL;
+    }
+    *out = bell;
+    return bell ? 0 : -EPROTO;
+}
+
+void ib_bell_free(struct ib_bell *bell)
+{
+    if (!bell)
+        return;
+    munmap(bell->page, sizeof(*bell->page));
+    if (bell->fd >= 0)
+        close(bell->fd);
+    free(bell);
+}
+
+void ib_bell_sleep(struct ib_bell *bell, bool asleep)
+{
+    atomic_exchange(&bell->page->asleep, asleep);
+}
+
+bool ib_bell_take(struct ib_bell *bell)
+{
+    /* Read-modify-write, also where it sleeps not: it is the fence after what was sent. */
+    return atomic_fetch_and(&bell->page->asleep, 0) != 0;
+}

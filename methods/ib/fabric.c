@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * fabric.c - the endpoint of a process: opened, its buffers posted, its peers' names, closed.
+ *
+ * It is opened when its address is known: by listen, or at the first connection, on the network by
+ * which the rendezvous goes there. One allocation holds all buffers and slots, registered as a
+ * whole where the provider wants local memory registered.
+ */
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "ib.h"
+
+int ib_error(ssize_t status)
+{
+    if (status >= 0)
+        return 0;
+    if (status > -FI_ERRNO_OFFSET)
+        return (int)status; /* libfabric's first ones are errno's */
+    switch (-status) {
+    case FI_ETOOSMALL:
+    case FI_ETRUNC:
+        return -EMSGSIZE;
+    case FI_EOPBADSTATE:
+        return -ENOTCONN;
+    case FI_ENOEQ:
+    case FI_EDOMAIN:
+    case FI_ENOCQ:
+    case FI_ENOAV:
+        return -ENOBUFS;
+    case FI_ENOKEY:
+        return -EACCES;
+    case FI_EOVERRUN:
+    case FI_ENORX:
+        return -ENOBUFS;
+    default:
+        return -EIO;
+    }
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Logs a failed step, with what can be done. Returns the errno. */
+static int step_failed(const struct ib_state *state, const char *step, ssize_t status)
+{
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    bmi_method_log(BMI_LOG_ERROR, NULL, "%s: provider %s: cannot %s: %s", state->kind->scheme,
+                   state->provider, step, fi_strerror((int)-status));
+    if (status == -FI_ENOMEM && limit.rlim_cur != RLIM_INFINITY)
+        bmi_method_log(BMI_LOG_ERROR, NULL,
+                       "%s: the locked-memory limit is %llu bytes: raise it (ulimit -l), or lower "
+                       "FI_UNIVERSE_SIZE, by which providers size their queues",
+                       state->kind->scheme, (unsigned long long)limit.rlim_cur);
+    return ib_error(status);
+}
+
+static void info_apply(struct ib_fabric *fabric)
+{
+    const struct fi_info *info = fabric->info;
+    int mode = info->domain_attr->mr_mode;
+    fabric->local_memory = (mode & FI_MR_LOCAL) != 0;
+    fabric->virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
+    fabric->provider_keys = (mode & FI_MR_PROV_KEY) != 0;
+    fabric->real_registration = fabric->local_memory || fabric->provider_keys;
+    fabric->put_delivers = !(info->tx_attr->msg_order & FI_ORDER_SAW);
+    fabric->inject_max = info->tx_attr->inject_size;
+    fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
+    if (fabric->iovecs == 0)
+        fabric->iovecs = 1;
+    fabric->piece_max =
+        info->ep_attr->max_msg_size < IB_PIECE_BYTES ? info->ep_attr->max_msg_size : IB_PIECE_BYTES;
+}
+
+/* The completion queue, with a descriptor to wait for where the provider can. */
+static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
+{
+    struct fi_cq_attr attributes = {.size = 4 * IB_SLOTS,
+                                    .format = FI_CQ_FORMAT_DATA,
+                                    .wait_obj = FI_WAIT_FD};
+    int status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
+    if (status == 0) {
+        status = fi_control(&fabric->queue->fid, FI_GETWAIT, &fabric->wait_fd);
+        return status ? step_failed(state, "tell what to wait for", status) : 0;
+    }
+    fabric->wait_fd = -1;
+    attributes.wait_obj = FI_WAIT_NONE;
+    status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
+    return status ? step_failed(state, "open a completion queue", status) : 0;
+}
+
+static int objects_open(struct ib_state *state, struct ib_fabric *fabric)
+{
+    struct fi_av_attr table = {.type = FI_AV_TABLE};
+    int status = fi_fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
+    if (status)
+        return step_failed(state, "open its fabric", status);
+    status = fi_domain(fabric->fabric, fabric->info, &fabric->domain, NULL);
+    if (status)
+        return step_failed(state, "open its device", status);
+    status = queue_open(state, fabric);
+    if (status)
+        return status;
+    status = fi_av_open(fabric->domain, &table, &fabric->addresses, NULL);
+    if (status)
+        return step_failed(state, "open an address vector", status);
+    status = fi_endpoint(fabric->domain, fabric->info, &fabric->endpoint, NULL);
+    if (status)
+        return step_failed(state, "make an endpoint", status);
+    status = fi_ep_bind(fabric->endpoint, &fabric->queue->fid, FI_TRANSMIT | FI_RECV);
+    if (status == 0)
+        status = fi_ep_bind(fabric->endpoint, &fabric->addresses->fid, 0);
+    return status ? step_failed(state, "bind the endpoint", status) : 0;
+}
+
+/* The option comes after enabling: shm keeps it in what it makes then. */
+static int endpoint_enable(struct ib_state *state, struct ib_fabric *fabric)
+{
+    size_t least = IB_MESSAGE_BYTES;
+    int status = fi_enable(fabric->endpoint);
+    if (status)
+        return step_failed(state, "enable the endpoint", status);
+    status = fi_setopt(&fabric->endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least,
+                       sizeof(least));
+    if (status)
+        return step_failed(state, "take many messages in one buffer", status);
+    fabric->name_size = sizeof(fabric->name);
+    status = fi_getname(&fabric->endpoint->fid, fabric->name, &fabric->name_size);
+    return status ? step_failed(state, "tell its name", status) : 0;
+}
+
+static int memory_make(struct ib_state *state, struct ib_fabric *fabric)
+{
+    fabric->memory_size =
+        (size_t)IB_BUFFERS * IB_BUFFER_BYTES + (size_t)IB_SLOTS * IB_MESSAGE_BYTES;
+    fabric->memory =
+        mmap(NULL, fabric->memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fabric->memory == MAP_FAILED) {
+        fabric->memory = NULL;
+        return -ENOMEM;
+    }
+    uint8_t *at = fabric->memory;
+    for (int i = 0; i < IB_BUFFERS; i++, at += IB_BUFFER_BYTES)
+        fabric->buffers[i] =
+            (struct ib_buffer){.memory = at, .operation.kind = IB_OPERATION_RECEIVE};
+    for (int i = 0; i < IB_SLOTS; i++, at += IB_MESSAGE_BYTES) {
+        fabric->slots[i] = (struct ib_slot){.memory = at,
+                                            .next = fabric->free_slots,
+                                            .operation.kind = IB_OPERATION_SEND};
+        fabric->free_slots = &fabric->slots[i];
+    }
+    if (!fabric->local_memory)
+        return 0;
+    int status = fi_mr_reg(fabric->domain, fabric->memory, fabric->memory_size, FI_SEND | FI_RECV,
+                           0, 0, 0, &fabric->memory_registration, NULL);
+    return status ? step_failed(state, "register its message buffers", status) : 0;
+}
+
+int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer)
+{
+    void *descriptor = fabric->memory_registration ? fi_mr_desc(fabric->memory_registration) : NULL;
+    struct iovec iov = {.iov_base = buffer->memory, .iov_len = IB_BUFFER_BYTES};
+    struct fi_msg message = {.msg_iov = &iov,
+                             .desc = &descriptor,
+                             .iov_count = 1,
+                             .addr = FI_ADDR_UNSPEC,
+                             .context = &buffer->operation.context};
+    return ib_error(fi_recvmsg(fabric->endpoint, &message, FI_MULTI_RECV));
+}
+
+static int buffers_post(struct ib_state *state, struct ib_fabric *fabric)
+{
+    for (int i = 0; i < IB_BUFFERS; i++) {
+        int status = ib_buffer_post_locked(fabric, &fabric->buffers[i]);
+        if (status)
+            return step_failed(state, "take a buffer for messages", status);
+    }
+    return 0;
+}
+
+static void id_close(struct fid *id)
+{
+    if (id)
+        fi_close(id);
+}
+
+/* The endpoint first, so that nothing is under way when its memory goes. */
+static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
+{
+    id_close(fabric->endpoint ? &fabric->endpoint->fid : NULL);
+    if (state->fabric)
+        ib_pieces_free(state);
+    ib_memory_stop(state);
+    state->fabric = NULL;
+    id_close(fabric->memory_registration ? &fabric->memory_registration->fid : NULL);
+    id_close(fabric->addresses ? &fabric->addresses->fid : NULL);
+    id_close(fabric->queue ? &fabric->queue->fid : NULL);
+    id_close(fabric->domain ? &fabric->domain->fid : NULL);
+    id_close(fabric->fabric ? &fabric->fabric->fid : NULL);
+    if (fabric->memory)
+        munmap(fabric->memory, fabric->memory_size);
+    fi_freeinfo(fabric->info);
+    free(fabric);
+}
+
+static void opened_log(const struct ib_state *state, const struct ib_fabric *fabric)
+{
+    bmi_method_log(
+        BMI_LOG_INFO, NULL,
+        "%s: provider %s, device %s; local memory %s, regions by %s, keys of %s; waits %s",
+        state->kind->scheme, fabric->info->fabric_attr->prov_name, fabric->info->domain_attr->name,
+        fabric->local_memory ? "registered" : "plain",
+        fabric->virtual_addresses ? "address" : "offset",
+        fabric->provider_keys ? "the provider" : "ours",
+        fabric->wait_fd >= 0 ? "for its descriptor" : "for a bell");
+}
+
+int ib_fabric_open(struct ib_state *state, const char *host)
+{
+    if (state->fabric)
+        return 0;
+    struct ib_fabric *fabric = calloc(1, sizeof(*fabric));
+    if (!fabric)
+        return -ENOMEM;
+    int status = ib_memory_start(state);
+    if (status == 0)
+        status = ib_provider_info(state, host, &fabric->info);
+    if (status) {
+        step_failed(state, "find a device", status);
+        goto undo_fabric;
+    }
+    info_apply(fabric);
+    status = objects_open(state, fabric);
+    if (status == 0)
+        status = endpoint_enable(state, fabric);
+    if (status == 0)
+        status = memory_make(state, fabric);
+    if (status == 0)
+        status = buffers_post(state, fabric);
+    if (status)
+        goto undo_fabric;
+    state->wait_watch = (struct bmi_watch){.fd = fabric->wait_fd, .ready = ib_wait_ready};
+    if (fabric->wait_fd >= 0)
+        status = bmi_method_watch_add(&state->wait_watch, EPOLLIN);
+    else if (!state->bell)
+        status = ib_bell_make(&state->bell, state->bell_record);
+    if (status)
+        goto undo_fabric;
+    opened_log(state, fabric);
+    state->fabric = fabric;
+    return 0;
+
+undo_fabric:
+    fabric_free(state, fabric);
+    return status;
+}
+
+void ib_fabric_close(struct ib_state *state)
+{
+    struct ib_fabric *fabric = state->fabric;
+    if (!fabric)
+        return;
+    if (fabric->wait_fd >= 0)
+        bmi_method_watch_remove(&state->wait_watch);
+    while (state->peers) {
+        struct ib_peer *peer = state->peers;
+        state->peers = peer->next;
+        free(peer);
+    }
+    while (state->idle_peers) {
+        struct ib_peer *peer = state->idle_peers;
+        state->idle_peers = peer->next;
+        free(peer);
+    }
+    fabric_free(state, fabric);
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+static struct ib_peer **peer_find(struct ib_peer **list, const uint8_t *name, uint32_t size)
+{
+    while (*list && ((*list)->size != size || memcmp((*list)->name, name, size) != 0))
+        list = &(*list)->next;
+    return list;
+}
+
+struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size)
+{
+    struct ib_peer *peer = *peer_find(&state->peers, name, size);
+    if (peer) {
+        peer->users++;
+        return peer;
+    }
+    struct ib_peer **idle = peer_find(&state->idle_peers, name, size);
+    if (*idle) {
+        peer = *idle;
+        *idle = peer->next;
+        state->idle_count--;
+    } else {
+        peer = malloc(sizeof(*peer) + size);
+        if (!peer)
+            return NULL;
+        peer->size = size;
+        memcpy(peer->name, name, size);
+        ib_lock(&state->fabric_lock);
+        int inserted = fi_av_insert(state->fabric->addresses, name, 1, &peer->address, 0, NULL);
+        ib_unlock(&state->fabric_lock);
+        if (inserted != 1) {
+            free(peer);
+            return NULL;
+        }
+    }
+    peer->users = 1;
+    peer->next = state->peers;
+    state->peers = peer;
+    return peer;
+}
+
+/* The last link to a process has gone; the process may come again. Its name stays for a while:
+ * removing it would cut a provider's connection under messages of a new link. */
+void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
+{
+    if (--peer->users > 0)
+        return;
+    *peer_find(&state->peers, peer->name, peer->size) = peer->next;
+    peer->next = state->idle_peers;
+    state->idle_peers = peer;
+    if (++state->idle_count <= IB_IDLE_PEERS)
+        return;
+    struct ib_peer **last = &state->idle_peers;
+    while ((*last)->next)
+        last = &(*last)->next;
+    peer = *last;
+    *last = NULL;
+    state->idle_count--;
+    ib_lock(&state->fabric_lock);
+    fi_av_remove(state->fabric->addresses, &peer->address, 1, 0);
+    ib_unlock(&state->fabric_lock);
+    free(peer);
+}

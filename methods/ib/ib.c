@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ib.c - the ib method: frames over libfabric. Its operations, its start and its end.
+ *
+ * Four tables from one source, which differ in the providers that they take: "ib" the best one for
+ * RDMA that this host has, "ofi+..." one by name. Each is a network of its own, with an endpoint of
+ * its own.
+ */
+#include "ib.h"
+#include "methods/tcp/address.h"
+
+enum { EAGER_MAX = 16384, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
+
+_Static_assert(sizeof(struct ib_link) <= 512, "an idle link stays small");
+
+static const char *const rdma_providers[] = {"verbs;ofi_rxm", "efa", "psm3", "psm2", NULL};
+static const char *const tcp_providers[] = {"tcp;ofi_rxm", "tcp", NULL};
+static const char *const shm_providers[] = {"shm", NULL};
+static const char *const verbs_providers[] = {"verbs;ofi_rxm", NULL};
+
+static const struct ib_kind kind_ib = {
+    "ib", rdma_providers,
+    "Is the device up (ibv_devinfo), its port active, its network interface given an address? "
+    "Without RDMA hardware, use tcp://"};
+static const struct ib_kind kind_tcp = {
+    "ofi+tcp", tcp_providers, "Is FI_PROVIDER set to others, or no network interface up?"};
+static const struct ib_kind kind_shm = {"ofi+shm", shm_providers,
+                                        "Is FI_PROVIDER set to others, or /dev/shm missing?"};
+static const struct ib_kind kind_verbs = {
+    "ofi+verbs", verbs_providers,
+    "Is the device up (ibv_devinfo), its port active, its network interface given an address?"};
+
+/* `state` is static: what was deferred for it may run after the stop, and finds nothing to do. */
+static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
+                         struct ib_state *state, void **out)
+{
+    memset(state, 0, sizeof(*state));
+    state->method = method;
+    state->kind = kind;
+    state->kick.run = ib_kicked;
+    state->retry.expired = ib_retry_expired;
+    *out = state;
+    return ib_provider_choose(state);
+}
+
+static void ib_stop(void *argument)
+{
+    struct ib_state *state = argument;
+    ib_listen_stop(state);
+    bmi_method_timer_clear(&state->retry);
+    while (state->links)
+        ib_link_cut(state->links);
+    while (state->blocked) {
+        struct ib_link *link = state->blocked;
+        state->blocked = link->blocked_next;
+        bmi_link_unref(&link->base);
+    }
+    ib_fabric_close(state);
+    ib_bell_free(state->bell);
+    state->bell = NULL;
+    free(state->tokens);
+    state->tokens = NULL;
+    state->token_count = 0;
+}
+
+static int ib_option(void *argument, struct bmi_link *link, int option, void *value, bool set)
+{
+    struct ib_state *state = argument;
+    if (option == BMI_METHOD_MEMORY)
+        return ib_memory_option(state, value, set);
+    if (option == BMI_TCP_GET_PORT && !set && value) {
+        *(int *)value = atomic_load(&state->port);
+        return 0;
+    }
+    if (option == BMI_TCP_CLOSE_SOCKET && set) {
+        if (link)
+            ib_close(link, false);
+        return 0;
+    }
+    return option == BMI_TCP_GET_PORT || option == BMI_TCP_CLOSE_SOCKET ? -EINVAL : -ENOSYS;
+}
+
+#define IB_TABLE(symbol, title, scheme_, text, kind_)                        \
+    extern struct bmi_method symbol;                                         \
+    static int start_##symbol(void **out)                                    \
+    {                                                                        \
+        static struct ib_state state;                                        \
+        return ib_start_kind(&symbol, &kind_, &state, out);                  \
+    }                                                                        \
+    struct bmi_method symbol = {.name = title,                               \
+                                .schemes = scheme_,                          \
+                                .description = text,                         \
+                                .limits = {.eager_max = EAGER_MAX,           \
+                                           .unexpected_max = UNEXPECTED_MAX, \
+                                           .frame_max = FRAME_MAX,           \
+                                           .segments_max = IB_IOVECS,        \
+                                           .regions_max = IB_REGIONS,        \
+                                           .put = true,                      \
+                                           .get = true,                      \
+                                           .registration = true},            \
+                                .start = start_##symbol,                     \
+                                .stop = ib_stop,                             \
+                                .listen = ib_listen,                         \
+                                .parse = tcp_parse,                          \
+                                .connect = ib_connect,                       \
+                                .send = ib_send,                             \
+                                .flush = ib_flush,                           \
+                                .withdraw = ib_withdraw,                     \
+                                .retract = ib_retract,                       \
+                                .close = ib_close,                           \
+                                .progress = ib_progress,                     \
+                                .arm = ib_arm,                               \
+                                .option = ib_option,                         \
+                                .enroll = ib_enroll,                         \
+                                .release = ib_release,                       \
+                                .transfer = ib_transfer}
+
+IB_TABLE(bmi__method_ib, "bmi_ib", "ib",
+         "RDMA through libfabric: the best of verbs, efa, psm3, psm2", kind_ib);
+IB_TABLE(bmi__method_ofi_tcp, "bmi_ofi_tcp", "ofi+tcp", "libfabric's tcp provider", kind_tcp);
+IB_TABLE(bmi__method_ofi_shm, "bmi_ofi_shm", "ofi+shm", "libfabric's shm provider, within a host",
+         kind_shm);
+IB_TABLE(bmi__method_ofi_verbs, "bmi_ofi_verbs", "ofi+verbs",
+         "libfabric's verbs provider: InfiniBand, RoCE, iWARP", kind_verbs);

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ib.h - what the files of the ib method share.
+ *
+ * A link is a pair of things: a TCP connection made at the listen address (the *rendezvous*, over
+ * which two processes tell each other their endpoints' names, ring, say goodbye, and notice each
+ * other's death), and a token in each direction that marks the link's messages on the one reliable
+ * datagram endpoint that a process has. Messages carry frames: a prefix (token, sequence number),
+ * then headers and bodies, back to back; a body may go on in the next message.
+ *
+ * Locks, in this order; each is held for a few lines:
+ *   receive_lock  one link's receive side. Held by the driver over a message, calls of
+ *                 bmi_method_frame_arrived and body_arrived included.
+ *   (the core's peer lock)
+ *   send_lock     one link's queue, state, and the writing side of its rendezvous.
+ *   fabric_lock   one endpoint: every call of libfabric on it, its slots and pieces. No call of the
+ *                 core under it but bmi_method_defer and the registration cache's.
+ * "Driver" below means: touched only by the thread that drives, so by one thread at a time.
+ *
+ * Who posts: whoever flushes, under send_lock and, for each call, fabric_lock. Frames are copied
+ * into a slot of registered memory and go back to the core at once: nothing that the core lends
+ * is in the network's hands but the memory of puts and gets.
+ */
+#ifndef IB_H
+#define IB_H
+
+#include <assert.h>
+#include <errno.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/lock.h"
+#include "bmi/method.h"
+
+enum {
+    IB_VERSION = 1,           /* of the rendezvous and of the messages' prefix */
+    IB_PREFIX = 16,           /* bytes before the frames of a message */
+    IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
+    IB_SLOTS = 128,           /* messages under way, of all links */
+    IB_BUFFERS = 4,           /* posted for messages to arrive in */
+    IB_BUFFER_BYTES = 256 << 10,
+    IB_NAME_BYTES = 128,      /* of an endpoint's name */
+    IB_PROVIDER_BYTES = 64,   /* of a provider's name */
+    IB_REGIONS = 64,          /* segments of one registration */
+    IB_IOVECS = 16,           /* of one put or get; the provider's limit may be less */
+    IB_PIECE_BYTES = 2 << 20, /* of one put or get */
+    IB_PIECES = 4,         /* of one link under way: what frames, pings among them, wait behind */
+    IB_BATCH = 16,         /* completions read at a time */
+    IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
+    IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
+    IB_RETRY_LEAST_MS = 1, /* when a full network tells nothing of room */
+    IB_RETRY_MOST_MS = 16,
+    IB_TRANSFER_WAIT_MS = 2000 /* a dead link's transfers may still be with the network that long */
+};
+
+/* What the network is told apart by when it gives something back: first in each. */
+enum ib_operation_kind { IB_OPERATION_RECEIVE, IB_OPERATION_SEND, IB_OPERATION_PIECE };
+struct ib_operation {
+    struct fi_context2 context; /* libfabric's */
+    enum ib_operation_kind kind;
+};
+
+/* Where messages arrive: many in each, one behind the other. */
+struct ib_buffer {
+    struct ib_operation operation;
+    uint8_t *memory;
+};
+
+/* A message on its way out. */
+struct ib_slot {
+    struct ib_operation operation;
+    struct ib_slot *next; /* fabric_lock: the free ones */
+    uint64_t token;       /* our own, of the link that it belongs to */
+    uint8_t *memory;
+};
+
+/* A scheme, and the providers that it takes, best first. */
+struct ib_kind {
+    const char *scheme;
+    const char *const *providers;
+    const char *advice; /* what to do when there is none */
+};
+
+/* An endpoint's name in the address vector. Driver. */
+struct ib_peer {
+    struct ib_peer *next; /* all, or the idle ones */
+    fi_addr_t address;
+    uint32_t users; /* links */
+    uint32_t size;
+    uint8_t name[];
+};
+
+struct ib_bell; /* bell.c: a page that two processes share */
+struct ib_dial;
+struct ib_listener;
+struct ib_remainder;
+struct ib_piece;
+struct ib_move;
+
+struct ib_fabric {
+    /* constant once open */
+    struct fi_info *info;
+    struct fid_fabric *fabric;
+    struct fid_domain *domain;
+    struct fid_av *addresses;
+    struct fid_cq *queue;
+    struct fid_ep *endpoint;
+    int wait_fd;            /* -1: the provider has none, bells ring instead */
+    bool local_memory;      /* local memory of transfers must be registered */
+    bool virtual_addresses; /* regions are told by address, else by offset */
+    bool provider_keys;     /* the provider chooses keys, else we */
+    bool real_registration; /* costs much: through the cache */
+    bool put_delivers;      /* a put must ask for delivery, since later messages may overtake it */
+    uint8_t name[IB_NAME_BYTES];
+    size_t name_size;
+    size_t inject_max, iovecs, piece_max;
+    void *memory; /* of buffers and slots */
+    size_t memory_size;
+    struct fid_mr *memory_registration; /* NULL: needs none */
+
+    /* fabric_lock */
+    struct ib_slot *free_slots;
+    struct ib_piece *lost; /* pieces of dead links that were never given back */
+    struct ib_piece *free_pieces;
+
+    struct ib_slot slots[IB_SLOTS];
+    struct ib_buffer buffers[IB_BUFFERS];
+};
+
+struct ib_state {
+    struct bmi_method *method;
+    const struct ib_kind *kind;
+    char provider[IB_PROVIDER_BYTES]; /* constant after start */
+
+    struct bmi_lock fabric_lock;
+    struct ib_fabric *fabric; /* opened once, by listen or the driver; NULL: not yet */
+    struct bmi_watch wait_watch;
+    bool armed;           /* driver: our bell says that we sleep */
+    struct ib_bell *bell; /* driver: our own; NULL: not needed */
+    struct bmi_registration_cache *cache;
+
+    struct bmi_lock list_lock;
+    struct ib_link *links;    /* list_lock */
+    struct ib_link *blocked;  /* list_lock: whose next message found no room; referenced */
+    struct bmi_deferred kick; /* has the driver look at `blocked` */
+
+    /* driver */
+    struct bmi_timer retry;
+    uint32_t retry_ms;       /* 0: not set */
+    struct ib_link **tokens; /* by index; NULL: free */
+    uint32_t token_count;
+    struct ib_peer *peers, *idle_peers;
+    uint32_t idle_count;
+    struct ib_listener *listeners;
+    uint8_t bell_record[16];
+    atomic_int port; /* the first one listened on, 0: none */
+};
+
+enum ib_phase {
+    IB_NEW,      /* made by connect, not seen by the driver */
+    IB_DIALLING, /* name being looked up, or connection under way */
+    IB_GREETING, /* connected; the other side's endpoint is not known yet */
+    IB_UP,
+    IB_ENDING, /* nothing more moves; transfers are still with the network */
+    IB_DOWN
+};
+
+enum ib_closing { IB_OPEN, IB_CLOSE_LINGERING, IB_CLOSE_NOW };
+
+struct ib_link {
+    struct bmi_link base;
+    struct bmi_watch watch; /* watch.fd is the rendezvous, -1: none. Changed in the driver under
+                               send_lock */
+    struct ib_link *list_next, **list_to_me; /* list_lock */
+    struct ib_link *blocked_next;            /* list_lock */
+    struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
+    atomic_bool kicked;
+    atomic_bool is_blocked;
+
+    /* Changed in the driver under send_lock; read in the driver or under send_lock. */
+    enum ib_phase phase;
+    struct ib_peer *peer;
+    struct ib_bell *bell; /* the other side's; NULL: it needs none */
+    uint64_t their_token;
+    uint64_t token; /* ours; 0: none */
+
+    /* send_lock */
+    struct bmi_lock send_lock;
+    struct bmi_frame *queue, *queue_last;
+    struct ib_remainder *remainder;     /* the queue's first, if it is of our making */
+    struct ib_move *moves, **moves_end; /* transfers that are not over */
+    struct ib_move *posting;            /* the first of them that has pieces to post */
+    struct ib_move *done;               /* transfers that are over, to be told by the driver */
+    struct bmi_transfer *failed;        /* that there was no memory for, likewise */
+    uint32_t sequence_out;              /* messages posted */
+    int failure;                        /* 0, or what a post failed with */
+    enum ib_closing closing;            /* what the core asked for */
+    uint8_t out[12];                    /* what the rendezvous did not take yet */
+    uint8_t out_size;
+    uint32_t pieces; /* with the network */
+    bool nudge_due;  /* puts were posted, whose end nothing but a bell tells */
+
+    /* driver */
+    bool watched;
+    bool dialled;
+    bool bye_sent, bye_seen, done_sent;
+    bool room_watched; /* for room in the rendezvous */
+    uint8_t in_size;
+    uint8_t in[4];         /* a record cut in two */
+    uint32_t bye_sequence; /* what the other side will have sent */
+    int end_status;
+    struct ib_dial *dial; /* while dialling or greeting */
+    struct bmi_timer timer;
+
+    /* receive_lock */
+    struct bmi_lock receive_lock;
+    uint32_t sequence_in; /* messages that have come */
+    bool retracted;       /* the sink's owner has gone */
+    uint64_t body_left;   /* bytes of the present body still to come */
+    struct bmi_sink sink;
+};
+
+#define ib_container(pointer, type, member) \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+static inline struct ib_link *ib_link_of(struct bmi_link *base)
+{
+    return ib_container(base, struct ib_link, base);
+}
+
+static inline struct ib_state *ib_state_of(const struct ib_link *link)
+{
+    return link->base.state;
+}
+
+static inline void ib_lock(struct bmi_lock *lock)
+{
+    bmi_lock_take(lock);
+}
+
+static inline void ib_unlock(struct bmi_lock *lock)
+{
+    bmi_lock_give(lock);
+}
+
+static inline void ib_assert_locked(struct bmi_lock *lock)
+{
+    assert(bmi_lock_held(lock));
+    (void)lock;
+}
+
+static inline void ib_count(const struct ib_state *state, enum bmi_method_counter counter,
+                            int64_t amount)
+{
+    if (amount)
+        bmi_method_count(state->method, counter, amount);
+}
+
+/* provider.c: which provider, and what it wants of us. */
+/* Finds the best provider of the kind that this host has, without opening it; fills
+ * state->provider. Logs what was found and why, or what is missing. */
+int ib_provider_choose(struct ib_state *state);
+/* The provider's description for an endpoint at this numeric host (NULL: any). To be freed with
+ * fi_freeinfo. */
+int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info);
+
+/* fabric.c: the endpoint. */
+/* Opens it at this numeric host if it is not open. listen, before the library runs, or driver. */
+int ib_fabric_open(struct ib_state *state, const char *host);
+void ib_fabric_close(struct ib_state *state);
+/* Posts a buffer for messages to arrive in. fabric_lock. */
+int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer);
+/* The peer of that name, counted up; NULL: cannot be had. Driver. */
+struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size);
+void ib_peer_put(struct ib_state *state, struct ib_peer *peer);
+/* What libfabric answered, as an errno. */
+int ib_error(ssize_t status);
+
+/* progress.c */
+int ib_progress(void *state);
+bool ib_arm(void *state);
+/* Has the driver flush the link again when there is room. Any thread, send_lock. */
+void ib_link_block_locked(struct ib_link *link);
+void ib_kicked(struct bmi_deferred *deferred);
+void ib_retry_expired(struct bmi_timer *timer);
+void ib_wait_ready(struct bmi_watch *watch, uint32_t events);
+
+/* message.c */
+/* A message has arrived; ends its link if it is bad. Driver, no lock. */
+void ib_message_arrived(struct ib_state *state, const uint8_t *bytes, size_t size);
+bool ib_retract(struct bmi_link *base, void *owner);
+/* The link with this token of ours, or NULL. Driver. */
+struct ib_link *ib_token_find(const struct ib_state *state, uint64_t token);
+int ib_token_make(struct ib_link *link);
+void ib_token_drop(struct ib_link *link);
+
+/* link.c: a link's life */
+struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled);
+/* Takes back a link that the core has not kept. Driver. */
+void ib_link_forget(struct ib_link *link);
+/* Has the driver look at the link. Any thread, send_lock held or not. */
+void ib_link_kick(struct ib_link *link);
+/* Does what is due. Driver, no lock; the link may be gone at return. */
+void ib_link_step(struct ib_link *link);
+/* The link carries frames from now on. Driver, no lock. */
+void ib_link_open(struct ib_link *link);
+/* Takes the link down; it may be gone at return. Driver, no lock. */
+void ib_link_end(struct ib_link *link, int status);
+/* The same at once, whatever the network still has: the method stops. */
+void ib_link_cut(struct ib_link *link);
+void ib_close(struct bmi_link *base, bool linger);
+
+/* rendezvous.c: the TCP connection beside each link */
+int ib_listen(void *state, const char *address, int flags, char *bound, size_t size);
+void ib_listen_stop(struct ib_state *state);
+int ib_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
+void ib_dial_start(struct ib_link *link);
+/* The time for what is under way is over. Driver, no lock. */
+void ib_dial_expired(struct ib_link *link);
+void ib_dial_free(struct ib_link *link);
+/* Goodbye: we send no more messages than these. Driver. */
+void ib_bye_send(struct ib_link *link);
+/* If the other side has said goodbye and all its messages are here, says so and ends the link
+ * unless it lingers. Driver, no lock. */
+void ib_bye_check(struct ib_link *link);
+/* Wakes the other side if it sleeps, without a descriptor of its provider's. send_lock. */
+void ib_ring_locked(struct ib_link *link);
+
+/* send.c */
+void ib_send(struct bmi_link *base, struct bmi_frame *frames);
+void ib_flush(struct bmi_link *base);
+bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
+/* Takes frames of our own making off the front of a chain that goes back to the core. */
+struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *chain);
+/* Posts a message without frames, whose arrival makes the other side ring, or has that done later.
+ * send_lock. */
+void ib_nudge_locked(struct ib_link *link);
+
+/* memory.c */
+int ib_memory_start(struct ib_state *state);
+/* Ends all registrations; memory of BMI_memalloc lives on as plain memory. */
+void ib_memory_stop(struct ib_state *state);
+int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
+              uint32_t *count, void **handle);
+void ib_release(struct bmi_link *base, void *handle);
+/* A local buffer's registration for a transfer, or NULL where none is wanted. fabric_lock not held.
+ */
+int ib_local_get(struct ib_state *state, void *memory, size_t size,
+                 struct bmi_registration **registration);
+int ib_memory_option(struct ib_state *state, struct bmi_method_memory *memory, bool set);
+static inline void *ib_local_descriptor(const struct bmi_registration *registration)
+{
+    return registration ? fi_mr_desc(registration->handle) : NULL;
+}
+
+/* transfer.c */
+void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
+/* Posts what waits. send_lock. */
+void ib_moves_post_locked(struct ib_link *link);
+/* A piece is back from the network. Driver, no lock. */
+void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
+/* Ends what was not posted, with the status, and tells the core; `abandon`: also what the network
+ * has not given back. Driver, no lock. */
+void ib_moves_fail(struct ib_link *link, int status, bool abandon);
+/* Tells the core of transfers that are over. Driver, no lock. */
+void ib_moves_tell(struct ib_link *link);
+/* The endpoint is closed. */
+void ib_pieces_free(struct ib_state *state);
+
+/* bell.c */
+int ib_bell_make(struct ib_bell **bell, uint8_t record[16]);
+/* The other side's, from its record; NULL: it has none. Returns 0 or an errno. */
+int ib_bell_open(const uint8_t record[16], struct ib_bell **bell);
+void ib_bell_free(struct ib_bell *bell);
+void ib_bell_sleep(struct ib_bell *bell, bool asleep);
+/* Whether the other side sleeps; it counts as woken then. */
+bool ib_bell_take(struct ib_bell *bell);
+
+#endif

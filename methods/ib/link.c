@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * link.c - a link's life: made, opened, closed, taken down, freed.
+ *
+ * Any thread may ask for something (close, a failed post): it notes it under send_lock and kicks.
+ * The driver then runs ib_link_step, the one place that decides what is due. The end comes once, in
+ * the driver: the rendezvous is closed, what was not posted is given back, and when the network has
+ * given back the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the
+ * method's reference dropped. A pending kick holds a reference of its own.
+ */
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "ib.h"
+
+static void link_destroy(struct bmi_link *base)
+{
+    free(ib_link_of(base));
+}
+
+static void link_deferred(struct bmi_deferred *deferred)
+{
+    struct ib_link *link = ib_container(deferred, struct ib_link, deferred);
+    atomic_store(&link->kicked, false);
+    ib_link_step(link);
+    bmi_link_unref(&link->base);
+}
+
+static void link_finish(struct ib_link *link);
+
+static void link_expired(struct bmi_timer *timer)
+{
+    struct ib_link *link = ib_container(timer, struct ib_link, timer);
+    if (link->phase == IB_DIALLING || link->phase == IB_GREETING)
+        ib_dial_expired(link);
+    else if (link->phase == IB_ENDING)
+        link_finish(link);
+}
+
+static void list_insert(struct ib_state *state, struct ib_link *link)
+{
+    ib_lock(&state->list_lock);
+    link->list_next = state->links;
+    link->list_to_me = &state->links;
+    if (state->links)
+        state->links->list_to_me = &link->list_next;
+    state->links = link;
+    ib_unlock(&state->list_lock);
+}
+
+static void list_remove(struct ib_state *state, struct ib_link *link)
+{
+    ib_lock(&state->list_lock);
+    *link->list_to_me = link->list_next;
+    if (link->list_next)
+        link->list_next->list_to_me = link->list_to_me;
+    ib_unlock(&state->list_lock);
+}
+
+struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled)
+{
+    struct ib_link *link = calloc(1, sizeof(*link));
+    if (!link)
+        return NULL;
+    link->base.method = state->method;
+    link->base.state = state;
+    link->base.destroy = link_destroy;
+    atomic_init(&link->base.references, 1);
+    link->watch.fd = fd;
+    link->dialled = dialled;
+    link->deferred.run = link_deferred;
+    link->timer.expired = link_expired;
+    list_insert(state, link);
+    return link;
+}
+
+/* Lets go of all that a link holds of others. */
+static void link_release(struct ib_link *link)
+{
+    struct ib_state *state = ib_state_of(link);
+    bmi_method_timer_clear(&link->timer);
+    ib_token_drop(link);
+    ib_lock(&link->send_lock);
+    struct ib_peer *peer = link->peer;
+    struct ib_bell *bell = link->bell;
+    link->peer = NULL;
+    link->bell = NULL;
+    ib_unlock(&link->send_lock);
+    if (peer)
+        ib_peer_put(state, peer);
+    ib_bell_free(bell);
+    list_remove(state, link);
+    bmi_link_unref(&link->base);
+}
+
+static void rendezvous_close(struct ib_link *link)
+{
+    ib_dial_free(link);
+    if (link->watched)
+        bmi_method_watch_remove(&link->watch);
+    link->watched = false;
+    ib_lock(&link->send_lock);
+    if (link->watch.fd >= 0)
+        close(link->watch.fd);
+    link->watch.fd = -1;
+    ib_unlock(&link->send_lock);
+}
+
+void ib_link_forget(struct ib_link *link)
+{
+    ib_lock(&link->send_lock);
+    link->phase = IB_DOWN;
+    ib_unlock(&link->send_lock);
+    rendezvous_close(link);
+    link_release(link);
+}
+
+void ib_link_kick(struct ib_link *link)
+{
+    if (atomic_exchange(&link->kicked, true))
+        return;
+    bmi_link_ref(&link->base);
+    bmi_method_defer(&link->deferred);
+}
+
+void ib_link_open(struct ib_link *link)
+{
+    ib_lock(&link->send_lock);
+    link->phase = IB_UP;
+    ib_unlock(&link->send_lock);
+    bmi_method_timer_clear(&link->timer);
+    ib_count(ib_state_of(link), BMI_COUNT_LINKS, 1);
+    ib_flush(&link->base);
+    ib_link_step(link);
+}
+
+void ib_close(struct bmi_link *base, bool linger)
+{
+    struct ib_link *link = ib_link_of(base);
+    enum ib_closing wanted = linger ? IB_CLOSE_LINGERING : IB_CLOSE_NOW;
+
+    ib_lock(&link->send_lock);
+    bool news = link->phase < IB_ENDING && link->closing < wanted;
+    if (news)
+        link->closing = wanted;
+    ib_unlock(&link->send_lock);
+    if (news)
+        ib_link_kick(link);
+}
+
+void ib_link_step(struct ib_link *link)
+{
+    ib_moves_tell(link);
+    ib_lock(&link->send_lock);
+    enum ib_phase phase = link->phase;
+    enum ib_closing closing = link->closing;
+    int failure = link->failure;
+    bool idle = !link->queue && !link->moves;
+    ib_unlock(&link->send_lock);
+
+    if (phase == IB_DOWN)
+        return;
+    if (phase == IB_ENDING) {
+        if (idle)
+            link_finish(link);
+    } else if (closing == IB_CLOSE_NOW) {
+        ib_link_end(link, 0);
+    } else if (failure) {
+        ib_link_end(link, failure);
+    } else if (closing == IB_CLOSE_LINGERING && idle && phase != IB_UP) {
+        ib_link_end(link, 0);
+    } else if (closing == IB_CLOSE_LINGERING && idle) {
+        ib_bye_send(link);
+    } else if (phase == IB_NEW) {
+        ib_dial_start(link);
+    }
+}
+
+/* Closes the way down: from here on nobody queues, posts, or receives. */
+static bool link_shut_down(struct ib_link *link, int status)
+{
+    ib_lock(&link->send_lock);
+    bool now = link->phase < IB_ENDING;
+    if (now) {
+        if (link->phase == IB_UP)
+            ib_count(ib_state_of(link), BMI_COUNT_LINKS, -1);
+        link->phase = IB_ENDING;
+        link->end_status = link->closing != IB_OPEN ? 0 : status;
+    }
+    ib_unlock(&link->send_lock);
+    return now;
+}
+
+static void give_back_frames(struct ib_link *link)
+{
+    int status = link->end_status;
+    ib_lock(&link->send_lock);
+    struct bmi_frame *frames = ib_send_strip_locked(link, link->queue);
+    link->queue = NULL;
+    if (link->closing == IB_CLOSE_NOW)
+        status = -ECANCELED;
+    else if (status == 0)
+        status = -ECONNRESET; /* the peer went in good order, but these did not reach it */
+    ib_unlock(&link->send_lock);
+
+    for (struct bmi_frame *at = frames; at; at = at->next)
+        at->status = status;
+    if (frames)
+        bmi_method_frames_sent(&link->base, frames);
+}
+
+/* The network has given back everything, or was given up. */
+static void link_finish(struct ib_link *link)
+{
+    int status = link->end_status;
+    ib_moves_fail(link, status ? status : -ECONNRESET, true);
+    give_back_frames(link);
+    if (status)
+        ib_count(ib_state_of(link), BMI_COUNT_LINKS_FAILED, 1);
+    ib_lock(&link->send_lock);
+    link->phase = IB_DOWN;
+    ib_unlock(&link->send_lock);
+    bmi_method_link_down(&link->base, status);
+    ib_moves_fail(link, status ? status : -ECONNRESET, true);
+    give_back_frames(link); /* sent by a thread that the core could not tell yet */
+    link_release(link);
+}
+
+void ib_link_end(struct ib_link *link, int status)
+{
+    if (!link_shut_down(link, status))
+        return;
+    rendezvous_close(link);
+    ib_lock(&link->receive_lock);
+    link->body_left = 0;
+    link->sink.owner = NULL;
+    link->sink.body.left = 0;
+    ib_unlock(&link->receive_lock);
+    give_back_frames(link);
+    ib_moves_fail(link, link->end_status ? link->end_status : -ECONNRESET, false);
+
+    ib_lock(&link->send_lock);
+    bool wait = link->moves != NULL;
+    ib_unlock(&link->send_lock);
+    if (wait)
+        bmi_method_timer_set(&link->timer, IB_TRANSFER_WAIT_MS);
+    else
+        link_finish(link);
+}
+
+void ib_link_cut(struct ib_link *link)
+{
+    bool known = link->dialled || link->phase >= IB_UP;
+    if (!known) {
+        ib_link_forget(link);
+        return;
+    }
+    ib_lock(&link->send_lock);
+    link->closing = IB_CLOSE_NOW;
+    ib_unlock(&link->send_lock);
+    bmi_link_ref(&link->base);
+    ib_link_end(link, 0);
+    if (link->phase == IB_ENDING)
+        link_finish(link);
+    bmi_link_unref(&link->base);
+}

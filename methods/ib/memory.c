@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * memory.c - registering the program's memory, for the other side and for ourselves.
+ *
+ * Where a registration is bookkeeping of the provider's (tcp, shm) each one that peers may reach is
+ * made anew, exactly as large as the message, with a random key, and closed when the core releases
+ * it: then nobody can reach the memory any more. Where it pins pages for a device (verbs) it comes
+ * from the library's cache. Those are in whole pages, and one that somebody else uses too, or that
+ * is memory of BMI_memalloc, stays in reach of a peer that kept its key.
+ */
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "ib.h"
+
+enum { KEY_TRIES = 8 };
+
+/* One registration that the core was given: of several segments. */
+struct ib_enrolment {
+    uint32_t count;
+    struct {
+        void *memory;
+        size_t size;
+        struct fid_mr *exact;                  /* of our own, or */
+        struct bmi_registration *registration; /* the cache's */
+    } segments[];
+};
+
+/* ---- registering ------------------------------------------------------------------------------
+ */
+
+static uint64_t access_all(void)
+{
+    return FI_REMOTE_WRITE | FI_REMOTE_READ | FI_WRITE | FI_READ;
+}
+
+static int region_register(struct ib_state *state, const void *memory, size_t size,
+                           struct fid_mr **region)
+{
+    const struct ib_fabric *fabric = state->fabric;
+    ssize_t status = -FI_ENOKEY;
+    for (int i = 0; i < KEY_TRIES && status == -FI_ENOKEY; i++) {
+        uint64_t key = 0;
+        if (!fabric->provider_keys && getrandom(&key, sizeof(key), 0) != sizeof(key))
+            return -EIO;
+        if (fabric->info->domain_attr->mr_key_size < sizeof(key))
+            key &= (UINT64_C(1) << (8 * fabric->info->domain_attr->mr_key_size)) - 1;
+        status = fi_mr_reg(fabric->domain, memory, size, access_all(), 0, key, 0, region, NULL);
+    }
+    return status ? ib_error(status) : 0;
+}
+
+/* The cache's. It holds its own lock; the network's is taken within. */
+static int cache_enter(void *owner, uintptr_t address, size_t length, void **handle)
+{
+    struct ib_state *state = owner;
+    struct fid_mr *region = NULL;
+    ib_lock(&state->fabric_lock);
+    int status = region_register(state, (const void *)address, length, &region);
+    ib_unlock(&state->fabric_lock);
+    *handle = region;
+    return status;
+}
+
+static void cache_leave(void *owner, uintptr_t address, size_t length, void *handle)
+{
+    struct ib_state *state = owner;
+    struct fid_mr *region = handle;
+    (void)address;
+    (void)length;
+    ib_lock(&state->fabric_lock);
+    fi_close(&region->fid);
+    ib_unlock(&state->fabric_lock);
+}
+
+int ib_memory_start(struct ib_state *state)
+{
+    static const struct bmi_registrar registrar = {.enter = cache_enter, .leave = cache_leave};
+    return bmi_method_cache_create(state->method, &registrar, state, &state->cache);
+}
+
+int ib_local_get(struct ib_state *state, void *memory, size_t size,
+                 struct bmi_registration **registration)
+{
+    *registration = NULL;
+    if (!state->fabric->local_memory)
+        return 0;
+    return bmi_method_cache_get(state->cache, memory, size, registration);
+}
+
+/* ---- for the other side ------------------------------------------------------------------------
+ */
+
+static int segment_enter(struct ib_state *state, struct ib_enrolment *enrolment, uint32_t index,
+                         struct bmi_region *region)
+{
+    const struct ib_fabric *fabric = state->fabric;
+    uint8_t *memory = enrolment->segments[index].memory;
+    size_t size = enrolment->segments[index].size;
+    struct fid_mr *handle = NULL;
+    uintptr_t start = (uintptr_t)memory;
+    int status;
+
+    if (fabric->real_registration) {
+        struct bmi_registration *registration;
+        status = bmi_method_cache_get(state->cache, memory, size, &registration);
+        if (status)
+            return status;
+        enrolment->segments[index].registration = registration;
+        handle = registration->handle;
+        start = registration->address;
+    } else {
+        ib_lock(&state->fabric_lock);
+        status = region_register(state, memory, size, &handle);
+        ib_unlock(&state->fabric_lock);
+        if (status)
+            return status;
+        enrolment->segments[index].exact = handle;
+        ib_count(state, BMI_COUNT_REGISTRATIONS, 1);
+    }
+    region->address = fabric->virtual_addresses ? (uintptr_t)memory : (uintptr_t)memory - start;
+    region->length = size;
+    region->key = fi_mr_key(handle);
+    return 0;
+}
+
+static void enrolment_free(struct ib_state *state, struct ib_enrolment *enrolment)
+{
+    for (uint32_t i = 0; i < enrolment->count; i++) {
+        struct fid_mr *exact = enrolment->segments[i].exact;
+        if (exact) {
+            ib_lock(&state->fabric_lock);
+            fi_close(&exact->fid);
+            ib_unlock(&state->fabric_lock);
+        }
+        if (enrolment->segments[i].registration)
+            bmi_method_cache_put(state->cache, enrolment->segments[i].registration,
+                                 enrolment->segments[i].memory, enrolment->segments[i].size);
+    }
+    free(enrolment);
+}
+
+int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
+              uint32_t *count, void **handle)
+{
+    struct ib_state *state = base->state;
+    struct iovec window[IB_REGIONS];
+    size_t covered = 0;
+    size_t most = *count < IB_REGIONS ? *count : IB_REGIONS;
+    size_t segments = bmi_segments_window(memory, window, most, SIZE_MAX, &covered);
+    if (covered < (size_t)memory->left)
+        return -EMSGSIZE;
+    struct ib_enrolment *enrolment =
+        calloc(1, sizeof(*enrolment) + segments * sizeof(enrolment->segments[0]));
+    if (!enrolment)
+        return -ENOMEM;
+    int status = 0;
+    for (size_t i = 0; i < segments && status == 0; i++) {
+        enrolment->segments[i].memory = window[i].iov_base;
+        enrolment->segments[i].size = window[i].iov_len;
+        enrolment->count = (uint32_t)i + 1;
+        status = segment_enter(state, enrolment, (uint32_t)i, &regions[i]);
+    }
+    if (status) {
+        bmi_method_log(BMI_LOG_DEBUG, base, "%s: memory is not registered: %s; going by messages",
+                       state->kind->scheme, strerror(-status));
+        enrolment_free(state, enrolment);
+        return status;
+    }
+    *count = (uint32_t)segments;
+    *handle = enrolment;
+    return 0;
+}
+
+void ib_release(struct bmi_link *base, void *handle)
+{
+    enrolment_free(base->state, handle);
+}
+
+/* ---- BMI_memalloc ------------------------------------------------------------------------------
+ */
+
+/* Memory that is registered from its allocation to its end, or that of the method. */
+struct ib_allocation {
+    struct ib_allocation *next;
+    struct ib_state *state; /* NULL: the method has stopped since */
+    void *buffer;
+    size_t size;
+    struct bmi_registration *registration;
+};
+
+static struct bmi_lock allocations_lock;
+static struct ib_allocation *allocations; /* allocations_lock */
+
+static size_t whole_pages(bmi_size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return ((size_t)size + page - 1) / page * page;
+}
+
+static int memory_allocate(struct ib_state *state, struct bmi_method_memory *memory)
+{
+    if (!state || !state->fabric || !state->fabric->real_registration || memory->size <= 0)
+        return -ENOTSUP;
+    struct ib_allocation *one = calloc(1, sizeof(*one));
+    if (!one)
+        return -ENOMEM;
+    one->state = state;
+    one->size = whole_pages(memory->size);
+    one->buffer = mmap(NULL, one->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int status = one->buffer == MAP_FAILED ? -ENOMEM : 0;
+    if (status == 0) {
+        status = bmi_method_cache_get(state->cache, one->buffer, one->size, &one->registration);
+        if (status)
+            munmap(one->buffer, one->size);
+    }
+    if (status) {
+        free(one);
+        return status;
+    }
+    ib_lock(&allocations_lock);
+    one->next = allocations;
+    allocations = one;
+    ib_unlock(&allocations_lock);
+    memory->buffer = one->buffer;
+    return 0;
+}
+
+static int memory_free(const struct bmi_method_memory *memory)
+{
+    ib_lock(&allocations_lock);
+    struct ib_allocation **at = &allocations, *one;
+    while ((one = *at) != NULL && one->buffer != memory->buffer)
+        at = &one->next;
+    if (one)
+        *at = one->next;
+    ib_unlock(&allocations_lock);
+    if (!one)
+        return -ENOENT;
+    if (one->state)
+        bmi_method_cache_put(one->state->cache, one->registration, one->buffer, one->size);
+    munmap(one->buffer, one->size);
+    free(one);
+    return 0;
+}
+
+void ib_memory_stop(struct ib_state *state)
+{
+    ib_lock(&allocations_lock);
+    for (struct ib_allocation *one = allocations; one; one = one->next)
+        if (one->state == state) {
+            bmi_method_cache_put(state->cache, one->registration, one->buffer, one->size);
+            one->state = NULL;
+        }
+    ib_unlock(&allocations_lock);
+    bmi_method_cache_destroy(state->cache);
+    state->cache = NULL;
+}
+
+int ib_memory_option(struct ib_state *state, struct bmi_method_memory *memory, bool set)
+{
+    return set ? memory_free(memory) : memory_allocate(state, memory);
+}

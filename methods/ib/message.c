@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * message.c - messages on their way in: whose they are, and the frames in them.
+ *
+ * Prefix: token (8 bytes), sequence number (4), size of what follows (4), little-endian. The token
+ * is one of ours, told to one peer over one rendezvous: an index and 40 random bits, so that what
+ * comes from elsewhere, or for a link that has gone, is nobody's. The sequence numbers of a link
+ * have no gaps, or the provider lost something: then the link ends.
+ *
+ * A header is never cut; a body may go on in later messages. Messages lie in buffers of ours, which
+ * nobody writes while they are read, and bodies are copied out of them.
+ */
+#include <endian.h>
+#include <sys/random.h>
+
+#include "ib.h"
+
+enum { INDEX_BITS = 24, TOKENS_GROW = 64 };
+static const uint64_t index_mask = (UINT64_C(1) << INDEX_BITS) - 1;
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+struct ib_link *ib_token_find(const struct ib_state *state, uint64_t token)
+{
+    uint64_t index = token & index_mask;
+    struct ib_link *link = index < state->token_count ? state->tokens[index] : NULL;
+    return link && link->token == token ? link : NULL;
+}
+
+static bool tokens_grow(struct ib_state *state)
+{
+    uint32_t count = state->token_count > 0 ? state->token_count * 2 : TOKENS_GROW;
+    if (count > index_mask)
+        return false;
+    struct ib_link **more = realloc(state->tokens, count * sizeof(*more));
+    if (!more)
+        return false;
+    memset(more + state->token_count, 0, (count - state->token_count) * sizeof(*more));
+    state->tokens = more;
+    state->token_count = count;
+    return true;
+}
+
+int ib_token_make(struct ib_link *link)
+{
+    struct ib_state *state = ib_state_of(link);
+    uint64_t number;
+    if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+        return -EIO;
+    uint32_t index = 0;
+    while (index < state->token_count && state->tokens[index])
+        index++;
+    if (index == state->token_count && !tokens_grow(state))
+        return -ENOMEM;
+    uint64_t token = (number & ~index_mask) | index;
+    if (token == 0)
+        token = UINT64_C(1) << INDEX_BITS;
+    ib_lock(&link->send_lock);
+    link->token = token;
+    ib_unlock(&link->send_lock);
+    state->tokens[index] = link;
+    return 0;
+}
+
+void ib_token_drop(struct ib_link *link)
+{
+    struct ib_state *state = ib_state_of(link);
+    uint64_t index = link->token & index_mask;
+    if (link->token && index < state->token_count && state->tokens[index] == link)
+        state->tokens[index] = NULL;
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+static bool shown_to_core(struct ib_link *link)
+{
+    ib_lock(&link->send_lock);
+    bool shown = link->closing == IB_OPEN;
+    ib_unlock(&link->send_lock);
+    return shown;
+}
+
+static int body_finish(struct ib_link *link)
+{
+    bool retracted = link->retracted;
+    link->retracted = false;
+    return retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
+}
+
+/* Takes bytes of the present body. Returns 0 or the errno that ends the link. */
+static int body_take(struct ib_link *link, const uint8_t **at, size_t *left)
+{
+    size_t taken = link->body_left < *left ? (size_t)link->body_left : *left;
+    size_t copied = bmi_segments_scatter(&link->sink.body, *at, taken);
+    if (!link->base.arriving) /* the program's memory, not the core's own */
+        ib_count(ib_state_of(link), BMI_COUNT_COPIED_BYTES, (int64_t)copied);
+    *at += taken;
+    *left -= taken;
+    link->body_left -= taken;
+    return link->body_left == 0 ? body_finish(link) : 0;
+}
+
+static int header_take(struct ib_link *link, const uint8_t **at, size_t *left)
+{
+    if (*left < BMI_FRAME_HEADER)
+        return -EPROTO;
+    int status = bmi_method_frame_arrived(&link->base, *at, &link->sink);
+    *at += BMI_FRAME_HEADER;
+    *left -= BMI_FRAME_HEADER;
+    if (status < 0)
+        return status;
+    link->body_left = link->sink.length;
+    ib_count(ib_state_of(link), BMI_COUNT_FRAMES_RECEIVED, 1);
+    ib_count(ib_state_of(link), BMI_COUNT_COPIES, link->body_left > 0 && !link->base.arriving);
+    return 0;
+}
+
+static int frames_take_locked(struct ib_link *link, const uint8_t *at, size_t left)
+{
+    int status = 0;
+    ib_assert_locked(&link->receive_lock);
+    while (left > 0 && status >= 0)
+        status = link->body_left > 0 ? body_take(link, &at, &left) : header_take(link, &at, &left);
+    return status < 0 ? status : 0;
+}
+
+/* One message of the link. Returns 0 or the errno that ends it. */
+static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *at, size_t size)
+{
+    int status = 0;
+    bool shown = shown_to_core(link);
+    ib_lock(&link->receive_lock);
+    if (sequence != link->sequence_in) {
+        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: message %u came where %u was due",
+                       ib_state_of(link)->kind->scheme, sequence, link->sequence_in);
+        status = -ECONNRESET;
+    } else {
+        link->sequence_in++;
+        if (shown)
+            status = frames_take_locked(link, at, size);
+    }
+    ib_unlock(&link->receive_lock);
+    return status;
+}
+
+static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8_t *at, size_t size)
+{
+    struct ib_state *state = ib_state_of(link);
+    atomic_fetch_add_explicit(&link->base.bytes_in, IB_PREFIX + size, memory_order_relaxed);
+    int status = message_take(link, sequence, at, size);
+    if (status < 0) {
+        ib_count(state, BMI_COUNT_BAD_FRAMES, 1);
+        ib_link_end(link, status);
+        return;
+    }
+    /* The sender of what does not fit into an envelope, or of a nudge, waits for our answer. */
+    if (link->bell && (size == 0 || IB_PREFIX + size > state->fabric->inject_max)) {
+        ib_lock(&link->send_lock);
+        ib_ring_locked(link);
+        ib_unlock(&link->send_lock);
+    }
+    ib_bye_check(link);
+}
+
+void ib_message_arrived(struct ib_state *state, const uint8_t *bytes, size_t size)
+{
+    uint64_t token;
+    uint32_t sequence, length;
+    if (size < IB_PREFIX) {
+        ib_count(state, BMI_COUNT_BAD_FRAMES, 1);
+        return;
+    }
+    memcpy(&token, bytes, 8);
+    memcpy(&sequence, bytes + 8, 4);
+    memcpy(&length, bytes + 12, 4);
+    ib_count(state, BMI_COUNT_READS, 1);
+    ib_count(state, BMI_COUNT_BYTES_RECEIVED, (int64_t)size);
+    struct ib_link *link = ib_token_find(state, le64toh(token));
+    if (!link || link->phase != IB_UP || le32toh(length) != size - IB_PREFIX) {
+        bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: a message of %zu bytes that is no link's",
+                       state->kind->scheme, size);
+        return;
+    }
+    bmi_link_ref(&link->base);
+    message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, size - IB_PREFIX);
+    bmi_link_unref(&link->base);
+}
+
+bool ib_retract(struct bmi_link *base, void *owner)
+{
+    struct ib_link *link = ib_link_of(base);
+
+    ib_lock(&link->receive_lock);
+    bool ours = owner && link->body_left > 0 && link->sink.owner == owner;
+    if (ours) {
+        link->sink.owner = NULL;
+        link->sink.body.left = 0;
+        link->retracted = true;
+    }
+    ib_unlock(&link->receive_lock);
+    return ours;
+}

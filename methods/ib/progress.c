@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * progress.c - completions, and when the driver may sleep.
+ *
+ * A pass reads completions under fabric_lock and handles them without it. Links whose message found
+ * no room stand in a list and are flushed again in each pass; what gives room is a completion
+ * nearly always. Where it is none (a provider's connection being made, another process's full
+ * queue) nothing tells: then a timer looks again, after 1 ms, then 2, up to 16.
+ */
+#include "ib.h"
+
+/* ---- links that wait for room ---------------------------------------------------------------- */
+
+void ib_link_block_locked(struct ib_link *link)
+{
+    struct ib_state *state = ib_state_of(link);
+    ib_assert_locked(&link->send_lock);
+    ib_ring_locked(link); /* the first message asks the other side for a connection */
+    if (atomic_exchange(&link->is_blocked, true))
+        return;
+    bmi_link_ref(&link->base);
+    ib_lock(&state->list_lock);
+    link->blocked_next = state->blocked;
+    state->blocked = link;
+    ib_unlock(&state->list_lock);
+    bmi_method_defer(&state->kick);
+}
+
+static struct ib_link *blocked_take(struct ib_state *state)
+{
+    ib_lock(&state->list_lock);
+    struct ib_link *list = state->blocked;
+    state->blocked = NULL;
+    ib_unlock(&state->list_lock);
+    return list;
+}
+
+static bool blocked_any(struct ib_state *state)
+{
+    ib_lock(&state->list_lock);
+    bool any = state->blocked != NULL;
+    ib_unlock(&state->list_lock);
+    return any;
+}
+
+static void blocked_flush(struct ib_state *state)
+{
+    struct ib_link *list = blocked_take(state), *next;
+    for (; list; list = next) {
+        next = list->blocked_next;
+        atomic_store(&list->is_blocked, false);
+        ib_flush(&list->base);
+        bmi_link_unref(&list->base);
+    }
+}
+
+/* Looks again later if something waits for room still. */
+static void retry_set(struct ib_state *state)
+{
+    if (state->retry_ms > 0 || !blocked_any(state))
+        return;
+    state->retry_ms = IB_RETRY_LEAST_MS;
+    bmi_method_timer_set(&state->retry, state->retry_ms);
+}
+
+void ib_kicked(struct bmi_deferred *deferred)
+{
+    retry_set(ib_container(deferred, struct ib_state, kick));
+}
+
+void ib_retry_expired(struct bmi_timer *timer)
+{
+    struct ib_state *state = ib_container(timer, struct ib_state, retry);
+    uint32_t next = state->retry_ms * 2;
+    int events = ib_progress(state);
+    blocked_flush(state);
+    state->retry_ms = 0;
+    if (!blocked_any(state))
+        return;
+    if (events > 0)
+        next = IB_RETRY_LEAST_MS;
+    state->retry_ms = next < IB_RETRY_MOST_MS ? next : IB_RETRY_MOST_MS;
+    bmi_method_timer_set(&state->retry, state->retry_ms);
+}
+
+/* ---- completions ----------------------------------------------------------------------------- */
+
+static void slot_done(struct ib_state *state, struct ib_slot *slot, int status)
+{
+    uint64_t token = slot->token;
+    ib_lock(&state->fabric_lock);
+    slot->next = state->fabric->free_slots;
+    state->fabric->free_slots = slot;
+    ib_unlock(&state->fabric_lock);
+    struct ib_link *link = status ? ib_token_find(state, token) : NULL;
+    if (link)
+        ib_link_end(link, status);
+}
+
+static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
+{
+    ib_lock(&state->fabric_lock);
+    int status = ib_buffer_post_locked(state->fabric, buffer);
+    ib_unlock(&state->fabric_lock);
+    if (status)
+        bmi_method_log(BMI_LOG_ERROR, NULL, "%s: cannot post a buffer again: %s",
+                       state->kind->scheme, strerror(-status));
+}
+
+static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry)
+{
+    struct ib_operation *operation = entry->op_context;
+    if (!operation)
+        return;
+    switch (operation->kind) {
+    case IB_OPERATION_RECEIVE:
+        if (entry->buf && entry->len > 0 && (entry->flags & FI_RECV))
+            ib_message_arrived(state, entry->buf, entry->len);
+        if ((entry->flags & FI_MULTI_RECV) && state->fabric)
+            buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
+        break;
+    case IB_OPERATION_SEND:
+        slot_done(state, ib_container(operation, struct ib_slot, operation), 0);
+        break;
+    case IB_OPERATION_PIECE:
+        ib_piece_done(state, operation, 0);
+        break;
+    }
+}
+
+/* An operation that failed. The provider's own words go to the log. */
+static bool error_read(struct ib_state *state, struct fi_cq_err_entry *error, char *text,
+                       size_t size)
+{
+    struct ib_fabric *fabric = state->fabric;
+    memset(error, 0, sizeof(*error));
+    ib_lock(&state->fabric_lock);
+    ssize_t got = fi_cq_readerr(fabric->queue, error, 0);
+    const char *said =
+        got == 1 ? fi_cq_strerror(fabric->queue, error->prov_errno, error->err_data, text, size)
+                 : NULL;
+    if (said && said != text) {
+        strncpy(text, said, size - 1);
+        text[size - 1] = '\0';
+    }
+    ib_unlock(&state->fabric_lock);
+    return got == 1;
+}
+
+static void error_handle(struct ib_state *state)
+{
+    struct fi_cq_err_entry error;
+    char text[128] = "";
+    if (!error_read(state, &error, text, sizeof(text)))
+        return;
+    struct ib_operation *operation = error.op_context;
+    int status = ib_error(-error.err);
+    static const char *const names[] = {"a receive", "a message", "a put or get"};
+    bmi_method_log(error.err == FI_ECANCELED ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
+                   "%s: %s failed: %s (provider: %d, %s)", state->kind->scheme,
+                   operation ? names[operation->kind] : "an operation", fi_strerror(error.err),
+                   error.prov_errno, text);
+    if (!operation)
+        return;
+    if (status == -ECANCELED)
+        status = -ECONNRESET;
+    if (operation->kind == IB_OPERATION_SEND)
+        slot_done(state, ib_container(operation, struct ib_slot, operation), status);
+    else if (operation->kind == IB_OPERATION_PIECE)
+        ib_piece_done(state, operation, status);
+    else if (error.err != FI_ECANCELED)
+        buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
+}
+
+/* Reads and handles a batch. Returns the number of completions. */
+static int batch_run(struct ib_state *state)
+{
+    struct fi_cq_data_entry entries[IB_BATCH];
+    ib_lock(&state->fabric_lock);
+    ssize_t count = fi_cq_read(state->fabric->queue, entries, IB_BATCH);
+    ib_unlock(&state->fabric_lock);
+    if (count == -FI_EAVAIL) {
+        error_handle(state);
+        return 1;
+    }
+    for (ssize_t i = 0; i < count; i++)
+        completion_handle(state, &entries[i]);
+    return count > 0 ? (int)count : 0;
+}
+
+int ib_progress(void *argument)
+{
+    struct ib_state *state = argument;
+    int events = 0, count = 0;
+    if (!state->fabric)
+        return 0;
+    if (state->armed) {
+        state->armed = false;
+        ib_bell_sleep(state->bell, false);
+    }
+    for (int i = 0; i < IB_PASS_BATCHES; i++) {
+        count = batch_run(state);
+        events += count;
+        if (count < IB_BATCH)
+            break;
+    }
+    if (events > 0)
+        blocked_flush(state);
+    retry_set(state);
+    return events;
+}
+
+void ib_wait_ready(struct bmi_watch *watch, uint32_t events)
+{
+    (void)events;
+    ib_progress(ib_container(watch, struct ib_state, wait_watch));
+}
+
+/* What is there already is handled at once: who waits looks at its queue again, not at ours. */
+bool ib_arm(void *argument)
+{
+    struct ib_state *state = argument;
+    if (!state->fabric || state->armed)
+        return true;
+    if (state->fabric->wait_fd >= 0) {
+        struct fid *ids[] = {&state->fabric->queue->fid};
+        ib_lock(&state->fabric_lock);
+        int status = fi_trywait(state->fabric->fabric, ids, 1);
+        ib_unlock(&state->fabric_lock);
+        if (status)
+            ib_progress(state);
+        return status == 0;
+    }
+    ib_bell_sleep(state->bell, true);
+    if (ib_progress(state) > 0) {
+        ib_bell_sleep(state->bell, false);
+        return false;
+    }
+    state->armed = true;
+    return true;
+}

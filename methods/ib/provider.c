@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * provider.c - chooses one of libfabric's providers, by scheme, and says why.
+ *
+ * What is asked of all: reliable datagram endpoints, messages into multi-receive buffers, remote
+ * memory access, messages of one sender in order. Of the memory registration modes every one that
+ * this method can do is offered, and the provider keeps those that it needs.
+ */
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "ib.h"
+
+enum { FABRIC_API = FI_VERSION(1, 14) };
+
+static struct fi_info *hints_make(const char *provider)
+{
+    struct fi_info *hints = fi_allocinfo();
+    if (!hints)
+        return NULL;
+    hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->threading = FI_THREAD_SAFE;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+    hints->tx_attr->msg_order = FI_ORDER_SAS;
+    hints->rx_attr->msg_order = FI_ORDER_SAS;
+    hints->fabric_attr->prov_name = strdup(provider);
+    if (!hints->fabric_attr->prov_name) {
+        fi_freeinfo(hints);
+        return NULL;
+    }
+    return hints;
+}
+
+/* Several describe the same endpoint; of those that can, one which orders a message after the puts
+ * before it is asked to. */
+static int info_get(const char *provider, const char *host, struct fi_info **info)
+{
+    struct fi_info *hints = hints_make(provider);
+    if (!hints)
+        return -ENOMEM;
+    uint64_t ordered = hints->tx_attr->msg_order | FI_ORDER_SAW;
+    uint64_t flags = host ? FI_SOURCE : 0;
+    hints->tx_attr->msg_order = ordered;
+    int status = fi_getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
+    if (status) {
+        hints->tx_attr->msg_order = FI_ORDER_SAS;
+        status = fi_getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
+    }
+    fi_freeinfo(hints);
+    return status ? ib_error(status) : 0;
+}
+
+/* Providers that are told apart by a string make it of the process's number. One that was killed
+ * leaves its shared memory behind, and the next process of that number would find it in its way: so
+ * ours is random. */
+static int name_choose(struct fi_info *info)
+{
+    uint64_t number[2];
+    char name[64];
+    if (info->addr_format != FI_ADDR_STR)
+        return 0;
+    if (getrandom(number, sizeof(number), 0) != sizeof(number))
+        return -EIO;
+    snprintf(name, sizeof(name), "fi_shm://bmi-%016llx%016llx", (unsigned long long)number[0],
+             (unsigned long long)number[1]);
+    free(info->src_addr);
+    info->src_addr = strdup(name);
+    info->src_addrlen = strlen(name) + 1;
+    return info->src_addr ? 0 : -ENOMEM;
+}
+
+int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info)
+{
+    int status = host ? info_get(state->provider, host, info) : -ENODATA;
+    if (status)
+        status = info_get(state->provider, NULL, info);
+    return status ? status : name_choose(*info);
+}
+
+static void refusal_log(const struct ib_state *state, int status)
+{
+    char names[256] = "";
+    size_t used = 0;
+    for (const char *const *name = state->kind->providers; *name && used < sizeof(names); name++)
+        used +=
+            (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", *name);
+    bmi_method_log(BMI_LOG_ERROR, NULL,
+                   "%s: none of these providers has a device here (%s): %s. %s",
+                   state->kind->scheme, names, fi_strerror(-status), state->kind->advice);
+}
+
+int ib_provider_choose(struct ib_state *state)
+{
+    int status = -ENODEV;
+    for (const char *const *name = state->kind->providers; *name; name++) {
+        struct fi_info *info = NULL;
+        int answer = info_get(*name, NULL, &info);
+        if (answer == 0) {
+            snprintf(state->provider, sizeof(state->provider), "%s", *name);
+            bmi_method_log(BMI_LOG_INFO, NULL,
+                           "%s: provider %s, the %s of those that the scheme takes",
+                           state->kind->scheme, *name,
+                           name == state->kind->providers ? "first" : "first present");
+            fi_freeinfo(info);
+            return 0;
+        }
+        bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: no provider %s: %s", state->kind->scheme, *name,
+                       fi_strerror(-answer));
+        if (answer == -ENOMEM)
+            status = answer;
+    }
+    refusal_log(state, status);
+    return status;
+}

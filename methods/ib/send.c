@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * send.c - frames on their way out: as many as are waiting are copied into one message.
+ *
+ * What was copied has gone, for the core: its frames come back before the network has sent them.
+ * A message that the network does not take (its queue is full, its connection is being made) is
+ * undone: nothing is copied before a slot is there, and frames leave the queue after the post.
+ */
+#include <endian.h>
+
+#include "ib.h"
+
+/* What is left of a frame that the core took back half sent: ours, and always the queue's first. */
+struct ib_remainder {
+    struct bmi_frame frame;
+    void *buffer;
+    bmi_size_t size;
+    uint8_t bytes[];
+};
+
+/* A message being put together: how far into the queue it reaches. */
+struct outgoing {
+    size_t size;
+    struct bmi_frame *partial; /* a frame that goes on in the next message, or NULL */
+    struct bmi_segments rest;  /* what is left of it then */
+    struct bmi_frame *end;     /* the first frame that is not wholly in it */
+    int64_t frames;
+};
+
+void ib_send(struct bmi_link *base, struct bmi_frame *frames)
+{
+    struct ib_link *link = ib_link_of(base);
+    struct bmi_frame *last = frames;
+    while (last->next)
+        last = last->next;
+
+    ib_lock(&link->send_lock);
+    if (link->queue)
+        link->queue_last->next = frames;
+    else
+        link->queue = frames;
+    link->queue_last = last;
+    ib_unlock(&link->send_lock);
+}
+
+/* ---- withdrawing ------------------------------------------------------------------------------
+ */
+
+/* Puts `instead` (may be NULL) where `frame` hangs, behind `before`. */
+static void queue_replace_locked(struct ib_link *link, struct bmi_frame **place,
+                                 struct bmi_frame *before, struct bmi_frame *instead)
+{
+    struct bmi_frame *frame = *place;
+    ib_assert_locked(&link->send_lock);
+    *place = instead ? instead : frame->next;
+    if (instead)
+        instead->next = frame->next;
+    if (link->queue_last == frame)
+        link->queue_last = instead ? instead : before;
+    frame->next = NULL;
+}
+
+/* Copies what is left of a frame that is partly sent. Returns NULL without memory. */
+static struct bmi_frame *remainder_make(struct ib_link *link, struct bmi_frame *frame)
+{
+    struct ib_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
+    if (!remainder)
+        return NULL;
+    remainder->frame = *frame;
+    remainder->buffer = remainder->bytes;
+    remainder->size = frame->body.left;
+    remainder->frame.body = (struct bmi_segments){.buffers = &remainder->buffer,
+                                                  .sizes = &remainder->size,
+                                                  .count = 1,
+                                                  .left = frame->body.left};
+    bmi_segments_gather(&frame->body, remainder->bytes, (size_t)remainder->size);
+    link->remainder = remainder;
+    return &remainder->frame;
+}
+
+struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *chain)
+{
+    ib_assert_locked(&link->send_lock);
+    if (!link->remainder || chain != &link->remainder->frame)
+        return chain;
+    chain = chain->next;
+    free(link->remainder);
+    link->remainder = NULL;
+    return chain;
+}
+
+bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
+{
+    struct ib_link *link = ib_link_of(base);
+    struct bmi_frame **place = &link->queue, *before = NULL;
+
+    ib_lock(&link->send_lock);
+    while (*place && *place != frame) {
+        before = *place;
+        place = &before->next;
+    }
+    bool found = *place != NULL;
+    if (found && frame->header_sent > 0) {
+        replacement = remainder_make(link, frame);
+        found = replacement != NULL;
+    }
+    if (found)
+        queue_replace_locked(link, place, before, replacement);
+    bool last = found && !link->queue && link->closing != IB_OPEN;
+    ib_unlock(&link->send_lock);
+
+    if (last)
+        ib_link_kick(link);
+    return found;
+}
+
+/* ---- messages ---------------------------------------------------------------------------------
+ */
+
+/* Fills a message from the front of the queue. The queue stays as it is. */
+static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct outgoing *out)
+{
+    struct bmi_frame *at = link->queue;
+    ib_assert_locked(&link->send_lock);
+    *out = (struct outgoing){.size = IB_PREFIX};
+    for (; at; at = at->next) {
+        size_t room = IB_MESSAGE_BYTES - out->size;
+        if (at->header_sent == 0) {
+            if (room < BMI_FRAME_HEADER)
+                break;
+            memcpy(memory + out->size, at->header, BMI_FRAME_HEADER);
+            out->size += BMI_FRAME_HEADER;
+            room -= BMI_FRAME_HEADER;
+        }
+        struct bmi_segments body = at->body;
+        out->size += bmi_segments_gather(&body, memory + out->size, room);
+        if (body.left > 0) {
+            out->partial = at;
+            out->rest = body;
+            break;
+        }
+        out->frames++;
+    }
+    out->end = at;
+}
+
+static void prefix_write(struct ib_link *link, uint8_t *memory, size_t size)
+{
+    uint64_t token = htole64(link->their_token);
+    uint32_t sequence = htole32(link->sequence_out);
+    uint32_t length = htole32((uint32_t)(size - IB_PREFIX));
+    memcpy(memory, &token, 8);
+    memcpy(memory + 8, &sequence, 4);
+    memcpy(memory + 12, &length, 4);
+}
+
+static struct ib_slot *slot_take(struct ib_state *state)
+{
+    ib_lock(&state->fabric_lock);
+    struct ib_slot *slot = state->fabric->free_slots;
+    if (slot)
+        state->fabric->free_slots = slot->next;
+    ib_unlock(&state->fabric_lock);
+    return slot;
+}
+
+/* Hands a slot's message to the network. Returns 0, -EAGAIN, or another errno; the slot is the
+ * network's after 0 unless the message was injected. */
+static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
+{
+    struct ib_state *state = ib_state_of(link);
+    struct ib_fabric *fabric = state->fabric;
+    bool inject = size <= fabric->inject_max;
+    void *descriptor = fabric->memory_registration ? fi_mr_desc(fabric->memory_registration) : NULL;
+    ssize_t status;
+
+    prefix_write(link, slot->memory, size);
+    slot->token = link->token;
+    ib_lock(&state->fabric_lock);
+    if (inject)
+        status = fi_inject(fabric->endpoint, slot->memory, size, link->peer->address);
+    else
+        status = fi_send(fabric->endpoint, slot->memory, size, descriptor, link->peer->address,
+                         &slot->operation.context);
+    if (status || inject) {
+        slot->next = fabric->free_slots;
+        fabric->free_slots = slot;
+    }
+    ib_unlock(&state->fabric_lock);
+    if (status)
+        return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
+    link->sequence_out++;
+    ib_count(state, BMI_COUNT_WRITES, 1);
+    ib_count(state, BMI_COUNT_BYTES_SENT, (int64_t)size);
+    return 0;
+}
+
+/* Takes off the queue what is in the message. Returns the frames that are complete, a chain. */
+static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const struct outgoing *out)
+{
+    struct bmi_frame *done = link->queue, *last = NULL;
+    ib_assert_locked(&link->send_lock);
+    for (struct bmi_frame *at = done; at != out->end; at = at->next) {
+        at->header_sent = BMI_FRAME_HEADER;
+        at->status = 0;
+        at->body.left = 0;
+        last = at;
+    }
+    link->queue = out->end;
+    if (out->partial) {
+        out->partial->header_sent = BMI_FRAME_HEADER;
+        out->partial->body = out->rest;
+    }
+    if (!last)
+        return NULL;
+    last->next = NULL;
+    return ib_send_strip_locked(link, done);
+}
+
+/* Sends one message from the front of the queue. Appends what is complete to the chain. */
+static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
+{
+    struct ib_state *state = ib_state_of(link);
+    struct outgoing out;
+    struct ib_slot *slot = slot_take(state);
+    if (!slot)
+        return -EAGAIN;
+    outgoing_fill_locked(link, slot->memory, &out);
+    int status = slot_post(link, slot, out.size);
+    if (status)
+        return status;
+    ib_count(state, BMI_COUNT_FRAMES_SENT, out.frames);
+    **done = outgoing_consume_locked(link, &out);
+    while (**done)
+        *done = &(**done)->next;
+    return 0;
+}
+
+void ib_nudge_locked(struct ib_link *link)
+{
+    ib_assert_locked(&link->send_lock);
+    struct ib_slot *slot = slot_take(ib_state_of(link));
+    int status = slot ? slot_post(link, slot, IB_PREFIX) : -EAGAIN;
+    link->nudge_due = status == -EAGAIN;
+    if (status == -EAGAIN)
+        ib_link_block_locked(link);
+    ib_ring_locked(link);
+}
+
+static bool may_send_locked(const struct ib_link *link)
+{
+    return link->phase == IB_UP && !link->failure && link->closing != IB_CLOSE_NOW;
+}
+
+void ib_flush(struct bmi_link *base)
+{
+    struct ib_link *link = ib_link_of(base);
+    struct bmi_frame *done = NULL, **done_end = &done;
+    int status = 0;
+    bool any = false;
+
+    ib_lock(&link->send_lock);
+    if (may_send_locked(link))
+        ib_moves_post_locked(link);
+    while (status == 0 && link->queue && may_send_locked(link)) {
+        status = message_send_locked(link, &done_end);
+        any |= status == 0;
+    }
+    if (any)
+        ib_ring_locked(link);
+    if (status == -EAGAIN)
+        ib_link_block_locked(link);
+    else if (status)
+        link->failure = status;
+    bool kick = link->failure || (link->closing != IB_OPEN && !link->queue);
+    ib_unlock(&link->send_lock);
+
+    if (done)
+        bmi_method_frames_sent(base, done);
+    if (kick)
+        ib_link_kick(link);
+}

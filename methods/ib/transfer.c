@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * transfer.c - puts and gets: a transfer is moved in pieces, each one operation of the network.
+ *
+ * A piece lies within one remote region and has as many local segments as the provider takes. A
+ * transfer ends when all pieces are back, with the first failure; then the driver tells the core.
+ * Pieces that a dead link's network never gives back are let go of: they read from memory that is
+ * the program's again (a put), and belong to the endpoint until it closes.
+ */
+#include "ib.h"
+
+struct ib_move {
+    struct ib_move *next, **link_to_me; /* send_lock: of link->moves, or link->done */
+    struct ib_piece *pieces;            /* send_lock: with the network */
+    struct ib_link *link;               /* referenced */
+    struct bmi_transfer *transfer;
+    struct bmi_segments local; /* what is not posted */
+    uint32_t region;           /* the first that is not used up */
+    uint64_t region_offset;
+    int status; /* send_lock */
+};
+
+struct ib_piece {
+    struct ib_operation operation;
+    struct ib_piece *next, **link_to_me; /* send_lock: of its move; fabric_lock: free, or lost */
+    struct ib_move *move;                /* driver, once posted; NULL: nobody waits for it */
+    uint32_t count;
+    struct iovec iov[IB_IOVECS];
+    struct bmi_registration *registrations[IB_IOVECS];
+};
+
+/* ---- pieces -----------------------------------------------------------------------------------
+ */
+
+static struct ib_piece *piece_take(struct ib_state *state)
+{
+    ib_lock(&state->fabric_lock);
+    struct ib_piece *piece = state->fabric->free_pieces;
+    if (piece)
+        state->fabric->free_pieces = piece->next;
+    ib_unlock(&state->fabric_lock);
+    if (!piece)
+        piece = malloc(sizeof(*piece));
+    if (piece) {
+        piece->operation.kind = IB_OPERATION_PIECE;
+        piece->count = 0;
+        piece->move = NULL;
+    }
+    return piece;
+}
+
+static void piece_give(struct ib_state *state, struct ib_piece *piece)
+{
+    for (uint32_t i = 0; i < piece->count; i++)
+        if (piece->registrations[i])
+            bmi_method_cache_put(state->cache, piece->registrations[i], piece->iov[i].iov_base,
+                                 piece->iov[i].iov_len);
+    ib_lock(&state->fabric_lock);
+    piece->next = state->fabric->free_pieces;
+    state->fabric->free_pieces = piece;
+    ib_unlock(&state->fabric_lock);
+}
+
+void ib_pieces_free(struct ib_state *state)
+{
+    struct ib_fabric *fabric = state->fabric;
+    while (fabric->lost) {
+        struct ib_piece *piece = fabric->lost;
+        fabric->lost = piece->next;
+        piece_give(state, piece);
+    }
+    while (fabric->free_pieces) {
+        struct ib_piece *piece = fabric->free_pieces;
+        fabric->free_pieces = piece->next;
+        free(piece);
+    }
+}
+
+/* Registers the piece's local memory where that is wanted. */
+static int piece_register(struct ib_state *state, struct ib_piece *piece, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int status = ib_local_get(state, piece->iov[i].iov_base, piece->iov[i].iov_len,
+                                  &piece->registrations[i]);
+        if (status)
+            return status;
+        piece->count = (uint32_t)i + 1;
+    }
+    return 0;
+}
+
+/* Passes by remote regions that are used up. Returns the present one; NULL: there is no more. */
+static const struct bmi_region *region_present(struct ib_move *move)
+{
+    const struct bmi_transfer *transfer = move->transfer;
+    while (move->region < transfer->remote_count &&
+           move->region_offset >= transfer->remote[move->region].length) {
+        move->region++;
+        move->region_offset = 0;
+    }
+    return move->region < transfer->remote_count ? &transfer->remote[move->region] : NULL;
+}
+
+static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece, size_t bytes,
+                           const struct bmi_region *region)
+{
+    struct ib_state *state = ib_state_of(link);
+    struct ib_fabric *fabric = state->fabric;
+    const struct ib_move *move = piece->move;
+    void *descriptors[IB_IOVECS];
+    for (uint32_t i = 0; i < piece->count; i++)
+        descriptors[i] = ib_local_descriptor(piece->registrations[i]);
+    struct fi_rma_iov remote = {.addr = region->address + move->region_offset,
+                                .len = bytes,
+                                .key = region->key};
+    struct fi_msg_rma message = {.msg_iov = piece->iov,
+                                 .desc = descriptors,
+                                 .iov_count = piece->count,
+                                 .addr = link->peer->address,
+                                 .rma_iov = &remote,
+                                 .rma_iov_count = 1,
+                                 .context = &piece->operation.context};
+    uint64_t flags = FI_COMPLETION;
+    ib_lock(&state->fabric_lock);
+    ssize_t status = move->transfer->get
+                         ? fi_readmsg(fabric->endpoint, &message, flags)
+                         : fi_writemsg(fabric->endpoint, &message,
+                                       flags | (fabric->put_delivers ? FI_DELIVERY_COMPLETE : 0));
+    ib_unlock(&state->fabric_lock);
+    return status;
+}
+
+static void piece_insert_locked(struct ib_move *move, struct ib_piece *piece)
+{
+    piece->next = move->pieces;
+    piece->link_to_me = &move->pieces;
+    if (piece->next)
+        piece->next->link_to_me = &piece->next;
+    move->pieces = piece;
+}
+
+static void piece_remove_locked(struct ib_piece *piece)
+{
+    *piece->link_to_me = piece->next;
+    if (piece->next)
+        piece->next->link_to_me = piece->link_to_me;
+}
+
+/* Posts the transfer's next piece. Returns 0, -EAGAIN, or the errno that it fails with. */
+static int piece_post_locked(struct ib_link *link, struct ib_move *move)
+{
+    struct ib_state *state = ib_state_of(link);
+    const struct bmi_region *region = region_present(move);
+    size_t bytes = 0;
+    if (!region)
+        return -EMSGSIZE;
+    struct ib_piece *piece = piece_take(state);
+    if (!piece)
+        return -ENOMEM;
+    uint64_t room = region->length - move->region_offset;
+    size_t most = room < state->fabric->piece_max ? (size_t)room : state->fabric->piece_max;
+    size_t count =
+        bmi_segments_window(&move->local, piece->iov, state->fabric->iovecs, most, &bytes);
+    int status = piece_register(state, piece, count);
+    if (status == 0) {
+        piece->move = move;
+        piece_insert_locked(move, piece);
+        ssize_t answer = piece_issue(link, piece, bytes, region);
+        status = answer == -FI_EAGAIN ? -EAGAIN : ib_error(answer);
+        if (status)
+            piece_remove_locked(piece);
+    }
+    if (status) {
+        piece->move = NULL;
+        piece_give(state, piece);
+        return status;
+    }
+    bmi_segments_advance(&move->local, bytes);
+    move->region_offset += bytes;
+    link->pieces++;
+    link->nudge_due = link->bell != NULL;
+    return 0;
+}
+
+/* ---- transfers --------------------------------------------------------------------------------
+ */
+
+static void move_append_locked(struct ib_link *link, struct ib_move *move)
+{
+    ib_assert_locked(&link->send_lock);
+    move->next = NULL;
+    move->link_to_me = link->moves ? link->moves_end : &link->moves;
+    *move->link_to_me = move;
+    link->moves_end = &move->next;
+    if (!link->posting)
+        link->posting = move;
+}
+
+/* Takes a transfer that is over out of the unfinished ones; the driver will tell the core. */
+static void move_done_locked(struct ib_link *link, struct ib_move *move)
+{
+    ib_assert_locked(&link->send_lock);
+    if (link->posting == move)
+        link->posting = move->next;
+    *move->link_to_me = move->next;
+    if (move->next)
+        move->next->link_to_me = move->link_to_me;
+    else
+        link->moves_end = move->link_to_me;
+    move->next = link->done;
+    link->done = move;
+}
+
+static bool move_over_locked(const struct ib_move *move)
+{
+    return !move->pieces && (move->local.left == 0 || move->status);
+}
+
+/* Posts as much of a transfer as may be under way. Returns false if it has to wait, for room in the
+ * network or for pieces of the link's to come back. */
+static bool move_post_locked(struct ib_link *link, struct ib_move *move)
+{
+    int status = 0;
+    while (status == 0 && move->local.left > 0 && move->status == 0) {
+        if (link->pieces == IB_PIECES)
+            return false;
+        status = piece_post_locked(link, move);
+    }
+    if (status == -EAGAIN) {
+        ib_link_block_locked(link);
+        return false;
+    }
+    if (status && move->status == 0)
+        move->status = status;
+    return true;
+}
+
+void ib_moves_post_locked(struct ib_link *link)
+{
+    ib_assert_locked(&link->send_lock);
+    while (link->posting) {
+        struct ib_move *move = link->posting;
+        if (!move_post_locked(link, move))
+            break;
+        link->posting = move->next;
+        if (move_over_locked(move)) {
+            move_done_locked(link, move);
+            ib_link_kick(link);
+        }
+    }
+    if (link->nudge_due)
+        ib_nudge_locked(link);
+}
+
+void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
+{
+    struct ib_link *link = ib_link_of(base);
+    struct ib_move *move = calloc(1, sizeof(*move));
+    ib_lock(&link->send_lock);
+    if (move) {
+        bmi_link_ref(base);
+        move->link = link;
+        move->transfer = transfer;
+        move->local = transfer->local;
+        move_append_locked(link, move);
+        if (link->phase == IB_UP)
+            ib_moves_post_locked(link);
+    } else { /* told by the driver all the same */
+        transfer->next = link->failed;
+        link->failed = transfer;
+        ib_link_kick(link);
+    }
+    ib_unlock(&link->send_lock);
+}
+
+/* A piece of a link that has gone. */
+static void lost_done(struct ib_state *state, struct ib_piece *piece)
+{
+    ib_lock(&state->fabric_lock);
+    piece_remove_locked(piece);
+    ib_unlock(&state->fabric_lock);
+    piece_give(state, piece);
+}
+
+static size_t piece_bytes(const struct ib_piece *piece)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < piece->count; i++)
+        bytes += piece->iov[i].iov_len;
+    return bytes;
+}
+
+void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status)
+{
+    struct ib_piece *piece = ib_container(operation, struct ib_piece, operation);
+    struct ib_move *move = piece->move;
+    if (!move) {
+        lost_done(state, piece);
+        return;
+    }
+    struct ib_link *link = move->link;
+    if (status == 0)
+        ib_count(state, move->transfer->get ? BMI_COUNT_GET_BYTES : BMI_COUNT_PUT_BYTES,
+                 (int64_t)piece_bytes(piece));
+    ib_lock(&link->send_lock);
+    piece_remove_locked(piece);
+    link->pieces--;
+    if (status && move->status == 0)
+        move->status = status;
+    bool over = move_over_locked(move);
+    if (over)
+        move_done_locked(link, move);
+    if (link->phase == IB_UP)
+        ib_moves_post_locked(link);
+    ib_unlock(&link->send_lock);
+    piece_give(state, piece);
+    if (!over)
+        return;
+    bmi_link_ref(&link->base);
+    ib_link_step(link);
+    bmi_link_unref(&link->base);
+}
+
+/* ---- telling the core -------------------------------------------------------------------------
+ */
+
+static struct ib_move *moves_reverse(struct ib_move *list)
+{
+    struct ib_move *reversed = NULL;
+    while (list) {
+        struct ib_move *next = list->next;
+        list->next = reversed;
+        reversed = list;
+        list = next;
+    }
+    return reversed;
+}
+
+static void move_tell(struct ib_move *move)
+{
+    struct ib_link *link = move->link;
+    int status = move->status;
+    if (status == 0)
+        ib_count(ib_state_of(link), move->transfer->get ? BMI_COUNT_GETS : BMI_COUNT_PUTS, 1);
+    bmi_method_transfer_done(&link->base, move->transfer, status);
+    free(move);
+    bmi_link_unref(&link->base);
+}
+
+void ib_moves_tell(struct ib_link *link)
+{
+    ib_lock(&link->send_lock);
+    struct ib_move *list = moves_reverse(link->done);
+    struct bmi_transfer *failed = link->failed;
+    link->done = NULL;
+    link->failed = NULL;
+    ib_unlock(&link->send_lock);
+    while (failed) {
+        struct bmi_transfer *next = failed->next;
+        bmi_method_transfer_done(&link->base, failed, -ENOMEM);
+        failed = next;
+    }
+    while (list) {
+        struct ib_move *next = list->next;
+        move_tell(list);
+        list = next;
+    }
+}
+
+/* Nobody waits for these any more; they are given back when they return, or with the endpoint. */
+static void pieces_lose_locked(struct ib_move *move)
+{
+    struct ib_fabric *fabric = ib_state_of(move->link)->fabric;
+    ib_lock(&ib_state_of(move->link)->fabric_lock);
+    while (move->pieces) {
+        struct ib_piece *piece = move->pieces;
+        piece_remove_locked(piece);
+        move->link->pieces--;
+        piece->move = NULL;
+        piece->next = fabric->lost;
+        piece->link_to_me = &fabric->lost;
+        if (piece->next)
+            piece->next->link_to_me = &piece->next;
+        fabric->lost = piece;
+    }
+    ib_unlock(&ib_state_of(move->link)->fabric_lock);
+}
+
+void ib_moves_fail(struct ib_link *link, int status, bool abandon)
+{
+    ib_lock(&link->send_lock);
+    for (struct ib_move *move = link->moves, *next; move; move = next) {
+        next = move->next;
+        if (move->status == 0)
+            move->status = status;
+        if (abandon)
+            pieces_lose_locked(move);
+        if (move_over_locked(move))
+            move_done_locked(link, move);
+    }
+    link->posting = NULL;
+    ib_unlock(&link->send_lock);
+    ib_moves_tell(link);
+}
