@@ -6,8 +6,13 @@
  * memory access, messages of one sender in order. Of the memory registration modes every one that
  * this method can do is offered, and the provider keeps those that it needs.
  */
+#include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "ib.h"
 
@@ -52,19 +57,39 @@ static int info_get(const char *provider, const char *host, struct fi_info **inf
     return status ? ib_error(status) : 0;
 }
 
-/* Providers that are told apart by a string make it of the process's number. One that was killed
- * leaves its shared memory behind, and the next process of that number would find it in its way: so
- * ours is random. */
+/* Removes the shared memory that killed processes of ours have left. A name tells the process and
+ * the process table that its number is of. */
+static void leftovers_remove(unsigned long long table)
+{
+    DIR *folder = opendir("/dev/shm");
+    struct dirent *entry;
+    while (folder && (entry = readdir(folder)) != NULL) {
+        unsigned long long theirs;
+        int pid;
+        if (sscanf(entry->d_name, "bmi-%llx-%d-", &theirs, &pid) == 2 && theirs == table &&
+            pid > 0 && kill(pid, 0) < 0 && errno == ESRCH)
+            shm_unlink(entry->d_name);
+    }
+    if (folder)
+        closedir(folder);
+}
+
+/* Providers that are told apart by a string make it of the address, or of the process's number. One
+ * that was killed leaves its shared memory behind, and the next process of that number would find
+ * it in its way: so ours is random, too. */
 static int name_choose(struct fi_info *info)
 {
-    uint64_t number[2];
-    char name[64];
+    struct stat table = {0};
+    uint64_t number;
+    char name[96];
     if (info->addr_format != FI_ADDR_STR)
         return 0;
-    if (getrandom(number, sizeof(number), 0) != sizeof(number))
+    if (getrandom(&number, sizeof(number), 0) != sizeof(number))
         return -EIO;
-    snprintf(name, sizeof(name), "fi_shm://bmi-%016llx%016llx", (unsigned long long)number[0],
-             (unsigned long long)number[1]);
+    stat("/proc/self/ns/pid", &table);
+    leftovers_remove(table.st_ino);
+    snprintf(name, sizeof(name), "fi_shm://bmi-%llx-%d-%016llx", (unsigned long long)table.st_ino,
+             (int)getpid(), (unsigned long long)number);
     free(info->src_addr);
     info->src_addr = strdup(name);
     info->src_addrlen = strlen(name) + 1;
