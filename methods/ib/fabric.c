@@ -48,7 +48,7 @@ static int step_failed(const struct ib_state *state, const char *step, ssize_t s
     struct rlimit limit = {0};
     getrlimit(RLIMIT_MEMLOCK, &limit);
     bmi_method_log(BMI_LOG_ERROR, NULL, "%s: provider %s: cannot %s: %s", state->kind->scheme,
-                   state->provider, step, fi_strerror((int)-status));
+                   state->provider, step, ib_library.strerror((int)-status));
     if (status == -FI_ENOMEM && limit.rlim_cur != RLIM_INFINITY)
         bmi_method_log(BMI_LOG_ERROR, NULL,
                        "%s: the locked-memory limit is %llu bytes: raise it (ulimit -l), or lower "
@@ -94,7 +94,7 @@ static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
 static int objects_open(struct ib_state *state, struct ib_fabric *fabric)
 {
     struct fi_av_attr table = {.type = FI_AV_TABLE};
-    int status = fi_fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
+    int status = ib_library.fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
     if (status)
         return step_failed(state, "open its fabric", status);
     status = fi_domain(fabric->fabric, fabric->info, &fabric->domain, NULL);
@@ -201,7 +201,7 @@ static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
     id_close(fabric->fabric ? &fabric->fabric->fid : NULL);
     if (fabric->memory)
         munmap(fabric->memory, fabric->memory_size);
-    fi_freeinfo(fabric->info);
+    ib_library.freeinfo(fabric->info);
     free(fabric);
 }
 

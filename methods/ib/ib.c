@@ -40,7 +40,8 @@ static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
     state->kick.run = ib_kicked;
     state->retry.expired = ib_retry_expired;
     *out = state;
-    return ib_provider_choose(state);
+    int error = ib_library_load(kind->scheme);
+    return error ? error : ib_provider_choose(state);
 }
 
 static void ib_stop(void *argument)

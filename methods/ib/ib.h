@@ -38,6 +38,18 @@
 #include "bmi/lock.h"
 #include "bmi/method.h"
 
+/* What is called of libfabric itself; set by ib_library_load. */
+extern struct ib_library {
+    int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags,
+                   const struct fi_info *hints, struct fi_info **info);
+    void (*freeinfo)(struct fi_info *info);
+    struct fi_info *(*dupinfo)(const struct fi_info *info);
+    int (*fabric)(struct fi_fabric_attr *attributes, struct fid_fabric **fabric, void *context);
+    const char *(*strerror)(int error);
+} ib_library;
+/* Loads libfabric, once for all schemes. -ENOSYS: it is not there, logged with the cause. */
+int ib_library_load(const char *scheme);
+
 enum {
     IB_VERSION = 1,           /* of the rendezvous and of the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */

@@ -158,8 +158,8 @@ static void error_handle(struct ib_state *state)
     static const char *const names[] = {"a receive", "a message", "a put or get"};
     bmi_method_log(error.err == FI_ECANCELED ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
                    "%s: %s failed: %s (provider: %d, %s)", state->kind->scheme,
-                   operation ? names[operation->kind] : "an operation", fi_strerror(error.err),
-                   error.prov_errno, text);
+                   operation ? names[operation->kind] : "an operation",
+                   ib_library.strerror(error.err), error.prov_errno, text);
     if (!operation)
         return;
     if (status == -ECANCELED)

@@ -20,7 +20,7 @@ enum { FABRIC_API = FI_VERSION(1, 14) };
 
 static struct fi_info *hints_make(const char *provider)
 {
-    struct fi_info *hints = fi_allocinfo();
+    struct fi_info *hints = ib_library.dupinfo(NULL);
     if (!hints)
         return NULL;
     hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
@@ -32,7 +32,7 @@ static struct fi_info *hints_make(const char *provider)
     hints->rx_attr->msg_order = FI_ORDER_SAS;
     hints->fabric_attr->prov_name = strdup(provider);
     if (!hints->fabric_attr->prov_name) {
-        fi_freeinfo(hints);
+        ib_library.freeinfo(hints);
         return NULL;
     }
     return hints;
@@ -48,12 +48,12 @@ static int info_get(const char *provider, const char *host, struct fi_info **inf
     uint64_t ordered = hints->tx_attr->msg_order | FI_ORDER_SAW;
     uint64_t flags = host ? FI_SOURCE : 0;
     hints->tx_attr->msg_order = ordered;
-    int status = fi_getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
+    int status = ib_library.getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
     if (status) {
         hints->tx_attr->msg_order = FI_ORDER_SAS;
-        status = fi_getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
+        status = ib_library.getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
     }
-    fi_freeinfo(hints);
+    ib_library.freeinfo(hints);
     return status ? ib_error(status) : 0;
 }
 
@@ -113,7 +113,7 @@ static void refusal_log(const struct ib_state *state, int status)
             (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", *name);
     bmi_method_log(BMI_LOG_ERROR, NULL,
                    "%s: none of these providers has a device here (%s): %s. %s",
-                   state->kind->scheme, names, fi_strerror(-status), state->kind->advice);
+                   state->kind->scheme, names, ib_library.strerror(-status), state->kind->advice);
 }
 
 int ib_provider_choose(struct ib_state *state)
@@ -128,11 +128,11 @@ int ib_provider_choose(struct ib_state *state)
                            "%s: provider %s, the %s of those that the scheme takes",
                            state->kind->scheme, *name,
                            name == state->kind->providers ? "first" : "first present");
-            fi_freeinfo(info);
+            ib_library.freeinfo(info);
             return 0;
         }
         bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: no provider %s: %s", state->kind->scheme, *name,
-                       fi_strerror(-answer));
+                       ib_library.strerror(-answer));
         if (answer == -ENOMEM)
             status = answer;
     }
