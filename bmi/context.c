@@ -72,6 +72,7 @@ int bmi__context_open(bmi_context_id *id)
         context->id = (bmi_context_id)((uint64_t)context->generation << 32 | (context->slot + 1));
         context->completions = context->immediate = 0;
         atomic_store(&context->claimed, true);
+        atomic_store(&context->hidden, false);
         atomic_store(&context->open, true);
         atomic_fetch_add(&open_count, 1);
         *id = context->id;
@@ -126,7 +127,7 @@ void bmi__context_release(struct context *context)
     descriptors_close_locked(context);
     bmi_lock_give(&context->lock);
     pthread_mutex_lock(&table_lock);
-    if (atomic_exchange(&context->open, false))
+    if (atomic_exchange(&context->open, false) && !atomic_load(&context->hidden))
         atomic_fetch_sub(&open_count, 1);
     atomic_store(&context->claimed, false);
     pthread_mutex_unlock(&table_lock);
@@ -143,17 +144,23 @@ struct context *bmi__context_find(bmi_context_id id)
     return context;
 }
 
+void bmi__context_hide(struct context *context)
+{
+    if (!atomic_exchange(&context->hidden, true))
+        atomic_fetch_sub(&open_count, 1);
+}
+
 struct context *bmi__context_only(void)
 {
     if (atomic_load_explicit(&open_count, memory_order_relaxed) != 1)
         return NULL;
     struct context *last = atomic_load(&last_only);
-    if (last != NULL && atomic_load(&last->open))
+    if (last != NULL && atomic_load(&last->open) && !atomic_load(&last->hidden))
         return last;
     unsigned used = atomic_load(&slots_used);
     for (unsigned i = 0; i < used; i++) {
         struct context *context = atomic_load(&contexts[i]);
-        if (!atomic_load(&context->open))
+        if (!atomic_load(&context->open) || atomic_load(&context->hidden))
             continue;
         atomic_store(&last_only, context);
         return context;

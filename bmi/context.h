@@ -34,6 +34,7 @@ struct context {
     _Atomic(struct context *) *quiet_place; /* what points to it there; NULL: it is not there */
     atomic_bool signalled;                  /* event_fd is readable; written under lock */
     atomic_bool open;
+    atomic_bool hidden;  /* not the program's */
     atomic_bool claimed; /* in use, or being freed */
     bmi_context_id id;   /* set while claimed */
     uint32_t slot, generation;
@@ -49,7 +50,9 @@ int bmi__context_open(bmi_context_id *id);
 void bmi__context_release(struct context *context);
 /* NULL: no such context. */
 struct context *bmi__context_find(bmi_context_id id);
-/* The only open context, or NULL if there are none or several. */
+/* It is the library's own: flows' for example. A program with one context still has one. */
+void bmi__context_hide(struct context *context);
+/* The only open context of the program's, or NULL if there are none or several. */
 struct context *bmi__context_only(void);
 void bmi__contexts_free(void);
 

@@ -363,6 +363,7 @@ static int network_open_locked(void)
         return result;
     }
     engine.context = bmi__context_find(id);
+    bmi__context_hide(engine.context);
     bmi__context_set_hook(engine.context, network_hook, NULL);
     contexts_tell_locked(true, id);
     network_fd_use();

@@ -88,6 +88,7 @@ static int driver_begin(struct bmi__job_driver *driver)
     if (result < 0)
         return result;
     driver->network = bmi__context_find(driver->bmi);
+    bmi__context_hide(driver->network);
     if (bmi_task_prepare(&driver->task, NULL, &attributes) < 0 ||
         bmi_task_submit(&driver->task) < 0) {
         BMI_close_context(driver->bmi);
