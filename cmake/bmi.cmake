@@ -5,7 +5,7 @@
 #   bmi_method(SYMBOL bmi__method_tcp SOURCES a.c [LIBRARIES x])    a method
 #   bmi_program(NAME bmi-info SOURCES a.c [LIBRARIES x] [MAN bmi-info.1] [NO_INSTALL])
 #   bmi_test(NAME x SOURCES x.c LABEL unit ...)      see there
-# A name after LIBRARIES is a package of options.cmake in lower case (hwloc, urcu, fabric, lmdb,
+# A name after LIBRARIES is a package of options.cmake in lower case (hwloc, fabric, lmdb,
 # uring) or a library as the linker knows it (rt, m).
 
 # The targets: every source is compiled once, position-independent, into bmi_objects.

@@ -30,7 +30,6 @@ function(bmi_package name)
 endfunction()
 
 bmi_package(HWLOC hwloc HELP "topology for the task manager, from hwloc")
-bmi_package(URCU liburcu liburcu-cds HELP "lock-free queues and tables, from liburcu")
 bmi_package(FABRIC libfabric HELP "the ib method, on libfabric")
 bmi_package(LMDB lmdb HELP "key/values of trove-stub's dir backend, in LMDB")
 bmi_package(URING liburing HELP "asynchronous file and socket I/O, by io_uring")
