@@ -162,7 +162,7 @@ static void send_cancel(struct peer *peer, struct op *op)
         stream_cancel(peer, op);
         break;
     default:
-        break; /* a put under way: its real result comes */
+        break; /* a put under way, or done: its real result comes */
     }
 }
 

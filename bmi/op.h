@@ -37,6 +37,7 @@ enum op_stage {
     SEND_RTS,      /* asked, waits for the receiver; in no list */
     SEND_STREAM,   /* goes as DATA frames; in the peer's streams */
     SEND_PUT,      /* a transfer moves it */
+    SEND_PUT_TOLD, /* it is there; the frame that says so is with the method */
     RECV_POSTED,   /* waits for its message; in its key's receives */
     RECV_ARRIVING, /* an eager message is being put to its memory */
     RECV_HELD,     /* will take an unmatched message that is still arriving */

@@ -7,6 +7,7 @@
  * the announcement is there when the send is posted, the message goes at once.
  * docs/wire-protocol.md says how announcements and messages that cross find each other.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -627,6 +628,8 @@ int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *heade
 
 /* ---- transfers ------------------------------------------------------------------------------ */
 
+/* The message has gone when the word of it has: a program that is told so may make no test call for
+ * long, and what is only queued then would not go. */
 static void put_done(struct peer *peer, struct op *op, int status)
 {
     if (peer->flags & PEER_CLOSING) {
@@ -635,8 +638,10 @@ static void put_done(struct peer *peer, struct op *op, int status)
         struct wire_header header = {.type = WIRE_PUT_DONE, .target = op->remote};
         peer->counters.puts++;
         peer->counters.put_bytes += (uint64_t)op->total;
-        bmi__control_send_locked(peer, header, NULL, 0);
-        bmi__op_complete_locked(op, 0, op->total);
+        assert(!(op->flags & OP_FRAME_OUT));
+        op->stage = SEND_PUT_TOLD;
+        bmi__op_frame_send_locked(op, header, 0);
+        bmi__progress_dirty(peer->link);
     } else if (status == -EACCES) {
         /* The receiver cancelled and withdrew its memory. The message had its receive: it counts as
          * sent, as DATA that the other side drains does. */

@@ -272,7 +272,7 @@ void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status)
     op->expected = 0;
     if (status < 0)
         return; /* the link goes down and takes the operation along */
-    if (op->stage == SEND_FRAME)
+    if (op->stage == SEND_FRAME || op->stage == SEND_PUT_TOLD)
         bmi__op_complete_locked(op, 0, op->total);
     else if (op->flags & OP_CANCELLED)
         bmi__stream_cancel_locked(peer, op, op->total - op->list.left);
