@@ -14,7 +14,7 @@
 # LABEL fuzz: the source has LLVMFuzzerTestOneInput and no main; corpus/x/ beside it holds inputs.
 # With BMI_FUZZER it is fuzzed for its share of BMI_FUZZ_SECONDS, else it is run on the corpus once.
 #
-# Tests that load the machine run alone: labels stress, fault, bench, vm, and RUN_SERIAL.
+# Tests that load the machine run alone: labels stress, vm, and RUN_SERIAL.
 
 set(BMI_TIMEOUT_unit 180)
 set(BMI_TIMEOUT_conformance 180)
@@ -93,7 +93,7 @@ macro(bmi__add_test name timeout)
     add_test(NAME "${name}" COMMAND ${ARGN})
     set_tests_properties("${name}" PROPERTIES LABELS "${arg_LABEL}" TIMEOUT "${timeout}"
         SKIP_RETURN_CODE 77)
-    if(arg_RUN_SERIAL OR arg_LABEL MATCHES "^(stress|fault|bench|vm)$")
+    if(arg_RUN_SERIAL OR arg_LABEL MATCHES "^(stress|vm)$")
         set_tests_properties("${name}" PROPERTIES RUN_SERIAL ON)
     endif()
     bmi__sanitizer_environment("${name}")
