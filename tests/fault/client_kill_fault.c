@@ -105,6 +105,8 @@ static double round_run(struct child *child, unsigned transfers)
         failed += receives[i].status != 0;
     }
     receives_failed += failed;
+    while (method_statistics(test_method()).links > 0)
+        operations_step(10); /* all may have come in time, and its end not yet been seen */
     struct noted late[2];
     note_send(&late[0], gone, down[0], 100, DOWN_TAG);
     note_receive(&late[1], gone, up[0], SIZE, UP_TAG);

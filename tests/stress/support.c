@@ -299,9 +299,7 @@ const char *test_scheme(void)
 
 const char *test_method(void)
 {
-    static char name[64];
-    snprintf(name, sizeof name, "bmi_%s", test_scheme());
-    return name;
+    return method_of_scheme(test_scheme());
 }
 
 void test_address(char address[64], unsigned port)
