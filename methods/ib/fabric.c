@@ -201,7 +201,8 @@ static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
     id_close(fabric->fabric ? &fabric->fabric->fid : NULL);
     if (fabric->memory)
         munmap(fabric->memory, fabric->memory_size);
-    ib_library.freeinfo(fabric->info);
+    if (fabric->info)
+        ib_library.freeinfo(fabric->info);
     free(fabric);
 }
 
@@ -217,6 +218,28 @@ static void opened_log(const struct ib_state *state, const struct ib_fabric *fab
         fabric->wait_fd >= 0 ? "for its descriptor" : "for a bell");
 }
 
+/* Makes all that is libfabric's. The program keeps its signals. */
+static int fabric_make(struct ib_state *state, struct ib_fabric *fabric, const char *host)
+{
+    struct ib_signals signals;
+    ib_signals_save(&signals);
+    int status = ib_provider_info(state, host, &fabric->info);
+    if (status) {
+        step_failed(state, "find a device", status);
+    } else {
+        info_apply(fabric);
+        status = objects_open(state, fabric);
+    }
+    if (status == 0)
+        status = endpoint_enable(state, fabric);
+    if (status == 0)
+        status = memory_make(state, fabric);
+    if (status == 0)
+        status = buffers_post(state, fabric);
+    ib_signals_restore(&signals);
+    return status;
+}
+
 int ib_fabric_open(struct ib_state *state, const char *host)
 {
     if (state->fabric)
@@ -226,19 +249,7 @@ int ib_fabric_open(struct ib_state *state, const char *host)
         return -ENOMEM;
     int status = ib_memory_start(state);
     if (status == 0)
-        status = ib_provider_info(state, host, &fabric->info);
-    if (status) {
-        step_failed(state, "find a device", status);
-        goto undo_fabric;
-    }
-    info_apply(fabric);
-    status = objects_open(state, fabric);
-    if (status == 0)
-        status = endpoint_enable(state, fabric);
-    if (status == 0)
-        status = memory_make(state, fabric);
-    if (status == 0)
-        status = buffers_post(state, fabric);
+        status = fabric_make(state, fabric, host);
     if (status)
         goto undo_fabric;
     state->wait_watch = (struct bmi_watch){.fd = fabric->wait_fd, .ready = ib_wait_ready};

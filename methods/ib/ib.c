@@ -40,8 +40,13 @@ static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
     state->kick.run = ib_kicked;
     state->retry.expired = ib_retry_expired;
     *out = state;
+    struct ib_signals signals;
+    ib_signals_save(&signals);
     int error = ib_library_load(kind->scheme);
-    return error ? error : ib_provider_choose(state);
+    if (!error)
+        error = ib_provider_choose(state);
+    ib_signals_restore(&signals);
+    return error;
 }
 
 static void ib_stop(void *argument)

@@ -32,6 +32,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,14 @@ extern struct ib_library {
 } ib_library;
 /* Loads libfabric, once for all schemes. -ENOSYS: it is not there, logged with the cause. */
 int ib_library_load(const char *scheme);
+/* What the program does at which signal: providers change it. */
+enum { IB_SIGNALS = 65 };
+struct ib_signals {
+    struct sigaction actions[IB_SIGNALS];
+    bool known[IB_SIGNALS];
+};
+void ib_signals_save(struct ib_signals *signals);
+void ib_signals_restore(const struct ib_signals *signals);
 
 enum {
     IB_VERSION = 1,           /* of the rendezvous and of the messages' prefix */

@@ -5,6 +5,11 @@
  * A program that only uses tcp should not pay for it: linked in, it brings a dozen vendor libraries
  * whose start takes some 0.2 s, and of which some install signal handlers. Everything else that
  * the method uses of it are calls through tables of the objects that these few functions make.
+ *
+ * Its providers take the program's signals (SIGTERM, SIGINT, SIGSEGV...) for themselves: when they
+ * are loaded and when an endpoint is made. A server that ends in good order at SIGTERM would be
+ * ended by one of them instead. So each such step stands between ib_signals_save and
+ * ib_signals_restore. What those handlers would have tidied up, provider.c removes.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -56,4 +61,26 @@ int ib_library_load(const char *scheme)
     }
     pthread_mutex_unlock(&lock);
     return error;
+}
+
+void ib_signals_save(struct ib_signals *signals)
+{
+    for (int i = 1; i < IB_SIGNALS; i++)
+        signals->known[i] = sigaction(i, NULL, &signals->actions[i]) == 0;
+}
+
+static bool same_action(const struct sigaction *one, const struct sigaction *other)
+{
+    return one->sa_flags == other->sa_flags &&
+           (one->sa_flags & SA_SIGINFO ? one->sa_sigaction == other->sa_sigaction
+                                       : one->sa_handler == other->sa_handler);
+}
+
+void ib_signals_restore(const struct ib_signals *signals)
+{
+    struct sigaction now;
+    for (int i = 1; i < IB_SIGNALS; i++)
+        if (signals->known[i] && sigaction(i, NULL, &now) == 0 &&
+            !same_action(&now, &signals->actions[i]))
+            sigaction(i, &signals->actions[i], NULL);
 }
