@@ -151,12 +151,14 @@ bool nic__peer_event(struct nic_port *port, struct nic_event *event)
     if (peer->event_up) {
         peer->event_up = false;
         event->type = peer->accepted ? NIC_PEER_ACCEPTED_EVENT : NIC_PEER_UP_EVENT;
+    } else if (atomic_load(&port->completed_count) != 0) {
+        event->type = NIC_SENT_EVENT; /* its callbacks come before its end */
     } else {
         peer->event_down = false;
         event->type = NIC_PEER_DOWN_EVENT;
         event->status = peer->status;
     }
-    if (!peer->event_down) {
+    if (!peer->event_up && !peer->event_down) {
         peer->event_queued = false;
         port->event_first = peer->event_next;
         if (port->event_first == NULL)

@@ -235,6 +235,41 @@ static uint16_t unused_number(const char *node)
     return number;
 }
 
+/* The server always has word of sends to give, and alternates between these and messages. */
+static void a_peer_is_told_before_its_messages(void)
+{
+    struct host newcomer;
+    bool told = false, sent = false, arrived = false;
+    hosts_pair(&server, &client, NULL);
+    struct nic_peer *old = server.peer;
+    host_open(&newcomer, NULL);
+    host_provide(&server, 2, 6, NIC_LOW_PRIORITY);
+    uint16_t number = host_listen(&server, "busy");
+    CU_ASSERT_EQUAL(nic_connect(newcomer.port, "busy", number, NULL, &newcomer.peer), 0);
+    const time_t limit = time(NULL) + HOST_LIMIT_S;
+    while (!arrived && time(NULL) < limit) {
+        CU_ASSERT_EQUAL_FATAL(nic_directed_send_with_callback(old, NULL, 0, 1, 0, host_callback,
+                                                              &server),
+                              0);
+        nic_push(old, 1);
+        struct nic_event *event = nic_receive(newcomer.port);
+        if (event->type == NIC_PEER_UP_EVENT) {
+            CU_ASSERT(host_send(&newcomer, "first", 5, 6, NIC_LOW_PRIORITY, NIC_BUFFERED) >= 0);
+            sent = true;
+        }
+        event = nic_receive(server.port);
+        arrived = event->type == NIC_RECV_EVENT;
+        told |= event->type == NIC_PEER_ACCEPTED_EVENT;
+        CU_ASSERT(!arrived || told);
+        nic_unknown(server.port, event);
+    }
+    CU_ASSERT(sent);
+    CU_ASSERT(arrived);
+    host_close(&newcomer);
+    host_close(&client);
+    host_close(&server);
+}
+
 static void another_version_is_refused(void)
 {
     struct nic_greeting greeting = {.magic = NIC_MAGIC,
@@ -410,6 +445,7 @@ int main(int argc, char **argv)
         {"what was sent before a close arrives", what_was_sent_before_a_close_arrives},
         {"a close gives back what is outstanding", a_close_gives_back_what_is_outstanding},
         {"a port may connect to itself", a_port_may_connect_to_itself},
+        {"a peer is told before its messages", a_peer_is_told_before_its_messages},
         {"another version is refused", another_version_is_refused},
         {"who never answers is given up", who_never_answers_is_given_up},
         {"without descriptors: refused", without_descriptors_connections_are_refused},

@@ -384,9 +384,11 @@ struct nic_event *nic_receive(struct nic_port *port)
     else if (port->calls % CLOCK_EVERY == 0 || port->timed ||
              atomic_load_explicit(&port->attention, memory_order_relaxed))
         nic__look(port, nic__now());
+    if (nic__peer_event(port, event)) /* a peer is told before its messages */
+        return event;
     if (sent_last && peers_poll(port, event)) /* neither kind may keep the other waiting */
         return event;
-    if (sent_event(port, event) || nic__peer_event(port, event) || nic__alarm_ring(port, event) ||
+    if (sent_event(port, event) || nic__alarm_ring(port, event) ||
         (!sent_last && peers_poll(port, event)))
         return event;
     sent_event(port, event);
