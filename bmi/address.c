@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/error.h"
 #include "bmi/failure.h"
 #include "bmi/log.h"
 #include "bmi/option.h"
@@ -112,6 +113,7 @@ static void slot_give_locked(struct address *address)
     free(address->host);
     uint32_t slot = address->slot;
     atomic_fetch_add(&address->generation, 1);
+    atomic_store(&address->losses, 0);
     address->alternatives = NULL;
     address->alternative_count = 0;
     address->string = address->host = NULL;
@@ -412,17 +414,39 @@ static void dead_add_locked(struct address *address)
     slot_give_locked(oldest);
 }
 
-void bmi__address_lost_locked(struct peer *peer, int cause)
+void bmi__address_lost_locked(struct peer *peer)
 {
     while (peer->address != NULL) {
         struct address *address = peer->address;
         peer->address = address->alias_next;
         address->alias_next = NULL;
         atomic_store(&address->peer, NULL);
-        address->cause = cause;
         if (address->string == NULL)
             dead_add_locked(address);
     }
+}
+
+void bmi__address_ended_locked(struct peer *peer, int cause)
+{
+    for (struct address *address = peer->address; address != NULL; address = address->alias_next) {
+        address->cause = cause;
+        atomic_fetch_add(&address->losses, 1);
+    }
+}
+
+uint32_t bmi__address_losses(BMI_addr_t handle)
+{
+    struct address *address = find(handle);
+    return address != NULL ? atomic_load(&address->losses) : UINT32_MAX;
+}
+
+int bmi__address_loss_cause(BMI_addr_t handle)
+{
+    bmi__book_lock();
+    const struct address *address = bmi__address_find_locked(handle);
+    int cause = address != NULL ? address->cause : 0;
+    bmi__book_unlock();
+    return bmi__error(cause != 0 ? cause : -ECONNRESET);
 }
 
 /* ---- references ----------------------------------------------------------------------------- */

@@ -23,6 +23,7 @@ struct alternative {
 
 struct address {
     atomic_uint generation;
+    atomic_uint losses; /* connections that ended; changes with its peer's lock held */
     _Atomic(struct peer *) peer;
     struct address *alias_next; /* the next address of the same peer */
     struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
@@ -32,7 +33,7 @@ struct address {
     uint32_t alternative_count;
     uint32_t slot;
     atomic_int references;
-    int cause;                  /* accepted and gone: why */
+    int cause;                  /* why the last connection ended */
     bool dead, in_use;
 };
 
@@ -56,7 +57,14 @@ struct address *bmi__address_accept_locked(struct peer *peer);
 /* Book's and both peers' locks held: what was the one's is the other's. */
 void bmi__address_move_locked(struct peer *from, struct peer *to);
 /* Book's and peer's locks held: the peer has gone, its addresses lose it. */
-void bmi__address_lost_locked(struct peer *peer, int cause);
+void bmi__address_lost_locked(struct peer *peer);
+/* Book's and peer's locks held: its connection has ended, its addresses are told. */
+void bmi__address_ended_locked(struct peer *peer, int cause);
+/* How many connections of the address have ended. What was posted after a look at it, and finds it
+ * unchanged after that, was posted to a connection that had not ended before. UINT32_MAX: stale. */
+uint32_t bmi__address_losses(BMI_addr_t handle);
+/* Why the last one did: a negated BMI error. */
+int bmi__address_loss_cause(BMI_addr_t handle);
 /* The link's host becomes that of the peer's addresses. */
 void bmi__address_host_locked(struct peer *peer, struct bmi_link *link);
 

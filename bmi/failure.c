@@ -264,9 +264,10 @@ static bool peer_lost(struct peer *peer, int status)
     bmi__meeting_clear_locked(peer);
     if (cause == 0)
         cause = -ECONNRESET;
+    bmi__address_ended_locked(peer, cause);
     if (peer->flags & PEER_ACCEPTED) {
         atomic_store(&peer->state, PEER_GONE);
-        bmi__address_lost_locked(peer, cause);
+        bmi__address_lost_locked(peer);
         bmi__peer_abandon_locked(peer, cause);
         return peer->op_count == 0;
     }

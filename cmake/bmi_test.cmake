@@ -2,12 +2,13 @@
 #
 # bmi_test(NAME x SOURCES x_test.c LABEL unit|conformance|stress|fault|fuzz|vm|bench|tools
 #          [ARGS ...] [TIMEOUT seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL]
-#          [VALGRIND] [NO_VALGRIND])
+#          [VALGRIND] [NO_VALGRIND] [BACKGROUND])
 #     a program and a test LABEL.x that runs it. INTERNAL: sees the headers of the whole tree and
 #     links libbmi.a; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
 #     77 is "skipped". VALGRIND: short enough to be run under memcheck too (unit tests always
 #     are, unless they say NO_VALGRIND: memcheck does not see what io_uring writes into memory, and
-#     takes what a child of fork() has of its parent's threads for leaks).
+#     takes what a child of fork() has of its parent's threads for leaks). BACKGROUND: run once more
+#     with progress in the background, as LABEL.x.background.
 # bmi_test(NAME x PROGRAM y LABEL ... [ARGS ...])    another test that runs y, made by a call before
 # bmi_test(NAME x COMMAND ... LABEL ...)             a test that runs a command, e.g. a script
 #
@@ -29,7 +30,7 @@ set(BMI_MEMCHECK valgrind --quiet --error-exitcode=99 --leak-check=full
     --trace-children=yes --fair-sched=yes "--suppressions=${PROJECT_SOURCE_DIR}/tests/valgrind.supp")
 
 function(bmi_test)
-    cmake_parse_arguments(PARSE_ARGV 0 arg "INTERNAL;RUN_SERIAL;VALGRIND;NO_VALGRIND"
+    cmake_parse_arguments(PARSE_ARGV 0 arg "INTERNAL;RUN_SERIAL;VALGRIND;NO_VALGRIND;BACKGROUND"
                           "NAME;LABEL;TIMEOUT;PROGRAM" "SOURCES;ARGS;LIBRARIES;COMMAND")
     if(NOT DEFINED BMI_TIMEOUT_${arg_LABEL})
         message(FATAL_ERROR "bmi_test ${arg_NAME}: no label '${arg_LABEL}'")
@@ -57,7 +58,12 @@ function(bmi_test)
         set(arg_TIMEOUT "${BMI_TIMEOUT_${arg_LABEL}}")
     endif()
     math(EXPR timeout "${arg_TIMEOUT} * ${BMI_TEST_TIMEOUT_FACTOR}")
-    bmi__add_test("${BMI_TEST_PREFIX}${arg_LABEL}.${arg_NAME}" "${timeout}" ${arg_COMMAND} ${arg_ARGS})
+    set(name "${BMI_TEST_PREFIX}${arg_LABEL}.${arg_NAME}")
+    bmi__add_test("${name}" "${timeout}" ${arg_COMMAND} ${arg_ARGS})
+    if(arg_BACKGROUND)
+        bmi__add_test("${name}.background" "${timeout}" ${arg_COMMAND} ${arg_ARGS})
+        set_property(TEST "${name}.background" APPEND PROPERTY ENVIRONMENT BMI_PROGRESS=background)
+    endif()
 
     if(BMI_TEST_VALGRIND AND arg_PROGRAM AND NOT arg_NO_VALGRIND AND
        (arg_VALGRIND OR arg_LABEL STREQUAL unit))

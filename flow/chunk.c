@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/address.h"
 #include "flow/internal.h"
 
 /* ---- lists -------------------------------------------------------------------------------------
@@ -312,6 +313,17 @@ void bmi__chunk_skip(struct flow_chunk *chunk, bmi_size_t bytes)
     chunk->moved += bytes;
     list_skip(&chunk->memory, bytes);
     list_skip(chunk->state == CHUNK_FILLING ? &chunk->stream_in : &chunk->stream_out, bytes);
+}
+
+bmi_error_code_t bmi__chunk_lost(const struct flow_chunk *chunk)
+{
+    const struct flow *flow = chunk->flow;
+    bool filling = chunk->state == CHUNK_FILLING;
+    const struct bmi_flow_endpoint *end = filling ? &flow->what.source : &flow->what.destination;
+    uint32_t before = filling ? flow->source_losses : flow->destination_losses;
+    if (end->kind != BMI_FLOW_NETWORK || bmi__address_losses(end->u.network.address) == before)
+        return 0;
+    return bmi__address_loss_cause(end->u.network.address);
 }
 
 int bmi__chunk_farewell(struct flow_chunk *chunk)

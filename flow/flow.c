@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/address.h"
 #include "bmi/error.h"
 #include "flow/internal.h"
 
@@ -212,6 +213,11 @@ static struct flow_memory memory_of(const struct bmi_flow_endpoint *end)
     return memory;
 }
 
+static uint32_t losses_of(const struct bmi_flow_endpoint *end)
+{
+    return end->kind == BMI_FLOW_NETWORK ? bmi__address_losses(end->u.network.address) : 0;
+}
+
 static int flow_make(const struct bmi_flow_description *what, struct flow **made)
 {
     struct flow *flow = calloc(1, sizeof *flow);
@@ -236,6 +242,8 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     flow->destination_memory = memory_of(&what->destination);
     flow->needs_buffers =
         what->source.kind != BMI_FLOW_MEMORY && what->destination.kind != BMI_FLOW_MEMORY;
+    flow->source_losses = losses_of(&what->source);
+    flow->destination_losses = losses_of(&what->destination);
     flow->total = -1;
     flow->broken_at = UINT64_MAX;
     flow->arrived_end = &flow->arrived;

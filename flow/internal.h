@@ -78,6 +78,7 @@ struct flow {
     struct bmi_flow_description what;
     struct flow_walk walk;
     struct flow_memory source_memory, destination_memory;
+    uint32_t source_losses, destination_losses; /* of a network end's address, when it was posted */
     bool needs_buffers;
     bool walked;   /* there are no more chunks */
     bool killed;   /* kill was acted upon */
@@ -166,6 +167,10 @@ void bmi__chunk_skip(struct flow_chunk *chunk, bmi_size_t bytes);
 /* The last operation of a flow: an empty message, or the stream's flush. */
 int bmi__chunk_farewell(struct flow_chunk *chunk);
 int bmi__chunk_flush(struct flow_chunk *chunk);
+/* After a post to a network end: whether a connection of its has ended since the flow began. What
+ * was just posted is for another one then, where the rest of the flow never comes: returns why,
+ * else 0. */
+bmi_error_code_t bmi__chunk_lost(const struct flow_chunk *chunk);
 void bmi__chunk_cancel(struct flow_chunk *chunk);
 void bmi__chunk_free(struct flow_chunk *chunk);
 

@@ -122,6 +122,17 @@ static bool chunk_result(struct flow *flow, struct flow_chunk *chunk, bmi_error_
     return rest;
 }
 
+/* What was posted to the network is cancelled: the connection that it is for has not the flow. */
+static void chunk_lost(struct flow *flow, struct flow_chunk *chunk, bmi_error_code_t cause)
+{
+    bool filling = chunk->state == CHUNK_FILLING;
+    bmi__chunk_cancel(chunk);
+    if (filling)
+        source_failed(flow, chunk->number, cause);
+    else
+        destination_failed(flow, chunk->number, cause);
+}
+
 /* Has a chunk filled or emptied, as its state says. */
 static void chunk_run(struct flow *flow, struct flow_chunk *chunk)
 {
@@ -130,10 +141,14 @@ static void chunk_run(struct flow *flow, struct flow_chunk *chunk)
         chunk->actual = 0;
         int result =
             chunk->state == CHUNK_FILLING ? bmi__chunk_fill(chunk) : bmi__chunk_empty(chunk);
+        bmi_error_code_t lost = bmi__chunk_lost(chunk);
         if (result == 0) {
             flow->operations++;
+            if (lost != 0)
+                chunk_lost(flow, chunk, lost);
             return;
         }
+        result = lost != 0 ? lost : result;
         bmi_size_t actual = result < 0 && chunk->on_network ? 0 : chunk->actual;
         rest = chunk_result(flow, chunk, result < 0 ? result : 0, actual);
     } while (rest);
@@ -162,6 +177,10 @@ static void last_begin(struct flow *flow)
         return;
     flow->last_begun = true;
     flow->farewell.state = CHUNK_EMPTYING;
+    if (!flush && bmi__chunk_lost(&flow->farewell) != 0) {
+        flow->farewell.state = CHUNK_DONE;
+        return;
+    }
     int result = flush ? bmi__chunk_flush(&flow->farewell) : bmi__chunk_farewell(&flow->farewell);
     if (result == 0)
         flow->operations++;

@@ -25,6 +25,10 @@
  * flow that receives and fails just ends, or, with BMI_FLOW_DRAIN, goes on taking the messages and
  * then ends, so that the sender is not left waiting.
  *
+ * A flow whose connection ends while it is under way ends with the cause, whether it has something
+ * posted at that moment or not. It is that of the time of the post: so post a flow before the message
+ * that has the other side begin.
+ *
  * Memory is used in place: between network and memory, and memory and storage, no byte is copied.
  * Posts and tests are as in bmi.h and trove.h: 1 done, 0 pending, <0 refused; errors are BMI's,
  * negated. Steps of flows are tasks of the default manager (bmi/task.h): run by its workers where
