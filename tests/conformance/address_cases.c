@@ -248,8 +248,21 @@ struct range {
     int netmask, expected;
 };
 
+/* The other role; where that has another host, somebody looked up at 127.0.0.1. */
+static BMI_addr_t at_loopback(struct party *party)
+{
+    BMI_addr_t address = party->peer;
+    char url[100];
+    if (party->method->host && strcmp(party->method->host, "127.0.0.1") != 0) {
+        made_up_address(party, 1, url, sizeof url);
+        NEED_STATUS(party, BMI_addr_lookup(&address, url), 0);
+    }
+    return address;
+}
+
 static void ranges(struct party *party)
 {
+    BMI_addr_t address = at_loopback(party);
     static const struct range table[] = {
         {"%s://127.*", 0, 1},
         {"%s://127.0.*", 99, 1},
@@ -279,14 +292,14 @@ static void ranges(struct party *party)
         snprintf(text, sizeof text, "%s", table[i].text);
         if (strncmp(text, "%s", 2) == 0)
             snprintf(text, sizeof text, "%s%s", party->method->scheme, table[i].text + 2);
-        int status = BMI_query_addr_range(party->peer, text, table[i].netmask);
+        int status = BMI_query_addr_range(address, text, table[i].netmask);
         if (status != table[i].expected)
             party_fail(party, false, __FILE__, __LINE__, "127.0.0.1 in %s with %d bits: %d, not %d",
                        text, table[i].netmask, status, table[i].expected);
     }
-    CHECK_STATUS(party, BMI_query_addr_range(party->peer, NULL, 8), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_query_addr_range(address, NULL, 8), -BMI_EINVAL);
     CHECK_STATUS(party, BMI_query_addr_range(0, "tcp://127.*", 8), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_query_addr_range(party->peer ^ (BMI_addr_t)1 << 40, "tcp://127.*", 8),
+    CHECK_STATUS(party, BMI_query_addr_range(address ^ (BMI_addr_t)1 << 40, "tcp://127.*", 8),
                  -BMI_EINVAL);
 }
 

@@ -8,7 +8,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { SOON_MS = 30000, ROUNDS = 25 };
+enum { SOON_MS = 30000 };
+
+/* How often a process starts and ends in a case. */
+static int rounds(const struct party *party)
+{
+    return party->small ? 6 : 25;
+}
 
 /* Drives until this process has `links` connections. */
 static void wait_for_links(struct party *party, uint64_t links)
@@ -37,7 +43,7 @@ static void both_at_once(struct party *party)
 {
     static const bmi_size_t sizes[] = {16, 16, 300000, 16, 5000, 1000000};
     enum { COUNT = 6 };
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds(party); round++) {
         struct op sends[COUNT], receives[COUNT], hello;
         struct BMI_unexpected_info info;
         char *from[COUNT], *to[COUNT];
@@ -191,7 +197,7 @@ static void come_and_go(struct party *party)
     if (party->role == SENDER) {
         char url[BMI_MAX_ADDR_LEN];
         party_hear_idle(party, RECEIVER, url, sizeof url);
-        for (int i = 0; i < 50; i++) {
+        for (int i = 0; i < 2 * rounds(party); i++) {
             party_start_client(party);
             party->peer = party_look_up(party, url);
             party_greet(party);
@@ -201,7 +207,7 @@ static void come_and_go(struct party *party)
     }
     party_start_server(party, NULL, BMI_AUTO_REF_COUNT);
     party_tell(party, SENDER, party->listen, sizeof party->listen);
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < 2 * rounds(party); i++) {
         BMI_addr_t addr = party_be_greeted(party);
         CHECK_STATUS(party, BMI_set_info(addr, BMI_DEC_ADDR_REF, NULL), 0);
     }

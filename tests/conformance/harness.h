@@ -35,7 +35,8 @@ enum {
     ONE_SERVES = 16, /* CONFORMANCE_*_SERVES only */
     CAST = 32,       /* `roles` processes, which start BMI themselves; CONFORMANCE_PAIR only */
     PORTS = 64,      /* methods with CONFORMANCE_PORTS only */
-    SOCKETS = 128    /* methods with CONFORMANCE_SOCKETS only */
+    SOCKETS = 128,   /* methods with CONFORMANCE_SOCKETS only */
+    GIGABYTES = 256  /* moves as much: left out with --small */
 };
 
 struct party;
@@ -73,6 +74,7 @@ struct party {
     enum conformance_arrangement arrangement;
     int role;
     bool may_be_immediate;
+    bool small;       /* gigabytes would take too long here */
     int wires[ROLES]; /* sockets to the other roles */
     struct report *report;
     BMI_addr_t peer; /* the other of roles 0 and 1; in CONFORMANCE_SELF the process itself */

@@ -2,8 +2,8 @@
  *
  * runner.c - the program around the cases.
  *
- *   PROGRAM [--arrangement self|pair|first|second] [--immediate on|off] [--repeat N] [--list]
- *           [PATTERN...]
+ *   PROGRAM [--arrangement self|pair|first|second] [--immediate on|off] [--small] [--repeat N]
+ *           [--list] [PATTERN...]
  *
  * runs every case (or those whose "Section: name" matches a shell pattern) as one CUnit test. The
  * runner never starts BMI itself: it forks a process for each role of a case, watches them through
@@ -59,7 +59,7 @@ static struct runner {
     bool arrangements[CONFORMANCE_ARRANGEMENTS];
     bool immediates[2];
     int repeat;
-    bool list;
+    bool list, small; /* small: for a slow machine, see party.small */
     char **patterns;
     int pattern_count;
 } runner;
@@ -127,6 +127,7 @@ _Noreturn static void role_main(const struct run *run, int wires[ROLES][ROLES], 
         parties[i].arrangement = run->arrangement;
         parties[i].role = role + i;
         parties[i].may_be_immediate = run->immediate;
+        parties[i].small = runner.small;
         parties[i].report = runner.report;
         memcpy(parties[i].wires, wires[role + i], sizeof parties[i].wires);
     }
@@ -263,6 +264,8 @@ static void run_current(void)
 static bool case_fits(const struct conformance_case *one, enum conformance_arrangement arrangement)
 {
     bool self = arrangement == CONFORMANCE_SELF, pair = arrangement == CONFORMANCE_PAIR;
+    if ((one->where & GIGABYTES) && runner.small)
+        return false;
     if ((one->where & PORTS) && !(runner.method->features & CONFORMANCE_PORTS))
         return false;
     if ((one->where & SOCKETS) && !(runner.method->features & CONFORMANCE_SOCKETS))
@@ -354,6 +357,8 @@ static bool options_read(int argc, char **argv)
         bool last = i + 1 == argc;
         if (strcmp(argv[i], "--list") == 0) {
             runner.list = true;
+        } else if (strcmp(argv[i], "--small") == 0) {
+            runner.small = true;
         } else if (strcmp(argv[i], "--repeat") == 0 && !last) {
             runner.repeat = atoi(argv[++i]);
         } else if (strcmp(argv[i], "--immediate") == 0 && !last) {
@@ -363,8 +368,8 @@ static bool options_read(int argc, char **argv)
         } else if (strcmp(argv[i], "--arrangement") != 0 || last ||
                    !option_arrangement(argv[++i])) {
             fprintf(stderr,
-                    "%s [--arrangement self|pair|first|second] [--immediate on|off] [--repeat N] "
-                    "[--list] [PATTERN...]\n",
+                    "%s [--arrangement self|pair|first|second] [--immediate on|off] [--small] "
+                    "[--repeat N] [--list] [PATTERN...]\n",
                     argv[0]);
             return false;
         }
