@@ -17,6 +17,8 @@ int ib_error(ssize_t status)
 {
     if (status >= 0)
         return 0;
+    if (status == -ENOTCONN || status == -ESHUTDOWN || status == -ECONNABORTED)
+        return -ECONNRESET; /* there was a connection, or nobody would have sent */
     if (status > -FI_ERRNO_OFFSET)
         return (int)status; /* libfabric's first ones are errno's */
     switch (-status) {
@@ -24,7 +26,7 @@ int ib_error(ssize_t status)
     case FI_ETRUNC:
         return -EMSGSIZE;
     case FI_EOPBADSTATE:
-        return -ENOTCONN;
+        return -ECONNRESET;
     case FI_ENOEQ:
     case FI_EDOMAIN:
     case FI_ENOCQ:
@@ -65,6 +67,7 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
     fabric->provider_keys = (mode & FI_MR_PROV_KEY) != 0;
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
+    fabric->peer_copies = info->addr_format == FI_ADDR_STR; /* shm */
     fabric->put_delivers = !(info->tx_attr->msg_order & FI_ORDER_SAW);
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;

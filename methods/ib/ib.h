@@ -138,6 +138,7 @@ struct ib_fabric {
     bool provider_keys;     /* the provider chooses keys, else we */
     bool real_registration; /* costs much: through the cache */
     bool put_delivers;      /* a put must ask for delivery, since later messages may overtake it */
+    bool peer_copies; /* puts are copied by the other process's processor, out of our memory */
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
     size_t inject_max, iovecs, piece_max;
@@ -386,9 +387,11 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
 void ib_moves_post_locked(struct ib_link *link);
 /* A piece is back from the network. Driver, no lock. */
 void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
-/* Ends what was not posted, with the status, and tells the core; `abandon`: also what the network
- * has not given back. Driver, no lock. */
-void ib_moves_fail(struct ib_link *link, int status, bool abandon);
+/* Ends what was not posted, with the status, and tells the core. Of what the network has not given
+ * back it ends all, or the puts that the other process carries out: those only read our memory, and
+ * where that process has died nobody ever gives them back. Driver, no lock. */
+enum ib_abandon { IB_LET_PUTS_GO, IB_LET_ALL_GO };
+void ib_moves_fail(struct ib_link *link, int status, enum ib_abandon abandon);
 /* Tells the core of transfers that are over. Driver, no lock. */
 void ib_moves_tell(struct ib_link *link);
 /* The endpoint is closed. */

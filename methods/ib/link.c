@@ -155,13 +155,14 @@ void ib_link_step(struct ib_link *link)
     enum ib_phase phase = link->phase;
     enum ib_closing closing = link->closing;
     int failure = link->failure;
-    bool idle = !link->queue && !link->moves;
+    bool moved = !link->moves; /* all */
+    bool idle = !link->queue && moved;
     ib_unlock(&link->send_lock);
 
     if (phase == IB_DOWN)
         return;
     if (phase == IB_ENDING) {
-        if (idle)
+        if (moved) /* what the core has queued since goes back then */
             link_finish(link);
     } else if (closing == IB_CLOSE_NOW) {
         ib_link_end(link, 0);
@@ -213,7 +214,7 @@ static void give_back_frames(struct ib_link *link)
 static void link_finish(struct ib_link *link)
 {
     int status = link->end_status;
-    ib_moves_fail(link, status ? status : -ECONNRESET, true);
+    ib_moves_fail(link, status ? status : -ECONNRESET, IB_LET_ALL_GO);
     give_back_frames(link);
     if (status)
         ib_count(ib_state_of(link), BMI_COUNT_LINKS_FAILED, 1);
@@ -221,7 +222,7 @@ static void link_finish(struct ib_link *link)
     link->phase = IB_DOWN;
     ib_unlock(&link->send_lock);
     bmi_method_link_down(&link->base, status);
-    ib_moves_fail(link, status ? status : -ECONNRESET, true);
+    ib_moves_fail(link, status ? status : -ECONNRESET, IB_LET_ALL_GO);
     give_back_frames(link); /* sent by a thread that the core could not tell yet */
     link_release(link);
 }
@@ -237,7 +238,7 @@ void ib_link_end(struct ib_link *link, int status)
     link->sink.body.left = 0;
     ib_unlock(&link->receive_lock);
     give_back_frames(link);
-    ib_moves_fail(link, link->end_status ? link->end_status : -ECONNRESET, false);
+    ib_moves_fail(link, link->end_status ? link->end_status : -ECONNRESET, IB_LET_PUTS_GO);
 
     ib_lock(&link->send_lock);
     bool wait = link->moves != NULL;

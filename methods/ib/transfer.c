@@ -4,8 +4,9 @@
  *
  * A piece lies within one remote region and has as many local segments as the provider takes. A
  * transfer ends when all pieces are back, with the first failure; then the driver tells the core.
- * Pieces that a dead link's network never gives back are let go of: they read from memory that is
- * the program's again (a put), and belong to the endpoint until it closes.
+ * Pieces that a dead link's network never gives back are let go of, those that the other process
+ * copies at once, others after a while: they read from memory that is the program's again (a put),
+ * and belong to the endpoint until it closes.
  */
 #include "ib.h"
 
@@ -386,14 +387,16 @@ static void pieces_lose_locked(struct ib_move *move)
     ib_unlock(&ib_state_of(move->link)->fabric_lock);
 }
 
-void ib_moves_fail(struct ib_link *link, int status, bool abandon)
+void ib_moves_fail(struct ib_link *link, int status, enum ib_abandon abandon)
 {
+    const struct ib_fabric *fabric = ib_state_of(link)->fabric;
+    bool puts_go = abandon == IB_LET_ALL_GO || (fabric && fabric->peer_copies);
     ib_lock(&link->send_lock);
     for (struct ib_move *move = link->moves, *next; move; move = next) {
         next = move->next;
         if (move->status == 0)
             move->status = status;
-        if (abandon)
+        if (abandon == IB_LET_ALL_GO || (puts_go && !move->transfer->get))
             pieces_lose_locked(move);
         if (move_over_locked(move))
             move_done_locked(link, move);
