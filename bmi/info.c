@@ -43,6 +43,18 @@ int bmi_method_next(int index, struct bmi_method_info *info)
     return 0;
 }
 
+int bmi_method_choose(int index, struct bmi_method_choice *choice)
+{
+    struct running_method *running = bmi__method_at(index);
+    if (running == NULL || choice == NULL)
+        return -BMI_ENOENT;
+    memset(choice, 0, sizeof(*choice));
+    const struct bmi_method *method = running->method;
+    int status =
+        method->option == NULL ? 0 : method->option(NULL, NULL, BMI_METHOD_CHOICE, choice, false);
+    return status == -ENOSYS ? 0 : bmi__error(status);
+}
+
 const char *bmi_version(void)
 {
 #define TEXT(x) #x

@@ -445,6 +445,18 @@ struct bmi_method_info {
 };
 int bmi_method_next(int index, struct bmi_method_info *info);
 
+/* What a method that has several ways to its network (ib: libfabric's providers) would take on this
+ * host, and why; looks for devices, opens none.
+ * Returns: 0: it can be used; ENOENT past the last; another error: it would not start, and `reason`
+ * says what is missing. Fields that say nothing are empty. Owns: nothing. Threads: any, at any
+ * time. Blocks: while libraries are loaded and devices looked for (some 0.2 s at the first call). */
+struct bmi_method_choice {
+    char provider[64];          /* "verbs;ofi_rxm" */
+    char device[64];            /* "rxe0", the first of the provider's */
+    char reason[512];
+};
+int bmi_method_choose(int index, struct bmi_method_choice *choice);
+
 /* Asks the peer's library, not its program, for a sign of life; connects where need be. The peer
  * must be driving its progress (inside a test call, or in the background).
  *   timeout_ms       how long to wait, > 0

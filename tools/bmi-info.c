@@ -5,6 +5,7 @@
  *
  * Everything comes from the library's own tables (bmi_method_next, bmi_setting_next), which may be
  * read without BMI_initialize; values of settings are those that a program started now would have.
+ * Which provider a method would take is asked of the host (bmi_method_choose).
  * So does the tree: it has the CPUs that a program started from here would be allowed.
  */
 #include <getopt.h>
@@ -33,6 +34,20 @@ static const char *yes_no(int value)
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
+/* What a method would take on this host, where it has a choice. */
+static void print_choice(int index)
+{
+    struct bmi_method_choice choice;
+    int status = bmi_method_choose(index, &choice);
+
+    if (status == 0 && choice.provider[0])
+        printf("    here                provider %s, device %s: %s\n", choice.provider,
+               choice.device, choice.reason);
+    else if (status != 0)
+        printf("    here                not usable: %s: %s\n", bmi_status_string(status),
+               choice.reason);
+}
+
 static void print_methods(void)
 {
     struct bmi_method_info info;
@@ -46,6 +61,7 @@ static void print_methods(void)
         printf("    segments at once    %d\n", info.segments_max);
         printf("    remote put, get     %s, %s\n", yes_no(info.can_put), yes_no(info.can_get));
         printf("    needs registration  %s\n", yes_no(info.needs_registration));
+        print_choice(i);
     }
 }
 
@@ -119,6 +135,20 @@ static void json_member(const char *name, const char *value)
     json_string(value);
 }
 
+static void json_choice(int index)
+{
+    struct bmi_method_choice choice;
+    int status = bmi_method_choose(index, &choice);
+
+    printf(",\"usable\":%s,", status == 0 ? "true" : "false");
+    json_member("provider", choice.provider);
+    putchar(',');
+    json_member("device", choice.device);
+    putchar(',');
+    json_member("reason", choice.reason);
+    putchar('}');
+}
+
 static void json_methods(void)
 {
     struct bmi_method_info info;
@@ -133,8 +163,9 @@ static void json_methods(void)
         json_member("description", info.description);
         printf(",\"eager_max\":%" PRId64 ",\"unexpected_max\":%" PRId64 ",\"segments_max\":%d",
                info.eager_max, info.unexpected_max, info.segments_max);
-        printf(",\"put\":%s,\"get\":%s,\"needs_registration\":%s}", info.can_put ? "true" : "false",
+        printf(",\"put\":%s,\"get\":%s,\"needs_registration\":%s", info.can_put ? "true" : "false",
                info.can_get ? "true" : "false", info.needs_registration ? "true" : "false");
+        json_choice(i);
     }
     printf("]");
 }

@@ -33,6 +33,11 @@ status_is() {
 status_is 0 "$bin/bmi-info"
 grep -q '^libbmi [0-9]' "$work/out" || fail "bmi-info tells no version"
 grep -q 'bmi_tcp' "$work/out" || fail "bmi-info does not list bmi_tcp"
+status_is 0 "$bin/bmi-info" --methods
+if grep -q 'bmi_ofi_tcp' "$work/out"; then
+  grep -A 12 'bmi_ofi_tcp' "$work/out" | grep -q 'here .*provider tcp' ||
+    { cat "$work/out"; fail "bmi-info tells no provider for ofi+tcp"; }
+fi
 status_is 0 "$bin/bmi-info" --json
 python3 - "$work/out" <<'TXT'
 import json, sys
@@ -42,6 +47,14 @@ tcp = [m for m in info["methods"] if m["name"] == "bmi_tcp"][0]
 assert "tcp" in tcp["schemes"].split(","), tcp
 assert tcp["unexpected_max"] >= 16384, tcp
 assert tcp["eager_max"] > 0 and tcp["segments_max"] > 0, tcp
+for m in info["methods"]: # what would be taken, or what is missing and what to do
+    if m["name"] in ("bmi_ofi_tcp", "bmi_ofi_shm"):
+        assert m["usable"] and m["provider"] and m["device"] and m["reason"], m
+    elif m["name"] == "bmi_ib" and not m["usable"]:
+        assert not m["provider"], m
+        assert all(p in m["reason"] for p in ("verbs;ofi_rxm", "efa", "psm3", "ibv_devinfo")), m
+    elif m["name"] == "bmi_tcp":
+        assert m["usable"] and not m["provider"], m
 assert len(info["settings"]) >= 5, "settings"
 names = [s["name"] for s in info["settings"]]
 assert len(set(names)) == len(names), "a setting is there twice"

@@ -402,4 +402,9 @@ struct bmi_method_memory {
     bmi_size_t size;
 };
 
+/* What the method would take on this host, into a struct bmi_method_choice (bmi.h), which is zeroed;
+ * `state` and `link` are NULL. Returns 0, or what start would return; -ENOSYS: there is nothing to
+ * choose. Any thread. */
+enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
+
 #endif

@@ -40,12 +40,11 @@ static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
     state->kick.run = ib_kicked;
     state->retry.expired = ib_retry_expired;
     *out = state;
-    struct ib_signals signals;
-    ib_signals_save(&signals);
-    int error = ib_library_load(kind->scheme);
-    if (!error)
-        error = ib_provider_choose(state);
-    ib_signals_restore(&signals);
+    struct bmi_method_choice choice = {.provider = ""};
+    int error = ib_provider_choose(kind, &choice);
+    memcpy(state->provider, choice.provider, sizeof(state->provider));
+    bmi_method_log(error ? BMI_LOG_ERROR : BMI_LOG_INFO, NULL, "%s: %s%s%s%s", kind->scheme,
+                   error ? "" : "provider ", choice.provider, error ? "" : ": ", choice.reason);
     return error;
 }
 
@@ -86,39 +85,55 @@ static int ib_option(void *argument, struct bmi_link *link, int option, void *va
     return option == BMI_TCP_GET_PORT || option == BMI_TCP_CLOSE_SOCKET ? -EINVAL : -ENOSYS;
 }
 
-#define IB_TABLE(symbol, title, scheme_, text, kind_)                        \
-    extern struct bmi_method symbol;                                         \
-    static int start_##symbol(void **out)                                    \
-    {                                                                        \
-        static struct ib_state state;                                        \
-        return ib_start_kind(&symbol, &kind_, &state, out);                  \
-    }                                                                        \
-    struct bmi_method symbol = {.name = title,                               \
-                                .schemes = scheme_,                          \
-                                .description = text,                         \
-                                .limits = {.eager_max = EAGER_MAX,           \
-                                           .unexpected_max = UNEXPECTED_MAX, \
-                                           .frame_max = FRAME_MAX,           \
-                                           .segments_max = IB_IOVECS,        \
-                                           .regions_max = IB_REGIONS,        \
-                                           .put = true,                      \
-                                           .get = true,                      \
-                                           .registration = true},            \
-                                .start = start_##symbol,                     \
-                                .stop = ib_stop,                             \
-                                .listen = ib_listen,                         \
-                                .parse = tcp_parse,                          \
-                                .connect = ib_connect,                       \
-                                .send = ib_send,                             \
-                                .flush = ib_flush,                           \
-                                .withdraw = ib_withdraw,                     \
-                                .retract = ib_retract,                       \
-                                .close = ib_close,                           \
-                                .progress = ib_progress,                     \
-                                .arm = ib_arm,                               \
-                                .option = ib_option,                         \
-                                .enroll = ib_enroll,                         \
-                                .release = ib_release,                       \
+_Static_assert(sizeof(((struct bmi_method_choice *)0)->provider) == IB_PROVIDER_BYTES,
+               "a provider's name has one size");
+
+static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link *link, int option,
+                        void *value, bool set)
+{
+    if (option == BMI_METHOD_CHOICE && !set)
+        return ib_provider_choose(kind, value);
+    return ib_option(state, link, option, value, set);
+}
+
+#define IB_TABLE(symbol, title, scheme_, text, kind_)                                       \
+    extern struct bmi_method symbol;                                                        \
+    static int start_##symbol(void **out)                                                   \
+    {                                                                                       \
+        static struct ib_state state;                                                       \
+        return ib_start_kind(&symbol, &kind_, &state, out);                                 \
+    }                                                                                       \
+    static int option_##symbol(void *state, struct bmi_link *link, int option, void *value, \
+                               bool set)                                                    \
+    {                                                                                       \
+        return ib_option_of(&kind_, state, link, option, value, set);                       \
+    }                                                                                       \
+    struct bmi_method symbol = {.name = title,                                              \
+                                .schemes = scheme_,                                         \
+                                .description = text,                                        \
+                                .limits = {.eager_max = EAGER_MAX,                          \
+                                           .unexpected_max = UNEXPECTED_MAX,                \
+                                           .frame_max = FRAME_MAX,                          \
+                                           .segments_max = IB_IOVECS,                       \
+                                           .regions_max = IB_REGIONS,                       \
+                                           .put = true,                                     \
+                                           .get = true,                                     \
+                                           .registration = true},                           \
+                                .start = start_##symbol,                                    \
+                                .stop = ib_stop,                                            \
+                                .listen = ib_listen,                                        \
+                                .parse = tcp_parse,                                         \
+                                .connect = ib_connect,                                      \
+                                .send = ib_send,                                            \
+                                .flush = ib_flush,                                          \
+                                .withdraw = ib_withdraw,                                    \
+                                .retract = ib_retract,                                      \
+                                .close = ib_close,                                          \
+                                .progress = ib_progress,                                    \
+                                .arm = ib_arm,                                              \
+                                .option = option_##symbol,                                  \
+                                .enroll = ib_enroll,                                        \
+                                .release = ib_release,                                      \
                                 .transfer = ib_transfer}
 
 IB_TABLE(bmi__method_ib, "bmi_ib", "ib",

@@ -48,8 +48,8 @@ extern struct ib_library {
     int (*fabric)(struct fi_fabric_attr *attributes, struct fid_fabric **fabric, void *context);
     const char *(*strerror)(int error);
 } ib_library;
-/* Loads libfabric, once for all schemes. -ENOSYS: it is not there, logged with the cause. */
-int ib_library_load(const char *scheme);
+/* Loads libfabric, once for all schemes. -ENOSYS: it cannot be used, for that reason. */
+int ib_library_load(char *reason, size_t size);
 /* What the program does at which signal: providers change it. */
 enum { IB_SIGNALS = 65 };
 struct ib_signals {
@@ -285,9 +285,9 @@ static inline void ib_count(const struct ib_state *state, enum bmi_method_counte
 }
 
 /* provider.c: which provider, and what it wants of us. */
-/* Finds the best provider of the kind that this host has, without opening it; fills
- * state->provider. Logs what was found and why, or what is missing. */
-int ib_provider_choose(struct ib_state *state);
+/* Finds the best provider of the kind that this host has, without opening it. Tells what was found
+ * and why, or what is missing. Any thread. */
+int ib_provider_choose(const struct ib_kind *kind, struct bmi_method_choice *choice);
 /* The provider's description for an endpoint at this numeric host (NULL: any). To be freed with
  * fi_freeinfo. */
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info);

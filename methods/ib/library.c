@@ -13,6 +13,7 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 
 #include "ib.h"
 
@@ -43,7 +44,7 @@ static const char *symbols_find(void)
     return NULL;
 }
 
-int ib_library_load(const char *scheme)
+int ib_library_load(char *reason, size_t size)
 {
     int error = 0;
     pthread_mutex_lock(&lock);
@@ -51,8 +52,8 @@ int ib_library_load(const char *scheme)
         handle = dlopen(IB_LIBRARY, RTLD_NOW | RTLD_LOCAL);
         const char *missing = handle ? symbols_find() : NULL;
         if (!handle || missing) {
-            bmi_method_log(BMI_LOG_ERROR, NULL, "%s: " IB_LIBRARY " cannot be used: %s%s", scheme,
-                           handle ? "it lacks " : "", handle ? missing : dlerror());
+            snprintf(reason, size, IB_LIBRARY " cannot be used: %s%s", handle ? "it lacks " : "",
+                     handle ? missing : dlerror());
             if (handle)
                 dlclose(handle);
             handle = NULL;

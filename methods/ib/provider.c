@@ -8,6 +8,7 @@
  */
 #include <dirent.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -104,38 +105,51 @@ int ib_provider_info(const struct ib_state *state, const char *host, struct fi_i
     return status ? status : name_choose(*info);
 }
 
-static void refusal_log(const struct ib_state *state, int status)
+/* Appends to a text, as much as it has room for. */
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size,
+                                                         const char *format, ...)
 {
-    char names[256] = "";
-    size_t used = 0;
-    for (const char *const *name = state->kind->providers; *name && used < sizeof(names); name++)
-        used +=
-            (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", *name);
-    bmi_method_log(BMI_LOG_ERROR, NULL,
-                   "%s: none of these providers has a device here (%s): %s. %s",
-                   state->kind->scheme, names, ib_library.strerror(-status), state->kind->advice);
+    size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
 }
 
-int ib_provider_choose(struct ib_state *state)
+/* Takes the first provider that has a device; says of those before it, or of all, what they lack.
+ */
+static int providers_try(const struct ib_kind *kind, struct bmi_method_choice *choice)
 {
-    int status = -ENODEV;
-    for (const char *const *name = state->kind->providers; *name; name++) {
+    char lacking[384] = "";
+    for (const char *const *name = kind->providers; *name; name++) {
         struct fi_info *info = NULL;
         int answer = info_get(*name, NULL, &info);
         if (answer == 0) {
-            snprintf(state->provider, sizeof(state->provider), "%s", *name);
-            bmi_method_log(BMI_LOG_INFO, NULL,
-                           "%s: provider %s, the %s of those that the scheme takes",
-                           state->kind->scheme, *name,
-                           name == state->kind->providers ? "first" : "first present");
+            snprintf(choice->provider, sizeof(choice->provider), "%s", *name);
+            snprintf(choice->device, sizeof(choice->device), "%s", info->domain_attr->name);
             ib_library.freeinfo(info);
+            if (lacking[0])
+                snprintf(choice->reason, sizeof(choice->reason), "the best present (%s)", lacking);
+            else
+                snprintf(choice->reason, sizeof(choice->reason), "the best that %s takes",
+                         kind->scheme);
             return 0;
         }
-        bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: no provider %s: %s", state->kind->scheme, *name,
-                       ib_library.strerror(-answer));
-        if (answer == -ENOMEM)
-            status = answer;
+        append(lacking, sizeof(lacking), "%s%s: %s", lacking[0] ? "; " : "", *name,
+               ib_library.strerror(-answer));
     }
-    refusal_log(state, status);
+    snprintf(choice->reason, sizeof(choice->reason), "no provider has a device here (%s). %s",
+             lacking, kind->advice);
+    return -ENODEV;
+}
+
+int ib_provider_choose(const struct ib_kind *kind, struct bmi_method_choice *choice)
+{
+    struct ib_signals signals;
+    ib_signals_save(&signals);
+    int status = ib_library_load(choice->reason, sizeof(choice->reason));
+    if (status == 0)
+        status = providers_try(kind, choice);
+    ib_signals_restore(&signals);
     return status;
 }
