@@ -358,7 +358,7 @@ bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence)
 
 static void ack_sent(struct nic_port *port, void *context, int status)
 {
-    struct gm_link *link = context;
+    struct gm_link *link = gm_container(context, struct gm_link, ack);
     (void)port, (void)status;
     gm_lock(&link->send_lock);
     link->ack_pending = false;
@@ -368,11 +368,12 @@ static void ack_sent(struct nic_port *port, void *context, int status)
 static void slot_ack_sent(struct nic_port *port, void *context, int status)
 {
     struct gm_slot *slot = context;
-    ack_sent(port, slot->link, status);
+    ack_sent(port, &slot->link->ack, status);
     gm_slot_give(slot);
 }
 
-/* Returns as nic_send. */
+/* Returns as nic_send. Its context is not the link: that is the pending message's, which can be
+ * cancelled. */
 static int ack_give_locked(struct gm_link *link)
 {
     (void)preamble_fill(link, &link->ack, 0);

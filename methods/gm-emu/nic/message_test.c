@@ -4,6 +4,7 @@
  * what is refused.
  */
 #include "harness.h"
+#include "internal.h"
 
 static struct host server, client;
 
@@ -266,6 +267,29 @@ static void what_is_lost_is_sent_again_in_order(void)
     teardown();
 }
 
+/* One that is to be sent again, and finds its ring full, waits without being tried for ever. */
+static void what_is_lost_waits_for_room(void)
+{
+    static uint8_t data[32768];
+    setup(NULL);
+    nic_set_faults(client.port, NULL, &(struct nic_faults){.drop_every = 1});
+    server.stopped = true;
+    for (unsigned i = 0; i < 4; i++) /* three of them fill it */
+        CU_ASSERT_EQUAL(host_send(&client, data, 32768, 15, NIC_LOW_PRIORITY, NIC_BUFFERED), 0);
+    CU_ASSERT(UNTIL(client.callbacks == 3));
+    const struct nic_send *last = client.peer->waiting[NIC_LOW_PRIORITY].head;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(last);
+    while (!last->lost_once || nic__now() <= last->retry_ns)
+        CU_ASSERT_FATAL(hosts_drive());
+    while (hosts_drive_once())
+        continue;
+    CU_ASSERT(nic_arm(client.port));
+    host_provide(&server, 4, 15, NIC_LOW_PRIORITY);
+    server.stopped = false;
+    CU_ASSERT(UNTIL(server.received == 4 && client.callbacks == 4));
+    teardown();
+}
+
 static void a_dead_link_fails_what_is_sent(void)
 {
     setup(resend_soon);
@@ -348,6 +372,7 @@ int main(void)
         {"what is wrong is refused", what_is_wrong_is_refused},
         {"a waiting send can be taken back", a_waiting_send_can_be_taken_back},
         {"what is lost is sent again, in order", what_is_lost_is_sent_again_in_order},
+        {"what is lost waits for room", what_is_lost_waits_for_room},
         {"a dead link fails what is sent", a_dead_link_fails_what_is_sent},
         {"the timing model delays", the_timing_model_delays},
         {"alarms ring in order", alarms_ring_in_order},

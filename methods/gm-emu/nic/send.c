@@ -178,7 +178,8 @@ static bool waiting_put(struct nic_peer *peer, struct nic_send *send, uint64_t n
         send->retry_ns = now + peer->port->options.resend_ms * 1000000ull;
         return false;
     }
-    if (!message_put(peer, &message))
+    send->ring_full = !message_put(peer, &message);
+    if (send->ring_full)
         return false;
     send->begin = peer->out[send->priority].position - nic__record_span(send->length);
     send->end = peer->out[send->priority].position;
@@ -458,7 +459,7 @@ bool nic__send_runnable(struct nic_peer *peer, uint64_t now)
     bmi_lock_take(&peer->lock);
     for (int i = 0; i < NIC_PRIORITIES; i++) {
         struct nic_send *first = peer->waiting[i].head;
-        if (first != NULL && first->lost_once && first->retry_ns <= now && !peer->faults.dead_link)
+        if (first != NULL && !first->ring_full && first->retry_ns <= now && !peer->faults.dead_link)
             runnable = true;
         if ((peer->flying[i].head != NULL || first != NULL) &&
             atomic_load_explicit(&peer->theirs->consumed[i], memory_order_acquire) !=
