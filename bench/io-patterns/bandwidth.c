@@ -134,8 +134,8 @@ const struct pattern pattern_bandwidth = {
     .one_pair = true,
     .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
-    .contenders =
-        BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
+                  BIT(CONTENDER_MPI) | BIT(CONTENDER_FI),
     .value = value_bandwidth,
     .serve_bmi = bandwidth_serve_bmi,
     .serve_raw = bandwidth_serve_raw,

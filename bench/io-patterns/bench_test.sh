@@ -76,6 +76,8 @@ refused testcost --verify
 refused read --reference raw-poll
 refused read --progress background
 refused read --buffers none
+refused read --reference fi
+refused latency --reference fi
 refused tasks --grid 1x2
 refused tasks --verify
 refused tasks --tree nonsense:0
@@ -85,6 +87,19 @@ refused rate --size 0
 refused read --role client
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
 refused read --buffers none --reference raw --json /nowhere/file --bytes 1000 --reps 1
+
+# given libfabric's ping-pong, then its figures stand beside ours; where it is missing, that is said
+if "$bench" latency --method ofi+shm --buffers none --reference fi --messages 20 --size 24,1K \
+  --reps 1 --json "$folder/fi.json" >"$folder/out" 2>&1; then
+  [ "$(grep -c '"implementation": "fi_pingpong"' "$folder/fi.json")" -eq 2 ] ||
+    fail "no figures of fi_pingpong: $(cat "$folder/fi.json")"
+  env PATH=/nowhere "$bench" latency --method ofi+shm --reference fi >"$folder/out" 2>&1 &&
+    fail "accepted without fi_pingpong"
+  grep -q libfabric-bin "$folder/out" || fail "what is missing is not told: $(cat "$folder/out")"
+else
+  grep -q 'libfabric-bin\|does not go through libfabric' "$folder/out" ||
+    fail "fi_pingpong: $(cat "$folder/out")"
+fi
 
 # given a server that runs already, when a client role asks it, then it serves; ended, it ends
 mkfifo "$folder/address"

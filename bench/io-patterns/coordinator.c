@@ -7,6 +7,7 @@
  * reverses with each repetition. A first round of each size only warms up.
  */
 #include "coordinator.h"
+#include "fi_pingpong.h"
 #include "group.h"
 #include "launch.h"
 #include "report.h"
@@ -115,6 +116,8 @@ void coordinator_run(const struct options *options)
     if ((options->contenders & BIT(CONTENDER_MPI)) && !launch_mpi_found())
         die("--reference mpi: bmi-bench-mpi beside this program and mpiexec are wanted "
             "(install mpich and build again)");
+    if (options->contenders & BIT(CONTENDER_FI))
+        fi_pingpong_open(options);
     report_start(&report);
     for (int i = 0; i < options->grid_count; i++)
         grid_measure(options, &options->grids[i], &report);

@@ -3,6 +3,7 @@
  * group.c - starting, instructing and ending a contender's processes.
  */
 #include "group.h"
+#include "fi_pingpong.h"
 #include "launch.h"
 
 #include <errno.h>
@@ -201,6 +202,10 @@ void group_start(struct group *group, enum contender contender, const struct opt
                             .options = options,
                             .servers = elsewhere ? 0 : grid->servers,
                             .clients = grid->clients};
+    if (contender == CONTENDER_FI) {
+        group->servers = group->clients = 0; /* two processes for each sample */
+        return;
+    }
     int count = members_count(group);
     group->processes = allocate((size_t)count * sizeof *group->processes);
     group->members = allocate((size_t)count * sizeof *group->members);
@@ -240,6 +245,8 @@ double group_sample(struct group *group, const struct work *work)
     int count = members_count(group);
     bool mpi = group->contender == CONTENDER_MPI;
     double slowest = 0;
+    if (group->contender == CONTENDER_FI)
+        return fi_pingpong_sample(group->options, work);
     uint64_t traffic = mpi ? launch_traffic() : 0;
     uint64_t start = now_ns() + START_LEAD_NS + (uint64_t)count * 20000u;
     for (int i = mpi ? 0 : group->servers; i < count; i++) {

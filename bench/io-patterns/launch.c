@@ -138,7 +138,7 @@ int launch_accept(void)
 }
 
 /* In the child: ends with the coordinator, gets no input, becomes another program. */
-static void child_become(char **arguments, pid_t coordinator, const char *progress)
+static void child_become(char *const *arguments, pid_t coordinator, const char *progress, int out)
 {
     if (progress)
         setenv("BMI_PROGRESS", progress, 1);
@@ -148,13 +148,15 @@ static void child_become(char **arguments, pid_t coordinator, const char *progre
         _exit(1);
     if (null >= 0)
         dup2(null, 0);
+    if (out >= 0)
+        dup2(out, 1);
     execvp(arguments[0], arguments);
     fprintf(stderr, "bmi-bench: %s: %s\n", arguments[0], strerror(errno));
     _exit(127);
 }
 
-/* `progress`: BMI's setting in the child; NULL: as it is here. */
-static pid_t child_start(char **arguments, const char *progress)
+/* `progress`: BMI's setting in the child; NULL: as it is here. `out`: its output, -1: ours. */
+static pid_t child_start(char *const *arguments, const char *progress, int out)
 {
     pid_t coordinator = getpid();
     fflush(NULL);
@@ -162,7 +164,7 @@ static pid_t child_start(char **arguments, const char *progress)
     if (child < 0)
         die("fork: %s", strerror(errno));
     if (child == 0)
-        child_become(arguments, coordinator, progress);
+        child_become(arguments, coordinator, progress, out);
     running_add(child);
     return child;
 }
@@ -232,7 +234,7 @@ pid_t launch_self(const struct options *options, enum contender contender, const
     if (urls)
         option_add(&command, "--servers", urls);
     common_add(&command, options);
-    pid_t child = child_start(command.arguments, progress_of(options, contender));
+    pid_t child = child_start(command.arguments, progress_of(options, contender), -1);
     command_free(&command);
     return child;
 }
@@ -268,21 +270,37 @@ pid_t launch_mpi(const struct options *options, const struct grid *grid)
     number_add(&command, "--clients", (unsigned long long)grid->clients);
     option_add(&command, "--contender", "mpi");
     common_add(&command, options);
-    pid_t child = child_start(command.arguments, NULL);
+    pid_t child = child_start(command.arguments, NULL, -1);
     command_free(&command);
+    return child;
+}
+
+pid_t launch_other(const char *const *arguments, int out)
+{
+    struct command command = {0};
+    int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    for (int i = 0; arguments[i]; i++)
+        argument_add(&command, arguments[i]);
+    pid_t child = child_start(command.arguments, NULL, out >= 0 ? out : nowhere);
+    command_free(&command);
+    if (nowhere >= 0)
+        close(nowhere);
     return child;
 }
 
 bool launch_mpi_found(void)
 {
+    return access(mpi_path, X_OK) == 0 && launch_found("mpiexec");
+}
+
+bool launch_found(const char *program)
+{
     const char *path = getenv("PATH");
-    if (!path || access(mpi_path, X_OK) != 0)
-        return false;
-    while (*path) {
-        char program[4096];
+    while (path && *path) {
+        char candidate[4096];
         int length = (int)strcspn(path, ":");
-        format_text(program, sizeof program, "%.*s/mpiexec", length, path);
-        if (access(program, X_OK) == 0)
+        format_text(candidate, sizeof candidate, "%.*s/%s", length, path, program);
+        if (access(candidate, X_OK) == 0)
             return true;
         path += length + (path[length] == ':');
     }

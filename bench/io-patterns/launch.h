@@ -19,8 +19,12 @@ pid_t launch_self(const struct options *options, enum contender contender, const
                   int number, const char *urls);
 /* Starts mpiexec with all ranks. */
 pid_t launch_mpi(const struct options *options, const struct grid *grid);
+/* Starts another program; what it says goes to `out`, -1: nowhere. */
+pid_t launch_other(const char *const *arguments, int out);
 /* Whether bmi-bench-mpi and mpiexec are there. */
 bool launch_mpi_found(void);
+/* Whether PATH has the program. */
+bool launch_found(const char *program);
 
 /* Waits for a process's end, after a signal if not 0. Ends the run if it ended otherwise badly. */
 void launch_end(pid_t process, int signal_number, int timeout_s);

@@ -74,11 +74,13 @@ static const struct option long_options[] = {
 static const char help_text[] =
     "\n"
     "Options:\n"
-    "  --method NAME        BMI's method: tcp, gm, ... (tcp); beside gm MPI uses shared memory\n"
+    "  --method NAME        BMI's method: tcp, gm, ofi+tcp, ofi+shm, ib, ... (tcp); beside those\n"
+    "                       over shared memory MPI uses it too\n"
     "  --servers N          server processes, or URL,URL,... of servers that run already\n"
     "  --clients M          client processes\n"
     "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other\n"
-    "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi\n"
+    "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi, fi (latency,\n"
+    "                       bandwidth: libfabric's fi_pingpong on the method's provider)\n"
     "  --buffers LIST       latency (both), read, write, bandwidth: BMI's memalloc, plain;\n"
     "                       none: references only\n"
     "  --progress LIST      latency, threads, overlap: BMI's progress by its caller, background\n"
@@ -188,13 +190,13 @@ static void url_take(struct options *options, const char *text)
 
 static void reference_take(struct options *options, const char *text)
 {
-    for (enum contender i = CONTENDER_RAW; i <= CONTENDER_MPI; i++)
-        if (strcmp(text, contender_name(i)) == 0) {
+    for (enum contender i = CONTENDER_RAW; i <= CONTENDER_FI; i++)
+        if (strcmp(text, contender_name(i)) == 0 || (i == CONTENDER_FI && !strcmp(text, "fi"))) {
             options->contenders |= BIT(i);
             return;
         }
     if (strcmp(text, "none") != 0)
-        die("--reference %s: raw, raw-poll, mpi, or none is wanted", text);
+        die("--reference %s: raw, raw-poll, mpi, fi, or none is wanted", text);
 }
 
 static void buffers_take(struct options *options, const char *text)

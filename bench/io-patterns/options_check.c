@@ -64,6 +64,7 @@ static void contenders_check(const struct options *options)
         [CONTENDER_RAW] = "--reference raw",
         [CONTENDER_RAW_POLL] = "--reference raw-poll",
         [CONTENDER_MPI] = "--reference mpi",
+        [CONTENDER_FI] = "--reference fi",
     };
     char known[512];
     for (enum contender i = 0; i < CONTENDER_COUNT; i++) {
@@ -78,7 +79,7 @@ static void contenders_check(const struct options *options)
 
 bool options_use_memory(const struct options *options)
 {
-    return strcmp(options->method, "gm") == 0;
+    return strcmp(options->method, "gm") == 0 || strcmp(options->method, "ofi+shm") == 0;
 }
 
 /* Ends the process where the pattern cannot do what is asked. */
