@@ -2,7 +2,8 @@
  *
  * latency.c - ping-pong: `amount` round trips of `size` bytes, one at a time.
  *
- * Both sides post the receive of the next round before they send. The value is half of a round
+ * Each side posts its receive when it has sent, as a program over sockets receives when it has
+ * sent: nothing but the message is between a receive and the answer. The value is half of a round
  * trip. BMI's buffers are BMI_memalloc's, or plain ones; sockets block, or spin on a non-blocking
  * receive; both are the honest best that a program can do, on an idle machine and a busy one.
  */
@@ -144,9 +145,9 @@ static void latency_serve_bmi(struct bmi_side *side, const struct work *work, bm
         all_await(&pingpong);
         ball_check(work, pingpong.in, round, 1);
         ball_fill(work, pingpong.out, round, 2);
+        send_post(&pingpong);
         if (round + 1 < work->amount)
             receive_post(&pingpong);
-        send_post(&pingpong);
     }
     all_await(&pingpong);
     pingpong_close(&pingpong);
@@ -157,15 +158,13 @@ static double latency_run_bmi(struct bmi_client *client, const struct work *work
     struct pingpong pingpong;
     pingpong_open(&pingpong, &client->side, client->servers[0], work);
     client_ask(client, 0, work);
-    receive_post(&pingpong);
     uint64_t start = now_ns();
     for (uint64_t round = 0; round < work->amount; round++) {
         ball_fill(work, pingpong.out, round, 1);
         send_post(&pingpong);
+        receive_post(&pingpong);
         all_await(&pingpong);
         ball_check(work, pingpong.in, round, 2);
-        if (round + 1 < work->amount)
-            receive_post(&pingpong);
     }
     double seconds = seconds_since(start);
     pingpong_close(&pingpong);

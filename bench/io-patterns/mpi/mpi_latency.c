@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * mpi_latency.c - ping-pong with MPI; the receive of the next round is posted before the send.
+ * mpi_latency.c - ping-pong with MPI; a side posts its receive when it has sent.
  */
 #include "mpi_side.h"
 
@@ -41,15 +41,12 @@ static void ball_send(struct pingpong *pingpong, uint64_t round, uint32_t stream
     MPI_Send(pingpong->out, (int)work->size, MPI_BYTE, pingpong->peer, TAG_DATA, MPI_COMM_WORLD);
 }
 
-/* Waits for a ball, and is ready for the next one before the caller sends. */
 static void ball_await(struct pingpong *pingpong, uint64_t round, uint32_t stream)
 {
     const struct work *work = pingpong->work;
     MPI_Wait(&pingpong->receive, MPI_STATUS_IGNORE);
     if (work->verify)
         data_check(pingpong->in, work->size, stream, round * work->size);
-    if (round + 1 < work->amount)
-        receive_post(pingpong);
 }
 
 static void latency_serve(const struct mpi_world *world)
@@ -65,6 +62,8 @@ static void latency_serve(const struct mpi_world *world)
     for (uint64_t round = 0; round < work.amount; round++) {
         ball_await(&pingpong, round, 1);
         ball_send(&pingpong, round, 2);
+        if (round + 1 < work.amount)
+            receive_post(&pingpong);
     }
     pingpong_close(&pingpong);
 }
@@ -75,10 +74,10 @@ static double latency_run(const struct mpi_world *world, const struct work *work
     (void)world;
     pingpong_open(&pingpong, work, 0);
     ask_and_await(0, work);
-    receive_post(&pingpong);
     uint64_t start = now_ns();
     for (uint64_t round = 0; round < work->amount; round++) {
         ball_send(&pingpong, round, 1);
+        receive_post(&pingpong);
         ball_await(&pingpong, round, 2);
     }
     double seconds = seconds_since(start);
