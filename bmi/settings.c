@@ -74,6 +74,8 @@ static struct {
         "idle seconds before TCP probes a silent connection; 0: never", 60},
     [SETTING_TCP_BACKLOG] = {"tcp_backlog", NUMBER, 4096, 1, 1 << 16,
         "connections that may wait to be accepted", 4096},
+    [SETTING_TCP_LOCAL_RENO] = {"tcp_local_reno", SWITCH, 1, 0, 1,
+        "connections within this host use the congestion control reno; off: the system's", 1},
     [SETTING_GM_SEND_TOKENS] = {"gm_send_tokens", NUMBER, 256, 2, 65536,
         "sends that the NIC has at a time", 256},
     [SETTING_GM_RECEIVE_TOKENS] = {"gm_receive_tokens", NUMBER, 256, 2, 65536,

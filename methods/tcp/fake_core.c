@@ -180,11 +180,9 @@ int64_t bmi_method_setting(const char *name)
     static const struct {
         const char *name;
         int64_t value;
-    } settings[] = {{"tcp_rcvbuf", 0},
-                    {"tcp_keepalive_s", 60},
-                    {"tcp_backlog", 64},
-                    {"peer_timeout_ms", 30000},
-                    {"connect_timeout_ms", 10000}};
+    } settings[] = {{"tcp_rcvbuf", 0},          {"tcp_keepalive_s", 60},
+                    {"tcp_backlog", 64},        {"tcp_local_reno", 1},
+                    {"peer_timeout_ms", 30000}, {"connect_timeout_ms", 10000}};
     if (strcmp(name, "tcp_sndbuf") == 0)
         return fake_send_buffer;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
@@ -250,6 +248,8 @@ void fake_drive(int wait_ms)
 {
     struct epoll_event event;
     deferred_run();
+    if (wait_ms > 0)
+        bmi__method_tcp.arm(fake_state);
     /* One event a pass: a callback may remove any other watch. */
     if (epoll_wait(epoll_fd, &event, 1, atomic_load(&deferred) ? 0 : wait_ms) == 1) {
         struct bmi_watch *watch = event.data.ptr;

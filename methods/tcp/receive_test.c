@@ -307,6 +307,82 @@ static void hot_link_is_polled(void)
     teardown();
 }
 
+static bool readable_without_arming(void)
+{
+    int bodies = owner->bodies;
+    fake_drive(0);
+    return owner->bodies > bodies;
+}
+
+/* Reads `count` frames by polling alone; the first makes the link the hot one. */
+static void hot_polls(int count)
+{
+    size_t from = 0, length = frame_append(0, 1, 10, 10, &from);
+    peer_write(stream, length);
+    CU_ASSERT(FAKE_UNTIL(owner->bodies > 0));
+    for (int i = 0; i < count; i++) {
+        int64_t end = fake_now_ms() + 60000;
+        CU_ASSERT_EQUAL(send(peer, stream, length, MSG_NOSIGNAL), (ssize_t)length);
+        while (bmi__method_tcp.progress(fake_state) == 0 && fake_now_ms() < end)
+            ;
+    }
+    CU_ASSERT_EQUAL(owner->bodies, count + 1);
+    CU_ASSERT_EQUAL(send(peer, stream, length, MSG_NOSIGNAL), (ssize_t)length);
+}
+
+/* After many reads by polling it is out of the epoll set, and back before a wait. */
+static void hot_link_needs_no_watch(void)
+{
+    setup();
+    hot_polls(10);
+    CU_ASSERT(readable_without_arming());
+    teardown();
+    setup();
+    hot_polls(100);
+    CU_ASSERT(!readable_without_arming());
+    CU_ASSERT(FAKE_UNTIL(owner->bodies == 102)); /* waits, so it arms */
+    CU_ASSERT_EQUAL(bmi__method_tcp.progress(fake_state), 0);
+    teardown();
+}
+
+/* It is back as soon as another link is the hot one. */
+static void hot_link_that_cools(void)
+{
+    struct fake_owner *other;
+    size_t from = 0;
+    uint8_t *into_other = malloc(INTO_BYTES);
+    setup();
+    int socket = fake_raw_peer(port, &other, into_other);
+    hot_polls(100);
+    size_t length = frame_append(0, 1, 10, 10, &from);
+    CU_ASSERT_EQUAL(send(socket, stream, length, MSG_NOSIGNAL), (ssize_t)length);
+    int64_t end = fake_now_ms() + 60000;
+    while (other->bodies == 0 && fake_now_ms() < end)
+        fake_drive(0);
+    CU_ASSERT_EQUAL(other->bodies, 1);
+    while (owner->bodies < 102 && fake_now_ms() < end)
+        fake_drive(0);
+    CU_ASSERT_EQUAL(owner->bodies, 102);
+    close(socket);
+    teardown();
+    free(into_other);
+}
+
+/* Its end is seen without a watch. */
+static void hot_link_that_ends(void)
+{
+    setup();
+    hot_polls(100);
+    close(peer);
+    peer = -1;
+    int64_t end = fake_now_ms() + 60000;
+    while (owner->downs == 0 && fake_now_ms() < end)
+        bmi__method_tcp.progress(fake_state);
+    CU_ASSERT_EQUAL(owner->bodies, 102);
+    CU_ASSERT_EQUAL(owner->downs, 1);
+    teardown();
+}
+
 static void end_between_frames(void)
 {
     size_t from = 0;
@@ -419,8 +495,8 @@ static void nothing_is_shown_while_lingering(void)
     static uint8_t bytes[4 << 20], sunk[1 << 16];
     void *buffer = bytes;
     bmi_size_t size = sizeof(bytes);
-    struct bmi_frame frame = {.body = {.buffers = &buffer, .sizes = &size, .count = 1,
-                                       .left = size}};
+    struct bmi_frame frame = {
+        .body = {.buffers = &buffer, .sizes = &size, .count = 1, .left = size}};
     size_t from = 0, length = 0, read_back = 0;
     ssize_t got;
     setup();
@@ -464,6 +540,9 @@ int main(void)
     CU_ADD_TEST(suite, retract_in_mid_body);
     CU_ADD_TEST(suite, retract_by_another_thread);
     CU_ADD_TEST(suite, hot_link_is_polled);
+    CU_ADD_TEST(suite, hot_link_needs_no_watch);
+    CU_ADD_TEST(suite, hot_link_that_cools);
+    CU_ADD_TEST(suite, hot_link_that_ends);
     CU_ADD_TEST(suite, end_between_frames);
     CU_ADD_TEST(suite, end_within_a_header);
     CU_ADD_TEST(suite, end_within_a_body);

@@ -4,6 +4,7 @@
  *
  * The send_lock keeps a link's socket open while its options are set by another thread.
  */
+#include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
@@ -70,6 +71,27 @@ void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int 
     if (timeout_ms > 0)
         option_set(link, fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms, "TCP_USER_TIMEOUT");
     tcp_socket_set_buffers(state, link, fd);
+}
+
+static bool same_host(int fd)
+{
+    union tcp_socket_address here = {0}, there = {0};
+    socklen_t here_length = sizeof(here), there_length = sizeof(there);
+    char here_text[INET6_ADDRSTRLEN], there_text[INET6_ADDRSTRLEN];
+
+    if (getsockname(fd, &here.any, &here_length) < 0 ||
+        getpeername(fd, &there.any, &there_length) < 0)
+        return false;
+    tcp_socket_address_host(&here, here_text, sizeof(here_text));
+    tcp_socket_address_host(&there, there_text, sizeof(there_text));
+    return strcmp(here_text, there_text) == 0;
+}
+
+void tcp_socket_settle(int fd)
+{
+    static const char reno[] = "reno";
+    if (bmi_method_setting("tcp_local_reno") && same_host(fd))
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1); /* or as it was */
 }
 
 /* Sets a buffer size: of the socket, if there is one, and of those that dialling will make. */

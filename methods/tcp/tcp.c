@@ -70,5 +70,6 @@ const struct bmi_method bmi__method_tcp = {
     .retract = tcp_retract,
     .close = tcp_close,
     .progress = tcp_progress,
+    .arm = tcp_arm,
     .option = tcp_option,
 };

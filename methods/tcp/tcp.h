@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/types.h>
 
 #include "address.h"
@@ -40,6 +41,7 @@ enum {
     TCP_FLUSH_BYTES = 4 << 20, /* one flush; then the driver goes on, after others */
     TCP_PASS_BYTES = 1 << 20,  /* one link's receive pass; then others have their turn */
     TCP_PASS_READS = 16,
+    TCP_HOT_READS = 64,        /* so many by polling, and the link needs no watch meanwhile */
     TCP_REST_PASSES = 64,         /* of a link whose writes fail */
     TCP_STAGE_BYTES = 64 << 10,   /* read ahead */
     TCP_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
@@ -47,6 +49,9 @@ enum {
     TCP_ACCEPT_RETRY_MS = 100,    /* after running out of descriptors */
     TCP_NAME_ADDRESSES = 16       /* of one name, tried in turn */
 };
+
+/* What a link is watched for. */
+#define TCP_WATCHED (EPOLLIN | EPOLLRDHUP)
 
 enum tcp_phase {
     TCP_NEW,      /* made by tcp_connect, not seen by the driver */
@@ -126,6 +131,7 @@ struct tcp_state {
     struct tcp_link *links; /* list_lock */
 
     struct tcp_link *hot;           /* driver: who received last */
+    uint32_t hot_reads;             /* driver: of it, by polling, since it became that or a wait */
     struct tcp_listener *listeners; /* listen and stop */
     struct bmi_timer accept_timer;  /* driver */
     bool accept_paused;             /* driver: out of descriptors */
@@ -204,6 +210,8 @@ void tcp_send_room(struct tcp_link *link);
 /* receive.c */
 bool tcp_retract(struct bmi_link *base, void *owner);
 int tcp_progress(void *state);
+/* The driver is about to wait. */
+bool tcp_arm(void *state);
 /* The socket is readable or has failed. Driver, no lock; the link may be gone at return. */
 void tcp_receive_ready(struct bmi_watch *watch, uint32_t events);
 /* Reads what has arrived already, to the end. Driver, no lock. Returns 0 or an errno. */
@@ -225,6 +233,9 @@ void tcp_engine_forget(struct tcp_link *link);
 /* socket.c */
 /* Sets what every socket of a link has. Errors are not fatal: they are logged. */
 void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int fd);
+/* Of one that is connected now. Within a host there is no path to congest: what a system-wide bbr
+ * paces by timers costs a fifth of the throughput there and some 0.1 us of a small message. */
+void tcp_socket_settle(int fd);
 /* Of a link's socket, or (link NULL) of one that listens. */
 void tcp_socket_set_buffers(struct tcp_state *state, struct tcp_link *link, int fd);
 int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool set);
