@@ -46,6 +46,7 @@
 #include "task/event.h"
 
 enum { TICK_NS = 1000000, COMPUTES_NS = 20000, MOVE_NS = 1000000000 };
+enum { PARK_TICKS = 10 };
 enum { HISTORIES = 64, LIKELY = 2, CERTAIN = 3 };
 enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
 
@@ -154,20 +155,25 @@ static bool bell_wait(unsigned bell, uint64_t deadline_ns)
     return atomic_exchange(&background.bell, BELL_NONE) == BELL_NONE;
 }
 
-/* Others drive: waits until they have ceased to. */
+/* Others drive: waits until they have ceased to. A caller that sleeps in the network for a moment
+ * only is not worth a bell: who leaves would ring it for each message. */
 static void stand_by(void)
 {
+    unsigned asleep = 0; /* ticks that the same caller has slept */
     bmi__progress_watch_end();
     while (!atomic_load(&background.stopping)) {
         unsigned turns = turns_made();
         if (bell_wait(BELL_COMPUTES, bmi__monotonic_ns() + TICK_NS))
             return;
-        if (bmi__progress_driver_sleeps()) {
-            if (bell_wait(BELL_ALWAYS, 0) && caller_computes())
-                return;
-        } else if (!bmi__progress_driven() && turns == turns_made()) {
+        bool same = turns == turns_made();
+        if (same && !bmi__progress_driven())
             return;
-        }
+        asleep = same && bmi__progress_driver_sleeps() ? asleep + 1 : 0;
+        if (asleep < PARK_TICKS)
+            continue;
+        asleep = 0;
+        if (bell_wait(BELL_ALWAYS, 0) && caller_computes())
+            return;
     }
 }
 

@@ -46,6 +46,7 @@ static struct {
     uint64_t spin_paused_until_ns;
     unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
     bool woke;                        /* this pass has woken a thread that slept */
+    struct wakes wakes;               /* of this pass, yet to be woken */
     uint64_t now_ns;                  /* when the clock was last looked at, nearly */
 } progress = {.epoll_fd = -1, .wake_fd = -1, .timer_fd = -1};
 
@@ -136,6 +137,13 @@ void bmi__progress_fd_used(void)
     wake_write();
 }
 
+/* Wakes whom what has just been done was for. By the driver, without any lock. */
+static void wake_waiters(void)
+{
+    if (progress.wakes.count > 0)
+        bmi__wakes_finish(&progress.wakes);
+}
+
 /* ---- watches -------------------------------------------------------------------------------- */
 
 int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events)
@@ -166,6 +174,7 @@ static int events_run(int timeout_ms)
         struct bmi_watch *watch = progress.batch[i].data.ptr;
         if (watch != NULL)
             watch->ready(watch, progress.batch[i].events);
+        wake_waiters();
     }
     progress.batch_count = 0;
     return count;
@@ -256,7 +265,23 @@ static bool chores(void)
             break;
         all = true;
     }
+    if (driving)
+        wake_waiters();
     return all;
+}
+
+/* The descriptors that are likeliest to have something. Returns what was done. */
+static int look(void)
+{
+    int events = bmi__methods_progress();
+    wake_waiters();
+    return events;
+}
+
+static void timers_run(void)
+{
+    bmi__timers_run();
+    wake_waiters();
 }
 
 /* Only the driver writes the number: no need for an atomic addition. */
@@ -273,10 +298,10 @@ static bool pass(void)
 {
     unsigned number = pass_begin();
     bool any = chores();
-    int events = bmi__methods_progress();
+    int events = look();
     if (events == 0 || number % EPOLL_EVERY == 0)
         events += events_run(0);
-    bmi__timers_run();
+    timers_run();
     if (!queues_empty())
         any = chores() || any;
     return any || events > 0;
@@ -311,8 +336,8 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
     atomic_store(&progress.asleep, false);
     pass_begin();
     if (idle && !armed)
-        bmi__methods_progress(); /* something is there already */
-    bmi__timers_run();
+        look(); /* something is there already */
+    timers_run();
     chores();
 }
 
@@ -372,8 +397,13 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op)
      * its second look are. The driver itself looks again before it sleeps. */
     if (driving && bmi__waiters_asleep() == 0)
         return;
-    if (bmi__waiters_notify(context, op) && driving)
-        progress.woke = true;
+    if (driving) {
+        progress.woke = bmi__waiters_notify(context, op, &progress.wakes) || progress.woke;
+        return;
+    }
+    struct wakes wakes = {.count = 0};
+    bmi__waiters_notify(context, op, &wakes);
+    bmi__wakes_finish(&wakes);
 }
 
 /* ---- spinning ------------------------------------------------------------------------------- */
@@ -412,7 +442,7 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
     for (unsigned i = 1; now < until; i++) {
         pass_begin();
         chores();
-        if (bmi__methods_progress() == 0 && (i % EPOLL_EVERY == 0 || !bmi__methods_poll()))
+        if (look() == 0 && (i % EPOLL_EVERY == 0 || !bmi__methods_poll()))
             events_run(0);
         if (waiter->ready(waiter)) {
             progress.spin_backoff = 0;
@@ -520,8 +550,10 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
     bool seat = seat_take_turn(start);
     uint64_t deadline_ns = start + (uint64_t)max_idle_ms * 1000000u;
     do {
-        if (!seat)
+        if (!seat) {
             seat = sleep_or_take_seat(waiter, deadline_ns);
+            start = bmi__monotonic_ns(); /* who has slept has not been kept from spinning */
+        }
         if (seat) {
             drive(waiter, start, deadline_ns);
             seat_leave();

@@ -4,9 +4,10 @@
  *
  * `lock` guards all lists and the members of waiters that are marked so; it is innermost. A waiter
  * misses nothing: it enlists itself, then looks for what it wants; who completes pushes, then looks
- * at the count of waiters (all sequentially consistent). A thread is woken after the lock was given
- * back where there is one to wake, so that it does not run into that lock. The futex may then be
- * gone with the waiter's stack: such a wake reaches nobody, or somebody who looks again.
+ * at the count of waiters (all sequentially consistent). Threads are woken after the lock was given
+ * back, and by the driver after those of the pass were, so that they do not run into them. A futex
+ * may then be gone with its waiter's stack: such a wake reaches nobody, or somebody who looks
+ * again.
  */
 #include "bmi/waiters.h"
 
@@ -124,37 +125,33 @@ bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns)
 
 /* ---- waking --------------------------------------------------------------------------------- */
 
-/* Threads to wake: the first is left for when the lock is free, others are woken at once. */
-struct wakes {
-    atomic_uint *later;
-    bool any;
-};
-
-static void signal_locked(struct waiter *waiter, struct wakes *wakes)
+/* Returns whether the waiter sleeps, and is or will be woken. */
+static bool signal_locked(struct waiter *waiter, struct wakes *wakes)
 {
     bool again = atomic_exchange(&waiter->signalled, 1) != 0;
     if (waiter->driving) {
         bmi__progress_kick();
-        return;
+        return false;
     }
-    wakes->any = true;
     if (again)
-        return;
-    if (wakes->later == NULL)
-        wakes->later = &waiter->signalled;
+        return true;
+    if (wakes->count < sizeof wakes->words / sizeof *wakes->words)
+        wakes->words[wakes->count++] = &waiter->signalled;
     else
         bmi__futex_wake(&waiter->signalled);
+    return true;
 }
 
-static void wakes_finish(const struct wakes *wakes)
+void bmi__wakes_finish(struct wakes *wakes)
 {
-    if (wakes->later != NULL)
-        bmi__futex_wake(wakes->later);
+    for (unsigned i = 0; i < wakes->count; i++)
+        bmi__futex_wake(wakes->words[i]);
+    wakes->count = 0;
 }
 
 bool bmi__waiters_wake_one(void)
 {
-    struct wakes wakes = {.later = NULL};
+    struct wakes wakes = {.count = 0};
     if (atomic_load(&asleep_count) == 0)
         return false;
     pthread_mutex_lock(&lock);
@@ -168,46 +165,44 @@ bool bmi__waiters_wake_one(void)
     if (waiter != NULL)
         signal_locked(waiter, &wakes);
     pthread_mutex_unlock(&lock);
-    wakes_finish(&wakes);
+    bmi__wakes_finish(&wakes);
     return any;
 }
 
 /* Every thread that tests this operation, and one that takes any. */
-static void notify_locked(struct context *context, bmi_op_id_t op, struct wakes *wakes)
+static bool notify_locked(struct context *context, bmi_op_id_t op, struct wakes *wakes)
 {
-    bool any_woken = false;
+    bool any = false, taker_woken = false;
     for (struct waiter *waiter = list_of(context)->first; waiter != NULL; waiter = waiter->next) {
         if (waiter->op == WAITER_SOME || (waiter->op != 0 && waiter->op == op))
-            signal_locked(waiter, wakes);
-        if (waiter->op == 0 && !any_woken &&
+            any = signal_locked(waiter, wakes) || any;
+        if (waiter->op == 0 && !taker_woken &&
             (waiter->driving || atomic_load(&waiter->signalled) == 0)) {
-            signal_locked(waiter, wakes);
-            any_woken = true;
+            any = signal_locked(waiter, wakes) || any;
+            taker_woken = true;
         }
     }
+    return any;
 }
 
 /* Threads that test a context, and are to know of an unexpected message, and the reverse. */
-static void notify_others_locked(struct context *context, struct wakes *wakes)
+static bool notify_others_locked(struct context *context, struct wakes *wakes)
 {
+    bool any = false;
     for (struct waiter *waiter = first; waiter != NULL; waiter = waiter->next_of_all)
         if ((waiter->context == NULL) != (context == NULL) && waiter->op == 0)
-            signal_locked(waiter, wakes);
+            any = signal_locked(waiter, wakes) || any;
+    return any;
 }
 
-bool bmi__waiters_notify(struct context *context, bmi_op_id_t op)
+bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes)
 {
     bool direct = atomic_load(count_of(context)) > 0;
     bool others = context == NULL ? !direct : !direct && bmi__waiters_for_unexpected() > 0;
-    struct wakes wakes = {.later = NULL};
     if (!direct && !others)
         return false;
     pthread_mutex_lock(&lock);
-    if (direct)
-        notify_locked(context, op, &wakes);
-    if (others)
-        notify_others_locked(context, &wakes);
+    bool any = direct ? notify_locked(context, op, wakes) : notify_others_locked(context, wakes);
     pthread_mutex_unlock(&lock);
-    wakes_finish(&wakes);
-    return wakes.any;
+    return any;
 }

@@ -35,6 +35,13 @@ struct waiter_list {
     struct waiter *first, *last;
 };
 
+/* Threads that are to be woken once the caller holds no lock that they might want. Where there are
+ * more than fit, those are woken at once. */
+struct wakes {
+    atomic_uint *words[8]; /* futexes; may be gone with their waiters' stacks, which does no harm */
+    unsigned count;
+};
+
 /* Puts a waiter on the lists; from then on a completion wakes it. It looks once more after that. */
 void bmi__waiter_enlist(struct waiter *waiter, bool as_driver);
 void bmi__waiter_delist(struct waiter *waiter);
@@ -48,7 +55,8 @@ unsigned bmi__waiters_for_unexpected(void);
 /* Wakes one that sleeps. Returns false if there is none. */
 bool bmi__waiters_wake_one(void);
 /* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. Returns
- * whether a thread that sleeps was woken. */
-bool bmi__waiters_notify(struct context *context, bmi_op_id_t op);
+ * whether a thread that sleeps was woken, or is in `wakes` now. */
+bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes);
+void bmi__wakes_finish(struct wakes *wakes);
 
 #endif

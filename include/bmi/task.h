@@ -39,8 +39,10 @@ struct bmi_cpuset {
     uint64_t words[BMI_CPUSET_MAX / 64];
 };
 
-/* These are plain data operations. Threads: the caller's care. Blocks: no. A CPU number outside
- * 0..BMI_CPUSET_MAX-1 is never in a set; adding it changes nothing. */
+/* Empties a set; adds, removes, looks for a CPU; counts. A CPU number outside 0..BMI_CPUSET_MAX-1
+ * is never in a set; adding it changes nothing. Returns: nothing; of bmi_cpuset_has and
+ * bmi_cpuset_count the answer. Owns: nothing, sets are the caller's. Threads: the caller's care, as
+ * for any data. Blocks: no. */
 static inline void bmi_cpuset_clear(struct bmi_cpuset *set)
 {
     for (size_t i = 0; i < BMI_CPUSET_MAX / 64; i++)
@@ -65,7 +67,8 @@ static inline bool bmi_cpuset_has(const struct bmi_cpuset *set, int cpu)
 }
 
 /* Returns: the lowest CPU of the set that is >= `from`, or -1: the loop is
- * for (int cpu = bmi_cpuset_next(&set, 0); cpu >= 0; cpu = bmi_cpuset_next(&set, cpu + 1)) */
+ * for (int cpu = bmi_cpuset_next(&set, 0); cpu >= 0; cpu = bmi_cpuset_next(&set, cpu + 1))
+ * Owns: nothing. Threads: the caller's care. Blocks: no. */
 static inline int bmi_cpuset_next(const struct bmi_cpuset *set, int from)
 {
     for (int cpu = from < 0 ? 0 : from; cpu < BMI_CPUSET_MAX; cpu = (cpu / 64 + 1) * 64) {
@@ -98,8 +101,10 @@ enum bmi_task_verdict {
 };
 
 /* A task's function. It may submit other tasks and itself (then it runs once more), wait for other
- * tasks, and, with the verdict GONE, free the task. It runs on a worker's or a caller's stack and
- * should be short; one that may block says so (BMI_TASK_MAY_BLOCK). */
+ * tasks, and, with the verdict GONE, free the task. It runs on a worker's or a caller's stack.
+ * Returns: what is to become of the task. Owns: the task stays lent to the manager, but with GONE.
+ * Threads: whichever runs it, one at a time. Blocks: it should be short; one that may block says so
+ * (BMI_TASK_MAY_BLOCK). */
 typedef enum bmi_task_verdict (*bmi_task_function)(struct bmi_task *task, void *argument);
 
 enum bmi_task_option {
@@ -169,12 +174,14 @@ int bmi_task_submit(struct bmi_task *task);
  * Owns: nothing changes hands before the task's end. Threads: any. Blocks: no. */
 int bmi_task_cancel(struct bmi_task *task);
 
-/* Returns: the task's state. Threads: any. Blocks: no. Where a GONE verdict is possible only its
- * own function may ask. */
+/* Tells how far a task has come. Where a GONE verdict is possible only its own function may ask.
+ * Returns: the task's state. Owns: nothing; with ENDED and CANCELLED the task is the caller's
+ * again. Threads: any. Blocks: no. */
 enum bmi_task_state bmi_task_state(const struct bmi_task *task);
 
-/* Returns: whether bmi_task_cancel was called since it was submitted: for long functions to look
- * at. Threads: any. Blocks: no. */
+/* For long functions to look at: are they to end soon?
+ * Returns: whether bmi_task_cancel was called since the task was submitted. Owns: nothing.
+ * Threads: any. Blocks: no. */
 bool bmi_task_cancel_wanted(const struct bmi_task *task);
 
 /* Waits until a task has ended; meanwhile runs what the calling thread's CPU may run, and without
@@ -192,24 +199,27 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms);
 
 /* One round of Algorithm 1 for the CPU that the caller is on: what waits in its own queue, then in
  * each one above, then in queues that no worker serves; of each queue no more than was in it.
- * Returns: how many tasks it ran; 0 at once where queues are empty. Threads: any, also within
- * tasks. Blocks: as the tasks do. */
+ * Returns: how many tasks it ran; 0 at once where queues are empty. Owns: nothing; the tasks' ends
+ * are told to their owners. Threads: any, also within tasks. Blocks: as the tasks do. */
 unsigned bmi_task_schedule(struct bmi_task_manager *manager);
 
 /* The same as if the caller were on `cpu` (a CPU of the manager's, else 0 is returned): for tests
- * and for measuring trees that are not this machine's. */
+ * and for measuring trees that are not this machine's.
+ * Returns, Owns, Threads, Blocks: as bmi_task_schedule. */
 unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu);
 
 /* For an event loop that drives a manager without workers and wants to sleep: it arms a sleeper,
  * sleeps in its own way, disarms, and calls bmi_task_schedule. `wake` is called once by the first
  * submit that no worker will serve, on the submitting thread, with a lock held: it may write to an
- * eventfd or signal a condition, and must not call the manager. */
+ * eventfd or signal a condition, and must not call the manager.
+ * Returns, Owns, Threads, Blocks: see bmi_task_sleeper_arm; `wake` itself must not block. */
 struct bmi_task_sleeper {
     void (*wake)(struct bmi_task_sleeper *sleeper); /* set by the owner */
     struct bmi_task_sleeper *next, **link_to_me;    /* the manager's; zero before first use */
 };
 
-/* Returns: true: armed, sleep now; false: there is work, call bmi_task_schedule instead.
+/* Arms a sleeper.
+ * Returns: true: armed, sleep now; false: there is work, call bmi_task_schedule instead.
  * Owns: the sleeper is lent until disarmed. Threads: any, one at a time for each sleeper.
  * Blocks: no. */
 bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper);
@@ -285,7 +295,8 @@ int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_thread
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* Returns: the number of CPUs; fills *cpus (may be NULL). Threads: any. Blocks: no. */
+/* Counts the manager's CPUs, and fills *cpus (may be NULL) with them.
+ * Returns: their number. Owns: nothing, *cpus is a copy. Threads: any. Blocks: no. */
 int bmi_task_cpus(struct bmi_task_manager *manager, struct bmi_cpuset *cpus);
 
 enum bmi_task_level {
@@ -299,7 +310,8 @@ enum bmi_task_level {
 
 /* Fills *cpus with the CPUs at most that far from `cpu`: the lowest node of the tree above it that
  * is of this level or higher. E.g. BMI_TASK_LEVEL_CACHE of the CPU of sched_getcpu() for a task
- * that polls near to its caller. Returns: 0; -EINVAL (not the manager's CPU, unknown level).
+ * that polls near to its caller.
+ * Returns: 0; -EINVAL (not the manager's CPU, unknown level). Owns: nothing, *cpus is a copy.
  * Threads: any. Blocks: no. */
 int bmi_task_cpus_near(struct bmi_task_manager *manager, int cpu, enum bmi_task_level level,
                        struct bmi_cpuset *cpus);
@@ -307,7 +319,7 @@ int bmi_task_cpus_near(struct bmi_task_manager *manager, int cpu, enum bmi_task_
 /* Looks for the nearest CPU other than `cpu` that is idle: its worker sleeps, and did not have to
  * wait for the CPU the last time that it was woken.
  * Returns: the CPU; -ENOENT: none (submit to a wider set instead), -EINVAL: not the manager's CPU.
- * Threads: any; the answer may be old at once. Blocks: no. */
+ * Owns: nothing. Threads: any; the answer may be old at once. Blocks: no. */
 int bmi_task_nearest_idle(struct bmi_task_manager *manager, int cpu);
 
 struct bmi_task_queue_statistics {
@@ -324,18 +336,20 @@ struct bmi_task_queue_statistics {
 };
 
 /* Queues have indices 0 (global) to count - 1, each after its parent.
- * Returns: the count; 0, or -EINVAL for an index out of range. Threads: any. Blocks: no. */
+ * Returns: the count; 0, or -EINVAL for an index out of range. Owns: *statistics is the caller's,
+ * its name the manager's. Threads: any. Blocks: no. */
 int bmi_task_queue_count(struct bmi_task_manager *manager);
 int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
                               struct bmi_task_queue_statistics *statistics);
 
 /* How many tasks of a queue `cpu` has run; cpu -1: those run by CPUs that are not the queue's (a
- * hook's, where no worker serves it). Returns: the number; 0 for what is not there.
- * Threads: any. Blocks: no. */
+ * hook's, where no worker serves it).
+ * Returns: the number; 0 for what is not there. Owns: nothing. Threads: any. Blocks: no. */
 uint64_t bmi_task_queue_run_by(struct bmi_task_manager *manager, int queue, int cpu);
 
 /* Draws the tree with its queues as text, one line each, into `text` (as snprintf does).
- * Returns: the length that the whole text has, without the NUL. Threads: any. Blocks: no. */
+ * Returns: the length that the whole text has, without the NUL. Owns: `text` is the caller's.
+ * Threads: any. Blocks: no. */
 size_t bmi_task_topology_text(struct bmi_task_manager *manager, char *text, size_t size);
 
 /* ---- where tasks and their memory go ----------------------------------------------------------
@@ -422,9 +436,10 @@ void bmi_task_memory_free(void *memory, uint64_t bytes);
  * Owns: nothing. Threads: any, also while others use the memory. Blocks: while it is copied. */
 int bmi_task_memory_move(struct bmi_task_manager *manager, void *memory, uint64_t bytes, int node);
 
-/* Returns: the node that all of the memory lies on; -1: on several, or not touched yet; other
+/* Asks where memory lies.
+ * Returns: the node that all of the memory lies on; -1: on several, or not touched yet; other
  * errors below that: -EINVAL, -ENOMEM, -ENOTSUP, -EIO. (-EPERM, which is -1, is none of them.)
- * Threads: any. Blocks: no. */
+ * Owns: nothing. Threads: any. Blocks: no. */
 int bmi_task_memory_node(struct bmi_task_manager *manager, const void *memory, uint64_t bytes);
 
 #ifdef __cplusplus

@@ -428,6 +428,14 @@ static void it_does_not_wait_for_itself(void)
 
 /* ---- who is woken --------------------------------------------------------------------------- */
 
+static bool notify(struct context *context, bmi_op_id_t op)
+{
+    struct wakes wakes = {.count = 0};
+    bool any = bmi__waiters_notify(context, op, &wakes);
+    bmi__wakes_finish(&wakes);
+    return any;
+}
+
 static void a_completion_wakes_its_own_waiter(void)
 {
     enum { CONTEXTS = 64 };
@@ -442,15 +450,15 @@ static void a_completion_wakes_its_own_waiter(void)
     }
     CU_ASSERT_EQUAL(bmi__waiters_asleep(), CONTEXTS);
     for (int k = 0; k < CONTEXTS; k++) {
-        bmi__waiters_notify(contexts[k], 999); /* another operation of that context */
+        notify(contexts[k], 999); /* another operation of that context */
         CU_ASSERT_EQUAL(atomic_exchange(&waiters[k].signalled, 0), k % 2 == 0);
-        CU_ASSERT_TRUE(bmi__waiters_notify(contexts[k], 1000 + k));
+        CU_ASSERT_TRUE(notify(contexts[k], 1000 + k));
         for (int i = 0; i < CONTEXTS; i++)
             CU_ASSERT_EQUAL(atomic_exchange(&waiters[i].signalled, 0), i == k);
     }
     for (int i = 0; i < CONTEXTS; i++) {
         bmi__waiter_delist(&waiters[i]);
-        CU_ASSERT_FALSE(bmi__waiters_notify(contexts[i], 1000 + i));
+        CU_ASSERT_FALSE(notify(contexts[i], 1000 + i));
         bmi__context_release(contexts[i]);
     }
     CU_ASSERT_EQUAL(bmi__waiters_asleep(), 0);
@@ -470,10 +478,10 @@ static void waiters_of_one_context(void)
         waiters[i] = (struct waiter){.context = context, .op = wanted[i]};
         bmi__waiter_enlist(&waiters[i], false);
     }
-    bmi__waiters_notify(context, 7);
+    notify(context, 7);
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         CU_ASSERT_EQUAL(atomic_load(&waiters[i].signalled), woken[i]);
-    bmi__waiters_notify(context, 8); /* the first that takes any is on its way already */
+    notify(context, 8); /* the first that takes any is on its way already */
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         CU_ASSERT_EQUAL(atomic_load(&waiters[i].signalled), woken[i] | next[i]);
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
