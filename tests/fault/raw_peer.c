@@ -114,7 +114,8 @@ static struct sockaddr_in address_parse(const char *listening)
     struct sockaddr_in address = {.sin_family = AF_INET};
     char host[64];
     unsigned port;
-    CHECK(sscanf(listening, "tcp://%63[0-9.]:%u", host, &port) == 2, "no address: %s", listening);
+    CHECK(sscanf(listening, "%*[a-z+]://%63[0-9.]:%u", host, &port) == 2, "no address: %s",
+          listening);
     CHECK(inet_pton(AF_INET, host, &address.sin_addr) == 1, "no host: %s", host);
     address.sin_port = htons((uint16_t)port);
     return address;

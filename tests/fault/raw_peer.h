@@ -55,7 +55,8 @@ struct raw_hello {
 /* A HELLO as an honest peer sends it: random identity, generous credit. */
 struct raw_hello raw_hello_make(struct chance *chance);
 
-/* Connects to a "tcp://host:port"; `receive_buffer`: bytes of it, 0 for the usual. */
+/* Connects to a "tcp://host:port", or to that of another method that has sockets; `receive_buffer`:
+ * bytes of it, 0 for the usual. */
 int raw_connect(const char *listening, int receive_buffer);
 /* Connects, sends a HELLO, and waits for the other's, which is told if `theirs` is not NULL. */
 int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hello *theirs);

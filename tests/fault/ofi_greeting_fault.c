@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ofi_greeting_fault.c - who speaks badly at the listen address of a method on libfabric, and at
+ * one that we dial: silence, rubbish, another version, another provider, an endpoint that nobody
+ * has (a process that is no more), records that make no sense.
+ *
+ * Each loses its connection, and only its own: a healthy client goes on all the while, and nothing
+ * is left afterwards. What is wrong with the other side is told in the log. The bad peer gets an
+ * honest greeting first, by listening where the library dials, and spoils that.
+ *
+ * usage: ofi_greeting_fault      (BMI_TEST_METHOD: ofi+tcp, ofi+shm)
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "raw_peer.h"
+#include "serve.h"
+
+/* The greeting, as methods/ib/rendezvous.c describes it: spelled out here, so that a change of the
+ * protocol shows. */
+enum {
+    GREETING = 240,
+    VERSION_AT = 8,
+    FORMAT_AT = 12,
+    TOKEN_AT = 16,
+    BELL_AT = 24,
+    NAME_SIZE_AT = 40,
+    MESSAGE_AT = 44,
+    PROVIDER_AT = 48,
+    NAME_AT = 112
+};
+
+static char listening[BMI_MAX_ADDR_LEN];
+static uint8_t honest[GREETING]; /* the library's own */
+
+/* ---- the bad peer: a child that never starts the library ------------------------------------- */
+
+static void nothing(uint8_t *greeting)
+{
+    (void)greeting;
+}
+
+static void garbage(uint8_t *greeting)
+{
+    struct chance chance = {.state = test_seed()};
+    for (int i = 0; i < GREETING; i++)
+        greeting[i] = (uint8_t)chance_next(&chance);
+}
+
+static void web_request(uint8_t *greeting)
+{
+    memset(greeting, ' ', GREETING);
+    memcpy(greeting, "GET / HTTP/1.1\r\n", 16);
+}
+
+static void other_version(uint8_t *greeting)
+{
+    greeting[VERSION_AT] = 99;
+}
+
+static void other_format(uint8_t *greeting)
+{
+    greeting[FORMAT_AT] ^= 0x40;
+}
+
+static void other_provider(uint8_t *greeting)
+{
+    strcpy((char *)greeting + PROVIDER_AT, "pigeons");
+}
+
+static void endless_provider(uint8_t *greeting)
+{
+    memset(greeting + PROVIDER_AT, 'p', NAME_AT - PROVIDER_AT);
+}
+
+static void no_name(uint8_t *greeting)
+{
+    memset(greeting + NAME_SIZE_AT, 0, 4);
+}
+
+static void name_too_long(uint8_t *greeting)
+{
+    memset(greeting + NAME_SIZE_AT, 0xff, 4);
+}
+
+static void other_messages(uint8_t *greeting)
+{
+    greeting[MESSAGE_AT + 2] ^= 1;
+}
+
+static void bell_of_nobody(uint8_t *greeting)
+{
+    memset(greeting + BELL_AT, 0x5a, 16);
+}
+
+/* What a process that is no more has left with others: the name of its endpoint. */
+static void endpoint_of_nobody(uint8_t *greeting)
+{
+    greeting[NAME_AT + 2] ^= 0x15; /* a port, or a letter */
+    greeting[NAME_AT + 3] ^= 0x15;
+}
+
+/* What is sent, after which the library is to end the connection. `told`: in its log. */
+static const struct {
+    const char *name;
+    void (*spoil)(uint8_t *greeting);
+    unsigned size;       /* bytes of the greeting that are sent */
+    const char *records; /* what follows it */
+    const char *told;
+} cases[] = {
+    {"silence", nothing, 0, "", NULL},
+    {"half a greeting, then silence", nothing, 100, "", NULL},
+    {"garbage", garbage, GREETING, "", "does not speak this protocol"},
+    {"a web request", web_request, GREETING, "", "does not speak this protocol"},
+    {"another version", other_version, GREETING, "", "speaks version 99 of the rendezvous, we"},
+    {"another provider", other_provider, GREETING, "", "uses provider pigeons, we use"},
+    {"a provider's name without end", endless_provider, GREETING, "", "uses provider pppp"},
+    {"another kind of address", other_format, GREETING, "", "uses provider"},
+    {"an endpoint without a name", no_name, GREETING, "", NULL},
+    {"a name of 4 GiB", name_too_long, GREETING, "", NULL},
+    {"messages of another size", other_messages, GREETING, "", NULL},
+    {"a bell of nobody's", bell_of_nobody, GREETING, "", "cannot share a page"},
+    {"an endpoint of nobody's", endpoint_of_nobody, GREETING, "", NULL},
+    {"an honest greeting, then silence", nothing, GREETING, "", NULL},
+    {"an honest greeting, then garbage", nothing, GREETING, "?!", NULL},
+    {"goodbye twice", nothing, GREETING,
+     "b\x07\x07\x07\x07"
+     "b\x07\x07\x07\x07",
+     NULL},
+    {"an answer to no goodbye", nothing, GREETING, "d", NULL},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+/* The cases in which we dial the bad peer: what it answers. */
+static const unsigned answers[] = {2, 4, 5, 9};
+enum { ANSWERS = sizeof answers / sizeof answers[0] };
+
+static void case_send(int socket, unsigned i)
+{
+    uint8_t greeting[GREETING];
+    memcpy(greeting, honest, GREETING);
+    cases[i].spoil(greeting);
+    raw_write(socket, greeting, cases[i].size);
+    raw_write(socket, cases[i].records, strlen(cases[i].records));
+}
+
+static void greeting_read(int socket)
+{
+    size_t have = 0;
+    while (have < GREETING) {
+        ssize_t got = recv(socket, honest + have, GREETING - have, 0);
+        CHECK(got > 0, "no greeting from the library");
+        have += (size_t)got;
+    }
+    CHECK(memcmp(honest, "BMI ib\r\n", 8) == 0 && honest[VERSION_AT] == 1,
+          "the library's own greeting is another than this test knows");
+}
+
+static int bad_peer(void *argument, int channel)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t size = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    (void)argument;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 8) == 0 &&
+              getsockname(listener, (struct sockaddr *)&address, &size) == 0,
+          "no listener");
+    tell_number(channel, ntohs(address.sin_port));
+    hear(channel, listening, sizeof listening);
+    for (unsigned i = 0; i < ANSWERS; i++) {
+        int dialled = accept(listener, NULL, NULL);
+        greeting_read(dialled);
+        case_send(dialled, answers[i]);
+        CHECK(raw_ended(dialled, TEST_BOUND_MS), "the library bears a bad answer");
+        close(dialled);
+    }
+    for (unsigned i = 0; i < CASES; i++) {
+        hear_number(channel);
+        int connection = raw_connect(listening, 0);
+        case_send(connection, i);
+        bool ended = raw_ended(connection, TEST_BOUND_MS);
+        close(connection);
+        tell_number(channel, ended);
+    }
+    return 0;
+}
+
+/* ---- the library ------------------------------------------------------------------------------
+ */
+
+static char said[1 << 16]; /* the log since it was last cleared */
+
+static void log_take(void *argument, enum bmi_log_level level, const char *text)
+{
+    size_t used = strlen(said);
+    (void)argument, (void)level;
+    snprintf(said + used, sizeof said - used, "%s\n", text);
+}
+
+static void others_unharmed(const char *name, struct echo_report *report, unsigned long exchanges)
+{
+    while (method_statistics(test_method()).links > 1)
+        operations_step(10);
+    CHECK(echo_sessions() == 1, "%s: the healthy client was harmed", name);
+    while (atomic_load(&report->exchanges) < exchanges + 10)
+        operations_step(5);
+    struct bmi_statistics gauges = statistics_of(0);
+    CHECK(gauges.unmatched_bytes == 0 && gauges.unexpected_bytes == 0, "%s: memory is left", name);
+}
+
+static void told_check(const char *name, const char *told)
+{
+    CHECK(told == NULL || strstr(said, told) != NULL, "%s: the log does not say \"%s\", but: %s",
+          name, told, said);
+}
+
+static void answer_run(BMI_addr_t bad, unsigned i)
+{
+    const char *name = cases[answers[i]].name;
+    struct noted send;
+    said[0] = '\0';
+    note_send(&send, bad, "", 0, 1);
+    CHECK(noted_wait(&send, 1, TEST_BOUND_MS), "%s in answer: the send does not end", name);
+    printf("  %-40s in answer: %s\n", name, status_name(send.status));
+    CHECK(send.status == -BMI_EPROTO || send.status == -BMI_EPROTONOSUPPORT, "%s in answer: %s",
+          name, status_name(send.status));
+    told_check(name, cases[answers[i]].told);
+}
+
+static void case_run(struct child *peer, unsigned i, struct echo_report *report)
+{
+    unsigned long exchanges = atomic_load(&report->exchanges);
+    uint64_t start = now_ns();
+    said[0] = '\0';
+    tell_number(peer->channel, (int64_t)i);
+    while (!heard(peer->channel, 0))
+        operations_step(5);
+    bool ended = hear_number(peer->channel) != 0;
+    printf("  %-40s %s after %4.0f ms\n", cases[i].name, ended ? "ended" : "is borne",
+           (double)(now_ns() - start) / 1e6);
+    CHECK(ended, "%s: the connection was not ended", cases[i].name);
+    told_check(cases[i].name, cases[i].told);
+    others_unharmed(cases[i].name, report, exchanges);
+}
+
+int main(void)
+{
+    test_begin("ofi_greeting_fault", 90);
+    struct echo_report *report = shared_memory(sizeof *report);
+    struct child peer = child_start("bad peer", bad_peer, NULL);
+    struct child client = echo_client_start(report);
+    char address[64];
+    BMI_addr_t bad;
+
+    setenv("BMI_CONNECT_TIMEOUT_MS", "1000", 1);
+    struct bmi_log_callback callback = {.write = log_take, .level = BMI_LOG_INFO};
+    serve_here(0, listening);
+    must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_LOG_CALLBACK");
+    operations_open();
+    strcpy(report->listening, listening);
+    tell_number(client.channel, 0);
+    while (atomic_load(&report->exchanges) < 10)
+        operations_step(10);
+    test_address(address, (unsigned)hear_number(peer.channel));
+    must(BMI_addr_lookup(&bad, address), "BMI_addr_lookup");
+    tell(peer.channel, listening, sizeof listening);
+    for (unsigned i = 0; i < ANSWERS; i++)
+        answer_run(bad, i);
+    for (unsigned i = 0; i < CASES; i++)
+        case_run(&peer, i, report);
+    child_end(&peer);
+    atomic_store(&report->stop, true);
+    while (echo_sessions() > 0)
+        operations_step(10);
+    child_end(&client);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return test_passed();
+}
