@@ -94,6 +94,9 @@ static struct {
         "a message that finds no buffer that long at a peer that polls fails", 30000},
     [SETTING_GM_DROP_EVERY] = {"gm_drop_every", NUMBER, 0, 0, 1 << 30,
         "for tests: each nth message is lost once; 0: none", 0},
+    [SETTING_OFI_REGISTER_ALL] = {"ofi_register_all", SWITCH, 0, 0, 1,
+        "register all memory of transfers as for an RDMA device, also for ofi+tcp, ofi+shm: a test",
+        0},
 };
 
 int64_t bmi__setting(enum setting setting)

@@ -66,6 +66,8 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->local_memory = (mode & FI_MR_LOCAL) != 0;
     fabric->virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
     fabric->provider_keys = (mode & FI_MR_PROV_KEY) != 0;
+    if (bmi_method_setting("ofi_register_all"))
+        fabric->local_memory = true;
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
     fabric->peer_copies = info->addr_format == FI_ADDR_STR; /* shm */
     fabric->put_delivers = !(info->tx_attr->msg_order & FI_ORDER_SAW);
