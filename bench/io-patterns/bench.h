@@ -211,6 +211,8 @@ struct data_allocator {
     void (*release)(void *memory, uint64_t size);
 };
 void data_allocator_set(const struct data_allocator *allocator);
+void *data_allocate(uint64_t size); /* touched */
+void data_release(void *memory, uint64_t size);
 uint64_t data_area(const struct work *work);
 uint64_t data_place(const struct work *work, uint64_t position);
 uint64_t data_ahead(const struct work *work, uint64_t position);

@@ -162,9 +162,12 @@ void bmi_server_main(const struct options *options)
     bmi_side_close(&side);
 }
 
-static double sample_run(void *client, const struct work *work)
+static double sample_run(void *argument, const struct work *work)
 {
-    return pattern_numbered(work->pattern)->run_bmi(client, work);
+    const struct bmi_client *client = argument;
+    if (!work->plain && client->server_count > 0)
+        memory_use(client->servers[0]);
+    return pattern_numbered(work->pattern)->run_bmi(argument, work);
 }
 
 void bmi_client_main(const struct options *options)

@@ -23,7 +23,7 @@ void data_allocator_set(const struct data_allocator *other)
     allocator = *other;
 }
 
-static void *data_allocate(uint64_t size)
+void *data_allocate(uint64_t size)
 {
     if (!allocator.allocate)
         return allocate_pages(size);
@@ -32,7 +32,7 @@ static void *data_allocate(uint64_t size)
     return memory;
 }
 
-static void data_release(void *memory, uint64_t size)
+void data_release(void *memory, uint64_t size)
 {
     if (!allocator.release)
         free(memory);

@@ -27,9 +27,9 @@ void layout_prepare(struct layout *layout, const struct work *work, int servers)
                               .lanes = servers > 2 ? (uint64_t)servers : 2,
                               .area = data_area(work)};
     if (memory_size < layout_size(layout)) {
-        free(memory);
+        data_release(memory, memory_size);
         memory_size = layout_size(layout);
-        memory = allocate_pages(memory_size);
+        memory = data_allocate(memory_size);
     }
     layout->memory = memory;
 }

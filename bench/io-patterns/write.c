@@ -53,7 +53,7 @@ static struct sink *sink_take(uint64_t size)
         }
     }
     struct sink *sink = allocate(sizeof *sink);
-    *sink = (struct sink){.memory = allocate_pages(size), .size = size};
+    *sink = (struct sink){.memory = data_allocate(size), .size = size};
     return sink;
 }
 
