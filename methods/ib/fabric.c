@@ -70,6 +70,10 @@ static void info_apply(struct ib_fabric *fabric)
         fabric->local_memory = true;
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
     fabric->peer_copies = info->addr_format == FI_ADDR_STR; /* shm */
+    /* What waits for the other process to copy it out is never given back where that dies. */
+    fabric->message_max = fabric->peer_copies && info->tx_attr->inject_size < IB_MESSAGE_BYTES
+                              ? info->tx_attr->inject_size
+                              : IB_MESSAGE_BYTES;
     fabric->put_delivers = !(info->tx_attr->msg_order & FI_ORDER_SAW);
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;

@@ -77,6 +77,7 @@ enum {
     IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
     IB_RETRY_LEAST_MS = 1, /* when a full network tells nothing of room */
     IB_RETRY_MOST_MS = 16,
+    IB_UNEASY_LOOKS = 64,      /* after a link with a bell has gone */
     IB_TRANSFER_WAIT_MS = 2000 /* a dead link's transfers may still be with the network that long */
 };
 
@@ -138,7 +139,8 @@ struct ib_fabric {
     bool provider_keys;     /* the provider chooses keys, else we */
     bool real_registration; /* costs much: through the cache */
     bool put_delivers;      /* a put must ask for delivery, since later messages may overtake it */
-    bool peer_copies; /* puts are copied by the other process's processor, out of our memory */
+    bool peer_copies;   /* puts are copied by the other process's processor, out of our memory */
+    size_t message_max; /* bytes of a message */
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
     size_t inject_max, iovecs, piece_max;
@@ -150,6 +152,7 @@ struct ib_fabric {
     struct ib_slot *free_slots;
     struct ib_piece *lost; /* pieces of dead links that were never given back */
     struct ib_piece *free_pieces;
+    uint32_t pieces; /* with the network, of all links that live */
 
     struct ib_slot slots[IB_SLOTS];
     struct ib_buffer buffers[IB_BUFFERS];
@@ -175,6 +178,7 @@ struct ib_state {
     /* driver */
     struct bmi_timer retry;
     uint32_t retry_ms;       /* 0: not set */
+    uint32_t uneasy;         /* how often to look again, though no bell may ring */
     struct ib_link **tokens; /* by index; NULL: free */
     uint32_t token_count;
     struct ib_peer *peers, *idle_peers;
@@ -346,6 +350,9 @@ void ib_dial_start(struct ib_link *link);
 /* The time for what is under way is over. Driver, no lock. */
 void ib_dial_expired(struct ib_link *link);
 void ib_dial_free(struct ib_link *link);
+/* Takes what has come of the other side's greeting; the link may be up, or gone, at return. Driver,
+ * no lock. */
+void ib_greeting_read(struct ib_link *link);
 /* Goodbye: we send no more messages than these. Driver. */
 void ib_bye_send(struct ib_link *link);
 /* If the other side has said goodbye and all its messages are here, says so and ends the link

@@ -95,6 +95,8 @@ static void link_release(struct ib_link *link)
 
 static void rendezvous_close(struct ib_link *link)
 {
+    if (link->bell)
+        ib_state_of(link)->uneasy = IB_UNEASY_LOOKS;
     ib_dial_free(link);
     if (link->watched)
         bmi_method_watch_remove(&link->watch);

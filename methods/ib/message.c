@@ -176,6 +176,12 @@ void ib_message_arrived(struct ib_state *state, const uint8_t *bytes, size_t siz
     ib_count(state, BMI_COUNT_READS, 1);
     ib_count(state, BMI_COUNT_BYTES_RECEIVED, (int64_t)size);
     struct ib_link *link = ib_token_find(state, le64toh(token));
+    if (link && link->phase == IB_GREETING) { /* sent after its greeting, which is there then */
+        bmi_link_ref(&link->base);
+        ib_greeting_read(link);
+        bmi_link_unref(&link->base);
+        link = ib_token_find(state, le64toh(token));
+    }
     if (!link || link->phase != IB_UP || le32toh(length) != size - IB_PREFIX) {
         bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: a message of %zu bytes that is no link's",
                        state->kind->scheme, size);

@@ -5,7 +5,12 @@
  * A pass reads completions under fabric_lock and handles them without it. Links whose message found
  * no room stand in a list and are flushed again in each pass; what gives room is a completion
  * nearly always. Where it is none (a provider's connection being made, another process's full
- * queue) nothing tells: then a timer looks again, after 1 ms, then 2, up to 16.
+ * queue) nothing tells: then a timer looks again, after 1 ms, then 2, up to 16. The same timer
+ * looks while no descriptor, but bells, tell of completions, and
+ *   - pieces are with the network: shm reports one only if it gets a lock of the other process's at
+ *     that moment, else at some later look;
+ *   - a link has gone a moment ago: its other side, which does not know yet, may have taken the
+ * word that we sleep, and rung over the closed rendezvous.
  */
 #include "ib.h"
 
@@ -54,10 +59,23 @@ static void blocked_flush(struct ib_state *state)
     }
 }
 
-/* Looks again later if something waits for room still. */
+/* Whether something is due that nothing may tell of. */
+static bool untold(struct ib_state *state)
+{
+    if (blocked_any(state))
+        return true;
+    if (!state->fabric || state->fabric->wait_fd >= 0)
+        return false;
+    ib_lock(&state->fabric_lock);
+    bool pieces = state->fabric->pieces > 0;
+    ib_unlock(&state->fabric_lock);
+    return pieces || state->uneasy > 0;
+}
+
+/* Looks again later if so. */
 static void retry_set(struct ib_state *state)
 {
-    if (state->retry_ms > 0 || !blocked_any(state))
+    if (state->retry_ms > 0 || !untold(state))
         return;
     state->retry_ms = IB_RETRY_LEAST_MS;
     bmi_method_timer_set(&state->retry, state->retry_ms);
@@ -75,7 +93,8 @@ void ib_retry_expired(struct bmi_timer *timer)
     int events = ib_progress(state);
     blocked_flush(state);
     state->retry_ms = 0;
-    if (!blocked_any(state))
+    state->uneasy -= state->uneasy > 0;
+    if (!untold(state))
         return;
     if (events > 0)
         next = IB_RETRY_LEAST_MS;

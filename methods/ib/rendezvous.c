@@ -234,7 +234,7 @@ static int greeted(struct ib_link *link)
     return 0;
 }
 
-static void greeting_ready(struct ib_link *link)
+void ib_greeting_read(struct ib_link *link)
 {
     struct ib_dial *dial = link->dial;
     ssize_t got = recv(link->watch.fd, dial->hello + dial->hello_have,
@@ -596,7 +596,7 @@ static void rendezvous_ready(struct bmi_watch *watch, uint32_t events)
     if (link->phase == IB_DIALLING)
         connect_ready(link);
     else if (link->phase == IB_GREETING)
-        greeting_ready(link);
+        ib_greeting_read(link);
     else if (link->phase == IB_UP && (events & ~(uint32_t)EPOLLOUT))
         records_ready(link);
     if (link->phase == IB_UP && (events & EPOLLOUT))

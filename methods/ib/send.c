@@ -121,10 +121,11 @@ bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fram
 static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct outgoing *out)
 {
     struct bmi_frame *at = link->queue;
+    size_t most = ib_state_of(link)->fabric->message_max;
     ib_assert_locked(&link->send_lock);
     *out = (struct outgoing){.size = IB_PREFIX};
     for (; at; at = at->next) {
-        size_t room = IB_MESSAGE_BYTES - out->size;
+        size_t room = most - out->size;
         if (at->header_sent == 0) {
             if (room < BMI_FRAME_HEADER)
                 break;

@@ -127,6 +127,7 @@ static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece, size_t 
                          ? fi_readmsg(fabric->endpoint, &message, flags)
                          : fi_writemsg(fabric->endpoint, &message,
                                        flags | (fabric->put_delivers ? FI_DELIVERY_COMPLETE : 0));
+    fabric->pieces += status == 0;
     ib_unlock(&state->fabric_lock);
     return status;
 }
@@ -300,6 +301,9 @@ void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int s
         return;
     }
     struct ib_link *link = move->link;
+    ib_lock(&state->fabric_lock);
+    state->fabric->pieces--;
+    ib_unlock(&state->fabric_lock);
     if (status == 0)
         ib_count(state, move->transfer->get ? BMI_COUNT_GET_BYTES : BMI_COUNT_PUT_BYTES,
                  (int64_t)piece_bytes(piece));
@@ -377,6 +381,7 @@ static void pieces_lose_locked(struct ib_move *move)
         struct ib_piece *piece = move->pieces;
         piece_remove_locked(piece);
         move->link->pieces--;
+        fabric->pieces--;
         piece->move = NULL;
         piece->next = fabric->lost;
         piece->link_to_me = &fabric->lost;
