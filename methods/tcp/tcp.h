@@ -37,11 +37,11 @@ enum {
     TCP_IOVECS = 512,          /* entries gathered or scattered by one system call */
     TCP_WRITE_BYTES = 1 << 20, /* bytes of one system call, about */
     TCP_READ_BYTES = 1 << 20,
-    TCP_GATHER_BYTES = 2048,   /* up to this a write is put together first */
-    TCP_FLUSH_BYTES = 4 << 20, /* one flush; then the driver goes on, after others */
-    TCP_PASS_BYTES = 1 << 20,  /* one link's receive pass; then others have their turn */
+    TCP_GATHER_BYTES = 2048,     /* up to this a write is put together first */
+    TCP_FLUSH_BYTES = 256 << 10, /* one flush; then the driver goes on, after others */
+    TCP_PASS_BYTES = 1 << 20,    /* one link's receive pass; then others have their turn */
     TCP_PASS_READS = 16,
-    TCP_HOT_READS = 64,        /* so many by polling, and the link needs no watch meanwhile */
+    TCP_HOT_READS = 64,           /* so many by polling, and the link needs no watch meanwhile */
     TCP_REST_PASSES = 64,         /* of a link whose writes fail */
     TCP_STAGE_BYTES = 64 << 10,   /* read ahead */
     TCP_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
@@ -248,8 +248,8 @@ void tcp_dial_ready(struct tcp_link *link);
 /* The time for what is under way is over. Driver, no lock. */
 void tcp_dial_expired(struct tcp_link *link);
 void tcp_dial_free(struct tcp_link *link);
-/* The buffer sizes that were set for the sockets to come, by enum tcp_buffer; -1: none was. NULL: the
- * link does not dial. send_lock held. */
+/* The buffer sizes that were set for the sockets to come, by enum tcp_buffer; -1: none was. NULL:
+ * the link does not dial. send_lock held. */
 int *tcp_dial_buffers_locked(struct tcp_link *link);
 
 /* resolve.c */
