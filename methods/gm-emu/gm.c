@@ -168,16 +168,11 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
 static void message_handle(struct gm_state *state, struct nic_event *event)
 {
     struct gm_link *link = nic_peer_context(event->peer);
-    void *buffer = event->buffer;
-    unsigned size = event->size;
-    enum nic_priority priority = event->priority;
     int status =
-        link != NULL ? gm_message_arrived(link, priority, event->message, event->length) : 0;
+        link != NULL ? gm_message_arrived(link, event->priority, event->message, event->length) : 0;
     if (status < 0)
         gm_link_fail(link, status);
-    status = nic_provide_receive_buffer(state->port, buffer, size, priority);
-    if (status != 0)
-        bmi_method_log(BMI_LOG_ERROR, NULL, "gm: a receive buffer is lost: %s", strerror(-status));
+    nic_unknown(state->port, event); /* provides the buffer again */
 }
 
 static void down_handle(struct nic_event *event)
@@ -223,12 +218,12 @@ static int gm_progress(void *argument)
 {
     struct gm_state *state = argument;
     struct nic_event *event;
-    int count = 0;
-    while (count < GM_PASS_EVENTS &&
-           (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
+    int count = 0, most = state->busy ? GM_PASS_EVENTS : 1;
+    while (count < most && (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
         event_handle(state, event);
         count++;
     }
+    state->busy = count > 0;
     if (count == 0)
         return 0;
     tally_tell(state);

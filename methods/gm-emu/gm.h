@@ -41,7 +41,8 @@ enum {
     GM_PUT_IOVECS = 16,   /* of one directed send */
     GM_SLOTS = 64,        /* registered send buffers, at most */
     GM_IN_PLACE = 1024,   /* from here on a body in registered memory is not copied to a slot */
-    GM_PASS_EVENTS = 32,  /* of one look at the port; then others have their turn */
+    GM_PASS_EVENTS = 32,  /* of one look at the port; then others have their turn. One after a look
+                           * that found nothing: who waits for it shall not wait for the next */
     GM_MIXED_WINDOW = 32, /* messages that may be behind one of another priority */
     GM_ACK_EVERY = 16     /* a high message is acknowledged after so many, if by nothing else */
 };
@@ -161,6 +162,7 @@ struct gm_state {
     unsigned slot_count;                     /* lock: all */
 
     struct gm_tally tally; /* driver */
+    bool busy;             /* driver: the last look at the port found something */
 };
 
 extern const struct bmi_method bmi__method_gm;

@@ -54,6 +54,7 @@ struct nic_ring {
     uint64_t size;
     uint64_t position; /* producer: written so far; consumer: consumed so far */
     uint64_t seen;     /* producer: consumed, as last read; consumer: as last told */
+    uint64_t cleared;  /* producer: the stamp there was cleared ahead of time */
 };
 
 /* A send token, in use. */
@@ -229,6 +230,7 @@ struct nic_port {
     uint64_t looked_ns, timer_ns;
     uint64_t next_due_ns; /* the earliest record seen that is not due yet; 0: none */
     struct nic_alarm *alarms;
+    struct nic_buffer *own[NIC_PRIORITIES][NIC_MAX_SIZE + 1]; /* provided again by nic_unknown */
 
     _Alignas(NIC_LINE) struct bmi_lock lock;
     struct nic_peer *peers;
@@ -252,6 +254,7 @@ struct nic_port {
     struct nic_buffer *buffers; /* the pool of tokens */
     struct nic_buffer *buffer_free, *ready[NIC_PRIORITIES][NIC_MAX_SIZE + 1],
         **ready_last[NIC_PRIORITIES][NIC_MAX_SIZE + 1];
+    _Atomic(struct nic_buffer *) event_token; /* of the last event's buffer: see receive.c */
     _Atomic uint32_t ready_count[NIC_PRIORITIES][NIC_MAX_SIZE + 1];
 
     _Alignas(NIC_LINE) struct bmi_lock token_lock;

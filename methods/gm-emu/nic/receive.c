@@ -7,6 +7,11 @@
  * copied to its buffer; a longer one is shown in the ring, and consumed when the next event is
  * asked for. How far we came is told seldom: when a ring is found empty, or a quarter of it was
  * consumed.
+ *
+ * Buffers are provided under buffer_lock, by anybody. The token of the one that an event hands out
+ * is kept in `event_token` until the next event, or until a provider finds no other. So nic_unknown
+ * can provide the buffer again without the lock: to the driver's own list, which is looked at
+ * first.
  */
 #include <errno.h>
 
@@ -26,6 +31,14 @@ void nic__buffers_init(struct nic_port *port)
             port->ready_last[i][size] = &port->ready[i][size];
 }
 
+static void ready_count_add_locked(struct nic_port *port, int priority, unsigned size,
+                                   uint32_t amount)
+{
+    _Atomic uint32_t *count = &port->ready_count[priority][size];
+    atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + amount,
+                          memory_order_relaxed);
+}
+
 int nic_provide_receive_buffer(struct nic_port *port, void *memory, unsigned size,
                                enum nic_priority priority)
 {
@@ -35,13 +48,16 @@ int nic_provide_receive_buffer(struct nic_port *port, void *memory, unsigned siz
         return -EFAULT;
     bmi_lock_take(&port->buffer_lock);
     struct nic_buffer *buffer = port->buffer_free;
-    if (buffer != NULL) {
+    if (buffer != NULL)
         port->buffer_free = buffer->next;
+    else
+        buffer = atomic_exchange(&port->event_token, NULL);
+    if (buffer != NULL) {
         buffer->memory = memory;
         buffer->next = NULL;
         *port->ready_last[priority][size] = buffer;
         port->ready_last[priority][size] = &buffer->next;
-        atomic_fetch_add_explicit(&port->ready_count[priority][size], 1, memory_order_relaxed);
+        ready_count_add_locked(port, priority, size, 1);
     }
     bmi_lock_give(&port->buffer_lock);
     if (buffer == NULL)
@@ -52,24 +68,60 @@ int nic_provide_receive_buffer(struct nic_port *port, void *memory, unsigned siz
 
 static bool has_buffer(struct nic_port *port, int priority, unsigned size)
 {
-    return atomic_load_explicit(&port->ready_count[priority][size], memory_order_relaxed) != 0;
+    return port->own[priority][size] != NULL ||
+           atomic_load_explicit(&port->ready_count[priority][size], memory_order_relaxed) != 0;
 }
 
+/* The caller has seen that there is one. */
 static void *buffer_take(struct nic_port *port, int priority, unsigned size)
 {
-    if (!has_buffer(port, priority, size))
-        return NULL;
-    bmi_lock_take(&port->buffer_lock);
-    struct nic_buffer *buffer = port->ready[priority][size]; /* only the driver takes any */
+    struct nic_buffer *buffer = port->own[priority][size];
+    if (buffer != NULL) {
+        port->own[priority][size] = buffer->next;
+    } else {
+        bmi_lock_take(&port->buffer_lock);
+        buffer = port->ready[priority][size]; /* only the driver takes any */
+        port->ready[priority][size] = buffer->next;
+        if (buffer->next == NULL)
+            port->ready_last[priority][size] = &port->ready[priority][size];
+        ready_count_add_locked(port, priority, size, UINT32_MAX);
+        bmi_lock_give(&port->buffer_lock);
+    }
     void *memory = buffer->memory;
-    port->ready[priority][size] = buffer->next;
-    if (buffer->next == NULL)
-        port->ready_last[priority][size] = &port->ready[priority][size];
-    atomic_fetch_sub_explicit(&port->ready_count[priority][size], 1, memory_order_relaxed);
+    atomic_store_explicit(&port->event_token, buffer, memory_order_release);
+    return memory;
+}
+
+/* The token of the last event's buffer; NULL: a provider has it. */
+static struct nic_buffer *event_token_take(struct nic_port *port)
+{
+    if (atomic_load_explicit(&port->event_token, memory_order_relaxed) == NULL)
+        return NULL;
+    return atomic_exchange(&port->event_token, NULL);
+}
+
+/* The last event's buffer was not provided again. */
+static void event_token_return(struct nic_port *port)
+{
+    struct nic_buffer *buffer = event_token_take(port);
+    if (buffer == NULL)
+        return;
+    bmi_lock_take(&port->buffer_lock);
     buffer->next = port->buffer_free;
     port->buffer_free = buffer;
     bmi_lock_give(&port->buffer_lock);
-    return memory;
+}
+
+static void buffer_provide_again(struct nic_port *port, const struct nic_event *event)
+{
+    struct nic_buffer *buffer = event_token_take(port);
+    if (buffer == NULL) {
+        nic_provide_receive_buffer(port, event->buffer, event->size, event->priority);
+        return;
+    }
+    buffer->memory = event->buffer;
+    buffer->next = port->own[event->priority][event->size];
+    port->own[event->priority][event->size] = buffer;
 }
 
 /* ---- rings ------------------------------------------------------------------------------------
@@ -377,6 +429,7 @@ struct nic_event *nic_receive(struct nic_port *port)
     struct nic_event *event = &port->event;
     bool sent_last = event->type == NIC_SENT_EVENT;
     nic__hold_finish(port);
+    event_token_return(port);
     *event = (struct nic_event){.type = NIC_NO_RECV_EVENT};
     port->calls++;
     if (port->armed)
@@ -428,7 +481,7 @@ void nic_unknown(struct nic_port *port, struct nic_event *event)
     }
     case NIC_RECV_EVENT:
     case NIC_FAST_RECV_EVENT:
-        nic_provide_receive_buffer(port, event->buffer, event->size, event->priority);
+        buffer_provide_again(port, event);
         break;
     case NIC_NO_RECV_EVENT:
     case NIC_PEER_ACCEPTED_EVENT:

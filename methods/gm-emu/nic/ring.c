@@ -25,8 +25,19 @@ static void stamp(struct nic_ring *ring, uint64_t span)
     struct nic_record *record = record_at(ring, ring->position);
     uint32_t value = nic__stamp(ring->position);
     ring->position += span;
-    atomic_store_explicit(&record_at(ring, ring->position)->stamp, 0, memory_order_relaxed);
+    if (ring->position != ring->cleared)
+        atomic_store_explicit(&record_at(ring, ring->position)->stamp, 0, memory_order_relaxed);
     atomic_store_explicit(&record->stamp, value, memory_order_release);
+}
+
+/* The next record is likely to be as long: clears the stamp behind it now, when nobody waits. Until
+ * a record covers the place nobody writes there, and then none can end there. */
+static void clear_ahead(struct nic_ring *ring, uint64_t span)
+{
+    if (!has_room(ring, span) || ring->position + span == ring->cleared)
+        return;
+    ring->cleared = ring->position + span;
+    atomic_store_explicit(&record_at(ring, ring->cleared)->stamp, 0, memory_order_relaxed);
 }
 
 uint8_t *nic__ring_reserve(struct nic_ring *ring, uint64_t length)
@@ -53,6 +64,7 @@ void nic__ring_publish(struct nic_ring *ring, uint64_t length, uint8_t kind, uin
     record->kind = kind;
     record->size = size;
     stamp(ring, nic__record_span(length));
+    clear_ahead(ring, nic__record_span(length));
 }
 
 bool nic__ring_refresh(struct nic_ring *ring, const _Atomic uint64_t *consumed)
