@@ -57,7 +57,7 @@ int nic_provide_receive_buffer(struct nic_port *port, void *memory, unsigned siz
         buffer->next = NULL;
         *port->ready_last[priority][size] = buffer;
         port->ready_last[priority][size] = &buffer->next;
-        ready_count_add_locked(port, priority, size, 1);
+        ready_count_add_locked(port, (int)priority, size, 1);
     }
     bmi_lock_give(&port->buffer_lock);
     if (buffer == NULL)
