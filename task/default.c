@@ -17,7 +17,6 @@ static _Atomic(struct bmi_task_manager *) own; /* set under both mutexes */
 /* A parent's, kept in sight of leak checkers. */
 __attribute__((used)) static struct bmi_task_manager *put_aside;
 static struct bmi_task_sleeper *early; /* under early_mutex */
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* ---- fork ---- */
 
@@ -42,7 +41,9 @@ static void after_fork_child(void)
     after_fork_parent();
 }
 
-static void fork_watch(void)
+/* When the library is loaded: the handlers that were registered first run last before a fork, so
+ * that these locks are taken within those of whoever calls the manager. */
+__attribute__((constructor)) static void fork_watch(void)
 {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
@@ -61,7 +62,6 @@ static void early_unlink_locked(struct bmi_task_sleeper *sleeper)
 
 bool bmi__early_arm(struct bmi_task_sleeper *sleeper)
 {
-    pthread_once(&fork_once, fork_watch);
     pthread_mutex_lock(&early_mutex);
     bool is_early = atomic_load_explicit(&own, memory_order_relaxed) == NULL;
     if (is_early && sleeper->link_to_me == NULL) {
@@ -105,7 +105,6 @@ struct bmi_task_manager *bmi_task_manager_default(void)
     struct bmi_task_manager *manager = atomic_load_explicit(&own, memory_order_acquire);
     if (manager != NULL)
         return manager;
-    pthread_once(&fork_once, fork_watch);
     pthread_mutex_lock(&own_mutex);
     manager = atomic_load_explicit(&own, memory_order_relaxed);
     if (manager == NULL && bmi_task_manager_create(NULL, &manager, NULL, 0) == 0)
