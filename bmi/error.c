@@ -98,6 +98,11 @@ bmi_error_code_t bmi__error(int negated_errno)
     return -BMI_EIO;
 }
 
+bmi_error_code_t bmi_status_of(int number)
+{
+    return bmi__error(number > 0 ? -number : number);
+}
+
 const char *bmi_status_string(int32_t code)
 {
     int32_t positive = code < 0 ? (code == INT32_MIN ? 0 : -code) : code;

@@ -428,6 +428,11 @@ int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
  * Owns: nothing. Threads: any, at any time. Blocks: no. */
 const char *bmi_status_string(int32_t code);
 
+/* The status of an errno, plain or negated; one that is a BMI error already is kept. Returns: the
+ * BMI error, negated; EIO for an errno that has none of its own; 0 for 0. Owns: nothing.
+ * Threads: any, at any time. Blocks: no. */
+bmi_error_code_t bmi_status_of(int number);
+
 /* Walks the table of settings. Returns: 0 and sets *name, *value (static per thread until the next
  * call), *help; ENOENT past the last. Owns: BMI. Threads: any, at any time. Blocks: no. */
 int bmi_setting_next(int index, const char **name, const char **value, const char **help);

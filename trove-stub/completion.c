@@ -16,8 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bmi/error.h"
-
 enum { CONTEXTS_MAX = 1 << 16, SLOTS_MAX = 1 << 30 };
 
 /* Under the space's lock. */
@@ -128,7 +126,7 @@ int bmi__space_open_context(struct bmi__space *space, int64_t *id)
         return -BMI_EINVAL;
     int source = space->source();
     if (source < 0)
-        return bmi__error(source);
+        return bmi_status_of(source);
     struct bmi__queue_context *context = calloc(1, sizeof *context);
     if (context == NULL)
         return -BMI_ENOMEM;
@@ -159,7 +157,7 @@ static int fd_make_locked(struct bmi__space *space, struct bmi__queue_context *c
             close(event_fd);
         if (poll_fd >= 0)
             close(poll_fd);
-        return bmi__error(-error);
+        return bmi_status_of(-error);
     }
     if (space->fd_used != NULL)
         space->fd_used();

@@ -4,7 +4,6 @@
  */
 #include <stdlib.h>
 
-#include "bmi/error.h"
 #include "trove-stub/store.h"
 
 enum { FLAGS = BMI_TROVE_SYNC | BMI_TROVE_ONLY_NEW | BMI_TROVE_ZEROS };

@@ -5,7 +5,7 @@
  * An operation is run once, from beginning to end: within its post where the backend does not block
  * (mem, null), else by a task that may block, or, for bytes of an open file, in pieces by io_uring.
  * Whoever runs it owns all of it; only `cancelled` is set from elsewhere. Inside, errors are
- * negated errno values; bmi__error translates at completion.
+ * negated errno values; bmi_status_of translates at completion.
  */
 #ifndef TROVE_STORE_H
 #define TROVE_STORE_H

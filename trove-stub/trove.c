@@ -10,7 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "bmi/error.h"
 #include "trove-stub/store.h"
 
 /* ---- the space of operations ------------------------------------------------------------------
@@ -88,7 +87,7 @@ void bmi__trove_finish(struct trove_op *op, int error)
     finish_count(op, error);
     if (op->actual_out != NULL)
         *op->actual_out = op->actual;
-    bmi__posted_complete(&bmi__trove_space, &op->posted, bmi__error(error), op->actual);
+    bmi__posted_complete(&bmi__trove_space, &op->posted, bmi_status_of(error), op->actual);
 }
 
 /* By whoever may block as long as the backend does. Returns how it ended. */
@@ -198,7 +197,7 @@ int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
     int result = bmi__posted_begin(&bmi__trove_space, &op->posted, context, user_ptr, id);
     if (result != 0) {
         free(op);
-        return bmi__error(result);
+        return bmi_status_of(result);
     }
     atomic_fetch_add(&store->outstanding, 1);
     counted(&store->counts.operations, 1);
@@ -309,7 +308,7 @@ undo_start:
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
 undo_make:
     store_free(new);
-    return bmi__error(result);
+    return bmi_status_of(result);
 }
 
 static bool store_idle(void *argument)
@@ -326,33 +325,33 @@ int bmi_trove_close(struct bmi_trove_store *store)
     int result = store->backend->close(store);
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
     store_free(store);
-    return bmi__error(result);
+    return bmi_status_of(result);
 }
 
 int bmi_trove_space(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t *available)
 {
     if (store == NULL || total == NULL || available == NULL)
         return -BMI_EINVAL;
-    return bmi__error(store->backend->space(store, total, available));
+    return bmi_status_of(store->backend->space(store, total, available));
 }
 
 int bmi_trove_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection)
 {
     return store == NULL ? -BMI_EINVAL
-                         : bmi__error(store->backend->collection_create(store, collection));
+                         : bmi_status_of(store->backend->collection_create(store, collection));
 }
 
 int bmi_trove_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection)
 {
     return store == NULL ? -BMI_EINVAL
-                         : bmi__error(store->backend->collection_remove(store, collection));
+                         : bmi_status_of(store->backend->collection_remove(store, collection));
 }
 
 int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection)
 {
     if (store == NULL || collection == NULL)
         return -BMI_EINVAL;
-    return bmi__error(store->backend->collection_next(store, collection));
+    return bmi_status_of(store->backend->collection_next(store, collection));
 }
 
 /* ---- faults and statistics --------------------------------------------------------------------
