@@ -26,13 +26,10 @@ int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_descript
                  const struct bmi_job_options *options, bmi_job_id *id,
                  struct bmi_job_status *status)
 {
-    struct bmi__job *job = NULL;
-    int result =
-        context != NULL && description != NULL ? bmi__job_source_open(&context->flow) : -BMI_EINVAL;
-    if (result == 0)
-        result = bmi__job_begin(context, BMI_JOB_FLOW, options, status, &job);
-    if (id != NULL)
-        *id = job != NULL ? bmi__job_id(job) : 0;
+    int result;
+    if (description == NULL)
+        return -BMI_EINVAL;
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_FLOW, options, id, status, &result);
     if (job == NULL)
         return result;
     struct bmi_flow_description limited = *description;

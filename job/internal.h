@@ -177,6 +177,11 @@ struct bmi_sm {
 int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
                    const struct bmi_job_options *options, struct bmi_job_status *status,
                    struct bmi__job **job);
+/* The same, its source open, told of by its id from before that can complete it; NULL: *result says
+ * why. */
+struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind kind,
+                              const struct bmi_job_options *options, bmi_job_id *id,
+                              struct bmi_job_status *status, int *result);
 /* What of `options` holds: the job's own deadline or its machine's, whichever is earlier. */
 uint64_t bmi__job_deadline_of(const struct bmi_job_options *options);
 /* Ends a post whose source said `posted` (0, 1, or an error); returns it. */

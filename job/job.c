@@ -194,6 +194,23 @@ int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
     return result;
 }
 
+struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind kind,
+                              const struct bmi_job_options *options, bmi_job_id *id,
+                              struct bmi_job_status *status, int *result)
+{
+    struct bmi__job *job = NULL;
+    *result = context != NULL ? 0 : -BMI_EINVAL;
+    if (*result == 0 && kind == BMI_JOB_TROVE)
+        *result = bmi__job_source_open(&context->trove);
+    else if (*result == 0 && kind == BMI_JOB_FLOW)
+        *result = bmi__job_source_open(&context->flow);
+    if (*result == 0)
+        *result = bmi__job_begin(context, kind, options, status, &job);
+    if (id != NULL)
+        *id = job != NULL ? bmi__job_id(job) : 0;
+    return job;
+}
+
 /* ---- end ------------------------------------------------------------------------------------- */
 
 static void status_of(const struct bmi__job *job, bmi_job_id id, struct bmi_job_status *status)

@@ -6,18 +6,6 @@
 #include "bmi/progress.h"
 #include "job/internal.h"
 
-/* A job that will be told of by its id, from before its source can complete it. */
-static struct bmi__job *begin(struct bmi_job_context *context, enum bmi_job_kind kind,
-                              const struct bmi_job_options *options, bmi_job_id *id,
-                              struct bmi_job_status *status, int *result)
-{
-    struct bmi__job *job = NULL;
-    *result = bmi__job_begin(context, kind, options, status, &job);
-    if (id != NULL)
-        *id = job != NULL ? bmi__job_id(job) : 0;
-    return job;
-}
-
 /* ---- BMI ------------------------------------------------------------------------------------- */
 
 int bmi_job_send(struct bmi_job_context *context, BMI_addr_t to, const void *buffer,
@@ -26,7 +14,7 @@ int bmi_job_send(struct bmi_job_context *context, BMI_addr_t to, const void *buf
                  struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, BMI_JOB_SEND, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_SEND, options, id, status, &result);
     if (job == NULL)
         return result;
     result = BMI_post_send(&job->op, to, buffer, size, type, tag, job, context->bmi, NULL);
@@ -42,7 +30,7 @@ int bmi_job_send_list(struct bmi_job_context *context, BMI_addr_t to, const void
                       struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, BMI_JOB_SEND, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_SEND, options, id, status, &result);
     if (job == NULL)
         return result;
     result = BMI_post_send_list(&job->op, to, buffers, sizes, count, total, type, tag, job,
@@ -58,7 +46,8 @@ int bmi_job_sendunexpected(struct bmi_job_context *context, BMI_addr_t to, const
                            struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, BMI_JOB_SEND_UNEXPECTED, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_new(context, BMI_JOB_SEND_UNEXPECTED, options, id, status, &result);
     if (job == NULL)
         return result;
     result =
@@ -75,7 +64,8 @@ int bmi_job_sendunexpected_list(struct bmi_job_context *context, BMI_addr_t to,
                                 struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, BMI_JOB_SEND_UNEXPECTED, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_new(context, BMI_JOB_SEND_UNEXPECTED, options, id, status, &result);
     if (job == NULL)
         return result;
     result = BMI_post_sendunexpected_list(&job->op, to, buffers, sizes, count, total, type, tag,
@@ -92,7 +82,7 @@ int bmi_job_recv(struct bmi_job_context *context, BMI_addr_t from, void *buffer,
 {
     int result;
     bmi_size_t actual = 0;
-    struct bmi__job *job = begin(context, BMI_JOB_RECEIVE, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_RECEIVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result =
@@ -110,7 +100,7 @@ int bmi_job_recv_list(struct bmi_job_context *context, BMI_addr_t from, void *co
 {
     int result;
     bmi_size_t actual = 0;
-    struct bmi__job *job = begin(context, BMI_JOB_RECEIVE, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_RECEIVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = BMI_post_recv_list(&job->op, from, buffers, sizes, count, total, &actual, type, tag,
@@ -142,7 +132,7 @@ int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_in
     int result;
     if (info == NULL)
         return -BMI_EINVAL;
-    struct bmi__job *job = begin(context, BMI_JOB_UNEXPECTED, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_UNEXPECTED, options, id, status, &result);
     if (job == NULL)
         return result;
     bmi__job_wants_unexpected(context);
@@ -163,7 +153,7 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
 {
     int result;
     struct bmi__job_ends ends = {0};
-    struct bmi__job *job = begin(context, BMI_JOB_TIMER, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TIMER, options, id, status, &result);
     if (job == NULL)
         return result;
     uint64_t deadline_ns = bmi__job_deadline_of(options);
@@ -186,7 +176,7 @@ int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
     struct bmi__job_ends ends = {0};
     if (error > 0)
         return -BMI_EINVAL;
-    struct bmi__job *job = begin(context, BMI_JOB_NULL, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_NULL, options, id, status, &result);
     if (job == NULL)
         return result;
     bmi_lock_take(&context->lock);
@@ -201,7 +191,7 @@ int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options 
     int result;
     if (id == NULL)
         return -BMI_EINVAL;
-    struct bmi__job *job = begin(context, BMI_JOB_EVENT, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_EVENT, options, id, status, &result);
     if (job == NULL)
         return result;
     return bmi__job_posted(context, job, 0, id, status);

@@ -4,27 +4,13 @@
  */
 #include "job/internal.h"
 
-/* With the trove context open. */
-static struct bmi__job *begin(struct bmi_job_context *context,
-                              const struct bmi_job_options *options, bmi_job_id *id,
-                              struct bmi_job_status *status, int *result)
-{
-    struct bmi__job *job = NULL;
-    *result = context != NULL ? bmi__job_source_open(&context->trove) : -BMI_EINVAL;
-    if (*result == 0)
-        *result = bmi__job_begin(context, BMI_JOB_TROVE, options, status, &job);
-    if (id != NULL)
-        *id = job != NULL ? bmi__job_id(job) : 0;
-    return job;
-}
-
 int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          bmi_trove_object_t *object, unsigned flags,
                          const struct bmi_job_options *options, bmi_job_id *id,
                          struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_create(&job->op, place, object, flags, job, context->trove.id);
@@ -36,7 +22,7 @@ int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove
                          struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_remove(&job->op, place, flags, job, context->trove.id);
@@ -49,7 +35,7 @@ int bmi_job_trove_objects(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result =
@@ -64,7 +50,7 @@ int bmi_job_trove_read_list(struct bmi_job_context *context, const struct bmi_tr
                             bmi_job_id *id, struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_read_list(&job->op, place, buffers, sizes, count, stream_offsets,
@@ -81,7 +67,7 @@ int bmi_job_trove_write_list(struct bmi_job_context *context, const struct bmi_t
                              struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_write_list(&job->op, place, buffers, sizes, count, stream_offsets,
@@ -96,7 +82,7 @@ int bmi_job_trove_read_at(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_read_at(&job->op, place, buffer, size, offset, &job->actual, flags, job,
@@ -110,7 +96,7 @@ int bmi_job_trove_write_at(struct bmi_job_context *context, const struct bmi_tro
                            struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_write_at(&job->op, place, buffer, size, offset, &job->actual, flags,
@@ -123,7 +109,7 @@ int bmi_job_trove_resize(struct bmi_job_context *context, const struct bmi_trove
                          bmi_job_id *id, struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_resize(&job->op, place, size, flags, job, context->trove.id);
@@ -135,7 +121,7 @@ int bmi_job_trove_flush(struct bmi_job_context *context, const struct bmi_trove_
                         struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_flush(&job->op, place, job, context->trove.id);
@@ -147,7 +133,7 @@ int bmi_job_trove_size(struct bmi_job_context *context, const struct bmi_trove_p
                        struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_size(&job->op, place, size, job, context->trove.id);
@@ -160,7 +146,7 @@ int bmi_job_trove_get(struct bmi_job_context *context, const struct bmi_trove_pl
                       struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_get(&job->op, place, pairs, count, job, context->trove.id);
@@ -173,7 +159,7 @@ int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_pl
                       struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_put(&job->op, place, pairs, count, flags, job, context->trove.id);
@@ -186,7 +172,7 @@ int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_
                               struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result =
@@ -200,7 +186,7 @@ int bmi_job_trove_iterate(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = begin(context, options, id, status, &result);
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result =
