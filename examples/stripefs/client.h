@@ -54,6 +54,12 @@ extern struct bmi_sm_table rpc_table; /* its data is a struct rpc */
 void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op, const char *path);
 /* Does it. Returns the reply's status, or why there is none. */
 int rpc_call(struct rpc *rpc);
+/* The same as a child of a machine. Returns BMI_SM_DEFERRED or an error. */
+int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
+/* SYNC or DROP of an object on all servers that hold it, as children; `rpcs` has one a server.
+ * Returns BMI_SM_DEFERRED or an error. */
+int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
+               const struct sfs_meta *meta);
 /* Runs a machine to its end. Returns its result. */
 int client_run(struct client *client, struct bmi_sm_table *table, void *data);
 /* Says what went wrong with `name` and counts it. */
@@ -96,12 +102,29 @@ void file_drop(struct client *client, const struct sfs_meta *meta);
 
 /* ---- verbs.c ---- */
 
+struct listing {
+    struct sfs_entry *entries;
+    size_t count, room;
+};
+
+/* Complains of a path that is none. */
+bool path_good(struct client *client, const char *path);
+/* folder/name, allocated; NULL and a complaint if there is no memory. */
+char *path_join(struct client *client, const char *folder, const char *name);
+/* Returns 0 and *meta, or an error, which it does not complain of. */
+int lookup(struct client *client, const char *path, struct sfs_meta *meta);
+/* All entries of a folder, in order; the caller frees them. Returns 0 or an error. */
+int list(struct client *client, const char *path, struct listing *listing);
+
 int verb_put(struct client *client, int count, char **arguments);
 int verb_get(struct client *client, int count, char **arguments);
 int verb_cat(struct client *client, int count, char **arguments);
 int verb_ls(struct client *client, int count, char **arguments);
 int verb_stat(struct client *client, int count, char **arguments);
-int verb_rm(struct client *client, int count, char **arguments);
 int verb_df(struct client *client, int count, char **arguments);
+
+/* ---- remove.c ---- */
+
+int verb_rm(struct client *client, int count, char **arguments);
 
 #endif

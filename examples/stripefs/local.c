@@ -14,35 +14,6 @@
 
 enum { BLOCK = 4096 };
 
-int system_error(int number)
-{
-    static const struct {
-        int system, error;
-    } errors[] = {
-        {EPERM, BMI_EPERM},
-        {ENOENT, BMI_ENOENT},
-        {EIO, BMI_EIO},
-        {ENOMEM, BMI_ENOMEM},
-        {EACCES, BMI_EACCES},
-        {EEXIST, BMI_EEXIST},
-        {ENOTDIR, BMI_ENOTDIR},
-        {EISDIR, BMI_EISDIR},
-        {EINVAL, BMI_EINVAL},
-        {EMFILE, BMI_EMFILE},
-        {ENOSPC, BMI_ENOSPC},
-        {EROFS, BMI_EROFS},
-        {EFBIG, BMI_EFBIG},
-        {ELOOP, BMI_ELOOP},
-        {EAGAIN, BMI_EAGAIN},
-        {ENAMETOOLONG, BMI_ENAMETOOLONG},
-        {ENOTEMPTY, BMI_ENOTEMPTY},
-    };
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-        if (errors[i].system == number)
-            return -errors[i].error;
-    return -BMI_EIO;
-}
-
 /* ---- reading and writing --------------------------------------------------------------------- */
 
 static int piece_read(int fd, uint8_t *buffer, bmi_size_t size, bmi_size_t offset)
@@ -52,7 +23,7 @@ static int piece_read(int fd, uint8_t *buffer, bmi_size_t size, bmi_size_t offse
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
-            return got < 0 ? system_error(errno) : -BMI_ENODATA; /* it has become shorter */
+            return got < 0 ? bmi_status_of(errno) : -BMI_ENODATA; /* it has become shorter */
         buffer += got;
         offset += got;
         size -= got;
@@ -67,7 +38,7 @@ static int block_write(int fd, const uint8_t *buffer, bmi_size_t size, bmi_size_
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
-            return system_error(errno);
+            return bmi_status_of(errno);
         buffer += put;
         offset += put;
         size -= put;
@@ -128,13 +99,13 @@ int local_start(struct local *local, struct bmi_job_context *jobs, struct bmi_sm
     local->write = write;
     int result = bmi_task_prepare(&local->task, NULL, &attributes);
     if (result < 0)
-        return system_error(-result);
+        return bmi_status_of(-result);
     result = bmi_job_event(jobs, &options, &local->event, NULL);
     if (result < 0)
         return result;
     result = bmi_task_submit(&local->task);
     if (result < 0)
-        bmi_job_event_complete(jobs, local->event, system_error(-result), 0);
+        bmi_job_event_complete(jobs, local->event, bmi_status_of(-result), 0);
     return BMI_SM_DEFERRED;
 }
 
@@ -149,10 +120,10 @@ int extents_find(int fd, uint64_t at, uint64_t size, struct bmi_flow_extent *ext
         if (data < 0 && errno == ENXIO)
             return 0; /* nothing but holes from here on */
         if (data < 0)
-            return system_error(errno);
+            return bmi_status_of(errno);
         off_t hole = lseek(fd, data, SEEK_HOLE);
         if (hole < 0)
-            return system_error(errno);
+            return bmi_status_of(errno);
         if (data >= end)
             return 0;
         if (hole > end || *count == SFS_EXTENTS_MAX - 1)
@@ -190,7 +161,7 @@ static int temporary_open(struct file *file)
     if (file->fd < 0)
         file->temporary[0] = '\0';
     if (file->fd < 0 || ftruncate(file->fd, (off_t)file->meta.size) < 0)
-        return system_error(errno);
+        return bmi_status_of(errno);
     return 0;
 }
 
@@ -201,7 +172,7 @@ int file_open(struct file *file)
     if (!file->put)
         return temporary_open(file);
     file->fd = open(file->local, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    return file->fd < 0 ? system_error(errno) : 0;
+    return file->fd < 0 ? bmi_status_of(errno) : 0;
 }
 
 int file_unchanged(const struct file *file)
@@ -209,7 +180,7 @@ int file_unchanged(const struct file *file)
     struct stat stat;
     struct sfs_meta now = {0};
     if (fstat(file->fd, &stat) < 0)
-        return system_error(errno);
+        return bmi_status_of(errno);
     metadata_of(&now, &stat);
     return (uint64_t)stat.st_size == file->meta.size && now.mtime_ns == file->meta.mtime_ns
                ? 0
@@ -227,11 +198,11 @@ int metadata_apply(const char *path, int fd, const struct sfs_meta *meta)
     }
     bool link = meta->kind == SFS_LINK;
     if (geteuid() == 0 && fchownat(AT_FDCWD, path, meta->uid, meta->gid, AT_SYMLINK_NOFOLLOW) < 0)
-        return system_error(errno);
+        return bmi_status_of(errno);
     if (!link && (fd >= 0 ? fchmod(fd, meta->mode) : chmod(path, meta->mode)) < 0)
-        return system_error(errno);
+        return bmi_status_of(errno);
     if (utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW) < 0)
-        return system_error(errno);
+        return bmi_status_of(errno);
     return 0;
 }
 
@@ -239,7 +210,7 @@ int file_finish(struct file *file)
 {
     int result = metadata_apply(file->temporary, file->fd, &file->meta);
     if (result == 0 && rename(file->temporary, file->local) < 0)
-        result = system_error(errno);
+        result = bmi_status_of(errno);
     if (result == 0)
         file->temporary[0] = '\0';
     return result;

@@ -38,7 +38,6 @@ int file_finish(struct file *file);          /* get: its metadata, and its name 
 int metadata_apply(const char *path, int fd, const struct sfs_meta *meta);
 void file_undo(struct file *file); /* get: removes the temporary one */
 void file_close(struct file *file);
-int system_error(int number); /* the BMI error of an errno, negated */
 void metadata_of(struct sfs_meta *meta, const void *stat);
 
 #endif

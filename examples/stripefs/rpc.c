@@ -150,6 +150,30 @@ int rpc_call(struct rpc *rpc)
     return client_run(rpc->client, &rpc_table, rpc);
 }
 
+int rpc_start(struct rpc *rpc, struct bmi_sm *machine)
+{
+    struct bmi_job_options options = {.machine = machine};
+    int result = bmi_sm_start(rpc->client->jobs, &rpc_table, rpc, NULL, &options, NULL, NULL);
+    return result < 0 ? result : BMI_SM_DEFERRED;
+}
+
+int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
+               const struct sfs_meta *meta)
+{
+    for (int server = 0; server < client->count; server++) {
+        if (!(meta->holders >> server & 1))
+            continue;
+        struct rpc *rpc = &rpcs[server];
+        rpc_make(rpc, client, server, op, NULL);
+        rpc->quiet = op == SFS_DROP;
+        rpc->request.object = meta->object;
+        int result = rpc_start(rpc, machine);
+        if (result != BMI_SM_DEFERRED)
+            return result;
+    }
+    return BMI_SM_DEFERRED;
+}
+
 int path_server(const struct client *client, const char *path)
 {
     return (int)sfs_path_server(path, strlen(path), (unsigned)client->count);

@@ -5,65 +5,7 @@
 # input; a server that is killed in the midst of a put, and comes back.
 #
 # usage: stripefs_test.sh BIN [SCHEME [HOST]]      BMI_TEST_SCALE multiplies the number of files
-set -u
-
-bin=$1
-scheme=${2:-tcp}
-host=${3:-127.0.0.1}
-scale=${BMI_TEST_SCALE:-1}
-[ "$host" = own ] && host=stripefs$$ # a name that nobody else listens on
-memory=/dev/shm # a busy disk takes seconds for a sync; kill -9 is the same on either
-[ -w $memory ] && [ "$(df -Pk $memory | awk 'NR == 2 { print $4 }')" -gt 400000 ] || memory=${TMPDIR:-/tmp}
-work=$(mktemp -d -p "$memory")
-declare -a pid url
-failures=0
-
-cleanup() {
-  for p in "${pid[@]}"; do kill -9 "$p" 2>/dev/null; done
-  wait 2>/dev/null
-  rm -rf "$work"
-}
-trap cleanup EXIT
-
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
-
-# check NAME COMMAND...: the command succeeds.
-check() {
-  local name=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then echo "passed: $name"; else fail "$name"; cat "$work/out"; fi
-}
-
-# refused NAME TEXT COMMAND...: the command fails, and what it says has the text in it.
-refused() {
-  local name=$1 text=$2
-  shift 2
-  if "$@" >"$work/out" 2>&1; then
-    fail "$name: it succeeded"
-  elif ! grep -qF -- "$text" "$work/out"; then
-    fail "$name: it said:"
-    cat "$work/out"
-  else
-    echo "passed: $name"
-  fi
-}
-
-# server_start N URL [STORE OPTION...]: waits for the line with the URL that it listens on.
-server_start() {
-  local fifo=$work/fifo$1
-  rm -f "$fifo"
-  mkfifo "$fifo"
-  "$bin/bmi-stripefsd" --listen "$2" --store "${3:-$work/store$1}" "${@:4}" >"$fifo" 2>>"$work/log$1" &
-  pid[$1]=$!
-  read -r 'url['"$1"']' <"$fifo" || { fail "server $1 does not start"; cat "$work/log$1"; exit 1; }
-}
-
-fs() {
-  "$bin/bmi-stripefs" --servers "$servers" "$@"
-}
+source "$(dirname "$0")/stripefs_lib.sh"
 
 # tree_make FOLDER: small files, empty, sparse, and large ones, links, modes, and strange names.
 tree_make() {
@@ -87,18 +29,6 @@ tree_make() {
   touch -d '1960-01-02 03:04:05.5' "$1/empty"
   touch -d '2001-02-03 04:05:06.7' "$1/empty folder"
   chmod 0500 "$1/locked"
-}
-
-# tree_list FOLDER: names, kinds, modes, sizes, times, targets, and sums of what is in it.
-tree_list() {
-  (cd "$1" && find . ! -type d -printf '%p|%y|%m|%s|%T@|%U|%G|%l\n' -o -printf '%p|%y|%m|%T@\n' |
-    LC_ALL=C sort && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum)
-}
-
-# same A B: two trees are equal.
-same() {
-  tree_list "$1" >"$work/list1" && tree_list "$2" >"$work/list2" &&
-    diff "$work/list1" "$work/list2"
 }
 
 for i in 0 1 2 3; do server_start $i "$scheme://$host:0"; done
@@ -201,12 +131,5 @@ done
   fail "only $failed requests failed by a fault"
 unset 'pid[4]'
 
-for i in 0 1 2 3; do
-  kill -TERM "${pid[$i]}"
-  wait "${pid[$i]}" || fail "server $i ended with $?: $(cat "$work/log$i")"
-done
-[ -z "$(cat "$work"/log*)" ] || { fail "servers said:"; cat "$work"/log*; }
-pid=()
-chmod -R u+w "$work"
-echo "$failures failures"
-[ $failures = 0 ]
+servers_stop
+ends

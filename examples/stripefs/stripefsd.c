@@ -2,8 +2,8 @@
  *
  * stripefsd.c - a server of stripefs: listens, opens its store, and serves until it is told to end.
  */
-#include <errno.h>
 #include <getopt.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +11,32 @@
 
 #include "server.h"
 
-enum { WAIT_MS = 500, BATCH = 64 };
+enum { WAIT_MS = 60000, BATCH = 64 };
 
-static volatile sig_atomic_t ending;
+/* The signals that end the server, blocked everywhere: a thread waits for them and completes an
+ * event, for which the loop waits among all the rest. */
+struct ending {
+    struct bmi_job_context *jobs;
+    bmi_job_id event;
+    sigset_t signals;
+    pthread_t thread;
+};
 
-static void end(int signal_number)
+static void signals_block(struct ending *ending)
 {
-    (void)signal_number;
-    ending = 1;
+    sigemptyset(&ending->signals);
+    sigaddset(&ending->signals, SIGINT);
+    sigaddset(&ending->signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ending->signals, NULL);
+}
+
+static void *signals_wait(void *argument)
+{
+    const struct ending *ending = argument;
+    int number;
+    sigwait(&ending->signals, &number);
+    bmi_job_event_complete(ending->jobs, ending->event, 0, 0);
+    return NULL;
 }
 
 static void usage(FILE *file)
@@ -95,26 +113,39 @@ static int network_open(const char *listen)
     return BMI_initialize(methods, listen, BMI_INIT_SERVER | BMI_AUTO_REF_COUNT);
 }
 
-static int serve(struct server *server)
+static int serve(struct server *server, struct ending *ending)
 {
     struct bmi_job_status statuses[BATCH];
-    int count, result = 0;
-    while (!ending && result >= 0)
+    int count;
+    bool ended = false;
+    ending->jobs = server->jobs;
+    int result = bmi_job_event(server->jobs, NULL, &ending->event, NULL);
+    if (result < 0)
+        return result;
+    result = -pthread_create(&ending->thread, NULL, signals_wait, ending);
+    if (result < 0)
+        return bmi_status_of(result);
+    while (!ended && result >= 0) {
         result = bmi_job_testcontext(server->jobs, BATCH, &count, statuses, WAIT_MS);
+        for (int i = 0; i < count && result >= 0; i++)
+            ended = ended || statuses[i].kind == BMI_JOB_EVENT;
+    }
+    if (!ended)
+        pthread_kill(ending->thread, SIGTERM);
+    pthread_join(ending->thread, NULL);
     return result < 0 ? result : 0;
 }
 
 int main(int argc, char **argv)
 {
     struct choices choices = {.requests = 64, .fault = -1};
-    struct sigaction action = {.sa_handler = end};
+    struct ending ending = {.jobs = NULL};
     struct server server = {0};
     char url[BMI_MAX_ADDR_LEN] = "";
     int result = choices_take(&choices, argc, argv);
     if (result >= 0)
         return result;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    signals_block(&ending);
     signal(SIGPIPE, SIG_IGN);
     result = network_open(choices.listen);
     if (result < 0) {
@@ -134,7 +165,7 @@ int main(int argc, char **argv)
         BMI_get_info(0, BMI_GET_LISTEN_ADDR, url);
         printf("%s\n", url);
         fflush(stdout);
-        result = serve(&server);
+        result = serve(&server, &ending);
         if (result < 0)
             fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
     }

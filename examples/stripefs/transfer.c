@@ -42,13 +42,6 @@ struct worker {
 
 /* ---- requests to several servers ------------------------------------------------------------- */
 
-static int rpc_start(struct worker *worker, struct bmi_sm *machine, int server)
-{
-    struct bmi_job_options options = {.machine = machine};
-    return bmi_sm_start(worker->client->jobs, &rpc_table, &worker->rpcs[server], NULL, &options,
-                        NULL, NULL);
-}
-
 /* A WRITE or READ of the chunk to each server that has bytes of it. */
 static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op op)
 {
@@ -90,26 +83,8 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
                                                   .buffer_count = 4};
         if (op == SFS_WRITE)
             meta->holders |= UINT64_C(1) << server;
-        int result = rpc_start(worker, machine, server);
-        if (result < 0)
-            return result;
-    }
-    return BMI_SM_DEFERRED;
-}
-
-/* SYNC or DROP of an object on all that hold it. */
-static int object_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op op,
-                      const struct sfs_meta *meta)
-{
-    for (int server = 0; server < worker->client->count; server++) {
-        if (!(meta->holders >> server & 1))
-            continue;
-        struct rpc *rpc = &worker->rpcs[server];
-        rpc_make(rpc, worker->client, server, op, NULL);
-        rpc->quiet = op == SFS_DROP;
-        rpc->request.object = meta->object;
-        int result = rpc_start(worker, machine, server);
-        if (result < 0)
+        int result = rpc_start(rpc, machine);
+        if (result != BMI_SM_DEFERRED)
             return result;
     }
     return BMI_SM_DEFERRED;
@@ -226,7 +201,7 @@ static int put_sync(struct bmi_sm *machine, void *data)
     int result = file_unchanged(worker->file);
     if (result < 0 || !worker->client->sync)
         return result;
-    return object_ask(worker, machine, SFS_SYNC, &worker->file->meta);
+    return rpc_object(worker->client, worker->rpcs, machine, SFS_SYNC, &worker->file->meta);
 }
 
 static int put_commit(struct bmi_sm *machine, void *data)
@@ -236,8 +211,7 @@ static int put_commit(struct bmi_sm *machine, void *data)
     int server = path_server(worker->client, file->remote);
     rpc_make(&worker->rpcs[server], worker->client, server, SFS_COMMIT, file->remote);
     worker->rpcs[server].request.meta = file->meta;
-    int result = rpc_start(worker, machine, server);
-    return result < 0 ? result : BMI_SM_DEFERRED;
+    return rpc_start(&worker->rpcs[server], machine);
 }
 
 /* What had the name before is not needed any more. */
@@ -249,7 +223,7 @@ static int put_drop_former(struct bmi_sm *machine, void *data)
     if (!reply->has_meta || reply->meta.kind != SFS_FILE)
         return BMI_SM_DONE;
     worker->former = reply->meta;
-    return object_ask(worker, machine, SFS_DROP, &worker->former);
+    return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former);
 }
 
 static int get_finish(struct bmi_sm *machine, void *data)
@@ -264,7 +238,7 @@ static int undo(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     if (worker->file->put)
-        return object_ask(worker, machine, SFS_DROP, &worker->file->meta);
+        return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->file->meta);
     file_undo(worker->file);
     return BMI_SM_DONE;
 }
@@ -479,7 +453,7 @@ int file_cat(struct client *client, const struct sfs_meta *meta)
 static int drop_only(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    return object_ask(worker, machine, SFS_DROP, &worker->former);
+    return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former);
 }
 
 static const struct bmi_sm_state drop_states[] = {

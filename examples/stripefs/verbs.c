@@ -17,8 +17,7 @@
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* Complains of a path that is none. */
-static bool path_good(struct client *client, const char *path)
+bool path_good(struct client *client, const char *path)
 {
     int result = sfs_path_check(path, strlen(path));
     if (result < 0) {
@@ -31,8 +30,7 @@ static bool path_good(struct client *client, const char *path)
     return result == 0;
 }
 
-/* folder/name, allocated; NULL and a complaint if there is no such path. */
-static char *path_join(struct client *client, const char *folder, const char *name)
+char *path_join(struct client *client, const char *folder, const char *name)
 {
     char *path = NULL;
     const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
@@ -52,8 +50,7 @@ static const char *base_name(char *path)
 
 /* ---- requests of names ----------------------------------------------------------------------- */
 
-/* Returns 0 and *meta, or an error, which it does not complain of. */
-static int lookup(struct client *client, const char *path, struct sfs_meta *meta)
+int lookup(struct client *client, const char *path, struct sfs_meta *meta)
 {
     struct rpc rpc;
     rpc_make(&rpc, client, path_server(client, path), SFS_LOOKUP, path);
@@ -77,11 +74,6 @@ static int commit(struct client *client, const char *path, const struct sfs_meta
         file_drop(client, &rpc.reply.meta);
     return result;
 }
-
-struct listing {
-    struct sfs_entry *entries;
-    size_t count, room;
-};
 
 static int listing_add(struct listing *listing, const struct sfs_reply *reply)
 {
@@ -129,8 +121,7 @@ static int list_server(struct client *client, int server, const char *path, stru
     return 0;
 }
 
-/* All entries of a folder, in order. The caller frees them. */
-static int list(struct client *client, const char *path, struct listing *listing)
+int list(struct client *client, const char *path, struct listing *listing)
 {
     uint8_t *room = malloc(SFS_REPLY_MAX);
     int result = room == NULL ? -BMI_ENOMEM : 0;
@@ -177,7 +168,7 @@ static int put_link(struct client *client, const char *local, const char *remote
     metadata_of(&meta, stat);
     ssize_t size = readlink(local, meta.target, SFS_TARGET_MAX);
     if (size <= 0 || size == SFS_TARGET_MAX)
-        return size < 0 ? system_error(errno) : -BMI_ENAMETOOLONG;
+        return size < 0 ? bmi_status_of(errno) : -BMI_ENAMETOOLONG;
     meta.target_size = (uint16_t)size;
     return commit(client, remote, &meta);
 }
@@ -191,7 +182,7 @@ static void put_folder(struct transfers *transfers, const char *local, const cha
     int result = commit(client, remote, &meta);
     DIR *folder = result == 0 ? opendir(local) : NULL;
     if (folder == NULL) {
-        client_complain(client, local, result < 0 ? result : system_error(errno));
+        client_complain(client, local, result < 0 ? result : bmi_status_of(errno));
         return;
     }
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
@@ -215,7 +206,7 @@ static void put_path(struct transfers *transfers, const char *local, const char 
     if (!path_good(client, remote))
         return;
     if (lstat(local, &stat) < 0)
-        result = system_error(errno);
+        result = bmi_status_of(errno);
     else if (S_ISREG(stat.st_mode))
         put_file(transfers, local, remote, &stat);
     else if (S_ISLNK(stat.st_mode))
@@ -306,7 +297,7 @@ static int get_link(const char *local, const struct sfs_meta *meta)
 {
     if (symlink(meta->target, local) < 0 &&
         (errno != EEXIST || unlink(local) < 0 || symlink(meta->target, local) < 0))
-        return system_error(errno);
+        return bmi_status_of(errno);
     return metadata_apply(local, -1, meta);
 }
 
@@ -318,7 +309,7 @@ static int get_folder(struct getting *getting, const char *remote, const char *l
     struct made *made = calloc(1, sizeof *made);
     int result = list(client, remote, &listing);
     if (result == 0 && mkdir(local, 0700) < 0 && errno != EEXIST)
-        result = system_error(errno);
+        result = bmi_status_of(errno);
     for (size_t i = 0; i < listing.count && result == 0; i++) {
         char *below = path_join(client, local, listing.entries[i].name);
         char *path = path_join(client, remote, listing.entries[i].name);
@@ -487,45 +478,6 @@ int verb_stat(struct client *client, int count, char **arguments)
             if (meta.holders >> server & 1)
                 printf(" %s", client->urls[server]);
         printf("%s\n", meta.holders == 0 ? " no server: it has no bytes" : "");
-    }
-    return client->failures > 0;
-}
-
-static void rm_path(struct client *client, const char *path, const struct sfs_meta *meta)
-{
-    struct listing listing = {0};
-    struct rpc rpc;
-    int result = meta->kind == SFS_FOLDER ? list(client, path, &listing) : 0;
-    if (result == 0 && listing.count > 0 && !client->recursive)
-        result = -BMI_ENOTEMPTY;
-    for (size_t i = 0; i < listing.count && result == 0; i++) {
-        char *below = path_join(client, path, listing.entries[i].name);
-        if (below != NULL)
-            rm_path(client, below, &listing.entries[i].meta);
-        free(below);
-    }
-    free(listing.entries);
-    if (result == 0 && strcmp(path, "/") != 0) {
-        rpc_make(&rpc, client, path_server(client, path), SFS_UNLINK, path);
-        result = rpc_call(&rpc);
-        if (result == 0 && rpc.reply.has_meta && rpc.reply.meta.kind == SFS_FILE)
-            file_drop(client, &rpc.reply.meta);
-    }
-    if (result < 0)
-        client_complain(client, path, result);
-}
-
-int verb_rm(struct client *client, int count, char **arguments)
-{
-    struct sfs_meta meta;
-    for (int i = 0; i < count; i++) {
-        if (!path_good(client, arguments[i]))
-            continue;
-        int result = lookup(client, arguments[i], &meta);
-        if (result < 0)
-            client_complain(client, arguments[i], result);
-        else
-            rm_path(client, arguments[i], &meta);
     }
     return client->failures > 0;
 }
