@@ -283,13 +283,20 @@ static inline bool behind_empty(struct ring *ring)
     return atomic_load(&ring->spilled) == 0 && ring_has_none(long_ring(ring));
 }
 
+/* Where tail is beyond head, another task was pushed: then `behind_popped` stays as it is, which
+ * costs a look at most. */
 static __attribute__((noinline)) struct bmi_task *behind_pop(struct ring *ring)
 {
-    struct bmi_task *task;
+    struct bmi_task *task = NULL;
     bool empty;
+    if (atomic_load(&ring->spilled) == 0)
+        task = ring_claim(long_ring(ring));
+    if (task != NULL && ring_between(long_ring(ring)) > 0)
+        return task;
     do { /* NULL although there is one: somebody has just moved it from the list to the ring */
         uint64_t pushed = atomic_load(&ring->behind_pushed);
-        task = behind_take(ring);
+        if (task == NULL)
+            task = behind_take(ring);
         empty = behind_empty(ring);
         if (empty) /* stored without care: too low a number only costs a look */
             atomic_store_explicit(&ring->behind_popped, pushed, memory_order_relaxed);
