@@ -17,7 +17,10 @@
  * What a caller does after it has left the seat is foretold as processors foretell branches: the
  * last times, long (it computed, more than COMPUTES_NS) or short, are a history; for each history
  * a counter knows what came after it most often. So a program that computes after every third call
- * is known for that, and one that is merely interrupted now and then is not woken for.
+ * is known for that. Computing is time on the CPU: who shares its core with others, perhaps with
+ * the very peer that it talks to, is away for just as long, but to wake the background would only
+ * add one more that wants that core. The time on the CPU costs a system call, so it is taken only
+ * while some of the last times away were long by the clock on the wall.
  *
  * So a caller that waits keeps driving itself, at no cost but for a look at the bell; and an idle
  * process has no ticks at all. `bell` is what the background waits for on it, 0 while it does not:
@@ -37,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bmi/log.h"
@@ -45,8 +49,8 @@
 #include "bmi/task.h"
 #include "task/event.h"
 
-enum { TICK_NS = 1000000, COMPUTES_NS = 20000, MOVE_NS = 1000000000 };
-enum { PARK_TICKS = 10 };
+enum { TICK_NS = 1000000, COMPUTES_NS = 30000, MOVE_NS = 1000000000 };
+enum { PARK_TICKS = 10, NOBODY_NS = 250000 };
 enum { HISTORIES = 64, LIKELY = 2, CERTAIN = 3 };
 enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
 
@@ -70,7 +74,10 @@ static struct {
     atomic_uint turns;
     atomic_bool computes; /* the caller will probably stay away for long */
     _Atomic uint64_t left_ns;
-    unsigned history; /* seat: a bit for each of the last times between turns, 1 for a long one */
+    unsigned history;  /* seat: a bit for each of the last times between turns, 1 for a long one */
+    unsigned waits;    /* seat: the same by the clock on the wall */
+    pthread_t left_by; /* seat: who left it last, */
+    uint64_t left_cpu_ns;     /* and its time on the CPU then; 0: was not looked at */
     uint8_t longs[HISTORIES]; /* seat: whether a long one follows that history, up to CERTAIN */
 } background = {.call_fd = -1};
 
@@ -88,7 +95,7 @@ bool bmi__background_self(void)
 
 /* ---- callers' turns ------------------------------------------------------------------------- */
 
-/* The caller was away for long, or was not: learns from it, and foretells the next time. */
+/* The caller computed for long, or did not: learns from it, and foretells the next time. */
 static void away_note(bool was_long)
 {
     uint8_t *longs = &background.longs[background.history];
@@ -102,10 +109,28 @@ static void away_note(bool was_long)
         atomic_store_explicit(&background.computes, computes, memory_order_relaxed);
 }
 
+static uint64_t own_cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+/* Where another thread comes than the one that left, what that one used of a CPU is not known: then
+ * the time itself decides, if it is a long one. */
+static bool has_computed(uint64_t away_ns)
+{
+    if (!pthread_equal(background.left_by, pthread_self()))
+        return away_ns > NOBODY_NS;
+    return background.left_cpu_ns != 0 && own_cpu_ns() - background.left_cpu_ns > COMPUTES_NS;
+}
+
 void bmi__background_turn_begins(uint64_t now_ns)
 {
     uint64_t left = atomic_load_explicit(&background.left_ns, memory_order_relaxed);
-    away_note(now_ns > left && now_ns - left > COMPUTES_NS);
+    bool waited = now_ns > left && now_ns - left > COMPUTES_NS;
+    away_note(waited && has_computed(now_ns - left));
+    background.waits = (background.waits << 1 | waited) % HISTORIES;
 }
 
 void bmi__background_turn_ends(uint64_t now_ns)
@@ -113,6 +138,8 @@ void bmi__background_turn_ends(uint64_t now_ns)
     unsigned turns = atomic_load_explicit(&background.turns, memory_order_relaxed);
     atomic_store_explicit(&background.turns, turns + 1, memory_order_relaxed);
     atomic_store_explicit(&background.left_ns, now_ns, memory_order_relaxed);
+    background.left_by = pthread_self();
+    background.left_cpu_ns = background.waits != 0 ? own_cpu_ns() : 0;
 }
 
 static bool caller_computes(void)

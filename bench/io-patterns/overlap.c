@@ -7,8 +7,11 @@
  * The client sends, the server receives. In each round both meet first (two messages of one byte),
  * and post at the same moment: neither knows beforehand what the other has posted. T is time of the
  * thread on a CPU, so that who takes the CPU from it does not do its computing. The plain reference
- * moves the data by blocking calls in a second thread: what computing and copying can share on this
- * machine. One thread, or two that hand over to each other; no locks.
+ * moves the data by blocking calls in a second thread, which does nothing but the copies and needs
+ * no word from the other side: that is the possible, and the ratio to it is printed with
+ * `--reference raw`. On two cores no more than T / (T + C/2) can come of it where both sides
+ * compute, C being the time that all copies of a message take a core. One thread, or two that hand
+ * over to each other; no locks.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
