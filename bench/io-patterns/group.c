@@ -281,6 +281,8 @@ void group_end(struct group *group)
         mpi_end(group);
     for (int i = 0; i < members_count(group); i++)
         close(group->members[i].line); /* clients end at that */
+    for (int i = 0; !mpi && i < group->servers; i++)
+        kill(group->processes[i], SIGTERM); /* all at once: each may take 100 ms to see it */
     for (int i = 0; !mpi && i < group->process_count; i++)
         launch_end(group->processes[i], i < group->servers ? SIGTERM : 0,
                    group->options->timeout_s);
