@@ -74,6 +74,7 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->message_max = fabric->peer_copies && info->tx_attr->inject_size < IB_MESSAGE_BYTES
                               ? info->tx_attr->inject_size
                               : IB_MESSAGE_BYTES;
+    fabric->breaks = strncmp(info->fabric_attr->prov_name, "verbs", 5) == 0;
     fabric->put_delivers = !(info->tx_attr->msg_order & FI_ORDER_SAW);
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
@@ -333,9 +334,37 @@ struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_
         }
     }
     peer->users = 1;
+    peer->broken = false;
     peer->next = state->peers;
     state->peers = peer;
     return peer;
+}
+
+/* A link other than ending ones that uses the peer; NULL: none. */
+static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *peer)
+{
+    ib_lock(&state->list_lock);
+    struct ib_link *link = state->links;
+    while (link && (link->peer != peer || link->phase >= IB_ENDING))
+        link = link->list_next;
+    ib_unlock(&state->list_lock);
+    return link;
+}
+
+void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
+{
+    struct ib_link *link;
+    if (peer->broken || peer->users == 0)
+        return;
+    peer->broken = true;
+    *peer_find(&state->peers, peer->name, peer->size) = peer->next;
+    peer->users++;
+    while ((link = peer_link(state, peer)) != NULL)
+        ib_link_end(link, status);
+    ib_lock(&state->fabric_lock);
+    fi_av_remove(state->fabric->addresses, &peer->address, 1, 0);
+    ib_unlock(&state->fabric_lock);
+    ib_peer_put(state, peer);
 }
 
 /* The last link to a process has gone; the process may come again. Its name stays for a while:
@@ -344,6 +373,10 @@ void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
 {
     if (--peer->users > 0)
         return;
+    if (peer->broken) {
+        free(peer);
+        return;
+    }
     *peer_find(&state->peers, peer->name, peer->size) = peer->next;
     peer->next = state->idle_peers;
     state->idle_peers = peer;

@@ -47,6 +47,8 @@ extern struct ib_library {
     struct fi_info *(*dupinfo)(const struct fi_info *info);
     int (*fabric)(struct fi_fabric_attr *attributes, struct fid_fabric **fabric, void *context);
     const char *(*strerror)(int error);
+    int (*getparams)(struct fi_param **parameters, int *count);
+    void (*freeparams)(struct fi_param *parameters);
 } ib_library;
 /* Loads libfabric, once for all schemes. -ENOSYS: it cannot be used, for that reason. */
 int ib_library_load(char *reason, size_t size);
@@ -115,6 +117,7 @@ struct ib_peer {
     fi_addr_t address;
     uint32_t users; /* links */
     uint32_t size;
+    bool broken; /* not in the vector any more; in no list */
     uint8_t name[];
 };
 
@@ -138,6 +141,7 @@ struct ib_fabric {
     bool virtual_addresses; /* regions are told by address, else by offset */
     bool provider_keys;     /* the provider chooses keys, else we */
     bool real_registration; /* costs much: through the cache */
+    bool breaks;            /* one failed operation ends all of its connection, for good */
     bool put_delivers;      /* a put must ask for delivery, since later messages may overtake it */
     bool peer_copies;   /* puts are copied by the other process's processor, out of our memory */
     size_t message_max; /* bytes of a message */
@@ -305,6 +309,9 @@ int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer);
 /* The peer of that name, counted up; NULL: cannot be had. Driver. */
 struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size);
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer);
+/* The provider's connection to the peer broke: ends all links that use it, and takes its name out of
+ * the vector, and the connection with it, so that the next link makes another one. Driver, no lock. */
+void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status);
 /* What libfabric answered, as an errno. */
 int ib_error(ssize_t status);
 
@@ -393,6 +400,8 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
 /* Posts what waits. send_lock. */
 void ib_moves_post_locked(struct ib_link *link);
 /* A piece is back from the network. Driver, no lock. */
+/* The link that waits for the piece, or NULL. Driver. */
+struct ib_link *ib_piece_link(struct ib_operation *operation);
 void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
 /* Ends what was not posted, with the status, and tells the core. Of what the network has not given
  * back it ends all, or the puts that the other process carries out: those only read our memory, and

@@ -10,10 +10,18 @@
  * are loaded and when an endpoint is made. A server that ends in good order at SIGTERM would be
  * ended by one of them instead. So each such step stands between ib_signals_save and
  * ib_signals_restore. What those handlers would have tidied up, provider.c removes.
+ *
+ * Its settings are environment variables, read when it is first called. Two have to be set:
+ * - FI_AV_REMOVE_CLEANUP: a connection that broke is made again only if it goes with its address.
+ * - FI_MR_CACHE_MAX_COUNT: its own cache of registrations would keep memory in reach of peers after
+ *   we ended the registration, and more of it than we registered. We have one.
+ * The program's environment is not touched for that; for the moment of the call there is another
+ * one. What the program's user set stays as it is.
  */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "ib.h"
 
@@ -35,6 +43,8 @@ static const char *symbols_find(void)
         {"fi_dupinfo", (void **)&ib_library.dupinfo},
         {"fi_fabric", (void **)&ib_library.fabric},
         {"fi_strerror", (void **)&ib_library.strerror},
+        {"fi_getparams", (void **)&ib_library.getparams},
+        {"fi_freeparams", (void **)&ib_library.freeparams},
     };
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
         *symbols[i].place = dlsym(handle, symbols[i].name);
@@ -42,6 +52,43 @@ static const char *symbols_find(void)
             return symbols[i].name;
     }
     return NULL;
+}
+
+/* The program's environment with those of our settings that it lacks; NULL without memory. */
+static char **environment_make(void)
+{
+    static char cleanup[] = "FI_AV_REMOVE_CLEANUP=1", no_cache[] = "FI_MR_CACHE_MAX_COUNT=0";
+    size_t count = 0, ours = 0;
+    while (environ && environ[count])
+        count++;
+    char **copy = calloc(count + 3, sizeof(*copy));
+    if (!copy)
+        return NULL;
+    if (!getenv("FI_AV_REMOVE_CLEANUP"))
+        copy[ours++] = cleanup;
+    if (!getenv("FI_MR_CACHE_MAX_COUNT"))
+        copy[ours++] = no_cache;
+    if (count > 0)
+        memcpy(copy + ours, environ, count * sizeof(*copy));
+    return copy;
+}
+
+/* Has the library read its settings. Other threads may look at either environment meanwhile, so the
+ * copy stays; what one of them sets in it is kept. */
+static void settings_read(void)
+{
+    static char **copy;
+    char **before = environ;
+    struct fi_param *parameters = NULL;
+    int number = 0;
+
+    copy = environment_make();
+    if (copy)
+        environ = copy;
+    if (ib_library.getparams(&parameters, &number) == 0)
+        ib_library.freeparams(parameters);
+    if (copy && environ == copy)
+        environ = before;
 }
 
 int ib_library_load(char *reason, size_t size)
@@ -58,6 +105,8 @@ int ib_library_load(char *reason, size_t size)
                 dlclose(handle);
             handle = NULL;
             error = -ENOSYS;
+        } else {
+            settings_read();
         }
     }
     pthread_mutex_unlock(&lock);

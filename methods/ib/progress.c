@@ -166,6 +166,33 @@ static bool error_read(struct ib_state *state, struct fi_cq_err_entry *error, ch
     return got == 1;
 }
 
+/* Who the operation was for; NULL: everybody, or somebody who has gone. */
+static struct ib_peer *operation_peer(const struct ib_state *state, struct ib_operation *operation)
+{
+    struct ib_link *link = NULL;
+    if (operation->kind == IB_OPERATION_SEND)
+        link = ib_token_find(state, ib_container(operation, struct ib_slot, operation)->token);
+    else if (operation->kind == IB_OPERATION_PIECE)
+        link = ib_piece_link(operation);
+    return link ? link->peer : NULL;
+}
+
+/* Gives a failed operation back. */
+static void operation_fail(struct ib_state *state, struct ib_operation *operation, int status)
+{
+    struct ib_peer *peer = state->fabric->breaks ? operation_peer(state, operation) : NULL;
+    if (peer)
+        peer->users++;
+    if (operation->kind == IB_OPERATION_SEND)
+        slot_done(state, ib_container(operation, struct ib_slot, operation), status);
+    else
+        ib_piece_done(state, operation, status);
+    if (peer) {
+        ib_peer_break(state, peer, status);
+        ib_peer_put(state, peer);
+    }
+}
+
 static void error_handle(struct ib_state *state)
 {
     struct fi_cq_err_entry error;
@@ -183,10 +210,8 @@ static void error_handle(struct ib_state *state)
         return;
     if (status == -ECANCELED)
         status = -ECONNRESET;
-    if (operation->kind == IB_OPERATION_SEND)
-        slot_done(state, ib_container(operation, struct ib_slot, operation), status);
-    else if (operation->kind == IB_OPERATION_PIECE)
-        ib_piece_done(state, operation, status);
+    if (operation->kind != IB_OPERATION_RECEIVE)
+        operation_fail(state, operation, status);
     else if (error.err != FI_ECANCELED)
         buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
 }

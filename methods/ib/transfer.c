@@ -292,6 +292,12 @@ static size_t piece_bytes(const struct ib_piece *piece)
     return bytes;
 }
 
+struct ib_link *ib_piece_link(struct ib_operation *operation)
+{
+    struct ib_piece *piece = ib_container(operation, struct ib_piece, operation);
+    return piece->move ? piece->move->link : NULL;
+}
+
 void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status)
 {
     struct ib_piece *piece = ib_container(operation, struct ib_piece, operation);

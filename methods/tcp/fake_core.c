@@ -17,6 +17,9 @@
 
 extern const struct bmi_method bmi__method_tcp;
 
+const struct bmi_method *fake_method = &bmi__method_tcp;
+const char *fake_host = "127.0.0.1";
+void (*fake_on_transfer)(struct bmi_transfer *transfer, int status);
 void *fake_state;
 struct fake_owner fake_accepted[FAKE_OWNERS];
 int fake_accepted_count;
@@ -128,8 +131,10 @@ void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames)
 
 void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transfer, int status)
 {
-    (void)link, (void)transfer, (void)status;
-    abort();
+    (void)link;
+    if (!fake_on_transfer)
+        abort();
+    fake_on_transfer(transfer, status);
 }
 
 int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events)
@@ -180,9 +185,15 @@ int64_t bmi_method_setting(const char *name)
     static const struct {
         const char *name;
         int64_t value;
-    } settings[] = {{"tcp_rcvbuf", 0},          {"tcp_keepalive_s", 60},
-                    {"tcp_backlog", 64},        {"tcp_local_reno", 1},
-                    {"peer_timeout_ms", 30000}, {"connect_timeout_ms", 10000}};
+    } settings[] = {{"tcp_rcvbuf", 0},
+                    {"tcp_keepalive_s", 60},
+                    {"tcp_backlog", 64},
+                    {"tcp_local_reno", 1},
+                    {"peer_timeout_ms", 30000},
+                    {"connect_timeout_ms", 10000},
+                    {"registration_bytes", 1 << 30},
+                    {"registration_count", 1024},
+                    {"registration_keep", 0}};
     if (strcmp(name, "tcp_sndbuf") == 0)
         return fake_send_buffer;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
@@ -248,10 +259,12 @@ void fake_drive(int wait_ms)
 {
     struct epoll_event event;
     deferred_run();
-    if (wait_ms > 0)
-        bmi__method_tcp.arm(fake_state);
+    if (wait_ms > 0 && fake_method->arm && !fake_method->arm(fake_state))
+        wait_ms = 0;
+    if (atomic_load(&deferred))
+        wait_ms = 0;
     /* One event a pass: a callback may remove any other watch. */
-    if (epoll_wait(epoll_fd, &event, 1, atomic_load(&deferred) ? 0 : wait_ms) == 1) {
+    if (epoll_wait(epoll_fd, &event, 1, wait_ms) == 1) {
         struct bmi_watch *watch = event.data.ptr;
         watch->ready(watch, event.events);
     }
@@ -265,13 +278,13 @@ void fake_start(void)
     fake_accepted_count = links_made = links_gone = 0;
     memset(fake_accepted, 0, sizeof(fake_accepted));
     memset(fake_counters, 0, sizeof(fake_counters));
-    if (bmi__method_tcp.start(&fake_state) < 0)
+    if (fake_method->start(&fake_state) < 0)
         abort();
 }
 
 int fake_stop(void)
 {
-    bmi__method_tcp.stop(fake_state);
+    fake_method->stop(fake_state);
     deferred_run();
     close(epoll_fd);
     if (timers)
@@ -300,9 +313,11 @@ void fake_header_write(uint8_t header[BMI_FRAME_HEADER], uint32_t sequence, uint
 int fake_listen(char *bound, size_t size)
 {
     int port = 0;
-    if (bmi__method_tcp.listen(fake_state, "127.0.0.1:0", BMI_TCP_BIND_SPECIFIC, bound, size) < 0)
+    char address[100];
+    snprintf(address, sizeof(address), "%s:0", fake_host);
+    if (fake_method->listen(fake_state, address, BMI_TCP_BIND_SPECIFIC, bound, size) < 0)
         abort();
-    if (bmi__method_tcp.option(fake_state, NULL, BMI_TCP_GET_PORT, &port, false) < 0)
+    if (fake_method->option(fake_state, NULL, BMI_TCP_GET_PORT, &port, false) < 0)
         abort();
     return port;
 }
@@ -310,7 +325,7 @@ int fake_listen(char *bound, size_t size)
 int fake_dial(const char *address, struct fake_owner *owner, uint8_t *into)
 {
     fake_owner_init(owner, into);
-    int error = bmi__method_tcp.connect(fake_state, address, owner, &owner->link);
+    int error = fake_method->connect(fake_state, address, owner, &owner->link);
     if (error)
         return error;
     bmi_link_ref(owner->link); /* dropped at link_down */

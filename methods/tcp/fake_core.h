@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fake_core.h - a core small enough for exact tests of the tcp method: it implements the services
- * of bmi/method.h, drives when the test says so, and keeps what it is told. Frames of the tests
- * carry a struct fake_header in their 40 bytes.
+ * fake_core.h - a core small enough for exact tests of a method, tcp's unless fake_method says
+ * otherwise: it implements the services of bmi/method.h, drives when the test says so, and keeps
+ * what it is told. Frames of the tests carry a struct fake_header in their 40 bytes.
  */
 #ifndef TCP_FAKE_CORE_H
 #define TCP_FAKE_CORE_H
@@ -42,7 +42,11 @@ struct fake_owner {
     void (*on_sent)(struct fake_owner *owner, struct bmi_frame *frame);
 };
 
-extern void *fake_state; /* the method's, started */
+extern const struct bmi_method *fake_method; /* set before fake_start */
+extern const char *fake_host;                /* it listens there: 127.0.0.1 */
+extern void *fake_state;                     /* the method's, started */
+/* What a transfer's end is told to; NULL: there must be none. */
+extern void (*fake_on_transfer)(struct bmi_transfer *transfer, int status);
 extern struct fake_owner fake_accepted[FAKE_OWNERS];
 extern int fake_accepted_count;
 extern _Atomic int64_t fake_counters[BMI_COUNT_COUNTERS];
@@ -69,7 +73,7 @@ void fake_owner_init(struct fake_owner *owner, uint8_t *into);
 void fake_header_write(uint8_t header[BMI_FRAME_HEADER], uint32_t sequence, uint64_t length,
                        uint64_t keep);
 
-/* Listens on 127.0.0.1; returns the port, and the address in `bound`. */
+/* Listens on fake_host; returns the port, and the address in `bound`. */
 int fake_listen(char *bound, size_t size);
 /* Has the method dial. Returns 0 or an errno. */
 int fake_dial(const char *address, struct fake_owner *owner, uint8_t *into);

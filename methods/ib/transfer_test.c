@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * transfer_test.c - puts and gets between processes, without the core: also those that the protocol
+ * has no use for, and those that nobody should do. The test's own process is the server, which
+ * lends memory; two clients, forked before anything starts, do what they are told over a socket.
+ *
+ * OFI_METHOD (bmi_ofi_tcp) and OFI_HOST (127.0.0.1) in the environment choose the network: in a
+ * guest that has RDMA devices it is bmi_ib.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "methods/tcp/fake_core.h"
+#include "tests/unit/unit.h"
+
+extern const struct bmi_method bmi__method_ib, bmi__method_ofi_tcp, bmi__method_ofi_verbs;
+
+enum {
+    CLIENTS = 2,
+    REGIONS = 4,
+    PAGE = 4096,
+    SERVER_BYTES = 4 << 20,
+    PLACES = 8,
+    LINGER_MS = 1000
+};
+
+enum kind { CONNECT, TRANSFER, MARK, DISCONNECT, COUNTERS };
+
+/* What a client is told, and what it answers when it is done. */
+struct command {
+    enum kind kind;
+    char url[200];
+    bool get;
+    uint8_t fill; /* every byte of a put; a get's must all be that */
+    uint64_t bytes;
+    uint32_t segments; /* of the client's memory */
+    uint32_t count;
+    struct bmi_region regions[REGIONS];
+};
+struct answer {
+    int status;
+    int64_t puts, gets, put_bytes, get_bytes;
+    bool link_is_up;
+};
+
+static struct client {
+    pid_t pid;
+    int wire;
+} clients[CLIENTS];
+static char url[200];
+static uint8_t *memory; /* the server's: pages around it are not lent */
+
+/* ---- a client ---------------------------------------------------------------------------------
+ */
+
+static struct {
+    struct fake_owner owner;
+    bool over;
+    int status;
+} self;
+
+static void transfer_over(struct bmi_transfer *transfer, int status)
+{
+    (void)transfer;
+    self.over = true;
+    self.status = status;
+}
+
+static int client_connect(const struct command *command)
+{
+    static uint8_t into[PAGE];
+    int status = fake_dial(command->url, &self.owner, into);
+    if (status)
+        return status;
+    return FAKE_UNTIL(self.owner.ups + self.owner.downs > 0) ? self.owner.status : -ETIMEDOUT;
+}
+
+static int bytes_check(const uint8_t *bytes, uint64_t count, uint8_t fill)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (bytes[i] != fill)
+            return -EBADMSG;
+    return 0;
+}
+
+/* The client's memory in `segments` pieces, in the reverse order of their addresses. */
+static int client_transfer(const struct command *command)
+{
+    void *buffers[PLACES];
+    bmi_size_t sizes[PLACES];
+    uint8_t *bytes = malloc(command->bytes);
+    uint64_t each = command->bytes / command->segments, end = command->bytes;
+    memset(bytes, command->get ? (uint8_t)~command->fill : command->fill, command->bytes);
+    for (uint32_t i = 0; i < command->segments; i++) {
+        sizes[i] = (bmi_size_t)(i + 1 == command->segments ? end : each);
+        end -= (uint64_t)sizes[i];
+        buffers[i] = bytes + end;
+    }
+    struct bmi_transfer transfer = {.local = {.buffers = buffers,
+                                              .sizes = sizes,
+                                              .count = command->segments,
+                                              .left = (bmi_size_t)command->bytes},
+                                    .remote = command->regions,
+                                    .remote_count = command->count,
+                                    .get = command->get};
+    self.over = false;
+    if (!self.owner.link)
+        return -ENOTCONN;
+    fake_method->transfer(self.owner.link, &transfer);
+    int status = FAKE_UNTIL(self.over) ? self.status : -ETIMEDOUT;
+    if (status == 0 && command->get)
+        status = bytes_check(bytes, command->bytes, command->fill);
+    free(bytes);
+    return status;
+}
+
+/* A put is there before a frame that is sent after its end. */
+static int client_mark(void)
+{
+    static struct bmi_frame frame;
+    int sent = self.owner.sent;
+    frame = (struct bmi_frame){0};
+    if (!self.owner.link)
+        return -ENOTCONN;
+    fake_header_write(frame.header, 1, 0, 0);
+    fake_method->send(self.owner.link, &frame);
+    fake_method->flush(self.owner.link);
+    bool gone = FAKE_UNTIL(self.owner.sent > sent || self.owner.failed > 0);
+    return !gone ? -ETIMEDOUT : self.owner.sent > sent ? 0 : self.owner.last_error;
+}
+
+static int client_put_or_get(const struct command *command)
+{
+    int status = client_transfer(command);
+    return status || command->get ? status : client_mark();
+}
+
+/* In good order; if that takes long (a message of ours was lost) like the core does, without. */
+static int client_disconnect(void)
+{
+    int64_t end = fake_now_ms() + LINGER_MS;
+    if (self.owner.link)
+        fake_method->close(self.owner.link, true);
+    while (self.owner.link && fake_now_ms() < end)
+        fake_drive(5);
+    if (self.owner.link)
+        fake_method->close(self.owner.link, false);
+    return FAKE_UNTIL(!self.owner.link) ? 0 : -ETIMEDOUT;
+}
+
+static int client_obey(const struct command *command)
+{
+    switch (command->kind) {
+    case CONNECT:
+        return client_connect(command);
+    case TRANSFER:
+        return client_put_or_get(command);
+    case MARK:
+        return client_mark();
+    case DISCONNECT:
+        return client_disconnect();
+    case COUNTERS:
+        return 0;
+    }
+    return -EINVAL;
+}
+
+_Noreturn static void client_main(int wire)
+{
+    struct command command;
+    struct pollfd polled = {.fd = wire, .events = POLLIN};
+    fake_on_transfer = transfer_over;
+    fake_start();
+    for (;;) {
+        while (poll(&polled, 1, 0) == 0)
+            fake_drive(5);
+        if (recv(wire, &command, sizeof(command), MSG_WAITALL) != sizeof(command))
+            break;
+        struct answer answer = {.status = client_obey(&command),
+                                .puts = fake_counters[BMI_COUNT_PUTS],
+                                .gets = fake_counters[BMI_COUNT_GETS],
+                                .put_bytes = fake_counters[BMI_COUNT_PUT_BYTES],
+                                .get_bytes = fake_counters[BMI_COUNT_GET_BYTES],
+                                .link_is_up = self.owner.link != NULL};
+        if (send(wire, &answer, sizeof(answer), MSG_NOSIGNAL) != sizeof(answer))
+            break;
+    }
+    exit(fake_stop());
+}
+
+static void clients_fork(void)
+{
+    for (int i = 0; i < CLIENTS; i++) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+            abort();
+        fflush(NULL);
+        clients[i].pid = fork();
+        if (clients[i].pid < 0)
+            abort();
+        if (clients[i].pid == 0) {
+            close(pair[0]);
+            for (int k = 0; k < i; k++)
+                close(clients[k].wire);
+            client_main(pair[1]);
+        }
+        close(pair[1]);
+        clients[i].wire = pair[0];
+    }
+}
+
+/* ---- the server -------------------------------------------------------------------------------
+ */
+
+static void tell(int client, const struct command *command)
+{
+    CU_ASSERT_EQUAL_FATAL(send(clients[client].wire, command, sizeof(*command), MSG_NOSIGNAL),
+                          sizeof(*command));
+}
+
+/* Drives until the client has answered. */
+static struct answer hear(int client)
+{
+    struct answer answer = {.status = -EPIPE};
+    struct pollfd polled = {.fd = clients[client].wire, .events = POLLIN};
+    while (poll(&polled, 1, 0) == 0)
+        fake_drive(5);
+    CU_ASSERT_EQUAL_FATAL(recv(clients[client].wire, &answer, sizeof(answer), MSG_WAITALL),
+                          sizeof(answer));
+    return answer;
+}
+
+static struct answer ask(int client, const struct command *command)
+{
+    tell(client, command);
+    return hear(client);
+}
+
+/* Connects a client; returns the server's side of the link. */
+static struct fake_owner *connected(int client)
+{
+    struct command command = {.kind = CONNECT};
+    int before = fake_accepted_count;
+    snprintf(command.url, sizeof(command.url), "%s", url);
+    CU_ASSERT_EQUAL_FATAL(ask(client, &command).status, 0);
+    CU_ASSERT_EQUAL_FATAL(fake_accepted_count, before + 1);
+    return &fake_accepted[before];
+}
+
+static void disconnected(int client, struct fake_owner *owner)
+{
+    struct command command = {.kind = DISCONNECT};
+    ask(client, &command);
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+}
+
+/* Lends `count` pieces of `bytes` each of the memory, every second one from offset on. */
+static void *lend(struct fake_owner *owner, struct command *command, uint64_t offset,
+                  uint64_t bytes, uint32_t count)
+{
+    void *buffers[REGIONS], *handle = NULL;
+    bmi_size_t sizes[REGIONS];
+    for (uint32_t i = 0; i < count; i++) {
+        buffers[i] = memory + offset + 2 * i * bytes;
+        sizes[i] = (bmi_size_t)bytes;
+    }
+    struct bmi_segments segments = {.buffers = buffers,
+                                    .sizes = sizes,
+                                    .count = count,
+                                    .left = (bmi_size_t)(bytes * count)};
+    command->count = REGIONS;
+    CU_ASSERT_EQUAL_FATAL(fake_method->enroll(owner->link, &segments, command->regions,
+                                              &command->count, &handle),
+                          0);
+    CU_ASSERT_EQUAL(command->count, count);
+    command->kind = TRANSFER;
+    command->bytes = bytes * count;
+    command->segments = 1;
+    return handle;
+}
+
+/* Whether the server's memory holds `fill` in what was lent as by lend, and 0 in all else. */
+static bool memory_holds(uint64_t offset, uint64_t bytes, uint32_t count, uint8_t fill)
+{
+    for (uint64_t i = 0; i < SERVER_BYTES; i++) {
+        uint64_t piece = i < offset ? REGIONS * 2 : (i - offset) / bytes;
+        bool lent = piece % 2 == 0 && piece / 2 < count;
+        if (memory[i] != (lent ? fill : 0)) {
+            printf("byte %llu is %u ", (unsigned long long)i, memory[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void put_and_get(struct fake_owner *owner, uint64_t offset, uint64_t bytes, uint32_t count,
+                        uint32_t segments)
+{
+    struct command command = {.fill = 0x5A};
+    memset(memory, 0, SERVER_BYTES);
+    void *handle = lend(owner, &command, offset, bytes, count);
+    command.segments = segments;
+    struct answer before = ask(0, &(struct command){.kind = COUNTERS});
+    int marks = owner->frames;
+    CU_ASSERT_EQUAL(ask(0, &command).status, 0);
+    CU_ASSERT(FAKE_UNTIL(owner->frames == marks + 1));
+    CU_ASSERT(memory_holds(offset, bytes, count, 0x5A));
+    for (uint32_t i = 0; i < count; i++)
+        memset(memory + offset + 2 * i * bytes, 0xA5, bytes);
+    command.get = true;
+    command.fill = 0xA5;
+    struct answer answer = ask(0, &command);
+    CU_ASSERT_EQUAL(answer.status, 0);
+    CU_ASSERT_EQUAL(answer.puts - before.puts, 1);
+    CU_ASSERT_EQUAL(answer.gets - before.gets, 1);
+    CU_ASSERT_EQUAL(answer.put_bytes - before.put_bytes, (int64_t)(bytes * count));
+    CU_ASSERT_EQUAL(answer.get_bytes - before.get_bytes, (int64_t)(bytes * count));
+    fake_method->release(owner->link, handle);
+}
+
+static void test_puts_and_gets(void)
+{
+    struct fake_owner *owner = connected(0);
+    put_and_get(owner, 0, 1, 1, 1);
+    put_and_get(owner, PAGE - 1, 2 * PAGE + 3, 1, 1);
+    put_and_get(owner, 100, 20000, 1, 7);
+    put_and_get(owner, 77, 3333, 4, 1);
+    put_and_get(owner, 1, 100001, 4, PLACES);
+    put_and_get(owner, 5, (2 << 20) + 77, 1, 3); /* more than goes at once */
+    disconnected(0, owner);
+}
+
+/* How a client's command is made a bad one. */
+struct offence {
+    void (*commit)(struct command *command);
+    bool released; /* what it names is not lent any more */
+};
+
+/* A network may tell the putter of a refusal. Or the next frame is lost with the connection, and
+ * the one after that shows it; then the link ends. */
+static bool refused(struct fake_owner *owner, const struct answer *answer)
+{
+    int64_t end = fake_now_ms() + 60000;
+    printf("%s ", answer->status ? strerror(-answer->status) : "not told");
+    if (answer->status < 0)
+        return answer->status != -ETIMEDOUT && answer->status != -EBADMSG;
+    while (owner->downs == 0 && fake_now_ms() < end)
+        ask(0, &(struct command){.kind = MARK});
+    return owner->downs == 1 && owner->frames == 0;
+}
+
+/* One client does something forbidden, while the other moves what it may. The first is refused, and
+ * may come again; the other does not notice, and nothing else is written. */
+static void forbidden(const struct offence *offence)
+{
+    struct command good = {.fill = 0x11}, bad = {.fill = 0xEE};
+    struct fake_owner *owners[CLIENTS];
+    memset(memory, 0, SERVER_BYTES);
+    for (int i = 0; i < CLIENTS; i++)
+        owners[i] = connected(i);
+    void *handle = lend(owners[1], &good, 2 << 20, 100000, 4);
+    void *bad_handle = lend(owners[1], &bad, PAGE, PAGE, 1);
+    if (offence->commit)
+        offence->commit(&bad);
+    if (offence->released)
+        fake_method->release(owners[1]->link, bad_handle);
+    for (int i = 0; i < 2; i++) {
+        bad.get = i == 1;
+        tell(1, &good);
+        struct answer answer = ask(0, &bad);
+        CU_ASSERT(refused(owners[0], &answer));
+        CU_ASSERT_EQUAL(hear(1).status, 0);
+        CU_ASSERT(FAKE_UNTIL(owners[1]->frames == i + 1));
+        disconnected(0, owners[0]);
+        owners[0] = connected(0);
+    }
+    CU_ASSERT(memory_holds(2 << 20, 100000, 4, 0x11));
+    CU_ASSERT_EQUAL(owners[1]->downs, 0);
+    CU_ASSERT_EQUAL(ask(0, &good).status, 0);
+    fake_method->release(owners[1]->link, handle);
+    if (!offence->released)
+        fake_method->release(owners[1]->link, bad_handle);
+    for (int i = 0; i < CLIENTS; i++)
+        disconnected(i, owners[i]);
+}
+
+static void key_change(struct command *bad)
+{
+    bad->regions[0].key ^= 0x5555;
+}
+
+static void test_unknown_key(void)
+{
+    forbidden(&(struct offence){.commit = key_change});
+}
+
+/* A registration may be of whole pages: what is beyond those is out of reach. */
+static void end_pass(struct command *bad)
+{
+    bad->regions[0].length = bad->bytes = 3 * PAGE;
+}
+
+static void test_beyond_the_end(void)
+{
+    forbidden(&(struct offence){.commit = end_pass});
+}
+
+static void start_pass(struct command *bad)
+{
+    bad->regions[0].address -= PAGE;
+}
+
+static void test_before_the_start(void)
+{
+    forbidden(&(struct offence){.commit = start_pass});
+}
+
+static void test_released(void)
+{
+    forbidden(&(struct offence){.released = true});
+}
+
+/* ---- the program ------------------------------------------------------------------------------
+ */
+
+static bool method_choose(void)
+{
+    const struct bmi_method *const methods[] = {&bmi__method_ofi_tcp, &bmi__method_ib,
+                                                &bmi__method_ofi_verbs};
+    const char *name = getenv("OFI_METHOD"), *host = getenv("OFI_HOST");
+    for (size_t i = 0; i < COUNT_OF(methods); i++)
+        if (strcmp(methods[i]->name, name ? name : "bmi_ofi_tcp") == 0)
+            fake_method = methods[i];
+    fake_host = host ? host : "127.0.0.1";
+    return !name || strcmp(fake_method->name, name) == 0;
+}
+
+/* In a process of its own: a device that is open now would be shared by all. */
+static bool method_starts(void)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        void *state;
+        _exit(fake_method->start(&state) == 0 ? 0 : 77);
+    }
+    return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+static int clients_end(void)
+{
+    int failed = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        int status = 0;
+        close(clients[i].wire);
+        waitpid(clients[i].pid, &status, 0);
+        failed += status != 0;
+    }
+    if (failed)
+        printf("%d clients did not end well\n", failed);
+    return failed;
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {{"puts and gets", test_puts_and_gets},
+                           {"an unknown key is refused", test_unknown_key},
+                           {"beyond the end is refused", test_beyond_the_end},
+                           {"before the start is refused", test_before_the_start},
+                           {"released memory is out of reach", test_released},
+                           CU_TEST_INFO_NULL};
+    if (!method_choose() || !method_starts()) {
+        puts("skipped: no such method, or no device for it");
+        return 77;
+    }
+    memory = mmap(NULL, SERVER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return 1;
+    clients_fork();
+    fake_start();
+    fake_listen(url, sizeof(url));
+    int status = unit_run(fake_method->name, tests);
+    int failed = clients_end();
+    failed += fake_stop();
+    return status || failed ? 1 : 0;
+}
