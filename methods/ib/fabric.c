@@ -59,6 +59,19 @@ static int step_failed(const struct ib_state *state, const char *step, ssize_t s
     return ib_error(status);
 }
 
+/* Likewise, where queues are made: too large ones are refused as a wrong argument. */
+static int queues_failed(const struct ib_state *state, const char *step, ssize_t status)
+{
+    int error = step_failed(state, step, status);
+    if (status != -FI_EINVAL)
+        return error;
+    bmi_method_log(BMI_LOG_ERROR, NULL,
+                   "%s: the device may be too small for the queues, which the provider sizes by "
+                   "FI_UNIVERSE_SIZE (256): set that to about the number of peers",
+                   state->kind->scheme);
+    return -ENOBUFS;
+}
+
 static void info_apply(struct ib_fabric *fabric)
 {
     const struct fi_info *info = fabric->info;
@@ -98,7 +111,7 @@ static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
     fabric->wait_fd = -1;
     attributes.wait_obj = FI_WAIT_NONE;
     status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
-    return status ? step_failed(state, "open a completion queue", status) : 0;
+    return status ? queues_failed(state, "open a completion queue", status) : 0;
 }
 
 static int objects_open(struct ib_state *state, struct ib_fabric *fabric)
@@ -131,7 +144,7 @@ static int endpoint_enable(struct ib_state *state, struct ib_fabric *fabric)
     size_t least = IB_MESSAGE_BYTES;
     int status = fi_enable(fabric->endpoint);
     if (status)
-        return step_failed(state, "enable the endpoint", status);
+        return queues_failed(state, "enable the endpoint", status);
     status = fi_setopt(&fabric->endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least,
                        sizeof(least));
     if (status)
