@@ -193,7 +193,8 @@ int64_t bmi_method_setting(const char *name)
                     {"connect_timeout_ms", 10000},
                     {"registration_bytes", 1 << 30},
                     {"registration_count", 1024},
-                    {"registration_keep", 0}};
+                    {"registration_keep", 0},
+                    {"ofi_register_all", 0}};
     if (strcmp(name, "tcp_sndbuf") == 0)
         return fake_send_buffer;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
