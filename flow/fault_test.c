@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fault_test.c - a loop over the nth call that fails: each storage operation, and each frame of the
- * network, in turn. Whatever fails, both sides of a flow end, once, with a cause; what they say is
- * good is good; and the next flow goes well.
+ * fault_test.c - a loop over the nth call that fails: each storage operation, and each call of the
+ * network (frames, transfers, registrations, connects), in turn, over the loop methods with and
+ * without put and get. Whatever fails, both sides of a flow end, once, with a cause; what they say
+ * is good is good; and the next flow goes well.
  */
 #include <errno.h>
 
+#include "bmi/address.h"
 #include "flow/flow_testing.h"
 #include "methods/loop/loop_test.h"
 
@@ -16,17 +18,51 @@ static const struct bmi_flow_extent extent = {.offset = 0, .size = SIZE, .count 
 static const struct bmi_flow_stripe stripe = {.stripe_size = 7000};
 static bmi_msg_tag_t tag;
 
+static struct {
+    const char *method, *url;
+    struct bmi_method *loop;
+    bmi_size_t eager_max; /* 0: the method's own; else so small that messages are put or got */
+} over;
+
+static int over_loop(void)
+{
+    over.method = "bmi_loop";
+    over.url = "loop://flow";
+    over.loop = &bmi__method_loop;
+    over.eager_max = 0;
+    return 0;
+}
+
+static int over_loopput(void)
+{
+    over.method = "bmi_loopput";
+    over.url = "loopput://flow";
+    over.loop = &bmi__method_loopput;
+    over.eager_max = 4096;
+    return 0;
+}
+
+static int over_loopget(void)
+{
+    over.method = "bmi_loopget";
+    over.url = "loopget://flow";
+    over.loop = &bmi__method_loopget;
+    over.eager_max = 4096;
+    return 0;
+}
+
 static void set_up(void)
 {
-    CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_loop", "loop://flow", BMI_INIT_SERVER), 0);
-    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self, "loop://flow"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__loop_limits(over.loop, over.eager_max, 0, 0), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize(over.method, over.url, BMI_INIT_SERVER), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self, over.url), 0);
     bytes_make(file, SIZE, 11);
     store_open();
 }
 
 static void tear_down(void)
 {
-    bmi__loop_reset(&bmi__method_loop);
+    bmi__loop_reset(over.loop);
     store_close();
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
 }
@@ -74,12 +110,12 @@ static bmi_size_t part_of(uint32_t server)
  */
 static void network_hold(void)
 {
-    bmi__loop_hold(&bmi__method_loop, BMI__LOOP_FROM_DIALLER | BMI__LOOP_FROM_ACCEPTOR, 0);
+    bmi__loop_hold(over.loop, BMI__LOOP_FROM_DIALLER | BMI__LOOP_FROM_ACCEPTOR, 0);
 }
 
 static void network_release(void)
 {
-    bmi__loop_release(&bmi__method_loop, BMI__LOOP_FROM_DIALLER | BMI__LOOP_FROM_ACCEPTOR);
+    bmi__loop_release(over.loop, BMI__LOOP_FROM_DIALLER | BMI__LOOP_FROM_ACCEPTOR);
 }
 
 /* Puts the file to the servers and gets it back, with a fault of the caller's in one of the two.
@@ -187,26 +223,78 @@ static void each_storage_operation_fails_in_turn(void)
     CU_ASSERT_EQUAL(memcmp(arrived, file, SIZE), 0);
 }
 
-/* The link goes down at the nth frame that is given to the network. */
+/* The link goes down at the nth frame that is given to the network, in a put, then in a get; each
+ * is done again without a fault. */
 static void each_frame_fails_in_turn(void)
 {
     struct bmi_trove_place places[SERVERS];
     int in_a_row = 0, failures = 0;
     for (unsigned nth = 1; in_a_row < 3 && nth < ROUNDS_MOST; nth++) {
         places_make(places);
-        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, nth, ECONNRESET);
+        bmi__loop_fail(over.loop, BMI__LOOP_SEND, nth, ECONNRESET);
         bool failed = put_all(places, -BMI_ECONNRESET);
-        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, 0, 0);
+        bmi__loop_fail(over.loop, BMI__LOOP_SEND, 0, 0);
         CU_ASSERT_FALSE(put_all(places, 0));
-        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, nth, ECONNRESET);
+        bmi__loop_fail(over.loop, BMI__LOOP_SEND, nth, ECONNRESET);
         failed = get_all(places, -BMI_ECONNRESET) || failed;
-        bmi__loop_fail(&bmi__method_loop, BMI__LOOP_SEND, 0, 0);
+        bmi__loop_fail(over.loop, BMI__LOOP_SEND, 0, 0);
         CU_ASSERT_FALSE(get_all(places, 0));
         in_a_row = failed ? 0 : in_a_row + 1;
         failures += failed;
     }
     CU_ASSERT_EQUAL(in_a_row, 3); /* beyond the last frame nothing fails */
     CU_ASSERT(failures > 10);
+}
+
+/* The nth put or get fails, or the nth piece of memory cannot be registered: that message goes in
+ * frames, and nobody notices. A put or get of the file has 32 messages. */
+static void nobody_notices(enum bmi__loop_failure place, int error)
+{
+    struct bmi_trove_place places[SERVERS];
+    for (unsigned nth = 1; nth <= 33; nth++) {
+        places_make(places);
+        bmi__loop_fail(over.loop, place, nth, error);
+        CU_ASSERT_FALSE(put_all(places, 0));
+        bmi__loop_fail(over.loop, place, nth, error);
+        CU_ASSERT_FALSE(get_all(places, 0));
+        bmi__loop_fail(over.loop, place, 0, 0);
+        CU_ASSERT_EQUAL(memcmp(arrived, file, SIZE), 0);
+    }
+}
+
+static void each_transfer_fails_in_turn(void)
+{
+    nobody_notices(BMI__LOOP_TRANSFER, EIO);
+}
+
+static void each_registration_fails_in_turn(void)
+{
+    nobody_notices(BMI__LOOP_ENROLL, ENOMEM);
+}
+
+/* The connection has gone and cannot be made anew: at once, or in the course of it. */
+static void connecting_fails(void)
+{
+    static const enum bmi__loop_failure kinds[] = {BMI__LOOP_CONNECT, BMI__LOOP_CONNECT_NOW};
+    struct region memory = {file, SIZE};
+    struct bmi_trove_place places[SERVERS];
+    places_make(places);
+    CU_ASSERT_FALSE(put_all(places, 0));
+    for (int i = 0; i < 2; i++) {
+        struct bmi_flow_description what = server_flow(0);
+        uint32_t losses = bmi__address_losses(self);
+        int count;
+        bmi_flow_id_t id;
+        bmi_error_code_t error;
+        what.source = in_memory(&memory);
+        what.destination = from_network(++tag);
+        bmi__loop_cut(over.loop, ECONNRESET);
+        while (bmi__address_losses(self) == losses)
+            bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 1, context);
+        bmi__loop_fail(over.loop, kinds[i], 1, ECONNREFUSED);
+        CU_ASSERT_EQUAL(flow_run(&what, NULL), -BMI_ECONNREFUSED);
+        CU_ASSERT_FALSE(put_all(places, 0));
+    }
 }
 
 /* Waits until a flow has moved so much: into it from its source, or out of it. */
@@ -252,7 +340,7 @@ static void connection_ends_while_nothing_is_posted(void)
         what.extents = &first;
         flows_post(&flows, &what);
         moved_wait(id, BUFFER, sends ? BUFFER : 0);
-        bmi__loop_cut(&bmi__method_loop, ECONNRESET);
+        bmi__loop_cut(over.loop, ECONNRESET);
         flows_wait(&flows);
         CU_ASSERT_EQUAL(flows.errors[0], -BMI_ECONNRESET);
         CU_ASSERT_EQUAL(flows.actuals[0], BUFFER);
@@ -294,14 +382,24 @@ static void cancelled_at_each_message(void)
 static CU_TestInfo cases[] = {{"each storage operation fails in turn",
                                each_storage_operation_fails_in_turn},
                               {"each frame fails in turn", each_frame_fails_in_turn},
+                              {"connecting fails", connecting_fails},
                               {"connection ends while nothing is posted",
                                connection_ends_while_nothing_is_posted},
                               {"cancelled at each message", cancelled_at_each_message},
                               CU_TEST_INFO_NULL};
+static CU_TestInfo memory_cases[] = {{"each frame fails in turn", each_frame_fails_in_turn},
+                                     {"each transfer fails in turn", each_transfer_fails_in_turn},
+                                     {"each registration fails in turn",
+                                      each_registration_fails_in_turn},
+                                     {"connection ends while nothing is posted",
+                                      connection_ends_while_nothing_is_posted},
+                                     CU_TEST_INFO_NULL};
 
 int main(void)
 {
-    CU_SuiteInfo suites[] = {{"flow faults", NULL, NULL, set_up, tear_down, cases},
+    CU_SuiteInfo suites[] = {{"frames", over_loop, NULL, set_up, tear_down, cases},
+                             {"puts", over_loopput, NULL, set_up, tear_down, memory_cases},
+                             {"gets", over_loopget, NULL, set_up, tear_down, memory_cases},
                              CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);
 }
