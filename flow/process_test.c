@@ -195,17 +195,17 @@ static bmi_error_code_t reply_take(uint32_t server, struct reply *reply)
     return error;
 }
 
-/* Tells the servers, and posts a flow with each. */
+/* Posts a flow with each server, then tells it: a flow is of the connection of its post. */
 static void transfer_begin(enum request_kind kind, struct flows *flows, struct region *region)
 {
     for (uint32_t i = 0; i < SERVERS; i++) {
         struct bmi_flow_description what = striped(i);
         struct bmi_flow_endpoint network = {.kind = BMI_FLOW_NETWORK,
                                             .u.network = {.address = servers[i], .tag = FLOW_TAG}};
-        request_send(i, kind, SIZE);
         what.source = kind == REQUEST_PUT ? in_memory(region) : network;
         what.destination = kind == REQUEST_PUT ? network : in_memory(region);
         flows_post(flows, &what);
+        request_send(i, kind, SIZE);
     }
 }
 

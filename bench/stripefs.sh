@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# What stripefs makes of a disk: one client puts and gets a large file over four servers whose stores
+# are folders of one disk, against plain writes and reads of a file as large on that disk, in turn.
+# Writes end when all is on disk (fsync, --sync); reads begin with nothing of it in memory.
+#
+# usage: bench/stripefs.sh BIN FOLDER [MiB [ROUNDS]]     BIN: where bmi-stripefs and bmi-stripefsd are
+set -eu
+
+bin=$1
+folder=$(mktemp -d -p "$2")
+memory=$(mktemp -d -p /dev/shm)
+size=${3:-512}
+rounds=${4:-5}
+declare -a pid=() url=()
+
+cleanup() {
+  for p in "${pid[@]}"; do kill -9 "$p" 2>/dev/null; done
+  wait 2>/dev/null
+  rm -rf "$folder" "$memory"
+}
+trap cleanup EXIT
+
+# speed COMMAND...: its MB/s.
+speed() {
+  local begin=${EPOCHREALTIME/[.,]/}
+  "$@" >/dev/null
+  echo $((size * 1048576 / (${EPOCHREALTIME/[.,]/} - begin)))
+}
+
+# forget: none of the folder's files is in memory any more.
+forget() {
+  sync -f "$folder"
+  find "$folder" -type f -size +1M -exec dd if={} iflag=nocache count=0 status=none \;
+}
+
+plain_write() { dd if="$memory/file" of="$folder/plain" bs=4M conv=fsync status=none; }
+plain_read() { dd if="$folder/plain" of="$memory/back" bs=4M status=none; }
+put() { "$bin/bmi-stripefs" --servers "$servers" --sync put "$memory/file" /file; }
+get() { "$bin/bmi-stripefs" --servers "$servers" get /file "$memory/back"; }
+
+median() { sort -n | sed -n "$(((rounds + 1) / 2))p"; }
+
+for i in 0 1 2 3; do
+  mkfifo "$memory/fifo"
+  "$bin/bmi-stripefsd" --listen tcp://127.0.0.1:0 --store "$folder/store$i" >"$memory/fifo" &
+  pid+=($!)
+  read -r 'url['$i']' <"$memory/fifo"
+  rm "$memory/fifo"
+done
+servers=$(IFS=,; echo "${url[*]}")
+head -c "$size"M /dev/urandom >"$memory/file"
+for ((round = 0; round < rounds; round++)); do
+  for what in plain_write put plain_read get; do
+    [[ $what = *write || $what = put ]] || forget
+    rm -f "$memory/back"
+    speed $what >>"$memory/$what"
+    [ ! -e "$memory/back" ] || cmp "$memory/file" "$memory/back"
+  done
+done
+for pair in "put plain_write" "get plain_read"; do
+  read -r ours theirs <<<"$pair"
+  a=$(median <"$memory/$ours") b=$(median <"$memory/$theirs")
+  printf '%s %d MB/s, plain %d MB/s: %d.%02d x   (rounds: %s; plain: %s)\n' "$ours" "$a" "$b" \
+    $((a / b)) $((a * 100 / b % 100)) "$(paste -sd' ' "$memory/$ours")" "$(paste -sd' ' "$memory/$theirs")"
+done
