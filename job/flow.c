@@ -35,6 +35,11 @@ int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_descript
     struct bmi_flow_description limited = *description;
     limited.timeout_ms = timeout_of(description, options);
     result = bmi_flow_post(&job->op, &limited, job, context->flow.id);
+    if (result > 0) /* all of it has been moved, and nothing else tells how much that is */
+        job->actual =
+            bmi_flow_request_size(limited.extents, limited.extent_count, limited.distribution,
+                                  limited.distribution_parameters, limited.server,
+                                  limited.servers > 0 ? limited.servers : 1);
     return bmi__job_posted(context, job, result, id, status);
 }
 
