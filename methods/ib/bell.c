@@ -26,6 +26,7 @@ enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 struct bell_page {
     uint64_t number;
     atomic_uint asleep;
+    atomic_uint wanting; /* somebody's message found our queue full */
 };
 
 struct ib_bell {
@@ -116,6 +117,17 @@ void ib_bell_free(struct ib_bell *bell)
 void ib_bell_sleep(struct ib_bell *bell, bool asleep)
 {
     atomic_exchange(&bell->page->asleep, asleep);
+}
+
+void ib_bell_want(struct ib_bell *bell)
+{
+    atomic_store(&bell->page->wanting, 1);
+}
+
+bool ib_bell_wanted(struct ib_bell *bell)
+{
+    return atomic_load_explicit(&bell->page->wanting, memory_order_relaxed) &&
+           atomic_exchange(&bell->page->wanting, 0);
 }
 
 bool ib_bell_take(struct ib_bell *bell)

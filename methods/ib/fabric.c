@@ -83,6 +83,9 @@ static void info_apply(struct ib_fabric *fabric)
         fabric->local_memory = true;
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
     fabric->peer_copies = info->addr_format == FI_ADDR_STR; /* shm */
+    /* shm takes all that is in its queue at one look, what no buffer has room for into entries that
+     * posting a buffer needs as well: then none could be posted any more. */
+    fabric->buffer_count = fabric->peer_copies ? IB_BUFFERS_SHM : IB_BUFFERS;
     /* What waits for the other process to copy it out is never given back where that dies. */
     fabric->message_max = fabric->peer_copies && info->tx_attr->inject_size < IB_MESSAGE_BYTES
                               ? info->tx_attr->inject_size
@@ -95,12 +98,17 @@ static void info_apply(struct ib_fabric *fabric)
         fabric->iovecs = 1;
     fabric->piece_max =
         info->ep_attr->max_msg_size < IB_PIECE_BYTES ? info->ep_attr->max_msg_size : IB_PIECE_BYTES;
+    fabric->pieces_most = IB_PIECES;
+    if (fabric->peer_copies) { /* what the provider copies at once: see message_max */
+        fabric->piece_max = fabric->message_max;
+        fabric->pieces_most = IB_PIECES_SHM;
+    }
 }
 
 /* The completion queue, with a descriptor to wait for where the provider can. */
 static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
 {
-    struct fi_cq_attr attributes = {.size = 4 * IB_SLOTS,
+    struct fi_cq_attr attributes = {.size = fabric->peer_copies ? IB_QUEUE_SHM : 4 * IB_SLOTS,
                                     .format = FI_CQ_FORMAT_DATA,
                                     .wait_obj = FI_WAIT_FD};
     int status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
@@ -157,7 +165,7 @@ static int endpoint_enable(struct ib_state *state, struct ib_fabric *fabric)
 static int memory_make(struct ib_state *state, struct ib_fabric *fabric)
 {
     fabric->memory_size =
-        (size_t)IB_BUFFERS * IB_BUFFER_BYTES + (size_t)IB_SLOTS * IB_MESSAGE_BYTES;
+        (size_t)fabric->buffer_count * IB_BUFFER_BYTES + (size_t)IB_SLOTS * IB_MESSAGE_BYTES;
     fabric->memory =
         mmap(NULL, fabric->memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fabric->memory == MAP_FAILED) {
@@ -165,7 +173,7 @@ static int memory_make(struct ib_state *state, struct ib_fabric *fabric)
         return -ENOMEM;
     }
     uint8_t *at = fabric->memory;
-    for (int i = 0; i < IB_BUFFERS; i++, at += IB_BUFFER_BYTES)
+    for (uint32_t i = 0; i < fabric->buffer_count; i++, at += IB_BUFFER_BYTES)
         fabric->buffers[i] =
             (struct ib_buffer){.memory = at, .operation.kind = IB_OPERATION_RECEIVE};
     for (int i = 0; i < IB_SLOTS; i++, at += IB_MESSAGE_BYTES) {
@@ -195,7 +203,7 @@ int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer)
 
 static int buffers_post(struct ib_state *state, struct ib_fabric *fabric)
 {
-    for (int i = 0; i < IB_BUFFERS; i++) {
+    for (uint32_t i = 0; i < fabric->buffer_count; i++) {
         int status = ib_buffer_post_locked(fabric, &fabric->buffers[i]);
         if (status)
             return step_failed(state, "take a buffer for messages", status);

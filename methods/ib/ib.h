@@ -67,6 +67,8 @@ enum {
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
     IB_SLOTS = 128,           /* messages under way, of all links */
     IB_BUFFERS = 4,           /* posted for messages to arrive in */
+    IB_BUFFERS_SHM = 24,      /* the same: as many messages as may come between two looks */
+    IB_QUEUE_SHM = 4096,      /* completions that have room, likewise */
     IB_BUFFER_BYTES = 256 << 10,
     IB_NAME_BYTES = 128,      /* of an endpoint's name */
     IB_PROVIDER_BYTES = 64,   /* of a provider's name */
@@ -74,6 +76,7 @@ enum {
     IB_IOVECS = 16,           /* of one put or get; the provider's limit may be less */
     IB_PIECE_BYTES = 2 << 20, /* of one put or get */
     IB_PIECES = 4,         /* of one link under way: what frames, pings among them, wait behind */
+    IB_PIECES_SHM = 128,   /* the same, where a piece is no more than a message */
     IB_BATCH = 16,         /* completions read at a time */
     IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
     IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
@@ -94,6 +97,7 @@ struct ib_operation {
 struct ib_buffer {
     struct ib_operation operation;
     uint8_t *memory;
+    bool unposted;
 };
 
 /* A message on its way out. */
@@ -143,8 +147,9 @@ struct ib_fabric {
     bool real_registration; /* costs much: through the cache */
     bool breaks;            /* one failed operation ends all of its connection, for good */
     bool put_delivers;      /* a put must ask for delivery, since later messages may overtake it */
-    bool peer_copies;   /* puts are copied by the other process's processor, out of our memory */
-    size_t message_max; /* bytes of a message */
+    bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
+    size_t message_max;   /* bytes of a message */
+    uint32_t pieces_most; /* of one link under way */
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
     size_t inject_max, iovecs, piece_max;
@@ -159,7 +164,9 @@ struct ib_fabric {
     uint32_t pieces; /* with the network, of all links that live */
 
     struct ib_slot slots[IB_SLOTS];
-    struct ib_buffer buffers[IB_BUFFERS];
+    uint32_t buffer_count;
+    uint32_t unposted; /* driver: buffers that the provider did not take back yet */
+    struct ib_buffer buffers[IB_BUFFERS_SHM];
 };
 
 struct ib_state {
@@ -421,5 +428,9 @@ void ib_bell_free(struct ib_bell *bell);
 void ib_bell_sleep(struct ib_bell *bell, bool asleep);
 /* Whether the other side sleeps; it counts as woken then. */
 bool ib_bell_take(struct ib_bell *bell);
+/* Asks the other side to ring when it has taken messages; whether somebody has asked us. A timer
+ * looks in any case. */
+void ib_bell_want(struct ib_bell *bell);
+bool ib_bell_wanted(struct ib_bell *bell);
 
 #endif

@@ -20,6 +20,8 @@ void ib_link_block_locked(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
     ib_assert_locked(&link->send_lock);
+    if (link->bell)
+        ib_bell_want(link->bell);
     ib_ring_locked(link); /* the first message asks the other side for a connection */
     if (atomic_exchange(&link->is_blocked, true))
         return;
@@ -62,7 +64,7 @@ static void blocked_flush(struct ib_state *state)
 /* Whether something is due that nothing may tell of. */
 static bool untold(struct ib_state *state)
 {
-    if (blocked_any(state))
+    if (blocked_any(state) || (state->fabric && state->fabric->unposted > 0))
         return true;
     if (!state->fabric || state->fabric->wait_fd >= 0)
         return false;
@@ -121,9 +123,20 @@ static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
     ib_lock(&state->fabric_lock);
     int status = ib_buffer_post_locked(state->fabric, buffer);
     ib_unlock(&state->fabric_lock);
-    if (status)
-        bmi_method_log(BMI_LOG_ERROR, NULL, "%s: cannot post a buffer again: %s",
-                       state->kind->scheme, strerror(-status));
+    if (status && !buffer->unposted)
+        bmi_method_log(BMI_LOG_WARN, NULL, "%s: cannot post a buffer yet: %s", state->kind->scheme,
+                       strerror(-status));
+    state->fabric->unposted += (uint32_t)(status != 0) - buffer->unposted;
+    buffer->unposted = status != 0;
+}
+
+/* Tries again what the provider did not take. */
+static void buffers_repost(struct ib_state *state)
+{
+    struct ib_fabric *fabric = state->fabric;
+    for (uint32_t i = 0; i < fabric->buffer_count && fabric->unposted > 0; i++)
+        if (fabric->buffers[i].unposted)
+            buffer_repost(state, &fabric->buffers[i]);
 }
 
 static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry)
@@ -232,6 +245,19 @@ static int batch_run(struct ib_state *state)
     return count > 0 ? (int)count : 0;
 }
 
+/* Wakes those that wait for room with us. */
+static void room_tell(struct ib_state *state)
+{
+    for (uint32_t i = 0; i < state->token_count; i++) {
+        struct ib_link *link = state->tokens[i];
+        if (!link)
+            continue;
+        ib_lock(&link->send_lock);
+        ib_ring_locked(link);
+        ib_unlock(&link->send_lock);
+    }
+}
+
 int ib_progress(void *argument)
 {
     struct ib_state *state = argument;
@@ -242,14 +268,19 @@ int ib_progress(void *argument)
         state->armed = false;
         ib_bell_sleep(state->bell, false);
     }
+    if (state->fabric->unposted > 0)
+        buffers_repost(state);
     for (int i = 0; i < IB_PASS_BATCHES; i++) {
         count = batch_run(state);
         events += count;
         if (count < IB_BATCH)
             break;
     }
-    if (events > 0)
+    if (events > 0) {
+        if (state->bell && ib_bell_wanted(state->bell))
+            room_tell(state);
         blocked_flush(state);
+    }
     retry_set(state);
     return events;
 }

@@ -224,7 +224,7 @@ static bool move_post_locked(struct ib_link *link, struct ib_move *move)
 {
     int status = 0;
     while (status == 0 && move->local.left > 0 && move->status == 0) {
-        if (link->pieces == IB_PIECES)
+        if (link->pieces == ib_state_of(link)->fabric->pieces_most)
             return false;
         status = piece_post_locked(link, move);
     }
