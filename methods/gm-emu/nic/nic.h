@@ -239,7 +239,8 @@ enum nic_event_type {
                           * it and is handed out unused. `message` is in memory that the peer can
                           * still write: copy what you check, then check the copy
                           * (nic_memorize_message copies it to the buffer) */
-    NIC_PEER_ACCEPTED_EVENT, /* a port connected to ours: `peer` is ours until nic_peer_release */
+    NIC_PEER_ACCEPTED_EVENT, /* a port connected to ours: `peer` is ours until nic_peer_release.
+                              * Comes before any message of it, as does UP */
     NIC_PEER_UP_EVENT,       /* a connection of ours is there */
     NIC_PEER_DOWN_EVENT, /* it is gone, or did not come to be: `status` tells why. All its messages
                           * were handed out and all its callbacks called before */

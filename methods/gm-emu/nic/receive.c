@@ -396,6 +396,8 @@ static bool hot_poll(struct nic_port *port, struct nic_event *event)
 static bool cold_poll(struct nic_port *port, struct nic_event *event)
 {
     uint32_t count = port->table_count < NIC_COLD ? port->table_count : NIC_COLD;
+    if (port->table_count == port->hot_count)
+        return false;
     for (uint32_t i = 0; i < count; i++) {
         port->cold_cursor = (port->cold_cursor + 1) % port->table_count;
         struct nic_peer *peer = port->table[port->cold_cursor];
