@@ -276,11 +276,10 @@ int ib_progress(void *argument)
         if (count < IB_BATCH)
             break;
     }
-    if (events > 0) {
-        if (state->bell && ib_bell_wanted(state->bell))
-            room_tell(state);
+    if (state->bell && ib_bell_wanted(state->bell))
+        room_tell(state); /* also where nothing but puts to us was taken, which are no events */
+    if (events > 0)
         blocked_flush(state);
-    }
     retry_set(state);
     return events;
 }
