@@ -62,7 +62,7 @@ void bmi_method_link_up(struct bmi_link *link)
 void bmi_method_link_host(struct bmi_link *link, const char *host)
 {
     free(link->host);
-    link->host = strdup(host);
+    link->host = host != NULL ? strdup(host) : NULL;
 }
 
 /* ---- frames that are whole ------------------------------------------------------------------ */

@@ -65,6 +65,16 @@ undo_network:
     return result;
 }
 
+/* Recursive: an action may call a test function, which runs machines. */
+static void steps_init(struct bmi_job_context *context)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&context->stepping, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
 int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
 {
     if (out == NULL || (options & ~(unsigned)BMI_JOB_BACKGROUND) || !bmi__running())
@@ -75,12 +85,14 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
     context->manager = bmi_task_manager_default();
     context->background = options & BMI_JOB_BACKGROUND;
     atomic_init(&context->next_due_ns, UINT64_MAX);
+    steps_init(context);
     bmi__job_fd_init(context);
     bmi__job_source_init(&context->trove, context, false);
     bmi__job_source_init(&context->flow, context, true);
     int result = context->manager != NULL ? context_begin(context) : -BMI_ENOMEM;
     if (result < 0) {
         bmi__job_fd_close(context);
+        pthread_mutex_destroy(&context->stepping);
         free(context);
         return result;
     }
@@ -138,6 +150,7 @@ void bmi_job_context_close(struct bmi_job_context *context)
         next = tracer->next;
         free(tracer);
     }
+    pthread_mutex_destroy(&context->stepping);
     free(context);
 }
 

@@ -117,6 +117,7 @@ struct bmi_job_context {
     atomic_uint unexpected_wanted;   /* length of that list; written under lock */
     _Atomic uint64_t steps;
     atomic_uint runners; /* threads that run one of its machines */
+    pthread_mutex_t stepping; /* foreground: held, before all other locks, by who runs one; recursive */
     _Atomic(struct bmi__tracer *) tracer;
     bool wants_listed;                  /* poll.c's list of those who want messages; its lock */
     struct bmi_job_context *wants_next; /* the same */

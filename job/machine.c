@@ -325,11 +325,15 @@ static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
     struct bmi_job_context *context = machine->context;
     enum bmi_task_verdict verdict = BMI_TASK_DONE;
     atomic_fetch_add(&context->runners, 1);
+    if (!context->background)
+        pthread_mutex_lock(&context->stepping);
     enum ran ran = machine->phase == SM_ENDED ? RAN_TO_ITS_END : machine_steps(machine);
     if (ran == RAN_TO_ITS_END && machine_end(machine))
         verdict = BMI_TASK_GONE;
     else if (ran == RAN_AGAIN)
         bmi_task_submit(task);
+    if (!context->background)
+        pthread_mutex_unlock(&context->stepping);
     atomic_fetch_sub(&context->runners, 1); /* the last time that it is looked at */
     return verdict;
 }

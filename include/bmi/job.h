@@ -42,6 +42,8 @@ typedef int64_t bmi_job_id; /* a job that is pending; positive; 0: none */
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
+/* Machines of a context without BMI_JOB_BACKGROUND take steps one at a time, whichever thread runs
+ * them; with it they run side by side. */
 enum bmi_job_context_option {
     BMI_JOB_BACKGROUND =
         1 /* the manager's workers take steps, a thread of its drives the network */

@@ -329,7 +329,8 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
                       int64_t amount);
 
 /* Tells the numeric host of the link's other side, before link_accepted or link_up; a network that
- * has none leaves it empty. Copied. Driver. */
+ * has none leaves it empty. Copied; NULL takes it back, of a link that the core is never told of.
+ * Driver. */
 void bmi_method_link_host(struct bmi_link *link, const char *host);
 
 /* ---- registrations -------------------------------------------------------------------------- */

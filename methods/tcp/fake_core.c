@@ -225,6 +225,8 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
 void bmi_method_link_host(struct bmi_link *link, const char *host)
 {
     struct fake_owner *owner = link->owner;
+    if (!host)
+        return; /* the link goes */
     snprintf(owner ? owner->host : pending_host, sizeof(pending_host), "%s", host);
 }
 
