@@ -65,6 +65,9 @@ void bmi__address_ended_locked(struct peer *peer, int cause);
 uint32_t bmi__address_losses(BMI_addr_t handle);
 /* Why the last one did: a negated BMI error. */
 int bmi__address_loss_cause(BMI_addr_t handle);
+/* Whether its method moves bytes of any memory alike: that of BMI_memalloc has no advantage. Takes
+ * the book. */
+bool bmi__address_any_memory(BMI_addr_t handle);
 /* The link's host becomes that of the peer's addresses. */
 void bmi__address_host_locked(struct peer *peer, struct bmi_link *link);
 

@@ -400,6 +400,15 @@ static struct running_method *method_of_locked(struct address *address)
     return method;
 }
 
+bool bmi__address_any_memory(BMI_addr_t handle)
+{
+    bmi__book_lock();
+    struct address *address = bmi__address_find_locked(handle);
+    struct running_method *method = address != NULL ? method_of_locked(address) : NULL;
+    bmi__book_unlock();
+    return method != NULL && !method->method->limits.put && !method->method->limits.get;
+}
+
 /* What the method offers for its transfers, or NULL. */
 static void *method_memory(const struct running_method *method, bmi_size_t size)
 {
