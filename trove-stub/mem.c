@@ -5,7 +5,7 @@
  *
  * `lock` guards the tables of collections and objects; it is never held while bytes are copied. An
  * object is counted by who uses it, so one that is removed meanwhile stays until then; its own lock
- * guards stream and keys. Order: lock, then an object's.
+ * guards stream and keys. Order: lock, then an object's. A chunk of a stream is a block (blocks.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,17 +13,14 @@
 #include <sys/sysinfo.h>
 
 #include "trove-stub/index.h"
-#include "trove-stub/store.h"
-
-enum { CHUNK = 64 * 1024 };
+#include "trove-stub/loan.h"
 
 struct mem_object {
     atomic_uint users;
     pthread_rwlock_t lock;
-    bmi_size_t size; /* lock */
-    struct index_table
-        chunks;              /* lock: 8 bytes of chunk number to CHUNK bytes; what is absent is 0 */
-    struct index_table keys; /* lock: key to struct mem_value */
+    bmi_size_t size;           /* lock */
+    struct index_table chunks; /* lock: 8 bytes of chunk number to a block; what is absent is 0 */
+    struct index_table keys;   /* lock: key to struct mem_value */
 };
 
 struct mem_value {
@@ -38,6 +35,7 @@ struct mem_store {
     uint64_t next_object;           /* lock */
     _Atomic bmi_size_t used;        /* bytes of chunks */
     bool keeps_bytes;
+    struct block_pool blocks;
 };
 
 /* ---- numbers as keys ---------------------------------------------------------------------------
@@ -72,19 +70,46 @@ static void table_free(struct index_table *table)
         free(bmi__index_remove(table, table->first[0]->key, table->first[0]->key_size));
 }
 
-/* What lies at or above `size`; the rest of the chunk that holds the end is zeroed. */
-static void chunks_cut(struct mem_store *mem, struct mem_object *object, bmi_size_t size)
+static struct index_entry *chunk_find(struct mem_object *object, bmi_size_t offset)
 {
     unsigned char key[8];
-    bmi__number_put(key, (uint64_t)(size + CHUNK - 1) / CHUNK, 8);
-    for (struct index_entry *one; (one = bmi__index_at_least(&object->chunks, key, 8)) != NULL;) {
-        free(bmi__index_remove(&object->chunks, one->key, 8));
-        atomic_fetch_sub(&mem->used, CHUNK);
+    bmi__number_put(key, (uint64_t)offset / BLOCK_SIZE, 8);
+    return bmi__index_find(&object->chunks, key, 8);
+}
+
+/* Zeros the rest of the chunk that holds a stream's new end. */
+static int chunk_cut(struct mem_store *mem, struct mem_object *object, bmi_size_t end)
+{
+    struct index_entry *entry = chunk_find(object, end);
+    size_t kept = (size_t)(end % BLOCK_SIZE);
+    if (entry == NULL || kept == 0)
+        return 0;
+    struct trove_block *block = entry->value;
+    if (bmi__block_shared(block)) {
+        block = bmi__block_get(&mem->blocks);
+        if (block == NULL)
+            return -ENOMEM;
+        memcpy(block->bytes, ((struct trove_block *)entry->value)->bytes, kept);
+        bmi__block_put(&mem->blocks, entry->value);
+        entry->value = block;
     }
-    bmi__number_put(key, (uint64_t)size / CHUNK, 8);
-    struct index_entry *last = bmi__index_find(&object->chunks, key, 8);
-    if (last != NULL)
-        memset((char *)last->value + size % CHUNK, 0, (size_t)(CHUNK - size % CHUNK));
+    memset(block->bytes + kept, 0, BLOCK_SIZE - kept);
+    return 0;
+}
+
+/* Removes what lies at or above `size`. */
+static int chunks_cut(struct mem_store *mem, struct mem_object *object, bmi_size_t size)
+{
+    unsigned char key[8];
+    int result = chunk_cut(mem, object, size);
+    if (result != 0)
+        return result;
+    bmi__number_put(key, (uint64_t)(size + BLOCK_SIZE - 1) / BLOCK_SIZE, 8);
+    for (struct index_entry *one; (one = bmi__index_at_least(&object->chunks, key, 8)) != NULL;) {
+        bmi__block_put(&mem->blocks, bmi__index_remove(&object->chunks, one->key, 8));
+        atomic_fetch_sub(&mem->used, BLOCK_SIZE);
+    }
+    return 0;
 }
 
 static void object_put(struct mem_store *mem, struct mem_object *object)
@@ -92,17 +117,16 @@ static void object_put(struct mem_store *mem, struct mem_object *object)
     if (atomic_fetch_sub(&object->users, 1) != 1)
         return;
     chunks_cut(mem, object, 0);
-    table_free(&object->chunks);
     table_free(&object->keys);
     pthread_rwlock_destroy(&object->lock);
     free(object);
 }
 
-static struct mem_object *object_get(struct trove_op *op)
+static struct mem_object *object_get(const struct bmi_trove_place *place)
 {
-    struct mem_store *mem = mem_of(op);
+    struct mem_store *mem = place->store->state;
     unsigned char key[12];
-    place_key(key, op->place.collection, op->place.object);
+    place_key(key, place->collection, place->object);
     pthread_mutex_lock(&mem->lock);
     struct index_entry *entry = bmi__index_find(&mem->objects, key, sizeof key);
     struct mem_object *object = entry != NULL ? entry->value : NULL;
@@ -182,7 +206,7 @@ static int mem_objects(struct trove_op *op)
 
 static int mem_begin(struct trove_op *op)
 {
-    op->object = object_get(op);
+    op->object = object_get(&op->place);
     return op->object != NULL ? 0 : -ENOENT;
 }
 
@@ -193,32 +217,70 @@ static void mem_end(struct trove_op *op)
     op->object = NULL;
 }
 
-/* The memory of a chunk, NULL if absent; made where `make`. */
-static char *chunk_of(struct mem_store *mem, struct mem_object *object, bmi_size_t capacity,
-                      bmi_size_t offset, bool make, int *error)
+/* Gives a chunk this block; `entry` is the chunk's, or NULL if it is absent. */
+static int chunk_set(struct trove_op *op, struct index_entry *entry, bmi_size_t offset,
+                     struct trove_block *block)
 {
+    struct mem_store *mem = mem_of(op);
+    struct mem_object *object = op->object;
+    bmi_size_t capacity = op->place.store->settings.capacity;
     unsigned char key[8];
-    bmi__number_put(key, (uint64_t)offset / CHUNK, 8);
-    struct index_entry *entry = bmi__index_find(&object->chunks, key, 8);
-    if (entry != NULL || !make)
-        return entry != NULL ? entry->value : NULL;
-    char *chunk = NULL;
-    *error = -ENOSPC;
-    if (atomic_fetch_add(&mem->used, CHUNK) <= (capacity > 0 ? capacity : INT64_MAX) - CHUNK) {
-        *error = -ENOMEM;
-        chunk = calloc(1, CHUNK);
+    int result = -ENOSPC;
+    if (entry != NULL) {
+        entry->value = block;
+        return 0;
     }
-    if (chunk != NULL && bmi__index_add(&object->chunks, key, 8, chunk))
-        return chunk;
-    atomic_fetch_sub(&mem->used, CHUNK);
-    free(chunk);
-    return NULL;
+    bmi__number_put(key, (uint64_t)offset / BLOCK_SIZE, 8);
+    bmi_size_t used = atomic_fetch_add(&mem->used, BLOCK_SIZE);
+    if (used <= (capacity > 0 ? capacity : INT64_MAX) - BLOCK_SIZE)
+        result = bmi__index_add(&object->chunks, key, 8, block) ? 0 : -ENOMEM;
+    if (result != 0)
+        atomic_fetch_sub(&mem->used, BLOCK_SIZE);
+    return result;
+}
+
+/* A block for bytes of a chunk, with what the chunk has beside them. */
+static struct trove_block *block_with(struct mem_store *mem, const struct trove_block *old,
+                                      bmi_size_t at, const char *from, bmi_size_t size)
+{
+    struct trove_block *block = bmi__block_get(&mem->blocks);
+    if (block == NULL)
+        return NULL;
+    if (size < BLOCK_SIZE && old != NULL)
+        memcpy(block->bytes, old->bytes, BLOCK_SIZE);
+    else if (size < BLOCK_SIZE)
+        memset(block->bytes, 0, BLOCK_SIZE);
+    memcpy(block->bytes + at % BLOCK_SIZE, from, (size_t)size);
+    return block;
+}
+
+/* Writes bytes of one chunk. Those of a whole block that is lent are not copied: the loan has the
+ * chunk's former block then. */
+static int chunk_write(struct trove_op *op, bmi_size_t at, const char *from, bmi_size_t size)
+{
+    struct mem_store *mem = mem_of(op);
+    struct index_entry *entry = chunk_find(op->object, at);
+    struct trove_block *old = entry != NULL ? entry->value : NULL;
+    struct trove_block **lent = size == BLOCK_SIZE ? bmi__loan_find(op->loan, from) : NULL;
+    if (lent == NULL && old != NULL && !bmi__block_shared(old)) {
+        memcpy(old->bytes + at % BLOCK_SIZE, from, (size_t)size);
+        return 0;
+    }
+    struct trove_block *new = lent != NULL ? *lent : block_with(mem, old, at, from, size);
+    int result = new == NULL ? -ENOMEM : chunk_set(op, entry, at, new);
+    if (lent == NULL)
+        bmi__block_put(&mem->blocks, result == 0 ? old : new);
+    else if (result == 0)
+        *lent = old;
+    if (lent != NULL && result == 0)
+        atomic_fetch_add(&op->place.store->counts.lent_bytes, BLOCK_SIZE);
+    return result;
 }
 
 /* What null reads: a byte that is the same for each 64 KiB of an object. */
 static int made_up(const struct trove_op *op, bmi_size_t offset)
 {
-    return (int)((op->place.object + (uint64_t)offset / CHUNK) & 0xff);
+    return (int)((op->place.object + (uint64_t)offset / BLOCK_SIZE) & 0xff);
 }
 
 static ssize_t mem_read(struct trove_op *op, const struct trove_piece *piece)
@@ -232,12 +294,13 @@ static ssize_t mem_read(struct trove_op *op, const struct trove_piece *piece)
         char *to = piece->memory[i].iov_base;
         bmi_size_t in_segment = (bmi_size_t)piece->memory[i].iov_len;
         while (in_segment > 0 && left > 0) {
-            bmi_size_t step = CHUNK - at % CHUNK;
+            bmi_size_t step = BLOCK_SIZE - at % BLOCK_SIZE;
             step = step < in_segment ? step : in_segment;
             step = step < left ? step : left;
-            char *chunk = chunk_of(mem, object, 0, at, false, NULL);
-            if (chunk != NULL)
-                memcpy(to, chunk + at % CHUNK, (size_t)step);
+            struct index_entry *entry = chunk_find(object, at);
+            if (entry != NULL)
+                memcpy(to, ((struct trove_block *)entry->value)->bytes + at % BLOCK_SIZE,
+                       (size_t)step);
             else
                 memset(to, mem->keeps_bytes ? 0 : made_up(op, at), (size_t)step);
             to += step;
@@ -254,7 +317,7 @@ static ssize_t mem_write(struct trove_op *op, const struct trove_piece *piece)
 {
     struct mem_store *mem = mem_of(op);
     struct mem_object *object = op->object;
-    bmi_size_t at = piece->offset, capacity = op->place.store->settings.capacity;
+    bmi_size_t at = piece->offset;
     int error = 0;
     pthread_rwlock_wrlock(&object->lock);
     if (!mem->keeps_bytes)
@@ -263,13 +326,11 @@ static ssize_t mem_write(struct trove_op *op, const struct trove_piece *piece)
         const char *from = piece->memory[i].iov_base;
         bmi_size_t in_segment = (bmi_size_t)piece->memory[i].iov_len;
         while (in_segment > 0) {
-            bmi_size_t step = CHUNK - at % CHUNK;
+            bmi_size_t step = BLOCK_SIZE - at % BLOCK_SIZE;
             step = step < in_segment ? step : in_segment;
-            char *chunk = chunk_of(mem, object, capacity, at, true, &error);
-            if (chunk == NULL)
+            error = chunk_write(op, at, from, step);
+            if (error != 0)
                 break;
-            memcpy(chunk + at % CHUNK, from, (size_t)step);
-            error = 0;
             from += step;
             at += step;
             in_segment -= step;
@@ -289,16 +350,77 @@ static int mem_sync(struct trove_op *op)
 
 static int mem_stream(struct trove_op *op, struct mem_object *object)
 {
+    int result = 0;
     pthread_rwlock_wrlock(&object->lock);
     if (op->what == TROVE_SIZE) {
         *op->size_out = object->size;
     } else if (op->what == TROVE_RESIZE) {
         if (op->new_size < object->size)
-            chunks_cut(mem_of(op), object, op->new_size);
-        object->size = op->new_size;
+            result = chunks_cut(mem_of(op), object, op->new_size);
+        if (result == 0)
+            object->size = op->new_size;
     }
     pthread_rwlock_unlock(&object->lock);
-    return 0;
+    return result;
+}
+
+/* ---- loans -------------------------------------------------------------------------------------
+ */
+
+static bool lend_locked(struct trove_loan *loan, struct mem_object *object, bmi_size_t offset,
+                        bmi_size_t size)
+{
+    struct mem_store *mem = loan->store->state;
+    if (size > object->size || offset > object->size - size)
+        return false;
+    for (bmi_size_t at = offset, end = offset + size, step; at < end; at += step) {
+        struct index_entry *entry = chunk_find(object, at);
+        step = BLOCK_SIZE - at % BLOCK_SIZE;
+        step = step < end - at ? step : end - at;
+        if (entry == NULL)
+            return false;
+        struct trove_block *block = bmi__block_share(entry->value);
+        if (!bmi__loan_add(loan, block, at % BLOCK_SIZE, step)) {
+            bmi__block_put(&mem->blocks, block);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool mem_lend(struct trove_loan *loan, const struct bmi_trove_place *place,
+                     bmi_size_t offset, bmi_size_t size)
+{
+    struct mem_object *object = object_get(place);
+    if (object == NULL)
+        return false;
+    pthread_rwlock_rdlock(&object->lock);
+    bool lent = lend_locked(loan, object, offset, size);
+    pthread_rwlock_unlock(&object->lock);
+    object_put(place->store->state, object);
+    return lent;
+}
+
+static bool mem_lend_blank(struct trove_loan *loan, const struct bmi_trove_place *place,
+                           bmi_size_t offset, bmi_size_t size)
+{
+    struct mem_store *mem = place->store->state;
+    if (offset % BLOCK_SIZE != 0 || size % BLOCK_SIZE != 0)
+        return false;
+    for (bmi_size_t done = 0; done < size; done += BLOCK_SIZE) {
+        struct trove_block *block = bmi__block_get(&mem->blocks);
+        if (block == NULL || !bmi__loan_add(loan, block, 0, BLOCK_SIZE)) {
+            bmi__block_put(&mem->blocks, block);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void mem_loan_return(struct bmi_trove_store *store, struct trove_block *block)
+{
+    struct mem_store *mem = store->state;
+    bmi__block_put(&mem->blocks, block);
 }
 
 /* ---- key/values --------------------------------------------------------------------------------
@@ -437,7 +559,7 @@ static int mem_run(struct trove_op *op)
         return mem_remove(op);
     if (op->what == TROVE_OBJECTS)
         return mem_objects(op);
-    struct mem_object *object = object_get(op);
+    struct mem_object *object = object_get(&op->place);
     if (object == NULL)
         return -ENOENT;
     int result = op->what >= TROVE_GET ? mem_keys(op, object) : mem_stream(op, object);
@@ -504,6 +626,7 @@ static int store_open(struct bmi_trove_store *store, const char *path, bool keep
     if (mem == NULL)
         return bmi__trove_explain(-ENOMEM, error, error_size, "out of memory");
     pthread_mutex_init(&mem->lock, NULL);
+    bmi__blocks_open(&mem->blocks);
     mem->keeps_bytes = keeps_bytes;
     store->state = mem;
     return 0;
@@ -526,6 +649,7 @@ static int mem_close(struct bmi_trove_store *store)
     while (mem->objects.first[0] != NULL)
         object_put(mem, bmi__index_remove(&mem->objects, mem->objects.first[0]->key, 12));
     table_free(&mem->collections);
+    bmi__blocks_close(&mem->blocks);
     pthread_mutex_destroy(&mem->lock);
     free(mem);
     return 0;
@@ -564,6 +688,9 @@ const struct trove_backend bmi__trove_mem = {
     .write = mem_write,
     .sync = mem_sync,
     .run = mem_run,
+    .lend = mem_lend,
+    .lend_blank = mem_lend_blank,
+    .loan_return = mem_loan_return,
 };
 
 const struct trove_backend bmi__trove_null = {

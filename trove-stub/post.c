@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "trove-stub/store.h"
+#include "trove-stub/loan.h"
 
 enum { FLAGS = BMI_TROVE_SYNC | BMI_TROVE_ONLY_NEW | BMI_TROVE_ZEROS };
 
@@ -169,11 +169,11 @@ int bmi_trove_post_read_list(bmi_trove_op_id_t *op, const struct bmi_trove_place
     return move_start(new, op, actual, user_ptr, context);
 }
 
-int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                              const void *const *buffers, const bmi_size_t *sizes, int count,
-                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
-                              int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
-                              bmi_trove_context_id context)
+static int write_start(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                       const void *const *buffers, const bmi_size_t *sizes, int count,
+                       const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
+                       int stream_count, bmi_size_t *actual, unsigned flags,
+                       struct trove_loan *loan, void *user_ptr, bmi_trove_context_id context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_WRITE, flags, &new);
@@ -185,7 +185,28 @@ int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_plac
     new->offsets = stream_offsets;
     new->stream_sizes = stream_sizes;
     new->stream_count = stream_count;
+    new->loan = loan;
     return move_start(new, op, actual, user_ptr, context);
+}
+
+int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                              const void *const *buffers, const bmi_size_t *sizes, int count,
+                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
+                              int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
+                              bmi_trove_context_id context)
+{
+    return write_start(op, place, buffers, sizes, count, stream_offsets, stream_sizes, stream_count,
+                       actual, flags, NULL, user_ptr, context);
+}
+
+int bmi__trove_post_write_lent(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                               const void *const *buffers, const bmi_size_t *sizes, int count,
+                               const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
+                               int stream_count, bmi_size_t *actual, struct trove_loan *loan,
+                               void *user_ptr, bmi_trove_context_id context)
+{
+    return write_start(op, place, buffers, sizes, count, stream_offsets, stream_sizes, stream_count,
+                       actual, 0, loan, user_ptr, context);
 }
 
 static int move_one(enum trove_what what, bmi_trove_op_id_t *op,

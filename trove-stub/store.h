@@ -77,8 +77,12 @@ struct trove_op {
     int (*within)(struct trove_op *op); /* dir: called within a transaction of the key/values */
     struct trove_piece *piece;          /* dir with io_uring: under way */
     int ring_fd;                        /* the same: its file */
+    struct trove_loan *loan;            /* writes: of whose memory it is; or NULL */
     bool syncing;                       /* the same: its last step, a flush, is under way */
 };
+
+struct trove_loan;
+struct trove_block;
 
 /* A backend: functions that block unless `immediate`. What gets an operation returns 0 or a negated
  * errno, and sets op->actual where it counts. Any number of threads at once. */
@@ -101,6 +105,12 @@ struct trove_backend {
     int (*run)(struct trove_op *op);  /* all the others */
     /* Runs it asynchronously if it can: true. NULL: never. */
     bool (*start)(struct trove_op *op);
+    /* See loan.h. Add a range to a loan; false: not this one. NULL: never. */
+    bool (*lend)(struct trove_loan *loan, const struct bmi_trove_place *place, bmi_size_t offset,
+                 bmi_size_t size);
+    bool (*lend_blank)(struct trove_loan *loan, const struct bmi_trove_place *place,
+                       bmi_size_t offset, bmi_size_t size);
+    void (*loan_return)(struct bmi_trove_store *store, struct trove_block *block);
 };
 
 struct bmi_trove_store {
@@ -114,7 +124,7 @@ struct bmi_trove_store {
     uint64_t fault_seen;
     struct {
         _Atomic uint64_t operations, immediate, reads, read_bytes, writes, written_bytes, keys,
-            errors, cancels, uring, tasks, faults;
+            errors, cancels, uring, tasks, faults, lent_bytes;
     } counts;
 };
 

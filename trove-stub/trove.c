@@ -387,6 +387,7 @@ int bmi_trove_get_statistics(struct bmi_trove_store *store, struct bmi_trove_sta
         .uring = store->counts.uring,
         .tasks = store->counts.tasks,
         .faults = store->counts.faults,
+        .lent_bytes = store->counts.lent_bytes,
         .outstanding = atomic_load(&store->outstanding),
     };
     return 0;

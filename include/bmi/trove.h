@@ -315,6 +315,7 @@ struct bmi_trove_statistics {
     uint64_t uring;       /* pieces moved by io_uring */
     uint64_t tasks;       /* operations done by tasks */
     uint64_t faults;      /* injected */
+    uint64_t lent_bytes;  /* of those read and written: not copied, a flow had the store's memory */
     uint64_t outstanding; /* gauge */
 };
 

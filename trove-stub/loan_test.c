@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * loan_test.c - memory that a store lends: what is lent does not change, what is blank is not seen
+ * before it is written, and what is written is not copied.
+ */
+#include "trove-stub/loan.h"
+#include "trove-stub/trove_testing.h"
+
+enum { SIZE = 4 * BLOCK_SIZE, CAPACITY = 6 * BLOCK_SIZE };
+
+static struct bmi_trove_store *store;
+static bmi_trove_context_id context;
+static struct bmi_trove_place place;
+static char bytes[SIZE], other[SIZE], found[SIZE];
+
+static void store_open(const char *where)
+{
+    struct bmi_trove_settings settings = {.capacity = CAPACITY};
+    bmi_trove_object_t object = 0;
+    bmi_trove_op_id_t op;
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&store, where, &settings, NULL, 0), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_create(store, 1), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_open_context(&context), 0);
+    place = (struct bmi_trove_place){.store = store, .collection = 1};
+    int result = bmi_trove_post_create(&op, &place, &object, 0, NULL, context);
+    CU_ASSERT_EQUAL_FATAL(outcome_of(result, &op, context).error, 0);
+    place.object = object;
+    bytes_make(bytes, SIZE, 1);
+    bytes_make(other, SIZE, 2);
+}
+
+static void store_close(void)
+{
+    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+}
+
+static bmi_error_code_t write_at(const char *from, bmi_size_t size, bmi_size_t offset)
+{
+    bmi_trove_op_id_t op;
+    int result = bmi_trove_post_write_at(&op, &place, from, size, offset, NULL, 0, NULL, context);
+    return outcome_of(result, &op, context).error;
+}
+
+static bool holds(const char *expected, bmi_size_t size, bmi_size_t offset)
+{
+    bmi_trove_op_id_t op;
+    bmi_size_t actual = 0;
+    int result =
+        bmi_trove_post_read_at(&op, &place, found, size, offset, &actual, 0, NULL, context);
+    return outcome_of(result, &op, context).error == 0 && actual == size &&
+           memcmp(found, expected, (size_t)size) == 0;
+}
+
+static bool lend(struct trove_loan *loan, bmi_size_t offset, bmi_size_t size)
+{
+    return bmi__trove_lend(loan, &place, &offset, &size, 1);
+}
+
+static bool lend_blank(struct trove_loan *loan, bmi_size_t offset, bmi_size_t size)
+{
+    return bmi__trove_lend_blank(loan, &place, &offset, &size, 1);
+}
+
+static void loan_fill(struct trove_loan *loan, const char *from)
+{
+    for (int i = 0; i < loan->count; from += loan->sizes[i++])
+        memcpy(loan->buffers[i], from, (size_t)loan->sizes[i]);
+}
+
+static bool loan_holds(const struct trove_loan *loan, const char *expected)
+{
+    bool same = true;
+    for (int i = 0; i < loan->count; expected += loan->sizes[i++])
+        same = same && memcmp(loan->buffers[i], expected, (size_t)loan->sizes[i]) == 0;
+    return same;
+}
+
+/* All of a loan's memory, to this place of the stream. */
+static struct outcome loan_write(struct trove_loan *loan, bmi_size_t offset)
+{
+    bmi_trove_op_id_t op;
+    bmi_size_t actual = -1, size = 0;
+    for (int i = 0; i < loan->count; i++)
+        size += loan->sizes[i];
+    int result =
+        bmi__trove_post_write_lent(&op, &place, (const void *const *)loan->buffers, loan->sizes,
+                                   loan->count, &offset, &size, 1, &actual, loan, NULL, context);
+    struct outcome outcome = outcome_of(result, &op, context);
+    outcome.actual = actual;
+    return outcome;
+}
+
+static uint64_t lent_bytes(void)
+{
+    struct bmi_trove_statistics statistics = {0};
+    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    return statistics.lent_bytes;
+}
+
+/* ---- cases -------------------------------------------------------------------------------------
+ */
+
+static void what_is_lent_does_not_change(void)
+{
+    struct trove_loan loan = {0};
+    bmi_trove_op_id_t op;
+    store_open("mem:");
+    CU_ASSERT_EQUAL(write_at(bytes, SIZE, 0), 0);
+    CU_ASSERT_FATAL(lend(&loan, 100, SIZE - 200));
+    CU_ASSERT_EQUAL(lent_bytes(), SIZE - 200);
+    CU_ASSERT_EQUAL(write_at(other, 10, 5000), 0); /* a part of a block */
+    CU_ASSERT_EQUAL(write_at(other + BLOCK_SIZE, BLOCK_SIZE, BLOCK_SIZE), 0); /* a whole one */
+    CU_ASSERT(holds(other, 10, 5000));
+    CU_ASSERT(holds(bytes, 5000, 0));
+    CU_ASSERT(holds(other + BLOCK_SIZE, BLOCK_SIZE, BLOCK_SIZE));
+    CU_ASSERT(loan_holds(&loan, bytes + 100));
+    int result = bmi_trove_post_resize(&op, &place, 3 * BLOCK_SIZE - 7, 0, NULL, context);
+    CU_ASSERT_EQUAL(outcome_of(result, &op, context).error, 0);
+    CU_ASSERT(loan_holds(&loan, bytes + 100));
+    CU_ASSERT(holds(bytes + 2 * BLOCK_SIZE, BLOCK_SIZE - 7, 2 * BLOCK_SIZE));
+    result = bmi_trove_post_remove(&op, &place, 0, NULL, context);
+    CU_ASSERT_EQUAL(outcome_of(result, &op, context).error, 0);
+    CU_ASSERT(loan_holds(&loan, bytes + 100));
+    bmi__trove_loan_free(&loan);
+    store_close();
+}
+
+static void what_is_written_is_not_copied(void)
+{
+    struct trove_loan loan = {0}, again = {0};
+    store_open("mem:");
+    CU_ASSERT_EQUAL(write_at(bytes, SIZE, 0), 0);
+    CU_ASSERT_FATAL(lend_blank(&loan, BLOCK_SIZE, 2 * BLOCK_SIZE));
+    loan_fill(&loan, other);
+    CU_ASSERT(holds(bytes, SIZE, 0)); /* nobody sees it yet */
+    struct outcome outcome = loan_write(&loan, BLOCK_SIZE);
+    CU_ASSERT(outcome.error == 0 && outcome.actual == 2 * BLOCK_SIZE);
+    CU_ASSERT_EQUAL(lent_bytes(), 2 * BLOCK_SIZE);
+    CU_ASSERT(holds(bytes, BLOCK_SIZE, 0));
+    CU_ASSERT(holds(other, 2 * BLOCK_SIZE, BLOCK_SIZE));
+    CU_ASSERT(holds(bytes + 3 * BLOCK_SIZE, BLOCK_SIZE, 3 * BLOCK_SIZE));
+    CU_ASSERT_FATAL(lend(&again, BLOCK_SIZE, 2 * BLOCK_SIZE));
+    CU_ASSERT_PTR_EQUAL(again.buffers[0], loan.buffers[0]);
+    CU_ASSERT_PTR_EQUAL(again.buffers[1], loan.buffers[1]);
+    bmi__trove_loan_return(&loan);
+    CU_ASSERT(loan_holds(&again, other));
+    CU_ASSERT_FATAL(lend_blank(&loan, 8 * BLOCK_SIZE, BLOCK_SIZE)); /* where there was nothing */
+    loan_fill(&loan, other);
+    CU_ASSERT_EQUAL(loan_write(&loan, 8 * BLOCK_SIZE).error, 0);
+    CU_ASSERT(holds(other, BLOCK_SIZE, 8 * BLOCK_SIZE));
+    bmi__trove_loan_free(&loan);
+    bmi__trove_loan_free(&again);
+    store_close();
+}
+
+static void blanks_that_are_not_written_leave_nothing(void)
+{
+    struct trove_loan loan = {0};
+    store_open("mem:");
+    CU_ASSERT_EQUAL(write_at(bytes, SIZE, 0), 0);
+    CU_ASSERT_FATAL(lend_blank(&loan, 0, SIZE));
+    loan_fill(&loan, other);
+    bmi__trove_loan_return(&loan);
+    CU_ASSERT(holds(bytes, SIZE, 0));
+    /* a block and a half go, by a fault: the half is copied */
+    struct bmi_trove_fault fault = {.kinds = BMI_TROVE_WRITES,
+                                    .error = -BMI_EIO,
+                                    .limit = 3 * BLOCK_SIZE / 2};
+    CU_ASSERT_FATAL(lend_blank(&loan, 0, SIZE));
+    loan_fill(&loan, other);
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, &fault), 0);
+    struct outcome outcome = loan_write(&loan, 0);
+    CU_ASSERT(outcome.error == -BMI_EIO && outcome.actual == 3 * BLOCK_SIZE / 2);
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+    CU_ASSERT_EQUAL(lent_bytes(), BLOCK_SIZE);
+    bmi__trove_loan_return(&loan);
+    CU_ASSERT(holds(other, 3 * BLOCK_SIZE / 2, 0));
+    CU_ASSERT(holds(bytes + 3 * BLOCK_SIZE / 2, SIZE - 3 * BLOCK_SIZE / 2, 3 * BLOCK_SIZE / 2));
+    /* beyond the store's capacity */
+    CU_ASSERT_FATAL(lend_blank(&loan, SIZE, SIZE));
+    loan_fill(&loan, other);
+    outcome = loan_write(&loan, SIZE);
+    CU_ASSERT(outcome.error == -BMI_ENOSPC && outcome.actual == CAPACITY - SIZE);
+    CU_ASSERT(holds(other, CAPACITY - SIZE, SIZE));
+    bmi__trove_loan_free(&loan);
+    store_close();
+}
+
+static void only_what_is_there_is_lent(void)
+{
+    struct trove_loan loan = {0};
+    struct bmi_trove_fault fault = {.kinds = BMI_TROVE_READS, .skip = 100};
+    store_open("mem:");
+    CU_ASSERT_EQUAL(write_at(bytes, BLOCK_SIZE, 0), 0);
+    CU_ASSERT_EQUAL(write_at(bytes, 100, 2 * BLOCK_SIZE), 0);
+    CU_ASSERT(!lend(&loan, 0, 2 * BLOCK_SIZE));   /* a hole */
+    CU_ASSERT(!lend(&loan, 2 * BLOCK_SIZE, 101)); /* beyond the end */
+    CU_ASSERT(!lend(&loan, 3 * BLOCK_SIZE, 1));
+    CU_ASSERT(!lend(&loan, -1, 1));
+    CU_ASSERT(!lend_blank(&loan, 10, BLOCK_SIZE)); /* no whole blocks */
+    CU_ASSERT(!lend_blank(&loan, BLOCK_SIZE, 10));
+    CU_ASSERT(!lend_blank(&loan, -BLOCK_SIZE, BLOCK_SIZE));
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, &fault), 0);
+    CU_ASSERT(!lend(&loan, 0, BLOCK_SIZE)); /* reads are counted one by one */
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+    CU_ASSERT_EQUAL(lent_bytes(), 0);
+    CU_ASSERT(lend(&loan, 2 * BLOCK_SIZE, 100));
+    CU_ASSERT_EQUAL(loan.sizes[0], 100);
+    bmi__trove_loan_free(&loan);
+    store_close();
+    store_open("null:");
+    CU_ASSERT_EQUAL(write_at(bytes, SIZE, 0), 0);
+    CU_ASSERT(!lend(&loan, 0, BLOCK_SIZE));
+    CU_ASSERT(!lend_blank(&loan, 0, BLOCK_SIZE));
+    store_close();
+}
+
+int main(void)
+{
+    CU_TestInfo cases[] = {{"what is lent does not change", what_is_lent_does_not_change},
+                           {"what is written is not copied", what_is_written_is_not_copied},
+                           {"blanks that are not written leave nothing",
+                            blanks_that_are_not_written_leave_nothing},
+                           {"only what is there is lent", only_what_is_there_is_lent},
+                           CU_TEST_INFO_NULL};
+    return unit_run("loans", cases);
+}
