@@ -3,8 +3,8 @@
  * chunk.c - a chunk of a flow: which memory and which ranges of a stream it is, and the operations
  * that fill and empty it.
  *
- * Where one end is memory the chunk's memory is the user's; else it is a buffer of ours. Memory to
- * memory is copied when it is emptied.
+ * Where one end is memory the chunk's memory is the user's; else it is the store's, if that lends
+ * some, or a buffer of ours. Memory to memory is copied when it is emptied.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -174,9 +174,39 @@ static bool buffer_ready(struct flow *flow, struct flow_chunk *chunk)
     return list_add_memory(&chunk->memory, chunk->buffer, chunk->size);
 }
 
+static bool chunk_lent(const struct flow_chunk *chunk)
+{
+    return chunk->loan.count > 0;
+}
+
+/* What a stream is to be read from, or written to, is there: no byte has to be copied. */
+static bool chunk_borrow(const struct flow *flow, struct flow_chunk *chunk)
+{
+    const struct flow_list *in = &chunk->stream_in, *out = &chunk->stream_out;
+    if (!flow->may_borrow)
+        return false;
+    return flow->what.source.kind == BMI_FLOW_STORAGE
+               ? bmi__trove_lend(&chunk->loan, &flow->what.source.u.storage.place, in->offsets,
+                                 in->sizes, in->count)
+               : bmi__trove_lend_blank(&chunk->loan, &flow->what.destination.u.storage.place,
+                                       out->offsets, out->sizes, out->count);
+}
+
+/* Memory for the chunk's bytes, which is neither end's. */
+static bool memory_ready(struct flow *flow, struct flow_chunk *chunk)
+{
+    if (!chunk_borrow(flow, chunk))
+        return buffer_ready(flow, chunk);
+    for (int i = 0; i < chunk->loan.count; i++)
+        if (!list_add_memory(&chunk->memory, chunk->loan.buffers[i], chunk->loan.sizes[i]))
+            return false;
+    return true;
+}
+
 int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
 {
     struct flow_piece piece;
+    bmi__trove_loan_return(&chunk->loan);
     list_clear(&chunk->memory);
     list_clear(&chunk->stream_in);
     list_clear(&chunk->stream_out);
@@ -194,7 +224,7 @@ int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
     }
     if (chunk->size == 0)
         return 0;
-    return flow->needs_buffers && !buffer_ready(flow, chunk) ? -BMI_ENOMEM : 1;
+    return flow->needs_buffers && !memory_ready(flow, chunk) ? -BMI_ENOMEM : 1;
 }
 
 /* ---- operations --------------------------------------------------------------------------------
@@ -202,7 +232,7 @@ int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
 
 static enum bmi_buffer_type buffer_type(const struct flow_chunk *chunk)
 {
-    return chunk->buffer != NULL ? BMI_PRE_ALLOC : BMI_EXT_ALLOC;
+    return chunk->flow->needs_buffers && !chunk_lent(chunk) ? BMI_PRE_ALLOC : BMI_EXT_ALLOC;
 }
 
 static int chunk_receive(struct flow_chunk *chunk)
@@ -233,6 +263,10 @@ static int chunk_read(struct flow_chunk *chunk)
     struct flow_list *memory = &chunk->memory, *stream = &chunk->stream_in;
     unsigned flags = (flow->what.flags & BMI_FLOW_ZEROS) != 0 ? BMI_TROVE_ZEROS : 0;
     chunk->on_network = false;
+    if (chunk_lent(chunk)) {
+        chunk->actual = chunk->size;
+        return 1;
+    }
     return bmi_trove_post_read_list(&chunk->op, &flow->what.source.u.storage.place,
                                     memory->buffers + memory->first, memory->sizes + memory->first,
                                     memory->count - memory->first, stream->offsets + stream->first,
@@ -245,12 +279,12 @@ static int chunk_write(struct flow_chunk *chunk)
     const struct flow *flow = chunk->flow;
     struct flow_list *memory = &chunk->memory, *stream = &chunk->stream_out;
     chunk->on_network = false;
-    return bmi_trove_post_write_list(&chunk->op, &flow->what.destination.u.storage.place,
-                                     (const void *const *)memory->buffers + memory->first,
-                                     memory->sizes + memory->first, memory->count - memory->first,
-                                     stream->offsets + stream->first, stream->sizes + stream->first,
-                                     stream->count - stream->first, &chunk->actual, 0, chunk,
-                                     bmi__engine_storage());
+    return bmi__trove_post_write_lent(&chunk->op, &flow->what.destination.u.storage.place,
+                                      (const void *const *)memory->buffers + memory->first,
+                                      memory->sizes + memory->first, memory->count - memory->first,
+                                      stream->offsets + stream->first,
+                                      stream->sizes + stream->first, stream->count - stream->first,
+                                      &chunk->actual, &chunk->loan, chunk, bmi__engine_storage());
 }
 
 /* Memory to memory: both lists are in the order of the flow's bytes. */
@@ -294,7 +328,8 @@ int bmi__chunk_fill(struct flow_chunk *chunk)
 int bmi__chunk_empty(struct flow_chunk *chunk)
 {
     const struct flow *flow = chunk->flow;
-    if (flow->needs_buffers && chunk->moved == 0) { /* reads may have cut the list */
+    if (flow->needs_buffers && !chunk_lent(chunk) &&
+        chunk->moved == 0) { /* reads may have cut the list */
         list_clear(&chunk->memory);
         list_add_memory(&chunk->memory, chunk->buffer, chunk->size);
     }
@@ -352,6 +387,7 @@ void bmi__chunk_cancel(struct flow_chunk *chunk)
 void bmi__chunk_free(struct flow_chunk *chunk)
 {
     buffer_free(chunk);
+    bmi__trove_loan_free(&chunk->loan);
     list_free(&chunk->memory);
     list_free(&chunk->stream_in);
     list_free(&chunk->stream_out);

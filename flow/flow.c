@@ -218,6 +218,12 @@ static uint32_t losses_of(const struct bmi_flow_endpoint *end)
     return end->kind == BMI_FLOW_NETWORK ? bmi__address_losses(end->u.network.address) : 0;
 }
 
+/* Whether a network end takes memory of malloc as gladly as that of BMI_memalloc. */
+static bool any_memory(const struct bmi_flow_endpoint *end)
+{
+    return end->kind == BMI_FLOW_NETWORK && bmi__address_any_memory(end->u.network.address);
+}
+
 static int flow_make(const struct bmi_flow_description *what, struct flow **made)
 {
     struct flow *flow = calloc(1, sizeof *flow);
@@ -242,6 +248,8 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     flow->destination_memory = memory_of(&what->destination);
     flow->needs_buffers =
         what->source.kind != BMI_FLOW_MEMORY && what->destination.kind != BMI_FLOW_MEMORY;
+    flow->may_borrow = (what->source.kind == BMI_FLOW_STORAGE && any_memory(&what->destination)) ||
+                       (what->destination.kind == BMI_FLOW_STORAGE && any_memory(&what->source));
     flow->source_losses = losses_of(&what->source);
     flow->destination_losses = losses_of(&what->destination);
     flow->total = -1;

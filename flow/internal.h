@@ -21,6 +21,7 @@
 #include "bmi/task.h"
 #include "flow/request.h"
 #include "trove-stub/completion.h"
+#include "trove-stub/loan.h"
 
 enum { FLOW_PIECES_MAX = 65536 }; /* of a chunk: both sides of a connection cut there, too */
 
@@ -50,8 +51,9 @@ struct flow_chunk {
     int64_t op;         /* BMI's or trove's */
     bmi_size_t size;    /* bytes that it is to move */
     bmi_size_t moved;   /* of these, by the present operation's predecessors (short ones) */
-    void *buffer;       /* of our own, where neither end is memory */
+    void *buffer;       /* of our own, where neither end is memory and the store lends none */
     bmi_size_t buffer_size;
+    struct trove_loan loan; /* the store's memory in its place, unless it is empty */
     struct flow_list memory, stream_in, stream_out; /* storage as source, as destination */
     /* with the flow's lock: a completion */
     struct flow_chunk *next_arrived;
@@ -80,9 +82,10 @@ struct flow {
     struct flow_memory source_memory, destination_memory;
     uint32_t source_losses, destination_losses; /* of a network end's address, when it was posted */
     bool needs_buffers;
-    bool walked;   /* there are no more chunks */
-    bool killed;   /* kill was acted upon */
-    bool draining; /* goes on taking messages though it has failed */
+    bool may_borrow; /* buffers can be the store's memory: the network takes any memory alike */
+    bool walked;     /* there are no more chunks */
+    bool killed;     /* kill was acted upon */
+    bool draining;   /* goes on taking messages though it has failed */
     bool filling_ended;
     bool must_tell;  /* the receiver waits for an empty message */
     bool last_begun; /* the last operation was begun: farewell */
