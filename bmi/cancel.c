@@ -277,6 +277,9 @@ static void receive_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
     case RECV_ARRIVING:
         arriving_cancel(peer, op, id);
         break;
+    case RECV_GET: /* its real result comes, unless the transfer fails */
+        op->flags |= OP_CANCELLED;
+        break;
     default:
         break;
     }

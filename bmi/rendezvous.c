@@ -673,6 +673,8 @@ static void get_done(struct peer *peer, struct op *op, int status)
                                   .target = op->remote,
                                   .source = (uint64_t)bmi__op_id(op)};
     bmi__control_send_locked(peer, header, NULL, 0);
+    if (op->flags & OP_CANCELLED) /* what comes now is drained */
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
 }
 
 void bmi__transfer_done_locked(struct peer *peer, struct op *op, int status)

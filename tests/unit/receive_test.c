@@ -643,17 +643,22 @@ static void grace_ends_while_a_body_arrives(void)
     script_close(script);
 }
 
+static int request_for_get(struct script *script)
+{
+    uint8_t bytes[WIRE_REGION];
+    struct bmi_region region = {.address = (uintptr_t)message(4, LARGE), .length = LARGE};
+    wire_regions_encode(bytes, &region, 1);
+    struct wire_header rts = {.type = WIRE_RTS, .tag = TAG, .source = 66, .target = LARGE};
+    return script_send(script, rts, bytes, sizeof bytes);
+}
+
 static void get_of_a_request_s_memory(void)
 {
     for (int status = 0; status >= -EIO; status -= EIO) {
         struct script *script = open_script(SCRIPT_GET, NULL);
         post_receive(script, &one, LARGE, TAG);
         CU_ASSERT_TRUE(script_silent(script)); /* a receiver that gets does not announce */
-        uint8_t bytes[WIRE_REGION];
-        struct bmi_region region = {.address = (uintptr_t)message(4, LARGE), .length = LARGE};
-        wire_regions_encode(bytes, &region, 1);
-        struct wire_header rts = {.type = WIRE_RTS, .tag = TAG, .source = 66, .target = LARGE};
-        CU_ASSERT_EQUAL(script_send(script, rts, bytes, sizeof bytes), 0);
+        CU_ASSERT_EQUAL(request_for_get(script), 0);
         CU_ASSERT_TRUE(script_transfer_end(script, status));
         if (status == 0) {
             CU_ASSERT_EQUAL(script_expect(script, WIRE_GET_DONE, NULL, 0).target, 66);
@@ -662,6 +667,30 @@ static void get_of_a_request_s_memory(void)
             CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 4, LARGE, false, 0), 0);
         }
         CU_ASSERT_TRUE(received(&one, 4, LARGE));
+        script_close(script);
+    }
+}
+
+/* The memory is being written to: nothing ends before the transfer does. If that fails, since the
+ * sender may have cancelled as well, the receive must not wait for another message. */
+static void cancelled_while_it_gets(void)
+{
+    for (int status = 0; status >= -EIO; status -= EIO) {
+        struct script *script = open_script(SCRIPT_GET, NULL);
+        post_receive(script, &one, LARGE, TAG);
+        CU_ASSERT_EQUAL(request_for_get(script), 0);
+        CU_ASSERT_EQUAL(BMI_cancel(one.id, case_context), 0);
+        CU_ASSERT_FALSE(done(&one));
+        CU_ASSERT_TRUE(script_transfer_end(script, status));
+        if (status == 0) {
+            CU_ASSERT_EQUAL(script_expect(script, WIRE_GET_DONE, NULL, 0).target, 66);
+            CU_ASSERT_TRUE(received(&one, 4, LARGE));
+        } else {
+            CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+            CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 66);
+            CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 4, LARGE, false, 0), 0);
+        }
+        ALIVE(script);
         script_close(script);
     }
 }
@@ -728,6 +757,7 @@ int main(void)
         {"put into announced memory", put_into_announced_memory},
         {"grace ends while a body arrives", grace_ends_while_a_body_arrives},
         {"get of a request's memory", get_of_a_request_s_memory},
+        {"cancelled while it gets", cancelled_while_it_gets},
         {"everything fails with the link", everything_fails_with_the_link},
         CU_TEST_INFO_NULL,
     };
