@@ -5,9 +5,8 @@
  * `lock` guards all lists and the members of waiters that are marked so; it is innermost. A waiter
  * misses nothing: it enlists itself, then looks for what it wants; who completes pushes, then looks
  * at the count of waiters (all sequentially consistent). Threads are woken after the lock was given
- * back, and by the driver after those of the pass were, so that they do not run into them. A futex
- * may then be gone with its waiter's stack: such a wake reaches nobody, or somebody who looks
- * again.
+ * back, and by the driver after those of the pass were, so that they do not run into them; the
+ * waiter may be gone by then (event.c).
  */
 #include "bmi/waiters.h"
 

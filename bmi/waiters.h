@@ -38,7 +38,7 @@ struct waiter_list {
 /* Threads that are to be woken once the caller holds no lock that they might want. Where there are
  * more than fit, those are woken at once. */
 struct wakes {
-    atomic_uint *words[8]; /* futexes; may be gone with their waiters' stacks, which does no harm */
+    const atomic_uint *words[8]; /* their waiters may be gone */
     unsigned count;
 };
 

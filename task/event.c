@@ -1,15 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * event.c - see event.h. A wake may reach a word whose owner has gone on: then it wakes nobody, or
- * somebody who looks again, as every waiter here does.
+ * event.c - see event.h. A wake may come when its word has gone with its owner's stack, so threads
+ * sleep in `places`, which stay, and a word's address says in which one only. Words that share a
+ * place are woken together, and look again, as every waiter does.
  */
 #include "task/event.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { PLACES_LOG = 12 };
+
+static atomic_uint places[1 << PLACES_LOG]; /* each counts its wakes */
+
+static atomic_uint *place_of(const atomic_uint *word)
+{
+    return &places[(uint64_t)(uintptr_t)word * 0x9e3779b97f4a7c15u >> (64 - PLACES_LOG)];
+}
 
 void bmi__futex_wait(atomic_uint *word, unsigned value, uint64_t deadline_ns)
 {
@@ -17,17 +28,23 @@ void bmi__futex_wait(atomic_uint *word, unsigned value, uint64_t deadline_ns)
         .tv_sec = (time_t)(deadline_ns / 1000000000),
         .tv_nsec = (long)(deadline_ns % 1000000000),
     };
+    atomic_uint *place = place_of(word);
+    unsigned seen = atomic_load(place);
+    if (atomic_load(word) != value)
+        return;
     int saved = errno;
     /* unlike FUTEX_WAIT this takes a point in time */
-    syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, value, deadline_ns ? &deadline : NULL, NULL,
+    syscall(SYS_futex, place, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline_ns ? &deadline : NULL, NULL,
             FUTEX_BITSET_MATCH_ANY);
     errno = saved;
 }
 
-void bmi__futex_wake(atomic_uint *word)
+void bmi__futex_wake(const atomic_uint *word)
 {
+    atomic_uint *place = place_of(word);
     int saved = errno;
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    atomic_fetch_add(place, 1);
+    syscall(SYS_futex, place, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     errno = saved;
 }
 

@@ -17,7 +17,8 @@ struct bmi__event {
 /* Sleeps while *word is `value`, until woken or deadline_ns (CLOCK_MONOTONIC; 0: none); may also
  * return for no reason. */
 void bmi__futex_wait(atomic_uint *word, unsigned value, uint64_t deadline_ns);
-void bmi__futex_wake(atomic_uint *word);
+/* All that sleep on the word, of which only the address is used: it may be gone. */
+void bmi__futex_wake(const atomic_uint *word);
 
 void bmi__event_post(struct bmi__event *event);
 /* Returns false if the deadline (0: none) has come first. */
