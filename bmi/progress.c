@@ -284,6 +284,14 @@ static void timers_run(void)
     wake_waiters();
 }
 
+/* Methods look once more as they arm. Returns whether the driver may sleep. */
+static bool arm(void)
+{
+    bool armed = bmi__methods_arm();
+    wake_waiters();
+    return armed;
+}
+
 /* Only the driver writes the number: no need for an atomic addition. */
 static unsigned pass_begin(void)
 {
@@ -324,7 +332,7 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
     if (!hooked)
         atomic_store(&progress.hooks_due, true);
     bool idle = hooked && !waiter->ready(waiter) && queues_empty();
-    bool armed = idle && bmi__methods_arm();
+    bool armed = idle && arm();
     if (armed) {
         uint64_t now = bmi__monotonic_ns(), due = bmi__timers_next();
         if (due > deadline_ns)
@@ -366,7 +374,7 @@ static void seat_hand_over(void)
 {
     if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed))
         fd_timer_arm();
-    if (!bmi__methods_arm() || !queues_empty())
+    if (!arm() || !queues_empty())
         wake_write();
 }
 
@@ -611,7 +619,7 @@ enum bmi__watch bmi__progress_watch(uint64_t *until_ns)
         continue;
     atomic_store(&progress.watching, true);
     fence();
-    bool quiet = queues_empty() && bmi__methods_arm();
+    bool quiet = queues_empty() && arm();
     *until_ns = bmi__timers_next();
     driving = false;
     atomic_store(&progress.seat, false);
