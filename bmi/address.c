@@ -113,7 +113,7 @@ static void slot_give_locked(struct address *address)
     free(address->host);
     uint32_t slot = address->slot;
     atomic_fetch_add(&address->generation, 1);
-    atomic_store(&address->losses, 0);
+    address->losses = 0;
     address->alternatives = NULL;
     address->alternative_count = 0;
     address->string = address->host = NULL;
@@ -430,23 +430,25 @@ void bmi__address_ended_locked(struct peer *peer, int cause)
 {
     for (struct address *address = peer->address; address != NULL; address = address->alias_next) {
         address->cause = cause;
-        atomic_fetch_add(&address->losses, 1);
+        address->losses++;
     }
 }
 
-uint32_t bmi__address_losses(BMI_addr_t handle)
+/* One that is being closed counts as ended: what is posted from now on waits for the next one. */
+uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause)
 {
-    struct address *address = find(handle);
-    return address != NULL ? atomic_load(&address->losses) : UINT32_MAX;
-}
-
-int bmi__address_loss_cause(BMI_addr_t handle)
-{
-    bmi__book_lock();
-    const struct address *address = bmi__address_find_locked(handle);
-    int cause = address != NULL ? address->cause : 0;
-    bmi__book_unlock();
-    return bmi__error(cause != 0 ? cause : -ECONNRESET);
+    struct peer *peer;
+    *cause = bmi__error(bmi__address_lock(handle, &peer));
+    if (*cause != 0)
+        return UINT32_MAX;
+    const struct address *address = bmi__address_of_locked(handle);
+    bool closing =
+        peer->link != NULL && (peer->flags & PEER_CLOSING) != 0 && peer->state != PEER_DIALLING;
+    int status = closing ? peer->cause : address->cause;
+    uint32_t losses = address->losses + closing;
+    peer_unlock(peer);
+    *cause = bmi__error(status != 0 ? status : -ECONNRESET);
+    return losses;
 }
 
 /* ---- references ----------------------------------------------------------------------------- */

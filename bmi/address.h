@@ -23,7 +23,7 @@ struct alternative {
 
 struct address {
     atomic_uint generation;
-    atomic_uint losses; /* connections that ended; changes with its peer's lock held */
+    uint32_t losses; /* connections that ended; its peer's lock */
     _Atomic(struct peer *) peer;
     struct address *alias_next; /* the next address of the same peer */
     struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
@@ -60,11 +60,10 @@ void bmi__address_move_locked(struct peer *from, struct peer *to);
 void bmi__address_lost_locked(struct peer *peer);
 /* Book's and peer's locks held: its connection has ended, its addresses are told. */
 void bmi__address_ended_locked(struct peer *peer, int cause);
-/* How many connections of the address have ended. What was posted after a look at it, and finds it
- * unchanged after that, was posted to a connection that had not ended before. UINT32_MAX: stale. */
-uint32_t bmi__address_losses(BMI_addr_t handle);
-/* Why the last one did: a negated BMI error. */
-int bmi__address_loss_cause(BMI_addr_t handle);
+/* How many connections of the address have ended or are being closed, and why the last one: a
+ * negated BMI error. What was posted after a look at it, and finds it unchanged after that, was
+ * posted to the connection of the first look, or the first one since. UINT32_MAX: stale. */
+uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause);
 /* Whether its method moves bytes of any memory alike: that of BMI_memalloc has no advantage. Takes
  * the book. */
 bool bmi__address_any_memory(BMI_addr_t handle);

@@ -356,9 +356,11 @@ bmi_error_code_t bmi__chunk_lost(const struct flow_chunk *chunk)
     bool filling = chunk->state == CHUNK_FILLING;
     const struct bmi_flow_endpoint *end = filling ? &flow->what.source : &flow->what.destination;
     uint32_t before = filling ? flow->source_losses : flow->destination_losses;
-    if (end->kind != BMI_FLOW_NETWORK || bmi__address_losses(end->u.network.address) == before)
+    bmi_error_code_t cause;
+    if (end->kind != BMI_FLOW_NETWORK ||
+        bmi__address_losses(end->u.network.address, &cause) == before)
         return 0;
-    return bmi__address_loss_cause(end->u.network.address);
+    return cause;
 }
 
 int bmi__chunk_farewell(struct flow_chunk *chunk)

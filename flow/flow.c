@@ -82,16 +82,25 @@ static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument)
 static _Thread_local struct flow *kept;
 static _Thread_local bool keeping;
 
-void bmi__flow_wake(struct flow *flow)
+static bool step_claim(struct flow *flow)
 {
-    if (atomic_fetch_add(&flow->wanted, 1) != 0)
-        return;
+    return atomic_fetch_add(&flow->wanted, 1) == 0;
+}
+
+static void step_begin(struct flow *flow)
+{
     if (keeping) {
         flow->next_here = kept;
         kept = flow;
     } else {
         step_submit(flow);
     }
+}
+
+void bmi__flow_wake(struct flow *flow)
+{
+    if (step_claim(flow))
+        step_begin(flow);
 }
 
 void bmi__flow_steps_begin(void)
@@ -116,6 +125,8 @@ void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause)
         bmi__flow_wake(flow);
 }
 
+/* A step that runs takes the chunk as soon as the lock is given back, and may end the flow: whether
+ * there is one must be known before. */
 void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_size_t actual)
 {
     struct flow *flow = chunk->flow;
@@ -125,8 +136,10 @@ void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_siz
     pthread_mutex_lock(&flow->lock);
     *flow->arrived_end = chunk;
     flow->arrived_end = &chunk->next_arrived;
+    bool mine = step_claim(flow);
     pthread_mutex_unlock(&flow->lock);
-    bmi__flow_wake(flow);
+    if (mine)
+        step_begin(flow);
 }
 
 /* ---- making a flow -----------------------------------------------------------------------------
@@ -215,7 +228,8 @@ static struct flow_memory memory_of(const struct bmi_flow_endpoint *end)
 
 static uint32_t losses_of(const struct bmi_flow_endpoint *end)
 {
-    return end->kind == BMI_FLOW_NETWORK ? bmi__address_losses(end->u.network.address) : 0;
+    bmi_error_code_t cause;
+    return end->kind == BMI_FLOW_NETWORK ? bmi__address_losses(end->u.network.address, &cause) : 0;
 }
 
 /* Whether a network end takes memory of malloc as gladly as that of BMI_memalloc. */
