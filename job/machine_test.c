@@ -352,7 +352,7 @@ static int children_start(struct bmi_sm *machine, void *data)
     struct life *life = data;
     struct bmi_job_options options = of(machine);
     for (int i = 0; i < CHILDREN; i++) {
-        life->children[i].count = i + life->count;
+        life->children[i].count = life->count == 100 && i == 5 ? 7 : i + life->count;
         bool waits = life->count == 100 && i != 5;
         int result =
             bmi_sm_start(bmi_sm_context(machine), waits ? &waiting : &child, &life->children[i],
@@ -360,8 +360,6 @@ static int children_start(struct bmi_sm *machine, void *data)
         if (result < 0)
             return result;
     }
-    if (life->count == 100)
-        life->children[5].count = 7;
     return BMI_SM_DEFERRED;
 }
 
