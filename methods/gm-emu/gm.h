@@ -121,6 +121,7 @@ struct gm_link {
     bool closed;                  /* nic_peer_close was called */
     struct gm_sent before;        /* what was sent before the message that is pending */
     struct gm_preamble preamble, ack;
+    struct gm_put **puts_tail;
     struct bmi_transfer *refused; /* transfers that failed at once */
     struct iovec iov[GM_IOVECS], ack_iov;
 

@@ -41,6 +41,7 @@ static struct gm_link *link_new(struct gm_state *state)
     link->base.destroy = link_destroy;
     atomic_init(&link->base.references, 1);
     link->deferred.run = link_deferred;
+    link->puts_tail = &link->puts;
     gm_lock(&state->lock);
     link->list_next = state->links;
     link->list_to_me = &state->links;

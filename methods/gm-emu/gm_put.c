@@ -29,15 +29,15 @@ static void put_unlink_locked(struct gm_put *put)
     *put->to_me = put->next;
     if (put->next != NULL)
         put->next->to_me = put->to_me;
+    else
+        put->link->puts_tail = put->to_me;
 }
 
 static void put_append_locked(struct gm_link *link, struct gm_put *put)
 {
-    struct gm_put **place = &link->puts;
-    while (*place != NULL)
-        place = &(*place)->next;
-    put->to_me = place;
-    *place = put;
+    put->to_me = link->puts_tail;
+    *link->puts_tail = put;
+    link->puts_tail = &put->next;
 }
 
 /* ---- pieces --------------------------------------------------------------------------------- */
