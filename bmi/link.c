@@ -235,26 +235,48 @@ void bmi__arriving_free(struct bmi_link *link)
         free(arriving);
 }
 
-int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
-                             struct bmi_sink *sink)
-{
+/* A header, taken apart; `reason` tells why it is none if status < 0. */
+struct shown {
     struct wire_header header;
-    const char *reason = "out of place";
+    const char *reason;
+    int status;
+};
+
+static int body_done_locked(struct peer *peer, struct bmi_sink *sink)
+{
+    if (sink->cookie == SINK_UNEXPECTED)
+        bmi__unexpected_done_locked(peer, sink);
+    else if (sink->cookie == SINK_DATA)
+        return bmi__data_done_locked(peer, sink);
+    else
+        return bmi__message_done_locked(peer, sink);
+    return 0;
+}
+
+/* Handles a frame, with its body if that is there already; else *sink says where it goes. */
+static int frame_take(struct bmi_link *link, const struct shown *shown, const uint8_t *body,
+                      struct bmi_sink *sink)
+{
+    int status = shown->status;
     *sink = (struct bmi_sink){0};
-    int status = wire_decode(bytes, &header, &reason);
     struct peer *peer = owner_lock(link);
     if (peer == NULL)
         return -EPROTO;
     if (status == 0) {
-        bmi__frame_trace(peer, "from", &header);
-        sink->length = header.length;
-        status = peer->state == PEER_UP ? up_frame_locked(peer, &header, sink)
-                                        : greeting_frame_locked(peer, &header, sink);
+        bmi__frame_trace(peer, "from", &shown->header);
+        sink->length = shown->header.length;
+        status = peer->state == PEER_UP ? up_frame_locked(peer, &shown->header, sink)
+                                        : greeting_frame_locked(peer, &shown->header, sink);
+    }
+    if (status >= 0 && body != NULL && sink->length > 0) {
+        bmi_segments_scatter(&sink->body, body, (size_t)sink->length);
+        status = sink->owner != NULL ? body_done_locked(peer, sink) : 0;
+        sink->length = 0;
     }
     bool flush = peer->controls > CONTROLS_FLUSH && peer->link != NULL;
     if (status < 0) {
-        bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer), bytes[0],
-                 reason, strerror(-status));
+        bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer),
+                 shown->header.type, shown->reason, strerror(-status));
         if (peer->cause == 0)
             peer->cause = status == -ENOMEM ? status : -EPROTO;
     }
@@ -270,6 +292,28 @@ int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAM
         bmi_link_unref(outgoing);
     }
     return status;
+}
+
+int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
+                             struct bmi_sink *sink)
+{
+    struct shown shown = {.header.type = bytes[0], .reason = "out of place"};
+    shown.status = wire_decode(bytes, &shown.header, &shown.reason);
+    return frame_take(link, &shown, NULL, sink);
+}
+
+int bmi_method_frame_whole(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
+                           const uint8_t *body, size_t have)
+{
+    enum { LONGEST = 1024 }; /* what is copied under the peer's lock */
+    struct shown shown = {.reason = "out of place"};
+    struct bmi_sink sink;
+    shown.status = wire_decode(bytes, &shown.header, &shown.reason);
+    bool message = shown.header.type == WIRE_EAGER || shown.header.type == WIRE_UNEXPECTED;
+    if (shown.status < 0 || !message || shown.header.length > LONGEST || shown.header.length > have)
+        return 0;
+    int status = frame_take(link, &shown, body, &sink);
+    return status < 0 ? status : BMI_FRAME_HEADER + (int)shown.header.length;
 }
 
 /* ---- bodies --------------------------------------------------------------------------------- */
@@ -312,7 +356,6 @@ static int inbound_arrived(struct bmi_link *link, struct inbound *inbound)
 
 int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
 {
-    int status = 0;
     link->arriving = NULL;
     if (sink->owner == NULL)
         return 0;
@@ -324,12 +367,7 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
             bmi__unexpected_lost(sink->owner);
         return 0;
     }
-    if (sink->cookie == SINK_UNEXPECTED)
-        bmi__unexpected_done_locked(peer, sink);
-    else if (sink->cookie == SINK_DATA)
-        status = bmi__data_done_locked(peer, sink);
-    else
-        status = bmi__message_done_locked(peer, sink);
+    int status = body_done_locked(peer, sink);
     peer_unlock(peer);
     return status;
 }

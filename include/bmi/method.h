@@ -264,6 +264,13 @@ void bmi_method_link_down(struct bmi_link *link, int status);
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t header[BMI_FRAME_HEADER],
                              struct bmi_sink *sink);
 
+/* As frame_arrived and body_arrived in one, for a small message whose body is in memory already:
+ * `have` bytes follow its header. Nothing of it waits between two calls, so no receive lock is
+ * needed. Returns how many bytes the frame has; 0: it is not for this, show it to frame_arrived;
+ * <0: end the link with this status. Driver, between two frames of the link. */
+int bmi_method_frame_whole(struct bmi_link *link, const uint8_t header[BMI_FRAME_HEADER],
+                           const uint8_t *body, size_t have);
+
 /* The whole body of the sink has arrived (or was drained). Returns <0: end the link with this
  * status (a control frame's body was bad). Not called for a retracted sink. Driver, receive lock
  * held. */

@@ -60,10 +60,31 @@ static int body_take_locked(struct gm_link *link, const uint8_t **bytes, size_t 
     return link->body_left == 0 ? body_end_locked(link) : 0;
 }
 
+/* Small messages that are whole here go without the receive lock. Returns how many bytes they had.
+ */
+static int whole_take(struct gm_link *link, const uint8_t *bytes, size_t length)
+{
+    int done = 0, taken = 1;
+    while (length - (size_t)done >= BMI_FRAME_HEADER && taken > 0 && link->body_left == 0 &&
+           link->header_have == 0 && !atomic_load_explicit(&link->deaf, memory_order_relaxed)) {
+        uint8_t header[BMI_FRAME_HEADER];
+        memcpy(header, bytes + done, sizeof header);
+        taken = bmi_method_frame_whole(&link->base, header, bytes + done + sizeof header,
+                                       length - (size_t)done - sizeof header);
+        done += taken > 0 ? taken : 0;
+        gm_state_of(link)->tally.frames += taken > 0;
+    }
+    return taken < 0 ? taken : done;
+}
+
 /* The next bytes of the stream of frames. Receive lock not held. */
 static int stream_take(struct gm_link *link, const uint8_t *bytes, size_t length)
 {
-    int status = 0;
+    int status = whole_take(link, bytes, length);
+    if (status == (int)length)
+        return 0;
+    bytes += status > 0 ? status : 0;
+    length -= status > 0 ? (size_t)status : 0;
     gm_lock(&link->receive_lock);
     while (length > 0 && status >= 0 && !atomic_load_explicit(&link->deaf, memory_order_relaxed))
         status = link->body_left > 0 ? body_take_locked(link, &bytes, &length)
