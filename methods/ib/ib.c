@@ -55,9 +55,8 @@ static void ib_stop(void *argument)
     bmi_method_timer_clear(&state->retry);
     while (state->links)
         ib_link_cut(state->links);
-    while (state->blocked) {
-        struct ib_link *link = state->blocked;
-        state->blocked = link->blocked_next;
+    for (struct ib_link *link = ib_blocked_take(state), *next; link; link = next) {
+        next = link->blocked_next;
         bmi_link_unref(&link->base);
     }
     ib_fabric_close(state);

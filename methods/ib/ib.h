@@ -76,7 +76,7 @@ enum {
     IB_IOVECS = 16,           /* of one put or get; the provider's limit may be less */
     IB_PIECE_BYTES = 2 << 20, /* of one put or get */
     IB_PIECES = 4,         /* of one link under way: what frames, pings among them, wait behind */
-    IB_PIECES_SHM = 128,   /* the same, where a piece is no more than a message */
+    IB_PIECES_SHM = 64,    /* the same, where a piece is no more than a message */
     IB_BATCH = 16,         /* completions read at a time */
     IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
     IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
@@ -161,7 +161,8 @@ struct ib_fabric {
     struct ib_slot *free_slots;
     struct ib_piece *lost; /* pieces of dead links that were never given back */
     struct ib_piece *free_pieces;
-    uint32_t pieces; /* with the network, of all links that live */
+
+    atomic_uint pieces; /* with the network, of all links that live */
 
     struct ib_slot slots[IB_SLOTS];
     uint32_t buffer_count;
@@ -182,9 +183,9 @@ struct ib_state {
     struct bmi_registration_cache *cache;
 
     struct bmi_lock list_lock;
-    struct ib_link *links;    /* list_lock */
-    struct ib_link *blocked;  /* list_lock: whose next message found no room; referenced */
-    struct bmi_deferred kick; /* has the driver look at `blocked` */
+    struct ib_link *links;             /* list_lock */
+    _Atomic(struct ib_link *) blocked; /* whose next message found no room; referenced */
+    struct bmi_deferred kick;          /* has the driver look at `blocked` */
 
     /* driver */
     struct bmi_timer retry;
@@ -215,7 +216,7 @@ struct ib_link {
     struct bmi_watch watch; /* watch.fd is the rendezvous, -1: none. Changed in the driver under
                                send_lock */
     struct ib_link *list_next, **list_to_me; /* list_lock */
-    struct ib_link *blocked_next;            /* list_lock */
+    struct ib_link *blocked_next;            /* who put it there, then who took the list */
     struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
     atomic_bool is_blocked;
@@ -316,8 +317,9 @@ int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer);
 /* The peer of that name, counted up; NULL: cannot be had. Driver. */
 struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size);
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer);
-/* The provider's connection to the peer broke: ends all links that use it, and takes its name out of
- * the vector, and the connection with it, so that the next link makes another one. Driver, no lock. */
+/* The provider's connection to the peer broke: ends all links that use it, and takes its name out
+ * of the vector, and the connection with it, so that the next link makes another one. Driver, no
+ * lock. */
 void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status);
 /* What libfabric answered, as an errno. */
 int ib_error(ssize_t status);
@@ -327,6 +329,8 @@ int ib_progress(void *state);
 bool ib_arm(void *state);
 /* Has the driver flush the link again when there is room. Any thread, send_lock. */
 void ib_link_block_locked(struct ib_link *link);
+/* Takes the list of such links over, with its references. Driver. */
+struct ib_link *ib_blocked_take(struct ib_state *state);
 void ib_kicked(struct bmi_deferred *deferred);
 void ib_retry_expired(struct bmi_timer *timer);
 void ib_wait_ready(struct bmi_watch *watch, uint32_t events);

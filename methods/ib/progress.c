@@ -26,33 +26,20 @@ void ib_link_block_locked(struct ib_link *link)
     if (atomic_exchange(&link->is_blocked, true))
         return;
     bmi_link_ref(&link->base);
-    ib_lock(&state->list_lock);
-    link->blocked_next = state->blocked;
-    state->blocked = link;
-    ib_unlock(&state->list_lock);
+    link->blocked_next = atomic_load(&state->blocked);
+    while (!atomic_compare_exchange_weak(&state->blocked, &link->blocked_next, link))
+        continue;
     bmi_method_defer(&state->kick);
 }
 
-static struct ib_link *blocked_take(struct ib_state *state)
+struct ib_link *ib_blocked_take(struct ib_state *state)
 {
-    ib_lock(&state->list_lock);
-    struct ib_link *list = state->blocked;
-    state->blocked = NULL;
-    ib_unlock(&state->list_lock);
-    return list;
-}
-
-static bool blocked_any(struct ib_state *state)
-{
-    ib_lock(&state->list_lock);
-    bool any = state->blocked != NULL;
-    ib_unlock(&state->list_lock);
-    return any;
+    return atomic_exchange(&state->blocked, NULL);
 }
 
 static void blocked_flush(struct ib_state *state)
 {
-    struct ib_link *list = blocked_take(state), *next;
+    struct ib_link *list = ib_blocked_take(state), *next;
     for (; list; list = next) {
         next = list->blocked_next;
         atomic_store(&list->is_blocked, false);
@@ -64,14 +51,11 @@ static void blocked_flush(struct ib_state *state)
 /* Whether something is due that nothing may tell of. */
 static bool untold(struct ib_state *state)
 {
-    if (blocked_any(state) || (state->fabric && state->fabric->unposted > 0))
+    if (atomic_load(&state->blocked) || (state->fabric && state->fabric->unposted > 0))
         return true;
     if (!state->fabric || state->fabric->wait_fd >= 0)
         return false;
-    ib_lock(&state->fabric_lock);
-    bool pieces = state->fabric->pieces > 0;
-    ib_unlock(&state->fabric_lock);
-    return pieces || state->uneasy > 0;
+    return atomic_load(&state->fabric->pieces) > 0 || state->uneasy > 0;
 }
 
 /* Looks again later if so. */
@@ -278,7 +262,8 @@ int ib_progress(void *argument)
     }
     if (state->bell && ib_bell_wanted(state->bell))
         room_tell(state); /* also where nothing but puts to us was taken, which are no events */
-    if (events > 0)
+    /* Where bells ring what makes room is no completion. */
+    if ((events > 0 || state->bell) && atomic_load(&state->blocked))
         blocked_flush(state);
     retry_set(state);
     return events;

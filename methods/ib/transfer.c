@@ -127,8 +127,9 @@ static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece, size_t 
                          ? fi_readmsg(fabric->endpoint, &message, flags)
                          : fi_writemsg(fabric->endpoint, &message,
                                        flags | (fabric->put_delivers ? FI_DELIVERY_COMPLETE : 0));
-    fabric->pieces += status == 0;
     ib_unlock(&state->fabric_lock);
+    if (status == 0)
+        atomic_fetch_add(&fabric->pieces, 1);
     return status;
 }
 
@@ -307,15 +308,13 @@ void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int s
         return;
     }
     struct ib_link *link = move->link;
-    ib_lock(&state->fabric_lock);
-    state->fabric->pieces--;
-    ib_unlock(&state->fabric_lock);
     if (status == 0)
         ib_count(state, move->transfer->get ? BMI_COUNT_GET_BYTES : BMI_COUNT_PUT_BYTES,
                  (int64_t)piece_bytes(piece));
     ib_lock(&link->send_lock);
     piece_remove_locked(piece);
     link->pieces--;
+    atomic_fetch_sub(&state->fabric->pieces, 1);
     if (status && move->status == 0)
         move->status = status;
     bool over = move_over_locked(move);
@@ -387,7 +386,7 @@ static void pieces_lose_locked(struct ib_move *move)
         struct ib_piece *piece = move->pieces;
         piece_remove_locked(piece);
         move->link->pieces--;
-        fabric->pieces--;
+        atomic_fetch_sub(&fabric->pieces, 1);
         piece->move = NULL;
         piece->next = fabric->lost;
         piece->link_to_me = &fabric->lost;
