@@ -90,8 +90,11 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->message_max = fabric->peer_copies && info->tx_attr->inject_size < IB_MESSAGE_BYTES
                               ? info->tx_attr->inject_size
                               : IB_MESSAGE_BYTES;
-    fabric->breaks = strncmp(info->fabric_attr->prov_name, "verbs", 5) == 0;
-    fabric->put_delivers = !(info->tx_attr->msg_order & FI_ORDER_SAW);
+    bool tcp = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
+    fabric->breaks = tcp || strncmp(info->fabric_attr->prov_name, "verbs", 5) == 0;
+    /* tcp's own completion is a write into a socket, whose connection may break, and be made again
+     * before the next message. */
+    fabric->put_delivers = tcp || !(info->tx_attr->msg_order & FI_ORDER_SAW);
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
     if (fabric->iovecs == 0)
