@@ -15,7 +15,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 # RelWithDebInfo keeps assertions; Release drops them.
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
-set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
+set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG") # -O2: 2 % to a small message over tcp
 
 add_library(bmi_flags INTERFACE)
 target_compile_options(bmi_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion
