@@ -6,10 +6,11 @@
  * driver, or whoever pushes. For each piece the writer first stores its claim (the key), then reads
  * the grant; the owner first clears the grant, then waits for claims. So nothing is written after a
  * revocation has returned, and an entry does not change while it is claimed. Three ways, best
- * first: mapped    the memory is of the peer's nic_dma_malloc, and mapped here: memcpy written
- * process_vm_writev, after the nonce was read again: the process is the one that greeted us, and
- * has not become another program meanwhile bounced   through the ring of low priority; the peer's
- * driver checks and copies, then answers
+ * first:
+ *   mapped    the memory is of the peer's nic_dma_malloc, and mapped here: memcpy
+ *   written   process_vm_writev, after the nonce was read again: the process is the one that
+ *             greeted us, and has not become another program meanwhile
+ *   bounced   through the ring of low priority; the peer's driver checks and copies, then answers
  */
 #include <errno.h>
 #include <linux/futex.h>

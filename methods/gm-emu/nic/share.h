@@ -9,9 +9,10 @@
  * only.
  *
  *   port memory   a memfd of each port, read-only to peers: whether it sleeps, and its grants
- *   link memory   a memfd of each connection, made by the accepting port: both ends' words, four
- * rings arenas        memfds of nic_dma_malloc wire memory   a memfd of a port with the timing
- * model on: when its link is free again
+ *   link memory   a memfd of each connection, made by the accepting port: both ends' words, and
+ *                 four rings
+ *   arenas        memfds of nic_dma_malloc
+ *   wire memory   a memfd of a port with the timing model on: when its link is free again
  *
  * memfds are sealed against shrinking, so that no access can end in SIGBUS, and have no name.
  */
