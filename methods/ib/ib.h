@@ -146,7 +146,8 @@ struct ib_fabric {
     bool provider_keys;     /* the provider chooses keys, else we */
     bool real_registration; /* costs much: through the cache */
     bool breaks;            /* one failed operation ends all of its connection, for good */
-    bool put_delivers;      /* a put must ask for delivery, since later messages may overtake it */
+    bool put_delivers;      /* a put must ask for delivery: later messages may overtake it, or a
+                               connection that breaks lose it unnoticed */
     bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
     size_t message_max;   /* bytes of a message */
     uint32_t pieces_most; /* of one link under way */
@@ -410,9 +411,9 @@ static inline void *ib_local_descriptor(const struct bmi_registration *registrat
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
 /* Posts what waits. send_lock. */
 void ib_moves_post_locked(struct ib_link *link);
-/* A piece is back from the network. Driver, no lock. */
 /* The link that waits for the piece, or NULL. Driver. */
 struct ib_link *ib_piece_link(struct ib_operation *operation);
+/* A piece is back from the network. Driver, no lock. */
 void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
 /* Ends what was not posted, with the status, and tells the core. Of what the network has not given
  * back it ends all, or the puts that the other process carries out: those only read our memory, and
