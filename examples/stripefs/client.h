@@ -74,8 +74,9 @@ struct file {
     char *remote, *local;
     bool put;
     struct sfs_meta meta;
-    int fd;         /* -1: not open */
-    unsigned parts; /* not yet done */
+    int fd;           /* -1: not open */
+    off_t data, hole; /* put: where it has data, as far as was looked */
+    unsigned parts;   /* not yet done */
     int error;
     char temporary[4200]; /* get: written here, then renamed */
 };

@@ -109,21 +109,36 @@ int local_start(struct local *local, struct bmi_job_context *jobs, struct bmi_sm
     return BMI_SM_DEFERRED;
 }
 
-int extents_find(int fd, uint64_t at, uint64_t size, struct bmi_flow_extent *extents, int *count,
-                 bmi_size_t *bytes)
+/* The run of data at or after `at`. Returns 0, or an error; ENODATA: nothing but holes. The last
+ * one found is kept: to find where it ends a file system may look at each page up to there. */
+static int data_find(struct file *file, off_t at)
+{
+    if (at >= file->data && at < file->hole)
+        return 0;
+    off_t data = lseek(file->fd, at, SEEK_DATA);
+    if (data < 0)
+        return errno == ENXIO ? -BMI_ENODATA : bmi_status_of(errno);
+    off_t hole = lseek(file->fd, data, SEEK_HOLE);
+    if (hole < 0)
+        return bmi_status_of(errno);
+    file->data = data;
+    file->hole = hole;
+    return 0;
+}
+
+int extents_find(struct file *file, uint64_t at, uint64_t size, struct bmi_flow_extent *extents,
+                 int *count, bmi_size_t *bytes)
 {
     off_t here = (off_t)at, end = (off_t)(at + size);
     *count = 0;
     *bytes = 0;
     while (here < end) {
-        off_t data = lseek(fd, here, SEEK_DATA);
-        if (data < 0 && errno == ENXIO)
-            return 0; /* nothing but holes from here on */
-        if (data < 0)
-            return bmi_status_of(errno);
-        off_t hole = lseek(fd, data, SEEK_HOLE);
-        if (hole < 0)
-            return bmi_status_of(errno);
+        int result = data_find(file, here);
+        if (result == -BMI_ENODATA)
+            return 0;
+        if (result < 0)
+            return result;
+        off_t data = file->data > here ? file->data : here, hole = file->hole;
         if (data >= end)
             return 0;
         if (hole > end || *count == SFS_EXTENTS_MAX - 1)

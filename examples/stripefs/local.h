@@ -28,8 +28,8 @@ int local_start(struct local *local, struct bmi_job_context *jobs, struct bmi_sm
 
 /* The pieces of [at, at + size) of a file that are no holes: SFS_EXTENTS_MAX at most, the last of
  * which may have some. Returns 0 or an error. */
-int extents_find(int fd, uint64_t at, uint64_t size, struct bmi_flow_extent *extents, int *count,
-                 bmi_size_t *bytes);
+int extents_find(struct file *file, uint64_t at, uint64_t size, struct bmi_flow_extent *extents,
+                 int *count, bmi_size_t *bytes);
 
 /* All return 0 or an error. */
 int file_open(struct file *file);            /* once; the file, or the temporary one */

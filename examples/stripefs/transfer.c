@@ -42,6 +42,15 @@ struct worker {
 
 /* ---- requests to several servers ------------------------------------------------------------- */
 
+/* Whether each server has bytes of the file; what is asked of it and is not there it sends as
+ * zeros. */
+static bool all_hold(const struct worker *worker)
+{
+    uint64_t holders = worker->file->meta.holders;
+    int count = worker->client->count;
+    return (holders & (UINT64_MAX >> (64 - count))) == UINT64_MAX >> (64 - count);
+}
+
 /* A WRITE or READ of the chunk to each server that has bytes of it. */
 static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op op)
 {
@@ -50,6 +59,8 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
     worker->stripe.stripe_size = meta->stripe;
     worker->regions[0] = worker->buffer;
     worker->region_sizes[0] = worker->bytes;
+    if (op == SFS_READ && !all_hold(worker))
+        memset(worker->buffer, 0, (size_t)worker->bytes);
     for (uint32_t part = 0; part < (uint32_t)client->count; part++) {
         int server = (int)((meta->object + part) % (uint64_t)client->count);
         bmi_size_t share =
@@ -122,7 +133,7 @@ static int put_read(struct bmi_sm *machine, void *data)
     if (worker->at >= worker->part->end)
         return 2;
     chunk_begin(worker);
-    int result = extents_find(worker->file->fd, worker->at, worker->chunk_size, worker->extents,
+    int result = extents_find(worker->file, worker->at, worker->chunk_size, worker->extents,
                               &worker->extent_count, &worker->bytes);
     if (result < 0)
         return result;
@@ -160,7 +171,6 @@ static int get_fetch(struct bmi_sm *machine, void *data)
                                                   .size = worker->bytes,
                                                   .count = 1};
     worker->extent_count = 1;
-    memset(worker->buffer, 0, worker->chunk_size); /* what no server holds */
     return chunk_ask(worker, machine, SFS_READ);
 }
 
@@ -430,7 +440,6 @@ static int cat_chunk(struct worker *worker, uint64_t offset, uint64_t size)
     worker->extents[0] =
         (struct bmi_flow_extent){.offset = (bmi_size_t)offset, .size = worker->bytes, .count = 1};
     worker->extent_count = 1;
-    memset(worker->buffer, 0, size);
     int result = client_run(worker->client, &fetch_table, worker);
     if (result < 0)
         return result;
