@@ -265,7 +265,7 @@ static void outstanding_print(void)
 static void finish(void)
 {
     bmi__loop_reset(run.plan->method);
-    for (int i = 0; i < 2000; i++)
+    for (int i = 0; i < 200; i++)
         pair_drive(&run.pair, complete);
     for (int end = 0; end < ENDS; end++)
         for (int tag = 0; tag < TAGS; tag++) {
