@@ -23,11 +23,11 @@ static void wait_until_moving(struct party *party, const struct op *op, uint64_t
         op_collect(party, 1);
 }
 
-/* A transfer of gigabytes, cancelled by `canceller` when it is under way. What a receiver has no
- * use for any more is still sent to it. */
+/* A transfer of half a gigabyte, cancelled by `canceller` when it is under way. What a receiver
+ * has no use for any more is still sent to it. */
 static void cancel_in_transfer(struct party *party, int canceller)
 {
-    int segments = party->small ? 64 : instrumented() ? 256 : 4096;
+    int segments = party->small ? 64 : instrumented() ? 256 : 512;
     char *memory = memory_take(party, SEGMENT);
     struct list list = list_repeat(party, memory, SEGMENT, segments);
     struct op op;
