@@ -390,8 +390,8 @@ static bool accept_spare(struct nic_port *port, int listener)
 
 static void accepted_add(struct nic_port *port, int fd)
 {
-    int pid;
-    unsigned uid;
+    int pid = 0;
+    unsigned uid = 0;
     struct nic_peer *peer = nic__peer_new(port);
     int refusal = credentials_check(port, fd, &pid, &uid);
     if (peer == NULL) {
