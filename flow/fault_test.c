@@ -24,31 +24,29 @@ static struct {
     bmi_size_t eager_max; /* 0: the method's own; else so small that messages are put or got */
 } over;
 
+static int over_method(struct bmi_method *loop, const char *method, const char *url,
+                       bmi_size_t eager_max)
+{
+    over.loop = loop;
+    over.method = method;
+    over.url = url;
+    over.eager_max = eager_max;
+    return 0;
+}
+
 static int over_loop(void)
 {
-    over.method = "bmi_loop";
-    over.url = "loop://flow";
-    over.loop = &bmi__method_loop;
-    over.eager_max = 0;
-    return 0;
+    return over_method(&bmi__method_loop, "bmi_loop", "loop://flow", 0);
 }
 
 static int over_loopput(void)
 {
-    over.method = "bmi_loopput";
-    over.url = "loopput://flow";
-    over.loop = &bmi__method_loopput;
-    over.eager_max = 4096;
-    return 0;
+    return over_method(&bmi__method_loopput, "bmi_loopput", "loopput://flow", 4096);
 }
 
 static int over_loopget(void)
 {
-    over.method = "bmi_loopget";
-    over.url = "loopget://flow";
-    over.loop = &bmi__method_loopget;
-    over.eager_max = 4096;
-    return 0;
+    return over_method(&bmi__method_loopget, "bmi_loopget", "loopget://flow", 4096);
 }
 
 static void set_up(void)
