@@ -46,9 +46,8 @@ struct worker {
  * zeros. */
 static bool all_hold(const struct worker *worker)
 {
-    uint64_t holders = worker->file->meta.holders;
-    int count = worker->client->count;
-    return (holders & (UINT64_MAX >> (64 - count))) == UINT64_MAX >> (64 - count);
+    uint64_t all = UINT64_MAX >> (64 - worker->client->count);
+    return (worker->file->meta.holders & all) == all;
 }
 
 /* A WRITE or READ of the chunk to each server that has bytes of it. */
