@@ -62,7 +62,8 @@ void bmi__address_lost_locked(struct peer *peer);
 void bmi__address_ended_locked(struct peer *peer, int cause);
 /* How many connections of the address have ended or are being closed, and why the last one: a
  * negated BMI error. What was posted after a look at it, and finds it unchanged after that, was
- * posted to the connection of the first look, or the first one since. UINT32_MAX: stale. */
+ * posted to the connection of the first look, or the first one since. UINT32_MAX: stale. Takes the
+ * peer's lock. */
 uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause);
 /* Whether its method moves bytes of any memory alike: that of BMI_memalloc has no advantage. Takes
  * the book. */

@@ -18,7 +18,7 @@ set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
 if(BMI_SANITIZE) # runs as fast, and is built in little more than half the time
     set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
 endif()
-set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG") # -O2: 2 % to a small message over tcp
+set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG") # a small message over tcp takes 2 % longer with -O2
 
 add_library(bmi_flags INTERFACE)
 target_compile_options(bmi_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion

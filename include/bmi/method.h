@@ -267,7 +267,8 @@ int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t header[BMI_FRA
 /* As frame_arrived and body_arrived in one, for a small message whose body is in memory already:
  * `have` bytes follow its header. Nothing of it waits between two calls, so no receive lock is
  * needed. Returns how many bytes the frame has; 0: it is not for this, show it to frame_arrived;
- * <0: end the link with this status. Driver, between two frames of the link. */
+ * <0: end the link with this status. Owns: nothing is kept. Threads: the driver, between two frames
+ * of the link. Blocks: no. */
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t header[BMI_FRAME_HEADER],
                            const uint8_t *body, size_t have);
 

@@ -162,7 +162,6 @@ struct ib_fabric {
     struct ib_slot *free_slots;
     struct ib_piece *lost; /* pieces of dead links that were never given back */
     struct ib_piece *free_pieces;
-
     atomic_uint pieces; /* with the network, of all links that live */
 
     struct ib_slot slots[IB_SLOTS];
