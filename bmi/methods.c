@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "bmi/lock.h"
 #include "bmi/log.h"
 
 extern const struct bmi_method *const bmi__methods[]; /* generated; ends with NULL */
@@ -141,13 +142,13 @@ bool bmi__methods_arm(void)
 }
 
 /* What arrives is counted by the driver alone, and on the way to who waits for it: no atomic
- * addition. */
+ * addition, nor in a process of one thread. */
 static void count(_Atomic int64_t *value, enum bmi_method_counter counter, int64_t amount)
 {
     bool drivers = counter == BMI_COUNT_FRAMES_RECEIVED || counter == BMI_COUNT_BYTES_RECEIVED ||
                    counter == BMI_COUNT_READS || counter == BMI_COUNT_COPIES ||
                    counter == BMI_COUNT_COPIED_BYTES;
-    if (drivers)
+    if (drivers || bmi_one_thread())
         atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + amount,
                               memory_order_relaxed);
     else

@@ -113,7 +113,7 @@ static void op_clear(struct op *op)
 {
     op->next = op->previous = NULL;
     op->peer_next = op->peer_previous = NULL;
-    op->peer = NULL;
+    atomic_store_explicit(&op->peer, NULL, memory_order_relaxed);
     op->actual = op->expected = 0;
     op->remote = 0;
     op->held = NULL;
