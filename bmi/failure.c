@@ -58,7 +58,6 @@ void bmi__attention_locked(struct peer *peer)
         atomic_fetch_sub(&attention, 1);
         return;
     }
-    peer->silent_ticks = 0;
     atomic_fetch_add(&attention, 1);
     if (!atomic_exchange(&armed, true))
         bmi_method_timer_set(&ticker, tick_ms());

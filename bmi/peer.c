@@ -185,7 +185,7 @@ void bmi__peers_statistics(struct bmi_statistics *statistics)
 
 void bmi__peer_adopt_locked(struct peer *peer, struct op *op)
 {
-    op->peer = peer;
+    atomic_store_explicit(&op->peer, peer, memory_order_release);
     op->peer_next = NULL;
     op->peer_previous = peer->ops_last;
     if (peer->ops_last != NULL)
@@ -197,8 +197,10 @@ void bmi__peer_adopt_locked(struct peer *peer, struct op *op)
         peer->counters.outstanding_receives++;
     else
         peer->counters.outstanding_sends++;
-    if (peer->op_count++ == 0)
+    if (peer->op_count++ == 0) {
+        peer->silent_ticks = 0; /* nobody has waited so far */
         bmi__attention_locked(peer);
+    }
 }
 
 void bmi__op_detach_locked(struct peer *peer, struct op *op)
@@ -215,9 +217,8 @@ void bmi__op_detach_locked(struct peer *peer, struct op *op)
         peer->counters.outstanding_receives--;
     else
         peer->counters.outstanding_sends--;
-    if (--peer->op_count == 0)
-        bmi__attention_locked(peer);
-    op->peer = NULL;
+    peer->op_count--; /* the tick sees that nothing is due any more */
+    atomic_store_explicit(&op->peer, NULL, memory_order_release);
 }
 
 static void count_result(struct peer *peer, const struct op *op, int error, bmi_size_t actual)
