@@ -305,7 +305,7 @@ int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAM
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
                            const uint8_t *body, size_t have)
 {
-    enum { LONGEST = 1024 }; /* what is copied under the peer's lock */
+    enum { LONGEST = 2048 }; /* what is copied under the peer's lock */
     struct shown shown = {.reason = "out of place"};
     struct bmi_sink sink;
     shown.status = wire_decode(bytes, &shown.header, &shown.reason);

@@ -171,7 +171,9 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     if (outcount == NULL || context == NULL || incount < 1 || out_id_array == NULL ||
         error_code_array == NULL || max_idle_time_ms < 0)
         return -BMI_EINVAL;
-    struct any any = {.most = incount < TAKE_MOST ? incount : TAKE_MOST};
+    struct any any; /* its array is not worth zeroing */
+    any.count = 0;
+    any.most = incount < TAKE_MOST ? incount : TAKE_MOST;
     struct waiter waiter = {.ready = any_ready, .argument = &any, .context = context};
     bool ready = any_ready(&waiter);
     if (any.count > 0)

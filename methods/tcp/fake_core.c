@@ -110,6 +110,23 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
     return 0;
 }
 
+int bmi_method_frame_whole(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
+                           const uint8_t *body, size_t have)
+{
+    const struct fake_owner *owner = link->owner;
+    struct fake_header header;
+    struct bmi_sink sink;
+    memcpy(&header, bytes, sizeof(header));
+    if (!owner->takes_whole || header.magic != FAKE_MAGIC || header.length > have)
+        return 0;
+    int status = bmi_method_frame_arrived(link, bytes, &sink);
+    if (status == 0 && header.length > 0) {
+        bmi_segments_scatter(&sink.body, body, (size_t)header.length);
+        status = bmi_method_body_arrived(link, &sink);
+    }
+    return status < 0 ? status : (int)(BMI_FRAME_HEADER + header.length);
+}
+
 void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames)
 {
     struct fake_owner *owner = link->owner;

@@ -37,6 +37,7 @@ struct fake_owner {
     void *one_buffer;
     bmi_size_t one_size;
     struct bmi_segments list;
+    bool takes_whole; /* frames whose body is there already come in one step */
 
     void (*on_frame)(struct fake_owner *owner); /* may be NULL */
     void (*on_sent)(struct fake_owner *owner, struct bmi_frame *frame);

@@ -152,11 +152,35 @@ static ssize_t stage_take_header(struct tcp_link *link, const uint8_t *bytes, si
     return error < 0 ? error : (ssize_t)missing;
 }
 
+/* A small message that the stage holds whole, in one step. Returns its bytes, 0 if it is none, or
+ * the errno. */
+static ssize_t stage_take_whole(struct tcp_link *link, const uint8_t *bytes, size_t count)
+{
+    struct tcp_tally *tally = &tcp_state_of(link)->tally;
+
+    if (link->header_have > 0 || count < BMI_FRAME_HEADER || closed(link))
+        return 0;
+    int taken = bmi_method_frame_whole(&link->base, bytes, bytes + BMI_FRAME_HEADER,
+                                       count - BMI_FRAME_HEADER);
+    if (taken == 0)
+        return 0;
+    tally->frames++;
+    if (taken < 0) {
+        tcp_count(BMI_COUNT_BAD_FRAMES, 1);
+    } else if (taken > BMI_FRAME_HEADER) {
+        tally->copies++;
+        tally->copied_bytes += taken - BMI_FRAME_HEADER;
+    }
+    return taken;
+}
+
 static int stage_take(struct tcp_link *link, const uint8_t *bytes, size_t count)
 {
     while (count > 0) {
-        ssize_t taken = link->body_left > 0 ? stage_take_body(link, bytes, count)
-                                            : stage_take_header(link, bytes, count);
+        ssize_t taken = link->body_left == 0 ? stage_take_whole(link, bytes, count) : 0;
+        if (taken == 0)
+            taken = link->body_left > 0 ? stage_take_body(link, bytes, count)
+                                        : stage_take_header(link, bytes, count);
         if (taken < 0)
             return (int)taken;
         bytes += taken;

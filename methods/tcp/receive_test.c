@@ -97,9 +97,11 @@ static void byte_by_byte(void)
 
 static void split_at_every_place(void)
 {
+    enum { EXACT = 1, WHOLE = 2, WAYS = 4 };
     setup();
-    for (int exact = 0; exact < 2; exact++) {
-        atomic_store(&owner->link->large_expected, (unsigned)exact);
+    for (int way = 0; way < WAYS; way++) {
+        atomic_store(&owner->link->large_expected, (unsigned)(way & EXACT));
+        owner->takes_whole = (way & WHOLE) != 0;
         for (size_t cut = 1;; cut++) {
             size_t from = 0, length = 0;
             int frames = owner->frames;
