@@ -224,6 +224,10 @@ static int alternatives_parse(struct address *address, const char *string)
     if (address->alternatives == NULL)
         return -ENOMEM;
     while ((part = strsep(&rest, ",")) != NULL && address->alternative_count < ALTERNATIVES_MOST) {
+        if (*part == '\0' && *string != '\0') {
+            bmi__log(BMI_LOG_ERROR, "address \"%s\": an alternative is empty", string);
+            return -EINVAL;
+        }
         status = alternative_parse(part, &address->alternatives[address->alternative_count]);
         if (status == 0 || status == -ENOMEM)
             address->alternative_count++;
@@ -368,8 +372,10 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
     while (from->address != NULL) {
         struct address *address = from->address;
         from->address = address->alias_next;
-        if (address->host == NULL && to->address != NULL && to->address->host != NULL)
+        if (address->host == NULL && to->address != NULL && to->address->host != NULL) {
             address->host = strdup(to->address->host);
+            address->host_method = to->address->host_method;
+        }
         attach_locked(address, to);
         if (to->link != NULL)
             bmi__options_give_locked(address, to->link);
@@ -381,10 +387,12 @@ void bmi__address_host_locked(struct peer *peer, struct bmi_link *link)
     struct address *address = peer->address;
     while (address != NULL && address->host != NULL)
         address = address->alias_next;
-    if (address != NULL)
+    if (address != NULL) {
         address->host = link->host != NULL ? link->host : strdup("");
-    else
+        address->host_method = link->method;
+    } else {
         free(link->host);
+    }
     link->host = NULL;
 }
 
@@ -590,17 +598,20 @@ const char *bmi__address_host(BMI_addr_t handle)
     return host;
 }
 
-int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size)
+int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
+                         const struct bmi_method **method)
 {
     bmi__book_lock();
     struct address *address = bmi__address_find_locked(handle);
     if (address != NULL && address->host != NULL) {
         snprintf(host, size, "%s", address->host);
+        *method = address->host_method;
     } else if (address != NULL && address->alternative_count > 0) {
         const char *canonical = address->alternatives[0].canonical;
         bool bracket = *canonical == '[';
         size_t length = bracket ? strcspn(++canonical, "]") : strcspn(canonical, ":");
         snprintf(host, size, "%.*s", (int)length, canonical);
+        *method = address->alternatives[0].method->method;
     }
     bmi__book_unlock();
     return address != NULL ? 0 : -EINVAL;

@@ -29,6 +29,7 @@ struct address {
     struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
     char *string;               /* looked up; NULL: accepted */
     char *host;                 /* numeric, once connected */
+    const struct bmi_method *host_method; /* by which */
     struct alternative *alternatives;
     uint32_t alternative_count;
     uint32_t slot;
@@ -81,8 +82,10 @@ int bmi__address_drop(BMI_addr_t handle);
 int bmi__address_droppable(BMI_addr_t handle);
 const char *bmi__address_string(BMI_addr_t handle);
 const char *bmi__address_host(BMI_addr_t handle);
-/* The numeric host: of its connection, else of the string looked up. -EINVAL: stale. */
-int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size);
+/* The numeric host: of its connection, else of the string looked up; and the method by which.
+ * -EINVAL: stale. */
+int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
+                         const struct bmi_method **method);
 
 void bmi__addresses_free(void);
 

@@ -520,16 +520,24 @@ static int in_wildcard(const char *host, const char *pattern)
     return strncmp(host, pattern, length) == 0;
 }
 
+/* Whether addresses of `method` are written with the scheme that the range begins with. */
+static bool range_scheme(const char *range, const struct bmi_method *method)
+{
+    struct running_method *named = bmi__method_of_scheme(range, strcspn(range, ":"));
+    return named != NULL && named->method == method;
+}
+
 int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 {
     char wanted[256];
     if (!bmi__running() || id_string == NULL || range_host(id_string, wanted, sizeof wanted) < 0)
         return -BMI_EINVAL;
     char host[256] = "";
-    int status = bmi__address_numeric(addr, host, sizeof host);
+    const struct bmi_method *method = NULL;
+    int status = bmi__address_numeric(addr, host, sizeof host, &method);
     if (status < 0)
         return bmi__error(status);
     status =
         strchr(wanted, '*') != NULL ? in_wildcard(host, wanted) : in_network(host, wanted, netmask);
-    return status < 0 ? bmi__error(status) : status;
+    return status < 0 ? bmi__error(status) : status && range_scheme(id_string, method);
 }

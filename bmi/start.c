@@ -135,14 +135,23 @@ static int arguments_check(const char *method_list, const char *listen_addr, int
 {
     const int known = BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT |
                       BMI_INIT_BACKGROUND;
-    bool server = (flags & BMI_INIT_SERVER) != 0;
-    if ((flags & ~known) || (listen_addr != NULL && method_list == NULL) ||
-        (server && (method_list == NULL || listen_addr == NULL)) ||
-        (!server && listen_addr != NULL))
-        return -EINVAL;
-    if (listen_addr != NULL && strlen(listen_addr) >= BMI_MAX_ADDR_LEN)
-        return -ENAMETOOLONG;
-    return 0;
+    const bool server = (flags & BMI_INIT_SERVER) != 0;
+    const char *wrong = NULL;
+    int status = -EINVAL;
+    if (flags & ~known)
+        wrong = "an unknown flag";
+    else if (server && listen_addr == NULL)
+        wrong = "BMI_INIT_SERVER without a listen address";
+    else if (!server && listen_addr != NULL)
+        wrong = "a listen address without BMI_INIT_SERVER";
+    else if (listen_addr != NULL && method_list == NULL)
+        wrong = "a listen address without methods";
+    else if (listen_addr != NULL && strlen(listen_addr) >= BMI_MAX_ADDR_LEN)
+        wrong = "the listen address is too long", status = -ENAMETOOLONG;
+    if (wrong == NULL)
+        return 0;
+    bmi__log(BMI_LOG_ERROR, "BMI_initialize: %s", wrong);
+    return status;
 }
 
 int BMI_initialize(const char *method_list, const char *listen_addr, int flags)

@@ -153,6 +153,8 @@ struct any {
 static bool any_ready(struct waiter *waiter)
 {
     struct any *any = waiter->argument;
+    if (any->most == 0 && bmi__context_has(waiter->context))
+        return true; /* for the caller's next call: this one has no room */
     if (any->count == 0)
         any->count = bmi__context_take(waiter->context, any->ops, any->most);
     if (any->count > 0)
@@ -168,8 +170,9 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     if (outcount != NULL)
         *outcount = 0;
     struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
-    if (outcount == NULL || context == NULL || incount < 1 || out_id_array == NULL ||
-        error_code_array == NULL || max_idle_time_ms < 0)
+    bool arrays = out_id_array != NULL && error_code_array != NULL;
+    if (outcount == NULL || context == NULL || incount < 0 || (incount > 0 && !arrays) ||
+        max_idle_time_ms < 0)
         return -BMI_EINVAL;
     struct any any; /* its array is not worth zeroing */
     any.count = 0;
@@ -211,7 +214,7 @@ static bool fetch_ready(struct waiter *waiter)
     if (fetch->count == 0)
         fetch->count = bmi__unexpected_take(fetch->info, fetch->most);
     struct context *only = bmi__context_only();
-    return fetch->count > 0 ||
+    return fetch->count > 0 || (fetch->most == 0 && bmi__unexpected_waiting()) ||
            (only != NULL && bmi__context_has(only) && atomic_load(&only->waiters) == 0);
 }
 
@@ -220,8 +223,8 @@ int BMI_testunexpected(int incount, int *outcount, struct BMI_unexpected_info *i
 {
     if (outcount != NULL)
         *outcount = 0;
-    if (outcount == NULL || incount < 1 || info_array == NULL || max_idle_time_ms < 0 ||
-        !bmi__running())
+    if (outcount == NULL || incount < 0 || (incount > 0 && info_array == NULL) ||
+        max_idle_time_ms < 0 || !bmi__running())
         return -BMI_EINVAL;
     struct fetch fetch = {.info = info_array, .most = incount};
     struct waiter waiter = {.ready = fetch_ready, .argument = &fetch};

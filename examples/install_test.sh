@@ -142,4 +142,4 @@ cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$compil
 run_pair "$work/cmake"
 echo "find_package: ok"
 
-"$prefix/bin/bmi-info" --version
+env -u LD_LIBRARY_PATH "$prefix/bin/bmi-info" --version

@@ -260,8 +260,8 @@ struct bmi_context_statistics {
  *                port of 0, or none, takes a free one (BMI_TCP_GET_PORT, BMI_GET_LISTEN_ADDR tell)
  *   flags        BMI_INIT_SERVER and the others above, or 0
  * Later calls only count; their arguments are ignored.
- * Returns: 0; EINVAL (NULL methods with an address, server without an address, unknown flag, bad
- *          address or setting), ENOPROTOOPT (unknown method or scheme), ENAMETOOLONG, EADDRINUSE,
+ * Returns: 0; EINVAL (NULL methods with an address, server without an address, an address without
+ *          BMI_INIT_SERVER, unknown flag, bad address or setting), ENOPROTOOPT (unknown method or scheme), ENAMETOOLONG, EADDRINUSE,
  *          EADDRNOTAVAIL, EACCES, ENOMEM, EMFILE, EAGAIN (no thread for progress in the background).
  *          After a failure nothing is left behind.
  * Owns: strings are copied. Threads: any; calls are serialised. Blocks: for name look-up of a
@@ -337,7 +337,8 @@ int BMI_post_sendunexpected_list(bmi_op_id_t *id, BMI_addr_t dest, const void *c
 
 /* ---- test ------------------------------------------------------------------------------------
  * Common to all: max_idle_ms of 0 polls; above 0 waits at most that long, using no CPU; below 0
- * is EINVAL. Returns 1 if *outcount > 0, 0 if not, <0 on a usage error (EINVAL). Each completion is
+ * is EINVAL. An incount of 0 only waits, for what a call with room would report.
+ * Returns 1 if *outcount > 0, 0 if not, <0 on a usage error (EINVAL). Each completion is
  * reported once. A failed operation reports 0 bytes. Threads: any number, at once, also on one
  * context; one drives the network, the others sleep. Blocks: up to max_idle_ms. */
 
@@ -418,7 +419,7 @@ const char *BMI_addr_rev_lookup(BMI_addr_t addr);
 const char *BMI_addr_rev_lookup_unexpected(BMI_addr_t addr);
 
 /* Whether the address's host is in a range: "tcp://10.1.0.0" with netmask bits, or a wildcard
- * "tcp://10.1.*" (netmask is ignored then). Returns: 1 in range, 0 not, <0: EINVAL (stale address,
+ * "tcp://10.1.*" (netmask is ignored then). An address of another scheme is in none. Returns: 1 in range, 0 not, <0: EINVAL (stale address,
  * bad range). Owns: nothing. Threads: any. Blocks: no. */
 int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
 

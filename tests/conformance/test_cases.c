@@ -159,6 +159,9 @@ static void null_arrays(struct party *party)
     for (int i = 0; i < 3; i++)
         send_value(party, i);
     wait_for_depth(party, receives, 3);
+    /* No room for a completion: it stays, and nobody waits for it. */
+    CHECK_EQUAL(party, BMI_testcontext(0, NULL, &count, NULL, NULL, NULL, 60000, receives), 0);
+    CHECK_EQUAL(party, BMI_testunexpected(0, &count, NULL, 0), 0);
     CHECK_EQUAL(party, BMI_test(ids[0], &count, &error, NULL, NULL, 0, receives), 1);
     CHECK_EQUAL(party, BMI_testsome(1, &ids[1], &count, &index, &error, NULL, NULL, 0, receives),
                 1);

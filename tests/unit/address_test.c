@@ -57,9 +57,9 @@ static void bad_strings_are_refused_and_the_part_named(void)
         {"tcp://[::1", BMI_EINVAL, "]"},
         {"tcp://1.2.3.4.5:6", BMI_EINVAL, "IPv4"},
         {"tcp://good:1,tcp://bad:x", BMI_EINVAL, "tcp://bad:x"},
-        {"tcp://good:1,", BMI_EINVAL, "scheme"},
-        {",tcp://good:1", BMI_EINVAL, "scheme"},
-        {"tcp://a:1,,tcp://b:1", BMI_EINVAL, "scheme"},
+        {"tcp://good:1,", BMI_EINVAL, "empty"},
+        {",tcp://good:1", BMI_EINVAL, "empty"},
+        {"tcp://a:1,,tcp://b:1", BMI_EINVAL, "empty"},
         {"nothing://host:1", BMI_ENOPROTOOPT, "nothing://host:1"},
         {"://host:1", BMI_ENOPROTOOPT, "://host:1"},
         {"tc://host:1", BMI_ENOPROTOOPT, "tc://host:1"},
@@ -254,6 +254,7 @@ static void ranges(void)
         {"tcp://99.0.0.0", 0, 1},   {"tcp://10.1.*", 0, 1},     {"tcp://10.1.2.*", 99, 1},
         {"tcp://10.2.*", 0, 0},     {"tcp://*", 0, 1},          {"tcp://10.1.2.3", 33, -1},
         {"tcp://10.1.2.3", -1, -1}, {"tcp://10.1.2", 8, -1},    {"10.1.2.3", 8, -1},
+        {"loop://10.1.*", 0, 0},    {"none://10.1.2.3", 32, 0}, {"none://10.1.2", 8, -1},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int result = BMI_query_addr_range(handle, cases[i].range, cases[i].netmask);
