@@ -99,6 +99,10 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
     if (fabric->iovecs == 0)
         fabric->iovecs = 1;
+    fabric->remote_iovecs =
+        info->tx_attr->rma_iov_limit < IB_IOVECS ? info->tx_attr->rma_iov_limit : IB_IOVECS;
+    if (fabric->remote_iovecs == 0)
+        fabric->remote_iovecs = 1;
     fabric->piece_max =
         info->ep_attr->max_msg_size < IB_PIECE_BYTES ? info->ep_attr->max_msg_size : IB_PIECE_BYTES;
     fabric->pieces_most = IB_PIECES;

@@ -153,7 +153,8 @@ struct ib_fabric {
     uint32_t pieces_most; /* of one link under way */
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
-    size_t inject_max, iovecs, piece_max;
+    size_t inject_max, piece_max;
+    size_t iovecs, remote_iovecs; /* of a piece */
     void *memory; /* of buffers and slots */
     size_t memory_size;
     struct fid_mr *memory_registration; /* NULL: needs none */

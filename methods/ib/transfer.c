@@ -2,13 +2,19 @@
  *
  * transfer.c - puts and gets: a transfer is moved in pieces, each one operation of the network.
  *
- * A piece lies within one remote region and has as many local segments as the provider takes. A
- * transfer ends when all pieces are back, with the first failure; then the driver tells the core.
+ * A piece has as many remote regions and local segments as the provider takes. A transfer ends when
+ * all pieces are back, with the first failure; then the driver tells the core.
  * Pieces that a dead link's network never gives back are let go of, those that the other process
  * copies at once, others after a while: they read from memory that is the program's again (a put),
  * and belong to the endpoint until it closes.
  */
 #include "ib.h"
+
+/* How far into a transfer's remote regions. */
+struct ib_place {
+    uint32_t region;
+    uint64_t offset;
+};
 
 struct ib_move {
     struct ib_move *next, **link_to_me; /* send_lock: of link->moves, or link->done */
@@ -16,9 +22,8 @@ struct ib_move {
     struct ib_link *link;               /* referenced */
     struct bmi_transfer *transfer;
     struct bmi_segments local; /* what is not posted */
-    uint32_t region;           /* the first that is not used up */
-    uint64_t region_offset;
-    int status; /* send_lock */
+    struct ib_place remote;    /* where that goes, or comes from */
+    int status;                /* send_lock */
 };
 
 struct ib_piece {
@@ -90,20 +95,33 @@ static int piece_register(struct ib_state *state, struct ib_piece *piece, size_t
     return 0;
 }
 
-/* Passes by remote regions that are used up. Returns the present one; NULL: there is no more. */
-static const struct bmi_region *region_present(struct ib_move *move)
+/* What comes next of the remote regions: at most `max` of them, `limit` bytes. Moves the place on.
+ * Returns the number. */
+static size_t remote_take(const struct bmi_transfer *transfer, struct ib_place *place, size_t limit,
+                          struct fi_rma_iov *remote, size_t max, size_t *bytes)
 {
-    const struct bmi_transfer *transfer = move->transfer;
-    while (move->region < transfer->remote_count &&
-           move->region_offset >= transfer->remote[move->region].length) {
-        move->region++;
-        move->region_offset = 0;
+    size_t count = 0;
+    *bytes = 0;
+    while (place->region < transfer->remote_count && *bytes < limit) {
+        const struct bmi_region *region = &transfer->remote[place->region];
+        uint64_t room = region->length - place->offset;
+        size_t length = room < limit - *bytes ? (size_t)room : limit - *bytes;
+        if (length > 0 && count == max)
+            break;
+        if (length > 0)
+            remote[count++] = (struct fi_rma_iov){.addr = region->address + place->offset,
+                                                  .len = length,
+                                                  .key = region->key};
+        *bytes += length;
+        place->offset += length;
+        if (place->offset == region->length)
+            *place = (struct ib_place){.region = place->region + 1};
     }
-    return move->region < transfer->remote_count ? &transfer->remote[move->region] : NULL;
+    return count;
 }
 
-static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece, size_t bytes,
-                           const struct bmi_region *region)
+static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece,
+                           const struct fi_rma_iov *remote, size_t remote_count)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_fabric *fabric = state->fabric;
@@ -111,15 +129,12 @@ static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece, size_t 
     void *descriptors[IB_IOVECS];
     for (uint32_t i = 0; i < piece->count; i++)
         descriptors[i] = ib_local_descriptor(piece->registrations[i]);
-    struct fi_rma_iov remote = {.addr = region->address + move->region_offset,
-                                .len = bytes,
-                                .key = region->key};
     struct fi_msg_rma message = {.msg_iov = piece->iov,
                                  .desc = descriptors,
                                  .iov_count = piece->count,
                                  .addr = link->peer->address,
-                                 .rma_iov = &remote,
-                                 .rma_iov_count = 1,
+                                 .rma_iov = remote,
+                                 .rma_iov_count = remote_count,
                                  .context = &piece->operation.context};
     uint64_t flags = FI_COMPLETION;
     ib_lock(&state->fabric_lock);
@@ -153,22 +168,25 @@ static void piece_remove_locked(struct ib_piece *piece)
 static int piece_post_locked(struct ib_link *link, struct ib_move *move)
 {
     struct ib_state *state = ib_state_of(link);
-    const struct bmi_region *region = region_present(move);
+    const struct ib_fabric *fabric = state->fabric;
+    struct fi_rma_iov remote[IB_IOVECS];
+    struct ib_place place = move->remote;
     size_t bytes = 0;
-    if (!region)
+    if (remote_take(move->transfer, &place, fabric->piece_max, remote, fabric->remote_iovecs,
+                    &bytes) == 0)
         return -EMSGSIZE;
     struct ib_piece *piece = piece_take(state);
     if (!piece)
         return -ENOMEM;
-    uint64_t room = region->length - move->region_offset;
-    size_t most = room < state->fabric->piece_max ? (size_t)room : state->fabric->piece_max;
-    size_t count =
-        bmi_segments_window(&move->local, piece->iov, state->fabric->iovecs, most, &bytes);
+    size_t count = bmi_segments_window(&move->local, piece->iov, fabric->iovecs, bytes, &bytes);
+    place = move->remote;
+    size_t regions =
+        remote_take(move->transfer, &place, bytes, remote, fabric->remote_iovecs, &bytes);
     int status = piece_register(state, piece, count);
     if (status == 0) {
         piece->move = move;
         piece_insert_locked(move, piece);
-        ssize_t answer = piece_issue(link, piece, bytes, region);
+        ssize_t answer = piece_issue(link, piece, remote, regions);
         status = answer == -FI_EAGAIN ? -EAGAIN : ib_error(answer);
         if (status)
             piece_remove_locked(piece);
@@ -179,7 +197,7 @@ static int piece_post_locked(struct ib_link *link, struct ib_move *move)
         return status;
     }
     bmi_segments_advance(&move->local, bytes);
-    move->region_offset += bytes;
+    move->remote = place;
     link->pieces++;
     link->nudge_due = link->bell != NULL;
     return 0;
