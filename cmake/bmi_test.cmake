@@ -15,7 +15,8 @@
 # LABEL fuzz: the source has LLVMFuzzerTestOneInput and no main; corpus/x/ beside it holds inputs.
 # With BMI_FUZZER it is fuzzed for its share of BMI_FUZZ_SECONDS, else it is run on the corpus once.
 #
-# Tests that load the machine run alone: labels stress, vm, and RUN_SERIAL.
+# RUN_SERIAL: nothing runs beside it, as it looks at the whole machine or takes all of it. Others have
+# to bear company: no test judges speed.
 
 set(BMI_TIMEOUT_unit 180)
 set(BMI_TIMEOUT_conformance 180)
@@ -99,7 +100,7 @@ macro(bmi__add_test name timeout)
     add_test(NAME "${name}" COMMAND ${ARGN})
     set_tests_properties("${name}" PROPERTIES LABELS "${arg_LABEL}" TIMEOUT "${timeout}"
         SKIP_RETURN_CODE 77)
-    if(arg_RUN_SERIAL OR arg_LABEL MATCHES "^(stress|vm)$")
+    if(arg_RUN_SERIAL)
         set_tests_properties("${name}" PROPERTIES RUN_SERIAL ON)
     endif()
     bmi__sanitizer_environment("${name}")
