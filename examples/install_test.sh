@@ -137,7 +137,7 @@ endforeach()
 add_executable(static_client hello_client.c)
 target_link_libraries(static_client bmi::bmi_static)
 TXT
-cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$compiler" >"$work/log" 2>&1 &&
+cmake -G Ninja -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$compiler" >"$work/log" 2>&1 &&
   cmake --build "$work/cmake" >>"$work/log" 2>&1 || { cat "$work/log"; fail "find_package"; }
 run_pair "$work/cmake"
 echo "find_package: ok"
