@@ -58,6 +58,7 @@ struct receiver {
     const struct work *work;
     uint32_t number;
     sem_t *ready;
+    pthread_barrier_t *over; /* of all and the main thread */
 };
 
 static void *receiver_main(void *argument)
@@ -81,21 +82,25 @@ static void *receiver_main(void *argument)
         side_send(side, &send_op.op, receiver->client, &out, sizeof out, BMI_EXT_ALLOC, tag);
         side_await(side, &sent, round + 1);
     }
+    pthread_barrier_wait(receiver->over); /* to end a thread takes time that is not to count */
     return NULL;
 }
 
 static void threads_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
     sem_t ready;
+    pthread_barrier_t over;
     struct receiver *receivers = allocate(work->size * sizeof *receivers);
     threads_check(work);
     sem_init(&ready, 0, 0);
+    pthread_barrier_init(&over, NULL, work->size + 1);
     for (uint32_t i = 0; i < work->size; i++) {
         receivers[i] = (struct receiver){.side.timeout_s = side->timeout_s,
                                          .client = client,
                                          .work = work,
                                          .number = i,
-                                         .ready = &ready};
+                                         .ready = &ready,
+                                         .over = &over};
         bmi_check(BMI_open_context(&receivers[i].side.context), "BMI_open_context");
         thread_start(&receivers[i].thread, receiver_main, &receivers[i]);
     }
@@ -103,10 +108,12 @@ static void threads_serve_bmi(struct bmi_side *side, const struct work *work, bm
         while (sem_wait(&ready) < 0)
             continue;
     acknowledge_and_await(side, client, work, NULL);
+    pthread_barrier_wait(&over);
     for (uint32_t i = 0; i < work->size; i++) {
         pthread_join(receivers[i].thread, NULL);
         BMI_close_context(receivers[i].side.context);
     }
+    pthread_barrier_destroy(&over);
     sem_destroy(&ready);
     free(receivers);
 }
