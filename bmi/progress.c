@@ -560,6 +560,8 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
     do {
         if (!seat) {
             seat = sleep_or_take_seat(waiter, deadline_ns);
+            if (seat)
+                sched_yield(); /* who left it has a message to answer, perhaps on this core */
             start = bmi__monotonic_ns(); /* who has slept has not been kept from spinning */
         }
         if (seat) {

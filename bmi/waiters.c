@@ -148,15 +148,17 @@ void bmi__wakes_finish(struct wakes *wakes)
     wakes->count = 0;
 }
 
+/* The one that has come last: where threads have their messages in turn its own is the furthest
+ * off, and it drives for the others until then. */
 bool bmi__waiters_wake_one(void)
 {
     struct wakes wakes = {.count = 0};
     if (atomic_load(&asleep_count) == 0)
         return false;
     pthread_mutex_lock(&lock);
-    struct waiter *waiter = first;
+    struct waiter *waiter = last;
     bool any = false;
-    for (; waiter != NULL; waiter = waiter->next_of_all) {
+    for (; waiter != NULL; waiter = waiter->previous_of_all) {
         any = any || !waiter->driving;
         if (!waiter->driving && atomic_load(&waiter->signalled) == 0)
             break;
