@@ -31,7 +31,7 @@
 #include "bmi/waiters.h"
 
 enum { BATCH = 64, EPOLL_EVERY = 32, SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 };
-enum { PREEMPTED_NS = 100000, SPIN_PAUSE_NS = 10000000 };
+enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
 
 static struct {
     int epoll_fd, wake_fd, timer_fd;
@@ -45,6 +45,8 @@ static struct {
     int batch_count, batch_next;
     uint64_t spin_paused_until_ns;
     unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
+    bool spin_just_failed;            /* nothing slept since */
+    bool spin_in_the_way;             /* what a spin waited for came when it had let go */
     bool woke;                        /* this pass has woken a thread that slept */
     struct wakes wakes;               /* of this pass, yet to be woken */
     uint64_t now_ns;                  /* when the clock was last looked at, nearly */
@@ -253,6 +255,55 @@ static bool queues_empty(void)
     return atomic_load(&progress.dirty) == NULL && atomic_load(&progress.deferred) == NULL;
 }
 
+/* ---- whether to spin ------------------------------------------------------------------------ */
+
+/* Spinning pays if what is waited for comes while we spin. Where it fails, because the time is long
+ * or because whoever is to send wants this core, it is left out more and more often. */
+static bool spin_worth_it(uint64_t most_ns, uint64_t now)
+{
+    if (most_ns == 0 || now < progress.spin_paused_until_ns)
+        return false;
+    if (progress.spin_skip == 0)
+        return true;
+    progress.spin_skip--;
+    return false;
+}
+
+static void spin_paid(void)
+{
+    progress.spin_skip = progress.spin_backoff = 0;
+}
+
+static bool spin_failed(void)
+{
+    progress.spin_backoff = progress.spin_backoff * 2 + 1;
+    if (progress.spin_backoff > SPIN_SKIP_MOST)
+        progress.spin_backoff = SPIN_SKIP_MOST;
+    progress.spin_skip = progress.spin_backoff;
+    progress.spin_just_failed = true;
+    return false;
+}
+
+/* A sleep was short: to spin would have paid. But if that had just been tried in vain, what came
+ * needed the core that the spin was on. */
+static void spin_learn(uint64_t slept_ns)
+{
+    bool brief = slept_ns < (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
+    if (progress.spin_just_failed)
+        progress.spin_in_the_way = brief;
+    else if (brief && !progress.spin_in_the_way)
+        spin_paid();
+    progress.spin_just_failed = false;
+}
+
+/* Another thread had the core for that long. */
+static void spin_pause(uint64_t now, uint64_t lost_ns)
+{
+    uint64_t pause_ns = lost_ns * PREEMPTED_TIMES;
+    progress.spin_paused_until_ns =
+        now + (pause_ns < SPIN_PAUSE_MOST_NS ? pause_ns : SPIN_PAUSE_MOST_NS);
+}
+
 /* ---- passes --------------------------------------------------------------------------------- */
 
 /* What comes before and after the network is looked at. Returns whether there was anything. */
@@ -338,7 +389,8 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
         if (due > deadline_ns)
             due = deadline_ns;
         uint64_t ms = due <= now ? 0 : (due - now + 999999) / 1000000;
-        events_run(ms > 1000000 ? 1000000 : (int)ms);
+        if (events_run(ms > 1000000 ? 1000000 : (int)ms) > 0)
+            spin_learn(bmi__monotonic_ns() - now);
     }
     bmi_task_sleeper_disarm(NULL, &hook);
     atomic_store(&progress.asleep, false);
@@ -416,29 +468,9 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op)
 
 /* ---- spinning ------------------------------------------------------------------------------- */
 
-/* Spinning pays if what is waited for comes while we spin. Where it fails, because the time is long
- * or because whoever is to send wants this core, it is left out more and more often. */
-static bool spin_worth_it(uint64_t most_ns, uint64_t now)
-{
-    if (most_ns == 0 || now < progress.spin_paused_until_ns)
-        return false;
-    if (progress.spin_skip == 0)
-        return true;
-    progress.spin_skip--;
-    return false;
-}
-
-static bool spin_failed(void)
-{
-    progress.spin_backoff = progress.spin_backoff * 2 + 1;
-    if (progress.spin_backoff > SPIN_SKIP_MOST)
-        progress.spin_backoff = SPIN_SKIP_MOST;
-    progress.spin_skip = progress.spin_backoff;
-    return false;
-}
-
 /* Polls for as long as that has paid lately. A pass that took very long means that another thread
- * wanted this core: then no spinning for a while. Returns whether the waiter is ready. */
+ * wanted this core: then no spinning for a while, the longer the longer it took. Returns whether
+ * the waiter is ready. */
 static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
     uint64_t most = (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
@@ -453,13 +485,14 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
         if (look() == 0 && (i % EPOLL_EVERY == 0 || !bmi__methods_poll()))
             events_run(0);
         if (waiter->ready(waiter)) {
-            progress.spin_backoff = 0;
+            spin_paid();
+            progress.spin_in_the_way = false;
             progress.now_ns = now;
             return true;
         }
         if (progress.woke) { /* another's message: it may be waiting for this core */
             progress.woke = false;
-            progress.spin_backoff = 0;
+            spin_paid();
             sched_yield();
             last = now = bmi__monotonic_ns();
             until = now + most > deadline_ns ? deadline_ns : now + most;
@@ -469,7 +502,7 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             continue;
         now = bmi__monotonic_ns();
         if (now - last > PREEMPTED_NS) {
-            progress.spin_paused_until_ns = now + SPIN_PAUSE_NS;
+            spin_pause(now, now - last);
             break;
         }
         last = now;
