@@ -2,11 +2,13 @@
  *
  * buffers.c - buffers of flows that have ended are kept for later ones: getting one from the system
  * costs as much as a copy of it. At most KEPT_BYTES in all, the oldest go first. They are
- * BMI_memalloc's and so belong to an address, and to a direction.
+ * BMI_memalloc's, and so belong to an address, and to a direction; or, where the network takes any
+ * memory alike, malloc's, and so serve the next client, too.
  *
  * The lock is innermost; it is not held over a call of BMI.
  */
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "flow/internal.h"
 
@@ -34,6 +36,22 @@ static struct kept take_locked(int index)
     return one;
 }
 
+static void *buffer_make(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use)
+{
+    void *buffer;
+    if (address != BUFFER_OF_NOBODY)
+        return BMI_memalloc(address, size, use);
+    return posix_memalign(&buffer, 4096, (size_t)size) == 0 ? buffer : NULL;
+}
+
+static void buffer_drop(const struct kept *one)
+{
+    if (one->address != BUFFER_OF_NOBODY)
+        BMI_memfree(one->address, one->buffer, one->size, one->use);
+    else
+        free(one->buffer);
+}
+
 void *bmi__buffer_get(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use)
 {
     void *buffer = NULL;
@@ -42,7 +60,7 @@ void *bmi__buffer_get(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use)
         if (kept[i].address == address && kept[i].size == size && kept[i].use == use)
             buffer = take_locked(i).buffer;
     pthread_mutex_unlock(&lock);
-    return buffer != NULL ? buffer : BMI_memalloc(address, size, use);
+    return buffer != NULL ? buffer : buffer_make(address, size, use);
 }
 
 void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi_op_type use)
@@ -51,7 +69,7 @@ void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi
     struct kept dropped[KEPT];
     int count = 0;
     if (size > KEPT_BYTES) {
-        BMI_memfree(address, buffer, size, use);
+        buffer_drop(&one);
         return;
     }
     pthread_mutex_lock(&lock);
@@ -61,7 +79,7 @@ void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi
     kept_bytes += size;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < count; i++)
-        BMI_memfree(dropped[i].address, dropped[i].buffer, dropped[i].size, dropped[i].use);
+        buffer_drop(&dropped[i]);
 }
 
 void bmi__buffers_free(void)
@@ -73,5 +91,5 @@ void bmi__buffers_free(void)
         dropped[count++] = take_locked(kept_count - 1);
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < count; i++)
-        BMI_memfree(dropped[i].address, dropped[i].buffer, dropped[i].size, dropped[i].use);
+        buffer_drop(&dropped[i]);
 }

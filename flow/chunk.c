@@ -139,10 +139,12 @@ static bool piece_add(struct flow *flow, struct flow_chunk *chunk, const struct 
     return added;
 }
 
+/* Whose memory buffers are: where the network takes any memory alike, nobody's. */
 static BMI_addr_t buffer_address(const struct flow *flow)
 {
-    return flow->what.source.kind == BMI_FLOW_NETWORK ? flow->what.source.u.network.address
-                                                      : flow->what.destination.u.network.address;
+    const struct bmi_flow_endpoint *end =
+        flow->what.source.kind == BMI_FLOW_NETWORK ? &flow->what.source : &flow->what.destination;
+    return flow->any_memory ? BUFFER_OF_NOBODY : end->u.network.address;
 }
 
 static enum bmi_op_type buffer_use(const struct flow *flow)
@@ -183,13 +185,15 @@ static bool chunk_lent(const struct flow_chunk *chunk)
 static bool chunk_borrow(const struct flow *flow, struct flow_chunk *chunk)
 {
     const struct flow_list *in = &chunk->stream_in, *out = &chunk->stream_out;
-    if (!flow->may_borrow)
+    const struct bmi_flow_endpoint *from = &flow->what.source, *to = &flow->what.destination;
+    if (!flow->any_memory)
         return false;
-    return flow->what.source.kind == BMI_FLOW_STORAGE
-               ? bmi__trove_lend(&chunk->loan, &flow->what.source.u.storage.place, in->offsets,
-                                 in->sizes, in->count)
-               : bmi__trove_lend_blank(&chunk->loan, &flow->what.destination.u.storage.place,
-                                       out->offsets, out->sizes, out->count);
+    if (from->kind == BMI_FLOW_STORAGE)
+        return bmi__trove_lend(&chunk->loan, &from->u.storage.place, in->offsets, in->sizes,
+                               in->count);
+    return to->kind == BMI_FLOW_STORAGE &&
+           bmi__trove_lend_blank(&chunk->loan, &to->u.storage.place, out->offsets, out->sizes,
+                                 out->count);
 }
 
 /* Memory for the chunk's bytes, which is neither end's. */
@@ -232,7 +236,7 @@ int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
 
 static enum bmi_buffer_type buffer_type(const struct flow_chunk *chunk)
 {
-    return chunk->flow->needs_buffers && !chunk_lent(chunk) ? BMI_PRE_ALLOC : BMI_EXT_ALLOC;
+    return chunk->flow->needs_buffers && !chunk->flow->any_memory ? BMI_PRE_ALLOC : BMI_EXT_ALLOC;
 }
 
 static int chunk_receive(struct flow_chunk *chunk)

@@ -232,10 +232,10 @@ static uint32_t losses_of(const struct bmi_flow_endpoint *end)
     return end->kind == BMI_FLOW_NETWORK ? bmi__address_losses(end->u.network.address, &cause) : 0;
 }
 
-/* Whether a network end takes memory of malloc as gladly as that of BMI_memalloc. */
+/* Whether an end takes memory of malloc as gladly as that of BMI_memalloc. */
 static bool any_memory(const struct bmi_flow_endpoint *end)
 {
-    return end->kind == BMI_FLOW_NETWORK && bmi__address_any_memory(end->u.network.address);
+    return end->kind != BMI_FLOW_NETWORK || bmi__address_any_memory(end->u.network.address);
 }
 
 static int flow_make(const struct bmi_flow_description *what, struct flow **made)
@@ -262,8 +262,7 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     flow->destination_memory = memory_of(&what->destination);
     flow->needs_buffers =
         what->source.kind != BMI_FLOW_MEMORY && what->destination.kind != BMI_FLOW_MEMORY;
-    flow->may_borrow = (what->source.kind == BMI_FLOW_STORAGE && any_memory(&what->destination)) ||
-                       (what->destination.kind == BMI_FLOW_STORAGE && any_memory(&what->source));
+    flow->any_memory = any_memory(&what->source) && any_memory(&what->destination);
     flow->source_losses = losses_of(&what->source);
     flow->destination_losses = losses_of(&what->destination);
     flow->total = -1;

@@ -82,7 +82,7 @@ struct flow {
     struct flow_memory source_memory, destination_memory;
     uint32_t source_losses, destination_losses; /* of a network end's address, when it was posted */
     bool needs_buffers;
-    bool may_borrow; /* buffers can be the store's memory: the network takes any memory alike */
+    bool any_memory; /* the network takes any memory alike, also the store's */
     bool walked;     /* there are no more chunks */
     bool killed;     /* kill was acted upon */
     bool draining;   /* goes on taking messages though it has failed */
@@ -151,6 +151,7 @@ void bmi__flow_advance(struct flow *flow);
 /* ---- buffers.c ---------------------------------------------------------------------------------
  */
 
+#define BUFFER_OF_NOBODY ((BMI_addr_t)0) /* an address: any memory will do */
 void *bmi__buffer_get(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use);
 void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi_op_type use);
 /* With the last flow context. */
