@@ -6,11 +6,13 @@
 #ifndef STRIPEFS_CLIENT_H
 #define STRIPEFS_CLIENT_H
 
+#include <pthread.h>
+
 #include <bmi/job.h>
 
 #include "protocol.h"
 
-enum { CHUNK = 4 << 20, PART = 64 << 20, SMALL_REPLY = 2048, WORKERS_MAX = 64 };
+enum { CHUNK = 2 << 20, SMALL_REPLY = 2048, WORKERS_MAX = 64 };
 
 struct client {
     struct bmi_job_context *jobs;
@@ -76,23 +78,24 @@ struct file {
     struct sfs_meta meta;
     int fd;           /* -1: not open */
     off_t data, hole; /* put: where it has data, as far as was looked */
-    unsigned parts;   /* not yet done */
+    uint64_t chunks;  /* not yet done */
     int error;
     char temporary[4200]; /* get: written here, then renamed */
-};
-
-struct part {
-    struct file *file;
-    uint64_t offset, end;
+    /* local.c's */
+    pthread_mutex_t lock;
+    struct local *writing, *last; /* lock: chunks to be written, in turn; the first one is */
 };
 
 struct transfers {
     struct client *client;
-    struct part *parts;
-    size_t count, room, next;
+    struct file **files;
+    size_t count, room;
+    uint64_t chunks;
+    size_t next; /* file, and where its next chunk begins */
+    uint64_t at;
 };
 
-/* Adds a file, which is the transfers' then. Returns 0 or ENOMEM. */
+/* Adds a file, which is the transfers' then. Returns 0 or an error. */
 int transfers_add(struct transfers *transfers, struct file *file);
 /* Moves all of them, several at a time, and frees them. */
 void transfers_run(struct transfers *transfers);

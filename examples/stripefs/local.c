@@ -68,44 +68,82 @@ static int piece_write(int fd, const uint8_t *buffer, bmi_size_t size, bmi_size_
     return block_write(fd, buffer + run, size - run, offset + run);
 }
 
-static enum bmi_task_verdict local_run(struct bmi_task *task, void *argument)
+static int pieces_move(const struct local *local)
 {
-    struct local *local = argument;
-    struct bmi_job_context *jobs = local->jobs;
-    bmi_job_id event = local->event;
+    const struct file *file = local->file;
     uint8_t *at = local->buffer;
     int result = 0;
-    (void)task;
     for (int i = 0; i < local->count && result == 0; i++) {
         const struct bmi_flow_extent *extent = &local->extents[i];
-        result = local->write ? piece_write(local->fd, at, extent->size, extent->offset)
-                              : piece_read(local->fd, at, extent->size, extent->offset);
+        result = file->put ? piece_read(file->fd, at, extent->size, extent->offset)
+                           : piece_write(file->fd, at, extent->size, extent->offset);
         at += extent->size;
     }
-    bmi_job_event_complete(jobs, event, result, 0);
-    return BMI_TASK_GONE; /* the next one may have begun in its place */
+    return result;
 }
 
-int local_start(struct local *local, struct bmi_job_context *jobs, struct bmi_sm *machine, int fd,
-                uint8_t *buffer, bool write)
+/* Takes one that was written out of its file's queue. Returns the next. */
+static struct local *written(struct file *file)
+{
+    pthread_mutex_lock(&file->lock);
+    file->writing = file->writing->next;
+    struct local *next = file->writing;
+    pthread_mutex_unlock(&file->lock);
+    return next;
+}
+
+/* A write goes on with what else is to be written to the file. Of one that is told to have ended
+ * nothing is used any more: its worker may use it for the next, and of the last one free the file.
+ */
+static enum bmi_task_verdict local_run(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    for (struct local *local = argument, *next; local != NULL; local = next) {
+        struct bmi_job_context *jobs = local->file->client->jobs;
+        bmi_job_id event = local->event;
+        int result = pieces_move(local);
+        next = local->file->put ? NULL : written(local->file);
+        bmi_job_event_complete(jobs, event, result, 0);
+    }
+    return BMI_TASK_GONE;
+}
+
+/* Into its file's queue. Returns whether it is the first: the system has one thread at a time write
+ * to a file, so others would only wait. */
+static bool write_queue(struct local *local, struct file *file)
+{
+    local->next = NULL;
+    pthread_mutex_lock(&file->lock);
+    bool first = file->writing == NULL;
+    *(first ? &file->writing : &file->last->next) = local;
+    file->last = local;
+    pthread_mutex_unlock(&file->lock);
+    return first;
+}
+
+int local_start(struct local *local, struct file *file, struct bmi_sm *machine, uint8_t *buffer)
 {
     struct bmi_task_attributes attributes = {.function = local_run,
                                              .argument = local,
                                              .options = BMI_TASK_MAY_BLOCK};
     struct bmi_job_options options = {.machine = machine};
-    local->jobs = jobs;
-    local->fd = fd;
+    struct bmi_job_context *jobs = file->client->jobs;
+    local->file = file;
     local->buffer = buffer;
-    local->write = write;
     int result = bmi_task_prepare(&local->task, NULL, &attributes);
     if (result < 0)
         return bmi_status_of(-result);
     result = bmi_job_event(jobs, &options, &local->event, NULL);
     if (result < 0)
         return result;
+    if (!file->put && !write_queue(local, file))
+        return BMI_SM_DEFERRED;
     result = bmi_task_submit(&local->task);
-    if (result < 0)
+    if (result < 0) {
+        if (!file->put)
+            written(file);
         bmi_job_event_complete(jobs, local->event, bmi_status_of(-result), 0);
+    }
     return BMI_SM_DEFERRED;
 }
 

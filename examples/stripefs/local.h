@@ -14,17 +14,16 @@ struct local {
     int count;
     /* local.c's own */
     struct bmi_task task;
-    struct bmi_job_context *jobs;
     bmi_job_id event;
-    int fd;
-    bool write;
+    struct file *file;
+    struct local *next; /* the file's lock */
     uint8_t *buffer;
 };
 
-/* Begins it; a job of the machine ends with it. Returns BMI_SM_DEFERRED or an error. Blocks of
- * zeros are not written: they become holes. */
-int local_start(struct local *local, struct bmi_job_context *jobs, struct bmi_sm *machine, int fd,
-                uint8_t *buffer, bool write);
+/* Begins to read from a file that is put, or to write to one that is got; a job of the machine ends
+ * with it. Returns BMI_SM_DEFERRED or an error. Blocks of zeros are not written: they become
+ * holes. */
+int local_start(struct local *local, struct file *file, struct bmi_sm *machine, uint8_t *buffer);
 
 /* The pieces of [at, at + size) of a file that are no holes: SFS_EXTENTS_MAX at most, the last of
  * which may have some. Returns 0 or an error. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * transfer.c - moves files, by worker machines that take one part of a file after another:
+ * transfer.c - moves files, by worker machines that take one chunk after another, so that disks see
+ * a large file from its beginning to its end:
  *
- *   next -> open -> chunk: read, send | fetch, write (again until the part ends) -> close
- *        -> the last part of a file: [sync] -> commit -> drop the former -> next
+ *   next -> read, send | fetch, write -> chunk done
+ *        -> the last chunk of a file: [sync] -> commit -> drop the former -> next
  *
  * A file that is put gets a number of its own; only the commit, when all its bytes are there, gives
  * its name to them. A put that fails leaves what had that name before, and a get that fails leaves
@@ -24,10 +25,8 @@
 struct worker {
     struct client *client;
     struct transfers *transfers;
-    struct part *part;
-    struct file *file;
-    uint64_t at; /* the next chunk */
-    uint64_t chunk_size;
+    struct file *file; /* of the chunk under way */
+    uint64_t at, chunk_size;
     struct bmi_flow_extent extents[SFS_EXTENTS_MAX];
     int extent_count;
     bmi_size_t bytes;
@@ -102,36 +101,40 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
 
 /* ---- steps of a worker ----------------------------------------------------------------------- */
 
-/* Choices: 0: no more parts; 1: put; 2: get. */
+/* The next chunk of all; an empty file has one, too. */
+static void chunk_take(struct worker *worker)
+{
+    struct transfers *transfers = worker->transfers;
+    struct file *file = transfers->files[transfers->next];
+    uint64_t left = file->meta.size - transfers->at;
+    worker->file = file;
+    worker->at = transfers->at;
+    worker->chunk_size = left < CHUNK ? left : CHUNK;
+    transfers->at += worker->chunk_size;
+    if (transfers->at == file->meta.size) {
+        transfers->at = 0;
+        transfers->next++;
+    }
+}
+
+/* Choices: 0: no more chunks; 1: put; 2: get. */
 static int next(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    struct transfers *transfers = worker->transfers;
     (void)machine;
-    if (transfers->next == transfers->count)
+    if (worker->transfers->next == worker->transfers->count)
         return 0;
-    worker->part = &transfers->parts[transfers->next++];
-    worker->file = worker->part->file;
-    worker->at = worker->part->offset;
+    chunk_take(worker);
     if (worker->file->error < 0)
-        return worker->file->error; /* another part of it failed */
+        return worker->file->error; /* another chunk of it failed */
     int result = file_open(worker->file);
     return result < 0 ? result : worker->file->put ? 1 : 2;
 }
 
-static void chunk_begin(struct worker *worker)
-{
-    uint64_t left = worker->part->end - worker->at;
-    worker->chunk_size = left < CHUNK ? left : CHUNK;
-}
-
-/* Choices: 0: read, then send; 1: no bytes in this chunk; 2: the part is done. */
+/* Choices: 0: read, then send; 1: no bytes in this chunk. */
 static int put_read(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    if (worker->at >= worker->part->end)
-        return 2;
-    chunk_begin(worker);
     int result = extents_find(worker->file, worker->at, worker->chunk_size, worker->extents,
                               &worker->extent_count, &worker->bytes);
     if (result < 0)
@@ -140,8 +143,7 @@ static int put_read(struct bmi_sm *machine, void *data)
         return 1;
     worker->local.extents = worker->extents;
     worker->local.count = worker->extent_count;
-    return local_start(&worker->local, worker->client->jobs, machine, worker->file->fd,
-                       worker->buffer, false);
+    return local_start(&worker->local, worker->file, machine, worker->buffer);
 }
 
 static int put_send(struct bmi_sm *machine, void *data)
@@ -154,17 +156,15 @@ static int moved(struct bmi_sm *machine, void *data)
     struct worker *worker = data;
     (void)machine;
     worker->client->bytes_done += worker->chunk_size;
-    worker->at += worker->chunk_size;
     return BMI_SM_DONE;
 }
 
-/* Choices: 0: fetch, then write; 1: the part is done. */
+/* Choices: 0: fetch, then write; 1: no bytes in this chunk. */
 static int get_fetch(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    if (worker->at >= worker->part->end)
+    if (worker->chunk_size == 0)
         return 1;
-    chunk_begin(worker);
     worker->bytes = (bmi_size_t)worker->chunk_size;
     worker->extents[0] = (struct bmi_flow_extent){.offset = (bmi_size_t)worker->at,
                                                   .size = worker->bytes,
@@ -178,11 +178,10 @@ static int get_write(struct bmi_sm *machine, void *data)
     struct worker *worker = data;
     worker->local.extents = worker->extents;
     worker->local.count = 1;
-    return local_start(&worker->local, worker->client->jobs, machine, worker->file->fd,
-                       worker->buffer, true);
+    return local_start(&worker->local, worker->file, machine, worker->buffer);
 }
 
-static int part_failed(struct bmi_sm *machine, void *data)
+static int chunk_failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     struct file *file = worker->file;
@@ -194,12 +193,12 @@ static int part_failed(struct bmi_sm *machine, void *data)
     return BMI_SM_DONE;
 }
 
-/* Choices: 0: other parts are not done; 1: a put is to be finished; 2: a get is; 3: it failed. */
-static int part_done(struct bmi_sm *machine, void *data)
+/* Choices: 0: other chunks are not done; 1: a put is to be finished; 2: a get is; 3: it failed. */
+static int chunk_done(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     (void)machine;
-    if (--worker->file->parts > 0)
+    if (--worker->file->chunks > 0)
         return 0;
     return worker->file->error < 0 ? 3 : worker->file->put ? 1 : 2;
 }
@@ -255,7 +254,7 @@ static int undo(struct bmi_sm *machine, void *data)
 static int finish_failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    part_failed(machine, data);
+    chunk_failed(machine, data);
     (void)worker;
     return BMI_SM_DONE;
 }
@@ -273,12 +272,11 @@ enum {
     NEXT,
     PUT_READ,
     PUT_SEND,
-    PUT_MOVED,
+    MOVED,
     GET_FETCH,
     GET_WRITE,
-    GET_MOVED,
-    PART_FAILED,
-    PART_DONE,
+    CHUNK_FAILED,
+    CHUNK_DONE,
     PUT_SYNC,
     PUT_COMMIT,
     PUT_DROP_FORMER,
@@ -292,22 +290,20 @@ enum {
 static const struct bmi_sm_state worker_states[STATES] = {
     [NEXT] = {"next", .action = next, .choices = 3,
               .on = {BMI_SM_ON(0, BMI_SM_END), BMI_SM_ON(1, PUT_READ), BMI_SM_ON(2, GET_FETCH),
-                     BMI_SM_FAIL(PART_FAILED)}},
-    [PUT_READ] = {"read", .action = put_read, .choices = 3,
-                  .on = {BMI_SM_OK(PUT_SEND), BMI_SM_ON(1, PUT_MOVED), BMI_SM_ON(2, PART_DONE),
-                         BMI_SM_FAIL(PART_FAILED)}},
+                     BMI_SM_FAIL(CHUNK_FAILED)}},
+    [PUT_READ] = {"read", .action = put_read, .choices = 2,
+                  .on = {BMI_SM_OK(PUT_SEND), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [PUT_SEND] = {"send", .action = put_send, .wait = BMI_SM_FIRST_FAILURE,
-                  .on = {BMI_SM_OK(PUT_MOVED), BMI_SM_FAIL(PART_FAILED)}},
-    [PUT_MOVED] = {"sent", .action = moved, .on = {BMI_SM_ELSE(PUT_READ)}},
+                  .on = {BMI_SM_OK(MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [GET_FETCH] = {"fetch", .action = get_fetch, .wait = BMI_SM_FIRST_FAILURE, .choices = 2,
-                   .on = {BMI_SM_OK(GET_WRITE), BMI_SM_ON(1, PART_DONE), BMI_SM_FAIL(PART_FAILED)}},
+                   .on = {BMI_SM_OK(GET_WRITE), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [GET_WRITE] = {"write", .action = get_write,
-                   .on = {BMI_SM_OK(GET_MOVED), BMI_SM_FAIL(PART_FAILED)}},
-    [GET_MOVED] = {"written", .action = moved, .on = {BMI_SM_ELSE(GET_FETCH)}},
-    [PART_FAILED] = {"part failed", .action = part_failed, .on = {BMI_SM_ELSE(PART_DONE)}},
-    [PART_DONE] = {"part done", .action = part_done, .choices = 4,
-                   .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PUT_SYNC), BMI_SM_ON(2, GET_FINISH),
-                          BMI_SM_ELSE(UNDO)}},
+                   .on = {BMI_SM_OK(MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
+    [MOVED] = {"moved", .action = moved, .on = {BMI_SM_ELSE(CHUNK_DONE)}},
+    [CHUNK_FAILED] = {"chunk failed", .action = chunk_failed, .on = {BMI_SM_ELSE(CHUNK_DONE)}},
+    [CHUNK_DONE] = {"chunk done", .action = chunk_done, .choices = 4,
+                    .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PUT_SYNC), BMI_SM_ON(2, GET_FINISH),
+                           BMI_SM_ELSE(UNDO)}},
     [PUT_SYNC] = {"sync", .action = put_sync, .wait = BMI_SM_FIRST_FAILURE,
                   .on = {BMI_SM_OK(PUT_COMMIT), BMI_SM_FAIL(FINISH_FAILED)}},
     [PUT_COMMIT] = {"commit", .action = put_commit,
@@ -357,13 +353,21 @@ static void worker_free(struct worker *worker)
     free(worker->buffer);
 }
 
+static void file_free(struct file *file)
+{
+    pthread_mutex_destroy(&file->lock);
+    free(file->remote);
+    free(file->local);
+    free(file);
+}
+
 void transfers_run(struct transfers *transfers)
 {
     struct client *client = transfers->client;
     struct worker *workers = calloc((size_t)client->parallel + 1, sizeof *workers);
     int result = workers == NULL ? -BMI_ENOMEM : 0;
     client->begin_ns = bmi_job_deadline(0);
-    for (int i = 0; i < client->parallel && (size_t)i < transfers->count && result == 0; i++)
+    for (int i = 0; i < client->parallel && (uint64_t)i < transfers->chunks && result == 0; i++)
         result = worker_make(&workers[i], client, transfers);
     if (result == 0)
         result = client_run(client, &all_table, workers);
@@ -372,51 +376,33 @@ void transfers_run(struct transfers *transfers)
     for (int i = 0; workers != NULL && i < client->parallel; i++)
         worker_free(&workers[i]);
     free(workers);
-    for (size_t i = 0; i < transfers->count; i++) {
-        struct part *part = &transfers->parts[i];
-        if (part->offset == 0) {
-            free(part->file->remote);
-            free(part->file->local);
-            free(part->file);
-        }
-    }
-    free(transfers->parts);
+    for (size_t i = 0; i < transfers->count; i++)
+        file_free(transfers->files[i]);
+    free(transfers->files);
     client->files_all = client->files_done = 0;
     client->bytes_all = client->bytes_done = 0;
     *transfers = (struct transfers){.client = client};
 }
 
-static int part_add(struct transfers *transfers, struct file *file, uint64_t offset)
-{
-    uint64_t left = file->meta.size - offset;
-    if (transfers->count == transfers->room) {
-        size_t room = transfers->room != 0 ? transfers->room * 2 : 64;
-        struct part *grown = realloc(transfers->parts, room * sizeof *grown);
-        if (grown == NULL)
-            return -BMI_ENOMEM;
-        transfers->parts = grown;
-        transfers->room = room;
-    }
-    transfers->parts[transfers->count++] =
-        (struct part){file, offset, offset + (left < PART ? left : PART)};
-    file->parts++;
-    return 0;
-}
-
 int transfers_add(struct transfers *transfers, struct file *file)
 {
-    uint64_t offset = 0;
+    if (transfers->count == transfers->room) {
+        size_t room = transfers->room != 0 ? transfers->room * 2 : 64;
+        struct file **grown = realloc(transfers->files, room * sizeof *grown);
+        if (grown == NULL)
+            return -BMI_ENOMEM;
+        transfers->files = grown;
+        transfers->room = room;
+    }
     if (file->put) {
         if (getrandom(&file->meta.object, sizeof file->meta.object, 0) < 0)
             return -BMI_EIO;
         file->meta.object = (file->meta.object >> 2) | 1;
     }
-    do {
-        int result = part_add(transfers, file, offset);
-        if (result < 0)
-            return result;
-        offset += PART;
-    } while (offset < file->meta.size);
+    pthread_mutex_init(&file->lock, NULL);
+    file->chunks = file->meta.size > 0 ? (file->meta.size + CHUNK - 1) / CHUNK : 1;
+    transfers->files[transfers->count++] = file;
+    transfers->chunks += file->chunks;
     transfers->client->files_all++;
     transfers->client->bytes_all += file->meta.size;
     return 0;
