@@ -90,6 +90,7 @@ static int gm_start(void **out)
     state->puts_most = options.send_tokens / 2;
     state->starved_tail = &state->starved;
     state->retry.run = gm_starved_retry;
+    state->ending_timer.expired = gm_ending_retry;
     int status = nic_open(&options, &state->port);
     if (status != 0)
         goto undo_state;
@@ -123,8 +124,9 @@ static void gm_stop(void *argument)
     while (state->links != NULL) {
         struct gm_link *link = state->links;
         gm_close(&link->base, false);
-        gm_link_end(link, 0);
+        gm_link_end(link, NULL, 0, GM_WAIT);
     }
+    bmi_method_timer_clear(&state->ending_timer);
     gm_starved_drop(state);
     bmi_method_watch_remove(&state->watch);
     bmi_method_cache_destroy(state->cache);
@@ -180,8 +182,9 @@ static void down_handle(struct nic_event *event)
     struct nic_peer *peer = event->peer;
     struct gm_link *link = nic_peer_context(peer);
     if (link != NULL)
-        gm_link_end(link, event->status);
-    nic_peer_release(peer);
+        gm_link_end(link, peer, event->status, GM_LATER);
+    else
+        nic_peer_release(peer);
 }
 
 static void event_handle(struct gm_state *state, struct nic_event *event)

@@ -36,15 +36,17 @@ enum {
     GM_HIGH_SIZE = 10,   /* and of all high ones */
     GM_LOW_BUFFERS = 16, /* provided, at most */
     GM_HIGH_BUFFERS = 8,
-    GM_IOVECS = 24,       /* of one message */
-    GM_REGIONS = 64,      /* of one registration */
-    GM_PUT_IOVECS = 16,   /* of one directed send */
-    GM_SLOTS = 64,        /* registered send buffers, at most */
-    GM_IN_PLACE = 1024,   /* from here on a body in registered memory is not copied to a slot */
-    GM_PASS_EVENTS = 32,  /* of one look at the port; then others have their turn. One after a look
-                           * that found nothing: who waits for it shall not wait for the next */
-    GM_MIXED_WINDOW = 32, /* messages that may be behind one of another priority */
-    GM_ACK_EVERY = 16     /* a high message is acknowledged after so many, if by nothing else */
+    GM_IOVECS = 24,        /* of one message */
+    GM_REGIONS = 64,       /* of one registration */
+    GM_PUT_IOVECS = 16,    /* of one directed send */
+    GM_SLOTS = 64,         /* registered send buffers, at most */
+    GM_IN_PLACE = 1024,    /* from here on a body in registered memory is not copied to a slot */
+    GM_PASS_EVENTS = 32,   /* of one look at the port; then others have their turn. One after a look
+                            * that found nothing: who waits for it shall not wait for the next */
+    GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
+    GM_STOPPED_MS = 10000, /* a peer that is stopped while it writes to our memory: how long it */
+    GM_ENDING_MS = 10,     /* keeps its link, and how often that is looked at */
+    GM_ACK_EVERY = 16      /* a high message is acknowledged after so many, if by nothing else */
 };
 
 /* Starts each message. Sequences start at 1; 0: no frames follow, it tells `acknowledged` only. */
@@ -54,6 +56,8 @@ struct gm_preamble {
 };
 
 enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
+/* What to do while a peer is in the midst of writing to memory that is to be taken back. */
+enum gm_patience { GM_LATER, GM_WAIT, GM_GIVE_UP };
 enum gm_closing { GM_OPEN, GM_CLOSE_LINGERING, GM_CLOSE_NOW };
 
 struct gm_state;
@@ -119,7 +123,13 @@ struct gm_link {
     bool pending;                 /* the NIC has a message that it could not copy at once */
     bool ack_pending;             /* the NIC has our bare acknowledgement */
     bool closed;                  /* nic_peer_close was called */
-    struct gm_sent before;        /* what was sent before the message that is pending */
+    /* Driver: the peer has gone, but may be writing to memory of ours. */
+    bool ending;
+    uint16_t ending_tries;
+    int ending_status;
+    struct nic_peer *ending_peer;
+    struct gm_link *ending_next;
+    struct gm_sent before; /* what was sent before the message that is pending */
     struct gm_preamble preamble, ack;
     struct gm_put **puts_tail;
     struct bmi_transfer *refused; /* transfers that failed at once */
@@ -162,8 +172,10 @@ struct gm_state {
     struct gm_slot *slots, *slots_made;      /* lock: free ones; all */
     unsigned slot_count;                     /* lock: all */
 
-    struct gm_tally tally; /* driver */
-    bool busy;             /* driver: the last look at the port found something */
+    struct gm_link *ending;        /* driver */
+    struct bmi_timer ending_timer; /* driver */
+    struct gm_tally tally;         /* driver */
+    bool busy;                     /* driver: the last look at the port found something */
 };
 
 extern const struct bmi_method bmi__method_gm;
@@ -219,9 +231,12 @@ void gm_close(struct bmi_link *base, bool linger);
 /* The port's events. Driver, no lock. */
 void gm_link_accepted(struct gm_state *state, struct nic_peer *peer);
 void gm_link_up(struct gm_link *link, struct nic_peer *peer);
-/* Takes the link down; it may be gone at return. The NIC's peer is the caller's. Driver, no lock.
- */
-void gm_link_end(struct gm_link *link, int status);
+/* Takes the link down, and gives the NIC's peer back (unless NULL). GM_LATER: where the peer is
+ * stopped in the midst of writing to our memory that follows when it has written, so that the
+ * others of the driver's don't wait. The link may be gone at return. Driver, no lock. */
+void gm_link_end(struct gm_link *link, struct nic_peer *peer, int status,
+                 enum gm_patience patience);
+void gm_ending_retry(struct bmi_timer *timer);
 /* Ends a link that lingers and has nothing left; sends what is there. Driver, no lock. */
 void gm_link_step(struct gm_link *link);
 /* Whether a lingering link has nothing left to send. */
@@ -267,8 +282,9 @@ bool gm_memory_is_ours(const void *memory, size_t length);
 int gm_enroll(struct bmi_link *link, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
 void gm_release(struct bmi_link *link, void *handle);
-/* Ends what was not released. */
-void gm_grants_end(struct gm_link *link);
+/* Ends what was not released, and lets nothing more begin. false: GM_LATER, and there is some left.
+ */
+bool gm_grants_end(struct gm_link *link, enum gm_patience patience);
 /* A free send buffer, or NULL. Any lock. */
 struct gm_slot *gm_slot_take(struct gm_state *state);
 void gm_slot_give(struct gm_slot *slot);

@@ -229,26 +229,63 @@ static void give_back(struct gm_link *link, int status)
     gm_puts_end(link, status);
 }
 
-void gm_link_end(struct gm_link *link, int status)
+static void end_begin(struct gm_link *link, int status)
 {
-    int returned;
-    status = end_status(link, status, &returned);
+    struct gm_state *state = gm_state_of(link);
     gm_lock(&link->send_lock);
     bool was_up = link->phase == GM_UP;
     link->phase = GM_DOWN;
     gm_unlock(&link->send_lock);
-
-    gm_receive_end(link);
-    gm_grants_end(link);
-    give_back(link, returned);
+    link->ending = true;
+    link->ending_status = status;
+    link->ending_next = state->ending;
+    state->ending = link;
     if (was_up)
         gm_count(BMI_COUNT_LINKS, -1);
+    gm_receive_end(link);
+}
+
+/* Nobody writes to our memory any more. */
+static void end_finish(struct gm_link *link)
+{
+    struct gm_link **at = &gm_state_of(link)->ending;
+    struct nic_peer *peer = link->ending_peer;
+    int returned, status = end_status(link, link->ending_status, &returned);
+    while (*at != link)
+        at = &(*at)->ending_next;
+    *at = link->ending_next;
+    give_back(link, returned);
     if (status != 0)
         gm_count(BMI_COUNT_LINKS_FAILED, 1);
     bmi_method_link_down(&link->base, status);
     give_back(link, returned); /* sent by a thread that the core could not tell yet */
     link_remove(link);
     bmi_link_unref(&link->base);
+    if (peer != NULL)
+        nic_peer_release(peer);
+}
+
+void gm_link_end(struct gm_link *link, struct nic_peer *peer, int status, enum gm_patience patience)
+{
+    if (!link->ending)
+        end_begin(link, status);
+    if (peer != NULL)
+        link->ending_peer = peer;
+    if (gm_grants_end(link, patience))
+        end_finish(link);
+    else
+        bmi_method_timer_set(&gm_state_of(link)->ending_timer, GM_ENDING_MS);
+}
+
+void gm_ending_retry(struct bmi_timer *timer)
+{
+    struct gm_state *state = gm_container(timer, struct gm_state, ending_timer);
+    struct gm_link *next;
+    for (struct gm_link *link = state->ending; link != NULL; link = next) {
+        next = link->ending_next;
+        bool enough = ++link->ending_tries >= GM_STOPPED_MS / GM_ENDING_MS;
+        gm_link_end(link, NULL, 0, enough ? GM_GIVE_UP : GM_LATER);
+    }
 }
 
 /* ---- starving ------------------------------------------------------------------------------- */

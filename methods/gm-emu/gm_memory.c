@@ -167,6 +167,8 @@ struct granted {
     void *memory;
     size_t length;
     struct bmi_registration *registration; /* NULL: memory of BMI_memalloc */
+    bool revoking;                         /* nic_revoke_begin was called */
+    bool ended;
 };
 
 /* Memory of one operation. On its link's list, under send_lock, until it is ended. */
@@ -192,24 +194,41 @@ static int granted_begin(struct gm_link *link, const struct iovec *iov, struct g
     return status;
 }
 
-static void granted_end(struct gm_state *state, const struct granted *granted)
+/* false: a peer is in the midst of writing there, and shall be asked for later. */
+static bool granted_end(struct gm_state *state, struct granted *granted, enum gm_patience patience)
 {
-    if (nic_revoke(state->port, granted->key) == -EBUSY)
+    if (granted->ended)
+        return true;
+    if (!granted->revoking)
+        nic_revoke_begin(state->port, granted->key);
+    granted->revoking = true;
+    int status = nic_revoke_end(state->port, granted->key, patience == GM_WAIT ? GM_STOPPED_MS : 0);
+    if (status == -EBUSY && patience == GM_LATER)
+        return false;
+    if (status == -EBUSY)
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "gm: a peer that is stopped may still write to %zu bytes at %p",
                        granted->length, granted->memory);
     if (granted->registration != NULL)
         bmi_method_cache_put(state->cache, granted->registration, granted->memory, granted->length);
+    granted->ended = true;
+    return true;
 }
 
-static void enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enrolled)
+static bool enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enrolled,
+                                enum gm_patience patience)
 {
+    bool ended = true;
+    for (size_t i = 0; i < enrolled->count; i++)
+        if (!granted_end(gm_state_of(link), &enrolled->list[i], patience))
+            ended = false;
+    if (!ended)
+        return false;
     *enrolled->to_me = enrolled->next;
     if (enrolled->next != NULL)
         enrolled->next->to_me = enrolled->to_me;
     enrolled->to_me = NULL;
-    for (size_t i = 0; i < enrolled->count; i++)
-        granted_end(gm_state_of(link), &enrolled->list[i]);
+    return true;
 }
 
 static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrolled,
@@ -230,7 +249,7 @@ static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrol
         enrolled->count++;
     }
     if (status != 0)
-        enrolled_end_locked(link, enrolled);
+        enrolled_end_locked(link, enrolled, GM_WAIT);
     return status;
 }
 
@@ -264,17 +283,21 @@ void gm_release(struct bmi_link *base, void *handle)
     struct gm_enrolled *enrolled = handle;
     gm_lock(&link->send_lock);
     if (enrolled->to_me != NULL)
-        enrolled_end_locked(link, enrolled);
+        enrolled_end_locked(link, enrolled, GM_WAIT);
     gm_unlock(&link->send_lock);
     free(enrolled);
 }
 
-void gm_grants_end(struct gm_link *link)
+bool gm_grants_end(struct gm_link *link, enum gm_patience patience)
 {
     gm_lock(&link->send_lock);
-    while (link->enrolled != NULL)
-        enrolled_end_locked(link, link->enrolled);
+    for (struct gm_enrolled *at = link->enrolled, *next; at != NULL; at = next) {
+        next = at->next;
+        enrolled_end_locked(link, at, patience);
+    }
+    bool ended = link->enrolled == NULL;
     gm_unlock(&link->send_lock);
+    return ended;
 }
 
 /* ---- slots ---------------------------------------------------------------------------------- */

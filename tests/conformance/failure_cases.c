@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { LARGE = 4 * MIB, SOON_MS = 30000 };
 
@@ -270,6 +271,51 @@ static void silent(struct party *party)
     party_stop(party);
 }
 
+/* A peer that is stopped in the midst of its message, perhaps while it writes into our memory: its
+ * connection ends, and nobody else waits for that. */
+static void stopped_midway(struct party *party)
+{
+    enum { HUGE_BYTES = 64 * MIB, GIVEN_UP_MS = 9000 };
+    struct op op;
+    if (strcmp(party->method->scheme, "ofi+shm") == 0)
+        party_skip(party, "who is killed while it sends may leave libfabric's lock taken");
+    if (party->role == 2) {
+        neighbour(party);
+        return;
+    }
+    if (party->role == 1) {
+        serve(party, NULL);
+        char *memory = memory_take(party, HUGE_BYTES);
+        memset(memory, 1, HUGE_BYTES);
+        atomic_store(&party->report->may_die[1], true);
+        op_send(party, &op, memory, HUGE_BYTES, 1);
+        for (;;)
+            op_collect(party, 1000);
+    }
+    volatile char *memory = memory_take(party, HUGE_BYTES);
+    memory[0] = 0;
+    party_start_client(party);
+    join(party, 2);
+    BMI_addr_t other = party->peer;
+    join(party, 1);
+    op_receive(party, &op, (char *)(uintptr_t)memory, HUGE_BYTES, 1);
+    while (memory[0] == 0)
+        op_collect(party, 1);
+    kill(atomic_load(&party->report->pids[1]), SIGSTOP);
+    NEED_STATUS(party, BMI_set_info(party->peer, BMI_TCP_CLOSE_SOCKET, NULL), 0);
+    int64_t start = now_ms();
+    for (int i = 0; i < 3; i++)
+        ask_neighbour(party, other, "a");
+    bool waited = op.done && now_ms() - start > GIVEN_UP_MS;
+    CHECK(party, !waited);
+    kill(atomic_load(&party->report->pids[1]), SIGKILL);
+    op_wait(party, &op);
+    CHECK(party, op.error == 0 || op.error == -BMI_ECANCEL || error_is_loss(op.error));
+    ask_neighbour(party, other, "s");
+    memory_give_back((char *)(uintptr_t)memory);
+    party_stop(party);
+}
+
 /* ---- a peer that comes again ----------------------------------------------------------------- */
 
 static void serve_again(struct party *party)
@@ -396,6 +442,8 @@ const struct conformance_case failure_cases[] = {
      .run = leaves_quietly, .where = CAST, .roles = 2},
     {SECTION, .name = "a silent peer: ETIMEDOUT after a time that is a setting", .run = silent,
      .where = CAST, .roles = 3},
+    {SECTION, .name = "a peer that is stopped midway: others notice nothing",
+     .run = stopped_midway, .where = CAST, .roles = 3},
     {SECTION, .name = "a peer that restarts is a new incarnation", .run = comes_again,
      .where = CAST, .roles = 3},
     {SECTION, .name = "a peer that restarts unnoticed", .run = comes_again_unnoticed, .where = CAST,

@@ -158,10 +158,10 @@ static void waits_forget(struct nic_port *port)
 }
 
 /* Waits until nobody claims the key, for a bounded time. */
-static bool claims_end(struct nic_port *port, uint64_t key)
+static bool claims_end(struct nic_port *port, uint64_t key, uint32_t limit_ms)
 {
     enum { ROUNDS = 200 };
-    const uint64_t LIMIT_NS = port->options.revoke_timeout_ms * 1000000ull;
+    const uint64_t LIMIT_NS = limit_ms * 1000000ull;
     uint64_t begin = 0;
     for (int i = 0;; i++) {
         if (claim_wait(port, key, i >= ROUNDS)) {
@@ -187,7 +187,7 @@ static void claimers_end(struct nic_port *port, uint64_t key)
     nic__attention(port);
 }
 
-int nic_revoke(struct nic_port *port, uint64_t key)
+int nic_revoke_begin(struct nic_port *port, uint64_t key)
 {
     uint32_t place = (uint32_t)key & PLACE_MASK;
     bmi_lock_take(&port->grant_lock);
@@ -196,18 +196,30 @@ int nic_revoke(struct nic_port *port, uint64_t key)
     if (found)
         atomic_store(&port->shared->grant[place].key, 0);
     bmi_lock_give(&port->grant_lock);
-    if (!found)
-        return -ENOENT;
     nic__fence();
-    if (!claims_end(port, key)) { /* the place is not used again */
-        nic__log(port, NIC_LOG_ERROR, "gm: a stopped peer is in the midst of writing: given up");
-        claimers_end(port, key);
+    return found ? 0 : -ENOENT;
+}
+
+int nic_revoke_end(struct nic_port *port, uint64_t key, uint32_t wait_ms)
+{
+    if (wait_ms > 0 ? !claims_end(port, key, wait_ms) : !claim_wait(port, key, false))
         return -EBUSY;
-    }
     bmi_lock_take(&port->grant_lock);
-    port->grant_free[port->grant_free_count++] = place;
+    port->grant_free[port->grant_free_count++] = (uint32_t)key & PLACE_MASK;
     bmi_lock_give(&port->grant_lock);
     return 0;
+}
+
+int nic_revoke(struct nic_port *port, uint64_t key)
+{
+    int status = nic_revoke_begin(port, key);
+    if (status == 0)
+        status = nic_revoke_end(port, key, port->options.revoke_timeout_ms);
+    if (status == -EBUSY) { /* the place is not used again */
+        nic__log(port, NIC_LOG_ERROR, "gm: a stopped peer is in the midst of writing: given up");
+        claimers_end(port, key);
+    }
+    return status;
 }
 
 void nic__grants_end(struct nic_port *port)
@@ -215,6 +227,6 @@ void nic__grants_end(struct nic_port *port)
     for (uint32_t i = 0; i < port->grant_used; i++)
         atomic_store(&port->shared->grant[i].key, 0);
     nic__fence();
-    if (!claims_end(port, 0))
+    if (!claims_end(port, 0, port->options.revoke_timeout_ms))
         nic__log(port, NIC_LOG_ERROR, "gm: port closed while a stopped peer is writing to it");
 }

@@ -333,6 +333,16 @@ int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64
  * again. Threads: any. Blocks: as told. */
 int nic_revoke(struct nic_port *port, uint64_t key);
 
+/* The same in two steps, for who must not wait. From the return of the first on no peer begins to
+ * write there; one that has begun is not waited for.
+ * Returns: 0; -ENOENT no such grant. Threads: any. Blocks: no. */
+int nic_revoke_begin(struct nic_port *port, uint64_t key);
+
+/* After nic_revoke_begin, until it returns 0: whether that was all.
+ * Returns: 0 no peer writes there any more, the key is forgotten; -EBUSY one does still.
+ * Threads: any. Blocks: up to wait_ms. */
+int nic_revoke_end(struct nic_port *port, uint64_t key, uint32_t wait_ms);
+
 /* ---- alarms, faults, figures ---------------------------------------------------------------- */
 
 /* An alarm, embedded in its owner, zero before first use. Its callback is called by nic_unknown. */
