@@ -53,8 +53,9 @@ enum {
     TAKES_SEGMENT = 16,
     TAKES_WINDOW = 32,
     TAKES_VERIFY = 64,
-    TAKES_COMPUTE = 128, /* --compute --on */
-    TAKES_TREE = 256
+    TAKES_COMPUTE = 128,
+    TAKES_TREE = 256,
+    TAKES_ON = 512
 };
 
 /* Who computes while a message is on its way. */
@@ -72,7 +73,7 @@ struct work {
     uint32_t window;     /* messages under way at once */
     uint32_t size;       /* bytes of a message */
     uint64_t amount;     /* bytes, or messages, as the pattern says; below 2^48 */
-    uint16_t compute_us; /* overlap: for how long */
+    uint16_t compute_us; /* overlap, flow: for how long */
     uint32_t sequence;   /* number of the sample; BMI and MPI tags follow from it */
 };
 
@@ -93,7 +94,7 @@ struct options {
     int grid_count;
     uint64_t sizes[SIZES_MAX];
     int size_count;
-    uint64_t times[TIMES_MAX]; /* overlap: microseconds to compute */
+    uint64_t times[TIMES_MAX]; /* overlap, flow: microseconds to compute */
     int time_count;
     unsigned on;              /* overlap: bits 1 << ON_... */
     const char *tree;         /* tasks: synthetic topology */

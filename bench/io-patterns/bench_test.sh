@@ -81,6 +81,9 @@ refused latency --reference fi
 refused tasks --grid 1x2
 refused tasks --verify
 refused tasks --tree nonsense:0
+refused flow --compute 100
+refused flow --progress background --compute 0
+refused flow --on sender
 refused tasks --threads 0
 refused latency --clients 2
 refused rate --size 0

@@ -7,8 +7,13 @@
  * which posts the other half when it gets the request. `bmi-plain` is the same amount by the bare
  * patterns read and write (read.c, write.c), in the same run; flows against it is what storage and
  * flow cost.
+ *
+ * With --compute, clients with progress in the background compute while their flows run: they look
+ * for their ends now and then only, and wait for nothing. What all others measure then is to
+ * compare with: their clients wait, and they and their servers have one CPU less.
  */
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +112,56 @@ static struct bmi_flow_endpoint over_network(BMI_addr_t peer, const struct work 
                                       .u.network = {.address = peer, .tag = tag_data(work)}};
 }
 
+/* ---- computing clients -------------------------------------------------------------------------
+ */
+
+static bool in_background(void)
+{
+    static int known = -1;
+    struct bmi_setting setting = {.name = "progress"};
+    if (known < 0)
+        known =
+            BMI_get_info(0, BMI_SETTING, &setting) == 0 && strcmp(setting.value, "background") == 0;
+    return known;
+}
+
+/* This process is to leave one of its CPUs alone, as if somebody computed there. */
+static void cpu_leave(void)
+{
+    static bool left;
+    cpu_set_t cpus;
+    size_t first = 0;
+    if (left)
+        return;
+    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) < 2)
+        die("flow --compute: two CPUs are wanted, one for the computing");
+    while (!CPU_ISSET(first, &cpus))
+        first++;
+    CPU_CLR(first, &cpus);
+    if (sched_setaffinity(0, sizeof cpus, &cpus) != 0)
+        die("flow --compute: cannot be bound to all CPUs but one");
+    left = true;
+}
+
+static void cpus_choose(const struct work *work)
+{
+    if (work->compute_us > 0 && !in_background())
+        cpu_leave();
+}
+
+/* Until flows and messages have ended. */
+static void client_await(struct bmi_side *side, const struct work *work, const uint64_t *ended,
+                         uint64_t target)
+{
+    bool computes = work->compute_us > 0 && in_background();
+    uint64_t start = now_ns();
+    while (computes && *ended < target && seconds_since(start) < side->timeout_s) {
+        compute(work->compute_us);
+        side_step(side, 0);
+    }
+    side_await(side, ended, target);
+}
+
 /* ---- servers -----------------------------------------------------------------------------------
  */
 
@@ -176,6 +231,7 @@ static void read_ended(struct half *half)
 static void flow_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
     bool writes = work->on & WRITES;
+    cpus_choose(work);
     if (work->plain) {
         (writes ? &pattern_write : &pattern_read)->serve_bmi(side, work, client);
         return;
@@ -263,6 +319,7 @@ static double flow_run_bmi(struct bmi_client *client, const struct work *work)
 {
     int count = client->server_count;
     bool writes = work->on & WRITES;
+    cpus_choose(work);
     if (work->plain)
         return (writes ? &pattern_write : &pattern_read)->run_bmi(client, work);
     flows_open(&client->side, false);
@@ -281,7 +338,7 @@ static double flow_run_bmi(struct bmi_client *client, const struct work *work)
         asks[i] = (struct bmi_counted){.op.complete = counted_complete, .counter = &ended};
         side_request(&client->side, &asks[i].op, client->servers[i], &asked, requests[i]);
     }
-    side_await(&client->side, &ended, (uint64_t)count * (writes ? 3 : 2));
+    client_await(&client->side, work, &ended, (uint64_t)count * (writes ? 3 : 2));
     double seconds = seconds_since(start);
     region_free(&region);
     free(requests);
@@ -290,21 +347,35 @@ static double flow_run_bmi(struct bmi_client *client, const struct work *work)
     return seconds;
 }
 
+static void row_fill(struct row *row, const struct options *options, const struct grid *grid,
+                     uint8_t kind, uint64_t size, uint64_t compute_us)
+{
+    static const char *const names[KINDS] = {"null to network", "network to null", "mem to network",
+                                             "network to mem"};
+    uint64_t unit = (uint64_t)BMI_FLOW_STRIPE_SIZE;
+    work_fill(&row->work, options, grid, size);
+    row->work.on = kind;
+    row->work.amount = (options->bytes + unit - 1) / unit * unit;
+    row->work.compute_us = (uint16_t)compute_us;
+    if (compute_us > 0)
+        format_text(row->panel, sizeof row->panel, "%s, computing for %llu us", names[kind],
+                    (unsigned long long)compute_us);
+    else
+        format_text(row->panel, sizeof row->panel, "%s", names[kind]);
+    format_text(row->label, sizeof row->label, "%llu", (unsigned long long)size);
+}
+
 static int flow_rows(const struct options *options, const struct grid *grid, struct row *rows)
 {
-    static const char *const labels[KINDS] = {"null to network", "network to null",
-                                              "mem to network", "network to mem"};
-    int count = 0;
+    int times = options->time_count > 0 ? options->time_count : 1, count = 0;
+    if (options->time_count > 0 && !(options->contenders & BIT(CONTENDER_BMI_BACKGROUND)))
+        die("flow: --compute wants --progress background");
+    if (KINDS * times * options->size_count > ROWS_MAX)
+        die("at most %d sizes and times", ROWS_MAX / KINDS);
     for (uint8_t kind = 0; kind < KINDS; kind++)
-        for (int i = 0; i < options->size_count; i++, count++) {
-            uint64_t unit = (uint64_t)BMI_FLOW_STRIPE_SIZE;
-            work_fill(&rows[count].work, options, grid, options->sizes[i]);
-            rows[count].work.on = kind;
-            rows[count].work.amount = (options->bytes + unit - 1) / unit * unit;
-            format_text(rows[count].panel, sizeof rows[count].panel, "%s", labels[kind]);
-            format_text(rows[count].label, sizeof rows[count].label, "%llu",
-                        (unsigned long long)options->sizes[i]);
-        }
+        for (int i = 0; i < times; i++)
+            for (int j = 0; j < options->size_count; j++)
+                row_fill(&rows[count++], options, grid, kind, options->sizes[j], options->times[i]);
     return count;
 }
 
@@ -318,8 +389,9 @@ const struct pattern pattern_flow = {
     .amount = "32M",
     .amount_is_bytes = true,
     .window = 8,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_WINDOW,
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN),
+    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_WINDOW | TAKES_COMPUTE,
+    .on_request = BIT(CONTENDER_BMI_BACKGROUND),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND),
     .rows = flow_rows,
     .value = value_bandwidth,
     .serve_bmi = flow_serve_bmi,

@@ -83,7 +83,8 @@ static const char help_text[] =
     "                       bandwidth: libfabric's fi_pingpong on the method's provider)\n"
     "  --buffers LIST       latency (both), read, write, bandwidth: BMI's memalloc, plain;\n"
     "                       none: references only\n"
-    "  --progress LIST      latency, threads, overlap: BMI's progress by its caller, background\n"
+    "  --progress LIST      latency, threads, overlap, flow: BMI's progress by its caller,\n"
+    "                       background\n"
     "  --size LIST          bytes of a message; testcost: outstanding operations\n"
     "  --msg LIST           the same\n"
     "  --threads LIST       threads, tasks: how many (the same option under another name)\n"
@@ -92,7 +93,8 @@ static const char help_text[] =
     "                       testcost: calls; tasks: tasks; idle: ms\n"
     "  --segment SIZE       read, write: bytes of a client's list segment (64K)\n"
     "  --window COUNT       messages under way for each pair (read, write: 8; rate: 1000)\n"
-    "  --compute LIST       overlap: microseconds to compute (by size: to 200, to 2000)\n"
+    "  --compute LIST       overlap: microseconds to compute (by size: to 200, to 2000);\n"
+    "                       flow: for so long at a time clients in the background compute\n"
     "  --on LIST            overlap: who computes: sender, receiver, both (each in turn)\n"
     "  --tree TEXT          tasks: a synthetic tree, as hwloc writes it\n"
     "  --reps COUNT         samples; the value is their median (5; tasks: 21)\n"
@@ -343,8 +345,9 @@ static unsigned option_takes(int option)
     case OPTION_VERIFY:
         return TAKES_VERIFY;
     case OPTION_COMPUTE:
-    case OPTION_ON:
         return TAKES_COMPUTE;
+    case OPTION_ON:
+        return TAKES_ON;
     case OPTION_TREE:
         return TAKES_TREE;
     default:

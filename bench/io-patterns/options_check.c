@@ -43,7 +43,8 @@ static void given_check(const struct options *options)
         {TAKES_SEGMENT, "--segment"},
         {TAKES_WINDOW, "--window"},
         {TAKES_VERIFY, "--verify"},
-        {TAKES_COMPUTE, "--compute, --on"},
+        {TAKES_COMPUTE, "--compute"},
+        {TAKES_ON, "--on"},
         {TAKES_TREE, "--tree"},
     };
     char known[512];
