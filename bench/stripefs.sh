@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # What stripefs makes of a disk: one client puts and gets a large file over four servers whose stores
-# are folders of one disk, against plain writes and reads of a file as large on that disk, in turn.
-# Writes end when all is on disk (fsync, --sync); reads begin with nothing of it in memory.
+# are folders of one disk, against plain writes and reads on that disk, in turn: of a file as large,
+# and reads of the very files that the servers have, by one reader one after the other. Writes end
+# when all is on disk (fsync, --sync); reads begin with nothing of it in memory, and go to a file in
+# memory, too.
 #
 # usage: bench/stripefs.sh BIN FOLDER [MiB [ROUNDS]]     BIN: where bmi-stripefs and bmi-stripefsd are
 set -eu
@@ -38,6 +40,9 @@ forget() {
 plain_write() { dd if="$memory/file" of="$folder/plain" bs=4M conv=fsync status=none; }
 plain_read() { dd if="$folder/plain" of="$memory/back" bs=4M status=none; }
 put() { "$bin/bmi-stripefs" --servers "$servers" --sync put "$memory/file" /file; }
+store_read() {
+  find "$folder" -path '*/store*' -type f -size +1M -exec dd if={} bs=4M status=none \; >"$memory/all"
+}
 get() { "$bin/bmi-stripefs" --servers "$servers" get /file "$memory/back"; }
 
 median() { sort -n | sed -n "$(((rounds + 1) / 2))p"; }
@@ -52,16 +57,16 @@ done
 servers=$(IFS=,; echo "${url[*]}")
 head -c "$size"M /dev/urandom >"$memory/file"
 for ((round = 0; round < rounds; round++)); do
-  for what in plain_write put plain_read get; do
+  for what in plain_write put plain_read store_read get; do
     [[ $what = *write || $what = put ]] || forget
-    rm -f "$memory/back"
+    rm -f "$memory/back" "$memory/all"
     speed $what >>"$memory/$what"
     [ ! -e "$memory/back" ] || cmp "$memory/file" "$memory/back"
   done
 done
-for pair in "put plain_write" "get plain_read"; do
+for pair in "put plain_write" "get plain_read" "get store_read"; do
   read -r ours theirs <<<"$pair"
   a=$(median <"$memory/$ours") b=$(median <"$memory/$theirs")
-  printf '%s %d MB/s, plain %d MB/s: %d.%02d x   (rounds: %s; plain: %s)\n' "$ours" "$a" "$b" \
+  printf '%s %d MB/s, %s %d MB/s: %d.%02d x   (rounds: %s; %s)\n' "$ours" "$a" "$theirs" "$b" \
     $((a / b)) $((a * 100 / b % 100)) "$(paste -sd' ' "$memory/$ours")" "$(paste -sd' ' "$memory/$theirs")"
 done
