@@ -7,17 +7,20 @@
  * lock (Algorithm 2, in the queues).
  *
  * `occupied` has a bit for each node that may have something. Whoever pushes sets it where it is
- * not set; who finds the node empty clears it and looks once more.
+ * not set; who clears it looks whether the node is empty before and after. A CPU that passes by
+ * does so once in many vain visits only, so that it does not take a line from those who submit.
  */
 #include "task/internal.h"
 
 #include <sched.h>
 
 #define BATCH 64
+#define VAIN_VISITS 1024 /* a power of 2 */
 
 /* What the calling thread is. The model spares a call for each access from within the library. */
 static _Thread_local struct {
     unsigned depth;               /* rounds within tasks within rounds */
+    unsigned vain;                /* visits of nodes that had nothing */
     struct bmi__task_cpu *worker; /* it is this CPU's worker */
 } self __attribute__((tls_model("initial-exec")));
 
@@ -114,6 +117,8 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
     }
     if (!bmi__choosy_empty(&node->choosy))
         ran += choosy_visit(manager, node, cpu, deadline_ns);
+    if (ran == 0 && ++self.vain % VAIN_VISITS == 0 && !bmi__node_settle(manager, node))
+        bmi__wake_for(manager, node, NULL); /* who looked while the bit was clear */
     return ran;
 }
 
