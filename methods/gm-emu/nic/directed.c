@@ -11,6 +11,7 @@
  *   written   process_vm_writev, after the nonce was read again: the process is the one that
  *             greeted us, and has not become another program meanwhile
  *   bounced   through the ring of low priority; the peer's driver checks and copies, then answers
+ * Of a long one the peer's driver copies a part, if it has nothing else to do (help.c).
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -119,19 +120,15 @@ static void grant_unclaim(struct nic_peer *peer)
 /* ---- the three ways ---------------------------------------------------------------------------
  */
 
-/* Where a piece goes in our mapping of the peer's memory, or NULL. */
-static uint8_t *mapped_place(struct nic_peer *peer, const struct nic_shared_grant *grant,
-                             uint64_t offset, uint64_t bytes)
+uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uint64_t bytes)
 {
-    if (grant->arena >= NIC_ARENAS_MAX)
+    if (arena >= NIC_ARENAS_MAX)
         return NULL;
     const struct nic_mapping *mapping =
-        atomic_load_explicit(&peer->arenas[grant->arena], memory_order_acquire);
-    if (mapping == NULL || grant->arena_offset > mapping->length ||
-        offset > mapping->length - grant->arena_offset ||
-        bytes > mapping->length - grant->arena_offset - offset)
+        atomic_load_explicit(&peer->arenas[arena], memory_order_acquire);
+    if (mapping == NULL || offset > mapping->length || bytes > mapping->length - offset)
         return NULL;
-    return mapping->base + grant->arena_offset + offset;
+    return mapping->base + offset;
 }
 
 /* Returns the bytes written, 0 where this way is closed, or an errno. */
@@ -166,7 +163,9 @@ static int64_t piece_write(struct nic_peer *peer, struct nic_send *send, uint64_
     size_t count = source_window(send, window, limit, &bytes);
     int64_t written = grant_claim(peer, send, &grant);
     if (written == 0 && bytes > 0) {
-        uint8_t *place = mapped_place(peer, &grant, offset, bytes);
+        uint8_t *place = grant.arena_offset <= UINT64_MAX - offset
+                             ? nic__mapped(peer, grant.arena, grant.arena_offset + offset, bytes)
+                             : NULL;
         if (place == NULL) {
             written = vm_write(peer, grant.address + offset, window, count, bytes);
         } else {
@@ -272,14 +271,34 @@ static void piece_time(struct nic_peer *peer, struct nic_send *send, uint64_t by
     send->due_ns = due_ns + peer->port->options.timing.latency_ns; /* the answer's way back */
 }
 
+/* Asks for help at the start of a send; then takes a chunk for each step. True: that was all. */
+static bool help_ends_step(struct nic_peer *peer, struct nic_send *send, enum step *step,
+                           int *status)
+{
+    if (send->done == 0 && send->help == 0 && send->number == 0)
+        nic__help_ask(peer, send);
+    if (send->chunks == 0 || (send->status == 0 && send->done < send->taken))
+        return false;
+    enum nic_help_step help = nic__help_take(peer, send, status);
+    bool all = send->done == send->length && send->number == 0;
+    *step = help == NIC_HELP_WAITS ? STEP_BLOCKED : STEP_FINISHED;
+    return help == NIC_HELP_WAITS || (help == NIC_HELP_OVER && (*status != 0 || all));
+}
+
 static enum step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t now, int *status)
 {
     struct nic_port *port = peer->port;
     uint64_t limit = port->timed ? NIC_TIMED_PIECE : NIC_PIECE, before = send->done;
     enum step step = STEP_BLOCKED;
     *status = 0;
+    if (help_ends_step(peer, send, &step, status))
+        return step;
+    if (send->chunks != 0 && send->taken - send->done < limit)
+        limit = send->taken - send->done;
     if (send->number == 0) {
         int64_t written = piece_write(peer, send, limit);
+        if (written < 0 && send->chunks != 0 && !nic__help_stop(peer, send, (int)written))
+            return STEP_BLOCKED;
         if (written < 0) {
             *status = (int)written;
             return STEP_FINISHED;
@@ -376,7 +395,7 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
                 ? !bounce_answer(peer, send, &status)
                 : send->ring_full && atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) ==
                                          peer->out[NIC_LOW_PRIORITY].seen;
-        runnable = runnable || !blocked;
+        runnable = runnable || (!blocked && !nic__help_waits(peer, send));
     }
     bmi_lock_give(&peer->lock);
     return runnable;

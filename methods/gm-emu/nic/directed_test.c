@@ -254,6 +254,73 @@ static void pushing_does_it_in_the_callers_thread(void)
     teardown();
 }
 
+/* One step of the client's driver, which asks and copies a few chunks, then one of the server's. */
+static void one_step_each(void)
+{
+    nic_unknown(client.port, nic_receive(client.port));
+    nic_unknown(server.port, nic_receive(server.port));
+}
+
+/* Long ones are copied by both sides, whatever the segments, if the receiver is awake. */
+static void the_receiver_helps(void)
+{
+    enum { LENGTH = 2 << 20 };
+    uint64_t key;
+    unsigned rounds = 0;
+    setup();
+    uint8_t *from = way == WAY_MAPPED ? nic_dma_malloc(client.port, LENGTH) : source;
+    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
+    do { /* at first the server may not know the client's arena: it gives back what it took */
+        struct iovec iov[] = {{from, 100001},
+                              {from + 100001, 0},
+                              {from + 100001, 7},
+                              {from + 100008, LENGTH - 100008}};
+        pattern_fill(from, LENGTH, ++rounds);
+        one_step_each(); /* nobody is asleep */
+        CU_ASSERT_EQUAL(put(iov, 4, key, 3), 0);
+        while (client.callbacks < rounds)
+            one_step_each();
+        CU_ASSERT_EQUAL(client.last_status, 0);
+        CU_ASSERT_FATAL(pattern_is(target + 3, LENGTH, rounds));
+        hosts_drive_once();
+    } while (way != WAY_BOUNCED && figures(&server).helped_bytes == 0 && rounds < 1000);
+    struct nic_statistics of_client = figures(&client);
+    uint64_t helped = figures(&server).helped_bytes;
+    CU_ASSERT_EQUAL(helped > 0, way != WAY_BOUNCED);
+    CU_ASSERT_EQUAL(helped + of_client.mapped_bytes + of_client.vm_written_bytes +
+                        of_client.bounced_bytes,
+                    (uint64_t)rounds * LENGTH);
+    CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
+    if (way == WAY_MAPPED)
+        nic_dma_free(client.port, from);
+    teardown();
+}
+
+/* What fails while both copy fails once, when both have stopped. */
+static void help_ends_with_the_grant(void)
+{
+    uint64_t key;
+    if (way == WAY_BOUNCED)
+        return;
+    setup();
+    uint8_t *from = way == WAY_MAPPED ? nic_dma_malloc(client.port, AREA) : source;
+    for (unsigned i = 0; i < 60; i++) {
+        struct iovec iov = {from, AREA};
+        unsigned before = client.callbacks;
+        CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
+        one_step_each();
+        CU_ASSERT_EQUAL(put(&iov, 1, key, 0), 0);
+        for (unsigned steps = i % 6; steps > 0; steps--)
+            one_step_each();
+        CU_ASSERT_EQUAL(client.callbacks, before);
+        CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
+        CU_ASSERT_FATAL(UNTIL(client.callbacks == before + 1));
+        CU_ASSERT_EQUAL(client.last_status, -EACCES);
+    }
+    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 256);
+    teardown();
+}
+
 /* A writer that never ends, against an owner that grants, revokes, and looks. */
 static atomic_bool writer_stop;
 static _Atomic uint64_t writer_key;
@@ -363,6 +430,8 @@ int main(int argc, char **argv)
         {"both sides must register", both_sides_must_register},
         {"one that waits can be taken back", one_that_waits_can_be_taken_back},
         {"pushing does it in the caller's thread", pushing_does_it_in_the_callers_thread},
+        {"the receiver helps", the_receiver_helps},
+        {"help ends with the grant", help_ends_with_the_grant},
         {"nothing is written after a revocation", nothing_is_written_after_a_revocation},
         {"memory that is gone is an error", memory_that_is_gone_is_an_error},
         {"faults and timing hold for them too", faults_and_timing_hold_for_them_too},

@@ -69,23 +69,29 @@ int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64
     return found ? 0 : -ENOSPC;
 }
 
+uint8_t *nic__grant_place_locked(struct nic_port *port, uint64_t link, uint64_t key,
+                                 uint64_t offset, uint64_t length)
+{
+    uint32_t place = (uint32_t)key & PLACE_MASK;
+    if (key == 0 || place >= port->grant_used)
+        return NULL;
+    const struct nic_shared_grant *grant = &port->shared->grant[place];
+    if (atomic_load_explicit(&grant->key, memory_order_relaxed) != key ||
+        (grant->link != 0 && grant->link != link) || offset > grant->length ||
+        length > grant->length - offset)
+        return NULL;
+    return (uint8_t *)(uintptr_t)grant->address + offset;
+}
+
 int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_t offset,
                      const void *from, uint64_t length)
 {
-    uint32_t place = (uint32_t)key & PLACE_MASK;
-    int status = -EACCES;
     bmi_lock_take(&port->grant_lock);
-    if (key != 0 && place < port->grant_used) {
-        struct nic_shared_grant *grant = &port->shared->grant[place];
-        if (atomic_load_explicit(&grant->key, memory_order_relaxed) == key &&
-            (grant->link == 0 || grant->link == link) && offset <= grant->length &&
-            length <= grant->length - offset) {
-            memcpy((uint8_t *)(uintptr_t)grant->address + offset, from, length);
-            status = 0;
-        }
-    }
+    uint8_t *to = nic__grant_place_locked(port, link, key, offset, length);
+    if (to != NULL)
+        memcpy(to, from, length);
     bmi_lock_give(&port->grant_lock);
-    return status;
+    return to != NULL ? 0 : -EACCES;
 }
 
 /* ---- the end of a grant ------------------------------------------------------------------------

@@ -137,6 +137,7 @@ static bool host_poll(struct host *host)
         host->alarms++;
         nic_unknown(host->port, event);
         break;
+    case NIC_HELP_EVENT:
     case NIC_SENT_EVENT:
         nic_unknown(host->port, event);
         break;

@@ -76,6 +76,8 @@ struct nic_send {
     uint64_t due_ns;
     uint32_t number; /* of the bounce; 0: none yet */
     bool answer_wanted, ring_full;
+    uint32_t help, chunk, chunks, front; /* its request for help; chunks 0: none, or over */
+    uint64_t taken;                      /* the end of the last chunk that we took */
 };
 
 struct nic_queue {
@@ -126,6 +128,8 @@ struct nic_peer {
     bool stalled[NIC_PRIORITIES];
     uint32_t bounce_number; /* the directed send that comes through the ring, and how it goes */
     int bounce_status;
+    struct nic_help *help; /* what it asks us to help with, if `helping` */
+    bool helping;
     uint64_t stall_until_ns; /* an orderly peer that has gone: how long its messages may wait */
 
     /* send side; peer->lock */
@@ -137,7 +141,7 @@ struct nic_peer {
     struct nic_queue landing;                 /* written, until the timing model says so */
     _Atomic uint32_t busy;                    /* all in these */
     atomic_bool unsettled;                    /* there may be something that can time out */
-    uint32_t bounces;                         /* numbers given */
+    uint32_t bounces, help_number;            /* numbers given */
     uint64_t stall_position[NIC_PRIORITIES], stall_since_ns[NIC_PRIORITIES];
     uint64_t directed_next_ns;
     struct nic_faults faults;
@@ -223,7 +227,8 @@ struct nic_port {
     enum nic_priority held_priority;
     uint64_t held_end;
     bool armed;
-    struct nic_peer **table; /* all that may have something */
+    struct nic_peer **table;       /* all that may have something */
+    uint32_t helping, help_cursor; /* peers that ask for help */
     uint32_t table_count, table_room, cold_cursor, hot_cursor, hot_burst, hot_count;
     struct nic_peer *hot[NIC_HOT];
     uint32_t calls;
@@ -269,7 +274,7 @@ struct nic_port {
     struct {
         _Atomic uint64_t received, received_bytes, waited_for_buffer, timed_out, lost, mapped,
             mapped_bytes, vm_written, vm_written_bytes, bounced, bounced_bytes, doorbells, sleeps,
-            refused, broken_peers, sent, sent_bytes;
+            refused, broken_peers, sent, sent_bytes, helped, helped_bytes;
     } counters;
 };
 
@@ -385,6 +390,27 @@ bool nic__directed_fail_all(struct nic_peer *peer, int status);
 /* A piece that came through the ring. False: rubbish. Driver. */
 bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
 
+/* Where a part of a peer's arena is in our mapping of it, or NULL. */
+uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uint64_t bytes);
+
+/* ---- help.c ---------------------------------------------------------------------------------- */
+/* The sender's part; directed_lock held. Asks the receiver to copy a part, if that may pay. */
+void nic__help_ask(struct nic_peer *peer, struct nic_send *send);
+enum nic_help_step { NIC_HELP_TAKEN, NIC_HELP_WAITS, NIC_HELP_OVER };
+/* Takes the next chunk to copy. WAITS: the receiver has all that is left; OVER: it has done its
+ * part, which is off `length` then, or failed with *status. */
+enum nic_help_step nic__help_take(struct nic_peer *peer, struct nic_send *send, int *status);
+/* Whether that would say WAITS. */
+bool nic__help_waits(struct nic_peer *peer, const struct nic_send *send);
+/* The send has failed. True: the receiver does nothing for it; else nic__help_take tells when. */
+bool nic__help_stop(struct nic_peer *peer, struct nic_send *send, int status);
+/* The receiver's part; driver. A request came. False: rubbish. */
+bool nic__help_asked(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
+bool nic__help_event(struct nic_port *port, struct nic_event *event);
+/* Copies a chunk, if there is one to take. */
+void nic__help_step(struct nic_peer *peer);
+void nic__help_forget(struct nic_peer *peer);
+
 /* ---- receive.c ------------------------------------------------------------------------------- */
 bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event);
 /* Whether a poll would give something, without any change. */
@@ -415,6 +441,9 @@ int nic__grants_init(struct nic_port *port);
 /* Copies into granted memory, if it is granted to that link: 0 or an errno. Driver. */
 int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_t offset,
                      const void *from, uint64_t length);
+/* Where granted memory is, or NULL. */
+uint8_t *nic__grant_place_locked(struct nic_port *port, uint64_t link, uint64_t key,
+                                 uint64_t offset, uint64_t length);
 void nic__grants_end(struct nic_port *port);
 /* Whether the peer writes into our memory now. */
 bool nic__claimed(struct nic_peer *peer);

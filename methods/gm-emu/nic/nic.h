@@ -55,7 +55,7 @@
 enum nic_priority { NIC_LOW_PRIORITY, NIC_HIGH_PRIORITY, NIC_PRIORITIES };
 
 enum {
-    NIC_VERSION = 1,
+    NIC_VERSION = 2,
     NIC_MIN_SIZE = 6,  /* smallest class: 64 bytes */
     NIC_MAX_SIZE = 20, /* largest class that a port may be opened with */
     NIC_NODE_MAX = 256 /* bytes of a host name, with the final 0 */
@@ -215,9 +215,9 @@ bool nic_push(struct nic_peer *peer, uint64_t bytes);
 
 /* Takes back sends of `context` to this peer. Of a message: only as long as nothing of it went out.
  * Of a directed send: what has been written stays written; waits for a piece (256 KiB) that is
- * being written right now. No callback comes for what was taken back, and its token is back.
- * Returns: whether one was taken back (else its callback came or will come). Owns: what was lent is
- * the caller's again. Threads: any. Blocks: as told. */
+ * being written right now; not while the receiver copies a part. No callback comes for what was
+ * taken back, and its token is back. Returns: whether one was taken back (else its callback came or
+ * will come). Owns: what was lent is the caller's again. Threads: any. Blocks: as told. */
 bool nic_cancel_send(struct nic_peer *peer, const void *context);
 
 /* Send tokens that are left. Returns: a number, old when it is looked at. Threads: any. Blocks: no.
@@ -245,7 +245,8 @@ enum nic_event_type {
     NIC_PEER_DOWN_EVENT, /* it is gone, or did not come to be: `status` tells why. All its messages
                           * were handed out and all its callbacks called before */
     NIC_ALARM_EVENT,     /* nic_unknown calls the alarm's callback */
-    NIC_SENT_EVENT       /* nic_unknown calls callbacks of sends */
+    NIC_SENT_EVENT,      /* nic_unknown calls callbacks of sends */
+    NIC_HELP_EVENT       /* nic_unknown copies a part of a peer's long directed send (64 KiB) */
 };
 
 struct nic_event {
@@ -273,7 +274,7 @@ struct nic_event *nic_receive(struct nic_port *port);
 struct nic_event *nic_blocking_receive(struct nic_port *port, int timeout_ms);
 
 /* What an event loop calls for each event that it does not handle itself, as with GM: it calls the
- * callbacks of sends and alarms; a message's buffer is provided again.
+ * callbacks of sends and alarms; a message's buffer is provided again; it helps.
  * Returns: nothing. Owns: nothing. Threads: driver. Blocks: no (callbacks may). */
 void nic_unknown(struct nic_port *port, struct nic_event *event);
 
@@ -372,6 +373,7 @@ struct nic_statistics {
     uint64_t mapped, mapped_bytes;         /* pieces of directed sends by shared mapping */
     uint64_t vm_written, vm_written_bytes; /* by process_vm_writev */
     uint64_t bounced, bounced_bytes;       /* through shared memory */
+    uint64_t helped, helped_bytes;         /* of peers' directed sends, copied by their receiver */
     uint64_t doorbells;                    /* rung at sleeping peers */
     uint64_t sleeps;                       /* nic_arm that returned true */
     uint64_t refused;                      /* connections */

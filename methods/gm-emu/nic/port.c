@@ -257,7 +257,8 @@ void nic_statistics(const struct nic_port *port, struct nic_statistics *statisti
         NIC_READ(mapped_bytes), NIC_READ(vm_written),     NIC_READ(vm_written_bytes),
         NIC_READ(bounced),      NIC_READ(bounced_bytes),  NIC_READ(doorbells),
         NIC_READ(sleeps),       NIC_READ(refused),        NIC_READ(broken_peers),
-        NIC_READ(sent),         NIC_READ(sent_bytes)};
+        NIC_READ(sent),         NIC_READ(sent_bytes),     NIC_READ(helped),
+        NIC_READ(helped_bytes)};
 #undef NIC_READ
     statistics->sent += sent;
     statistics->sent_bytes += sent_bytes;

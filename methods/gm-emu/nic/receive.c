@@ -282,7 +282,10 @@ static enum taken record_take(struct nic_peer *peer, int priority, struct nic_ev
     }
     if (head.kind == NIC_RECORD_MESSAGE)
         return message_take(peer, priority, &head, payload, event);
-    if (head.kind != NIC_RECORD_BOUNCE || !nic__bounce_arrived(peer, payload, head.length)) {
+    bool good = head.kind == NIC_RECORD_BOUNCE ? nic__bounce_arrived(peer, payload, head.length)
+                : head.kind == NIC_RECORD_HELP ? nic__help_asked(peer, payload, head.length)
+                                               : false;
+    if (!good) {
         broken(peer);
         return TAKEN_NOTHING;
     }
@@ -333,6 +336,8 @@ bool nic__rings_empty(struct nic_peer *peer)
 
 bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns)
 {
+    if (peer->helping)
+        return true;
     for (int i = 0; i < NIC_PRIORITIES; i++) {
         struct nic_record head;
         const uint8_t *payload;
@@ -446,7 +451,8 @@ struct nic_event *nic_receive(struct nic_port *port)
     if (sent_event(port, event) || nic__alarm_ring(port, event) ||
         (!sent_last && peers_poll(port, event)))
         return event;
-    sent_event(port, event);
+    if (!sent_event(port, event)) /* help comes after all else */
+        nic__help_event(port, event);
     return event;
 }
 
@@ -484,6 +490,9 @@ void nic_unknown(struct nic_port *port, struct nic_event *event)
     case NIC_RECV_EVENT:
     case NIC_FAST_RECV_EVENT:
         buffer_provide_again(port, event);
+        break;
+    case NIC_HELP_EVENT:
+        nic__help_step(event->peer);
         break;
     case NIC_NO_RECV_EVENT:
     case NIC_PEER_ACCEPTED_EVENT:

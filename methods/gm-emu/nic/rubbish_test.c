@@ -97,6 +97,9 @@ static void bad_records_end_the_connection(void)
         {0, NIC_RECORD_PAD, 0},
         {10, NIC_RECORD_BOUNCE, 0},
         {UINT32_MAX - 7, NIC_RECORD_BOUNCE, 0},
+        {10, NIC_RECORD_HELP, 0},
+        {1000, NIC_RECORD_HELP, 0},
+        {sizeof(struct nic_help_request) + sizeof(struct nic_help_source), NIC_RECORD_HELP, 0},
     };
     for (size_t i = 0; i < sizeof(RECORDS) / sizeof(*RECORDS); i++) {
         setup();
@@ -156,6 +159,78 @@ static void bad_bounces_write_nothing(void)
             CU_FAIL_FATAL("rubbish was written");
     witness_is_well();
     teardown();
+}
+
+/* A request is answered with an error or not at all, and writes nothing that is not granted. */
+static void bad_requests_for_help_write_nothing(void)
+{
+    uint64_t key;
+    setup();
+    memset(target, 0, 65536);
+    uint8_t *from = nic_dma_malloc(client.port, 1 << 20);
+    memset(from, 0xff, 1 << 20);
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 40000, &key), 0);
+    const struct {
+        uint64_t key, offset;
+        struct nic_help_source source;
+        uint64_t word; /* back << 20 | front */
+    } ASKS[] = {
+        {key, 0, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
+        {key, 40000, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
+        {key, UINT64_MAX - 9, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 1 << 20},
+        {key ^ 1ull << 50, 0, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
+        {0, 0, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
+        {key, 0, {(uintptr_t)from, 32768, 0, NIC_NO_ARENA, 0}, 1000 << 20}, /* places beyond it */
+        {key, 0, {(uintptr_t)from, 32768, 0, NIC_NO_ARENA, 0}, 1 << 20 | 9},
+        {key, 0, {16, 32768, 0, NIC_NO_ARENA, 0}, 1 << 20}, /* not the sender's */
+        {key, 0, {16, 32768, UINT64_MAX, 0, 0}, 1 << 20},
+        {key, 0, {16, 32768, UINT64_MAX - 5, NIC_ARENAS_MAX, 0}, 1 << 20},
+    };
+    for (uint32_t i = 0; i < sizeof(ASKS) / sizeof(*ASKS); i++) {
+        struct nic_ring *ring = &client.peer->out[NIC_LOW_PRIORITY];
+        const struct nic_help_request REQUEST = {ASKS[i].key, ASKS[i].offset, ASKS[i].source.length,
+                                                 i + 1, 32768};
+        uint8_t *place = nic__ring_reserve(ring, sizeof(REQUEST) + sizeof(ASKS[i].source));
+        memcpy(place, &REQUEST, sizeof(REQUEST));
+        memcpy(place + sizeof(REQUEST), &ASKS[i].source, sizeof(ASKS[i].source));
+        atomic_store(&client.peer->mine->help, (uint64_t)(i + 1) << 40 | ASKS[i].word);
+        nic__ring_publish(ring, sizeof(REQUEST) + sizeof(ASKS[i].source), NIC_RECORD_HELP, 0, 0);
+        nic__doorbell(client.peer);
+        witness_is_well();
+        CU_ASSERT_FATAL(UNTIL(bad->help != NULL && !bad->helping));
+    }
+    CU_ASSERT_EQUAL(server.downs, 0);
+    for (size_t i = 0; i < 65536; i++)
+        if (target[i] != 0)
+            CU_FAIL_FATAL("rubbish was written");
+    witness_is_well();
+    teardown();
+}
+
+/* What a receiver must not make of the word that it shares with the sender. */
+static void bad_words_end_the_connection(void)
+{
+    const uint64_t WORDS[] = {0, UINT64_MAX, 1ull << 40 | 32 << 20 | 9, 1ull << 40 | 99 << 20,
+                              2ull << 40 | 32 << 20};
+    for (size_t i = 0; i < sizeof(WORDS) / sizeof(*WORDS); i++) {
+        uint64_t key;
+        setup();
+        uint8_t *from = nic_dma_malloc(server.port, 2 << 20);
+        uint8_t *to = nic_dma_malloc(client.port, 2 << 20);
+        struct iovec iov = {from, 2 << 20};
+        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, 2 << 20, &key), 0);
+        nic_receive(client.port); /* is awake */
+        CU_ASSERT_EQUAL(nic_directed_send_with_callback(bad, &iov, 1, key, 0, host_callback,
+                                                        &server),
+                        0);
+        nic_push(bad, 1);
+        atomic_store(&client.peer->theirs->help, WORDS[i]);
+        CU_ASSERT(UNTIL(server.downs == 1 && server.callbacks == 1));
+        CU_ASSERT_EQUAL(server.down_status, -EPROTO);
+        CU_ASSERT_EQUAL(server.last_status, -EPROTO);
+        witness_is_well();
+        teardown();
+    }
 }
 
 static void a_claim_that_never_ends_is_given_up(void)
@@ -348,6 +423,8 @@ int main(void)
         {"bad records end the connection", bad_records_end_the_connection},
         {"bad positions end the connection", bad_positions_end_the_connection},
         {"bad bounces write nothing", bad_bounces_write_nothing},
+        {"bad requests for help write nothing", bad_requests_for_help_write_nothing},
+        {"bad words end the connection", bad_words_end_the_connection},
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},

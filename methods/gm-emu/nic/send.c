@@ -488,7 +488,7 @@ void nic__send_fail_all(struct nic_peer *peer, int status)
 static bool cancel_from(struct nic_peer *peer, struct nic_queue *queue, const void *context)
 {
     struct nic_send *send = queue_find(queue, context);
-    if (send == NULL)
+    if (send == NULL || send->chunks != 0)
         return false;
     queue_remove(queue, send);
     nic__busy_drop(peer);

@@ -2,11 +2,11 @@
  *
  * share.h - what two ports share: the layout of shared memory, and the messages on their socket.
  *
- * All of it is written by one side and read by the other, except `stall` (both). What is read here
- * is copied once, then checked, then the copy is used. Positions in rings grow for ever; the place
- * in the ring is the position modulo its size. A process that is killed leaves any of this in any
- * state: that must harm nobody, and does not, since the other side acts on stamps and positions
- * only.
+ * All of it is written by one side and read by the other, except `stall` and `help` (both). What is
+ * read here is copied once, then checked, then the copy is used. Positions in rings grow for ever;
+ * the place in the ring is the position modulo its size. A process that is killed leaves any of
+ * this in any state: that must harm nobody, and does not, since the other side acts on stamps and
+ * positions only.
  *
  *   port memory   a memfd of each port, read-only to peers: whether it sleeps, and its grants
  *   link memory   a memfd of each connection, made by the accepting port: both ends' words, and
@@ -40,7 +40,7 @@ struct nic_record {
 };
 static_assert(sizeof(struct nic_record) == 24, "a message of 40 bytes is one cache line");
 
-enum nic_record_kind { NIC_RECORD_PAD = 1, NIC_RECORD_MESSAGE, NIC_RECORD_BOUNCE };
+enum nic_record_kind { NIC_RECORD_PAD = 1, NIC_RECORD_MESSAGE, NIC_RECORD_BOUNCE, NIC_RECORD_HELP };
 
 /* What a record of kind BOUNCE starts with: a piece of a directed send on its way through a ring.
  */
@@ -49,6 +49,21 @@ struct nic_bounce {
     uint32_t number; /* of the directed send, on this connection */
     uint32_t last;   /* the receiver answers in `bounced` */
 };
+
+/* What a record of kind HELP is: a directed send that the receiver may help with, and then where
+ * its bytes are in the sender's memory (help.c). */
+struct nic_help_request {
+    uint64_t key, offset, length;
+    uint32_t number; /* 24 bits */
+    uint32_t chunk;  /* bytes */
+};
+struct nic_help_source {
+    uint64_t address, length;
+    uint64_t arena_offset;
+    uint32_t arena; /* NIC_NO_ARENA: other memory */
+    uint32_t reserved;
+};
+enum { NIC_HELP_SOURCES = 16 };
 
 static inline uint32_t nic__stamp(uint64_t position)
 {
@@ -66,6 +81,10 @@ struct nic_shared_end {
     _Atomic uint32_t claim_turn; /* futex: changes after a claim that was waited for */
     _Alignas(NIC_LINE) _Atomic uint32_t claim_waits; /* somebody waits for the other's claim */
     _Alignas(NIC_LINE) _Atomic uint64_t bounced;     /* number << 32 | errno of the last answer */
+    _Atomic uint64_t helped;                         /* the same, of a request for help */
+    /* Of the directed send that it wants help with: number << 40 | back << 20 | front. Both change
+     * it by compare-and-swap, to take chunks: its end the front, the other the back. */
+    _Alignas(NIC_LINE) _Atomic uint64_t help;
 };
 enum { NIC_STALLED = 1, NIC_GIVEN_UP = 2, NIC_STALL_BITS = 3 };
 
