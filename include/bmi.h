@@ -57,7 +57,7 @@ enum {
 
 /* options of BMI_set_info and BMI_get_info; the parameter's type stands behind each */
 enum {
-    BMI_DROP_ADDR = 1,               /* set: forget an idle address (parameter unused) */
+    BMI_DROP_ADDR = 1,               /* set: forget an idle address; else close its connection */
     BMI_CHECK_INIT = 2,              /* get: int, nonzero if initialized */
     BMI_CHECK_MAXSIZE = 3,           /* get: int, largest expected message (clamped to INT_MAX) */
     BMI_GET_METH_ADDR = 4,           /* get: void *, the method's link of this address or NULL */
@@ -389,7 +389,8 @@ int BMI_unexpected_free(BMI_addr_t addr, void *buffer);
 /* ---- options ------------------------------------------------------------------------------- */
 
 /* Sets an option (see the enum) of the library (addr 0) or of an address.
- * Returns: 0; EINVAL (stale address, bad value, references below 0), ENOSYS (unknown option). Where
+ * Returns: 0; EINVAL (stale address, bad value, references below 0), ENOSYS (unknown option),
+ *          EBUSY (BMI_DROP_ADDR of an address with operations). Where
  *          it switches progress in the background: EAGAIN, ENOMEM, EMFILE (it cannot be started:
  *          nothing has changed), EDEADLK (from within a task that the background runs).
  * Owns: the parameter is copied. Threads: any. Blocks: no; switching progress in the background
