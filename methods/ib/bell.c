@@ -21,12 +21,14 @@
 
 #include "ib.h"
 
-enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, CACHE_LINE = 64 };
 
+/* Each word in a line of its own: one is written by the other side with each message, the other
+ * read by us at each look. */
 struct bell_page {
     uint64_t number;
-    atomic_uint asleep;
-    atomic_uint wanting; /* somebody's message found our queue full */
+    _Alignas(CACHE_LINE) atomic_uint asleep;
+    _Alignas(CACHE_LINE) atomic_uint wanting; /* somebody's message found our queue full */
 };
 
 struct ib_bell {

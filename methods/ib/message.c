@@ -100,10 +100,31 @@ static int body_take(struct ib_link *link, const uint8_t **at, size_t *left)
     return link->body_left == 0 ? body_finish(link) : 0;
 }
 
+/* Returns the bytes of a small message that is here whole, 0 if there is none, or the errno. */
+static int whole_take(struct ib_link *link, const uint8_t *at, size_t left)
+{
+    int taken = bmi_method_frame_whole(&link->base, at, at + BMI_FRAME_HEADER,
+                                       left - BMI_FRAME_HEADER);
+    if (taken <= 0)
+        return taken;
+    ib_count(ib_state_of(link), BMI_COUNT_FRAMES_RECEIVED, 1);
+    if (taken > BMI_FRAME_HEADER) {
+        ib_count(ib_state_of(link), BMI_COUNT_COPIES, 1);
+        ib_count(ib_state_of(link), BMI_COUNT_COPIED_BYTES, taken - BMI_FRAME_HEADER);
+    }
+    return taken;
+}
+
 static int header_take(struct ib_link *link, const uint8_t **at, size_t *left)
 {
     if (*left < BMI_FRAME_HEADER)
         return -EPROTO;
+    int taken = whole_take(link, *at, *left);
+    if (taken != 0) {
+        *at += taken > 0 ? taken : 0;
+        *left -= taken > 0 ? (size_t)taken : 0;
+        return taken < 0 ? taken : 0;
+    }
     int status = bmi_method_frame_arrived(&link->base, *at, &link->sink);
     *at += BMI_FRAME_HEADER;
     *left -= BMI_FRAME_HEADER;
@@ -146,7 +167,8 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
 static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8_t *at, size_t size)
 {
     struct ib_state *state = ib_state_of(link);
-    atomic_fetch_add_explicit(&link->base.bytes_in, IB_PREFIX + size, memory_order_relaxed);
+    uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
+    atomic_store_explicit(&link->base.bytes_in, before + IB_PREFIX + size, memory_order_relaxed);
     int status = message_take(link, sequence, at, size);
     if (status < 0) {
         ib_count(state, BMI_COUNT_BAD_FRAMES, 1);
