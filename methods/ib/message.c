@@ -103,8 +103,8 @@ static int body_take(struct ib_link *link, const uint8_t **at, size_t *left)
 /* Returns the bytes of a small message that is here whole, 0 if there is none, or the errno. */
 static int whole_take(struct ib_link *link, const uint8_t *at, size_t left)
 {
-    int taken = bmi_method_frame_whole(&link->base, at, at + BMI_FRAME_HEADER,
-                                       left - BMI_FRAME_HEADER);
+    int taken =
+        bmi_method_frame_whole(&link->base, at, at + BMI_FRAME_HEADER, left - BMI_FRAME_HEADER);
     if (taken <= 0)
         return taken;
     ib_count(ib_state_of(link), BMI_COUNT_FRAMES_RECEIVED, 1);

@@ -12,6 +12,8 @@
  *   - a link has gone a moment ago: its other side, which does not know yet, may have taken the
  * word that we sleep, and rung over the closed rendezvous.
  */
+#include <poll.h>
+
 #include "ib.h"
 
 /* ---- links that wait for room ---------------------------------------------------------------- */
@@ -163,21 +165,29 @@ static bool error_read(struct ib_state *state, struct fi_cq_err_entry *error, ch
     return got == 1;
 }
 
-/* Who the operation was for; NULL: everybody, or somebody who has gone. */
-static struct ib_peer *operation_peer(const struct ib_state *state, struct ib_operation *operation)
+/* Whose the operation was; NULL: everybody's, or that of one that has gone. */
+static struct ib_link *operation_link(const struct ib_state *state, struct ib_operation *operation)
 {
-    struct ib_link *link = NULL;
     if (operation->kind == IB_OPERATION_SEND)
-        link = ib_token_find(state, ib_container(operation, struct ib_slot, operation)->token);
-    else if (operation->kind == IB_OPERATION_PIECE)
-        link = ib_piece_link(operation);
-    return link ? link->peer : NULL;
+        return ib_token_find(state, ib_container(operation, struct ib_slot, operation)->token);
+    return operation->kind == IB_OPERATION_PIECE ? ib_piece_link(operation) : NULL;
 }
 
-/* Gives a failed operation back. */
+/* Whether the other side has closed the rendezvous, which we may not have looked at yet. */
+static bool hung_up(const struct ib_link *link)
+{
+    struct pollfd polled = {.fd = link->watch.fd, .events = POLLRDHUP};
+    return polled.fd >= 0 && poll(&polled, 1, 0) == 1;
+}
+
+/* Gives a failed operation back. A put that is refused since the peer has given up the link is not
+ * refused for what it is. */
 static void operation_fail(struct ib_state *state, struct ib_operation *operation, int status)
 {
-    struct ib_peer *peer = state->fabric->breaks ? operation_peer(state, operation) : NULL;
+    struct ib_link *link = operation_link(state, operation);
+    struct ib_peer *peer = link && state->fabric->breaks ? link->peer : NULL;
+    if (status == -EIO && link && hung_up(link))
+        status = -ECONNRESET;
     if (peer)
         peer->users++;
     if (operation->kind == IB_OPERATION_SEND)
