@@ -304,7 +304,8 @@ const char *test_method(void)
 
 void test_address(char address[64], unsigned port)
 {
-    snprintf(address, 64, "%s://127.0.0.1:%u", test_scheme(), port);
+    const char *host = getenv("BMI_TEST_HOST");
+    snprintf(address, 64, "%s://%s:%u", test_scheme(), host ? host : "127.0.0.1", port);
 }
 
 void serve_here(int flags, char listening[BMI_MAX_ADDR_LEN])
