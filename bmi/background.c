@@ -198,9 +198,11 @@ static void stand_by(void)
         asleep = same && bmi__progress_driver_sleeps() ? asleep + 1 : 0;
         if (asleep < PARK_TICKS)
             continue;
-        asleep = 0;
+        uint64_t parked_ns = bmi__monotonic_ns();
         if (bell_wait(BELL_ALWAYS, 0) && caller_computes())
             return;
+        /* a caller that sleeps in the network for long each time is soon left alone again */
+        asleep = bmi__monotonic_ns() - parked_ns > PARK_TICKS * TICK_NS ? PARK_TICKS - 1 : 0;
     }
 }
 
