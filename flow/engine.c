@@ -27,9 +27,9 @@ static struct {
     pthread_mutex_t life;
     unsigned users; /* life: open flow contexts */
     pthread_rwlock_t lock;
-    bool open;                      /* life and lock to write: contexts may be used */
+    atomic_bool open;               /* life to write: contexts may be used */
     bmi_trove_context_id storage;   /* life */
-    _Atomic bmi_context_id network; /* life and lock to write; 0: not open */
+    _Atomic bmi_context_id network; /* life to write; 0: not open */
     atomic_uint wanted;
     atomic_uint events, sleepers; /* completions told; threads in BMI's wait, that poll after it */
     atomic_bool fd_used;          /* a program polls a context's descriptor */
@@ -159,7 +159,7 @@ static void poll_run(void)
     do {
         seen = atomic_load(&engine.wanted);
         pthread_rwlock_rdlock(&engine.lock);
-        if (engine.open) {
+        if (atomic_load(&engine.open)) {
             network_take();
             storage_take();
             times_run();
@@ -280,12 +280,20 @@ static int task_ready_locked(void)
     return result;
 }
 
-/* To those who poll, with `life` held. Nobody uses what was open before when this returns. */
-static void contexts_tell_locked(bool open, bmi_context_id network)
+/* To those who poll, with `life` held. They are waited for only where it ends: they run tasks,
+ * which may be the ones that open it. */
+static void contexts_open_locked(bmi_context_id network)
+{
+    atomic_store(&engine.network, network);
+    atomic_store(&engine.open, true);
+}
+
+/* Nobody uses what was open when this returns. */
+static void contexts_end_locked(void)
 {
     pthread_rwlock_wrlock(&engine.lock);
-    engine.open = open;
-    atomic_store(&engine.network, network);
+    atomic_store(&engine.open, false);
+    atomic_store(&engine.network, 0);
     pthread_rwlock_unlock(&engine.lock);
 }
 
@@ -300,7 +308,7 @@ int bmi__engine_open(void)
     pthread_mutex_lock(&engine.life);
     result = bmi__error(task_ready_locked());
     if (result == 0 && engine.users == 0 && (result = storage_open_locked()) == 0)
-        contexts_tell_locked(true, 0);
+        contexts_open_locked(0);
     engine.users += result == 0;
     pthread_mutex_unlock(&engine.life);
     if (result != 0)
@@ -365,7 +373,7 @@ static int network_open_locked(void)
     engine.context = bmi__context_find(id);
     bmi__context_hide(engine.context);
     bmi__context_set_hook(engine.context, network_hook, NULL);
-    contexts_tell_locked(true, id);
+    contexts_open_locked(id);
     network_fd_use();
     return 0;
 }
@@ -404,7 +412,7 @@ void bmi__engine_close(void)
     pthread_mutex_lock(&engine.life);
     if (--engine.users == 0) {
         bmi_context_id network = atomic_load(&engine.network);
-        contexts_tell_locked(false, 0);
+        contexts_end_locked();
         bmi__buffers_free();
         if (network != 0)
             network_close_locked(network);
