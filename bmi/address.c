@@ -382,6 +382,15 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
     }
 }
 
+static uint8_t method_number(const struct bmi_method *method)
+{
+    const struct running_method *one;
+    uint8_t number = 0;
+    while ((one = bmi__method_at(number)) != NULL && one->method != method)
+        number++;
+    return number;
+}
+
 void bmi__address_host_locked(struct peer *peer, struct bmi_link *link)
 {
     struct address *address = peer->address;
@@ -389,7 +398,7 @@ void bmi__address_host_locked(struct peer *peer, struct bmi_link *link)
         address = address->alias_next;
     if (address != NULL) {
         address->host = link->host != NULL ? link->host : strdup("");
-        address->host_method = link->method;
+        address->host_method = method_number(link->method);
     } else {
         free(link->host);
     }
@@ -605,7 +614,8 @@ int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
     struct address *address = bmi__address_find_locked(handle);
     if (address != NULL && address->host != NULL) {
         snprintf(host, size, "%s", address->host);
-        *method = address->host_method;
+        const struct running_method *one = bmi__method_at(address->host_method);
+        *method = one != NULL ? one->method : NULL;
     } else if (address != NULL && address->alternative_count > 0) {
         const char *canonical = address->alternatives[0].canonical;
         bool bracket = *canonical == '[';

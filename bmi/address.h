@@ -29,13 +29,13 @@ struct address {
     struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
     char *string;               /* looked up; NULL: accepted */
     char *host;                 /* numeric, once connected */
-    const struct bmi_method *host_method; /* by which */
     struct alternative *alternatives;
     uint32_t alternative_count;
     uint32_t slot;
     atomic_int references;
     int cause;                  /* why the last connection ended */
     bool dead, in_use;
+    uint8_t host_method;        /* by which `host` is connected: its number, see bmi__method_at */
 };
 
 void bmi__book_lock(void);
