@@ -44,8 +44,8 @@ enum {
     GM_PASS_EVENTS = 32,   /* of one look at the port; then others have their turn. One after a look
                             * that found nothing: who waits for it shall not wait for the next */
     GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
-    GM_STOPPED_MS = 10000, /* a peer that is stopped while it writes to our memory: how long it */
-    GM_ENDING_MS = 10,     /* keeps its link, and how often that is looked at */
+    GM_STOPPED_MS = 10000, /* how long a link that has gone waits for a writer that is stopped */
+    GM_ENDING_MS = 10,     /* how often it looks */
     GM_ACK_EVERY = 16      /* a high message is acknowledged after so many, if by nothing else */
 };
 

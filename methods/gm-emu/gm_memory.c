@@ -197,12 +197,18 @@ static int granted_begin(struct gm_link *link, const struct iovec *iov, struct g
 /* false: a peer is in the midst of writing there, and shall be asked for later. */
 static bool granted_end(struct gm_state *state, struct granted *granted, enum gm_patience patience)
 {
+    int status;
     if (granted->ended)
         return true;
-    if (!granted->revoking)
-        nic_revoke_begin(state->port, granted->key);
-    granted->revoking = true;
-    int status = nic_revoke_end(state->port, granted->key, patience == GM_WAIT ? GM_STOPPED_MS : 0);
+    if (patience == GM_WAIT && !granted->revoking) { /* its peer loses its connection in the end */
+        status = nic_revoke(state->port, granted->key);
+    } else {
+        if (!granted->revoking)
+            nic_revoke_begin(state->port, granted->key);
+        granted->revoking = true;
+        status =
+            nic_revoke_end(state->port, granted->key, patience == GM_WAIT ? GM_STOPPED_MS : 0);
+    }
     if (status == -EBUSY && patience == GM_LATER)
         return false;
     if (status == -EBUSY)

@@ -336,12 +336,13 @@ int nic_revoke(struct nic_port *port, uint64_t key);
 
 /* The same in two steps, for who must not wait. From the return of the first on no peer begins to
  * write there; one that has begun is not waited for.
- * Returns: 0; -ENOENT no such grant. Threads: any. Blocks: no. */
+ * Returns: 0; -ENOENT no such grant. Owns: the memory is lent on until nic_revoke_end returns 0.
+ * Threads: any. Blocks: while this process copies a chunk for a peer (64 KiB). */
 int nic_revoke_begin(struct nic_port *port, uint64_t key);
 
-/* After nic_revoke_begin, until it returns 0: whether that was all.
+/* After nic_revoke_begin, until it returns 0: whether that was all. Nobody's connection is ended.
  * Returns: 0 no peer writes there any more, the key is forgotten; -EBUSY one does still.
- * Threads: any. Blocks: up to wait_ms. */
+ * Owns: with 0 the memory is the caller's alone again. Threads: any. Blocks: up to wait_ms. */
 int nic_revoke_end(struct nic_port *port, uint64_t key, uint32_t wait_ms);
 
 /* ---- alarms, faults, figures ---------------------------------------------------------------- */
