@@ -181,7 +181,7 @@ static int get_write(struct bmi_sm *machine, void *data)
     return local_start(&worker->local, worker->file, machine, worker->buffer);
 }
 
-static int chunk_failed(struct bmi_sm *machine, void *data)
+static int failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     struct file *file = worker->file;
@@ -251,14 +251,6 @@ static int undo(struct bmi_sm *machine, void *data)
     return BMI_SM_DONE;
 }
 
-static int finish_failed(struct bmi_sm *machine, void *data)
-{
-    struct worker *worker = data;
-    chunk_failed(machine, data);
-    (void)worker;
-    return BMI_SM_DONE;
-}
-
 static int file_over(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
@@ -300,7 +292,7 @@ static const struct bmi_sm_state worker_states[STATES] = {
     [GET_WRITE] = {"write", .action = get_write,
                    .on = {BMI_SM_OK(MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [MOVED] = {"moved", .action = moved, .on = {BMI_SM_ELSE(CHUNK_DONE)}},
-    [CHUNK_FAILED] = {"chunk failed", .action = chunk_failed, .on = {BMI_SM_ELSE(CHUNK_DONE)}},
+    [CHUNK_FAILED] = {"chunk failed", .action = failed, .on = {BMI_SM_ELSE(CHUNK_DONE)}},
     [CHUNK_DONE] = {"chunk done", .action = chunk_done, .choices = 4,
                     .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PUT_SYNC), BMI_SM_ON(2, GET_FINISH),
                            BMI_SM_ELSE(UNDO)}},
@@ -311,7 +303,7 @@ static const struct bmi_sm_state worker_states[STATES] = {
     [PUT_DROP_FORMER] = {"drop former", .action = put_drop_former, .on = {BMI_SM_ELSE(OVER)}},
     [GET_FINISH] = {"finish", .action = get_finish,
                     .on = {BMI_SM_OK(OVER), BMI_SM_FAIL(FINISH_FAILED)}},
-    [FINISH_FAILED] = {"finish failed", .action = finish_failed, .on = {BMI_SM_ELSE(UNDO)}},
+    [FINISH_FAILED] = {"finish failed", .action = failed, .on = {BMI_SM_ELSE(UNDO)}},
     [UNDO] = {"undo", .action = undo, .on = {BMI_SM_ELSE(OVER)}},
     [OVER] = {"over", .action = file_over, .on = {BMI_SM_ELSE(NEXT)}},
 };

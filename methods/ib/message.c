@@ -120,10 +120,12 @@ static int header_take(struct ib_link *link, const uint8_t **at, size_t *left)
     if (*left < BMI_FRAME_HEADER)
         return -EPROTO;
     int taken = whole_take(link, *at, *left);
-    if (taken != 0) {
-        *at += taken > 0 ? taken : 0;
-        *left -= taken > 0 ? (size_t)taken : 0;
-        return taken < 0 ? taken : 0;
+    if (taken < 0)
+        return taken;
+    if (taken > 0) {
+        *at += taken;
+        *left -= (size_t)taken;
+        return 0;
     }
     int status = bmi_method_frame_arrived(&link->base, *at, &link->sink);
     *at += BMI_FRAME_HEADER;
