@@ -382,6 +382,7 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
     }
 }
 
+/* What bmi__method_at finds the method by; past the last one: it is not built in. */
 static uint8_t method_number(const struct bmi_method *method)
 {
     const struct running_method *one;

@@ -12,8 +12,8 @@
 
 #include "bmi/peer.h"
 
-/* Notes whether the tick has to look at the peer: after its state changed, and when it gets its first
- * operation. That it has none any more the tick sees itself. */
+/* Notes whether the tick has to look at the peer: after its state changed, and when it gets its
+ * first operation. That it has none any more the tick sees itself. */
 void bmi__attention_locked(struct peer *peer);
 /* Ends the peer's link (reason NULL: as asked); its operations complete with the error once the link is down. */
 void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);

@@ -261,9 +261,9 @@ struct bmi_context_statistics {
  *   flags        BMI_INIT_SERVER and the others above, or 0
  * Later calls only count; their arguments are ignored.
  * Returns: 0; EINVAL (NULL methods with an address, server without an address, an address without
- *          BMI_INIT_SERVER, unknown flag, bad address or setting), ENOPROTOOPT (unknown method or scheme), ENAMETOOLONG, EADDRINUSE,
- *          EADDRNOTAVAIL, EACCES, ENOMEM, EMFILE, EAGAIN (no thread for progress in the background).
- *          After a failure nothing is left behind.
+ *          BMI_INIT_SERVER, unknown flag, bad address or setting), ENOPROTOOPT (unknown method or
+ *          scheme), ENAMETOOLONG, EADDRINUSE, EADDRNOTAVAIL, EACCES, ENOMEM, EMFILE, EAGAIN (no
+ *          thread for progress in the background). After a failure nothing is left behind.
  * Owns: strings are copied. Threads: any; calls are serialised. Blocks: for name look-up of a
  *       listen address only. */
 int BMI_initialize(const char *method_list, const char *listen_addr, int flags);
@@ -420,8 +420,9 @@ const char *BMI_addr_rev_lookup(BMI_addr_t addr);
 const char *BMI_addr_rev_lookup_unexpected(BMI_addr_t addr);
 
 /* Whether the address's host is in a range: "tcp://10.1.0.0" with netmask bits, or a wildcard
- * "tcp://10.1.*" (netmask is ignored then). An address of another scheme is in none. Returns: 1 in range, 0 not, <0: EINVAL (stale address,
- * bad range). Owns: nothing. Threads: any. Blocks: no. */
+ * "tcp://10.1.*" (netmask is ignored then). An address of another scheme is in none.
+ * Returns: 1 in range, 0 not, <0: EINVAL (stale address, bad range). Owns: nothing. Threads: any.
+ * Blocks: no. */
 int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
 
 /* ---- this library's own -------------------------------------------------------------------- */

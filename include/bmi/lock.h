@@ -7,9 +7,9 @@
  * an idle peer's memory and of a message's time. The algorithm is the third of Drepper, "Futexes
  * Are Tricky" (2011): 0 free, 1 taken, 2 taken and somebody waits. Not recursive; zero is free.
  *
- * A process of one thread, as a server of state machines is, needs no locked instructions, which
- * are 20 cycles each: the C library tells whether it is one (glibc 2.32, "Single-Threaded"). A
- * second thread is made by the first, and so sees what that left behind without them.
+ * A process of one thread, as a server of state machines is, needs no locked instructions: the C
+ * library tells whether it is one (glibc 2.32, "Single-Threaded"). A second thread is made by the
+ * first, and so sees what that left behind without them.
  */
 #ifndef BMI_LOCK_H
 #define BMI_LOCK_H
