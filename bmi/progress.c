@@ -32,6 +32,7 @@
 
 enum { BATCH = 64, EPOLL_EVERY = 32, SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 };
 enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
+enum { YIELD_IDLE_NS = 1000, YIELD_IDLE_TIMES = 16 };
 
 static struct {
     int epoll_fd, wake_fd, timer_fd;
@@ -47,6 +48,7 @@ static struct {
     unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
     bool spin_just_failed;            /* nothing slept since */
     bool spin_in_the_way;             /* what a spin waited for came when it had let go */
+    unsigned spin_yields_idle;        /* in a row: nobody else wanted this core */
     bool woke;                        /* this pass has woken a thread that slept */
     struct wakes wakes;               /* of this pass, yet to be woken */
     uint64_t now_ns;                  /* when the clock was last looked at, nearly */
@@ -284,16 +286,30 @@ static bool spin_failed(void)
     return false;
 }
 
-/* A sleep was short: to spin would have paid. But if that had just been tried in vain, what came
- * needed the core that the spin was on. */
+/* A sleep was short: to spin would have paid. If that had just been tried in vain, what came needed
+ * the core that the spin was on: the next ones yield it. */
 static void spin_learn(uint64_t slept_ns)
 {
     bool brief = slept_ns < (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
+    if (brief && !progress.spin_in_the_way)
+        spin_paid();
     if (progress.spin_just_failed)
         progress.spin_in_the_way = brief;
-    else if (brief && !progress.spin_in_the_way)
-        spin_paid();
     progress.spin_just_failed = false;
+}
+
+/* Lets whoever wants this core have it. Two processes that began on one core answer each other at
+ * the cost of a switch then, and since neither sleeps, the system moves one to an idle core. */
+static uint64_t spin_yield(void)
+{
+    uint64_t before = bmi__monotonic_ns();
+    sched_yield();
+    uint64_t after = bmi__monotonic_ns();
+    if (after - before > YIELD_IDLE_NS)
+        progress.spin_yields_idle = 0;
+    else if (++progress.spin_yields_idle >= YIELD_IDLE_TIMES)
+        progress.spin_in_the_way = false;
+    return after;
 }
 
 /* Another thread had the core for that long. */
@@ -486,7 +502,6 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             events_run(0);
         if (waiter->ready(waiter)) {
             spin_paid();
-            progress.spin_in_the_way = false;
             progress.now_ns = now;
             return true;
         }
@@ -498,9 +513,12 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             until = now + most > deadline_ns ? deadline_ns : now + most;
             continue;
         }
-        if (i % SPIN_CLOCK_EVERY != 0)
+        if (progress.spin_in_the_way)
+            now = spin_yield();
+        else if (i % SPIN_CLOCK_EVERY == 0)
+            now = bmi__monotonic_ns();
+        else
             continue;
-        now = bmi__monotonic_ns();
         if (now - last > PREEMPTED_NS) {
             spin_pause(now, now - last);
             break;
