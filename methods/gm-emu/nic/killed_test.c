@@ -6,6 +6,7 @@
 #include "harness.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -239,12 +240,194 @@ static void a_killed_writer_holds_up_no_revocation(void)
     host_close(&host);
 }
 
+/* ---- a receiver in the midst of its share of a copy (help.c) --------------------------------- */
+
+enum { SHARE_CHUNK = 64 << 10 };
+static struct nic_options share_options; /* shared mappings only */
+static int share_told[2], share_go[2];
+static uint8_t *share_memory;
+static struct host other;
+static struct nic_peer *helper, *neighbour;
+
+/* The copy has come to memory that is closed, and stands there until it is told to go on. */
+static void share_fault(int number_of_signal)
+{
+    char byte = 1;
+    (void)number_of_signal;
+    if (write(share_told[1], &byte, 1) != 1 || read(share_go[0], &byte, 1) != 1 ||
+        mprotect(share_memory, AREA, PROT_READ | PROT_WRITE) != 0)
+        _exit(1);
+}
+
+/* The receiver: helps; when a message comes it tells whether all has come before. */
+static void share_live(void)
+{
+    struct host own;
+    uint64_t key;
+    host_forget();
+    close(share_go[1]);
+    host_open(&own, &share_options);
+    host_provide(&own, 2, 6, NIC_LOW_PRIORITY);
+    if (nic_connect(own.port, "parent", number, &own, &own.peer) != 0)
+        _exit(1);
+    while (own.ups == 0)
+        hosts_drive();
+    share_memory = nic_dma_malloc(own.port, AREA);
+    nic_grant(own.port, own.peer, share_memory, AREA, &key);
+    signal(SIGSEGV, share_fault);
+    mprotect(share_memory, AREA, PROT_NONE);
+    host_send(&own, &key, sizeof(key), 6, NIC_LOW_PRIORITY, NIC_BUFFERED);
+    while (own.received == 0)
+        hosts_drive_once(); /* who sleeps is not asked */
+    bool good = pattern_is(share_memory, AREA, 5);
+    host_send(&own, &good, sizeof(good), 6, NIC_LOW_PRIORITY, NIC_BUFFERED);
+    for (;;)
+        hosts_drive();
+}
+
+static pid_t share_child(uint64_t *key)
+{
+    CU_ASSERT_EQUAL_FATAL(pipe(share_told), 0);
+    CU_ASSERT_EQUAL_FATAL(pipe(share_go), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        share_live();
+        _exit(1);
+    }
+    CU_ASSERT_FATAL(UNTIL(host.received == 1));
+    memcpy(key, host.message, sizeof(*key));
+    helper = host.peer;
+    return child;
+}
+
+/* Sends until the child stands in its part. Before it knows our arena it gives that back. */
+static void share_begin(struct iovec *from, uint64_t key)
+{
+    enum { LOOK_MS = 50 };
+    struct pollfd told = {.fd = share_told[0], .events = POLLIN};
+    for (;;) {
+        unsigned before = host.callbacks;
+        CU_ASSERT_EQUAL(nic_directed_send_with_callback(helper, from, 1, key, 0, host_callback,
+                                                        &host),
+                        0);
+        hosts_drive_once(); /* asks, and copies a few chunks */
+        if (poll(&told, 1, LOOK_MS) == 1)
+            break;
+        CU_ASSERT_FATAL(UNTIL(host.callbacks == before + 1));
+        CU_ASSERT_EQUAL_FATAL(host.last_status, 0);
+    }
+    struct nic_statistics now;
+    nic_statistics(host.port, &now);
+    uint64_t sum = (now.mapped_bytes + AREA - 1) / AREA * AREA - SHARE_CHUNK;
+    CU_ASSERT_FATAL(UNTIL((nic_statistics(host.port, &now), now.mapped_bytes == sum)));
+}
+
+/* Others go on. */
+static void share_neighbour(struct iovec *from)
+{
+    uint64_t key;
+    struct iovec iov = {from->iov_base, 4096};
+    unsigned before = host.callbacks;
+    uint8_t *to = nic_dma_malloc(other.port, 4096);
+    memset(to, 0, 4096);
+    CU_ASSERT_EQUAL(nic_grant(other.port, NULL, to, 4096, &key), 0);
+    CU_ASSERT_EQUAL(nic_directed_send_with_callback(neighbour, &iov, 1, key, 0, host_callback,
+                                                    &host),
+                    0);
+    CU_ASSERT_FATAL(UNTIL(host.callbacks == before + 1));
+    CU_ASSERT_EQUAL(host.last_status, 0);
+    CU_ASSERT(pattern_is(to, 4096, 5));
+    CU_ASSERT_EQUAL(nic_revoke(other.port, key), 0);
+}
+
+enum share_end { SHARE_KILLED, SHARE_CLOSED, SHARE_RESUMED };
+
+/* It goes on: the send is done, once, and right. */
+static void share_resume(pid_t child)
+{
+    unsigned before = host.callbacks;
+    CU_ASSERT(!nic_cancel_send(helper, &host));
+    CU_ASSERT_EQUAL(write(share_go[1], "", 1), 1);
+    CU_ASSERT_EQUAL(kill(child, SIGCONT), 0);
+    CU_ASSERT_FATAL(UNTIL(host.callbacks == before + 1));
+    CU_ASSERT_EQUAL(host.last_status, 0);
+    host.peer = helper;
+    CU_ASSERT_EQUAL(host_send(&host, "said", 4, 6, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
+    CU_ASSERT_FATAL(UNTIL(host.received == 2));
+    CU_ASSERT_EQUAL(host.message[0], true);
+    child_kill(child);
+    CU_ASSERT_FATAL(UNTIL(host.downs == 1));
+}
+
+static void share_fail(pid_t child, bool closed)
+{
+    unsigned before = host.callbacks;
+    if (closed)
+        nic_peer_close(helper);
+    else
+        child_kill(child);
+    CU_ASSERT_FATAL(UNTIL(host.downs == 1));
+    CU_ASSERT_EQUAL(host.callbacks, before + 1);
+    CU_ASSERT_EQUAL(host.last_status, closed ? -ECANCELED : -ECONNRESET);
+    if (closed)
+        child_kill(child);
+}
+
+static void share_of_a_copy(enum share_end end)
+{
+    uint64_t key;
+    nic_options_default(&share_options);
+    share_options.refuse_vm_write = true;
+    host_open(&host, &share_options);
+    number = host_listen(&host, "parent");
+    host_provide(&host, 4, 6, NIC_LOW_PRIORITY);
+    struct iovec from = {nic_dma_malloc(host.port, AREA), AREA};
+    pattern_fill(from.iov_base, AREA, 5);
+    pid_t child = share_child(&key);
+    host_open(&other, &share_options);
+    CU_ASSERT_EQUAL(nic_connect(other.port, "parent", number, &other, &other.peer), 0);
+    CU_ASSERT_FATAL(UNTIL(other.ups == 1 && host.accepted == 2));
+    neighbour = host.peer;
+    share_begin(&from, key);
+    CU_ASSERT_EQUAL(kill(child, SIGSTOP), 0);
+    share_neighbour(&from);
+    if (end == SHARE_RESUMED)
+        share_resume(child);
+    else
+        share_fail(child, end == SHARE_CLOSED);
+    share_neighbour(&from);
+    CU_ASSERT_EQUAL(nic_num_send_tokens(host.port), 256);
+    nic_peer_release(helper);
+    for (int i = 0; i < 2; i++)
+        close(share_told[i]), close(share_go[i]);
+    host_close(&other);
+    host_close(&host);
+}
+
+static void killed_in_its_share_of_a_copy(void)
+{
+    share_of_a_copy(SHARE_KILLED);
+}
+
+static void given_up_while_stopped_in_its_share(void)
+{
+    share_of_a_copy(SHARE_CLOSED);
+}
+
+static void resumed_in_its_share_of_a_copy(void)
+{
+    share_of_a_copy(SHARE_RESUMED);
+}
+
 int main(void)
 {
     static const struct test_case CASES[] = {
         {"killed at any point", killed_at_any_point},
         {"killed with an heir", killed_with_a_heir},
         {"a killed writer holds up no revocation", a_killed_writer_holds_up_no_revocation},
+        {"killed in its share of a copy", killed_in_its_share_of_a_copy},
+        {"given up while stopped in its share", given_up_while_stopped_in_its_share},
+        {"resumed in its share of a copy", resumed_in_its_share_of_a_copy},
     };
     return CASES_RUN("killed", CASES);
 }
