@@ -323,8 +323,12 @@ bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
         }
         if (op->stage == RECV_POSTED)
             haunt(peer, op);
-        else if (op->stage == RECV_GRANTED && op->memory != NULL)
-            bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+        else if (op->stage == RECV_GRANTED && op->memory != NULL) {
+            if (bmi__memory_try_release_locked(op))
+                bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+            else
+                waiting = true; /* the writer is stopped, perhaps: at the next tick */
+        }
         /* else its message came, and is written to its memory: the real result comes, too */
     }
     return waiting;

@@ -27,6 +27,8 @@ void bmi__failure_stop(void);
 
 /* rendezvous.c: ends an operation's registration, if it has one. */
 void bmi__memory_release_locked(struct op *op);
+/* The same where it may be refused: false, the peer is in the midst of writing there. */
+bool bmi__memory_try_release_locked(struct op *op);
 void bmi__memories_release_locked(struct peer *peer); /* all but what is being transferred */
 
 #endif

@@ -77,16 +77,28 @@ static bool memory_enroll(struct peer *peer, struct op *op, bmi_size_t size)
     return false;
 }
 
-void bmi__memory_release_locked(struct op *op)
+static bool memory_release(struct op *op, bool wait)
 {
     struct remote_memory *memory = op->memory;
     struct peer *peer = op->peer;
     if (memory == NULL)
-        return;
+        return true;
+    if (memory->handle != NULL && peer->link != NULL &&
+        !method_of(peer)->release(link_of(peer, op), memory->handle, wait))
+        return false;
     op->memory = NULL;
-    if (memory->handle != NULL && peer->link != NULL)
-        method_of(peer)->release(link_of(peer, op), memory->handle);
     free(memory);
+    return true;
+}
+
+void bmi__memory_release_locked(struct op *op)
+{
+    memory_release(op, true);
+}
+
+bool bmi__memory_try_release_locked(struct op *op)
+{
+    return memory_release(op, false);
 }
 
 void bmi__memories_release_locked(struct peer *peer)

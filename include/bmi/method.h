@@ -206,8 +206,11 @@ struct bmi_method {
                   struct bmi_region *regions, uint32_t *count, void **handle);
 
     /* 15. Ends a registration: from its return on the peer can no longer reach the memory (or the
-     * method says in its page how long it still can). Called with the peer's lock held. */
-    void (*release)(struct bmi_link *link, void *handle);
+     * method says in its page how long it still can). Where the peer is in the midst of writing
+     * there and cannot be kept from it, waits, or, if not `wait`, returns false: then the handle is
+     * still valid, nothing new begins there, and the core calls again; a method that has seen
+     * enough of that ends the link. Called with the peer's lock held. */
+    bool (*release)(struct bmi_link *link, void *handle, bool wait);
 
     /* 16. Starts a put or get; bmi_method_transfer_done follows, also when the link goes down
      * (before its link_down). Called with the peer's lock held; never calls back from within. A put

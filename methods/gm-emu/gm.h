@@ -123,6 +123,7 @@ struct gm_link {
     bool pending;                 /* the NIC has a message that it could not copy at once */
     bool ack_pending;             /* the NIC has our bare acknowledgement */
     bool closed;                  /* nic_peer_close was called */
+    bool given_up;                /* the peer was stopped in the midst of writing for too long */
     /* Driver: the peer has gone, but may be writing to memory of ours. */
     bool ending;
     uint16_t ending_tries;
@@ -281,7 +282,7 @@ void gm_memory_stop(void);
 bool gm_memory_is_ours(const void *memory, size_t length);
 int gm_enroll(struct bmi_link *link, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
-void gm_release(struct bmi_link *link, void *handle);
+bool gm_release(struct bmi_link *link, void *handle, bool wait);
 /* Ends what was not released, and lets nothing more begin. false: GM_LATER, and there is some left.
  */
 bool gm_grants_end(struct gm_link *link, enum gm_patience patience);

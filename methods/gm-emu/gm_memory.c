@@ -12,6 +12,7 @@
  * addresses (peers write by address, or the owner copies), so the cache may keep it.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "gm.h"
 
@@ -174,6 +175,7 @@ struct granted {
 /* Memory of one operation. On its link's list, under send_lock, until it is ended. */
 struct gm_enrolled {
     struct gm_enrolled *next, **to_me; /* to_me NULL: ended with its link */
+    uint64_t since_ms;                 /* the peer is waited for; 0: it is not */
     size_t count;
     struct granted list[];
 };
@@ -237,6 +239,20 @@ static bool enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enroll
     return true;
 }
 
+/* The peer is still in the midst of writing: its connection ends when that takes too long. */
+static void stopped_locked(struct gm_link *link, struct gm_enrolled *enrolled)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+    if (enrolled->since_ms == 0)
+        enrolled->since_ms = now_ms;
+    if (now_ms - enrolled->since_ms < GM_STOPPED_MS || link->given_up)
+        return;
+    link->given_up = true;
+    gm_link_fail_locked(link, -ETIMEDOUT);
+}
+
 static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrolled,
                                  const struct iovec *iov, size_t count, struct bmi_region *regions)
 {
@@ -271,6 +287,7 @@ int gm_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
     struct gm_enrolled *enrolled = malloc(sizeof *enrolled + segments * sizeof *enrolled->list);
     if (enrolled == NULL)
         return -ENOMEM;
+    enrolled->since_ms = 0;
     gm_lock(&link->send_lock);
     int status = enrolled_begin_locked(link, enrolled, iov, segments, regions);
     gm_unlock(&link->send_lock);
@@ -283,15 +300,19 @@ int gm_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
     return 0;
 }
 
-void gm_release(struct bmi_link *base, void *handle)
+bool gm_release(struct bmi_link *base, void *handle, bool wait)
 {
     struct gm_link *link = gm_link_of(base);
     struct gm_enrolled *enrolled = handle;
     gm_lock(&link->send_lock);
-    if (enrolled->to_me != NULL)
-        enrolled_end_locked(link, enrolled, GM_WAIT);
+    bool ended = enrolled->to_me == NULL ||
+                 enrolled_end_locked(link, enrolled, wait ? GM_WAIT : GM_LATER);
+    if (!ended)
+        stopped_locked(link, enrolled);
     gm_unlock(&link->send_lock);
-    free(enrolled);
+    if (ended)
+        free(enrolled);
+    return ended;
 }
 
 bool gm_grants_end(struct gm_link *link, enum gm_patience patience)
@@ -299,7 +320,7 @@ bool gm_grants_end(struct gm_link *link, enum gm_patience patience)
     gm_lock(&link->send_lock);
     for (struct gm_enrolled *at = link->enrolled, *next; at != NULL; at = next) {
         next = at->next;
-        enrolled_end_locked(link, at, patience);
+        enrolled_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience);
     }
     bool ended = link->enrolled == NULL;
     gm_unlock(&link->send_lock);

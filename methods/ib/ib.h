@@ -396,7 +396,7 @@ int ib_memory_start(struct ib_state *state);
 void ib_memory_stop(struct ib_state *state);
 int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
-void ib_release(struct bmi_link *base, void *handle);
+bool ib_release(struct bmi_link *base, void *handle, bool wait);
 /* A local buffer's registration for a transfer, or NULL where none is wanted. fabric_lock not held.
  */
 int ib_local_get(struct ib_state *state, void *memory, size_t size,

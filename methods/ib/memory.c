@@ -173,9 +173,11 @@ int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
     return 0;
 }
 
-void ib_release(struct bmi_link *base, void *handle)
+bool ib_release(struct bmi_link *base, void *handle, bool wait)
 {
+    (void)wait;
     enrolment_free(base->state, handle);
+    return true;
 }
 
 /* ---- BMI_memalloc ------------------------------------------------------------------------------

@@ -318,7 +318,7 @@ static void put_and_get(struct fake_owner *owner, uint64_t offset, uint64_t byte
     CU_ASSERT_EQUAL(answer.gets - before.gets, 1);
     CU_ASSERT_EQUAL(answer.put_bytes - before.put_bytes, (int64_t)(bytes * count));
     CU_ASSERT_EQUAL(answer.get_bytes - before.get_bytes, (int64_t)(bytes * count));
-    fake_method->release(owner->link, handle);
+    fake_method->release(owner->link, handle, true);
 }
 
 static void test_puts_and_gets(void)
@@ -359,7 +359,7 @@ static void forbidden(const struct offence *offence)
     if (offence->commit)
         offence->commit(&bad);
     if (offence->released)
-        fake_method->release(owners[1]->link, bad_handle);
+        fake_method->release(owners[1]->link, bad_handle, true);
     for (int i = 0; i < 2; i++) {
         bad.get = i == 1;
         tell(1, &good);
@@ -373,9 +373,9 @@ static void forbidden(const struct offence *offence)
     CU_ASSERT(memory_holds(2 << 20, 100000, 4, 0x11));
     CU_ASSERT_EQUAL(owners[1]->downs, 0);
     CU_ASSERT_EQUAL(ask(0, &good).status, 0);
-    fake_method->release(owners[1]->link, handle);
+    fake_method->release(owners[1]->link, handle, true);
     if (!offence->released)
-        fake_method->release(owners[1]->link, bad_handle);
+        fake_method->release(owners[1]->link, bad_handle, true);
     for (int i = 0; i < CLIENTS; i++)
         disconnected(i, owners[i]);
 }

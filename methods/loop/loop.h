@@ -165,7 +165,7 @@ void loop_delay_expired(struct bmi_timer *timer);
 /* memory.c: registrations, puts and gets. */
 int loop_enroll(struct bmi_link *link, const struct bmi_segments *memory,
                 struct bmi_region *regions, uint32_t *count, void **handle);
-void loop_release(struct bmi_link *link, void *handle);
+bool loop_release(struct bmi_link *link, void *handle, bool wait);
 void loop_transfer(struct bmi_link *link, struct bmi_transfer *transfer);
 void loop_registrations_free(struct loop_link *link);
 /* Moves up to `most` bytes of link->moving. Returns the number moved, or why the transfer fails. */

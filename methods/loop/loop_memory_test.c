@@ -105,7 +105,7 @@ static void test_move(void)
             CHECK_EVENTS(DIALLER, "done:1:0");
             CU_ASSERT_EQUAL(memcmp(scene.local, scene.remote, SIZE), 0);
             CU_ASSERT_EQUAL(scene.remote[SIZE - 1], (uint8_t)((SIZE - 1) * 7 + 1));
-            PUT->release(ACCEPTOR->link, scene.handle);
+            PUT->release(ACCEPTOR->link, scene.handle, true);
             fake_pair_close();
         }
 }
@@ -170,7 +170,7 @@ static void fault_make(struct scene *scene, enum fault fault)
         region->key = scene->regions[1].key;
         break;
     default:
-        ACCEPTOR->link->method->release(ACCEPTOR->link, scene->handle);
+        ACCEPTOR->link->method->release(ACCEPTOR->link, scene->handle, true);
     }
 }
 
@@ -239,7 +239,7 @@ static void test_release_in_mid_transfer(void)
     CHECK_EVENTS(DIALLER, "");
     CU_ASSERT_EQUAL(scene.remote[149], scene.local[149]);
     CU_ASSERT_EQUAL(scene.remote[150], 0);
-    PUT->release(ACCEPTOR->link, scene.handle);
+    PUT->release(ACCEPTOR->link, scene.handle, true);
     bmi__loop_release(PUT, BMI__LOOP_FROM_DIALLER);
     fake_drive(100);
     CHECK_EVENTS(DIALLER, "done:1:-13");
@@ -313,7 +313,7 @@ static void test_end_with_transfers(void)
     bmi__loop_cut(PUT, ECONNRESET);
     fake_drive(100);
     CHECK_EVENTS(DIALLER, "done:1:-104 done:2:-104 down:-104");
-    PUT->release(ACCEPTOR->gone, scenes[0].handle); /* the link's memory is still there */
+    PUT->release(ACCEPTOR->gone, scenes[0].handle, true); /* the link's memory is still there */
     fake_pair_close();
 }
 

@@ -77,8 +77,9 @@ int loop_enroll(struct bmi_link *base, const struct bmi_segments *memory,
     return 0;
 }
 
-void loop_release(struct bmi_link *base, void *handle)
+bool loop_release(struct bmi_link *base, void *handle, bool wait)
 {
+    (void)wait;
     struct loop_network *network = loop_link_of(base)->network;
     struct loop_registration *registration = handle;
     pthread_mutex_lock(&network->memory_lock);
@@ -87,6 +88,7 @@ void loop_release(struct bmi_link *base, void *handle)
         registration->next->link_to_me = registration->link_to_me;
     pthread_mutex_unlock(&network->memory_lock);
     free(registration);
+    return true;
 }
 
 /* What was never released, when the link's memory goes. */

@@ -76,10 +76,9 @@ static void join(struct party *party, int server)
 }
 
 /* Answers one small message of tag 5 with another, until told to stop. */
-static void neighbour(struct party *party)
+static void answer_on(struct party *party)
 {
     char byte = 0;
-    serve(party, NULL);
     while (byte != 's') {
         struct op op;
         op_receive(party, &op, &byte, 1, 5);
@@ -88,6 +87,12 @@ static void neighbour(struct party *party)
         op_finish(party, &op, 1);
     }
     party_stop(party);
+}
+
+static void neighbour(struct party *party)
+{
+    serve(party, NULL);
+    answer_on(party);
 }
 
 static void ask_neighbour(struct party *party, BMI_addr_t addr, const char *what)
@@ -316,6 +321,57 @@ static void stopped_midway(struct party *party)
     party_stop(party);
 }
 
+/* A receive that is cancelled while its sender is stopped, perhaps while it writes into our memory:
+ * nobody else waits for that, and the connection lives on. */
+static void stopped_cancelled(struct party *party)
+{
+    enum { HUGE_BYTES = 64 * MIB, GIVEN_UP_MS = 9000, LOOK_MS = 250 };
+    struct op op;
+    if (strcmp(party->method->scheme, "ofi+shm") == 0)
+        party_skip(party, "who is stopped while it sends may have taken libfabric's lock");
+    if (party->role == 2) {
+        neighbour(party);
+        return;
+    }
+    if (party->role == 1) {
+        serve(party, NULL);
+        char *memory = memory_take(party, HUGE_BYTES);
+        memset(memory, 1, HUGE_BYTES);
+        op_send(party, &op, memory, HUGE_BYTES, 1);
+        op_wait(party, &op);
+        answer_on(party);
+        memory_give_back(memory);
+        return;
+    }
+    volatile char *memory = memory_take(party, HUGE_BYTES);
+    memory[0] = 0;
+    party_start_client(party);
+    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "cancel_grace_ms=20"), 0);
+    join(party, 2);
+    BMI_addr_t other = party->peer;
+    join(party, 1);
+    op_receive(party, &op, (char *)(uintptr_t)memory, HUGE_BYTES, 1);
+    while (memory[0] == 0)
+        op_collect(party, 1);
+    kill(atomic_load(&party->report->pids[1]), SIGSTOP);
+    if (!op.done)
+        CHECK_STATUS(party, BMI_cancel(op.id, party->context), 0);
+    int64_t start = now_ms(), longest = 0;
+    while (!op.done && now_ms() - start < LOOK_MS) {
+        int64_t asked = now_ms();
+        ask_neighbour(party, other, "a");
+        longest = now_ms() - asked > longest ? now_ms() - asked : longest;
+    }
+    CHECK(party, longest < GIVEN_UP_MS);
+    kill(atomic_load(&party->report->pids[1]), SIGCONT);
+    op_wait(party, &op);
+    CHECK(party, op.error == 0 || op.error == -BMI_ECANCEL);
+    ask_neighbour(party, other, "s");
+    ask_neighbour(party, party->peer, "s");
+    memory_give_back((char *)(uintptr_t)memory);
+    party_stop(party);
+}
+
 /* ---- a peer that comes again ----------------------------------------------------------------- */
 
 static void serve_again(struct party *party)
@@ -444,6 +500,8 @@ const struct conformance_case failure_cases[] = {
      .where = CAST, .roles = 3},
     {SECTION, .name = "a peer that is stopped midway: others notice nothing",
      .run = stopped_midway, .where = CAST, .roles = 3},
+    {SECTION, .name = "a receive cancelled while its sender is stopped: others notice nothing",
+     .run = stopped_cancelled, .where = CAST, .roles = 3},
     {SECTION, .name = "a peer that restarts is a new incarnation", .run = comes_again,
      .where = CAST, .roles = 3},
     {SECTION, .name = "a peer that restarts unnoticed", .run = comes_again_unnoticed, .where = CAST,

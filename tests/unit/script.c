@@ -180,10 +180,11 @@ static int enroll(struct bmi_link *link, const struct bmi_segments *memory,
     return 0;
 }
 
-static void release(struct bmi_link *link, void *handle)
+static bool release(struct bmi_link *link, void *handle, bool wait)
 {
-    (void)handle;
+    (void)handle, (void)wait;
     script_of(link)->enrolled--;
+    return true;
 }
 
 static void transfer(struct bmi_link *link, struct bmi_transfer *one)
