@@ -12,6 +12,7 @@
 #include "bmi/error.h"
 #include "bmi/failure.h"
 #include "bmi/log.h"
+#include "bmi/meeting.h"
 #include "bmi/option.h"
 #include "bmi/settings.h"
 
@@ -120,7 +121,7 @@ static void slot_give_locked(struct address *address)
     address->alias_next = NULL;
     address->references = 0;
     address->cause = 0;
-    address->dead = address->in_use = false;
+    address->dead = address->in_use = address->dropped = false;
     address->slot = slot;
     address->hash_next = free_list;
     free_list = address;
@@ -277,6 +278,8 @@ int bmi__address_lookup(const char *string, BMI_addr_t *handle)
     struct address *address = table_find_locked(string);
     if (address == NULL)
         status = address_make_locked(string, &address);
+    else
+        address->dropped = false; /* by a new handle: drop_locked */
     if (status == 0)
         *handle = bmi__address_handle(address);
     bmi__book_unlock();
@@ -365,6 +368,12 @@ struct address *bmi__address_accept_locked(struct peer *peer)
     return address;
 }
 
+static void forget_locked(struct address *address)
+{
+    atomic_store(&address->peer, NULL);
+    slot_give_locked(address);
+}
+
 /* Looked-up addresses come before the accepted one: a looked-up handle is what
  * unexpected messages are told with from now on. */
 void bmi__address_move_locked(struct peer *from, struct peer *to)
@@ -372,6 +381,10 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
     while (from->address != NULL) {
         struct address *address = from->address;
         from->address = address->alias_next;
+        if (address->dropped) {
+            forget_locked(address);
+            continue;
+        }
         if (address->host == NULL && to->address != NULL && to->address->host != NULL) {
             address->host = strdup(to->address->host);
             address->host_method = to->address->host_method;
@@ -438,10 +451,27 @@ void bmi__address_lost_locked(struct peer *peer)
         struct address *address = peer->address;
         peer->address = address->alias_next;
         address->alias_next = NULL;
+        if (address->dropped) {
+            forget_locked(address);
+            continue;
+        }
         atomic_store(&address->peer, NULL);
         if (address->string == NULL)
             dead_add_locked(address);
     }
+}
+
+bool bmi__address_forget_locked(struct peer *peer)
+{
+    for (struct address **place = &peer->address, *address; (address = *place) != NULL;) {
+        if (!address->dropped) {
+            place = &address->alias_next;
+            continue;
+        }
+        *place = address->alias_next;
+        forget_locked(address);
+    }
+    return peer->address == NULL && peer->op_count == 0;
 }
 
 void bmi__address_ended_locked(struct peer *peer, int cause)
@@ -564,6 +594,38 @@ int bmi__address_droppable(BMI_addr_t handle)
     return result;
 }
 
+/* Others have the same peer: the address leaves it. */
+static void alias_drop_locked(struct address *address, struct peer *peer)
+{
+    struct address **place = &peer->address;
+    while (*place != address)
+        place = &(*place)->alias_next;
+    *place = address->alias_next;
+    forget_locked(address);
+}
+
+/* Book's and peer's locks held. Where there is a connection to be closed the address stays until
+ * its end, by its string, so that nobody dials meanwhile; its handle does not. */
+static int drop_locked(struct address *address, struct peer *peer)
+{
+    bool alone = peer->address == address && address->alias_next == NULL;
+    if (peer->op_count > 0)
+        return -EBUSY;
+    if (!alone && peer->state != PEER_DIALLING && !(peer->flags & PEER_CLOSING)) {
+        alias_drop_locked(address, peer);
+    } else if (peer->link != NULL) {
+        bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
+        atomic_fetch_add(&address->generation, 1);
+        address->references = 0;
+        address->dropped = true;
+    } else if (peer->state == PEER_AWAITING) { /* nobody waits for that connection any more */
+        bmi__meeting_clear_locked(peer);
+        atomic_store(&peer->state, PEER_IDLE);
+        bmi__attention_locked(peer);
+    }
+    return 0;
+}
+
 int bmi__address_drop(BMI_addr_t handle)
 {
     int status = 0;
@@ -574,16 +636,11 @@ int bmi__address_drop(BMI_addr_t handle)
         status = -EINVAL;
     } else if (peer != NULL) {
         peer_lock(peer);
-        if (peer->op_count > 0)
-            status = -EBUSY;
-        else if (peer->link != NULL)
-            bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
+        status = drop_locked(address, peer);
         peer_unlock(peer);
     }
-    if (status == 0) {
-        address->references = 0;
+    if (status == 0 && bmi__address_find_locked(handle) != NULL)
         free_if_idle_locked(address);
-    }
     bmi__book_unlock();
     return status;
 }

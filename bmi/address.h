@@ -35,6 +35,7 @@ struct address {
     atomic_int references;
     int cause;                  /* why the last connection ended */
     bool dead, in_use;
+    bool dropped; /* forgotten when its connection has ended; found by its string until then */
     uint8_t host_method;        /* by which `host` is connected: its number, see bmi__method_at */
 };
 
@@ -76,7 +77,10 @@ void bmi__address_host_locked(struct peer *peer, struct bmi_link *link);
 int bmi__address_reference(BMI_addr_t handle, int change);
 /* An unexpected message of the peer's came, which is to be told with its address. */
 void bmi__address_heard_locked(struct peer *peer);
-/* Forgets an idle address. -EBUSY: it has operations. */
+/* Book's and peer's locks held: its connection has ended; dropped ones go. Returns whether the idle
+ * peer has nothing left and is to be given back. */
+bool bmi__address_forget_locked(struct peer *peer);
+/* Forgets an address, closing the connection that nobody else has. -EBUSY: it has operations. */
 int bmi__address_drop(BMI_addr_t handle);
 /* Whether it may be dropped: dead or idle. <0: stale. */
 int bmi__address_droppable(BMI_addr_t handle);

@@ -231,22 +231,26 @@ static void self_link_forget(struct peer *peer)
     bmi_link_unref(other);
 }
 
-/* A dial failed: the next alternative, else everything posted fails. */
-static void dial_failed(struct peer *peer, int status)
+/* A dial failed: the next alternative, else everything posted fails. Returns as peer_lost. */
+static bool dial_failed(struct peer *peer, int status)
 {
     int next = -ECONNREFUSED;
     bmi__credit_forget_locked(peer); /* opened with the greeting */
-    if (!(peer->flags & PEER_DROPPED)) {
+    if (!(peer->flags & PEER_DROPPED) && peer->op_count > 0) {
         peer->alternative++;
         next = bmi__dial_locked(peer);
     }
-    if (next == 0)
-        return;
+    if (next == 0) {
+        bmi__next_start_locked(peer, 0);
+        return false;
+    }
     peer->alternative = 0;
     bmi__meeting_clear_locked(peer);
     atomic_store(&peer->state, PEER_IDLE);
     bmi__peer_abandon_locked(peer, status != 0 ? status : -ECONNREFUSED);
+    bool over = bmi__address_forget_locked(peer);
     bmi__dial_next_locked(peer);
+    return over;
 }
 
 /* Book's and peer's lock held. Returns whether the peer's memory is to be given back. */
@@ -256,10 +260,8 @@ static bool peer_lost(struct peer *peer, int status)
     int cause = peer->cause != 0 ? peer->cause : status;
     peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED);
     self_link_forget(peer);
-    if (state == PEER_DIALLING) {
-        dial_failed(peer, cause);
-        return false;
-    }
+    if (state == PEER_DIALLING)
+        return dial_failed(peer, cause);
     bmi__meeting_clear_locked(peer);
     if (cause == 0)
         cause = -ECONNRESET;
@@ -273,9 +275,10 @@ static bool peer_lost(struct peer *peer, int status)
     atomic_store(&peer->state, PEER_IDLE);
     peer->counters.reconnects++; /* the next dial is one */
     bmi__peer_abandon_locked(peer, cause);
+    bool over = bmi__address_forget_locked(peer);
     if (!(peer->flags & PEER_DROPPED))
         bmi__dial_next_locked(peer);
-    return false;
+    return over;
 }
 
 void bmi_method_link_down(struct bmi_link *link, int status)

@@ -205,13 +205,17 @@ static void op_restart_locked(struct peer *peer, struct op *op)
         bmi__op_complete_locked(op, status, 0);
 }
 
-void bmi__dial_next_locked(struct peer *peer)
+static struct op *next_first_locked(const struct peer *peer)
 {
     struct op *op = peer->ops_first;
     while (op != NULL && op->stage != STAGE_NEXT)
         op = op->peer_next;
-    int status = op != NULL ? bmi__dial_locked(peer) : 0;
-    for (struct op *next; op != NULL; op = next) {
+    return op;
+}
+
+void bmi__next_start_locked(struct peer *peer, int status)
+{
+    for (struct op *op = next_first_locked(peer), *next; op != NULL; op = next) {
         next = op->peer_next;
         if (op->stage != STAGE_NEXT)
             continue;
@@ -225,6 +229,12 @@ void bmi__dial_next_locked(struct peer *peer)
         if (next == NULL)
             break; /* what was restarted now stands last */
     }
+}
+
+void bmi__dial_next_locked(struct peer *peer)
+{
+    if (next_first_locked(peer) != NULL)
+        bmi__next_start_locked(peer, bmi__dial_locked(peer));
 }
 
 /* Lets go of the peer's link without an end of the peer. */

@@ -25,6 +25,8 @@ int bmi__dial_locked(struct peer *peer);
 
 /* The peer's link is gone: dials again for what was posted while it was being closed. */
 void bmi__dial_next_locked(struct peer *peer);
+/* A dial was made for it, or with what error it was not. */
+void bmi__next_start_locked(struct peer *peer, int status);
 
 /* Driver; take the book's and the peer's lock. <0: end the link. */
 int bmi__greeting_up(struct bmi_link *link);

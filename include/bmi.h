@@ -57,13 +57,13 @@ enum {
 
 /* options of BMI_set_info and BMI_get_info; the parameter's type stands behind each */
 enum {
-    BMI_DROP_ADDR = 1,               /* set: forget an idle address; else close its connection */
+    BMI_DROP_ADDR = 1,               /* set: forget an address, close a connection only it has */
     BMI_CHECK_INIT = 2,              /* get: int, nonzero if initialized */
     BMI_CHECK_MAXSIZE = 3,           /* get: int, largest expected message (clamped to INT_MAX) */
     BMI_GET_METH_ADDR = 4,           /* get: void *, the method's link of this address or NULL */
     BMI_INC_ADDR_REF = 5,            /* set: add a reference (parameter unused) */
     BMI_DEC_ADDR_REF = 6,            /* set: drop a reference (parameter unused) */
-    BMI_DROP_ADDR_QUERY = 7,         /* get: int, nonzero if the address may be dropped */
+    BMI_DROP_ADDR_QUERY = 7,         /* get: int, nonzero if there is no connection to close */
     BMI_FORCEFUL_CANCEL_MODE = 8,    /* set: accepted, changes nothing */
     BMI_TRUSTED_CONNECTION = 9,      /* set: accepted, changes nothing */
     BMI_GET_UNEXP_SIZE = 10,         /* get: int, largest unexpected message */

@@ -163,6 +163,77 @@ static void dropped(struct party *party)
     CHECK(party, strcmp(BMI_addr_rev_lookup(next), url) == 0);
 }
 
+static void expect_dropped(struct party *party, BMI_addr_t addr)
+{
+    struct op op;
+    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
+    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
+    CHECK(party, BMI_addr_rev_lookup(addr) == NULL);
+    CHECK(party, BMI_addr_rev_lookup_unexpected(addr) == NULL);
+    op_post(party, &op, POST_SEND, addr, "x", 1, 1);
+    CHECK_STATUS(party, op.posted, -BMI_EINVAL);
+}
+
+enum { TIMES = 3, UNFETCHED_TAG = 77 };
+
+/* Looks the server up, greets it, and drops it, several times; one more message waits there. */
+static void dropping_client(struct party *party)
+{
+    struct op last;
+    party_hear_idle(party, 1, party->peer_url, sizeof party->peer_url);
+    party_start_client(party);
+    for (int i = 0; i < TIMES; i++) {
+        BMI_addr_t before = party->peer;
+        party->peer = party_look_up(party, party->peer_url);
+        CHECK(party, party->peer != before);
+        party_greet(party);
+        party_hear_go(party, 1);
+        if (i < TIMES - 1)
+            expect_dropped(party, party->peer);
+    }
+    op_send_unexpected(party, &last, "last", 4, UNFETCHED_TAG);
+    op_finish(party, &last, 4);
+    party_hear_go(party, 1);
+    party_stop(party);
+}
+
+/* A client that connected is dropped while a message of its own waits to be fetched. */
+static void dropping_server(struct party *party)
+{
+    struct BMI_unexpected_info info;
+    BMI_addr_t addr = 0;
+    int waiting = 0;
+    party_start_server(party, NULL, 0);
+    party_tell(party, 0, party->listen, sizeof party->listen);
+    for (int i = 0; i < TIMES; i++) {
+        BMI_addr_t before = addr;
+        addr = party_be_greeted(party);
+        CHECK(party, addr != before);
+        party_tell_go(party, 0);
+    }
+    int64_t deadline = now_ms() + 20000 * patience();
+    while (waiting == 0) {
+        NEED(party, now_ms() < deadline);
+        op_collect(party, 20);
+        NEED_STATUS(party, BMI_get_info(addr, BMI_TCP_CHECK_UNEXPECTED, &waiting), 0);
+    }
+    expect_dropped(party, addr);
+    unexpected_take(party, &info);
+    CHECK_EQUAL(party, info.tag, UNFETCHED_TAG);
+    CHECK(party, info.addr == addr && info.size == 4 && memcmp(info.buffer, "last", 4) == 0);
+    unexpected_give_back(party, &info);
+    party_tell_go(party, 0);
+    party_stop(party);
+}
+
+static void dropped_connected(struct party *party)
+{
+    if (party->role == 0)
+        dropping_client(party);
+    else
+        dropping_server(party);
+}
+
 /* ---- handles and ids that are none ----------------------------------------------------------- */
 
 static void expect_stale(struct party *party, BMI_addr_t addr)
@@ -318,6 +389,8 @@ const struct conformance_case reference_cases[] = {
      .roles = 2},
     {SECTION, .name = "references of a looked-up address", .run = looked_up, .where = SOLO},
     {SECTION, .name = "BMI_DROP_ADDR makes a handle stale", .run = dropped, .where = SOLO},
+    {SECTION, .name = "BMI_DROP_ADDR of a connected address", .run = dropped_connected,
+     .where = CAST, .roles = 2},
     {SECTION, .name = "stale addresses are refused", .run = stale_addresses, .where = SOLO},
     {SECTION, .name = "op ids that are none are refused", .run = stale_ids, .where = SOLO},
     {SECTION, .name = "a reported op id is none any more", .run = reported_ids, .where = SOLO},

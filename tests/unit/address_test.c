@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * address_test.c - the address book: strings, handles, references. No network: nothing is posted.
+ * address_test.c - the address book: strings, handles, references. Where something is posted, it is
+ * to this process, by the loop method.
  */
 #include "bmi/address.h"
 
@@ -224,6 +225,90 @@ static void an_idle_peer_goes_with_its_address(void)
     CU_ASSERT_EQUAL(bmi__address_lock(handle, &peer), -EINVAL);
 }
 
+static BMI_addr_t self_connect(bmi_context_id context)
+{
+    BMI_addr_t self = look_up("loop://self");
+    struct BMI_unexpected_info info;
+    bmi_error_code_t error = 0;
+    bmi_op_id_t op;
+    int posted = BMI_post_sendunexpected(&op, self, "x", 1, BMI_EXT_ALLOC, 1, NULL, context, NULL);
+    int sent = posted == 1, heard = 0;
+    CU_ASSERT_FATAL(posted >= 0);
+    while (sent == 0)
+        CU_ASSERT_FATAL(BMI_test(op, &sent, &error, NULL, NULL, 1000, context) >= 0);
+    CU_ASSERT_EQUAL(error, 0);
+    while (heard == 0)
+        CU_ASSERT_FATAL(BMI_testunexpected(1, &heard, &info, 1000) >= 0);
+    CU_ASSERT_EQUAL(info.addr, self);
+    CU_ASSERT_EQUAL(BMI_unexpected_free(info.addr, info.buffer), 0);
+    return self;
+}
+
+static void drive_until_free(struct peer *peer)
+{
+    struct BMI_unexpected_info info;
+    int count;
+    while (peer->state != PEER_FREE)
+        CU_ASSERT_FATAL(BMI_testunexpected(1, &count, &info, 10) >= 0);
+}
+
+/* One call closes the connection and forgets the address; the string is found until both are gone.
+ */
+static void a_connected_address_is_dropped(void)
+{
+    struct peer *peer, *again;
+    bmi_context_id context;
+    tear_down();
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_loop", "loop://self", BMI_INIT_SERVER), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&context), 0);
+    BMI_addr_t handle = self_connect(context);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(handle, &peer), 0);
+    CU_ASSERT_EQUAL(peer->state, PEER_UP);
+    peer_unlock(peer);
+    CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), 0);
+    CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
+    CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(handle));
+    CU_ASSERT_EQUAL(bmi__address_lock(handle, &again), -EINVAL);
+    drive_until_free(peer);
+
+    handle = self_connect(context);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(handle, &peer), 0);
+    peer_unlock(peer);
+    CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), 0);
+    BMI_addr_t next = self_connect(context); /* while it is being closed */
+    CU_ASSERT_NOT_EQUAL(next, handle);
+    CU_ASSERT_EQUAL(bmi__address_lock(handle, &again), -EINVAL);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(next, &again), 0);
+    CU_ASSERT_PTR_EQUAL(again, peer);
+    peer_unlock(again);
+    CU_ASSERT_EQUAL(BMI_set_info(next, BMI_DROP_ADDR, NULL), 0);
+    drive_until_free(peer);
+    BMI_close_context(context);
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+    set_up();
+}
+
+/* Two strings of one process: one leaves, the connection stays. */
+static void an_alias_is_dropped(void)
+{
+    struct peer *peer, *again;
+    BMI_addr_t one = look_up("tcp://host:1"), other = look_up("tcp://HOST:1");
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(one, &peer), 0);
+    peer_unlock(peer);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(other, &again), 0);
+    peer_unlock(again);
+    bmi__book_lock();
+    bmi__address_move_locked(again, peer);
+    bmi__book_unlock();
+    CU_ASSERT_EQUAL(BMI_set_info(one, BMI_DROP_ADDR, NULL), 0);
+    CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(one));
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(other, &again), 0);
+    CU_ASSERT_PTR_EQUAL(again, peer);
+    peer_unlock(again);
+    CU_ASSERT_EQUAL(BMI_set_info(other, BMI_DROP_ADDR, NULL), 0);
+    CU_ASSERT_EQUAL(peer->state, PEER_FREE);
+}
+
 static void handles_of_an_earlier_start_are_stale(void)
 {
     BMI_addr_t handles[10];
@@ -277,6 +362,8 @@ int main(void)
         {"what is no handle is refused", what_is_no_handle_is_refused},
         {"references and the end of a handle", references_and_the_end_of_a_handle},
         {"an idle peer goes with its address", an_idle_peer_goes_with_its_address},
+        {"a connected address is dropped", a_connected_address_is_dropped},
+        {"an alias is dropped", an_alias_is_dropped},
         {"handles of an earlier start are stale", handles_of_an_earlier_start_are_stale},
         {"ranges", ranges},
         CU_TEST_INFO_NULL,
