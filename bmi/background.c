@@ -381,8 +381,11 @@ static void after_fork_parent(void)
 
 static void after_fork_child(void)
 {
-    pthread_mutex_init(&control, NULL);
-    pthread_mutex_init(&passing, NULL);
+    if (is_background) { /* who held them is not here */
+        pthread_mutex_init(&control, NULL);
+        pthread_mutex_init(&passing, NULL);
+    }
+    after_fork_parent();
     is_background = false;
     if (!atomic_exchange(&bmi__background_is_on, false))
         return;

@@ -3,11 +3,17 @@
  * start.c - initialize and finalize, counted; starting methods and listening; look-ups.
  *
  * `start_lock` serialises all of these and is taken before any other lock.
+ *
+ * A child of fork(2) may take its parent's connections over when the parent has gone, as daemon(3)
+ * has it. While the parent lives they are the parent's: the child's finalize lets go of all without
+ * a word to anybody, and what it leaves behind ends with the process.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bmi/address.h"
 #include "bmi/background.h"
@@ -27,6 +33,9 @@
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users;                  /* start_lock */
 static bool background_by_flag;    /* start_lock */
+static pid_t owner;                /* start_lock: whose the connections are */
+static bool let_go;                /* start_lock: they were an ancestor's, and still are */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_bool running;
 static atomic_bool auto_references;
 
@@ -38,6 +47,25 @@ bool bmi__running(void)
 bool bmi__auto_references(void)
 {
     return atomic_load_explicit(&auto_references, memory_order_relaxed);
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+/* Another thread of the parent's may have held it. */
+static void after_fork_child(void)
+{
+    pthread_mutex_init(&start_lock, NULL);
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_child);
+}
+
+/* Whether another process, which is still there, started what we have. */
+static bool is_anothers(void)
+{
+    return owner != getpid() && (kill(owner, 0) == 0 || errno == EPERM);
 }
 
 /* ---- starting ------------------------------------------------------------------------------- */
@@ -110,6 +138,13 @@ static void stop(void);
 
 static int start(const char *method_list, const char *listen_addr, int flags)
 {
+    if (let_go) {
+        bmi__log(BMI_LOG_ERROR, "BMI_initialize: this child of a fork has had its parent's; only a "
+                                "new program (exec) can start");
+        return -EBUSY;
+    }
+    pthread_once(&fork_once, fork_watch);
+    owner = getpid();
     int status = bmi__greeting_start();
     if (status == 0)
         status = bmi__progress_start();
@@ -261,7 +296,10 @@ int BMI_finalize(void)
         return -BMI_EDEADLK;
     pthread_mutex_lock(&start_lock);
     int status = users > 0 ? 0 : -BMI_EINVAL;
-    if (status == 0 && --users == 0) {
+    if (status == 0 && --users == 0 && is_anothers()) {
+        let_go = true;
+        atomic_store(&running, false);
+    } else if (status == 0 && users == 0) {
         if (bmi__setting(SETTING_STATS) != 0)
             bmi__statistics_print();
         atomic_store(&running, false);
