@@ -294,16 +294,15 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
     return status;
 }
 
-int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
-                             struct bmi_sink *sink)
+int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *bytes, struct bmi_sink *sink)
 {
-    struct shown shown = {.header.type = bytes[0], .reason = "out of place"};
+    struct shown shown = {.header.type = bytes[0] & 0x7f, .reason = "out of place"};
     shown.status = wire_decode(bytes, &shown.header, &shown.reason);
     return frame_take(link, &shown, NULL, sink);
 }
 
-int bmi_method_frame_whole(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
-                           const uint8_t *body, size_t have)
+int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *bytes, const uint8_t *body,
+                           size_t have)
 {
     enum { LONGEST = 2048 }; /* what is copied under the peer's lock */
     struct shown shown = {.reason = "out of place"};
@@ -313,7 +312,7 @@ int bmi_method_frame_whole(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_
     if (shown.status < 0 || !message || shown.header.length > LONGEST || shown.header.length > have)
         return 0;
     int status = frame_take(link, &shown, body, &sink);
-    return status < 0 ? status : BMI_FRAME_HEADER + (int)shown.header.length;
+    return status < 0 ? status : (int)(bmi_frame_header_size(bytes[0]) + shown.header.length);
 }
 
 /* ---- bodies --------------------------------------------------------------------------------- */

@@ -82,8 +82,57 @@ static uint64_t get64(const uint8_t *bytes)
     return le64toh(value);
 }
 
+/* The short form: EAGER and UNEXPECTED up to 65535 bytes. Their other fields are 0. */
+enum { SHORT = 0x80, SHORT_MAGIC = WIRE_MAGIC >> 8 };
+
+static bool is_message(unsigned type)
+{
+    return type == WIRE_EAGER || type == WIRE_UNEXPECTED;
+}
+
+static bool fits_short(const struct wire_header *header)
+{
+    return is_message(header->type) && header->length <= UINT16_MAX && header->source == 0 &&
+           header->target == 0 && header->flags == 0;
+}
+
+static void short_encode(uint8_t *bytes, const struct wire_header *header)
+{
+    bytes[0] = SHORT | header->type;
+    bytes[1] = SHORT_MAGIC;
+    put16(bytes + 2, (uint16_t)header->length);
+    put32(bytes + 4, (uint32_t)header->tag);
+    put32(bytes + 8, header->seen);
+    put32(bytes + 12, header->credit);
+}
+
+static int short_decode(const uint8_t *bytes, struct wire_header *header, const char **reason)
+{
+    uint8_t type = bytes[0] & (SHORT - 1);
+    if (bytes[1] != SHORT_MAGIC) {
+        *reason = "no frame: wrong magic number";
+        return -EBADMSG;
+    }
+    if (!is_message(type)) {
+        *reason = "unknown frame type";
+        return -EBADMSG;
+    }
+    *header = (struct wire_header){
+        .type = type,
+        .length = get16(bytes + 2),
+        .tag = (int32_t)get32(bytes + 4),
+        .seen = get32(bytes + 8),
+        .credit = get32(bytes + 12),
+    };
+    return 0;
+}
+
 void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *header)
 {
+    if (fits_short(header)) {
+        short_encode(bytes, header);
+        return;
+    }
     bytes[0] = header->type;
     bytes[1] = header->flags;
     put16(bytes + 2, WIRE_MAGIC);
@@ -95,9 +144,10 @@ void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *head
     put64(bytes + 32, header->target);
 }
 
-int wire_decode(const uint8_t bytes[BMI_FRAME_HEADER], struct wire_header *header,
-                const char **reason)
+int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **reason)
 {
+    if (bytes[0] & SHORT)
+        return short_decode(bytes, header, reason);
     uint8_t type = bytes[0];
     if (get16(bytes + 2) != WIRE_MAGIC) {
         *reason = "no frame: wrong magic number";

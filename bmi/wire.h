@@ -2,8 +2,8 @@
  *
  * wire.h - the frames of the message protocol, without any I/O.
  *
- * Every frame is a header of 40 bytes, little-endian, and `length` bytes of body. A header that
- * wire_decode accepted has a known type, flags that the type allows, and a length within the type's
+ * Every frame is a header of 40 bytes, or 16 where that says it all, little-endian, and `length`
+ * bytes of body. A header that wire_decode accepted has a known type, flags that the type allows, and a length within the type's
  * bound; ids, credits and sizes in it are the peer's claims and are checked where they are used.
  * docs/wire-protocol.md tells what the frames mean together.
  */
@@ -16,7 +16,7 @@
 
 #include "bmi/method.h"
 
-enum { WIRE_MAGIC = 0xB31F, WIRE_VERSION = 1 };
+enum { WIRE_MAGIC = 0xB31F, WIRE_VERSION = 2 };
 
 enum wire_type {
     WIRE_HELLO = 1,     /* body: struct wire_hello. The first frame both ways */
@@ -87,10 +87,10 @@ struct wire_hello {
     char listen[BMI_MAX_ADDR_LEN]; /* addresses that I claim to listen on: a hint, no identity */
 };
 
+/* Writes bmi_frame_header_size(bytes[0]) bytes. */
 void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *header);
-/* Returns 0, or -EBADMSG with *reason set: not a frame of this protocol. */
-int wire_decode(const uint8_t bytes[BMI_FRAME_HEADER], struct wire_header *header,
-                const char **reason);
+/* Of as many bytes. Returns 0, or -EBADMSG with *reason set: not a frame of this protocol. */
+int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **reason);
 
 /* The name of a type, for the log. */
 const char *wire_type_name(uint8_t type);

@@ -38,13 +38,15 @@ static int body_end_locked(struct gm_link *link)
 
 static int header_take_locked(struct gm_link *link, const uint8_t **bytes, size_t *length)
 {
-    size_t missing = (size_t)(BMI_FRAME_HEADER - link->header_have);
+    if (link->header_have == 0)
+        link->header[0] = **bytes;
+    size_t size = bmi_frame_header_size(link->header[0]), missing = size - link->header_have;
     size_t taken = *length < missing ? *length : missing;
     memcpy(link->header + link->header_have, *bytes, taken);
     *bytes += taken;
     *length -= taken;
     link->header_have = (uint8_t)(link->header_have + taken);
-    if (link->header_have < BMI_FRAME_HEADER)
+    if (link->header_have < size)
         return 0;
     link->header_have = 0;
     return frame_begin_locked(link, link->header);
@@ -65,12 +67,17 @@ static int body_take_locked(struct gm_link *link, const uint8_t **bytes, size_t 
 static int whole_take(struct gm_link *link, const uint8_t *bytes, size_t length)
 {
     int done = 0, taken = 1;
-    while (length - (size_t)done >= BMI_FRAME_HEADER && taken > 0 && link->body_left == 0 &&
+    while (length - (size_t)done >= BMI_FRAME_SHORT && taken > 0 && link->body_left == 0 &&
            link->header_have == 0 && !atomic_load_explicit(&link->deaf, memory_order_relaxed)) {
+        const uint8_t *at = bytes + done;
+        size_t left = length - (size_t)done;
         uint8_t header[BMI_FRAME_HEADER];
-        memcpy(header, bytes + done, sizeof header);
-        taken = bmi_method_frame_whole(&link->base, header, bytes + done + sizeof header,
-                                       length - (size_t)done - sizeof header);
+        memcpy(header, at, BMI_FRAME_SHORT);
+        size_t size = bmi_frame_header_size(header[0]);
+        if (size > left)
+            break;
+        memcpy(header + BMI_FRAME_SHORT, at + BMI_FRAME_SHORT, size - BMI_FRAME_SHORT);
+        taken = bmi_method_frame_whole(&link->base, header, at + size, left - size);
         done += taken > 0 ? taken : 0;
         gm_state_of(link)->tally.frames += taken > 0;
     }

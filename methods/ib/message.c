@@ -103,21 +103,22 @@ static int body_take(struct ib_link *link, const uint8_t **at, size_t *left)
 /* Returns the bytes of a small message that is here whole, 0 if there is none, or the errno. */
 static int whole_take(struct ib_link *link, const uint8_t *at, size_t left)
 {
-    int taken =
-        bmi_method_frame_whole(&link->base, at, at + BMI_FRAME_HEADER, left - BMI_FRAME_HEADER);
+    size_t header = bmi_frame_header_size(*at);
+    int taken = bmi_method_frame_whole(&link->base, at, at + header, left - header);
     if (taken <= 0)
         return taken;
     ib_count(ib_state_of(link), BMI_COUNT_FRAMES_RECEIVED, 1);
-    if (taken > BMI_FRAME_HEADER) {
+    if ((size_t)taken > header) {
         ib_count(ib_state_of(link), BMI_COUNT_COPIES, 1);
-        ib_count(ib_state_of(link), BMI_COUNT_COPIED_BYTES, taken - BMI_FRAME_HEADER);
+        ib_count(ib_state_of(link), BMI_COUNT_COPIED_BYTES, taken - (int)header);
     }
     return taken;
 }
 
 static int header_take(struct ib_link *link, const uint8_t **at, size_t *left)
 {
-    if (*left < BMI_FRAME_HEADER)
+    size_t header = bmi_frame_header_size(**at);
+    if (*left < header)
         return -EPROTO;
     int taken = whole_take(link, *at, *left);
     if (taken < 0)
@@ -128,8 +129,8 @@ static int header_take(struct ib_link *link, const uint8_t **at, size_t *left)
         return 0;
     }
     int status = bmi_method_frame_arrived(&link->base, *at, &link->sink);
-    *at += BMI_FRAME_HEADER;
-    *left -= BMI_FRAME_HEADER;
+    *at += header;
+    *left -= header;
     if (status < 0)
         return status;
     link->body_left = link->sink.length;

@@ -127,11 +127,12 @@ static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct o
     for (; at; at = at->next) {
         size_t room = most - out->size;
         if (at->header_sent == 0) {
-            if (room < BMI_FRAME_HEADER)
+            size_t header = bmi_frame_header_size(at->header[0]);
+            if (room < header)
                 break;
-            memcpy(memory + out->size, at->header, BMI_FRAME_HEADER);
-            out->size += BMI_FRAME_HEADER;
-            room -= BMI_FRAME_HEADER;
+            memcpy(memory + out->size, at->header, header);
+            out->size += header;
+            room -= header;
         }
         struct bmi_segments body = at->body;
         out->size += bmi_segments_gather(&body, memory + out->size, room);
@@ -202,14 +203,14 @@ static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const str
     struct bmi_frame *done = link->queue, *last = NULL;
     ib_assert_locked(&link->send_lock);
     for (struct bmi_frame *at = done; at != out->end; at = at->next) {
-        at->header_sent = BMI_FRAME_HEADER;
+        at->header_sent = (uint32_t)bmi_frame_header_size(at->header[0]);
         at->status = 0;
         at->body.left = 0;
         last = at;
     }
     link->queue = out->end;
     if (out->partial) {
-        out->partial->header_sent = BMI_FRAME_HEADER;
+        out->partial->header_sent = (uint32_t)bmi_frame_header_size(out->partial->header[0]);
         out->partial->body = out->rest;
     }
     if (!last)

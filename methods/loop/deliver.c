@@ -213,7 +213,7 @@ static int frame_step(struct loop_link *link, struct turn *turn)
     struct loop_link *to = link->peer;
     struct loop_delivery *delivery = &link->delivery;
     size_t bytes = step_size(link, turn, delivery->left);
-    size_t header = delivery->header_gone ? 0 : BMI_FRAME_HEADER;
+    size_t header = delivery->header_gone ? 0 : bmi_frame_header_size(delivery->header[0]);
     int status = 0;
 
     pthread_mutex_lock(&to->receive_lock);
@@ -344,10 +344,10 @@ static void frame_take_locked(struct loop_link *link, struct turn *turn)
         return;
     }
     loop_queue_pop(&link->flight);
-    frame->header_sent = BMI_FRAME_HEADER;
+    frame->header_sent = (uint32_t)bmi_frame_header_size(frame->header[0]);
     delivery->active = true;
     delivery->header_gone = false;
-    memcpy(delivery->header, frame->header, BMI_FRAME_HEADER);
+    memcpy(delivery->header, frame->header, frame->header_sent);
     delivery->length = delivery->left = (uint64_t)frame->body.left;
     delivery->frame = frame;
     delivery->body = &frame->body;

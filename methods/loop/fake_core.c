@@ -133,8 +133,7 @@ static struct fake_message *message_make(uint64_t id, size_t length, size_t segm
     return message;
 }
 
-int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t header[BMI_FRAME_HEADER],
-                             struct bmi_sink *sink)
+int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *header, struct bmi_sink *sink)
 {
     struct fake_peer *peer = link->owner;
     uint64_t length, id;

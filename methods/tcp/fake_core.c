@@ -72,13 +72,11 @@ void bmi_method_link_down(struct bmi_link *link, int status)
     bmi_link_unref(link); /* fails under a sanitizer if the method has dropped its own before */
 }
 
-int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
-                             struct bmi_sink *sink)
+int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *bytes, struct bmi_sink *sink)
 {
     struct fake_owner *owner = link->owner;
     struct fake_header header;
-    memcpy(&header, bytes, sizeof(header));
-    if (header.magic != FAKE_MAGIC)
+    if (!fake_header_read(bytes, &header))
         return -EPROTO;
 
     owner->last = header;
@@ -110,21 +108,20 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
     return 0;
 }
 
-int bmi_method_frame_whole(struct bmi_link *link, const uint8_t bytes[BMI_FRAME_HEADER],
-                           const uint8_t *body, size_t have)
+int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *bytes, const uint8_t *body,
+                           size_t have)
 {
     const struct fake_owner *owner = link->owner;
     struct fake_header header;
     struct bmi_sink sink;
-    memcpy(&header, bytes, sizeof(header));
-    if (!owner->takes_whole || header.magic != FAKE_MAGIC || header.length > have)
+    if (!owner->takes_whole || !fake_header_read(bytes, &header) || header.length > have)
         return 0;
     int status = bmi_method_frame_arrived(link, bytes, &sink);
     if (status == 0 && header.length > 0) {
         bmi_segments_scatter(&sink.body, body, (size_t)header.length);
         status = bmi_method_body_arrived(link, &sink);
     }
-    return status < 0 ? status : (int)(BMI_FRAME_HEADER + header.length);
+    return status < 0 ? status : (int)(bmi_frame_header_size(bytes[0]) + header.length);
 }
 
 void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames)
@@ -322,12 +319,34 @@ void fake_owner_init(struct fake_owner *owner, uint8_t *into)
 void fake_header_write(uint8_t header[BMI_FRAME_HEADER], uint32_t sequence, uint64_t length,
                        uint64_t keep)
 {
+    struct fake_short brief = {.magic = FAKE_MAGIC_SHORT,
+                               .sequence = sequence,
+                               .length = (uint32_t)length,
+                               .keep = (uint32_t)keep};
     struct fake_header fake = {.magic = FAKE_MAGIC,
                                .sequence = sequence,
                                .length = length,
                                .keep = keep};
     _Static_assert(sizeof(fake) == BMI_FRAME_HEADER, "fills the header");
-    memcpy(header, &fake, sizeof(fake));
+    _Static_assert(sizeof(brief) == BMI_FRAME_SHORT, "fills the header");
+    if (sequence % 4 == 3 && length <= UINT16_MAX)
+        memcpy(header, &brief, sizeof(brief));
+    else
+        memcpy(header, &fake, sizeof(fake));
+}
+
+bool fake_header_read(const uint8_t *bytes, struct fake_header *header)
+{
+    struct fake_short brief;
+    memcpy(&brief, bytes, sizeof(brief));
+    if (bmi_frame_header_size(bytes[0]) == BMI_FRAME_SHORT)
+        *header = (struct fake_header){.magic = brief.magic & ~0x80U,
+                                       .sequence = brief.sequence,
+                                       .length = brief.length,
+                                       .keep = brief.keep};
+    else
+        memcpy(header, bytes, sizeof(*header));
+    return header->magic == FAKE_MAGIC;
 }
 
 int fake_listen(char *bound, size_t size)

@@ -2,7 +2,8 @@
  *
  * fake_core.h - a core small enough for exact tests of a method, tcp's unless fake_method says
  * otherwise: it implements the services of bmi/method.h, drives when the test says so, and keeps
- * what it is told. Frames of the tests carry a struct fake_header in their 40 bytes.
+ * what it is told. Frames of the tests carry a struct fake_header in their 40 bytes; small ones with
+ * each fourth sequence (3, 7, ...) its short form.
  */
 #ifndef TCP_FAKE_CORE_H
 #define TCP_FAKE_CORE_H
@@ -11,13 +12,17 @@
 
 #include "bmi/method.h"
 
-enum { FAKE_MAGIC = 0x746f6c66, FAKE_OWNERS = 64 };
+enum { FAKE_MAGIC = 0x746f6c66, FAKE_MAGIC_SHORT = 0x746f6ce6, FAKE_OWNERS = 64 };
 
 struct fake_header {
     uint32_t magic, sequence;
     uint64_t length; /* of the body that follows */
     uint64_t keep;   /* bytes of it that the receiver wants */
     uint64_t unused[2];
+};
+
+struct fake_short {
+    uint32_t magic, sequence, length, keep;
 };
 
 /* What the core would call a peer. */
@@ -73,6 +78,8 @@ int64_t fake_now_ms(void);
 void fake_owner_init(struct fake_owner *owner, uint8_t *into);
 void fake_header_write(uint8_t header[BMI_FRAME_HEADER], uint32_t sequence, uint64_t length,
                        uint64_t keep);
+/* Either form. Returns whether it is one. */
+bool fake_header_read(const uint8_t *bytes, struct fake_header *header);
 
 /* Listens on fake_host; returns the port, and the address in `bound`. */
 int fake_listen(char *bound, size_t size);

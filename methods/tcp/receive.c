@@ -5,7 +5,8 @@
  * Between bodies a link reads ahead into the driver's stage and takes as many frames out of it as
  * it finds; a body that the stage does not hold to its end is read straight to its place, with the
  * stage (or the next header) behind it in the same call. While the core expects large bodies
- * (large_expected) nothing is read beyond the next header, so that no byte of them is staged.
+ * (large_expected) nothing is read beyond a long header, so that no byte of them is staged; behind a
+ * short one that brings the first bytes of a small message, which are staged in its place.
  *
  * The stage is empty between two reads: what it held was taken, a cut header kept in the link. A
  * read that brings less than was asked for has emptied the socket: the link is left alone until the
@@ -133,15 +134,17 @@ static ssize_t stage_take_body(struct tcp_link *link, const uint8_t *bytes, size
     return error < 0 ? error : (ssize_t)taken;
 }
 
-/* Takes bytes of a header out of the stage, whole where it is whole. */
+/* Takes bytes of a header out of the stage, whole where it is whole. They may lie in the link's own
+ * header, behind one that was taken. */
 static ssize_t stage_take_header(struct tcp_link *link, const uint8_t *bytes, size_t count)
 {
-    size_t missing = (size_t)(BMI_FRAME_HEADER - link->header_have);
+    size_t size = bmi_frame_header_size(link->header_have > 0 ? link->header[0] : bytes[0]);
+    size_t missing = size - link->header_have;
     const uint8_t *header = bytes;
 
-    if (missing < BMI_FRAME_HEADER || count < missing) {
+    if (missing < size || count < missing) {
         size_t taken = count < missing ? count : missing;
-        memcpy(link->header + link->header_have, bytes, taken);
+        memmove(link->header + link->header_have, bytes, taken);
         link->header_have = (uint8_t)(link->header_have + taken);
         if (taken < missing)
             return (ssize_t)taken;
@@ -158,18 +161,18 @@ static ssize_t stage_take_whole(struct tcp_link *link, const uint8_t *bytes, siz
 {
     struct tcp_tally *tally = &tcp_state_of(link)->tally;
 
-    if (link->header_have > 0 || count < BMI_FRAME_HEADER || closed(link))
+    size_t header = bmi_frame_header_size(bytes[0]);
+    if (link->header_have > 0 || count < header || closed(link))
         return 0;
-    int taken = bmi_method_frame_whole(&link->base, bytes, bytes + BMI_FRAME_HEADER,
-                                       count - BMI_FRAME_HEADER);
+    int taken = bmi_method_frame_whole(&link->base, bytes, bytes + header, count - header);
     if (taken == 0)
         return 0;
     tally->frames++;
     if (taken < 0) {
         tcp_count(BMI_COUNT_BAD_FRAMES, 1);
-    } else if (taken > BMI_FRAME_HEADER) {
+    } else if ((size_t)taken > header) {
         tally->copies++;
-        tally->copied_bytes += taken - BMI_FRAME_HEADER;
+        tally->copied_bytes += taken - (int)header;
     }
     return taken;
 }
@@ -206,11 +209,9 @@ static int reading_done(struct tcp_link *link, const struct reading *reading, si
     if (reading->staged)
         return stage_take(link, tcp_state_of(link)->stage, moved);
 
-    link->header_have = (uint8_t)(link->header_have + moved);
-    if (link->header_have < BMI_FRAME_HEADER)
-        return 0;
+    moved += link->header_have;
     link->header_have = 0;
-    return frame_begin(link, link->header);
+    return stage_take(link, link->header, moved);
 }
 
 /* Reads once. Returns PASS_MORE, PASS_DRAINED, 0 at the stream's end, or an errno. */

@@ -54,7 +54,7 @@ static bool holds_pattern(const uint8_t *bytes, size_t count, size_t from)
 static size_t frame_append(size_t at, uint32_t sequence, size_t length, size_t keep, size_t *from)
 {
     fake_header_write(stream + at, sequence, length, keep);
-    at += BMI_FRAME_HEADER;
+    at += bmi_frame_header_size(stream[at]);
     for (size_t i = 0; i < length; i++)
         stream[at + i] = pattern(*from + i);
     *from += keep;

@@ -112,6 +112,17 @@ static void unknown_type(int socket)
     frame_after_hello(socket, &(struct raw_frame){.type = 0xee});
 }
 
+static void short_of_another_type(int socket)
+{
+    frame_after_hello(socket, &(struct raw_frame){.type = RAW_PING, .brief = true});
+}
+
+static void short_with_a_wrong_magic(int socket)
+{
+    frame_after_hello(socket,
+                      &(struct raw_frame){.type = RAW_UNEXPECTED, .magic = 0xb21f, .brief = true});
+}
+
 static void unknown_flags(int socket)
 {
     frame_after_hello(socket, &(struct raw_frame){.type = RAW_EAGER, .flags = 0x80});
@@ -194,6 +205,8 @@ static const struct {
     {"a second HELLO", hello_twice, true},
     {"a message without a HELLO", no_hello, true},
     {"an unknown type", unknown_type, true},
+    {"a short header of another type", short_of_another_type, true},
+    {"a short header with a wrong magic number", short_with_a_wrong_magic, true},
     {"unknown flags", unknown_flags, true},
     {"a body of 2^64 bytes", endless_body, true},
     {"an eager message of 32 MiB", eager_too_long, true},

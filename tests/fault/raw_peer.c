@@ -34,9 +34,22 @@ static uint64_t get(const uint8_t *at, unsigned bytes)
     return value;
 }
 
-void raw_encode(uint8_t bytes[RAW_HEADER], const struct raw_frame *frame)
+static size_t short_encode(uint8_t *at, const struct raw_frame *frame)
+{
+    at = put(at, 0x80 | frame->type, 1);
+    at = put(at, (frame->magic ? frame->magic : RAW_MAGIC) >> 8, 1);
+    at = put(at, frame->length, 2);
+    at = put(at, (uint32_t)frame->tag, 4);
+    at = put(at, frame->seen, 4);
+    put(at, frame->credit, 4);
+    return RAW_SHORT;
+}
+
+size_t raw_encode(uint8_t bytes[RAW_HEADER], const struct raw_frame *frame)
 {
     uint8_t *at = bytes;
+    if (frame->brief)
+        return short_encode(bytes, frame);
     at = put(at, frame->type, 1);
     at = put(at, frame->flags, 1);
     at = put(at, frame->magic ? frame->magic : RAW_MAGIC, 2);
@@ -46,6 +59,20 @@ void raw_encode(uint8_t bytes[RAW_HEADER], const struct raw_frame *frame)
     at = put(at, frame->credit, 4);
     at = put(at, frame->source, 8);
     put(at, frame->target, 8);
+    return RAW_HEADER;
+}
+
+static void short_decode(const uint8_t *bytes, struct raw_frame *frame)
+{
+    *frame = (struct raw_frame){
+        .type = bytes[0] & 0x7f,
+        .magic = bytes[1] == RAW_MAGIC >> 8 ? RAW_MAGIC : 0,
+        .length = get(bytes + 2, 2),
+        .tag = (int32_t)get(bytes + 4, 4),
+        .seen = (uint32_t)get(bytes + 8, 4),
+        .credit = (uint32_t)get(bytes + 12, 4),
+        .brief = true,
+    };
 }
 
 static void raw_decode(const uint8_t bytes[RAW_HEADER], struct raw_frame *frame)
@@ -154,10 +181,10 @@ bool raw_send(int socket, const struct raw_frame *frame, const void *body)
     size_t length = body ? (size_t)frame->length : 0;
     uint8_t *bytes = malloc(RAW_HEADER + length);
     CHECK(bytes != NULL, "no memory");
-    raw_encode(bytes, frame);
+    size_t header = raw_encode(bytes, frame);
     if (length > 0)
-        memcpy(bytes + RAW_HEADER, body, length);
-    bool sent = raw_write(socket, bytes, RAW_HEADER + length);
+        memcpy(bytes + header, body, length);
+    bool sent = raw_write(socket, bytes, header + length);
     free(bytes);
     return sent;
 }
@@ -171,7 +198,8 @@ bool raw_send_hello(int socket, const struct raw_hello *hello)
 
 bool raw_send_unexpected(int socket, int32_t tag, uint64_t number)
 {
-    struct raw_frame frame = {.type = RAW_UNEXPECTED, .tag = tag, .length = sizeof number};
+    struct raw_frame frame = {
+        .type = RAW_UNEXPECTED, .tag = tag, .length = sizeof number, .brief = true};
     return raw_send(socket, &frame, &number);
 }
 
@@ -200,9 +228,14 @@ static bool raw_read(int socket, void *to, size_t size, int wait_ms)
 bool raw_receive(int socket, struct raw_frame *frame, void *body, int wait_ms)
 {
     uint8_t header[RAW_HEADER];
-    if (!raw_read(socket, header, sizeof header, wait_ms))
+    if (!raw_read(socket, header, RAW_SHORT, wait_ms))
         return false;
-    raw_decode(header, frame);
+    if (header[0] & 0x80)
+        short_decode(header, frame);
+    else if (raw_read(socket, header + RAW_SHORT, RAW_HEADER - RAW_SHORT, wait_ms))
+        raw_decode(header, frame);
+    else
+        return false;
     CHECK(frame->magic == RAW_MAGIC && frame->type > 0 && frame->type < RAW_TYPES,
           "the library sent no frame: type %u, magic %x", frame->type, frame->magic);
     CHECK(body == NULL || frame->length <= RAW_BODY_MAX, "a body of %llu bytes",

@@ -3,14 +3,14 @@
  * raw_peer.h - a peer made by hand: a socket, and frames encoded here, not by the library, so that
  * a test can send what no library would, and would notice a change of the wire format.
  *
- * A frame is a header of 40 bytes, little-endian, and a body: docs/wire-protocol.md.
+ * A frame is a header of 40 or 16 bytes, little-endian, and a body: docs/wire-protocol.md.
  */
 #ifndef BMI_TESTS_RAW_PEER_H
 #define BMI_TESTS_RAW_PEER_H
 
 #include "../stress/support.h"
 
-enum { RAW_HEADER = 40, RAW_MAGIC = 0xb31f, RAW_VERSION = 1, RAW_BODY_MAX = 1 << 20 };
+enum { RAW_HEADER = 40, RAW_SHORT = 16, RAW_MAGIC = 0xb31f, RAW_VERSION = 2, RAW_BODY_MAX = 1 << 20 };
 
 enum raw_type {
     RAW_HELLO = 1,
@@ -43,6 +43,7 @@ struct raw_frame {
     uint64_t length;
     uint32_t seen, credit;
     uint64_t source, target;
+    bool brief; /* to be sent, or came, with a short header */
 };
 
 struct raw_hello {
@@ -68,7 +69,8 @@ bool raw_send_hello(int socket, const struct raw_hello *hello);
 /* An unexpected message of 8 bytes: a number. */
 bool raw_send_unexpected(int socket, int32_t tag, uint64_t number);
 
-void raw_encode(uint8_t bytes[RAW_HEADER], const struct raw_frame *frame);
+/* Returns the header's bytes. */
+size_t raw_encode(uint8_t bytes[RAW_HEADER], const struct raw_frame *frame);
 size_t raw_hello_encode(uint8_t *bytes, const struct raw_hello *hello);
 
 /* The next frame, its body into `body` (RAW_BODY_MAX bytes) or, if NULL, to nowhere. Returns false

@@ -118,7 +118,7 @@ static void lengths_are_checked(void)
 
 static void unknown_types_are_refused(void)
 {
-    for (unsigned type = 0; type < 256; type++) {
+    for (unsigned type = 0; type < 128; type++) {
         const char *reason = "";
         struct wire_header header = {.type = (uint8_t)type};
         bool known = type >= 1 && type < WIRE_TYPES;
@@ -127,6 +127,79 @@ static void unknown_types_are_refused(void)
             CU_ASSERT_PTR_NOT_NULL(strstr(reason, "type"));
     }
 }
+
+/* ---- short headers -------------------------------------------------------------------------- */
+
+static size_t encoded_size(const struct wire_header *header)
+{
+    uint8_t bytes[BMI_FRAME_HEADER];
+    wire_encode(bytes, header);
+    return bmi_frame_header_size(bytes[0]);
+}
+
+/* Short where it says it all, and nowhere else. */
+static void small_messages_have_short_headers(void)
+{
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        bool message = types[i].type == WIRE_EAGER || types[i].type == WIRE_UNEXPECTED;
+        struct wire_header header = {.type = types[i].type, .tag = -1, .length = UINT16_MAX,
+                                     .seen = UINT32_MAX, .credit = UINT32_MAX};
+        CU_ASSERT_EQUAL(encoded_size(&header), message ? BMI_FRAME_SHORT : BMI_FRAME_HEADER);
+        header.length++;
+        CU_ASSERT_EQUAL(encoded_size(&header), BMI_FRAME_HEADER);
+        header.length = 0;
+        header.source = 1;
+        CU_ASSERT_EQUAL(encoded_size(&header), BMI_FRAME_HEADER);
+        header.source = 0;
+        header.target = UINT64_C(1) << 63;
+        CU_ASSERT_EQUAL(encoded_size(&header), BMI_FRAME_HEADER);
+    }
+}
+
+/* Nothing behind the 16 bytes is read: they are in memory of exactly that size. */
+static void short_layout_is_little_endian_and_fixed(void)
+{
+    static const uint8_t expected[BMI_FRAME_SHORT] = {0x80 | WIRE_EAGER, 0xb3, 0x66, 0x55, 4, 3, 2,
+                                                      1, 0x0d, 0x0c, 0x0b, 0x0a, 0x40, 0x30, 0x20,
+                                                      0x10};
+    const struct wire_header header = {.type = WIRE_EAGER, .tag = 0x01020304, .length = 0x5566,
+                                       .seen = 0x0a0b0c0d, .credit = 0x10203040};
+    struct wire_header decoded;
+    const char *reason = "";
+    uint8_t bytes[BMI_FRAME_HEADER], *exact = malloc(BMI_FRAME_SHORT);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(exact);
+    wire_encode(bytes, &header);
+    CU_ASSERT_EQUAL(memcmp(bytes, expected, BMI_FRAME_SHORT), 0);
+    memcpy(exact, bytes, BMI_FRAME_SHORT);
+    CU_ASSERT_EQUAL(wire_decode(exact, &decoded, &reason), 0);
+    CU_ASSERT_TRUE(header_equal(&header, &decoded));
+    free(exact);
+}
+
+static void bad_short_headers_are_refused(void)
+{
+    uint8_t bytes[BMI_FRAME_HEADER];
+    struct wire_header decoded;
+    wire_encode(bytes, &(struct wire_header){.type = WIRE_EAGER});
+    for (unsigned type = 0; type < 128; type++) {
+        const char *reason = "";
+        bool message = type == WIRE_EAGER || type == WIRE_UNEXPECTED;
+        bytes[0] = (uint8_t)(0x80 | type);
+        CU_ASSERT_EQUAL(wire_decode(bytes, &decoded, &reason), message ? 0 : -EBADMSG);
+        if (!message)
+            CU_ASSERT_PTR_NOT_NULL(strstr(reason, "type"));
+    }
+    bytes[0] = 0x80 | WIRE_EAGER;
+    for (unsigned bit = 0; bit < 8; bit++) {
+        const char *reason = "";
+        bytes[1] ^= (uint8_t)(1u << bit);
+        CU_ASSERT_EQUAL(wire_decode(bytes, &decoded, &reason), -EBADMSG);
+        CU_ASSERT_PTR_NOT_NULL(strstr(reason, "magic"));
+        bytes[1] ^= (uint8_t)(1u << bit);
+    }
+}
+
+/* ---- long ones ------------------------------------------------------------------------------ */
 
 static void magic_is_checked_bit_by_bit(void)
 {
@@ -295,6 +368,9 @@ int main(void)
         {"flags are checked bit by bit", flags_are_checked_bit_by_bit},
         {"lengths are checked", lengths_are_checked},
         {"unknown types are refused", unknown_types_are_refused},
+        {"small messages have short headers", small_messages_have_short_headers},
+        {"short layout is little-endian and fixed", short_layout_is_little_endian_and_fixed},
+        {"bad short headers are refused", bad_short_headers_are_refused},
         {"the magic number is checked bit by bit", magic_is_checked_bit_by_bit},
         {"layout is little-endian and fixed", layout_is_little_endian_and_fixed},
         {"HELLO round trip", hello_round_trip},
