@@ -8,7 +8,34 @@
 # A name after LIBRARIES is a package of options.cmake in lower case (hwloc, fabric, lmdb,
 # uring) or a library as the linker knows it (rt, m).
 
-# The targets: every source is compiled once, position-independent, into bmi_objects.
+# Sets `result` to the patterns of names that libbmi.map exports.
+function(bmi__exported result map)
+    file(STRINGS "${map}" lines REGEX "^        [^*]+.*;$")
+    string(REGEX REPLACE "[ ;]+" ";" patterns ";${lines}")
+    list(REMOVE_ITEM patterns "")
+    set(${result} "${patterns}" PARENT_SCOPE)
+endfunction()
+
+# All of the library in one object, whose names are local but for those that libbmi.map exports: a
+# program may have a tcp_connect of its own.
+function(bmi__whole_object object map)
+    bmi__exported(patterns "${map}")
+    list(TRANSFORM patterns PREPEND --keep-global-symbol=)
+    separate_arguments(flags UNIX_COMMAND "${CMAKE_C_FLAGS}")
+    get_target_property(options bmi_objects BMI_LINK_TIME)
+    if(options)
+        list(APPEND flags -O3 -fPIC ${options} -flinker-output=nolto-rel)
+    endif()
+    add_custom_command(OUTPUT "${object}"
+        COMMAND "${CMAKE_C_COMPILER}" ${flags} -r -nostdlib -o "${object}" "$<TARGET_OBJECTS:bmi_objects>"
+        COMMAND "${CMAKE_OBJCOPY}" --wildcard ${patterns} "${object}"
+        DEPENDS "$<TARGET_OBJECTS:bmi_objects>" "${map}"
+        COMMAND_EXPAND_LISTS VERBATIM COMMENT "Hiding the library's internal names")
+    set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT ON)
+endfunction()
+
+# The targets: every source is compiled once, position-independent, into bmi_objects. bmi_internal is
+# for tests that look inside; bmi_static is what is installed.
 function(bmi_library)
     add_library(bmi_objects OBJECT "${PROJECT_BINARY_DIR}/method_table.c")
     set_target_properties(bmi_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -21,6 +48,7 @@ function(bmi_library)
     if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release)
         target_compile_options(bmi_objects PRIVATE -flto=auto -ffat-lto-objects)
         set(link_time -flto=auto)
+        set_target_properties(bmi_objects PROPERTIES BMI_LINK_TIME "${link_time}")
     endif()
 
     set(map "${PROJECT_SOURCE_DIR}/cmake/libbmi.map")
@@ -29,10 +57,16 @@ function(bmi_library)
     target_link_options(bmi PRIVATE ${link_time} "LINKER:--version-script=${map}" "LINKER:-Bsymbolic-functions"
         "LINKER:--as-needed")
 
-    add_library(bmi_static STATIC $<TARGET_OBJECTS:bmi_objects>)
+    add_library(bmi_internal STATIC $<TARGET_OBJECTS:bmi_objects>)
+    if(CMAKE_OBJCOPY AND NOT BMI_SANITIZE AND NOT BMI_COVERAGE AND NOT BMI_FUZZER)
+        bmi__whole_object("${PROJECT_BINARY_DIR}/libbmi.o" "${map}")
+        add_library(bmi_static STATIC "${PROJECT_BINARY_DIR}/libbmi.o")
+    else() # instrumented objects have groups that can't be taken apart
+        add_library(bmi_static STATIC $<TARGET_OBJECTS:bmi_objects>)
+    endif()
     set_target_properties(bmi_static PROPERTIES OUTPUT_NAME bmi)
 
-    foreach(target bmi bmi_static)
+    foreach(target bmi bmi_internal bmi_static)
         set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
         target_include_directories(${target} INTERFACE
             "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
@@ -72,7 +106,7 @@ function(bmi_sources)
     list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
     target_sources(bmi_objects PRIVATE ${arg_UNPARSED_ARGUMENTS})
     bmi__resolve(libraries ${arg_LIBRARIES})
-    foreach(target bmi_objects bmi bmi_static)
+    foreach(target bmi_objects bmi bmi_internal bmi_static)
         target_link_libraries(${target} PRIVATE ${libraries})
     endforeach()
     set_property(GLOBAL APPEND PROPERTY bmi_libraries ${arg_LIBRARIES})

@@ -4,7 +4,7 @@
 #          [ARGS ...] [TIMEOUT seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL]
 #          [VALGRIND] [NO_VALGRIND] [BACKGROUND])
 #     a program and a test LABEL.x that runs it. INTERNAL: sees the headers of the whole tree and
-#     links libbmi.a; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
+#     links bmi_internal; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
 #     77 is "skipped". VALGRIND: short enough to be run under memcheck too (unit tests always
 #     are, unless they say NO_VALGRIND: memcheck does not see what io_uring writes into memory, and
 #     takes what a child of fork() has of its parent's threads for leaks). BACKGROUND: run once more
@@ -82,7 +82,7 @@ macro(bmi__test_program)
     target_link_libraries("${arg_NAME}" PRIVATE bmi_flags ${libraries} PkgConfig::bmi_cunit)
     if(arg_INTERNAL)
         target_include_directories("${arg_NAME}" PRIVATE "${PROJECT_SOURCE_DIR}")
-        target_link_libraries("${arg_NAME}" PRIVATE bmi_static)
+        target_link_libraries("${arg_NAME}" PRIVATE bmi_internal)
     else()
         target_link_libraries("${arg_NAME}" PRIVATE bmi)
     endif()

@@ -52,6 +52,12 @@ missing=$(comm -23 "$work/declared" "$work/exported")
 [ -z "$missing" ] || fail "declared in bmi.h, not in libbmi.so:" $missing
 [ "$(wc -l <"$work/declared")" -ge 30 ] || fail "no list of functions could be made from bmi.h"
 
+nm -g --defined-only "$libdir/libbmi.a" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u >"$work/archived"
+alien=$(grep -Ev '^(BMI_|bmi_[a-z])' "$work/archived" || true)
+[ -z "$alien" ] || fail "libbmi.a defines" $alien
+missing=$(comm -23 "$work/exported" "$work/archived")
+[ -z "$missing" ] || fail "in libbmi.so, not in libbmi.a:" $missing
+
 soname=$(readelf -d "$libdir/libbmi.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = libbmi.so.0 ] || fail "SONAME is $soname"
 
@@ -124,6 +130,17 @@ for program in hello_server hello_client statemachine_server statemachine_client
 done
 readelf -d "$work/static/hello_client" | grep -q libbmi && fail "the static program needs libbmi.so"
 run_pair "$work/static"
+# A program may have names that the library has inside.
+cat >own_names.c <<'TXT'
+int tcp_connect(void);
+int wire_encode(void);
+int bmi__post(void);
+int tcp_connect(void) { return 1; }
+int wire_encode(void) { return 2; }
+int bmi__post(void) { return 3; }
+TXT
+"$compiler" $(pkg-config --cflags bmi) hello_client.c own_names.c -o "$work/static/own_names" $static
+run_hello "$work/static/hello_server" "$work/static/own_names"
 echo "pkg-config, static: ok"
 
 cat >CMakeLists.txt <<'TXT'
