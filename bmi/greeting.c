@@ -125,6 +125,8 @@ int bmi__dial_locked(struct peer *peer)
     return status;
 }
 
+/* The time for the greeting begins here: until now a method may have been making what it connects
+ * with, which takes long on a busy host. */
 int bmi__greeting_up(struct bmi_link *link)
 {
     int status = 0;
@@ -135,6 +137,8 @@ int bmi__greeting_up(struct bmi_link *link)
         if (peer->link == link && peer->state == PEER_DIALLING) {
             bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
             bmi__address_host_locked(peer, link);
+            peer->since_ns = bmi__monotonic_ns() +
+                             (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
             hello_send_locked(peer, false);
         }
         peer_unlock(peer);

@@ -77,6 +77,7 @@ enum {
     IB_PIECE_BYTES = 2 << 20, /* of one put or get */
     IB_PIECES = 4,         /* of one link under way: what frames, pings among them, wait behind */
     IB_PIECES_SHM = 64,    /* the same, where a piece is no more than a message */
+    IB_PIECES_KEPT = 64,   /* free ones, of all links */
     IB_BATCH = 16,         /* completions read at a time */
     IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
     IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
@@ -163,6 +164,7 @@ struct ib_fabric {
     struct ib_slot *free_slots;
     struct ib_piece *lost; /* pieces of dead links that were never given back */
     struct ib_piece *free_pieces;
+    uint32_t free_piece_count;
     atomic_uint pieces; /* with the network, of all links that live */
 
     struct ib_slot slots[IB_SLOTS];

@@ -11,10 +11,13 @@
  * ended by one of them instead. So each such step stands between ib_signals_save and
  * ib_signals_restore. What those handlers would have tidied up, provider.c removes.
  *
- * Its settings are environment variables, read when it is first called. Two have to be set:
+ * Its settings are environment variables, read when it is first called. Three have to be set:
  * - FI_AV_REMOVE_CLEANUP: a connection that broke is made again only if it goes with its address.
  * - FI_MR_CACHE_MAX_COUNT: its own cache of registrations would keep memory in reach of peers after
  *   we ended the registration, and more of it than we registered. We have one.
+ * - FI_OFI_RXM_MSG_RX_SIZE: over tcp, rxm would make and clear 4096 buffers of 16 KiB for messages
+ *   that it has no buffer of ours for: 45 ms and 50 MiB of every process, of which it uses a few.
+ *   Where many clients start at once, that alone took them longer than the time for connecting.
  * The program's environment is not touched for that; for the moment of the call there is another
  * one. What the program's user set stays as it is.
  */
@@ -57,17 +60,20 @@ static const char *symbols_find(void)
 /* The program's environment with those of our settings that it lacks; NULL without memory. */
 static char **environment_make(void)
 {
-    static char cleanup[] = "FI_AV_REMOVE_CLEANUP=1", no_cache[] = "FI_MR_CACHE_MAX_COUNT=0";
+    static char cleanup[] = "FI_AV_REMOVE_CLEANUP=1", no_cache[] = "FI_MR_CACHE_MAX_COUNT=0",
+                few_buffers[] = "FI_OFI_RXM_MSG_RX_SIZE=128";
     size_t count = 0, ours = 0;
     while (environ && environ[count])
         count++;
-    char **copy = calloc(count + 3, sizeof(*copy));
+    char **copy = calloc(count + 4, sizeof(*copy));
     if (!copy)
         return NULL;
     if (!getenv("FI_AV_REMOVE_CLEANUP"))
         copy[ours++] = cleanup;
     if (!getenv("FI_MR_CACHE_MAX_COUNT"))
         copy[ours++] = no_cache;
+    if (!getenv("FI_OFI_RXM_MSG_RX_SIZE"))
+        copy[ours++] = few_buffers;
     if (count > 0)
         memcpy(copy + ours, environ, count * sizeof(*copy));
     return copy;

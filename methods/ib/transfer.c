@@ -42,8 +42,10 @@ static struct ib_piece *piece_take(struct ib_state *state)
 {
     ib_lock(&state->fabric_lock);
     struct ib_piece *piece = state->fabric->free_pieces;
-    if (piece)
+    if (piece) {
         state->fabric->free_pieces = piece->next;
+        state->fabric->free_piece_count--;
+    }
     ib_unlock(&state->fabric_lock);
     if (!piece)
         piece = malloc(sizeof(*piece));
@@ -62,9 +64,15 @@ static void piece_give(struct ib_state *state, struct ib_piece *piece)
             bmi_method_cache_put(state->cache, piece->registrations[i], piece->iov[i].iov_base,
                                  piece->iov[i].iov_len);
     ib_lock(&state->fabric_lock);
-    piece->next = state->fabric->free_pieces;
-    state->fabric->free_pieces = piece;
+    bool kept = state->fabric->free_piece_count < IB_PIECES_KEPT;
+    if (kept) {
+        piece->next = state->fabric->free_pieces;
+        state->fabric->free_pieces = piece;
+        state->fabric->free_piece_count++;
+    }
     ib_unlock(&state->fabric_lock);
+    if (!kept)
+        free(piece);
 }
 
 void ib_pieces_free(struct ib_state *state)
