@@ -61,6 +61,17 @@ missing=$(comm -23 "$work/exported" "$work/archived")
 soname=$(readelf -d "$libdir/libbmi.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = libbmi.so.0 ] || fail "SONAME is $soname"
 
+# ---- headers ---------------------------------------------------------------------------------------
+
+# Each stands alone, in C and in C++; those that are for methods say that they are C's.
+for header in $(cd "$prefix/include" && find . -name '*.h' -printf '%P\n'); do
+  echo "#include <$header>" >header.c
+  "$compiler" -std=gnu11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags bmi) header.c ||
+    fail "$header in C"
+  said=$(clang++ -std=c++11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags bmi) -x c++ header.c 2>&1) ||
+    [[ $header = bmi/@(lock|method).h && $said = *"are written in C"* ]] || fail "$header in C++: $said"
+done
+
 # ---- programs --------------------------------------------------------------------------------------
 
 # start_server COMMAND: runs it in the background; `url` is what it printed first.

@@ -14,6 +14,10 @@
 #ifndef BMI_LOCK_H
 #define BMI_LOCK_H
 
+#ifdef __cplusplus
+#error "bmi/lock.h is for methods, which are written in C; programs want bmi.h"
+#endif
+
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -30,6 +30,10 @@
 #ifndef BMI_METHOD_H
 #define BMI_METHOD_H
 
+#ifdef __cplusplus
+#error "bmi/method.h is for methods, which are written in C; programs want bmi.h"
+#endif
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
