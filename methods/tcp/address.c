@@ -232,6 +232,8 @@ int tcp_parse(const char *text, char *canonical, size_t size, const char **reaso
         return error;
     if (address.kind == TCP_HOST_EMPTY)
         return refuse(reason, "host is empty");
+    if (address.port_given && address.port == 0)
+        return refuse(reason, "port 0 can only be listened at");
     return tcp_address_format(&address, address.port_given ? address.port : TCP_DEFAULT_PORT,
                               canonical, size);
 }

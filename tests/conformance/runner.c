@@ -352,10 +352,12 @@ static bool options_read(int argc, char **argv)
     memset(runner.arrangements, true, sizeof runner.arrangements);
     memset(runner.immediates, true, sizeof runner.immediates);
     runner.repeat = 1;
-    int i = 1;
-    for (; i < argc && argv[i][0] == '-'; i++) {
+    runner.patterns = argv + 1;
+    for (int i = 1; i < argc; i++) {
         bool last = i + 1 == argc;
-        if (strcmp(argv[i], "--list") == 0) {
+        if (argv[i][0] != '-') {
+            runner.patterns[runner.pattern_count++] = argv[i];
+        } else if (strcmp(argv[i], "--list") == 0) {
             runner.list = true;
         } else if (strcmp(argv[i], "--small") == 0) {
             runner.small = true;
@@ -374,8 +376,6 @@ static bool options_read(int argc, char **argv)
             return false;
         }
     }
-    runner.patterns = argv + i;
-    runner.pattern_count = argc - i;
     return true;
 }
 

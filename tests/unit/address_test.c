@@ -55,6 +55,7 @@ static void bad_strings_are_refused_and_the_part_named(void)
         {"tcp:///path", BMI_EINVAL, "host"},
         {"tcp://host:port", BMI_EINVAL, "port"},
         {"tcp://host:70000", BMI_EINVAL, "port"},
+        {"tcp://host:0", BMI_EINVAL, "port 0"},
         {"tcp://[::1", BMI_EINVAL, "]"},
         {"tcp://1.2.3.4.5:6", BMI_EINVAL, "IPv4"},
         {"tcp://good:1,tcp://bad:x", BMI_EINVAL, "tcp://bad:x"},
@@ -125,7 +126,7 @@ static void many_alternatives(void)
     size_t used = 0;
     for (int i = 0; used + 16 < sizeof string; i++)
         used += (size_t)snprintf(string + used, sizeof string - used, "%stcp://h:%d",
-                                 i > 0 ? "," : "", i);
+                                 i > 0 ? "," : "", i + 1);
     BMI_addr_t handle = look_up(string);
     bmi__book_lock();
     struct address *address = bmi__address_find_locked(handle);
@@ -148,12 +149,12 @@ static void the_same_string_is_the_same_handle(void)
     static BMI_addr_t handles[MANY];
     char string[64];
     for (int i = 0; i < MANY; i++) {
-        snprintf(string, sizeof string, "tcp://host%d:%d", i, i);
+        snprintf(string, sizeof string, "tcp://host%d:%d", i, i + 1);
         handles[i] = look_up(string);
         memset(string, 0, sizeof string); /* strings are copied */
     }
     for (int i = 0; i < MANY; i++) {
-        snprintf(string, sizeof string, "tcp://host%d:%d", i, i);
+        snprintf(string, sizeof string, "tcp://host%d:%d", i, i + 1);
         CU_ASSERT_EQUAL(look_up(string), handles[i]);
         CU_ASSERT_STRING_EQUAL(BMI_addr_rev_lookup(handles[i]), string);
         CU_ASSERT_TRUE(handles[i] > 0);
@@ -163,7 +164,7 @@ static void the_same_string_is_the_same_handle(void)
         CU_ASSERT_TRUE_FATAL(upper(handles[i]) < sizeof used);
         CU_ASSERT_EQUAL(used[upper(handles[i])]++, 0); /* programs hash by the upper half */
     }
-    CU_ASSERT_NOT_EQUAL(look_up("tcp://host1:1/"), handles[1]);
+    CU_ASSERT_NOT_EQUAL(look_up("tcp://host1:2/"), handles[1]);
     CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup_unexpected(handles[0])); /* never connected */
 }
 
