@@ -8,14 +8,9 @@
  * for flows, and hooks of the two contexts, so that flows go on in the background where the task
  * manager has workers. `lock` is held for reading while the contexts are used; `times_lock` guards
  * the list of flows with a deadline and is innermost.
- *
- * No task runs with `life` or `lock` held, since it may open and close contexts: who polls holds
- * tasks off, and what the last close ends is taken out of the engine before it is waited for.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -25,17 +20,8 @@
 #include "bmi/error.h"
 #include "bmi/progress.h"
 #include "flow/internal.h"
-#include "task/internal.h"
 
 enum { BATCH = 32 };
-
-/* How the network's driver looks at storage; as long as the network's context. */
-struct storage_watch {
-    struct bmi_watch watch;
-    struct bmi_deferred removal;
-    struct context *context; /* the network's: woken when the watch is gone */
-    atomic_bool removed;
-};
 
 static struct {
     pthread_mutex_t life;
@@ -51,7 +37,9 @@ static struct {
     struct bmi_task task;
     bool prepared;           /* life */
     struct context *context; /* life: the network's, while it is open */
-    struct storage_watch *watch; /* life: the same */
+    struct bmi_watch watch;  /* the driver's: storage */
+    struct bmi_deferred removal;
+    atomic_bool unwatched;
     pthread_mutex_t times_lock;
     struct flow *timed;       /* times_lock */
     _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
@@ -170,7 +158,6 @@ static void poll_run(void)
         eventfd_read(engine.event_fd, &value);
     do {
         seen = atomic_load(&engine.wanted);
-        bmi__tasks_hold();
         pthread_rwlock_rdlock(&engine.lock);
         if (atomic_load(&engine.open)) {
             network_take();
@@ -178,7 +165,6 @@ static void poll_run(void)
             times_run();
         }
         pthread_rwlock_unlock(&engine.lock);
-        bmi__tasks_release();
     } while (!atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
 }
 
@@ -294,11 +280,21 @@ static int task_ready_locked(void)
     return result;
 }
 
-/* To those who poll, with `life` held. They are waited for only where it ends. */
+/* To those who poll, with `life` held. They are waited for only where it ends: they run tasks,
+ * which may be the ones that open it. */
 static void contexts_open_locked(bmi_context_id network)
 {
     atomic_store(&engine.network, network);
     atomic_store(&engine.open, true);
+}
+
+/* Nobody uses what was open when this returns. */
+static void contexts_end_locked(void)
+{
+    pthread_rwlock_wrlock(&engine.lock);
+    atomic_store(&engine.open, false);
+    atomic_store(&engine.network, 0);
+    pthread_rwlock_unlock(&engine.lock);
 }
 
 int bmi__engine_open(void)
@@ -351,23 +347,16 @@ static void storage_readable(struct bmi_watch *watch, uint32_t events)
 
 /* BMI's driver tells of storage that has something to do: then there is one wait for both. It gets
  * a copy of the descriptor, since others may have it watched, too. */
-static int storage_watch_locked(struct context *context)
+static int storage_watch_locked(void)
 {
-    struct storage_watch *watch = calloc(1, sizeof *watch);
-    if (watch == NULL)
-        return -ENOMEM;
     int fd = fcntl(bmi_trove_context_fd(engine.storage), F_DUPFD_CLOEXEC, 0);
-    watch->watch = (struct bmi_watch){.ready = storage_readable, .fd = fd};
-    watch->context = context;
-    int result = fd < 0 ? -errno : bmi_method_watch_add(&watch->watch, EPOLLIN | EPOLLET);
-    if (result != 0) {
-        if (fd >= 0)
-            close(fd);
-        free(watch);
-        return result;
-    }
-    engine.watch = watch;
-    return 0;
+    if (fd < 0)
+        return -errno;
+    engine.watch = (struct bmi_watch){.ready = storage_readable, .fd = fd};
+    int result = bmi_method_watch_add(&engine.watch, EPOLLIN | EPOLLET);
+    if (result != 0)
+        close(fd);
+    return result;
 }
 
 static int network_open_locked(void)
@@ -376,91 +365,60 @@ static int network_open_locked(void)
     int result = BMI_open_context(&id);
     if (result != 0)
         return result;
-    struct context *context = bmi__context_find(id);
-    result = bmi__error(storage_watch_locked(context));
+    result = bmi__error(storage_watch_locked());
     if (result != 0) {
         BMI_close_context(id);
         return result;
     }
-    engine.context = context;
-    bmi__context_hide(context);
-    bmi__context_set_hook(context, network_hook, NULL);
+    engine.context = bmi__context_find(id);
+    bmi__context_hide(engine.context);
+    bmi__context_set_hook(engine.context, network_hook, NULL);
     contexts_open_locked(id);
     network_fd_use();
     return 0;
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
-
-/* What was open for the last users, to be closed without a lock. */
-struct past {
-    bmi_trove_context_id storage;
-    bmi_context_id network; /* 0: was not open */
-    struct storage_watch *watch;
-};
-
-/* Nobody uses what was open when this returns. */
-static struct past contexts_end_locked(void)
-{
-    struct past past = {.storage = engine.storage, .network = engine.network};
-    pthread_rwlock_wrlock(&engine.lock);
-    atomic_store(&engine.open, false);
-    atomic_store(&engine.network, 0);
-    pthread_rwlock_unlock(&engine.lock);
-    past.watch = engine.watch;
-    engine.watch = NULL;
-    return past;
-}
-
 /* Only the driver may take a watch away. */
 static void watch_remove(struct bmi_deferred *deferred)
 {
-    struct storage_watch *watch =
-        (struct storage_watch *)((char *)deferred - offsetof(struct storage_watch, removal));
-    struct context *context = watch->context;
-    bmi_method_watch_remove(&watch->watch);
-    atomic_store(&watch->removed, true);
-    bmi__progress_notify(context, 0);
+    (void)deferred;
+    bmi_method_watch_remove(&engine.watch);
+    atomic_store(&engine.unwatched, true);
+    bmi__progress_notify(engine.context, 0);
 }
 
 static bool watch_removed(struct waiter *waiter)
 {
-    const struct storage_watch *watch = waiter->argument;
-    return atomic_load(&watch->removed);
+    (void)waiter;
+    return atomic_load(&engine.unwatched);
 }
 
-static void network_close(bmi_context_id network, struct storage_watch *watch)
+static void network_close_locked(bmi_context_id network)
 {
-    struct waiter waiter = {.ready = watch_removed,
-                            .argument = watch,
-                            .context = watch->context,
-                            .op = WAITER_SOME};
+    struct waiter waiter = {.ready = watch_removed, .context = engine.context, .op = WAITER_SOME};
     if (bmi__context_find(network) != NULL) { /* else BMI was finalized, against the rules */
-        watch->removal.run = watch_remove;
-        bmi_method_defer(&watch->removal);
-        while (!atomic_load(&watch->removed))
+        atomic_store(&engine.unwatched, false);
+        engine.removal.run = watch_remove;
+        bmi_method_defer(&engine.removal);
+        while (!atomic_load(&engine.unwatched))
             bmi__progress_wait(&waiter, 1000);
         BMI_close_context(network);
     }
-    close(watch->watch.fd);
-    free(watch);
+    close(engine.watch.fd);
 }
 
 void bmi__engine_close(void)
 {
-    struct past past = {0};
     pthread_mutex_lock(&engine.life);
-    bool last = --engine.users == 0;
-    if (last)
-        past = contexts_end_locked();
-    pthread_mutex_unlock(&engine.life);
-    if (last) {
+    if (--engine.users == 0) {
+        bmi_context_id network = atomic_load(&engine.network);
+        contexts_end_locked();
         bmi__buffers_free();
-        if (past.network != 0)
-            network_close(past.network, past.watch);
-        bmi_trove_close_context(past.storage);
+        if (network != 0)
+            network_close_locked(network);
+        bmi_trove_close_context(engine.storage);
     }
+    pthread_mutex_unlock(&engine.life);
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
 }
 

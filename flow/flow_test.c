@@ -633,78 +633,6 @@ static void closing_a_context_ends_its_flows(void)
     CU_ASSERT_EQUAL(bmi_flow_close_context(another), -BMI_EINVAL);
 }
 
-struct closing {
-    bmi_flow_context_id context;
-    int result;
-};
-
-/* Closes a context and opens another in its place. */
-static enum bmi_task_verdict reopen_task(struct bmi_task *task, void *argument)
-{
-    struct closing *closing = argument;
-    (void)task;
-    closing->result = closing->context != 0 ? bmi_flow_close_context(closing->context) : 0;
-    if (closing->result == 0)
-        closing->result = bmi_flow_open_context(&closing->context);
-    return BMI_TASK_DONE;
-}
-
-static void reopen_submit(struct bmi_task *task, struct closing *closing)
-{
-    struct bmi_task_attributes attributes = {.function = reopen_task, .argument = closing};
-    closing->result = 1;
-    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, NULL, &attributes), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_task_submit(task), 0);
-}
-
-/* Who tests runs tasks, but none within the engine's poll: it could not wait for flows. */
-static void a_task_closes_a_context_with_flows(void)
-{
-    const struct bmi_flow_extent extent = all(FILE_SIZE);
-    struct region to = {arrived, FILE_SIZE};
-    struct closing closing;
-    struct bmi_task task;
-    bmi_flow_id_t id;
-    bmi_error_code_t error;
-    int count;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&closing.context), 0);
-    CU_ASSERT_EQUAL(bmi_flow_post(&id,
-                                  &(struct bmi_flow_description){.source = from_network(70),
-                                                                 .destination = in_memory(&to),
-                                                                 .extents = &extent,
-                                                                 .extent_count = 1},
-                                  NULL, closing.context),
-                    0);
-    reopen_submit(&task, &closing);
-    CU_ASSERT_EQUAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0, context), 0);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
-    CU_ASSERT_EQUAL(closing.result, 0);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(closing.context), 0);
-}
-
-/* Who closes the last context waits, and runs tasks meanwhile. */
-static void a_task_opens_while_the_last_closes(void)
-{
-    const struct bmi_flow_extent extent = all(FILE_SIZE);
-    struct region to = {arrived, FILE_SIZE};
-    struct closing closing = {0};
-    struct bmi_task task;
-    CU_ASSERT_EQUAL(flow_run(&(struct bmi_flow_description){.source = from_network(71),
-                                                            .destination = in_memory(&to),
-                                                            .extents = &extent,
-                                                            .extent_count = 1,
-                                                            .timeout_ms = 1},
-                             NULL),
-                    -BMI_ETIMEDOUT);
-    reopen_submit(&task, &closing);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
-    CU_ASSERT_EQUAL_FATAL(closing.result, 0);
-    context = closing.context;
-    memory_and_storage();
-    through_the_network_and_a_relay();
-}
-
 /* A program's own loop: only the descriptor tells when to test. */
 static void the_descriptor_drives_flows(void)
 {
@@ -777,8 +705,6 @@ static CU_TestInfo cases[] = {
     {"messages of another size end it", messages_of_another_size_end_it},
     {"cancelled and late flows end once", cancelled_and_late_flows_end_once},
     {"closing a context ends its flows", closing_a_context_ends_its_flows},
-    {"a task closes a context with flows", a_task_closes_a_context_with_flows},
-    {"a task opens while the last closes", a_task_opens_while_the_last_closes},
     {"the descriptor drives flows", the_descriptor_drives_flows},
     {"workers run flows", workers_run_flows},
     CU_TEST_INFO_NULL};

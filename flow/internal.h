@@ -10,7 +10,7 @@
  * asked for it since it last looked; who makes it 1 runs it or submits its task. From elsewhere
  * come only `kill` (cancel, deadline), and completions, which are put into `arrived` under `lock`.
  * What others may read while it runs is atomic. Locks: a flow's, the engine's, and the space's are
- * never held together, but cancel sets `kill` under the space's. No task runs under any of them.
+ * never held together, but cancel sets `kill` under the space's.
  */
 #ifndef FLOW_INTERNAL_H
 #define FLOW_INTERNAL_H
