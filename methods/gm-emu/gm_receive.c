@@ -36,16 +36,24 @@ static int body_end_locked(struct gm_link *link)
     return retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
 }
 
-static int header_take_locked(struct gm_link *link, const uint8_t **bytes, size_t *length)
+static void header_copy_locked(struct gm_link *link, const uint8_t **bytes, size_t *length,
+                               size_t size)
 {
-    if (link->header_have == 0)
-        link->header[0] = **bytes;
-    size_t size = bmi_frame_header_size(link->header[0]), missing = size - link->header_have;
+    size_t missing = size - link->header_have;
     size_t taken = *length < missing ? *length : missing;
     memcpy(link->header + link->header_have, *bytes, taken);
     *bytes += taken;
     *length -= taken;
     link->header_have = (uint8_t)(link->header_have + taken);
+}
+
+/* The first byte, which tells the header's size, is copied once and never read again. */
+static int header_take_locked(struct gm_link *link, const uint8_t **bytes, size_t *length)
+{
+    if (link->header_have == 0)
+        header_copy_locked(link, bytes, length, 1);
+    size_t size = bmi_frame_header_size(link->header[0]);
+    header_copy_locked(link, bytes, length, size);
     if (link->header_have < size)
         return 0;
     link->header_have = 0;
