@@ -293,8 +293,10 @@ static void spin_learn(uint64_t slept_ns)
     bool brief = slept_ns < (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
     if (brief && !progress.spin_in_the_way)
         spin_paid();
-    if (progress.spin_just_failed)
+    if (progress.spin_just_failed) {
         progress.spin_in_the_way = brief;
+        progress.spin_yields_idle = 0;
+    }
     progress.spin_just_failed = false;
 }
 
