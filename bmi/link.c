@@ -307,12 +307,13 @@ int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *bytes, const ui
     enum { LONGEST = 2048 }; /* what is copied under the peer's lock */
     struct shown shown = {.reason = "out of place"};
     struct bmi_sink sink;
+    if (bmi_frame_header_size(bytes[0]) != BMI_FRAME_SHORT)
+        return 0; /* only messages have those, and all small ones do */
     shown.status = wire_decode(bytes, &shown.header, &shown.reason);
-    bool message = shown.header.type == WIRE_EAGER || shown.header.type == WIRE_UNEXPECTED;
-    if (shown.status < 0 || !message || shown.header.length > LONGEST || shown.header.length > have)
+    if (shown.status < 0 || shown.header.length > LONGEST || shown.header.length > have)
         return 0;
     int status = frame_take(link, &shown, body, &sink);
-    return status < 0 ? status : (int)(bmi_frame_header_size(bytes[0]) + shown.header.length);
+    return status < 0 ? status : BMI_FRAME_SHORT + (int)shown.header.length;
 }
 
 /* ---- bodies --------------------------------------------------------------------------------- */

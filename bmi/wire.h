@@ -3,9 +3,9 @@
  * wire.h - the frames of the message protocol, without any I/O.
  *
  * Every frame is a header of 40 bytes, or 16 where that says it all, little-endian, and `length`
- * bytes of body. A header that wire_decode accepted has a known type, flags that the type allows, and a length within the type's
- * bound; ids, credits and sizes in it are the peer's claims and are checked where they are used.
- * docs/wire-protocol.md tells what the frames mean together.
+ * bytes of body. A header that wire_decode accepted has a known type, flags that the type allows,
+ * and a length within the type's bound; ids, credits and sizes in it are the peer's claims and are
+ * checked where they are used. docs/wire-protocol.md tells what the frames mean together.
  */
 #ifndef BMI_WIRE_H
 #define BMI_WIRE_H

@@ -5,7 +5,7 @@
  * The protocol (matching, eager and rendezvous, credits, cancel, failure) is written once, in bmi/.
  * A method moves frames. It knows *links*: ordered, reliable, two-way channels of frames between
  * two processes, each made by connect() or accepted. It
- *   1. sends a frame (40 or 16 bytes of header, then a body by reference) and says when it has gone;
+ *   1. sends a frame (a header of 40 or 16 bytes, a body by reference) and says when it has gone;
  *   2. on arrival shows the core the header, is told where the body goes, and puts it there;
  *   3. where the network can, registers memory and moves it remotely (transfer);
  *   4. makes progress when asked and says when a link came, went up, or went down.
@@ -72,8 +72,9 @@ size_t bmi_segments_gather(struct bmi_segments *segments, void *to, size_t bytes
 
 /* ---- frames -------------------------------------------------------------------------------- */
 
-/* Bytes of the header that begins with this byte. */
-static inline size_t bmi_frame_header_size(uint8_t first)
+/* Returns: bytes of the header that begins with this byte. Owns: nothing. Threads: any.
+ * Blocks: no. */
+static inline uint32_t bmi_frame_header_size(uint8_t first)
 {
     return first & 0x80 ? BMI_FRAME_SHORT : BMI_FRAME_HEADER;
 }
@@ -87,6 +88,13 @@ struct bmi_frame {
     int32_t status;           /* out: 0, or why it was not sent */
     uint8_t header[BMI_FRAME_HEADER]; /* of bmi_frame_header_size(header[0]) bytes */
 };
+
+/* Returns: bytes of the frame's header that have not been moved. Owns: nothing. Threads: who has
+ * the frame. Blocks: no. */
+static inline uint32_t bmi_frame_header_left(const struct bmi_frame *frame)
+{
+    return bmi_frame_header_size(frame->header[0]) - frame->header_sent;
+}
 
 /* Where an arriving body goes. Filled by bmi_method_frame_arrived; the method keeps it (in its link)
  * until it gives it back by bmi_method_body_arrived. `length` bytes follow on the wire; the first
@@ -272,15 +280,16 @@ void bmi_method_link_up(struct bmi_link *link);
  * returns. Then the method drops its reference. Driver. */
 void bmi_method_link_down(struct bmi_link *link, int status);
 
-/* A whole header arrived. Fills *sink (length 0: no body, nothing further to do; body_arrived is not
- * called then). <0: no valid frame: end the link with this status. Driver, receive lock held. */
+/* A whole header arrived. Fills *sink (length 0: no body, nothing further to do; body_arrived is
+ * not called then). Returns <0: no valid frame, end the link with this status. Owns: the header is
+ * read before it returns. Threads: the driver, receive lock held. Blocks: no. */
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *header, struct bmi_sink *sink);
 
-/* As frame_arrived and body_arrived in one, for a small message whose body is in memory already:
- * `have` bytes follow its header. Nothing of it waits between two calls, so no receive lock is
- * needed. Returns how many bytes the frame has; 0: it is not for this, show it to frame_arrived;
- * <0: end the link with this status. Owns: nothing is kept. Threads: the driver, between two frames
- * of the link. Blocks: no. */
+/* As frame_arrived and body_arrived in one, for a small message, with a short header, whose body is
+ * in memory already: `have` bytes follow its header. Nothing of it waits between two calls, so no
+ * receive lock is needed. Returns how many bytes the frame has; 0: it is not for this, show it to
+ * frame_arrived; <0: end the link with this status. Owns: nothing is kept. Threads: the driver,
+ * between two frames of the link. Blocks: no. */
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *header, const uint8_t *body,
                            size_t have);
 

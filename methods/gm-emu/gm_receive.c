@@ -79,13 +79,10 @@ static int whole_take(struct gm_link *link, const uint8_t *bytes, size_t length)
            link->header_have == 0 && !atomic_load_explicit(&link->deaf, memory_order_relaxed)) {
         const uint8_t *at = bytes + done;
         size_t left = length - (size_t)done;
-        uint8_t header[BMI_FRAME_HEADER];
-        memcpy(header, at, BMI_FRAME_SHORT);
-        size_t size = bmi_frame_header_size(header[0]);
-        if (size > left)
-            break;
-        memcpy(header + BMI_FRAME_SHORT, at + BMI_FRAME_SHORT, size - BMI_FRAME_SHORT);
-        taken = bmi_method_frame_whole(&link->base, header, at + size, left - size);
+        uint8_t header[BMI_FRAME_SHORT];
+        memcpy(header, at, sizeof header);
+        taken = bmi_method_frame_whole(&link->base, header, at + sizeof header,
+                                       left - sizeof header);
         done += taken > 0 ? taken : 0;
         gm_state_of(link)->tally.frames += taken > 0;
     }

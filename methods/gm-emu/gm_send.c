@@ -87,7 +87,7 @@ static bool priority_choose_locked(struct gm_link *link, bool *high)
 static bool frame_gather_locked(struct gm_link *link, struct message *message,
                                 struct bmi_frame *frame, size_t limit)
 {
-    size_t header = bmi_frame_header_size(frame->header[0]) - frame->header_sent, body = 0;
+    size_t header = bmi_frame_header_left(frame), body = 0;
     if (message->count + 2 > GM_IOVECS || limit - message->bytes <= header ||
         (message->high && !is_control(frame)))
         return false;
@@ -122,7 +122,7 @@ static bool gather_locked(struct gm_link *link, struct message *message)
 
 static size_t frame_left(const struct bmi_frame *frame)
 {
-    return bmi_frame_header_size(frame->header[0]) - frame->header_sent + (size_t)frame->body.left;
+    return bmi_frame_header_left(frame) + (size_t)frame->body.left;
 }
 
 struct bmi_frame *gm_send_strip_locked(struct gm_link *link)
@@ -152,14 +152,14 @@ static struct bmi_frame **consume_locked(struct gm_link *link, size_t bytes,
             link->remainder = NULL;
             continue;
         }
-        frame->header_sent = (uint32_t)bmi_frame_header_size(frame->header[0]);
+        frame->header_sent = bmi_frame_header_size(frame->header[0]);
         frame->status = 0;
         frame->next = NULL;
         *done = frame;
         done = &frame->next;
     }
     if (bytes > 0) {
-        size_t header = bmi_frame_header_size(frame->header[0]) - frame->header_sent;
+        size_t header = bmi_frame_header_left(frame);
         header = header < bytes ? header : bytes;
         frame->header_sent += (uint32_t)header;
         bmi_segments_advance(&frame->body, bytes - header);
@@ -228,7 +228,7 @@ static bool in_place(const struct gm_link *link, const struct message *message)
 {
     if (message->bytes < GM_IN_PLACE || message->last != link->queue)
         return false;
-    size_t first = link->queue->header_sent < bmi_frame_header_size(link->queue->header[0]) ? 2 : 1;
+    size_t first = bmi_frame_header_left(link->queue) > 0 ? 2 : 1;
     for (size_t i = first; i < message->count; i++)
         if (!gm_memory_is_ours(link->iov[i].iov_base, link->iov[i].iov_len))
             return false;
@@ -242,7 +242,7 @@ static int slot_give_locked(struct gm_link *link, struct message *message)
     if (slot == NULL)
         return -EAGAIN;
     if (in_place(link, message)) {
-        size_t heads = link->queue->header_sent < bmi_frame_header_size(link->queue->header[0]) ? 2 : 1;
+        size_t heads = bmi_frame_header_left(link->queue) > 0 ? 2 : 1;
         size_t bytes = gathered_copy(link, heads, slot->memory);
         link->iov[heads - 1] = (struct iovec){.iov_base = slot->memory, .iov_len = bytes};
         int result = nic_give_locked(link, link->iov + heads - 1, message->count - heads + 1,

@@ -203,14 +203,14 @@ static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const str
     struct bmi_frame *done = link->queue, *last = NULL;
     ib_assert_locked(&link->send_lock);
     for (struct bmi_frame *at = done; at != out->end; at = at->next) {
-        at->header_sent = (uint32_t)bmi_frame_header_size(at->header[0]);
+        at->header_sent = bmi_frame_header_size(at->header[0]);
         at->status = 0;
         at->body.left = 0;
         last = at;
     }
     link->queue = out->end;
     if (out->partial) {
-        out->partial->header_sent = (uint32_t)bmi_frame_header_size(out->partial->header[0]);
+        out->partial->header_sent = bmi_frame_header_size(out->partial->header[0]);
         out->partial->body = out->rest;
     }
     if (!last)

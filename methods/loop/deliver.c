@@ -344,7 +344,7 @@ static void frame_take_locked(struct loop_link *link, struct turn *turn)
         return;
     }
     loop_queue_pop(&link->flight);
-    frame->header_sent = (uint32_t)bmi_frame_header_size(frame->header[0]);
+    frame->header_sent = bmi_frame_header_size(frame->header[0]);
     delivery->active = true;
     delivery->header_gone = false;
     memcpy(delivery->header, frame->header, frame->header_sent);

@@ -167,7 +167,7 @@ bool tcp_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fra
 
 static size_t frame_left(const struct bmi_frame *frame)
 {
-    return bmi_frame_header_size(frame->header[0]) - frame->header_sent + (size_t)frame->body.left;
+    return bmi_frame_header_left(frame) + (size_t)frame->body.left;
 }
 
 /* Gathers from the front of the queue. */
@@ -179,7 +179,7 @@ static void writing_gather_locked(struct tcp_link *link, struct writing *writing
         if (writing->count + 1 >= TCP_IOVECS || writing->wanted >= TCP_WRITE_BYTES)
             break;
         link->write_last = at;
-        size_t header = bmi_frame_header_size(at->header[0]) - at->header_sent;
+        size_t header = bmi_frame_header_left(at);
         if (header > 0) {
             writing->iov[writing->count++] =
                 (struct iovec){.iov_base = at->header + at->header_sent, .iov_len = header};
@@ -206,14 +206,14 @@ static struct bmi_frame *writing_consume_locked(struct tcp_link *link, struct wr
     writing->frames = 0;
     for (; at && bytes >= frame_left(at); at = at->next) {
         bytes -= frame_left(at);
-        at->header_sent = (uint32_t)bmi_frame_header_size(at->header[0]);
+        at->header_sent = bmi_frame_header_size(at->header[0]);
         at->status = 0;
         last = at;
         writing->frames++;
     }
     link->queue = at;
     if (at && bytes > 0) {
-        size_t header = bmi_frame_header_size(at->header[0]) - at->header_sent;
+        size_t header = bmi_frame_header_left(at);
         if (header > bytes)
             header = bytes;
         at->header_sent += (uint32_t)header;

@@ -55,7 +55,7 @@ static void frames_write(struct script *script, struct bmi_frame *frames)
 {
     for (struct bmi_frame *frame = frames; frame != NULL; frame = frame->next) {
         frame_keep(script, frame);
-        frame->header_sent = (uint32_t)bmi_frame_header_size(frame->header[0]);
+        frame->header_sent = bmi_frame_header_size(frame->header[0]);
         frame->status = 0;
     }
     if (frames != NULL)
