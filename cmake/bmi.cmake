@@ -21,10 +21,10 @@ endfunction()
 function(bmi__whole_object object map)
     bmi__exported(patterns "${map}")
     list(TRANSFORM patterns PREPEND --keep-global-symbol=)
-    separate_arguments(flags UNIX_COMMAND "${CMAKE_C_FLAGS}")
+    separate_arguments(flags UNIX_COMMAND "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_RELEASE}")
     get_target_property(options bmi_objects BMI_LINK_TIME)
     if(options)
-        list(APPEND flags -O3 -fPIC ${options} -flinker-output=nolto-rel)
+        list(APPEND flags -fPIC ${options} -flinker-output=nolto-rel)
     endif()
     add_custom_command(OUTPUT "${object}"
         COMMAND "${CMAKE_C_COMPILER}" ${flags} -r -nostdlib -o "${object}" "$<TARGET_OBJECTS:bmi_objects>"
@@ -54,8 +54,9 @@ function(bmi_library)
     set(map "${PROJECT_SOURCE_DIR}/cmake/libbmi.map")
     add_library(bmi SHARED $<TARGET_OBJECTS:bmi_objects>)
     set_target_properties(bmi PROPERTIES VERSION "${PROJECT_VERSION}" SOVERSION 0 LINK_DEPENDS "${map}")
+    # nodelete: a look-up of a name, which nothing interrupts, may return after a dlclose.
     target_link_options(bmi PRIVATE ${link_time} "LINKER:--version-script=${map}" "LINKER:-Bsymbolic-functions"
-        "LINKER:--as-needed")
+        "LINKER:--as-needed" "LINKER:-z,nodelete")
 
     add_library(bmi_internal STATIC $<TARGET_OBJECTS:bmi_objects>)
     if(CMAKE_OBJCOPY AND NOT BMI_SANITIZE AND NOT BMI_COVERAGE AND NOT BMI_FUZZER)

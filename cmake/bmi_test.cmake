@@ -117,6 +117,7 @@ function(bmi__sanitizer_environment name)
     elseif(BMI_SANITIZE)
         set_property(TEST "${name}" APPEND PROPERTY ENVIRONMENT
             "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1"
+            "LSAN_OPTIONS=print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp"
             "UBSAN_OPTIONS=print_stacktrace=1")
     endif()
 endfunction()

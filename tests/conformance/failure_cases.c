@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LARGE = 4 * MIB, SOON_MS = 30000 };
+enum { LARGE = 4 * MIB, HUGE_BYTES = 64 * MIB, SOON_MS = 30000 };
 
 /* ---- refused --------------------------------------------------------------------------------- */
 
@@ -276,12 +276,39 @@ static void silent(struct party *party)
     party_stop(party);
 }
 
+/* Role 1 of those that stop it in the midst of a message. */
+static char *huge_send(struct party *party, struct op *op)
+{
+    serve(party, NULL);
+    char *memory = memory_take(party, HUGE_BYTES);
+    memset(memory, 1, HUGE_BYTES);
+    op_send(party, op, memory, HUGE_BYTES, 1);
+    return memory;
+}
+
+/* Role 0: joins its neighbour and role 1, whose message it receives and whom it stops as soon as
+ * something has come. Returns the receive's memory. */
+static char *huge_receive_stopped(struct party *party, struct op *op, BMI_addr_t *other)
+{
+    char *memory = memory_take(party, HUGE_BYTES);
+    memory[0] = 0;
+    join(party, 2);
+    *other = party->peer;
+    join(party, 1);
+    op_receive(party, op, memory, HUGE_BYTES, 1);
+    while (*(volatile char *)memory == 0)
+        op_collect(party, 1);
+    kill(atomic_load(&party->report->pids[1]), SIGSTOP);
+    return memory;
+}
+
 /* A peer that is stopped in the midst of its message, perhaps while it writes into our memory: its
  * connection ends, and nobody else waits for that. */
 static void stopped_midway(struct party *party)
 {
-    enum { HUGE_BYTES = 64 * MIB, GIVEN_UP_MS = 9000 };
+    enum { GIVEN_UP_MS = 9000 };
     struct op op;
+    BMI_addr_t other;
     if (strcmp(party->method->scheme, "ofi+shm") == 0)
         party_skip(party, "who is killed while it sends may leave libfabric's lock taken");
     if (party->role == 2) {
@@ -289,24 +316,13 @@ static void stopped_midway(struct party *party)
         return;
     }
     if (party->role == 1) {
-        serve(party, NULL);
-        char *memory = memory_take(party, HUGE_BYTES);
-        memset(memory, 1, HUGE_BYTES);
         atomic_store(&party->report->may_die[1], true);
-        op_send(party, &op, memory, HUGE_BYTES, 1);
+        huge_send(party, &op);
         for (;;)
             op_collect(party, 1000);
     }
-    volatile char *memory = memory_take(party, HUGE_BYTES);
-    memory[0] = 0;
     party_start_client(party);
-    join(party, 2);
-    BMI_addr_t other = party->peer;
-    join(party, 1);
-    op_receive(party, &op, (char *)(uintptr_t)memory, HUGE_BYTES, 1);
-    while (memory[0] == 0)
-        op_collect(party, 1);
-    kill(atomic_load(&party->report->pids[1]), SIGSTOP);
+    char *memory = huge_receive_stopped(party, &op, &other);
     NEED_STATUS(party, BMI_set_info(party->peer, BMI_TCP_CLOSE_SOCKET, NULL), 0);
     int64_t start = now_ms();
     for (int i = 0; i < 3; i++)
@@ -317,7 +333,7 @@ static void stopped_midway(struct party *party)
     op_wait(party, &op);
     CHECK(party, op.error == 0 || op.error == -BMI_ECANCEL || error_is_loss(op.error));
     ask_neighbour(party, other, "s");
-    memory_give_back((char *)(uintptr_t)memory);
+    memory_give_back(memory);
     party_stop(party);
 }
 
@@ -326,8 +342,9 @@ static void stopped_midway(struct party *party)
  * memory that was taken back ends it there. */
 static void stopped_cancelled(struct party *party)
 {
-    enum { HUGE_BYTES = 64 * MIB, GIVEN_UP_MS = 9000, LOOK_MS = 250 };
+    enum { GIVEN_UP_MS = 9000, LOOK_MS = 250 };
     struct op op;
+    BMI_addr_t other;
     if (strcmp(party->method->scheme, "ofi+shm") == 0)
         party_skip(party, "who is stopped while it sends may have taken libfabric's lock");
     bool lives = strncmp(party->method->scheme, "ofi+", 4) != 0 &&
@@ -337,10 +354,7 @@ static void stopped_cancelled(struct party *party)
         return;
     }
     if (party->role == 1) {
-        serve(party, NULL);
-        char *memory = memory_take(party, HUGE_BYTES);
-        memset(memory, 1, HUGE_BYTES);
-        op_send(party, &op, memory, HUGE_BYTES, 1);
+        char *memory = huge_send(party, &op);
         op_wait(party, &op);
         if (lives)
             answer_on(party);
@@ -349,17 +363,9 @@ static void stopped_cancelled(struct party *party)
         memory_give_back(memory);
         return;
     }
-    volatile char *memory = memory_take(party, HUGE_BYTES);
-    memory[0] = 0;
     party_start_client(party);
     NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "cancel_grace_ms=20"), 0);
-    join(party, 2);
-    BMI_addr_t other = party->peer;
-    join(party, 1);
-    op_receive(party, &op, (char *)(uintptr_t)memory, HUGE_BYTES, 1);
-    while (memory[0] == 0)
-        op_collect(party, 1);
-    kill(atomic_load(&party->report->pids[1]), SIGSTOP);
+    char *memory = huge_receive_stopped(party, &op, &other);
     if (!op.done)
         CHECK_STATUS(party, BMI_cancel(op.id, party->context), 0);
     int64_t start = now_ms(), longest = 0;
@@ -375,7 +381,7 @@ static void stopped_cancelled(struct party *party)
     ask_neighbour(party, other, "s");
     if (lives)
         ask_neighbour(party, party->peer, "s");
-    memory_give_back((char *)(uintptr_t)memory);
+    memory_give_back(memory);
     party_stop(party);
 }
 
