@@ -39,8 +39,8 @@ enum {
     TCP_READ_BYTES = 1 << 20,
     TCP_GATHER_BYTES = 2048,     /* up to this a write is put together first */
     TCP_FLUSH_BYTES = 256 << 10, /* one flush; then the driver goes on, after others */
-    TCP_PASS_BYTES = 1 << 20,    /* one link's receive pass; then others have their turn */
-    TCP_PASS_READS = 16,
+    TCP_PASS_BYTES = 4 << 20,    /* one link's receive pass; then others: what is left grows cold */
+    TCP_PASS_READS = 64,
     TCP_HOT_READS = 64,           /* so many by polling, and the link needs no watch meanwhile */
     TCP_REST_PASSES = 64,         /* of a link whose writes fail */
     TCP_STAGE_BYTES = 64 << 10,   /* read ahead */
