@@ -238,6 +238,10 @@ bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu);
 bool bmi__unserved_has(struct bmi_task_manager *manager);
 /* Whether the caller is within as many tasks as may be. */
 bool bmi__schedule_too_deep(void);
+/* Between these the calling thread runs no task, whatever it calls: it holds a lock that tasks may
+ * take. They nest. */
+void bmi__tasks_hold(void);
+void bmi__tasks_release(void);
 /* Says that the calling thread is this CPU's worker (NULL: none). */
 void bmi__worker_is(struct bmi__task_cpu *cpu);
 struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager);

@@ -53,6 +53,16 @@ bool bmi__schedule_too_deep(void)
     return self.depth >= BMI_TASK_DEPTH;
 }
 
+void bmi__tasks_hold(void)
+{
+    self.depth += BMI_TASK_DEPTH;
+}
+
+void bmi__tasks_release(void)
+{
+    self.depth -= BMI_TASK_DEPTH;
+}
+
 uint32_t bmi__cpu_self(struct bmi_task_manager *manager)
 {
     int os = sched_getcpu();
