@@ -6,11 +6,25 @@
  * Completions are taken out by one thread at a time, and given to their flows: `wanted` counts who
  * asked; who makes it 1 polls, or submits the task that does. Those who ask are threads that wait
  * for flows, and hooks of the two contexts, so that flows go on in the background where the task
- * manager has workers. `lock` is held for reading while the contexts are used; `times_lock` guards
- * the list of flows with a deadline and is innermost.
+ * manager has workers.
+ *
+ * Tasks may open and close contexts, and wait. They run within the test calls of a poll, before
+ * these take completions out, and nowhere else here: no post and no step runs any. So:
+ * - Who polls by itself waits on an open context, which keeps the two contexts open, and holds no
+ *   lock. A task within its poll that waits for flows takes the poll over, steps that were kept
+ *   included, and ends it: then anybody may poll, and the outer frame only gives away what it takes
+ *   out.
+ * - The poll task has no context of its own: it runs no tasks, and holds `in_use`, which who closes
+ *   the last context takes.
+ * - What the last close ends is taken out of the engine under `life`, and ended without a lock,
+ *   since that waits, and runs tasks. Others may be open by then.
+ * Locks: `life`, then `in_use`; `times_lock` guards the list of flows with a deadline and is
+ * innermost.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -20,39 +34,48 @@
 #include "bmi/error.h"
 #include "bmi/progress.h"
 #include "flow/internal.h"
+#include "task/internal.h"
 
 enum { BATCH = 32 };
 
+/* How the network's driver looks at storage; as long as the network's context. */
+struct storage_watch {
+    struct bmi_watch watch;
+    struct bmi_deferred removal;
+    struct context *context; /* the network's: woken when the watch is gone */
+    atomic_bool removed;
+};
+
 static struct {
     pthread_mutex_t life;
-    unsigned users; /* life: open flow contexts */
-    pthread_rwlock_t lock;
-    atomic_bool open;               /* life to write: contexts may be used */
-    bmi_trove_context_id storage;   /* life */
+    unsigned users;                 /* life: open flow contexts */
+    pthread_mutex_t in_use;         /* the poll task's */
+    bool open;                      /* life and in_use to write: the poll task may use contexts */
+    bmi_trove_context_id storage;   /* life to write */
     _Atomic bmi_context_id network; /* life to write; 0: not open */
     atomic_uint wanted;
     atomic_uint events, sleepers; /* completions told; threads in BMI's wait, that poll after it */
     atomic_bool fd_used;          /* a program polls a context's descriptor */
     atomic_bool signalled;        /* event_fd is readable, or about to be */
     struct bmi_task task;
-    bool prepared;           /* life */
-    struct context *context; /* life: the network's, while it is open */
-    struct bmi_watch watch;  /* the driver's: storage */
-    struct bmi_deferred removal;
-    atomic_bool unwatched;
+    bool prepared;               /* life */
+    struct context *context;     /* life: the network's, while it is open */
+    struct storage_watch *watch; /* life: the same */
     pthread_mutex_t times_lock;
     struct flow *timed;       /* times_lock */
     _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
     pthread_mutex_t fds_lock;
     int epoll_fd, timer_fd, event_fd; /* fds_lock until made, then constant */
 } engine = {.life = PTHREAD_MUTEX_INITIALIZER,
-            .lock = PTHREAD_RWLOCK_INITIALIZER,
+            .in_use = PTHREAD_MUTEX_INITIALIZER,
             .times_lock = PTHREAD_MUTEX_INITIALIZER,
             .fds_lock = PTHREAD_MUTEX_INITIALIZER,
             .next_ns = UINT64_MAX,
             .epoll_fd = -1,
             .timer_fd = -1,
             .event_fd = -1};
+
+static _Thread_local bool polling; /* this thread polls */
 
 /* ---- deadlines ---------------------------------------------------------------------------------
  */
@@ -149,39 +172,50 @@ static void storage_take(void)
             bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
 }
 
-/* By the one thread that made `wanted` 1, or by the task that it submitted. */
+/* By the one thread that made `wanted` 1, by the task that it submitted, or within either: then
+ * that one's turn is over, too. */
 static void poll_run(void)
 {
     unsigned seen;
     eventfd_t value;
+    polling = true;
     if (atomic_exchange(&engine.signalled, false))
         eventfd_read(engine.event_fd, &value);
     do {
         seen = atomic_load(&engine.wanted);
-        pthread_rwlock_rdlock(&engine.lock);
-        if (atomic_load(&engine.open)) {
-            network_take();
-            storage_take();
-            times_run();
-        }
-        pthread_rwlock_unlock(&engine.lock);
-    } while (!atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
+        network_take();
+        storage_take();
+        times_run();
+    } while (polling && !atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
+    polling = false;
 }
 
 /* By who tests or waits: it runs the flows' steps itself. */
 void bmi__engine_poll(void)
 {
-    if (atomic_fetch_add(&engine.wanted, 1) != 0)
+    if (!polling && atomic_fetch_add(&engine.wanted, 1) != 0)
         return;
     bmi__flow_steps_begin();
     poll_run();
     bmi__flow_steps_end();
 }
 
+/* A worker leaves steps to whom they are near; a hook runs them, since its thread may sleep next.
+ */
 static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
-    poll_run();
+    if (bmi__worker_self(bmi_task_manager_default()) == NULL)
+        bmi__flow_steps_begin();
+    bmi__tasks_hold();
+    pthread_mutex_lock(&engine.in_use);
+    if (engine.open)
+        poll_run();
+    else
+        atomic_store(&engine.wanted, 0);
+    pthread_mutex_unlock(&engine.in_use);
+    bmi__tasks_release();
+    bmi__flow_steps_end();
     return BMI_TASK_DONE;
 }
 
@@ -280,21 +314,11 @@ static int task_ready_locked(void)
     return result;
 }
 
-/* To those who poll, with `life` held. They are waited for only where it ends: they run tasks,
- * which may be the ones that open it. */
-static void contexts_open_locked(bmi_context_id network)
+static void open_set_locked(bool open)
 {
-    atomic_store(&engine.network, network);
-    atomic_store(&engine.open, true);
-}
-
-/* Nobody uses what was open when this returns. */
-static void contexts_end_locked(void)
-{
-    pthread_rwlock_wrlock(&engine.lock);
-    atomic_store(&engine.open, false);
-    atomic_store(&engine.network, 0);
-    pthread_rwlock_unlock(&engine.lock);
+    pthread_mutex_lock(&engine.in_use);
+    engine.open = open;
+    pthread_mutex_unlock(&engine.in_use);
 }
 
 int bmi__engine_open(void)
@@ -308,7 +332,7 @@ int bmi__engine_open(void)
     pthread_mutex_lock(&engine.life);
     result = bmi__error(task_ready_locked());
     if (result == 0 && engine.users == 0 && (result = storage_open_locked()) == 0)
-        contexts_open_locked(0);
+        open_set_locked(true);
     engine.users += result == 0;
     pthread_mutex_unlock(&engine.life);
     if (result != 0)
@@ -347,16 +371,23 @@ static void storage_readable(struct bmi_watch *watch, uint32_t events)
 
 /* BMI's driver tells of storage that has something to do: then there is one wait for both. It gets
  * a copy of the descriptor, since others may have it watched, too. */
-static int storage_watch_locked(void)
+static int storage_watch_locked(struct context *context)
 {
+    struct storage_watch *watch = calloc(1, sizeof *watch);
+    if (watch == NULL)
+        return -ENOMEM;
     int fd = fcntl(bmi_trove_context_fd(engine.storage), F_DUPFD_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    engine.watch = (struct bmi_watch){.ready = storage_readable, .fd = fd};
-    int result = bmi_method_watch_add(&engine.watch, EPOLLIN | EPOLLET);
-    if (result != 0)
-        close(fd);
-    return result;
+    watch->watch = (struct bmi_watch){.ready = storage_readable, .fd = fd};
+    watch->context = context;
+    int result = fd < 0 ? -errno : bmi_method_watch_add(&watch->watch, EPOLLIN | EPOLLET);
+    if (result != 0) {
+        if (fd >= 0)
+            close(fd);
+        free(watch);
+        return result;
+    }
+    engine.watch = watch;
+    return 0;
 }
 
 static int network_open_locked(void)
@@ -365,60 +396,89 @@ static int network_open_locked(void)
     int result = BMI_open_context(&id);
     if (result != 0)
         return result;
-    result = bmi__error(storage_watch_locked());
+    struct context *context = bmi__context_find(id);
+    result = bmi__error(storage_watch_locked(context));
     if (result != 0) {
         BMI_close_context(id);
         return result;
     }
-    engine.context = bmi__context_find(id);
-    bmi__context_hide(engine.context);
-    bmi__context_set_hook(engine.context, network_hook, NULL);
-    contexts_open_locked(id);
+    engine.context = context;
+    bmi__context_hide(context);
+    bmi__context_set_hook(context, network_hook, NULL);
+    atomic_store(&engine.network, id);
     network_fd_use();
     return 0;
+}
+
+/* ---- the end -----------------------------------------------------------------------------------
+ */
+
+/* What was open for the last users, to be closed without a lock. */
+struct past {
+    bmi_trove_context_id storage;
+    bmi_context_id network; /* 0: was not open */
+    struct storage_watch *watch;
+};
+
+/* Nobody uses what was open when this returns. */
+static struct past contexts_end_locked(void)
+{
+    struct past past = {.storage = engine.storage, .network = engine.network};
+    open_set_locked(false);
+    past.watch = engine.watch;
+    engine.watch = NULL;
+    atomic_store(&engine.network, 0);
+    return past;
 }
 
 /* Only the driver may take a watch away. */
 static void watch_remove(struct bmi_deferred *deferred)
 {
-    (void)deferred;
-    bmi_method_watch_remove(&engine.watch);
-    atomic_store(&engine.unwatched, true);
-    bmi__progress_notify(engine.context, 0);
+    struct storage_watch *watch =
+        (struct storage_watch *)((char *)deferred - offsetof(struct storage_watch, removal));
+    struct context *context = watch->context;
+    bmi_method_watch_remove(&watch->watch);
+    atomic_store(&watch->removed, true);
+    bmi__progress_notify(context, 0);
 }
 
 static bool watch_removed(struct waiter *waiter)
 {
-    (void)waiter;
-    return atomic_load(&engine.unwatched);
+    const struct storage_watch *watch = waiter->argument;
+    return atomic_load(&watch->removed);
 }
 
-static void network_close_locked(bmi_context_id network)
+static void network_close(bmi_context_id network, struct storage_watch *watch)
 {
-    struct waiter waiter = {.ready = watch_removed, .context = engine.context, .op = WAITER_SOME};
+    struct waiter waiter = {.ready = watch_removed,
+                            .argument = watch,
+                            .context = watch->context,
+                            .op = WAITER_SOME};
     if (bmi__context_find(network) != NULL) { /* else BMI was finalized, against the rules */
-        atomic_store(&engine.unwatched, false);
-        engine.removal.run = watch_remove;
-        bmi_method_defer(&engine.removal);
-        while (!atomic_load(&engine.unwatched))
+        watch->removal.run = watch_remove;
+        bmi_method_defer(&watch->removal);
+        while (!atomic_load(&watch->removed))
             bmi__progress_wait(&waiter, 1000);
         BMI_close_context(network);
     }
-    close(engine.watch.fd);
+    close(watch->watch.fd);
+    free(watch);
 }
 
 void bmi__engine_close(void)
 {
+    struct past past = {0};
     pthread_mutex_lock(&engine.life);
-    if (--engine.users == 0) {
-        bmi_context_id network = atomic_load(&engine.network);
-        contexts_end_locked();
-        bmi__buffers_free();
-        if (network != 0)
-            network_close_locked(network);
-        bmi_trove_close_context(engine.storage);
-    }
+    bool last = --engine.users == 0;
+    if (last)
+        past = contexts_end_locked();
     pthread_mutex_unlock(&engine.life);
+    if (last) {
+        bmi__buffers_free();
+        if (past.network != 0)
+            network_close(past.network, past.watch);
+        bmi_trove_close_context(past.storage);
+    }
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
 }
 

@@ -70,12 +70,17 @@ static void bad_requests_are_refused(void)
 /* ---- the network -------------------------------------------------------------------------------
  */
 
-static void set_up(void)
+static void network_start(void)
 {
     char address[BMI_MAX_ADDR_LEN];
     CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_tcp", "tcp://127.0.0.1:0", BMI_INIT_SERVER), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self, address), 0);
+}
+
+static void set_up(void)
+{
+    network_start();
     store_open();
 }
 
@@ -613,24 +618,154 @@ static void cancelled_and_late_flows_end_once(void)
     CU_ASSERT_EQUAL(flows.errors[2], -BMI_ECANCEL);
 }
 
-/* A context that is closed with flows under way. */
+/* A flow that nobody sends to, and so is under way until it is cancelled. */
+static bmi_flow_id_t endless_post(bmi_msg_tag_t tag, bmi_flow_context_id where)
+{
+    static const struct bmi_flow_extent extent = {.size = FILE_SIZE, .count = 1};
+    static const struct region to = {arrived, FILE_SIZE};
+    bmi_flow_id_t id;
+    CU_ASSERT_EQUAL(bmi_flow_post(&id,
+                                  &(struct bmi_flow_description){.source = from_network(tag),
+                                                                 .destination = in_memory(&to),
+                                                                 .extents = &extent,
+                                                                 .extent_count = 1},
+                                  NULL, where),
+                    0);
+    return id;
+}
+
 static void closing_a_context_ends_its_flows(void)
+{
+    bmi_flow_context_id another;
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
+    for (int i = 0; i < 4; i++)
+        endless_post(60 + i, another);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(another), -BMI_EINVAL);
+}
+
+struct closing {
+    bmi_flow_context_id context;
+    int result;
+};
+
+static enum bmi_task_verdict close_task(struct bmi_task *task, void *argument)
+{
+    struct closing *closing = argument;
+    (void)task;
+    closing->result = bmi_flow_close_context(closing->context);
+    return BMI_TASK_DONE;
+}
+
+/* Closes a context, if there is one, and opens another in its place. */
+static enum bmi_task_verdict reopen_task(struct bmi_task *task, void *argument)
+{
+    struct closing *closing = argument;
+    (void)task;
+    closing->result = closing->context != 0 ? bmi_flow_close_context(closing->context) : 0;
+    if (closing->result == 0)
+        closing->result = bmi_flow_open_context(&closing->context);
+    return BMI_TASK_DONE;
+}
+
+static void closing_submit(struct bmi_task *task, struct closing *closing,
+                           enum bmi_task_verdict (*function)(struct bmi_task *, void *))
+{
+    struct bmi_task_attributes attributes = {.function = function, .argument = closing};
+    closing->result = 1;
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, NULL, &attributes), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_task_submit(task), 0);
+}
+
+/* Who tests for flows runs the task, which waits for flows within that. */
+static void a_task_closes_a_context_with_flows(void)
+{
+    struct closing closing;
+    struct bmi_task task;
+    bmi_flow_id_t id;
+    bmi_error_code_t error;
+    int count;
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&closing.context), 0);
+    endless_post(70, closing.context);
+    closing_submit(&task, &closing, reopen_task);
+    CU_ASSERT_EQUAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0, context), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
+    CU_ASSERT_EQUAL(closing.result, 0);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(closing.context), 0);
+}
+
+/* After the last was closed BMI may be finalized: nothing of flow's is left in it. */
+static void a_task_closes_the_last_context(void)
+{
+    struct closing closing = {.context = context};
+    struct bmi_task task;
+    bmi_context_id mine;
+    bmi_op_id_t op;
+    bmi_error_code_t error;
+    int count;
+    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&mine), 0);
+    endless_post(72, context);
+    CU_ASSERT_EQUAL(bmi_flow_cancel(endless_post(73, context), context), 0);
+    closing_submit(&task, &closing, close_task);
+    while (bmi_task_state(&task) != BMI_TASK_ENDED)
+        CU_ASSERT_EQUAL(BMI_testcontext(1, &op, &count, &error, NULL, NULL, 0, mine), 0);
+    CU_ASSERT_EQUAL_FATAL(closing.result, 0);
+    BMI_close_context(mine);
+    CU_ASSERT_EQUAL_FATAL(BMI_finalize(), 0);
+    network_start();
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+    memory_and_storage();
+    through_the_network_and_a_relay();
+}
+
+/* Who closes the last context waits, and runs tasks meanwhile. */
+static void a_task_opens_while_the_last_closes(void)
 {
     const struct bmi_flow_extent extent = all(FILE_SIZE);
     struct region to = {arrived, FILE_SIZE};
-    bmi_flow_context_id another;
-    bmi_flow_id_t id;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
-    for (int i = 0; i < 4; i++)
-        CU_ASSERT_EQUAL(bmi_flow_post(&id,
-                                      &(struct bmi_flow_description){.source = from_network(60 + i),
-                                                                     .destination = in_memory(&to),
-                                                                     .extents = &extent,
-                                                                     .extent_count = 1},
-                                      NULL, another),
-                        0);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), -BMI_EINVAL);
+    struct closing closing = {0};
+    struct bmi_task task;
+    CU_ASSERT_EQUAL(flow_run(&(struct bmi_flow_description){.source = from_network(71),
+                                                            .destination = in_memory(&to),
+                                                            .extents = &extent,
+                                                            .extent_count = 1,
+                                                            .timeout_ms = 1},
+                             NULL),
+                    -BMI_ETIMEDOUT);
+    closing_submit(&task, &closing, reopen_task);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
+    CU_ASSERT_EQUAL_FATAL(closing.result, 0);
+    context = closing.context;
+    memory_and_storage();
+    through_the_network_and_a_relay();
+}
+
+/* Workers poll while the last context is closed, and open others. */
+static void contexts_come_and_go_while_workers_poll(void)
+{
+    enum { ROUNDS = 20, TASKS = 2 };
+    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_WORKERS), 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct closing closing[TASKS];
+        struct bmi_task tasks[TASKS];
+        CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+        for (int i = 0; i < TASKS; i++) {
+            CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&closing[i].context), 0);
+            endless_post(80 + i, closing[i].context);
+            closing_submit(&tasks[i], &closing[i], i == 0 ? close_task : reopen_task);
+        }
+        endless_post(80 + TASKS, context);
+        CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+        for (int i = 0; i < TASKS; i++) {
+            CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], PATIENCE_MS), 0);
+            CU_ASSERT_EQUAL(closing[i].result, 0);
+        }
+        CU_ASSERT_EQUAL(bmi_flow_close_context(closing[1].context), 0);
+    }
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_WORKERS), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
 }
 
 /* A program's own loop: only the descriptor tells when to test. */
@@ -705,6 +840,10 @@ static CU_TestInfo cases[] = {
     {"messages of another size end it", messages_of_another_size_end_it},
     {"cancelled and late flows end once", cancelled_and_late_flows_end_once},
     {"closing a context ends its flows", closing_a_context_ends_its_flows},
+    {"a task closes a context with flows", a_task_closes_a_context_with_flows},
+    {"a task closes the last context", a_task_closes_the_last_context},
+    {"a task opens while the last closes", a_task_opens_while_the_last_closes},
+    {"contexts come and go while workers poll", contexts_come_and_go_while_workers_poll},
     {"the descriptor drives flows", the_descriptor_drives_flows},
     {"workers run flows", workers_run_flows},
     CU_TEST_INFO_NULL};

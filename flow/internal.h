@@ -9,8 +9,9 @@
  * Rules. All of a flow belongs to its *step*, which one thread at a time runs: `wanted` counts who
  * asked for it since it last looked; who makes it 1 runs it or submits its task. From elsewhere
  * come only `kill` (cancel, deadline), and completions, which are put into `arrived` under `lock`.
- * What others may read while it runs is atomic. Locks: a flow's, the engine's, and the space's are
- * never held together, but cancel sets `kill` under the space's.
+ * What others may read while it runs is atomic. Locks: a flow's, the engine's (but those of its
+ * contexts, which come first), and the space's are never held together, but cancel sets `kill`
+ * under the space's.
  */
 #ifndef FLOW_INTERNAL_H
 #define FLOW_INTERNAL_H
