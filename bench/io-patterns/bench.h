@@ -178,6 +178,7 @@ uint64_t rounds_median(uint64_t *rounds_ns, uint64_t count); /* sorts them */
 /* options.c, options_check.c */
 void options_check(const struct options *options);
 void options_parse(struct options *options, int argc, char **argv);
+void options_free(struct options *options);
 bool size_parse(const char *text, uint64_t *size);
 
 /* util.c */

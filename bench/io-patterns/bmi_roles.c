@@ -8,6 +8,7 @@
 #include "bmi_side.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define REQUESTS_MAX 16
@@ -177,4 +178,5 @@ void bmi_client_main(const struct options *options)
     bmi_client_open(&client, options);
     samples_take(control, options, sample_run, &client);
     bmi_side_close(&client.side);
+    free(client.servers);
 }

@@ -100,6 +100,29 @@ static void descriptors_raise(void)
     }
 }
 
+static void grids_run(const struct options *options, struct report *report)
+{
+    descriptors_raise();
+    launch_open();
+    if ((options->contenders & BIT(CONTENDER_MPI)) && !launch_mpi_found())
+        die("--reference mpi: bmi-bench-mpi beside this program and mpiexec are wanted "
+            "(install mpich and build again)");
+    if (options->contenders & BIT(CONTENDER_FI))
+        fi_pingpong_open(options);
+    report_start(report);
+    for (int i = 0; i < options->grid_count; i++)
+        grid_measure(options, &options->grids[i], report);
+    report_end(report);
+}
+
+static void rows_free(struct report *report)
+{
+    for (int i = 0; i < report->count; i++)
+        for (int j = 0; j < CONTENDER_COUNT; j++)
+            free(report->rows[i].series[j].samples);
+    free(report->rows);
+}
+
 void coordinator_run(const struct options *options)
 {
     struct report report = {.options = options};
@@ -109,17 +132,8 @@ void coordinator_run(const struct options *options)
         report_start(&report);
         options->pattern->run_here(options, &report);
         report_end(&report);
-        return;
+    } else {
+        grids_run(options, &report);
     }
-    descriptors_raise();
-    launch_open();
-    if ((options->contenders & BIT(CONTENDER_MPI)) && !launch_mpi_found())
-        die("--reference mpi: bmi-bench-mpi beside this program and mpiexec are wanted "
-            "(install mpich and build again)");
-    if (options->contenders & BIT(CONTENDER_FI))
-        fi_pingpong_open(options);
-    report_start(&report);
-    for (int i = 0; i < options->grid_count; i++)
-        grid_measure(options, &options->grids[i], &report);
-    report_end(&report);
+    rows_free(&report);
 }

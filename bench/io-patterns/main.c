@@ -41,5 +41,6 @@ int main(int argc, char **argv)
         client_main(&options);
     else
         coordinator_run(&options);
+    options_free(&options);
     return 0;
 }

@@ -454,3 +454,10 @@ void options_parse(struct options *options, int argc, char **argv)
     defaults_fill(options, &counts);
     options_check(options);
 }
+
+void options_free(struct options *options)
+{
+    for (int i = 0; i < options->url_count; i++)
+        free(options->urls[i]);
+    free(options->urls);
+}
