@@ -177,10 +177,7 @@ static void storage_take(void)
 static void poll_run(void)
 {
     unsigned seen;
-    eventfd_t value;
     polling = true;
-    if (atomic_exchange(&engine.signalled, false))
-        eventfd_read(engine.event_fd, &value);
     do {
         seen = atomic_load(&engine.wanted);
         network_take();
@@ -190,14 +187,39 @@ static void poll_run(void)
     polling = false;
 }
 
-/* By who tests or waits: it runs the flows' steps itself. */
+static void event_signal(void)
+{
+    if (!atomic_exchange(&engine.signalled, true))
+        eventfd_write(engine.event_fd, 1);
+}
+
+void bmi__engine_task_waits(void)
+{
+    if (atomic_load(&engine.fd_used))
+        event_signal();
+}
+
+/* Before what it tells of is looked at. Who signals may have set the flag and not written yet: then
+ * it stays for the next time. */
+static void event_clear(void)
+{
+    eventfd_t value;
+    if (atomic_exchange(&engine.signalled, false) && eventfd_read(engine.event_fd, &value) != 0)
+        atomic_store(&engine.signalled, true);
+}
+
+/* By who tests or waits: it runs the flows' steps itself. Tasks that it finds may have left others:
+ * a program that waits for a descriptor comes again for them. */
 void bmi__engine_poll(void)
 {
-    if (!polling && atomic_fetch_add(&engine.wanted, 1) != 0)
-        return;
-    bmi__flow_steps_begin();
-    poll_run();
-    bmi__flow_steps_end();
+    event_clear();
+    if (polling || atomic_fetch_add(&engine.wanted, 1) == 0) {
+        bmi__flow_steps_begin();
+        poll_run();
+        bmi__flow_steps_end();
+    }
+    if (atomic_load(&engine.fd_used) && bmi_task_schedule(NULL) > 0)
+        event_signal();
 }
 
 /* A worker leaves steps to whom they are near; a hook runs them, since its thread may sleep next.
@@ -227,12 +249,6 @@ static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argumen
     return BMI_TASK_DONE;
 }
 
-static void event_signal(void)
-{
-    if (!atomic_exchange(&engine.signalled, true))
-        eventfd_write(engine.event_fd, 1);
-}
-
 /* A completion. Who polls already sees it; else the task does: run by a worker, by who waits, or by
  * a program that waits for a descriptor of flow's. */
 static void poll_wanted(void *argument)
@@ -245,10 +261,9 @@ static void poll_wanted(void *argument)
     }
     if (atomic_fetch_add(&engine.wanted, 1) != 0)
         return;
-    if (atomic_load(&engine.fd_used))
-        event_signal();
     if (bmi_task_submit(&engine.task) != 0)
         atomic_store(&engine.wanted, 0);
+    bmi__engine_task_waits();
 }
 
 static void network_hook(void *argument, bool unexpected)
@@ -359,8 +374,7 @@ void bmi__engine_fd_used(void)
 {
     atomic_store(&engine.fd_used, true);
     network_fd_use();
-    if (atomic_load(&engine.wanted) != 0)
-        event_signal();
+    event_signal(); /* tasks may wait already */
 }
 
 static void storage_readable(struct bmi_watch *watch, uint32_t events)

@@ -40,14 +40,18 @@ static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument);
 
 /* Its steps run near to where it was posted, where its memory was touched last. Made anew each
  * time: a step that has let go of the flow may be followed by one of another thread, which frees
- * it, so the manager is told that the task is gone. */
+ * it, so the manager is told that the task is gone. The flow may be gone when this returns. */
 static int step_submit(struct flow *flow)
 {
     struct bmi_task_attributes attributes = {.function = step_task, .argument = flow};
     if (flow->is_near)
         attributes.cpus = &flow->near;
     int result = bmi_task_prepare(&flow->task, NULL, &attributes);
-    return result != 0 ? result : bmi_task_submit(&flow->task);
+    if (result == 0)
+        result = bmi_task_submit(&flow->task);
+    if (result == 0)
+        bmi__engine_task_waits();
+    return result;
 }
 
 /* By the one thread that made `wanted` 1, or whom that one has left it to. The flow may be

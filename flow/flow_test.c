@@ -807,6 +807,38 @@ static void the_descriptor_drives_flows(void)
     CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
 }
 
+/* The same for flows whose operations all end at once: there is nothing that could complete later,
+ * and each step leaves the rest to the next one. */
+static void the_descriptor_tells_of_steps(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    struct flows flows = {0};
+    struct region from = {file, FILE_SIZE};
+    struct pollfd poll_fd = {.fd = bmi_flow_context_fd(context), .events = POLLIN};
+    CU_ASSERT_FATAL(poll_fd.fd >= 0);
+    files_make(11);
+    for (int i = 0; i < 3; i++) {
+        struct bmi_trove_place place = object_make("", 0);
+        flows_post(&flows, &(struct bmi_flow_description){.source = in_memory(&from),
+                                                          .destination = on_storage(&place),
+                                                          .extents = &extent,
+                                                          .extent_count = 1,
+                                                          .buffer_size = 1024});
+    }
+    while (flows.left > 0) {
+        bmi_flow_id_t id;
+        bmi_error_code_t error = -1;
+        int count = 0;
+        CU_ASSERT_EQUAL_FATAL(poll(&poll_fd, 1, PATIENCE_MS), 1);
+        CU_ASSERT_EQUAL_FATAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0,
+                                                   context) >= 0,
+                              1);
+        flows.left -= count;
+        if (count > 0)
+            CU_ASSERT_EQUAL(error, 0);
+    }
+}
+
 /* The same, with workers: nobody has to test for a flow to go on. */
 static void workers_run_flows(void)
 {
@@ -845,6 +877,7 @@ static CU_TestInfo cases[] = {
     {"a task opens while the last closes", a_task_opens_while_the_last_closes},
     {"contexts come and go while workers poll", contexts_come_and_go_while_workers_poll},
     {"the descriptor drives flows", the_descriptor_drives_flows},
+    {"the descriptor tells of steps", the_descriptor_tells_of_steps},
     {"workers run flows", workers_run_flows},
     CU_TEST_INFO_NULL};
 

@@ -126,6 +126,8 @@ bool bmi__engine_sleeps(void);
 void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns);
 void bmi__engine_wake(void);
 void bmi__engine_fd_used(void);
+/* A task of ours was submitted: it is told to a program that waits for a descriptor of flow's. */
+void bmi__engine_task_waits(void);
 void bmi__engine_time(struct flow *flow);
 void bmi__engine_untime(struct flow *flow);
 
