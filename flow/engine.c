@@ -18,8 +18,8 @@
  *   the last context takes.
  * - What the last close ends is taken out of the engine under `life`, and ended without a lock,
  *   since that waits, and runs tasks. Others may be open by then.
- * Locks: `life`, then `in_use`; `times_lock` guards the list of flows with a deadline and is
- * innermost.
+ * Locks: `life`, then `in_use`; `times_lock`, which guards the list of flows with a deadline, and
+ * `event_lock` are innermost.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +56,8 @@ static struct {
     atomic_uint wanted;
     atomic_uint events, sleepers; /* completions told; threads in BMI's wait, that poll after it */
     atomic_bool fd_used;          /* a program polls a context's descriptor */
-    atomic_bool signalled;        /* event_fd is readable, or about to be */
+    pthread_mutex_t event_lock;
+    atomic_bool signalled; /* event_fd is readable; event_lock to write */
     struct bmi_task task;
     bool prepared;               /* life */
     struct context *context;     /* life: the network's, while it is open */
@@ -70,6 +71,7 @@ static struct {
             .in_use = PTHREAD_MUTEX_INITIALIZER,
             .times_lock = PTHREAD_MUTEX_INITIALIZER,
             .fds_lock = PTHREAD_MUTEX_INITIALIZER,
+            .event_lock = PTHREAD_MUTEX_INITIALIZER,
             .next_ns = UINT64_MAX,
             .epoll_fd = -1,
             .timer_fd = -1,
@@ -189,8 +191,12 @@ static void poll_run(void)
 
 static void event_signal(void)
 {
+    if (atomic_load(&engine.signalled))
+        return; /* who clears it looks afterwards */
+    pthread_mutex_lock(&engine.event_lock);
     if (!atomic_exchange(&engine.signalled, true))
         eventfd_write(engine.event_fd, 1);
+    pthread_mutex_unlock(&engine.event_lock);
 }
 
 void bmi__engine_task_waits(void)
@@ -199,13 +205,16 @@ void bmi__engine_task_waits(void)
         event_signal();
 }
 
-/* Before what it tells of is looked at. Who signals may have set the flag and not written yet: then
- * it stays for the next time. */
+/* Before what it tells of is looked at. */
 static void event_clear(void)
 {
     eventfd_t value;
-    if (atomic_exchange(&engine.signalled, false) && eventfd_read(engine.event_fd, &value) != 0)
-        atomic_store(&engine.signalled, true);
+    if (!atomic_load(&engine.signalled))
+        return;
+    pthread_mutex_lock(&engine.event_lock);
+    if (atomic_exchange(&engine.signalled, false))
+        eventfd_read(engine.event_fd, &value);
+    pthread_mutex_unlock(&engine.event_lock);
 }
 
 /* By who tests or waits: it runs the flows' steps itself. Tasks that it finds may have left others:
