@@ -2,13 +2,14 @@
 #
 # bmi_test(NAME x SOURCES x_test.c LABEL unit|conformance|stress|fault|fuzz|vm|bench|tools
 #          [ARGS ...] [TIMEOUT seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL]
-#          [VALGRIND] [NO_VALGRIND] [BACKGROUND])
+#          [VALGRIND] [NO_VALGRIND] [BACKGROUND] [WRAP function ...])
 #     a program and a test LABEL.x that runs it. INTERNAL: sees the headers of the whole tree and
 #     links bmi_internal; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
 #     77 is "skipped". VALGRIND: short enough to be run under memcheck too (unit tests always
 #     are, unless they say NO_VALGRIND: memcheck does not see what io_uring writes into memory, and
 #     takes what a child of fork() has of its parent's threads for leaks). BACKGROUND: run once more
-#     with progress in the background, as LABEL.x.background.
+#     with progress in the background, as LABEL.x.background. WRAP: the program stands in for these
+#     functions of the library, by the linker's --wrap.
 # bmi_test(NAME x PROGRAM y LABEL ... [ARGS ...])    another test that runs y, made by a call before
 # bmi_test(NAME x COMMAND ... LABEL ...)             a test that runs a command, e.g. a script
 #
@@ -23,16 +24,16 @@ set(BMI_TIMEOUT_conformance 180)
 set(BMI_TIMEOUT_stress 180)
 set(BMI_TIMEOUT_fault 180)
 set(BMI_TIMEOUT_fuzz 180)
-set(BMI_TIMEOUT_vm 300)
+set(BMI_TIMEOUT_vm 480)
 set(BMI_TIMEOUT_bench 120)
 set(BMI_TIMEOUT_tools 120)
 set(BMI_MEMCHECK valgrind --quiet --error-exitcode=99 --leak-check=full
     --show-leak-kinds=definite,possible --errors-for-leak-kinds=definite,possible
-    --trace-children=yes --fair-sched=yes "--suppressions=${PROJECT_SOURCE_DIR}/tests/valgrind.supp")
+    --trace-children=yes --fair-sched=yes --vgdb=no "--suppressions=${PROJECT_SOURCE_DIR}/tests/valgrind.supp")
 
 function(bmi_test)
     cmake_parse_arguments(PARSE_ARGV 0 arg "INTERNAL;RUN_SERIAL;VALGRIND;NO_VALGRIND;BACKGROUND"
-                          "NAME;LABEL;TIMEOUT;PROGRAM" "SOURCES;ARGS;LIBRARIES;COMMAND")
+                          "NAME;LABEL;TIMEOUT;PROGRAM" "SOURCES;ARGS;LIBRARIES;COMMAND;WRAP")
     if(NOT DEFINED BMI_TIMEOUT_${arg_LABEL})
         message(FATAL_ERROR "bmi_test ${arg_NAME}: no label '${arg_LABEL}'")
     endif()
@@ -85,6 +86,10 @@ macro(bmi__test_program)
         target_link_libraries("${arg_NAME}" PRIVATE bmi_internal)
     else()
         target_link_libraries("${arg_NAME}" PRIVATE bmi)
+    endif()
+    if(arg_WRAP) # link-time optimisation binds calls before the linker could turn them
+        list(TRANSFORM arg_WRAP PREPEND LINKER:--wrap=)
+        target_link_options("${arg_NAME}" PRIVATE -fno-lto ${arg_WRAP})
     endif()
     if(arg_LABEL STREQUAL fuzz)
         if(BMI_FUZZER)

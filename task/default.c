@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * default.c - the process's own manager: made by whoever first needs it, kept to the end. Hooks do
- * not make it: as long as it is not there it has no tasks, so a program that has none pays one
- * atomic read for them. A sleeper that is armed meanwhile stands in `early`, and is woken when the
- * manager is made.
+ * default.c - the process's own manager: made by whoever first needs it, kept to the end, and not
+ * freed then, since other threads may be in hooks while the process ends. Hooks do not make it: as
+ * long as it is not there it has no tasks, so a program that has none pays one atomic read for
+ * them. A sleeper that is armed meanwhile stands in `early`, and is woken when the manager is made.
  *
  * `own_mutex` serialises the making; `early_mutex`, within it, guards `early`, and that `own` is
  * set with nobody left in it. In the child of a fork the parent's manager, whose threads are not
@@ -121,12 +121,4 @@ struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager)
 struct bmi_task_manager *bmi__manager_made(struct bmi_task_manager *manager)
 {
     return manager != NULL ? manager : atomic_load_explicit(&own, memory_order_acquire);
-}
-
-/* At exit, or when the library is unloaded; a manager that is still started has threads on it. */
-__attribute__((destructor)) static void own_free(void)
-{
-    struct bmi_task_manager *manager = atomic_exchange(&own, NULL);
-    if (manager != NULL && manager->users == 0)
-        bmi__manager_free(manager);
 }

@@ -16,6 +16,7 @@ static void *helper_main(void *argument)
     struct bmi__task_cpu *cpu = argument;
     struct bmi_task_manager *manager = cpu->manager;
     bmi__thread_raise(!manager->settings.no_realtime);
+    bmi__helper_is(cpu);
     while (!atomic_load(&manager->helpers_stopping)) {
         struct bmi_task *task = bmi__urgent_pop(cpu);
         bool due = atomic_exchange(&cpu->helper.due, false);

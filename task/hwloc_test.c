@@ -159,6 +159,33 @@ static void test_drawing(void)
     bmi_task_manager_destroy(manager);
 }
 
+/* A chroot without /sys: the CPUs are those of the affinity mask, and nothing is printed. */
+static void test_without_sys(void)
+{
+    char folder[] = "/tmp/bmi-task-XXXXXX", said[64];
+    int output[2], status;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+    CU_ASSERT_EQUAL_FATAL(pipe(output), 0);
+    int here = bmi_task_cpus(NULL, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct bmi_task_manager *manager;
+        if (chroot(folder) != 0 || dup2(output[1], STDERR_FILENO) < 0)
+            _exit(TEST_SKIPPED);
+        _exit(bmi_task_manager_create(NULL, &manager, NULL, 0) != 0 ||
+              bmi_task_cpus(manager, NULL) != here);
+    }
+    close(output[1]);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
+        printf("skipped: chroot takes root ");
+    else
+        CU_ASSERT_EQUAL(status, 0);
+    CU_ASSERT_EQUAL(read(output[0], said, sizeof(said)), 0);
+    close(output[0]);
+    rmdir(folder);
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1)
@@ -170,6 +197,7 @@ int main(int count, char **arguments)
         {"an XML file", test_xml},
         {"the affinity mask is honoured", test_affinity},
         {"the tree as text", test_drawing},
+        {"a root without /sys", test_without_sys},
         CU_TEST_INFO_NULL,
     };
     return test_run("hwloc", cases);

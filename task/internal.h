@@ -29,10 +29,11 @@
 
 /* bmi_task.state: a phase, and flags that come with it. */
 enum {
-    BMI__PHASE = 7,   /* mask: enum bmi_task_state */
-    BMI__AGAIN = 8,   /* RUNNING: submitted meanwhile */
-    BMI__CANCEL = 16, /* QUEUED, RUNNING: it shall not run again */
-    BMI__WAITED = 32  /* somebody waits in the lot */
+    BMI__PHASE = 7,       /* mask: enum bmi_task_state */
+    BMI__AGAIN = 8,       /* RUNNING: submitted meanwhile */
+    BMI__CANCEL = 16,     /* QUEUED, RUNNING: it shall not run again */
+    BMI__WAITED = 32,     /* somebody waits in the lot */
+    BMI__RUNNER_SHIFT = 8 /* RUNNING: from this bit on, which thread runs it */
 };
 
 /* Tasks of a node whose set is not the node's: any CPU of the node passes by, but only those of the
@@ -97,6 +98,7 @@ struct bmi__spare {
     pthread_t *threads;
     uint32_t count, idle, limit;
     bool wanted, open;
+    bool starved; /* the last thread that was wanted could not be started */
 };
 
 struct bmi__waiter;
@@ -242,9 +244,16 @@ bool bmi__schedule_too_deep(void);
  * take. They nest. */
 void bmi__tasks_hold(void);
 void bmi__tasks_release(void);
+/* The calling thread's number, which no other one alive has. */
+uint32_t bmi__runner_self(void);
 /* Says that the calling thread is this CPU's worker (NULL: none). */
 void bmi__worker_is(struct bmi__task_cpu *cpu);
 struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager);
+/* The same of its helper. */
+void bmi__helper_is(struct bmi__task_cpu *cpu);
+struct bmi__task_cpu *bmi__helper_self(struct bmi_task_manager *manager);
+/* Runs an urgent task of a CPU. Returns false if there is none. */
+bool bmi__urgent_run(struct bmi__task_cpu *cpu);
 /* Whether the caller is a worker or driver that will look at this node again by itself. */
 bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__task_node *node,
                          const struct bmi_cpuset *only);
@@ -271,7 +280,7 @@ void bmi__lot_wake(struct bmi_task_manager *manager, const struct bmi_task *task
 void bmi__lot_wake_all(struct bmi_task_manager *manager);
 /* Whether the calling thread waits for a task of this manager and runs others meanwhile. */
 bool bmi__drives(const struct bmi_task_manager *manager);
-/* Wakes one armed sleeper. */
+/* Wakes one armed sleeper that is not away, or all that are, and those armed after it. */
 void bmi__sleepers_wake(struct bmi_task_manager *manager);
 
 /* ---- thread.c ---- */

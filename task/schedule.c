@@ -13,6 +13,7 @@
 #include "task/internal.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #define BATCH 64
 #define VAIN_VISITS 1024 /* a power of 2 */
@@ -22,7 +23,16 @@ static _Thread_local struct {
     unsigned depth;               /* rounds within tasks within rounds */
     unsigned vain;                /* visits of nodes that had nothing */
     struct bmi__task_cpu *worker; /* it is this CPU's worker */
+    struct bmi__task_cpu *helper; /* its helper */
+    uint32_t number;              /* the system's; 0: not asked for yet */
 } self __attribute__((tls_model("initial-exec")));
+
+uint32_t bmi__runner_self(void)
+{
+    if (self.number == 0)
+        self.number = (uint32_t)gettid();
+    return self.number;
+}
 
 void bmi__worker_is(struct bmi__task_cpu *cpu)
 {
@@ -32,6 +42,16 @@ void bmi__worker_is(struct bmi__task_cpu *cpu)
 struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager)
 {
     return self.worker != NULL && self.worker->manager == manager ? self.worker : NULL;
+}
+
+void bmi__helper_is(struct bmi__task_cpu *cpu)
+{
+    self.helper = cpu;
+}
+
+struct bmi__task_cpu *bmi__helper_self(struct bmi_task_manager *manager)
+{
+    return self.helper != NULL && self.helper->manager == manager ? self.helper : NULL;
 }
 
 static bool node_covers(const struct bmi__task_node *node, uint32_t cpu)
@@ -184,6 +204,17 @@ bool bmi__unserved_has(struct bmi_task_manager *manager)
 }
 
 /* ---- rounds ---- */
+
+bool bmi__urgent_run(struct bmi__task_cpu *cpu)
+{
+    struct bmi_task *task = bmi__schedule_too_deep() ? NULL : bmi__urgent_pop(cpu);
+    if (task == NULL)
+        return false;
+    self.depth++;
+    bmi__task_run(cpu->manager, task);
+    self.depth--;
+    return true;
+}
 
 unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns)
 {

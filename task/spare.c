@@ -3,7 +3,7 @@
  * spare.c - threads for tasks that may block, at most settings.spare_threads, so that no worker and
  * no caller is held up. They share one list of tasks. There is always one idle thread as long as
  * the limit allows: whoever takes a task starts another first if it was the last idle one, so that
- * submitting never has to. A thread moves to the CPUs of its task.
+ * submitting has to only where that has failed. A thread moves to the CPUs of its task.
  *
  * All of struct bmi__spare is under its mutex, which is not held while a task runs or a thread is
  * joined; `count` is changed under both the mutex and the manager's `making` (taken first), under
@@ -32,19 +32,20 @@ static int spare_grow_locked(struct bmi_task_manager *manager)
         return 0;
     int result =
         bmi__thread_start(&spare->threads[index], spare_main, manager, -1, "bmi-spare", index);
+    pthread_mutex_lock(&spare->mutex);
+    spare->starved = result != 0;
     if (result != 0) {
-        pthread_mutex_lock(&spare->mutex);
         spare->count--;
         spare->idle--;
-        pthread_mutex_unlock(&spare->mutex);
     }
+    pthread_mutex_unlock(&spare->mutex);
     return result;
 }
 
 static void spare_grow(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&manager->making);
-    spare_grow_locked(manager); /* on failure there are fewer */
+    spare_grow_locked(manager); /* on failure the next submit tries again */
     pthread_mutex_unlock(&manager->making);
 }
 
@@ -128,8 +129,11 @@ void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task)
     pthread_mutex_lock(&spare->mutex);
     *spare->end = task;
     spare->end = &task->next;
+    bool starved = spare->starved;
     pthread_cond_signal(&spare->arrived);
     pthread_mutex_unlock(&spare->mutex);
+    if (starved)
+        spare_grow(manager);
 }
 
 struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager)

@@ -235,8 +235,9 @@ static void task_settle(struct bmi_task_manager *manager, struct bmi_task *task,
 
 void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
 {
-    uint32_t state = atomic_fetch_add_explicit(&task->state, BMI_TASK_RUNNING - BMI_TASK_QUEUED,
-                                               memory_order_acq_rel);
+    uint32_t change =
+        BMI_TASK_RUNNING - BMI_TASK_QUEUED + (bmi__runner_self() << BMI__RUNNER_SHIFT);
+    uint32_t state = atomic_fetch_add_explicit(&task->state, change, memory_order_acq_rel);
     if (state & BMI__CANCEL) {
         task_end_cancelled(manager, task);
         return;

@@ -5,6 +5,7 @@
 #include "task/testing.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -400,6 +401,42 @@ static void test_waits_within_tasks(void)
     bmi_task_manager_destroy(manager);
 }
 
+struct waiting {
+    struct bmi_task task;
+    struct waiting *wanted;
+    int result;
+};
+
+static enum bmi_task_verdict await_wanted(struct bmi_task *task, void *argument)
+{
+    struct waiting *waiting = argument;
+    (void)task;
+    if (waiting->wanted != NULL)
+        waiting->result = bmi_task_wait(&waiting->wanted->task, 20000);
+    return BMI_TASK_DONE;
+}
+
+/* The second runs on top of the first, which waits for the third; and one that waits for itself. */
+static void test_waits_for_what_is_below(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct waiting three[3] = {{.wanted = &three[2]}, {.wanted = &three[0]}, {.wanted = NULL}};
+    struct waiting itself = {.wanted = &itself};
+    for (int i = 0; i < 3; i++)
+        prepare(&three[i].task, manager, await_wanted, &three[i], 0);
+    for (int i = 0; i < 3; i++)
+        bmi_task_submit(&three[i].task);
+    CU_ASSERT_EQUAL(bmi_task_wait(&three[0].task, -1), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&three[1].task, -1), 0);
+    CU_ASSERT_EQUAL(three[0].result, 0);
+    CU_ASSERT_EQUAL(three[1].result, -EDEADLK);
+    prepare(&itself.task, manager, await_wanted, &itself, 0);
+    bmi_task_submit(&itself.task);
+    CU_ASSERT_EQUAL(bmi_task_wait(&itself.task, -1), 0);
+    CU_ASSERT_EQUAL(itself.result, -EDEADLK);
+    bmi_task_manager_destroy(manager);
+}
+
 /* Many wait, one of them runs what there is; each ends when its own task has. */
 static void test_many_wait(void)
 {
@@ -482,6 +519,39 @@ struct counting_sleeper {
 static void count_wake(struct bmi_task_sleeper *sleeper)
 {
     ((struct counting_sleeper *)sleeper)->wakes++;
+}
+
+static bool disarm(struct bmi_task_manager *manager, struct counting_sleeper *sleeper)
+{
+    bool armed = sleeper->sleeper.link_to_me != NULL;
+    bmi_task_sleeper_disarm(manager, &sleeper->sleeper);
+    return armed;
+}
+
+/* One that sleeps is woken, and with it those armed later whose owners are away. */
+static void test_sleepers_away(void)
+{
+    struct bmi_task_manager *manager = given_manager();
+    struct counting_sleeper sleepers[5];
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    prepare(&task, manager, count_up, &runs, 0);
+    for (int i = 0; i < 5; i++) {
+        bool away = i == 0 || i >= 3;
+        sleepers[i] = (struct counting_sleeper){.sleeper = {.wake = count_wake, .away = away}};
+        CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleepers[i].sleeper));
+    }
+    bmi_task_submit(&task);
+    for (int i = 0; i < 5; i++) {
+        CU_ASSERT_EQUAL(sleepers[i].wakes, i >= 2);
+        CU_ASSERT_EQUAL(disarm(manager, &sleepers[i]), i < 2);
+    }
+    CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
+    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleepers[0].sleeper));
+    bmi_task_submit(&task); /* nobody else is there */
+    CU_ASSERT_EQUAL(sleepers[0].wakes, 1);
+    CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
+    bmi_task_manager_destroy(manager);
 }
 
 static void test_sleeper(void)
@@ -572,6 +642,60 @@ static void test_size(void)
     CU_ASSERT_TRUE(sizeof(struct bmi_task) <= 80);
 }
 
+/* ---- the end of the process ------------------------------------------------------------------ */
+
+static atomic_uint at_end; /* 1: a thread runs a task, 2: everything has been told of the end */
+static pthread_t runner;
+
+static enum bmi_task_verdict outlast(struct bmi_task *task, void *argument)
+{
+    (void)task, (void)argument;
+    atomic_store(&at_end, 1);
+    test_reaches(&at_end, 2);
+    return BMI_TASK_DONE;
+}
+
+static void *schedule_default(void *argument)
+{
+    (void)argument;
+    bmi_task_schedule(NULL);
+    return NULL;
+}
+
+/* After those of the library, which have no priority. */
+__attribute__((destructor(101))) static void last_of_all(void)
+{
+    if (atomic_load(&at_end) != 1)
+        return;
+    atomic_store(&at_end, 2);
+    pthread_join(runner, NULL);
+}
+
+static void end_while_a_task_runs(void)
+{
+    struct bmi_task_attributes attributes = {.function = outlast};
+    static struct bmi_task task;
+    mallopt(M_PERTURB, 0x5a); /* what is freed is no pointer any more */
+    if (bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY) != 0 ||
+        bmi_task_prepare(&task, NULL, &attributes) != 0 || bmi_task_submit(&task) != 0 ||
+        pthread_create(&runner, NULL, schedule_default, NULL) != 0 || !test_reaches(&at_end, 1))
+        _exit(EXIT_FAILURE);
+    bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+    exit(EXIT_SUCCESS);
+}
+
+/* A process may end while another thread of its is in a hook. */
+static void test_process_ends(void)
+{
+    int status = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        end_while_a_task_runs();
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+}
+
 int main(void)
 {
     CU_TestInfo cases[] = {
@@ -586,9 +710,12 @@ int main(void)
         {"shutting down reports cancelled", test_shutdown_reports_cancelled},
         {"wait times out", test_wait_times_out},
         {"waits within tasks", test_waits_within_tasks},
+        {"the process ends while a task runs", test_process_ends},
+        {"waits for what is below on the stack", test_waits_for_what_is_below},
         {"many wait", test_many_wait},
         {"a waiting thread serves submits", test_waiting_thread_serves_submits},
         {"a sleeper is woken once", test_sleeper},
+        {"sleepers whose owners are away", test_sleepers_away},
         {"the process's own manager", test_default_manager},
         {"a child has its own, made when first used", test_default_manager_of_a_child},
         {"size of a task", test_size},

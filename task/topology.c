@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool topology_grow(struct bmi__topology *topology)
 {
@@ -59,6 +60,15 @@ void bmi__topology_name(struct bmi__topology_node *node, const char *name)
     snprintf(node->name + used, sizeof(node->name) - used, "%s%s", used ? " + " : "", name);
 }
 
+#if BMI_WITH_HWLOC
+/* Where the system tells nothing of its CPUs, as in most chroots, hwloc knows their number only,
+ * and complains on standard error. */
+static bool system_tells(void)
+{
+    return access("/sys/devices/system/cpu", F_OK) == 0;
+}
+#endif
+
 int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__topology *topology,
                         char *error, size_t error_size)
 {
@@ -70,7 +80,10 @@ int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__to
     int result = -ENOMEM;
     if (topology->os_of != NULL && topology->leaf_of != NULL) {
 #if BMI_WITH_HWLOC
-        result = bmi__topology_from_hwloc(settings, topology, error, error_size);
+        if (settings->topology == BMI_TASK_TOPOLOGY_LIVE && !system_tells())
+            result = bmi__topology_from_mask(topology, error, error_size);
+        else
+            result = bmi__topology_from_hwloc(settings, topology, error, error_size);
 #else
         if (settings->topology == BMI_TASK_TOPOLOGY_LIVE) {
             result = bmi__topology_from_mask(topology, error, error_size);

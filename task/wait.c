@@ -5,10 +5,11 @@
  * the events of those that wait for it, without looking at the task.
  *
  * While workers run, waiting is just that, but for a worker whose task waits: it goes on to serve
- * its CPU. Without workers one of those who wait, the driver, runs tasks until its own has ended,
- * and sleeps, armed as a sleeper, when there are none; the others, bystanders, only wait, and when
- * the driver leaves the first of them becomes the driver. A driver within a task that the driver
- * below it on the same stack runs takes its place meanwhile.
+ * its CPU, and a helper, which serves what is urgent there. Without workers one of those who wait,
+ * the driver, runs tasks until its own has ended, and sleeps, armed as a sleeper, when there are
+ * none; the others, bystanders, only wait, and when the driver leaves the first of them becomes the
+ * driver. A driver within a task that the driver below it on the same stack runs takes its place
+ * meanwhile.
  *
  * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, driver and bystanders;
  * neither within the other. Events are posted under them, so that a waiter that has left is safe.
@@ -20,13 +21,14 @@
 struct bmi__waiter {
     const struct bmi_task_manager *manager;
     const struct bmi_task *task;
-    struct bmi__event event;
-    struct bmi__waiter *next;      /* in its bucket */
-    struct bmi__waiter *bystander; /* next in that list */
-    struct bmi__waiter *outer;     /* driver of the manager before it, on the same stack */
-    struct bmi__waiter *below;     /* driver of any manager before it on the same stack */
+    struct bmi__event own_event, *event; /* a helper's is that which urgent tasks are told by */
+    struct bmi__waiter *next;            /* in its bucket */
+    struct bmi__waiter *bystander;       /* next in that list */
+    struct bmi__waiter *outer;           /* driver of the manager before it, on the same stack */
+    struct bmi__waiter *below;           /* driver of any manager before it on the same stack */
     struct bmi_task_sleeper sleeper;
     struct bmi__task_cpu *worker; /* the CPU whose worker waits, within a task; or NULL */
+    struct bmi__task_cpu *helper; /* the same, of a helper */
     bool standing_by;
 };
 
@@ -67,7 +69,7 @@ static void bucket_wake(struct bmi__lot_bucket *bucket, const struct bmi_task *t
     for (struct bmi__waiter *waiter = bucket->first; waiter != NULL; waiter = waiter->next) {
         if (task != NULL && waiter->task != task)
             continue;
-        bmi__event_post(&waiter->event);
+        bmi__event_post(waiter->event);
         if (waiter->worker != NULL)
             bmi__worker_rouse(waiter->worker);
     }
@@ -135,8 +137,9 @@ void bmi_task_sleeper_disarm(struct bmi_task_manager *manager, struct bmi_task_s
 void bmi__sleepers_wake(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&manager->sleepers_mutex);
-    struct bmi_task_sleeper *sleeper = manager->sleepers;
-    if (sleeper != NULL) {
+    for (bool more = true; more && manager->sleepers != NULL;) {
+        struct bmi_task_sleeper *sleeper = manager->sleepers;
+        more = sleeper->away;
         sleeper_unlink_locked(manager, sleeper);
         sleeper->wake(sleeper);
     }
@@ -149,7 +152,7 @@ static void waiter_wake(struct bmi_task_sleeper *sleeper)
 {
     struct bmi__waiter *waiter =
         (struct bmi__waiter *)((char *)sleeper - offsetof(struct bmi__waiter, sleeper));
-    bmi__event_post(&waiter->event);
+    bmi__event_post(waiter->event);
 }
 
 static void bystander_unlink_locked(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
@@ -209,7 +212,7 @@ static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *w
     }
     struct bmi__waiter *heir = manager->driver == NULL ? manager->bystanders : NULL;
     if (heir != NULL)
-        bmi__event_post(&heir->event);
+        bmi__event_post(heir->event);
     pthread_mutex_unlock(&manager->sleepers_mutex);
     /* what this one was woken for, if it did not get to it */
     if (heir == NULL && atomic_load(&manager->sleeper_count) != 0 && bmi__unserved_has(manager))
@@ -220,13 +223,13 @@ static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                   uint64_t deadline_ns)
 {
     if (!driver_become(manager, waiter)) {
-        bmi__event_wait(&waiter->event, deadline_ns);
+        bmi__event_wait(waiter->event, deadline_ns);
         return;
     }
     if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) != 0)
         return;
     if (bmi_task_sleeper_arm(manager, &waiter->sleeper))
-        bmi__event_wait(&waiter->event, deadline_ns);
+        bmi__event_wait(waiter->event, deadline_ns);
     bmi_task_sleeper_disarm(manager, &waiter->sleeper);
 }
 
@@ -255,13 +258,23 @@ static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *wait
 {
     if (waiter->worker != NULL) {
         if (bmi__schedule(manager, waiter->worker->index, deadline_ns) == 0)
-            bmi__worker_nap(waiter->worker, &waiter->event, deadline_ns);
+            bmi__worker_nap(waiter->worker, waiter->event, deadline_ns);
+    } else if (waiter->helper != NULL && bmi__urgent_run(waiter->helper)) {
+        /* and once more: what is urgent does not wait for this one */
     } else if (atomic_load(&manager->live_workers) == 0 ||
                atomic_load(&manager->workers_stopping)) {
         drive(manager, waiter, deadline_ns);
     } else {
-        bmi__event_wait(&waiter->event, deadline_ns);
+        bmi__event_wait(waiter->event, deadline_ns);
     }
+}
+
+/* Whether the caller runs the task itself, below on its own stack: it cannot end before the caller
+ * does. */
+static bool task_is_below(uint32_t state)
+{
+    return (state & BMI__PHASE) == BMI_TASK_RUNNING &&
+           state >> BMI__RUNNER_SHIFT == bmi__runner_self();
 }
 
 static int wait_for_end(struct bmi_task *task, uint64_t deadline_ns)
@@ -272,7 +285,9 @@ static int wait_for_end(struct bmi_task *task, uint64_t deadline_ns)
         .task = task,
         .sleeper.wake = waiter_wake,
         .worker = bmi__worker_self(manager),
+        .helper = bmi__helper_self(manager),
     };
+    waiter.event = waiter.helper != NULL ? &waiter.helper->helper.event : &waiter.own_event;
     int result = 0;
     lot_add(manager, &waiter);
     while (result == 0 && task_watch(task)) {
@@ -292,7 +307,7 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms)
         return -EINVAL;
     if (!task_final(state) && timeout_ms != 0) {
         struct bmi_task_manager *manager = task->manager;
-        if (bmi__schedule_too_deep())
+        if (bmi__schedule_too_deep() || task_is_below(state))
             return -EDEADLK;
         uint64_t deadline_ns = 0;
         if (timeout_ms > 0)

@@ -104,6 +104,9 @@ static void *worker_main(void *argument)
 {
     struct bmi__task_cpu *cpu = argument;
     struct bmi_task_manager *manager = cpu->manager;
+    /* until whoever starts it has counted it: before that nobody wakes it */
+    pthread_mutex_lock(&manager->serving);
+    pthread_mutex_unlock(&manager->serving);
     bmi__thread_lower();
     bmi__worker_is(cpu);
     while (!atomic_load(&manager->workers_stopping) && worker_in_place(cpu)) {

@@ -3,6 +3,7 @@
  * Tasks in the background: workers, timer, urgent tasks, spare threads, and CPUs that are taken
  * away.
  */
+#include "task/internal.h"
 #include "task/testing.h"
 
 #include <errno.h>
@@ -412,6 +413,60 @@ static void test_some_workers(void)
     bmi_task_manager_destroy(manager);
 }
 
+struct urgent_chain {
+    struct bmi_task first, second, third;
+    int result;
+    uint32_t here; /* the first CPU, as the manager counts */
+    atomic_uint began, ended;
+};
+
+static enum bmi_task_verdict await_third(struct bmi_task *task, void *argument)
+{
+    struct urgent_chain *chain = argument;
+    atomic_store(&chain->began, 1);
+    while (!(atomic_load(&task->state) & BMI__WAITED) ||
+           !bmi__bit_get(task->manager->idle, chain->here))
+        sched_yield(); /* the first CPU's helper waits, its worker sleeps */
+    bmi_task_submit(&chain->third);
+    chain->result = bmi_task_wait(&chain->third, 20000);
+    return BMI_TASK_DONE;
+}
+
+static enum bmi_task_verdict await_second(struct bmi_task *task, void *argument)
+{
+    struct urgent_chain *chain = argument;
+    (void)task;
+    bmi_task_submit(&chain->second);
+    test_reaches(&chain->began, 1);
+    bmi_task_wait(&chain->second, -1);
+    atomic_store(&chain->ended, 1);
+    return BMI_TASK_DONE;
+}
+
+/* An urgent task waits for one of another CPU, which needs another urgent one of the first CPU. */
+static void test_urgent_while_one_waits(void)
+{
+    struct bmi_cpuset all, here, there;
+    bmi_task_cpus(NULL, &all);
+    if (bmi_cpuset_count(&all) < 2)
+        return; /* everything is run by the one CPU's threads */
+    here = test_only(bmi_cpuset_next(&all, 0));
+    there = test_only(bmi_cpuset_next(&all, bmi_cpuset_next(&all, 0) + 1));
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct urgent_chain chain = {.result = -1};
+    chain.here = manager->topology.local_of[bmi_cpuset_next(&here, 0)];
+    atomic_uint runs = 0;
+    prepare_on(&chain.first, manager, await_second, &chain, BMI_TASK_URGENT, &here);
+    prepare_on(&chain.second, manager, await_third, &chain, 0, &there);
+    prepare_on(&chain.third, manager, count_up, &runs, BMI_TASK_URGENT, &here);
+    CU_ASSERT_EQUAL(bmi_task_submit(&chain.first), 0);
+    for (int i = 0; i < 5 && !test_reaches(&chain.ended, 1); i++)
+        continue;
+    CU_ASSERT_EQUAL(chain.result, 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&chain.first, -1), 0);
+    bmi_task_manager_destroy(manager);
+}
+
 int main(void)
 {
     CU_TestInfo cases[] = {
@@ -419,6 +474,7 @@ int main(void)
         {"idle uses no CPU", test_idle_uses_no_cpu},
         {"busy CPUs do not starve tasks", test_busy_cpus_do_not_starve},
         {"urgent tasks on a busy CPU", test_urgent},
+        {"an urgent task while another waits", test_urgent_while_one_waits},
         {"threads follow start and stop", test_threads_follow_start_and_stop},
         {"tasks that may block", test_may_block},
         {"start and stop are counted", test_counted},

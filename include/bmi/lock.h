@@ -32,7 +32,8 @@ struct bmi_lock {
     _Atomic uint32_t state;
 };
 
-/* Whether the process has no other thread. False where the C library does not tell. */
+/* Returns: whether the process has no other thread; false where the C library does not tell. Owns:
+ * nothing. Threads: any. Blocks: no. */
 static inline bool bmi_one_thread(void)
 {
 #if __has_include(<sys/single_threaded.h>)
@@ -42,6 +43,8 @@ static inline bool bmi_one_thread(void)
 #endif
 }
 
+/* Takes a lock that was found taken. Returns: nothing, with the lock. Owns: as bmi_lock_take.
+ * Threads: any. Blocks: until the holder gives it; spins a moment, then sleeps on a futex. */
 static inline void bmi_lock_wait(struct bmi_lock *lock)
 {
     enum { TRIES = 100 }; /* sections are short: the holder is likely to be done at once */
@@ -59,6 +62,8 @@ static inline void bmi_lock_wait(struct bmi_lock *lock)
         syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 }
 
+/* Takes the lock. Returns: nothing, with the lock. Owns: what it guards, until bmi_lock_give.
+ * Threads: any that does not hold it. Blocks: while another holds it. */
 static inline void bmi_lock_take(struct bmi_lock *lock)
 {
     uint32_t unlocked = 0;
@@ -69,6 +74,8 @@ static inline void bmi_lock_take(struct bmi_lock *lock)
         bmi_lock_wait(lock);
 }
 
+/* Gives the lock and wakes one who waits for it. Returns: nothing. Owns: what it guards is others'.
+ * Threads: the holder. Blocks: no. */
 static inline void bmi_lock_give(struct bmi_lock *lock)
 {
     if (bmi_one_thread())
@@ -77,7 +84,8 @@ static inline void bmi_lock_give(struct bmi_lock *lock)
         syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* For assertions: whether anybody holds it. */
+/* For assertions. Returns: whether anybody holds it, at that moment. Owns: nothing. Threads: any.
+ * Blocks: no. */
 static inline bool bmi_lock_held(struct bmi_lock *lock)
 {
     return atomic_load_explicit(&lock->state, memory_order_relaxed) != 0;

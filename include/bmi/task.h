@@ -23,11 +23,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#ifndef __cplusplus
+#if !defined(__cplusplus) && __STDC_VERSION__ >= 201112L
 #include <stdatomic.h>
 #define BMI_TASK_ATOMIC(type) _Atomic(type)
 #else
-#define BMI_TASK_ATOMIC(type) type /* same size and alignment; only C code looks inside */
+#define BMI_TASK_ATOMIC(type) type /* same size and alignment; only the library looks inside */
+#endif
+#ifdef __cplusplus
 extern "C" {
 #endif
 
@@ -164,7 +166,7 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
  * Returns: 0; -EBUSY (queued already), -ESHUTDOWN (the manager is not started).
  * Owns: the task is lent until its end. Nothing is allocated.
  * Threads: any, also within tasks. Blocks: no; it makes a system call where a thread has to be
- * woken. */
+ * woken, and tries to start one for MAY_BLOCK where that had failed. */
 int bmi_task_submit(struct bmi_task *task);
 
 /* Takes a task out of its queue, or ends its repetition. The task's end (CANCELLED, and the
@@ -187,7 +189,8 @@ bool bmi_task_cancel_wanted(const struct bmi_task *task);
 /* Waits until a task has ended; meanwhile runs what the calling thread's CPU may run, and without
  * workers anything. A task that somebody submits again at once may be waited for once more.
  * Returns: 0 (ended), -ECANCELED, -ETIMEDOUT, -EINVAL (never submitted), -EDEADLK (called within
- *          tasks within tasks, more than BMI_TASK_DEPTH deep).
+ *          tasks within tasks, more than BMI_TASK_DEPTH deep; or for a task that waits itself, below
+ *          on the same stack, and so cannot end before the caller does).
  * Owns: the task is the caller's again with 0 and -ECANCELED. Threads: any, also within tasks.
  * Blocks: up to timeout_ms (<0: no limit; 0: it only looks), and for as long as a task that it runs
  * takes. */
@@ -211,11 +214,16 @@ unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu);
 /* For an event loop that drives a manager without workers and wants to sleep: it arms a sleeper,
  * sleeps in its own way, disarms, and calls bmi_task_schedule. `wake` is called once by the first
  * submit that no worker will serve, on the submitting thread, with a lock held: it may write to an
- * eventfd or signal a condition, and must not call the manager.
+ * eventfd or signal a condition, and must not call the manager. Of several sleepers one is woken,
+ * the last that was armed. An owner that does not sleep itself, but stays armed until its program
+ * comes by (a descriptor in somebody's event loop), sets `away` before it arms: its sleeper is woken
+ * as any other, but then the next one as well, since the program may be long in coming, or may wait
+ * for the very task elsewhere.
  * Returns, Owns, Threads, Blocks: see bmi_task_sleeper_arm; `wake` itself must not block. */
 struct bmi_task_sleeper {
     void (*wake)(struct bmi_task_sleeper *sleeper); /* set by the owner */
     struct bmi_task_sleeper *next, **link_to_me;    /* the manager's; zero before first use */
+    bool away; /* set by the owner, before it arms: see above */
 };
 
 /* Arms a sleeper.

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * spare_test.c - tasks that may block where the system refuses a thread for a while; and a worker
+ * that runs before its starter goes on. Stands in for bmi__thread_start (the linker's --wrap).
+ */
+#include "task/internal.h"
+#include "task/testing.h"
+
+static atomic_uint refusals; /* how many threads are still to be refused */
+static atomic_uint refused;
+static struct bmi_task *meanwhile; /* submitted once a worker has begun, and found nothing */
+
+int __real_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument,
+                             int os_cpu, const char *name, uint32_t number);
+int __wrap_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument,
+                             int os_cpu, const char *name, uint32_t number);
+
+static void submit_meanwhile(struct bmi__task_cpu *cpu)
+{
+    struct bmi_task *task = meanwhile;
+    meanwhile = NULL;
+    while (atomic_load(&cpu->manager->timer_armed)) /* some ticks, in which the worker sleeps */
+        sched_yield();
+    CU_ASSERT_EQUAL(bmi_task_submit(task), 0);
+}
+
+int __wrap_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument,
+                             int os_cpu, const char *name, uint32_t number)
+{
+    if (atomic_load(&refusals) == 0) {
+        int result = __real_bmi__thread_start(thread, function, argument, os_cpu, name, number);
+        if (result == 0 && meanwhile != NULL && strcmp(name, "bmi-worker") == 0)
+            submit_meanwhile(argument);
+        return result;
+    }
+    atomic_fetch_sub(&refusals, 1);
+    atomic_fetch_add(&refused, 1);
+    return -EAGAIN;
+}
+
+struct blocking {
+    struct bmi_task task;
+    atomic_uint *go;
+    atomic_uint began;
+};
+
+static enum bmi_task_verdict block(struct bmi_task *task, void *argument)
+{
+    struct blocking *blocking = argument;
+    (void)task;
+    atomic_fetch_add(&blocking->began, 1);
+    for (int i = 0; i < 5 && !test_reaches(blocking->go, 1); i++)
+        continue; /* longer than whoever lets it go */
+    return BMI_TASK_DONE;
+}
+
+static void given(struct blocking *blocking, struct bmi_task_manager *manager, atomic_uint *go)
+{
+    struct bmi_task_attributes attributes = {.function = block,
+                                             .argument = blocking,
+                                             .options = BMI_TASK_MAY_BLOCK};
+    *blocking = (struct blocking){.go = go};
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&blocking->task, manager, &attributes), 0);
+}
+
+/* The first task takes the only thread; the next one's is refused. Later ones have a thread again,
+ * while the first still blocks, whether they were prepared before that or after. */
+static void refused_then_not(bool prepared_before)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    struct blocking first, second;
+    atomic_uint go = 0, go_on = 1;
+    atomic_store(&refused, 0);
+    given(&first, manager, &go);
+    if (prepared_before)
+        given(&second, manager, &go_on);
+    atomic_store(&refusals, 1);
+    CU_ASSERT_EQUAL(bmi_task_submit(&first.task), 0);
+    CU_ASSERT_TRUE(test_reaches(&first.began, 1));
+    CU_ASSERT_TRUE(test_reaches(&refused, 1));
+    if (!prepared_before)
+        given(&second, manager, &go_on);
+    CU_ASSERT_EQUAL(bmi_task_submit(&second.task), 0);
+    CU_ASSERT_TRUE(test_reaches(&second.began, 1));
+    CU_ASSERT_EQUAL(atomic_load(&refusals), 0);
+    atomic_store(&go, 1);
+    CU_ASSERT_EQUAL(bmi_task_wait(&first.task, -1), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&second.task, -1), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+static void test_prepared_before(void)
+{
+    refused_then_not(true);
+}
+
+static void test_prepared_after(void)
+{
+    refused_then_not(false);
+}
+
+/* Where there is none at all, who prepares is told. */
+static void test_none(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    struct bmi_task_attributes attributes = {.function = block, .options = BMI_TASK_MAY_BLOCK};
+    struct bmi_task task;
+    struct blocking later;
+    atomic_uint go = 1;
+    atomic_store(&refusals, 1);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EAGAIN);
+    given(&later, manager, &go);
+    CU_ASSERT_EQUAL(bmi_task_submit(&later.task), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&later.task, -1), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+static enum bmi_task_verdict count(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_fetch_add((atomic_uint *)argument, 1);
+    return BMI_TASK_DONE;
+}
+
+/* What is submitted as a worker starts, which its starter has not counted yet, does not wait for
+ * the next submit. */
+static void test_worker_begins(void)
+{
+    struct bmi_cpuset all, first;
+    bmi_task_cpus(NULL, &all);
+    first = test_only(bmi_cpuset_next(&all, 0));
+    struct bmi_task_settings settings = {.worker_cpus = &first};
+    struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_HOOKS_ONLY);
+    atomic_uint ran = 0;
+    struct bmi_task task;
+    struct bmi_task_attributes attributes = {.function = count, .argument = &ran, .cpus = &first};
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&task, manager, &attributes), 0);
+    meanwhile = &task;
+    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_WORKERS), 0);
+    CU_ASSERT_TRUE(test_reaches(&ran, 1));
+    bmi_task_manager_stop(manager, BMI_TASK_WORKERS);
+    bmi_task_manager_destroy(manager);
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"a task that was prepared before", test_prepared_before},
+        {"a task that is prepared after", test_prepared_after},
+        {"none at all", test_none},
+        {"a worker begins before it is counted", test_worker_begins},
+        CU_TEST_INFO_NULL,
+    };
+    return test_run("threads that start", tests);
+}
