@@ -61,12 +61,16 @@ struct bmi_segments {
 };
 
 /* Fills up to `max` entries of iov with what comes next, at most `limit` bytes; skips empty
- * segments. Returns the number of entries; *bytes (may be NULL) is their sum. */
+ * segments. Returns: the number of entries, 0 when nothing is left; *bytes (may be NULL) is their
+ * sum. Owns: nothing; the entries point into the list's memory. Threads: who has the cursor.
+ * Blocks: no. */
 size_t bmi_segments_window(const struct bmi_segments *segments, struct iovec *iov, size_t max,
                            size_t limit, size_t *bytes);
-/* Moves the cursor by `bytes` (<= left). */
+/* Moves the cursor by `bytes` (<= left). Returns: nothing. Owns: nothing; the arrays are read
+ * unless `bytes` is 0. Threads: who has the cursor. Blocks: no. */
 void bmi_segments_advance(struct bmi_segments *segments, size_t bytes);
-/* Copies min(bytes, left) into or out of the list and advances. Returns the number copied. */
+/* Copies min(bytes, left) into (scatter) or out of (gather) the list and advances. Returns: the
+ * number of bytes copied. Owns: nothing. Threads: who has the cursor and the memory. Blocks: no. */
 size_t bmi_segments_scatter(struct bmi_segments *segments, const void *from, size_t bytes);
 size_t bmi_segments_gather(struct bmi_segments *segments, void *to, size_t bytes);
 
@@ -198,7 +202,8 @@ struct bmi_method {
 
     /* 10. Ends a link: queued frames are still written if `linger` (up to the core's limit: a
      * second close without linger cuts it), else they come back with -ECANCELED. No frame is shown
-     * to the core any more. The link_down follows from the driver (status 0). Takes no receive lock: may be called from a core service. */
+     * to the core any more. The link_down follows from the driver (status 0). Takes no receive
+     * lock: may be called from a core service. */
     void (*close)(struct bmi_link *link, bool linger);
 
     /* 11. Polls without blocking, for methods (or moments) in which descriptors do not tell enough:
@@ -255,54 +260,71 @@ struct bmi_link {
     char *host;                               /* the core's, see bmi_method_link_host */
 };
 
+/* Takes a reference. Returns: nothing. Owns: the link stays until it is dropped. Threads: any that
+ * has a reference. Blocks: no. */
 static inline void bmi_link_ref(struct bmi_link *link)
 {
     atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
 }
 
+/* Drops a reference; who drops the last calls destroy. Returns: nothing. Owns: not to be used
+ * afterwards. Threads: any, no lock held that destroy takes. Blocks: as destroy does. */
 static inline void bmi_link_unref(struct bmi_link *link)
 {
     if (atomic_fetch_sub_explicit(&link->references, 1, memory_order_acq_rel) == 1)
         link->destroy(link);
 }
 
-/* ---- the core's services -------------------------------------------------------------------- */
+/* ---- the core's services --------------------------------------------------------------------
+ *
+ * What a method calls. "Driver" is the thread that makes progress, see the top. None of them waits
+ * for the network or for a peer; those that say "briefly" take a lock of the core's that others
+ * hold for a few instructions or a copy of an eager body.
+ */
 
-/* A link came in. Sets link->owner. Returns 0 or an errno: then close and forget it without
- * link_down. Driver. */
+/* A link came in. Sets link->owner. Returns: 0, or -ENOMEM: then close and forget it without
+ * link_down. Owns: the core takes a reference of its own. Threads: driver, no lock held.
+ * Blocks: briefly. */
 int bmi_method_link_accepted(struct bmi_link *link);
 
-/* A link of connect() reached its peer: frames flow from now on. Driver. */
+/* A link of connect() reached its peer: frames flow from now on. A peer that cannot be greeted has
+ * the link closed from within. Returns: nothing. Owns: nothing new. Threads: driver, no lock held.
+ * Blocks: briefly. */
 void bmi_method_link_up(struct bmi_link *link);
 
 /* A link is gone; status 0 (closed by us or the peer) or the errno. Frames and transfers of it have
  * been given back before; those that another thread queued meanwhile are given back right after it
- * returns. Then the method drops its reference. Driver. */
+ * returns. Returns: nothing. Owns: the core drops its references; then the method drops its own.
+ * Threads: driver, no lock held. Blocks: briefly. */
 void bmi_method_link_down(struct bmi_link *link, int status);
 
 /* A whole header arrived. Fills *sink (length 0: no body, nothing further to do; body_arrived is
- * not called then). Returns <0: no valid frame, end the link with this status. Owns: the header is
- * read before it returns. Threads: the driver, receive lock held. Blocks: no. */
+ * not called then). Returns: 0; <0: no valid frame, end the link with this status. Owns: the header
+ * is read before it returns; the sink's memory is the method's to write until body_arrived or
+ * retract. Threads: driver, receive lock held. Blocks: briefly. */
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *header, struct bmi_sink *sink);
 
 /* As frame_arrived and body_arrived in one, for a small message, with a short header, whose body is
  * in memory already: `have` bytes follow its header. Nothing of it waits between two calls, so no
- * receive lock is needed. Returns how many bytes the frame has; 0: it is not for this, show it to
- * frame_arrived; <0: end the link with this status. Owns: nothing is kept. Threads: the driver,
- * between two frames of the link. Blocks: no. */
+ * receive lock is needed. Returns: how many bytes the frame has; 0: it is not for this, show it to
+ * frame_arrived; <0: end the link with this status. Owns: nothing is kept. Threads: driver, between
+ * two frames of the link. Blocks: briefly. */
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *header, const uint8_t *body,
                            size_t have);
 
-/* The whole body of the sink has arrived (or was drained). Returns <0: end the link with this
- * status (a control frame's body was bad). Not called for a retracted sink. Driver, receive lock
- * held. */
+/* The whole body of the sink has arrived (or was drained). Not called for a retracted sink.
+ * Returns: 0; <0: end the link with this status (a control frame's body was bad). Owns: the sink's
+ * memory is the core's again, perhaps the program's. Threads: driver, receive lock held.
+ * Blocks: briefly. */
 int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink);
 
-/* Frames (a chain by next, each with its status) have gone or failed; they are the core's again.
- * Any thread, no send lock held. */
+/* Frames (a chain by next, each with its status) have gone or failed. Returns: nothing. Owns: the
+ * frames and their bodies are the core's again. Threads: any, no send lock held.
+ * Blocks: briefly. */
 void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames);
 
-/* A transfer is complete, status 0 or an errno. Driver. */
+/* A transfer is complete, status 0 or an errno. Returns: nothing. Owns: the transfer and its memory
+ * are the core's again. Threads: driver, no send lock held. Blocks: briefly. */
 void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transfer, int status);
 
 /* A descriptor that the driver waits for, together with all others: one wait over all methods.
@@ -313,39 +335,57 @@ struct bmi_watch {
     void (*ready)(struct bmi_watch *watch, uint32_t events);
     int fd;
 };
+
+/* Waits for `events` of watch->fd from now on (epoll_ctl(2)). Returns: 0, or epoll_ctl's errno
+ * (-ENOMEM, -ENOSPC, -EEXIST). Owns: the watch is lent until it is removed; the descriptor stays
+ * the caller's. Threads: any. Blocks: no. */
 int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events);
+
+/* Waits for it no more: `ready` is not called again. Before the descriptor is closed. Returns:
+ * nothing. Owns: the watch is the caller's again. Threads: driver, or any before the owner was
+ * shown to it. Blocks: no. */
 void bmi_method_watch_remove(struct bmi_watch *watch);
 
-/* A one-shot timer, run by the driver not before `delay_ms` from now; set again to move it. Embedded
- * in its owner. Driver, or any thread through bmi_method_defer. */
+/* A one-shot timer, embedded in its owner. */
 struct bmi_timer {
     void (*expired)(struct bmi_timer *timer);
     uint64_t due_ns;
     struct bmi_timer *next, **link_to_me; /* the core's; zero before first use */
 };
+
+/* Has `expired` called by the driver, not before `delay_ms` milliseconds from now; set again to
+ * move it, also from within `expired`. Returns: nothing. Owns: the timer is lent until it has run
+ * or was cleared. Threads: driver; others through bmi_method_defer. Blocks: no. */
 void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms);
+
+/* It does not run any more; one that is not set: nothing. Returns: nothing. Owns: the timer is the
+ * caller's again. Threads: driver. Blocks: no. */
 void bmi_method_timer_clear(struct bmi_timer *timer);
 
-/* Has `run` called by the driver soon; wakes it if it sleeps. Any thread, any lock. One pending
- * call at a time for each structure: a second before it ran is merged. */
+/* A call that the driver is to make. */
 struct bmi_deferred {
     void (*run)(struct bmi_deferred *deferred);
     _Atomic(struct bmi_deferred *) next;
     atomic_bool pending;
 };
+
+/* Has `run` called by the driver soon; wakes it if it sleeps. One pending call at a time for each
+ * structure: a second before it ran is merged. Returns: nothing. Owns: the structure is lent until
+ * `run` is called, and not looked at after that. Threads: any, any lock held. Blocks: no. */
 void bmi_method_defer(struct bmi_deferred *deferred);
 
 /* The value of a setting of the table in bmi/settings.c ("tcp_sndbuf"): a method's settings live
- * there too. Any thread. */
+ * there too. Returns: the value, in the unit that the table states; a name that is not in the table
+ * is a defect of the method and aborts. Owns: nothing. Threads: any. Blocks: no. */
 int64_t bmi_method_setting(const char *name);
 
-/* Logs, if the level is on: printf-like. `link` may be NULL. Any thread. */
+/* Logs, if the level is on: printf-like, a line of at most 1,099 bytes; longer ones are cut. `link`
+ * (may be NULL) names the method. Returns: nothing. Owns: nothing is kept. Threads: any, any lock
+ * held: a program's callback must not call BMI. Blocks: as the callback or standard error does. */
 void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The method's counters, added to by it with bmi_method_count; told by BMI_GET_METHOD_STATISTICS.
- * What is received (frames, bytes, reads, copies) is counted by the driver alone, the rest by any
- * thread. */
+/* The method's counters, told by BMI_GET_METHOD_STATISTICS. */
 enum bmi_method_counter {
     BMI_COUNT_FRAMES_SENT, BMI_COUNT_FRAMES_RECEIVED, BMI_COUNT_BYTES_SENT,
     BMI_COUNT_BYTES_RECEIVED, BMI_COUNT_WRITES, BMI_COUNT_READS, BMI_COUNT_COPIES,
@@ -354,12 +394,16 @@ enum bmi_method_counter {
     BMI_COUNT_GETS, BMI_COUNT_GET_BYTES, BMI_COUNT_REGISTRATIONS, BMI_COUNT_REGISTRATION_HITS,
     BMI_COUNT_COUNTERS
 };
+
+/* Adds `amount` to a counter; BMI_COUNT_LINKS is a gauge, which goes down too. Returns: nothing; a
+ * method that does not run counts nothing. Owns: nothing. Threads: what is received (frames, bytes,
+ * reads, copies) the driver alone, the rest any. Blocks: no. */
 void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
                       int64_t amount);
 
 /* Tells the numeric host of the link's other side, before link_accepted or link_up; a network that
- * has none leaves it empty. Copied; NULL takes it back, of a link that the core is never told of.
- * Driver. */
+ * has none leaves it empty. NULL takes it back, of a link that the core is never told of. Returns:
+ * nothing; without memory the host stays unknown. Owns: copied. Threads: driver. Blocks: no. */
 void bmi_method_link_host(struct bmi_link *link, const char *host);
 
 /* ---- registrations -------------------------------------------------------------------------- */
@@ -397,35 +441,46 @@ struct bmi_registration {
 
 struct bmi_registration_cache;
 
-/* Makes a cache, which counts for the method. Returns 0 or -ENOMEM. */
+/* Makes a cache, which counts for the method. Returns: 0 or -ENOMEM. Owns: the cache is the
+ * caller's, until bmi_method_cache_destroy; the registrar is copied, `owner` is handed to it.
+ * Threads: any. Blocks: no. */
 int bmi_method_cache_create(const struct bmi_method *method, const struct bmi_registrar *registrar,
                             void *owner, struct bmi_registration_cache **cache);
-/* Ends what nobody uses, and the cache. Everything got has been put. NULL: nothing. */
+/* Ends what nobody uses, and the cache. NULL: nothing. Returns: nothing. Owns: everything got has
+ * been put; no handle is valid afterwards. Threads: one, the last user. Blocks: as leave does. */
 void bmi_method_cache_destroy(struct bmi_registration_cache *cache);
-/* A registration that holds these bytes, until it is put. Returns 0, -EINVAL (no bytes), -ENOBUFS
- * (over the bounds, all in use), or what enter returned. Any thread; takes only its own lock. */
+/* A registration that holds these bytes. Returns: 0, -EINVAL (no bytes, or none that a program can
+ * have), -ENOBUFS (over the bounds, all in use), -ENOMEM, or what enter returned. Owns: the
+ * registration is the cache's, lent until it is put. Threads: any; takes only the cache's lock.
+ * Blocks: as enter and leave do. */
 int bmi_method_cache_get(struct bmi_registration_cache *cache, const void *memory, size_t length,
                          struct bmi_registration **registration);
-/* Gives it back, with the bytes it was got for. As get. */
+/* Gives it back, with the bytes it was got for. Returns: nothing. Owns: it is not the caller's any
+ * more. Threads: any; takes only the cache's lock. Blocks: as leave does. */
 void bmi_method_cache_put(struct bmi_registration_cache *cache,
                           struct bmi_registration *registration, const void *memory, size_t length);
 /* Has nothing found any more that touches these bytes: to be called before the method itself unmaps
- * memory. As get. */
+ * memory. Returns: nothing. Owns: what is in use stays its users', and ends with the last. Threads:
+ * any; takes only the cache's lock. Blocks: as leave does. */
 void bmi_method_cache_forget(struct bmi_registration_cache *cache, const void *memory,
                              size_t length);
-/* What it did: `uses` - `registrations` were found. */
+/* What a cache did: `uses` - `registrations` were found. */
 struct bmi_cache_statistics {
     uint64_t uses, registrations, evictions;
     uint64_t bytes, count; /* gauge: registered now */
 };
+
+/* Fills *statistics. Returns: nothing. Owns: nothing. Threads: any; takes only the cache's lock.
+ * Blocks: no. */
 void bmi_method_cache_statistics(struct bmi_registration_cache *cache,
                                  struct bmi_cache_statistics *statistics);
 
 /* Memory of BMI_memalloc. A method that has better memory than malloc's for its transfers (in reach
  * of its peers, registered for good) knows this option: `set` false allocates and fills `buffer`,
- * page-aligned where size >= 4096; `set` true frees. Returns 0; an errno (allocate): the core takes
- * plain memory; -ENOENT (free): not this method's. `link` is NULL; so is `state` when memory is
- * freed while the method does not run. Any thread. */
+ * page-aligned where size >= 4096; `set` true frees. Returns: 0; an errno (allocate): the core
+ * takes plain memory; -ENOENT (free): not this method's. Owns: the memory is the program's until it
+ * is freed. `link` is NULL; so is `state` when memory is freed while the method does not run.
+ * Threads: any. Blocks: no. */
 enum { BMI_METHOD_MEMORY = 1 << 20 };
 struct bmi_method_memory {
     void *buffer;
@@ -433,8 +488,8 @@ struct bmi_method_memory {
 };
 
 /* What the method would take on this host, into a struct bmi_method_choice (bmi.h), which is zeroed;
- * `state` and `link` are NULL. Returns 0, or what start would return; -ENOSYS: there is nothing to
- * choose. Any thread. */
+ * `state` and `link` are NULL. Returns: 0, or what start would return; -ENOSYS: there is nothing to
+ * choose. Owns: nothing. Threads: any. Blocks: briefly, as start does. */
 enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
 
 #endif

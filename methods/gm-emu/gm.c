@@ -61,7 +61,7 @@ static int receive_start(struct gm_state *state, uint32_t tokens)
     size_t low_bytes = (size_t)low << GM_LOW_SIZE, high_bytes = (size_t)high << GM_HIGH_SIZE;
     state->receive_memory = nic_dma_malloc(state->port, low_bytes + high_bytes);
     if (state->receive_memory == NULL)
-        return -ENOMEM;
+        return -errno;
     uint8_t *memory = state->receive_memory;
     int status = buffers_provide(state, memory, low, GM_LOW_SIZE, NIC_LOW_PRIORITY);
     if (status != 0)
@@ -79,21 +79,32 @@ static int faults_set(struct gm_state *state)
     return 0;
 }
 
+/* How many of the directed sends one link may have: where there are few, a quarter of them. */
+static uint32_t link_share(uint32_t puts_most)
+{
+    uint32_t share = puts_most / 4 < GM_LINK_PUTS ? puts_most / 4 : GM_LINK_PUTS;
+    return share > 0 ? share : 1;
+}
+
+/* Static: what was deferred for it may run after the stop, and finds nothing to do. */
+static struct gm_state the_state;
+
 static int gm_start(void **out)
 {
-    struct gm_state *state = calloc(1, sizeof *state);
+    struct gm_state *state = &the_state;
     struct nic_options options;
-    if (state == NULL)
-        return -ENOMEM;
+    memset(state, 0, sizeof *state);
     options_fill(&options);
     state->pio_max = options.pio_max;
     state->puts_most = options.send_tokens / 2;
-    state->starved_tail = &state->starved;
+    state->link_puts_most = link_share(state->puts_most);
+    for (int want = 0; want < GM_WANTS; want++)
+        state->starved_tail[want] = &state->starved[want];
     state->retry.run = gm_starved_retry;
     state->ending_timer.expired = gm_ending_retry;
     int status = nic_open(&options, &state->port);
     if (status != 0)
-        goto undo_state;
+        return status;
     status = bmi_method_cache_create(&bmi__method_gm, &gm_registrar, state, &state->cache);
     if (status != 0)
         goto undo_port;
@@ -112,8 +123,6 @@ undo_cache:
     bmi_method_cache_destroy(state->cache);
 undo_port:
     nic_close(state->port);
-undo_state:
-    free(state);
     return status;
 }
 
@@ -137,7 +146,6 @@ static void gm_stop(void *argument)
         state->slots_made = slot->made_next;
         free(slot);
     }
-    free(state);
 }
 
 /* ---- listening ------------------------------------------------------------------------------ */
@@ -232,7 +240,8 @@ static int gm_progress(void *argument)
     if (count == 0)
         return 0;
     tally_tell(state);
-    if (atomic_load(&state->any_starved))
+    if (atomic_load(&state->any_starved[GM_WANT_MESSAGE]) ||
+        atomic_load(&state->any_starved[GM_WANT_PUT]))
         gm_starved_retry(&state->retry);
     return count;
 }

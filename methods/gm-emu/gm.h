@@ -39,6 +39,7 @@ enum {
     GM_IOVECS = 24,        /* of one message */
     GM_REGIONS = 64,       /* of one registration */
     GM_PUT_IOVECS = 16,    /* of one directed send */
+    GM_LINK_PUTS = 8,      /* directed sends of one link at a time, at most */
     GM_SLOTS = 64,         /* registered send buffers, at most */
     GM_IN_PLACE = 1024,    /* from here on a body in registered memory is not copied to a slot */
     GM_PASS_EVENTS = 32,   /* of one look at the port; then others have their turn. One after a look
@@ -58,6 +59,8 @@ struct gm_preamble {
 enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
 /* What to do while a peer is in the midst of writing to memory that is to be taken back. */
 enum gm_patience { GM_LATER, GM_WAIT, GM_GIVE_UP };
+/* What a link waits for that finds none: a token or slot for a message; one more directed send. */
+enum gm_want { GM_WANT_MESSAGE, GM_WANT_PUT, GM_WANTS };
 enum gm_closing { GM_OPEN, GM_CLOSE_LINGERING, GM_CLOSE_NOW };
 
 struct gm_state;
@@ -98,8 +101,8 @@ struct gm_link {
     struct bmi_link base;
     struct nic_peer *peer;
     struct gm_link *list_next, **list_to_me; /* state's lock */
-    struct gm_link *starved_next;            /* state's lock */
-    bool starved;                            /* state's lock */
+    struct gm_link *starved_next[GM_WANTS];  /* state's lock */
+    bool starved[GM_WANTS];                  /* state's lock */
     struct bmi_deferred deferred;            /* runs gm_link_step; holds a reference */
     atomic_bool kicked;
     atomic_bool deaf; /* the core wants no more frames of it */
@@ -119,6 +122,7 @@ struct gm_link {
     uint32_t low_max, high_max;   /* longest messages */
     uint32_t last_high;           /* sequence of the last message of high priority */
     unsigned slots_out;           /* messages in the NIC that are in slots */
+    unsigned puts_out;            /* directed sends in the NIC */
     bool any_high;                /* there was one */
     bool pending;                 /* the NIC has a message that it could not copy at once */
     bool ack_pending;             /* the NIC has our bare acknowledgement */
@@ -161,15 +165,16 @@ struct gm_state {
     struct bmi_watch watch;
     struct bmi_registration_cache *cache;
     uint32_t pio_max;
-    uint32_t puts_most; /* directed sends at a time: leaves tokens for messages */
+    uint32_t puts_most;      /* directed sends at a time: leaves tokens for messages */
+    uint32_t link_puts_most; /* of one link: leaves some for others, should its peer be stopped */
     atomic_uint puts_out;
-    atomic_bool any_starved;
+    atomic_bool any_starved[GM_WANTS];
     struct bmi_deferred retry;
     void *receive_memory;
 
     struct bmi_lock lock;
     struct gm_link *links;                   /* lock */
-    struct gm_link *starved, **starved_tail; /* lock: want a send token */
+    struct gm_link *starved[GM_WANTS], **starved_tail[GM_WANTS]; /* lock: wait for something */
     struct gm_slot *slots, *slots_made;      /* lock: free ones; all */
     unsigned slot_count;                     /* lock: all */
 
@@ -248,9 +253,9 @@ void gm_link_kick(struct gm_link *link);
  * send_lock. */
 void gm_link_fail(struct gm_link *link, int status);
 void gm_link_fail_locked(struct gm_link *link, int status);
-/* A send found no token: the link is flushed when there is one. Any thread, send_lock held or not.
- */
-void gm_link_starve(struct gm_link *link);
+/* The link found none of what it wants, and is flushed when there may be one. Any thread, send_lock
+ * held or not. */
+void gm_link_starve(struct gm_link *link, enum gm_want want);
 void gm_starved_retry(struct bmi_deferred *deferred);
 void gm_starved_drop(struct gm_state *state);
 
@@ -292,7 +297,7 @@ void gm_slot_give(struct gm_slot *slot);
 
 /* gm_put.c */
 void gm_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
-/* Starts what waits for a token. Any thread, no lock. */
+/* Starts what waits for a token or its turn. Any thread, no lock. */
 void gm_puts_start(struct gm_link *link);
 /* Gives back what could not be started. Driver, no lock. */
 void gm_puts_refuse(struct gm_link *link);

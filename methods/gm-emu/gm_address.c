@@ -5,7 +5,6 @@
  * machine listens; it is not looked up anywhere.
  */
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -54,16 +53,23 @@ static int bracket_parse(const char *text, struct gm_address *address, const cha
     return number_parse(close + 2, &address->number, reason);
 }
 
+/* Not the C library's, which goes by the program's locale: all processes have to agree. */
+static bool host_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
+}
+
 static int host_parse(const char *text, size_t length, struct gm_address *address,
                       const char **reason)
 {
     if (length >= sizeof address->host)
         return refuse(reason, "host is too long");
     for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (!isalnum(c) && strchr(".-_", c) == NULL)
+        char c = text[i];
+        if (!host_letter(c))
             return refuse(reason, "host has a bad character");
-        address->host[i] = (char)tolower(c);
+        address->host[i] = c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
     }
     address->host[length] = '\0';
     return 0;

@@ -290,61 +290,75 @@ void gm_ending_retry(struct bmi_timer *timer)
 
 /* ---- starving ------------------------------------------------------------------------------- */
 
-static bool resources_free(struct gm_state *state)
+/* Only what was wanted counts: a link that waits for a token is tried again also while directed
+ * sends to peers that are stopped hold all that there may be, and one of those is not meanwhile. */
+static bool resources_free(struct gm_state *state, enum gm_want want)
 {
+    if (nic_num_send_tokens(state->port) == 0)
+        return false;
+    if (want == GM_WANT_PUT)
+        return atomic_load(&state->puts_out) < state->puts_most;
     gm_lock(&state->lock);
     bool slot = state->slots != NULL || state->slot_count < GM_SLOTS;
     gm_unlock(&state->lock);
-    return slot && nic_num_send_tokens(state->port) > 0 &&
-           atomic_load(&state->puts_out) < state->puts_most;
+    return slot;
 }
 
-void gm_link_starve(struct gm_link *link)
+void gm_link_starve(struct gm_link *link, enum gm_want want)
 {
     struct gm_state *state = gm_state_of(link);
     gm_lock(&state->lock);
-    if (!link->starved) {
+    if (!link->starved[want]) {
         bmi_link_ref(&link->base);
-        link->starved = true;
-        link->starved_next = NULL;
-        *state->starved_tail = link;
-        state->starved_tail = &link->starved_next;
+        link->starved[want] = true;
+        link->starved_next[want] = NULL;
+        *state->starved_tail[want] = link;
+        state->starved_tail[want] = &link->starved_next[want];
     }
     gm_unlock(&state->lock);
-    atomic_store(&state->any_starved, true);
-    if (resources_free(state)) /* they came back before we were on the list */
+    atomic_store(&state->any_starved[want], true);
+    if (resources_free(state, want)) /* they came back before we were on the list */
         bmi_method_defer(&state->retry);
 }
 
-static struct gm_link *starved_pop(struct gm_state *state)
+static struct gm_link *starved_pop(struct gm_state *state, enum gm_want want)
 {
     gm_lock(&state->lock);
-    struct gm_link *link = state->starved;
+    struct gm_link *link = state->starved[want];
     if (link != NULL) {
-        state->starved = link->starved_next;
-        if (state->starved == NULL)
-            state->starved_tail = &state->starved;
-        link->starved = false;
+        state->starved[want] = link->starved_next[want];
+        if (state->starved[want] == NULL)
+            state->starved_tail[want] = &state->starved[want];
+        link->starved[want] = false;
     }
     gm_unlock(&state->lock);
     return link;
 }
 
-/* The first that starved comes first; it stops when one starves again. */
+/* The first that starved comes first; it stops when one starves again for the same. */
+static void starved_feed(struct gm_state *state, enum gm_want want)
+{
+    struct gm_link *link;
+    atomic_store(&state->any_starved[want], false);
+    while (!atomic_load(&state->any_starved[want]) && (link = starved_pop(state, want)) != NULL) {
+        gm_flush(&link->base);
+        if (atomic_load(&link->ack_owed)) /* perhaps it was one that found no token */
+            gm_send_ack(link);
+        bmi_link_unref(&link->base);
+    }
+}
+
 void gm_starved_retry(struct bmi_deferred *deferred)
 {
     struct gm_state *state = gm_container(deferred, struct gm_state, retry);
-    struct gm_link *link;
-    atomic_store(&state->any_starved, false);
-    while (!atomic_load(&state->any_starved) && (link = starved_pop(state)) != NULL) {
-        gm_flush(&link->base);
-        bmi_link_unref(&link->base);
-    }
+    for (int want = 0; want < GM_WANTS; want++)
+        starved_feed(state, (enum gm_want)want);
 }
 
 void gm_starved_drop(struct gm_state *state)
 {
     struct gm_link *link;
-    while ((link = starved_pop(state)) != NULL)
-        bmi_link_unref(&link->base);
+    for (int want = 0; want < GM_WANTS; want++)
+        while ((link = starved_pop(state, (enum gm_want)want)) != NULL)
+            bmi_link_unref(&link->base);
 }

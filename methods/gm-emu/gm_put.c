@@ -4,8 +4,9 @@
  * up to GM_PUT_IOVECS segments to one region. Their memory is held registered meanwhile.
  *
  * Directed sends of all links use at most half of the send tokens, so that messages always find
- * one; those above wait until others are done. The core hears of the end from the driver only:
- * what fails in another thread is noted and the driver kicked.
+ * one; those above wait until others are done. One link has a few of them at most: a peer that is
+ * stopped keeps what it has until its connection ends, and others need some. The core hears of the
+ * end from the driver only: what fails in another thread is noted and the driver kicked.
  */
 #include <stdlib.h>
 
@@ -101,10 +102,12 @@ static int piece_start_locked(struct gm_put *put)
     if (status != 0)
         return status == -EAGAIN ? -ENOBUFS : status;
     put->out = true;
+    put->link->puts_out++;
     status = nic_directed_send_with_callback(put->link->peer, put->iov, put->count, region->key,
                                              region->address + put->offset, put_sent, put);
     if (status != 0) {
         put->out = false;
+        put->link->puts_out--;
         piece_release(put);
     }
     return status;
@@ -125,7 +128,7 @@ void gm_puts_start(struct gm_link *link)
     bool starved = false, failed = false;
     gm_lock(&link->send_lock);
     struct gm_put *put = link->phase == GM_UP && !link->closed ? link->puts : NULL;
-    for (; put != NULL && !starved; put = put->next) {
+    for (; put != NULL && !starved && link->puts_out < state->link_puts_most; put = put->next) {
         if (put->out || put->status != 0)
             continue;
         starved = !token_reserve(state);
@@ -142,7 +145,7 @@ void gm_puts_start(struct gm_link *link)
     }
     gm_unlock(&link->send_lock);
     if (starved)
-        gm_link_starve(link);
+        gm_link_starve(link, GM_WANT_PUT);
     if (failed)
         gm_link_kick(link);
 }
@@ -166,6 +169,7 @@ static bool piece_end_locked(struct gm_put *put, int status)
     size_t bytes = put->bytes;
     piece_release(put);
     put->out = false;
+    put->link->puts_out--;
     if (status == 0) {
         bmi_segments_advance(&put->transfer->local, bytes);
         put->offset += bytes;
@@ -174,6 +178,18 @@ static bool piece_end_locked(struct gm_put *put, int status)
         return false;
     put_unlink_locked(put);
     return true;
+}
+
+/* One is done: those of this link that wait for their turn are next, but after links that wait. */
+static void puts_next(struct gm_link *link, bool same)
+{
+    gm_lock(&link->send_lock);
+    bool more = link->puts != NULL;
+    gm_unlock(&link->send_lock);
+    if (more && !same && atomic_load(&gm_state_of(link)->any_starved[GM_WANT_PUT]))
+        gm_link_starve(link, GM_WANT_PUT);
+    else if (more)
+        gm_puts_start(link);
 }
 
 static void put_sent(struct nic_port *port, void *context, int status)
@@ -191,8 +207,7 @@ static void put_sent(struct nic_port *port, void *context, int status)
         gm_count(BMI_COUNT_PUT_BYTES, (int64_t)bytes);
     if (over)
         put_end(put, status);
-    else
-        gm_puts_start(link);
+    puts_next(link, !over);
     if (last)
         gm_link_kick(link);
 }

@@ -128,7 +128,7 @@ static int hold(struct gm_link *link, uint32_t sequence, bool high, const uint8_
     uint32_t ahead = sequence - link->received;
     while (*place != NULL && (*place)->sequence - link->received < ahead)
         place = &(*place)->next;
-    if (ahead > HELD_MOST || (*place != NULL && (*place)->sequence == sequence))
+    if (ahead == 0 || ahead > HELD_MOST || (*place != NULL && (*place)->sequence == sequence))
         return refuse(link, "a message out of its order");
     struct gm_held *held = malloc(sizeof *held + length);
     if (held == NULL)

@@ -315,7 +315,7 @@ static size_t queue_send_locked(struct gm_link *link, struct bmi_frame **done)
         bytes += message.bytes;
     }
     if (result == -EAGAIN)
-        gm_link_starve(link);
+        gm_link_starve(link, GM_WANT_MESSAGE);
     else if (result < 0 && result != -ENOTCONN)
         gm_link_fail_locked(link, result);
     return bytes;
@@ -359,17 +359,20 @@ bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence)
 static void ack_sent(struct nic_port *port, void *context, int status)
 {
     struct gm_link *link = gm_container(context, struct gm_link, ack);
-    (void)port, (void)status;
+    (void)port;
     gm_lock(&link->send_lock);
     link->ack_pending = false;
     gm_unlock(&link->send_lock);
+    if (status == 0 && atomic_load(&link->ack_owed)) /* a newer one came to be due meanwhile */
+        gm_send_ack(link);
 }
 
 static void slot_ack_sent(struct nic_port *port, void *context, int status)
 {
     struct gm_slot *slot = context;
-    ack_sent(port, &slot->link->ack, status);
+    struct gm_link *link = slot->link;
     gm_slot_give(slot);
+    ack_sent(port, &link->ack, status);
 }
 
 /* Returns as nic_send. Its context is not the link: that is the pending message's, which can be
@@ -401,7 +404,7 @@ void gm_send_ack(struct gm_link *link)
         if (result < 0)
             atomic_store(&link->ack_owed, true); /* the next message tries again */
         if (result == -EAGAIN)
-            gm_link_starve(link);
+            gm_link_starve(link, GM_WANT_MESSAGE);
     }
     gm_unlock(&link->send_lock);
 }

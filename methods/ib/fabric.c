@@ -123,7 +123,9 @@ static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
         status = fi_control(&fabric->queue->fid, FI_GETWAIT, &fabric->wait_fd);
         return status ? step_failed(state, "tell what to wait for", status) : 0;
     }
-    fabric->wait_fd = -1;
+    if (status != -FI_ENOSYS)
+        return queues_failed(state, "open a completion queue", status);
+    fabric->wait_fd = -1; /* the provider has none: shm */
     attributes.wait_obj = FI_WAIT_NONE;
     status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
     return status ? queues_failed(state, "open a completion queue", status) : 0;

@@ -140,6 +140,27 @@ static int hello_send(struct ib_link *link)
     return sent == HELLO_BYTES ? 0 : sent < 0 ? -errno : -ENOBUFS; /* it is the first on the wire */
 }
 
+/* What a greeting of the right version and provider tells that cannot be; NULL: nothing. A name
+ * that is text ends within its bytes: the provider asks no size of it. A bell, which is opened as a
+ * file, is there only where the provider needs one. */
+static const char *hello_nonsense(const struct ib_state *state, const uint8_t *hello)
+{
+    const struct ib_fabric *fabric = state->fabric;
+    uint32_t size = number_get(hello + HELLO_NAME_SIZE);
+    uint64_t bell;
+    memcpy(&bell, hello + HELLO_BELL, sizeof(bell));
+    if (number_get(hello + HELLO_MESSAGE) != IB_MESSAGE_BYTES)
+        return "messages of another size";
+    if (size == 0 || size > IB_NAME_BYTES)
+        return "an endpoint's name of no possible size";
+    if (fabric->info->addr_format == FI_ADDR_STR ? !memchr(hello + HELLO_NAME, '\0', size)
+                                                 : size != fabric->name_size)
+        return "an endpoint's name that is none";
+    if ((state->bell != NULL) != (bell != 0))
+        return bell != 0 ? "a page to share, which we need not" : "no page to share";
+    return NULL;
+}
+
 /* Whether the other side's greeting fits ours. Logs what does not. */
 static int hello_check(struct ib_link *link, const uint8_t *hello)
 {
@@ -167,10 +188,11 @@ static int hello_check(struct ib_link *link, const uint8_t *hello)
                        provider, state->provider);
         return -EPROTONOSUPPORT;
     }
-    if (number_get(hello + HELLO_NAME_SIZE) - 1 >= IB_NAME_BYTES ||
-        number_get(hello + HELLO_MESSAGE) != IB_MESSAGE_BYTES)
-        return -EPROTO;
-    return 0;
+    const char *nonsense = hello_nonsense(state, hello);
+    if (nonsense)
+        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s greets with %s", scheme,
+                       link->base.host ? link->base.host : "a peer", nonsense);
+    return nonsense ? -EPROTO : 0;
 }
 
 /* The other side is known: its endpoint, its token, its bell. */

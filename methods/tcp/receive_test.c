@@ -226,6 +226,22 @@ static void retract_in_mid_body(void)
     teardown();
 }
 
+/* Of a body that has arrived there is nothing to retract, and the next one is told of. */
+static void retract_behind_a_body(void)
+{
+    size_t from = 0, first, length;
+    setup();
+    first = frame_append(0, 1, 5000, 5000, &from);
+    length = frame_append(first, 2, 5000, 5000, &from);
+    peer_write(stream, first);
+    CU_ASSERT(FAKE_UNTIL(owner->bodies == 1));
+    CU_ASSERT_FALSE(bmi__method_tcp.retract(owner->link, into));
+    peer_write(stream + first, length - first);
+    CU_ASSERT(FAKE_UNTIL(owner->bodies == 2));
+    CU_ASSERT(holds_pattern(into, 10000, 0));
+    teardown();
+}
+
 enum { THREAD_FRAMES = 60, THREAD_BYTES = 100000 };
 
 static struct bmi_link *shared_link;
@@ -506,6 +522,7 @@ static void nothing_is_shown_while_lingering(void)
     bmi__method_tcp.send(owner->link, &frame);
     bmi__method_tcp.flush(owner->link);
     bmi__method_tcp.close(owner->link, true);
+    owner->takes_whole = true;
     for (uint32_t i = 0; i < 50; i++)
         length = frame_append(length, i, 1000, 1000, &from);
     for (int i = 0; i < 40; i++)
@@ -540,6 +557,7 @@ int main(void)
     CU_ADD_TEST(suite, small_frames_are_read_together);
     CU_ADD_TEST(suite, drained_body_leaves_no_trace);
     CU_ADD_TEST(suite, retract_in_mid_body);
+    CU_ADD_TEST(suite, retract_behind_a_body);
     CU_ADD_TEST(suite, retract_by_another_thread);
     CU_ADD_TEST(suite, hot_link_is_polled);
     CU_ADD_TEST(suite, hot_link_needs_no_watch);

@@ -14,7 +14,7 @@
 
 #include "tcp.h"
 
-enum { THREADS = 8, STACK_BYTES = 256 << 10 };
+enum { THREADS = 8, STACK_LEAST = 256 << 10 };
 
 struct tcp_resolve {
     struct tcp_resolve *next; /* in the queue */
@@ -101,16 +101,19 @@ static void *resolve_thread(void *unused)
     return NULL;
 }
 
-/* Starts one more thread, which takes no signals of the program's. */
+/* Starts one more thread, which takes no signals of the program's. Its stack is as large as that of
+ * the program's own: the C library puts all thread-local variables on it, and they may be large. */
 static int thread_start(void)
 {
     pthread_attr_t attributes;
     pthread_t thread;
     sigset_t all, before;
+    size_t usual = 0;
 
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    if (pthread_attr_getstacksize(&attributes, &usual) == 0 && usual < STACK_LEAST)
+        pthread_attr_setstacksize(&attributes, STACK_LEAST);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, &attributes, resolve_thread, NULL);

@@ -71,10 +71,11 @@ static void source_advance(struct nic_send *send, uint64_t bytes)
     }
 }
 
-static void copy_window(uint8_t *to, const struct iovec *window, size_t count)
+static void copy_window(struct nic_copier *copier, uint8_t *to, const struct iovec *window,
+                        size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        memcpy(to, window[i].iov_base, window[i].iov_len);
+        nic__copy(copier, to, window[i].iov_base, window[i].iov_len);
         to += window[i].iov_len;
     }
 }
@@ -169,7 +170,7 @@ static int64_t piece_write(struct nic_peer *peer, struct nic_send *send, uint64_
         if (place == NULL) {
             written = vm_write(peer, grant.address + offset, window, count, bytes);
         } else {
-            copy_window(place, window, count);
+            copy_window(&peer->port->put_copier, place, window, count);
             written = (int64_t)bytes;
             nic__count(&peer->port->counters.mapped, 1);
             nic__count(&peer->port->counters.mapped_bytes, bytes);
@@ -200,7 +201,7 @@ static enum step bounce_put(struct nic_peer *peer, struct nic_send *send, uint64
                                 .number = send->number,
                                 .last = send->answer_wanted};
     memcpy(place, &bounce, sizeof(bounce));
-    copy_window(place + sizeof(bounce), window, count);
+    copy_window(&peer->port->ring_copier, place + sizeof(bounce), window, count);
     nic__ring_publish(ring, sizeof(bounce) + bytes, NIC_RECORD_BOUNCE, 0, 0);
     atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
     source_advance(send, bytes);
@@ -295,6 +296,8 @@ static enum step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t 
         return step;
     if (send->chunks != 0 && send->taken - send->done < limit)
         limit = send->taken - send->done;
+    if (send->length - send->done < limit) /* what is behind is the receiver's share */
+        limit = send->length - send->done;
     if (send->number == 0) {
         int64_t written = piece_write(peer, send, limit);
         if (written < 0 && send->chunks != 0 && !nic__help_stop(peer, send, (int)written))

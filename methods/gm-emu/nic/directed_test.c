@@ -297,6 +297,45 @@ static void the_receiver_helps(void)
 }
 
 /* What fails while both copy fails once, when both have stopped. */
+/* The sender's memory is mapped by the receiver, who takes his share of it; the receiver's is not
+ * in the sender's reach, whose share goes through the ring. */
+static void the_receiver_helps_with_what_is_bounced(void)
+{
+    enum { SIZE = 1 << 20, SENDS = 8, PASSES_MOST = 1000000 };
+    struct nic_options options;
+    uint64_t key;
+    nic_options_default(&options);
+    options.refuse_vm_write = true;
+    hosts_pair(&server, &client, &options);
+    source = nic_dma_malloc(client.port, AREA);
+    target = area_make();
+    CU_ASSERT_EQUAL(nic_register_memory(server.port, target, AREA), 0);
+    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, AREA, &key), 0);
+    host_provide(&server, 1, 6, NIC_HIGH_PRIORITY);
+    host_send(&client, source, 32, 6, NIC_HIGH_PRIORITY, 0); /* the arena is known by then */
+    CU_ASSERT_FATAL(UNTIL(server.received == 1 && client.callbacks == 1));
+    for (unsigned i = 0; i < SENDS; i++) {
+        struct iovec iov = {source + i * 1000, SIZE + i * 999};
+        unsigned before = client.callbacks;
+        pattern_fill(source, AREA, i);
+        memset(target, 0, AREA);
+        nic_receive(server.port); /* is awake: who sleeps is not asked */
+        CU_ASSERT_EQUAL(put(&iov, 1, key, i), 0);
+        for (unsigned pass = 0; client.callbacks == before && pass < PASSES_MOST; pass++)
+            hosts_drive_once();
+        CU_ASSERT_EQUAL_FATAL(client.callbacks, before + 1);
+        CU_ASSERT_EQUAL(client.last_status, 0);
+        CU_ASSERT_EQUAL(memcmp(target + i, iov.iov_base, iov.iov_len), 0);
+        CU_ASSERT_EQUAL(target[i + iov.iov_len], 0);
+    }
+    CU_ASSERT(figures(&server).helped_bytes > 0);
+    CU_ASSERT_EQUAL(figures(&server).helped_bytes + figures(&client).bounced_bytes,
+                    (uint64_t)SENDS * SIZE + SENDS * (SENDS - 1) / 2 * 999);
+    host_close(&client);
+    host_close(&server);
+    munmap(target, AREA);
+}
+
 static void help_ends_with_the_grant(void)
 {
     uint64_t key;
@@ -431,6 +470,7 @@ int main(int argc, char **argv)
         {"one that waits can be taken back", one_that_waits_can_be_taken_back},
         {"pushing does it in the caller's thread", pushing_does_it_in_the_callers_thread},
         {"the receiver helps", the_receiver_helps},
+        {"the receiver helps with what is bounced", the_receiver_helps_with_what_is_bounced},
         {"help ends with the grant", help_ends_with_the_grant},
         {"nothing is written after a revocation", nothing_is_written_after_a_revocation},
         {"memory that is gone is an error", memory_that_is_gone_is_an_error},

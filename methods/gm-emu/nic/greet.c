@@ -349,6 +349,7 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
         if (length == -EAGAIN || length == -EINTR)
             return;
         if (length <= 0) {
+            received_close(&received); /* an empty message may carry descriptors */
             socket_gone(peer);
             return;
         }
@@ -384,7 +385,7 @@ static bool accept_spare(struct nic_port *port, int listener)
         nic__count_own(&port->counters.refused, 1);
         close(fd);
     }
-    port->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
     return fd >= 0;
 }
 
@@ -456,8 +457,11 @@ int nic__dial(struct nic_peer *peer)
     int fds[FDS_MAX] = {port->shared_fd, port->doorbell.fd, port->wire_fd};
     nic__hello_fill(port, &hello, NIC_HELLO);
     status = nic__greeting_send(fd, &hello, fds, port->wire != NULL ? 3 : 2);
-    if (status != 0)
+    peer->crowded = status == -ETOOMANYREFS; /* too many of this user's are on their way */
+    if (status != 0) {
+        status = peer->crowded ? -EAGAIN : status;
         goto undo_fd;
+    }
     peer->socket.fd = fd;
     atomic_store(&peer->state, NIC_GREETING);
     status = nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP);

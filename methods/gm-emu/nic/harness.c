@@ -4,6 +4,7 @@
  */
 #include "harness.h"
 
+#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -179,6 +180,16 @@ bool hosts_drive(void)
         return false;
     quiet = !hosts_drive_once();
     return true;
+}
+
+unsigned descriptors_open(void)
+{
+    unsigned count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
 }
 
 void pattern_fill(void *memory, size_t length, unsigned seed)

@@ -69,6 +69,9 @@ bool hosts_drive_once(void);
         good_;                                          \
     })
 
+/* How many descriptors this process has open. */
+unsigned descriptors_open(void);
+
 /* Bytes that tell where they stand. */
 void pattern_fill(void *memory, size_t length, unsigned seed);
 bool pattern_is(const void *memory, size_t length, unsigned seed);

@@ -310,7 +310,7 @@ static int part_copy(struct nic_peer *peer, uint8_t *to, const struct nic_help_s
 {
     const uint8_t *from = source_place(peer, source, offset, bytes);
     if (from != NULL) {
-        memcpy(to, from, bytes);
+        nic__copy(&peer->port->help_copier, to, from, bytes);
         return 0;
     }
     struct iovec here = {.iov_base = to, .iov_len = bytes};

@@ -166,6 +166,7 @@ struct nic_peer {
     /* life; driver, or before the driver knows it */
     struct nic_source socket, process;
     bool accepted;
+    bool crowded;            /* the kernel took no more descriptors on their way when it dialled */
     int refusal;             /* an errno: why it will not be let in */
     bool said_bye;           /* by the peer */
     atomic_bool remote_gone; /* its socket or process: it writes nothing any more */
@@ -203,6 +204,14 @@ struct nic_arena {
     uint8_t *base;
     uint64_t length, used;
     struct nic_extent *first;
+};
+
+enum nic_copy_way { NIC_COPY_PLAIN, NIC_COPY_STREAM, NIC_COPY_WAYS };
+
+/* What each way has cost lately, see copy.c. */
+struct nic_copier {
+    _Atomic uint64_t cost[NIC_COPY_WAYS];
+    _Atomic uint32_t turn;
 };
 
 struct nic_buffer {
@@ -271,6 +280,9 @@ struct nic_port {
     _Alignas(NIC_LINE) struct bmi_lock wire_lock;
     uint64_t wire_free_ns; /* of what we send */
 
+    /* into peers' memory, rings, and our own */
+    _Alignas(NIC_LINE) struct nic_copier put_copier, ring_copier, help_copier;
+
     struct {
         _Atomic uint64_t received, received_bytes, waited_for_buffer, timed_out, lost, mapped,
             mapped_bytes, vm_written, vm_written_bytes, bounced, bounced_bytes, doorbells, sleeps,
@@ -296,6 +308,12 @@ static inline void nic__count(_Atomic uint64_t *counter, uint64_t amount)
 {
     atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
 }
+
+/* ---- copy.c --------------------------------------------------------------------------------- */
+/* As memcpy, for long copies by the way that has been faster. Any thread. */
+void nic__copy(struct nic_copier *copier, void *to, const void *from, uint64_t bytes);
+/* As memcpy, past the caches where the processor can. */
+void nic__copy_streaming(void *to, const void *from, uint64_t bytes);
 
 /* ---- memfd.c -------------------------------------------------------------------------------- */
 /* Makes shared memory: *fd, and its mapping. Returns 0 or an errno. */

@@ -241,7 +241,8 @@ void nic__peer_end(struct nic_peer *peer, int status)
 
 bool nic__last_messages(struct nic_peer *peer)
 {
-    if (peer->closed_by_us || peer->status == -EPROTO || !peer->in_table || nic__rings_empty(peer))
+    if (peer->closed_by_us || atomic_load_explicit(&peer->broken, memory_order_relaxed) ||
+        peer->status == -EPROTO || !peer->in_table || nic__rings_empty(peer))
         return false;
     bool all_stalled = true;
     for (int i = 0; i < NIC_PRIORITIES; i++) {
@@ -301,6 +302,22 @@ static bool try_free(struct nic_peer *peer)
     return true;
 }
 
+/* It wrote rubbish; what it has sent after that nobody sees, also if it has ended meanwhile. */
+static void rubbish_seen(struct nic_peer *peer)
+{
+    if (peer->status == -EPROTO)
+        return;
+    nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) wrote rubbish: closed", peer->pid);
+    if (atomic_load(&peer->state) == NIC_UP) {
+        nic__peer_end(peer, -EPROTO);
+        return;
+    }
+    bmi_lock_take(&peer->lock);
+    peer->status = -EPROTO;
+    bmi_lock_give(&peer->lock);
+    nic__count_own(&peer->port->counters.broken_peers, 1);
+}
+
 static void dial_again(struct nic_peer *peer, uint64_t now)
 {
     enum { RETRY_NS = 2000000 }; /* a full backlog: nothing tells when it is not */
@@ -325,14 +342,13 @@ static void peer_look(struct nic_peer *peer, uint64_t now)
         nic__peer_end(peer, 0);
     } else if (atomic_load_explicit(&peer->close_asked, memory_order_relaxed)) {
         peer->closed_by_us = true;
-    } else if (atomic_load_explicit(&peer->broken, memory_order_relaxed) && state == NIC_UP) {
-        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) wrote rubbish: closed", peer->pid);
-        nic__peer_end(peer, -EPROTO);
+    } else if (atomic_load_explicit(&peer->broken, memory_order_relaxed) && state >= NIC_UP) {
+        rubbish_seen(peer);
     }
     if (state == NIC_DIALLING)
         dial_again(peer, now);
     if (state <= NIC_GREETING && now >= peer->deadline_ns)
-        nic__peer_end(peer, -ETIMEDOUT);
+        nic__peer_end(peer, peer->crowded ? -ETOOMANYREFS : -ETIMEDOUT);
     if (state == NIC_UP) {
         if (peer->arenas_told <
             atomic_load_explicit(&peer->port->arena_count, memory_order_acquire))

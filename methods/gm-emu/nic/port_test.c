@@ -357,7 +357,8 @@ static void without_descriptors_connections_are_refused(void)
     host_close(&server);
 }
 
-/* ---- another user: started as "port_test user", needs root -------------------------------------
+/* ---- another user, another root: started as "port_test user", needs root
+ * -------------------------------------
  */
 
 static uint16_t user_number;
@@ -430,11 +431,30 @@ static void the_port_of_another_user_is_refused(void)
     host_close(&client);
 }
 
+/* As a server in a folder of its own, without /dev and /proc. */
+static void a_port_needs_no_file(void)
+{
+    char folder[] = "/tmp/bmi-gm-XXXXXX";
+    int status;
+    CU_ASSERT_PTR_NOT_NULL(mkdtemp(folder));
+    pid_t child = fork();
+    if (child == 0) {
+        struct nic_options options;
+        struct nic_port *port;
+        nic_options_default(&options);
+        _exit(chroot(folder) != 0 ? 200 : -nic_open(&options, &port));
+    }
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+    rmdir(folder);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_case USERS[] = {
         {"another user is refused unless allowed", another_user_is_refused_unless_allowed},
         {"the port of another user is refused", the_port_of_another_user_is_refused},
+        {"a port needs no file", a_port_needs_no_file},
     };
     static const struct test_case CASES[] = {
         {"a name is found, and used once", a_name_is_found_and_used_once},
@@ -455,7 +475,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "user") != 0)
         return 1;
     if (geteuid() != 0) {
-        puts("skipped: to become another user takes root");
+        puts("skipped: to become another user, or to take another root, takes root");
         return 77;
     }
     return CASES_RUN("other users", USERS);

@@ -114,6 +114,27 @@ static void bad_records_end_the_connection(void)
     }
 }
 
+/* The end of its socket is seen first, then what it left: an end all the same, and no messages. */
+static void rubbish_left_by_one_that_has_gone(void)
+{
+    setup();
+    while (!nic_arm(server.port)) /* what comes now is looked at in one go, descriptors first */
+        hosts_drive_once();
+    record_put(&client.peer->out[NIC_LOW_PRIORITY], 10, NIC_RECORD_MESSAGE, 0);
+    host_close(&client);
+    uint64_t until = nic__now() + HOST_LIMIT_S * 1000000000ull;
+    while (server.downs == 0 && nic__now() < until)
+        hosts_drive_once();
+    CU_ASSERT_EQUAL_FATAL(server.downs, 1);
+    CU_ASSERT_EQUAL(server.down_status, -EPROTO);
+    CU_ASSERT_EQUAL(server.received, 0);
+    nic_peer_release(server.refused);
+    witness_is_well();
+    CU_ASSERT(nic_arm(server.port)); /* and it sleeps */
+    host_close(&witness);
+    host_close(&server);
+}
+
 static void bad_positions_end_the_connection(void)
 {
     const uint64_t POSITIONS[] = {1, 1 << 20, UINT64_MAX, 63, 1ull << 63};
@@ -417,10 +438,45 @@ static void bad_arenas_end_the_connection(void)
     }
 }
 
+static void empty_message_send(int fd, const int *fds, size_t count)
+{
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(4 * sizeof(int))];
+    } control = {.header = {.cmsg_level = SOL_SOCKET,
+                            .cmsg_type = SCM_RIGHTS,
+                            .cmsg_len = CMSG_LEN(count * sizeof(int))}};
+    struct msghdr message = {.msg_control = &control,
+                             .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    memcpy(CMSG_DATA(&control.header), fds, count * sizeof(int));
+    CU_ASSERT_EQUAL_FATAL(sendmsg(fd, &message, MSG_NOSIGNAL), 0);
+}
+
+/* In place of a greeting, and after it: the connection ends, and they are closed. */
+static void descriptors_of_an_empty_message_are_closed(void)
+{
+    unsigned before = descriptors_open();
+    setup();
+    const int FDS[] = {client.port->shared_fd, client.port->doorbell.fd, client.port->shared_fd,
+                       client.port->doorbell.fd};
+    for (size_t count = 1; count <= 4; count++) {
+        int fd = raw_connect();
+        empty_message_send(fd, FDS, count);
+        await_end(fd);
+    }
+    empty_message_send(client.peer->socket.fd, FDS, 4);
+    CU_ASSERT(UNTIL(server.downs == 1));
+    nic_peer_release(server.refused);
+    witness_is_well();
+    teardown();
+    CU_ASSERT_EQUAL(descriptors_open(), before);
+}
+
 int main(void)
 {
     static const struct test_case CASES[] = {
         {"bad records end the connection", bad_records_end_the_connection},
+        {"rubbish left by one that has gone", rubbish_left_by_one_that_has_gone},
         {"bad positions end the connection", bad_positions_end_the_connection},
         {"bad bounces write nothing", bad_bounces_write_nothing},
         {"bad requests for help write nothing", bad_requests_for_help_write_nothing},
@@ -429,6 +485,7 @@ int main(void)
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},
         {"bad arenas end the connection", bad_arenas_end_the_connection},
+        {"descriptors of an empty message are closed", descriptors_of_an_empty_message_are_closed},
     };
     return CASES_RUN("rubbish", CASES);
 }
