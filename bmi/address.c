@@ -99,6 +99,36 @@ static struct address *slot_take_locked(void)
 
 static void table_remove_locked(struct address *address);
 
+static void hosts_free(struct address *address)
+{
+    for (struct host *host = address->host, *former; host != NULL; host = former) {
+        former = host->former;
+        free(host);
+    }
+    address->host = NULL;
+}
+
+/* Without memory it keeps the one that it has. */
+static void host_set(struct address *address, const char *numeric, uint8_t method)
+{
+    struct host **place = &address->host;
+    while (*place != NULL && strcmp((*place)->numeric, numeric) != 0)
+        place = &(*place)->former;
+    struct host *host = *place;
+    if (host != NULL) {
+        *place = host->former;
+    } else {
+        size_t size = strlen(numeric) + 1;
+        host = malloc(sizeof *host + size);
+        if (host == NULL)
+            return;
+        memcpy(host->numeric, numeric, size);
+    }
+    host->former = address->host;
+    address->host = host;
+    address->host_method = method;
+}
+
 /* The address has no peer. Its handle is stale from now on. */
 static void slot_give_locked(struct address *address)
 {
@@ -111,13 +141,13 @@ static void slot_give_locked(struct address *address)
     }
     free(address->alternatives);
     free(address->string);
-    free(address->host);
+    hosts_free(address);
     uint32_t slot = address->slot;
     atomic_fetch_add(&address->generation, 1);
     address->losses = 0;
     address->alternatives = NULL;
     address->alternative_count = 0;
-    address->string = address->host = NULL;
+    address->string = NULL;
     address->alias_next = NULL;
     address->references = 0;
     address->cause = 0;
@@ -364,7 +394,6 @@ struct address *bmi__address_accept_locked(struct peer *peer)
     if (address == NULL)
         return NULL;
     attach_locked(address, peer);
-    bmi__address_host_locked(peer, peer->link);
     return address;
 }
 
@@ -385,10 +414,8 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
             forget_locked(address);
             continue;
         }
-        if (address->host == NULL && to->address != NULL && to->address->host != NULL) {
-            address->host = strdup(to->address->host);
-            address->host_method = to->address->host_method;
-        }
+        if (to->address != NULL && to->address->host != NULL)
+            host_set(address, to->address->host->numeric, to->address->host_method);
         attach_locked(address, to);
         if (to->link != NULL)
             bmi__options_give_locked(address, to->link);
@@ -405,17 +432,13 @@ static uint8_t method_number(const struct bmi_method *method)
     return number;
 }
 
-void bmi__address_host_locked(struct peer *peer, struct bmi_link *link)
+void bmi__address_host_locked(struct peer *peer)
 {
-    struct address *address = peer->address;
-    while (address != NULL && address->host != NULL)
-        address = address->alias_next;
-    if (address != NULL) {
-        address->host = link->host != NULL ? link->host : strdup("");
-        address->host_method = method_number(link->method);
-    } else {
-        free(link->host);
-    }
+    struct bmi_link *link = peer->link;
+    uint8_t method = method_number(link->method);
+    for (struct address *address = peer->address; address != NULL; address = address->alias_next)
+        host_set(address, link->host != NULL ? link->host : "", method);
+    free(link->host);
     link->host = NULL;
 }
 
@@ -445,11 +468,14 @@ static void dead_add_locked(struct address *address)
     slot_give_locked(oldest);
 }
 
-void bmi__address_lost_locked(struct peer *peer)
+void bmi__address_lost_locked(struct peer *peer, bool all)
 {
-    while (peer->address != NULL) {
-        struct address *address = peer->address;
-        peer->address = address->alias_next;
+    for (struct address **place = &peer->address, *address; (address = *place) != NULL;) {
+        if (!all && address->string != NULL && !address->dropped) {
+            place = &address->alias_next;
+            continue;
+        }
+        *place = address->alias_next;
         address->alias_next = NULL;
         if (address->dropped) {
             forget_locked(address);
@@ -660,7 +686,7 @@ const char *bmi__address_host(BMI_addr_t handle)
 {
     bmi__book_lock();
     struct address *address = bmi__address_find_locked(handle);
-    const char *host = address != NULL ? address->host : NULL;
+    const char *host = address != NULL && address->host != NULL ? address->host->numeric : NULL;
     bmi__book_unlock();
     return host;
 }
@@ -671,14 +697,14 @@ int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
     bmi__book_lock();
     struct address *address = bmi__address_find_locked(handle);
     if (address != NULL && address->host != NULL) {
-        snprintf(host, size, "%s", address->host);
+        snprintf(host, size, "%s", address->host->numeric);
         const struct running_method *one = bmi__method_at(address->host_method);
         *method = one != NULL ? one->method : NULL;
     } else if (address != NULL && address->alternative_count > 0) {
         const char *canonical = address->alternatives[0].canonical;
         bool bracket = *canonical == '[';
-        size_t length = bracket ? strcspn(++canonical, "]") : strcspn(canonical, ":");
-        snprintf(host, size, "%.*s", (int)length, canonical);
+        size_t length = bracket ? strcspn(++canonical, "]%") : strcspn(canonical, ":");
+        snprintf(host, size, "%.*s", (int)length, canonical); /* without its interface */
         *method = address->alternatives[0].method->method;
     }
     bmi__book_unlock();

@@ -21,6 +21,12 @@ struct alternative {
     struct kept_option *options; /* of the address, with its first: option.c; its peer's lock */
 };
 
+/* A numeric host. Programs are handed the string: it stays as long as its address does. */
+struct host {
+    struct host *former; /* of the address: of connections before */
+    char numeric[];
+};
+
 struct address {
     atomic_uint generation;
     uint32_t losses; /* connections that ended; its peer's lock */
@@ -28,7 +34,7 @@ struct address {
     struct address *alias_next; /* the next address of the same peer */
     struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
     char *string;               /* looked up; NULL: accepted */
-    char *host;                 /* numeric, once connected */
+    struct host *host;          /* of the last connection, once there was one */
     struct alternative *alternatives;
     uint32_t alternative_count;
     uint32_t slot;
@@ -58,8 +64,9 @@ BMI_addr_t bmi__peer_handle_locked(const struct peer *peer);
 struct address *bmi__address_accept_locked(struct peer *peer);
 /* Book's and both peers' locks held: what was the one's is the other's. */
 void bmi__address_move_locked(struct peer *from, struct peer *to);
-/* Book's and peer's locks held: the peer has gone, its addresses lose it. */
-void bmi__address_lost_locked(struct peer *peer);
+/* Book's and peer's locks held: the peer has gone, its addresses lose it; but for `all` those that
+ * were looked up keep it. */
+void bmi__address_lost_locked(struct peer *peer, bool all);
 /* Book's and peer's locks held: its connection has ended, its addresses are told. */
 void bmi__address_ended_locked(struct peer *peer, int cause);
 /* How many connections of the address have ended or are being closed, and why the last one: a
@@ -70,8 +77,9 @@ uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause);
 /* Whether its method moves bytes of any memory alike: that of BMI_memalloc has no advantage. Takes
  * the book. */
 bool bmi__address_any_memory(BMI_addr_t handle);
-/* The link's host becomes that of the peer's addresses. */
-void bmi__address_host_locked(struct peer *peer, struct bmi_link *link);
+/* The host of the peer's link, which has been greeted, becomes that of its addresses. Book's and
+ * peer's locks held. */
+void bmi__address_host_locked(struct peer *peer);
 
 /* References: adds `change`; see BMI_DEC_ADDR_REF. -EINVAL: stale, or below 0. */
 int bmi__address_reference(BMI_addr_t handle, int change);

@@ -89,8 +89,17 @@ static bool too_large(const struct peer *peer, const struct op *op)
     return op->kind == OP_SEND_UNEXPECTED && op->total > most;
 }
 
+/* Whether what is posted now is for the peer's next connection: the one that there is is being
+ * closed, and an address that was looked up can be dialled, whoever made this one. */
+static bool is_for_the_next(const struct peer *peer, BMI_addr_t handle)
+{
+    if (!(peer->flags & PEER_CLOSING))
+        return false;
+    return !(peer->flags & PEER_ACCEPTED) || bmi__address_of_locked(handle)->string != NULL;
+}
+
 /* The peer's lock is held. <0: refused. */
-static int start_locked(struct peer *peer, struct op *op)
+static int start_locked(struct peer *peer, struct op *op, BMI_addr_t handle)
 {
     int status = peer->state == PEER_IDLE ? bmi__dial_locked(peer) : 0;
     if (status < 0) {
@@ -101,7 +110,7 @@ static int start_locked(struct peer *peer, struct op *op)
     if (too_large(peer, op))
         return -EMSGSIZE;
     bmi__peer_adopt_locked(peer, op);
-    if ((peer->flags & PEER_CLOSING) && !(peer->flags & PEER_ACCEPTED)) {
+    if (is_for_the_next(peer, handle)) {
         op->stage = STAGE_NEXT;
         return 0;
     }
@@ -157,7 +166,7 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
     }
     if (bmi__background_on())
         bmi__background_posted();
-    status = start_locked(peer, op);
+    status = start_locked(peer, op, post->address);
     struct bmi_link *link = flush_wanted_locked(peer, post->kind);
     peer_unlock(peer);
     if (status < 0)

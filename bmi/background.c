@@ -445,6 +445,7 @@ static void stop_locked(void)
         bmi_task_wait(&background.tasks[i % 2], -1);
     atomic_store(&bmi__background_is_on, false);
     bmi__progress_watch_end();
+    bmi__progress_kick(); /* who polls a descriptor has to see to the timers from now on */
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
     close(background.call_fd);
     background.call_fd = -1;
@@ -455,10 +456,14 @@ static int follow_locked(bool wanted, bool offload_wanted)
     int status = 0;
     if (!wanted && bmi__background_on())
         stop_locked();
-    if (wanted && !bmi__background_on())
+    bool start = wanted && !bmi__background_on();
+    if (start)
         status = start_locked();
-    if (status == 0 && wanted && offload_wanted && !atomic_load(&offload.on))
+    if (status == 0 && wanted && offload_wanted && !atomic_load(&offload.on)) {
         status = offload_start_locked();
+        if (status < 0 && start)
+            stop_locked();
+    }
     if (!offload_wanted)
         offload_stop_locked();
     if (status < 0)

@@ -5,8 +5,9 @@
  * A send of which nothing went is withdrawn; one that is partly on its way is aborted, and the
  * receive that had taken it waits for another message as if it had never been. A receive that the
  * sender knows of (announced, or behind which announced ones stand) asks the sender first, since a
- * message may be on its way to it: it ends with the answer, with that message, or after the grace; in
- * the last case a ghost stays in its place and swallows what the sender had already committed to it.
+ * message may be on its way to it: it ends with the answer, with that message, or after the grace;
+ * in the last case a ghost stays in its place and swallows what the sender had already committed to
+ * it, or, if the message has begun, its rest is drained.
  */
 #include "bmi/cancel.h"
 
@@ -62,10 +63,8 @@ static enum taken frame_take(struct peer *peer, struct op *op, bool starts)
     op->flags &= (uint8_t)~OP_FRAME_OUT;
     peer->stream_bytes -= (uint32_t)op->expected;
     op->expected = 0;
-    if (op->frame.header_sent == 0) {
-        peer->controls++;
+    if (op->frame.header_sent == 0)
         return TAKEN_WHOLE;
-    }
     bmi__control_free(instead);
     return TAKEN_REST;
 }
@@ -170,22 +169,56 @@ static void send_cancel(struct peer *peer, struct op *op)
 
 static void ask_sender(struct peer *peer, struct key *key, struct op *op)
 {
-    struct wire_header header = {.type = WIRE_RTR_CANCEL, .tag = op->tag,
-                                 .source = (uint64_t)bmi__op_id(op)};
+    uint64_t id = op->flags & OP_GHOST ? op->remote : (uint64_t)bmi__op_id(op);
+    struct wire_header header = {.type = WIRE_RTR_CANCEL, .tag = op->tag, .source = id};
+    peer->questions++;
     key->questions++;
+    op->flags &= (uint8_t)~OP_CANCEL_WAITS;
     op->flags |= OP_CANCEL_ASKED;
-    op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
     key->live--;
-    bmi__grace_begins();
     bmi__control_send_locked(peer, header, NULL, 0);
+}
+
+/* A program may cancel any number of receives between two test calls, which read the answers: of
+ * questions that are out there are no more than their sender is sure to bear. The rest wait. */
+enum { QUESTIONS_MOST = 512 };
+
+static void question_begin(struct peer *peer, struct key *key, struct op *op)
+{
+    op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
+    bmi__grace_begins();
+    if (peer->questions < QUESTIONS_MOST) {
+        ask_sender(peer, key, op);
+    } else {
+        op->flags |= OP_CANCEL_WAITS;
+        peer->flags |= PEER_QUESTIONS;
+    }
+}
+
+void bmi__question_answered_locked(struct peer *peer)
+{
+    if (peer->questions > 0)
+        peer->questions--;
+    if (!(peer->flags & PEER_QUESTIONS) || peer->questions > QUESTIONS_MOST / 2)
+        return;
+    peer->flags &= ~(uint32_t)PEER_QUESTIONS;
+    for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next) {
+        if (op->stage != RECV_POSTED || !(op->flags & OP_CANCEL_WAITS))
+            continue;
+        if (peer->questions == QUESTIONS_MOST) {
+            peer->flags |= PEER_QUESTIONS;
+            return;
+        }
+        ask_sender(peer, bmi__key_find_locked(peer, op->tag), op);
+    }
 }
 
 static void posted_cancel(struct peer *peer, struct op *op)
 {
     struct key *key = bmi__key_find_locked(peer, op->tag);
     if (peer->state == PEER_UP && key->announced > 0 && !(peer->flags & PEER_CLOSING)) {
-        if (!(op->flags & OP_CANCEL_ASKED))
-            ask_sender(peer, key, op);
+        if (!(op->flags & (OP_CANCEL_ASKED | OP_CANCEL_WAITS)))
+            question_begin(peer, key, op);
         return;
     }
     bmi__receive_unqueue_locked(key, op);
@@ -237,23 +270,30 @@ static void held_cancel(struct peer *peer, struct op *op)
 }
 
 /* Its memory is being written to, or may be: frames that come from now on are drained, and the
- * method stops what it is at. The peer's lock is released meanwhile. */
-static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
+ * method stops what it is at, if it is. The peer's lock is released meanwhile. Returns whether the
+ * operation is still there. */
+static bool arriving_stop(struct peer *peer, struct op *op, bmi_op_id_t id, bool *stopped)
 {
     op->flags |= OP_CANCELLED;
     struct bmi_link *links[2] = {peer->link, peer->self_link};
-    bool stopped = false;
+    *stopped = false;
     for (int i = 0; i < 2; i++)
         if (links[i] != NULL)
             bmi_link_ref(links[i]);
     peer_unlock(peer);
     for (int i = 0; i < 2; i++)
         if (links[i] != NULL) {
-            stopped |= links[i]->method->retract(links[i], op);
+            *stopped |= links[i]->method->retract(links[i], op);
             bmi_link_unref(links[i]);
         }
     peer_lock(peer);
-    if (bmi__op_id(op) != id || op->peer != peer)
+    return bmi__op_id(op) == id && op->peer == peer;
+}
+
+static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
+{
+    bool stopped;
+    if (!arriving_stop(peer, op, id, &stopped))
         return; /* it completed meanwhile */
     if (stopped || (op->stage == RECV_GRANTED && op->memory == NULL)) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
@@ -287,18 +327,23 @@ static void receive_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
 
 /* ---- the grace ------------------------------------------------------------------------------ */
 
-/* Puts a ghost in the receive's place. */
-static void haunt(struct peer *peer, struct op *op)
+/* Puts a ghost in the receive's place. false: not now, at the next tick. A sender may be writing to
+ * its memory already, and may be stopped: the driver does not wait for him. */
+static bool haunt(struct peer *peer, struct op *op)
 {
     struct op *ghost = bmi__op_take();
     if (ghost == NULL)
-        return; /* at the next tick */
+        return false;
+    if (!bmi__memory_try_release_locked(op)) {
+        bmi__op_give(ghost);
+        return false;
+    }
     struct key *key = bmi__key_find_locked(peer, op->tag);
     ghost->kind = OP_RECV;
     ghost->tag = op->tag;
     ghost->total = 0;
     ghost->remote = (uint64_t)bmi__op_id(op);
-    ghost->flags = (uint8_t)(OP_GHOST | (op->flags & OP_ANNOUNCED));
+    ghost->flags = (uint8_t)(OP_GHOST | (op->flags & (OP_ANNOUNCED | OP_CANCEL_WAITS)));
     ghost->stage = RECV_POSTED;
     ghost->next = op->next;
     ghost->previous = op->previous;
@@ -308,28 +353,45 @@ static void haunt(struct peer *peer, struct op *op)
     key->ghosts++;
     bmi__peer_adopt_locked(peer, ghost);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    return true;
+}
+
+/* Its message came first, but not its end. What of it is on its way to the memory is stopped, once:
+ * *released says that the peer's lock was released for it. Returns whether it has to wait on. */
+static bool arriving_end(struct peer *peer, struct op *op, bool *released)
+{
+    bool stopped;
+    *released = !(op->flags & OP_CANCELLED);
+    if (*released && !arriving_stop(peer, op, bmi__op_id(op), &stopped))
+        return false;
+    if (*released && stopped)
+        op->stage = RECV_GRANTED; /* nothing is on its way any more */
+    if (op->memory != NULL && !bmi__memory_try_release_locked(op))
+        return true; /* a writer is stopped, perhaps: at the next tick */
+    if (op->stage == RECV_GRANTED)
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    return false;
 }
 
 bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
 {
     bool waiting = false;
     for (struct op *op = peer->ops_first, *next; op != NULL; op = next) {
+        bool released = false;
         next = op->peer_next;
-        if (!(op->flags & OP_CANCEL_ASKED))
+        if (op->kind != OP_RECV || (op->flags & OP_GHOST) ||
+            !(op->flags & (OP_CANCEL_ASKED | OP_CANCEL_WAITS)))
             continue;
-        if (now < op->deadline_ns) {
+        if (now < op->deadline_ns)
             waiting = true;
-            continue;
-        }
-        if (op->stage == RECV_POSTED)
-            haunt(peer, op);
-        else if (op->stage == RECV_GRANTED && op->memory != NULL) {
-            if (bmi__memory_try_release_locked(op))
-                bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-            else
-                waiting = true; /* the writer is stopped, perhaps: at the next tick */
-        }
-        /* else its message came, and is written to its memory: the real result comes, too */
+        else if (op->stage == RECV_POSTED)
+            waiting |= !haunt(peer, op);
+        else if (op->stage == RECV_GRANTED || op->stage == RECV_ARRIVING)
+            waiting |= arriving_end(peer, op, &released);
+        else if (op->stage == RECV_HELD)
+            held_cancel(peer, op);
+        if (released)
+            next = peer->ops_first; /* others may have gone */
     }
     return waiting;
 }

@@ -146,8 +146,10 @@ struct context *bmi__context_find(bmi_context_id id)
 
 void bmi__context_hide(struct context *context)
 {
-    if (!atomic_exchange(&context->hidden, true))
-        atomic_fetch_sub(&open_count, 1);
+    if (atomic_exchange(&context->hidden, true))
+        return;
+    atomic_fetch_sub(&open_count, 1);
+    bmi__progress_notify(NULL, 0); /* another may be the only one now, and have completions */
 }
 
 struct context *bmi__context_only(void)

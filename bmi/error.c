@@ -90,7 +90,7 @@ bmi_error_code_t bmi__error(int negated_errno)
         return -BMI_ECANCEL;
     if ((-negated_errno & BMI_ERROR_BIT) != 0)
         return negated_errno;
-    if (negated_errno == -ENFILE)
+    if (negated_errno == -ENFILE || negated_errno == -ETOOMANYREFS)
         negated_errno = -EMFILE;
     for (size_t i = 0; i < ERRORS; i++)
         if (errors[i].system == -negated_errno)

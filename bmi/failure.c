@@ -75,7 +75,7 @@ void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason)
         return;
     if (reason != NULL)
         bmi__log(BMI_LOG_WARN, "%s: %s; ending the connection", bmi__peer_name(peer), reason);
-    peer->cause = error;
+    peer->cause = (int16_t)error;
     peer->flags |= PEER_CLOSING;
     peer->link->method->close(peer->link, false);
 }
@@ -267,12 +267,17 @@ static bool peer_lost(struct peer *peer, int status)
         cause = -ECONNRESET;
     bmi__address_ended_locked(peer, cause);
     if (peer->flags & PEER_ACCEPTED) {
-        atomic_store(&peer->state, PEER_GONE);
-        bmi__address_lost_locked(peer);
-        bmi__peer_abandon_locked(peer, cause);
-        return peer->op_count == 0;
+        bool dials = bmi__next_waits_locked(peer) && !(peer->flags & PEER_DROPPED);
+        bmi__address_lost_locked(peer, !dials);
+        if (!dials) {
+            atomic_store(&peer->state, PEER_GONE);
+            bmi__peer_abandon_locked(peer, cause);
+            return peer->op_count == 0;
+        }
+        peer->flags &= ~(uint32_t)PEER_ACCEPTED; /* what was posted to looked-up addresses waits */
     }
     atomic_store(&peer->state, PEER_IDLE);
+    peer->alternative = 0;
     peer->counters.reconnects++; /* the next dial is one */
     bmi__peer_abandon_locked(peer, cause);
     bool over = bmi__address_forget_locked(peer);

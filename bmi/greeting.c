@@ -32,7 +32,7 @@ const char *bmi__peer_name(const struct peer *peer)
         if (a->string != NULL)
             return a->string;
     if (peer->address != NULL && peer->address->host != NULL)
-        return peer->address->host;
+        return peer->address->host->numeric;
     return peer->link != NULL && peer->link->host != NULL ? peer->link->host : "an unknown host";
 }
 
@@ -136,7 +136,6 @@ int bmi__greeting_up(struct bmi_link *link)
         peer_lock(peer);
         if (peer->link == link && peer->state == PEER_DIALLING) {
             bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
-            bmi__address_host_locked(peer, link);
             peer->since_ns = bmi__monotonic_ns() +
                              (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
             hello_send_locked(peer, false);
@@ -167,6 +166,7 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     else
         bmi__meeting_set_locked(peer, MEETING_INCARNATION, peer->incarnation,
                                 sizeof peer->incarnation);
+    bmi__address_host_locked(peer);
     atomic_store(&peer->state, PEER_UP);
     bmi__attention_locked(peer);
     bmi__log(BMI_LOG_DEBUG, "%s is up", bmi__peer_name(peer));
@@ -235,9 +235,14 @@ void bmi__next_start_locked(struct peer *peer, int status)
     }
 }
 
+bool bmi__next_waits_locked(const struct peer *peer)
+{
+    return next_first_locked(peer) != NULL;
+}
+
 void bmi__dial_next_locked(struct peer *peer)
 {
-    if (next_first_locked(peer) != NULL)
+    if (bmi__next_waits_locked(peer))
         bmi__next_start_locked(peer, bmi__dial_locked(peer));
 }
 
@@ -287,11 +292,12 @@ static void match_digest(struct peer *peer, void *argument)
     struct search *search = argument;
     uint8_t held[16];
     peer_lock(peer);
-    if (peer->state == PEER_HELD)
+    bool waits = peer->state == PEER_HELD && peer->hello != NULL; /* NULL: it was answered */
+    if (waits)
         bmi__digest16(held, peer->hello->nonce);
     if ((peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) &&
          memcmp(peer->nonce, search->bytes, 16) == 0) ||
-        (peer->state == PEER_HELD && memcmp(held, search->bytes, 16) == 0))
+        (waits && memcmp(held, search->bytes, 16) == 0))
         search->found = peer;
     peer_unlock(peer);
 }
@@ -391,6 +397,8 @@ static int redundant_send(struct peer *peer, const uint8_t *nonce)
 /* The other end is this very process: its two ends become one peer. */
 static int self_join(struct peer *accepted, struct peer *dialled)
 {
+    if (dialled->self_link != NULL)
+        return -EPROTO; /* only who is not us connects twice */
     both_lock(accepted, dialled);
     struct bmi_link *link = accepted->link;
     accepted->link = NULL;
@@ -432,12 +440,13 @@ static int accept_and_join(struct peer *peer, const struct wire_hello *hello)
 {
     uint8_t digest[16];
     bmi__digest16(digest, hello->nonce);
-    struct peer *awaiting = search_among(match_awaiting, MEETING_AWAITED, digest, sizeof digest);
     peer_lock(peer);
     int status = accept_locked(peer, hello);
     peer_unlock(peer);
-    if (status == 0 && awaiting != NULL)
-        join(awaiting, peer);
+    struct peer *awaiting;
+    while (status == 0 && (awaiting = search_among(match_awaiting, MEETING_AWAITED, digest,
+                                                   sizeof digest)) != NULL)
+        join(awaiting, peer); /* each string that the other was looked up by */
     return status;
 }
 
@@ -552,6 +561,8 @@ static void await_locked(struct peer *peer, const uint8_t *digest)
                              (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
     bmi__meeting_set_locked(peer, MEETING_AWAITED, peer->nonce, sizeof peer->nonce);
     atomic_store(&peer->state, PEER_AWAITING);
+    peer->flags &= ~(uint32_t)PEER_CLOSING; /* of the link that is not ours any more */
+    bmi__next_start_locked(peer, 0);
 }
 
 int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t size)
@@ -560,7 +571,8 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
         return -EBADMSG;
     bmi__book_lock();
     struct peer *peer = link_owner(link);
-    bool fits = peer != NULL && peer->state == PEER_DIALLING && peer->link == link;
+    bool fits = peer != NULL && peer->state == PEER_DIALLING && peer->link == link &&
+                peer->self_link == NULL && !(peer->flags & PEER_INSIST);
     struct peer *accepted = fits ? search_among(match_digest, MEETING_DIGEST, bytes, 16) : NULL;
     if (fits && accepted == NULL) {
         peer_lock(peer);

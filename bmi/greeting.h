@@ -23,6 +23,8 @@ int bmi__greeting_start(void);
  * without the book's. Returns 0 or an errno: nothing was started. */
 int bmi__dial_locked(struct peer *peer);
 
+/* Whether anything was posted while the peer's link was being closed. */
+bool bmi__next_waits_locked(const struct peer *peer);
 /* The peer's link is gone: dials again for what was posted while it was being closed. */
 void bmi__dial_next_locked(struct peer *peer);
 /* A dial was made for it, or with what error it was not. */

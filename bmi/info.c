@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "bmi/address.h"
@@ -313,11 +314,27 @@ static int link_get(BMI_addr_t addr, void **link)
     return 0;
 }
 
+/* Programs keep the string: it is only written where there is a method more. */
 static const char *methods_string(void)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static char text[512];
-    join_methods(text, sizeof text, false);
+    char now[sizeof text];
+    join_methods(now, sizeof now, false);
+    pthread_mutex_lock(&lock);
+    if (strcmp(text, now) != 0)
+        strcpy(text, now);
+    pthread_mutex_unlock(&lock);
     return text;
+}
+
+/* 0: any. */
+static int handle_check(BMI_addr_t addr)
+{
+    bmi__book_lock();
+    bool known = addr == 0 || bmi__address_find_locked(addr) != NULL;
+    bmi__book_unlock();
+    return known ? 0 : -EINVAL;
 }
 
 static int option_get_number(BMI_addr_t addr, int option, int *value)
@@ -335,14 +352,14 @@ static int option_get_number(BMI_addr_t addr, int option, int *value)
         return 0;
     case BMI_GET_UNEXP_SIZE:
         *value = (int)unexpected_max(addr);
-        return 0;
+        return handle_check(addr);
     case BMI_DROP_ADDR_QUERY:
         status = bmi__address_droppable(addr);
         *value = status > 0;
         return status < 0 ? status : 0;
     case BMI_TCP_CHECK_UNEXPECTED:
         *value = bmi__unexpected_count(addr);
-        return 0;
+        return handle_check(addr);
     default:
         return bmi__option(addr, option, value, false);
     }

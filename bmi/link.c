@@ -26,10 +26,10 @@ struct inbound {
     uint8_t bytes[];
 };
 
-/* Control frames that may wait for a peer that makes us answer and does not read: at the first
- * bound what is queued is written, at the second, with what our own operations can have caused, the
- * peer is given up. */
-enum { CONTROLS_FLUSH = 256, CONTROLS_MOST = 2048, CONTROLS_AN_OPERATION = 4 };
+/* Control frames that a peer caused, and that wait since it does not read: at the first bound what is
+ * queued is written, at the second, with what our own operations can have to do with it, the peer is
+ * given up. */
+enum { ANSWERS_FLUSH = 256, ANSWERS_MOST = 2048, ANSWERS_AN_OPERATION = 4 };
 
 int bmi_method_link_accepted(struct bmi_link *link)
 {
@@ -74,6 +74,15 @@ static bool starts_message(const struct wire_header *header)
            (header->type == WIRE_DATA && (header->flags & WIRE_FIRST));
 }
 
+/* Whether the peer makes us answer, and does not read. */
+static bool answers_too_many(const struct peer *peer)
+{
+    if (peer->answers <= ANSWERS_MOST + ANSWERS_AN_OPERATION * peer->op_count)
+        return false;
+    bmi__log(BMI_LOG_WARN, "%s asks and does not read", bmi__peer_name(peer));
+    return true;
+}
+
 /* What every frame carries: how much of ours was seen, and credit. */
 static int piggyback_locked(struct peer *peer, const struct wire_header *header)
 {
@@ -99,8 +108,11 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
         peer->flags &= ~(uint32_t)PEER_WANTS_UNEXPECTED;
     if (lent && peer->unexpected.first == NULL) /* what asked for it was cancelled */
         bmi__credit_unused_locked(peer, (uint32_t)unexpected);
-    if (peer->waiting_first != NULL || peer->unexpected.first != NULL)
-        bmi__pending_pump_locked(peer);
+    if (peer->waiting_first == NULL && peer->unexpected.first == NULL)
+        return 0;
+    if (answers_too_many(peer))
+        return -EPROTO; /* of credit that is not enough we say each time what is */
+    bmi__pending_pump_locked(peer);
     return 0;
 }
 
@@ -108,10 +120,8 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
 static int answer_locked(struct peer *peer, const struct wire_header *header)
 {
     struct wire_header pong = {.type = WIRE_PONG, .target = header->source};
-    if (peer->controls > CONTROLS_MOST + CONTROLS_AN_OPERATION * peer->op_count) {
-        bmi__log(BMI_LOG_WARN, "%s asks and does not read", bmi__peer_name(peer));
+    if (answers_too_many(peer))
         return -EPROTO;
-    }
     if (header->type == WIRE_RTR_CANCEL)
         return bmi__rtr_cancel_arrived_locked(peer, header);
     if (header->type == WIRE_ABORT)
@@ -211,12 +221,21 @@ static int greeting_frame_locked(struct peer *peer, const struct wire_header *he
     return -EPROTO;
 }
 
+/* Locks the peer whose frame has come: what is sent until owner_unlock is sent for it. */
 static struct peer *owner_lock(struct bmi_link *link)
 {
     struct peer *peer = link_owner(link);
-    if (peer != NULL)
-        peer_lock(peer);
+    if (peer == NULL)
+        return NULL;
+    peer_lock(peer);
+    peer->flags |= PEER_ANSWERING;
     return peer;
+}
+
+static void owner_unlock(struct peer *peer)
+{
+    peer->flags &= ~(uint32_t)PEER_ANSWERING;
+    peer_unlock(peer);
 }
 
 /* The first member of what a body comes to that belongs to nobody until it is whole. */
@@ -265,20 +284,24 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
     if (status == 0) {
         bmi__frame_trace(peer, "from", &shown->header);
         sink->length = shown->header.length;
-        status = peer->state == PEER_UP ? up_frame_locked(peer, &shown->header, sink)
-                                        : greeting_frame_locked(peer, &shown->header, sink);
+        if (peer->state != PEER_UP)
+            status = greeting_frame_locked(peer, &shown->header, sink);
+        else if (peer->self_link == NULL || link == peer->self_link)
+            status = up_frame_locked(peer, &shown->header, sink);
+        else
+            status = -EPROTO; /* of a link to ourselves nothing but the greeting comes in here */
     }
     if (status >= 0 && body != NULL && sink->length > 0) {
         bmi_segments_scatter(&sink->body, body, (size_t)sink->length);
         status = sink->owner != NULL ? body_done_locked(peer, sink) : 0;
         sink->length = 0;
     }
-    bool flush = peer->controls > CONTROLS_FLUSH && peer->link != NULL;
+    bool flush = peer->answers > ANSWERS_FLUSH && peer->link != NULL;
     if (status < 0) {
         bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer),
                  shown->header.type, shown->reason, strerror(-status));
         if (peer->cause == 0)
-            peer->cause = status == -ENOMEM ? status : -EPROTO;
+            peer->cause = status == -ENOMEM ? -ENOMEM : -EPROTO;
     }
     if (status >= 0 && sink->length > 0 &&
         (sink->cookie == SINK_CONTROL || sink->cookie == SINK_UNEXPECTED))
@@ -286,7 +309,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
     struct bmi_link *outgoing = peer->link;
     if (flush)
         bmi_link_ref(outgoing);
-    peer_unlock(peer);
+    owner_unlock(peer);
     if (flush) {
         outgoing->method->flush(outgoing);
         bmi_link_unref(outgoing);
@@ -334,7 +357,7 @@ static int regions_arrived(struct bmi_link *link, const struct inbound *inbound)
         status = bmi__cts_arrived_locked(peer, &inbound->header, regions, (uint32_t)count);
     else if (inbound->header.type == WIRE_RTR)
         status = bmi__rtr_arrived_locked(peer, &inbound->header, regions, (uint32_t)count);
-    peer_unlock(peer);
+    owner_unlock(peer);
     return status;
 }
 
@@ -368,7 +391,7 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
         return 0;
     }
     int status = body_done_locked(peer, sink);
-    peer_unlock(peer);
+    owner_unlock(peer);
     return status;
 }
 

@@ -17,12 +17,12 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bmi_log_callback callback;       /* under lock */
-static atomic_int callback_level = BMI_LOG_OFF;
+static atomic_int callback_level = -1;         /* below 0: there is none */
 
 bool bmi__log_wanted(enum bmi_log_level level)
 {
     int wanted = atomic_load_explicit(&callback_level, memory_order_relaxed);
-    if (wanted == BMI_LOG_OFF)
+    if (wanted < 0)
         wanted = (int)bmi__setting(SETTING_LOG);
     return (int)level <= wanted;
 }
@@ -31,7 +31,7 @@ void bmi__log_callback(const struct bmi_log_callback *wanted)
 {
     pthread_mutex_lock(&lock);
     callback = *wanted;
-    atomic_store(&callback_level, wanted->write != NULL ? (int)wanted->level : BMI_LOG_OFF);
+    atomic_store(&callback_level, wanted->write != NULL ? (int)wanted->level : -1);
     pthread_mutex_unlock(&lock);
 }
 

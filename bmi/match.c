@@ -140,7 +140,7 @@ int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse)
 void bmi__receive_unqueue_locked(struct key *key, struct op *op)
 {
     bmi__op_remove(&key->receives, op);
-    if (!(op->flags & (OP_CANCEL_ASKED | OP_GHOST)))
+    if (bmi__receive_live(op))
         key->live--;
     if (op->flags & OP_ANNOUNCED)
         key->announced--;
@@ -169,7 +169,7 @@ static void enqueue_by_age(struct key *key, struct op *op)
 /* A receive whose message was taken back waits again, before younger ones. */
 void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
 {
-    bool cancelled = (op->flags & (OP_CANCELLED | OP_CANCEL_ASKED)) != 0;
+    bool cancelled = (op->flags & (OP_CANCELLED | OP_CANCEL_ASKED | OP_CANCEL_WAITS)) != 0;
     struct key *key = cancelled ? NULL : bmi__key_get_locked(peer, op->tag);
     if (key == NULL) {
         bmi__op_complete_locked(op, cancelled ? BMI__CANCELLED : -ENOMEM, 0);

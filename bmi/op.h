@@ -53,7 +53,8 @@ enum op_flags {
     OP_GHOST = 4,         /* nobody's: swallows the message of a receive cancelled without word */
     OP_COUNTED_LARGE = 8, /* counts in its link's large_expected */
     OP_FRAME_OUT = 16,    /* its frame is with the method */
-    OP_STARTED = 32,      /* its first DATA frame has been made */
+    OP_STARTED = 32,      /* a send: its first DATA frame has been made */
+    OP_CANCEL_WAITS = 32, /* a receive: cancelled; its sender has many others to answer first */
     OP_CANCELLED = 64,    /* a send whose rest is not to go; a receive whose rest is drained */
     OP_DISCARDING = 128,  /* its message is too large and drained */
 };

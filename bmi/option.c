@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "bmi/address.h"
+#include "bmi/settings.h"
 
 struct kept_option {
     struct kept_option *next;
@@ -133,10 +134,52 @@ static int address_option(BMI_addr_t addr, int option, void *value, bool set)
     return status;
 }
 
+/* ---- of the library ------------------------------------------------------------------------- */
+
+/* tcp's port, else that of the first method that listens at one; 0: none does. */
+static int port_get(int *port)
+{
+    struct running_method *method, *tcp = bmi__method_of_scheme("tcp", 3);
+    int status = -ENOSYS, one, best = 0;
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        if (!atomic_load(&method->started) || method->method->option == NULL ||
+            method->method->option(method->state, NULL, BMI_TCP_GET_PORT, &one, false) != 0)
+            continue;
+        if (best == 0 || (method == tcp && one != 0))
+            best = one;
+        status = 0;
+    }
+    if (status == 0)
+        *port = best;
+    return status;
+}
+
+/* The method whose default it is may start later, and then looks at the setting. */
+static int buffer_default(int option, int *bytes, bool set)
+{
+    enum setting setting =
+        option == BMI_TCP_BUFFER_SEND_SIZE ? SETTING_TCP_SNDBUF : SETTING_TCP_RCVBUF;
+    if (bytes == NULL || (set && *bytes < 0))
+        return -EINVAL;
+    if (set)
+        bmi__setting_put(setting, *bytes);
+    else
+        *bytes = (int)bmi__setting(setting);
+    return 0;
+}
+
+static int library_option(int option, void *value, bool set)
+{
+    if (option == BMI_TCP_GET_PORT && !set)
+        return port_get(value);
+    int status = ask_methods(NULL, option, value, set);
+    return status == -ENOSYS && is_kept(option) ? buffer_default(option, value, set) : status;
+}
+
 int bmi__option(BMI_addr_t addr, int option, void *value, bool set)
 {
     if (option >= BMI_METHOD_MEMORY) /* the core's own */
         return -ENOSYS;
     return addr != 0 ? address_option(addr, option, value, set)
-                     : ask_methods(NULL, option, value, set);
+                     : library_option(option, value, set);
 }

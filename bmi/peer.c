@@ -61,6 +61,7 @@ struct peer *bmi__peer_take(void)
     if (peer != NULL) {
         peer_lock(peer); /* who frees a message of the slot's last user looks at the epoch */
         peer->epoch = atomic_fetch_add(&epochs, 1);
+        peer->alternative = 0;
         atomic_store(&peer->state, PEER_IDLE);
         peer_unlock(peer);
     }
@@ -290,7 +291,8 @@ void bmi__peer_abandon_locked(struct peer *peer, int error)
         if (op->stage == STAGE_DYING || waits)
             continue;
         bmi__op_unqueue_locked(peer, op);
-        bool cancelled = (op->flags & (OP_CANCELLED | OP_CANCEL_ASKED)) != 0;
+        unsigned asked = op->kind == OP_RECV ? OP_CANCEL_ASKED | OP_CANCEL_WAITS : 0;
+        bool cancelled = (op->flags & (OP_CANCELLED | asked)) != 0;
         op->error = cancelled ? BMI__CANCELLED : error;
         op->stage = STAGE_DYING;
         if (!out)
@@ -299,7 +301,8 @@ void bmi__peer_abandon_locked(struct peer *peer, int error)
     bmi__credit_forget_locked(peer);
     bmi__keys_free_locked(peer);
     peer->eager_credit = peer->unexpected_credit = 0;
-    peer->stream_bytes = peer->controls = 0;
+    peer->stream_bytes = peer->answers = peer->questions = 0;
+    peer->flags &= ~(uint32_t)PEER_QUESTIONS;
     peer->waiting_first = peer->waiting_last = NULL;
 }
 
@@ -309,6 +312,7 @@ struct control {
     struct bmi_frame frame;
     void *body; /* the list of one */
     bmi_size_t size;
+    bool answer; /* counted in the peer's answers */
     char bytes[];
 };
 
@@ -376,8 +380,8 @@ void bmi__control_free(struct bmi_frame *frame)
 
 void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame)
 {
-    if (peer->controls > 0)
-        peer->controls--;
+    if (((struct control *)frame)->answer && peer->answers > 0)
+        peer->answers--;
     bmi__control_free(frame);
 }
 
@@ -392,7 +396,10 @@ bool bmi__control_send_locked(struct peer *peer, struct wire_header header, cons
         bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a frame");
         return false;
     }
-    peer->controls++;
+    if (peer->flags & PEER_ANSWERING) {
+        ((struct control *)frame)->answer = true;
+        peer->answers++;
+    }
     link->method->send(link, frame);
     bmi__progress_dirty(link);
     return true;

@@ -52,6 +52,8 @@ enum peer_flags {
     PEER_HUNGRY = 2048,     /* it asked for credit and was told of none since */
     PEER_GREETED = 8192,    /* accepted, and its HELLO answered */
     PEER_FORGOT = 16384,    /* announcements of the peer's were dropped that it counts on */
+    PEER_QUESTIONS = 131072, /* receives have OP_CANCEL_WAITS */
+    PEER_ANSWERING = 65536, /* a frame of its own is being handled */
     PEER_ASKED_SEEN = 32768, /* it has not said for long what it has seen, and was asked */
     PEER_FULL = 4096,       /* it asked and holds its share: credit comes back as it is consumed */
 };
@@ -95,7 +97,7 @@ struct key {
     uint32_t live;      /* receives, cancelled ones aside */
     uint32_t announced; /* receives that the other side knows of */
     uint32_t ghosts;    /* among the receives */
-    uint32_t questions; /* RTR_CANCELs that were not answered */
+    uint32_t questions;                 /* RTR_CANCELs that were not answered */
     bool asked;         /* for announcements that we forgot, since the last message went */
     struct key *waiting_next, *waiting_previous; /* while pending has operations */
 };
@@ -166,8 +168,9 @@ struct peer {
     uint32_t op_count;
     uint32_t announcement_bytes; /* charged for the announcements that are kept */
     uint32_t flags;
-    int cause;                          /* GONE: why; else the failure being carried out */
-    uint32_t controls;                  /* control frames with the method */
+    int16_t cause;                      /* GONE: why; else the failure being carried out */
+    uint16_t questions;                 /* RTR_CANCELs that were not answered */
+    uint32_t answers;                   /* control frames with the method that the peer caused */
     uint8_t incarnation[16];
     uint8_t nonce[16]; /* dialled: our own; accepted or awaited: the digest of the other side's */
     struct peer_counters counters;
@@ -206,6 +209,13 @@ static inline void link_own(struct bmi_link *link, struct peer *owner)
 static inline struct peer *link_owner(struct bmi_link *link)
 {
     return __atomic_load_n(&link->owner, __ATOMIC_ACQUIRE);
+}
+
+/* Whether a posted receive counts for those announced behind it: until its sender was asked. */
+static inline bool bmi__receive_live(const struct op *op)
+{
+    return !(op->flags & OP_CANCEL_ASKED) &&
+           (!(op->flags & OP_GHOST) || (op->flags & OP_CANCEL_WAITS));
 }
 
 /* ---- operations of a peer ------------------------------------------------------------------- */

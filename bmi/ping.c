@@ -73,6 +73,7 @@ int bmi_ping(BMI_addr_t addr, int timeout_ms, double *round_trip_us)
     int status = BMI_open_context(&context);
     if (status < 0)
         return status;
+    bmi__context_hide(bmi__context_find(context));
     status = ping(addr, timeout_ms, context, round_trip_us);
     BMI_close_context(context);
     return status;

@@ -42,6 +42,7 @@ static struct {
     _Atomic(struct bmi_link *) dirty;
     _Atomic(struct bmi_deferred *) deferred;
     /* the driver's */
+    uint64_t watch_until_ns; /* the timer that the background, which watches, knows of */
     struct epoll_event batch[BATCH];
     int batch_count, batch_next;
     uint64_t spin_paused_until_ns;
@@ -444,7 +445,9 @@ static void seat_hand_over(void)
 {
     if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed))
         fd_timer_arm();
-    if (!arm() || !queues_empty())
+    bool earlier = atomic_load_explicit(&progress.watching, memory_order_relaxed) &&
+                   bmi__timers_next() < progress.watch_until_ns;
+    if (!arm() || !queues_empty() || earlier)
         wake_write();
 }
 
@@ -538,15 +541,17 @@ static uint64_t turn_time(void)
     return bmi__background_on() ? bmi__monotonic_ns() : 0;
 }
 
-/* As the driver, until ready, the time is over, or hooks have something to run. */
-static void drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
+/* As the driver, until ready, the time is over, or hooks have something to run. Returns whether it
+ * is ready. */
+static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
     chores();
     progress.woke = false;
     if (waiter->ready(waiter) || spin(waiter, start, deadline_ns))
-        return;
+        return true;
+    bool ready;
     bmi__waiter_enlist(waiter, true);
-    while (!waiter->ready(waiter) && !atomic_load(&progress.hooks_due)) {
+    while (!(ready = waiter->ready(waiter)) && !atomic_load(&progress.hooks_due)) {
         uint64_t now = bmi__monotonic_ns();
         if (now >= deadline_ns)
             break;
@@ -556,11 +561,12 @@ static void drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
         }
         progress.woke = false; /* there is traffic, if not ours: the next message may be near */
         sched_yield();
-        if (spin(waiter, now, deadline_ns))
+        if ((ready = spin(waiter, now, deadline_ns)))
             break;
     }
     bmi__waiter_delist(waiter);
     progress.now_ns = turn_time();
+    return ready;
 }
 
 /* As one of those who sleep: until ready, the time is over, or the seat is free and ours. */
@@ -589,15 +595,32 @@ static bool seat_take_turn(uint64_t now_ns)
     return true;
 }
 
-/* Whether tasks were waiting for a hook. They run without the seat: they may call test functions.
- */
-static bool hooks_run(void)
+/* What waited for a hook, if anything. It runs without the seat: tasks may call test functions. */
+static void hooks_run(void)
 {
     if (!atomic_load(&progress.hooks_due))
-        return false;
+        return;
     atomic_store(&progress.hooks_due, false);
     bmi_task_schedule(NULL);
-    return true;
+}
+
+/* One turn of a wait, as the driver (`seat`: it is that already) or asleep, until something has
+ * happened. Returns whether the waiter is known to be ready. */
+static bool wait_turn(struct waiter *waiter, bool seat, uint64_t start, uint64_t deadline_ns)
+{
+    bool ready = false;
+    if (!seat) {
+        seat = sleep_or_take_seat(waiter, deadline_ns);
+        if (seat)
+            sched_yield();           /* who left it has a message to answer, perhaps on this core */
+        start = bmi__monotonic_ns(); /* who has slept has not been kept from spinning */
+    }
+    if (seat) {
+        ready = drive(waiter, start, deadline_ns);
+        seat_leave();
+    }
+    hooks_run();
+    return ready;
 }
 
 void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
@@ -610,19 +633,10 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
     uint64_t start = bmi__monotonic_ns();
     bool seat = seat_take_turn(start);
     uint64_t deadline_ns = start + (uint64_t)max_idle_ms * 1000000u;
-    do {
-        if (!seat) {
-            seat = sleep_or_take_seat(waiter, deadline_ns);
-            if (seat)
-                sched_yield(); /* who left it has a message to answer, perhaps on this core */
-            start = bmi__monotonic_ns(); /* who has slept has not been kept from spinning */
-        }
-        if (seat) {
-            drive(waiter, start, deadline_ns);
-            seat_leave();
-        }
+    /* Who leaves for hooks that another thread runs meanwhile goes on, too. */
+    while (!wait_turn(waiter, seat, start, deadline_ns) && !waiter->ready(waiter) &&
+           bmi__monotonic_ns() < deadline_ns)
         seat = false;
-    } while (hooks_run() && !waiter->ready(waiter) && bmi__monotonic_ns() < deadline_ns);
 }
 
 void bmi__progress_poll(void)
@@ -676,6 +690,7 @@ enum bmi__watch bmi__progress_watch(uint64_t *until_ns)
     fence();
     bool quiet = queues_empty() && arm();
     *until_ns = bmi__timers_next();
+    progress.watch_until_ns = *until_ns;
     driving = false;
     atomic_store(&progress.seat, false);
     bmi__waiters_wake_one();

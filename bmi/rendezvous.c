@@ -409,7 +409,8 @@ static void rtr_send(struct peer *peer, struct op *op, uint32_t ahead)
 
 static void announce(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)
 {
-    if (peer->state != PEER_UP || (op->flags & (OP_ANNOUNCED | OP_CANCEL_ASKED | OP_GHOST)))
+    enum { NOT_NOW = OP_ANNOUNCED | OP_CANCEL_ASKED | OP_CANCEL_WAITS | OP_GHOST };
+    if (peer->state != PEER_UP || (op->flags & NOT_NOW))
         return;
     key->announced++;
     bool large = op->total > (bmi_size_t)peer->eager_max;
@@ -433,9 +434,9 @@ static void announce_again(struct peer *peer, struct key *key, bool all)
     enum { AGAIN_MOST = 64 };
     uint32_t ahead = 0;
     for (struct op *op = key->receives.first; op != NULL && ahead < AGAIN_MOST; op = op->next) {
-        if (op->flags & (OP_CANCEL_ASKED | OP_GHOST))
+        if (!bmi__receive_live(op))
             continue;
-        if (op->flags & OP_ANNOUNCED)
+        if ((op->flags & OP_ANNOUNCED) && !(op->flags & OP_CANCEL_WAITS))
             rtr_send(peer, op, ahead);
         else if (all || worth_announcing(peer, op))
             announce(peer, key, op, ahead);
@@ -456,7 +457,7 @@ void bmi__announce_waiting_locked(struct peer *peer)
         for (struct key *key = peer->buckets[i]; key != NULL; key = key->next) {
             uint32_t ahead = 0;
             for (struct op *op = key->receives.first; op != NULL; op = op->next) {
-                if (op->flags & (OP_CANCEL_ASKED | OP_GHOST))
+                if (!bmi__receive_live(op))
                     continue;
                 bmi__announce_locked(peer, key, op, ahead++);
             }
@@ -476,6 +477,7 @@ static struct op *ghost_find(const struct key *key, uint64_t receive)
  * told again, once. If the receive is there no more its message came first. */
 int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_header *header)
 {
+    bmi__question_answered_locked(peer);
     struct key *key = bmi__key_find_locked(peer, header->tag);
     if (key == NULL)
         return 0;

@@ -4,7 +4,6 @@
  */
 #include "bmi/settings.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -109,10 +108,25 @@ void bmi__setting_put(enum setting setting, int64_t value)
     atomic_store(&table[setting].value, value);
 }
 
+/* Letters as they are in our own names, whatever the program's locale: in a Turkish one `i` and `I`
+ * are two different letters. */
+static char upper(char c)
+{
+    return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
+}
+
+static bool alike(const char *one, const char *other, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (upper(one[i]) != upper(other[i]))
+            return false;
+    return true;
+}
+
 static int find(const char *name, size_t length)
 {
     for (int i = 0; i < SETTINGS; i++)
-        if (strlen(table[i].name) == length && strncasecmp(table[i].name, name, length) == 0)
+        if (strlen(table[i].name) == length && alike(table[i].name, name, length))
             return i;
     return -1;
 }
@@ -128,7 +142,7 @@ int64_t bmi_method_setting(const char *name)
 static int parse_word(const char *text, const char *const *words, int64_t *value)
 {
     for (int i = 0; words[i] != NULL; i++)
-        if (strcasecmp(text, words[i]) == 0) {
+        if (strlen(words[i]) == strlen(text) && alike(text, words[i], strlen(text))) {
             *value = i;
             return 0;
         }
@@ -143,7 +157,7 @@ static int parse_number(const char *text, bool bytes, int64_t *value)
     if (end == text || errno != 0)
         return -EINVAL;
     static const char units[] = "KMG";
-    const char *unit = bytes && *end != '\0' ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    const char *unit = bytes && *end != '\0' ? strchr(units, upper(*end)) : NULL;
     if (unit != NULL) {
         int shift = 10 * (int)(unit - units + 1);
         if (number > (INT64_MAX >> shift) || number < 0)
@@ -197,7 +211,7 @@ static unsigned distance(const char *one, size_t length, const char *other)
     for (size_t i = 0; i < length; i++) {
         unsigned diagonal = row[0]++;
         for (size_t k = 0; k < width; k++) {
-            bool same = tolower((unsigned char)one[i]) == other[k];
+            bool same = upper(one[i]) == upper(other[k]);
             unsigned best = diagonal + !same;
             if (row[k] + 1 < best)
                 best = row[k] + 1;
@@ -253,7 +267,7 @@ static int parse_logged(int index, const char *text, int64_t *value)
  * the tests and programs in this tree are known. */
 static void environment_check(void)
 {
-    static const char *const ours[] = {"TEST_", "FUZZ_", "BENCH_", "TASK_", NULL};
+    static const char *const ours[] = {"TEST_", "FUZZ_", "BENCH_", "TASK_", "STRIPEFS_", NULL};
     for (char **variable = environ; *variable != NULL; variable++) {
         const char *name = *variable + 4;
         size_t length = strcspn(name, "=");
@@ -269,22 +283,33 @@ static void environment_check(void)
     }
 }
 
+/* Reads a setting's variable. */
+static int load_one(int index)
+{
+    char name[64] = "BMI_";
+    for (size_t k = 0; k <= strlen(table[index].name); k++)
+        name[4 + k] = upper(table[index].name[k]);
+    const char *text = getenv(name);
+    int64_t value;
+    if (text == NULL || *text == '\0')
+        return 0;
+    if (index == SETTING_LOG && parse(index, text, &value) < 0)
+        bmi__setting_put(SETTING_LOG, BMI_LOG_ERROR); /* who sets it wants to be told */
+    if (parse_logged(index, text, &value) < 0)
+        return -EINVAL;
+    atomic_store(&table[index].value, value);
+    return 0;
+}
+
 int bmi__settings_load(void)
 {
-    for (int i = 0; i < SETTINGS; i++) {
-        char name[64] = "BMI_";
-        for (size_t k = 0; k <= strlen(table[i].name); k++)
-            name[4 + k] = (char)toupper((unsigned char)table[i].name[k]);
-        const char *text = getenv(name);
-        int64_t value;
-        if (text == NULL || *text == '\0')
-            continue;
-        if (parse_logged(i, text, &value) < 0)
-            return -EINVAL;
-        atomic_store(&table[i].value, value);
-    }
-    environment_check();
-    return 0;
+    /* The log's level first: it decides whether what is wrong with the others is told. */
+    int status = load_one(SETTING_LOG);
+    for (int i = 0; i < SETTINGS && status == 0; i++)
+        status = load_one(i);
+    if (status == 0)
+        environment_check();
+    return status;
 }
 
 static int set_one(char *text, bool apply)

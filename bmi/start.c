@@ -189,12 +189,17 @@ static int arguments_check(const char *method_list, const char *listen_addr, int
     return status;
 }
 
-int BMI_initialize(const char *method_list, const char *listen_addr, int flags)
+/* The first call's options are settings; what the environment says of the same ones counts more. */
+static int initialize(const char *method_list, const char *listen_addr, int flags,
+                      const char *options)
 {
     pthread_mutex_lock(&start_lock);
     int status = 0;
     if (users == 0) {
-        status = bmi__settings_load();
+        if (options != NULL && *options != '\0')
+            status = bmi__settings_set(options);
+        if (status == 0)
+            status = bmi__settings_load();
         if (status == 0)
             status = arguments_check(method_list, listen_addr, flags);
         if (status == 0)
@@ -206,14 +211,17 @@ int BMI_initialize(const char *method_list, const char *listen_addr, int flags)
     return bmi__error(status);
 }
 
+int BMI_initialize(const char *method_list, const char *listen_addr, int flags)
+{
+    return initialize(method_list, listen_addr, flags, NULL);
+}
+
 int bmi_classic_initialize(const char *method_list, const char *listen_addr, int flags,
                            const char *options);
 int bmi_classic_initialize(const char *method_list, const char *listen_addr, int flags,
                            const char *options)
 {
-    if (options != NULL && *options != '\0' && bmi__settings_set(options) < 0)
-        return -BMI_EINVAL;
-    return BMI_initialize(method_list, listen_addr, flags);
+    return initialize(method_list, listen_addr, flags, options);
 }
 
 /* ---- stopping ------------------------------------------------------------------------------- */

@@ -196,7 +196,7 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
         any.count = any.most > 0 ? bmi__context_take(context, any.ops, any.most) : 0;
     }
     *outcount = done;
-    if (done > 0 && bmi__context_has(context))
+    if ((done > 0 || incount == 0) && bmi__context_has(context))
         bmi__progress_notify(context, 0); /* more is there, for another thread perhaps */
     return done > 0;
 }
@@ -235,5 +235,7 @@ int BMI_testunexpected(int incount, int *outcount, struct BMI_unexpected_info *i
         bmi__progress_wait(&waiter, ready ? 0 : max_idle_time_ms);
     fetch_ready(&waiter);
     *outcount = fetch.count;
+    if (bmi__unexpected_waiting())
+        bmi__progress_notify(NULL, 0); /* more is there, for another thread perhaps */
     return fetch.count > 0;
 }

@@ -114,6 +114,7 @@ int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *
 void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink)
 {
     struct unexpected *message = sink->owner;
+    message->address = bmi__peer_handle_locked(peer); /* as bmi__address_heard_locked counts */
     peer->counters.unexpected_received++;
     bmi__address_heard_locked(peer);
     peer->counters.bytes_received += (uint64_t)message->size;

@@ -262,10 +262,13 @@ struct bmi_context_statistics {
  * Later calls only count; their arguments are ignored.
  * Returns: 0; EINVAL (NULL methods with an address, server without an address, an address without
  *          BMI_INIT_SERVER, unknown flag, bad address or setting), ENOPROTOOPT (unknown method or
- *          scheme), ENAMETOOLONG, EADDRINUSE, EADDRNOTAVAIL, EACCES, ENOMEM, EMFILE, EAGAIN (no
- *          thread for progress in the background). After a failure nothing is left behind.
+ *          scheme), ENAMETOOLONG, EADDRINUSE, EADDRNOTAVAIL, EACCES, EHOSTNTFD, ETRYAGAIN (the
+ *          name to listen on), ENOMEM, EMFILE, EAGAIN (no thread for progress in the background),
+ *          EBUSY (a child of fork, see bmi(7)), or why a method does not start: ENODEV (no device),
+ *          ENOSYS (a library is missing), EPERM (the system refuses what it needs); the log tells.
+ *          After a failure nothing is left behind.
  * Owns: strings are copied. Threads: any; calls are serialised. Blocks: for name look-up of a
- *       listen address only. */
+ *       listen address, and where libfabric's methods load it, only. */
 int BMI_initialize(const char *method_list, const char *listen_addr, int flags);
 
 /* Ends one use of the library; the last one closes connections (what was completed as sent is
@@ -406,8 +409,9 @@ int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter);
 /* Gives the handle of "scheme://host:port[/path][,alternative...]". The same string gives the same
  * handle. Connects and resolves names later, off the caller's path.
  * Returns: 0; EINVAL (the log names the bad part), ENAMETOOLONG, ENOPROTOOPT (no such scheme),
- *          ENOMEM. Owns: the string is copied; the handle lives until its references are dropped or
- *          BMI_finalize. Threads: any. Blocks: no. */
+ *          ENOMEM, or, with the first address of a scheme, why its method does not start: see
+ *          BMI_initialize. Owns: the string is copied; the handle lives until BMI_DROP_ADDR or
+ *          BMI_finalize. Threads: any. Blocks: no; libfabric's methods load it as they start. */
 int BMI_addr_lookup(BMI_addr_t *new_addr, const char *id_string);
 
 /* The string that was looked up. Returns: BMI's string, valid while the handle is; NULL for a peer
@@ -478,7 +482,8 @@ const char *bmi_version(void);
 
 #ifdef BMI_CLASSIC_API
 /* Classic file-system code passes an options string as the last argument; it may be NULL or empty,
- * else "name=value,..." settings for BMI_initialize and is ignored by BMI_addr_lookup. */
+ * else "name=value,..." settings for the BMI_initialize that starts the library. What the
+ * environment sets counts more. It is ignored by BMI_addr_lookup. */
 int bmi_classic_initialize(const char *method_list, const char *listen_addr, int flags,
                            const char *options);
 int bmi_classic_addr_lookup(BMI_addr_t *new_addr, const char *id_string, const char *options);

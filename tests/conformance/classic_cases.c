@@ -67,6 +67,21 @@ static void classic_settings(struct party *party)
     CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
 }
 
+/* Later calls only count: their options are ignored, too. */
+static void classic_counted(struct party *party)
+{
+    struct bmi_setting setting = {.name = "dead_peers"};
+    classic_start(party, NULL);
+    CHECK_STATUS(party, BMI_initialize(NULL, NULL, 0, "dead_peers=77"), 0);
+    CHECK_STATUS(party, BMI_initialize(NULL, NULL, 0, "no_such_setting=1"), 0);
+    CHECK_STATUS(party, BMI_get_info(0, BMI_SETTING, &setting), 0);
+    CHECK(party, strcmp(setting.value, "77") != 0);
+    CHECK_STATUS(party, BMI_finalize(), 0);
+    CHECK_STATUS(party, BMI_finalize(), 0);
+    classic_message(party);
+    CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
+}
+
 const struct conformance_case classic_cases[] = {
     {.section = "Functions",
      .name = "BMI_CLASSIC_API's initialize and lookup",
@@ -75,6 +90,10 @@ const struct conformance_case classic_cases[] = {
     {.section = "Functions",
      .name = "BMI_CLASSIC_API's options are settings",
      .run = classic_settings,
+     .where = RAW},
+    {.section = "Functions",
+     .name = "BMI_CLASSIC_API's later calls count",
+     .run = classic_counted,
      .where = RAW},
     {0},
 };

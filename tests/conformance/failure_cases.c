@@ -499,6 +499,36 @@ static void closed_on_purpose(struct party *party)
     CHECK(party, method_statistics(party).links_opened > before);
 }
 
+/* The same of a connection that the other side has made, and that our look-up of it goes by. What is
+ * posted to the looked-up address before its end waits for the next one, or can be cancelled. */
+static void closed_of_the_other_side(struct party *party)
+{
+    struct op cancelled, kept;
+    char byte;
+    if (party->role == 1) {
+        party_greet(party);
+        message_pass(party, 1000, 1, TOGETHER);
+        party_meet(party);
+        party->peer = party_be_greeted(party);
+        op_send(party, &kept, "k", 1, 3);
+        op_finish(party, &kept, 1);
+        message_pass(party, 1000, 1, TOGETHER);
+        return;
+    }
+    party_be_greeted(party);
+    message_pass(party, 1000, 1, TOGETHER);
+    party_meet(party);
+    CHECK_STATUS(party, BMI_set_info(party->peer, BMI_TCP_CLOSE_SOCKET, NULL), 0);
+    op_receive(party, &cancelled, &byte, 1, 2);
+    NEED_STATUS(party, BMI_cancel(cancelled.id, party->context), 0);
+    op_receive(party, &kept, &byte, 1, 3);
+    party_greet(party);
+    op_wait(party, &cancelled);
+    CHECK_STATUS(party, cancelled.error, -BMI_ECANCEL);
+    op_finish(party, &kept, 1);
+    message_pass(party, 1000, 1, TOGETHER);
+}
+
 #define SECTION .section = "Failure"
 const struct conformance_case failure_cases[] = {
     {SECTION, .name = "connection refused", .run = refused, .where = SOLO},
@@ -521,5 +551,7 @@ const struct conformance_case failure_cases[] = {
      .roles = 3},
     {SECTION, .name = "BMI_TCP_CLOSE_SOCKET, then traffic again", .run = closed_on_purpose,
      .where = BOTH_LISTEN | PORTS},
+    {SECTION, .name = "BMI_TCP_CLOSE_SOCKET of the other side's connection",
+     .run = closed_of_the_other_side, .where = BOTH_LISTEN | PORTS},
     {0},
 };

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static void start_and_look_up(struct party *party)
@@ -68,6 +69,61 @@ static void client(struct party *party)
     NEED_STATUS(party, BMI_get_info(0, BMI_TRANSPORT_METHODS_STRING, &methods), 0);
     NEED(party, methods != NULL);
     CHECK(party, strcmp(methods, party->method->name) == 0);
+    party_stop(party);
+}
+
+/* However few descriptors are left, a method that cannot start for lack of them says just that, and
+ * starts when there are some. */
+static void look_up_without_descriptors(struct party *party)
+{
+    enum { MOST = 256, LEFT = 40 };
+    int taken[MOST], holder;
+    char url[BMI_MAX_ADDR_LEN];
+    BMI_addr_t addr;
+    struct rlimit usual, few;
+    refused_address(party, url, sizeof url, &holder);
+    NEED(party, getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    few = usual;
+    few.rlim_cur = MOST;
+    for (int left = 0, status = -1; left < LEFT && status != 0; left++) {
+        int count = 0;
+        party_start_client(party);
+        NEED(party, setrlimit(RLIMIT_NOFILE, &few) == 0);
+        while (count < MOST && (taken[count] = dup(STDIN_FILENO)) >= 0)
+            count++;
+        for (int i = 0; i < left && count > 0; i++)
+            close(taken[--count]);
+        status = BMI_addr_lookup(&addr, url);
+        if (status != 0)
+            CHECK_STATUS(party, status, -BMI_EMFILE);
+        while (count > 0)
+            close(taken[--count]);
+        NEED(party, setrlimit(RLIMIT_NOFILE, &usual) == 0);
+        CHECK_STATUS(party, BMI_addr_lookup(&addr, url), 0);
+        party_stop(party);
+    }
+}
+
+/* What is set for all connections may be set before the method runs. */
+static void set_before_first_look_up(struct party *party)
+{
+    char url[BMI_MAX_ADDR_LEN];
+    int holder;
+    refused_address(party, url, sizeof url, &holder);
+    party_start_client(party);
+    for (int round = 0; round < 2; round++) {
+        for (int option = BMI_TCP_BUFFER_SEND_SIZE; option <= BMI_TCP_BUFFER_RECEIVE_SIZE;
+             option++) {
+            int size = 50000 + option, negative = -1, got = 0;
+            if (round == 0) {
+                CHECK_STATUS(party, BMI_set_info(0, option, &size), 0);
+                CHECK_STATUS(party, BMI_set_info(0, option, &negative), -BMI_EINVAL);
+            }
+            CHECK_STATUS(party, BMI_get_info(0, option, &got), 0);
+            CHECK_EQUAL(party, got, size);
+        }
+        party_look_up(party, url);
+    }
     party_stop(party);
 }
 
@@ -211,6 +267,27 @@ static void free_port(struct party *party)
     }
 }
 
+/* BMI_TCP_GET_PORT is tcp's, whatever else runs and listens. */
+static void port_of_tcp(struct party *party)
+{
+    char methods[100], other[200], listen[BMI_MAX_ADDR_LEN];
+    const char *ours = strcmp(party->method->scheme, "tcp") == 0 ? "bmi_loop" : party->method->name;
+    snprintf(methods, sizeof methods, "%s,bmi_tcp", ours);
+    snprintf(other, sizeof other, "%s://127.0.0.1:0", party->method->scheme);
+    for (int both = 0; both < 2; both++) {
+        int port = -1;
+        snprintf(listen, sizeof listen, "%s%stcp://127.0.0.1:0", both ? other : "",
+                 both ? "," : "");
+        NEED_STATUS(party, BMI_initialize(methods, listen, BMI_INIT_SERVER), 0);
+        NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, listen), 0);
+        NEED_STATUS(party, BMI_get_info(0, BMI_TCP_GET_PORT, &port), 0);
+        const char *tcp = strncmp(listen, "tcp:", 4) == 0 ? listen : strstr(listen, ",tcp:");
+        NEED(party, tcp != NULL);
+        CHECK_EQUAL(party, port, atoi(strchr(tcp, '1') + strlen("127.0.0.1:")));
+        CHECK_STATUS(party, BMI_finalize(), 0);
+    }
+}
+
 /* The port given is the one taken, also again right after the end. */
 static void fixed_port(struct party *party)
 {
@@ -350,6 +427,8 @@ const struct conformance_case init_cases[] = {
     {SECTION, .name = "init and finalize are counted", .run = counted, .where = RAW},
     {SECTION, .name = "init after finalize works again", .run = again, .where = RAW},
     {SECTION, .name = "a client's methods start on first lookup", .run = client, .where = RAW},
+    {SECTION, .name = "a client's first look-up without descriptors",
+     .run = look_up_without_descriptors, .where = RAW},
     {SECTION, .name = "init refuses and leaves nothing", .run = refused, .where = RAW},
     {SECTION, .name = "nothing works before init", .run = not_initialized, .where = RAW},
     {SECTION, .name = "strings are copied", .run = strings_copied, .where = RAW},
@@ -358,6 +437,9 @@ const struct conformance_case init_cases[] = {
     {SECTION, .name = "a listen scheme without its method", .run = listen_scheme_without_method,
      .where = RAW},
     {SECTION, .name = "port 0 or none takes a free port", .run = free_port, .where = RAW | PORTS},
+    {SECTION, .name = "the port that is told is tcp's", .run = port_of_tcp, .where = RAW | PORTS},
+    {SECTION, .name = "buffer sizes before the first look-up", .run = set_before_first_look_up,
+     .where = RAW | SOCKETS},
     {SECTION, .name = "a port given is taken, also again", .run = fixed_port, .where = RAW | PORTS},
     {SECTION, .name = "a port in use", .run = port_in_use, .where = RAW | PORTS},
     {SECTION, .name = "a listen address of no interface", .run = address_of_no_interface,

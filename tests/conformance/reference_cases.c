@@ -256,8 +256,12 @@ static void expect_stale(struct party *party, BMI_addr_t addr)
     CHECK_STATUS(party, BMI_set_info(addr, BMI_INC_ADDR_REF, NULL), -BMI_EINVAL);
     CHECK_STATUS(party, BMI_set_info(addr, BMI_DEC_ADDR_REF, NULL), -BMI_EINVAL);
     CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
-    if (addr)
+    if (addr) {
+        int number;
         CHECK_STATUS(party, BMI_get_info(addr, BMI_GET_STATISTICS, &statistics), -BMI_EINVAL);
+        CHECK_STATUS(party, BMI_get_info(addr, BMI_GET_UNEXP_SIZE, &number), -BMI_EINVAL);
+        CHECK_STATUS(party, BMI_get_info(addr, BMI_TCP_CHECK_UNEXPECTED, &number), -BMI_EINVAL);
+    }
     CHECK_STATUS(party, BMI_query_addr_range(addr, "tcp://127.*", 0), -BMI_EINVAL);
 }
 

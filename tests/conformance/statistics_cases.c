@@ -266,8 +266,13 @@ static void log_callback(struct party *party)
     CHECK_STATUS(party, BMI_addr_lookup(&addr, "nosuch://a:1"), -BMI_ENOPROTOOPT);
     CHECK_EQUAL(party, atomic_load(&logged.count), 1); /* once, where it was detected */
     CHECK(party, strstr(logged.text, "nosuch") != NULL);
-    callback.write = NULL;
     callback.level = BMI_LOG_OFF;
+    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "log=error"), 0);
+    CHECK_STATUS(party, BMI_addr_lookup(&addr, "nosuch://a:1"), -BMI_ENOPROTOOPT);
+    CHECK_EQUAL(party, atomic_load(&logged.count), 1);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "log=off"), 0);
+    callback.write = NULL;
     CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
     CHECK_STATUS(party, BMI_addr_lookup(&addr, "nosuch://a:1"), -BMI_ENOPROTOOPT);
     CHECK_EQUAL(party, atomic_load(&logged.count), 1);

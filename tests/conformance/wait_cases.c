@@ -6,6 +6,7 @@
 
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -229,6 +230,40 @@ static void unexpected_ends_for_only_context(struct party *party)
     }
 }
 
+struct pinged {
+    BMI_addr_t addr;
+    int status;
+};
+
+static void *ping_run(void *argument)
+{
+    struct pinged *pinged = argument;
+    double us;
+    pinged->status = bmi_ping(pinged->addr, LONG_MS * patience(), &us);
+    return NULL;
+}
+
+/* bmi_ping has a context of its own; the program's one is still the only one. */
+static void unexpected_ends_during_ping(struct party *party)
+{
+    char url[200];
+    void *link = NULL;
+    pthread_t thread;
+    int silent, port = plain_listener(party, &silent);
+    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=600000"), 0);
+    snprintf(url, sizeof url, "%s://127.0.0.1:%d", party->method->scheme, port);
+    struct pinged pinged = {.addr = party_look_up(party, url)};
+    NEED(party, pthread_create(&thread, NULL, ping_run, &pinged) == 0);
+    while (link == NULL) {
+        op_collect(party, 5);
+        NEED_STATUS(party, BMI_get_info(pinged.addr, BMI_GET_METH_ADDR, &link), 0);
+    }
+    unexpected_ends_for_only_context(party);
+    close(silent);
+    pthread_join(thread, NULL);
+    CHECK(party, pinged.status < 0);
+}
+
 /* The loop that a program with one thread has: both calls in turn, long waits in each. */
 static void one_thread_alternates(struct party *party)
 {
@@ -424,6 +459,8 @@ const struct conformance_case wait_cases[] = {
      .run = context_ends_for_unexpected},
     {SECTION, .name = "testunexpected ends early for the only context's completion",
      .run = unexpected_ends_for_only_context, .where = SOLO},
+    {SECTION, .name = "testunexpected ends early for it during a ping",
+     .run = unexpected_ends_during_ping, .where = SOLO | SOCKETS},
     {SECTION, .name = "one thread alternates between both", .run = one_thread_alternates},
     {SECTION, .name = "BMI_GET_CONTEXT_FD drives a program's own loop", .run = descriptor_only},
     {SECTION, .name = "BMI_GET_CONTEXT_FD is level-triggered", .run = descriptor_level,

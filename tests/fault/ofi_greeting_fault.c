@@ -92,6 +92,28 @@ static void other_messages(uint8_t *greeting)
     greeting[MESSAGE_AT + 2] ^= 1;
 }
 
+/* Text goes on to the end of the greeting; an address that is no text has another size. */
+static void endless_name(uint8_t *greeting)
+{
+    memset(greeting + NAME_SIZE_AT, 0, 4);
+    greeting[NAME_SIZE_AT] = GREETING - NAME_AT;
+    memset(greeting + NAME_AT, 'n', GREETING - NAME_AT);
+}
+
+static void short_name(uint8_t *greeting)
+{
+    memset(greeting + NAME_SIZE_AT, 0, 4);
+    greeting[NAME_SIZE_AT] = 3;
+}
+
+/* shm's has one, tcp's none. */
+static void other_bell(uint8_t *greeting)
+{
+    static const uint8_t none[8];
+    bool has = memcmp(greeting + BELL_AT, none, sizeof none) != 0;
+    memset(greeting + BELL_AT, has ? 0 : 0x5a, 16);
+}
+
 static void bell_of_nobody(uint8_t *greeting)
 {
     memset(greeting + BELL_AT, 0x5a, 16);
@@ -120,10 +142,13 @@ static const struct {
     {"another provider", other_provider, GREETING, "", "uses provider pigeons, we use"},
     {"a provider's name without end", endless_provider, GREETING, "", "uses provider pppp"},
     {"another kind of address", other_format, GREETING, "", "uses provider"},
-    {"an endpoint without a name", no_name, GREETING, "", NULL},
-    {"a name of 4 GiB", name_too_long, GREETING, "", NULL},
-    {"messages of another size", other_messages, GREETING, "", NULL},
-    {"a bell of nobody's", bell_of_nobody, GREETING, "", "cannot share a page"},
+    {"an endpoint without a name", no_name, GREETING, "", "name of no possible size"},
+    {"a name of 4 GiB", name_too_long, GREETING, "", "name of no possible size"},
+    {"a name without end", endless_name, GREETING, "", "name that is none"},
+    {"a name cut short", short_name, GREETING, "", "name that is none"},
+    {"messages of another size", other_messages, GREETING, "", "messages of another size"},
+    {"a bell of nobody's", bell_of_nobody, GREETING, "", "page"},
+    {"a bell or none, as is wrong", other_bell, GREETING, "", "page to share"},
     {"an endpoint of nobody's", endpoint_of_nobody, GREETING, "", NULL},
     {"an honest greeting, then silence", nothing, GREETING, "", NULL},
     {"an honest greeting, then garbage", nothing, GREETING, "?!", NULL},

@@ -105,7 +105,7 @@ size_t raw_hello_encode(uint8_t *bytes, const struct raw_hello *hello)
     return HELLO_FIXED + length;
 }
 
-static void raw_hello_decode(const uint8_t *bytes, struct raw_hello *hello)
+void raw_hello_decode(const uint8_t *bytes, struct raw_hello *hello)
 {
     size_t length = (size_t)get(bytes + 34, 2);
     memcpy(hello->incarnation, bytes, 16);
@@ -146,6 +146,19 @@ static struct sockaddr_in address_parse(const char *listening)
     CHECK(inet_pton(AF_INET, host, &address.sin_addr) == 1, "no host: %s", host);
     address.sin_port = htons((uint16_t)port);
     return address;
+}
+
+int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN])
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t size = sizeof address;
+    int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, host, &address.sin_addr);
+    CHECK(descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, sizeof address) == 0,
+          "a socket at %s: %s", host, strerror(errno));
+    getsockname(descriptor, (struct sockaddr *)&address, &size);
+    snprintf(listening, BMI_MAX_ADDR_LEN, "tcp://%s:%u", host, ntohs(address.sin_port));
+    return descriptor;
 }
 
 int raw_connect(const char *listening, int receive_buffer)
@@ -189,11 +202,22 @@ bool raw_send(int socket, const struct raw_frame *frame, const void *body)
     return sent;
 }
 
-bool raw_send_hello(int socket, const struct raw_hello *hello)
+static bool hello_send(int socket, const struct raw_hello *hello, uint8_t flags)
 {
     uint8_t body[HELLO_FIXED + BMI_MAX_ADDR_LEN];
-    struct raw_frame frame = {.type = RAW_HELLO, .length = raw_hello_encode(body, hello)};
+    struct raw_frame frame = {
+        .type = RAW_HELLO, .flags = flags, .length = raw_hello_encode(body, hello)};
     return raw_send(socket, &frame, body);
+}
+
+bool raw_send_hello(int socket, const struct raw_hello *hello)
+{
+    return hello_send(socket, hello, 0);
+}
+
+bool raw_answer_hello(int socket, const struct raw_hello *hello)
+{
+    return hello_send(socket, hello, RAW_REPLY);
 }
 
 bool raw_send_unexpected(int socket, int32_t tag, uint64_t number)

@@ -12,6 +12,8 @@
 
 enum { RAW_HEADER = 40, RAW_SHORT = 16, RAW_MAGIC = 0xb31f, RAW_VERSION = 2, RAW_BODY_MAX = 1 << 20 };
 
+enum { RAW_REPLY = 1, RAW_FIRST = 1, RAW_LAST = 2 }; /* flags of a HELLO; of DATA */
+
 enum raw_type {
     RAW_HELLO = 1,
     RAW_REDUNDANT,
@@ -56,6 +58,8 @@ struct raw_hello {
 /* A HELLO as an honest peer sends it: random identity, generous credit. */
 struct raw_hello raw_hello_make(struct chance *chance);
 
+/* A socket bound to a free port of a numeric host, which is told; it refuses until it listens. */
+int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN]);
 /* Connects to a "tcp://host:port", or to that of another method that has sockets; `receive_buffer`:
  * bytes of it, 0 for the usual. */
 int raw_connect(const char *listening, int receive_buffer);
@@ -66,12 +70,15 @@ int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hel
 bool raw_write(int socket, const void *bytes, size_t size);
 bool raw_send(int socket, const struct raw_frame *frame, const void *body);
 bool raw_send_hello(int socket, const struct raw_hello *hello);
+/* The answer to one that came. */
+bool raw_answer_hello(int socket, const struct raw_hello *hello);
 /* An unexpected message of 8 bytes: a number. */
 bool raw_send_unexpected(int socket, int32_t tag, uint64_t number);
 
 /* Returns the header's bytes. */
 size_t raw_encode(uint8_t bytes[RAW_HEADER], const struct raw_frame *frame);
 size_t raw_hello_encode(uint8_t *bytes, const struct raw_hello *hello);
+void raw_hello_decode(const uint8_t *bytes, struct raw_hello *hello);
 
 /* The next frame, its body into `body` (RAW_BODY_MAX bytes) or, if NULL, to nowhere. Returns false
  * when the connection has ended, or nothing came within `wait_ms`. */

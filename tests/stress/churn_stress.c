@@ -11,6 +11,7 @@
  * Afterwards: no connection, descriptor, operation or message is left in the server, and no more
  * memory is in use than after the first clients.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #include "support.h"
 
 enum { REQUEST_TAG = 1, BYTES_TAG = 2, REPLY_TAG = 3 };
-enum { CLIENTS = 1000, WARM = 100, AT_ONCE = 16, SIZE_MAX_SENT = 512 << 10 };
+enum { CLIENTS = 1000, WARM = 100, AT_ONCE = 16, SIZE_MAX_SENT = 512 << 10, CLOSING_CALLS = 1000 };
 enum manner { POLITE, GONE_AFTER_REQUEST, GONE_IN_BYTES };
 
 static bool by_process;
@@ -308,8 +309,10 @@ static struct state state_now(void)
                           .gauges = statistics_of(0)};
 }
 
-/* Serves clients first to last, until the last connection is gone. */
-static struct state clients_serve(struct child *clients_process, uint32_t first, uint32_t last)
+/* Serves clients first to last, until the last connection is gone, and the descriptor with it: what
+ * a provider has accepted for one that is dead already it closes in a later call. */
+static struct state clients_serve(struct child *clients_process, uint32_t first, uint32_t last,
+                                  unsigned descriptors)
 {
     tell_number(clients_process->channel, first);
     tell_number(clients_process->channel, last);
@@ -317,6 +320,8 @@ static struct state clients_serve(struct child *clients_process, uint32_t first,
         serve_once(10);
     hear_number(clients_process->channel);
     while (sessions_now > 0 || method_statistics(test_method()).links > 0)
+        serve_once(10);
+    for (int i = 0; i < CLOSING_CALLS && descriptors_open() > descriptors; i++)
         serve_once(10);
     return state_now();
 }
@@ -330,7 +335,7 @@ static void states_compare(const struct state *before, const struct state *after
            after->resident);
     CHECK(after->links == before->links, "%llu connections are left",
           (unsigned long long)after->links);
-    CHECK(after->descriptors == before->descriptors, "descriptors grew from %u to %u",
+    CHECK(after->descriptors <= before->descriptors, "descriptors grew from %u to %u",
           before->descriptors, after->descriptors);
     CHECK(gauges->outstanding_sends == 0 && gauges->outstanding_receives == 0,
           "operations are left in the library");
@@ -340,9 +345,12 @@ static void states_compare(const struct state *before, const struct state *after
           "unexpected messages are left");
     if (!test_memory_measurable())
         return;
-    CHECK(after->memory < before->memory + 16384 + 16 * (size_t)lives + memory_kept(lives),
+    /* What is kept of those that have gone is bounded, and fills up in the first thousands: some 14
+     * KB more after 11,000 clients of gm, up to 36 KB after 1,100. */
+    CHECK(after->memory < before->memory + 40960 + 16 * (size_t)lives + memory_kept(lives),
           "memory grew by %zu bytes in %u clients", after->memory - before->memory, lives);
-    CHECK(after->resident < before->resident + (4 << 20), "resident memory grew by %zu bytes",
+    /* Of what all links share pages become resident as they are used: 8 MiB of shm at most. */
+    CHECK(after->resident < before->resident + (8 << 20), "resident memory grew by %zu bytes",
           after->resident - before->resident);
 }
 
@@ -358,8 +366,8 @@ int main(int argc, char **argv)
     must(BMI_open_context(&context), "BMI_open_context");
     tell(child.channel, listening, sizeof listening);
     unsigned warm = test_scaled(WARM, 2 * AT_ONCE);
-    struct state before = clients_serve(&child, 0, warm);
-    struct state after = clients_serve(&child, warm, warm + clients);
+    struct state before = clients_serve(&child, 0, warm, UINT_MAX);
+    struct state after = clients_serve(&child, warm, warm + clients, before.descriptors);
     states_compare(&before, &after, clients);
     unsigned polite = 0;
     for (uint32_t i = 0; i < warm + clients / AT_ONCE * AT_ONCE; i++)

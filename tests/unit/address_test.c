@@ -349,6 +349,8 @@ static void ranges(void)
             fprintf(stderr, "%s/%d: %d\n", cases[i].range, cases[i].netmask, result);
     }
     CU_ASSERT_EQUAL(BMI_query_addr_range(six, "tcp://10.0.0.0", 8), 0);
+    CU_ASSERT_EQUAL(BMI_query_addr_range(six, "tcp://[fe80::]", 10), 1);
+    CU_ASSERT_EQUAL(BMI_query_addr_range(look_up("tcp://[fe80::1%lo]:4"), "tcp://[fe80::]", 10), 1);
     CU_ASSERT_EQUAL(BMI_query_addr_range(handle, NULL, 8), -BMI_EINVAL);
 }
 

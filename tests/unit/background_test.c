@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bmi/context.h"
+#include "bmi/progress.h"
 #include "bmi/task.h"
 #include "bmi/waiters.h"
 #include "unit.h"
@@ -490,11 +491,96 @@ static void waiters_of_one_context(void)
     bmi__contexts_free();
 }
 
+struct taker {
+    struct self *self;
+    bool unexpected;
+    int most, count;
+    bmi_op_id_t op; /* tests this one only; 0: any */
+    atomic_bool back;
+};
+
+static void *take(void *argument)
+{
+    struct taker *taker = argument;
+    struct BMI_unexpected_info info;
+    bmi_op_id_t id;
+    bmi_error_code_t error;
+    const int idle_ms = 10 * PATIENCE_S * 1000;
+    if (taker->op != 0)
+        BMI_test(taker->op, &taker->count, &error, NULL, NULL, idle_ms, taker->self->context);
+    else if (!taker->unexpected)
+        BMI_testcontext(taker->most, &id, &taker->count, &error, NULL, NULL, idle_ms,
+                        taker->self->context);
+    else if (BMI_testunexpected(taker->most, &taker->count, &info, idle_ms) == 1)
+        BMI_unexpected_free(info.addr, info.buffer);
+    atomic_store(&taker->back, true);
+    return NULL;
+}
+
+static bool comes_back(struct taker *taker)
+{
+    time_t since = 0;
+    while (!atomic_load(&taker->back) && !late(&since))
+        continue;
+    return atomic_load(&taker->back);
+}
+
+/* The first to wait, which drives, takes none, though it returns; the last one, which has the seat
+ * then, waits for another operation. Who sleeps between them and takes one is told. */
+static void what_is_left_is_told(bool unexpected)
+{
+    struct self self;
+    struct taker takers[3] = {{.most = 0}, {.most = 1}, {.most = 1}};
+    pthread_t threads[3];
+    bmi_op_id_t id, other;
+    char bytes[2][8] = {"one", "two"};
+    bmi_size_t actual;
+    self_open(&self, "loop", 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_post_recv(&other, self.address, bytes[0], 8, &actual, BMI_EXT_ALLOC,
+                                        1, NULL, self.context, NULL),
+                          0);
+    CU_ASSERT_EQUAL_FATAL(BMI_post_recv(&id, self.address, bytes[1], 8, &actual, BMI_EXT_ALLOC, 2,
+                                        NULL, self.context, NULL),
+                          0);
+    takers[2].op = other;
+    for (unsigned i = 0; i < 3; i++) {
+        takers[i].self = &self;
+        takers[i].unexpected = unexpected;
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, take, &takers[i]), 0);
+        while (!bmi__progress_driver_sleeps() || bmi__waiters_asleep() != i)
+            sched_yield();
+    }
+    int done = unexpected ? BMI_post_sendunexpected(&id, self.address, "", 0, BMI_EXT_ALLOC, 0,
+                                                    NULL, self.context, NULL)
+                          : BMI_cancel(id, self.context);
+    CU_ASSERT_TRUE(done >= 0);
+    for (int i = 0; i < 2; i++) {
+        CU_ASSERT_TRUE_FATAL(comes_back(&takers[i]));
+        CU_ASSERT_EQUAL(takers[i].count, i);
+    }
+    CU_ASSERT_EQUAL(BMI_cancel(other, self.context), 0);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    self_close(&self);
+}
+
+static void a_completion_that_is_left_is_told(void)
+{
+    what_is_left_is_told(false);
+}
+
+static void a_message_that_is_left_is_told(void)
+{
+    what_is_left_is_told(true);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
         {"a completion wakes its own waiter", a_completion_wakes_its_own_waiter},
         {"waiters of one context", waiters_of_one_context},
+        {"a completion that is left is told", a_completion_that_is_left_is_told},
+        {"a message that is left is told", a_message_that_is_left_is_told},
         {"tasks run where a caller waits", tasks_run_where_a_caller_waits},
         {"it is off unless asked for", it_is_off_unless_asked_for},
         {"all ways switch it", all_ways_switch_it},

@@ -142,6 +142,23 @@ static void overdrawing_ends_the_link(void)
     }
 }
 
+/* What is larger than agreed is no message, whatever credit there is for it. */
+static void larger_than_agreed_ends_the_link(void)
+{
+    static const uint8_t types[] = {WIRE_EAGER, WIRE_UNEXPECTED};
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
+        uint32_t most = i == 0 ? script->hello.eager_max : script->hello.unexpected_max;
+        CU_ASSERT_TRUE(most < LARGE && script->hello.eager_credit > 2 * LARGE);
+        struct wire_header header = {.type = types[i], .tag = TAG};
+        CU_ASSERT_EQUAL(script_send(script, header, message(1, most), most), 0);
+        CU_ASSERT_EQUAL(script_send(script, header, message(1, most + 1), most + 1), -EMSGSIZE);
+        while (fetch())
+            continue;
+        script_close(script);
+    }
+}
+
 /* Also requests to send, and messages without bytes, are charged. */
 static void empty_messages_are_bounded(void)
 {
@@ -190,6 +207,43 @@ static void credit_comes_back_with_consumption(void)
     CU_ASSERT_EQUAL(script_peer(account.script)->unexpected_window.held, 0);
     script_close(account.script);
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* A request is charged for what is kept of it, whatever becomes of it. */
+static void requests_give_their_charge_back(void)
+{
+    static struct posted posted;
+    enum { RECEIVE_WAITS, REQUEST_WAITS, TOO_LARGE, ABORTED, WAYS };
+    struct account account;
+    account_open(&account);
+    CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+    for (uint64_t way = 0; way < WAYS; way++) {
+        bool large = way == TOO_LARGE;
+        if (way == RECEIVE_WAITS || large)
+            post_receive(account.script, &posted, SMALL, TAG);
+        account.eager -= WIRE_MESSAGE_CHARGE;
+        CU_ASSERT_EQUAL(send_rts(account.script, 31 + way, large ? LARGE : SMALL, TAG), 0);
+        if (way == REQUEST_WAITS)
+            post_receive(account.script, &posted, SMALL, TAG);
+        if (way == ABORTED) {
+            CU_ASSERT_EQUAL(send_abort(account.script, 31 + way, 0, false, TAG), 0);
+        } else if (large) {
+            CU_ASSERT_TRUE(failed(&posted, BMI_EMSGSIZE));
+        } else {
+            CU_ASSERT_EQUAL(send_data(account.script, (uint64_t)posted.id, 1, SMALL, false, 0), 0);
+            CU_ASSERT_TRUE(received(&posted, 1, SMALL));
+        }
+        const struct peer *peer = script_peer(account.script);
+        CU_ASSERT_EQUAL(peer->eager.held, 0);
+        CU_ASSERT_EQUAL(window_sum(&peer->eager), peer->eager.standing);
+        account_check(&account);
+    }
+    post_receive(account.script, &posted, SMALL, TAG); /* as does a message that goes unasked */
+    CU_ASSERT_TRUE(account_eager(&account, SMALL, TAG));
+    CU_ASSERT_TRUE(received(&posted, 1, SMALL));
+    CU_ASSERT_EQUAL(script_peer(account.script)->eager.held, 0);
+    account_check(&account);
+    script_close(account.script);
 }
 
 /* Messages that the program holds outlive their peer, and count until they are freed. */
@@ -242,6 +296,33 @@ static void announcements_are_paid_for(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
+static unsigned announcements_kept(const struct key *key)
+{
+    unsigned count = 0;
+    for (const struct announcement *one = key->announced_first; one != NULL; one = one->next)
+        count++;
+    return count;
+}
+
+/* One that a waiting message uses at once is taken where there is no memory for it; others for the
+ * same tag are not. */
+static void unpaid_announcements_are_not_kept(void)
+{
+    static struct posted posted;
+    enum { MANY = 20000 };
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_send(script, &posted, SMALL, TAG); /* has no credit */
+    for (uint32_t i = 1; i < MANY; i++)
+        CU_ASSERT_EQUAL(send_rtr(script, i, LARGE, i, TAG), 0);
+    const struct key *key = bmi__key_find_locked(script_peer(script), TAG);
+    CU_ASSERT_TRUE(announcements_kept(key) * sizeof(struct announcement) <= (1 << 20) / 4);
+    CU_ASSERT_FALSE(done(&posted));
+    CU_ASSERT_EQUAL(send_rtr(script, MANY, LARGE, 0, TAG), 0);
+    CU_ASSERT_TRUE(done(&posted) && posted.error == 0);
+    script_close(script);
+}
+
 /* ---- many peers, little memory -------------------------------------------------------------- */
 
 enum { PEERS = 48, TOTAL = 1 << 20, EACH = 1 << 17 };
@@ -251,15 +332,14 @@ static void little_memory(void)
     CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=1M,peer_memory=128K"), 0);
 }
 
-static void all_peers_get_on_within_the_budget(void)
+static void all_peers_get_on(int64_t most)
 {
     static struct account accounts[PEERS];
     unsigned without = 0, fetched = 0, sent = 0;
-    little_memory();
     for (int i = 0; i < PEERS; i++) {
         account_open(&accounts[i]);
         without += accounts[i].unexpected < UNEXPECTED_MAX;
-        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        CU_ASSERT_TRUE(bmi__credit_used() <= most);
     }
     CU_ASSERT_TRUE(without > 0); /* so little that not all have room for a large one */
     for (int round = 0; round < 20; round++) {
@@ -270,7 +350,7 @@ static void all_peers_get_on_within_the_budget(void)
             sent += !waits[i];
             if (waits[i])
                 account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
-            CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+            CU_ASSERT_TRUE(bmi__credit_used() <= most);
         }
         /* as the program fetches, each of those that wait gets its turn */
         for (int step = 0; step < 4 * PEERS && sent < goal; step++) {
@@ -282,7 +362,7 @@ static void all_peers_get_on_within_the_budget(void)
                     sent++;
                 }
             }
-            CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+            CU_ASSERT_TRUE(bmi__credit_used() <= most);
         }
         CU_ASSERT_EQUAL(sent, goal);
         while (fetch())
@@ -294,6 +374,14 @@ static void all_peers_get_on_within_the_budget(void)
         script_close(accounts[i].script);
     }
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+static void all_peers_get_on_within_the_budget(void)
+{
+    little_memory();
+    all_peers_get_on(TOTAL);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    all_peers_get_on(1 << 17); /* there is not even a small window for each */
 }
 
 /* Each asks for room for a small message, sends it, and is idle from then on: what was lent is
@@ -350,6 +438,58 @@ static void asking_for_more_keeps_the_turn(void)
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* Peers that wait for their turn go: those behind them get theirs. */
+static void who_waits_and_goes_holds_up_nobody(void)
+{
+    static struct account accounts[PEERS];
+    enum { LAST = PEERS - 1, GONE = 3 };
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    for (int i = 0; i < PEERS; i++)
+        account_open(&accounts[i]);
+    int first = 0;
+    while (first < PEERS - GONE - 1) { /* until there is nothing for the next one */
+        account_want(&accounts[first], WIRE_UNEXPECTED_CREDIT);
+        account_read(&accounts[first]);
+        if (!account_unexpected(&accounts[first++], UNEXPECTED_MAX))
+            break;
+    }
+    for (int i = LAST - GONE; i <= LAST; i++) {
+        account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
+        account_read(&accounts[i]);
+        CU_ASSERT_FALSE(account_unexpected(&accounts[i], UNEXPECTED_MAX));
+    }
+    for (int i = LAST - GONE; i < LAST; i++)
+        script_close(accounts[i].script);
+    while (fetch())
+        continue;
+    for (int i = 0; i < first; i++)
+        script_close(accounts[i].script);
+    script_drive();
+    account_read(&accounts[LAST]);
+    CU_ASSERT_TRUE(account_unexpected(&accounts[LAST], UNEXPECTED_MAX));
+    CU_ASSERT_TRUE(fetch());
+    for (int i = first; i <= LAST; i++)
+        if (i < LAST - GONE || i == LAST)
+            script_close(accounts[i].script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* What it says that it needs is believed up to one message of the largest size. */
+static void nobody_is_lent_more_than_a_message_needs(void)
+{
+    static const uint64_t sizes[] = {UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE + 1, 100 << 20,
+                                     UINT32_MAX, UINT64_MAX};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        struct account account;
+        account_open(&account);
+        int64_t used = bmi__credit_used();
+        CU_ASSERT_EQUAL(send_want(&account, WIRE_UNEXPECTED_CREDIT, sizes[i]), 0);
+        CU_ASSERT_TRUE(bmi__credit_used() <= used + UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE);
+        account_check(&account);
+        script_close(account.script);
+    }
 }
 
 /* The message that it was lent for was cancelled. */
@@ -412,6 +552,11 @@ static void announcements_are_bounded_in_all(void)
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    account_open(&accounts[0]); /* there is room again */
+    for (int k = 0; k < 20; k++)
+        CU_ASSERT_EQUAL(announce(accounts[0].script, k, k), 0);
+    CU_ASSERT_EQUAL(script_peer(accounts[0].script)->key_count, 20);
+    script_close(accounts[0].script);
 }
 
 /* A message to a posted receive goes through whatever else is held. */
@@ -490,13 +635,18 @@ int main(void)
     CU_TestInfo tests[] = {
         {"full windows while there is plenty", full_windows_while_there_is_plenty},
         {"overdrawing ends the link", overdrawing_ends_the_link},
+        {"larger than agreed", larger_than_agreed_ends_the_link},
         {"empty messages are bounded", empty_messages_are_bounded},
         {"credit comes back with consumption", credit_comes_back_with_consumption},
+        {"requests give their charge back", requests_give_their_charge_back},
         {"held beyond the peer", held_beyond_the_peer},
         {"what is lent comes back", what_is_lent_comes_back},
         {"asking for more keeps the turn", asking_for_more_keeps_the_turn},
+        {"who waits and goes holds up nobody", who_waits_and_goes_holds_up_nobody},
+        {"nobody is lent more than a message needs", nobody_is_lent_more_than_a_message_needs},
         {"what is not used is given back", what_is_not_used_is_given_back},
         {"announcements are paid for", announcements_are_paid_for},
+        {"unpaid announcements are not kept", unpaid_announcements_are_not_kept},
         {"announcements are bounded in all", announcements_are_bounded_in_all},
         {"all peers get on within the budget", all_peers_get_on_within_the_budget},
         {"eager peers without a window get on", eager_peers_without_a_window_get_on},

@@ -51,6 +51,16 @@ static void frame_keep(struct script *script, struct bmi_frame *frame)
     script->end = &copy->next;
 }
 
+void script_return(struct script *script)
+{
+    struct bmi_frame *frames = script->held;
+    script->holds = false;
+    script->held = NULL;
+    script->held_end = &script->held;
+    if (frames != NULL)
+        bmi_method_frames_sent(&script->link, frames);
+}
+
 static void frames_write(struct script *script, struct bmi_frame *frames)
 {
     for (struct bmi_frame *frame = frames; frame != NULL; frame = frame->next) {
@@ -58,8 +68,11 @@ static void frames_write(struct script *script, struct bmi_frame *frames)
         frame->header_sent = bmi_frame_header_size(frame->header[0]);
         frame->status = 0;
     }
-    if (frames != NULL)
-        bmi_method_frames_sent(&script->link, frames);
+    *script->held_end = frames;
+    while (*script->held_end != NULL)
+        script->held_end = &(*script->held_end)->next;
+    if (!script->holds)
+        script_return(script);
 }
 
 static void flush(struct bmi_link *link)
@@ -127,6 +140,7 @@ static void end(struct script *script, int status)
     script->down = true;
     script->receiving = false;
     script->status = status;
+    script_return(script);
     frames_return(script, status != 0 ? status : -ECANCELED);
     while (script->transfers != NULL)
         script_transfer_end(script, -ECONNRESET);
@@ -182,8 +196,11 @@ static int enroll(struct bmi_link *link, const struct bmi_segments *memory,
 
 static bool release(struct bmi_link *link, void *handle, bool wait)
 {
-    (void)handle, (void)wait;
-    script_of(link)->enrolled--;
+    struct script *script = script_of(link);
+    (void)handle;
+    if (script->writes && !wait)
+        return false;
+    script->enrolled--;
     return true;
 }
 
@@ -229,6 +246,7 @@ struct script *script_accept(enum script_kind kind)
     atomic_init(&script->link.references, 2); /* the method's and the test's */
     script->end = &script->first;
     script->queued_end = &script->queued;
+    script->held_end = &script->held;
     script->ender.run = end_deferred;
     bmi_method_link_host(&script->link, "127.0.0.9");
     if (bmi_method_link_accepted(&script->link) < 0) {

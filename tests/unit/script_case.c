@@ -12,7 +12,8 @@ static void case_begin(void)
 {
     CU_ASSERT_EQUAL_FATAL(
         bmi__settings_set("immediate=off,announce=on,peer_memory=1M,total_memory=256M,"
-                          "cancel_grace_ms=60000,eager_max=0,spin_us=0"), 0);
+                          "cancel_grace_ms=60000,connect_timeout_ms=10000,peer_timeout_ms=30000,"
+                          "eager_max=0,spin_us=0"), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_initialize(NULL, NULL, 0), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_open_context(&case_context), 0);
 }

@@ -106,6 +106,61 @@ static void credit_is_never_overdrawn(void)
     script_close(script);
 }
 
+enum { ANSWERS_MOST = 2048, ANSWERS_AN_OPERATION = 4 };
+
+/* Credit in crumbs makes us say each time what is still missing: without end to who reads that. */
+static void crumbs_of_credit(void)
+{
+    enum { CRUMBS = 6000, BYTES = 10000 };
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = BYTES + WIRE_MESSAGE_CHARGE,
+                                       .unexpected_credit = BYTES + WIRE_MESSAGE_CHARGE};
+    for (int i = 0; i < 4; i++) {
+        struct script *script = open_script(SCRIPT_FRAMES, &offer);
+        bool eager = i % 2 == 0, reads = i < 2;
+        int status = 0, sent = 0;
+        script->stuck = !reads;
+        (eager ? post_send : post_unexpected)(script, &two, BYTES, TAG); /* has all there is */
+        (eager ? post_send : post_unexpected)(script, &one, BYTES, TAG);
+        for (; sent < CRUMBS && status == 0; sent++) {
+            status = send_credit(script, eager, !eager);
+            script_drive();
+            free(script_read(script));
+        }
+        CU_ASSERT_EQUAL(status, reads ? 0 : -EPROTO);
+        CU_ASSERT_TRUE(reads || sent <= ANSWERS_MOST + 2 * ANSWERS_AN_OPERATION + 2);
+        CU_ASSERT_EQUAL(done(&one), !reads);
+        script_close(script);
+        CU_ASSERT_TRUE(done(&two));
+        CU_ASSERT_TRUE(reads ? done(&one) : one.error == -BMI_EPROTO);
+    }
+}
+
+/* Of sends that were taken back something is left for a peer that does not read; it has not asked
+ * for that. */
+static void cancelled_while_nobody_reads(void)
+{
+    enum { MANY = 2 * ANSWERS_MOST };
+    static bmi_op_id_t ids[MANY];
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    script->stuck = true;
+    for (int i = 0; i < MANY; i++)
+        CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, "", 0, BMI_EXT_ALLOC, TAG, NULL,
+                                      case_context, NULL),
+                        0);
+    for (int i = 0; i < MANY; i++) {
+        bmi_error_code_t error;
+        int count;
+        CU_ASSERT_EQUAL(BMI_cancel(ids[i], case_context), 0);
+        CU_ASSERT_EQUAL(BMI_test(ids[i], &count, &error, NULL, NULL, 0, case_context), 1);
+        CU_ASSERT_EQUAL(error, -BMI_ECANCEL);
+    }
+    CU_ASSERT_EQUAL(script_send(script, (struct wire_header){.type = WIRE_PING}, NULL, 0), 0);
+    ALIVE(script);
+    script_close(script);
+}
+
 /* What was sent is noted until the receiver has seen it. One that gives credit and does not say
  * what it has seen is asked, and nothing starts until it says. */
 static void what_was_not_seen_is_bounded(void)
@@ -426,6 +481,33 @@ static void forgotten_announcements_are_not_used(void)
     script_close(script);
 }
 
+/* One of them that comes too early is not used. A message that waits for credit asks for it again,
+ * by its tag, since the other side believes that it is known. */
+static void announced_before_the_cancel_was_over(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    script->manual_seen = true;
+    post_send(script, &one, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(send_rtr_cancel(script, 71), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
+    post_send(script, &two, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, SMALL, 0, TAG), 0); /* the first was not seen */
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_EQUAL(send_credit(script, WIRE_MESSAGE_CHARGE, 0), 0); /* too little */
+    struct wire_header want = script_expect(script, WIRE_WANT, NULL, 0);
+    CU_ASSERT_EQUAL(want.flags, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE);
+    CU_ASSERT_EQUAL(want.tag, TAG);
+    script->manual_seen = false;
+    CU_ASSERT_EQUAL(send_rtr(script, 72, SMALL, 0, TAG), 0);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    script_close(script);
+}
+
 /* The cancelled receive takes the eager message that was on its way; later ones count right. */
 static void a_cancel_that_crosses_the_message(void)
 {
@@ -463,6 +545,37 @@ static void both_sides_cancel(void)
     script_close(script);
 }
 
+/* Behind as many bytes as may be under way. It has none, and goes with the frame that says so. */
+static void an_empty_one_behind_many_streams(void)
+{
+    enum { STREAMS = 129 }; /* of 16 KiB each are under way */
+    static struct posted many[STREAMS];
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    script->stuck = true;
+    for (int i = 0; i < STREAMS; i++) {
+        CU_ASSERT_EQUAL(send_rtr(script, 100 + (uint64_t)i, LARGE, 0, TAG + 1 + i), 0);
+        post_send(script, &many[i], LARGE, TAG + 1 + i);
+    }
+    CU_ASSERT_EQUAL(send_rtr(script, 71, 0, 0, TAG), 0);
+    post_send(script, &one, 0, TAG);
+    script_write(script, STREAMS);
+    for (int i = 0; i < STREAMS; i++) {
+        struct wire_header first = script_expect(script, WIRE_DATA, NULL, 0);
+        CU_ASSERT_EQUAL(first.target, 100 + (uint64_t)i);
+        CU_ASSERT_EQUAL(first.flags, WIRE_FIRST);
+    }
+    script_write(script, 1);
+    struct wire_header empty = script_expect(script, WIRE_DATA, NULL, 0);
+    CU_ASSERT_EQUAL(empty.target, 71);
+    CU_ASSERT_EQUAL(empty.length, 0);
+    CU_ASSERT_EQUAL(empty.flags, WIRE_FIRST | WIRE_LAST);
+    script_close(script);
+    CU_ASSERT_TRUE(done(&one));
+    for (int i = 0; i < STREAMS; i++)
+        CU_ASSERT_TRUE(done(&many[i]));
+}
+
 /* ---- cancel of sends ------------------------------------------------------------------------ */
 
 static void cancelled_before_it_left(void)
@@ -488,6 +601,131 @@ static void cancelled_before_it_left(void)
     script_close(script);
 }
 
+/* It goes by its announcement although the next one of its tag cannot. */
+static void announced_goes_before_one_that_waits(void)
+{
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_send(script, &one, SMALL, TAG);
+    post_send(script, &two, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, SMALL, 0, TAG), 0);
+    CU_ASSERT_TRUE(goes_to(script, &one, 71));
+    CU_ASSERT_FALSE(done(&two));
+    CU_ASSERT_EQUAL(send_rtr(script, 72, SMALL, 0, TAG), 0);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    script_close(script);
+}
+
+/* A small one does not overtake a large one that waits for credit. */
+static void unexpected_ones_keep_their_order(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .unexpected_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_unexpected(script, &one, 2 * SMALL, TAG);
+    post_unexpected(script, &two, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_EQUAL(send_credit(script, 0, 2 * SMALL + WIRE_MESSAGE_CHARGE), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, 2 * SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(done(&one) && done(&two));
+    script_close(script);
+}
+
+/* What a message that never left would have used is there for the next one. */
+static void cancelled_gives_its_credit_back(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = SMALL + WIRE_MESSAGE_CHARGE,
+                                       .unexpected_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    script->stuck = true;
+    post_send(script, &one, SMALL, TAG);
+    post_unexpected(script, &two, SMALL, TAG);
+    cancel(&one);
+    cancel(&two);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL) && failed(&two, BMI_ECANCEL));
+    script->stuck = false;
+    post_send(script, &three, SMALL, TAG);
+    post_unexpected(script, &four, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_TRUE(done(&three) && done(&four) && three.error == 0 && four.error == 0);
+    script_close(script);
+}
+
+/* An announcement that crosses what is sent in place of a message taken back is for the next one.
+ */
+static void cancelled_is_not_counted(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    script->stuck = true;
+    post_send(script, &one, SMALL, TAG);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script->stuck = false;
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 71));
+    script_close(script);
+}
+
+/* Bytes that were with the network and were taken back are not under way any more: of those only so
+ * many may be. */
+static void cancelled_streams_leave_room_for_others(void)
+{
+    enum { TIMES = 200 }; /* 16 KiB each, of 2 MiB */
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    for (uint64_t i = 0; i < TIMES; i++) {
+        CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, 0, TAG), 0);
+        script->stuck = true;
+        post_send(script, &one, LARGE, TAG);
+        cancel(&one);
+        CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+        script_write(script, 1);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    }
+    script->stuck = false;
+    announced_and_used(script, 71 + TIMES, 72 + TIMES);
+    script_close(script);
+}
+
+/* A tag of which nothing is left takes no memory, whoever used it last. */
+static void tags_are_forgotten(void)
+{
+    enum { TAGS = 100 };
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    for (int tag = 0; tag < TAGS; tag++) {
+        post_send(script, &one, SMALL, tag); /* there is no credit for it */
+        cancel(&one);
+        CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    }
+    CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+    for (int tag = 0; tag < TAGS; tag++) {
+        struct wire_header gone = {.type = WIRE_RTR_CANCEL, .tag = tag, .source = 71};
+        CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, tag), 0);
+        CU_ASSERT_EQUAL(script_send(script, gone, NULL, 0), 0);
+    }
+    CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+    for (int tag = 0; tag < TAGS; tag++) { /* the receive comes while the message does */
+        struct wire_header eager = {.type = WIRE_EAGER, .tag = tag, .length = SMALL};
+        CU_ASSERT_EQUAL(script_begin(script, eager), 0);
+        post_receive(script, &one, SMALL, tag);
+        CU_ASSERT_EQUAL(script_body(script, message(1, SMALL), SMALL), 0);
+        CU_ASSERT_TRUE(received(&one, 1, SMALL));
+    }
+    CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+    script_close(script);
+}
+
 static void cancelled_while_it_waits_for_credit(void)
 {
     const struct script_offer offer = {.eager_max = 16384,
@@ -510,6 +748,26 @@ static void cancelled_while_it_waits_for_credit(void)
     CU_ASSERT_EQUAL(back.source, 4096);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
     CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_TRUE(done(&two) && two.error == 0);
+    script_close(script);
+}
+
+/* It waited for more credit than those behind it need. */
+static void cancelled_it_lets_smaller_ones_go(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = 2 * (SMALL + WIRE_MESSAGE_CHARGE)};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_send(script, &four, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    post_send(script, &one, 3 * SMALL, TAG);
+    post_send(script, &two, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_TRUE(script_silent(script));
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
     CU_ASSERT_TRUE(done(&two) && two.error == 0);
     script_close(script);
 }
@@ -573,6 +831,24 @@ static void cancelled_stream_of_which_nothing_left(void)
     script_close(script);
 }
 
+/* The receive that was granted to it, and got nothing, is given back. */
+static void cancelled_when_granted(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    post_send(script, &one, LARGE, TAG);
+    uint64_t sender = asks(script, &one);
+    script->stuck = true;
+    CU_ASSERT_EQUAL(send_cts(script, sender, 71, 0), 0);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script_write(script, 2);
+    struct wire_header abort = script_expect(script, WIRE_ABORT, NULL, 0);
+    CU_ASSERT_EQUAL(abort.type, WIRE_ABORT);
+    CU_ASSERT_EQUAL(abort.flags, 0);
+    CU_ASSERT_EQUAL(abort.target, 71);
+    script_close(script);
+}
+
 static void cancelled_stream_in_the_midst(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -593,19 +869,65 @@ static void cancelled_stream_in_the_midst(void)
     script_close(script);
 }
 
+/* Its frame cannot be taken back: what comes after it does not go. A last one has gone with it. */
+static void cancelled_stream_whose_frame_has_gone(void)
+{
+    for (int last = 0; last < 2; last++) {
+        const struct script_offer offer = {.eager_max = 1, .eager_credit = 4096};
+        struct script *script = open_script(SCRIPT_FRAMES, &offer);
+        CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+        script->holds = true;
+        post_send(script, &one, last ? SMALL : LARGE, TAG);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 71);
+        cancel(&one);
+        CU_ASSERT_FALSE(done(&one));
+        script_return(script);
+        CU_ASSERT_TRUE(done(&one));
+        CU_ASSERT_EQUAL(one.error, last ? 0 : -BMI_ECANCEL);
+        if (!last)
+            CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).flags, WIRE_MOVED);
+        CU_ASSERT_TRUE(script_silent(script));
+        script_close(script);
+    }
+}
+
 /* ---- put and get ---------------------------------------------------------------------------- */
 
 static uint8_t remote[LARGE];
 
-static int send_rtr_region(struct script *script, uint64_t receive)
+static int send_rtr_regions(struct script *script, uint64_t receive, uint64_t length)
 {
     uint8_t bytes[WIRE_REGION];
-    struct bmi_region region = {.address = (uintptr_t)remote, .length = LARGE, .key = 1};
+    struct bmi_region region = {.address = (uintptr_t)remote, .length = length, .key = 1};
     wire_regions_encode(bytes, &region, 1);
     return script_send(
         script,
         (struct wire_header){.type = WIRE_RTR, .tag = TAG, .source = receive, .target = LARGE},
         bytes, sizeof bytes);
+}
+
+static int send_rtr_region(struct script *script, uint64_t receive)
+{
+    return send_rtr_regions(script, receive, LARGE);
+}
+
+/* A put would write beyond them. */
+static void regions_smaller_than_the_message_are_not_put_to(void)
+{
+    struct script *script = open_script(SCRIPT_PUT, NULL);
+    CU_ASSERT_EQUAL(send_rtr_regions(script, 71, LARGE - 1), 0);
+    post_send(script, &one, LARGE, TAG);
+    CU_ASSERT_PTR_NULL(script->transfers);
+    struct wire_header first = script_expect(script, WIRE_DATA, NULL, 0);
+    CU_ASSERT_TRUE(first.flags & WIRE_FIRST);
+    uint64_t bytes = first.length;
+    while (bytes < LARGE) {
+        struct wire_header next = script_expect(script, WIRE_DATA, NULL, 0);
+        CU_ASSERT_EQUAL_FATAL(next.type, WIRE_DATA);
+        bytes += next.length;
+    }
+    CU_ASSERT_TRUE(done(&one) && one.error == 0);
+    script_close(script);
 }
 
 static void put_to_an_announced_receive(void)
@@ -656,6 +978,32 @@ static void request_whose_memory_is_fetched(void)
         CU_ASSERT_EQUAL(script->enrolled, 0);
     }
     script_close(script);
+}
+
+/* The receiver may have fetched it already: whether it has, its answer says; asking twice changes
+ * nothing. The memory is out of its reach at once. */
+static void cancelled_while_it_may_be_fetched(void)
+{
+    for (int fetched = 0; fetched < 2; fetched++) {
+        struct script *script = open_script(SCRIPT_GET, NULL);
+        post_send(script, &one, LARGE, TAG);
+        struct wire_header rts = script_expect(script, WIRE_RTS, NULL, 0);
+        cancel(&one);
+        CU_ASSERT_EQUAL(script->enrolled, 0);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).source, rts.source);
+        cancel(&one);
+        CU_ASSERT_TRUE(script_silent(script));
+        CU_ASSERT_FALSE(done(&one));
+        struct wire_header answer = {.type = WIRE_GET_DONE, .target = rts.source};
+        if (!fetched)
+            answer =
+                (struct wire_header){.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = rts.source};
+        CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+        CU_ASSERT_TRUE(done(&one));
+        CU_ASSERT_EQUAL(one.error, fetched ? 0 : -BMI_ECANCEL);
+        CU_ASSERT_TRUE(script_silent(script));
+        script_close(script);
+    }
 }
 
 /* ---- bad peers, and the end ----------------------------------------------------------------- */
@@ -740,6 +1088,44 @@ static void what_names_nothing_is_ignored(void)
     script_close(script);
 }
 
+/* Numbers of operations can be guessed: nobody ends, or gets at, those of another peer. */
+static void what_is_another_s_is_left_alone(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    post_send(script, &one, LARGE, TAG);
+    uint64_t sender = asks(script, &one);
+    post_receive(script, &two, LARGE, TAG + 1);
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG + 1), 0); /* two is granted */
+    post_receive(script, &three, LARGE, TAG);                 /* announced, then asked for */
+    cancel(&three);
+    const uint64_t granted = (uint64_t)two.id, asked = (uint64_t)three.id;
+    const struct wire_header bad[] = {
+        {.type = WIRE_CTS, .source = 1, .target = sender},
+        {.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = sender},
+        {.type = WIRE_GET_DONE, .target = sender},
+        {.type = WIRE_PUT_DONE, .target = granted},
+        {.type = WIRE_ABORT, .source = 31, .target = granted, .tag = TAG + 1},
+        {.type = WIRE_ABORT, .flags = WIRE_MOVED, .source = 31, .target = granted, .tag = TAG + 1},
+        {.type = WIRE_DATA, .target = granted},
+        {.type = WIRE_DATA, .flags = WIRE_FIRST, .source = LARGE, .target = asked, .tag = TAG},
+        {.type = WIRE_RTR_CANCELLED, .target = asked, .tag = TAG},
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        struct script *other = open_script(SCRIPT_FRAMES, NULL);
+        post_receive(other, &four, LARGE, TAG); /* so that it has the tag as well */
+        script_send(other, bad[i], NULL, 0);
+        CU_ASSERT_FALSE(done(&one) || done(&two) || done(&three));
+        script_close(other);
+        CU_ASSERT_TRUE(done(&four));
+    }
+    CU_ASSERT_EQUAL(send_data(script, granted, 2, LARGE, false, 0), 0);
+    CU_ASSERT_TRUE(received(&two, 2, LARGE));
+    CU_ASSERT_EQUAL(send_cts(script, sender, 71, WIRE_DISCARD), 0);
+    CU_ASSERT_TRUE(done(&one) && one.error == 0);
+    script_close(script);
+    CU_ASSERT_TRUE(done(&three));
+}
+
 static void everything_fails_with_the_link(void)
 {
     static struct posted many[6];
@@ -771,6 +1157,8 @@ int main(void)
     CU_TestInfo tests[] = {
         {"small goes at once", small_goes_at_once},
         {"credit is never overdrawn", credit_is_never_overdrawn},
+        {"crumbs of credit", crumbs_of_credit},
+        {"cancelled while nobody reads", cancelled_while_nobody_reads},
         {"what was not seen is bounded", what_was_not_seen_is_bounded},
         {"announced waits until others are seen", announced_waits_until_others_are_seen},
         {"announced goes without credit", announced_goes_without_credit},
@@ -785,19 +1173,33 @@ int main(void)
         {"dropped announcements are asked for", dropped_announcements_are_asked_for},
         {"announcements behind a cancelled one", announcements_behind_a_cancelled_one},
         {"forgotten announcements are not used", forgotten_announcements_are_not_used},
+        {"announced before the cancel was over", announced_before_the_cancel_was_over},
         {"a cancel that crosses the message", a_cancel_that_crosses_the_message},
         {"both sides cancel", both_sides_cancel},
+        {"an empty one behind many streams", an_empty_one_behind_many_streams},
         {"cancelled before it left", cancelled_before_it_left},
+        {"announced goes before one that waits", announced_goes_before_one_that_waits},
+        {"unexpected ones keep their order", unexpected_ones_keep_their_order},
+        {"cancelled gives its credit back", cancelled_gives_its_credit_back},
+        {"cancelled is not counted", cancelled_is_not_counted},
+        {"cancelled streams leave room", cancelled_streams_leave_room_for_others},
+        {"tags are forgotten", tags_are_forgotten},
         {"cancelled while it waits for credit", cancelled_while_it_waits_for_credit},
+        {"cancelled, smaller ones go", cancelled_it_lets_smaller_ones_go},
         {"cancelled after it asked", cancelled_after_it_asked},
         {"announced before the ABORT was seen", announced_before_the_abort_was_seen},
         {"cancelled stream, nothing left", cancelled_stream_of_which_nothing_left},
+        {"cancelled when granted", cancelled_when_granted},
         {"cancelled stream, in the midst", cancelled_stream_in_the_midst},
+        {"cancelled stream, its frame has gone", cancelled_stream_whose_frame_has_gone},
+        {"regions too small to be put to", regions_smaller_than_the_message_are_not_put_to},
         {"put to an announced receive", put_to_an_announced_receive},
         {"request whose memory is fetched", request_whose_memory_is_fetched},
+        {"cancelled while it may be fetched", cancelled_while_it_may_be_fetched},
         {"claims that cannot be", claims_that_cannot_be_end_the_link},
         {"more regions than the network has", more_regions_than_the_network_has},
         {"what names nothing is ignored", what_names_nothing_is_ignored},
+        {"what is another's is left alone", what_is_another_s_is_left_alone},
         {"everything fails with the link", everything_fails_with_the_link},
         CU_TEST_INFO_NULL,
     };

@@ -189,7 +189,8 @@ static void unknown_variables_are_told(void)
     } cases[] = {{"BMI_TCP_SENDBUF", "tcp_sndbuf"}, {"BMI_PEER_MEMROY", "peer_memory"},
                  {"BMI_STAT", "stats"}, {"BMI_HOME_OF_SOMETHING_ELSE", NULL}};
     static const char *const known[] = {"BMI_STATS", "BMI_SPIN_US", "BMI_TEST_SEED",
-                                        "BMI_FUZZ_SECONDS", "BMI_TASK_STRESS_SEED", "BMIX"};
+                                        "BMI_FUZZ_SECONDS", "BMI_TASK_STRESS_SEED",
+                                        "BMI_STRIPEFS_SERVERS", "BMIX"};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *name, *value, *help;
         setenv(cases[i].name, "1", 1);

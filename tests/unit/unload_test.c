@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include "unit.h"

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * dialled_fault.c - what a server that we dial can do to us: it answers as if it were ourselves, it
+ * connects back while we dial, it says that our connections are not wanted; it goes, and another
+ * one of its address's alternatives is there.
+ *
+ * The servers are sockets of this process, so that what they do is in order with what we do.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bmi/digest.h"
+#include "raw_peer.h"
+#include "serve.h"
+
+enum { TAG = 7, ASK_TAG = 9, SIZE = 200000, BACKLOG = 8 };
+
+static char ours[BMI_MAX_ADDR_LEN];
+static struct chance chance;
+static uint8_t body[RAW_BODY_MAX];
+
+/* ---- sockets, while we make progress ---------------------------------------------------------- */
+
+static bool readable(int socket)
+{
+    struct pollfd polled = {.fd = socket, .events = POLLIN};
+    return poll(&polled, 1, 0) == 1;
+}
+
+/* Until the socket has something to read, or one to accept. */
+static void readable_await(int socket, const char *what)
+{
+    uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
+    while (!readable(socket)) {
+        operations_step(5);
+        CHECK(now_ns() < until, "%s does not come", what);
+    }
+}
+
+static struct raw_frame frame_await(int socket, uint8_t type, const char *what)
+{
+    struct raw_frame frame;
+    do {
+        readable_await(socket, what);
+        CHECK(raw_receive(socket, &frame, body, TEST_BOUND_MS), "%s does not come whole", what);
+    } while (frame.type != type);
+    return frame;
+}
+
+static void end_await(int socket, const char *what)
+{
+    uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
+    while (!raw_ended(socket, 0)) {
+        operations_step(5);
+        CHECK(now_ns() < until, "%s is not ended", what);
+    }
+    close(socket);
+}
+
+/* Accepts what we dial. Returns the connection, and our HELLO on it. */
+static int dial_await(int listener, struct raw_hello *hello)
+{
+    readable_await(listener, "our connection");
+    int socket = accept(listener, NULL, NULL);
+    CHECK(socket >= 0, "accept");
+    frame_await(socket, RAW_HELLO, "our HELLO");
+    raw_hello_decode(body, hello);
+    return socket;
+}
+
+/* As an honest server does. */
+static int dial_answer(int listener, const char *listening)
+{
+    struct raw_hello hello, answer = raw_hello_make(&chance);
+    int socket = dial_await(listener, &hello);
+    strcpy(answer.listen, listening);
+    CHECK(raw_answer_hello(socket, &answer), "the connection has ended");
+    return socket;
+}
+
+static int server_open(char listening[BMI_MAX_ADDR_LEN])
+{
+    int listener = raw_bind("127.0.0.1", listening);
+    CHECK(listen(listener, BACKLOG) == 0, "listen");
+    return listener;
+}
+
+/* Connects to us with a HELLO of the incarnation and nonce. */
+static int back_connect(const struct raw_hello *identity, const char *listening)
+{
+    struct raw_hello hello = raw_hello_make(&chance);
+    memcpy(hello.incarnation, identity->incarnation, sizeof hello.incarnation);
+    memcpy(hello.nonce, identity->nonce, sizeof hello.nonce);
+    strcpy(hello.listen, listening);
+    int socket = raw_connect(ours, 0);
+    CHECK(raw_send_hello(socket, &hello), "our side has closed");
+    return socket;
+}
+
+static void redundant_send(int socket, const uint8_t nonce[16])
+{
+    struct raw_frame frame = {.type = RAW_REDUNDANT, .length = 16};
+    uint8_t digest[16];
+    bmi__digest16(digest, nonce);
+    CHECK(raw_send(socket, &frame, digest), "the connection has ended");
+}
+
+/* Forgets an address, with what is posted to it. */
+static void drop(BMI_addr_t address)
+{
+    uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
+    BMI_set_info(address, BMI_TCP_CLOSE_SOCKET, NULL); /* it may have none */
+    while (BMI_set_info(address, BMI_DROP_ADDR, NULL) == -BMI_EBUSY) {
+        operations_step(5);
+        CHECK(now_ns() < until, "an address stays busy");
+    }
+}
+
+/* ---- as ourselves ----------------------------------------------------------------------------- */
+
+/* The server has from our HELLO what our own other end would say. Of its two connections only one
+ * brings messages: else one could write to memory that the other's message has given back. */
+static void mirror(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    struct raw_hello dialled, answer = raw_hello_make(&chance);
+    struct noted receive;
+    BMI_addr_t address;
+    int listener = server_open(listening);
+    char *memory = malloc(SIZE);
+    CHECK(memory != NULL, "no memory");
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_receive(&receive, address, memory, SIZE, TAG);
+    int front = dial_await(listener, &dialled);
+    int back = back_connect(&dialled, "");
+    frame_await(back, RAW_HELLO, "the answer to ourselves");
+    CHECK(raw_answer_hello(front, &answer), "the dialled connection has ended");
+    struct raw_frame announced = frame_await(front, RAW_RTR, "the announcement");
+    struct raw_frame whole = {.type = RAW_DATA,
+                              .flags = RAW_FIRST | RAW_LAST,
+                              .tag = TAG,
+                              .length = SIZE,
+                              .source = SIZE,
+                              .target = announced.source};
+    uint8_t header[RAW_HEADER];
+    raw_write(front, header, raw_encode(header, &whole));
+    raw_write(front, body, SIZE / 2);
+    for (int i = 0; i < 20; i++)
+        operations_step(5); /* it was there when the first one looked */
+    whole.flags = RAW_LAST;
+    whole.source = 0;
+    raw_send(back, &whole, body);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status != 0,
+          "two connections have written to one receive, which has ended well");
+    end_await(front, "the connection on which we do not listen to ourselves");
+    free(memory);
+    close(back);
+    close(listener);
+    drop(address);
+}
+
+/* Ourselves would connect once, and want the connection. */
+static void mirror_twice(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    struct raw_hello dialled;
+    struct noted ask;
+    uint64_t number = 0;
+    BMI_addr_t address;
+    int listener = server_open(listening);
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
+    int front = dial_await(listener, &dialled);
+    int back = back_connect(&dialled, "");
+    frame_await(back, RAW_HELLO, "the answer to ourselves");
+    int again = back_connect(&dialled, "");
+    end_await(again, "the second connection of ourselves");
+    redundant_send(front, dialled.nonce);
+    end_await(front, "the connection that ourselves does not want");
+    end_await(back, "its other end");
+    CHECK(noted_wait(&ask, 1, TEST_BOUND_MS) && ask.status != 0, "the message has gone");
+    close(listener);
+    drop(address);
+}
+
+/* A server that tells us to wait for a connection of its own, which never comes, and again when we
+ * insist: what is posted to it ends. */
+static void redundant_for_ever(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    uint64_t number = 0, until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
+    struct noted ask;
+    BMI_addr_t address;
+    int listener = server_open(listening);
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=1500"), "BMI_SETTING");
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
+    while (!ask.ended) {
+        struct raw_hello dialled;
+        CHECK(now_ns() < until, "a message waits for ever");
+        operations_step(5);
+        if (!readable(listener))
+            continue;
+        struct raw_frame redundant = {.type = RAW_REDUNDANT, .length = 16};
+        int front = dial_await(listener, &dialled);
+        raw_send(front, &redundant, body); /* to whom it was too slow it has ended */
+        end_await(front, "a connection that is redundant");
+    }
+    CHECK(ask.status != 0, "the message has gone");
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
+    close(listener);
+    drop(address);
+}
+
+/* ---- two strings of one server ---------------------------------------------------------------- */
+
+struct two {
+    char listening[BMI_MAX_ADDR_LEN];
+    int listener, fronts[2];
+    struct raw_hello identity; /* the server's; last of all, so that its HELLO is held */
+    struct noted asks[2];
+    BMI_addr_t addresses[2];
+};
+
+static void two_begin(struct two *two)
+{
+    static uint64_t numbers[2];
+    struct raw_hello hello;
+    two->listener = server_open(two->listening);
+    two->identity = raw_hello_make(&chance);
+    memset(two->identity.incarnation, 0xff, sizeof two->identity.incarnation);
+    strcpy(two->identity.listen, two->listening);
+    for (int i = 0; i < 2; i++) {
+        char string[BMI_MAX_ADDR_LEN + 16];
+        snprintf(string, sizeof string, "%s/%d", two->listening, i);
+        must(BMI_addr_lookup(&two->addresses[i], string), "BMI_addr_lookup");
+        note_sendunexpected(&two->asks[i], two->addresses[i], &numbers[i], sizeof numbers[i],
+                            ASK_TAG);
+    }
+    for (int i = 0; i < 2; i++)
+        two->fronts[i] = dial_await(two->listener, &hello);
+}
+
+static void two_end(struct two *two)
+{
+    close(two->listener);
+    for (int i = 0; i < 2; i++) {
+        CHECK(noted_wait(&two->asks[i], 1, TEST_BOUND_MS), "a message has neither gone nor failed");
+        drop(two->addresses[i]);
+    }
+}
+
+/* What we keep of a HELLO is used up when the first string is answered: the second is told of the
+ * connection that it came on. */
+static void answered_and_redundant(void)
+{
+    struct two two;
+    two_begin(&two);
+    int back = back_connect(&two.identity, two.listening);
+    for (int i = 0; i < 20; i++)
+        operations_step(5); /* it is held: nothing is said that we could wait for */
+    struct raw_hello answer = raw_hello_make(&chance);
+    memcpy(answer.incarnation, two.identity.incarnation, sizeof answer.incarnation);
+    CHECK(raw_answer_hello(two.fronts[0], &answer), "the connection has ended");
+    redundant_send(two.fronts[1], two.identity.nonce);
+    frame_await(two.fronts[0], RAW_UNEXPECTED, "the first string's message");
+    end_await(back, "the connection that is redundant");
+    close(two.fronts[0]);
+    close(two.fronts[1]);
+    two_end(&two);
+}
+
+/* Both strings are told to wait for the server's connection to us. */
+static void both_wait(void)
+{
+    struct two two;
+    two_begin(&two);
+    for (int i = 0; i < 2; i++)
+        redundant_send(two.fronts[i], two.identity.nonce);
+    for (int i = 0; i < 2; i++)
+        end_await(two.fronts[i], "a connection that is redundant");
+    int back = back_connect(&two.identity, two.listening);
+    for (int i = 0; i < 2; i++) {
+        while (!readable(back) && !readable(two.listener))
+            operations_step(5);
+        CHECK(!readable(two.listener), "a string is dialled again, though its server is connected");
+        frame_await(back, RAW_UNEXPECTED, "a string's message");
+    }
+    close(back);
+    two_end(&two);
+}
+
+/* ---- alternatives ----------------------------------------------------------------------------- */
+
+static BMI_addr_t speaker;
+
+static void spoken(const struct BMI_unexpected_info *info)
+{
+    speaker = info->addr;
+    must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
+}
+
+static void heard_await(int socket)
+{
+    uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
+    speaker = 0;
+    CHECK(raw_send_unexpected(socket, ASK_TAG, 1), "the connection has ended");
+    while (speaker == 0) {
+        operations_step(5);
+        CHECK(now_ns() < until, "an unexpected message does not come");
+    }
+}
+
+/* Posts a message, which a listener's server takes. Returns the connection. */
+static int reach(BMI_addr_t address, int listener, const char *listening)
+{
+    static uint64_t number;
+    struct noted asked;
+    note_sendunexpected(&asked, address, &number, sizeof number, ASK_TAG);
+    int socket = dial_answer(listener, listening);
+    noted_good(&asked, "a message to an alternative");
+    return socket;
+}
+
+/* Until we know that the connection has gone. */
+static void lose(BMI_addr_t address, int socket)
+{
+    static char memory[8];
+    struct noted receive;
+    note_receive(&receive, address, memory, sizeof memory, TAG);
+    close(socket);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status != 0, "a connection has not gone");
+}
+
+/* Who looks at an address's host sees that of the server, not of one that was tried before it. */
+static void host_check(const char *host, const char *other)
+{
+    char range[64];
+    const char *told = BMI_addr_rev_lookup_unexpected(speaker);
+    CHECK(told != NULL && strcmp(told, host) == 0, "the host is %s", told != NULL ? told : "NULL");
+    snprintf(range, sizeof range, "tcp://%s", host);
+    CHECK(BMI_query_addr_range(speaker, range, 32) == 1, "%s is not in its range", host);
+    snprintf(range, sizeof range, "tcp://%s", other);
+    CHECK(BMI_query_addr_range(speaker, range, 32) == 0, "%s is in the range of %s", host, other);
+}
+
+static void alternatives(void)
+{
+    char first[BMI_MAX_ADDR_LEN], second[BMI_MAX_ADDR_LEN], both[2 * BMI_MAX_ADDR_LEN + 2];
+    BMI_addr_t address;
+    int one = raw_bind("127.0.0.1", first), two = raw_bind("127.0.0.2", second);
+    CHECK(listen(two, BACKLOG) == 0, "listen");
+    snprintf(both, sizeof both, "%s,%s", first, second);
+    must(BMI_addr_lookup(&address, both), "BMI_addr_lookup");
+    int socket = reach(address, two, second); /* the first refuses */
+    heard_await(socket);
+    host_check("127.0.0.2", "127.0.0.1");
+    const char *former = BMI_addr_rev_lookup_unexpected(speaker);
+
+    /* The server comes again at its first address, and only there. */
+    CHECK(listen(one, BACKLOG) == 0, "listen");
+    close(two);
+    lose(address, socket);
+    socket = reach(address, one, first);
+    heard_await(socket);
+    host_check("127.0.0.1", "127.0.0.2");
+    CHECK(strcmp(former, "127.0.0.2") == 0, "a string that was handed out has changed: %s", former);
+    lose(address, socket);
+    close(one);
+    drop(address);
+}
+
+/* Which alternative an address was at says nothing of the one that is looked up in its place. */
+static void in_the_place_of_another(void)
+{
+    char first[BMI_MAX_ADDR_LEN], second[BMI_MAX_ADDR_LEN], both[2 * BMI_MAX_ADDR_LEN + 2];
+    BMI_addr_t address, other;
+    int one = raw_bind("127.0.0.1", first), two = server_open(second);
+    snprintf(both, sizeof both, "%s,%s", first, second);
+    must(BMI_addr_lookup(&address, both), "BMI_addr_lookup");
+    int socket = reach(address, two, second);
+    must(BMI_set_info(address, BMI_DROP_ADDR, NULL), "BMI_DROP_ADDR");
+    end_await(socket, "a dropped address's connection");
+    must(BMI_addr_lookup(&other, second), "BMI_addr_lookup");
+    socket = reach(other, two, second);
+    close(one);
+    close(two);
+    lose(other, socket);
+    drop(other);
+}
+
+int main(void)
+{
+    test_begin("dialled_fault", 120);
+    chance = (struct chance){.state = test_seed()};
+    serve("tcp://127.0.0.1:0", 0, ours);
+    operations_open();
+    mirror();
+    mirror_twice();
+    redundant_for_ever();
+    answered_and_redundant();
+    both_wait();
+    test_unexpected = spoken;
+    alternatives();
+    in_the_place_of_another();
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return test_passed();
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm_link_fault.c - what a peer can do to the links of method gm that the library itself never
+ * does: it has the software NIC in its own hands, and takes and sends messages as it likes, or not.
+ *
+ * The library serves in this process; the bad peers are ports of the NIC beside it, driven by the
+ * same thread. And clients with the library of their own, one of which is stopped.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/gm-emu/nic/nic.h"
+#include "serve.h"
+
+enum { LOW = 15, HIGH = 10, BUFFERS = 4 }; /* the method's classes of messages */
+
+/* What begins each message of a link: spelled out here, so that a change shows. */
+struct preamble {
+    uint32_t sequence, acknowledged;
+};
+
+struct raw {
+    struct nic_port *port;
+    struct nic_peer *peer;
+    bool up, down;
+    int status;
+    uint32_t sent, acknowledged;
+};
+
+static char listening[BMI_MAX_ADDR_LEN];
+
+static void raw_step(struct raw *raw)
+{
+    struct nic_event *event = nic_receive(raw->port);
+    switch (event->type) {
+    case NIC_PEER_UP_EVENT:
+        raw->up = true;
+        break;
+    case NIC_PEER_DOWN_EVENT:
+        raw->down = true;
+        raw->status = event->status;
+        break;
+    case NIC_RECV_EVENT:
+    case NIC_FAST_RECV_EVENT: {
+        struct preamble preamble;
+        memcpy(&preamble, event->message, sizeof preamble);
+        raw->acknowledged = preamble.acknowledged;
+        nic_unknown(raw->port, event);
+        break;
+    }
+    default:
+        nic_unknown(raw->port, event);
+    }
+}
+
+static bool in_time(uint64_t start)
+{
+    return now_ns() - start < TEST_BOUND_MS * UINT64_C(1000000);
+}
+
+static void buffers_provide(struct raw *raw, unsigned size, enum nic_priority priority)
+{
+    uint8_t *memory = nic_dma_malloc(raw->port, (uint64_t)BUFFERS << size);
+    CHECK(memory != NULL, "no memory of the NIC's");
+    for (int i = 0; i < BUFFERS; i++)
+        must(nic_provide_receive_buffer(raw->port, memory + ((size_t)i << size), size, priority),
+             "nic_provide_receive_buffer");
+}
+
+static void raw_open(struct raw *raw)
+{
+    char host[BMI_MAX_ADDR_LEN];
+    struct nic_options options;
+    uint64_t start = now_ns();
+    *raw = (struct raw){0};
+    nic_options_default(&options);
+    options.max_size[NIC_LOW_PRIORITY] = LOW;
+    options.max_size[NIC_HIGH_PRIORITY] = HIGH;
+    must(nic_open(&options, &raw->port), "nic_open");
+    buffers_provide(raw, LOW, NIC_LOW_PRIORITY);
+    buffers_provide(raw, HIGH, NIC_HIGH_PRIORITY);
+    snprintf(host, sizeof host, "%s", strstr(listening, "://") + 3);
+    *strrchr(host, ':') = '\0';
+    must(nic_connect(raw->port, host, (uint16_t)test_port(listening), NULL, &raw->peer),
+         "nic_connect");
+    while (!raw->up && in_time(start)) {
+        operations_step(0);
+        raw_step(raw);
+    }
+    CHECK(raw->up, "the library's port takes no connection");
+}
+
+static void raw_close(struct raw *raw)
+{
+    nic_close(raw->port);
+    while (method_statistics("bmi_gm").links > 0)
+        operations_step(10);
+}
+
+/* A message of nothing but its preamble. The library looks at it at once. */
+static void raw_send(struct raw *raw, uint32_t sequence, enum nic_priority priority)
+{
+    struct preamble preamble = {.sequence = sequence};
+    struct iovec iov = {&preamble, sizeof preamble};
+    uint64_t before = method_statistics("bmi_gm").reads, start = now_ns();
+    int result =
+        nic_send_with_callback(raw->peer, &iov, 1, priority == NIC_HIGH_PRIORITY ? HIGH : LOW,
+                               priority, NIC_BUFFERED, NULL, NULL);
+    CHECK(result == 1, "a message does not go at once: %d", result);
+    while (method_statistics("bmi_gm").reads == before && in_time(start))
+        operations_step(0);
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+/* Messages that begin well and then come out of their order: the connection ends, nothing is kept.
+ */
+static void out_of_order(const char *name, const uint32_t *sequences, unsigned count)
+{
+    struct raw raw;
+    uint64_t start = now_ns(), before = method_statistics("bmi_gm").bad_frames;
+    raw_open(&raw);
+    for (unsigned i = 0; i < count; i++)
+        raw_send(&raw, sequences[i], NIC_LOW_PRIORITY);
+    while (!raw.down && in_time(start)) {
+        operations_step(0);
+        raw_step(&raw);
+    }
+    CHECK(raw.down, "%s: the connection was not ended", name);
+    CHECK(method_statistics("bmi_gm").bad_frames == before + 1, "%s: ended for something else",
+          name);
+    raw_close(&raw);
+    printf("  %s: ended\n", name);
+}
+
+static void order(void)
+{
+    static const uint32_t again[] = {1, 2, 2}, held_again[] = {1, 3, 3}, far[] = {1, 1000},
+                          old[] = {1, 2, 3, 1}, first[] = {1, UINT32_MAX};
+    out_of_order("the last message again", again, 3);
+    out_of_order("a held message again", held_again, 3);
+    out_of_order("a message far ahead", far, 2);
+    out_of_order("an old message", old, 4);
+    out_of_order("a message before the first", first, 2);
+}
+
+/* ---- acknowledgements ------------------------------------------------------------------------ */
+
+enum { ACK_EVERY = 17, RING = 1024 }; /* more acknowledgements than a ring takes */
+
+/* Does not look at its ring while it sends: acknowledgements fill it, one waits for room, if there
+ * is a token for it, and those that are due later wait for that one. */
+static void acks_leave(struct raw *raw)
+{
+    for (uint32_t i = 1; i <= ACK_EVERY * RING / 4; i++)
+        raw_send(raw, i, NIC_HIGH_PRIORITY);
+    raw->sent = ACK_EVERY * RING / 4;
+}
+
+/* The last message is acknowledged, though the library has nothing else to send. */
+static void acks_take(struct raw *raw, uint32_t at_least)
+{
+    uint64_t start = now_ns();
+    while (raw->acknowledged < at_least && in_time(start)) {
+        raw_step(raw);
+        operations_step(0);
+    }
+    CHECK(raw->acknowledged >= at_least, "%u of %u messages were acknowledged", raw->acknowledged,
+          raw->sent);
+}
+
+/* Three with two tokens: the third finds none. */
+static void acknowledgements(void)
+{
+    enum { PEERS = 3 };
+    struct raw raw[PEERS];
+    setenv("BMI_GM_SEND_TOKENS", "2", 1);
+    serve_here(0, listening);
+    operations_open();
+    for (int i = 0; i < PEERS; i++) {
+        raw_open(&raw[i]);
+        acks_leave(&raw[i]);
+    }
+    for (int i = 0; i < PEERS; i++)
+        acks_take(&raw[i], raw[i].sent - ACK_EVERY);
+    for (int i = 0; i < PEERS; i++)
+        nic_close(raw[i].port);
+    while (method_statistics("bmi_gm").links > 0)
+        operations_step(10);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    unsetenv("BMI_GM_SEND_TOKENS");
+    printf("  acknowledgements that found no room: all came\n");
+}
+
+/* ---- a stopped client ----------------------------------------------------------------------- */
+
+enum {
+    STOPPED,
+    RUNNING,
+    CLIENTS,
+    PUTS = 24,
+    PUT_SIZE = 64 << 10,
+    HELLO_TAG = 3,
+    READY_TAG,
+    PUT_TAG
+};
+
+static BMI_addr_t addresses[CLIENTS];
+static unsigned ready;
+
+static void client_heard(const struct BMI_unexpected_info *info)
+{
+    int64_t who;
+    memcpy(&who, info->buffer, sizeof who);
+    addresses[who] = info->addr;
+    ready += info->tag == READY_TAG;
+    must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
+}
+
+static int client_run(void *argument, int channel)
+{
+    static char in[PUTS][PUT_SIZE], server_address[BMI_MAX_ADDR_LEN];
+    static struct noted receives[PUTS];
+    struct noted send;
+    BMI_addr_t server;
+    int64_t who = (intptr_t)argument;
+    unsigned count = who == STOPPED ? PUTS : 1;
+    hear(channel, server_address, sizeof server_address);
+    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
+    operations_open();
+    must(BMI_addr_lookup(&server, server_address), "BMI_addr_lookup");
+    note_sendunexpected(&send, server, &who, sizeof who, HELLO_TAG);
+    noted_good(&send, "hello");
+    for (unsigned i = 0; i < count; i++)
+        note_receive(&receives[i], server, in[i], PUT_SIZE, PUT_TAG);
+    note_sendunexpected(&send, server, &who, sizeof who, READY_TAG); /* behind what it announced */
+    noted_good(&send, "ready");
+    while (!heard(channel, 0))
+        operations_step(10);
+    noted_good(&receives[0], "a receive");
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return 0;
+}
+
+/* Directed sends need the receiver here, and one does not go on: they wait. Others' don't. */
+static void stopped(struct child *clients)
+{
+    static char out[PUT_SIZE];
+    static struct noted sends[PUTS], other;
+    setenv("BMI_GM_VM_WRITE", "0", 1);
+    setenv("BMI_GM_MAPPING", "0", 1);
+    setenv("BMI_GM_SEND_TOKENS", "16", 1);
+    serve_here(0, listening);
+    operations_open();
+    test_unexpected = client_heard;
+    for (int i = 0; i < CLIENTS; i++)
+        tell(clients[i].channel, listening, sizeof listening);
+    while (ready < CLIENTS)
+        operations_step(10);
+    child_signal(&clients[STOPPED], SIGSTOP);
+    for (int i = 0; i < PUTS; i++)
+        note_send(&sends[i], addresses[STOPPED], out, PUT_SIZE, PUT_TAG);
+    for (int i = 0; i < 10; i++) /* they are with the NIC, as many as it takes */
+        operations_step(0);
+    note_send(&other, addresses[RUNNING], out, PUT_SIZE, PUT_TAG);
+    CHECK(noted_wait(&other, 1, TEST_BOUND_MS), "a stopped client holds up another's message");
+    noted_good(&other, "a send");
+    for (int i = 0; i < PUTS; i++)
+        CHECK(!sends[i].ended, "a send to a stopped client ended: %s",
+              status_name(sends[i].status));
+    tell_number(clients[RUNNING].channel, 0);
+    child_end(&clients[RUNNING]);
+    child_kill(&clients[STOPPED]);
+    CHECK(noted_wait(sends, PUTS, TEST_BOUND_MS), "sends to a killed client do not end");
+    test_unexpected = NULL;
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    unsetenv("BMI_GM_VM_WRITE");
+    unsetenv("BMI_GM_MAPPING");
+    unsetenv("BMI_GM_SEND_TOKENS");
+    printf("  a stopped client with %d messages on their way: another has its own\n", PUTS);
+}
+
+int main(void)
+{
+    test_begin("gm_link_fault", 90);
+    setenv("BMI_CONNECT_TIMEOUT_MS", "600000", 1); /* nothing else ends a link in this time */
+    setenv("BMI_PEER_TIMEOUT_MS", "600000", 1);
+    setenv("BMI_GM_RESEND_TIMEOUT_MS", "600000", 1);
+    setenv("BMI_TEST_METHOD", "gm", 1);
+    struct child clients[CLIENTS];
+    for (intptr_t i = 0; i < CLIENTS; i++)
+        clients[i] = child_start(i == STOPPED ? "stopped" : "running", client_run, (void *)i);
+    serve_here(0, listening);
+    operations_open();
+    order();
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    acknowledgements();
+    stopped(clients);
+    return test_passed();
+}
