@@ -90,6 +90,26 @@ static void list_skip(struct flow_list *list, bmi_size_t bytes)
     }
 }
 
+/* The entries of a list of ranges that are its next bytes, the last one cut in two where these end
+ * within it. -1: no memory. */
+static int list_part(struct flow_list *list, bmi_size_t bytes)
+{
+    int at = list->first;
+    while (at < list->count && list->sizes[at] <= bytes)
+        bytes -= list->sizes[at++];
+    if (bytes == 0 || at == list->count)
+        return at - list->first;
+    if (list->count == list->room && !list_grow(list, false))
+        return -1;
+    size_t behind = (size_t)(list->count++ - at);
+    memmove(list->offsets + at + 1, list->offsets + at, behind * sizeof *list->offsets);
+    memmove(list->sizes + at + 1, list->sizes + at, behind * sizeof *list->sizes);
+    list->sizes[at] = bytes;
+    list->offsets[at + 1] += bytes;
+    list->sizes[at + 1] -= bytes;
+    return at + 1 - list->first;
+}
+
 /* ---- memory endpoints --------------------------------------------------------------------------
  */
 
@@ -261,6 +281,23 @@ static int chunk_send(struct flow_chunk *chunk)
                               bmi__engine_network(), NULL);
 }
 
+/* Storage takes that many regions of memory in a list: the rest is gone on with as that of a short
+ * operation. */
+static int storage_lists(const struct flow_list *memory, struct flow_list *stream,
+                         int *memory_count, int *stream_count)
+{
+    bmi_size_t bytes = 0;
+    *memory_count = memory->count - memory->first;
+    *stream_count = stream->count - stream->first;
+    if (*memory_count <= BMI_TROVE_LIST_MAX)
+        return 0;
+    *memory_count = BMI_TROVE_LIST_MAX;
+    for (int i = 0; i < BMI_TROVE_LIST_MAX; i++)
+        bytes += memory->sizes[memory->first + i];
+    *stream_count = list_part(stream, bytes);
+    return *stream_count < 0 ? -BMI_ENOMEM : 0;
+}
+
 static int chunk_read(struct flow_chunk *chunk)
 {
     const struct flow *flow = chunk->flow;
@@ -271,24 +308,32 @@ static int chunk_read(struct flow_chunk *chunk)
         chunk->actual = chunk->size;
         return 1;
     }
+    int memory_count, stream_count;
+    int result = storage_lists(memory, stream, &memory_count, &stream_count);
+    if (result != 0)
+        return result;
     return bmi_trove_post_read_list(&chunk->op, &flow->what.source.u.storage.place,
                                     memory->buffers + memory->first, memory->sizes + memory->first,
-                                    memory->count - memory->first, stream->offsets + stream->first,
-                                    stream->sizes + stream->first, stream->count - stream->first,
-                                    &chunk->actual, flags, chunk, bmi__engine_storage());
+                                    memory_count, stream->offsets + stream->first,
+                                    stream->sizes + stream->first, stream_count, &chunk->actual,
+                                    flags, chunk, bmi__engine_storage());
 }
 
 static int chunk_write(struct flow_chunk *chunk)
 {
     const struct flow *flow = chunk->flow;
     struct flow_list *memory = &chunk->memory, *stream = &chunk->stream_out;
+    int memory_count, stream_count;
+    int result = storage_lists(memory, stream, &memory_count, &stream_count);
     chunk->on_network = false;
+    if (result != 0)
+        return result;
     return bmi__trove_post_write_lent(&chunk->op, &flow->what.destination.u.storage.place,
                                       (const void *const *)memory->buffers + memory->first,
-                                      memory->sizes + memory->first, memory->count - memory->first,
+                                      memory->sizes + memory->first, memory_count,
                                       stream->offsets + stream->first,
-                                      stream->sizes + stream->first, stream->count - stream->first,
-                                      &chunk->actual, &chunk->loan, chunk, bmi__engine_storage());
+                                      stream->sizes + stream->first, stream_count, &chunk->actual,
+                                      &chunk->loan, chunk, bmi__engine_storage());
 }
 
 /* Memory to memory: both lists are in the order of the flow's bytes. */

@@ -53,7 +53,8 @@ static bmi_size_t stripe_contiguous(const void *parameters, uint32_t server, uin
 static bmi_size_t stripe_file_size(const void *parameters, uint32_t server, uint32_t servers,
                                    bmi_size_t size)
 {
-    return size <= 0 ? 0 : stripe_to_logical(parameters, server, servers, size - 1) + 1;
+    bmi_size_t last = size > 0 ? stripe_to_logical(parameters, server, servers, size - 1) : -1;
+    return last == INT64_MAX ? last : last + 1;
 }
 
 const struct bmi_flow_distribution bmi_flow_simple_stripe = {

@@ -46,6 +46,8 @@ struct storage_watch {
     atomic_bool removed;
 };
 
+static void timer_expired(struct bmi_timer *timer);
+
 static struct {
     pthread_mutex_t life;
     unsigned users;                 /* life: open flow contexts */
@@ -54,7 +56,7 @@ static struct {
     bmi_trove_context_id storage;   /* life to write */
     _Atomic bmi_context_id network; /* life to write; 0: not open */
     atomic_uint wanted;
-    atomic_uint events, sleepers; /* completions told; threads in BMI's wait, that poll after it */
+    atomic_uint events, sleepers; /* told to sleepers; threads in BMI's wait, that poll after it */
     atomic_bool fd_used;          /* a program polls a context's descriptor */
     pthread_mutex_t event_lock;
     atomic_bool signalled; /* event_fd is readable; event_lock to write */
@@ -65,6 +67,7 @@ static struct {
     pthread_mutex_t times_lock;
     struct flow *timed;       /* times_lock */
     _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
+    struct bmi_timer timer;   /* set for it, as timer_fd is */
     pthread_mutex_t fds_lock;
     int epoll_fd, timer_fd, event_fd; /* fds_lock until made, then constant */
 } engine = {.life = PTHREAD_MUTEX_INITIALIZER,
@@ -73,6 +76,7 @@ static struct {
             .fds_lock = PTHREAD_MUTEX_INITIALIZER,
             .event_lock = PTHREAD_MUTEX_INITIALIZER,
             .next_ns = UINT64_MAX,
+            .timer = {.expired = timer_expired},
             .epoll_fd = -1,
             .timer_fd = -1,
             .event_fd = -1};
@@ -81,6 +85,16 @@ static _Thread_local bool polling; /* this thread polls */
 
 /* ---- deadlines ---------------------------------------------------------------------------------
  */
+
+/* For who waits in BMI, or lets it progress in the background. */
+static void network_timer_set_locked(uint64_t due)
+{
+    uint64_t now = bmi__monotonic_ns();
+    if (due == UINT64_MAX)
+        bmi_method_timer_clear(&engine.timer);
+    else
+        bmi_method_timer_set(&engine.timer, due <= now ? 0 : (due - now + 999999) / 1000000);
+}
 
 static void timer_set_locked(uint64_t due)
 {
@@ -91,6 +105,7 @@ static void timer_set_locked(uint64_t due)
         when.it_value.tv_nsec = (long)(due % 1000000000u);
     }
     timerfd_settime(engine.timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+    network_timer_set_locked(due);
 }
 
 void bmi__engine_time(struct flow *flow)
@@ -120,6 +135,14 @@ void bmi__engine_untime(struct flow *flow)
     pthread_mutex_lock(&engine.times_lock);
     if (flow->timed_link != NULL)
         untime_locked(flow);
+    pthread_mutex_unlock(&engine.times_lock);
+}
+
+/* There are no flows any more. */
+static void times_end(void)
+{
+    pthread_mutex_lock(&engine.times_lock);
+    timer_set_locked(UINT64_MAX);
     pthread_mutex_unlock(&engine.times_lock);
 }
 
@@ -263,8 +286,8 @@ static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argumen
 static void poll_wanted(void *argument)
 {
     (void)argument;
-    atomic_fetch_add(&engine.events, 1);
     if (atomic_load(&engine.sleepers) > 0) { /* it polls when it wakes, whatever it wakes for */
+        atomic_fetch_add(&engine.events, 1); /* it has read the count before it was a sleeper */
         bmi__engine_wake();
         return;
     }
@@ -273,6 +296,12 @@ static void poll_wanted(void *argument)
     if (bmi_task_submit(&engine.task) != 0)
         atomic_store(&engine.wanted, 0);
     bmi__engine_task_waits();
+}
+
+static void timer_expired(struct bmi_timer *timer)
+{
+    (void)timer;
+    poll_wanted(NULL);
 }
 
 static void network_hook(void *argument, bool unexpected)
@@ -379,6 +408,14 @@ static void network_fd_use(void)
     pthread_mutex_unlock(&engine.fds_lock);
 }
 
+/* It may be readable as long as nobody drives the network, and flows do no more. */
+static void network_fd_leave(void)
+{
+    pthread_mutex_lock(&engine.fds_lock);
+    epoll_ctl(engine.epoll_fd, EPOLL_CTL_DEL, bmi__progress_fd(), NULL); /* ENOENT: it was not */
+    pthread_mutex_unlock(&engine.fds_lock);
+}
+
 void bmi__engine_fd_used(void)
 {
     atomic_store(&engine.fd_used, true);
@@ -448,9 +485,11 @@ static struct past contexts_end_locked(void)
 {
     struct past past = {.storage = engine.storage, .network = engine.network};
     open_set_locked(false);
+    times_end();
     past.watch = engine.watch;
     engine.watch = NULL;
     atomic_store(&engine.network, 0);
+    network_fd_leave();
     return past;
 }
 
@@ -523,11 +562,21 @@ struct sleep {
     unsigned seen; /* events */
 };
 
+/* Whether somebody polls, and so begins another round after this. */
+static bool poller_asked(void)
+{
+    unsigned seen = atomic_load(&engine.wanted);
+    while (seen != 0 && !atomic_compare_exchange_weak(&engine.wanted, &seen, seen + 1))
+        ;
+    return seen != 0;
+}
+
+/* What waits in the context is no reason to stay awake while another takes it out. */
 static bool sleep_over(struct waiter *waiter)
 {
     const struct sleep *sleep = waiter->argument;
     return atomic_load(&sleep->sleeper->woken) || atomic_load(&engine.events) != sleep->seen ||
-           bmi__context_has(engine.context);
+           (bmi__context_has(engine.context) && !poller_asked());
 }
 
 /* A completion before `seen` was read is in the context, or the poll task's. */
@@ -539,10 +588,7 @@ void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns)
                             .argument = &sleep,
                             .context = engine.context,
                             .op = WAITER_SOME};
-    uint64_t due = atomic_load(&engine.next_ns), now = bmi__monotonic_ns();
     uint64_t ns = left_ns < 0 || left_ns > LONGEST_NS ? LONGEST_NS : (uint64_t)left_ns;
-    if (due < now + ns)
-        ns = due > now ? due - now : 0;
     atomic_fetch_add(&engine.sleepers, 1);
     bmi__progress_wait(&waiter, (int)((ns + 999999) / 1000000));
     atomic_fetch_sub(&engine.sleepers, 1);
@@ -557,6 +603,8 @@ int bmi__engine_network_open(void)
     if (result == 0 && atomic_load(&engine.network) == 0)
         result = network_open_locked();
     pthread_mutex_unlock(&engine.life);
+    if (result == 0)
+        bmi__space_wake(&bmi__flow_space); /* from now on they sleep in the network's wait */
     return result;
 }
 

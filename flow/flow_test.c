@@ -3,11 +3,8 @@
  * flow_test.c - distributions, requests, and flows between all kinds of endpoint, this process
  * being the peer: what arrives is compared with a model that goes byte by byte.
  */
-#include "flow/flow_testing.h"
-
-#include <poll.h>
-
 #include "bmi/task.h"
+#include "flow/flow_self.h"
 
 /* ---- distributions -----------------------------------------------------------------------------
  */
@@ -48,6 +45,8 @@ static void a_files_size_comes_from_its_streams(void)
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, none), 0);
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, bad), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_contiguous, NULL, 3, sizes), 20);
+    const bmi_size_t huge[2] = {INT64_MAX, 0}; /* of no file: it would end beyond what there is */
+    CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, NULL, 2, huge), INT64_MAX);
     CU_ASSERT_EQUAL(bmi_flow_file_size(NULL, NULL, 3, sizes), -BMI_EINVAL);
 }
 
@@ -67,45 +66,8 @@ static void bad_requests_are_refused(void)
     CU_ASSERT_EQUAL(bmi_flow_request_size(&extent, 1, NULL, NULL, 0, 1), -BMI_EFBIG);
 }
 
-/* ---- the network -------------------------------------------------------------------------------
- */
-
-static void network_start(void)
-{
-    char address[BMI_MAX_ADDR_LEN];
-    CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_tcp", "tcp://127.0.0.1:0", BMI_INIT_SERVER), 0);
-    CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), 0);
-    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self, address), 0);
-}
-
-static void set_up(void)
-{
-    network_start();
-    store_open();
-}
-
-static void tear_down(void)
-{
-    store_close();
-    CU_ASSERT_EQUAL(BMI_finalize(), 0);
-}
-
 /* ---- pairs of endpoints ------------------------------------------------------------------------
  */
-
-enum { FILE_SIZE = 3 * 1024 * 1024 + 4321 };
-static char file[FILE_SIZE], arrived[FILE_SIZE];
-
-static struct bmi_flow_extent all(bmi_size_t size)
-{
-    return (struct bmi_flow_extent){.offset = 0, .size = size, .count = 1};
-}
-
-static void files_make(unsigned seed)
-{
-    bytes_make(file, FILE_SIZE, seed);
-    memset(arrived, 0, FILE_SIZE);
-}
 
 static void memory_and_storage(void)
 {
@@ -562,6 +524,45 @@ static void short_operations_are_completed(void)
     CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
 }
 
+/* More regions of memory in a chunk than storage takes in a list. */
+static void regions_beyond_a_list_of_storage(void)
+{
+    enum { MANY = BMI_TROVE_LIST_MAX + 1000, APART = 2 };
+    const struct bmi_flow_extent extents[2] = {all(MANY - 700),
+                                               {.offset = MANY, .size = 700, .count = 1}};
+    char *bytes = malloc(MANY * APART), *back = calloc(MANY, APART);
+    void **buffers = malloc(MANY * sizeof *buffers);
+    bmi_size_t *sizes = malloc(MANY * sizeof *sizes);
+    CU_ASSERT_FATAL(bytes != NULL && back != NULL && buffers != NULL && sizes != NULL);
+    struct bmi_trove_place place = object_make("", 0);
+    struct bmi_flow_endpoint regions = {
+        .kind = BMI_FLOW_MEMORY, .u.memory = {.buffers = buffers, .sizes = sizes, .count = MANY}};
+    struct bmi_flow_description what = {.source = regions,
+                                        .destination = on_storage(&place),
+                                        .extents = extents,
+                                        .extent_count = 2,
+                                        .buffer_size = 2 * MANY};
+    bytes_make(bytes, MANY * APART, 12);
+    for (int i = 0; i < MANY; i++) {
+        buffers[i] = bytes + i * APART;
+        sizes[i] = 1;
+    }
+    CU_ASSERT_EQUAL(flow_run(&what, NULL), 0);
+    for (int i = 0; i < MANY; i++)
+        buffers[i] = back + i * APART;
+    what.source = on_storage(&place);
+    what.destination = regions;
+    CU_ASSERT_EQUAL(flow_run(&what, NULL), 0);
+    bool same = true;
+    for (int i = 0; i < MANY * APART; i++)
+        same = same && back[i] == (i % APART == 0 ? bytes[i] : 0);
+    CU_ASSERT(same);
+    free(bytes);
+    free(back);
+    free(buffers);
+    free(sizes);
+}
+
 static void messages_of_another_size_end_it(void)
 {
     const struct bmi_flow_extent extent = all(FILE_SIZE);
@@ -618,228 +619,7 @@ static void cancelled_and_late_flows_end_once(void)
     CU_ASSERT_EQUAL(flows.errors[2], -BMI_ECANCEL);
 }
 
-/* A flow that nobody sends to, and so is under way until it is cancelled. */
-static bmi_flow_id_t endless_post(bmi_msg_tag_t tag, bmi_flow_context_id where)
-{
-    static const struct bmi_flow_extent extent = {.size = FILE_SIZE, .count = 1};
-    static const struct region to = {arrived, FILE_SIZE};
-    bmi_flow_id_t id;
-    CU_ASSERT_EQUAL(bmi_flow_post(&id,
-                                  &(struct bmi_flow_description){.source = from_network(tag),
-                                                                 .destination = in_memory(&to),
-                                                                 .extents = &extent,
-                                                                 .extent_count = 1},
-                                  NULL, where),
-                    0);
-    return id;
-}
-
-static void closing_a_context_ends_its_flows(void)
-{
-    bmi_flow_context_id another;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
-    for (int i = 0; i < 4; i++)
-        endless_post(60 + i, another);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), -BMI_EINVAL);
-}
-
-struct closing {
-    bmi_flow_context_id context;
-    int result;
-};
-
-static enum bmi_task_verdict close_task(struct bmi_task *task, void *argument)
-{
-    struct closing *closing = argument;
-    (void)task;
-    closing->result = bmi_flow_close_context(closing->context);
-    return BMI_TASK_DONE;
-}
-
-/* Closes a context, if there is one, and opens another in its place. */
-static enum bmi_task_verdict reopen_task(struct bmi_task *task, void *argument)
-{
-    struct closing *closing = argument;
-    (void)task;
-    closing->result = closing->context != 0 ? bmi_flow_close_context(closing->context) : 0;
-    if (closing->result == 0)
-        closing->result = bmi_flow_open_context(&closing->context);
-    return BMI_TASK_DONE;
-}
-
-static void closing_submit(struct bmi_task *task, struct closing *closing,
-                           enum bmi_task_verdict (*function)(struct bmi_task *, void *))
-{
-    struct bmi_task_attributes attributes = {.function = function, .argument = closing};
-    closing->result = 1;
-    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, NULL, &attributes), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_task_submit(task), 0);
-}
-
-/* Who tests for flows runs the task, which waits for flows within that. */
-static void a_task_closes_a_context_with_flows(void)
-{
-    struct closing closing;
-    struct bmi_task task;
-    bmi_flow_id_t id;
-    bmi_error_code_t error;
-    int count;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&closing.context), 0);
-    endless_post(70, closing.context);
-    closing_submit(&task, &closing, reopen_task);
-    CU_ASSERT_EQUAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0, context), 0);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
-    CU_ASSERT_EQUAL(closing.result, 0);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(closing.context), 0);
-}
-
-/* After the last was closed BMI may be finalized: nothing of flow's is left in it. */
-static void a_task_closes_the_last_context(void)
-{
-    struct closing closing = {.context = context};
-    struct bmi_task task;
-    bmi_context_id mine;
-    bmi_op_id_t op;
-    bmi_error_code_t error;
-    int count;
-    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&mine), 0);
-    endless_post(72, context);
-    CU_ASSERT_EQUAL(bmi_flow_cancel(endless_post(73, context), context), 0);
-    closing_submit(&task, &closing, close_task);
-    while (bmi_task_state(&task) != BMI_TASK_ENDED)
-        CU_ASSERT_EQUAL(BMI_testcontext(1, &op, &count, &error, NULL, NULL, 0, mine), 0);
-    CU_ASSERT_EQUAL_FATAL(closing.result, 0);
-    BMI_close_context(mine);
-    CU_ASSERT_EQUAL_FATAL(BMI_finalize(), 0);
-    network_start();
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
-    memory_and_storage();
-    through_the_network_and_a_relay();
-}
-
-/* Who closes the last context waits, and runs tasks meanwhile. */
-static void a_task_opens_while_the_last_closes(void)
-{
-    const struct bmi_flow_extent extent = all(FILE_SIZE);
-    struct region to = {arrived, FILE_SIZE};
-    struct closing closing = {0};
-    struct bmi_task task;
-    CU_ASSERT_EQUAL(flow_run(&(struct bmi_flow_description){.source = from_network(71),
-                                                            .destination = in_memory(&to),
-                                                            .extents = &extent,
-                                                            .extent_count = 1,
-                                                            .timeout_ms = 1},
-                             NULL),
-                    -BMI_ETIMEDOUT);
-    closing_submit(&task, &closing, reopen_task);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
-    CU_ASSERT_EQUAL_FATAL(closing.result, 0);
-    context = closing.context;
-    memory_and_storage();
-    through_the_network_and_a_relay();
-}
-
-/* Workers poll while the last context is closed, and open others. */
-static void contexts_come_and_go_while_workers_poll(void)
-{
-    enum { ROUNDS = 20, TASKS = 2 };
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_WORKERS), 0);
-    for (int round = 0; round < ROUNDS; round++) {
-        struct closing closing[TASKS];
-        struct bmi_task tasks[TASKS];
-        CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
-        for (int i = 0; i < TASKS; i++) {
-            CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&closing[i].context), 0);
-            endless_post(80 + i, closing[i].context);
-            closing_submit(&tasks[i], &closing[i], i == 0 ? close_task : reopen_task);
-        }
-        endless_post(80 + TASKS, context);
-        CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
-        for (int i = 0; i < TASKS; i++) {
-            CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], PATIENCE_MS), 0);
-            CU_ASSERT_EQUAL(closing[i].result, 0);
-        }
-        CU_ASSERT_EQUAL(bmi_flow_close_context(closing[1].context), 0);
-    }
-    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_WORKERS), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
-}
-
-/* A program's own loop: only the descriptor tells when to test. */
-static void the_descriptor_drives_flows(void)
-{
-    const struct bmi_flow_extent extent = all(FILE_SIZE);
-    struct flows flows = {0};
-    files_make(9);
-    struct bmi_trove_place place = object_make(file, FILE_SIZE);
-    struct region to = {arrived, FILE_SIZE};
-    struct pollfd poll_fd = {.fd = bmi_flow_context_fd(context), .events = POLLIN};
-    CU_ASSERT_FATAL(poll_fd.fd >= 0);
-    CU_ASSERT_EQUAL(bmi_trove_inject(store, &(struct bmi_trove_fault){.kinds = BMI_TROVE_READS,
-                                                                      .delay_ms = 1}),
-                    0);
-    flows_post(&flows, &(struct bmi_flow_description){.source = on_storage(&place),
-                                                      .destination = from_network(4),
-                                                      .extents = &extent,
-                                                      .extent_count = 1,
-                                                      .timeout_ms = 600000});
-    flows_post(&flows, &(struct bmi_flow_description){.source = from_network(4),
-                                                      .destination = in_memory(&to),
-                                                      .extents = &extent,
-                                                      .extent_count = 1});
-    for (int left = 2; left > 0;) {
-        bmi_flow_id_t id;
-        bmi_error_code_t error = -1;
-        int count = 0;
-        CU_ASSERT_EQUAL_FATAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0,
-                                                   context) >= 0,
-                              1);
-        left -= count;
-        if (count > 0)
-            CU_ASSERT_EQUAL(error, 0);
-        if (count == 0)
-            CU_ASSERT_EQUAL_FATAL(poll(&poll_fd, 1, PATIENCE_MS), 1);
-    }
-    CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
-    CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
-}
-
-/* The same for flows whose operations all end at once: there is nothing that could complete later,
- * and each step leaves the rest to the next one. */
-static void the_descriptor_tells_of_steps(void)
-{
-    const struct bmi_flow_extent extent = all(FILE_SIZE);
-    struct flows flows = {0};
-    struct region from = {file, FILE_SIZE};
-    struct pollfd poll_fd = {.fd = bmi_flow_context_fd(context), .events = POLLIN};
-    CU_ASSERT_FATAL(poll_fd.fd >= 0);
-    files_make(11);
-    for (int i = 0; i < 3; i++) {
-        struct bmi_trove_place place = object_make("", 0);
-        flows_post(&flows, &(struct bmi_flow_description){.source = in_memory(&from),
-                                                          .destination = on_storage(&place),
-                                                          .extents = &extent,
-                                                          .extent_count = 1,
-                                                          .buffer_size = 1024});
-    }
-    while (flows.left > 0) {
-        bmi_flow_id_t id;
-        bmi_error_code_t error = -1;
-        int count = 0;
-        CU_ASSERT_EQUAL_FATAL(poll(&poll_fd, 1, PATIENCE_MS), 1);
-        CU_ASSERT_EQUAL_FATAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0,
-                                                   context) >= 0,
-                              1);
-        flows.left -= count;
-        if (count > 0)
-            CU_ASSERT_EQUAL(error, 0);
-    }
-}
-
-/* The same, with workers: nobody has to test for a flow to go on. */
+/* With workers nobody has to test for a flow to go on. */
 static void workers_run_flows(void)
 {
     CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_WORKERS), 0);
@@ -869,15 +649,9 @@ static CU_TestInfo cases[] = {
     {"a failing source ends both sides", a_failing_source_ends_both_sides},
     {"a failing destination drains", a_failing_destination_drains},
     {"short operations are completed", short_operations_are_completed},
+    {"regions beyond a list of storage", regions_beyond_a_list_of_storage},
     {"messages of another size end it", messages_of_another_size_end_it},
     {"cancelled and late flows end once", cancelled_and_late_flows_end_once},
-    {"closing a context ends its flows", closing_a_context_ends_its_flows},
-    {"a task closes a context with flows", a_task_closes_a_context_with_flows},
-    {"a task closes the last context", a_task_closes_the_last_context},
-    {"a task opens while the last closes", a_task_opens_while_the_last_closes},
-    {"contexts come and go while workers poll", contexts_come_and_go_while_workers_poll},
-    {"the descriptor drives flows", the_descriptor_drives_flows},
-    {"the descriptor tells of steps", the_descriptor_tells_of_steps},
     {"workers run flows", workers_run_flows},
     CU_TEST_INFO_NULL};
 

@@ -13,8 +13,10 @@
 
 static enum bmi_task_verdict poll_run(struct bmi_task *task, void *argument)
 {
-    (void)task;
-    bmi__job_poll(argument);
+    struct bmi_job_context *context = argument;
+    bmi__job_poll(context);
+    if (bmi__context_has(context->network)) /* more than a batch: the hook told of it already */
+        bmi_task_submit(task);
     return BMI_TASK_DONE;
 }
 

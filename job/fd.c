@@ -49,8 +49,10 @@ static bool more_to_do(struct bmi_job_context *context)
     bmi_lock_take(&context->lock);
     bool more = context->ready.first != NULL;
     bmi_lock_give(&context->lock);
-    return more ||
-           (!context->background && !bmi_task_sleeper_arm(context->manager, &context->fd_sleeper));
+    if (more || context->background)
+        return more;
+    return atomic_load(&context->trove.pending) || atomic_load(&context->flow.pending) ||
+           !bmi_task_sleeper_arm(context->manager, &context->fd_sleeper);
 }
 
 static void settle_locked(struct bmi_job_context *context)
@@ -127,6 +129,7 @@ void bmi__job_fd_init(struct bmi_job_context *context)
     context->epoll_fd = context->timer_fd = -1;
     atomic_init(&context->event_fd, -1);
     context->fd_sleeper.wake = sleeper_wake;
+    context->fd_sleeper.away = true; /* armed between the program's looks */
 }
 
 void bmi__job_fd_close(struct bmi_job_context *context)

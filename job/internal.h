@@ -40,6 +40,7 @@ enum job_flags {
     JOB_TIMED_OUT = 1,     /* its deadline has passed: its cancel is called a time-out */
     JOB_CANCEL_WANTED = 2, /* cancelled while POSTING */
     JOB_LISTED = 4,        /* among those that wait for an unexpected message */
+    JOB_DEADLINE_FIRST = 8 /* a timer: its deadline comes before its time */
 };
 
 #define JOB_NOT_IN_HEAP UINT32_MAX
@@ -117,7 +118,9 @@ struct bmi_job_context {
     atomic_uint unexpected_wanted;   /* length of that list; written under lock */
     _Atomic uint64_t steps;
     atomic_uint runners; /* threads that run one of its machines */
-    pthread_mutex_t stepping; /* foreground: held, before all other locks, by who runs one; recursive */
+    /* foreground: held, before all other locks, by who runs one of its machines; recursive. Who
+     * holds another context's only tries */
+    pthread_mutex_t stepping;
     _Atomic(struct bmi__tracer *) tracer;
     bool wants_listed;                  /* poll.c's list of those who want messages; its lock */
     struct bmi_job_context *wants_next; /* the same */
@@ -163,9 +166,10 @@ struct bmi_sm {
     uint32_t outstanding;          /* length of jobs; lock */
     int failure;                   /* of the first of them that failed; lock */
     int last, result;
-    uint8_t phase;   /* lock */
-    uint8_t cancel;  /* lock */
-    bool cancelling; /* lock */
+    uint8_t phase;       /* lock */
+    uint8_t cancel;      /* lock */
+    bool cancelling;     /* lock */
+    bool jobs_cancelled; /* lock: all of its jobs were, since it began to wait */
     bool has_result;
     uint16_t depth, depth_most;
     struct sm_frame frames[];

@@ -373,7 +373,6 @@ void bmi__job_cancel_all_locked(struct bmi_job_context *context, struct bmi__job
 {
     for (uint32_t i = 0; i < context->chunk_count * CHUNK; i++) {
         struct bmi__job *job = &context->chunks[i / CHUNK][i % CHUNK];
-        if (job->phase == JOB_PENDING)
-            bmi__job_cancel_locked(context, job, ends);
+        bmi__job_cancel_locked(context, job, ends);
     }
 }

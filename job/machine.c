@@ -96,7 +96,7 @@ static void cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *end
 {
     if (machine->cancelling)
         return;
-    machine->cancelling = true;
+    machine->cancelling = machine->jobs_cancelled = true;
     for (struct bmi__job *job = machine->jobs, *next; job != NULL; job = next) {
         next = job->next;
         bmi__job_cancel_locked(machine->context, job, ends);
@@ -104,9 +104,11 @@ static void cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *end
     machine->cancelling = false;
 }
 
+/* Where all were cancelled since it began to wait, a failure is but the answer: children that tidy
+ * up then are not disturbed. */
 static bool first_failure_counts(struct bmi_sm *machine)
 {
-    return machine->phase == SM_WAITING && machine->failure < 0 &&
+    return machine->phase == SM_WAITING && machine->failure < 0 && !machine->jobs_cancelled &&
            state_of(machine)->wait == BMI_SM_FIRST_FAILURE;
 }
 
@@ -133,10 +135,10 @@ void bmi__sm_cancel_locked(struct bmi_job_context *context, struct bmi_sm *machi
                            struct bmi__job_ends *ends)
 {
     (void)context;
-    if (machine->phase == SM_ENDING || machine->phase == SM_ENDED)
+    if (machine->phase == SM_ENDED)
         return;
     machine->cancel = SM_CANCEL_WANTED;
-    if (machine->phase == SM_WAITING)
+    if (machine->phase == SM_WAITING || machine->phase == SM_ENDING)
         cancel_jobs_locked(machine, ends);
 }
 
@@ -241,6 +243,7 @@ static bool machine_defer(struct bmi_sm *machine, int *result)
     bool wait = machine->outstanding > 0;
     if (wait) {
         machine->phase = SM_WAITING;
+        machine->jobs_cancelled = false;
         if (machine->cancel == SM_CANCEL_WANTED || first_failure_counts(machine))
             cancel_jobs_locked(machine, &ends);
     } else {
@@ -276,9 +279,13 @@ static bool machine_end(struct bmi_sm *machine)
     bmi_lock_take(&context->lock);
     bool over = machine->outstanding == 0;
     machine->phase = over ? SM_ENDED : SM_ENDING;
+    if (!over && machine->cancel == SM_CANCEL_WANTED)
+        cancel_jobs_locked(machine, &ends);
     bmi_lock_give(&context->lock);
-    if (!over)
+    if (!over) {
+        bmi__job_after(context, &ends);
         return false;
+    }
     if (tracer != NULL)
         bmi__sm_trace_event(tracer, machine, BMI_SM_ENDED, machine->result, machine->started_ns);
     bmi_lock_take(&context->lock);
@@ -296,15 +303,17 @@ enum ran { RAN_WAITS, RAN_AGAIN, RAN_TO_ITS_END };
 static enum ran machine_steps(struct bmi_sm *machine)
 {
     struct bmi_job_context *context = machine->context;
-    unsigned steps = 0;
+    unsigned steps = 0, refused = 0; /* jumps: a table may try one again and again */
     enum ran ran = RAN_AGAIN;
     bool going = machine->phase != SM_RESUMED || machine_go(machine, machine_awake(machine));
-    while (going && steps < STEPS_AT_ONCE) {
+    while (going && steps + refused < STEPS_AT_ONCE) {
         const struct bmi_sm_state *state = state_of(machine);
         int result;
         if (state->jump != NULL) {
-            if (!machine_jump(machine, state, &result))
+            if (!machine_jump(machine, state, &result)) {
+                refused++;
                 going = machine_go(machine, result);
+            }
             continue;
         }
         steps++;
@@ -319,21 +328,48 @@ static enum ran machine_steps(struct bmi_sm *machine)
     return going ? ran : RAN_TO_ITS_END;
 }
 
+/* How often this thread holds the `stepping` of a context, whichever. */
+static _Thread_local unsigned stepping_held;
+
+/* Who would run a machine of one context within an action of another's must not wait for whoever
+ * takes steps there, since that one may be about to do the reverse. Returns whether it may. */
+static bool stepping_take(struct bmi_job_context *context)
+{
+    if (context->background)
+        return true;
+    if (stepping_held == 0)
+        pthread_mutex_lock(&context->stepping);
+    else if (pthread_mutex_trylock(&context->stepping) != 0)
+        return false;
+    stepping_held++;
+    return true;
+}
+
+static void stepping_give(struct bmi_job_context *context)
+{
+    if (context->background)
+        return;
+    stepping_held--;
+    pthread_mutex_unlock(&context->stepping);
+}
+
 static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
 {
     struct bmi_sm *machine = argument;
     struct bmi_job_context *context = machine->context;
     enum bmi_task_verdict verdict = BMI_TASK_DONE;
     atomic_fetch_add(&context->runners, 1);
-    if (!context->background)
-        pthread_mutex_lock(&context->stepping);
+    if (!stepping_take(context)) {
+        bmi_task_submit(task);
+        atomic_fetch_sub(&context->runners, 1);
+        return BMI_TASK_DONE;
+    }
     enum ran ran = machine->phase == SM_ENDED ? RAN_TO_ITS_END : machine_steps(machine);
     if (ran == RAN_TO_ITS_END && machine_end(machine))
         verdict = BMI_TASK_GONE;
     else if (ran == RAN_AGAIN)
         bmi_task_submit(task);
-    if (!context->background)
-        pthread_mutex_unlock(&context->stepping);
+    stepping_give(context);
     atomic_fetch_sub(&context->runners, 1); /* the last time that it is looked at */
     return verdict;
 }

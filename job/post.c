@@ -159,7 +159,7 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
     uint64_t deadline_ns = bmi__job_deadline_of(options);
     bmi_lock_take(&context->lock);
     if (deadline_ns != 0 && deadline_ns < due_ns) {
-        job->flags |= JOB_TIMED_OUT;
+        job->flags |= JOB_DEADLINE_FIRST;
         due_ns = deadline_ns;
     }
     result = bmi__job_timer_add_locked(context, job, due_ns, &ends);

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "job/internal.h"
 #include "job/job_case.h"
 
 enum { STREAM = 3 * 1000 * 1000 };
@@ -145,7 +146,8 @@ static void flows(void)
     job_case_none();
 }
 
-/* A flow that nobody sends to ends at its deadline, and when it is cancelled. */
+/* A flow that nobody sends to ends at its deadline, after its own time, and when it is cancelled.
+ */
 static void flow_ends(void)
 {
     static char in[1000];
@@ -162,6 +164,10 @@ static void flow_ends(void)
     CU_ASSERT_TRUE(posted == 0 || posted == -BMI_ETIMEDOUT);
     if (posted == 0)
         CU_ASSERT_EQUAL(job_case_fetch().error, -BMI_ETIMEDOUT);
+    receive.timeout_ms = 100;
+    CU_ASSERT_EQUAL(bmi_job_flow(job_case.context, &receive, NULL, NULL, NULL), 0);
+    CU_ASSERT_EQUAL(job_case_fetch().error, -BMI_ETIMEDOUT);
+    receive.timeout_ms = 0;
     CU_ASSERT_EQUAL(bmi_job_flow(job_case.context, &receive, NULL, &id, NULL), 0);
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
     CU_ASSERT_EQUAL(job_case_fetch().error, -BMI_ECANCEL);
@@ -205,6 +211,51 @@ static void machine(void)
     }
     CU_ASSERT_EQUAL(status.error, 0);
     CU_ASSERT_EQUAL(statuses[0].actual, 100);
+}
+
+/* Whether nobody else has a part in this context: no worker, no background. */
+static bool alone(void)
+{
+    int background = 1;
+    CU_ASSERT_EQUAL(BMI_get_info(0, BMI_BACKGROUND, &background), 0);
+    return !background && !job_case.background;
+}
+
+/* A program that only looks at the descriptor is told of every end, also of one that came within
+ * its own look. */
+static void flows_by_descriptor(void)
+{
+    enum { ROUNDS = 20 };
+    char *out = calloc(1, STREAM), *in = malloc(STREAM);
+    void *from[] = {out}, *into[] = {in};
+    bmi_size_t size = STREAM;
+    struct bmi_flow_extent extent = {.size = STREAM, .count = 1};
+    struct bmi_flow_description send = {.source = memory_end(from, &size),
+                                        .destination = network_end(5),
+                                        .extents = &extent,
+                                        .extent_count = 1};
+    struct bmi_flow_description receive = {.source = network_end(5),
+                                           .destination = memory_end(into, &size),
+                                           .extents = &extent,
+                                           .extent_count = 1};
+    struct pollfd look = {.fd = bmi_job_context_fd(job_case.context), .events = POLLIN};
+    for (int i = 0; i < ROUNDS; i++) {
+        struct bmi_job_status status = {0};
+        CU_ASSERT_EQUAL_FATAL(bmi_job_flow(job_case.context, &receive, NULL, NULL, NULL), 0);
+        int ended = bmi_job_flow(job_case.context, &send, NULL, NULL, &status);
+        while (ended < 2) {
+            int count = 1;
+            CU_ASSERT_EQUAL_FATAL(poll(&look, 1, PATIENCE_MS), 1);
+            for (; count > 0; ended += count) {
+                bmi_job_testcontext(job_case.context, 1, &count, &status, 0);
+                CU_ASSERT_EQUAL(status.error, 0);
+            }
+            if (alone() && atomic_load(&job_case.context->flow.pending))
+                CU_ASSERT_EQUAL(poll(&look, 1, 0), 1);
+        }
+    }
+    free(out);
+    free(in);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -270,6 +321,7 @@ int main(void)
 #if BMI_WITH_LMDB
         {"a folder", test_folder},
 #endif
+        {"flows, told of by the descriptor", flows_by_descriptor},
         {"close with flows pending", test_close},
         CU_TEST_INFO_NULL,
     };

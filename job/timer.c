@@ -90,7 +90,7 @@ void bmi__job_timer_remove_locked(struct bmi_job_context *context, struct bmi__j
 static void timer_fire_locked(struct bmi_job_context *context, struct bmi__job *job,
                               struct bmi__job_ends *ends)
 {
-    if (job->kind == BMI_JOB_TIMER && !(job->flags & JOB_TIMED_OUT)) {
+    if (job->kind == BMI_JOB_TIMER && !(job->flags & JOB_DEADLINE_FIRST)) {
         bmi__job_end_locked(context, job, 0, 0, ends);
         return;
     }
@@ -121,5 +121,8 @@ bool bmi__job_timers_run(struct bmi_job_context *context)
 
 uint64_t bmi_job_deadline(int64_t ms)
 {
-    return ms < 0 ? 0 : bmi__monotonic_ns() + (uint64_t)ms * 1000000u;
+    if (ms < 0)
+        return 0;
+    uint64_t now = bmi__monotonic_ns(), most_ms = (UINT64_MAX - now) / 1000000u;
+    return (uint64_t)ms > most_ms ? UINT64_MAX : now + (uint64_t)ms * 1000000u;
 }

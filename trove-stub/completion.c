@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONTEXTS_MAX = 1 << 16, SLOTS_MAX = 1 << 30 };
+enum { CONTEXTS_MAX = 1 << 16, SLOTS_MAX = 1 << 30, BLIND_NS = 5000000 };
 
 /* Under the space's lock. */
 struct bmi__queue_context {
@@ -273,7 +273,7 @@ static void waiter_wake(struct bmi__space_waiter *waiter)
     atomic_store(&waiter->woken, true);
     if (atomic_load(&waiter->elsewhere))
         waiter->space->wake();
-    else
+    else if (waiter->fd >= 0)
         eventfd_write(waiter->fd, 1);
 }
 
@@ -299,6 +299,14 @@ static void waiters_signal_locked(struct bmi__space *space,
     }
 }
 
+void bmi__space_wake(struct bmi__space *space)
+{
+    pthread_mutex_lock(&space->lock);
+    for (struct bmi__space_waiter *waiter = space->waiters; waiter != NULL; waiter = waiter->next)
+        waiter_wake(waiter);
+    pthread_mutex_unlock(&space->lock);
+}
+
 /* Called by the task manager with a lock of its own held. */
 static void sleeper_wake(struct bmi_task_sleeper *sleeper)
 {
@@ -318,21 +326,22 @@ static struct bmi__space_waiter *waiter_make(void)
         return NULL;
     }
     waiter->fd = fd;
-    waiter->sleeper.wake = sleeper_wake;
     return waiter;
 }
 
-/* Returns NULL where there is no descriptor left. */
+/* Where there is no descriptor left: `instead`, which is the caller's and has none, or NULL. */
 static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
-                                               const struct bmi__queue_context *context, bool any)
+                                               const struct bmi__queue_context *context, bool any,
+                                               struct bmi__space_waiter *instead)
 {
     pthread_mutex_lock(&space->lock);
     struct bmi__space_waiter *waiter = space->idle_waiters;
     if (waiter != NULL)
         space->idle_waiters = waiter->next;
     pthread_mutex_unlock(&space->lock);
-    if (waiter == NULL && (waiter = waiter_make()) == NULL)
+    if (waiter == NULL && (waiter = waiter_make()) == NULL && (waiter = instead) == NULL)
         return NULL;
+    waiter->sleeper.wake = sleeper_wake;
     waiter->space = space;
     waiter->context = context;
     waiter->any = any;
@@ -354,16 +363,21 @@ static void waiter_delist(struct bmi__space *space, struct bmi__space_waiter *wa
     while (*link != waiter)
         link = &(*link)->next;
     *link = waiter->next;
-    eventfd_read(waiter->fd, &value);
-    waiter->next = space->idle_waiters;
-    space->idle_waiters = waiter;
+    if (waiter->fd >= 0) {
+        eventfd_read(waiter->fd, &value);
+        waiter->next = space->idle_waiters;
+        space->idle_waiters = waiter;
+    }
     if (waiter->context != NULL && waiter->any && waiter->context->first != NULL)
         waiters_signal_locked(space, waiter->context);
     pthread_mutex_unlock(&space->lock);
 }
 
+/* Without a descriptor nobody but the source can wake it: it looks every few milliseconds. */
 static void waiter_poll(struct bmi__space_waiter *waiter, int64_t left_ns)
 {
+    if (waiter->fd < 0 && (left_ns < 0 || left_ns > BLIND_NS))
+        left_ns = BLIND_NS;
     struct pollfd fds[2] = {{.fd = waiter->fd, .events = POLLIN},
                             {.fd = waiter->space->source(), .events = POLLIN}};
     struct timespec limit = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
@@ -388,22 +402,24 @@ static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *wai
     bmi_task_sleeper_disarm(manager, &waiter->sleeper);
     pthread_mutex_lock(&space->lock);
     waiter->signalled = false;
-    if (!elsewhere)
+    if (!elsewhere && waiter->fd >= 0)
         eventfd_read(waiter->fd, &value);
     atomic_store(&waiter->woken, false);
     pthread_mutex_unlock(&space->lock);
 }
 
 /* Makes progress and runs tasks until `look` has found something or the time is over (deadline 0:
- * at once; UINT64_MAX: never). Returns -ENOMEM, where it cannot wait, or 0. */
+ * at once; UINT64_MAX: never). `instead`: see waiter_enlist. Returns -BMI_EMFILE, where it cannot
+ * wait, or 0. */
 static int wait_for(struct bmi__space *space, const struct bmi__queue_context *context, bool any,
-                    bool (*look)(void *argument), void *argument, uint64_t deadline)
+                    struct bmi__space_waiter *instead, bool (*look)(void *argument), void *argument,
+                    uint64_t deadline)
 {
     space->progress();
     bmi_task_schedule(NULL);
     if (look(argument) || deadline == 0)
         return 0;
-    struct bmi__space_waiter *waiter = waiter_enlist(space, context, any);
+    struct bmi__space_waiter *waiter = waiter_enlist(space, context, any, instead);
     if (waiter == NULL)
         return -BMI_EMFILE;
     while (!look(argument)) {
@@ -425,8 +441,9 @@ static uint64_t deadline_of(int max_idle_ms)
 
 void bmi__space_wait_until(struct bmi__space *space, bool (*done)(void *argument), void *argument)
 {
+    struct bmi__space_waiter blind = {.fd = -1};
     while (!done(argument))
-        wait_for(space, NULL, false, done, argument, UINT64_MAX);
+        wait_for(space, NULL, false, &blind, done, argument, UINT64_MAX);
 }
 
 /* ---- posts and completions ------------------------------------------------------------------- */
@@ -489,9 +506,13 @@ int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted,
                    (posted->error == 0 || immediate == POSTED_IMMEDIATE_ALWAYS);
     if (at_once) {
         result = posted->error != 0 ? posted->error : 1;
-        posted->context->outstanding--;
+        struct bmi__queue_context *context = posted->context;
+        context->outstanding--;
         slot_give_locked(space, posted);
+        space->destroy(posted);
         *id = 0;
+        if (context->closing) /* who closes it waits, and nothing is queued */
+            waiters_signal_locked(space, context);
     } else if (done) {
         ready_locked(space, posted);
     } else {
@@ -500,8 +521,6 @@ int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted,
             space->cancel(posted);
     }
     pthread_mutex_unlock(&space->lock);
-    if (at_once)
-        space->destroy(posted);
     return result;
 }
 
@@ -626,7 +645,7 @@ static int wanted_get(struct wanted *wanted, int64_t context_id, int max_idle_ms
         return -BMI_EINVAL;
     int result = 0;
     if (!wanted_look(wanted))
-        result = wait_for(space, wanted->context, wanted->ids == NULL, wanted_look, wanted,
+        result = wait_for(space, wanted->context, wanted->ids == NULL, NULL, wanted_look, wanted,
                           deadline_of(max_idle_ms));
     *outcount = wanted->outcount;
     return wanted->outcount > 0 ? 1 : result;

@@ -43,7 +43,7 @@ struct bmi__posted {
 struct bmi__space_waiter {
     struct bmi__space_waiter *next;
     struct bmi_task_sleeper sleeper;
-    int fd;
+    int fd; /* -1: it has none, and looks every few milliseconds */
     const struct bmi__queue_context *context; /* NULL: for whatever completes */
     bool any; /* it takes any completion of it; else particular ones */
     bool signalled;
@@ -115,6 +115,9 @@ int bmi__space_cancel(struct bmi__space *space, int64_t id, int64_t context);
  * -BMI_EINVAL. */
 int bmi__space_look(struct bmi__space *space, int64_t id, int64_t context,
                     void (*look)(struct bmi__posted *posted, void *argument), void *argument);
+/* Has all who sleep look again, also at how they are to sleep. Any thread, no lock of the space's
+ * held. */
+void bmi__space_wake(struct bmi__space *space);
 /* Waits until `done`, asked after each completion. */
 void bmi__space_wait_until(struct bmi__space *space, bool (*done)(void *argument), void *argument);
 

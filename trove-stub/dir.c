@@ -47,11 +47,18 @@ static int dir_begin(struct trove_op *op)
     op->object = bmi__files_find(&dir->files, op->place.collection, op->place.object);
     if (op->object != NULL)
         return 0;
-    int fd = openat(dir->collections, path_of(op).text, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return errno == ENOTDIR ? -ENOENT : -errno;
-    op->object = bmi__files_add(&dir->files, op->place.collection, op->place.object, fd);
-    return op->object != NULL ? 0 : -ENOMEM;
+    struct trove_file *file = NULL;
+    int result;
+    do {
+        uint64_t removals = bmi__files_removals(&dir->files);
+        int fd = openat(dir->collections, path_of(op).text, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+            return errno == ENOTDIR ? -ENOENT : -errno;
+        result = bmi__files_add(&dir->files, op->place.collection, op->place.object, fd, removals,
+                                &file);
+    } while (result == -EAGAIN);
+    op->object = file;
+    return result;
 }
 
 static void dir_end(struct trove_op *op)
@@ -145,6 +152,19 @@ static bmi_trove_object_t number_draw(void)
     return number;
 }
 
+static void file_forget(struct trove_op *op)
+{
+    bmi__files_forget(&dir_of(op)->files, op->place.collection, op->place.object);
+}
+
+static int file_remove(struct trove_op *op)
+{
+    if (unlinkat(dir_of(op)->collections, path_of(op).text, 0) != 0)
+        return errno == ENOTDIR ? -ENOENT : -errno;
+    file_forget(op);
+    return 0;
+}
+
 static int dir_create(struct trove_op *op)
 {
     struct trove_dir *dir = dir_of(op);
@@ -156,28 +176,23 @@ static int dir_create(struct trove_op *op)
     } while (draw && result == -EEXIST);
     if (result != 0)
         return result;
+    file_forget(op); /* of a predecessor whose removal is under way */
+    uint64_t removals = bmi__files_removals(&dir->files);
     if (dir->keys != NULL)
         result = bmi__keys_remove_object(dir->keys, op, nothing);
     if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
         result = fsync(fd) != 0 ? -errno : bucket_sync(op);
     if (result != 0) {
-        unlinkat(dir->collections, path_of(op).text, 0);
+        file_remove(op);
         close(fd);
         return result;
     }
-    struct trove_file *file =
-        bmi__files_add(&dir->files, op->place.collection, op->place.object, fd);
-    if (file != NULL)
+    struct trove_file *file; /* kept for the next use, which may open it again as well */
+    int added =
+        bmi__files_add(&dir->files, op->place.collection, op->place.object, fd, removals, &file);
+    if (added == 0)
         bmi__files_put(&dir->files, file);
     *op->objects = op->place.object;
-    return 0;
-}
-
-static int file_remove(struct trove_op *op)
-{
-    if (unlinkat(dir_of(op)->collections, path_of(op).text, 0) != 0)
-        return errno == ENOTDIR ? -ENOENT : -errno;
-    bmi__files_forget(&dir_of(op)->files, op->place.collection, op->place.object);
     return 0;
 }
 

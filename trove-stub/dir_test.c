@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * dir_test.c - the dir backend's folder: what is refused and why, what survives, and what a process
- * that is killed in the midst of its work leaves behind.
+ * that is killed in the midst of its work leaves behind; its open files, and its rings.
  */
+#include "trove-stub/store.h"
 #include "trove-stub/trove_testing.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -308,14 +311,199 @@ static void a_killed_process_leaves_whole_pairs(void)
     }
 }
 
-static CU_TestInfo cases[] = {{"what is no store is refused", what_is_no_store_is_refused},
-                              {"another version is refused", another_version_is_refused},
-                              {"a store half made is made", a_store_half_made_is_made},
-                              {"a store in use is refused, by name",
-                               a_store_in_use_is_refused_by_name},
-                              {"a killed process leaves whole pairs",
-                               a_killed_process_leaves_whole_pairs},
-                              CU_TEST_INFO_NULL};
+/* ---- open files --------------------------------------------------------------------------------
+ */
+
+static struct outcome size_get(bmi_size_t *size)
+{
+    bmi_trove_op_id_t op;
+    return done(bmi_trove_post_size(&op, &place, size, NULL, context), &op);
+}
+
+static void object_remove(void)
+{
+    bmi_trove_op_id_t op;
+    CU_ASSERT_EQUAL(done(bmi_trove_post_remove(&op, &place, 0, NULL, context), &op).error, 0);
+}
+
+/* The file of the object that work_open makes. */
+static const char *object_path(void)
+{
+    static char path[400];
+    snprintf(path, sizeof path, "%s/store/collections/00000001/00/%016x", folder.path, 1u);
+    return path;
+}
+
+static bmi_size_t file_size(void)
+{
+    struct stat status;
+    return stat(object_path(), &status) == 0 ? status.st_size : -1;
+}
+
+/* Who opens the object's file to write is held up from now on, having found the file, until the
+ * descriptor is closed. -1: not here. */
+static int opening_hold(void)
+{
+    int fd = open(object_path(), O_RDONLY | O_CLOEXEC);
+    CU_ASSERT_FATAL(fd >= 0);
+    signal(SIGIO, SIG_IGN);
+    if (fcntl(fd, F_SETLEASE, F_RDLCK) == 0)
+        return fd;
+    printf("(no leases on files here) ");
+    close(fd);
+    return -1;
+}
+
+static void an_object_removed_while_it_is_opened_is_gone(void)
+{
+    bmi_size_t size;
+    bmi_trove_op_id_t opening, op;
+    bmi_trove_object_t number = 1;
+    bmi_error_code_t error = 0;
+    char bytes[10] = "012345678";
+    int count = 0;
+    work_open(true);
+    work_close();
+    work_open(false); /* it is not open */
+    int held = opening_hold();
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_post_size(&opening, &place, &size, NULL, context), 0);
+    while (held >= 0 && count == 0 && fcntl(held, F_GETLEASE) == F_RDLCK)
+        CU_ASSERT(bmi_trove_test(opening, &count, &error, NULL, NULL, 1, context) >= 0);
+    CU_ASSERT(held < 0 || count == 0);
+    object_remove();
+    if (held >= 0)
+        close(held);
+    error = done(0, &opening).error;
+    CU_ASSERT(error == 0 || error == -BMI_ENOENT); /* before or after */
+    CU_ASSERT_EQUAL(size_get(&size).error, -BMI_ENOENT);
+    int result = bmi_trove_post_create(&op, &place, &number, 0, NULL, context);
+    CU_ASSERT_EQUAL(done(result, &op).error, 0);
+    result = bmi_trove_post_write_at(&op, &place, bytes, 10, 0, NULL, 0, NULL, context);
+    CU_ASSERT_EQUAL(done(result, &op).error, 0);
+    CU_ASSERT_EQUAL(file_size(), 10);
+    work_close();
+}
+
+/* ---- io_uring ----------------------------------------------------------------------------------
+ */
+
+static bool is_readable(int fd, int ms)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    return poll(&poll_fd, 1, ms) == 1;
+}
+
+/* Whether bytes go by io_uring here; leaves something in its descriptor. */
+static bool uring_used(void)
+{
+    static char bytes[4096];
+    struct bmi_trove_statistics statistics;
+    bmi_trove_op_id_t op;
+    int result = bmi_trove_post_write_at(&op, &place, bytes, 4096, 0, NULL, 0, NULL, context);
+    CU_ASSERT_EQUAL(done(result, &op).error, 0);
+    result = bmi_trove_post_read_at(&op, &place, bytes, 4096, 0, NULL, 0, NULL, context);
+    CU_ASSERT_EQUAL(done(result, &op).error, 0);
+    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    if (statistics.uring == 0)
+        printf("(no io_uring here) ");
+    return statistics.uring > 0;
+}
+
+/* What the last one has completed is nothing that others could do. */
+static void a_closed_store_leaves_descriptors_quiet(void)
+{
+    enum { TESTS = 5 };
+    bmi_trove_op_id_t op;
+    bmi_error_code_t error;
+    int count;
+    work_open(true);
+    uring_used();
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+    int fd = bmi_trove_context_fd(context);
+    CU_ASSERT_FATAL(fd >= 0);
+    for (int i = 0; i < TESTS && is_readable(fd, 0); i++)
+        CU_ASSERT_EQUAL(bmi_trove_testcontext(1, &op, &count, &error, NULL, NULL, 0, context), 0);
+    CU_ASSERT_FALSE(is_readable(fd, 0));
+    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+}
+
+/* Somebody who reaps, and is held up when he has looked at a ring. */
+static _Thread_local bool reaps;
+static struct {
+    sem_t held, go_on;
+    atomic_bool told, mine;
+} reaper;
+
+static void reaper_hold(void *argument)
+{
+    (void)argument;
+    atomic_store(&reaper.mine, reaps);
+    atomic_store(&reaper.told, true);
+    sem_post(&reaper.held);
+    sem_wait(&reaper.go_on);
+}
+
+static void *reaper_run(void *argument)
+{
+    reaps = true;
+    while (!atomic_load(&reaper.told)) {
+        is_readable(bmi__rings_source(), 1000);
+        bmi__rings_reap();
+    }
+    return argument;
+}
+
+static void reaper_start(pthread_t *thread)
+{
+    sem_init(&reaper.held, 0, 0);
+    sem_init(&reaper.go_on, 0, 0);
+    atomic_store(&reaper.told, false);
+    CU_ASSERT_EQUAL(bmi_trove_context_notify(context, reaper_hold, NULL), 0);
+    CU_ASSERT_EQUAL_FATAL(pthread_create(thread, NULL, reaper_run, NULL), 0);
+}
+
+/* What rings have completed is told of once. Who hears it while another reaps, who may have looked
+ * before, leaves it to that one, and hears of it again. */
+static void a_wake_is_not_lost_to_who_reaps(void)
+{
+    static char bytes[4096];
+    bmi_trove_op_id_t op;
+    pthread_t thread;
+    int result;
+    work_open(true);
+    bool used = uring_used();
+    do /* its flush takes a while */
+        result = bmi_trove_post_write_at(&op, &place, bytes, sizeof bytes, 0, NULL, BMI_TROVE_SYNC,
+                                         NULL, context);
+    while (result == 1);
+    CU_ASSERT_EQUAL_FATAL(result, 0);
+    if (used) {
+        reaper_start(&thread);
+        sem_wait(&reaper.held);
+        bmi__rings_reap();
+        sem_post(&reaper.go_on);
+        pthread_join(thread, NULL);
+        if (atomic_load(&reaper.mine)) { /* else a task has done it */
+            CU_ASSERT(is_readable(bmi__rings_source(), 0));
+            bmi__rings_reap();
+            CU_ASSERT_FALSE(is_readable(bmi__rings_source(), 0));
+        }
+        CU_ASSERT_EQUAL(bmi_trove_context_notify(context, NULL, NULL), 0);
+    }
+    CU_ASSERT_EQUAL(done(0, &op).error, 0);
+    work_close();
+}
+
+static CU_TestInfo cases[] = {
+    {"what is no store is refused", what_is_no_store_is_refused},
+    {"another version is refused", another_version_is_refused},
+    {"a store half made is made", a_store_half_made_is_made},
+    {"a store in use is refused, by name", a_store_in_use_is_refused_by_name},
+    {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
+    {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
+    {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
+    {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},
+    CU_TEST_INFO_NULL};
 
 int main(int argc, char **argv)
 {

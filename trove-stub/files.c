@@ -91,19 +91,29 @@ struct trove_file *bmi__files_find(struct trove_files *files, uint32_t collectio
     return file;
 }
 
-struct trove_file *bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t object,
-                                  int fd)
+uint64_t bmi__files_removals(struct trove_files *files)
+{
+    pthread_mutex_lock(&files->lock);
+    uint64_t removals = files->removals;
+    pthread_mutex_unlock(&files->lock);
+    return removals;
+}
+
+int bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t object, int fd,
+                   uint64_t removals, struct trove_file **added)
 {
     struct trove_file *new = calloc(1, sizeof *new);
     if (new == NULL) {
         close(fd);
-        return NULL;
+        return -ENOMEM;
     }
     *new = (struct trove_file){.collection = collection, .object = object, .fd = fd, .users = 1};
     struct trove_file *evicted = NULL;
     pthread_mutex_lock(&files->lock);
-    struct trove_file *file = use_locked(files, find_locked(files, collection, object));
-    if (file == NULL) {
+    bool late = files->removals != removals;
+    struct trove_file *file =
+        late ? NULL : use_locked(files, find_locked(files, collection, object));
+    if (file == NULL && !late) {
         struct trove_file **bucket = bucket_of(files, collection, object);
         new->same_bucket = *bucket;
         *bucket = new;
@@ -115,9 +125,10 @@ struct trove_file *bmi__files_add(struct trove_files *files, uint32_t collection
     pthread_mutex_unlock(&files->lock);
     if (evicted != NULL)
         file_free(evicted);
-    if (file != NULL)
+    if (file != NULL || late)
         file_free(new);
-    return file != NULL ? file : new;
+    *added = late || file != NULL ? file : new;
+    return late ? -EAGAIN : 0;
 }
 
 void bmi__files_put(struct trove_files *files, struct trove_file *file)
@@ -139,6 +150,7 @@ void bmi__files_put(struct trove_files *files, struct trove_file *file)
 void bmi__files_forget(struct trove_files *files, uint32_t collection, uint64_t object)
 {
     pthread_mutex_lock(&files->lock);
+    files->removals++;
     struct trove_file *file = find_locked(files, collection, object);
     bool unused = file != NULL && file->users == 0;
     if (file != NULL) {

@@ -2,7 +2,8 @@
  *
  * files.h - the open files of a dir store: one for each object that is used, kept open for the next
  * use, the longest unused closed first. Its lock is innermost and never held over a system call but
- * close's.
+ * close's. What is opened without it may be removed meanwhile: a file is added only if no object
+ * was removed since before it was opened.
  */
 #ifndef TROVE_FILES_H
 #define TROVE_FILES_H
@@ -26,6 +27,7 @@ struct trove_files {
     struct trove_file **buckets; /* lock; bucket_count, a power of 2 */
     uint32_t bucket_count;
     uint32_t count, most;               /* lock: open; to be kept */
+    uint64_t removals;                  /* lock: how often one was forgotten */
     struct trove_file *oldest, *newest; /* lock */
 };
 
@@ -34,10 +36,13 @@ bool bmi__files_open(struct trove_files *files, uint32_t most);
 int bmi__files_close(struct trove_files *files);
 /* The object's file, if it is open; it is the caller's until put. */
 struct trove_file *bmi__files_find(struct trove_files *files, uint32_t collection, uint64_t object);
-/* Adds one that was opened; gives the one that somebody else added meanwhile, closing fd. NULL: no
- * memory, fd is closed. */
-struct trove_file *bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t object,
-                                  int fd);
+/* How often one was forgotten so far. */
+uint64_t bmi__files_removals(struct trove_files *files);
+/* Adds one that was opened after `removals` was asked for; gives the one that somebody else added
+ * meanwhile, closing fd. Returns 0, or, with fd closed, -ENOMEM or -EAGAIN: an object was removed
+ * since, perhaps this one; it is to be opened again. */
+int bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t object, int fd,
+                   uint64_t removals, struct trove_file **added);
 void bmi__files_put(struct trove_files *files, struct trove_file *file);
 /* The object was removed: its file is not found any more. */
 void bmi__files_forget(struct trove_files *files, uint32_t collection, uint64_t object);

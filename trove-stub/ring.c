@@ -9,8 +9,10 @@
  *
  * `lock` of a ring guards both its queues; what the kernel gives back was submitted under it, so
  * that whoever reaps has seen what the submitter wrote. It is not held when an operation is
- * completed. `rings_lock` guards the list and is taken before; who finds it taken lets its holder
- * reap.
+ * completed. `rings_lock` guards the list and is taken before; who finds it taken leaves the
+ * reaping to its holder. That one may have looked already, and the descriptor tells some of those
+ * who wait for it only once (bmi/progress.h watches edges): so it tells again when the lock is
+ * given back.
  */
 #include "trove-stub/store.h"
 
@@ -46,6 +48,22 @@ struct trove_ring {
 
 static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct trove_ring *rings;
+static atomic_uint ring_count;  /* open ones; rings_lock to write */
+static atomic_bool reap_wanted; /* somebody has read the descriptor, and found rings_lock taken */
+static atomic_bool
+    told_again; /* since the descriptor was read; perhaps there is no ring any more */
+
+/* Gives the lock back. Who wants to reap says so before he tries the lock: either he gets it, or he
+ * is seen here, after it was given. (To take it again in his place may keep it from him for ever.)
+ */
+static void rings_give(void)
+{
+    pthread_mutex_unlock(&rings_lock);
+    if (!atomic_exchange(&reap_wanted, false))
+        return;
+    eventfd_write(source, 1);
+    atomic_store(&told_again, true); /* after the write: who sees it reads that */
+}
 
 struct trove_ring *bmi__ring_open(unsigned entries)
 {
@@ -67,19 +85,23 @@ struct trove_ring *bmi__ring_open(unsigned entries)
     pthread_mutex_lock(&rings_lock);
     ring->next = rings;
     rings = ring;
-    pthread_mutex_unlock(&rings_lock);
+    atomic_fetch_add(&ring_count, 1);
+    rings_give();
     return ring;
 }
 
 void bmi__ring_close(struct trove_ring *ring)
 {
+    eventfd_t value;
     pthread_mutex_lock(&rings_lock);
     struct trove_ring **link = &rings;
     while (*link != ring)
         link = &(*link)->next;
     *link = ring->next;
-    pthread_mutex_unlock(&rings_lock);
     io_uring_queue_exit(&ring->uring);
+    if (atomic_fetch_sub(&ring_count, 1) == 1)
+        eventfd_read(source, &value); /* without rings nobody reads it */
+    rings_give();
     pthread_mutex_destroy(&ring->lock);
     free(ring);
 }
@@ -196,13 +218,17 @@ bool bmi__ring_start(struct trove_ring *ring, struct trove_op *op, int fd)
 void bmi__rings_reap(void)
 {
     eventfd_t value;
+    if (atomic_load(&ring_count) == 0 && !atomic_load(&told_again))
+        return;
+    atomic_store(&told_again, false);
+    eventfd_read(source, &value);
+    atomic_store(&reap_wanted, true);
     if (pthread_mutex_trylock(&rings_lock) != 0)
         return;
-    if (rings != NULL)
-        eventfd_read(source, &value);
+    atomic_exchange(&reap_wanted, false); /* what others were told of is seen now */
     for (struct trove_ring *ring = rings; ring != NULL; ring = ring->next)
         ring_reap(ring);
-    pthread_mutex_unlock(&rings_lock);
+    rings_give();
 }
 
 #else

@@ -97,7 +97,7 @@ void the_descriptor_is_readable_when_there_is_something(void)
     bmi_error_code_t error;
     atomic_int notified = 0;
     char byte = 1;
-    int count = 0;
+    int count = 0, pending = 0;
     struct pollfd poll_fd = {.fd = bmi_trove_context_fd(context), .events = POLLIN};
     CU_ASSERT_FATAL(poll_fd.fd >= 0);
     CU_ASSERT_EQUAL(bmi_trove_context_fd(context), poll_fd.fd);
@@ -108,6 +108,7 @@ void the_descriptor_is_readable_when_there_is_something(void)
         int result = bmi_trove_post_write_at(&op, &place, &byte, 1, 0, NULL, 0, NULL, context);
         CU_ASSERT(result >= 0);
         int seen = result;
+        pending += result == 0; /* a busy machine may have done it, even with a delay */
         while (seen == 0) {
             CU_ASSERT_EQUAL_FATAL(poll(&poll_fd, 1, PATIENCE_MS), 1);
             CU_ASSERT(bmi_trove_testcontext(1, &out, &count, &error, NULL, NULL, 0, context) >= 0);
@@ -116,7 +117,7 @@ void the_descriptor_is_readable_when_there_is_something(void)
                 CU_ASSERT_EQUAL(out, op);
         }
     }
-    CU_ASSERT(atomic_load(&notified) >= 5);
+    CU_ASSERT_EQUAL(atomic_load(&notified), pending);
     CU_ASSERT_EQUAL(bmi_trove_context_notify(context, NULL, NULL), 0);
 }
 

@@ -63,8 +63,8 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **context);
 void bmi_job_context_close(struct bmi_job_context *context);
 
 /* One descriptor for a program's own loop, level-triggered: while it is readable, call
- * bmi_job_testcontext with 0 ms until that has nothing. It is readable, too, while an unexpected
- * message waits that no job takes.
+ * bmi_job_testcontext with 0 ms until that has nothing. Without BMI_JOB_BACKGROUND it is readable,
+ * too, while an unexpected message waits that no job takes.
  * Returns: the descriptor, never to be read, written, or closed, valid until the context is closed;
  *          EMFILE, ENOMEM. Owns: the context's. Threads: any. Blocks: no. */
 int bmi_job_context_fd(struct bmi_job_context *context);
@@ -84,8 +84,8 @@ struct bmi_job_statistics {
 int bmi_job_context_statistics(struct bmi_job_context *context,
                                struct bmi_job_statistics *statistics);
 
-/* The deadline that is `ms` from now; 0 for ms < 0: none. Returns: a time. Owns: nothing.
- * Threads: any, at any time. Blocks: no. */
+/* The deadline that is `ms` from now; 0 for ms < 0: none. A time beyond the clock's is its last
+ * one, which never comes. Returns: a time. Owns: nothing. Threads: any, at any time. Blocks: no. */
 uint64_t bmi_job_deadline(int64_t ms);
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -325,7 +325,7 @@ struct bmi_sm_transition {
     int to; /* index of a state, or BMI_SM_END */
 };
 
-#define BMI_SM_END (-1)      /* the machine ends, or returns to the one that jumped into it */
+#define BMI_SM_END (-1)       /* the machine ends, or returns to the one that jumped into it */
 #define BMI_SM_TRANSITIONS 12 /* at most, of a state */
 #define BMI_SM_ON(value, state)     \
     {                               \

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * contexts_test.c - two contexts in the foreground: one is looked after by its descriptor while the
+ * other is waited for; actions of both call test functions.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bmi/progress.h"
+#include "job/job_case.h"
+
+static struct bmi_job_context *other;
+
+static void other_open(void)
+{
+    CU_ASSERT_EQUAL_FATAL(bmi_job_context_open(0, &other), 0);
+}
+
+/* ---- a descriptor's context, and a thread that waits ------------------------------------------
+ */
+
+static _Atomic bmi_job_id event;
+
+static int wait_event(struct bmi_sm *machine, void *data)
+{
+    struct bmi_job_options options = {.machine = machine};
+    bmi_job_id id;
+    (void)data;
+    int posted = bmi_job_event(bmi_sm_context(machine), &options, &id, NULL);
+    atomic_store(&event, id);
+    return bmi_sm_posted(posted);
+}
+
+static const struct bmi_sm_state waiting_states[] = {
+    {"wait", .action = wait_event, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table waiting = {"waiting", waiting_states, 1, 0};
+
+static atomic_bool told;
+
+/* Waits for longer than the test: a wait looks once more when its time is over. */
+static void *wait_for(void *argument)
+{
+    bmi_job_id *id = argument;
+    struct bmi_job_status status;
+    int count = 0;
+    bmi_job_test(other, *id, &count, &status, 100 * PATIENCE_MS);
+    atomic_store(&told, count == 1);
+    return NULL;
+}
+
+/* Who armed last, for a program that may come by much later, is not the only one told. */
+static void test_descriptor_beside(void)
+{
+    struct bmi_job_status status;
+    bmi_job_id id;
+    int count;
+    pthread_t thread;
+    other_open();
+    atomic_store(&event, 0);
+    atomic_store(&told, false);
+    CU_ASSERT_TRUE_FATAL(bmi_job_context_fd(job_case.context) >= 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_sm_start(other, &waiting, NULL, NULL, NULL, &id, NULL), 0);
+    while (atomic_load(&event) == 0)
+        CU_ASSERT_EQUAL_FATAL(bmi_job_test(other, id, &count, &status, 1), 0);
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, wait_for, &id), 0);
+    while (!bmi__progress_driver_sleeps())
+        sched_yield();
+    job_case_none(); /* the loop with the descriptor looks, and goes to sleep */
+    CU_ASSERT_EQUAL(bmi_job_event_complete(other, atomic_load(&event), 0, 0), 0);
+    time_t end = time(NULL) + PATIENCE_MS / 1000;
+    while (!atomic_load(&told) && time(NULL) < end)
+        sched_yield();
+    CU_ASSERT_TRUE(atomic_load(&told));
+    job_case_none(); /* else this runs the machine */
+    pthread_join(thread, NULL);
+    bmi_job_context_close(other);
+}
+
+/* ---- actions that test ------------------------------------------------------------------------
+ */
+
+enum { THREADS = 2, EACH = 16, MACHINES = THREADS * (1 + EACH) };
+
+static struct {
+    atomic_int met, ended;
+    time_t end;
+} meeting;
+
+static int nothing(struct bmi_sm *machine, void *data)
+{
+    (void)machine;
+    (void)data;
+    return BMI_SM_DONE;
+}
+
+static const struct bmi_sm_state nothing_states[] = {
+    {"nothing", .action = nothing, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table idler = {"nothing", nothing_states, 1, 0};
+
+static void meet(int count)
+{
+    atomic_fetch_add(&meeting.met, 1);
+    while (atomic_load(&meeting.met) < count && time(NULL) < meeting.end)
+        sched_yield();
+}
+
+static void count_ends(struct bmi_job_context *context, int ms)
+{
+    struct bmi_job_status statuses[4];
+    int count = 0;
+    bmi_job_testcontext(context, 4, &count, statuses, ms);
+    atomic_fetch_add(&meeting.ended, count);
+}
+
+/* With an action of each context under way, machines of both are there to be run. */
+static int test_within(struct bmi_sm *machine, void *data)
+{
+    struct bmi_job_context *context = bmi_sm_context(machine);
+    (void)data;
+    meet(THREADS);
+    for (int i = 0; i < EACH; i++)
+        bmi_sm_start(context, &idler, NULL, NULL, NULL, NULL, NULL);
+    meet(2 * THREADS);
+    count_ends(context, 0);
+    return BMI_SM_DONE;
+}
+
+static const struct bmi_sm_state testing_states[] = {
+    {"test", .action = test_within, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table testing = {"testing", testing_states, 1, 0};
+
+static bool over(void)
+{
+    return atomic_load(&meeting.ended) >= MACHINES || time(NULL) >= meeting.end;
+}
+
+static void *loop(void *context)
+{
+    while (!over())
+        count_ends(context, 1);
+    return NULL;
+}
+
+/* Threads that wait for each other can't be told to end. */
+static void test_actions_that_test(void)
+{
+    pthread_t threads[THREADS];
+    other_open();
+    struct bmi_job_context *contexts[THREADS] = {job_case.context, other};
+    atomic_store(&meeting.met, 0);
+    atomic_store(&meeting.ended, 0);
+    meeting.end = time(NULL) + PATIENCE_MS / 1000;
+    for (int i = 0; i < THREADS; i++)
+        CU_ASSERT_EQUAL_FATAL(bmi_sm_start(contexts[i], &testing, NULL, NULL, NULL, NULL, NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, loop, contexts[i]), 0);
+    while (!over())
+        sched_yield();
+    if (atomic_load(&meeting.ended) < MACHINES) {
+        fprintf(stderr, "%d of %d machines have ended\n", atomic_load(&meeting.ended), MACHINES);
+        _exit(1);
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    CU_ASSERT_EQUAL(atomic_load(&meeting.ended), MACHINES);
+    bmi_job_context_close(other);
+}
+
+int main(void)
+{
+    static CU_TestInfo tests[] = {
+        {"a descriptor beside a thread that waits", test_descriptor_beside},
+        {"actions that test", test_actions_that_test},
+        CU_TEST_INFO_NULL,
+    };
+    static CU_SuiteInfo suites[] = {
+        {.pName = "contexts",
+         .pSetUpFunc = job_case_begin,
+         .pTearDownFunc = job_case_end,
+         .pTests = tests},
+        CU_SUITE_INFO_NULL,
+    };
+    return unit_run_suites(suites);
+}
