@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Libraries, headers, bmi.pc, and the CMake package. A program needs libbmi only: what libbmi itself
-# needs is recorded in libbmi.so, and told for libbmi.a in Requires.private and Libs.private.
+# needs is recorded in libbmi.so, and told for libbmi.a in Libs.private and the CMake package.
 
 include(CMakePackageConfigHelpers)
 
 install(TARGETS bmi EXPORT bmi-shared
-    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" NAMELINK_COMPONENT Development)
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(TARGETS bmi_static EXPORT bmi-static ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(FILES include/bmi.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(DIRECTORY include/bmi DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
@@ -33,7 +33,20 @@ foreach(name IN LISTS libraries)
     endif()
 endforeach()
 
-file(RELATIVE_PATH BMI_PC_UP "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
+# bmi.pc finds the prefix from where it lies, so that it can be moved; folders that were given as
+# absolute ones are where they are.
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+    set(BMI_PC_PREFIX "${CMAKE_INSTALL_PREFIX}")
+else()
+    file(RELATIVE_PATH up "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
+    set(BMI_PC_PREFIX "\${pcfiledir}/${up}")
+endif()
+foreach(folder LIBDIR INCLUDEDIR)
+    set(BMI_PC_${folder} "${CMAKE_INSTALL_${folder}}")
+    if(NOT IS_ABSOLUTE "${BMI_PC_${folder}}")
+        string(PREPEND BMI_PC_${folder} "\${prefix}/")
+    endif()
+endforeach()
 configure_file(cmake/bmi.pc.in "${PROJECT_BINARY_DIR}/bmi.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/bmi.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 

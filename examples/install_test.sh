@@ -38,6 +38,17 @@ for page in man1/bmi-info.1 man1/bmi-ping.1 man3/BMI_initialize.3 man7/bmi.7; do
   [ -s "$prefix/share/man/$page" ] || fail "$page is not installed"
 done
 
+# Folders that are told as absolute ones, as distributions do, are told so.
+tree=$(dirname "$examples")
+cmake -G Ninja -S "$tree" -B "$work/absolute" -DCMAKE_C_COMPILER="$compiler" -DBMI_WITH_TESTS=OFF \
+  -DBMI_WITH_TOOLS=OFF -DBMI_WITH_EXAMPLES=OFF -DBMI_WITH_BENCH=OFF -DCMAKE_INSTALL_PREFIX=/opt/bmi \
+  -DCMAKE_INSTALL_LIBDIR=/far/lib -DCMAKE_INSTALL_INCLUDEDIR=/away/include >"$work/log" 2>&1 ||
+  { cat "$work/log"; fail "absolute folders"; }
+for variable in prefix=/opt/bmi libdir=/far/lib includedir=/away/include; do
+  [ "$(pkg-config --variable="${variable%%=*}" "$work/absolute/bmi.pc")" = "${variable#*=}" ] ||
+    { cat "$work/absolute/bmi.pc"; fail "bmi.pc with absolute folders: not $variable"; }
+done
+
 # ---- what libbmi.so exports ------------------------------------------------------------------------
 
 nm -D --defined-only "$libdir/libbmi.so" | awk '$2 ~ /[A-Z]/ && $2 != "A" { sub(/@.*/, "", $3); print $3 }' |
@@ -64,11 +75,17 @@ soname=$(readelf -d "$libdir/libbmi.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 # ---- headers ---------------------------------------------------------------------------------------
 
 # Each stands alone, in C and in C++; those that are for methods say that they are C's.
+cxx=$(command -v clang++ || command -v g++ || command -v c++) ||
+  echo "headers in C++: left out, there is no C++ compiler"
 for header in $(cd "$prefix/include" && find . -name '*.h' -printf '%P\n'); do
   echo "#include <$header>" >header.c
   "$compiler" -std=gnu11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags bmi) header.c ||
     fail "$header in C"
-  said=$(clang++ -std=c++11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags bmi) -x c++ header.c 2>&1) ||
+  [[ $header = bmi/@(lock|method).h ]] ||
+    "$compiler" -std=c99 -Wall -Wextra -Wpedantic -Werror -fsyntax-only $(pkg-config --cflags bmi) header.c ||
+    fail "$header in C99"
+  [ -n "$cxx" ] || continue
+  said=$("$cxx" -std=c++11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags bmi) -x c++ header.c 2>&1) ||
     [[ $header = bmi/@(lock|method).h && $said = *"are written in C"* ]] || fail "$header in C++: $said"
 done
 

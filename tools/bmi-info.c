@@ -3,9 +3,9 @@
  * bmi-info - prints what this libbmi is: version, methods and their limits, settings; on request
  * the task manager's tree of queues.
  *
- * Everything comes from the library's own tables (bmi_method_next, bmi_setting_next), which may be
- * read without BMI_initialize; values of settings are those that a program started now would have.
- * Which provider a method would take is asked of the host (bmi_method_choose).
+ * Everything comes from the library's own tables (bmi_method_next, bmi_setting_next); values of
+ * settings are those that a program started now would have, since BMI_initialize reads the
+ * environment. Which provider a method would take is asked of the host (bmi_method_choose).
  * So does the tree: it has the CPUs that a program started from here would be allowed.
  */
 #include <getopt.h>
@@ -224,6 +224,15 @@ struct request {
     bool methods, settings, topology, json;
 };
 
+/* The exit status: whether all that was printed has got where it should. */
+static int output_end(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
+    fprintf(stderr, "bmi-info: cannot write to standard output\n");
+    return 1;
+}
+
 /* Reads the options; exits where there is nothing left to do. */
 static struct request parse_options(int argc, char **argv)
 {
@@ -255,10 +264,10 @@ static struct request parse_options(int argc, char **argv)
             break;
         case 'V':
             printf("bmi-info (libbmi) %s\n", bmi_version());
-            exit(0);
+            exit(output_end());
         case 'h':
             fputs(usage, stdout);
-            exit(0);
+            exit(output_end());
         default:
             fputs(usage, stderr);
             exit(2);
@@ -277,7 +286,13 @@ int main(int argc, char **argv)
 {
     struct request request = parse_options(argc, argv);
     bool whole = true;
+    int status = BMI_initialize(NULL, NULL, 0); /* reads the environment, starts no method */
 
+    if (status < 0) {
+        fprintf(stderr, "bmi-info: cannot start: %s (BMI_LOG=error tells more)\n",
+                bmi_status_string(status));
+        return 1;
+    }
     if (request.json) {
         printf("{");
         json_member("version", bmi_version());
@@ -297,13 +312,10 @@ int main(int argc, char **argv)
         if (request.topology)
             whole = print_topology();
     }
+    BMI_finalize();
     if (!whole) {
         fprintf(stderr, "bmi-info: the machine's topology cannot be read\n");
         return 1;
     }
-    if (fflush(stdout) || ferror(stdout)) {
-        perror("bmi-info");
-        return 1;
-    }
-    return 0;
+    return output_end();
 }

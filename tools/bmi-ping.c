@@ -3,15 +3,20 @@
  * bmi-ping - asks whether a BMI server is there, and how long a round trip takes.
  *
  * The peer's library answers (bmi_ping), its program notices nothing. The first answer includes the
- * connection's making. An interrupt (Ctrl-C) ends it with the summary.
+ * connection's making. An interrupt (Ctrl-C) ends it with the summary: a thread waits for the
+ * signal and wakes the main one. If that waits for an answer which does not come, the thread ends
+ * the program itself.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "bmi.h"
 
@@ -38,13 +43,15 @@ struct summary {
     double least_us, most_us, sum_us, square_sum_us;
 };
 
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int signal_number)
-{
-    (void)signal_number;
-    interrupted = 1;
-}
+struct ping {
+    struct request request;
+    sigset_t signals;     /* blocked everywhere */
+    pthread_mutex_t lock; /* of what follows, and of standard output */
+    pthread_cond_t changed;
+    struct summary summary;
+    bool interrupted;
+    bool over; /* the summary is printed */
+};
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -62,11 +69,21 @@ static double number(char option, const char *text, double least, double most)
     return value;
 }
 
+/* The exit status: 1 if what was printed has not got where it should. */
+static int output_end(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "bmi-ping: cannot write to standard output\n");
+    return 1;
+}
+
 /* Reads the options; exits where there is nothing left to do. */
 static struct request parse_options(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {.name = "version", .val = 'V'}, {.name = "help", .val = 'h'}, {.name = NULL}};
+    static const struct option options[] = {{.name = "version", .val = 'V'},
+                                            {.name = "help", .val = 'h'},
+                                            {.name = NULL}};
     struct request request = {.interval_s = 1, .timeout_ms = 2000};
     int option;
 
@@ -86,10 +103,10 @@ static struct request parse_options(int argc, char **argv)
             break;
         case 'V':
             printf("bmi-ping (libbmi) %s\n", bmi_version());
-            exit(0);
+            exit(output_end(0));
         case 'h':
             fputs(usage, stdout);
-            exit(0);
+            exit(output_end(0));
         default:
             fputs(usage, stderr);
             exit(2);
@@ -105,17 +122,8 @@ static struct request parse_options(int argc, char **argv)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static void ask(const struct request *request, BMI_addr_t addr, struct summary *summary)
+static void answer_add(struct summary *summary, double us)
 {
-    double us = 0;
-    int status = bmi_ping(addr, request->timeout_ms, &us);
-
-    summary->sent++;
-    if (status < 0) {
-        if (!request->quiet)
-            printf("%ld: no answer: %s\n", summary->sent, bmi_status_string(status));
-        return;
-    }
     if (summary->answered == 0 || us < summary->least_us)
         summary->least_us = us;
     if (us > summary->most_us)
@@ -123,46 +131,68 @@ static void ask(const struct request *request, BMI_addr_t addr, struct summary *
     summary->answered++;
     summary->sum_us += us;
     summary->square_sum_us += us * us;
-    if (!request->quiet)
-        printf("%ld: %.1f us\n", summary->sent, us);
 }
 
-/* Moves `due` on by the interval and sleeps until then; a signal ends the sleep. */
-static void wait_next(struct timespec *due, double interval_s)
+/* Called and returns with the lock, which it gives back while it waits. */
+static void ask_locked(struct ping *ping, BMI_addr_t addr)
 {
-    double whole = floor(interval_s);
-
-    due->tv_sec += (time_t)whole;
-    due->tv_nsec += (long)((interval_s - whole) * 1e9);
-    if (due->tv_nsec >= 1000000000) {
-        due->tv_nsec -= 1000000000;
-        due->tv_sec++;
-    }
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, due, NULL);
+    double us = 0;
+    long number = ++ping->summary.sent;
+    pthread_mutex_unlock(&ping->lock);
+    int status = bmi_ping(addr, ping->request.timeout_ms, &us);
+    pthread_mutex_lock(&ping->lock);
+    if (status >= 0)
+        answer_add(&ping->summary, us);
+    if (ping->request.quiet)
+        return;
+    if (status < 0)
+        printf("%ld: no answer: %s\n", number, bmi_status_string(status));
+    else
+        printf("%ld: %.1f us\n", number, us);
 }
 
-static void ask_all(const struct request *request, BMI_addr_t addr, struct summary *summary)
+static void time_add(struct timespec *time, double seconds)
+{
+    double whole = floor(seconds);
+
+    time->tv_sec += (time_t)whole;
+    time->tv_nsec += (long)((seconds - whole) * 1e9);
+    if (time->tv_nsec >= 1000000000) {
+        time->tv_nsec -= 1000000000;
+        time->tv_sec++;
+    }
+}
+
+static void ask_all_locked(struct ping *ping, BMI_addr_t addr)
 {
     struct timespec due;
 
     clock_gettime(CLOCK_MONOTONIC, &due);
     for (;;) {
-        ask(request, addr, summary);
-        fflush(stdout);
-        if (interrupted || (request->count && summary->sent >= request->count))
+        ask_locked(ping, addr);
+        if (fflush(stdout) != 0 || ping->interrupted ||
+            (ping->request.count && ping->summary.sent >= ping->request.count))
             return;
-        wait_next(&due, request->interval_s);
-        if (interrupted)
+        time_add(&due, ping->request.interval_s);
+        while (!ping->interrupted &&
+               pthread_cond_timedwait(&ping->changed, &ping->lock, &due) != ETIMEDOUT)
+            ;
+        if (ping->interrupted)
             return;
     }
 }
 
-static void print_summary(const struct request *request, const struct summary *summary)
-{
-    long lost = summary->sent - summary->answered;
+/* ---- the end --------------------------------------------------------------------------------- */
 
-    printf("--- %s ---\n%ld asked, %ld answered, %.0f %% lost\n", request->url, summary->sent,
-           summary->answered, 100.0 * (double)lost / (double)summary->sent);
+/* Prints the summary. Returns the exit status. */
+static int finish_locked(struct ping *ping)
+{
+    const struct summary *summary = &ping->summary;
+    long lost = summary->sent - summary->answered;
+    double percent = summary->sent > 0 ? 100.0 * (double)lost / (double)summary->sent : 0;
+
+    printf("--- %s ---\n%ld asked, %ld answered, %.0f %% lost\n", ping->request.url, summary->sent,
+           summary->answered, percent);
     if (summary->answered) {
         double count = (double)summary->answered;
         double mean = summary->sum_us / count;
@@ -171,31 +201,75 @@ static void print_summary(const struct request *request, const struct summary *s
         printf("round trip min/mean/max/deviation = %.1f/%.1f/%.1f/%.1f us\n", summary->least_us,
                mean, summary->most_us, sqrt(variance > 0 ? variance : 0));
     }
+    ping->over = true;
+    pthread_cond_broadcast(&ping->changed);
+    return output_end(summary->answered ? 0 : 1);
+}
+
+/* Wakes the main thread; the answer that it may wait for has half a second more. */
+static void *interrupt_await(void *argument)
+{
+    struct ping *ping = argument;
+    struct timespec due;
+    int number;
+
+    sigwait(&ping->signals, &number);
+    pthread_mutex_lock(&ping->lock);
+    ping->interrupted = true;
+    pthread_cond_broadcast(&ping->changed);
+    clock_gettime(CLOCK_MONOTONIC, &due);
+    time_add(&due, 0.5);
+    while (!ping->over && pthread_cond_timedwait(&ping->changed, &ping->lock, &due) != ETIMEDOUT)
+        ;
+    if (!ping->over)
+        _exit(finish_locked(ping));
+    pthread_mutex_unlock(&ping->lock);
+    return NULL;
+}
+
+/* Before BMI_initialize, so that its threads have the signals blocked as well. */
+static void interrupt_open(struct ping *ping)
+{
+    pthread_condattr_t attributes;
+    pthread_t thread;
+
+    pthread_mutex_init(&ping->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&ping->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    sigemptyset(&ping->signals);
+    sigaddset(&ping->signals, SIGINT);
+    sigaddset(&ping->signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ping->signals, NULL);
+    if (pthread_create(&thread, NULL, interrupt_await, ping) == 0)
+        pthread_detach(thread);
+    else
+        pthread_sigmask(SIG_UNBLOCK, &ping->signals, NULL);
 }
 
 int main(int argc, char **argv)
 {
-    struct request request = parse_options(argc, argv);
-    struct sigaction action = {.sa_handler = interrupt};
-    struct summary summary = {.sent = 0};
+    static struct ping ping; /* the thread's as well, until the process has ended */
     BMI_addr_t addr;
-    int status;
 
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    status = BMI_initialize(NULL, NULL, 0);
+    ping.request = parse_options(argc, argv);
+    interrupt_open(&ping);
+    int status = BMI_initialize(NULL, NULL, 0);
     if (status < 0) {
         fprintf(stderr, "bmi-ping: cannot start: %s\n", bmi_status_string(status));
         return 2;
     }
-    status = BMI_addr_lookup(&addr, request.url);
+    status = BMI_addr_lookup(&addr, ping.request.url);
     if (status < 0) {
-        fprintf(stderr, "bmi-ping: %s: %s\n", request.url, bmi_status_string(status));
+        fprintf(stderr, "bmi-ping: %s: %s\n", ping.request.url, bmi_status_string(status));
         BMI_finalize();
         return 2;
     }
-    ask_all(&request, addr, &summary);
-    print_summary(&request, &summary);
+    pthread_mutex_lock(&ping.lock);
+    ask_all_locked(&ping, addr);
+    status = finish_locked(&ping);
+    pthread_mutex_unlock(&ping.lock);
     BMI_finalize();
-    return summary.answered ? 0 : 1;
+    return status;
 }

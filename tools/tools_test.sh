@@ -74,6 +74,18 @@ assert queues[0]["parent"] == -1 and queues[0]["depth"] == 0, queues
 assert set(queues[0]["cpus"]) == os.sched_getaffinity(0), queues
 assert all(q["cpus"] and q["parent"] < i for i, q in enumerate(queues)), queues
 TXT
+# The environment is read, and refused as a program's would be; a bad BMI_LOG needs no BMI_LOG.
+BMI_SPIN_US=77 status_is 0 "$bin/bmi-info" --settings
+grep -q '^  spin_us: 77$' "$work/out" || fail "bmi-info does not read the environment"
+BMI_SPIN_US=78 status_is 0 "$bin/bmi-info" --json
+grep -q '"spin_us","value":"78"' "$work/out" || fail "bmi-info --json does not read the environment"
+BMI_LOG=error BMI_SPIN_US=soon status_is 1 "$bin/bmi-info"
+grep -q 'spin_us: bad value "soon"' "$work/err" || fail "BMI_LOG=error does not tell of BMI_SPIN_US"
+BMI_LOG=loud status_is 1 "$bin/bmi-info"
+grep -q 'log: bad value "loud"; valid: off, error' "$work/err" || fail "a bad BMI_LOG is not told"
+BMI_LOG=warn BMI_STRIPEFS_SERVERS=tcp://a:1 status_is 0 "$bin/bmi-info"
+[ ! -s "$work/err" ] || { cat "$work/err"; fail "a known variable is complained of"; }
+
 status_is 2 "$bin/bmi-info" --nonsense
 status_is 2 "$bin/bmi-info" superfluous
 status_is 1 sh -c "\"$bin/bmi-info\" >/dev/full"
@@ -101,6 +113,26 @@ done
 kill -TERM "$ping" # as an interrupt; a shell's background jobs ignore that one
 grep -q 'answered' <&4 || fail "no summary after a signal"
 wait "$ping" || fail "bmi-ping after a signal: status $?"
+
+# Also where it waits for an answer, in its own good time.
+timeout 40 "$bin/bmi-ping" -i 0 -W 300 "$url" >"$work/silent" &
+ping=$!
+until [ -s "$work/silent" ]; do kill -0 "$ping" || fail "bmi-ping printed nothing"; done
+kill -STOP "$server"
+size=
+until [ "$(stat -c %s "$work/silent")" = "$size" ]; do # no more answers
+  size=$(stat -c %s "$work/silent")
+  until [ "$(cut -d ' ' -f 3 "/proc/$server/stat")" = T ]; do :; done
+done
+kill -TERM "$ping"
+wait "$ping" || fail "bmi-ping after a signal while it waits: status $?"
+grep -q answered "$work/silent" || fail "no summary after a signal while it waits"
+kill -CONT "$server"
+status_is 1 sh -c "\"$bin/bmi-ping\" -i 0.01 \"$url\" >/dev/full"
+for program in bmi-info bmi-ping; do
+  status_is 1 sh -c "\"$bin/$program\" --version >/dev/full"
+  status_is 1 sh -c "\"$bin/$program\" --help >/dev/full"
+done
 
 kill "$server"
 wait "$server" 2>/dev/null || true

@@ -32,7 +32,7 @@ enum contender {
     CONTENDER_RAW,            /* sockets: blocking, or epoll for N x M */
     CONTENDER_RAW_POLL,       /* sockets, spinning on a non-blocking receive */
     CONTENDER_MPI,
-    CONTENDER_FI, /* libfabric's fi_pingpong */
+    CONTENDER_FI,       /* libfabric's fi_pingpong */
     CONTENDER_SPINLOCK, /* the task manager's other queues */
     CONTENDER_LINE,     /* a cache line that goes to another CPU and back */
     CONTENDER_COUNT
@@ -87,6 +87,7 @@ struct options {
     const struct pattern *pattern;
     enum role role;
     const char *method; /* "tcp" */
+    char scheme[32];    /* the method, where it is taken from a URL */
     const char *listen; /* URLs that servers listen on; NULL: this host, a free port */
     char **urls;        /* servers that run already */
     int url_count;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Checks the command line of bmi-bench: JSON, drawing, bad options, a server that dies, and that no
-# process stays behind. Uses the plain-socket reference only, so it tells nothing of libbmi.
+# process stays behind. Mostly by the plain-socket reference, so it tells little of libbmi.
 #
 # usage: bench_test.sh path/to/bmi-bench
 set -uo pipefail
@@ -88,8 +88,21 @@ refused tasks --threads 0
 refused latency --clients 2
 refused rate --size 0
 refused read --role client
+refused read --listen tcp://127.0.0.1:0
+refused read --grid 1x1 --servers 2
+refused read --grid 1x1 --clients 2
+refused read --role client --grid 1x1 --servers tcp://127.0.0.1:1
+refused --role server --method tcp --listen gm://anybody
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
-refused read --buffers none --reference raw --json /nowhere/file --bytes 1000 --reps 1
+for file in --json --plot; do
+  refused read --buffers none --reference raw $file /nowhere/file --bytes 1000 --reps 1
+  grep -q "^servers" "$folder/out" && fail "$file that cannot be written is told too late"
+done
+"$bench" read --role client --method gm --servers tcp://127.0.0.1:1 >"$folder/out" 2>&1
+grep -q "not of the method gm" "$folder/out" || fail "a URL of another method: $(cat "$folder/out")"
+"$bench" read --buffers none --reference raw --bytes 1000 --reps 1 --json "$folder/late.json" \
+  --plot "$folder" >"$folder/out" 2>&1 && fail "accepted a folder for a drawing"
+[ -e "$folder/late.json" ] && fail "a file was left by a run that was refused"
 
 # given libfabric's ping-pong, then its figures stand beside ours; where it is missing, that is said
 if "$bench" latency --method ofi+shm --buffers none --reference fi --messages 20 --size 24,1K \
@@ -114,6 +127,22 @@ read -r url <"$folder/address"
 kill "$server"
 wait "$server"
 [ $? -eq 143 ] || fail "server role's end"
+
+# given servers of a method by their URL alone, then they are, and the client's figures say so
+rm "$folder/address"
+mkfifo "$folder/address"
+"$bench" --role server --listen "gm://bench$$" >"$folder/address" 2>"$folder/server" &
+server=$!
+if read -r url <"$folder/address"; then
+  "$bench" read --role client --servers "$url" --reps 1 --bytes 100000 --json "$folder/gm.json" \
+    >"$folder/out" 2>&1 || fail "client role over gm: $(cat "$folder/out")"
+  grep -q '"method": "gm"' "$folder/gm.json" || fail "not told as gm: $(cat "$folder/gm.json")"
+  grep -q "over gm" "$folder/out" || fail "table not told as gm: $(cat "$folder/out")"
+  kill "$server"
+else
+  fail "no server of gm by its URL: $(cat "$folder/server")"
+fi
+wait "$server"
 
 # Waits until the run has its two processes, and names them.
 children_await() {

@@ -126,6 +126,7 @@ static void rows_free(struct report *report)
 void coordinator_run(const struct options *options)
 {
     struct report report = {.options = options};
+    report_files_check(options);
     int rows = options->pattern->labels ? ROWS_MAX : SIZES_MAX;
     report.rows = allocate((size_t)(options->grid_count * rows) * sizeof *report.rows);
     if (options->pattern->run_here) {

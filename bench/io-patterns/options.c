@@ -74,11 +74,13 @@ static const struct option long_options[] = {
 static const char help_text[] =
     "\n"
     "Options:\n"
-    "  --method NAME        BMI's method: tcp, gm, ofi+tcp, ofi+shm, ib, ... (tcp); beside those\n"
-    "                       over shared memory MPI uses it too\n"
+    "  --method NAME        BMI's method: tcp, gm, ofi+tcp, ofi+shm, ib, ... (that of the URLs, "
+    "or\n"
+    "                       tcp); beside those over shared memory MPI uses it too\n"
     "  --servers N          server processes, or URL,URL,... of servers that run already\n"
     "  --clients M          client processes\n"
-    "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other\n"
+    "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other, in place\n"
+    "                       of --servers and --clients\n"
     "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi, fi (latency,\n"
     "                       bandwidth: libfabric's fi_pingpong on the method's provider)\n"
     "  --buffers LIST       latency (both), read, write, bandwidth: BMI's memalloc, plain;\n"
@@ -409,10 +411,37 @@ static void option_take(struct options *options, struct counts *counts, int opti
     }
 }
 
+/* A URL says the method; not where it is one of plain sockets. */
+static void method_take(struct options *options, const char *option, const char *url)
+{
+    const char *end = strstr(url, "://");
+    if (!end || strncmp(url, "raw://", 6) == 0)
+        return;
+    if ((size_t)(end - url) >= sizeof options->scheme)
+        die("--%s %s: there is no such method", option, url);
+    if (options->method && (strncmp(options->method, url, (size_t)(end - url)) != 0 ||
+                            options->method[end - url] != 0))
+        die("--%s %s: not of the method %s", option, url, options->method);
+    format_text(options->scheme, sizeof options->scheme, "%.*s", (int)(end - url), url);
+    options->method = options->scheme;
+}
+
+static void method_fill(struct options *options)
+{
+    if (!options->control && options->listen)
+        method_take(options, "listen", options->listen);
+    for (int i = 0; !options->control && i < options->url_count; i++)
+        method_take(options, "servers", options->urls[i]);
+    if (!options->method)
+        options->method = "tcp";
+}
+
 /* Puts the pattern's defaults where nothing was given. */
 static void defaults_fill(struct options *options, const struct counts *counts)
 {
     const struct pattern *pattern = options->pattern;
+    if (options->grid_count > 0 && (counts->servers || counts->clients || options->url_count > 0))
+        die("--grid says how many servers and clients: not with --servers or --clients");
     if (options->grid_count == 0)
         list_each(pattern->grid ? pattern->grid : "1x1", options, grid_take);
     if (counts->servers)
@@ -441,9 +470,10 @@ void options_parse(struct options *options, int argc, char **argv)
 {
     struct counts counts = {0};
     int option;
-    *options = (struct options){.method = "tcp", .segment = 64u << 10, .timeout_s = 60};
+    *options = (struct options){.segment = 64u << 10, .timeout_s = 60};
     while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
         option_take(options, &counts, option == 'h' ? OPTION_HELP : option, optarg);
+    method_fill(options);
     if (optind == argc && options->role == ROLE_SERVER)
         return; /* requests say the pattern */
     if (optind + 1 != argc)

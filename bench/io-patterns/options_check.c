@@ -98,6 +98,8 @@ void options_check(const struct options *options)
         if (options->sizes[i] == 0 && !pattern->size_is_clients &&
             (!pattern->empty_messages || options->contenders & ~BITS_BMI))
             die("%s: a size of 0 is for latency only, without references", pattern->name);
+    if (options->listen && options->role != ROLE_SERVER)
+        die("--listen: of servers, with --role server");
     if (options->role == ROLE_CLIENT && options->url_count == 0)
         die("--role client wants --servers URL,...");
 }

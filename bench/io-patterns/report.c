@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int order(const void *one, const void *other)
 {
@@ -106,6 +107,25 @@ static int column_width(enum contender contender)
 {
     int length = (int)strlen(contender_name(contender));
     return length < 11 ? 11 : length;
+}
+
+static void file_check(const char *path)
+{
+    if (!path)
+        return;
+    bool there = access(path, F_OK) == 0;
+    FILE *file = fopen(path, "a");
+    if (!file)
+        die("%s: %s", path, strerror(errno));
+    fclose(file);
+    if (!there)
+        unlink(path);
+}
+
+void report_files_check(const struct options *options)
+{
+    file_check(options->json);
+    file_check(options->plot);
 }
 
 void report_start(const struct report *report)

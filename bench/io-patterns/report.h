@@ -40,6 +40,8 @@ int rows_prepare(const struct options *options, const struct grid *grid, struct 
 void row_open(struct row *row, const struct options *options, unsigned contenders);
 void row_finish(struct row *row, const struct options *options);
 int report_servers(const struct options *options);
+/* Ends the process where a file that is wanted in the end cannot be written. */
+void report_files_check(const struct options *options);
 void report_start(const struct report *report);
 void report_row_print(const struct report *report, const struct row *row);
 void report_end(const struct report *report);

@@ -82,6 +82,7 @@ struct file {
     int error;
     char temporary[4200]; /* get: written here, then renamed */
     /* local.c's */
+    struct file *next_temporary;
     pthread_mutex_t lock;
     struct local *writing, *last; /* lock: chunks to be written, in turn; the first one is */
 };

@@ -200,6 +200,44 @@ void metadata_of(struct sfs_meta *meta, const void *from)
     meta->mtime_ns = (int64_t)stat->st_mtim.tv_sec * 1000000000 + stat->st_mtim.tv_nsec;
 }
 
+/* Temporary files that have not got their name: made, named, and removed under the lock, so that at
+ * a signal all of them can be removed and no more be made. */
+static pthread_mutex_t temporaries_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct file *temporaries; /* temporaries_lock */
+
+static void temporary_forget_locked(struct file *file)
+{
+    struct file **at = &temporaries;
+    while (*at != NULL && *at != file)
+        at = &(*at)->next_temporary;
+    if (*at != NULL)
+        *at = file->next_temporary;
+    file->temporary[0] = '\0';
+}
+
+static int temporary_make(struct file *file)
+{
+    int result = 0;
+    pthread_mutex_lock(&temporaries_lock);
+    file->fd = mkostemp(file->temporary, O_CLOEXEC);
+    if (file->fd < 0) {
+        result = bmi_status_of(errno);
+        file->temporary[0] = '\0';
+    } else {
+        file->next_temporary = temporaries;
+        temporaries = file;
+    }
+    pthread_mutex_unlock(&temporaries_lock);
+    return result;
+}
+
+void temporaries_remove(void)
+{
+    pthread_mutex_lock(&temporaries_lock); /* for good */
+    for (struct file *file = temporaries; file != NULL; file = file->next_temporary)
+        unlink(file->temporary);
+}
+
 static int temporary_open(struct file *file)
 {
     const char *slash = strrchr(file->local, '/');
@@ -210,12 +248,10 @@ static int temporary_open(struct file *file)
         file->temporary[0] = '\0';
         return -BMI_ENAMETOOLONG;
     }
-    file->fd = mkostemp(file->temporary, O_CLOEXEC);
-    if (file->fd < 0)
-        file->temporary[0] = '\0';
-    if (file->fd < 0 || ftruncate(file->fd, (off_t)file->meta.size) < 0)
-        return bmi_status_of(errno);
-    return 0;
+    int result = temporary_make(file);
+    if (result == 0 && ftruncate(file->fd, (off_t)file->meta.size) < 0)
+        result = bmi_status_of(errno);
+    return result;
 }
 
 int file_open(struct file *file)
@@ -235,9 +271,11 @@ int file_unchanged(const struct file *file)
     if (fstat(file->fd, &stat) < 0)
         return bmi_status_of(errno);
     metadata_of(&now, &stat);
-    return (uint64_t)stat.st_size == file->meta.size && now.mtime_ns == file->meta.mtime_ns
-               ? 0
-               : -BMI_EAGAIN;
+    if ((uint64_t)stat.st_size != file->meta.size || now.mtime_ns != file->meta.mtime_ns)
+        return -BMI_EAGAIN;
+    char beyond;
+    ssize_t more = stat.st_size == 0 ? pread(file->fd, &beyond, 1, 0) : 0;
+    return more < 0 ? bmi_status_of(errno) : more > 0 ? -BMI_EOPNOTSUPP : 0;
 }
 
 int metadata_apply(const char *path, int fd, const struct sfs_meta *meta)
@@ -262,18 +300,24 @@ int metadata_apply(const char *path, int fd, const struct sfs_meta *meta)
 int file_finish(struct file *file)
 {
     int result = metadata_apply(file->temporary, file->fd, &file->meta);
-    if (result == 0 && rename(file->temporary, file->local) < 0)
+    if (result < 0)
+        return result;
+    pthread_mutex_lock(&temporaries_lock);
+    if (rename(file->temporary, file->local) < 0)
         result = bmi_status_of(errno);
-    if (result == 0)
-        file->temporary[0] = '\0';
+    else
+        temporary_forget_locked(file);
+    pthread_mutex_unlock(&temporaries_lock);
     return result;
 }
 
 void file_undo(struct file *file)
 {
+    pthread_mutex_lock(&temporaries_lock);
     if (file->temporary[0] != '\0')
         unlink(file->temporary);
-    file->temporary[0] = '\0';
+    temporary_forget_locked(file);
+    pthread_mutex_unlock(&temporaries_lock);
 }
 
 void file_close(struct file *file)

@@ -31,12 +31,15 @@ int extents_find(struct file *file, uint64_t at, uint64_t size, struct bmi_flow_
                  int *count, bmi_size_t *bytes);
 
 /* All return 0 or an error. */
-int file_open(struct file *file);            /* once; the file, or the temporary one */
-int file_unchanged(const struct file *file); /* put: size and time are what they were */
-int file_finish(struct file *file);          /* get: its metadata, and its name */
+int file_open(struct file *file); /* once; the file, or the temporary one */
+/* Put: size and time are what they were; and an empty file has no bytes, as those of /proc have. */
+int file_unchanged(const struct file *file);
+int file_finish(struct file *file); /* get: its metadata, and its name */
 int metadata_apply(const char *path, int fd, const struct sfs_meta *meta);
 void file_undo(struct file *file); /* get: removes the temporary one */
 void file_close(struct file *file);
+/* Removes all temporary ones that are open, when the program is to end; no more can be made. */
+void temporaries_remove(void);
 void metadata_of(struct sfs_meta *meta, const void *stat);
 
 #endif

@@ -5,6 +5,10 @@
  */
 #include "protocol.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <bmi.h>
@@ -354,4 +358,28 @@ unsigned sfs_path_server(const char *path, size_t size, unsigned servers)
     for (size_t i = 0; i < size; i++)
         hash = (hash ^ (uint8_t)path[i]) * 0x100000001b3u;
     return (unsigned)((hash ^ hash >> 32) % servers);
+}
+
+/* ---- command lines --------------------------------------------------------------------------- */
+
+bool sfs_number(const char *program, const char *option, const char *text, long least, long most,
+                long *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtol(text, &end, 10);
+    if (isdigit((unsigned char)*text) && *end == '\0' && errno == 0 && *value >= least &&
+        *value <= most)
+        return true;
+    fprintf(stderr, "%s: %s %s: a number from %ld to %ld is wanted\n", program, option, text, least,
+            most);
+    return false;
+}
+
+bool sfs_output_good(const char *program)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    fprintf(stderr, "%s: cannot write to standard output\n", program);
+    return false;
 }

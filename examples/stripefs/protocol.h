@@ -112,6 +112,12 @@ void sfs_entry_take(struct sfs_entry *entry, const uint8_t **at, const uint8_t *
 /* Whether a path is one: "/" or "/name/name", no ".", "..", or empty names, no NUL.
  * Returns: 0, EINVAL, ENAMETOOLONG. */
 int sfs_path_check(const char *path, size_t size);
+/* An option's text: a decimal number within limits, and nothing else. Returns: whether it is; if
+ * not, it has been told on standard error. */
+bool sfs_number(const char *program, const char *option, const char *text, long least, long most,
+                long *value);
+/* Returns: whether what was printed has got where it should; if not, it has been told. */
+bool sfs_output_good(const char *program);
 /* Where the last name of a checked path other than "/" begins. */
 size_t sfs_path_name(const char *path, size_t size);
 /* The server that has a path's metadata. */

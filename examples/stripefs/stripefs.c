@@ -3,6 +3,8 @@
  * stripefs.c - the client program: options, servers, and which verb.
  */
 #include <getopt.h>
+#include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,19 +13,20 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "local.h"
 
 static const struct {
     const char *name, *arguments;
     int (*run)(struct client *client, int count, char **arguments);
-    int least;
+    int least, most;
 } verbs[] = {
-    {"put", "[-r] LOCAL... REMOTE", verb_put, 2},
-    {"get", "[-r] REMOTE... LOCAL", verb_get, 2},
-    {"cat", "REMOTE...", verb_cat, 1},
-    {"ls", "[-r] [REMOTE...]", verb_ls, 0},
-    {"stat", "REMOTE...", verb_stat, 1},
-    {"rm", "[-r] REMOTE...", verb_rm, 1},
-    {"df", "", verb_df, 0},
+    {"put", "[-r] LOCAL... REMOTE", verb_put, 2, INT_MAX},
+    {"get", "[-r] REMOTE... LOCAL", verb_get, 2, INT_MAX},
+    {"cat", "REMOTE...", verb_cat, 1, INT_MAX},
+    {"ls", "[-r] [REMOTE...]", verb_ls, 0, INT_MAX},
+    {"stat", "REMOTE...", verb_stat, 1, INT_MAX},
+    {"rm", "[-r] REMOTE...", verb_rm, 1, INT_MAX},
+    {"df", "", verb_df, 0, 0},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 
@@ -36,16 +39,19 @@ static void usage(FILE *file)
                   "The manual page bmi-stripefs(1) says more.\n");
 }
 
-static int number(const char *text, long least, long most)
+static int number(const char *option, const char *text, long least, long most)
 {
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || value < least || value > most) {
-        fprintf(stderr, "bmi-stripefs: %s: a number from %ld to %ld is wanted\n", text, least,
-                most);
+    long value;
+    if (!sfs_number("bmi-stripefs", option, text, least, most, &value))
         exit(2);
-    }
     return (int)value;
+}
+
+/* The exit status: what was printed may not have got where it should, for instance to a full disk.
+ */
+static int output_end(int status)
+{
+    return sfs_output_good("bmi-stripefs") ? status : 1;
 }
 
 static const char *options_take(struct client *client, int argc, char **argv)
@@ -68,13 +74,13 @@ static const char *options_take(struct client *client, int argc, char **argv)
             client->sync = true;
             break;
         case 'j':
-            client->parallel = number(optarg, 1, WORKERS_MAX);
+            client->parallel = number("--parallel", optarg, 1, WORKERS_MAX);
             break;
         case 'b':
-            client->stripe = (uint32_t)number(optarg, 512, SFS_STRIPE_MAX);
+            client->stripe = (uint32_t)number("--stripe", optarg, 512, SFS_STRIPE_MAX);
             break;
         case 't':
-            client->timeout_ms = number(optarg, 1, 86400) * 1000;
+            client->timeout_ms = number("--timeout", optarg, 1, 86400) * 1000;
             break;
         case 'r':
             client->recursive = true;
@@ -84,16 +90,48 @@ static const char *options_take(struct client *client, int argc, char **argv)
             break;
         case 'h':
             usage(stdout);
-            exit(0);
+            exit(output_end(0));
         case 'v':
             printf("bmi-stripefs %s\n", bmi_version());
-            exit(0);
+            exit(output_end(0));
         default:
             usage(stderr);
             exit(2);
         }
     }
     return servers;
+}
+
+/* Which verb it is; exits where it is none, or its arguments are too few or too many. */
+static int verb_find(int count, char **arguments)
+{
+    const char *wrong = NULL;
+    int verb = 0;
+    while (count > 0 && verb < VERBS && strcmp(arguments[0], verbs[verb].name) != 0)
+        verb++;
+    if (count == 0)
+        fprintf(stderr, "bmi-stripefs: no verb\n");
+    else if (verb == VERBS)
+        fprintf(stderr, "bmi-stripefs: %s: there is no such verb\n", arguments[0]);
+    else if (count - 1 < verbs[verb].least)
+        wrong = "few";
+    else if (count - 1 > verbs[verb].most)
+        wrong = "many";
+    else
+        return verb;
+    if (wrong != NULL)
+        fprintf(stderr, "bmi-stripefs: %s: too %s arguments\n", arguments[0], wrong);
+    usage(stderr);
+    exit(2);
+}
+
+static void servers_check(const char *servers)
+{
+    if (servers != NULL && servers[strspn(servers, ",")] != '\0')
+        return;
+    fprintf(stderr, "bmi-stripefs: no servers: say --servers or BMI_STRIPEFS_SERVERS\n");
+    usage(stderr);
+    exit(2);
 }
 
 static int servers_find(struct client *client, const char *servers)
@@ -133,21 +171,47 @@ static int client_open(struct client *client, const char *servers)
     return result;
 }
 
+/* ---- signals: they end the program, but its temporary files first ---- */
+
+static sigset_t signals; /* blocked everywhere; a thread waits for them */
+
+static void *signals_await(void *argument)
+{
+    int number = SIGTERM;
+    (void)argument;
+    sigwait(&signals, &number);
+    temporaries_remove();
+    signal(number, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+    raise(number);
+    return NULL;
+}
+
+/* Those that are ignored, by nohup(1) for instance, stay so. */
+static void signals_take(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action;
+    pthread_t thread;
+    sigemptyset(&signals);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(&signals, numbers[i]);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    if (pthread_create(&thread, NULL, signals_await, NULL) == 0)
+        pthread_detach(thread);
+    else
+        pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
 int main(int argc, char **argv)
 {
     struct client client = {.stripe = BMI_FLOW_STRIPE_SIZE, .timeout_ms = 30000, .parallel = 8};
-    int verb = 0;
     const char *servers = options_take(&client, argc, argv);
-    while (optind < argc && verb < VERBS && strcmp(argv[optind], verbs[verb].name) != 0)
-        verb++;
-    if (servers == NULL || optind == argc || verb == VERBS ||
-        argc - optind - 1 < verbs[verb].least) {
-        if (servers == NULL)
-            fprintf(stderr, "bmi-stripefs: no servers: say --servers or BMI_STRIPEFS_SERVERS\n");
-        usage(stderr);
-        return 2;
-    }
-    signal(SIGPIPE, SIG_IGN);
+    int verb = verb_find(argc - optind, argv + optind);
+    servers_check(servers);
+    signals_take();
     client.show = isatty(STDERR_FILENO);
     int result = client_open(&client, servers);
     if (result < 0) {
@@ -159,5 +223,5 @@ int main(int argc, char **argv)
     BMI_finalize();
     for (int i = 0; i < client.count; i++)
         free(client.urls[i]);
-    return status;
+    return output_end(status);
 }

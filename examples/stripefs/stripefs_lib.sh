@@ -52,6 +52,19 @@ refused() {
   fi
 }
 
+# wrong NAME TEXT COMMAND...: refused, as wrong usage.
+wrong() {
+  local status=0
+  refused "$@"
+  "${@:3}" >/dev/null 2>&1 || status=$?
+  [ $status = 2 ] || fail "$1: status $status"
+}
+
+# to_full COMMAND...: its output goes where nothing can be written.
+to_full() {
+  timeout 20 "$@" >/dev/full
+}
+
 # server_start N URL [STORE OPTION...]: waits for the line with the URL that it listens on.
 server_start() {
   local fifo=$work/fifo$1

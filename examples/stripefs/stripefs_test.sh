@@ -45,6 +45,16 @@ fs cat /tree/deep/large | cmp -s - "$work/tree/deep/large" || fail "cat"
 fs stat /tree/deep/large | grep -q "stripes of 65536 bytes" || fail "stat"
 [ "$(fs df | grep -c "$scheme://")" = 4 ] || fail "df"
 
+# Small files are spread over all servers.
+mkdir "$work/small"
+for i in {1..64}; do echo "$i" >"$work/small/$i"; done
+check "put small files" fs put -r "$work/small" /
+fs stat $(fs ls /small | awk '{ print "/small/" $NF }') >"$work/spread"
+for i in 0 1 2 3; do
+  grep -q " on ${url[$i]}\$" "$work/spread" || fail "no small file is on server $i"
+done
+check "remove them" fs rm -r /small
+
 # ---- several at once ----
 client() {
   fs put -r "$work/tree" "/client$1" && fs get -r "/client$1" "$work/back$1" &&
@@ -73,6 +83,29 @@ refused "a folder without -r" "EISDIR" fs put "$work/tree" /
 refused "a folder over a file" "ENOTDIR" fs put -r "$work/tree/many" /tree/empty
 refused "removing a folder that is not empty" "ENOTEMPTY" fs rm /tree
 refused "a local file that is not there" "ENOENT" fs put "$work/none" /
+: >"$work/a file"
+ln -s "$work" "$work/a link"
+refused "a folder onto a file" "a file: ENOTDIR" fs get -r /tree "$work/a file"
+mkdir "$work/held" && ln -s "$work" "$work/held/tree"
+refused "a folder onto a link to another" "tree: ENOTDIR" fs get -r /tree "$work/held"
+mkdir "$work/held/empty"
+refused "a file over a folder" "held/empty: EISDIR" fs get /tree/empty "$work/held"
+mkfifo "$work/a pipe"
+refused "a file over a pipe" "a pipe: EEXIST" fs get /tree/deep/large "$work/a pipe"
+refused "a link over a pipe" "a pipe: EEXIST" fs get /tree/link "$work/a pipe"
+ln -s "$work/a pipe" "$work/to a pipe"
+refused "a file over a link to a pipe" "to a pipe: EEXIST" fs get /tree/deep/large "$work/to a pipe"
+[ -p "$work/a pipe" ] && [ -L "$work/to a pipe" ] || fail "a pipe was replaced"
+refused "a file into no folder" "$work/none/x: ENOENT" fs get /tree/deep/large "$work/none/x"
+mkdir "$work/x" "$work/y"
+echo x >"$work/x/name"
+echo y >"$work/y/name"
+refused "two files of one name into a folder" "same last name" fs put "$work/x/name" "$work/y/name" /tree
+[ "$(fs ls /tree | grep -c ' name$')" = 0 ] || fail "one of two files of one name was put"
+refused "two files of one name out of folders" "same last name" fs get /tree/many/ /tree/deep/../many "$work/x"
+refused "a file of /proc" "/proc/self/status: EOPNOTSUPP" fs put /proc/self/status /tree
+refused "nothing of it is there" "no such file" fs stat /tree/status
+[ -f "$work/a file" ] && [ -L "$work/held/tree" ] || fail "what is no folder was replaced"
 refused "servers in another order" "its place in the list" \
   "$bin/bmi-stripefs" --servers "${url[1]},${url[0]},${url[2]},${url[3]}" ls /
 refused "no such scheme" "ENOPROTOOPT" "$bin/bmi-stripefs" --servers "nix://host:1" ls /
@@ -84,6 +117,66 @@ echo important >"$work/other/file"
 refused "a folder that is no store" "store" "$bin/bmi-stripefsd" \
   --listen "$scheme://$host:0" --store "$work/other"
 [ "$(cat "$work/other/file")" = important ] || fail "the folder that is no store was touched"
+
+wrong "no verb" "no verb" fs
+wrong "a verb that is none" "frob: there is no such verb" fs frob /tree
+wrong "too few arguments" "put: too few arguments" fs put /tree
+wrong "too many arguments" "df: too many arguments" fs df /tree
+wrong "no servers" "--servers" "$bin/bmi-stripefs" --servers '' ls
+wrong "servers without names" "--servers" "$bin/bmi-stripefs" --servers , ls
+wrong "a number that is none" "--parallel 3x" fs --parallel 3x ls
+server=("$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem:)
+wrong "no store" "--fault" "$bin/bmi-stripefsd" --listen "$scheme://$host:0"
+wrong "requests that are no number" "--requests 4x" timeout 20 "${server[@]}" --requests 4x
+wrong "no requests" "--requests 0" timeout 20 "${server[@]}" --requests 0
+wrong "a fault that is no number" "--fault soon" timeout 20 "${server[@]}" --fault soon
+wrong "a fault before the first" "--fault -1" timeout 20 "${server[@]}" --fault -1
+for verb in "ls /" "stat /tree" df --version --help; do
+  refused "$verb to a full disk" "standard output" to_full "$bin/bmi-stripefs" --servers "$servers" $verb
+done
+refused "a server whose URL nobody gets" "standard output" to_full "${server[@]}"
+refused "a server's version to a full disk" "standard output" to_full "${server[@]}" --version
+
+# ---- signals end a get, and leave nothing of it ----
+for i in 0 1 2 3; do
+  kill -STOP "${pid[$i]}"
+  "$bin/bmi-stripefs" --servers "$servers" --timeout 5 stat /tree/deep/large >"$work/out" 2>&1 && break
+  kill -CONT "${pid[$i]}"
+done
+for signal in TERM HUP; do
+  "$bin/bmi-stripefs" --servers "$servers" get /tree/deep/large "$work/cut" >"$work/out" 2>&1 &
+  get=$!
+  while kill -0 $get 2>/dev/null && ! compgen -G "$work/.cut.*" >/dev/null; do :; done
+  kill -s $signal $get
+  wait $get
+  status=$?
+  [ $((status - 128)) = "$(kill -l $signal)" ] || { fail "a get ended by $signal: $status"; cat "$work/out"; }
+  if compgen -G "$work/.cut.*" || [ -e "$work/cut" ]; then fail "$signal left something of a get"
+  else echo "passed: $signal left nothing of a get"; fi
+done
+kill -CONT "${pid[$i]}"
+
+# ---- folders that let nobody in, for somebody who is not root ----
+mkdir -p "$work/closed/inner/most"
+echo deep >"$work/closed/inner/most/file"
+touch -d '2001-02-03 04:05:06.7' "$work/closed/inner"
+chmod 0500 "$work/closed/inner/most"
+chmod 0400 "$work/closed/inner" "$work/closed"
+if [ "$(id -u)" = 0 ]; then
+  check "put folders that let nobody in" fs put -r "$work/closed" /
+  mkdir -m 0777 "$work/nobody's"
+  chmod 0711 "$work"
+  nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+  # gm and its kin talk to processes of the same user only.
+  if "${nobody[@]}" "$bin/bmi-stripefs" --servers "$servers" ls / >/dev/null 2>&1; then
+    check "get them" "${nobody[@]}" "$bin/bmi-stripefs" --servers "$servers" get -r /closed "$work/nobody's/back"
+    [ "$(stat -c %a-%Y "$work/nobody's/back/inner")" = "$(stat -c %a-%Y "$work/closed/inner")" ] ||
+      fail "the inner folder's mode or time"
+  else
+    echo "left out: nobody cannot reach the servers"
+  fi
+  check "remove them" fs rm -r /closed
+fi
 
 # ---- a server is killed in the midst of a put ----
 head -c 4000000 /dev/urandom >"$work/precious"
@@ -107,6 +200,26 @@ cmp -s "$work/second" "$work/second.back" || fail "what was put again is damaged
 check "get the tree again" fs get -r /tree "$work/again"
 check "it is still the same" same "$work/tree" "$work/again"
 check "remove all" fs rm -r /tree /precious
+
+# ---- a server stands still while names are given: what gets no answer may have its name or not, but no
+# name is left without bytes ----
+for i in 0 1 2 3; do
+  kill -STOP "${pid[$i]}"
+  "$bin/bmi-stripefs" --servers "$servers" --timeout 5 stat / >"$work/out" 2>&1 && break
+  kill -CONT "${pid[$i]}"
+done
+fs --timeout 2 --parallel 64 put "$work"/small/* / >"$work/unanswered" 2>&1 &
+put=$!
+while kill -0 $put 2>/dev/null && ! [ -s "$work/unanswered" ]; do :; done
+kill -CONT "${pid[$i]}"
+if wait $put; then fail "puts to a server that stands still succeeded"; fi
+names=$(fs ls / | awk '{ print $NF }')
+for name in $names; do
+  fs get "/$name" "$work/unanswered.back" >"$work/out" 2>&1 && cmp "$work/small/$name" "$work/unanswered.back" ||
+    { fail "/$name is a name without its bytes"; cat "$work/out"; }
+done
+echo "passed: $(wc -w <<<"$names") names of 64, each with its bytes"
+check "remove what is there" fs rm -r /
 
 # ---- each operation of the store fails once, as on a full disk ----
 mkdir "$work/few"

@@ -3,6 +3,7 @@
  * stripefsd.c - a server of stripefs: listens, opens its store, and serves until it is told to end.
  */
 #include <getopt.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,16 +42,18 @@ static void *signals_wait(void *argument)
 
 static void usage(FILE *file)
 {
-    fprintf(file, "usage: bmi-stripefsd --listen URL --store DIR [--requests N] [--trace]\n"
+    fprintf(file, "usage: bmi-stripefsd --listen URL --store DIR [--requests N] [--fault N]\n"
+                  "                    [--trace]\n"
                   "The manual page bmi-stripefsd(1) says more.\n");
 }
 
 struct choices {
     const char *listen, *store;
-    int requests;
-    long fault;
+    long requests, fault;
     bool trace;
 };
+
+static const char program[] = "bmi-stripefsd";
 
 /* Returns the exit status to end with, or -1 to go on. */
 static int choices_take(struct choices *choices, int argc, char **argv)
@@ -71,27 +74,28 @@ static int choices_take(struct choices *choices, int argc, char **argv)
             choices->store = optarg;
             break;
         case 'r':
-            choices->requests = atoi(optarg);
+            if (!sfs_number(program, "--requests", optarg, 1, 4096, &choices->requests))
+                return 2;
             break;
         case 't':
             choices->trace = true;
             break;
         case 'f':
-            choices->fault = atol(optarg);
+            if (!sfs_number(program, "--fault", optarg, 0, LONG_MAX, &choices->fault))
+                return 2;
             break;
         case 'h':
             usage(stdout);
-            return 0;
+            return !sfs_output_good(program);
         case 'v':
             printf("bmi-stripefsd %s\n", bmi_version());
-            return 0;
+            return !sfs_output_good(program);
         default:
             usage(stderr);
             return 2;
         }
     }
-    if (optind < argc || choices->listen == NULL || choices->store == NULL ||
-        choices->requests < 1 || choices->requests > 4096) {
+    if (optind < argc || choices->listen == NULL || choices->store == NULL) {
         usage(stderr);
         return 2;
     }
@@ -159,13 +163,13 @@ int main(int argc, char **argv)
             store_fault(&server, (uint64_t)choices.fault);
         if (choices.trace)
             bmi_sm_trace_to(server.jobs, bmi_sm_trace_print, stderr);
-        result = server_start(&server, choices.requests);
+        result = server_start(&server, (int)choices.requests);
     }
     if (result == 0) {
         BMI_get_info(0, BMI_GET_LISTEN_ADDR, url);
         printf("%s\n", url);
-        fflush(stdout);
-        result = serve(&server, &ending);
+        /* Without its URL nobody could find it. */
+        result = sfs_output_good(program) ? serve(&server, &ending) : -BMI_EIO;
         if (result < 0)
             fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
     }

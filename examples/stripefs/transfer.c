@@ -187,8 +187,9 @@ static int failed(struct bmi_sm *machine, void *data)
     struct file *file = worker->file;
     int error = bmi_sm_last(machine);
     if (file->error == 0) {
+        bool here = file->put || worker->client->failure[0] == '\0'; /* no server failed */
         file->error = error < 0 ? error : -BMI_EIO;
-        client_complain(worker->client, file->put ? file->local : file->remote, file->error);
+        client_complain(worker->client, here ? file->local : file->remote, file->error);
     }
     return BMI_SM_DONE;
 }
@@ -220,6 +221,17 @@ static int put_commit(struct bmi_sm *machine, void *data)
     rpc_make(&worker->rpcs[server], worker->client, server, SFS_COMMIT, file->remote);
     worker->rpcs[server].request.meta = file->meta;
     return rpc_start(&worker->rpcs[server], machine);
+}
+
+/* Choices: 0: the server has refused: undo; 1: nobody knows whether it has the name by now. Then
+ * the bytes stay: a name without bytes would be worse than bytes without a name. put_commit has
+ * cleared the reply, so that a status is this request's. */
+static int commit_failed(struct bmi_sm *machine, void *data)
+{
+    struct worker *worker = data;
+    int server = path_server(worker->client, worker->file->remote);
+    failed(machine, data);
+    return worker->rpcs[server].reply.status < 0 ? 0 : 1;
 }
 
 /* What had the name before is not needed any more. */
@@ -271,6 +283,7 @@ enum {
     CHUNK_DONE,
     PUT_SYNC,
     PUT_COMMIT,
+    COMMIT_FAILED,
     PUT_DROP_FORMER,
     GET_FINISH,
     FINISH_FAILED,
@@ -299,7 +312,9 @@ static const struct bmi_sm_state worker_states[STATES] = {
     [PUT_SYNC] = {"sync", .action = put_sync, .wait = BMI_SM_FIRST_FAILURE,
                   .on = {BMI_SM_OK(PUT_COMMIT), BMI_SM_FAIL(FINISH_FAILED)}},
     [PUT_COMMIT] = {"commit", .action = put_commit,
-                    .on = {BMI_SM_OK(PUT_DROP_FORMER), BMI_SM_FAIL(FINISH_FAILED)}},
+                    .on = {BMI_SM_OK(PUT_DROP_FORMER), BMI_SM_FAIL(COMMIT_FAILED)}},
+    [COMMIT_FAILED] = {"commit failed", .action = commit_failed, .choices = 2,
+                       .on = {BMI_SM_ON(1, OVER), BMI_SM_ELSE(UNDO)}},
     [PUT_DROP_FORMER] = {"drop former", .action = put_drop_former, .on = {BMI_SM_ELSE(OVER)}},
     [GET_FINISH] = {"finish", .action = get_finish,
                     .on = {BMI_SM_OK(OVER), BMI_SM_FAIL(FINISH_FAILED)}},
@@ -389,7 +404,7 @@ int transfers_add(struct transfers *transfers, struct file *file)
     if (file->put) {
         if (getrandom(&file->meta.object, sizeof file->meta.object, 0) < 0)
             return -BMI_EIO;
-        file->meta.object = (file->meta.object >> 2) | 1;
+        file->meta.object = (file->meta.object >> 2) + 1; /* never 0; odd and even alike */
     }
     pthread_mutex_init(&file->lock, NULL);
     file->chunks = file->meta.size > 0 ? (file->meta.size + CHUNK - 1) / CHUNK : 1;

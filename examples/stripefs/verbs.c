@@ -39,13 +39,57 @@ char *path_join(struct client *client, const char *folder, const char *name)
     return path;
 }
 
+/* The last name of a path, and how long it is without slashes after it. */
+static const char *base_find(const char *path, size_t *length)
+{
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--)
+        ;
+    if (begin == end) /* "/" */
+        begin = 0;
+    *length = end - begin;
+    return path + begin;
+}
+
 static const char *base_name(char *path)
 {
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/')
-        path[--length] = '\0';
-    const char *slash = strrchr(path, '/');
-    return slash != NULL && slash[1] != '\0' ? slash + 1 : path;
+    size_t length;
+    size_t begin = (size_t)(base_find(path, &length) - path);
+    path[begin + length] = '\0';
+    return path + begin;
+}
+
+static int base_order(const void *one, const void *other)
+{
+    size_t lengths[2];
+    const char *a = base_find(*(char *const *)one, &lengths[0]);
+    const char *b = base_find(*(char *const *)other, &lengths[1]);
+    int order = memcmp(a, b, lengths[0] < lengths[1] ? lengths[0] : lengths[1]);
+    return order != 0 ? order : (lengths[0] > lengths[1]) - (lengths[0] < lengths[1]);
+}
+
+/* Whether each path has another last name, since all go to one folder. Complains if not. */
+static bool bases_differ(struct client *client, int count, char **paths)
+{
+    char **sorted = calloc((size_t)count, sizeof *sorted);
+    bool differ = true;
+    if (sorted == NULL) {
+        client_complain(client, paths[0], -BMI_ENOMEM);
+        return false;
+    }
+    memcpy(sorted, paths, (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, base_order);
+    for (int i = 1; i < count && differ; i++)
+        if (base_order(&sorted[i - 1], &sorted[i]) == 0) {
+            snprintf(client->failure, sizeof client->failure, "%.200s has the same last name",
+                     sorted[i - 1]);
+            client_complain(client, sorted[i], -BMI_EEXIST);
+            differ = false;
+        }
+    free(sorted);
+    return differ;
 }
 
 /* ---- requests of names ----------------------------------------------------------------------- */
@@ -251,6 +295,8 @@ int verb_put(struct client *client, int count, char **arguments)
             return 1;
         }
     }
+    if (!bases_differ(client, count - 1, arguments))
+        return 1;
     for (int i = 0; i < count - 1; i++) {
         char *path = folder ? path_join(client, remote, base_name(arguments[i])) : strdup(remote);
         if (path != NULL)
@@ -263,24 +309,41 @@ int verb_put(struct client *client, int count, char **arguments)
 
 /* ---- get ------------------------------------------------------------------------------------- */
 
-/* Folders that were made get their mode and time when all that is in them is there. */
+/* Folders that were made get their mode and time when all that is in them is there; those that are
+ * in others before these, whose mode may not let anybody in. */
 struct made {
     char *local;
     struct sfs_meta meta;
-    struct made *next; /* the one before */
+    struct made *next;
 };
 
 struct getting {
     struct transfers transfers;
-    struct made *made;
+    struct made *made, **end;
 };
 
 static void get_path(struct getting *getting, const char *remote, const char *local,
                      const struct sfs_meta *meta);
 
+/* Files and links give way to what is got; not folders, nor devices, pipes, and links to them. */
+static int place_check(const char *local)
+{
+    struct stat stat_local;
+    if (lstat(local, &stat_local) < 0)
+        return errno == ENOENT ? 0 : bmi_status_of(errno);
+    if (S_ISDIR(stat_local.st_mode))
+        return -BMI_EISDIR;
+    if (S_ISLNK(stat_local.st_mode) && stat(local, &stat_local) < 0)
+        return 0; /* it leads nowhere */
+    return S_ISREG(stat_local.st_mode) || S_ISDIR(stat_local.st_mode) ? 0 : -BMI_EEXIST;
+}
+
 static int get_file(struct getting *getting, const char *remote, const char *local,
                     const struct sfs_meta *meta)
 {
+    int result = place_check(local);
+    if (result < 0)
+        return result;
     struct file *file = calloc(1, sizeof *file);
     if (file == NULL)
         return -BMI_ENOMEM;
@@ -295,10 +358,24 @@ static int get_file(struct getting *getting, const char *remote, const char *loc
 
 static int get_link(const char *local, const struct sfs_meta *meta)
 {
+    int result = place_check(local);
+    if (result < 0)
+        return result;
     if (symlink(meta->target, local) < 0 &&
         (errno != EEXIST || unlink(local) < 0 || symlink(meta->target, local) < 0))
         return bmi_status_of(errno);
     return metadata_apply(local, -1, meta);
+}
+
+/* A folder that is there will do; a link to one, or anything else, is not what was asked for. */
+static int folder_make(const char *local)
+{
+    struct stat stat;
+    if (mkdir(local, 0700) == 0)
+        return 0;
+    if (errno != EEXIST || lstat(local, &stat) < 0)
+        return bmi_status_of(errno);
+    return S_ISDIR(stat.st_mode) ? 0 : -BMI_ENOTDIR;
 }
 
 static int get_folder(struct getting *getting, const char *remote, const char *local,
@@ -308,8 +385,8 @@ static int get_folder(struct getting *getting, const char *remote, const char *l
     struct listing listing;
     struct made *made = calloc(1, sizeof *made);
     int result = list(client, remote, &listing);
-    if (result == 0 && mkdir(local, 0700) < 0 && errno != EEXIST)
-        result = bmi_status_of(errno);
+    if (result == 0)
+        result = folder_make(local);
     for (size_t i = 0; i < listing.count && result == 0; i++) {
         char *below = path_join(client, local, listing.entries[i].name);
         char *path = path_join(client, remote, listing.entries[i].name);
@@ -324,23 +401,28 @@ static int get_folder(struct getting *getting, const char *remote, const char *l
         return result < 0 ? result : -BMI_ENOMEM;
     }
     *made = (struct made){strdup(local), *meta, NULL};
-    made->next = getting->made;
-    getting->made = made;
+    *getting->end = made;
+    getting->end = &made->next;
     return 0;
 }
 
 static void get_path(struct getting *getting, const char *remote, const char *local,
                      const struct sfs_meta *meta)
 {
-    int result = -BMI_EISDIR;
+    struct client *client = getting->transfers.client;
+    int result;
+    if (meta->kind == SFS_FOLDER && !client->recursive) {
+        client_complain(client, remote, -BMI_EISDIR);
+        return;
+    }
     if (meta->kind == SFS_FILE)
         result = get_file(getting, remote, local, meta);
     else if (meta->kind == SFS_LINK)
         result = get_link(local, meta);
-    else if (getting->transfers.client->recursive)
+    else
         result = get_folder(getting, remote, local, meta);
-    if (result < 0)
-        client_complain(getting->transfers.client, remote, result);
+    if (result < 0) /* a server's failure, or one of this host */
+        client_complain(client, client->failure[0] != '\0' ? remote : local, result);
 }
 
 int verb_get(struct client *client, int count, char **arguments)
@@ -349,18 +431,21 @@ int verb_get(struct client *client, int count, char **arguments)
     struct sfs_meta meta;
     struct stat stat_local;
     char *local = arguments[count - 1];
+    getting.end = &getting.made;
     bool folder = stat(local, &stat_local) == 0 && S_ISDIR(stat_local.st_mode);
     if (count > 2 && !folder) {
         client_complain(client, local, -BMI_ENOTDIR);
         return 1;
     }
+    if (!bases_differ(client, count - 1, arguments))
+        return 1;
     for (int i = 0; i < count - 1; i++) {
         char *remote = arguments[i];
         if (!path_good(client, remote))
             continue;
         int result = lookup(client, remote, &meta);
-        bool inside = folder && strcmp(remote, "/") != 0;
-        char *to = inside ? path_join(client, local, base_name(remote)) : strdup(local);
+        const char *name = strcmp(remote, "/") == 0 ? "." : base_name(remote);
+        char *to = folder ? path_join(client, local, name) : strdup(local);
         if (result < 0)
             client_complain(client, remote, result);
         else if (to != NULL)
