@@ -221,6 +221,8 @@ static void posted_cancel(struct peer *peer, struct op *op)
             question_begin(peer, key, op);
         return;
     }
+    if (peer->link != NULL && op->memory != NULL)
+        return; /* it ends with the connection, on which a sender may be writing to it */
     bmi__receive_unqueue_locked(key, op);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     bmi__key_release_locked(peer, key);

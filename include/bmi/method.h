@@ -231,7 +231,7 @@ struct bmi_method {
     /* 15. Ends a registration: from its return on the peer can no longer reach the memory (or the
      * method says in its page how long it still can). Where the peer is in the midst of writing
      * there and cannot be kept from it, waits, or, if not `wait`, returns false: then the handle is
-     * still valid, nothing new begins there, and the core calls again; a method that has seen
+     * still valid, and the core calls again until the peer has answered; a method that has seen
      * enough of that ends the link. Called with the peer's lock held. */
     bool (*release)(struct bmi_link *link, void *handle, bool wait);
 

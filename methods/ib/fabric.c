@@ -370,12 +370,23 @@ struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_
     return peer;
 }
 
-/* A link other than ending ones that uses the peer; NULL: none. */
-static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *peer)
+static bool is_open(const struct ib_link *link)
+{
+    return link->phase < IB_ENDING;
+}
+
+static bool is_shut_down(const struct ib_link *link)
+{
+    return link->phase == IB_ENDING && !link->taken_down;
+}
+
+/* A link that uses the peer and is as asked for; NULL: none. */
+static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *peer,
+                                 bool (*is)(const struct ib_link *))
 {
     ib_lock(&state->list_lock);
     struct ib_link *link = state->links;
-    while (link && (link->peer != peer || link->phase >= IB_ENDING))
+    while (link && (link->peer != peer || !is(link)))
         link = link->list_next;
     ib_unlock(&state->list_lock);
     return link;
@@ -389,11 +400,13 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
     peer->broken = true;
     *peer_find(&state->peers, peer->name, peer->size) = peer->next;
     peer->users++;
-    while ((link = peer_link(state, peer)) != NULL)
-        ib_link_end(link, status);
+    while ((link = peer_link(state, peer, is_open)) != NULL)
+        ib_link_shut_down(link, status); /* nobody posts any more */
     ib_lock(&state->fabric_lock);
     fi_av_remove(state->fabric->addresses, &peer->address, 1, 0);
     ib_unlock(&state->fabric_lock);
+    while ((link = peer_link(state, peer, is_shut_down)) != NULL)
+        ib_link_take_down(link);
     ib_peer_put(state, peer);
 }
 

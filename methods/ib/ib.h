@@ -146,7 +146,8 @@ struct ib_fabric {
     bool virtual_addresses; /* regions are told by address, else by offset */
     bool provider_keys;     /* the provider chooses keys, else we */
     bool real_registration; /* costs much: through the cache */
-    bool breaks;            /* one failed operation ends all of its connection, for good */
+    bool breaks;            /* there are connections: one failed operation ends all of one, for
+                               good, and what was begun on it goes on until it is cut */
     bool put_delivers;      /* a put must ask for delivery: later messages may overtake it, or a
                                connection that breaks lose it unnoticed */
     bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
@@ -223,6 +224,7 @@ struct ib_link {
     struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
     atomic_bool is_blocked;
+    atomic_uint enrolled; /* registrations that the peer was told of, and may be writing to */
 
     /* Changed in the driver under send_lock; read in the driver or under send_lock. */
     enum ib_phase phase;
@@ -250,6 +252,7 @@ struct ib_link {
     /* driver */
     bool watched;
     bool dialled;
+    bool taken_down; /* its end is under way, or over */
     bool bye_sent, bye_seen, done_sent;
     bool room_watched; /* for room in the rendezvous */
     uint8_t in_size;
@@ -357,8 +360,14 @@ void ib_link_kick(struct ib_link *link);
 void ib_link_step(struct ib_link *link);
 /* The link carries frames from now on. Driver, no lock. */
 void ib_link_open(struct ib_link *link);
+/* Has the driver end the link. Any thread, send_lock not held. */
+void ib_link_fail(struct ib_link *link, int status);
 /* Takes the link down; it may be gone at return. Driver, no lock. */
 void ib_link_end(struct ib_link *link, int status);
+/* Its two halves. From the first on nobody queues, posts, or receives; false: it was so already. The
+ * core is told in the second, when nothing of the network's touches the program's memory. */
+bool ib_link_shut_down(struct ib_link *link, int status);
+void ib_link_take_down(struct ib_link *link);
 /* The same at once, whatever the network still has: the method stops. */
 void ib_link_cut(struct ib_link *link);
 void ib_close(struct bmi_link *base, bool linger);

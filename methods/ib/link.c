@@ -180,8 +180,18 @@ void ib_link_step(struct ib_link *link)
     }
 }
 
-/* Closes the way down: from here on nobody queues, posts, or receives. */
-static bool link_shut_down(struct ib_link *link, int status)
+void ib_link_fail(struct ib_link *link, int status)
+{
+    ib_lock(&link->send_lock);
+    bool news = link->phase < IB_ENDING && !link->failure;
+    if (news)
+        link->failure = status;
+    ib_unlock(&link->send_lock);
+    if (news)
+        ib_link_kick(link);
+}
+
+bool ib_link_shut_down(struct ib_link *link, int status)
 {
     ib_lock(&link->send_lock);
     bool now = link->phase < IB_ENDING;
@@ -230,10 +240,9 @@ static void link_finish(struct ib_link *link)
     link_release(link);
 }
 
-void ib_link_end(struct ib_link *link, int status)
+void ib_link_take_down(struct ib_link *link)
 {
-    if (!link_shut_down(link, status))
-        return;
+    link->taken_down = true;
     rendezvous_close(link);
     ib_lock(&link->receive_lock);
     link->body_left = 0;
@@ -250,6 +259,29 @@ void ib_link_end(struct ib_link *link, int status)
         bmi_method_timer_set(&link->timer, IB_TRANSFER_WAIT_MS);
     else
         link_finish(link);
+}
+
+/* Whether there may be bytes on their way to memory that the program has back when it is told of the
+ * link's end. Who closes in good order has done with all. */
+static bool has_to_be_cut(struct ib_link *link)
+{
+    if (!link->peer || link->peer->broken || !ib_state_of(link)->fabric->breaks || link->done_sent)
+        return false;
+    ib_lock(&link->send_lock);
+    bool any = link->moves || atomic_load(&link->enrolled) > 0;
+    ib_unlock(&link->send_lock);
+    return any;
+}
+
+void ib_link_end(struct ib_link *link, int status)
+{
+    if (!ib_link_shut_down(link, status))
+        return;
+    if (has_to_be_cut(link))
+        ib_peer_break(ib_state_of(link), link->peer,
+                      link->end_status ? link->end_status : -ECONNRESET);
+    else
+        ib_link_take_down(link);
 }
 
 void ib_link_cut(struct ib_link *link)

@@ -4,12 +4,17 @@
  *
  * Where a registration is bookkeeping of the provider's (tcp, shm) each one that peers may reach is
  * made anew, exactly as large as the message, with a random key, and closed when the core releases
- * it: then nobody can reach the memory any more. Where it pins pages for a device (verbs) it comes
- * from the library's cache. Those are in whole pages, and one that somebody else uses too, or that
- * is memory of BMI_memalloc, stays in reach of a peer that kept its key.
+ * it: then nobody can begin to write to the memory any more. Where it pins pages for a device
+ * (verbs) it comes from the library's cache. Those are in whole pages, and one that somebody else
+ * uses too, or that is memory of BMI_memalloc, stays in reach of a peer that kept its key.
+ *
+ * A provider with connections writes on what it has begun, whatever becomes of the registration. So
+ * memory that the peer has not done with is given up only when the peer says that it has, or with
+ * the connection, which is then cut before anybody is told.
  */
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ib.h"
@@ -18,6 +23,7 @@ enum { KEY_TRIES = 8 };
 
 /* One registration that the core was given: of several segments. */
 struct ib_enrolment {
+    uint64_t since_ms; /* asked back for the first time, while the peer may be writing; 0: never */
     uint32_t count;
     struct {
         void *memory;
@@ -170,13 +176,33 @@ int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
     }
     *count = (uint32_t)segments;
     *handle = enrolment;
+    atomic_fetch_add(&ib_link_of(base)->enrolled, 1);
     return 0;
+}
+
+/* The peer has not said yet that it is done: its link ends when that takes too long. */
+static void peer_keeps(struct ib_link *link, struct ib_enrolment *enrolment)
+{
+    struct timespec time;
+    int64_t timeout_ms = bmi_method_setting("peer_timeout_ms");
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+    if (enrolment->since_ms == 0)
+        enrolment->since_ms = now_ms;
+    if (timeout_ms > 0 && now_ms - enrolment->since_ms >= (uint64_t)timeout_ms)
+        ib_link_fail(link, -ETIMEDOUT);
 }
 
 bool ib_release(struct bmi_link *base, void *handle, bool wait)
 {
-    (void)wait;
-    enrolment_free(base->state, handle);
+    struct ib_state *state = base->state;
+    struct ib_link *link = ib_link_of(base);
+    if (!wait && state->fabric->breaks) {
+        peer_keeps(link, handle);
+        return false;
+    }
+    enrolment_free(state, handle);
+    atomic_fetch_sub(&link->enrolled, 1);
     return true;
 }
 

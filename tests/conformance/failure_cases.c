@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LARGE = 4 * MIB, HUGE_BYTES = 64 * MIB, SOON_MS = 30000 };
+enum { LARGE = 4 * MIB, HUGE_BYTES = 64 * MIB, SOON_MS = 30000, OURS = 7 };
 
 /* ---- refused --------------------------------------------------------------------------------- */
 
@@ -302,8 +302,17 @@ static char *huge_receive_stopped(struct party *party, struct op *op, BMI_addr_t
     return memory;
 }
 
+/* Whose operation has ended, his memory nobody writes to. */
+static void check_ours(struct party *party, const char *memory)
+{
+    size_t changed = 0;
+    for (size_t i = 0; i < HUGE_BYTES; i++)
+        changed += memory[i] != OURS;
+    CHECK_EQUAL(party, changed, 0);
+}
+
 /* A peer that is stopped in the midst of its message, perhaps while it writes into our memory: its
- * connection ends, and nobody else waits for that. */
+ * connection ends, nobody else waits for that, and then our memory is ours. */
 static void stopped_midway(struct party *party)
 {
     enum { GIVEN_UP_MS = 9000 };
@@ -329,17 +338,25 @@ static void stopped_midway(struct party *party)
         ask_neighbour(party, other, "a");
     bool waited = op.done && now_ms() - start > GIVEN_UP_MS;
     CHECK(party, !waited);
-    kill(atomic_load(&party->report->pids[1]), SIGKILL);
+    bool early = op.done;
+    if (early)
+        memset(memory, OURS, HUGE_BYTES);
+    kill(atomic_load(&party->report->pids[1]), early ? SIGCONT : SIGKILL);
     op_wait(party, &op);
     CHECK(party, op.error == 0 || op.error == -BMI_ECANCEL || error_is_loss(op.error));
+    if (!early)
+        memset(memory, OURS, HUGE_BYTES);
+    ask_neighbour(party, other, "a");
+    kill(atomic_load(&party->report->pids[1]), SIGKILL);
     ask_neighbour(party, other, "s");
+    check_ours(party, memory);
     memory_give_back(memory);
     party_stop(party);
 }
 
 /* A receive that is cancelled while its sender is stopped, perhaps while it writes into our memory:
- * nobody else waits for that, and the connection lives on. Not over libfabric: what is written to
- * memory that was taken back ends it there. */
+ * nobody else waits for that, the connection lives on, and when the receive has ended its memory is
+ * ours. */
 static void stopped_cancelled(struct party *party)
 {
     enum { GIVEN_UP_MS = 9000, LOOK_MS = 250 };
@@ -347,8 +364,6 @@ static void stopped_cancelled(struct party *party)
     BMI_addr_t other;
     if (strcmp(party->method->scheme, "ofi+shm") == 0)
         party_skip(party, "who is stopped while it sends may have taken libfabric's lock");
-    bool lives = strncmp(party->method->scheme, "ofi+", 4) != 0 &&
-                 strcmp(party->method->scheme, "ib") != 0;
     if (party->role == 2) {
         neighbour(party);
         return;
@@ -356,10 +371,7 @@ static void stopped_cancelled(struct party *party)
     if (party->role == 1) {
         char *memory = huge_send(party, &op);
         op_wait(party, &op);
-        if (lives)
-            answer_on(party);
-        else
-            party_stop(party);
+        answer_on(party);
         memory_give_back(memory);
         return;
     }
@@ -375,12 +387,18 @@ static void stopped_cancelled(struct party *party)
         longest = now_ms() - asked > longest ? now_ms() - asked : longest;
     }
     CHECK(party, longest < GIVEN_UP_MS);
+    if (op.done)
+        memset(memory, OURS, HUGE_BYTES);
     kill(atomic_load(&party->report->pids[1]), SIGCONT);
-    op_wait(party, &op);
+    if (!op.done) {
+        op_wait(party, &op);
+        memset(memory, OURS, HUGE_BYTES);
+    }
     CHECK(party, op.error == 0 || op.error == -BMI_ECANCEL);
+    ask_neighbour(party, other, "a");
+    ask_neighbour(party, party->peer, "s");
     ask_neighbour(party, other, "s");
-    if (lives)
-        ask_neighbour(party, party->peer, "s");
+    check_ours(party, memory);
     memory_give_back(memory);
     party_stop(party);
 }

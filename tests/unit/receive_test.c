@@ -896,6 +896,23 @@ static void grace_ends_when_the_writer_is_done(void)
     }
 }
 
+/* The connection is about to end, and until it has its sender may be writing. */
+static void cancelled_while_the_connection_ends(void)
+{
+    struct script *script = open_script(SCRIPT_PUT, NULL);
+    post_receive(script, &one, LARGE, TAG);
+    script_expect(script, WIRE_RTR, NULL, 0);
+    CU_ASSERT_EQUAL(BMI_set_info(script->address, BMI_TCP_CLOSE_SOCKET, NULL), 0);
+    CU_ASSERT_EQUAL(BMI_cancel(one.id, case_context), 0);
+    CU_ASSERT_FALSE(script->down);
+    CU_ASSERT_EQUAL(script->enrolled, 1);
+    CU_ASSERT_TRUE(done(&one));
+    CU_ASSERT_NOT_EQUAL(one.error, 0);
+    CU_ASSERT_TRUE(script->down);
+    CU_ASSERT_EQUAL(script->enrolled, 0);
+    script_close(script);
+}
+
 /* The sender's put failed and it streams instead; the receiver's patience ends in the midst of a
  * body, whose memory must not be written to, nor its operation touched, from then on. */
 static void grace_ends_while_a_body_arrives(void)
@@ -1172,6 +1189,7 @@ int main(void)
         {"put into announced memory", put_into_announced_memory},
         {"cancelled while a put writes", cancelled_while_a_put_writes},
         {"grace ends when the writer is done", grace_ends_when_the_writer_is_done},
+        {"cancelled while the connection ends", cancelled_while_the_connection_ends},
         {"grace ends while a body arrives", grace_ends_while_a_body_arrives},
         {"regions of a request that waits", regions_of_a_request_that_waits},
         {"regions too small to be fetched", regions_smaller_than_the_message_are_not_fetched},
