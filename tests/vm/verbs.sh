@@ -33,7 +33,7 @@ case ${1:-} in
       "half announced" "sizes around" "many sizes" "Matching: buffer" \
       "unmatched eager" "unexpected messages up" "Test: one thread" "FD drives" "on contexts" \
       "Cancel: just" "Cancel: a receive unm" "Cancel: a large send that" "as their messages come" \
-      "beside other" "a peer dies" "that restarts" "CLOSE_SOCKET"
+      "beside other" "a peer dies" "is stopped" "that restarts" "CLOSE_SOCKET"
     for arrangement in self first second; do
       conformance --arrangement $arrangement --immediate off "large message"
     done
