@@ -7,7 +7,7 @@
  * the grant; the owner first clears the grant, then waits for claims. So nothing is written after a
  * revocation has returned, and an entry does not change while it is claimed. Three ways, best
  * first:
- *   mapped    the memory is of the peer's nic_dma_malloc, and mapped here: memcpy
+ *   mapped    the memory is of the peer's nic_dma_malloc, and mapped here: copied (copy.c)
  *   written   process_vm_writev, after the nonce was read again: the process is the one that
  *             greeted us, and has not become another program meanwhile
  *   bounced   through the ring of low priority; the peer's driver checks and copies, then answers
@@ -71,15 +71,6 @@ static void source_advance(struct nic_send *send, uint64_t bytes)
     }
 }
 
-static void copy_window(struct nic_copier *copier, uint8_t *to, const struct iovec *window,
-                        size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        nic__copy(copier, to, window[i].iov_base, window[i].iov_len);
-        to += window[i].iov_len;
-    }
-}
-
 /* ---- claims -----------------------------------------------------------------------------------
  */
 
@@ -132,6 +123,17 @@ uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uin
     return mapping->base + offset;
 }
 
+static void mapped_write(struct nic_peer *peer, uint8_t *to, const struct iovec *window,
+                         size_t count, uint64_t bytes)
+{
+    for (size_t i = 0; i < count; i++) {
+        nic__copy(&peer->port->put_copier, to, window[i].iov_base, window[i].iov_len);
+        to += window[i].iov_len;
+    }
+    nic__count(&peer->port->counters.mapped, 1);
+    nic__count(&peer->port->counters.mapped_bytes, bytes);
+}
+
 /* Returns the bytes written, 0 where this way is closed, or an errno. */
 static int64_t vm_write(struct nic_peer *peer, uint64_t address, const struct iovec *window,
                         size_t count, uint64_t bytes)
@@ -170,10 +172,8 @@ static int64_t piece_write(struct nic_peer *peer, struct nic_send *send, uint64_
         if (place == NULL) {
             written = vm_write(peer, grant.address + offset, window, count, bytes);
         } else {
-            copy_window(&peer->port->put_copier, place, window, count);
+            mapped_write(peer, place, window, count, bytes);
             written = (int64_t)bytes;
-            nic__count(&peer->port->counters.mapped, 1);
-            nic__count(&peer->port->counters.mapped_bytes, bytes);
         }
     }
     grant_unclaim(peer);
@@ -201,7 +201,7 @@ static enum step bounce_put(struct nic_peer *peer, struct nic_send *send, uint64
                                 .number = send->number,
                                 .last = send->answer_wanted};
     memcpy(place, &bounce, sizeof(bounce));
-    copy_window(&peer->port->ring_copier, place + sizeof(bounce), window, count);
+    nic__gather(place + sizeof(bounce), window, count);
     nic__ring_publish(ring, sizeof(bounce) + bytes, NIC_RECORD_BOUNCE, 0, 0);
     atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
     source_advance(send, bytes);

@@ -280,8 +280,8 @@ struct nic_port {
     _Alignas(NIC_LINE) struct bmi_lock wire_lock;
     uint64_t wire_free_ns; /* of what we send */
 
-    /* into peers' memory, rings, and our own */
-    _Alignas(NIC_LINE) struct nic_copier put_copier, ring_copier, help_copier;
+    /* into a peer's mapped memory; out of it */
+    _Alignas(NIC_LINE) struct nic_copier put_copier, help_copier;
 
     struct {
         _Atomic uint64_t received, received_bytes, waited_for_buffer, timed_out, lost, mapped,
@@ -396,6 +396,8 @@ bool nic__send_runnable(struct nic_peer *peer, uint64_t now);
 void nic__send_fail_all(struct nic_peer *peer, int status);
 /* When a time-out or repetition may be due; UINT64_MAX: never. */
 uint64_t nic__send_deadline(struct nic_peer *peer, uint64_t now);
+/* Copies segments into a ring, one behind the other: messages, and pieces of directed sends. */
+void nic__gather(uint8_t *to, const struct iovec *iov, size_t count);
 /* Rings the peer's doorbell if it sleeps: after something was stored for it. */
 void nic__doorbell(struct nic_peer *peer);
 

@@ -120,7 +120,7 @@ static uint64_t message_length(const struct iovec *iov, size_t count, uint64_t l
     return length;
 }
 
-static void gather(uint8_t *to, const struct iovec *iov, size_t count)
+void nic__gather(uint8_t *to, const struct iovec *iov, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (iov[i].iov_len == 0)
@@ -152,7 +152,7 @@ static bool message_put(struct nic_peer *peer, const struct message *message)
     }
     if (place == NULL)
         return false;
-    gather(place, message->iov, message->count);
+    nic__gather(place, message->iov, message->count);
     uint64_t due_ns = 0, next_ns;
     if (peer->port->timed)
         due_ns = nic__wire_reserve(peer, message->length, nic__now(), &next_ns);
