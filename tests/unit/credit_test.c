@@ -58,16 +58,10 @@ static bool account_unexpected(struct account *account, size_t size)
     return true;
 }
 
-static int send_want(struct account *account, uint8_t which, uint64_t bytes)
-{
-    struct wire_header want = {.type = WIRE_WANT, .flags = which, .source = bytes};
-    return script_send(account->script, want, NULL, 0);
-}
-
 static void account_want(struct account *account, uint8_t which)
 {
     account->wants++;
-    CU_ASSERT_EQUAL(send_want(account, which, 0), 0);
+    CU_ASSERT_EQUAL(send_want(account->script, which, 0, 0), 0);
 }
 
 static int64_t window_sum(const struct window *window)
@@ -397,7 +391,7 @@ static void what_is_lent_comes_back(void)
     for (int i = 0; i < PEERS; i++) {
         while (account_unexpected(&accounts[i], SMALL)) /* what it has without asking */
             continue;
-        CU_ASSERT_EQUAL(send_want(&accounts[i], WIRE_UNEXPECTED_CREDIT, least), 0);
+        CU_ASSERT_EQUAL(send_want(accounts[i].script, WIRE_UNEXPECTED_CREDIT, least, 0), 0);
         account_read(&accounts[i]);
         CU_ASSERT_TRUE(account_unexpected(&accounts[i], SMALL));
         CU_ASSERT_TRUE(accounts[i].unexpected < least);
@@ -485,7 +479,7 @@ static void nobody_is_lent_more_than_a_message_needs(void)
         struct account account;
         account_open(&account);
         int64_t used = bmi__credit_used();
-        CU_ASSERT_EQUAL(send_want(&account, WIRE_UNEXPECTED_CREDIT, sizes[i]), 0);
+        CU_ASSERT_EQUAL(send_want(account.script, WIRE_UNEXPECTED_CREDIT, sizes[i], 0), 0);
         CU_ASSERT_TRUE(bmi__credit_used() <= used + UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE);
         account_check(&account);
         script_close(account.script);
@@ -508,18 +502,19 @@ static void what_is_not_used_is_given_back(void)
     uint64_t lent = last->unexpected - before;
     CU_ASSERT_TRUE(lent > 0);
     CU_ASSERT_EQUAL(bmi__credit_used(), used + (int64_t)lent);
-    CU_ASSERT_EQUAL(send_want(last, WIRE_UNUSED, lent), 0);
+    CU_ASSERT_EQUAL(send_want(last->script, WIRE_UNUSED, lent, 0), 0);
     last->unexpected -= lent;
     account_check(last);
     CU_ASSERT_EQUAL(bmi__credit_used(), used);
     /* Of its own window nothing gets lost: that is told again. */
-    CU_ASSERT_EQUAL(send_want(last, WIRE_UNUSED, before), 0);
+    CU_ASSERT_EQUAL(send_want(last->script, WIRE_UNUSED, before, 0), 0);
     last->unexpected -= before;
     CU_ASSERT_EQUAL(window_sum(window), window->standing);
     account_check(last);
     CU_ASSERT_EQUAL(last->unexpected, before);
     CU_ASSERT_EQUAL(bmi__credit_used(), used);
-    CU_ASSERT_EQUAL(send_want(last, WIRE_UNUSED, before + 1), -EPROTO); /* more than it has */
+    /* more than it has */
+    CU_ASSERT_EQUAL(send_want(last->script, WIRE_UNUSED, before + 1, 0), -EPROTO);
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);

@@ -120,7 +120,51 @@ bool failed(struct posted *posted, int32_t error)
     return done(posted) && posted->error == -error && posted->actual == 0;
 }
 
-/* ---- the other side ------------------------------------------------------------------------- */
+/* ---- the other side reads ------------------------------------------------------------------- */
+
+bool goes_to(struct script *script, struct posted *posted, uint64_t receive)
+{
+    struct wire_header first = script_expect(script, WIRE_DATA, NULL, 0);
+    if (!(first.flags & WIRE_FIRST) || first.target != receive ||
+        first.source != (uint64_t)posted->size || first.tag != TAG)
+        return false;
+    for (uint64_t bytes = first.length; bytes < (uint64_t)posted->size;) {
+        struct wire_header next = script_expect(script, WIRE_DATA, NULL, 0);
+        if (next.type == 0 || next.target != receive || (next.flags & WIRE_FIRST))
+            return false;
+        bytes += next.length;
+        if (((next.flags & WIRE_LAST) != 0) != (bytes == (uint64_t)posted->size))
+            return false;
+    }
+    return done(posted) && posted->error == 0 && posted->actual == posted->size;
+}
+
+uint64_t asks(struct script *script, struct posted *posted)
+{
+    struct wire_header rts = script_expect(script, WIRE_RTS, NULL, 0);
+    return rts.type != 0 && rts.target == (uint64_t)posted->size ? rts.source : 0;
+}
+
+void announce_two(struct script *script, struct posted *first, struct posted *second)
+{
+    post_receive(script, first, LARGE, TAG);
+    post_receive(script, second, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).source, (uint64_t)first->id);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).source, (uint64_t)second->id);
+}
+
+void announced_and_used(struct script *script, struct posted *one, struct posted *two,
+                        uint64_t first, uint64_t second)
+{
+    CU_ASSERT_EQUAL(send_rtr(script, first, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, second, LARGE, 1, TAG), 0);
+    post_send(script, one, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, one, first));
+    post_send(script, two, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, two, second));
+}
+
+/* ---- the other side sends ------------------------------------------------------------------- */
 
 const uint8_t *message(int number, size_t size)
 {
@@ -165,4 +209,59 @@ int send_rtr(struct script *script, uint64_t receive, uint64_t capacity, uint32_
     return script_send(script, (struct wire_header){.type = WIRE_RTR, .tag = tag, .credit = ahead,
                                                     .source = receive, .target = capacity},
                        NULL, 0);
+}
+
+int send_rtr_memory(struct script *script, uint64_t receive, void *memory, uint64_t length)
+{
+    uint8_t bytes[WIRE_REGION];
+    struct bmi_region region = {.address = (uintptr_t)memory, .length = length, .key = 1};
+    wire_regions_encode(bytes, &region, 1);
+    return script_send(
+        script,
+        (struct wire_header){.type = WIRE_RTR, .tag = TAG, .source = receive, .target = LARGE},
+        bytes, sizeof bytes);
+}
+
+int send_cancelled(struct script *script, uint64_t receive)
+{
+    struct wire_header answer = {.type = WIRE_RTR_CANCELLED, .tag = TAG, .target = receive};
+    return script_send(script, answer, NULL, 0);
+}
+
+int send_cts(struct script *script, uint64_t sender, uint64_t receive, uint8_t flags)
+{
+    return script_send(
+        script,
+        (struct wire_header){.type = WIRE_CTS, .flags = flags, .source = receive, .target = sender},
+        NULL, 0);
+}
+
+int send_credit(struct script *script, uint32_t eager, uint32_t unexpected)
+{
+    return script_send(
+        script, (struct wire_header){.type = WIRE_CREDIT, .credit = eager, .source = unexpected},
+        NULL, 0);
+}
+
+int send_want(struct script *script, uint8_t flags, uint64_t bytes, int tag)
+{
+    return script_send(
+        script,
+        (struct wire_header){.type = WIRE_WANT, .flags = flags, .tag = tag, .source = bytes}, NULL,
+        0);
+}
+
+int request_for_get(struct script *script)
+{
+    uint8_t bytes[WIRE_REGION];
+    struct bmi_region region = {.address = (uintptr_t)message(4, LARGE), .length = LARGE};
+    wire_regions_encode(bytes, &region, 1);
+    struct wire_header rts = {.type = WIRE_RTS, .tag = TAG, .source = 66, .target = LARGE};
+    return script_send(script, rts, bytes, sizeof bytes);
+}
+
+struct wire_header stream_start(uint64_t receive, uint64_t size)
+{
+    return (struct wire_header){
+        .type = WIRE_DATA, .flags = WIRE_FIRST, .tag = TAG, .source = size, .target = receive};
 }

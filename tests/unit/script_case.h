@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * script_case.h - what the protocol tests on scripts share: a library that runs, one context, and
- * operations posted to it.
+ * script_case.h - what the protocol tests on scripts share: a library that runs, one context,
+ * operations posted to it, and what the other side reads and sends.
  */
 #ifndef TESTS_UNIT_SCRIPT_CASE_H
 #define TESTS_UNIT_SCRIPT_CASE_H
@@ -14,6 +14,9 @@
 #include "tests/unit/unit.h"
 
 enum { TAG = 5, LARGE = 40000, SMALL = 100 };
+
+/* Frames that a peer may cause and not read: in all, and for each operation more. */
+enum { ANSWERS_MOST = 2048, ANSWERS_AN_OPERATION = 4 };
 
 struct posted {
     bmi_op_id_t id;
@@ -48,6 +51,16 @@ bool failed(struct posted *posted, int32_t error);
 /* Bytes of a message. */
 const uint8_t *message(int number, size_t size);
 
+/* Whether all of the message goes straight to this announced receive, with nothing between. */
+bool goes_to(struct script *script, struct posted *posted, uint64_t receive);
+/* Reads the request of the message: the sender's number for it, or 0: it did not ask. */
+uint64_t asks(struct script *script, struct posted *posted);
+/* Posts two large receives, of which the sender is told. */
+void announce_two(struct script *script, struct posted *first, struct posted *second);
+/* Two receives are announced, again perhaps; the next two messages, posted here, go to them. */
+void announced_and_used(struct script *script, struct posted *one, struct posted *two,
+                        uint64_t first, uint64_t second);
+
 /* Sends whole frames as the other side. */
 int send_eager(struct script *script, int number, size_t size, int tag);
 int send_rts(struct script *script, uint64_t sender, uint64_t size, int tag);
@@ -56,6 +69,17 @@ int send_data(struct script *script, uint64_t receive, int number, size_t size, 
               int tag);
 int send_abort(struct script *script, uint64_t sender, uint64_t receive, bool moved, int tag);
 int send_rtr(struct script *script, uint64_t receive, uint64_t capacity, uint32_t ahead, int tag);
+/* Announces a large receive with its memory: `length` bytes of it are told. */
+int send_rtr_memory(struct script *script, uint64_t receive, void *memory, uint64_t length);
+/* The sender has forgotten an announcement. */
+int send_cancelled(struct script *script, uint64_t receive);
+int send_cts(struct script *script, uint64_t sender, uint64_t receive, uint8_t flags);
+int send_credit(struct script *script, uint32_t eager, uint32_t unexpected);
+int send_want(struct script *script, uint8_t flags, uint64_t bytes, int tag);
+/* Asks to have the large message 4 fetched from its memory, as the sender's number 66. */
+int request_for_get(struct script *script);
+/* The header of the first frame of an announced message of so many bytes. */
+struct wire_header stream_start(uint64_t receive, uint64_t size);
 
 #define ALIVE(script) CU_ASSERT_FALSE((script)->down || (script)->closing)
 

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * abort_test.c - messages that their sender takes back, frame by frame, as the receiving side sees
+ * it: ABORT of a request or a stream, the receives that come back, and VOID. The sender is a
+ * script.
+ */
+#include "tests/unit/script_case.h"
+
+static struct posted one, two, three;
+
+static void abort_of_a_request_that_waits(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
+    CU_ASSERT_EQUAL(send_rts(script, 32, LARGE, TAG), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
+    post_receive(script, &one, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 32);
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 2, LARGE, false, 0), 0);
+    CU_ASSERT_TRUE(received(&one, 2, LARGE));
+    script_close(script);
+}
+
+static void abort_gives_the_receive_back(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+    post_receive(script, &one, LARGE, TAG);
+    post_receive(script, &two, LARGE, TAG);
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
+    CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
+    CU_ASSERT_FALSE(done(&one));
+    CU_ASSERT_EQUAL(send_eager(script, 5, SMALL, TAG), 0);
+    CU_ASSERT_TRUE(received(&one, 5, SMALL));
+    CU_ASSERT_FALSE(done(&two));
+    CU_ASSERT_EQUAL(send_eager(script, 6, SMALL, TAG), 0);
+    CU_ASSERT_TRUE(received(&two, 6, SMALL));
+    script_close(script);
+}
+
+/* By the time that an ABORT names it a receive may have been given back, and have another message.
+ */
+static void abort_of_what_it_had_before(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+    post_receive(script, &one, LARGE, TAG);
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
+    CU_ASSERT_EQUAL(send_rts(script, 32, LARGE, TAG), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 31, (uint64_t)one.id, false, TAG), 0);
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 2, LARGE, false, 0), 0);
+    CU_ASSERT_TRUE(received(&one, 2, LARGE));
+    script_close(script);
+}
+
+/* Two granted receives come back in either order: the older one is first again. */
+static void receives_given_back_keep_their_order(void)
+{
+    for (int order = 0; order < 2; order++) {
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
+        CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+        post_receive(script, &one, LARGE, TAG);
+        post_receive(script, &two, LARGE, TAG);
+        post_receive(script, &three, LARGE, TAG);
+        CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
+        CU_ASSERT_EQUAL(send_rts(script, 32, LARGE, TAG), 0);
+        CU_ASSERT_EQUAL(send_abort(script, order ? 32 : 31, 0, false, TAG), 0);
+        CU_ASSERT_EQUAL(send_abort(script, order ? 31 : 32, 0, false, TAG), 0);
+        for (int i = 1; i <= 3; i++)
+            CU_ASSERT_EQUAL(send_eager(script, i, SMALL, TAG), 0);
+        CU_ASSERT_TRUE(received(&one, 1, SMALL));
+        CU_ASSERT_TRUE(received(&two, 2, SMALL));
+        CU_ASSERT_TRUE(received(&three, 3, SMALL));
+        script_close(script);
+    }
+}
+
+/* A receive that comes back finds a message that is too large for it. It was posted before that
+ * came: both end. */
+static void a_receive_given_back_to_a_message_too_large(void)
+{
+    enum { EAGER_WHOLE, REQUEST, EAGER_IN_PIECES, CASES };
+    for (int i = 0; i < CASES; i++) {
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
+        CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+        post_receive(script, &one, SMALL, TAG);
+        CU_ASSERT_EQUAL(send_rts(script, 31, SMALL, TAG), 0);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
+        struct wire_header eager = {.type = WIRE_EAGER, .tag = TAG, .length = 2 * SMALL};
+        if (i == REQUEST)
+            CU_ASSERT_EQUAL(send_rts(script, 32, LARGE, TAG), 0);
+        if (i == EAGER_WHOLE)
+            CU_ASSERT_EQUAL(send_eager(script, 2, 2 * SMALL, TAG), 0);
+        CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
+        if (i == EAGER_IN_PIECES) {
+            CU_ASSERT_EQUAL(script_begin(script, eager), 0);
+            CU_ASSERT_EQUAL(script_body(script, message(2, 2 * SMALL), 2 * SMALL), 0);
+        }
+        CU_ASSERT_TRUE(failed(&one, BMI_EMSGSIZE));
+        CU_ASSERT_EQUAL(one.buffer[0], 0xee);
+        if (i == REQUEST)
+            CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).flags, WIRE_DISCARD);
+        post_receive(script, &two, LARGE, TAG); /* for the next one */
+        CU_ASSERT_EQUAL(send_eager(script, 3, SMALL, TAG), 0);
+        CU_ASSERT_TRUE(received(&two, 3, SMALL));
+        script_close(script);
+    }
+}
+
+/* An announced receive took a request that crossed its announcement. Given back, it is announced
+ * anew, and takes the next message as if that had been its first. */
+static void an_announced_receive_given_back(void)
+{
+    struct script *script = open_script(SCRIPT_PUT, NULL);
+    post_receive(script, &one, LARGE, TAG);
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).length, WIRE_REGION);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).length, WIRE_REGION);
+    CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
+    struct wire_header again = script_expect(script, WIRE_RTR, NULL, 0);
+    CU_ASSERT_EQUAL(again.source, (uint64_t)one.id);
+    CU_ASSERT_EQUAL(again.length, WIRE_REGION);
+    CU_ASSERT_EQUAL(script->enrolled, 1);
+    struct wire_header data = stream_start((uint64_t)one.id, LARGE);
+    CU_ASSERT_EQUAL(script_send(script, data, message(1, LARGE), 1000), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 32, (uint64_t)one.id, true, TAG), 0);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(script->enrolled, 0);
+    ALIVE(script);
+    script_close(script);
+}
+
+static void abort_after_bytes_moved_fails_the_receive(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    announce_two(script, &one, &two);
+    struct wire_header data = stream_start((uint64_t)one.id, LARGE);
+    CU_ASSERT_EQUAL(script_send(script, data, message(1, LARGE), 1000), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 31, (uint64_t)one.id, true, TAG), 0);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, LARGE, true, TAG), 0);
+    CU_ASSERT_TRUE(received(&two, 2, LARGE));
+    script_close(script);
+}
+
+/* A receive that was cancelled, and asked for, took a request which is then aborted: it must not
+ * come back to swallow a later message. */
+static void abort_of_what_a_cancelled_receive_took(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
+    post_receive(script, &one, LARGE, TAG);
+    post_receive(script, &two, SMALL, TAG);
+    script_expect(script, WIRE_RTR, NULL, 0);
+    CU_ASSERT_EQUAL(BMI_cancel(one.id, case_context), 0);
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0); /* crosses the question */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).source, (uint64_t)one.id);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
+    CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 31, (uint64_t)one.id, false, TAG), 0);
+    CU_ASSERT_TRUE(done_within(&one, 60000));
+    CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
+    CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
+    CU_ASSERT_TRUE(received(&two, 2, SMALL));
+    ALIVE(script);
+    script_close(script);
+}
+
+static void void_counts_and_does_nothing(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    post_receive(script, &one, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).seen, 0);
+    CU_ASSERT_EQUAL(script_send(script, (struct wire_header){.type = WIRE_VOID, .tag = TAG}, NULL,
+                                0),
+                    0);
+    CU_ASSERT_FALSE(done(&one));
+    post_receive(script, &two, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).seen, 1);
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 1, LARGE, true, TAG), 0);
+    CU_ASSERT_TRUE(received(&one, 1, LARGE));
+    script_close(script);
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"ABORT of a request that waits", abort_of_a_request_that_waits},
+        {"ABORT gives the receive back", abort_gives_the_receive_back},
+        {"ABORT of what it had before", abort_of_what_it_had_before},
+        {"receives given back keep order", receives_given_back_keep_their_order},
+        {"given back to a message too large", a_receive_given_back_to_a_message_too_large},
+        {"an announced receive given back", an_announced_receive_given_back},
+        {"ABORT after bytes moved", abort_after_bytes_moved_fails_the_receive},
+        {"ABORT of what a cancelled one took", abort_of_what_a_cancelled_receive_took},
+        {"VOID counts and does nothing", void_counts_and_does_nothing},
+        CU_TEST_INFO_NULL,
+    };
+    return script_suite_run("messages taken back", tests);
+}

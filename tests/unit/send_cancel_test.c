@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * send_cancel_test.c - sends that are cancelled, frame by frame: before they left, while they wait,
+ * after they asked, and in the midst; and what that leaves to others. The receiver is a script.
+ */
+#include "tests/unit/script_case.h"
+
+static struct posted one, two, three, four;
+
+/* ---- eager ---------------------------------------------------------------------------------- */
+
+/* Of sends that were taken back something is left for a peer that does not read; it has not asked
+ * for that. */
+static void cancelled_while_nobody_reads(void)
+{
+    enum { MANY = 2 * ANSWERS_MOST };
+    static bmi_op_id_t ids[MANY];
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    script->stuck = true;
+    for (int i = 0; i < MANY; i++)
+        CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, "", 0, BMI_EXT_ALLOC, TAG, NULL,
+                                      case_context, NULL),
+                        0);
+    for (int i = 0; i < MANY; i++) {
+        bmi_error_code_t error;
+        int count;
+        CU_ASSERT_EQUAL(BMI_cancel(ids[i], case_context), 0);
+        CU_ASSERT_EQUAL(BMI_test(ids[i], &count, &error, NULL, NULL, 0, case_context), 1);
+        CU_ASSERT_EQUAL(error, -BMI_ECANCEL);
+    }
+    CU_ASSERT_EQUAL(script_send(script, (struct wire_header){.type = WIRE_PING}, NULL, 0), 0);
+    ALIVE(script);
+    script_close(script);
+}
+
+static void cancelled_before_it_left(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    script->stuck = true;
+    post_send(script, &one, SMALL, TAG);
+    post_send(script, &two, SMALL, TAG);
+    post_send(script, &three, SMALL, TAG);
+    post_unexpected(script, &four, SMALL, TAG);
+    cancel(&two);
+    cancel(&four);
+    CU_ASSERT_TRUE(failed(&two, BMI_ECANCEL));
+    CU_ASSERT_TRUE(failed(&four, BMI_ECANCEL));
+    script->stuck = false;
+    CU_ASSERT_EQUAL(send_credit(script, 1, 0), 0);
+    post_send(script, &two, 0, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 0);
+    CU_ASSERT_TRUE(done(&one) && done(&three) && one.error == 0 && three.error == 0);
+    script_close(script);
+}
+
+/* What a message that never left would have used is there for the next one. */
+static void cancelled_gives_its_credit_back(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = SMALL + WIRE_MESSAGE_CHARGE,
+                                       .unexpected_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    script->stuck = true;
+    post_send(script, &one, SMALL, TAG);
+    post_unexpected(script, &two, SMALL, TAG);
+    cancel(&one);
+    cancel(&two);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL) && failed(&two, BMI_ECANCEL));
+    script->stuck = false;
+    post_send(script, &three, SMALL, TAG);
+    post_unexpected(script, &four, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_TRUE(done(&three) && done(&four) && three.error == 0 && four.error == 0);
+    script_close(script);
+}
+
+/* An announcement that crosses what is sent in place of a message taken back is for the next one.
+ */
+static void cancelled_is_not_counted(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    script->stuck = true;
+    post_send(script, &one, SMALL, TAG);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script->stuck = false;
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 71));
+    script_close(script);
+}
+
+static void cancelled_while_it_waits_for_credit(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_send(script, &four, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    post_send(script, &one, SMALL, TAG);
+    post_send(script, &two, SMALL, TAG);
+    post_unexpected(script, &three, SMALL, TAG);
+    cancel(&one);
+    cancel(&three);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL) && failed(&three, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
+    CU_ASSERT_EQUAL(send_credit(script, 4096, 4096), 0);
+    struct wire_header back = script_expect(script, WIRE_WANT, NULL, 0); /* nobody needs it now */
+    CU_ASSERT_EQUAL(back.flags, WIRE_UNUSED);
+    CU_ASSERT_EQUAL(back.source, 4096);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_TRUE(done(&two) && two.error == 0);
+    script_close(script);
+}
+
+/* It waited for more credit than those behind it need. */
+static void cancelled_it_lets_smaller_ones_go(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = 2 * (SMALL + WIRE_MESSAGE_CHARGE)};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_send(script, &four, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    post_send(script, &one, 3 * SMALL, TAG);
+    post_send(script, &two, SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    CU_ASSERT_TRUE(script_silent(script));
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    CU_ASSERT_TRUE(done(&two) && two.error == 0);
+    script_close(script);
+}
+
+/* ---- rendezvous ----------------------------------------------------------------------------- */
+
+/* Bytes that were with the network and were taken back are not under way any more: of those only so
+ * many may be. */
+static void cancelled_streams_leave_room_for_others(void)
+{
+    enum { TIMES = 200 }; /* 16 KiB each, of 2 MiB */
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    for (uint64_t i = 0; i < TIMES; i++) {
+        CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, 0, TAG), 0);
+        script->stuck = true;
+        post_send(script, &one, LARGE, TAG);
+        cancel(&one);
+        CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+        script_write(script, 1);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    }
+    script->stuck = false;
+    announced_and_used(script, &two, &three, 71 + TIMES, 72 + TIMES);
+    script_close(script);
+}
+
+/* The receive that the request took comes back before all others; then come the announced ones. */
+static void cancelled_after_it_asked(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    post_send(script, &one, LARGE, TAG);
+    uint64_t sender = asks(script, &one);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0); /* 71 took the request */
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(send_cts(script, sender, 71, 0), 0); /* crosses the ABORT: not answered */
+    struct wire_header abort = script_expect(script, WIRE_ABORT, NULL, 0);
+    CU_ASSERT_EQUAL(abort.source, sender);
+    CU_ASSERT_EQUAL(abort.target, 0);
+    CU_ASSERT_EQUAL(abort.flags, 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0); /* again: 71 is before it */
+    post_send(script, &two, LARGE, TAG);                     /* for 71 */
+    CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &three, 72));
+    cancel(&two);
+    script_close(script);
+}
+
+/* An announcement that was made before the ABORT was seen does not count the receive that it gives
+ * back: it is not used. */
+static void announced_before_the_abort_was_seen(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    post_send(script, &one, LARGE, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
+    cancel(&one);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).flags, 0);
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0); /* 71 was taken by the second */
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &three, 72));
+    cancel(&two);
+    script_close(script);
+}
+
+static void cancelled_stream_of_which_nothing_left(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    script->stuck = true;
+    post_send(script, &one, LARGE, TAG);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script->stuck = false;
+    CU_ASSERT_EQUAL(send_credit(script, 1, 0), 0);
+    post_send(script, &two, LARGE, TAG); /* for the same receive, which was not used */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
+    cancel(&two);
+    script_close(script);
+}
+
+/* The receive that was granted to it, and got nothing, is given back. */
+static void cancelled_when_granted(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    post_send(script, &one, LARGE, TAG);
+    uint64_t sender = asks(script, &one);
+    script->stuck = true;
+    CU_ASSERT_EQUAL(send_cts(script, sender, 71, 0), 0);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script_write(script, 2);
+    struct wire_header abort = script_expect(script, WIRE_ABORT, NULL, 0);
+    CU_ASSERT_EQUAL(abort.type, WIRE_ABORT);
+    CU_ASSERT_EQUAL(abort.flags, 0);
+    CU_ASSERT_EQUAL(abort.target, 71);
+    script_close(script);
+}
+
+static void cancelled_stream_in_the_midst(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    script->stuck = true;
+    post_send(script, &one, LARGE, TAG);
+    script_write(script, 1);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    script->stuck = false;
+    post_send(script, &two, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 71);
+    struct wire_header abort = script_expect(script, WIRE_ABORT, NULL, 0);
+    CU_ASSERT_EQUAL(abort.flags, WIRE_MOVED);
+    CU_ASSERT_EQUAL(abort.target, 71);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    script_close(script);
+}
+
+/* Its frame cannot be taken back: what comes after it does not go. A last one has gone with it. */
+static void cancelled_stream_whose_frame_has_gone(void)
+{
+    for (int last = 0; last < 2; last++) {
+        const struct script_offer offer = {.eager_max = 1, .eager_credit = 4096};
+        struct script *script = open_script(SCRIPT_FRAMES, &offer);
+        CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+        script->holds = true;
+        post_send(script, &one, last ? SMALL : LARGE, TAG);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 71);
+        cancel(&one);
+        CU_ASSERT_FALSE(done(&one));
+        script_return(script);
+        CU_ASSERT_TRUE(done(&one));
+        CU_ASSERT_EQUAL(one.error, last ? 0 : -BMI_ECANCEL);
+        if (!last)
+            CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).flags, WIRE_MOVED);
+        CU_ASSERT_TRUE(script_silent(script));
+        script_close(script);
+    }
+}
+
+/* ---- get ------------------------------------------------------------------------------------ */
+
+/* The receiver may have fetched it already: whether it has, its answer says; asking twice changes
+ * nothing. The memory is out of its reach at once. */
+static void cancelled_while_it_may_be_fetched(void)
+{
+    for (int fetched = 0; fetched < 2; fetched++) {
+        struct script *script = open_script(SCRIPT_GET, NULL);
+        post_send(script, &one, LARGE, TAG);
+        struct wire_header rts = script_expect(script, WIRE_RTS, NULL, 0);
+        cancel(&one);
+        CU_ASSERT_EQUAL(script->enrolled, 0);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).source, rts.source);
+        cancel(&one);
+        CU_ASSERT_TRUE(script_silent(script));
+        CU_ASSERT_FALSE(done(&one));
+        struct wire_header answer = {.type = WIRE_GET_DONE, .target = rts.source};
+        if (!fetched)
+            answer =
+                (struct wire_header){.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = rts.source};
+        CU_ASSERT_EQUAL(script_send(script, answer, NULL, 0), 0);
+        CU_ASSERT_TRUE(done(&one));
+        CU_ASSERT_EQUAL(one.error, fetched ? 0 : -BMI_ECANCEL);
+        CU_ASSERT_TRUE(script_silent(script));
+        script_close(script);
+    }
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"cancelled while nobody reads", cancelled_while_nobody_reads},
+        {"cancelled before it left", cancelled_before_it_left},
+        {"cancelled gives its credit back", cancelled_gives_its_credit_back},
+        {"cancelled is not counted", cancelled_is_not_counted},
+        {"cancelled streams leave room", cancelled_streams_leave_room_for_others},
+        {"cancelled while it waits for credit", cancelled_while_it_waits_for_credit},
+        {"cancelled, smaller ones go", cancelled_it_lets_smaller_ones_go},
+        {"cancelled after it asked", cancelled_after_it_asked},
+        {"announced before the ABORT was seen", announced_before_the_abort_was_seen},
+        {"cancelled stream, nothing left", cancelled_stream_of_which_nothing_left},
+        {"cancelled when granted", cancelled_when_granted},
+        {"cancelled stream, in the midst", cancelled_stream_in_the_midst},
+        {"cancelled stream, its frame has gone", cancelled_stream_whose_frame_has_gone},
+        {"cancelled while it may be fetched", cancelled_while_it_may_be_fetched},
+        CU_TEST_INFO_NULL,
+    };
+    return script_suite_run("sends cancelled", tests);
+}
