@@ -448,8 +448,10 @@ static void test_urgent_while_one_waits(void)
 {
     struct bmi_cpuset all, here, there;
     bmi_task_cpus(NULL, &all);
-    if (bmi_cpuset_count(&all) < 2)
-        return; /* everything is run by the one CPU's threads */
+    if (bmi_cpuset_count(&all) < 2) { /* everything is run by the one CPU's threads */
+        printf("skipped: needs two CPUs ");
+        return;
+    }
     here = test_only(bmi_cpuset_next(&all, 0));
     there = test_only(bmi_cpuset_next(&all, bmi_cpuset_next(&all, 0) + 1));
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
