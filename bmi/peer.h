@@ -38,24 +38,24 @@ enum peer_state {
 };
 
 enum peer_flags {
-    PEER_ACCEPTED = 1,
-    PEER_SELF = 2,          /* this process */
-    PEER_ANNOUNCE_ALL = 4,  /* the sender has no credit: tell it of every receive */
-    PEER_WANTS_EAGER = 8,   /* we have told that we lack credit */
-    PEER_WANTS_UNEXPECTED = 16,
-    PEER_IN_WANTS = 32,     /* in the budget's queue */
-    PEER_INSIST = 64,       /* the next HELLO of ours admits no REDUNDANT */
-    PEER_PINGED = 128,
-    PEER_ATTENTION = 256,   /* counted among those that the liveness tick has to look at */
-    PEER_CLOSING = 512,     /* its link was told to close */
-    PEER_DROPPED = 1024,    /* not to be dialled again for what is posted now */
-    PEER_HUNGRY = 2048,     /* it asked for credit and was told of none since */
-    PEER_GREETED = 8192,    /* accepted, and its HELLO answered */
-    PEER_FORGOT = 16384,    /* announcements of the peer's were dropped that it counts on */
-    PEER_QUESTIONS = 131072, /* receives have OP_CANCEL_WAITS */
-    PEER_ANSWERING = 65536, /* a frame of its own is being handled */
-    PEER_ASKED_SEEN = 32768, /* it has not said for long what it has seen, and was asked */
-    PEER_FULL = 4096,       /* it asked and holds its share: credit comes back as it is consumed */
+    PEER_ACCEPTED = 1,          /* its link came in: the peer dialled */
+    PEER_SELF = 2,              /* this process */
+    PEER_ANNOUNCE_ALL = 4,      /* the sender has no credit: tell it of every receive */
+    PEER_WANTS_EAGER = 8,       /* we have told that we lack credit */
+    PEER_WANTS_UNEXPECTED = 16, /* likewise, for unexpected messages */
+    PEER_IN_WANTS = 32,         /* in the budget's queue */
+    PEER_INSIST = 64,           /* the next HELLO of ours admits no REDUNDANT */
+    PEER_PINGED = 128,          /* silent for long: asked for a sign of life */
+    PEER_ATTENTION = 256,       /* counted among those that the liveness tick has to look at */
+    PEER_CLOSING = 512,         /* its link was told to close */
+    PEER_DROPPED = 1024,        /* not to be dialled again for what is posted now */
+    PEER_HUNGRY = 2048,         /* it asked for credit and was told of none since */
+    PEER_FULL = 4096,           /* asked and holds its share: credit comes back as it is consumed */
+    PEER_GREETED = 8192,        /* accepted, and its HELLO answered */
+    PEER_FORGOT = 16384,        /* announcements of the peer's were dropped that it counts on */
+    PEER_ASKED_SEEN = 32768,    /* it has not said for long what it has seen, and was asked */
+    PEER_ANSWERING = 65536,     /* a frame of its own is being handled */
+    PEER_QUESTIONS = 131072,    /* receives have OP_CANCEL_WAITS */
 };
 
 /* An announcement received: where the message of that position may go unasked. */
@@ -90,20 +90,20 @@ struct key {
     struct unmatched *unmatched_first, *unmatched_last;
     struct announcement *announced_first, *announced_last; /* by position */
     bmi_msg_tag_t tag;
-    uint32_t position;      /* messages started by us; the next one's number */
-    uint32_t unseen;        /* of them, those that the other side has not said to have seen */
+    uint32_t position; /* messages started by us; the next one's number */
+    uint32_t unseen;   /* of them, those that the other side has not said to have seen */
     uint32_t unseen_aborts;
-    uint32_t settled;       /* see bmi__key_unsettle_locked */
+    uint32_t settled;   /* see bmi__key_unsettle_locked */
     uint32_t live;      /* receives, cancelled ones aside */
     uint32_t announced; /* receives that the other side knows of */
     uint32_t ghosts;    /* among the receives */
-    uint32_t questions;                 /* RTR_CANCELs that were not answered */
+    uint32_t questions; /* RTR_CANCELs that were not answered */
     bool asked;         /* for announcements that we forgot, since the last message went */
     struct key *waiting_next, *waiting_previous; /* while pending has operations */
 };
 
-/* Messages and aborts that went out and were not said to be seen, in order. Packed: each peer has some,
- * and one that sends much has many. */
+/* Messages and aborts that went out and were not said to be seen, in order. Packed: each peer has
+ * some, and one that sends much has many. */
 enum sent_what { SENT_MESSAGE, SENT_ABORT, SENT_NOTHING };
 struct __attribute__((packed)) sent_entry {
     bmi_msg_tag_t tag;
@@ -245,8 +245,8 @@ void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if
 void bmi__keys_free_locked(struct peer *peer);
 /* Notes that a message, or an abort, of the key goes out. false: no memory. */
 bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index);
-/* Whether so many are noted that no message is to start until the peer says what it has seen: it is asked
- * then. One that does not answer truly loses its link. */
+/* Whether so many are noted that no message is to start until the peer says what it has seen: it is
+ * asked then. One that does not answer truly loses its link. */
 bool bmi__sent_full_locked(struct peer *peer);
 /* Whether it was full, and is not any more: what waits may start. Tells so once. */
 bool bmi__sent_room_locked(struct peer *peer);
@@ -263,8 +263,9 @@ int bmi__sent_seen_locked(struct peer *peer, uint32_t seen);
 
 /* ---- frames --------------------------------------------------------------------------------- */
 
-/* Queues a frame without a body of the operation's own: copied, any size up to a few KB. Piggy-backs
- * credit. `header.length` is set to `size`. false: no memory (the peer is failed then). */
+/* Queues a frame without a body of the operation's own: copied, any size up to a few KB.
+ * Piggy-backs credit. `header.length` is set to `size`. false: no memory (the peer is failed then).
+ */
 bool bmi__control_send_locked(struct peer *peer, struct wire_header header, const void *body,
                               size_t size);
 /* Queues the operation's own frame with the next `bytes` of its list as body. */
@@ -320,9 +321,9 @@ int bmi__get_done_arrived_locked(struct peer *peer, const struct wire_header *he
 void bmi__transfer_done_locked(struct peer *peer, struct op *op, int status);
 
 /* match.c */
-/* Returns 0: queued or matched; 1 never; <0: refused. One that is too small for a message that waits
- * is refused (-EMSGSIZE) when it is posted; one that was posted before (refuse false: it comes from
- * another peer, or link) ends with that error and consumes the message. */
+/* Returns 0: queued or matched; 1 never; <0: refused. One that is too small for a message that
+ * waits is refused (-EMSGSIZE) when it is posted; one that was posted before (refuse false: it
+ * comes from another peer, or link) ends with that error and consumes the message. */
 int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse);
 /* Takes a receive out of its key's queue. */
 void bmi__receive_unqueue_locked(struct key *key, struct op *op);
