@@ -21,9 +21,14 @@
 
 #include "internal.h"
 
-enum { WINDOW = 64 }; /* segments of one piece */
+enum {
+    WINDOW = 64,            /* segments of one piece */
+    STAGE_MIN = 64 << 10,   /* what is shorter goes the plain way */
+    STAGE_PIECE = 28 << 10, /* of what goes through the ring: whole pages, within a message */
+    STAGE_PATIENCE = 4      /* pieces without a sign of the receiver */
+};
 
-enum step { STEP_MORE, STEP_FINISHED, STEP_BLOCKED };
+enum step { STEP_MORE, STEP_FINISHED, STEP_TOLD, STEP_BLOCKED };
 
 bool nic__process_is_peer(const struct nic_peer *peer)
 {
@@ -74,15 +79,23 @@ static void source_advance(struct nic_send *send, uint64_t bytes)
 /* ---- claims -----------------------------------------------------------------------------------
  */
 
+/* The grant that the key names, perhaps of another key by now; NULL: there is no such place. */
+static const struct nic_shared_grant *grant_named(const struct nic_peer *peer, uint64_t key)
+{
+    uint64_t place = key & ((1u << NIC_GRANT_BITS) - 1);
+    uint64_t bytes = peer->their_port_size - sizeof(struct nic_shared_port);
+    if (place >= bytes / sizeof(struct nic_shared_grant) || key == 0)
+        return NULL;
+    return &peer->their_port->grant[place];
+}
+
 /* Claims the grant, and reads it: 0, or -EACCES. The claim stays either way. */
 static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
                        struct nic_shared_grant *grant)
 {
-    uint64_t place = send->key & ((1u << NIC_GRANT_BITS) - 1);
-    uint64_t places = (peer->their_port_size - sizeof(struct nic_shared_port)) / sizeof(*grant);
-    if (place >= places || send->key == 0)
+    const struct nic_shared_grant *shared = grant_named(peer, send->key);
+    if (shared == NULL)
         return -EACCES;
-    const struct nic_shared_grant *shared = &peer->their_port->grant[place];
     atomic_store_explicit(&peer->mine->claim, send->key, memory_order_relaxed);
     nic__fence();
     if (atomic_load_explicit(&shared->key, memory_order_acquire) != send->key)
@@ -180,12 +193,24 @@ static int64_t piece_write(struct nic_peer *peer, struct nic_send *send, uint64_
     return written;
 }
 
+/* Whether another one could not be told apart from those that wait for an answer. */
+static bool answers_full_locked(const struct nic_peer *peer)
+{
+    const struct nic_send *oldest = peer->answering.head;
+    return oldest != NULL && peer->bounces + 1 - oldest->number >= NIC_ANSWERS;
+}
+
 /* Puts the next piece into the ring. peer->lock held. */
 static enum step bounce_put(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
 {
     struct nic_ring *ring = &peer->out[NIC_LOW_PRIORITY];
     struct iovec window[WINDOW];
+    send->ring_full = send->number == 0 && answers_full_locked(peer);
+    if (send->ring_full)
+        return STEP_BLOCKED;
     uint64_t bytes, most = peer->max_length[NIC_LOW_PRIORITY] - sizeof(struct nic_bounce);
+    if (most > STAGE_PIECE)
+        most = STAGE_PIECE;
     size_t count = source_window(send, window, limit < most ? limit : most, &bytes);
     uint8_t *place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
     if (place == NULL && nic__ring_refresh(ring, &peer->theirs->consumed[NIC_LOW_PRIORITY]))
@@ -207,13 +232,14 @@ static enum step bounce_put(struct nic_peer *peer, struct nic_send *send, uint64
     source_advance(send, bytes);
     nic__count(&peer->port->counters.bounced, 1);
     nic__count(&peer->port->counters.bounced_bytes, bytes);
-    return STEP_MORE;
+    return send->answer_wanted ? STEP_TOLD : STEP_MORE;
 }
 
 /* Whether the peer has answered; its errno goes to *status. */
 static bool bounce_answer(struct nic_peer *peer, const struct nic_send *send, int *status)
 {
-    uint64_t answer = atomic_load_explicit(&peer->theirs->bounced, memory_order_acquire);
+    uint64_t answer = atomic_load_explicit(&peer->theirs->bounced[send->number % NIC_ANSWERS],
+                                           memory_order_acquire);
     uint32_t error = (uint32_t)answer;
     if ((uint32_t)(answer >> 32) != send->number)
         return false;
@@ -221,16 +247,17 @@ static bool bounce_answer(struct nic_peer *peer, const struct nic_send *send, in
     return true;
 }
 
-static enum step bounce_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit,
-                             int *status)
+static enum step bounce_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
 {
-    if (send->answer_wanted)
-        return bounce_answer(peer, send, status) ? STEP_FINISHED : STEP_BLOCKED;
+    uint64_t before = send->done;
     bmi_lock_take(&peer->lock);
     enum step step = bounce_put(peer, send, limit);
     bmi_lock_give(&peer->lock);
-    if (step == STEP_MORE)
+    peer->unrung += send->done - before;
+    if (step != STEP_MORE || peer->unrung >= peer->out[NIC_LOW_PRIORITY].size / 2) {
+        peer->unrung = 0;
         nic__doorbell(peer);
+    }
     return step;
 }
 
@@ -248,15 +275,49 @@ bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t
         peer->bounce_status =
             nic__grant_write(peer->port, peer->link_name, bounce.key, bounce.offset,
                              payload + sizeof(bounce), length - sizeof(bounce));
+    nic__turn(peer->port);
     if (bounce.last == 0)
         return true;
-    atomic_store_explicit(&peer->mine->bounced,
+    atomic_store_explicit(&peer->mine->bounced[bounce.number % NIC_ANSWERS],
                           (uint64_t)bounce.number << 32 | (uint32_t)-peer->bounce_status,
                           memory_order_release);
     nic__fence();
     if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
         nic__doorbell(peer);
     return true;
+}
+
+/* ---- the stage --------------------------------------------------------------------------------
+ */
+
+/* Whether it is outside of arenas, here and there: hints, and of a list its first. */
+static bool is_plain(struct nic_peer *peer, const struct nic_send *send)
+{
+    uint64_t offset;
+    const struct nic_shared_grant *grant = grant_named(peer, send->key);
+    return grant != NULL && grant->arena == NIC_NO_ARENA &&
+           nic__arena_of(peer->port, send->iov->iov_base, send->iov->iov_len, &offset) ==
+               NIC_NO_ARENA;
+}
+
+static void stage_choose(struct nic_peer *peer, struct nic_send *send)
+{
+    send->staged = send->length >= STAGE_MIN && !peer->port->timed && peer->vm_write &&
+                   peer->faults.drop_every == 0 && is_plain(peer, send);
+}
+
+/* Whether the receiver has looked at its rings lately: what is put there it copies at once. */
+static bool receiver_looks(struct nic_peer *peer)
+{
+    uint32_t turns = atomic_load_explicit(&peer->their_port->turns, memory_order_relaxed);
+    if (turns != peer->turns_seen)
+        peer->turns_same = 0;
+    else if (atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) != 0)
+        peer->turns_same = 0;
+    else if (peer->turns_same < STAGE_PATIENCE)
+        peer->turns_same++;
+    peer->turns_seen = turns;
+    return peer->turns_same < STAGE_PATIENCE;
 }
 
 /* ---- running ----------------------------------------------------------------------------------
@@ -276,8 +337,11 @@ static void piece_time(struct nic_peer *peer, struct nic_send *send, uint64_t by
 static bool help_ends_step(struct nic_peer *peer, struct nic_send *send, enum step *step,
                            int *status)
 {
-    if (send->done == 0 && send->help == 0 && send->number == 0)
-        nic__help_ask(peer, send);
+    if (send->done == 0 && send->help == 0 && send->number == 0) {
+        stage_choose(peer, send);
+        if (!send->staged)
+            nic__help_ask(peer, send);
+    }
     if (send->chunks == 0 || (send->status == 0 && send->done < send->taken))
         return false;
     enum nic_help_step help = nic__help_take(peer, send, status);
@@ -298,7 +362,14 @@ static enum step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t 
         limit = send->taken - send->done;
     if (send->length - send->done < limit) /* what is behind is the receiver's share */
         limit = send->length - send->done;
-    if (send->number == 0) {
+    if (send->staged && receiver_looks(peer)) {
+        step = bounce_step(peer, send, limit);
+        if (step != STEP_BLOCKED)
+            return step;
+        if (limit > STAGE_PIECE) /* no room: meanwhile one by ourselves */
+            limit = STAGE_PIECE;
+    }
+    if (send->number == 0 || (send->staged && send->done < send->length)) {
         int64_t written = piece_write(peer, send, limit);
         if (written < 0 && send->chunks != 0 && !nic__help_stop(peer, send, (int)written))
             return STEP_BLOCKED;
@@ -307,13 +378,32 @@ static enum step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t 
             return STEP_FINISHED;
         }
         source_advance(send, (uint64_t)written);
-        step = send->done == send->length ? STEP_FINISHED : STEP_MORE;
+        send->ring_full = send->ring_full && written == 0;
+        step = send->done == send->length && send->number == 0 ? STEP_FINISHED : STEP_MORE;
     }
     if (send->done == before && send->length > 0) /* no way but through the ring */
-        step = bounce_step(peer, send, limit, status);
+        step = bounce_step(peer, send, limit);
     if (port->timed && send->done > before)
         piece_time(peer, send, send->done - before, now);
     return step;
+}
+
+static void finish_locked(struct nic_peer *peer, struct nic_send *send, int status)
+{
+    if (status == 0 && send->due_ns != 0) {
+        nic__queue_add(&peer->landing, send);
+        return;
+    }
+    nic__busy_drop(peer);
+    nic__send_done(peer->port, send, status);
+}
+
+/* Ends those that the peer has answered. peer->lock held. */
+static void answers_take_locked(struct nic_peer *peer)
+{
+    int status;
+    while (peer->answering.head != NULL && bounce_answer(peer, peer->answering.head, &status))
+        finish_locked(peer, nic__queue_take(&peer->answering), status);
 }
 
 /* The one to go on with; NULL: none now. peer->lock held. */
@@ -321,6 +411,7 @@ static struct nic_send *next_locked(struct nic_peer *peer, uint64_t now)
 {
     uint64_t limit_ns = peer->port->options.resend_timeout_ms * 1000000ull;
     struct nic_send *send = peer->directed.head, *landed;
+    answers_take_locked(peer);
     while ((landed = peer->landing.head) != NULL && landed->due_ns <= now) {
         nic__busy_drop(peer);
         nic__send_done(peer->port, nic__queue_take(&peer->landing), 0);
@@ -342,17 +433,6 @@ static struct nic_send *next_locked(struct nic_peer *peer, uint64_t now)
     return send;
 }
 
-static void finish_locked(struct nic_peer *peer, struct nic_send *send, int status)
-{
-    nic__queue_take(&peer->directed);
-    if (status == 0 && send->due_ns != 0) {
-        nic__queue_add(&peer->landing, send);
-        return;
-    }
-    nic__busy_drop(peer);
-    nic__send_done(peer->port, send, status);
-}
-
 /* Returns what is left of `bytes`, or 0 when nothing can go on now. directed_lock held. */
 static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes)
 {
@@ -368,9 +448,13 @@ static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes)
         enum step step = step_do(peer, send, now, &status);
         uint64_t moved = send->done - before;
         bytes = moved < bytes ? bytes - moved : 0;
-        if (step == STEP_FINISHED) {
+        if (step == STEP_FINISHED || step == STEP_TOLD) {
             bmi_lock_take(&peer->lock);
-            finish_locked(peer, send, status);
+            nic__queue_take(&peer->directed);
+            if (step == STEP_TOLD)
+                nic__queue_add(&peer->answering, send);
+            else
+                finish_locked(peer, send, status);
             bmi_lock_give(&peer->lock);
         } else if (step == STEP_BLOCKED) {
             return 0;
@@ -385,7 +469,9 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
     bool runnable;
     bmi_lock_take(&peer->lock);
     struct nic_send *send = peer->directed.head, *landing = peer->landing.head;
-    runnable = landing != NULL && landing->due_ns <= now;
+    struct nic_send *answering = peer->answering.head;
+    runnable = (landing != NULL && landing->due_ns <= now) ||
+               (answering != NULL && bounce_answer(peer, answering, &status));
     if (send == NULL || atomic_load(&peer->state) != NIC_UP ||
         bmi_lock_held(&peer->directed_lock)) { /* who holds it wakes us */
         runnable = runnable || false;
@@ -393,11 +479,10 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
         runnable =
             runnable || now - send->since_ns >= peer->port->options.resend_timeout_ms * 1000000ull;
     } else if (now >= send->retry_ns && now >= peer->directed_next_ns) {
-        bool blocked =
-            send->answer_wanted
-                ? !bounce_answer(peer, send, &status)
-                : send->ring_full && atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) ==
-                                         peer->out[NIC_LOW_PRIORITY].seen;
+        bool blocked = send->ring_full &&
+                       (answers_full_locked(peer) ||
+                        atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) ==
+                            peer->out[NIC_LOW_PRIORITY].seen);
         runnable = runnable || (!blocked && !nic__help_waits(peer, send));
     }
     bmi_lock_give(&peer->lock);
@@ -435,7 +520,8 @@ bool nic__directed_fail_all(struct nic_peer *peer, int status)
         nic__busy_drop(peer);
         nic__send_done(peer->port, send, 0);
     }
-    while ((send = nic__queue_take(&peer->directed)) != NULL) {
+    while ((send = nic__queue_take(&peer->answering)) != NULL ||
+           (send = nic__queue_take(&peer->directed)) != NULL) {
         nic__busy_drop(peer);
         nic__send_done(peer->port, send, status);
     }

@@ -185,9 +185,11 @@ static void process_find(struct nic_peer *peer, const struct nic_greeting *greet
         peer->vm_write = false;
 }
 
+/* That of low priority is also a stage for directed sends: while the one side fills a part of it the
+ * other empties another. */
 static uint64_t ring_size(const struct nic_peer *peer, int priority)
 {
-    return 4 * peer->max_length[priority];
+    return (priority == NIC_LOW_PRIORITY ? 16 : 4) * peer->max_length[priority];
 }
 
 static uint64_t link_size(const struct nic_peer *peer)

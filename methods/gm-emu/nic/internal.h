@@ -76,6 +76,7 @@ struct nic_send {
     uint64_t due_ns;
     uint32_t number; /* of the bounce; 0: none yet */
     bool answer_wanted, ring_full;
+    bool staged; /* from plain memory to plain memory: through the ring, if the receiver looks */
     uint32_t help, chunk, chunks, front; /* its request for help; chunks 0: none, or over */
     uint64_t taken;                      /* the end of the last chunk that we took */
 };
@@ -138,6 +139,7 @@ struct nic_peer {
     struct nic_queue waiting[NIC_PRIORITIES]; /* not in the ring yet */
     struct nic_queue flying[NIC_PRIORITIES];  /* in the ring; not buffered ones */
     struct nic_queue directed;                /* the first is being written */
+    struct nic_queue answering;               /* all in the ring, until the peer has answered */
     struct nic_queue landing;                 /* written, until the timing model says so */
     _Atomic uint32_t busy;                    /* all in these */
     atomic_bool unsettled;                    /* there may be something that can time out */
@@ -148,6 +150,8 @@ struct nic_peer {
     uint32_t fault_count;
     _Atomic uint64_t sent, sent_bytes;
     struct bmi_lock directed_lock;
+    uint64_t unrung;
+    uint32_t turns_seen, turns_same; /* directed_lock: the receiver's, and for how many pieces */
 
     /* shared; set before UP, unmapped when the peer is freed */
     struct nic_shared_end *mine, *theirs;
@@ -307,6 +311,14 @@ static inline void nic__count_own(_Atomic uint64_t *counter, uint64_t amount)
 static inline void nic__count(_Atomic uint64_t *counter, uint64_t amount)
 {
     atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
+}
+
+/* Shows peers that we look at what they send. Driver. */
+static inline void nic__turn(struct nic_port *port)
+{
+    _Atomic uint32_t *turns = &port->shared->turns;
+    atomic_store_explicit(turns, atomic_load_explicit(turns, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
 /* ---- copy.c --------------------------------------------------------------------------------- */

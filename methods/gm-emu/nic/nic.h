@@ -55,7 +55,7 @@
 enum nic_priority { NIC_LOW_PRIORITY, NIC_HIGH_PRIORITY, NIC_PRIORITIES };
 
 enum {
-    NIC_VERSION = 2,
+    NIC_VERSION = 3,
     NIC_MIN_SIZE = 6,  /* smallest class: 64 bytes */
     NIC_MAX_SIZE = 20, /* largest class that a port may be opened with */
     NIC_NODE_MAX = 256 /* bytes of a host name, with the final 0 */
@@ -209,13 +209,14 @@ int nic_directed_send_with_callback(struct nic_peer *peer, const struct iovec *s
 
 /* Does pending directed sends to this peer in the calling thread, at most about `bytes` of them,
  * unless another thread is at it or the timing model paces them. Their callbacks are the driver's:
- * it is woken if it sleeps.
- * Returns: whether some are left. Owns: nothing. Threads: any. Blocks: for the copying. */
+ * it is woken if it sleeps; of one that goes through shared memory it comes when the peer has taken
+ * it from there.
+ * Returns: whether some are left to be done by us. Owns: nothing. Threads: any. Blocks: for the copying. */
 bool nic_push(struct nic_peer *peer, uint64_t bytes);
 
 /* Takes back sends of `context` to this peer. Of a message: only as long as nothing of it went out.
- * Of a directed send: what has been written stays written; waits for a piece (256 KiB) that is
- * being written right now; not while the receiver copies a part. No callback comes for what was
+ * Of a directed send: what has been written stays written, and the peer takes what is in shared
+ * memory already; waits for a piece (256 KiB) that is being written right now; not while the receiver copies a part. No callback comes for what was
  * taken back, and its token is back. Returns: whether one was taken back (else its callback came or
  * will come). Owns: what was lent is the caller's again. Threads: any. Blocks: as told. */
 bool nic_cancel_send(struct nic_peer *peer, const void *context);

@@ -31,6 +31,7 @@ struct nic_peer *nic__peer_new(struct nic_port *port)
         nic__queue_init(&peer->flying[i]);
     }
     nic__queue_init(&peer->directed);
+    nic__queue_init(&peer->answering);
     nic__queue_init(&peer->landing);
     peer->deadline_ns = nic__now() + port->options.connect_timeout_ms * 1000000ull;
     return peer;

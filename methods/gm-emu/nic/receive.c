@@ -439,6 +439,7 @@ struct nic_event *nic_receive(struct nic_port *port)
     event_token_return(port);
     *event = (struct nic_event){.type = NIC_NO_RECV_EVENT};
     port->calls++;
+    nic__turn(port);
     if (port->armed)
         nic__disarm(port);
     else if (port->calls % CLOCK_EVERY == 0 || port->timed ||

@@ -161,8 +161,8 @@ static void bad_bounces_write_nothing(void)
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 100, 100, &key), 0);
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 300, 100, &other), 0);
     const struct nic_bounce BOUNCES[] = {
-        {key, 101, 1, 1}, {key, UINT64_MAX, 2, 1}, {key, 60, 3, 1}, {key ^ 1ull << 50, 0, 4, 1},
-        {0, 0, 5, 1},     {UINT64_MAX, 0, 6, 1},
+        {key, 101, 1, 1, {0}}, {key, UINT64_MAX, 2, 1, {0}},       {key, 60, 3, 1, {0}},
+        {0, 0, 4, 1, {0}},     {key ^ 1ull << 50, 0, 5, 1, {0}}, {UINT64_MAX, 0, 6, 1, {0}},
     };
     for (size_t i = 0; i < sizeof(BOUNCES) / sizeof(*BOUNCES); i++) {
         struct nic_ring *ring = &client.peer->out[NIC_LOW_PRIORITY];
@@ -172,8 +172,9 @@ static void bad_bounces_write_nothing(void)
         nic__ring_publish(ring, sizeof(BOUNCES[i]) + 50, NIC_RECORD_BOUNCE, 0, 0);
         atomic_store(&client.peer->mine->wants, 1);
         nic__doorbell(client.peer);
-        CU_ASSERT_FATAL(UNTIL(atomic_load(&client.peer->theirs->bounced) >> 32 == i + 1));
-        CU_ASSERT_EQUAL((uint32_t)atomic_load(&client.peer->theirs->bounced), EACCES);
+        _Atomic uint64_t *answer = &client.peer->theirs->bounced[(i + 1) % NIC_ANSWERS];
+        CU_ASSERT_FATAL(UNTIL(atomic_load(answer) >> 32 == i + 1));
+        CU_ASSERT_EQUAL((uint32_t)atomic_load(answer), EACCES);
     }
     for (size_t i = 0; i < 65536; i++)
         if (target[i] != 0)

@@ -502,7 +502,8 @@ bool nic_cancel_send(struct nic_peer *peer, const void *context)
     bmi_lock_take(&peer->lock);
     bool found = cancel_from(peer, &peer->waiting[NIC_LOW_PRIORITY], context) ||
                  cancel_from(peer, &peer->waiting[NIC_HIGH_PRIORITY], context) ||
-                 cancel_from(peer, &peer->directed, context);
+                 cancel_from(peer, &peer->directed, context) ||
+                 cancel_from(peer, &peer->answering, context);
     bool left = peer->directed.head != NULL;
     bmi_lock_give(&peer->lock);
     bmi_lock_give(&peer->directed_lock);

@@ -48,7 +48,10 @@ struct nic_bounce {
     uint64_t key, offset;
     uint32_t number; /* of the directed send, on this connection */
     uint32_t last;   /* the receiver answers in `bounced` */
+    uint64_t reserved[2];
 };
+static_assert((sizeof(struct nic_record) + sizeof(struct nic_bounce)) % NIC_LINE == 0,
+              "long copies begin with a line");
 
 /* What a record of kind HELP is: a directed send that the receiver may help with, and then where
  * its bytes are in the sender's memory (help.c). */
@@ -70,6 +73,8 @@ static inline uint32_t nic__stamp(uint64_t position)
     return (uint32_t)(position / NIC_LINE) << 1 | 1;
 }
 
+enum { NIC_ANSWERS = 8 }; /* that a sender may wait for */
+
 /* What one end of a connection writes. */
 struct nic_shared_end {
     _Alignas(NIC_LINE) _Atomic uint64_t consumed[NIC_PRIORITIES]; /* of the other's rings */
@@ -80,8 +85,10 @@ struct nic_shared_end {
     _Alignas(NIC_LINE) _Atomic uint64_t claim; /* key of the grant that it is writing to */
     _Atomic uint32_t claim_turn; /* futex: changes after a claim that was waited for */
     _Alignas(NIC_LINE) _Atomic uint32_t claim_waits; /* somebody waits for the other's claim */
-    _Alignas(NIC_LINE) _Atomic uint64_t bounced;     /* number << 32 | errno of the last answer */
-    _Atomic uint64_t helped;                         /* the same, of a request for help */
+    /* Answers to directed sends that came through the ring, each at number % NIC_ANSWERS: number <<
+     * 32 | errno. */
+    _Alignas(NIC_LINE) _Atomic uint64_t bounced[NIC_ANSWERS];
+    _Alignas(NIC_LINE) _Atomic uint64_t helped; /* the same, to the last request for help */
     /* Of the directed send that it wants help with: number << 40 | back << 20 | front. Both change
      * it by compare-and-swap, to take chunks: its end the front, the other the back. */
     _Alignas(NIC_LINE) _Atomic uint64_t help;
@@ -104,6 +111,7 @@ struct nic_shared_port {
     uint32_t magic;
     uint32_t grants;
     _Alignas(NIC_LINE) _Atomic uint32_t asleep;
+    _Alignas(NIC_LINE) _Atomic uint32_t turns; /* changes while its driver looks at its rings */
     struct nic_shared_grant grant[];
 };
 

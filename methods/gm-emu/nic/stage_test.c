@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * stage_test.c - directed sends that go through the ring: when they do though they could be
+ * written, and answers to several of them.
+ *
+ * vm: from plain memory to plain memory, where the kernel would let us write; bounced: it would
+ * not. Both ports are of this process.
+ */
+#include "harness.h"
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+enum { AREA = 4 << 20, LONG = 2 << 20, STAGE = 512 << 10, SHORT = 5000 };
+
+static bool bounced; /* the way that is tested */
+static struct host server, client;
+static uint8_t *target, *source;
+
+/* A send and what its callback said. */
+struct sent {
+    unsigned callbacks;
+    int status;
+};
+
+static void sent_callback(struct nic_port *port, void *context, int status)
+{
+    struct sent *sent = context;
+    (void)port;
+    sent->callbacks++;
+    sent->status = status;
+}
+
+static uint8_t *area_make(struct host *host)
+{
+    void *area = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CU_ASSERT_PTR_NOT_EQUAL_FATAL(area, MAP_FAILED);
+    CU_ASSERT_EQUAL(nic_register_memory(host->port, area, AREA), 0);
+    return area;
+}
+
+static void setup(void)
+{
+    struct nic_options options;
+    nic_options_default(&options);
+    options.refuse_vm_write = bounced;
+    hosts_pair(&server, &client, &options);
+    source = area_make(&client);
+    target = area_make(&server);
+    pattern_fill(source, AREA, 7);
+}
+
+static void teardown(void)
+{
+    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 256);
+    host_close(&client);
+    host_close(&server);
+    munmap(source, AREA);
+    munmap(target, AREA);
+}
+
+static uint64_t grant(void)
+{
+    uint64_t key = 0;
+    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, AREA, &key), 0);
+    return key;
+}
+
+static void put(struct sent *sent, size_t length, uint64_t key, uint64_t offset)
+{
+    static struct iovec iov[64];
+    static unsigned next;
+    struct iovec *one = &iov[next++ % 64]; /* lent until the callback */
+    *one = (struct iovec){source, length};
+    *sent = (struct sent){0};
+    CU_ASSERT_EQUAL(
+        nic_directed_send_with_callback(client.peer, one, 1, key, offset, sent_callback, sent), 0);
+}
+
+static bool all_over(const struct sent *sent, unsigned count)
+{
+    unsigned over = 0;
+    for (unsigned i = 0; i < count; i++)
+        over += sent[i].callbacks != 0;
+    return over == count;
+}
+
+static void server_looks(unsigned times)
+{
+    while (times-- > 0)
+        nic_unknown(server.port, nic_receive(server.port));
+}
+
+static struct nic_statistics figures(void)
+{
+    struct nic_statistics now;
+    nic_statistics(client.port, &now);
+    return now;
+}
+
+/* A receiver that looks copies what is put into the ring at once. */
+static void through_the_ring_to_one_who_looks(void)
+{
+    struct sent sent;
+    setup();
+    uint64_t key = grant();
+    put(&sent, LONG, key, 5);
+    for (int i = 0; i < 1000 && nic_push(client.peer, SHORT); i++)
+        server_looks(1);
+    CU_ASSERT(UNTIL(sent.callbacks == 1));
+    CU_ASSERT_EQUAL(sent.status, 0);
+    CU_ASSERT(pattern_is(target + 5, LONG, 7));
+    CU_ASSERT_EQUAL(target[5 + LONG], 0);
+    CU_ASSERT_EQUAL(figures().bounced_bytes, LONG);
+    CU_ASSERT_EQUAL(figures().vm_written_bytes, 0);
+    teardown();
+}
+
+/* One who is awake and elsewhere: after a few pieces the rest is written to his memory, if it may
+ * be, and he only has to confirm. */
+static void past_one_who_is_elsewhere(void)
+{
+    struct sent sent;
+    setup();
+    uint64_t key = grant();
+    server_looks(1);
+    put(&sent, LONG, key, 0);
+    for (int i = 0; i < 100; i++)
+        nic_push(client.peer, LONG);
+    CU_ASSERT_EQUAL(sent.callbacks, 0);
+    if (bounced) {
+        CU_ASSERT(figures().bounced_bytes <= STAGE);
+    } else {
+        CU_ASSERT(figures().bounced_bytes < STAGE / 2);
+        CU_ASSERT_EQUAL(figures().bounced_bytes + figures().vm_written_bytes, LONG);
+        CU_ASSERT_EQUAL(memcmp(target + STAGE, source + STAGE, LONG - STAGE), 0);
+    }
+    CU_ASSERT(UNTIL(sent.callbacks == 1));
+    CU_ASSERT_EQUAL(sent.status, 0);
+    CU_ASSERT(pattern_is(target, LONG, 7));
+    teardown();
+}
+
+/* One who sleeps is woken when half of the ring is full, not for each piece. */
+static void to_one_who_sleeps(void)
+{
+    struct sent sent;
+    setup();
+    uint64_t key = grant(), rung;
+    while (!nic_arm(server.port))
+        server_looks(1);
+    rung = figures().doorbells;
+    put(&sent, STAGE / 4, key, 0);
+    nic_push(client.peer, LONG);
+    CU_ASSERT_EQUAL(figures().bounced_bytes, STAGE / 4);
+    CU_ASSERT_EQUAL(figures().doorbells, rung + 1); /* with the last piece */
+    CU_ASSERT(UNTIL(sent.callbacks == 1));
+    CU_ASSERT_EQUAL(sent.status, 0);
+    CU_ASSERT(pattern_is(target, STAGE / 4, 7));
+    teardown();
+}
+
+/* What is under way ends each for itself, also where more than the peer has answers for are. */
+static void each_has_its_own_answer(void)
+{
+    enum { COUNT = 20, BAD = 0 };
+    struct sent sent[COUNT];
+    size_t length = bounced ? SHORT : 64 << 10;
+    setup();
+    uint64_t key = grant(), bad = grant();
+    for (unsigned i = 0; i < COUNT; i++)
+        put(&sent[i], length, i == BAD ? bad : key, i * length);
+    nic_push(client.peer, AREA);
+    for (unsigned i = 0; i < COUNT; i++)
+        CU_ASSERT_EQUAL(sent[i].callbacks, 0);
+    CU_ASSERT_EQUAL(nic_revoke(server.port, bad), 0); /* it is in the ring */
+    CU_ASSERT(UNTIL(all_over(sent, COUNT)));
+    for (unsigned i = 0; i < COUNT; i++) {
+        CU_ASSERT_EQUAL(sent[i].callbacks, 1);
+        CU_ASSERT_EQUAL(sent[i].status, i == BAD ? -EACCES : 0);
+        if (i != BAD)
+            CU_ASSERT(pattern_is(target + i * length, length, 7));
+    }
+    CU_ASSERT_EQUAL(target[BAD * length], 0);
+    teardown();
+}
+
+/* One that waits for its answer can be taken back; the answer is nobody's then. */
+static void taken_back_before_its_answer(void)
+{
+    struct sent sent[3];
+    size_t length = bounced ? SHORT : 64 << 10;
+    setup();
+    uint64_t key = grant();
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < 3; i++)
+            put(&sent[i], length, key, 0);
+        nic_push(client.peer, AREA);
+        CU_ASSERT(nic_cancel_send(client.peer, &sent[0]));
+        CU_ASSERT(UNTIL(all_over(sent + 1, 2)));
+        CU_ASSERT_EQUAL(sent[0].callbacks, 0);
+        CU_ASSERT_EQUAL(sent[1].status, 0);
+        CU_ASSERT_EQUAL(sent[2].status, 0);
+        server_looks(4);
+    }
+    teardown();
+}
+
+/* Those that wait for an answer end with the connection. */
+static void they_end_with_the_connection(void)
+{
+    struct sent sent[3];
+    size_t length = bounced ? SHORT : 64 << 10;
+    setup();
+    uint64_t key = grant();
+    for (unsigned i = 0; i < 3; i++)
+        put(&sent[i], length, key, 0);
+    nic_push(client.peer, AREA);
+    nic_peer_close(client.peer);
+    CU_ASSERT(UNTIL(all_over(sent, 3)));
+    CU_ASSERT(sent[0].status < 0); /* others may have been written */
+    CU_ASSERT(UNTIL(server.downs == 1 && client.downs == 1));
+    teardown();
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test_case CASES[] = {
+        {"through the ring to one who looks", through_the_ring_to_one_who_looks},
+        {"past one who is elsewhere", past_one_who_is_elsewhere},
+        {"to one who sleeps", to_one_who_sleeps},
+        {"each has its own answer", each_has_its_own_answer},
+        {"taken back before its answer", taken_back_before_its_answer},
+        {"they end with the connection", they_end_with_the_connection},
+    };
+    char from = 1, to = 0;
+    struct iovec here = {&from, 1}, there = {&to, 1};
+    bounced = argc == 2 && strcmp(argv[1], "bounced") == 0;
+    if (argc != 2 || (!bounced && strcmp(argv[1], "vm") != 0)) {
+        fprintf(stderr, "usage: %s vm|bounced\n", argv[0]);
+        return 1;
+    }
+    if (!bounced && process_vm_writev(getpid(), &here, 1, &there, 1, 0) != 1) {
+        puts("skipped: the kernel refuses process_vm_writev here");
+        return 77;
+    }
+    return CASES_RUN(bounced ? "bounced" : "vm", CASES);
+}
