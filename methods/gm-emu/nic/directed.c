@@ -11,7 +11,10 @@
  *   written   process_vm_writev, after the nonce was read again: the process is the one that
  *             greeted us, and has not become another program meanwhile
  *   bounced   through the ring of low priority; the peer's driver checks and copies, then answers
- * Of a long one the peer's driver copies a part, if it has nothing else to do (help.c).
+ * Of a long one the peer's driver copies a part, if it has nothing else to do (help.c). A long one
+ * from plain to plain memory is bounced rather than written where that is faster (stage.c); a piece
+ * that finds no room then is written. What is all in the ring waits for its answer in `answering`,
+ * and the next one goes on.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -20,15 +23,6 @@
 #include <unistd.h>
 
 #include "internal.h"
-
-enum {
-    WINDOW = 64,            /* segments of one piece */
-    STAGE_MIN = 64 << 10,   /* what is shorter goes the plain way */
-    STAGE_PIECE = 28 << 10, /* of what goes through the ring: whole pages, within a message */
-    STAGE_PATIENCE = 4      /* pieces without a sign of the receiver */
-};
-
-enum step { STEP_MORE, STEP_FINISHED, STEP_TOLD, STEP_BLOCKED };
 
 bool nic__process_is_peer(const struct nic_peer *peer)
 {
@@ -44,12 +38,12 @@ bool nic__process_is_peer(const struct nic_peer *peer)
  */
 
 /* The next segments, at most `limit` bytes. Returns how many; *bytes is their sum. */
-static size_t source_window(const struct nic_send *send, struct iovec window[WINDOW],
-                            uint64_t limit, uint64_t *bytes)
+size_t nic__source_window(const struct nic_send *send, struct iovec window[NIC_WINDOW],
+                          uint64_t limit, uint64_t *bytes)
 {
     size_t count = 0, offset = send->index_offset;
     *bytes = 0;
-    for (size_t i = send->index; i < send->count && count < WINDOW && *bytes < limit; i++) {
+    for (size_t i = send->index; i < send->count && count < NIC_WINDOW && *bytes < limit; i++) {
         size_t length = send->iov[i].iov_len - offset;
         if (length > limit - *bytes)
             length = limit - *bytes;
@@ -61,7 +55,7 @@ static size_t source_window(const struct nic_send *send, struct iovec window[WIN
     return count;
 }
 
-static void source_advance(struct nic_send *send, uint64_t bytes)
+void nic__source_advance(struct nic_send *send, uint64_t bytes)
 {
     send->done += bytes;
     while (bytes > 0) {
@@ -80,7 +74,7 @@ static void source_advance(struct nic_send *send, uint64_t bytes)
  */
 
 /* The grant that the key names, perhaps of another key by now; NULL: there is no such place. */
-static const struct nic_shared_grant *grant_named(const struct nic_peer *peer, uint64_t key)
+const struct nic_shared_grant *nic__grant_named(const struct nic_peer *peer, uint64_t key)
 {
     uint64_t place = key & ((1u << NIC_GRANT_BITS) - 1);
     uint64_t bytes = peer->their_port_size - sizeof(struct nic_shared_port);
@@ -93,7 +87,7 @@ static const struct nic_shared_grant *grant_named(const struct nic_peer *peer, u
 static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
                        struct nic_shared_grant *grant)
 {
-    const struct nic_shared_grant *shared = grant_named(peer, send->key);
+    const struct nic_shared_grant *shared = nic__grant_named(peer, send->key);
     if (shared == NULL)
         return -EACCES;
     atomic_store_explicit(&peer->mine->claim, send->key, memory_order_relaxed);
@@ -174,9 +168,9 @@ static int64_t vm_write(struct nic_peer *peer, uint64_t address, const struct io
 static int64_t piece_write(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
 {
     struct nic_shared_grant grant;
-    struct iovec window[WINDOW];
+    struct iovec window[NIC_WINDOW];
     uint64_t bytes, offset = send->offset + send->done;
-    size_t count = source_window(send, window, limit, &bytes);
+    size_t count = nic__source_window(send, window, limit, &bytes);
     int64_t written = grant_claim(peer, send, &grant);
     if (written == 0 && bytes > 0) {
         uint8_t *place = grant.arena_offset <= UINT64_MAX - offset
@@ -193,133 +187,6 @@ static int64_t piece_write(struct nic_peer *peer, struct nic_send *send, uint64_
     return written;
 }
 
-/* Whether another one could not be told apart from those that wait for an answer. */
-static bool answers_full_locked(const struct nic_peer *peer)
-{
-    const struct nic_send *oldest = peer->answering.head;
-    return oldest != NULL && peer->bounces + 1 - oldest->number >= NIC_ANSWERS;
-}
-
-/* Puts the next piece into the ring. peer->lock held. */
-static enum step bounce_put(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
-{
-    struct nic_ring *ring = &peer->out[NIC_LOW_PRIORITY];
-    struct iovec window[WINDOW];
-    send->ring_full = send->number == 0 && answers_full_locked(peer);
-    if (send->ring_full)
-        return STEP_BLOCKED;
-    uint64_t bytes, most = peer->max_length[NIC_LOW_PRIORITY] - sizeof(struct nic_bounce);
-    if (most > STAGE_PIECE)
-        most = STAGE_PIECE;
-    size_t count = source_window(send, window, limit < most ? limit : most, &bytes);
-    uint8_t *place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
-    if (place == NULL && nic__ring_refresh(ring, &peer->theirs->consumed[NIC_LOW_PRIORITY]))
-        place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
-    send->ring_full = place == NULL;
-    if (place == NULL)
-        return STEP_BLOCKED;
-    while (send->number == 0)
-        send->number = ++peer->bounces;
-    send->answer_wanted = send->done + bytes == send->length;
-    struct nic_bounce bounce = {.key = send->key,
-                                .offset = send->offset + send->done,
-                                .number = send->number,
-                                .last = send->answer_wanted};
-    memcpy(place, &bounce, sizeof(bounce));
-    nic__gather(place + sizeof(bounce), window, count);
-    nic__ring_publish(ring, sizeof(bounce) + bytes, NIC_RECORD_BOUNCE, 0, 0);
-    atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
-    source_advance(send, bytes);
-    nic__count(&peer->port->counters.bounced, 1);
-    nic__count(&peer->port->counters.bounced_bytes, bytes);
-    return send->answer_wanted ? STEP_TOLD : STEP_MORE;
-}
-
-/* Whether the peer has answered; its errno goes to *status. */
-static bool bounce_answer(struct nic_peer *peer, const struct nic_send *send, int *status)
-{
-    uint64_t answer = atomic_load_explicit(&peer->theirs->bounced[send->number % NIC_ANSWERS],
-                                           memory_order_acquire);
-    uint32_t error = (uint32_t)answer;
-    if ((uint32_t)(answer >> 32) != send->number)
-        return false;
-    *status = error < 4096 ? -(int)error : -EPROTO;
-    return true;
-}
-
-static enum step bounce_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
-{
-    uint64_t before = send->done;
-    bmi_lock_take(&peer->lock);
-    enum step step = bounce_put(peer, send, limit);
-    bmi_lock_give(&peer->lock);
-    peer->unrung += send->done - before;
-    if (step != STEP_MORE || peer->unrung >= peer->out[NIC_LOW_PRIORITY].size / 2) {
-        peer->unrung = 0;
-        nic__doorbell(peer);
-    }
-    return step;
-}
-
-bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length)
-{
-    struct nic_bounce bounce;
-    if (length < sizeof(bounce))
-        return false;
-    memcpy(&bounce, payload, sizeof(bounce));
-    if (bounce.number != peer->bounce_number) {
-        peer->bounce_number = bounce.number;
-        peer->bounce_status = 0;
-    }
-    if (peer->bounce_status == 0)
-        peer->bounce_status =
-            nic__grant_write(peer->port, peer->link_name, bounce.key, bounce.offset,
-                             payload + sizeof(bounce), length - sizeof(bounce));
-    nic__turn(peer->port);
-    if (bounce.last == 0)
-        return true;
-    atomic_store_explicit(&peer->mine->bounced[bounce.number % NIC_ANSWERS],
-                          (uint64_t)bounce.number << 32 | (uint32_t)-peer->bounce_status,
-                          memory_order_release);
-    nic__fence();
-    if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
-        nic__doorbell(peer);
-    return true;
-}
-
-/* ---- the stage --------------------------------------------------------------------------------
- */
-
-/* Whether it is outside of arenas, here and there: hints, and of a list its first. */
-static bool is_plain(struct nic_peer *peer, const struct nic_send *send)
-{
-    uint64_t offset;
-    const struct nic_shared_grant *grant = grant_named(peer, send->key);
-    return grant != NULL && grant->arena == NIC_NO_ARENA &&
-           nic__arena_of(peer->port, send->iov->iov_base, send->iov->iov_len, &offset) ==
-               NIC_NO_ARENA;
-}
-
-static void stage_choose(struct nic_peer *peer, struct nic_send *send)
-{
-    send->staged = send->length >= STAGE_MIN && !peer->port->timed && peer->vm_write &&
-                   peer->faults.drop_every == 0 && is_plain(peer, send);
-}
-
-/* Whether the receiver has looked at its rings lately: what is put there it copies at once. */
-static bool receiver_looks(struct nic_peer *peer)
-{
-    uint32_t turns = atomic_load_explicit(&peer->their_port->turns, memory_order_relaxed);
-    if (turns != peer->turns_seen)
-        peer->turns_same = 0;
-    else if (atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) != 0)
-        peer->turns_same = 0;
-    else if (peer->turns_same < STAGE_PATIENCE)
-        peer->turns_same++;
-    peer->turns_seen = turns;
-    return peer->turns_same < STAGE_PATIENCE;
-}
-
 /* ---- running ----------------------------------------------------------------------------------
  */
 
@@ -334,11 +201,11 @@ static void piece_time(struct nic_peer *peer, struct nic_send *send, uint64_t by
 }
 
 /* Asks for help at the start of a send; then takes a chunk for each step. True: that was all. */
-static bool help_ends_step(struct nic_peer *peer, struct nic_send *send, enum step *step,
+static bool help_ends_step(struct nic_peer *peer, struct nic_send *send, enum nic_step *step,
                            int *status)
 {
     if (send->done == 0 && send->help == 0 && send->number == 0) {
-        stage_choose(peer, send);
+        nic__stage_choose(peer, send);
         if (!send->staged)
             nic__help_ask(peer, send);
     }
@@ -346,15 +213,16 @@ static bool help_ends_step(struct nic_peer *peer, struct nic_send *send, enum st
         return false;
     enum nic_help_step help = nic__help_take(peer, send, status);
     bool all = send->done == send->length && send->number == 0;
-    *step = help == NIC_HELP_WAITS ? STEP_BLOCKED : STEP_FINISHED;
+    *step = help == NIC_HELP_WAITS ? NIC_STEP_BLOCKED : NIC_STEP_FINISHED;
     return help == NIC_HELP_WAITS || (help == NIC_HELP_OVER && (*status != 0 || all));
 }
 
-static enum step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t now, int *status)
+static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t now,
+                             int *status)
 {
     struct nic_port *port = peer->port;
     uint64_t limit = port->timed ? NIC_TIMED_PIECE : NIC_PIECE, before = send->done;
-    enum step step = STEP_BLOCKED;
+    enum nic_step step = NIC_STEP_BLOCKED;
     *status = 0;
     if (help_ends_step(peer, send, &step, status))
         return step;
@@ -362,27 +230,27 @@ static enum step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t 
         limit = send->taken - send->done;
     if (send->length - send->done < limit) /* what is behind is the receiver's share */
         limit = send->length - send->done;
-    if (send->staged && receiver_looks(peer)) {
-        step = bounce_step(peer, send, limit);
-        if (step != STEP_BLOCKED)
+    if (send->staged && nic__receiver_looks(peer)) {
+        step = nic__stage_step(peer, send, limit);
+        if (step != NIC_STEP_BLOCKED)
             return step;
-        if (limit > STAGE_PIECE) /* no room: meanwhile one by ourselves */
-            limit = STAGE_PIECE;
+        if (limit > NIC_STAGE_PIECE) /* no room: meanwhile one by ourselves */
+            limit = NIC_STAGE_PIECE;
     }
     if (send->number == 0 || (send->staged && send->done < send->length)) {
         int64_t written = piece_write(peer, send, limit);
         if (written < 0 && send->chunks != 0 && !nic__help_stop(peer, send, (int)written))
-            return STEP_BLOCKED;
+            return NIC_STEP_BLOCKED;
         if (written < 0) {
             *status = (int)written;
-            return STEP_FINISHED;
+            return NIC_STEP_FINISHED;
         }
-        source_advance(send, (uint64_t)written);
+        nic__source_advance(send, (uint64_t)written);
         send->ring_full = send->ring_full && written == 0;
-        step = send->done == send->length && send->number == 0 ? STEP_FINISHED : STEP_MORE;
+        step = send->done == send->length && send->number == 0 ? NIC_STEP_FINISHED : NIC_STEP_MORE;
     }
     if (send->done == before && send->length > 0) /* no way but through the ring */
-        step = bounce_step(peer, send, limit);
+        step = nic__stage_step(peer, send, limit);
     if (port->timed && send->done > before)
         piece_time(peer, send, send->done - before, now);
     return step;
@@ -402,7 +270,7 @@ static void finish_locked(struct nic_peer *peer, struct nic_send *send, int stat
 static void answers_take_locked(struct nic_peer *peer)
 {
     int status;
-    while (peer->answering.head != NULL && bounce_answer(peer, peer->answering.head, &status))
+    while (peer->answering.head != NULL && nic__answered(peer, peer->answering.head, &status))
         finish_locked(peer, nic__queue_take(&peer->answering), status);
 }
 
@@ -445,18 +313,18 @@ static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes)
         if (send == NULL)
             return bytes;
         uint64_t before = send->done;
-        enum step step = step_do(peer, send, now, &status);
+        enum nic_step step = step_do(peer, send, now, &status);
         uint64_t moved = send->done - before;
         bytes = moved < bytes ? bytes - moved : 0;
-        if (step == STEP_FINISHED || step == STEP_TOLD) {
+        if (step == NIC_STEP_FINISHED || step == NIC_STEP_TOLD) {
             bmi_lock_take(&peer->lock);
             nic__queue_take(&peer->directed);
-            if (step == STEP_TOLD)
+            if (step == NIC_STEP_TOLD)
                 nic__queue_add(&peer->answering, send);
             else
                 finish_locked(peer, send, status);
             bmi_lock_give(&peer->lock);
-        } else if (step == STEP_BLOCKED) {
+        } else if (step == NIC_STEP_BLOCKED) {
             return 0;
         }
     }
@@ -471,7 +339,7 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
     struct nic_send *send = peer->directed.head, *landing = peer->landing.head;
     struct nic_send *answering = peer->answering.head;
     runnable = (landing != NULL && landing->due_ns <= now) ||
-               (answering != NULL && bounce_answer(peer, answering, &status));
+               (answering != NULL && nic__answered(peer, answering, &status));
     if (send == NULL || atomic_load(&peer->state) != NIC_UP ||
         bmi_lock_held(&peer->directed_lock)) { /* who holds it wakes us */
         runnable = runnable || false;
@@ -479,10 +347,9 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
         runnable =
             runnable || now - send->since_ns >= peer->port->options.resend_timeout_ms * 1000000ull;
     } else if (now >= send->retry_ns && now >= peer->directed_next_ns) {
-        bool blocked = send->ring_full &&
-                       (answers_full_locked(peer) ||
-                        atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) ==
-                            peer->out[NIC_LOW_PRIORITY].seen);
+        bool blocked = send->ring_full && (nic__answers_full_locked(peer) ||
+                                           atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) ==
+                                               peer->out[NIC_LOW_PRIORITY].seen);
         runnable = runnable || (!blocked && !nic__help_waits(peer, send));
     }
     bmi_lock_give(&peer->lock);

@@ -30,6 +30,8 @@
 enum {
     NIC_PIECE = 256 << 10,      /* of a directed send: how long a revocation may have to wait */
     NIC_TIMED_PIECE = 32 << 10, /* the same where the timing model shares links */
+    NIC_STAGE_PIECE = 28 << 10, /* the same through the ring: whole pages, within a message */
+    NIC_WINDOW = 64,            /* segments of one piece */
     NIC_MEMORIZED = 128,        /* messages up to this are copied to their buffer at once */
     NIC_HOT = 8,                /* peers that are polled by each nic_receive */
     NIC_COLD = 16,              /* and how many of the others */
@@ -150,7 +152,7 @@ struct nic_peer {
     uint32_t fault_count;
     _Atomic uint64_t sent, sent_bytes;
     struct bmi_lock directed_lock;
-    uint64_t unrung;
+    uint64_t unrung;                 /* directed_lock: bytes in the ring since the last doorbell */
     uint32_t turns_seen, turns_same; /* directed_lock: the receiver's, and for how many pieces */
 
     /* shared; set before UP, unmapped when the peer is freed */
@@ -419,11 +421,33 @@ bool nic__directed_run(struct nic_peer *peer, uint64_t bytes);
 bool nic__directed_runnable(struct nic_peer *peer, uint64_t now);
 /* Fails all, unless a piece is being written at the moment: false then. */
 bool nic__directed_fail_all(struct nic_peer *peer, int status);
-/* A piece that came through the ring. False: rubbish. Driver. */
-bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
+/* The next segments of what is sent, at most `limit` bytes. Returns how many; *bytes is their sum.
+ * directed_lock. */
+size_t nic__source_window(const struct nic_send *send, struct iovec window[NIC_WINDOW],
+                          uint64_t limit, uint64_t *bytes);
+void nic__source_advance(struct nic_send *send, uint64_t bytes);
+/* The grant that the key names, perhaps of another key by now; NULL: there is no such place. */
+const struct nic_shared_grant *nic__grant_named(const struct nic_peer *peer, uint64_t key);
 
 /* Where a part of a peer's arena is in our mapping of it, or NULL. */
 uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uint64_t bytes);
+
+/* ---- stage.c --------------------------------------------------------------------------------- */
+/* How a directed send has come on by a piece. TOLD: all is in the ring; the answer is due. */
+enum nic_step { NIC_STEP_MORE, NIC_STEP_FINISHED, NIC_STEP_TOLD, NIC_STEP_BLOCKED };
+/* At its start: notes whether it shall go through the ring though it could be written. */
+void nic__stage_choose(struct nic_peer *peer, struct nic_send *send);
+/* Whether the receiver has looked at its rings since the last pieces, or sleeps: what is put there
+ * it copies at once. To be asked once a piece; directed_lock. */
+bool nic__receiver_looks(struct nic_peer *peer);
+/* Puts the next piece into the ring, at most `limit` bytes. MORE, TOLD, BLOCKED. directed_lock. */
+enum nic_step nic__stage_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit);
+/* Whether another one could not be told apart from those that wait for an answer. peer->lock. */
+bool nic__answers_full_locked(const struct nic_peer *peer);
+/* Whether the peer has answered; its errno goes to *status. */
+bool nic__answered(const struct nic_peer *peer, const struct nic_send *send, int *status);
+/* A piece that came through the ring. False: rubbish. Driver. */
+bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
 
 /* ---- help.c ---------------------------------------------------------------------------------- */
 /* The sender's part; directed_lock held. Asks the receiver to copy a part, if that may pay. */

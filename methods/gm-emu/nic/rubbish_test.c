@@ -161,7 +161,7 @@ static void bad_bounces_write_nothing(void)
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 100, 100, &key), 0);
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 300, 100, &other), 0);
     const struct nic_bounce BOUNCES[] = {
-        {key, 101, 1, 1, {0}}, {key, UINT64_MAX, 2, 1, {0}},       {key, 60, 3, 1, {0}},
+        {key, 101, 1, 1, {0}}, {key, UINT64_MAX, 2, 1, {0}},     {key, 60, 3, 1, {0}},
         {0, 0, 4, 1, {0}},     {key ^ 1ull << 50, 0, 5, 1, {0}}, {UINT64_MAX, 0, 6, 1, {0}},
     };
     for (size_t i = 0; i < sizeof(BOUNCES) / sizeof(*BOUNCES); i++) {

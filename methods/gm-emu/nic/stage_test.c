@@ -73,8 +73,9 @@ static void put(struct sent *sent, size_t length, uint64_t key, uint64_t offset)
     struct iovec *one = &iov[next++ % 64]; /* lent until the callback */
     *one = (struct iovec){source, length};
     *sent = (struct sent){0};
-    CU_ASSERT_EQUAL(
-        nic_directed_send_with_callback(client.peer, one, 1, key, offset, sent_callback, sent), 0);
+    CU_ASSERT_EQUAL(nic_directed_send_with_callback(client.peer, one, 1, key, offset, sent_callback,
+                                                    sent),
+                    0);
 }
 
 static bool all_over(const struct sent *sent, unsigned count)

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * stage.c - directed sends through the ring of low priority.
+ *
+ * Each piece is a record that says where it goes; the peer's driver checks that against its grants,
+ * copies, and answers to the last one. All are sent so where the kernel refuses process_vm_writev;
+ * long ones from plain to plain memory as long as the receiver looks or sleeps, since two
+ * processors that copy through a ring which fits into a cache are faster than one in
+ * process_vm_writev. The sender's part runs with directed_lock held, the receiver's in its driver.
+ */
+#include <errno.h>
+
+#include "internal.h"
+
+enum {
+    STAGE_MIN = 64 << 10, /* what is shorter goes the plain way */
+    STAGE_PATIENCE = 4    /* pieces without a sign of the receiver */
+};
+
+/* ---- the sender -------------------------------------------------------------------------------
+ */
+
+bool nic__answers_full_locked(const struct nic_peer *peer)
+{
+    const struct nic_send *oldest = peer->answering.head;
+    return oldest != NULL && peer->bounces + 1 - oldest->number >= NIC_ANSWERS;
+}
+
+/* Puts the next piece into the ring. peer->lock held. */
+static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
+{
+    struct nic_ring *ring = &peer->out[NIC_LOW_PRIORITY];
+    struct iovec window[NIC_WINDOW];
+    send->ring_full = send->number == 0 && nic__answers_full_locked(peer);
+    if (send->ring_full)
+        return NIC_STEP_BLOCKED;
+    uint64_t bytes, most = peer->max_length[NIC_LOW_PRIORITY] - sizeof(struct nic_bounce);
+    if (most > NIC_STAGE_PIECE)
+        most = NIC_STAGE_PIECE;
+    size_t count = nic__source_window(send, window, limit < most ? limit : most, &bytes);
+    uint8_t *place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
+    if (place == NULL && nic__ring_refresh(ring, &peer->theirs->consumed[NIC_LOW_PRIORITY]))
+        place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
+    send->ring_full = place == NULL;
+    if (place == NULL)
+        return NIC_STEP_BLOCKED;
+    while (send->number == 0)
+        send->number = ++peer->bounces;
+    send->answer_wanted = send->done + bytes == send->length;
+    struct nic_bounce bounce = {.key = send->key,
+                                .offset = send->offset + send->done,
+                                .number = send->number,
+                                .last = send->answer_wanted};
+    memcpy(place, &bounce, sizeof(bounce));
+    nic__gather(place + sizeof(bounce), window, count);
+    nic__ring_publish(ring, sizeof(bounce) + bytes, NIC_RECORD_BOUNCE, 0, 0);
+    atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
+    nic__source_advance(send, bytes);
+    nic__count(&peer->port->counters.bounced, 1);
+    nic__count(&peer->port->counters.bounced_bytes, bytes);
+    return send->answer_wanted ? NIC_STEP_TOLD : NIC_STEP_MORE;
+}
+
+bool nic__answered(const struct nic_peer *peer, const struct nic_send *send, int *status)
+{
+    uint64_t answer = atomic_load_explicit(&peer->theirs->bounced[send->number % NIC_ANSWERS],
+                                           memory_order_acquire);
+    uint32_t error = (uint32_t)answer;
+    if ((uint32_t)(answer >> 32) != send->number)
+        return false;
+    *status = error < 4096 ? -(int)error : -EPROTO;
+    return true;
+}
+
+enum nic_step nic__stage_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
+{
+    uint64_t before = send->done;
+    bmi_lock_take(&peer->lock);
+    enum nic_step step = piece_put(peer, send, limit);
+    bmi_lock_give(&peer->lock);
+    peer->unrung += send->done - before;
+    if (step != NIC_STEP_MORE || peer->unrung >= peer->out[NIC_LOW_PRIORITY].size / 2) {
+        peer->unrung = 0;
+        nic__doorbell(peer);
+    }
+    return step;
+}
+
+/* Whether it is outside of arenas, here and there: hints, and of a list its first. */
+static bool is_plain(struct nic_peer *peer, const struct nic_send *send)
+{
+    uint64_t offset;
+    const struct nic_shared_grant *grant = nic__grant_named(peer, send->key);
+    return grant != NULL && grant->arena == NIC_NO_ARENA &&
+           nic__arena_of(peer->port, send->iov->iov_base, send->iov->iov_len, &offset) ==
+               NIC_NO_ARENA;
+}
+
+void nic__stage_choose(struct nic_peer *peer, struct nic_send *send)
+{
+    send->staged = send->length >= STAGE_MIN && !peer->port->timed && peer->vm_write &&
+                   peer->faults.drop_every == 0 && is_plain(peer, send);
+}
+
+bool nic__receiver_looks(struct nic_peer *peer)
+{
+    uint32_t turns = atomic_load_explicit(&peer->their_port->turns, memory_order_relaxed);
+    if (turns != peer->turns_seen)
+        peer->turns_same = 0;
+    else if (atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) != 0)
+        peer->turns_same = 0;
+    else if (peer->turns_same < STAGE_PATIENCE)
+        peer->turns_same++;
+    peer->turns_seen = turns;
+    return peer->turns_same < STAGE_PATIENCE;
+}
+
+/* ---- the receiver -----------------------------------------------------------------------------
+ */
+
+bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length)
+{
+    struct nic_bounce bounce;
+    if (length < sizeof(bounce))
+        return false;
+    memcpy(&bounce, payload, sizeof(bounce));
+    if (bounce.number != peer->bounce_number) {
+        peer->bounce_number = bounce.number;
+        peer->bounce_status = 0;
+    }
+    if (peer->bounce_status == 0)
+        peer->bounce_status =
+            nic__grant_write(peer->port, peer->link_name, bounce.key, bounce.offset,
+                             payload + sizeof(bounce), length - sizeof(bounce));
+    nic__turn(peer->port);
+    if (bounce.last == 0)
+        return true;
+    atomic_store_explicit(&peer->mine->bounced[bounce.number % NIC_ANSWERS],
+                          (uint64_t)bounce.number << 32 | (uint32_t)-peer->bounce_status,
+                          memory_order_release);
+    nic__fence();
+    if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
+        nic__doorbell(peer);
+    return true;
+}
