@@ -361,7 +361,7 @@ static void help_ends_with_the_grant(void)
 }
 
 /* A writer that never ends, against an owner that grants, revokes, and looks. */
-static atomic_bool writer_stop;
+static atomic_bool writer_stop, writer_over;
 static _Atomic uint64_t writer_key;
 
 static void *write_on(void *unused)
@@ -376,6 +376,7 @@ static void *write_on(void *unused)
                 nic_unknown(client.port, nic_receive(client.port));
             }
     }
+    atomic_store(&writer_over, true);
     return NULL;
 }
 
@@ -391,6 +392,7 @@ static void nothing_is_written_after_a_revocation(void)
     CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, 1 << 20, &key), 0);
     atomic_store(&writer_key, key);
     atomic_store(&writer_stop, false);
+    atomic_store(&writer_over, false);
     pthread_create(&writer, NULL, write_on, NULL);
     for (unsigned i = 0; i < 200; i++) {
         for (unsigned k = 0; k < 20; k++)
@@ -412,6 +414,8 @@ static void nothing_is_written_after_a_revocation(void)
             nic_unknown(server.port, nic_receive(server.port));
     }
     atomic_store(&writer_stop, true);
+    while (!atomic_load(&writer_over)) /* the last one may wait for our answer */
+        nic_unknown(server.port, nic_receive(server.port));
     pthread_join(writer, NULL);
     CU_ASSERT(good > 0);
     teardown();
