@@ -141,6 +141,18 @@ static inline bool ring_fill(struct view view, struct bmi_task *task)
     }
 }
 
+static inline bool ring_has_none(struct view view)
+{
+    for (;;) {
+        uint64_t head = atomic_load(view.head);
+        uint64_t seen = atomic_load(slot_of(view, head));
+        if (is_filled_for(view, seen, head))
+            return false;
+        if (seen == waiting_for(head) || atomic_load(view.head) == head)
+            return true;
+    }
+}
+
 static inline struct bmi_task *ring_claim(struct view view)
 {
     for (;;) {
@@ -161,19 +173,11 @@ static inline struct bmi_task *ring_claim(struct view view)
             atomic_store_explicit(slot, waiting_for(head + view.mask + 1), memory_order_release);
             return (struct bmi_task *)(uintptr_t)(seen & ~(uint64_t)3);
         }
+        if (ring_has_none(view)) { /* that one had the last */
+            atomic_fetch_add_explicit(view.pop_contended, 1, memory_order_relaxed);
+            return NULL;
+        }
         give_way(view.pop_contended);
-    }
-}
-
-static inline bool ring_has_none(struct view view)
-{
-    for (;;) {
-        uint64_t head = atomic_load(view.head);
-        uint64_t seen = atomic_load(slot_of(view, head));
-        if (is_filled_for(view, seen, head))
-            return false;
-        if (seen == waiting_for(head) || atomic_load(view.head) == head)
-            return true;
     }
 }
 
