@@ -80,24 +80,27 @@ static void socket_close(struct tcp_link *link)
     tcp_unlock(&link->send_lock);
 }
 
-/* A connection is under way or made. Returns 0 or an errno. */
+/* A connection is under way or made. Sizes of buffers that are set meanwhile are seen here, or find
+ * the socket. Returns 0 or an errno. */
 static int attempt(struct tcp_link *link, const union tcp_socket_address *to)
 {
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
-    tcp_socket_set_options(tcp_state_of(link), link, fd);
+    tcp_socket_set_options(link, fd);
+    tcp_lock(&link->send_lock);
+    tcp_socket_set_buffers_locked(tcp_state_of(link), link, fd);
     int result = connect(fd, &to->any, tcp_socket_address_length(to));
-    if (result < 0 && errno != EINPROGRESS && errno != EINTR) {
-        result = -errno;
+    result = result < 0 && errno != EINPROGRESS && errno != EINTR ? -errno : 0;
+    if (result == 0) {
+        link->watch.fd = fd;
+        link->room_watched = true;
+    }
+    tcp_unlock(&link->send_lock);
+    if (result < 0) {
         close(fd);
         return result;
     }
-
-    tcp_lock(&link->send_lock);
-    link->watch.fd = fd;
-    link->room_watched = true;
-    tcp_unlock(&link->send_lock);
     result = tcp_engine_watch_room(link); /* tells at once if it is made already */
     if (result < 0)
         socket_close(link);

@@ -33,29 +33,23 @@ static int default_bytes(struct tcp_state *state, enum tcp_buffer which)
     return bytes >= 0 ? bytes : clamp(bmi_method_setting(sending ? "tcp_sndbuf" : "tcp_rcvbuf"));
 }
 
-static int link_bytes(struct tcp_state *state, struct tcp_link *link, enum tcp_buffer which)
+static int link_bytes_locked(struct tcp_state *state, struct tcp_link *link, enum tcp_buffer which)
 {
-    int bytes = -1;
-    if (link) {
-        tcp_lock(&link->send_lock);
-        const int *set = tcp_dial_buffers_locked(link);
-        bytes = set ? set[which] : -1;
-        tcp_unlock(&link->send_lock);
-    }
-    return bytes >= 0 ? bytes : default_bytes(state, which);
+    const int *set = link ? tcp_dial_buffers_locked(link) : NULL;
+    return set && set[which] >= 0 ? set[which] : default_bytes(state, which);
 }
 
-void tcp_socket_set_buffers(struct tcp_state *state, struct tcp_link *link, int fd)
+void tcp_socket_set_buffers_locked(struct tcp_state *state, struct tcp_link *link, int fd)
 {
-    int to_send = link_bytes(state, link, TCP_SEND_BUFFER);
-    int to_receive = link_bytes(state, link, TCP_RECEIVE_BUFFER);
+    int to_send = link_bytes_locked(state, link, TCP_SEND_BUFFER);
+    int to_receive = link_bytes_locked(state, link, TCP_RECEIVE_BUFFER);
     if (to_send > 0)
         option_set(link, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
     if (to_receive > 0)
         option_set(link, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
 }
 
-void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int fd)
+void tcp_socket_set_options(struct tcp_link *link, int fd)
 {
     int idle_s = clamp(bmi_method_setting("tcp_keepalive_s"));
     int timeout_ms = clamp(bmi_method_setting("peer_timeout_ms"));
@@ -70,7 +64,6 @@ void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int 
     }
     if (timeout_ms > 0)
         option_set(link, fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms, "TCP_USER_TIMEOUT");
-    tcp_socket_set_buffers(state, link, fd);
 }
 
 static bool same_host(int fd)

@@ -231,13 +231,14 @@ int tcp_engine_watch_room(struct tcp_link *link);
 void tcp_engine_forget(struct tcp_link *link);
 
 /* socket.c */
-/* Sets what every socket of a link has. Errors are not fatal: they are logged. */
-void tcp_socket_set_options(struct tcp_state *state, struct tcp_link *link, int fd);
+/* Sets what every socket of a link has, but for its buffers. Errors are not fatal: they are logged.
+ */
+void tcp_socket_set_options(struct tcp_link *link, int fd);
 /* Of one that is connected now. Within a host there is no path to congest: what a system-wide bbr
  * paces by timers costs a fifth of the throughput there and some 0.1 us of a small message. */
 void tcp_socket_settle(int fd);
-/* Of a link's socket, or (link NULL) of one that listens. */
-void tcp_socket_set_buffers(struct tcp_state *state, struct tcp_link *link, int fd);
+/* Of a link's socket, or (link NULL) of one that listens. The link's send_lock. */
+void tcp_socket_set_buffers_locked(struct tcp_state *state, struct tcp_link *link, int fd);
 int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool set);
 
 /* dial.c */
