@@ -40,18 +40,19 @@ static struct bmi_trove_place file_make(void)
     return object_make(file, FILE_SIZE);
 }
 
-/* The file, from storage through the network to memory. */
+/* The file, from storage through the network to memory. The first, to which nobody sends yet, is
+ * pending; the second may be done within its post. */
 static void file_post(struct flows *flows, const struct bmi_trove_place *place)
 {
+    flows_post(flows, &(struct bmi_flow_description){.source = from_network(4),
+                                                     .destination = in_memory(&memory),
+                                                     .extents = &whole,
+                                                     .extent_count = 1});
     flows_post(flows, &(struct bmi_flow_description){.source = on_storage(place),
                                                      .destination = from_network(4),
                                                      .extents = &whole,
                                                      .extent_count = 1,
                                                      .timeout_ms = 600000});
-    flows_post(flows, &(struct bmi_flow_description){.source = from_network(4),
-                                                     .destination = in_memory(&memory),
-                                                     .extents = &whole,
-                                                     .extent_count = 1});
 }
 
 static void flows_go_on(void)
@@ -304,12 +305,13 @@ static void who_sleeps_is_told_of_the_network(void)
     bmi_error_code_t error = 0;
     pthread_t poster;
     CU_ASSERT_EQUAL_FATAL(pthread_create(&poster, NULL, posting_run, &posting), 0);
-    for (int i = 0, count; i < 2; i++) {
+    for (int i = 0, count; i < 1 || i < posting.flows.left; i++) {
         CU_ASSERT_EQUAL_FATAL(
             bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, PATIENCE_MS, context), 1);
         CU_ASSERT_EQUAL(error, 0);
+        if (i == 0)
+            CU_ASSERT_EQUAL(pthread_join(poster, NULL), 0);
     }
-    CU_ASSERT_EQUAL(pthread_join(poster, NULL), 0);
     CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
 }
 

@@ -159,7 +159,7 @@ struct bmi_flow_description {
 #define BMI_FLOW_BUFFER_SIZE (256 * 1024)
 
 /* Starts a flow.
- * Returns: 0: pending, a test call reports it once; 1: done (an empty one); EINVAL (NULL, both ends
+ * Returns: 0: pending, a test call reports it once; 1: done within the call; EINVAL (NULL, both ends
  *          storage, bad extents, server, memory too small, context that is none, BMI not
  * initialized for a network endpoint), EFBIG, ENOMEM, EMFILE. Completes with: 0; what the network
  * or the storage failed with; EPIPE (the sender failed), EPROTO, ENODATA, ETIMEDOUT, ECANCEL. The
