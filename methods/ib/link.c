@@ -4,9 +4,10 @@
  *
  * Any thread may ask for something (close, a failed post): it notes it under send_lock and kicks.
  * The driver then runs ib_link_step, the one place that decides what is due. The end comes once, in
- * the driver: the rendezvous is closed, what was not posted is given back, and when the network has
- * given back the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the
- * method's reference dropped. A pending kick holds a reference of its own.
+ * the driver: the provider's connection is cut if bytes may be on their way to the program's memory,
+ * the rendezvous is closed, what was not posted is given back, and when the network has given back
+ * the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the method's
+ * reference dropped. A pending kick holds a reference of its own.
  */
 #include <sys/epoll.h>
 #include <unistd.h>
