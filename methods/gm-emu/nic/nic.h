@@ -211,14 +211,16 @@ int nic_directed_send_with_callback(struct nic_peer *peer, const struct iovec *s
  * unless another thread is at it or the timing model paces them. Their callbacks are the driver's:
  * it is woken if it sleeps; of one that goes through shared memory it comes when the peer has taken
  * it from there.
- * Returns: whether some are left to be done by us. Owns: nothing. Threads: any. Blocks: for the copying. */
+ * Returns: whether some are left to be done by us. Owns: nothing. Threads: any. Blocks: for the
+ * copying. */
 bool nic_push(struct nic_peer *peer, uint64_t bytes);
 
 /* Takes back sends of `context` to this peer. Of a message: only as long as nothing of it went out.
  * Of a directed send: what has been written stays written, and the peer takes what is in shared
- * memory already; waits for a piece (256 KiB) that is being written right now; not while the receiver copies a part. No callback comes for what was
- * taken back, and its token is back. Returns: whether one was taken back (else its callback came or
- * will come). Owns: what was lent is the caller's again. Threads: any. Blocks: as told. */
+ * memory already; waits for a piece (256 KiB) that is being written right now; not while the
+ * receiver copies a part. No callback comes for what was taken back, and its token is back.
+ * Returns: whether one was taken back (else its callback came or will come). Owns: what was lent is
+ * the caller's again. Threads: any. Blocks: as told. */
 bool nic_cancel_send(struct nic_peer *peer, const void *context);
 
 /* Send tokens that are left. Returns: a number, old when it is looked at. Threads: any. Blocks: no.

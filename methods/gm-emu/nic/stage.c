@@ -105,9 +105,8 @@ void nic__stage_choose(struct nic_peer *peer, struct nic_send *send)
 bool nic__receiver_looks(struct nic_peer *peer)
 {
     uint32_t turns = atomic_load_explicit(&peer->their_port->turns, memory_order_relaxed);
-    if (turns != peer->turns_seen)
-        peer->turns_same = 0;
-    else if (atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) != 0)
+    if (turns != peer->turns_seen ||
+        atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) != 0)
         peer->turns_same = 0;
     else if (peer->turns_same < STAGE_PATIENCE)
         peer->turns_same++;
