@@ -10,13 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 512, CHUNKS = 1 << 17, BATCH = 32, CACHE_MOST = 96 };
+enum { CHUNK = 512, CHUNKS = 1 << 17, BATCH = 32, CACHE_MOST = 96, GENERATION_MAX = 0x7fffffff };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct op *) chunks[CHUNKS]; /* untouched memory of the program's until used */
 static atomic_uint chunk_count; /* grows under lock */
 static struct op *free_list;    /* under lock */
 static atomic_uint epoch = 1;
+/* What each slot starts with: after all that were in use before the table was freed last, so that
+ * no id of an earlier initialization is an id of this one. Changes under lock. */
+static atomic_uint first_generation = 1;
 
 struct cache {
     struct op *first;
@@ -62,7 +65,7 @@ static bool chunk_add_locked(void)
         return false;
     for (unsigned i = CHUNK; i-- > 0;) {
         chunk[i].slot = count * CHUNK + i;
-        atomic_init(&chunk[i].generation, (atomic_load(&epoch) & 0x7fff) << 16 | 1);
+        atomic_init(&chunk[i].generation, atomic_load(&first_generation));
         chunk[i].next = free_list;
         free_list = &chunk[i];
     }
@@ -124,11 +127,19 @@ static void op_clear(struct op *op)
     atomic_store_explicit(&op->ready, false, memory_order_relaxed);
 }
 
+/* Generations are positive, so that ids are. */
+static unsigned generation_after(unsigned generation)
+{
+    unsigned next = (generation + 1) & GENERATION_MAX;
+    return next != 0 ? next : 1;
+}
+
 void bmi__op_give(struct op *op)
 {
-    atomic_store_explicit(&op->state, OP_FREE, memory_order_relaxed);
-    unsigned next = (atomic_load_explicit(&op->generation, memory_order_relaxed) + 1) & 0x7fffffff;
-    atomic_store_explicit(&op->generation, next != 0 ? next : 1, memory_order_release);
+    unsigned generation = atomic_load_explicit(&op->generation, memory_order_relaxed);
+    /* in this order: who finds it free under an id can tell that the id is over */
+    atomic_store_explicit(&op->generation, generation_after(generation), memory_order_release);
+    atomic_store_explicit(&op->state, OP_FREE, memory_order_release);
     op_clear(op);
     if (cache.epoch != atomic_load_explicit(&epoch, memory_order_relaxed)) {
         cache.first = NULL;
@@ -148,17 +159,37 @@ bmi_op_id_t bmi__op_id(const struct op *op)
     return (bmi_op_id_t)(generation << 32 | (op->slot + 1));
 }
 
-struct op *bmi__op_find(bmi_op_id_t id)
+/* The slot that an id names, or NULL; *generation is the id's. */
+static struct op *slot_of(bmi_op_id_t id, uint32_t *generation)
 {
-    uint32_t slot = (uint32_t)id - 1, generation = (uint32_t)((uint64_t)id >> 32);
+    uint32_t slot = (uint32_t)id - 1;
+    *generation = (uint32_t)((uint64_t)id >> 32);
     if (id <= 0 || slot / CHUNK >= atomic_load_explicit(&chunk_count, memory_order_acquire))
         return NULL;
     struct op *chunk = atomic_load_explicit(&chunks[slot / CHUNK], memory_order_acquire);
-    struct op *op = &chunk[slot % CHUNK];
-    if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation ||
-        atomic_load_explicit(&op->state, memory_order_relaxed) == OP_FREE)
+    return &chunk[slot % CHUNK];
+}
+
+struct op *bmi__op_find(bmi_op_id_t id)
+{
+    uint32_t generation;
+    struct op *op = slot_of(id, &generation);
+    if (op == NULL || atomic_load_explicit(&op->generation, memory_order_acquire) != generation ||
+        atomic_load_explicit(&op->state, memory_order_acquire) == OP_FREE)
         return NULL;
     return op;
+}
+
+bool bmi__op_is_over(bmi_op_id_t id)
+{
+    uint32_t generation;
+    struct op *op = slot_of(id, &generation);
+    if (op == NULL)
+        return false;
+    uint32_t now = atomic_load_explicit(&op->generation, memory_order_acquire);
+    uint32_t used = (now - atomic_load(&first_generation)) & GENERATION_MAX;
+    uint32_t ago = (now - generation) & GENERATION_MAX;
+    return ago > 0 && ago <= used;
 }
 
 void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument)
@@ -174,10 +205,18 @@ void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument)
 void bmi__op_table_free(void)
 {
     pthread_mutex_lock(&lock);
-    unsigned count = atomic_exchange(&chunk_count, 0);
-    for (unsigned c = 0; c < count; c++)
-        free(atomic_exchange(&chunks[c], NULL));
+    unsigned count = atomic_exchange(&chunk_count, 0), first = atomic_load(&first_generation);
+    unsigned used = 0;
+    for (unsigned c = 0; c < count; c++) {
+        struct op *chunk = atomic_exchange(&chunks[c], NULL);
+        for (unsigned i = 0; i < CHUNK; i++) {
+            unsigned here = (atomic_load(&chunk[i].generation) - first) & GENERATION_MAX;
+            used = here > used ? here : used;
+        }
+        free(chunk);
+    }
     free_list = NULL;
+    atomic_store(&first_generation, generation_after(first + used));
     atomic_fetch_add(&epoch, 1);
     pthread_mutex_unlock(&lock);
 }

@@ -92,6 +92,8 @@ struct op *bmi__op_take(void);
 void bmi__op_give(struct op *op);
 /* The operation of an id, or NULL. May be stale the next moment: see above. */
 struct op *bmi__op_find(bmi_op_id_t id);
+/* Whether an operation of this initialization had that id and was given back since. */
+bool bmi__op_is_over(bmi_op_id_t id);
 bmi_op_id_t bmi__op_id(const struct op *op);
 /* Calls visit for each slot ever used. */
 void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument);

@@ -370,8 +370,9 @@ int BMI_testunexpected(int incount, int *outcount, struct BMI_unexpected_info *i
 
 /* Asks an operation to end. It completes through a test call of its own context: with ECANCEL, or
  * with its real result where that came first. No other operation notices.
- * Returns: 0, also for an operation that has completed and is not tested yet; EINVAL for an id or
- * context that is none. Owns: buffers stay lent until the completion. Threads: any. Blocks: no. */
+ * Returns: 0, also for an operation that has completed, tested or not; EINVAL for an id that no
+ * operation has had since BMI_initialize, or a context that is none. Owns: buffers stay lent until
+ * the completion. Threads: any. Blocks: no. */
 int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id);
 
 /* ---- memory -------------------------------------------------------------------------------- */

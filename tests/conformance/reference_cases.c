@@ -317,10 +317,8 @@ static void stale_ids(struct party *party)
                                 INT64_MIN,
                                 -real,
                                 ~real,
-                                real ^ (bmi_op_id_t)1 << 32,
                                 real ^ (bmi_op_id_t)1 << 62,
-                                real ^ 1,
-                                real ^ 0x100,
+                                real + ((bmi_op_id_t)1 << 32),
                                 real + ((bmi_op_id_t)1 << 33),
                                 12345};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
@@ -328,7 +326,8 @@ static void stale_ids(struct party *party)
     op_cancel(party, &receive, false);
 }
 
-/* Reported once, an id is none, also when its slot is used again. */
+/* Reported once, an id is none, also when its slot is used again. To cancel it has nothing to do: it
+ * has completed. */
 static void reported_ids(struct party *party)
 {
     bmi_op_id_t ids[100];
@@ -344,8 +343,8 @@ static void reported_ids(struct party *party)
         if (i > 0) {
             CHECK_STATUS(party, BMI_test(ids[i - 1], &count, &error, NULL, NULL, 0, party->context),
                          -BMI_EINVAL);
-            int status = BMI_cancel(ids[i - 1], party->context);
-            CHECK(party, status == 0 || status == -BMI_EINVAL);
+            CHECK_STATUS(party, BMI_cancel(ids[i / 2], party->context), 0);
+            CHECK_STATUS(party, BMI_cancel(ids[i - 1], party->context), 0);
             CHECK_EQUAL(party, op_collect(party, 0), 0);
         }
         op_cancel(party, &receive, false);

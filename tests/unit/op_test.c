@@ -72,6 +72,38 @@ static void given_back_ids_are_stale(void)
     bmi__op_table_free();
 }
 
+/* Also after so many uses of a slot that a new table's numbers could have been reached. */
+static void given_back_ids_are_over(void)
+{
+    enum { USES = 100000 };
+    bmi_op_id_t first = 0, last = 0;
+    for (int i = 0; i < USES; i++) {
+        struct op *op = bmi__op_take();
+        CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+        last = bmi__op_id(op);
+        first = i == 0 ? last : first;
+        if (bmi__op_is_over(last))
+            CU_FAIL_FATAL("an operation in use is over");
+        bmi__op_give(op);
+        if (!bmi__op_is_over(last))
+            CU_FAIL_FATAL("an operation given back is not over");
+    }
+    const bmi_op_id_t never[] = {0, -1, INT64_MIN, INT64_MAX, -first, first - (INT64_C(1) << 32),
+                                 last + (INT64_C(1) << 32), last + (INT64_C(1) << 33),
+                                 last ^ INT64_C(1) << 62, last + 4096};
+    CU_ASSERT_TRUE(bmi__op_is_over(first));
+    for (size_t i = 0; i < COUNT_OF(never); i++)
+        CU_ASSERT_FALSE(bmi__op_is_over(never[i]));
+    bmi__op_table_free();
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    CU_ASSERT_TRUE(bmi__op_id(op) > last);
+    CU_ASSERT_PTR_NULL(bmi__op_find(first));
+    CU_ASSERT_FALSE(bmi__op_is_over(first) || bmi__op_is_over(last));
+    bmi__op_give(op);
+    bmi__op_table_free();
+}
+
 static void what_is_no_id_finds_nothing(void)
 {
     struct op *op = bmi__op_take();
@@ -147,7 +179,7 @@ static void *take_and_give(void *argument)
         if (bmi__op_find(id) != other)
             atomic_fetch_add(&wrong, 1);
         bmi__op_give(other);
-        if (bmi__op_find(id) != NULL)
+        if (bmi__op_find(id) != NULL || !bmi__op_is_over(id))
             atomic_fetch_add(&wrong, 1);
     }
     return NULL;
@@ -280,6 +312,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"ids are positive and differ", ids_are_positive_and_differ},
         {"given-back ids are stale", given_back_ids_are_stale},
+        {"given-back ids are over", given_back_ids_are_over},
         {"what is no id finds nothing", what_is_no_id_finds_nothing},
         {"a field left behind is cleared", a_field_left_behind_is_cleared},
         {"a generation never becomes zero", generation_never_becomes_zero},
