@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "bmi/address.h"
@@ -63,17 +62,17 @@ const char *bmi_version(void)
     return VERSION(BMI_VERSION_MAJOR, BMI_VERSION_MINOR, BMI_VERSION_PATCH);
 }
 
-/* Joins what each running method has to tell, separated by commas. */
-static void join_methods(char *text, size_t size, bool listen)
+/* Joins where each running method listens, separated by commas. */
+static void listen_addresses(char *text, size_t size)
 {
     struct running_method *method;
     size_t used = 0;
     text[0] = '\0';
     for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
-        const char *word = listen ? method->listen : method->method->name;
-        if (!atomic_load(&method->started) || *word == '\0')
+        if (!atomic_load(&method->started) || *method->listen == '\0')
             continue;
-        int length = snprintf(text + used, size - used, "%s%s", used > 0 ? "," : "", word);
+        int length =
+            snprintf(text + used, size - used, "%s%s", used > 0 ? "," : "", method->listen);
         if (length > 0 && (size_t)length < size - used)
             used += (size_t)length;
     }
@@ -314,18 +313,22 @@ static int link_get(BMI_addr_t addr, void **link)
     return 0;
 }
 
-/* Programs keep the string: it is only written where there is a method more. */
-static const char *methods_string(void)
+/* The names of all methods, without their "bmi_", in memory that the caller frees. Returns how many
+ * there are: the classic library's way. */
+static int method_names(char **names)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static char text[512];
-    char now[sizeof text];
-    join_methods(now, sizeof now, false);
-    pthread_mutex_lock(&lock);
-    if (strcmp(text, now) != 0)
-        strcpy(text, now);
-    pthread_mutex_unlock(&lock);
-    return text;
+    struct running_method *method;
+    size_t size = 1;
+    int count = 0;
+    for (; (method = bmi__method_at(count)) != NULL; count++)
+        size += strlen(method->method->name);
+    char *end = *names = calloc(1, size);
+    if (*names == NULL)
+        return -ENOMEM;
+    for (int i = 0; i < count; i++)
+        end += sprintf(end, "%s%s", i > 0 ? "," : "",
+                       bmi__method_at(i)->method->name + strlen("bmi_"));
+    return count;
 }
 
 /* 0: any. */
@@ -367,16 +370,17 @@ static int option_get_number(BMI_addr_t addr, int option, int *value)
 
 static int option_get(BMI_addr_t addr, int option, void *value)
 {
+    if (option == BMI_CHECK_INIT && value == NULL) /* classic programs look at the status */
+        return bmi__running() ? 0 : -ENETDOWN;
     if (value == NULL)
         return -EINVAL;
     switch (option) {
     case BMI_GET_METH_ADDR:
         return link_get(addr, value);
     case BMI_TRANSPORT_METHODS_STRING:
-        *(const char **)value = methods_string();
-        return 0;
+        return method_names(value);
     case BMI_GET_LISTEN_ADDR:
-        join_methods(value, BMI_MAX_ADDR_LEN, true);
+        listen_addresses(value, BMI_MAX_ADDR_LEN);
         return 0;
     case BMI_GET_CONTEXT_FD:
         return context_fd_get(value);
@@ -395,10 +399,12 @@ static int option_get(BMI_addr_t addr, int option, void *value)
 
 int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter)
 {
-    bool always = option == BMI_CHECK_INIT || option == BMI_SETTING;
+    bool always = option == BMI_CHECK_INIT || option == BMI_SETTING ||
+                  option == BMI_TRANSPORT_METHODS_STRING;
     if (!bmi__running() && !always)
         return -BMI_EINVAL;
-    return bmi__error(option_get(addr, option, inout_parameter));
+    int status = option_get(addr, option, inout_parameter);
+    return status < 0 ? bmi__error(status) : status;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */

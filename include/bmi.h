@@ -58,7 +58,8 @@ enum {
 /* options of BMI_set_info and BMI_get_info; the parameter's type stands behind each */
 enum {
     BMI_DROP_ADDR = 1,               /* set: forget an address, close a connection only it has */
-    BMI_CHECK_INIT = 2,              /* get: int, nonzero if initialized */
+    BMI_CHECK_INIT = 2,              /* get: int, nonzero if initialized; with NULL instead the status
+                                        tells: 0, or ENETDOWN if not */
     BMI_CHECK_MAXSIZE = 3,           /* get: int, largest expected message (clamped to INT_MAX) */
     BMI_GET_METH_ADDR = 4,           /* get: void *, the method's link of this address or NULL */
     BMI_INC_ADDR_REF = 5,            /* set: add a reference (parameter unused) */
@@ -70,10 +71,11 @@ enum {
     BMI_TCP_BUFFER_SEND_SIZE = 11,   /* set, get: int, bytes of socket send buffer; 0 = automatic */
     BMI_TCP_BUFFER_RECEIVE_SIZE = 12, /* set, get: int, bytes of receive buffer; 0 = automatic */
     BMI_TCP_CLOSE_SOCKET = 13,       /* set: close the address's connection (parameter unused) */
-    BMI_OPTIMISTIC_BUFFER_REG = 14,  /* set: accepted, changes nothing */
+    BMI_OPTIMISTIC_BUFFER_REG = 14,  /* set: struct bmi_optimistic_buffer_info; accepted, changes
+                                        nothing: memory is registered as it is used */
     BMI_TCP_CHECK_UNEXPECTED = 15,   /* get: int, unexpected messages of the address not fetched */
-    BMI_TRANSPORT_METHODS_STRING = 16, /* get: const char *, active methods, comma separated;
-                                          BMI's, valid until BMI_finalize */
+    BMI_TRANSPORT_METHODS_STRING = 16, /* get: char *, methods built in, "tcp,gm,..."; the caller's
+                                          to free(); returns how many; at any time */
     BMI_TCP_GET_PORT = 17,           /* get: int, the first tcp port listened on */
 
     /* this library's own */
@@ -175,6 +177,14 @@ struct BMI_unexpected_info {
     void *buffer;                /* BMI's until BMI_unexpected_free(addr, buffer) */
     bmi_size_t size;
     bmi_msg_tag_t tag;
+};
+
+/* BMI_OPTIMISTIC_BUFFER_REG: memory that will be sent from or received to. */
+enum BMI_io_type { BMI_IO_READ = 1, BMI_IO_WRITE = 2 };
+struct bmi_optimistic_buffer_info {
+    const void *buffer;
+    bmi_size_t len; /* bytes */
+    enum BMI_io_type rw;
 };
 
 /* BMI_GET_CONTEXT_FD: one descriptor to put into a program's own poll, select, or epoll loop.

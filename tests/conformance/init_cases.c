@@ -19,8 +19,46 @@ static void start_and_look_up(struct party *party)
 
 static bool is_initialized(void)
 {
-    int yes = 0;
-    return BMI_get_info(0, BMI_CHECK_INIT, &yes) == 0 && yes != 0;
+    int yes = 0, status = BMI_get_info(0, BMI_CHECK_INIT, NULL);
+    return BMI_get_info(0, BMI_CHECK_INIT, &yes) == 0 && yes != 0 && status == 0;
+}
+
+/* The classic way to ask passes no place for an answer. */
+static void check_without_parameter(struct party *party)
+{
+    CHECK_STATUS(party, BMI_get_info(0, BMI_CHECK_INIT, NULL), -BMI_ENETDOWN);
+    start_and_look_up(party);
+    CHECK_STATUS(party, BMI_get_info(0, BMI_CHECK_INIT, NULL), 0);
+    party_stop(party);
+    CHECK_STATUS(party, BMI_get_info(0, BMI_CHECK_INIT, NULL), -BMI_ENETDOWN);
+}
+
+static bool is_listed(char *names, const char *name)
+{
+    bool found = false;
+    for (char *rest, *word = strtok_r(names, ",", &rest); word != NULL;
+         word = strtok_r(NULL, ",", &rest))
+        found = found || strcmp(word, name) == 0;
+    return found;
+}
+
+/* Programs ask before they initialize which protocols there are, and free the answer. */
+static void methods_string(struct party *party)
+{
+    for (int running = 0; running < 2; running++) {
+        struct bmi_method_info info;
+        char *names = NULL;
+        int count = 0;
+        while (bmi_method_next(count, &info) == 0)
+            count++;
+        NEED_STATUS(party, BMI_get_info(0, BMI_TRANSPORT_METHODS_STRING, &names), count);
+        NEED(party, names != NULL);
+        CHECK(party, is_listed(names, party->method->name + strlen("bmi_")));
+        free(names);
+        if (!running)
+            start_and_look_up(party);
+    }
+    party_stop(party);
 }
 
 static void counted(struct party *party)
@@ -58,17 +96,11 @@ static void again(struct party *party)
 
 static void client(struct party *party)
 {
-    char *methods = NULL;
     char url[BMI_MAX_ADDR_LEN];
     int holder;
     refused_address(party, url, sizeof url, &holder);
     party_start_client(party);
-    NEED_STATUS(party, BMI_get_info(0, BMI_TRANSPORT_METHODS_STRING, &methods), 0);
-    CHECK(party, !methods || !strstr(methods, party->method->name));
     party_look_up(party, url);
-    NEED_STATUS(party, BMI_get_info(0, BMI_TRANSPORT_METHODS_STRING, &methods), 0);
-    NEED(party, methods != NULL);
-    CHECK(party, strcmp(methods, party->method->name) == 0);
     party_stop(party);
 }
 
@@ -217,7 +249,7 @@ static void several_methods(struct party *party)
     const char *other = ours_is_loop ? "bmi_tcp" : "bmi_loop";
     const char *other_listen = ours_is_loop ? "tcp://127.0.0.1:0" : "loop://conformance-other";
     struct bmi_method_info info = {.name = ""};
-    char methods[200], listens[300], both[2 * BMI_MAX_ADDR_LEN], *comma, *string;
+    char methods[200], listens[300], both[2 * BMI_MAX_ADDR_LEN], *comma;
     for (int i = 0; strcmp(info.name, other) != 0; i++) {
         if (bmi_method_next(i, &info) != 0)
             party_skip(party, "%s is not built in", other);
@@ -225,8 +257,6 @@ static void several_methods(struct party *party)
     snprintf(methods, sizeof methods, "%s,%s", party->method->name, other);
     snprintf(listens, sizeof listens, "%s,%s", other_listen, party->method->listen);
     NEED_STATUS(party, BMI_initialize(methods, listens, BMI_INIT_SERVER), 0);
-    NEED_STATUS(party, BMI_get_info(0, BMI_TRANSPORT_METHODS_STRING, &string), 0);
-    CHECK(party, strstr(string, party->method->name) && strstr(string, other));
     NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, both), 0);
     comma = strchr(both, ',');
     NEED(party, comma != NULL);
@@ -426,6 +456,9 @@ static void log_names_it(struct party *party)
 const struct conformance_case init_cases[] = {
     {SECTION, .name = "init and finalize are counted", .run = counted, .where = RAW},
     {SECTION, .name = "init after finalize works again", .run = again, .where = RAW},
+    {SECTION, .name = "BMI_CHECK_INIT without a parameter", .run = check_without_parameter,
+     .where = RAW},
+    {SECTION, .name = "BMI_TRANSPORT_METHODS_STRING", .run = methods_string, .where = RAW},
     {SECTION, .name = "a client's methods start on first lookup", .run = client, .where = RAW},
     {SECTION, .name = "a client's first look-up without descriptors",
      .run = look_up_without_descriptors, .where = RAW},

@@ -197,10 +197,10 @@ static void unknown_options(struct party *party)
 static void options_without_parameter(struct party *party)
 {
     static const int gets[] = {
-        BMI_CHECK_INIT,      BMI_CHECK_MAXSIZE,         BMI_GET_METH_ADDR,
-        BMI_DROP_ADDR_QUERY, BMI_GET_UNEXP_SIZE,        BMI_TRANSPORT_METHODS_STRING,
-        BMI_GET_LISTEN_ADDR, BMI_GET_CONTEXT_FD,        BMI_GET_STATISTICS,
-        BMI_SETTING,         BMI_GET_METHOD_STATISTICS, BMI_GET_CONTEXT_STATISTICS};
+        BMI_CHECK_MAXSIZE,  BMI_GET_METH_ADDR,            BMI_DROP_ADDR_QUERY,
+        BMI_GET_UNEXP_SIZE, BMI_TRANSPORT_METHODS_STRING, BMI_GET_LISTEN_ADDR,
+        BMI_GET_CONTEXT_FD, BMI_GET_STATISTICS,           BMI_SETTING,
+        BMI_GET_METHOD_STATISTICS, BMI_GET_CONTEXT_STATISTICS};
     struct bmi_method_statistics method = {.name = "bmi_nosuch"}, none = {.name = NULL};
     for (size_t i = 0; i < sizeof gets / sizeof *gets; i++)
         CHECK_STATUS(party, BMI_get_info(party->peer, gets[i], NULL), -BMI_EINVAL);
@@ -210,11 +210,15 @@ static void options_without_parameter(struct party *party)
 
 static void accepted_options(struct party *party)
 {
+    struct bmi_optimistic_buffer_info memory = {.buffer = &memory,
+                                                .len = sizeof memory,
+                                                .rw = BMI_IO_READ};
     int on = 1, droppable = -1;
     void *link = NULL;
     CHECK_STATUS(party, BMI_set_info(party->peer, BMI_TRUSTED_CONNECTION, &on), 0);
-    CHECK_STATUS(party, BMI_set_info(0, BMI_OPTIMISTIC_BUFFER_REG, &on), 0);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_OPTIMISTIC_BUFFER_REG, &memory), 0);
     CHECK_STATUS(party, BMI_set_info(party->peer, BMI_FORCEFUL_CANCEL_MODE, &on), 0);
+    CHECK_STATUS(party, BMI_set_info(party->peer, BMI_FORCEFUL_CANCEL_MODE, NULL), 0);
     message_pass_self(party);
     CHECK_STATUS(party, BMI_get_info(party->peer, BMI_GET_METH_ADDR, &link), 0);
     CHECK(party, link != NULL);
