@@ -301,6 +301,7 @@ int ib_fabric_open(struct ib_state *state, const char *host)
         goto undo_fabric;
     opened_log(state, fabric);
     state->fabric = fabric;
+    atomic_store(&state->registers, fabric->real_registration);
     return 0;
 
 undo_fabric:

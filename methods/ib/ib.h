@@ -180,7 +180,9 @@ struct ib_state {
     char provider[IB_PROVIDER_BYTES]; /* constant after start */
 
     struct bmi_lock fabric_lock;
-    struct ib_fabric *fabric; /* opened once, by listen or the driver; NULL: not yet */
+    struct ib_fabric *fabric; /* opened once, by listen or the driver; NULL: not yet. Others see it
+                                 by a link that is up */
+    atomic_bool registers;    /* any thread: it is open, and registering costs */
     struct bmi_watch wait_watch;
     bool armed;           /* driver: our bell says that we sleep */
     struct ib_bell *bell; /* driver: our own; NULL: not needed */

@@ -229,7 +229,7 @@ static size_t whole_pages(bmi_size_t size)
 
 static int memory_allocate(struct ib_state *state, struct bmi_method_memory *memory)
 {
-    if (!state || !state->fabric || !state->fabric->real_registration || memory->size <= 0)
+    if (!state || !atomic_load(&state->registers) || memory->size <= 0)
         return -ENOTSUP;
     struct ib_allocation *one = calloc(1, sizeof(*one));
     if (!one)
@@ -275,6 +275,7 @@ static int memory_free(const struct bmi_method_memory *memory)
 
 void ib_memory_stop(struct ib_state *state)
 {
+    atomic_store(&state->registers, false);
     ib_lock(&allocations_lock);
     for (struct ib_allocation *one = allocations; one; one = one->next)
         if (one->state == state) {

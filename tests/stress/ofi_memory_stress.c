@@ -6,10 +6,14 @@
  *          the library, be its receive posted before the sender asks or after.
  *   registered: with memory of BMI_memalloc the first message registers, later ones from and to the
  *          same buffers find that (BMI_OFI_REGISTER_ALL=on has ofi+tcp and ofi+shm register
- *          as an RDMA device would); plain memory is registered while it is used.
+ *          as an RDMA device would); plain memory is registered while it is used. A thread takes
+ *          and frees such memory while the first connection makes what registers it.
  *
  * usage: ofi_memory_stress moved|registered      (BMI_TEST_METHOD: ofi+tcp, ofi+shm, ib)
  */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,18 +166,50 @@ static void registered_receive(BMI_addr_t peer, char *plain)
 
 static bool moved;
 
+static struct {
+    BMI_addr_t peer;
+    atomic_uint blocks;
+    atomic_bool enough;
+} taking;
+
+static void *memory_take_on(void *argument)
+{
+    (void)argument;
+    while (!atomic_load(&taking.enough)) {
+        char *block = BMI_memalloc(taking.peer, PLACE, BMI_SEND);
+        CHECK(block != NULL, "BMI_memalloc while connecting");
+        block[0] = block[PLACE - 1] = 1;
+        must(BMI_memfree(taking.peer, block, PLACE, BMI_SEND), "BMI_memfree while connecting");
+        atomic_fetch_add(&taking.blocks, 1);
+    }
+    return NULL;
+}
+
+/* The first message, which connects. */
+static void open_send(BMI_addr_t peer)
+{
+    pthread_t thread;
+    bmi_op_id_t id;
+    taking.peer = peer;
+    CHECK(pthread_create(&thread, NULL, memory_take_on, NULL) == 0, "no thread");
+    while (atomic_load(&taking.blocks) == 0)
+        sched_yield();
+    op_wait(BMI_post_sendunexpected(&id, peer, "", 0, BMI_EXT_ALLOC, OPEN_TAG, NULL, context, NULL),
+            0, "open");
+    atomic_store(&taking.enough, true);
+    pthread_join(thread, NULL);
+}
+
 static int sender(void *argument, int channel)
 {
     char listening[BMI_MAX_ADDR_LEN], *buffer = malloc(SIZE);
     BMI_addr_t peer;
-    bmi_op_id_t id;
     (void)argument;
     hear(channel, listening, sizeof listening);
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     must(BMI_open_context(&context), "BMI_open_context");
     must(BMI_addr_lookup(&peer, listening), "BMI_addr_lookup");
-    op_wait(BMI_post_sendunexpected(&id, peer, "", 0, BMI_EXT_ALLOC, OPEN_TAG, NULL, context, NULL),
-            0, "open");
+    open_send(peer);
     if (moved)
         moved_send(peer, buffer);
     else
