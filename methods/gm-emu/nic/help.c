@@ -66,12 +66,21 @@ static bool sources_fill(struct nic_peer *peer, const struct nic_send *send,
     return true;
 }
 
+/* Numbers come again, and not each request is answered: the last answer is to none of ours. */
+static uint32_t number_next(struct nic_peer *peer)
+{
+    uint64_t answer = atomic_load_explicit(&peer->theirs->helped, memory_order_relaxed);
+    peer->help_number = peer->help_number % NUMBER_MAX + 1;
+    if ((uint32_t)(answer >> 32) == peer->help_number)
+        peer->help_number = peer->help_number % NUMBER_MAX + 1;
+    return peer->help_number;
+}
+
 /* What was asked and how it is cut, from the sender's own memory. peer->lock held. */
 static void request_fill(struct nic_peer *peer, struct nic_send *send, uint64_t chunk,
                          struct nic_help_request *request)
 {
-    peer->help_number = peer->help_number % NUMBER_MAX + 1;
-    send->help = peer->help_number;
+    send->help = number_next(peer);
     send->chunk = (uint32_t)chunk;
     send->chunks = (uint32_t)((send->length + chunk - 1) / chunk);
     *request = (struct nic_help_request){.key = send->key,

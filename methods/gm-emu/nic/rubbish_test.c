@@ -255,6 +255,42 @@ static void bad_words_end_the_connection(void)
     }
 }
 
+/* An errno that is none, in answer to a directed send through the ring, and to a request for help.
+ * What was there before is no answer. */
+static void bad_answers_are_errors(void)
+{
+    for (unsigned way = 0; way < 3; way++) {
+        uint64_t key;
+        setup();
+        uint8_t *from = malloc(128 << 10), *to = malloc(128 << 10);
+        uint8_t *mapped = nic_dma_malloc(server.port, 128 << 10);
+        struct iovec iov = {way == 0 ? from : mapped, 128 << 10};
+        memset(from, 1, iov.iov_len);
+        CU_ASSERT_EQUAL(nic_register_memory(server.port, from, iov.iov_len), 0);
+        CU_ASSERT_EQUAL(nic_register_memory(client.port, to, iov.iov_len), 0);
+        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, iov.iov_len, &key), 0);
+        nic_receive(client.port); /* is awake */
+        _Atomic uint64_t *answer =
+            way == 0 ? &client.peer->mine->bounced[1] : &client.peer->mine->helped;
+        if (way == 2) /* to the first request, as many before as there are numbers */
+            atomic_store(answer, UINT64_C(1) << 32 | EACCES);
+        CU_ASSERT_EQUAL(nic_directed_send_with_callback(bad, &iov, 1, key, 0, host_callback,
+                                                        &server),
+                        0);
+        nic_push(bad, way == 0 ? iov.iov_len : 1);
+        if (way < 2)
+            atomic_store(answer, UINT64_C(1) << 32 | 0x80000000);
+        while (server.callbacks == 0)
+            nic_unknown(server.port, nic_receive(server.port));
+        CU_ASSERT_EQUAL(server.last_status, way < 2 ? -EPROTO : 0);
+        CU_ASSERT_EQUAL(nic_revoke(client.port, key), 0);
+        witness_is_well();
+        teardown();
+        free(from);
+        free(to);
+    }
+}
+
 static void a_claim_that_never_ends_is_given_up(void)
 {
     uint64_t key, second;
@@ -482,6 +518,7 @@ int main(void)
         {"bad bounces write nothing", bad_bounces_write_nothing},
         {"bad requests for help write nothing", bad_requests_for_help_write_nothing},
         {"bad words end the connection", bad_words_end_the_connection},
+        {"bad answers are errors", bad_answers_are_errors},
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},

@@ -26,6 +26,13 @@ bool nic__answers_full_locked(const struct nic_peer *peer)
     return oldest != NULL && peer->bounces + 1 - oldest->number >= NIC_ANSWERS;
 }
 
+/* 0 is nobody's number. Places of answers follow each other also where numbers begin again. */
+static uint32_t number_next(struct nic_peer *peer)
+{
+    peer->bounces = peer->bounces == UINT32_MAX ? NIC_ANSWERS : peer->bounces + 1;
+    return peer->bounces;
+}
+
 /* Puts the next piece into the ring. peer->lock held. */
 static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
 {
@@ -44,8 +51,8 @@ static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uin
     send->ring_full = place == NULL;
     if (place == NULL)
         return NIC_STEP_BLOCKED;
-    while (send->number == 0)
-        send->number = ++peer->bounces;
+    if (send->number == 0)
+        send->number = number_next(peer);
     send->answer_wanted = send->done + bytes == send->length;
     struct nic_bounce bounce = {.key = send->key,
                                 .offset = send->offset + send->done,

@@ -11,7 +11,15 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-enum { AREA = 4 << 20, LONG = 2 << 20, STAGE = 512 << 10, SHORT = 5000 };
+#include "internal.h"
+
+enum {
+    AREA = 4 << 20,
+    LONG = 2 << 20,
+    STAGE = 512 << 10,
+    PIECE = NIC_STAGE_PIECE,
+    SHORT = 5000
+};
 
 static bool bounced; /* the way that is tested */
 static struct host server, client;
@@ -113,8 +121,38 @@ static void through_the_ring_to_one_who_looks(void)
     CU_ASSERT(pattern_is(target + 5, LONG, 7));
     CU_ASSERT_EQUAL(target[5 + LONG], 0);
     CU_ASSERT_EQUAL(figures().bounced_bytes, LONG);
+    CU_ASSERT_EQUAL(figures().bounced, (LONG + PIECE - 1) / PIECE);
     CU_ASSERT_EQUAL(figures().vm_written_bytes, 0);
     teardown();
+}
+
+/* Where the memory is mapped, messages are lost, or the model takes its time, nothing goes by the
+ * stage that could be written. */
+static void what_is_written_though_one_looks(void)
+{
+    for (unsigned way = 0; way < 3 && !bounced; way++) {
+        struct sent sent;
+        struct nic_options options;
+        nic_options_default(&options);
+        options.timing.latency_ns = way == 2;
+        hosts_pair(&server, &client, &options);
+        source = area_make(&client);
+        target = way == 0 ? nic_dma_malloc(server.port, AREA) : area_make(&server);
+        pattern_fill(source, AREA, 7);
+        nic_set_faults(client.port, client.peer,
+                       &(struct nic_faults){.drop_every = way == 1 ? 1000 : 0});
+        CU_ASSERT(UNTIL(way != 0 || atomic_load(&client.peer->arenas[0]) != NULL));
+        put(&sent, LONG, grant(), 0);
+        CU_ASSERT(UNTIL(sent.callbacks == 1));
+        CU_ASSERT_EQUAL(sent.status, 0);
+        CU_ASSERT_EQUAL(figures().bounced_bytes, 0);
+        CU_ASSERT(pattern_is(target, LONG, 7));
+        host_close(&client);
+        host_close(&server);
+        munmap(source, AREA);
+        if (way != 0)
+            munmap(target, AREA);
+    }
 }
 
 /* One who is awake and elsewhere: after a few pieces the rest is written to his memory, if it may
@@ -158,23 +196,41 @@ static void to_one_who_sleeps(void)
     CU_ASSERT(UNTIL(sent.callbacks == 1));
     CU_ASSERT_EQUAL(sent.status, 0);
     CU_ASSERT(pattern_is(target, STAGE / 4, 7));
+    while (!nic_arm(server.port))
+        server_looks(1);
+    rung = figures().doorbells;
+    put(&sent, LONG, key, 0);
+    nic_push(client.peer, STAGE / 4);
+    CU_ASSERT_EQUAL(figures().doorbells, rung);
+    nic_push(client.peer, STAGE / 4);
+    CU_ASSERT_EQUAL(figures().doorbells, rung + 1); /* half of it is full */
+    nic_push(client.peer, PIECE);
+    CU_ASSERT_EQUAL(figures().bounced_bytes > 3 * STAGE / 4, true);
+    CU_ASSERT_EQUAL(figures().doorbells, rung + 1);
+    CU_ASSERT(UNTIL(sent.callbacks == 1));
+    CU_ASSERT_EQUAL(sent.status, 0);
+    CU_ASSERT(pattern_is(target, LONG, 7));
     teardown();
 }
 
-/* What is under way ends each for itself, also where more than the peer has answers for are. */
-static void each_has_its_own_answer(void)
+/* What is under way ends each for itself, also where more than the peer has answers for are, and
+ * where all are given before one is taken. */
+static void answers_after(uint32_t bounces)
 {
     enum { COUNT = 20, BAD = 0 };
     struct sent sent[COUNT];
     size_t length = bounced ? SHORT : 64 << 10;
     setup();
+    client.peer->bounces = bounces;
     uint64_t key = grant(), bad = grant();
     for (unsigned i = 0; i < COUNT; i++)
         put(&sent[i], length, i == BAD ? bad : key, i * length);
     nic_push(client.peer, AREA);
     for (unsigned i = 0; i < COUNT; i++)
         CU_ASSERT_EQUAL(sent[i].callbacks, 0);
+    CU_ASSERT(!bounced || bounces != 0 || figures().bounced_bytes == NIC_ANSWERS * length);
     CU_ASSERT_EQUAL(nic_revoke(server.port, bad), 0); /* it is in the ring */
+    server_looks(COUNT);
     CU_ASSERT(UNTIL(all_over(sent, COUNT)));
     for (unsigned i = 0; i < COUNT; i++) {
         CU_ASSERT_EQUAL(sent[i].callbacks, 1);
@@ -184,6 +240,18 @@ static void each_has_its_own_answer(void)
     }
     CU_ASSERT_EQUAL(target[BAD * length], 0);
     teardown();
+}
+
+static void each_has_its_own_answer(void)
+{
+    answers_after(0);
+}
+
+/* After four thousand million of them. */
+static void their_numbers_begin_again(void)
+{
+    for (uint32_t before = 0; before < NIC_ANSWERS; before++)
+        answers_after(UINT32_MAX - before);
 }
 
 /* One that waits for its answer can be taken back; the answer is nobody's then. */
@@ -228,9 +296,11 @@ int main(int argc, char **argv)
 {
     static const struct test_case CASES[] = {
         {"through the ring to one who looks", through_the_ring_to_one_who_looks},
+        {"what is written though one looks", what_is_written_though_one_looks},
         {"past one who is elsewhere", past_one_who_is_elsewhere},
         {"to one who sleeps", to_one_who_sleeps},
         {"each has its own answer", each_has_its_own_answer},
+        {"their numbers begin again", their_numbers_begin_again},
         {"taken back before its answer", taken_back_before_its_answer},
         {"they end with the connection", they_end_with_the_connection},
     };
