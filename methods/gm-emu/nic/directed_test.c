@@ -180,6 +180,7 @@ static void keys_and_bounds_are_checked(void)
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), -ENOENT);
     expect_status(key, 0, 1, -EACCES);
+    expect_status(0, 0, 1, -EACCES); /* which is what stands at its place now */
     CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, 1000, &other), 0);
     CU_ASSERT_NOT_EQUAL(other, key); /* at the same place */
     expect_status(key, 0, 1, -EACCES);

@@ -255,29 +255,117 @@ static void bad_words_end_the_connection(void)
     }
 }
 
+static void put_to_the_bad(const void *from, size_t length, uint64_t key, uint64_t offset)
+{
+    static struct iovec iov;
+    iov = (struct iovec){(void *)(uintptr_t)from, length};
+    CU_ASSERT_EQUAL(nic_directed_send_with_callback(bad, &iov, 1, key, offset, host_callback,
+                                                    &server),
+                    0);
+}
+
+/* A grant that names a place which no arena has is not followed into our mappings. */
+static void bad_grants_lead_nowhere(void)
+{
+    const struct {
+        uint64_t offset;
+        uint32_t arena;
+    } PLACES[] = {{1ull << 40, 0},
+                  {UINT64_MAX, 0},
+                  {UINT64_MAX - 9, 0},
+                  {(4 << 20) - 9, 0},
+                  {0, NIC_ARENAS_MAX},
+                  {0, UINT32_MAX - 1},
+                  {0, 7}};
+    for (size_t i = 0; i < sizeof(PLACES) / sizeof(*PLACES); i++) {
+        uint64_t key;
+        struct nic_statistics figures;
+        setup();
+        uint8_t *to = nic_dma_malloc(client.port, 65536);
+        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, 65536, &key), 0);
+        CU_ASSERT_FATAL(UNTIL(atomic_load(&bad->arenas[0]) != NULL));
+        struct nic_shared_grant *grant =
+            &client.port->shared->grant[key & ((1u << NIC_GRANT_BITS) - 1)];
+        grant->arena_offset = PLACES[i].offset;
+        grant->arena = PLACES[i].arena;
+        put_to_the_bad(target, 1000, key, 10);
+        CU_ASSERT(UNTIL(server.callbacks == 1));
+        nic_statistics(server.port, &figures);
+        CU_ASSERT_EQUAL(figures.mapped, 0);
+        witness_is_well();
+        teardown();
+    }
+}
+
+/* A process that is not the one that greeted us is not written to: what is for it goes by the ring,
+ * which it would have to read. */
+static void a_process_that_is_another_is_not_written_to(void)
+{
+    uint64_t key;
+    struct nic_statistics figures;
+    setup();
+    uint8_t *to = calloc(1, 65536);
+    CU_ASSERT_EQUAL(nic_register_memory(client.port, to, 65536), 0);
+    CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, 65536, &key), 0);
+    client.port->nonce[1] ^= 1;
+    memset(target, 0x77, 1000);
+    put_to_the_bad(target, 1000, key, 0);
+    CU_ASSERT(UNTIL(server.callbacks == 1));
+    CU_ASSERT_EQUAL(server.last_status, 0);
+    CU_ASSERT_EQUAL(memcmp(to, target, 1000), 0);
+    nic_statistics(server.port, &figures);
+    CU_ASSERT_EQUAL(figures.vm_written, 0);
+    CU_ASSERT_EQUAL(figures.bounced, 1);
+    witness_is_well();
+    teardown();
+    free(to);
+}
+
+/* A position that cannot be, while nothing but a directed send is in the ring. */
+static void a_bad_position_behind_a_directed_send(void)
+{
+    enum { LONG = 1 << 20 };
+    uint64_t key;
+    setup();
+    uint8_t *from = calloc(1, LONG), *to = calloc(1, LONG);
+    CU_ASSERT_EQUAL(nic_register_memory(server.port, from, LONG), 0);
+    CU_ASSERT_EQUAL(nic_register_memory(client.port, to, LONG), 0);
+    CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, LONG, &key), 0);
+    nic_receive(client.port); /* is awake */
+    client.stopped = true;
+    put_to_the_bad(from, LONG, key, 0);
+    nic_push(bad, LONG);
+    atomic_store(&client.peer->mine->consumed[NIC_LOW_PRIORITY], 63);
+    CU_ASSERT(UNTIL(server.downs == 1 && server.callbacks == 1));
+    CU_ASSERT_EQUAL(server.down_status, -EPROTO);
+    CU_ASSERT_EQUAL(server.last_status, -EPROTO);
+    witness_is_well();
+    teardown();
+    free(from);
+    free(to);
+}
+
 /* An errno that is none, in answer to a directed send through the ring, and to a request for help.
  * What was there before is no answer. */
 static void bad_answers_are_errors(void)
 {
+    enum { LONG = 128 << 10 };
     for (unsigned way = 0; way < 3; way++) {
         uint64_t key;
         setup();
-        uint8_t *from = malloc(128 << 10), *to = malloc(128 << 10);
-        uint8_t *mapped = nic_dma_malloc(server.port, 128 << 10);
-        struct iovec iov = {way == 0 ? from : mapped, 128 << 10};
-        memset(from, 1, iov.iov_len);
-        CU_ASSERT_EQUAL(nic_register_memory(server.port, from, iov.iov_len), 0);
-        CU_ASSERT_EQUAL(nic_register_memory(client.port, to, iov.iov_len), 0);
-        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, iov.iov_len, &key), 0);
+        uint8_t *from = malloc(LONG), *to = malloc(LONG);
+        uint8_t *mapped = nic_dma_malloc(server.port, LONG);
+        memset(from, 1, LONG);
+        CU_ASSERT_EQUAL(nic_register_memory(server.port, from, LONG), 0);
+        CU_ASSERT_EQUAL(nic_register_memory(client.port, to, LONG), 0);
+        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, LONG, &key), 0);
         nic_receive(client.port); /* is awake */
         _Atomic uint64_t *answer =
             way == 0 ? &client.peer->mine->bounced[1] : &client.peer->mine->helped;
         if (way == 2) /* to the first request, as many before as there are numbers */
             atomic_store(answer, UINT64_C(1) << 32 | EACCES);
-        CU_ASSERT_EQUAL(nic_directed_send_with_callback(bad, &iov, 1, key, 0, host_callback,
-                                                        &server),
-                        0);
-        nic_push(bad, way == 0 ? iov.iov_len : 1);
+        put_to_the_bad(way == 0 ? from : mapped, LONG, key, 0);
+        nic_push(bad, way == 0 ? LONG : 1);
         if (way < 2)
             atomic_store(answer, UINT64_C(1) << 32 | 0x80000000);
         while (server.callbacks == 0)
@@ -518,6 +606,10 @@ int main(void)
         {"bad bounces write nothing", bad_bounces_write_nothing},
         {"bad requests for help write nothing", bad_requests_for_help_write_nothing},
         {"bad words end the connection", bad_words_end_the_connection},
+        {"bad grants lead nowhere", bad_grants_lead_nowhere},
+        {"a process that is another is not written to",
+         a_process_that_is_another_is_not_written_to},
+        {"a bad position behind a directed send", a_bad_position_behind_a_directed_send},
         {"bad answers are errors", bad_answers_are_errors},
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},

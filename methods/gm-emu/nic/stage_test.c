@@ -254,6 +254,23 @@ static void their_numbers_begin_again(void)
         answers_after(UINT32_MAX - before);
 }
 
+/* One that came when the sender had looked, and was not asleep yet. */
+static void an_answer_just_before_one_sleeps(void)
+{
+    struct sent sent;
+    setup();
+    uint64_t key = grant();
+    put(&sent, bounced ? SHORT : 64 << 10, key, 0);
+    nic_push(client.peer, AREA);
+    while (!nic_arm(client.port))
+        nic_unknown(client.port, nic_receive(client.port));
+    CU_ASSERT_EQUAL(nic_receive(client.port)->type, NIC_NO_RECV_EVENT); /* it is awake */
+    server_looks(4);
+    CU_ASSERT_FALSE(nic_arm(client.port));
+    CU_ASSERT(UNTIL(sent.callbacks == 1));
+    teardown();
+}
+
 /* One that waits for its answer can be taken back; the answer is nobody's then. */
 static void taken_back_before_its_answer(void)
 {
@@ -301,6 +318,7 @@ int main(int argc, char **argv)
         {"to one who sleeps", to_one_who_sleeps},
         {"each has its own answer", each_has_its_own_answer},
         {"their numbers begin again", their_numbers_begin_again},
+        {"an answer just before one sleeps", an_answer_just_before_one_sleeps},
         {"taken back before its answer", taken_back_before_its_answer},
         {"they end with the connection", they_end_with_the_connection},
     };
