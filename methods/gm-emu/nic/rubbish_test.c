@@ -155,14 +155,17 @@ static void bad_positions_end_the_connection(void)
 /* Directed sends by way of the ring, with what their header must not hold. */
 static void bad_bounces_write_nothing(void)
 {
-    uint64_t key, other;
+    uint64_t key, other, theirs;
     setup();
     memset(target, 0, 65536);
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 100, 100, &key), 0);
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 300, 100, &other), 0);
+    CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the witness, as the server sees it */
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad->next, target + 500, 100, &theirs), 0);
     const struct nic_bounce BOUNCES[] = {
         {key, 101, 1, 1, {0}}, {key, UINT64_MAX, 2, 1, {0}},     {key, 60, 3, 1, {0}},
         {0, 0, 4, 1, {0}},     {key ^ 1ull << 50, 0, 5, 1, {0}}, {UINT64_MAX, 0, 6, 1, {0}},
+        {theirs, 0, 7, 1, {0}},
     };
     for (size_t i = 0; i < sizeof(BOUNCES) / sizeof(*BOUNCES); i++) {
         struct nic_ring *ring = &client.peer->out[NIC_LOW_PRIORITY];
