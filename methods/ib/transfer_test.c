@@ -29,7 +29,7 @@ enum {
     LINGER_MS = 200
 };
 
-enum kind { CONNECT, TRANSFER, DISCONNECT, COUNTERS };
+enum kind { CONNECT, TRANSFER, DISCONNECT, COUNTERS, CONNECT_AGAIN, DISCONNECT_AGAIN };
 
 /* What a client is told, and what it answers when it is done. */
 struct command {
@@ -60,6 +60,7 @@ static uint8_t *memory; /* the server's: pages around it are not lent */
 
 static struct {
     struct fake_owner owner;
+    struct fake_owner again; /* a second link to the same server */
     bool over;
     int status;
 } self;
@@ -71,13 +72,13 @@ static void transfer_over(struct bmi_transfer *transfer, int status)
     self.status = status;
 }
 
-static int client_connect(const struct command *command)
+static int client_connect(const struct command *command, struct fake_owner *owner)
 {
     static uint8_t into[PAGE];
-    int status = fake_dial(command->url, &self.owner, into);
+    int status = fake_dial(command->url, owner, into);
     if (status)
         return status;
-    return FAKE_UNTIL(self.owner.ups + self.owner.downs > 0) ? self.owner.status : -ETIMEDOUT;
+    return FAKE_UNTIL(owner->ups + owner->downs > 0) ? owner->status : -ETIMEDOUT;
 }
 
 static int bytes_check(const uint8_t *bytes, uint64_t count, uint8_t fill)
@@ -141,27 +142,31 @@ static int client_put_or_get(const struct command *command)
 }
 
 /* In good order; if that takes long (a message of ours was lost) like the core does, without. */
-static int client_disconnect(void)
+static int client_disconnect(struct fake_owner *owner)
 {
     int64_t end = fake_now_ms() + LINGER_MS;
-    if (self.owner.link)
-        fake_method->close(self.owner.link, true);
-    while (self.owner.link && fake_now_ms() < end)
+    if (owner->link)
+        fake_method->close(owner->link, true);
+    while (owner->link && fake_now_ms() < end)
         fake_drive(5);
-    if (self.owner.link)
-        fake_method->close(self.owner.link, false);
-    return FAKE_UNTIL(!self.owner.link) ? 0 : -ETIMEDOUT;
+    if (owner->link)
+        fake_method->close(owner->link, false);
+    return FAKE_UNTIL(!owner->link) ? 0 : -ETIMEDOUT;
 }
 
 static int client_obey(const struct command *command)
 {
     switch (command->kind) {
     case CONNECT:
-        return client_connect(command);
+        return client_connect(command, &self.owner);
+    case CONNECT_AGAIN:
+        return client_connect(command, &self.again);
     case TRANSFER:
         return client_put_or_get(command);
     case DISCONNECT:
-        return client_disconnect();
+        return client_disconnect(&self.owner);
+    case DISCONNECT_AGAIN:
+        return client_disconnect(&self.again);
     case COUNTERS:
         return 0;
     }
@@ -240,14 +245,19 @@ static struct answer ask(int client, const struct command *command)
 }
 
 /* Connects a client; returns the server's side of the link. */
-static struct fake_owner *connected(int client)
+static struct fake_owner *connected_by(int client, enum kind kind)
 {
-    struct command command = {.kind = CONNECT};
+    struct command command = {.kind = kind};
     int before = fake_accepted_count;
     snprintf(command.url, sizeof(command.url), "%s", url);
     CU_ASSERT_EQUAL_FATAL(ask(client, &command).status, 0);
     CU_ASSERT_EQUAL_FATAL(fake_accepted_count, before + 1);
     return &fake_accepted[before];
+}
+
+static struct fake_owner *connected(int client)
+{
+    return connected_by(client, CONNECT);
 }
 
 static void disconnected(int client, struct fake_owner *owner)
@@ -416,6 +426,66 @@ static void test_released(void)
     forbidden(&(struct offence){.released = true});
 }
 
+/* What is lent when a link ends may be being written to: the provider's connection is cut, and all
+ * links of those two processes end; but not if nothing is lent, or the other side has done. */
+static void test_cut_with_what_is_lent(void)
+{
+    struct fake_owner *first = connected(0), *second;
+    struct command lent = {.fill = 0};
+    for (int released = 1; released >= 0; released--) {
+        second = connected_by(0, CONNECT_AGAIN);
+        struct bmi_link *link = second->link;
+        void *handle = lend(second, &lent, 0, PAGE, 1);
+        bmi_link_ref(link);
+        if (released)
+            CU_ASSERT(fake_method->release(link, handle, true));
+        fake_method->close(link, false);
+        CU_ASSERT(FAKE_UNTIL(second->downs == 1));
+        if (released)
+            put_and_get(first, 0, PAGE, 1, 1);
+        else
+            CU_ASSERT(FAKE_UNTIL(first->downs == 1));
+        if (!released)
+            CU_ASSERT(fake_method->release(link, handle, true));
+        bmi_link_unref(link);
+    }
+    disconnected(0, first);
+    first = connected(0);
+    second = connected_by(0, CONNECT_AGAIN);
+    struct bmi_link *link = second->link;
+    void *handle = lend(second, &lent, 0, PAGE, 1);
+    bmi_link_ref(link);
+    CU_ASSERT_EQUAL(ask(0, &(struct command){.kind = DISCONNECT_AGAIN}).status, 0);
+    CU_ASSERT(FAKE_UNTIL(second->downs == 1));
+    CU_ASSERT_EQUAL(second->status, 0);
+    put_and_get(first, 0, PAGE, 1, 1);
+    CU_ASSERT(fake_method->release(link, handle, true));
+    bmi_link_unref(link);
+    disconnected(0, first);
+}
+
+/* A peer that is asked for memory, and does not say that it has done with it, loses its link. */
+static void test_kept_for_too_long(void)
+{
+    struct fake_owner *owner = connected(0);
+    struct bmi_link *link = owner->link;
+    struct command lent = {.fill = 0};
+    void *handle = lend(owner, &lent, 0, PAGE, 1);
+    bmi_link_ref(link);
+    for (int i = 0; i < 2; i++)
+        CU_ASSERT_FALSE(fake_method->release(link, handle, false));
+    fake_drive(0);
+    CU_ASSERT_EQUAL(owner->downs, 0);
+    fake_peer_timeout_ms = 1;
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1 || fake_method->release(link, handle, false)));
+    fake_peer_timeout_ms = 30000;
+    CU_ASSERT_EQUAL(owner->downs, 1);
+    CU_ASSERT_EQUAL(owner->status, -ETIMEDOUT);
+    CU_ASSERT(fake_method->release(link, handle, true));
+    bmi_link_unref(link);
+    disconnected(0, owner);
+}
+
 /* ---- the program ------------------------------------------------------------------------------
  */
 
@@ -464,6 +534,8 @@ int main(void)
                            {"beyond the end is refused", test_beyond_the_end},
                            {"before the start is refused", test_before_the_start},
                            {"released memory is out of reach", test_released},
+                           {"cut with what is lent", test_cut_with_what_is_lent},
+                           {"kept for too long", test_kept_for_too_long},
                            CU_TEST_INFO_NULL};
     if (!method_choose() || !method_starts()) {
         puts("skipped: no such method, or no device for it");
