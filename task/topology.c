@@ -7,6 +7,7 @@
 #include "task/topology.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,10 +63,13 @@ void bmi__topology_name(struct bmi__topology_node *node, const char *name)
 
 #if BMI_WITH_HWLOC
 /* Where the system tells nothing of its CPUs, as in most chroots, hwloc knows their number only,
- * and complains on standard error. */
+ * and complains on standard error. Where it refuses to tell the affinity mask, as seccomp filters
+ * may, hwloc asks for ever. EINVAL: a larger mask is wanted, which hwloc finds out. */
 static bool system_tells(void)
 {
-    return access("/sys/devices/system/cpu", F_OK) == 0;
+    cpu_set_t mask;
+    return (sched_getaffinity(0, sizeof(mask), &mask) == 0 || errno == EINVAL) &&
+           access("/sys/devices/system/cpu", F_OK) == 0;
 }
 #endif
 

@@ -2,13 +2,14 @@
  *
  * topology_mask.c - the topology where hwloc is absent: the CPUs of the process's affinity mask
  * (which a cgroup's CPU set has narrowed already), each with a queue, and the global one above.
+ * Where the system refuses to tell the mask: as many CPUs as are online, and no thread is bound.
  */
 #include "task/topology.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
+#include <unistd.h>
 
 /* One CPU: its queue is the global one. */
 static uint32_t mask_root(struct bmi__topology *topology, const cpu_set_t *mask)
@@ -28,17 +29,26 @@ static uint32_t mask_root(struct bmi__topology *topology, const cpu_set_t *mask)
     return root;
 }
 
+static void mask_guess(cpu_set_t *mask)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    CPU_SET(0, mask);
+    for (int cpu = 1; cpu < online && cpu < CPU_SETSIZE; cpu++)
+        CPU_SET((size_t)cpu, mask);
+}
+
 int bmi__topology_from_mask(struct bmi__topology *topology, char *error, size_t error_size)
 {
     _Static_assert(CPU_SETSIZE <= BMI_CPUSET_MAX, "a mask's CPUs fit into a set");
     cpu_set_t mask;
     CPU_ZERO(&mask);
-    if (sched_getaffinity(0, sizeof(mask), &mask) != 0) {
-        int number = errno;
-        snprintf(error, error_size, "the affinity mask: %s", strerror(number));
-        return number == EINVAL ? -E2BIG : -number;
+    topology->this_system = sched_getaffinity(0, sizeof(mask), &mask) == 0;
+    if (!topology->this_system && errno == EINVAL) {
+        snprintf(error, error_size, "the affinity mask is larger than %d CPUs", CPU_SETSIZE);
+        return -E2BIG;
     }
-    topology->this_system = true;
+    if (!topology->this_system)
+        mask_guess(&mask);
     uint32_t root = mask_root(topology, &mask);
     if (root == BMI__NO_NODE)
         return -ENOMEM;
