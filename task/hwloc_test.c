@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -186,6 +187,30 @@ static void test_without_sys(void)
     rmdir(folder);
 }
 
+/* The mask holds although there is no /proc, where hwloc finds the process's threads. */
+static void test_without_proc(void)
+{
+    int status = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct bmi_task_manager *manager;
+        cpu_set_t mask;
+        CPU_ZERO(&mask);
+        CPU_SET((size_t)sched_getcpu(), &mask);
+        if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+            umount2("/proc", MNT_DETACH) != 0 || sched_setaffinity(0, sizeof(mask), &mask) != 0)
+            _exit(TEST_SKIPPED);
+        _exit(bmi_task_manager_create(NULL, &manager, NULL, 0) != 0 ||
+              bmi_task_cpus(manager, NULL) != 1);
+    }
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
+        printf("skipped: unmounting takes root ");
+    else
+        CU_ASSERT_EQUAL(status, 0);
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1)
@@ -198,6 +223,7 @@ int main(int count, char **arguments)
         {"the affinity mask is honoured", test_affinity},
         {"the tree as text", test_drawing},
         {"a root without /sys", test_without_sys},
+        {"a system without /proc", test_without_proc},
         CU_TEST_INFO_NULL,
     };
     return test_run("hwloc", cases);

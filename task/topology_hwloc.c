@@ -183,14 +183,16 @@ static int source_refused(const struct bmi_task_settings *settings, int result, 
     return result;
 }
 
-/* Leaves the CPUs that the process may run on: those of any of its threads. What the cgroup forbids
- * hwloc has left out already. */
+/* Leaves the CPUs that the process may run on: those of any of its threads; without /proc, which
+ * lists them, the caller's. What the cgroup forbids hwloc has left out already. */
 static void restrict_to_mask(hwloc_topology_t from)
 {
     hwloc_bitmap_t mask = hwloc_bitmap_alloc();
     if (mask == NULL)
         return;
-    if (hwloc_get_cpubind(from, mask, HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(mask))
+    if ((hwloc_get_cpubind(from, mask, HWLOC_CPUBIND_PROCESS) == 0 ||
+         hwloc_get_cpubind(from, mask, HWLOC_CPUBIND_THREAD) == 0) &&
+        !hwloc_bitmap_iszero(mask))
         hwloc_topology_restrict(from, mask, 0);
     hwloc_bitmap_free(mask);
 }
