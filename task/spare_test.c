@@ -6,8 +6,11 @@
 #include "task/internal.h"
 #include "task/testing.h"
 
+#include <errno.h>
+
 static atomic_uint refusals; /* how many threads are still to be refused */
 static atomic_uint refused;
+static bool may_not_bind;          /* threads that are to be bound are refused */
 static struct bmi_task *meanwhile; /* submitted once a worker has begun, and found nothing */
 
 int __real_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument,
@@ -27,6 +30,8 @@ static void submit_meanwhile(struct bmi__task_cpu *cpu)
 int __wrap_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument,
                              int os_cpu, const char *name, uint32_t number)
 {
+    if (may_not_bind && os_cpu >= 0)
+        return -EPERM;
     if (atomic_load(&refusals) == 0) {
         int result = __real_bmi__thread_start(thread, function, argument, os_cpu, name, number);
         if (result == 0 && meanwhile != NULL && strcmp(name, "bmi-worker") == 0)
@@ -144,6 +149,35 @@ static void test_worker_begins(void)
     bmi_task_manager_destroy(manager);
 }
 
+/* Where no thread may be bound there are workers all the same, and urgent tasks run. */
+static void test_may_not_bind(void)
+{
+    may_not_bind = true;
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct bmi_cpuset all;
+    atomic_uint ran = 0;
+    unsigned expected = 0;
+    int workers = bmi_task_cpus(manager, &all);
+    CU_ASSERT_EQUAL(atomic_load(&manager->live_workers), (unsigned)workers);
+    for (int round = 0; round < 40; round++) {
+        for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
+            struct bmi_cpuset only = test_only(cpu);
+            struct bmi_task task;
+            struct bmi_task_attributes attributes = {.function = count,
+                                                     .argument = &ran,
+                                                     .cpus = &only,
+                                                     .options = round % 8 ? 0 : BMI_TASK_URGENT};
+            CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&task, manager, &attributes), 0);
+            CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+            CU_ASSERT_TRUE(test_reaches(&ran, ++expected));
+            CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+        }
+    }
+    CU_ASSERT_EQUAL(atomic_load(&manager->live_workers), (unsigned)workers); /* none retires */
+    bmi_task_manager_destroy(manager);
+    may_not_bind = false;
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
@@ -151,6 +185,7 @@ int main(void)
         {"a task that is prepared after", test_prepared_after},
         {"none at all", test_none},
         {"a worker begins before it is counted", test_worker_begins},
+        {"threads that may not be bound", test_may_not_bind},
         CU_TEST_INFO_NULL,
     };
     return test_run("threads that start", tests);

@@ -125,15 +125,22 @@ static void *worker_main(void *argument)
 
 /* ---- start and stop ---- */
 
-/* A CPU that was lost since the topology was read is left out. */
+static int worker_start_thread(struct bmi__task_cpu *cpu, bool bound)
+{
+    cpu->worker.roaming = !bound;
+    return bmi__thread_start(&cpu->worker.thread, worker_main, cpu, bound ? cpu->os : -1,
+                             "bmi-worker", (uint32_t)cpu->os);
+}
+
+/* A CPU that was lost since the topology was read is left out. Where the process may bind no
+ * thread, as under a seccomp filter, the worker runs anywhere. */
 static int worker_start(struct bmi_task_manager *manager, uint32_t index)
 {
     struct bmi__task_cpu *cpu = &manager->cpus[index];
-    cpu->worker.roaming = false;
     pthread_mutex_lock(&manager->serving); /* it can't retire before it serves */
-    int result = bmi__thread_start(&cpu->worker.thread, worker_main, cpu,
-                                   manager->topology.this_system ? cpu->os : -1, "bmi-worker",
-                                   (uint32_t)cpu->os);
+    int result = worker_start_thread(cpu, manager->topology.this_system);
+    if (result == -EPERM || result == -EACCES || result == -ENOSYS)
+        result = worker_start_thread(cpu, false);
     if (result == 0) {
         cpu->worker.started = true;
         bmi__manager_serve_locked(manager, index, true);
