@@ -74,7 +74,7 @@ static struct bmi_task *spare_take(struct bmi__spare *spare, bool *last)
     return task;
 }
 
-/* Binds the caller to the CPUs of a task; NULL to none in particular. */
+/* Binds the caller to the CPUs of a task: those of the node, or those of `only`. */
 static void spare_move(struct bmi_task_manager *manager, const struct bmi__task_node *node,
                        const struct bmi_cpuset *only)
 {
@@ -92,7 +92,7 @@ static void *spare_main(void *argument)
 {
     struct bmi_task_manager *manager = argument;
     struct bmi__spare *spare = &manager->spare;
-    const struct bmi__task_node *at = &manager->nodes[0];
+    const struct bmi__task_node *at = NULL; /* where whoever started it may run: not known */
     const struct bmi_cpuset *only = NULL;
     struct bmi_task *task;
     bool last;

@@ -7,6 +7,7 @@
 #include "task/testing.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 
 static atomic_uint refusals; /* how many threads are still to be refused */
 static atomic_uint refused;
@@ -178,6 +179,57 @@ static void test_may_not_bind(void)
     may_not_bind = false;
 }
 
+/* ---- what a thread takes over from who started it -------------------------------------------- */
+
+struct setting {
+    struct bmi_task_manager *manager;
+    int cpus, nice; /* as the task finds them */
+};
+
+static enum bmi_task_verdict look(struct bmi_task *task, void *argument)
+{
+    struct setting *setting = argument;
+    cpu_set_t mask;
+    (void)task;
+    CPU_ZERO(&mask);
+    sched_getaffinity(0, sizeof(mask), &mask);
+    setting->cpus = CPU_COUNT(&mask);
+    setting->nice = getpriority(PRIO_PROCESS, 0);
+    return BMI_TASK_DONE;
+}
+
+/* Bound to one CPU, and nicer than others. */
+static void *submit_apart(void *argument)
+{
+    struct setting *setting = argument;
+    struct bmi_task_attributes attributes = {.function = look,
+                                             .argument = setting,
+                                             .options = BMI_TASK_MAY_BLOCK};
+    struct bmi_task task;
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    CPU_SET((size_t)sched_getcpu(), &mask);
+    CU_ASSERT_EQUAL(sched_setaffinity(0, sizeof(mask), &mask), 0);
+    CU_ASSERT_EQUAL(setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + 2), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&task, setting->manager, &attributes), 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+    return NULL;
+}
+
+/* A task that may run anywhere does, whoever has started its thread; the nice value stays. */
+static void test_starter_is_bound_and_nice(void)
+{
+    struct setting setting = {.manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY)};
+    int nice = getpriority(PRIO_PROCESS, 0);
+    pthread_t starter;
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&starter, NULL, submit_apart, &setting), 0);
+    pthread_join(starter, NULL);
+    CU_ASSERT_EQUAL(setting.cpus, bmi_task_cpus(setting.manager, NULL));
+    CU_ASSERT_EQUAL(setting.nice, nice + 2 < 19 ? nice + 2 : 19);
+    bmi_task_manager_destroy(setting.manager);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
@@ -186,6 +238,7 @@ int main(void)
         {"none at all", test_none},
         {"a worker begins before it is counted", test_worker_begins},
         {"threads that may not be bound", test_may_not_bind},
+        {"who starts a thread is bound and nice", test_starter_is_bound_and_nice},
         CU_TEST_INFO_NULL,
     };
     return test_run("threads that start", tests);

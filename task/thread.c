@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,7 +63,10 @@ void bmi__thread_raise(bool realtime)
         return;
     /* Since Linux 6.12 `runtime` is the slice of a normal thread, 0.1 ms at least; earlier kernels
      * do not look at it. */
-    struct scheduling slice = {.size = sizeof(slice), .policy = SCHED_OTHER, .runtime = 100000};
+    struct scheduling slice = {.size = sizeof(slice),
+                               .policy = SCHED_OTHER,
+                               .nice = getpriority(PRIO_PROCESS, 0), /* the caller's own */
+                               .runtime = 100000};
     syscall(SYS_sched_setattr, 0, &slice, 0);
 }
 
