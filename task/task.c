@@ -252,8 +252,9 @@ void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
 
 void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task)
 {
+    /* first, so that nobody submits it once more while it seems to run */
+    atomic_fetch_or_explicit(&task->state, BMI__CANCEL, memory_order_relaxed);
     atomic_fetch_add_explicit(&task->state, BMI_TASK_RUNNING - BMI_TASK_QUEUED,
                               memory_order_acq_rel);
-    atomic_fetch_or_explicit(&task->state, BMI__CANCEL, memory_order_relaxed);
     task_end_cancelled(manager, task);
 }
