@@ -292,6 +292,51 @@ static void test_may_block(void)
     bmi_task_manager_destroy(manager);
 }
 
+struct waiting {
+    struct bmi_task *task;
+    atomic_uint *impatient; /* how often waiters have given up */
+    int result;
+    pthread_t thread;
+};
+
+static void *wait_again_and_again(void *argument)
+{
+    struct waiting *waiting = argument;
+    for (int i = 0; i < 30; i++) {
+        if (bmi_task_wait(waiting->task, 1 + i % 3) == -ETIMEDOUT)
+            atomic_fetch_add(waiting->impatient, 1);
+    }
+    waiting->result = bmi_task_wait(waiting->task, 20000);
+    return NULL;
+}
+
+/* Several wait for one task, come and go, and all are told of its end. */
+static void test_several_wait_for_one(void)
+{
+    enum { WAITERS = 4 };
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct gate gate = {
+        .mutex = PTHREAD_MUTEX_INITIALIZER,
+        .opened = PTHREAD_COND_INITIALIZER,
+    };
+    struct bmi_task task;
+    struct waiting waiting[WAITERS];
+    atomic_uint impatient = 0;
+    prepare_on(&task, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+    for (int i = 0; i < WAITERS; i++) {
+        waiting[i] = (struct waiting){.task = &task, .impatient = &impatient, .result = -1};
+        pthread_create(&waiting[i].thread, NULL, wait_again_and_again, &waiting[i]);
+    }
+    CU_ASSERT_TRUE(test_reaches(&impatient, 30 * WAITERS));
+    gate_open(&gate);
+    for (int i = 0; i < WAITERS; i++) {
+        pthread_join(waiting[i].thread, NULL);
+        CU_ASSERT_EQUAL(waiting[i].result, 0);
+    }
+    bmi_task_manager_destroy(manager);
+}
+
 /* ---- start and stop ---- */
 
 /* Counted for each kind; without workers the hooks take over what is queued. */
@@ -479,6 +524,7 @@ int main(void)
         {"an urgent task while another waits", test_urgent_while_one_waits},
         {"threads follow start and stop", test_threads_follow_start_and_stop},
         {"tasks that may block", test_may_block},
+        {"several wait for one task", test_several_wait_for_one},
         {"start and stop are counted", test_counted},
         {"shutting down hangs nowhere", test_shutdown_hangs_nowhere},
         {"workers end under a waiting task", test_workers_end_under_a_waiting_task},
