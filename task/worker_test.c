@@ -437,6 +437,57 @@ static void test_workers_end_under_a_waiting_task(void)
     bmi_task_manager_destroy(manager);
 }
 
+static void *wait_long(void *argument)
+{
+    struct waiting *waiting = argument;
+    waiting->result = bmi_task_wait(waiting->task, 20000);
+    return NULL;
+}
+
+/* Workers end under a thread that sleeps until a task has ended: it has to run that now. */
+static void test_workers_end_under_a_waiting_thread(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    struct bmi_task awaited;
+    atomic_uint flag = 0;
+    struct waiting waiting = {.task = &awaited, .result = -1};
+    bmi_task_manager_start(manager, BMI_TASK_WORKERS);
+    prepare_on(&awaited, manager, await_flag, &flag, BMI_TASK_REPEAT, NULL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&awaited), 0);
+    pthread_create(&waiting.thread, NULL, wait_long, &waiting);
+    while (!(atomic_load(&awaited.state) & BMI__WAITED))
+        sched_yield();
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), 0);
+    atomic_store(&flag, 1);
+    pthread_join(waiting.thread, NULL);
+    CU_ASSERT_EQUAL(waiting.result, 0);
+    bmi_task_manager_destroy(manager);
+}
+
+/* A worker's task waits for one that ends elsewhere, while there is nothing for the worker. */
+static void test_a_waiting_worker_is_roused(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct bmi_cpuset all, only;
+    bmi_task_cpus(manager, &all);
+    only = test_only(bmi_cpuset_next(&all, 0));
+    struct gate gate = {
+        .mutex = PTHREAD_MUTEX_INITIALIZER,
+        .opened = PTHREAD_COND_INITIALIZER,
+    };
+    struct bmi_task blocking, waiting;
+    prepare_on(&blocking, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+    prepare_on(&waiting, manager, await_other, &blocking, 0, &only);
+    CU_ASSERT_EQUAL(bmi_task_submit(&blocking), 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&waiting), 0);
+    uint32_t here = manager->topology.local_of[bmi_cpuset_next(&only, 0)];
+    while (!(atomic_load(&blocking.state) & BMI__WAITED) || !bmi__bit_get(manager->idle, here))
+        sched_yield(); /* the first worker sleeps within the task */
+    gate_open(&gate);
+    CU_ASSERT_EQUAL(bmi_task_wait(&waiting, 20000), 0);
+    bmi_task_manager_destroy(manager);
+}
+
 /* Workers on some CPUs only: those of the others' queues are everybody's. */
 static void test_some_workers(void)
 {
@@ -528,6 +579,8 @@ int main(void)
         {"start and stop are counted", test_counted},
         {"shutting down hangs nowhere", test_shutdown_hangs_nowhere},
         {"workers end under a waiting task", test_workers_end_under_a_waiting_task},
+        {"workers end under a waiting thread", test_workers_end_under_a_waiting_thread},
+        {"a worker that waits within a task is roused", test_a_waiting_worker_is_roused},
         {"workers on some CPUs", test_some_workers},
         CU_TEST_INFO_NULL,
     };
