@@ -569,6 +569,7 @@ static void test_sleeper(void)
     CU_ASSERT_EQUAL(sleeper.wakes, 1);
     bmi_task_sleeper_disarm(manager, &sleeper.sleeper);
     CU_ASSERT_FALSE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
+    CU_ASSERT_FALSE(disarm(manager, &sleeper)); /* it was not armed */
     CU_ASSERT_EQUAL(bmi_task_schedule(manager), 2);
     CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
     bmi_task_sleeper_disarm(manager, &sleeper.sleeper);

@@ -144,6 +144,60 @@ static void test_choosy_sets(void)
         CU_ASSERT_EQUAL(bmi_task_state(&tasks[i]), BMI_TASK_CANCELLED);
 }
 
+static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
+{
+    atomic_uint *held = argument;
+    (void)task;
+    atomic_fetch_add(held, 1);
+    while (atomic_load(held) < 3)
+        sched_yield();
+    return BMI_TASK_DONE;
+}
+
+/* Both workers of a set are busy: none of another CPU takes its task, though it waits where they
+ * look; the timer has a helper of one of the set's do so. */
+static void test_choosy_sets_with_workers(void)
+{
+    struct bmi_cpuset workers = test_only(0), set = test_only(0);
+    bmi_cpuset_add(&set, 2);
+    bmi_cpuset_add(&workers, 2);
+    bmi_cpuset_add(&workers, 3);
+    struct bmi_task_settings settings = {
+        .queue = kind,
+        .topology = BMI_TASK_TOPOLOGY_SYNTHETIC,
+        .topology_text = "package:2 core:2 pu:1",
+        .worker_cpus = &workers,
+    };
+    struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_WORKERS);
+    struct bmi_task holding[2], first, second;
+    atomic_uint held = 0;
+    for (int i = 0; i < 2; i++) {
+        struct bmi_cpuset one = test_only(2 * i);
+        struct bmi_task_attributes hold = {.function = hold_on, .argument = &held, .cpus = &one};
+        CU_ASSERT_EQUAL(bmi_task_prepare(&holding[i], manager, &hold), 0);
+        bmi_task_submit(&holding[i]);
+    }
+    CU_ASSERT_TRUE(test_reaches(&held, 2));
+    struct bmi_task_attributes attributes = {.function = count_up, .cpus = &set};
+    CU_ASSERT_EQUAL(bmi_task_prepare(&first, manager, &attributes), 0);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&second, manager, &attributes), 0);
+    CU_ASSERT_PTR_EQUAL(first.only, second.only); /* equal sets are kept once */
+    bmi_task_submit(&first);
+    for (int i = 0; i < 20; i++) {
+        CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, 1), 0);
+        CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, 3), 0);
+    }
+    uint64_t end = test_now_ns() + 20000000000u;
+    while (bmi_task_state(&first) != BMI_TASK_ENDED && test_now_ns() < end)
+        sched_yield();
+    CU_ASSERT_EQUAL(run_by(manager, 0, 0) + run_by(manager, 0, 2), 1);
+    CU_ASSERT_EQUAL(run_by(manager, 0, 1) + run_by(manager, 0, 3), 0);
+    atomic_store(&held, 3);
+    for (int i = 0; i < 2; i++)
+        CU_ASSERT_EQUAL(bmi_task_wait(&holding[i], 20000), 0);
+    bmi_task_manager_destroy(manager);
+}
+
 int main(void)
 {
     CU_TestInfo cases[] = {
@@ -151,6 +205,7 @@ int main(void)
         {"from the own queue upwards", test_upwards},
         {"a hook reaches all queues", test_hook_reaches_all},
         {"sets that are no node's", test_choosy_sets},
+        {"such sets and workers", test_choosy_sets_with_workers},
         CU_TEST_INFO_NULL,
     };
     kind = BMI_TASK_QUEUE_LOCK_FREE;

@@ -464,6 +464,65 @@ static void test_workers_end_under_a_waiting_thread(void)
     bmi_task_manager_destroy(manager);
 }
 
+struct nest {
+    struct bmi_task_manager *other; /* its task waits in another manager in between; or NULL */
+    struct bmi_task between, several[2];
+    atomic_uint runs[2], outer_runs;
+    int results[3];
+};
+
+/* Runs often enough that it is not only run on the way to waiting for it. */
+static enum bmi_task_verdict three_times(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    return atomic_fetch_add((atomic_uint *)argument, 1) < 2 ? BMI_TASK_AGAIN : BMI_TASK_DONE;
+}
+
+static enum bmi_task_verdict await_several(struct bmi_task *task, void *argument)
+{
+    struct nest *nest = argument;
+    if (task != &nest->between && atomic_fetch_add(&nest->outer_runs, 1) < 1)
+        return BMI_TASK_AGAIN; /* its second run is by one that waits for it */
+    if (task != &nest->between && nest->other != NULL) {
+        bmi_task_submit(&nest->between);
+        nest->results[2] = bmi_task_wait(&nest->between, 20000);
+        return BMI_TASK_DONE;
+    }
+    if (task == &nest->between && nest->outer_runs++ < 3)
+        return BMI_TASK_AGAIN;
+    for (int i = 0; i < 2; i++) {
+        bmi_task_submit(&nest->several[i]);
+        nest->results[i] = bmi_task_wait(&nest->several[i], 20000);
+    }
+    return BMI_TASK_DONE;
+}
+
+/* Who runs tasks while it waits does so within these as well, one after the other, also where
+ * it waits in another manager in between. */
+static void test_waits_within_waits(void)
+{
+    for (int round = 0; round < 2; round++) {
+        struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+        struct bmi_task_manager *other = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+        struct nest nest = {.other = round ? other : NULL, .results = {-1, -1, -1}};
+        struct bmi_task outer;
+        prepare_on(&outer, manager, await_several, &nest, BMI_TASK_REPEAT, NULL);
+        prepare_on(&nest.between, other, await_several, &nest, BMI_TASK_REPEAT, NULL);
+        for (int i = 0; i < 2; i++)
+            prepare_on(&nest.several[i], manager, three_times, &nest.runs[i], BMI_TASK_REPEAT,
+                       NULL);
+        bmi_task_submit(&outer);
+        CU_ASSERT_EQUAL(bmi_task_wait(&outer, 20000), 0);
+        CU_ASSERT_EQUAL(nest.results[0], 0);
+        CU_ASSERT_EQUAL(nest.results[1], 0);
+        CU_ASSERT_EQUAL(nest.results[2], round ? 0 : -1);
+        CU_ASSERT_PTR_NULL(manager->driver);
+        CU_ASSERT_FALSE(bmi__drives(manager) || bmi__drives(other));
+        bmi_task_manager_destroy(other);
+        bmi_task_manager_destroy(manager);
+    }
+}
+
 /* A worker's task waits for one that ends elsewhere, while there is nothing for the worker. */
 static void test_a_waiting_worker_is_roused(void)
 {
@@ -580,6 +639,7 @@ int main(void)
         {"shutting down hangs nowhere", test_shutdown_hangs_nowhere},
         {"workers end under a waiting task", test_workers_end_under_a_waiting_task},
         {"workers end under a waiting thread", test_workers_end_under_a_waiting_thread},
+        {"waits within waits", test_waits_within_waits},
         {"a worker that waits within a task is roused", test_a_waiting_worker_is_roused},
         {"workers on some CPUs", test_some_workers},
         CU_TEST_INFO_NULL,
