@@ -523,6 +523,75 @@ static void test_waits_within_waits(void)
     }
 }
 
+struct patient {
+    struct bmi_task *task;
+    int timeout_ms, result;
+    uint64_t cpu_ns; /* that the wait took of a CPU */
+    pthread_t thread;
+};
+
+static uint64_t own_cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
+}
+
+static void *wait_for_a_while(void *argument)
+{
+    struct patient *patient = argument;
+    uint64_t start = own_cpu_ns();
+    patient->result = bmi_task_wait(patient->task, patient->timeout_ms);
+    patient->cpu_ns = own_cpu_ns() - start;
+    return NULL;
+}
+
+static void note_wake(struct bmi_task_sleeper *sleeper)
+{
+    sleeper->away = true; /* from here on it only notes that it was woken */
+}
+
+/* Without workers, those who wait sleep, and leave nothing behind. One that leaves with tasks still
+ * queued, for which it was woken, wakes the next. */
+static void test_waiting_without_workers(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    struct gate gate = {
+        .mutex = PTHREAD_MUTEX_INITIALIZER,
+        .opened = PTHREAD_COND_INITIALIZER,
+    };
+    struct bmi_task blocking, repeating;
+    struct patient patients[2];
+    struct bmi_task_sleeper sleeper = {.wake = note_wake};
+    atomic_uint repeats = 0;
+    prepare_on(&blocking, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+    prepare_on(&repeating, manager, again, &repeats, BMI_TASK_REPEAT, NULL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&blocking), 0);
+    for (int i = 0; i < 2; i++) {
+        patients[i] = (struct patient){.task = &blocking, .timeout_ms = 200};
+        pthread_create(&patients[i].thread, NULL, wait_for_a_while, &patients[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(patients[i].thread, NULL);
+        CU_ASSERT_EQUAL(patients[i].result, -ETIMEDOUT);
+        CU_ASSERT_TRUE(patients[i].cpu_ns < 10000000);
+    }
+    CU_ASSERT_PTR_NULL(manager->sleepers);
+    CU_ASSERT_PTR_NULL(manager->bystanders);
+    CU_ASSERT_EQUAL(atomic_load(&manager->sleeper_count), 0);
+
+    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleeper));
+    patients[0].timeout_ms = 1000;
+    pthread_create(&patients[0].thread, NULL, wait_for_a_while, &patients[0]);
+    CU_ASSERT_TRUE(test_reaches(&manager->sleeper_count, 2));
+    CU_ASSERT_EQUAL(bmi_task_submit(&repeating), 0); /* wakes the one that waits */
+    pthread_join(patients[0].thread, NULL);
+    CU_ASSERT_TRUE(sleeper.away);
+    gate_open(&gate);
+    CU_ASSERT_EQUAL(bmi_task_wait(&blocking, 20000), 0);
+    bmi_task_manager_destroy(manager);
+}
+
 /* A worker's task waits for one that ends elsewhere, while there is nothing for the worker. */
 static void test_a_waiting_worker_is_roused(void)
 {
@@ -640,6 +709,7 @@ int main(void)
         {"workers end under a waiting task", test_workers_end_under_a_waiting_task},
         {"workers end under a waiting thread", test_workers_end_under_a_waiting_thread},
         {"waits within waits", test_waits_within_waits},
+        {"waiting without workers", test_waiting_without_workers},
         {"a worker that waits within a task is roused", test_a_waiting_worker_is_roused},
         {"workers on some CPUs", test_some_workers},
         CU_TEST_INFO_NULL,
