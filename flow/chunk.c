@@ -230,7 +230,6 @@ static bool memory_ready(struct flow *flow, struct flow_chunk *chunk)
 int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
 {
     struct flow_piece piece;
-    bmi__trove_loan_return(&chunk->loan);
     list_clear(&chunk->memory);
     list_clear(&chunk->stream_in);
     list_clear(&chunk->stream_out);

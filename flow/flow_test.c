@@ -349,6 +349,52 @@ static void memory_of_a_store_is_not_copied(void)
     CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
 }
 
+static void ended(void *argument)
+{
+    atomic_store((atomic_bool *)argument, true);
+}
+
+/* A flow has its store's memory until it ends, not until its end is fetched. */
+static void a_store_is_closed_before_an_end_is_fetched(void)
+{
+    const struct bmi_flow_extent extent = all(FILE_SIZE);
+    struct bmi_trove_store *before = store;
+    struct bmi_trove_statistics statistics;
+    bmi_flow_context_id mine;
+    bmi_flow_id_t id = 0;
+    bmi_error_code_t error = 0;
+    bmi_size_t actual = 0;
+    atomic_bool has_ended = false;
+    int count = 0;
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&store, "mem:", NULL, NULL, 0), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_create(store, 1), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&mine), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_notify(mine, ended, &has_ended), 0);
+    struct bmi_trove_place from = object_make(file, FILE_SIZE);
+    struct region to = {arrived, FILE_SIZE};
+    struct bmi_flow_description sending = {.source = on_storage(&from),
+                                           .destination = from_network(4),
+                                           .extents = &extent,
+                                           .extent_count = 1};
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_post(&id, &sending, NULL, mine), 0);
+    CU_ASSERT_EQUAL(flow_run(&(struct bmi_flow_description){.source = from_network(4),
+                                                            .destination = in_memory(&to),
+                                                            .extents = &extent,
+                                                            .extent_count = 1},
+                             NULL),
+                    0);
+    while (!atomic_load(&has_ended)) /* runs what is left of it */
+        bmi_flow_testcontext(1, &(bmi_flow_id_t){0}, &count, &error, &actual, NULL, 1, context);
+    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    CU_ASSERT_EQUAL(statistics.lent_bytes, FILE_SIZE);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+    store = before;
+    CU_ASSERT_EQUAL(bmi_flow_test(id, &count, &error, &actual, NULL, 0, mine), 1);
+    CU_ASSERT_EQUAL(error, 0);
+    CU_ASSERT_EQUAL(actual, FILE_SIZE);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(mine), 0);
+}
+
 static void bad_flows_are_refused(void)
 {
     bmi_flow_id_t id = 5;
@@ -644,6 +690,7 @@ static CU_TestInfo cases[] = {
     {"striped files against a model", striped_files_against_a_model},
     {"aligned stripes are not copied", aligned_stripes_are_not_copied},
     {"memory of a store is not copied", memory_of_a_store_is_not_copied},
+    {"a store is closed before an end is fetched", a_store_is_closed_before_an_end_is_fetched},
     {"bad flows are refused", bad_flows_are_refused},
     {"a stream that ends too early", a_stream_that_ends_too_early},
     {"a failing source ends both sides", a_failing_source_ends_both_sides},

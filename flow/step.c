@@ -269,6 +269,7 @@ static bool end_some(struct flow *flow)
             break;
         if (flow->ended <= flow->broken_at)
             atomic_fetch_add(&flow->good, chunk->failed ? chunk->partial : chunk->size);
+        bmi__trove_loan_return(&chunk->loan); /* its store may be closed before the end is told */
         chunk->state = CHUNK_IDLE;
     }
     return any;
