@@ -4,6 +4,15 @@
  */
 #include "job/internal.h"
 
+/* How many of a list's keys were found, where nothing but the pairs tells. */
+static bmi_size_t pairs_found(const struct bmi_trove_pair *pairs, int count)
+{
+    bmi_size_t found = 0;
+    for (int i = 0; i < count; i++)
+        found += pairs[i].error != -BMI_ENOENT;
+    return found;
+}
+
 int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          bmi_trove_object_t *object, unsigned flags,
                          const struct bmi_job_options *options, bmi_job_id *id,
@@ -150,6 +159,8 @@ int bmi_job_trove_get(struct bmi_job_context *context, const struct bmi_trove_pl
     if (job == NULL)
         return result;
     result = bmi_trove_post_get(&job->op, place, pairs, count, job, context->trove.id);
+    if (result > 0)
+        job->actual = pairs_found(pairs, count);
     return bmi__job_posted(context, job, result, id, status);
 }
 
@@ -163,6 +174,8 @@ int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_pl
     if (job == NULL)
         return result;
     result = bmi_trove_post_put(&job->op, place, pairs, count, flags, job, context->trove.id);
+    if (result > 0)
+        job->actual = count;
     return bmi__job_posted(context, job, result, id, status);
 }
 
@@ -177,6 +190,8 @@ int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_
         return result;
     result =
         bmi_trove_post_remove_keys(&job->op, place, pairs, count, flags, job, context->trove.id);
+    if (result > 0)
+        job->actual = pairs_found(pairs, count);
     return bmi__job_posted(context, job, result, id, status);
 }
 

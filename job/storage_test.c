@@ -40,15 +40,43 @@ static struct bmi_job_status done(int posted, const struct bmi_job_status *statu
     return posted == 1 ? *status : job_case_fetch();
 }
 
+static void keys(void)
+{
+    struct bmi_job_context *context = job_case.context;
+    struct bmi_job_status status = {0};
+    struct bmi_trove_position position = {0};
+    char name[8] = "", value[8] = "";
+    struct bmi_trove_pair pair = {"key", 3, "some", 4, 0};
+    struct bmi_trove_pair got[] = {{"key", 3, value, 2, 0}, {"none", 4, NULL, 0, 0}};
+    struct bmi_trove_pair found[] = {{name, 8, NULL, 0, 0}, {name, 8, NULL, 0, 0}};
+    int posted = bmi_job_trove_put(context, &place, &pair, 1, BMI_TROVE_SYNC, NULL, NULL, &status);
+    CU_ASSERT_EQUAL(done(posted, &status).actual, 1);
+    posted = bmi_job_trove_get(context, &place, got, 2, NULL, NULL, &status);
+    status = done(posted, &status);
+    CU_ASSERT_EQUAL(status.error, 0);
+    CU_ASSERT_EQUAL(status.actual, 1);
+    CU_ASSERT_EQUAL(got[0].error, -BMI_EMSGSIZE);
+    CU_ASSERT_EQUAL(got[0].value_size, 4);
+    CU_ASSERT_EQUAL(memcmp(value, "so", 3), 0);
+    CU_ASSERT_EQUAL(got[1].error, -BMI_ENOENT);
+    posted = bmi_job_trove_iterate(context, &place, &position, found, 2, NULL, NULL, &status);
+    status = done(posted, &status);
+    CU_ASSERT_EQUAL(status.error, 0);
+    CU_ASSERT_EQUAL(status.actual, 1);
+    CU_ASSERT_EQUAL(memcmp(name, "key", 3), 0);
+    posted = bmi_job_trove_remove_keys(context, &place, got, 2, 0, NULL, NULL, &status);
+    CU_ASSERT_EQUAL(done(posted, &status).actual, 1);
+}
+
 static void stream_and_keys(void)
 {
     struct bmi_job_context *context = job_case.context;
     struct bmi_job_status status = {0};
     bmi_trove_object_t object = 7;
-    char out[] = "some bytes", in[32] = "", value[8] = "";
+    char out[] = "some bytes", in[32] = "";
     bmi_size_t size = 0, offset = 3, length = 4;
-    struct bmi_trove_pair pair = {"key", 3, out, 4, 0}, got = {"key", 3, value, 8, 0};
     void *into[] = {in};
+    bmi_trove_object_t position = 0, list[2];
     int posted = bmi_job_trove_create(context, &place, &object, 0, NULL, NULL, &status);
     status = done(posted, &status);
     CU_ASSERT_EQUAL(status.error, 0);
@@ -62,12 +90,9 @@ static void stream_and_keys(void)
                                      NULL, NULL, &status);
     CU_ASSERT_EQUAL(done(posted, &status).actual, 4);
     CU_ASSERT_STRING_EQUAL(in, "e by");
-    posted = bmi_job_trove_put(context, &place, &pair, 1, BMI_TROVE_SYNC, NULL, NULL, &status);
-    CU_ASSERT_EQUAL(done(posted, &status).error, 0);
-    posted = bmi_job_trove_get(context, &place, &got, 1, NULL, NULL, &status);
-    CU_ASSERT_EQUAL(done(posted, &status).error, 0);
-    CU_ASSERT_EQUAL(got.value_size, 4);
-    CU_ASSERT_EQUAL(memcmp(value, "some", 4), 0);
+    posted = bmi_job_trove_objects(context, &place, &position, list, 2, NULL, NULL, &status);
+    CU_ASSERT_EQUAL(done(posted, &status).actual, 1);
+    keys();
     place.object = 99;
     posted = bmi_job_trove_flush(context, &place, NULL, NULL, &status);
     CU_ASSERT_EQUAL(posted < 0 ? posted : done(posted, &status).error, -BMI_ENOENT);

@@ -188,6 +188,14 @@ static void fault_apply(struct trove_op *op)
         counted(&store->counts.faults, 1);
 }
 
+/* Which ends a post may tell by itself. How many objects or pairs were found only a test can. */
+static enum bmi__posted_immediate immediate_of(const struct trove_op *op)
+{
+    bool found = op->what == TROVE_OBJECTS || op->what == TROVE_ITERATE;
+    return found || op->place.store->settings.no_immediate ? POSTED_IMMEDIATE_NEVER
+                                                           : POSTED_IMMEDIATE_ALWAYS;
+}
+
 int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
                      bmi_trove_context_id context)
 {
@@ -209,8 +217,7 @@ int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
         bmi__trove_finish(op, op_run(op));
     else if (op->delay_ms > 0 || op->faulty || backend->start == NULL || !backend->start(op))
         bmi__trove_by_task(op);
-    int ended = bmi__posted_end(&bmi__trove_space, &op->posted,
-                                immediate ? POSTED_IMMEDIATE_ALWAYS : POSTED_IMMEDIATE_NEVER, id);
+    int ended = bmi__posted_end(&bmi__trove_space, &op->posted, immediate_of(op), id);
     if (ended != 0)
         counted(&store->counts.immediate, 1);
     return ended;

@@ -162,8 +162,8 @@ int bmi_trove_context_notify(bmi_trove_context_id context, void (*notify)(void *
  * (tasks of the default manager are run meanwhile), <0 is EINVAL. Each completion is reported once,
  * in order of completion. `actual` is bytes read or written, or how many pairs or objects; of a
  * failed operation those that are known good. actual and user_ptr (and their arrays) may be NULL.
- * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE (max_idle_ms > 0: a thread that waits takes a
- * descriptor, and there is none left). Owns: the operation's buffers and arrays are the caller's
+ * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE (max_idle_ms > 0: a thread that waits takes
+ * a descriptor, and there is none left). Owns: the operation's buffers and arrays are the caller's
  * again. Threads: any number at once. Blocks: up to max_idle_ms. */
 int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
                    void **user_ptr, int max_idle_ms, bmi_trove_context_id context);
@@ -207,7 +207,8 @@ int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
                           unsigned flags, void *user_ptr, bmi_trove_context_id context);
 
 /* Lists up to `count` objects of the collection in ascending order, beginning after *position (0 at
- * first), which is moved on. actual: how many; fewer than count: there were no more. */
+ * first), which is moved on. actual: how many; fewer than count: there were no more. A test tells
+ * it: this is never done within the post. */
 int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
                            void *user_ptr, bmi_trove_context_id context);
@@ -275,7 +276,8 @@ int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_pla
 
 /* Gives up to `count` pairs whose keys come after *position, which is moved on. Fewer: no more. A
  * pair's error is -EMSGSIZE where its room was too small: its sizes tell what it takes. value NULL:
- * keys and the sizes of values are wanted only. */
+ * keys and the sizes of values are wanted only. A test tells `actual`: this is never done within
+ * the post. */
 int bmi_trove_post_iterate(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
                            int count, void *user_ptr, bmi_trove_context_id context);
