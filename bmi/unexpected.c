@@ -63,6 +63,15 @@ static void delist(struct unexpected *message)
     pthread_mutex_unlock(&lock);
 }
 
+static void tell(void)
+{
+    bmi__contexts_signal();
+    bmi__progress_notify(NULL, 0);
+    void (*call)(void) = atomic_load(&hook);
+    if (call != NULL)
+        call();
+}
+
 static void enqueue(struct unexpected *message)
 {
     pthread_mutex_lock(&lock);
@@ -71,11 +80,7 @@ static void enqueue(struct unexpected *message)
     end = &message->next;
     atomic_fetch_add(&waiting, 1);
     pthread_mutex_unlock(&lock);
-    bmi__contexts_signal();
-    bmi__progress_notify(NULL, 0);
-    void (*call)(void) = atomic_load(&hook);
-    if (call != NULL)
-        call();
+    tell();
 }
 
 void bmi__unexpected_set_hook(void (*call)(void))
@@ -142,6 +147,24 @@ int bmi__unexpected_take(struct BMI_unexpected_info *info, int most)
     return count;
 }
 
+static struct unexpected *message_of(void *buffer)
+{
+    return (struct unexpected *)((char *)buffer - offsetof(struct unexpected, bytes));
+}
+
+void bmi__unexpected_untake(void *buffer)
+{
+    struct unexpected *message = message_of(buffer);
+    pthread_mutex_lock(&lock);
+    message->next = first;
+    if (first == NULL)
+        end = &message->next;
+    first = message;
+    atomic_fetch_add(&waiting, 1);
+    pthread_mutex_unlock(&lock);
+    tell();
+}
+
 /* Frees a message that is in no queue. What it was charged is its sender's again, or, where that is
  * gone, the budget's. */
 static void message_free(struct unexpected *message)
@@ -168,8 +191,7 @@ static void message_free(struct unexpected *message)
 
 int bmi__unexpected_release(void *buffer)
 {
-    struct unexpected *message =
-        (struct unexpected *)((char *)buffer - offsetof(struct unexpected, bytes));
+    struct unexpected *message = message_of(buffer);
     if (!bmi__running() || message->cookie != COOKIE)
         return -EINVAL; /* the last finalize has freed it, or it is none */
     message->cookie = 0;

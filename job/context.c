@@ -9,6 +9,7 @@
 #include "bmi/address.h"
 #include "bmi/error.h"
 #include "bmi/progress.h"
+#include "bmi/unexpected.h"
 #include "job/internal.h"
 
 static enum bmi_task_verdict poll_run(struct bmi_task *task, void *argument)
@@ -128,6 +129,17 @@ static void drain(struct bmi_job_context *context)
         sched_yield(); /* within the last lines of a machine's end */
 }
 
+/* Messages that were taken and not fetched are others', in their order: nobody would free them, and
+ * their senders would wait for room. */
+static void messages_return(struct bmi_job_context *context)
+{
+    for (struct bmi__job *job = context->ready.last; job != NULL; job = job->previous)
+        if (job->kind == BMI_JOB_UNEXPECTED && job->error == 0) {
+            bmi__unexpected_untake(job->unexpected.info->buffer);
+            job->unexpected.info->buffer = NULL;
+        }
+}
+
 void bmi_job_context_close(struct bmi_job_context *context)
 {
     if (context == NULL)
@@ -136,6 +148,7 @@ void bmi_job_context_close(struct bmi_job_context *context)
     bmi__job_source_quiet(&context->flow);
     bmi__job_source_quiet(&context->trove);
     bmi__job_hooks_end(context);
+    messages_return(context);
     if (context->background) {
         bmi__job_driver_leave(context);
         if (context->poll_submitted)

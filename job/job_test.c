@@ -132,6 +132,38 @@ static void test_unexpected_of_nobody(void)
     BMI_unexpected_free(info.addr, info.buffer);
 }
 
+/* What a context has taken, and nobody fetched before it was closed, is for others, in order. */
+static void test_unexpected_not_fetched(void)
+{
+    struct bmi_job_context *closed;
+    struct bmi_job_statistics statistics = {0};
+    struct BMI_unexpected_info taken[2], info;
+    struct bmi_job_status status;
+    bmi_job_id event;
+    int count = 0, options = job_case.background ? BMI_JOB_BACKGROUND : 0;
+    CU_ASSERT_EQUAL_FATAL(bmi_job_context_open((unsigned)options, &closed), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_job_event(closed, NULL, &event, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        CU_ASSERT_EQUAL(bmi_job_unexpected(closed, &taken[i], NULL, NULL, NULL), 0);
+        if (bmi_job_sendunexpected(job_case.context, job_case.self, "ab" + i, 1, BMI_EXT_ALLOC, i,
+                                   NULL, NULL, &status) == 0)
+            job_case_fetch();
+    }
+    while (statistics.completions_waiting < 2) {
+        CU_ASSERT_EQUAL_FATAL(bmi_job_test(closed, event, &count, &status, 1), 0);
+        CU_ASSERT_EQUAL(bmi_job_context_statistics(closed, &statistics), 0);
+    }
+    bmi_job_context_close(closed);
+    for (int i = 0; i < 2; i++) {
+        CU_ASSERT_PTR_NULL(taken[i].buffer);
+        CU_ASSERT_EQUAL_FATAL(BMI_testunexpected(1, &count, &info, 0), 1);
+        CU_ASSERT_EQUAL(info.tag, i);
+        CU_ASSERT_EQUAL(info.size, 1);
+        CU_ASSERT_EQUAL(memcmp(info.buffer, "ab" + i, 1), 0);
+        CU_ASSERT_EQUAL(BMI_unexpected_free(info.addr, info.buffer), 0);
+    }
+}
+
 /* Timers end in the order of their times, once all are set; on a slow machine some may have ended
  * before the last was. */
 static void test_timers(void)
@@ -419,6 +451,7 @@ int main(void)
         {"lists", test_lists},
         {"unexpected messages", test_unexpected},
         {"unexpected messages of nobody", test_unexpected_of_nobody},
+        {"unexpected messages that were not fetched", test_unexpected_not_fetched},
         {"timers end in order", test_timers},
         {"an earlier timer", test_earlier_timer},
         {"deadlines", test_deadlines},

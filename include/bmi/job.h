@@ -57,7 +57,8 @@ enum bmi_job_context_option {
 int bmi_job_context_open(unsigned options, struct bmi_job_context **context);
 
 /* Cancels every job, runs machines on until each has ended (one that is cancelled must end), drops
- * completions not fetched, and frees the context.
+ * completions not fetched, and frees the context. An unexpected message that no test call has told
+ * of stays for whoever asks next.
  * Returns: nothing. Owns: buffers and statuses are the caller's again. Threads: nobody may be using
  * the context; not within a machine's action. Blocks: until the last job has ended. */
 void bmi_job_context_close(struct bmi_job_context *context);
