@@ -18,6 +18,7 @@ struct trove_dir {
     int folder;      /* the store's */
     int collections; /* its subfolder */
     int lock;
+    pid_t owner; /* who took the lock; 0: nobody */
     struct trove_files files;
     struct trove_keys *keys;
     struct trove_ring *ring; /* NULL: tasks move all bytes */

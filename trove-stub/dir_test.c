@@ -6,6 +6,7 @@
 #include "trove-stub/store.h"
 #include "trove-stub/trove_testing.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <semaphore.h>
@@ -496,6 +497,61 @@ static void a_wake_is_not_lost_to_who_reaps(void)
     work_close();
 }
 
+/* ---- children ----------------------------------------------------------------------------------
+ */
+
+/* Of a child that was forked, not started anew: looks for completions of its own until it is told
+ * to end. */
+static void child_look(int end)
+{
+    struct bmi_trove_store *own;
+    bmi_trove_context_id mine;
+    bmi_trove_op_id_t op;
+    bmi_error_code_t error;
+    int count = 0;
+    char byte;
+    need(bmi_trove_open(&own, "mem:", NULL, NULL, 0) == 0);
+    need(bmi_trove_open_context(&mine) == 0);
+    while (read(end, &byte, 1) < 0 && errno == EAGAIN)
+        need(bmi_trove_testcontext(1, &op, &count, &error, NULL, NULL, 1, mine) == 0);
+    need(bmi_trove_close_context(mine) == 0 && bmi_trove_close(own) == 0);
+    _exit(0);
+}
+
+/* A child has a ring and a lock of its parent's, and leaves them alone. */
+static void a_child_leaves_its_parents_store_alone(void)
+{
+    enum { WRITES = 60, LATE_MS = 10000 };
+    static char bytes[64 * 1024];
+    int ends[2], status = 0;
+    work_open(true);
+    uring_used(); /* the file is open */
+    CU_ASSERT_EQUAL_FATAL(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[1]);
+        child_look(ends[0]);
+    }
+    for (int i = 0; i < WRITES; i++) {
+        bmi_trove_op_id_t op;
+        bmi_error_code_t error = 0;
+        int ended = 1;
+        int result = bmi_trove_post_write_at(&op, &place, bytes, sizeof bytes, 0, NULL,
+                                             BMI_TROVE_SYNC, NULL, context);
+        if (result == 0)
+            bmi_trove_test(op, &ended, &error, NULL, NULL, LATE_MS, context);
+        CU_ASSERT_EQUAL_FATAL(ended, 1);
+        CU_ASSERT_EQUAL(error, 0);
+    }
+    work_close();
+    CU_ASSERT_EQUAL_FATAL(store_open(false), 0); /* the child has the lock's descriptor still */
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+    close(ends[1]);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+    close(ends[0]);
+}
+
 static CU_TestInfo cases[] = {
     {"what is no store is refused", what_is_no_store_is_refused},
     {"another version is refused", another_version_is_refused},
@@ -505,6 +561,7 @@ static CU_TestInfo cases[] = {
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
     {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},
+    {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},
     CU_TEST_INFO_NULL};
 
 int main(int argc, char **argv)

@@ -116,7 +116,8 @@ static int lock_take(struct trove_dir *dir, const char *path, char *error, size_
         return bmi__trove_explain(errno == EWOULDBLOCK ? -EBUSY : -errno, error, error_size,
                                   "%s: in use by process %s", path, text);
     }
-    int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    dir->owner = getpid();
+    int length = snprintf(text, sizeof text, "%ld\n", (long)dir->owner);
     if (ftruncate(dir->lock, 0) != 0 || pwrite(dir->lock, text, (size_t)length, 0) != length)
         return bmi__trove_explain(errno != 0 ? -errno : -EIO, error, error_size, "%s/lock: %s",
                                   path, strerror(errno));
@@ -173,6 +174,8 @@ int bmi__dir_open(struct trove_dir *dir, const char *path, bool create, char *er
 void bmi__dir_close(struct trove_dir *dir)
 {
     const int fds[] = {dir->collections, dir->folder, dir->lock};
+    if (dir->owner == getpid())
+        flock(dir->lock, LOCK_UN); /* a child may have the descriptor, too */
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
             close(fds[i]);

@@ -19,12 +19,33 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 static pthread_mutex_t source_lock = PTHREAD_MUTEX_INITIALIZER;
 static int source = -1; /* source_lock until set, then constant */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void rings_forget(void);
+
+/* A child has its parent's rings and descriptor, too: what it took out of them the parent would
+ * wait for. It starts without any. */
+static void after_fork_child(void)
+{
+    pthread_mutex_init(&source_lock, NULL);
+    if (source >= 0)
+        close(source);
+    source = -1;
+    rings_forget();
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_child);
+}
 
 int bmi__rings_source(void)
 {
+    pthread_once(&fork_once, fork_watch);
     pthread_mutex_lock(&source_lock);
     if (source < 0)
         source = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -42,6 +63,7 @@ struct trove_ring {
     struct io_uring uring; /* lock */
     pthread_mutex_t lock;
     unsigned entries;
+    unsigned forks;          /* those before it was opened */
     unsigned in_flight;      /* lock */
     struct trove_ring *next; /* rings_lock */
 };
@@ -49,9 +71,20 @@ struct trove_ring {
 static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct trove_ring *rings;
 static atomic_uint ring_count;  /* open ones; rings_lock to write */
+static unsigned forks;          /* that led to this process; a ring of before is its parent's */
 static atomic_bool reap_wanted; /* somebody has read the descriptor, and found rings_lock taken */
 static atomic_bool
     told_again; /* since the descriptor was read; perhaps there is no ring any more */
+
+static void rings_forget(void)
+{
+    pthread_mutex_init(&rings_lock, NULL);
+    forks++;
+    rings = NULL;
+    atomic_store(&ring_count, 0);
+    atomic_store(&reap_wanted, false);
+    atomic_store(&told_again, false);
+}
 
 /* Gives the lock back. Who wants to reap says so before he tries the lock: either he gets it, or he
  * is seen here, after it was given. (To take it again in his place may keep it from him for ever.)
@@ -81,6 +114,7 @@ struct trove_ring *bmi__ring_open(unsigned entries)
         return NULL;
     }
     ring->entries = ring->uring.sq.ring_entries;
+    ring->forks = forks;
     pthread_mutex_init(&ring->lock, NULL);
     pthread_mutex_lock(&rings_lock);
     ring->next = rings;
@@ -95,11 +129,13 @@ void bmi__ring_close(struct trove_ring *ring)
     eventfd_t value;
     pthread_mutex_lock(&rings_lock);
     struct trove_ring **link = &rings;
-    while (*link != ring)
+    while (*link != NULL && *link != ring)
         link = &(*link)->next;
-    *link = ring->next;
+    bool listed = *link != NULL;
+    if (listed)
+        *link = ring->next;
     io_uring_queue_exit(&ring->uring);
-    if (atomic_fetch_sub(&ring_count, 1) == 1)
+    if (listed && atomic_fetch_sub(&ring_count, 1) == 1)
         eventfd_read(source, &value); /* without rings nobody reads it */
     rings_give();
     pthread_mutex_destroy(&ring->lock);
@@ -207,6 +243,8 @@ static void ring_reap(struct trove_ring *ring)
 /* What is in the page cache is there at once: then the post can say so. */
 bool bmi__ring_start(struct trove_ring *ring, struct trove_op *op, int fd)
 {
+    if (ring->forks != forks)
+        return false;
     op->piece = malloc(sizeof *op->piece);
     op->ring_fd = fd;
     if (op->piece == NULL || !op_step(ring, op))
@@ -232,6 +270,10 @@ void bmi__rings_reap(void)
 }
 
 #else
+
+static void rings_forget(void)
+{
+}
 
 struct trove_ring *bmi__ring_open(unsigned entries)
 {

@@ -16,7 +16,7 @@
  * Who does the work: the task manager (bmi/task.h), which every open store starts (hooks only).
  * What may block is a task on one of its spare threads; io_uring, where the system has it, moves
  * bytes of files that are open. Nothing here has a thread of its own, and BMI need not be
- * initialized.
+ * initialized. A child of fork() opens stores and contexts of its own; its parent's are not for it.
  *
  * One wait for several sources. Every context has a descriptor (bmi_trove_context_fd), readable
  * while bmi_trove_testcontext with 0 ms would report or do something: exactly what
