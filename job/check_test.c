@@ -63,9 +63,9 @@ static void test_transitions(void)
                 {"a", .action = act, .on = {BMI_SM_FAIL(BMI_SM_END)}});
     EXPECT_FLAW("no transition for the result 1",
                 {"a", .action = act, .choices = 2, .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_FAIL(0)}});
-    EXPECT_FLAW("for the result 4, of 2 choices",
+    EXPECT_FLAW("for the result 2, of 2 choices",
                 {"a", .action = act, .choices = 2,
-                 .on = {BMI_SM_ON(4, BMI_SM_END), BMI_SM_ELSE(BMI_SM_END)}});
+                 .on = {BMI_SM_ON(2, BMI_SM_END), BMI_SM_ELSE(BMI_SM_END)}});
     EXPECT_FLAW("transitions 0 and 1 are for the same result",
                 {"a", .action = act, .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_OK(0), BMI_SM_FAIL(0)}});
     EXPECT_FLAW("a gap before transition 3",

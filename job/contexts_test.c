@@ -169,11 +169,66 @@ static void test_actions_that_test(void)
     bmi_job_context_close(other);
 }
 
+/* ---- steps of one context ----------------------------------------------------------------------
+ */
+
+static struct {
+    atomic_bool inside, overlap;
+    atomic_int ended;
+} steps;
+
+static int step(struct bmi_sm *machine, void *data)
+{
+    (void)machine;
+    (void)data;
+    if (atomic_exchange(&steps.inside, true))
+        atomic_store(&steps.overlap, true);
+    sched_yield(); /* to who might step in */
+    atomic_store(&steps.inside, false);
+    return BMI_SM_DONE;
+}
+
+static const struct bmi_sm_state stepping_states[] = {
+    {"one", .action = step, .on = {BMI_SM_ELSE(1)}},
+    {"two", .action = step, .on = {BMI_SM_ELSE(BMI_SM_END)}},
+};
+static struct bmi_sm_table stepping = {"stepping", stepping_states, 2, 0};
+
+enum { STEPPING = 2000 };
+
+static void *steps_run(void *context)
+{
+    struct bmi_job_status status;
+    int count = 0;
+    while (atomic_load(&steps.ended) < STEPPING) {
+        bmi_job_testcontext(context, 1, &count, &status, 1);
+        atomic_fetch_add(&steps.ended, count);
+    }
+    return NULL;
+}
+
+/* Whichever thread takes it. */
+static void test_one_step_at_a_time(void)
+{
+    pthread_t threads[THREADS];
+    atomic_store(&steps.ended, 0);
+    for (int i = 0; i < STEPPING; i++)
+        CU_ASSERT_EQUAL_FATAL(bmi_sm_start(job_case.context, &stepping, NULL, NULL, NULL, NULL,
+                                           NULL),
+                              0);
+    for (int i = 0; i < THREADS; i++)
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, steps_run, job_case.context), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    CU_ASSERT_FALSE(atomic_load(&steps.overlap));
+}
+
 int main(void)
 {
     static CU_TestInfo tests[] = {
         {"a descriptor beside a thread that waits", test_descriptor_beside},
         {"actions that test", test_actions_that_test},
+        {"one step at a time", test_one_step_at_a_time},
         CU_TEST_INFO_NULL,
     };
     static CU_SuiteInfo suites[] = {

@@ -161,6 +161,7 @@ static struct bmi_sm_table outmost = {"outmost", outmost_states, 2, 0};
 static void test_jumps(void)
 {
     struct life inner = {0}, life = {.children = &inner}, without = {0};
+    struct bmi_job_statistics before, after;
     CU_ASSERT_EQUAL(run(&outer, &life, 0).error, -BMI_EROFS);
     CU_ASSERT_STRING_EQUAL(inner.path, "c0c1cfx");
     CU_ASSERT_STRING_EQUAL(life.path, "c0c1cfxf");
@@ -168,6 +169,10 @@ static void test_jumps(void)
     life = (struct life){.children = &inner};
     CU_ASSERT_EQUAL(run(&outmost, &life, 0).error, 0);
     CU_ASSERT_STRING_EQUAL(life.path, "c0c1cfxfx");
+    CU_ASSERT_EQUAL(bmi_job_context_statistics(job_case.context, &before), 0);
+    CU_ASSERT_EQUAL(run(&outmost, &without, 0).error, 0);
+    CU_ASSERT_EQUAL(bmi_job_context_statistics(job_case.context, &after), 0);
+    CU_ASSERT_EQUAL(after.machine_bytes, before.machine_bytes);
     CU_ASSERT_EQUAL(run(&outer, &without, 0).error, -BMI_ENOMEM);
 }
 
