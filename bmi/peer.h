@@ -298,6 +298,8 @@ void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status);
 void bmi__rts_send_locked(struct peer *peer, struct op *op);
 void bmi__stream_start_locked(struct peer *peer, struct op *op, uint64_t receive, bool announced,
                               const struct bmi_region *regions, uint32_t region_count);
+/* The announced receive is too small for the message: both end. */
+void bmi__too_large_send_locked(struct peer *peer, struct op *op, uint64_t receive);
 void bmi__streams_pump_locked(struct peer *peer);
 void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
                                const struct bmi_region *regions, uint32_t region_count);

@@ -187,10 +187,10 @@ void bmi__rts_send_locked(struct peer *peer, struct op *op)
     regions_send(peer, header, op);
 }
 
-static void start_send(struct peer *peer, struct op *op, uint8_t by_put)
+static void start_send(struct peer *peer, struct op *op, uint8_t flags)
 {
     struct wire_header start = {.type = WIRE_DATA,
-                                .flags = WIRE_FIRST | by_put,
+                                .flags = WIRE_FIRST | flags,
                                 .tag = op->tag,
                                 .source = (uint64_t)op->total,
                                 .target = op->remote};
@@ -226,6 +226,13 @@ void bmi__stream_start_locked(struct peer *peer, struct op *op, uint64_t receive
         start_send(peer, op, WIRE_BY_PUT);
     if (!put || !transfer_start(peer, op, false, op->total, regions, region_count))
         stream_enter(peer, op);
+}
+
+void bmi__too_large_send_locked(struct peer *peer, struct op *op, uint64_t receive)
+{
+    op->remote = receive;
+    start_send(peer, op, WIRE_LAST);
+    bmi__op_complete_locked(op, 0, op->total); /* as one whose body is drained */
 }
 
 /* Queues the next DATA frame of a stream. With the last one it leaves the streams. */
@@ -319,9 +326,8 @@ static uint32_t announcement_charge(const struct key *key, uint32_t region_count
 /* Whether the announcement is used up at once, by a message that waits: it needs no room then. */
 static bool wanted_now(const struct key *key, const struct wire_header *header)
 {
-    const struct op *op = key != NULL ? key->pending.first : NULL;
-    return op != NULL && number_of(key, header->credit) == key->position &&
-           (uint64_t)op->total <= header->target;
+    return key != NULL && key->pending.first != NULL &&
+           number_of(key, header->credit) == key->position;
 }
 
 static int announcement_keep(struct peer *peer, const struct wire_header *header,
@@ -514,8 +520,14 @@ void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender
     regions_send(peer, header, op);
 }
 
+/* Whether it says of a message that starts that nothing of it comes. */
+static bool is_word_alone(const struct wire_header *header)
+{
+    return header->length == 0 && (header->flags & WIRE_LAST) && !(header->flags & WIRE_BY_PUT);
+}
+
 /* The receive that an announced message goes to, taken from its key. NULL: cancelled without word,
- * the message is to be swallowed. */
+ * the message is to be swallowed; or too small for it, and nothing of the message comes. */
 static int announced_take(struct peer *peer, const struct wire_header *header, struct op **found)
 {
     struct key *key = bmi__key_find_locked(peer, header->tag);
@@ -528,12 +540,14 @@ static int announced_take(struct peer *peer, const struct wire_header *header, s
         if (op == NULL)
             return -EPROTO;
     } else if (!(op->flags & OP_ANNOUNCED) || op->tag != header->tag ||
-               header->source > (uint64_t)op->total) {
+               (header->source > (uint64_t)op->total && !is_word_alone(header))) {
         return -EPROTO;
     }
     bmi__receive_unqueue_locked(key, op);
     if (op->flags & OP_GHOST) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    } else if (header->source > (uint64_t)op->total) {
+        bmi__op_complete_locked(op, -EMSGSIZE, 0);
     } else {
         op->stage = RECV_GRANTED;
         op->expected = (bmi_size_t)header->source;

@@ -52,6 +52,23 @@ static bool is_small(const struct peer *peer, const struct op *op)
            op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
 }
 
+/* The message goes to the receive that was announced for it. One that is too small for it ends with
+ * it: the word of that needs no credit, so the two never wait for what others hold. */
+static bool announced_start(struct peer *peer, struct key *key, struct op *op,
+                            const struct announcement *announced)
+{
+    if (!note(peer, key, op))
+        return false;
+    peer->counters.announced_sent++;
+    if (op->total <= announced->capacity)
+        bmi__stream_start_locked(peer, op, announced->receive, true, announced->regions,
+                                 announced->region_count);
+    else
+        bmi__too_large_send_locked(peer, op, announced->receive);
+    bmi__announcement_drop_locked(peer, key, &key->announced_first);
+    return true;
+}
+
 /* Starts the key's next message if it may. false: it has to wait. */
 static bool message_start(struct peer *peer, struct key *key, struct op *op)
 {
@@ -60,17 +77,11 @@ static bool message_start(struct peer *peer, struct key *key, struct op *op)
     struct announcement *announced = announcement_next(key);
     bool small = is_small(peer, op);
     bool credit = peer->eager_credit >= op->total + WIRE_MESSAGE_CHARGE;
+    bool unasked = small ? credit : peer->eager_credit >= WIRE_MESSAGE_CHARGE;
     bool fits = announced != NULL && op->total <= announced->capacity;
-    if (fits && !(small && credit)) {
-        if (!note(peer, key, op))
-            return false;
-        peer->counters.announced_sent++;
-        bmi__stream_start_locked(peer, op, announced->receive, true, announced->regions,
-                                 announced->region_count);
-        bmi__announcement_drop_locked(peer, key, &key->announced_first);
-        return true;
-    }
-    if (!credit && (small || peer->eager_credit < WIRE_MESSAGE_CHARGE))
+    if (announced != NULL && (fits ? !(small && credit) : !unasked))
+        return announced_start(peer, key, op, announced);
+    if (!unasked)
         return false;
     if (!note(peer, key, op))
         return false;

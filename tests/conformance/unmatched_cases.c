@@ -67,6 +67,36 @@ static void eager_in_front(struct party *party)
     memory_give_back(memory);
 }
 
+/* Such messages, and large ones that ask, then one of each kind whose receive is too small. */
+static void too_small_behind(struct party *party)
+{
+    enum { COUNT = 80, ASKING = 8 };
+    static struct op ops[ROLES][COUNT];
+    struct op *mine = ops[party->role], mismatched[2];
+    bmi_size_t size = method_info(party).eager_max;
+    char *memory = memory_take(party, 2 * size), bytes[2][10];
+    for (int i = 0; i < COUNT && party->role == SENDER; i++)
+        op_send(party, &mine[i], memory, i < COUNT - ASKING ? size : 2 * size, i);
+    for (int i = 0; i < 2; i++) {
+        if (party->role == SENDER)
+            op_send(party, &mismatched[i], memory, (i + 1) * size, COUNT);
+        else
+            op_receive(party, &mismatched[i], bytes[i], sizeof bytes[i], COUNT);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (party->role == RECEIVER)
+            op_finish_error(party, &mismatched[i], BMI_EMSGSIZE);
+        else
+            op_wait(party, &mismatched[i]);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        if (party->role == RECEIVER)
+            op_receive(party, &mine[i], memory, 2 * size, i);
+        op_finish(party, &mine[i], i < COUNT - ASKING ? size : 2 * size);
+    }
+    memory_give_back(memory);
+}
+
 static void send_many(struct party *party, struct op *ops, int count)
 {
     struct op matching;
@@ -295,6 +325,8 @@ static void unexpected_told(struct party *party)
 const struct conformance_case unmatched_cases[] = {
     {SECTION, .name = "a large unmatched message holds up no small one", .run = large_in_front},
     {SECTION, .name = "unmatched eager messages hold up no other", .run = eager_in_front},
+    {SECTION, .name = "unmatched messages hold up no receive that is too small",
+     .run = too_small_behind},
     {SECTION, .name = "100,000 unmatched messages, then one that matches", .run = many_in_front,
      .seconds = 300},
     {SECTION, .name = "memory for unmatched messages is bounded by settings",

@@ -53,6 +53,34 @@ static void announced_streams_start_in_order(void)
     script_close(script);
 }
 
+/* Without credit to go, or to ask, a message that does not fit its receive says so and ends. */
+static void too_large_and_no_credit_to_ask(void)
+{
+    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+                                       .eager_credit = SMALL + 2 * WIRE_MESSAGE_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    CU_ASSERT_EQUAL(send_rtr(script, 70, LARGE - 1, 0, TAG), 0);
+    post_send(script, &one, LARGE, TAG); /* has the credit to ask */
+    CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
+    post_send(script, &two, SMALL, TAG + 1); /* has what is left */
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
+    for (uint64_t i = 0; i < 2; i++) {
+        post_send(script, &three, i == 0 ? SMALL : LARGE, TAG);
+        CU_ASSERT_FALSE(done(&three));
+        script_drive();
+        free(script_read(script)); /* WANT, the first time */
+        CU_ASSERT_EQUAL(send_rtr(script, 71 + i, SMALL - 1, 0, TAG), 0);
+        struct wire_header word = script_expect(script, WIRE_DATA, NULL, 0);
+        CU_ASSERT_EQUAL(word.flags, WIRE_FIRST | WIRE_LAST);
+        CU_ASSERT_EQUAL(word.length, 0);
+        CU_ASSERT_EQUAL(word.source, three.size);
+        CU_ASSERT_EQUAL(word.target, 71 + i);
+        CU_ASSERT_TRUE(done(&three) && three.error == 0 && three.actual == three.size);
+    }
+    cancel(&one);
+    script_close(script);
+}
+
 /* Behind as many bytes as may be under way. It has none, and goes with the frame that says so. */
 static void an_empty_one_behind_many_streams(void)
 {
@@ -448,6 +476,7 @@ int main(void)
         {"announcement crossed by RTS", announcement_crossed_by_a_request},
         {"small uses up its announcement", small_uses_up_its_announcement},
         {"too large for its announcement", too_large_for_its_announcement_asks},
+        {"too large, and no credit to ask", too_large_and_no_credit_to_ask},
         {"dropped announcements are asked for", dropped_announcements_are_asked_for},
         {"announcements behind a cancelled one", announcements_behind_a_cancelled_one},
         {"forgotten announcements are not used", forgotten_announcements_are_not_used},

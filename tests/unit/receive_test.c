@@ -395,15 +395,17 @@ static void get_of_a_request_s_memory(void)
  * what is left of it. */
 static void data_that_does_not_fit_ends_the_link(void)
 {
-    enum { WRONG_SIZE, WRONG_TAG, NOT_ANNOUNCED, TOO_MUCH, NOT_LAST, NOT_ALL, WAYS };
+    enum { WRONG_SIZE, NO_LAST, BY_PUT, WRONG_TAG, NOT_ANNOUNCED, TOO_MUCH, NOT_LAST, NOT_ALL, WAYS };
     for (int way = 0; way < WAYS; way++) {
         struct script *script = open_script(SCRIPT_FRAMES, NULL);
         announce_two(script, &one, &two);
         post_receive(script, &three, SMALL, TAG);
         post_receive(script, &four, LARGE, TAG + 1);
         struct wire_header data = stream_start((uint64_t)one.id, LARGE);
-        if (way == WRONG_SIZE)
+        if (way <= BY_PUT)
             data.source = LARGE + 1;
+        if (way == BY_PUT)
+            data.flags |= WIRE_LAST | WIRE_BY_PUT;
         if (way == WRONG_TAG)
             data.tag = TAG + 1;
         if (way == NOT_ANNOUNCED)
@@ -415,11 +417,28 @@ static void data_that_does_not_fit_ends_the_link(void)
             data.flags = way == NOT_ALL ? WIRE_LAST : 0, data.source = 0, data.tag = 0;
         if (way == NOT_ALL)
             size--;
+        if (way == NO_LAST || way == BY_PUT)
+            size = 0;
         CU_ASSERT_EQUAL(script_send(script, data, message(1, LARGE), size), -EPROTO);
         CU_ASSERT_TRUE(failed(&one, BMI_EPROTO) && failed(&two, BMI_EPROTO));
         CU_ASSERT_TRUE(failed(&three, BMI_EPROTO) && failed(&four, BMI_EPROTO));
         script_close(script);
     }
+}
+
+/* The sender lacks the credit to show that its message is too large, and says so. */
+static void announced_and_too_small(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    announce_two(script, &one, &two);
+    struct wire_header word = stream_start((uint64_t)one.id, LARGE + 1);
+    word.flags |= WIRE_LAST;
+    CU_ASSERT_EQUAL(script_send(script, word, NULL, 0), 0);
+    CU_ASSERT_TRUE(failed(&one, BMI_EMSGSIZE));
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 1, LARGE, true, TAG), 0);
+    CU_ASSERT_TRUE(received(&two, 1, LARGE));
+    ALIVE(script);
+    script_close(script);
 }
 
 /* An answer to a question that was not asked, or was asked of another tag, ends nothing. */
@@ -497,6 +516,7 @@ int main(void)
         {"regions too small to be fetched", regions_smaller_than_the_message_are_not_fetched},
         {"get of a request's memory", get_of_a_request_s_memory},
         {"data that does not fit", data_that_does_not_fit_ends_the_link},
+        {"announced, and too small", announced_and_too_small},
         {"answers that nobody asked for", answers_that_nobody_asked_for},
         {"everything fails with the link", everything_fails_with_the_link},
         CU_TEST_INFO_NULL,
