@@ -21,6 +21,14 @@
 
 /* ---- sends ---------------------------------------------------------------------------------- */
 
+/* Those behind it of its tag may go, or have to ask again for what was announced. */
+static void others_go(struct peer *peer, bmi_msg_tag_t tag)
+{
+    struct key *key = bmi__key_find_locked(peer, tag);
+    if (peer->state == PEER_UP && key != NULL && key->pending.first != NULL)
+        bmi__key_pump_locked(peer, key);
+}
+
 /* Tells the receiver that a message which was started ends. If nothing of it moved its receive waits
  * on. */
 static void abort_send(struct peer *peer, struct op *op, bool moved)
@@ -31,12 +39,15 @@ static void abort_send(struct peer *peer, struct op *op, bool moved)
         bmi__peer_fail_locked(peer, -ENOMEM, "no memory to abort a message");
         return;
     }
-    if (!moved)
+    if (!moved) {
         bmi__key_unsettle_locked(peer, key); /* a receive may be given back */
+        peer->flags |= PEER_FORGOT;          /* what was announced meanwhile is not used */
+    }
     struct wire_header header = {.type = WIRE_ABORT, .flags = moved ? WIRE_MOVED : 0,
                                  .tag = op->tag, .source = (uint64_t)bmi__op_id(op),
                                  .target = op->remote};
     bmi__control_send_locked(peer, header, NULL, 0);
+    others_go(peer, op->tag);
 }
 
 void bmi__stream_cancel_locked(struct peer *peer, struct op *op, bmi_size_t moved)
@@ -72,6 +83,7 @@ static enum taken frame_take(struct peer *peer, struct op *op, bool starts)
 static void eager_cancel(struct peer *peer, struct op *op)
 {
     bool counted = op->kind == OP_SEND;
+    bmi_msg_tag_t tag = op->tag;
     enum taken taken = frame_take(peer, op, counted);
     if (taken == TAKEN_WHOLE) {
         if (counted) {
@@ -81,6 +93,8 @@ static void eager_cancel(struct peer *peer, struct op *op)
             peer->unexpected_credit += op->total + WIRE_MESSAGE_CHARGE;
         }
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+        others_go(peer, tag);
+        bmi__pending_pump_locked(peer); /* there is credit again */
     } else if (taken == TAKEN_REST) {
         bmi__op_complete_locked(op, 0, op->total); /* it arrives whole */
     }
@@ -89,9 +103,11 @@ static void eager_cancel(struct peer *peer, struct op *op)
 /* The frame that starts an announced message was not sent: the message is withdrawn. */
 static void start_withdrawn(struct peer *peer, struct op *op)
 {
+    bmi_msg_tag_t tag = op->tag;
     bmi__op_unqueue_locked(peer, op);
     bmi__sent_withdraw_locked(peer, op->message_index);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    others_go(peer, tag);
 }
 
 static void stream_cancel(struct peer *peer, struct op *op)

@@ -233,6 +233,8 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index)
     entry->what = SENT_NOTHING;
     key->unseen--;
     key->position--;
+    key->asked = false;
+    peer->flags |= PEER_FORGOT; /* its receive is the next one's, and was announced for this one */
     bmi__key_release_locked(peer, key);
 }
 
@@ -242,6 +244,7 @@ void bmi__key_unsettle_locked(struct peer *peer, struct key *key)
         peer->flags |= PEER_FORGOT;
     while (key->announced_first != NULL)
         bmi__announcement_drop_locked(peer, key, &key->announced_first);
+    key->asked = false; /* the answer may come too soon */
     key->settled = peer->sent_count;
 }
 

@@ -144,6 +144,66 @@ static void cancelled_it_lets_smaller_ones_go(void)
     script_close(script);
 }
 
+/* It had the credit that others wait for. */
+static void cancelled_it_lets_others_go(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = SMALL + WIRE_MESSAGE_CHARGE,
+                                       .unexpected_credit = SMALL + WIRE_MESSAGE_CHARGE};
+    for (int tag = TAG; tag < TAG + 2; tag++) {
+        struct script *script = open_script(SCRIPT_FRAMES, &offer);
+        script->stuck = true;
+        post_send(script, &one, SMALL, TAG);
+        post_unexpected(script, &two, SMALL, TAG);
+        post_send(script, &three, SMALL, tag);
+        post_unexpected(script, &four, SMALL, TAG);
+        cancel(&one);
+        cancel(&two);
+        CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL) && failed(&two, BMI_ECANCEL));
+        script_write(script, 100);
+        CU_ASSERT_TRUE(done(&three) && three.error == 0);
+        CU_ASSERT_TRUE(done(&four) && four.error == 0);
+        script_close(script);
+    }
+}
+
+/* What is left of the other side's window is too little for the next message of the tag: it goes by
+ * the announcement that was used up by the one taken back, or was dropped since that was under way.
+ */
+static void cancelled_it_leaves_its_receive(void)
+{
+    enum { BEFORE = 3 * SMALL, LEFT = SMALL, NEXT = 2 * SMALL };
+    for (int used = 0; used < 2; used++) {
+        const struct script_offer offer = {.eager_max = 16384,
+                                           .unexpected_max = 16384,
+                                           .eager_credit = BEFORE + LEFT + 2 * WIRE_MESSAGE_CHARGE};
+        struct script *script = open_script(SCRIPT_FRAMES, &offer);
+        script->stuck = true;
+        post_send(script, &three, BEFORE, TAG + 1);
+        if (used)
+            CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+        post_send(script, &one, used ? NEXT : LEFT, TAG);
+        if (!used)
+            CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+        post_send(script, &two, NEXT, TAG);
+        cancel(&one);
+        CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+        script->stuck = false;
+        script_write(script, 100);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).tag, TAG + 1);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+        struct wire_header want = script_expect(script, WIRE_WANT, NULL, 0);
+        CU_ASSERT_EQUAL(want.flags, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE);
+        CU_ASSERT_EQUAL(want.tag, TAG);
+        CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+        CU_ASSERT_TRUE(goes_to(script, &two, 71));
+        CU_ASSERT_TRUE(done(&three) && three.error == 0);
+        script_close(script);
+    }
+}
+
 /* ---- rendezvous ----------------------------------------------------------------------------- */
 
 /* Bytes that were with the network and were taken back are not under way any more: of those only so
@@ -205,6 +265,35 @@ static void announced_before_the_abort_was_seen(void)
     post_send(script, &three, LARGE, TAG);
     CU_ASSERT_TRUE(goes_to(script, &three, 72));
     cancel(&two);
+    script_close(script);
+}
+
+/* It is not used, and nothing else gets on the message that waits: that asks, again after each
+ * ABORT. */
+static void announced_too_soon_for_one_that_waits(void)
+{
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
+                                       .eager_credit = 2 * WIRE_MESSAGE_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_send(script, &one, LARGE, TAG);
+    post_send(script, &two, LARGE, TAG);
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
+    CU_ASSERT_NOT_EQUAL(asks(script, &two), 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
+    for (int i = 0; i < 2; i++) {
+        cancel(i == 0 ? &one : &two);
+        if (i == 0)
+            CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).flags, 0);
+        struct wire_header want = script_expect(script, WIRE_WANT, NULL, 0);
+        CU_ASSERT_EQUAL(want.flags, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE);
+        CU_ASSERT_EQUAL(want.tag, TAG);
+    }
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_TRUE(goes_to(script, &three, 71));
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL) && failed(&two, BMI_ECANCEL));
     script_close(script);
 }
 
@@ -323,6 +412,9 @@ int main(void)
         {"cancelled streams leave room", cancelled_streams_leave_room_for_others},
         {"cancelled while it waits for credit", cancelled_while_it_waits_for_credit},
         {"cancelled, smaller ones go", cancelled_it_lets_smaller_ones_go},
+        {"cancelled, others go", cancelled_it_lets_others_go},
+        {"cancelled, it leaves its receive", cancelled_it_leaves_its_receive},
+        {"announced too soon for one that waits", announced_too_soon_for_one_that_waits},
         {"cancelled after it asked", cancelled_after_it_asked},
         {"announced before the ABORT was seen", announced_before_the_abort_was_seen},
         {"cancelled stream, nothing left", cancelled_stream_of_which_nothing_left},
