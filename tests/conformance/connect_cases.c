@@ -215,6 +215,25 @@ static void come_and_go(struct party *party)
     party_stop(party);
 }
 
+/* The peer's library answers, while its program waits for something else. */
+static void pinged(struct party *party)
+{
+    struct op op;
+    char byte = 'p';
+    if (party->role == SENDER) {
+        double us = -1;
+        NEED_STATUS(party, bmi_ping(party->peer, SOON_MS * patience(), &us), 0);
+        CHECK(party, us > 0 && us < SOON_MS * 1000.0 * patience());
+        NEED_STATUS(party, bmi_ping(party->peer, 0, &us), -BMI_EINVAL);
+        NEED_STATUS(party, bmi_ping(party->peer, SOON_MS, NULL), -BMI_EINVAL);
+        NEED_STATUS(party, bmi_ping(0, SOON_MS, &us), -BMI_EINVAL);
+        op_send(party, &op, &byte, 1, 1);
+    } else {
+        op_receive(party, &op, &byte, 1, 1);
+    }
+    op_finish(party, &op, 1);
+}
+
 #define SECTION .section = "Init and addresses"
 const struct conformance_case connect_cases[] = {
     {SECTION, .name = "both sides connect at once: one connection a pair", .run = both_at_once,
@@ -222,6 +241,7 @@ const struct conformance_case connect_cases[] = {
     {SECTION, .name = "both directions take one connection", .run = answer_takes_the_same,
      .where = PROCESSES},
     {SECTION, .name = "a look-up alone connects nobody", .run = lazy, .where = BOTH_LISTEN},
+    {SECTION, .name = "bmi_ping is answered", .run = pinged},
     {SECTION, .name = "a post never blocks", .run = post_never_blocks, .where = SOLO | PORTS},
     {SECTION, .name = "socket buffer sizes of an address", .run = buffers_of_an_address,
      .where = BOTH_LISTEN | SOCKETS},

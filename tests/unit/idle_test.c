@@ -55,6 +55,17 @@ static void set_before_the_peers_came(void)
     script_close(script);
 }
 
+/* Somebody connects and says nothing, while nobody waits for anything. */
+static void never_greeted(void)
+{
+    CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=100"), 0);
+    struct script *script = script_accept(SCRIPT_FRAMES);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(script);
+    CU_ASSERT_TRUE(goes_down(script));
+    CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=10000"), 0);
+    script_close(script);
+}
+
 /* Messages that wait, or that the program still has, and operations keep a connection. */
 static void what_is_wanted_stays(void)
 {
@@ -103,6 +114,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"set while all is quiet", set_while_all_is_quiet},
         {"set before the peers came", set_before_the_peers_came},
+        {"never greeted", never_greeted},
         {"what is wanted stays", what_is_wanted_stays},
         CU_TEST_INFO_NULL,
     };

@@ -56,7 +56,12 @@ static void credit_is_never_overdrawn(void)
     CU_ASSERT_EQUAL(send_credit(script, 0, SMALL + WIRE_MESSAGE_CHARGE), 0);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
     CU_ASSERT_TRUE(done(&many[1]) && many[1].error == 0);
+    CU_ASSERT_EQUAL(send_credit(script, 0, SMALL + WIRE_MESSAGE_CHARGE), 0);
+    CU_ASSERT_TRUE(script_silent(script)); /* what was not asked for is kept all the same */
+    post_unexpected(script, &many[0], SMALL, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
     script_close(script);
+    CU_ASSERT_TRUE(done(&many[0]) && many[0].error == 0);
 }
 
 /* Credit in crumbs makes us say each time what is still missing: without end to who reads that. */
