@@ -235,6 +235,8 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index)
     key->position--;
     key->asked = false;
     peer->flags |= PEER_FORGOT; /* its receive is the next one's, and was announced for this one */
+    if (key->unseen > 0)
+        bmi__key_unsettle_locked(peer, key); /* others may use receives that stand behind it */
     bmi__key_release_locked(peer, key);
 }
 

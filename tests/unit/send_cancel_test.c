@@ -98,6 +98,33 @@ static void cancelled_is_not_counted(void)
     script_close(script);
 }
 
+/* The one behind it goes to the second receive, and the first is left: what was announced before
+ * that is seen is not used. */
+static void cancelled_before_another(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    script->stuck = true;
+    for (uint32_t i = 0; i < 2; i++)
+        CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, i, TAG), 0);
+    post_send(script, &one, LARGE, TAG);
+    post_send(script, &two, LARGE, TAG);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    for (uint32_t i = 0; i < 2; i++) /* again */
+        CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, i, TAG), 0);
+    script->stuck = false;
+    script_write(script, 100);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &two, 72));
+    post_send(script, &three, LARGE, TAG);
+    CU_ASSERT_NOT_EQUAL(asks(script, &three), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 0, TAG), 0);
+    post_send(script, &four, LARGE, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &four, 73));
+    cancel(&three);
+    script_close(script);
+}
+
 static void cancelled_while_it_waits_for_credit(void)
 {
     const struct script_offer offer = {.eager_max = 16384,
@@ -409,6 +436,7 @@ int main(void)
         {"cancelled before it left", cancelled_before_it_left},
         {"cancelled gives its credit back", cancelled_gives_its_credit_back},
         {"cancelled is not counted", cancelled_is_not_counted},
+        {"cancelled before another", cancelled_before_another},
         {"cancelled streams leave room", cancelled_streams_leave_room_for_others},
         {"cancelled while it waits for credit", cancelled_while_it_waits_for_credit},
         {"cancelled, smaller ones go", cancelled_it_lets_smaller_ones_go},
