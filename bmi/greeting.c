@@ -199,7 +199,9 @@ static void op_restart_locked(struct peer *peer, struct op *op)
 {
     bmi__peer_adopt_locked(peer, op);
     int status = 0;
-    if (op->kind == OP_SEND)
+    if (peer->flags & PEER_CLOSING) /* joined too late: for what is dialled after it */
+        op->stage = STAGE_NEXT;
+    else if (op->kind == OP_SEND)
         bmi__send_start_locked(peer, op);
     else if (op->kind == OP_SEND_UNEXPECTED)
         bmi__unexpected_start_locked(peer, op);
@@ -324,7 +326,7 @@ static void match_dialled(struct peer *peer, void *argument)
 {
     struct search *search = argument;
     peer_lock(peer);
-    if (peer->state == PEER_UP && !(peer->flags & (PEER_ACCEPTED | PEER_SELF)) &&
+    if (peer->state == PEER_UP && !(peer->flags & (PEER_ACCEPTED | PEER_SELF | PEER_CLOSING)) &&
         memcmp(peer->incarnation, search->bytes, 16) == 0)
         search->found = peer;
     peer_unlock(peer);

@@ -32,7 +32,7 @@ void bmi__ping_start_locked(struct peer *peer, struct op *op)
 void bmi__pings_send_locked(struct peer *peer)
 {
     for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next)
-        if (op->kind == OP_PING && !(op->flags & OP_STARTED))
+        if (op->kind == OP_PING && op->stage != STAGE_NEXT && !(op->flags & OP_STARTED))
             send_locked(peer, op);
 }
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * dialled_fault.c - what a server that we dial can do to us: it answers as if it were ourselves, it
- * connects back while we dial, it says that our connections are not wanted; it goes, and another
- * one of its address's alternatives is there.
+ * connects back while we dial, it says that our connections are not wanted, while others are being
+ * closed; it goes, and another one of its address's alternatives is there.
  *
  * The servers are sockets of this process, so that what they do is in order with what we do.
  */
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #include "raw_peer.h"
 #include "serve.h"
 
-enum { TAG = 7, ASK_TAG = 9, SIZE = 200000, BACKLOG = 8 };
+enum { TAG = 7, ASK_TAG = 9, SIZE = 200000, BACKLOG = 8, SMALL_BUFFER = 2048 };
 
 static char ours[BMI_MAX_ADDR_LEN];
 static struct chance chance;
@@ -294,6 +295,106 @@ static void both_wait(void)
     two_end(&two);
 }
 
+/* ---- a connection that is just closing -------------------------------------------------------- */
+
+enum { QUESTIONS = 1500 };
+
+/* We close the connection for being idle. The end does not come before the other side, which reads
+ * nothing of all the answers that it has asked for, reads them. */
+static void idle_close(int socket)
+{
+    struct raw_frame ping = {.type = RAW_PING};
+    int seconds = 0;
+    for (int i = 0; i < QUESTIONS; i++) {
+        CHECK(raw_send(socket, &ping, NULL), "the connection has ended");
+        if (i % 50 == 49)
+            operations_step(1);
+    }
+    for (int i = 0; i < 10; i++) {
+        operations_step(1);
+        must(BMI_set_info(0, BMI_REAP_IDLE, &seconds), "BMI_REAP_IDLE"); /* the 2nd one closes */
+    }
+}
+
+/* Until we know that the connection has gone. */
+static void lose(BMI_addr_t address, int socket)
+{
+    static char memory[8];
+    struct noted receive;
+    note_receive(&receive, address, memory, sizeof memory, TAG);
+    close(socket);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status != 0, "a connection has not gone");
+}
+
+static void *ping_run(void *address)
+{
+    double us;
+    must(bmi_ping(*(BMI_addr_t *)address, TEST_BOUND_MS, &us), "bmi_ping");
+    return NULL;
+}
+
+/* What goes over to a connection that is closing waits for the next one. */
+static void joins_one_that_closes(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    struct raw_hello identity = raw_hello_make(&chance), hello;
+    uint64_t number = 0;
+    struct noted ask;
+    struct bmi_statistics statistics;
+    BMI_addr_t address;
+    pthread_t pinger;
+    int listener = server_open(listening), back = raw_connect(ours, SMALL_BUFFER);
+    CHECK(raw_send_hello(back, &identity), "our side has closed");
+    frame_await(back, RAW_HELLO, "the answer");
+    idle_close(back);
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
+    pthread_create(&pinger, NULL, ping_run, &address);
+    int front = dial_await(listener, &hello);
+    do {
+        operations_step(1);
+        must(BMI_get_info(address, BMI_GET_STATISTICS, &statistics), "BMI_get_info");
+    } while (statistics.outstanding_sends < 2); /* the ping is one */
+    redundant_send(front, identity.nonce);
+    end_await(front, "the connection that is redundant");
+    CHECK(!ask.ended, "a message ends with a connection that it was not posted to");
+    end_await(back, "the connection that is closing");
+    front = dial_answer(listener, listening);
+    frame_await(front, RAW_UNEXPECTED, "the message");
+    noted_good(&ask, "a message after a connection that was closing");
+    struct raw_frame pong = {.type = RAW_PONG};
+    pong.target = frame_await(front, RAW_PING, "the ping").source;
+    CHECK(raw_send(front, &pong, NULL), "the connection has ended");
+    pthread_join(pinger, NULL);
+    lose(address, front);
+    close(listener);
+    drop(address);
+}
+
+/* Who connects is not told to use a connection that we are closing. */
+static void not_told_of_one_that_closes(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    struct raw_hello identity = raw_hello_make(&chance), hello;
+    uint64_t number = 0;
+    struct noted ask;
+    BMI_addr_t address;
+    int bytes = SMALL_BUFFER, listener = server_open(listening);
+    setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
+    int front = dial_await(listener, &hello);
+    CHECK(raw_answer_hello(front, &identity), "the connection has ended");
+    noted_good(&ask, "a message");
+    idle_close(front);
+    int back = back_connect(&identity, listening);
+    frame_await(back, RAW_HELLO, "the answer to who connects while its other connection closes");
+    end_await(front, "the connection that is closing");
+    close(back);
+    close(listener);
+    drop(address);
+}
+
 /* ---- alternatives ----------------------------------------------------------------------------- */
 
 static BMI_addr_t speaker;
@@ -324,16 +425,6 @@ static int reach(BMI_addr_t address, int listener, const char *listening)
     int socket = dial_answer(listener, listening);
     noted_good(&asked, "a message to an alternative");
     return socket;
-}
-
-/* Until we know that the connection has gone. */
-static void lose(BMI_addr_t address, int socket)
-{
-    static char memory[8];
-    struct noted receive;
-    note_receive(&receive, address, memory, sizeof memory, TAG);
-    close(socket);
-    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status != 0, "a connection has not gone");
 }
 
 /* Who looks at an address's host sees that of the server, not of one that was tried before it. */
@@ -404,6 +495,8 @@ int main(void)
     redundant_for_ever();
     answered_and_redundant();
     both_wait();
+    joins_one_that_closes();
+    not_told_of_one_that_closes();
     test_unexpected = spoken;
     alternatives();
     in_the_place_of_another();
