@@ -205,17 +205,25 @@ static bool link_shut_down(struct tcp_link *link, int *status, bool *was_up)
     return now;
 }
 
+/* Nothing is read any more: where the peer's bytes made no sense the next ones make none, and where
+ * the stream has ended it would be told again and again. */
+static void link_ignore(struct tcp_link *link)
+{
+    struct tcp_state *state = tcp_state_of(link);
+
+    if (state->hot == link)
+        state->hot = NULL;
+    if (link->watched)
+        bmi_method_watch_remove(&link->watch);
+    link->watched = false;
+}
+
 static void link_release_socket(struct tcp_link *link)
 {
     struct tcp_state *state = tcp_state_of(link);
 
     bmi_method_timer_clear(&link->timer);
     tcp_dial_free(link);
-    if (state->hot == link)
-        state->hot = NULL;
-    if (link->watched)
-        bmi_method_watch_remove(&link->watch);
-    link->watched = false;
     if (link->watch.fd >= 0) {
         tcp_engine_forget(link);
         close(link->watch.fd);
@@ -250,7 +258,9 @@ static void link_give_back_frames(struct tcp_link *link, int status)
 void tcp_link_end(struct tcp_link *link, int status)
 {
     bool was_up = false;
-    if (!link_shut_down(link, &status, &was_up))
+    bool now = link_shut_down(link, &status, &was_up);
+    link_ignore(link);
+    if (!now)
         return;
 
     link_release_socket(link);

@@ -5,6 +5,7 @@
  */
 #include <CUnit/Basic.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -482,6 +483,55 @@ static void garbage_ends_that_link_only(void)
     teardown();
 }
 
+static atomic_bool writer_in, writer_may_leave;
+
+static void writer_stays(struct fake_owner *at, struct bmi_frame *frame)
+{
+    (void)at;
+    (void)frame;
+    atomic_store(&writer_in, true);
+    while (!atomic_load(&writer_may_leave))
+        sched_yield();
+}
+
+static void *writer_run(void *argument)
+{
+    struct bmi_frame *frame = argument;
+    bmi__method_tcp.send(owner->link, frame);
+    bmi__method_tcp.flush(owner->link);
+    return NULL;
+}
+
+/* The end of a link waits for who writes. Meanwhile nothing more is read, and what it ended with
+ * first stays its status. */
+static void garbage_while_another_writes(void)
+{
+    struct bmi_frame frame = {0};
+    pthread_t writer;
+    size_t from = 0;
+    setup();
+    owner->on_sent = writer_stays;
+    fake_header_write(frame.header, 1, 0, 0);
+    pthread_create(&writer, NULL, writer_run, &frame);
+    CU_ASSERT(FAKE_UNTIL(atomic_load(&writer_in)));
+    memset(stream, 0xee, 64);
+    CU_ASSERT_EQUAL(send(peer, stream, 64, MSG_NOSIGNAL), 64);
+    CU_ASSERT(FAKE_UNTIL(fake_counters[BMI_COUNT_BAD_FRAMES] == 1));
+    size_t length = frame_append(0, 1, 10, 10, &from);
+    CU_ASSERT_EQUAL(send(peer, stream, length, MSG_NOSIGNAL), (ssize_t)length);
+    shutdown(peer, SHUT_WR);
+    for (int i = 0; i < 10; i++)
+        fake_drive(1);
+    CU_ASSERT_EQUAL(owner->frames, 0);
+    CU_ASSERT_EQUAL(owner->downs, 0);
+    atomic_store(&writer_may_leave, true);
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+    pthread_join(writer, NULL);
+    CU_ASSERT_EQUAL(owner->status, -EPROTO);
+    CU_ASSERT_EQUAL(owner->frames, 0);
+    teardown();
+}
+
 /* ---- after close ---------------------------------------------------------------------------- */
 
 static void close_lingering(struct fake_owner *at)
@@ -568,6 +618,7 @@ int main(void)
     CU_ADD_TEST(suite, end_within_a_body);
     CU_ADD_TEST(suite, reset_by_peer);
     CU_ADD_TEST(suite, garbage_ends_that_link_only);
+    CU_ADD_TEST(suite, garbage_while_another_writes);
     CU_ADD_TEST(suite, nothing_is_shown_after_close);
     CU_ADD_TEST(suite, nothing_is_shown_while_lingering);
     CU_basic_set_mode(CU_BRM_VERBOSE);
