@@ -522,6 +522,8 @@ static int hello_handle(struct bmi_link *link, bool reply, bool insist,
         peer_lock(peer);
         struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};
         bmi__control_send_locked(peer, header, NULL, 0);
+        if (peer->cause == 0)
+            peer->cause = -EPROTO;
         peer->flags |= PEER_CLOSING;
         link->method->close(link, true);
         peer_unlock(peer);

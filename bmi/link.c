@@ -207,17 +207,11 @@ static int up_frame_locked(struct peer *peer, const struct wire_header *header,
     }
 }
 
-static int greeting_frame_locked(struct peer *peer, const struct wire_header *header,
-                                 struct bmi_sink *sink)
+static int greeting_frame(const struct wire_header *header, struct bmi_sink *sink)
 {
     bool greeting = header->type == WIRE_HELLO || header->type == WIRE_REDUNDANT;
     if (greeting && header->length > 0)
         return inbound_make(header, sink);
-    if (header->type == WIRE_REJECT && peer->state == PEER_DIALLING) {
-        bmi__log(BMI_LOG_ERROR, "%s refuses us: %s", bmi__peer_name(peer),
-                 strerror((int)(header->target & 0xff)));
-        return -EPROTO;
-    }
     return -EPROTO;
 }
 
@@ -272,6 +266,18 @@ static int body_done_locked(struct peer *peer, struct bmi_sink *sink)
     return 0;
 }
 
+/* A peer is refused for its version alone; whoever dialled is to know that it is no bad frame. */
+static void refused_log_locked(struct peer *peer, const struct shown *shown, int status)
+{
+    if (shown->status == 0 && shown->header.type == WIRE_REJECT && peer->state == PEER_DIALLING)
+        bmi__log(BMI_LOG_ERROR,
+                 "%s refuses us: it speaks another version of the protocol, we speak %u",
+                 bmi__peer_name(peer), WIRE_VERSION);
+    else
+        bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer),
+                 shown->header.type, shown->reason, strerror(-status));
+}
+
 /* Handles a frame, with its body if that is there already; else *sink says where it goes. */
 static int frame_take(struct bmi_link *link, const struct shown *shown, const uint8_t *body,
                       struct bmi_sink *sink)
@@ -285,7 +291,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
         bmi__frame_trace(peer, "from", &shown->header);
         sink->length = shown->header.length;
         if (peer->state != PEER_UP)
-            status = greeting_frame_locked(peer, &shown->header, sink);
+            status = greeting_frame(&shown->header, sink);
         else if (peer->self_link == NULL || link == peer->self_link)
             status = up_frame_locked(peer, &shown->header, sink);
         else
@@ -298,8 +304,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
     }
     bool flush = peer->answers > ANSWERS_FLUSH && peer->link != NULL;
     if (status < 0) {
-        bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer),
-                 shown->header.type, shown->reason, strerror(-status));
+        refused_log_locked(peer, shown, status);
         if (peer->cause == 0)
             peer->cause = status == -ENOMEM ? -ENOMEM : -EPROTO;
     }

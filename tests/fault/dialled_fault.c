@@ -2,10 +2,12 @@
  *
  * dialled_fault.c - what a server that we dial can do to us: it answers as if it were ourselves, it
  * connects back while we dial, it says that our connections are not wanted, while others are being
- * closed; it goes, and another one of its address's alternatives is there.
+ * closed, it speaks another version of the protocol; it goes, and another one of its address's
+ * alternatives is there.
  *
  * The servers are sockets of this process, so that what they do is in order with what we do.
  */
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -213,6 +215,48 @@ static void redundant_for_ever(void)
     }
     CHECK(ask.status != 0, "the message has gone");
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
+    close(listener);
+    drop(address);
+}
+
+/* ---- a server of another version -------------------------------------------------------------- */
+
+static char logged[4096];
+
+static void log_take(void *argument, enum bmi_log_level level, const char *text)
+{
+    size_t used = strlen(logged);
+    (void)argument;
+    (void)level;
+    snprintf(logged + used, sizeof logged - used, "%s\n", text);
+}
+
+/* It refuses our HELLO, or answers it: what was posted fails with EPROTO, and the log says why. */
+static void other_version(bool refuses, const char *why)
+{
+    struct bmi_log_callback callback = {.write = log_take, .level = BMI_LOG_WARN};
+    struct raw_frame reject = {.type = RAW_REJECT, .target = EPROTO};
+    struct raw_hello dialled, answer = raw_hello_make(&chance);
+    char listening[BMI_MAX_ADDR_LEN];
+    uint64_t number = 0;
+    struct noted ask;
+    BMI_addr_t address;
+    int listener = server_open(listening);
+    logged[0] = '\0';
+    answer.version = 999;
+    must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_LOG_CALLBACK");
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
+    int socket = dial_await(listener, &dialled);
+    CHECK(refuses ? raw_send(socket, &reject, NULL) : raw_answer_hello(socket, &answer),
+          "the connection has ended");
+    end_await(socket, "a connection to another version");
+    CHECK(noted_wait(&ask, 1, TEST_BOUND_MS), "a message to another version waits for ever");
+    CHECK(ask.status == -BMI_EPROTO, "it ends with %s", bmi_status_string(ask.status));
+    callback.write = NULL;
+    must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_LOG_CALLBACK");
+    CHECK(strstr(logged, why) != NULL && strstr(logged, "bad frame") == NULL,
+          "the log says: %s", logged);
     close(listener);
     drop(address);
 }
@@ -493,6 +537,8 @@ int main(void)
     mirror();
     mirror_twice();
     redundant_for_ever();
+    other_version(true, "refuses us: it speaks another version of the protocol");
+    other_version(false, "speaks version 999 of the protocol");
     answered_and_redundant();
     both_wait();
     joins_one_that_closes();
