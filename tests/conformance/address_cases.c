@@ -184,15 +184,32 @@ static void host_ipv6(struct party *party)
     visit_by_host(party, "[::1]", listen);
 }
 
+/* Why a connection was not made is told in words. */
+static void log_scan(void *argument, enum bmi_log_level level, const char *text)
+{
+    atomic_int *numbers = argument;
+    (void)level;
+    if (strstr(text, "Unknown error") != NULL)
+        atomic_fetch_add(numbers, 1);
+}
+
 static void host_unknown(struct party *party)
 {
+    atomic_int numbers = 0;
+    struct bmi_log_callback callback = {.write = log_scan,
+                                        .argument = &numbers,
+                                        .level = BMI_LOG_DEBUG};
     struct op send;
     char url[100];
     snprintf(url, sizeof url, "%s://no-such-host.invalid:3334", party->method->scheme);
     party_start_client(party);
     party->peer = party_look_up(party, url);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
     op_send(party, &send, "x", 1, 1);
     op_finish_error(party, &send, BMI_EHOSTNTFD);
+    callback.write = NULL;
+    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
+    CHECK_EQUAL(party, atomic_load(&numbers), 0);
     party_stop(party);
 }
 
