@@ -248,6 +248,17 @@ static void interrupt_open(struct ping *ping)
         pthread_sigmask(SIG_UNBLOCK, &ping->signals, NULL);
 }
 
+/* Says why nothing can be asked. Returns the exit status: 2 if the URL is none. */
+static int failure(const char *what, int status)
+{
+    bool usage_is_wrong =
+        status == -BMI_EINVAL || status == -BMI_ENAMETOOLONG || status == -BMI_ENOPROTOOPT;
+
+    fprintf(stderr, "bmi-ping: %s: %s (BMI_LOG=error tells more)\n", what,
+            bmi_status_string(status));
+    return usage_is_wrong ? 2 : 1;
+}
+
 int main(int argc, char **argv)
 {
     static struct ping ping; /* the thread's as well, until the process has ended */
@@ -257,14 +268,14 @@ int main(int argc, char **argv)
     interrupt_open(&ping);
     int status = BMI_initialize(NULL, NULL, 0);
     if (status < 0) {
-        fprintf(stderr, "bmi-ping: cannot start: %s\n", bmi_status_string(status));
-        return 2;
+        failure("cannot start", status);
+        return 1;
     }
     status = BMI_addr_lookup(&addr, ping.request.url);
     if (status < 0) {
-        fprintf(stderr, "bmi-ping: %s: %s\n", ping.request.url, bmi_status_string(status));
+        status = failure(ping.request.url, status);
         BMI_finalize();
-        return 2;
+        return status;
     }
     pthread_mutex_lock(&ping.lock);
     ask_all_locked(&ping, addr);

@@ -145,4 +145,10 @@ status_is 2 "$bin/bmi-ping" -c x "$url"
 status_is 2 "$bin/bmi-ping" -W -1 "$url"
 status_is 2 "$bin/bmi-ping" nonsense://host
 status_is 2 "$bin/bmi-ping" tcp://host:notaport
+grep -q 'BMI_LOG=error' "$work/err" || fail "bmi-ping does not tell who knows what is wrong with a URL"
+# What is wrong with this host or its environment is no wrong usage.
+BMI_SPIN_US=soon status_is 1 "$bin/bmi-ping" -c 1 tcp://127.0.0.1:1
+if "$bin/bmi-info" --methods | grep -A 8 '^  bmi_ib ' | grep -q 'not usable'; then
+  status_is 1 "$bin/bmi-ping" -c 1 ib://127.0.0.1:1
+fi
 echo ok
