@@ -317,7 +317,12 @@ static int set_one(char *text, bool apply)
     char *equals = strchr(text, '=');
     size_t length = equals != NULL ? (size_t)(equals - text) : strlen(text);
     int index = find(text, length);
-    if (equals == NULL || index < 0) {
+    if (equals == NULL && index >= 0) {
+        bmi__log(BMI_LOG_ERROR, "setting %s: no value; %s=value is wanted", table[index].name,
+                 table[index].name);
+        return -EINVAL;
+    }
+    if (index < 0) {
         char what[128];
         snprintf(what, sizeof what, "\"%.100s\": this", text);
         unknown_log(BMI_LOG_ERROR, what, text, length);

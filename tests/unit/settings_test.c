@@ -117,8 +117,8 @@ static void bad_values_change_nothing_and_are_told(void)
 
 static void an_unknown_name_brings_the_list_of_valid_ones(void)
 {
-    static const char *const cases[] = {"no_such=1", "peer_memory", "=5", "peer memory=1M",
-                                        "peer_memor=1M", "peer_memoryy=1M"};
+    static const char *const cases[] = {"no_such=1", "=5", "peer memory=1M", "peer_memor=1M",
+                                        "peer_memoryy=1M", "no_such"};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *name, *value, *help;
         catch_log();
@@ -127,6 +127,10 @@ static void an_unknown_name_brings_the_list_of_valid_ones(void)
         for (int index = 0; bmi_setting_next(index, &name, &value, &help) == 0; index++)
             CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, name));
     }
+    caught.text[0] = '\0'; /* a name without a value is a setting's name */
+    CU_ASSERT_EQUAL(bmi__settings_set("spin_us"), -EINVAL);
+    CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, "spin_us"));
+    CU_ASSERT_PTR_NULL(strstr(caught.text, "is no setting"));
     release_log();
     CU_ASSERT_EQUAL(bmi__settings_set(""), -EINVAL);
     char longest[2000];
