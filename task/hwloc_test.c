@@ -198,7 +198,7 @@ static void test_without_proc(void)
         cpu_set_t mask;
         CPU_ZERO(&mask);
         CPU_SET((size_t)sched_getcpu(), &mask);
-        if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", "", MS_REC | MS_PRIVATE, NULL) != 0 ||
             umount2("/proc", MNT_DETACH) != 0 || sched_setaffinity(0, sizeof(mask), &mask) != 0)
             _exit(TEST_SKIPPED);
         _exit(bmi_task_manager_create(NULL, &manager, NULL, 0) != 0 ||
