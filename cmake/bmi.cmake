@@ -62,6 +62,7 @@ function(bmi_library)
     if(CMAKE_OBJCOPY AND NOT BMI_SANITIZE AND NOT BMI_COVERAGE AND NOT BMI_FUZZER)
         bmi__whole_object("${PROJECT_BINARY_DIR}/libbmi.o" "${map}")
         add_library(bmi_static STATIC "${PROJECT_BINARY_DIR}/libbmi.o")
+        add_dependencies(bmi_static bmi_objects) # make knows no rule for another target's objects
     else() # instrumented objects have groups that can't be taken apart
         add_library(bmi_static STATIC $<TARGET_OBJECTS:bmi_objects>)
     endif()

@@ -49,6 +49,24 @@ for variable in prefix=/opt/bmi libdir=/far/lib includedir=/away/include; do
     { cat "$work/absolute/bmi.pc"; fail "bmi.pc with absolute folders: not $variable"; }
 done
 
+# make, unlike Ninja, has to be told that the objects of libbmi.a come first. What is compiled does not
+# matter for that: a launcher in the compiler's place gives the same empty object for all.
+if command -v make >/dev/null; then
+  "$compiler" -c -x c /dev/null -o "$work/empty.o"
+  cat >"$work/launcher" <<TXT
+#!/bin/sh
+until [ "\$1" = -o ]; do shift; done
+cp "$work/empty.o" "\$2"
+TXT
+  chmod +x "$work/launcher"
+  cmake -G "Unix Makefiles" -S "$tree" -B "$work/make" -DCMAKE_C_COMPILER="$compiler" -DBMI_WITH_TESTS=OFF \
+    -DBMI_WITH_TOOLS=OFF -DBMI_WITH_EXAMPLES=OFF -DBMI_WITH_BENCH=OFF -DCMAKE_BUILD_TYPE=Debug \
+    -DCMAKE_C_COMPILER_LAUNCHER="$work/launcher" >"$work/log" 2>&1 &&
+    cmake --build "$work/make" --target bmi_static >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; fail "make"; }
+else
+  echo "make: left out, there is none"
+fi
+
 # ---- what libbmi.so exports ------------------------------------------------------------------------
 
 nm -D --defined-only "$libdir/libbmi.so" | awk '$2 ~ /[A-Z]/ && $2 != "A" { sub(/@.*/, "", $3); print $3 }' |
