@@ -149,7 +149,7 @@ static void test_unexpected_not_fetched(void)
     CU_ASSERT_EQUAL_FATAL(bmi_job_event(closed, NULL, &event, NULL), 0);
     for (int i = 0; i < 2; i++) {
         CU_ASSERT_EQUAL(bmi_job_unexpected(closed, &taken[i], NULL, NULL, NULL), 0);
-        if (bmi_job_sendunexpected(job_case.context, job_case.self, "ab" + i, 1, BMI_EXT_ALLOC, i,
+        if (bmi_job_sendunexpected(job_case.context, job_case.self, &"ab"[i], 1, BMI_EXT_ALLOC, i,
                                    NULL, NULL, &status) == 0)
             job_case_fetch();
     }
@@ -163,7 +163,7 @@ static void test_unexpected_not_fetched(void)
         CU_ASSERT_EQUAL_FATAL(BMI_testunexpected(1, &count, &info, 0), 1);
         CU_ASSERT_EQUAL(info.tag, i);
         CU_ASSERT_EQUAL(info.size, 1);
-        CU_ASSERT_EQUAL(memcmp(info.buffer, "ab" + i, 1), 0);
+        CU_ASSERT_EQUAL(memcmp(info.buffer, &"ab"[i], 1), 0);
         CU_ASSERT_EQUAL(BMI_unexpected_free(info.addr, info.buffer), 0);
     }
 }

@@ -73,7 +73,7 @@ static void too_large_and_no_credit_to_ask(void)
         struct wire_header word = script_expect(script, WIRE_DATA, NULL, 0);
         CU_ASSERT_EQUAL(word.flags, WIRE_FIRST | WIRE_LAST);
         CU_ASSERT_EQUAL(word.length, 0);
-        CU_ASSERT_EQUAL(word.source, three.size);
+        CU_ASSERT_EQUAL(word.source, (uint64_t)three.size);
         CU_ASSERT_EQUAL(word.target, 71 + i);
         CU_ASSERT_TRUE(done(&three) && three.error == 0 && three.actual == three.size);
     }
