@@ -2,12 +2,15 @@
  *
  * connect_test.c - how links come and go: numeric hosts and names, refusal, several addresses of a
  * name, closing at every stage, listening, running out of descriptors, options. Both ends are the
- * method's unless a test says otherwise.
+ * method's unless a test says otherwise. Stands in for getaddrinfo (the linker's --wrap), for the
+ * names below.
  */
 #include <CUnit/Basic.h>
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +37,14 @@ static void teardown(void)
 {
     CU_ASSERT_EQUAL(fake_stop(), 0);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS], 0);
+}
+
+static int descriptors_open(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
 }
 
 static int dial(const char *address, struct fake_owner *owner)
@@ -123,6 +134,214 @@ static void name_is_looked_up(void)
     CU_ASSERT_STRING_EQUAL(here.host, "127.0.0.1");
     teardown();
 }
+
+/* ---- names ---------------------------------------------------------------------------------- */
+
+/* What is found of a name: an answer of getaddrinfo's, or addresses. */
+static const struct known {
+    const char *name;
+    int answer;
+    const char *addresses[3];
+    int times; /* so many of the first one */
+} known_names[] = {
+    {.name = "none.test", .answer = EAI_NONAME},
+    {.name = "again.test", .answer = EAI_AGAIN},
+    {.name = "memory.test", .answer = EAI_MEMORY},
+    {.name = "system.test", .answer = EAI_SYSTEM},
+    {.name = "empty.test"},
+    {.name = "refuses.test", .addresses = {"127.0.0.2", "127.0.0.3"}},
+    {.name = "third.test", .addresses = {"127.0.0.2", "127.0.0.3", "127.0.0.1"}},
+    {.name = "late.test", .addresses = {"127.0.0.1"}, .times = 40},
+    {.name = "mute.test", .addresses = {"127.0.0.2"}, .times = 2},
+    {.name = "then.test", .addresses = {"127.0.0.2", "127.0.0.1"}},
+};
+
+enum { OURS = 0x4000000 }; /* in ai_flags: not the C library's */
+
+/* A name that begins with "slow" is looked up until `open`, then there is no such name. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    atomic_uint under_way, most, done;
+    bool open, takes_signals;
+} slow = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static int slow_look_up(void)
+{
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    pthread_mutex_lock(&slow.lock);
+    slow.takes_signals |= sigismember(&mask, SIGTERM) == 0;
+    unsigned now = ++slow.under_way;
+    if (now > slow.most)
+        slow.most = now;
+    while (!slow.open)
+        pthread_cond_wait(&slow.changed, &slow.lock);
+    slow.under_way--;
+    slow.done++;
+    pthread_mutex_unlock(&slow.lock);
+    return EAI_NONAME;
+}
+
+static struct addrinfo *known_list(const struct known *known)
+{
+    struct item {
+        struct addrinfo info;
+        struct sockaddr_in to;
+    };
+    size_t count = known->times > 0 ? (size_t)known->times : 3;
+    struct item *items = calloc(count, sizeof(*items));
+    for (size_t i = 0; i < count; i++) {
+        const char *address = known->addresses[known->times > 0 ? 0 : i];
+        items[i].info = (struct addrinfo){.ai_flags = OURS,
+                                          .ai_family = address ? AF_INET : AF_UNIX,
+                                          .ai_addr = (struct sockaddr *)&items[i].to,
+                                          .ai_addrlen = sizeof(items[i].to),
+                                          .ai_next = i + 1 < count ? &items[i + 1].info : NULL};
+        items[i].to.sin_family = AF_INET;
+        if (address)
+            inet_pton(AF_INET, address, &items[i].to.sin_addr);
+    }
+    return &items[0].info;
+}
+
+int __real_getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **list);
+int __wrap_getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **list);
+void __real_freeaddrinfo(struct addrinfo *list);
+void __wrap_freeaddrinfo(struct addrinfo *list);
+
+int __wrap_getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **list)
+{
+    if (strncmp(host, "slow", 4) == 0)
+        return slow_look_up();
+    for (size_t i = 0; i < sizeof(known_names) / sizeof(known_names[0]); i++) {
+        if (strcmp(known_names[i].name, host) != 0)
+            continue;
+        errno = EMFILE; /* what EAI_SYSTEM is about */
+        *list = known_names[i].answer == 0 ? known_list(&known_names[i]) : NULL;
+        return known_names[i].answer;
+    }
+    return __real_getaddrinfo(host, service, hints, list);
+}
+
+void __wrap_freeaddrinfo(struct addrinfo *list)
+{
+    if (list->ai_flags & OURS)
+        free(list);
+    else
+        __real_freeaddrinfo(list);
+}
+
+/* Dials the name, and waits for what comes of it. Returns the link's status; 0: it is up. */
+static int dial_name(const char *name, struct fake_owner *here)
+{
+    char address[64];
+    snprintf(address, sizeof(address), "%s:%d", name, port);
+    CU_ASSERT_EQUAL(dial(address, here), 0);
+    CU_ASSERT(FAKE_UNTIL(here->ups == 1 || here->downs == 1));
+    return here->status;
+}
+
+static void names_and_their_addresses(void)
+{
+    struct fake_owner here[8];
+    int descriptors = descriptors_open();
+    setup();
+    CU_ASSERT_EQUAL(dial_name("none.test", &here[0]), -BMI_EHOSTNTFD);
+    CU_ASSERT_EQUAL(dial_name("again.test", &here[1]), -BMI_ETRYAGAIN);
+    CU_ASSERT_EQUAL(dial_name("memory.test", &here[2]), -ENOMEM);
+    CU_ASSERT_EQUAL(dial_name("system.test", &here[3]), -EMFILE);
+    CU_ASSERT_EQUAL(dial_name("empty.test", &here[4]), -BMI_EADDRNTFD);
+    CU_ASSERT_EQUAL(dial_name("refuses.test", &here[5]), -ECONNREFUSED);
+    CU_ASSERT_EQUAL(dial_name("third.test", &here[6]), 0);
+    CU_ASSERT_STRING_EQUAL(here[6].host, "127.0.0.1");
+    CU_ASSERT_EQUAL(dial_name("late.test", &here[7]), 0); /* of many the first ones count */
+    teardown();
+    CU_ASSERT_EQUAL(descriptors_open(), descriptors);
+}
+
+/* Binds the method's port on another host; connections to it are neither made nor refused. */
+static int mute_listener(int fillers[3])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, "127.0.0.2", &at.sin_addr);
+    CU_ASSERT_EQUAL(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    CU_ASSERT_EQUAL(listen(fd, 0), 0);
+    for (int i = 0; i < 3; i++) {
+        fillers[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(fillers[i], (struct sockaddr *)&at, sizeof(at));
+    }
+    return fd;
+}
+
+/* An address that does not answer has its share of the time, then the next one is tried. */
+static void addresses_that_do_not_answer(void)
+{
+    struct fake_owner here, there;
+    int fillers[3], descriptors = descriptors_open();
+    setup();
+    int mute = mute_listener(fillers);
+    fake_connect_timeout_ms = 100;
+    int64_t start = fake_now_ms();
+    CU_ASSERT_EQUAL(dial_name("mute.test", &here), -ETIMEDOUT);
+    CU_ASSERT(fake_now_ms() - start >= 198); /* no share is below 500 ms or the whole time */
+    CU_ASSERT_EQUAL(dial_name("then.test", &there), 0);
+    CU_ASSERT_STRING_EQUAL(there.host, "127.0.0.1");
+    fake_connect_timeout_ms = 10000;
+    for (int i = 0; i < 3; i++)
+        close(fillers[i]);
+    close(mute);
+    teardown();
+    CU_ASSERT_EQUAL(descriptors_open(), descriptors);
+}
+
+/* Names that are looked up for long: so many at a time, the others wait; a link that is closed or
+ * has no time left does not wait for its name; what comes of it then is nobody's. */
+static void names_that_hang(void)
+{
+    enum { NAMES = 12, AT_ONCE = 8 };
+    struct fake_owner here[NAMES], late;
+    char address[64];
+    sigset_t mask;
+    setup();
+    for (int i = 0; i < NAMES; i++) {
+        snprintf(address, sizeof(address), "slow%d.test:%d", i, port);
+        CU_ASSERT_EQUAL(dial(address, &here[i]), 0);
+        fake_drive(0);
+    }
+    CU_ASSERT(FAKE_UNTIL(slow.under_way == AT_ONCE));
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    CU_ASSERT_EQUAL(sigismember(&mask, SIGTERM), 0);
+    static const int closed[] = {NAMES - 1, 9, 1}; /* two wait, one is under way */
+    for (int i = 0; i < 3; i++) {
+        struct fake_owner *owner = &here[closed[i]];
+        bmi__method_tcp.close(owner->link, false);
+        CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+        CU_ASSERT_EQUAL(owner->status, 0);
+    }
+    fake_connect_timeout_ms = 20;
+    CU_ASSERT_EQUAL(dial_name("slow.test", &late), -ETIMEDOUT);
+    fake_connect_timeout_ms = 10000;
+    pthread_mutex_lock(&slow.lock);
+    slow.open = true;
+    pthread_cond_broadcast(&slow.changed);
+    pthread_mutex_unlock(&slow.lock);
+    for (int i = 0; i < NAMES; i++) {
+        CU_ASSERT(FAKE_UNTIL(here[i].downs == 1));
+        CU_ASSERT_EQUAL(here[i].status, i == 1 || i == 9 || i == 11 ? 0 : -BMI_EHOSTNTFD);
+    }
+    /* who was closed, or had no time left, as it waited has not been asked for */
+    CU_ASSERT(FAKE_UNTIL(slow.done == NAMES - 2 && slow.under_way == 0));
+    CU_ASSERT_EQUAL(slow.most, AT_ONCE);
+    CU_ASSERT_FALSE(slow.takes_signals);
+    teardown();
+}
+
+/* ---- closing -------------------------------------------------------------------------------- */
 
 static void closed_at_every_stage(void)
 {
@@ -353,6 +572,9 @@ int main(void)
     CU_ADD_TEST(suite, frames_go_both_ways);
     CU_ADD_TEST(suite, refusal_fails_what_waited);
     CU_ADD_TEST(suite, name_is_looked_up);
+    CU_ADD_TEST(suite, names_and_their_addresses);
+    CU_ADD_TEST(suite, addresses_that_do_not_answer);
+    CU_ADD_TEST(suite, names_that_hang);
     CU_ADD_TEST(suite, closed_at_every_stage);
     CU_ADD_TEST(suite, stopped_in_the_midst);
     CU_ADD_TEST(suite, listens_on_everything);

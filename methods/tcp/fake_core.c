@@ -26,6 +26,7 @@ int fake_accepted_count;
 _Atomic int64_t fake_counters[BMI_COUNT_COUNTERS];
 int64_t fake_send_buffer;
 int64_t fake_peer_timeout_ms = 30000;
+int64_t fake_connect_timeout_ms = 10000;
 
 static int epoll_fd;
 static _Atomic(struct bmi_deferred *) deferred;
@@ -204,7 +205,6 @@ int64_t bmi_method_setting(const char *name)
                     {"tcp_keepalive_s", 60},
                     {"tcp_backlog", 64},
                     {"tcp_local_reno", 1},
-                    {"connect_timeout_ms", 10000},
                     {"registration_bytes", 1 << 30},
                     {"registration_count", 1024},
                     {"registration_keep", 0},
@@ -213,6 +213,8 @@ int64_t bmi_method_setting(const char *name)
         return fake_send_buffer;
     if (strcmp(name, "peer_timeout_ms") == 0)
         return fake_peer_timeout_ms;
+    if (strcmp(name, "connect_timeout_ms") == 0)
+        return fake_connect_timeout_ms;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
         if (strcmp(settings[i].name, name) == 0)
             return settings[i].value;
