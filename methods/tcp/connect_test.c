@@ -2,13 +2,15 @@
  *
  * connect_test.c - how links come and go: numeric hosts and names, refusal, several addresses of a
  * name, closing at every stage, listening, running out of descriptors, options. Both ends are the
- * method's unless a test says otherwise. Stands in for getaddrinfo (the linker's --wrap), for the
- * names below.
+ * method's unless a test says otherwise. Stands in for getaddrinfo, for the names below, and for
+ * getifaddrs (the linker's --wrap).
  */
 #include <CUnit/Basic.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
@@ -417,6 +419,134 @@ static void listens_on_everything(void)
     teardown();
 }
 
+/* Listens there, and tells the address that peers dial. Returns the port. */
+static int listen_at(const char *address, int flags, char *where, size_t size)
+{
+    int there = 0;
+    CU_ASSERT_EQUAL(bmi__method_tcp.listen(fake_state, address, flags, where, size), 0);
+    CU_ASSERT_EQUAL(sscanf(strrchr(where, ':'), ":%d", &there), 1);
+    return there;
+}
+
+static bool reached(const char *host, int there)
+{
+    struct fake_owner here;
+    char address[64];
+    snprintf(address, sizeof(address), "%s:%d", host, there);
+    CU_ASSERT_EQUAL(dial(address, &here), 0);
+    CU_ASSERT(FAKE_UNTIL(here.ups == 1 || here.downs == 1));
+    bool up = here.ups == 1;
+    if (up) {
+        bmi__method_tcp.close(here.link, false);
+        CU_ASSERT(FAKE_UNTIL(here.downs == 1));
+    }
+    return up;
+}
+
+/* All interfaces of the host's family, or that host alone. The port told is that of the first. */
+static void listens_on_a_family(void)
+{
+    char where[128];
+    int first = 0;
+    setup();
+    int four = listen_at("127.0.0.1:0", 0, where, sizeof(where));
+    CU_ASSERT(strncmp(where, "127.0.0.1:", 10) == 0);
+    CU_ASSERT(reached("127.0.0.1", four));
+    CU_ASSERT(reached("127.0.0.2", four));
+    CU_ASSERT(!reached("127.0.0.2", port)); /* fake_listen binds to its host */
+    if (bmi__method_tcp.listen(fake_state, "[::1]:0", BMI_TCP_BIND_SPECIFIC, where,
+                               sizeof(where)) == 0) {
+        int six = listen_at("[::1]:0", 0, where, sizeof(where));
+        CU_ASSERT(reached("[::1]", six));
+        CU_ASSERT(!reached("127.0.0.1", six));
+    } else {
+        fprintf(stderr, "(no IPv6 here) ");
+    }
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_GET_PORT, &first, false), 0);
+    CU_ASSERT_EQUAL(first, port);
+    teardown();
+}
+
+/* ---- this machine's interfaces -------------------------------------------------------------- */
+
+static struct machine_interface {
+    unsigned flags;
+    const char *address;
+    struct sockaddr_in6 at;
+    struct ifaddrs entry;
+} interfaces[] = {
+    {.flags = IFF_UP | IFF_LOOPBACK, .address = "127.0.0.1"},
+    {.flags = IFF_UP | IFF_LOOPBACK, .address = "::1"},
+    {.flags = 0, .address = "192.0.2.1"},
+    {.flags = IFF_UP, .address = "fe80::5"},
+    {.flags = IFF_UP, .address = NULL},
+    {.flags = IFF_UP, .address = "2001:db8::6"},
+    {.flags = IFF_UP, .address = "2001:db8::7"},
+    {.flags = IFF_UP, .address = "192.0.2.8"},
+    {.flags = IFF_UP, .address = "192.0.2.9"},
+};
+
+static int interfaces_shown; /* so many of them are there; 0: the machine's own */
+
+int __real_getifaddrs(struct ifaddrs **list);
+int __wrap_getifaddrs(struct ifaddrs **list);
+void __real_freeifaddrs(struct ifaddrs *list);
+void __wrap_freeifaddrs(struct ifaddrs *list);
+
+int __wrap_getifaddrs(struct ifaddrs **list)
+{
+    if (interfaces_shown == 0)
+        return __real_getifaddrs(list);
+    *list = NULL;
+    for (int i = interfaces_shown; i-- > 0;) {
+        struct machine_interface *one = &interfaces[i];
+        struct sockaddr_in *ipv4 = (struct sockaddr_in *)(void *)&one->at;
+        one->entry = (struct ifaddrs){.ifa_next = *list, .ifa_flags = one->flags};
+        if (one->address)
+            one->entry.ifa_addr = (struct sockaddr *)&one->at;
+        if (one->address && inet_pton(AF_INET6, one->address, &one->at.sin6_addr) == 1)
+            one->at.sin6_family = AF_INET6;
+        else if (one->address && inet_pton(AF_INET, one->address, &ipv4->sin_addr) == 1)
+            ipv4->sin_family = AF_INET;
+        *list = &one->entry;
+    }
+    return 0;
+}
+
+void __wrap_freeifaddrs(struct ifaddrs *list)
+{
+    if (interfaces_shown == 0)
+        __real_freeifaddrs(list);
+}
+
+static bool told(const char *listening, int shown, const char *host)
+{
+    char where[128];
+    interfaces_shown = shown;
+    listen_at(listening, 0, where, sizeof(where));
+    interfaces_shown = 0;
+    return strncmp(where, host, strlen(host)) == 0;
+}
+
+/* With no host given others are told this machine's first address that is not the loopback, nor
+ * good on one link only, nor of an interface that is down; IPv4 first. */
+static void tells_an_address_of_its_own(void)
+{
+    char where[128];
+    setup();
+    CU_ASSERT(told(":0", 9, "192.0.2.8:"));
+    CU_ASSERT(told(":0", 7, "[2001:db8::6]:"));
+    CU_ASSERT(told(":0", 5, "127.0.0.1:"));
+    CU_ASSERT(told("0.0.0.0:0", 9, "192.0.2.8:"));
+    CU_ASSERT(told("0.0.0.0:0", 7, "127.0.0.1:"));
+    if (bmi__method_tcp.listen(fake_state, "[::1]:0", BMI_TCP_BIND_SPECIFIC, where,
+                               sizeof(where)) == 0) {
+        CU_ASSERT(told("[::]:0", 9, "[2001:db8::6]:"));
+        CU_ASSERT(told("[::]:0", 5, "[::1]:"));
+    }
+    teardown();
+}
+
 static void address_in_use(void)
 {
     char where[128] = "";
@@ -578,6 +708,8 @@ int main(void)
     CU_ADD_TEST(suite, closed_at_every_stage);
     CU_ADD_TEST(suite, stopped_in_the_midst);
     CU_ADD_TEST(suite, listens_on_everything);
+    CU_ADD_TEST(suite, listens_on_a_family);
+    CU_ADD_TEST(suite, tells_an_address_of_its_own);
     CU_ADD_TEST(suite, address_in_use);
     CU_ADD_TEST(suite, out_of_descriptors);
     CU_ADD_TEST(suite, core_refuses_a_link);

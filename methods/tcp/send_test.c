@@ -313,6 +313,33 @@ static void peer_gone_fails_frames(void)
     teardown();
 }
 
+static struct test_frame *too_late;
+
+static void one_more(struct fake_owner *at, struct bmi_frame *frame)
+{
+    (void)frame;
+    at->on_sent = NULL;
+    bmi__method_tcp.send(at->link, &too_late->frame);
+}
+
+/* The peer has ended in good order, but what waits, or is sent as the link ends, did not reach it. */
+static void peer_ended_fails_frames(void)
+{
+    struct test_frame *frames = stuck_frames();
+    too_late = frames_make(1, 100);
+    owner->on_sent = one_more;
+    shutdown(peer, SHUT_WR);
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+    CU_ASSERT_EQUAL(owner->status, 0);
+    CU_ASSERT_EQUAL(owner->sent, 0);
+    CU_ASSERT_EQUAL(owner->failed, 6);
+    CU_ASSERT_EQUAL(frames[4].frame.status, -ECONNRESET);
+    CU_ASSERT_EQUAL(too_late->frame.status, -ECONNRESET);
+    frames_free(frames, 5);
+    frames_free(too_late, 1);
+    teardown();
+}
+
 /* A write meets a closed peer: what the peer had sent before is not lost. */
 static void failed_write_keeps_what_arrived(void)
 {
@@ -498,6 +525,7 @@ int main(void)
     CU_ADD_TEST(suite, close_at_once_gives_frames_back);
     CU_ADD_TEST(suite, lingering_close_delivers);
     CU_ADD_TEST(suite, peer_gone_fails_frames);
+    CU_ADD_TEST(suite, peer_ended_fails_frames);
     CU_ADD_TEST(suite, failed_write_keeps_what_arrived);
     CU_ADD_TEST(suite, threads_send_and_take_back);
     CU_basic_set_mode(CU_BRM_VERBOSE);
