@@ -411,8 +411,10 @@ int BMI_unexpected_free(BMI_addr_t addr, void *buffer);
  *       waits until its thread has ended. */
 int BMI_set_info(BMI_addr_t addr, int option, void *inout_parameter);
 
-/* Reads an option. Returns: 0; EINVAL, ENOSYS as above. Owns: out parameters are the caller's
- * memory. Threads: any. Blocks: no. */
+/* Reads an option. Returns: 0, but for BMI_TRANSPORT_METHODS_STRING how many methods there are;
+ *          EINVAL, ENOSYS as above; ENETDOWN (BMI_CHECK_INIT with NULL: not initialized), ENOMEM;
+ *          EMFILE (BMI_GET_CONTEXT_FD: no descriptor is left).
+ * Owns: out parameters are the caller's memory. Threads: any. Blocks: no. */
 int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter);
 
 /* ---- addresses ----------------------------------------------------------------------------- */
