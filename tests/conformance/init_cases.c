@@ -94,13 +94,28 @@ static void again(struct party *party)
     }
 }
 
+static int unexpected_size(struct party *party)
+{
+    int size = 0;
+    CHECK_STATUS(party, BMI_get_info(0, BMI_GET_UNEXP_SIZE, &size), 0);
+    return size;
+}
+
 static void client(struct party *party)
 {
     char url[BMI_MAX_ADDR_LEN];
     int holder;
+    struct bmi_method_info method;
+    int size = 0;
     refused_address(party, url, sizeof url, &holder);
+    for (int i = 0; bmi_method_next(i, &method) == 0; i++)
+        if (strcmp(method.name, party->method->name) == 0)
+            size = (int)method.unexpected_max;
     party_start_client(party);
+    /* As long as none runs it is the least that any method takes. */
+    CHECK_EQUAL(party, unexpected_size(party), 16384);
     party_look_up(party, url);
+    CHECK_EQUAL(party, unexpected_size(party), size);
     party_stop(party);
 }
 
