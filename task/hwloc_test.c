@@ -164,7 +164,7 @@ static void test_drawing(void)
 static void test_without_sys(void)
 {
     char folder[] = "/tmp/bmi-task-XXXXXX", said[64];
-    int output[2], status;
+    int output[2];
     CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
     CU_ASSERT_EQUAL_FATAL(pipe(output), 0);
     int here = bmi_task_cpus(NULL, NULL);
@@ -177,11 +177,7 @@ static void test_without_sys(void)
               bmi_task_cpus(manager, NULL) != here);
     }
     close(output[1]);
-    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
-        printf("skipped: chroot takes root ");
-    else
-        CU_ASSERT_EQUAL(status, 0);
+    test_child(child, "chroot takes root");
     CU_ASSERT_EQUAL(read(output[0], said, sizeof(said)), 0);
     close(output[0]);
     rmdir(folder);
@@ -190,7 +186,6 @@ static void test_without_sys(void)
 /* The mask holds although there is no /proc, where hwloc finds the process's threads. */
 static void test_without_proc(void)
 {
-    int status = -1;
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
@@ -204,11 +199,7 @@ static void test_without_proc(void)
         _exit(bmi_task_manager_create(NULL, &manager, NULL, 0) != 0 ||
               bmi_task_cpus(manager, NULL) != 1);
     }
-    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
-        printf("skipped: unmounting takes root ");
-    else
-        CU_ASSERT_EQUAL(status, 0);
+    test_child(child, "unmounting takes root");
 }
 
 int main(int count, char **arguments)

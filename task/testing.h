@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,6 +91,17 @@ static inline void test_threads(const char *prefix,
         fclose(file);
     }
     closedir(threads);
+}
+
+/* A child that tests something ends with 0, or with TEST_SKIPPED, whose reason is then printed. */
+static inline void test_child(pid_t child, const char *skipped)
+{
+    int status = -1;
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
+        printf("skipped: %s ", skipped);
+    else
+        CU_ASSERT_EQUAL(status, 0);
 }
 
 /* This program's own path: /proc/self/exe itself would be valgrind's under valgrind. */
