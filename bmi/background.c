@@ -3,8 +3,11 @@
  * background.c - progress without a caller: who drives when no thread of the program waits.
  *
  * It is one task of the task manager, on the CPUs that share a cache with the CPU that posted last,
- * on a thread for tasks that may block (those have a short slice, so they get their turn soon on
- * CPUs that compute). It is in one of three places:
+ * but not on that one if there are others: who posts and computes keeps its CPU. Where the system
+ * itself chooses, it finds both CPUs of two busy at the moment when a message comes, leaves us on
+ * the poster's, and the other idle while we copy. The task is on a thread for tasks that may block
+ * (those have a short slice, so they get their turn soon on CPUs that compute). It is in one of
+ * three places:
  *
  *   watching     nobody drives. It makes passes while they find something, then waits for the
  *                network's descriptor, without the seat: a caller takes that at once, unhindered.
@@ -49,7 +52,7 @@
 #include "bmi/task.h"
 #include "task/event.h"
 
-enum { TICK_NS = 1000000, COMPUTES_NS = 30000, MOVE_NS = 1000000000 };
+enum { TICK_NS = 1000000, COMPUTES_NS = 30000, MOVE_NS = 1000000000, PART_NS = 10000000 };
 enum { PARK_TICKS = 10, NOBODY_NS = 250000 };
 enum { HISTORIES = 64, LIKELY = 2, CERTAIN = 3 };
 enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
@@ -67,7 +70,8 @@ static struct {
     struct bmi_task_sleeper hook;
     /* where: two tasks, since one that moves submits the other and ends */
     struct bmi_task tasks[2];
-    struct bmi_cpuset near; /* the running task's own, as moved_ns */
+    struct bmi_cpuset near; /* the running task's own, as the next two */
+    int left_out;           /* the one of these that it stays away from, or -1 */
     uint64_t moved_ns;
     atomic_int posted_cpu;
     /* the callers' turns; written with the seat held */
@@ -236,11 +240,16 @@ static void network_wait(uint64_t until_ns)
     bmi_task_schedule(NULL);
 }
 
+/* Who posts is far away, or on the very CPU that we are on. */
 static bool has_moved(void)
 {
     int cpu = atomic_load_explicit(&background.posted_cpu, memory_order_relaxed);
-    return !bmi_cpuset_has(&background.near, cpu) &&
-           bmi__monotonic_ns() - background.moved_ns > MOVE_NS;
+    if (cpu == background.left_out)
+        return false;
+    bool far = !bmi_cpuset_has(&background.near, cpu);
+    bool shared = background.left_out >= 0 && sched_getcpu() == cpu;
+    uint64_t age_ns = bmi__monotonic_ns() - background.moved_ns;
+    return (far && age_ns > MOVE_NS) || (shared && age_ns > PART_NS);
 }
 
 static void drive_and_wait(void)
@@ -277,6 +286,10 @@ static int task_submit(unsigned which)
         background.near = all; /* a CPU that was not the process's when the manager was made */
     struct bmi_cpuset cpus = background.near;
     bmi_cpuset_add(&background.near, cpu);
+    bmi_cpuset_remove(&cpus, cpu);
+    background.left_out = bmi_cpuset_count(&cpus) > 0 ? cpu : -1;
+    if (background.left_out < 0)
+        cpus = background.near;
     background.moved_ns = bmi__monotonic_ns();
     int status = bmi_task_prepare(&background.tasks[which], NULL,
                                   &(struct bmi_task_attributes){.function = run,

@@ -4,6 +4,7 @@
  * switched at any time, its end finds everything in order; tasks run where BMI waits. And: a
  * completion wakes who waits for it, and nobody else.
  */
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -320,6 +321,80 @@ static void a_child_goes_on_without(void)
     self_close(&self);
 }
 
+/* ---- where it runs -------------------------------------------------------------------------- */
+
+static cpu_set_t cpus_of(const int *cpus, int count)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < count; i++)
+        CPU_SET((size_t)cpus[i], &set);
+    return set;
+}
+
+/* Whether a thread of this process's may run on that CPU alone. */
+static bool thread_is_on(int cpu)
+{
+    cpu_set_t wanted = cpus_of(&cpu, 1), set;
+    DIR *threads = opendir("/proc/self/task");
+    struct dirent *entry;
+    bool found = false;
+    while (threads != NULL && (entry = readdir(threads)) != NULL) {
+        pid_t thread = (pid_t)atoi(entry->d_name);
+        found = found || (thread > 0 && thread != getpid() &&
+                          sched_getaffinity(thread, sizeof set, &set) == 0 &&
+                          CPU_EQUAL(&set, &wanted));
+    }
+    if (threads != NULL)
+        closedir(threads);
+    return found;
+}
+
+/* A process of these two CPUs, whose one thread posts from either in turn. Returns 0, or the line
+ * that failed. */
+static int child_posts_from_both(const int cpus[2])
+{
+    cpu_set_t both = cpus_of(cpus, 2);
+    struct self self;
+    if (sched_setaffinity(0, sizeof both, &both) != 0)
+        return __LINE__;
+    self_open(&self, "loop", BACKGROUND);
+    for (int turn = 0; turn < 4; turn++) {
+        cpu_set_t one = cpus_of(&cpus[turn % 2], 1);
+        time_t since = 0;
+        if (sched_setaffinity(0, sizeof one, &one) != 0)
+            return __LINE__;
+        while (!thread_is_on(cpus[1 - turn % 2])) {
+            message_moves_unattended(&self, 20000, turn);
+            if (late(&since))
+                return __LINE__;
+        }
+    }
+    self_close(&self);
+    return CU_get_number_of_failures() == 0 ? 0 : __LINE__;
+}
+
+static void it_leaves_the_posting_cpu(void)
+{
+    cpu_set_t allowed;
+    int cpus[2], count = 0, status = -1;
+    CU_ASSERT_EQUAL_FATAL(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE && count < 2; cpu++)
+        if (CPU_ISSET((size_t)cpu, &allowed))
+            cpus[count++] = cpu;
+    if (count < 2) {
+        printf("skipped: one CPU ");
+        return;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(PATIENCE_S);
+        _exit(child_posts_from_both(cpus) != 0);
+    }
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+}
+
 /* ---- tasks ---------------------------------------------------------------------------------- */
 
 static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
@@ -586,6 +661,7 @@ int main(void)
         {"all ways switch it", all_ways_switch_it},
         {"messages move, over loop", they_move_over_loop},
         {"messages move, over tcp", they_move_over_tcp},
+        {"it leaves the CPU that posts", it_leaves_the_posting_cpu},
         {"idle CPUs write", idle_cpus_write},
         {"switched while threads wait", switched_while_threads_wait},
         {"the end finds things outstanding", the_end_finds_things_outstanding},
