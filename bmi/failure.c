@@ -301,7 +301,7 @@ void bmi_method_link_down(struct bmi_link *link, int status)
         mine = link == peer->link;
         if (mine) {
             bmi__log(BMI_LOG_DEBUG, "%s is down: %s", bmi__peer_name(peer),
-                     bmi_status_string(bmi__error(status)));
+                     status != 0 ? bmi_status_string(bmi__error(status)) : "closed");
             held = peer->state == PEER_DIALLING;
             bmi__memories_release_locked(peer);
             peer->link = NULL;
