@@ -323,6 +323,8 @@ static void a_child_goes_on_without(void)
 
 /* ---- where it runs -------------------------------------------------------------------------- */
 
+enum { FAR_APART = 77 };
+
 static cpu_set_t cpus_of(const int *cpus, int count)
 {
     cpu_set_t set;
@@ -350,28 +352,33 @@ static bool thread_is_on(int cpu)
     return found;
 }
 
-/* A process of these two CPUs, whose one thread posts from either in turn. Returns 0, or the line
- * that failed. */
+/* A process of these two CPUs, whose one thread posts from either in turn. Returns 0; FAR_APART where
+ * they share no cache; or 1. */
 static int child_posts_from_both(const int cpus[2])
 {
     cpu_set_t both = cpus_of(cpus, 2);
+    struct bmi_cpuset near;
     struct self self;
     if (sched_setaffinity(0, sizeof both, &both) != 0)
-        return __LINE__;
+        return 1;
     self_open(&self, "loop", BACKGROUND);
+    if (bmi_task_cpus_near(NULL, cpus[0], BMI_TASK_LEVEL_CACHE, &near) != 0)
+        return 1;
+    if (!bmi_cpuset_has(&near, cpus[1]))
+        return FAR_APART;
     for (int turn = 0; turn < 4; turn++) {
         cpu_set_t one = cpus_of(&cpus[turn % 2], 1);
         time_t since = 0;
         if (sched_setaffinity(0, sizeof one, &one) != 0)
-            return __LINE__;
+            return 1;
         while (!thread_is_on(cpus[1 - turn % 2])) {
             message_moves_unattended(&self, 20000, turn);
             if (late(&since))
-                return __LINE__;
+                return 1;
         }
     }
     self_close(&self);
-    return CU_get_number_of_failures() == 0 ? 0 : __LINE__;
+    return CU_get_number_of_failures() != 0;
 }
 
 static void it_leaves_the_posting_cpu(void)
@@ -389,10 +396,13 @@ static void it_leaves_the_posting_cpu(void)
     pid_t child = fork();
     if (child == 0) {
         alarm(PATIENCE_S);
-        _exit(child_posts_from_both(cpus) != 0);
+        _exit(child_posts_from_both(cpus));
     }
     CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
-    CU_ASSERT_EQUAL(status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == FAR_APART)
+        printf("skipped: CPUs %d and %d share no cache ", cpus[0], cpus[1]);
+    else
+        CU_ASSERT_EQUAL(status, 0);
 }
 
 /* ---- tasks ---------------------------------------------------------------------------------- */
