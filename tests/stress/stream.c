@@ -344,8 +344,10 @@ static bool receive_phase_locked(struct stream *stream, bool *moved)
 static bool unexpected_complete(struct stream *stream)
 {
     struct ledger *ledger = stream->ledger;
-    unsigned total = atomic_load(&ledger->total);
-    if (atomic_load(&ledger->phase) != QUIET || !atomic_load(&ledger->got[total]))
+    if (atomic_load(&ledger->phase) != QUIET)
+        return false;
+    unsigned total = atomic_load(&ledger->total); /* it is known by now */
+    if (!atomic_load(&ledger->got[total]))
         return false;
     for (unsigned i = 0; i < total; i++)
         if (atomic_load(&ledger->fate[i]) == SENT_WHOLE && !atomic_load(&ledger->got[i]))
