@@ -248,8 +248,8 @@ static bool has_moved(void)
         return false;
     bool far = !bmi_cpuset_has(&background.near, cpu);
     bool shared = background.left_out >= 0 && sched_getcpu() == cpu;
-    uint64_t age_ns = bmi__monotonic_ns() - background.moved_ns;
-    return (far && age_ns > MOVE_NS) || (shared && age_ns > PART_NS);
+    uint64_t least_ns = far ? MOVE_NS : PART_NS;
+    return (far || shared) && bmi__monotonic_ns() - background.moved_ns > least_ns;
 }
 
 static void drive_and_wait(void)
