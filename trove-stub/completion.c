@@ -456,6 +456,7 @@ int bmi__posted_begin(struct bmi__space *space, struct bmi__posted *posted, int6
     posted->context = context_locked(space, context);
     posted->user_ptr = user_ptr;
     posted->state = POSTED_POSTING;
+    posted->cancelled = false;
     if (posted->context == NULL)
         result = -EINVAL;
     else if (!slot_take_locked(space, posted))
@@ -517,7 +518,7 @@ int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted,
         ready_locked(space, posted);
     } else {
         posted->state = POSTED_PENDING;
-        if (posted->context->closing)
+        if (posted->context->closing || posted->cancelled)
             space->cancel(posted);
     }
     pthread_mutex_unlock(&space->lock);
@@ -531,6 +532,8 @@ int bmi__space_cancel(struct bmi__space *space, int64_t id, int64_t context_id)
     struct bmi__posted *posted = context != NULL ? find_locked(space, id, context) : NULL;
     if (posted != NULL && posted->state == POSTED_PENDING)
         space->cancel(posted);
+    else if (posted != NULL && posted->state == POSTED_POSTING)
+        posted->cancelled = true;
     pthread_mutex_unlock(&space->lock);
     return posted != NULL ? 0 : -BMI_EINVAL;
 }

@@ -34,6 +34,7 @@ struct bmi__posted {
     struct bmi__queue_context *context;
     int64_t id;
     enum bmi__posted_state state;
+    bool cancelled; /* while POSTING; its post's end sees to it */
     bmi_error_code_t error;
     bmi_size_t actual;
     void *user_ptr;

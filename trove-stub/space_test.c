@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * space_test.c - waiting within a space of operations of its own, in a process that has no
- * descriptor left.
+ * space_test.c - a space of operations of its own: waiting in it, in a process that has no
+ * descriptor left, and cancelling what is being posted.
  */
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -76,10 +76,64 @@ static void sleeps_without_a_descriptor(void)
     close(quiet_fd);
 }
 
+static int times_cancelled, times_destroyed;
+
+static void count_cancelled(struct bmi__posted *posted)
+{
+    CU_ASSERT_EQUAL(posted->state, POSTED_PENDING);
+    times_cancelled++;
+}
+
+static void count_destroyed(struct bmi__posted *posted)
+{
+    (void)posted;
+    times_destroyed++;
+}
+
+/* Another thread may know the id before the post has returned. What is cancelled then is handed to
+ * its owner when it is posted; what ended within its post has ended. */
+static void cancelled_while_posting(void)
+{
+    static struct bmi__space space = {.progress = progress,
+                                      .source = source,
+                                      .cancel = count_cancelled,
+                                      .destroy = count_destroyed,
+                                      .lock = BMI__SPACE_LOCK};
+    struct bmi__posted pending = {.next = NULL}, done_at_once = {.next = NULL};
+    int64_t context, id;
+    quiet_fd = eventfd(0, EFD_CLOEXEC);
+    CU_ASSERT_TRUE_FATAL(quiet_fd >= 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__space_open_context(&space, &context), 0);
+
+    CU_ASSERT_EQUAL_FATAL(bmi__posted_begin(&space, &pending, context, NULL, &id), 0);
+    CU_ASSERT_EQUAL(bmi__space_cancel(&space, id, context), 0);
+    CU_ASSERT_EQUAL(times_cancelled, 0);
+    CU_ASSERT_EQUAL(bmi__posted_end(&space, &pending, POSTED_IMMEDIATE_SUCCESS, &id), 0);
+    CU_ASSERT_EQUAL(times_cancelled, 1);
+    bmi__posted_complete(&space, &pending, -BMI_ECANCEL, 0);
+    int outcount = 0;
+    bmi_error_code_t error = 0;
+    CU_ASSERT_EQUAL(bmi__space_test(&space, 1, &id, &outcount, NULL, &error, NULL, NULL, 0,
+                                    context),
+                    1);
+    CU_ASSERT_EQUAL(outcount, 1);
+    CU_ASSERT_EQUAL(error, -BMI_ECANCEL);
+
+    CU_ASSERT_EQUAL_FATAL(bmi__posted_begin(&space, &done_at_once, context, NULL, &id), 0);
+    CU_ASSERT_EQUAL(bmi__space_cancel(&space, id, context), 0);
+    bmi__posted_complete(&space, &done_at_once, 0, 0);
+    CU_ASSERT_EQUAL(bmi__posted_end(&space, &done_at_once, POSTED_IMMEDIATE_SUCCESS, &id), 1);
+    CU_ASSERT_EQUAL(times_cancelled, 1);
+    CU_ASSERT_EQUAL(times_destroyed, 2);
+    CU_ASSERT_EQUAL(bmi__space_close_context(&space, context), 0);
+    close(quiet_fd);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
         {"sleeps without a descriptor", sleeps_without_a_descriptor},
+        {"cancelled while it is being posted", cancelled_while_posting},
         CU_TEST_INFO_NULL,
     };
     return unit_run("space", tests);
