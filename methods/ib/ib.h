@@ -66,6 +66,7 @@ enum {
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
     IB_SLOTS = 128,           /* messages under way, of all links */
+    IB_KEYS = 32,             /* of memory, asked for at a time: what one getrandom(2) gives whole */
     IB_BUFFERS = 4,           /* posted for messages to arrive in */
     IB_BUFFERS_SHM = 24,      /* the same: as many messages as may come between two looks */
     IB_QUEUE_SHM = 4096,      /* completions that have room, likewise */
@@ -162,6 +163,8 @@ struct ib_fabric {
     struct fid_mr *memory_registration; /* NULL: needs none */
 
     /* fabric_lock */
+    uint64_t keys[IB_KEYS]; /* random; the first `key_count` were not used yet */
+    uint32_t key_count;
     struct ib_slot *free_slots;
     struct ib_piece *lost; /* pieces of dead links that were never given back */
     struct ib_piece *free_pieces;

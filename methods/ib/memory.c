@@ -41,14 +41,27 @@ static uint64_t access_all(void)
     return FI_REMOTE_WRITE | FI_REMOTE_READ | FI_WRITE | FI_READ;
 }
 
+/* The kernel is asked for many keys at a time. fabric_lock. */
+static int key_take(struct ib_fabric *fabric, uint64_t *key)
+{
+    if (fabric->key_count == 0) {
+        if (getrandom(fabric->keys, sizeof(fabric->keys), 0) != sizeof(fabric->keys))
+            return -EIO;
+        fabric->key_count = IB_KEYS;
+    }
+    *key = fabric->keys[--fabric->key_count];
+    return 0;
+}
+
+/* fabric_lock. */
 static int region_register(struct ib_state *state, const void *memory, size_t size,
                            struct fid_mr **region)
 {
-    const struct ib_fabric *fabric = state->fabric;
+    struct ib_fabric *fabric = state->fabric;
     ssize_t status = -FI_ENOKEY;
     for (int i = 0; i < KEY_TRIES && status == -FI_ENOKEY; i++) {
         uint64_t key = 0;
-        if (!fabric->provider_keys && getrandom(&key, sizeof(key), 0) != sizeof(key))
+        if (!fabric->provider_keys && key_take(fabric, &key) < 0)
             return -EIO;
         if (fabric->info->domain_attr->mr_key_size < sizeof(key))
             key &= (UINT64_C(1) << (8 * fabric->info->domain_attr->mr_key_size)) - 1;
