@@ -330,8 +330,14 @@ static int fds_make_locked(void)
     engine.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (engine.epoll_fd < 0)
         return -errno;
-    int timer = fd_watch(engine.timer_fd), event = fd_watch(engine.event_fd);
-    return timer != 0 ? timer : event;
+    int result = fd_watch(engine.timer_fd);
+    if (result == 0)
+        result = fd_watch(engine.event_fd);
+    if (result != 0) { /* the next call makes it anew */
+        close(engine.epoll_fd);
+        engine.epoll_fd = -1;
+    }
+    return result;
 }
 
 int bmi__engine_source(void)
