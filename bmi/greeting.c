@@ -94,8 +94,9 @@ int bmi__dial_locked(struct peer *peer)
     int status = -EADDRNOTAVAIL;
     while (address != NULL && address->string == NULL)
         address = address->alias_next;
-    /* One nonce for all alternatives: others may be told of it before our link is up. */
-    if (peer->state != PEER_DIALLING &&
+    /* One nonce for all alternatives: others may be told of it before our link is up. Who was told
+     * knows our link by it alone, and if that one is lost, waits for the next. */
+    if (peer->state != PEER_DIALLING && !(peer->flags & PEER_NONCE_TOLD) &&
         getrandom(peer->nonce, sizeof peer->nonce, 0) != sizeof peer->nonce)
         return -EIO;
     for (; address != NULL && peer->alternative < address->alternative_count;
@@ -158,7 +159,8 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     peer->unexpected_credit = hello->unexpected_credit;
     peer->unexpected_wanted = 0;
     peer->flags &= ~(uint32_t)(PEER_INSIST | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED |
-                               PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN);
+                               PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN |
+                               PEER_NONCE_TOLD);
     peer->silent_ticks = 0;
     peer->since_ns = bmi__monotonic_ns();
     if (peer->flags & PEER_ACCEPTED)
@@ -383,10 +385,13 @@ static struct peer *search_own_dial(const uint8_t *nonce)
 
 /* Who is told may be somebody who claims to be another, and must not learn the nonce: with it the
  * link that the other one waits for could be forged. Its digest names it as well. */
-static int redundant_send(struct peer *peer, const uint8_t *nonce)
+static int redundant_send(struct peer *peer, struct peer *dialled)
 {
     uint8_t digest[16];
-    bmi__digest16(digest, nonce);
+    peer_lock(dialled);
+    bmi__digest16(digest, dialled->nonce);
+    dialled->flags |= PEER_NONCE_TOLD;
+    peer_unlock(dialled);
     peer_lock(peer);
     struct wire_header header = {.type = WIRE_REDUNDANT};
     bmi__control_send_locked(peer, header, digest, sizeof digest);
@@ -461,11 +466,11 @@ static int accept_hello(struct peer *peer, bool insist, const struct wire_hello 
     if (!insist &&
         (other = search_among(match_dialled, MEETING_INCARNATION, hello->incarnation,
                               sizeof hello->incarnation)) != NULL)
-        return redundant_send(peer, other->nonce);
+        return redundant_send(peer, other);
     if (!insist && (other = search_claimed(hello->listen)) != NULL) {
         if (memcmp(incarnation, hello->incarnation, 16) < 0)
             return hold(peer, hello);
-        return redundant_send(peer, other->nonce);
+        return redundant_send(peer, other);
     }
     return accept_and_join(peer, hello);
 }
@@ -586,8 +591,13 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
     if (accepted != NULL && accepted->state == PEER_HELD) {
         struct wire_hello *hello = accepted->hello;
         accepted->hello = NULL;
-        accept_and_join(accepted, hello);
+        int status = accept_and_join(accepted, hello);
         free(hello);
+        if (status < 0) { /* what is joined to it is dialled for once it has gone */
+            peer_lock(accepted);
+            bmi__peer_fail_locked(accepted, status, "cannot be greeted");
+            peer_unlock(accepted);
+        }
     }
     if (accepted != NULL)
         join(peer, accepted);

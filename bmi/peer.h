@@ -56,6 +56,7 @@ enum peer_flags {
     PEER_ASKED_SEEN = 32768,    /* it has not said for long what it has seen, and was asked */
     PEER_ANSWERING = 65536,     /* a frame of its own is being handled */
     PEER_QUESTIONS = 131072,    /* receives have OP_CANCEL_WAITS */
+    PEER_NONCE_TOLD = 262144,   /* the other side waits for a link with this nonce of ours */
 };
 
 /* An announcement received: where the message of that position may go unasked. */

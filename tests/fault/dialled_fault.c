@@ -3,7 +3,7 @@
  * dialled_fault.c - what a server that we dial can do to us: it answers as if it were ourselves, it
  * connects back while we dial, it says that our connections are not wanted, while others are being
  * closed, it speaks another version of the protocol; it goes, and another one of its address's
- * alternatives is there.
+ * alternatives is there; it waits for a connection of ours that is lost.
  *
  * The servers are sockets of this process, so that what they do is in order with what we do.
  */
@@ -528,6 +528,64 @@ static void in_the_place_of_another(void)
     drop(other);
 }
 
+/* ---- a connection of ours that the other side waits for, and that is lost --------------------- */
+
+/* Until we have handled all that was sent before. */
+static void settled_await(int socket)
+{
+    struct raw_frame ping = {.type = RAW_PING};
+    CHECK(raw_send(socket, &ping, NULL), "the connection has ended");
+    frame_await(socket, RAW_PONG, "the answer to a ping");
+}
+
+/* The server dials us, too, and is told to wait for ours. That is reset before we know that the
+ * server has taken it, or after. The server knows the next one by its nonce alone: if that were
+ * another, the two would be connected twice, and each would send where the other does not receive. */
+static void told_of_one_that_is_lost(bool up)
+{
+    static char memory[8];
+    char listening[BMI_MAX_ADDR_LEN];
+    struct raw_hello first, second, third, identity = raw_hello_make(&chance);
+    struct noted receive;
+    BMI_addr_t address;
+    uint8_t digest[16];
+    memset(identity.incarnation, 0, sizeof identity.incarnation); /* ours is larger: it has to wait */
+    int listener = server_open(listening);
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_receive(&receive, address, memory, sizeof memory, TAG);
+    int socket = dial_await(listener, &first);
+    if (up) {
+        CHECK(raw_answer_hello(socket, &identity), "the connection has ended");
+        settled_await(socket);
+    }
+    int back = back_connect(&identity, listening);
+    frame_await(back, RAW_REDUNDANT, "REDUNDANT");
+    bmi__digest16(digest, first.nonce);
+    CHECK(memcmp(body, digest, sizeof digest) == 0, "another connection is named");
+    end_await(back, "the connection that is redundant");
+    raw_reset(socket);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status == -BMI_ECONNRESET,
+          "a receive does not end with its connection");
+
+    note_receive(&receive, address, memory, sizeof memory, TAG);
+    socket = dial_await(listener, &second);
+    CHECK(memcmp(second.nonce, first.nonce, sizeof first.nonce) == 0,
+          "the connection that is waited for comes under another name");
+    CHECK(raw_answer_hello(socket, &identity), "the connection has ended");
+    settled_await(socket);
+    raw_reset(socket);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "a receive does not end with its connection");
+
+    note_receive(&receive, address, memory, sizeof memory, TAG);
+    socket = dial_await(listener, &third);
+    CHECK(memcmp(third.nonce, first.nonce, sizeof first.nonce) != 0,
+          "a nonce is used on though nobody waits for it");
+    close(socket);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "a receive does not end with its connection");
+    close(listener);
+    drop(address);
+}
+
 int main(void)
 {
     test_begin("dialled_fault", 120);
@@ -546,6 +604,8 @@ int main(void)
     test_unexpected = spoken;
     alternatives();
     in_the_place_of_another();
+    told_of_one_that_is_lost(false);
+    told_of_one_that_is_lost(true);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     return test_passed();
