@@ -280,9 +280,10 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
 int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *description, void *user_ptr,
                   bmi_flow_context_id context)
 {
+    if (id != NULL)
+        *id = 0;
     if (id == NULL || description == NULL)
         return -BMI_EINVAL;
-    *id = 0;
     struct bmi_flow_description what = *description;
     struct flow *flow = NULL;
     description_default(&what);

@@ -410,7 +410,9 @@ static void bad_flows_are_refused(void)
                                               .extent_count = 1};
     struct bmi_flow_description what = good;
     CU_ASSERT_EQUAL(bmi_flow_post(NULL, &what, NULL, context), -BMI_EINVAL);
+    id = 77;
     CU_ASSERT_EQUAL(bmi_flow_post(&id, NULL, NULL, context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(id, 0);
     CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context + 1), -BMI_EINVAL);
     CU_ASSERT_EQUAL(id, 0);
     what.source = on_storage(&place);

@@ -58,6 +58,9 @@ static int transition_check(struct check *check, const struct bmi_sm_table *tabl
     if (on->when > BMI_SM_ANY)
         return flaw(check, "%s: state \"%s\": transition %d is of no kind", table->name,
                     state->name, index);
+    if (on->when == BMI_SM_IS && on->result == BMI_SM_DEFERRED)
+        return flaw(check, "%s: state \"%s\": a transition for BMI_SM_DEFERRED, which is no result",
+                    table->name, state->name);
     if (on->to != BMI_SM_END && (on->to < 0 || on->to >= table->count))
         return flaw(check, "%s: state \"%s\": transition %d leads to %d, which is no state",
                     table->name, state->name, index, on->to);
@@ -178,7 +181,12 @@ static int table_check_alone(struct check *check, const struct bmi_sm_table *tab
 /* Returns how many tables deep it goes, or an error. */
 static int table_check(struct check *check, struct bmi_sm_table *table)
 {
-    int deepest = 0;
+    /* Found good on another way to it, or before: so are those that it jumps to. */
+    int deepest = 0, known = 0;
+    if (check->depth > 0 && table != NULL)
+        known = atomic_load_explicit(&table->checked, memory_order_acquire);
+    if (known > 0 && check->depth + known <= SM_DEPTH_MOST)
+        return known;
     if (table_check_alone(check, table) < 0)
         return -BMI_EINVAL;
     for (int i = 0; i < check->depth; i++)

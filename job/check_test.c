@@ -71,6 +71,8 @@ static void test_transitions(void)
     EXPECT_FLAW("a gap before transition 3",
                 {"a", .action = act,
                  .on = {BMI_SM_ELSE(BMI_SM_END), {0, 0, 0}, {0, 0, 0}, BMI_SM_OK(0)}});
+    EXPECT_FLAW("for BMI_SM_DEFERRED, which is no result",
+                {"a", .action = act, .on = {BMI_SM_ON(BMI_SM_DEFERRED, 0), BMI_SM_ELSE(BMI_SM_END)}});
     EXPECT_FLAW("transition 0 is of no kind", {"a", .action = act, .on = {{9, 0, 0}}});
 }
 
@@ -122,6 +124,31 @@ static void test_jumps(void)
     CU_ASSERT_STRING_EQUAL(flaw_of(&tables[0]), "deep: jumps more than 16 tables deep");
     CU_ASSERT_STRING_EQUAL(flaw_of(&tables[2]), "");
     CU_ASSERT_STRING_EQUAL(flaw_of(&tables[2]), "");
+    CU_ASSERT_STRING_EQUAL(flaw_of(&tables[1]), "deep: jumps more than 16 tables deep");
+}
+
+/* Ways through a nest are many, its tables few: 8 to the 15th would take years. */
+static void test_many_ways(void)
+{
+    enum { DEPTH = 16, JUMPS = 8 };
+    static struct bmi_sm_table tables[DEPTH];
+    static struct bmi_sm_state states[DEPTH][JUMPS];
+    for (int i = 0; i < DEPTH; i++) {
+        for (int k = 0; k < JUMPS; k++) {
+            int next = k < JUMPS - 1 ? k + 1 : BMI_SM_END;
+            states[i][k] = (struct bmi_sm_state){.name = "s", .on = {BMI_SM_ELSE(next)}};
+            if (i < DEPTH - 1)
+                states[i][k].jump = &tables[i + 1];
+            else
+                states[i][k].action = act;
+        }
+        tables[i] = (struct bmi_sm_table){"wide", states[i], JUMPS, 0};
+    }
+    CU_ASSERT_STRING_EQUAL(flaw_of(&tables[0]), "");
+    states[DEPTH - 1][0].action = NULL;
+    for (int i = 0; i < DEPTH; i++)
+        tables[i].checked = 0;
+    CU_ASSERT_STRING_EQUAL(flaw_of(&tables[0]), "wide: state \"s\" has no action and no jump");
 }
 
 int main(void)
@@ -129,7 +156,8 @@ int main(void)
     static CU_TestInfo tests[] = {
         {"good tables", test_good},           {"states", test_states},
         {"transitions", test_transitions},    {"ways through a table", test_ways},
-        {"jumps between tables", test_jumps}, CU_TEST_INFO_NULL,
+        {"jumps between tables", test_jumps}, {"many ways through a nest", test_many_ways},
+        CU_TEST_INFO_NULL,
     };
     return unit_run("tables of state machines", tests);
 }

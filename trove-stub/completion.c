@@ -145,6 +145,16 @@ int bmi__space_open_context(struct bmi__space *space, int64_t *id)
     return slot < 0 ? -BMI_ENOMEM : 0;
 }
 
+void bmi__space_forget(struct bmi__space *space)
+{
+    pthread_mutex_init(&space->lock, NULL);
+    space->slots = NULL;
+    space->slot_count = space->free_slot = 0;
+    space->contexts = NULL;
+    space->context_count = 0; /* the generation goes on: ids of before stay unknown */
+    space->waiters = space->idle_waiters = NULL;
+}
+
 static int fd_make_locked(struct bmi__space *space, struct bmi__queue_context *context)
 {
     struct epoll_event event = {.events = EPOLLIN};
@@ -315,21 +325,24 @@ static void sleeper_wake(struct bmi_task_sleeper *sleeper)
     waiter_wake(waiter);
 }
 
+/* NULL: errno says why. */
 static struct bmi__space_waiter *waiter_make(void)
 {
     struct bmi__space_waiter *waiter = calloc(1, sizeof *waiter);
-    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (waiter == NULL || fd < 0) {
+    if (waiter == NULL)
+        return NULL;
+    waiter->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (waiter->fd < 0) {
+        int error = errno;
         free(waiter);
-        if (fd >= 0)
-            close(fd);
+        errno = error;
         return NULL;
     }
-    waiter->fd = fd;
     return waiter;
 }
 
-/* Where there is no descriptor left: `instead`, which is the caller's and has none, or NULL. */
+/* Where there is no memory or descriptor left: `instead`, which is the caller's and has none, or NULL
+ * with errno. */
 static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
                                                const struct bmi__queue_context *context, bool any,
                                                struct bmi__space_waiter *instead)
@@ -409,8 +422,8 @@ static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *wai
 }
 
 /* Makes progress and runs tasks until `look` has found something or the time is over (deadline 0:
- * at once; UINT64_MAX: never). `instead`: see waiter_enlist. Returns -BMI_EMFILE, where it cannot
- * wait, or 0. */
+ * at once; UINT64_MAX: never). `instead`: see waiter_enlist. Returns -BMI_EMFILE or -BMI_ENOMEM, where
+ * it cannot wait, or 0. */
 static int wait_for(struct bmi__space *space, const struct bmi__queue_context *context, bool any,
                     struct bmi__space_waiter *instead, bool (*look)(void *argument), void *argument,
                     uint64_t deadline)
@@ -421,7 +434,7 @@ static int wait_for(struct bmi__space *space, const struct bmi__queue_context *c
         return 0;
     struct bmi__space_waiter *waiter = waiter_enlist(space, context, any, instead);
     if (waiter == NULL)
-        return -BMI_EMFILE;
+        return bmi_status_of(-errno);
     while (!look(argument)) {
         uint64_t now = deadline == UINT64_MAX ? 0 : now_ns();
         if (now >= deadline)

@@ -101,6 +101,8 @@ void bmi__posted_complete(struct bmi__space *space, struct bmi__posted *posted,
                           bmi_error_code_t error, bmi_size_t actual);
 
 int bmi__space_open_context(struct bmi__space *space, int64_t *id);
+/* In a child of fork(): contexts and operations are the parent's, and so may the lock be. */
+void bmi__space_forget(struct bmi__space *space);
 int bmi__space_close_context(struct bmi__space *space, int64_t id);
 int bmi__space_context_fd(struct bmi__space *space, int64_t id);
 int bmi__space_context_notify(struct bmi__space *space, int64_t id, void (*notify)(void *argument),

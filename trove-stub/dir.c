@@ -226,12 +226,19 @@ static int dir_stream(struct trove_op *op)
     return result == -EINVAL ? -EFBIG : result;
 }
 
+static int dir_change(struct trove_op *op)
+{
+    struct trove_dir *dir = dir_of(op);
+    pthread_rwlock_rdlock(&dir->buckets);
+    int result = op->what == TROVE_CREATE ? dir_create(op) : dir_remove(op);
+    pthread_rwlock_unlock(&dir->buckets);
+    return result;
+}
+
 static int dir_run(struct trove_op *op)
 {
-    if (op->what == TROVE_CREATE)
-        return dir_create(op);
-    if (op->what == TROVE_REMOVE)
-        return dir_remove(op);
+    if (op->what == TROVE_CREATE || op->what == TROVE_REMOVE)
+        return dir_change(op);
     if (op->what == TROVE_OBJECTS)
         return bmi__dir_objects(op);
     if (op->what >= TROVE_GET)

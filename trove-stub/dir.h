@@ -11,6 +11,8 @@
 #ifndef TROVE_DIR_H
 #define TROVE_DIR_H
 
+#include <pthread.h>
+
 #include "trove-stub/files.h"
 #include "trove-stub/store.h"
 
@@ -19,6 +21,9 @@ struct trove_dir {
     int collections; /* its subfolder */
     int lock;
     pid_t owner; /* who took the lock; 0: nobody */
+    /* Exclusive while a collection's empty folders are removed, shared while a file is made or
+     * removed in one of them. The outermost lock. */
+    pthread_rwlock_t buckets;
     struct trove_files files;
     struct trove_keys *keys;
     struct trove_ring *ring; /* NULL: tasks move all bytes */

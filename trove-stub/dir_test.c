@@ -11,7 +11,9 @@
 #include <poll.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -497,6 +499,61 @@ static void a_wake_is_not_lost_to_who_reaps(void)
     work_close();
 }
 
+/* ---- collections -------------------------------------------------------------------------------
+ */
+
+static void *collection_remover(void *over)
+{
+    int refused = 0;
+    while (!atomic_load((atomic_bool *)over)) {
+        CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_remove(store, 1), -BMI_ENOTEMPTY);
+        refused++;
+    }
+    CU_ASSERT_TRUE(refused > 0);
+    return NULL;
+}
+
+/* It has an object all the time, and others come and go. */
+static void a_collection_that_is_not_removed_stays_whole(void)
+{
+    enum { ROUNDS = 300 };
+    atomic_bool over = false;
+    pthread_t remover;
+    bmi_trove_op_id_t op;
+    work_open(true);
+    struct bmi_trove_place other = place;
+    other.object = UINT64_C(0x0700000000000001); /* in a folder of its own */
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&remover, NULL, collection_remover, &over), 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        bmi_trove_object_t number = other.object;
+        int result = bmi_trove_post_create(&op, &other, &number, BMI_TROVE_SYNC, NULL, context);
+        CU_ASSERT_EQUAL(done(result, &op).error, 0);
+        result = bmi_trove_post_remove(&op, &other, BMI_TROVE_SYNC, NULL, context);
+        CU_ASSERT_EQUAL(done(result, &op).error, 0);
+    }
+    atomic_store(&over, true);
+    pthread_join(remover, NULL);
+    object_remove();
+    CU_ASSERT_EQUAL(bmi_trove_collection_remove(store, 1), 0);
+    work_close();
+}
+
+/* What is there already needs no descriptor to be flushed. */
+static void a_collection_is_made_without_descriptors(void)
+{
+    struct rlimit before, now;
+    CU_ASSERT_EQUAL_FATAL(store_open(true), 0);
+    CU_ASSERT_EQUAL_FATAL(getrlimit(RLIMIT_NOFILE, &before), 0);
+    now = before;
+    now.rlim_cur = 0;
+    CU_ASSERT_EQUAL_FATAL(setrlimit(RLIMIT_NOFILE, &now), 0);
+    CU_ASSERT_EQUAL(bmi_trove_collection_create(store, 2), 0);
+    setrlimit(RLIMIT_NOFILE, &before);
+    CU_ASSERT_EQUAL(bmi_trove_collection_create(store, 2), -BMI_EEXIST);
+    CU_ASSERT_EQUAL(bmi_trove_collection_remove(store, 2), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+}
+
 /* ---- children ----------------------------------------------------------------------------------
  */
 
@@ -518,7 +575,8 @@ static void child_look(int end)
     _exit(0);
 }
 
-/* A child has a ring and a lock of its parent's, and leaves them alone. */
+/* A child has a ring and a lock of its parent's, and leaves them alone. It is forked while another
+ * thread is just taking a completion. */
 static void a_child_leaves_its_parents_store_alone(void)
 {
     enum { WRITES = 60, LATE_MS = 10000 };
@@ -527,11 +585,13 @@ static void a_child_leaves_its_parents_store_alone(void)
     work_open(true);
     uring_used(); /* the file is open */
     CU_ASSERT_EQUAL_FATAL(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+    pthread_mutex_lock(&bmi__trove_space.lock);
     pid_t child = fork();
     if (child == 0) {
         close(ends[1]);
         child_look(ends[0]);
     }
+    pthread_mutex_unlock(&bmi__trove_space.lock);
     for (int i = 0; i < WRITES; i++) {
         bmi_trove_op_id_t op;
         bmi_error_code_t error = 0;
@@ -561,6 +621,8 @@ static CU_TestInfo cases[] = {
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
     {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},
+    {"a collection that is not removed stays whole", a_collection_that_is_not_removed_stays_whole},
+    {"a collection is made without descriptors", a_collection_is_made_without_descriptors},
     {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},
     CU_TEST_INFO_NULL};
 

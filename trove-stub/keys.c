@@ -12,10 +12,12 @@
 #include "trove-stub/store.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #if BMI_WITH_LMDB
 #include <lmdb.h>
@@ -74,6 +76,19 @@ static MDB_val key_make(struct full_key *full, const struct trove_op *op, const 
 /* ---- opening -----------------------------------------------------------------------------------
  */
 
+/* LMDB maps this file as long as it makes it, and writes there. Where the disk has no room for it
+ * that would be SIGBUS. */
+static int lock_file_make(int folder)
+{
+    enum { LMDB_LOCK_BYTES = 8192 };
+    int fd = openat(folder, "keys/lock.mdb", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return errno;
+    int result = posix_fallocate(fd, 0, LMDB_LOCK_BYTES);
+    close(fd);
+    return result;
+}
+
 /* Transactions are not flushed one by one (careful: their data is, before it is referred to); who
  * wants that flushes after the commit. */
 static int env_open(struct trove_keys *keys, const char *path, bool careful)
@@ -108,6 +123,8 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     int result = length < (int)sizeof name ? 0 : ENAMETOOLONG;
     if (result == 0 && mkdirat(folder, "keys", 0777) != 0 && errno != EEXIST)
         result = errno;
+    if (result == 0)
+        result = lock_file_make(folder);
     if (result == 0)
         result = env_open(new, name, careful);
     if (result != 0) {

@@ -42,13 +42,17 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* Whether there is nothing but what an interrupted making left. */
-static bool folder_free(int folder)
+/* Whether there is nothing but what an interrupted making left: 1, 0, or a negated errno. */
+static int folder_free(int folder)
 {
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
-    if (list == NULL)
-        return false;
+    if (list == NULL) {
+        int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return -error;
+    }
     struct dirent *one;
     while ((one = readdir(list)) != NULL && is_ours(one->d_name))
         continue;
@@ -141,7 +145,10 @@ static int store_check(struct trove_dir *dir, const char *path, bool create, cha
     int result = version_check(dir->folder, path, error, error_size);
     if (result != -ENOENT)
         return result;
-    if (!folder_free(dir->folder))
+    int is_free = folder_free(dir->folder);
+    if (is_free < 0)
+        return bmi__trove_explain(is_free, error, error_size, "%s: %s", path, strerror(-is_free));
+    if (!is_free)
         return bmi__trove_explain(create ? -ENOTEMPTY : -ENOENT, error, error_size,
                                   "%s: no store, and not empty", path);
     if (!create)
@@ -153,6 +160,7 @@ int bmi__dir_open(struct trove_dir *dir, const char *path, bool create, char *er
                   size_t error_size)
 {
     dir->folder = dir->collections = dir->lock = -1;
+    pthread_rwlock_init(&dir->buckets, NULL);
     int result = folder_open(dir, path, create, error, error_size);
     if (result == 0 && (result = store_check(dir, path, create, error, error_size)) >= 0) {
         bool make = result == 1;
@@ -200,7 +208,7 @@ int bmi__dir_collection_create(struct bmi_trove_store *store, bmi_trove_collecti
     struct trove_dir *dir = store->state;
     if (mkdirat(dir->collections, collection_name(collection).text, 0777) != 0)
         return -errno;
-    return bmi__dir_sync(dir->collections, ".");
+    return fsync(dir->collections) != 0 ? -errno : 0;
 }
 
 /* Removes the folders of a collection that hold no object any more. */
@@ -222,11 +230,15 @@ int bmi__dir_collection_remove(struct bmi_trove_store *store, bmi_trove_collecti
     int fd = openat(dir->collections, name.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
+    pthread_rwlock_wrlock(&dir->buckets);
     int result = buckets_remove(fd);
-    close(fd);
     if (result == 0 && unlinkat(dir->collections, name.text, AT_REMOVEDIR) != 0)
         result = errno == EEXIST ? -ENOTEMPTY : -errno;
-    return result != 0 ? result : bmi__dir_sync(dir->collections, ".");
+    pthread_rwlock_unlock(&dir->buckets);
+    close(fd);
+    if (result == 0 && fsync(dir->collections) != 0)
+        result = -errno;
+    return result;
 }
 
 /* A file's name that is a number of `digits` hexadecimal digits. */

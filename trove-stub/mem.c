@@ -104,7 +104,7 @@ static int chunks_cut(struct mem_store *mem, struct mem_object *object, bmi_size
     int result = chunk_cut(mem, object, size);
     if (result != 0)
         return result;
-    bmi__number_put(key, (uint64_t)(size + BLOCK_SIZE - 1) / BLOCK_SIZE, 8);
+    bmi__number_put(key, ((uint64_t)size + BLOCK_SIZE - 1) / BLOCK_SIZE, 8);
     for (struct index_entry *one; (one = bmi__index_at_least(&object->chunks, key, 8)) != NULL;) {
         bmi__block_put(&mem->blocks, bmi__index_remove(&object->chunks, one->key, 8));
         atomic_fetch_sub(&mem->used, BLOCK_SIZE);

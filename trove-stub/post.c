@@ -8,13 +8,14 @@
 
 enum { FLAGS = BMI_TROVE_SYNC | BMI_TROVE_ONLY_NEW | BMI_TROVE_ZEROS };
 
-/* Returns 0 and *op, or what the post returns. */
+/* `valid`: the post's own arguments are. Returns 0 and *op, or what the post returns. */
 static int op_make(bmi_trove_op_id_t *id, const struct bmi_trove_place *place, enum trove_what what,
-                   unsigned flags, struct trove_op **op)
+                   unsigned flags, bool valid, struct trove_op **op)
 {
     if (id != NULL)
         *id = 0;
-    if (id == NULL || place == NULL || place->store == NULL || (flags & ~(unsigned)FLAGS) != 0)
+    if (!valid || id == NULL || place == NULL || place->store == NULL ||
+        (flags & ~(unsigned)FLAGS) != 0)
         return -BMI_EINVAL;
     *op = calloc(1, sizeof **op);
     if (*op == NULL)
@@ -33,7 +34,7 @@ int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
                           bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = object == NULL ? -BMI_EINVAL : op_make(op, place, TROVE_CREATE, flags, &new);
+    int result = op_make(op, place, TROVE_CREATE, flags, object != NULL, &new);
     if (result != 0)
         return result;
     new->objects = object;
@@ -44,7 +45,7 @@ int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
                           unsigned flags, void *user_ptr, bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = op_make(op, place, TROVE_REMOVE, flags, &new);
+    int result = op_make(op, place, TROVE_REMOVE, flags, true, &new);
     return result != 0 ? result : bmi__trove_start(new, op, user_ptr, context);
 }
 
@@ -54,7 +55,7 @@ int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *
 {
     struct trove_op *new;
     bool valid = position != NULL && objects != NULL && count > 0 && count <= BMI_TROVE_LIST_MAX;
-    int result = valid ? op_make(op, place, TROVE_OBJECTS, 0, &new) : -BMI_EINVAL;
+    int result = op_make(op, place, TROVE_OBJECTS, 0, valid, &new);
     if (result != 0)
         return result;
     new->object_position = position;
@@ -67,7 +68,7 @@ int bmi_trove_post_flush(bmi_trove_op_id_t *op, const struct bmi_trove_place *pl
                          bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = op_make(op, place, TROVE_FLUSH, 0, &new);
+    int result = op_make(op, place, TROVE_FLUSH, 0, true, &new);
     return result != 0 ? result : bmi__trove_start(new, op, user_ptr, context);
 }
 
@@ -75,7 +76,7 @@ int bmi_trove_post_size(bmi_trove_op_id_t *op, const struct bmi_trove_place *pla
                         bmi_size_t *size, void *user_ptr, bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = size == NULL ? -BMI_EINVAL : op_make(op, place, TROVE_SIZE, 0, &new);
+    int result = op_make(op, place, TROVE_SIZE, 0, size != NULL, &new);
     if (result != 0)
         return result;
     new->size_out = size;
@@ -87,7 +88,7 @@ int bmi_trove_post_resize(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
                           bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = size < 0 ? -BMI_EINVAL : op_make(op, place, TROVE_RESIZE, flags, &new);
+    int result = op_make(op, place, TROVE_RESIZE, flags, size >= 0, &new);
     if (result != 0)
         return result;
     new->new_size = size;
@@ -157,7 +158,7 @@ int bmi_trove_post_read_list(bmi_trove_op_id_t *op, const struct bmi_trove_place
                              bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = op_make(op, place, TROVE_READ, flags, &new);
+    int result = op_make(op, place, TROVE_READ, flags, true, &new);
     if (result != 0)
         return result;
     new->buffers = buffers;
@@ -176,7 +177,7 @@ static int write_start(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
                        struct trove_loan *loan, void *user_ptr, bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = op_make(op, place, TROVE_WRITE, flags, &new);
+    int result = op_make(op, place, TROVE_WRITE, flags, true, &new);
     if (result != 0)
         return result;
     new->buffers = (void *const *)buffers; /* only read */
@@ -215,7 +216,7 @@ static int move_one(enum trove_what what, bmi_trove_op_id_t *op,
                     bmi_trove_context_id context)
 {
     struct trove_op *new;
-    int result = op_make(op, place, what, flags, &new);
+    int result = op_make(op, place, what, flags, true, &new);
     if (result != 0)
         return result;
     new->one.buffer = buffer;
@@ -275,12 +276,9 @@ static int keys_start(enum trove_what what, bmi_trove_op_id_t *op,
     bool valid =
         pairs_valid(pairs, count, what) &&
         (what != TROVE_ITERATE || (position != NULL && position->key_size <= BMI_TROVE_KEY_MAX));
-    int result = valid ? op_make(op, place, what, flags, &new) : -BMI_EINVAL;
-    if (result != 0) {
-        if (op != NULL)
-            *op = 0;
+    int result = op_make(op, place, what, flags, valid, &new);
+    if (result != 0)
         return result;
-    }
     new->pairs = pairs;
     new->count = count;
     new->position = position;

@@ -52,6 +52,16 @@ struct bmi__space bmi__trove_space = {
     .lock = BMI__SPACE_LOCK,
 };
 
+static void after_fork_child(void)
+{
+    bmi__space_forget(&bmi__trove_space);
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_child);
+}
+
 /* ---- running an operation ---------------------------------------------------------------------
  */
 
@@ -405,6 +415,8 @@ int bmi_trove_get_statistics(struct bmi_trove_store *store, struct bmi_trove_sta
 
 int bmi_trove_open_context(bmi_trove_context_id *context)
 {
+    static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+    pthread_once(&fork_once, fork_watch);
     return bmi__space_open_context(&bmi__trove_space, context);
 }
 

@@ -163,7 +163,19 @@ void bad_arguments_are_refused(void)
     CU_ASSERT_EQUAL(bmi_trove_post_read_list(&op, &place, &buffer, &below, 1, &zero, &below, 1,
                                              NULL, 0, NULL, context),
                     -BMI_EINVAL);
+    op = 77;
     CU_ASSERT_EQUAL(bmi_trove_post_resize(&op, &place, -1, 0, NULL, context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(op, 0);
+    op = 77;
+    CU_ASSERT_EQUAL(bmi_trove_post_size(&op, &place, NULL, NULL, context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(op, 0);
+    op = 77;
+    CU_ASSERT_EQUAL(bmi_trove_post_create(&op, &place, NULL, 0, NULL, context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(op, 0);
+    op = 77;
+    CU_ASSERT_EQUAL(bmi_trove_post_objects(&op, &place, NULL, NULL, 1, NULL, context),
+                    -BMI_EINVAL);
+    CU_ASSERT_EQUAL(op, 0);
     int count = 5;
     bmi_error_code_t error;
     CU_ASSERT_EQUAL(bmi_trove_test(0, &count, &error, NULL, NULL, 0, context), -BMI_EINVAL);

@@ -95,7 +95,8 @@ struct bmi_trove_settings {
     uint32_t open_files; /* 256: files of a dir store kept open */
     uint32_t ring_entries;    /* 128: operations that io_uring is given at a time */
     bmi_size_t immediate_max; /* 1 MiB: mem and null do larger reads and writes as tasks */
-    bmi_size_t capacity;      /* mem: bytes of all streams, ENOSPC beyond; 0: no limit */
+    bmi_size_t capacity;      /* mem: bytes of all streams, ENOSPC beyond; 0: no limit. Counted in
+                                 blocks of 64 KiB that hold data */
 };
 
 /* Opens a store: "dir:/path", "mem:", "null:"; settings may be NULL. `error` (may be NULL) gets a
@@ -103,7 +104,7 @@ struct bmi_trove_settings {
  * Returns: 0 and *store; EINVAL (unknown backend, NULL), ENOENT (no store there, and not to be
  *          made), ENOTDIR, ENOTEMPTY (to be made, but the folder holds something else), EPROTO (a
  *          store of another version, or no store's file), EBUSY (in use, by whom is told), EACCES,
- *          EROFS, ENOMEM, EMFILE, EIO.
+ *          EROFS, ENOSPC, ENOMEM, EMFILE, EIO.
  * Owns: *store is the caller's until bmi_trove_close; settings and strings are copied.
  * Threads: any. Blocks: for the disk. */
 int bmi_trove_open(struct bmi_trove_store **store, const char *where,
@@ -162,8 +163,8 @@ int bmi_trove_context_notify(bmi_trove_context_id context, void (*notify)(void *
  * (tasks of the default manager are run meanwhile), <0 is EINVAL. Each completion is reported once,
  * in order of completion. `actual` is bytes read or written, or how many pairs or objects; of a
  * failed operation those that are known good. actual and user_ptr (and their arrays) may be NULL.
- * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE (max_idle_ms > 0: a thread that waits takes
- * a descriptor, and there is none left). Owns: the operation's buffers and arrays are the caller's
+ * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE or ENOMEM (max_idle_ms > 0: a thread that waits
+ * takes a descriptor and some memory, and there is none left). Owns: the operation's buffers and arrays are the caller's
  * again. Threads: any number at once. Blocks: up to max_idle_ms. */
 int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
                    void **user_ptr, int max_idle_ms, bmi_trove_context_id context);

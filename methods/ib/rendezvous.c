@@ -403,11 +403,12 @@ void ib_dial_start(struct ib_link *link)
         dial_next(link);
         return;
     }
-    dial->resolve = tcp_resolve_start(dial->address.host, dial->address.port, dial_resolved, link);
-    if (dial->resolve)
+    int status = tcp_resolve_start(dial->address.host, dial->address.port, dial_resolved, link,
+                                   &dial->resolve);
+    if (status == 0)
         bmi_method_timer_set(&link->timer, attempt_ms(dial));
     else
-        ib_link_end(link, -EAGAIN);
+        ib_link_end(link, status);
 }
 
 void ib_dial_expired(struct ib_link *link)

@@ -173,11 +173,12 @@ void tcp_dial_start(struct tcp_link *link)
         dial_next(link);
         return;
     }
-    dial->resolve = tcp_resolve_start(dial->address.host, dial->address.port, dial_resolved, link);
-    if (dial->resolve)
+    int status = tcp_resolve_start(dial->address.host, dial->address.port, dial_resolved, link,
+                                   &dial->resolve);
+    if (status == 0)
         bmi_method_timer_set(&link->timer, attempt_ms(dial));
     else
-        tcp_link_end(link, -EAGAIN);
+        tcp_link_end(link, status);
 }
 
 /* Returns 0 if the socket is connected, to somebody else, and tells the core to whom. */

@@ -151,12 +151,12 @@ static void queue_remove_locked(struct tcp_resolve *resolve)
     resolve->queued = false;
 }
 
-struct tcp_resolve *tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done,
-                                      void *argument)
+int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void *argument,
+                      struct tcp_resolve **out)
 {
     struct tcp_resolve *resolve = calloc(1, sizeof(*resolve));
     if (!resolve)
-        return NULL;
+        return -ENOMEM;
     strncpy(resolve->host, host, sizeof(resolve->host) - 1);
     resolve->port = port;
     resolve->done = done;
@@ -173,7 +173,8 @@ struct tcp_resolve *tcp_resolve_start(const char *host, uint16_t port, tcp_resol
         resolve = NULL;
     }
     tcp_unlock(&lock);
-    return resolve;
+    *out = resolve;
+    return resolve ? 0 : -EAGAIN;
 }
 
 void tcp_resolve_cancel(struct tcp_resolve *resolve)

@@ -257,9 +257,9 @@ int *tcp_dial_buffers_locked(struct tcp_link *link);
 typedef void tcp_resolved(void *argument, int status, const union tcp_socket_address *addresses,
                           size_t count);
 /* Looks a name up in a thread of its own; `done` is called by the driver, unless cancelled before.
- * Returns NULL without memory or thread. */
-struct tcp_resolve *tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done,
-                                      void *argument);
+ * Returns 0, -ENOMEM, or -EAGAIN: no thread is to be had. */
+int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void *argument,
+                      struct tcp_resolve **out);
 void tcp_resolve_cancel(struct tcp_resolve *resolve);
 /* The same at once, blocking. Returns 0 and *count > 0, or an errno. */
 int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *addresses,

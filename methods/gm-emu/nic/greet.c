@@ -250,12 +250,17 @@ static int hello_handle(struct nic_peer *peer, struct received *received)
     return status != 0 ? status : nic__peer_up(peer);
 }
 
+static int refusal_error(const struct nic_greeting *greeting)
+{
+    return greeting->error > 0 && greeting->error < 4096 ? -greeting->error : -EPROTO;
+}
+
 static int welcome_handle(struct nic_peer *peer, struct received *received)
 {
     const struct nic_greeting *greeting = &received->greeting;
     void *memory;
     if (greeting->kind == NIC_REFUSE)
-        return greeting->error > 0 && greeting->error < 4096 ? -greeting->error : -EPROTO;
+        return refusal_error(greeting);
     if (greeting->kind != NIC_WELCOME || greeting->link == 0)
         return -EPROTO;
     int status = shared_take(peer, received, 1);
@@ -318,6 +323,8 @@ static int greeting_handle(struct nic_peer *peer, struct received *received, ssi
         return peer->accepted ? hello_handle(peer, received) : welcome_handle(peer, received);
     if (greeting->kind == NIC_ARENA)
         return arena_handle(peer, received);
+    if (greeting->kind == NIC_REFUSE) /* it has welcomed us, and then found no room */
+        return refusal_error(greeting);
     if (greeting->kind != NIC_BYE)
         return -EPROTO;
     peer->said_bye = true;
