@@ -35,11 +35,13 @@ static bmi_size_t stripe_to_physical(const void *parameters, uint32_t server, ui
 static bmi_size_t stripe_to_logical(const void *parameters, uint32_t server, uint32_t servers,
                                     bmi_size_t physical)
 {
-    bmi_size_t size = stripe_size(parameters);
-    bmi_size_t unit = physical / size;
-    if (unit > (INT64_MAX / size - server) / servers)
+    bmi_size_t size = stripe_size(parameters), logical;
+    if (__builtin_mul_overflow(physical / size, (bmi_size_t)servers, &logical) ||
+        __builtin_add_overflow(logical, (bmi_size_t)server, &logical) ||
+        __builtin_mul_overflow(logical, size, &logical) ||
+        __builtin_add_overflow(logical, physical % size, &logical))
         return INT64_MAX;
-    return (unit * servers + server) * size + physical % size;
+    return logical;
 }
 
 static bmi_size_t stripe_contiguous(const void *parameters, uint32_t server, uint32_t servers,

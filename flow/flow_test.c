@@ -50,6 +50,8 @@ static void a_files_size_comes_from_its_streams(void)
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_contiguous, NULL, 3, sizes), 20);
     const bmi_size_t huge[2] = {INT64_MAX, 0}; /* of no file: it would end beyond what there is */
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, NULL, 2, huge), INT64_MAX);
+    size.stripe_size = INT64_MAX;
+    CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, sizes), INT64_MAX);
     CU_ASSERT_EQUAL(bmi_flow_file_size(NULL, NULL, 3, sizes), -BMI_EINVAL);
 }
 
