@@ -570,7 +570,7 @@ static void await_locked(struct peer *peer, const uint8_t *digest)
                              (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
     bmi__meeting_set_locked(peer, MEETING_AWAITED, peer->nonce, sizeof peer->nonce);
     atomic_store(&peer->state, PEER_AWAITING);
-    peer->flags &= ~(uint32_t)PEER_CLOSING; /* of the link that is not ours any more */
+    peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_NONCE_TOLD); /* of what is not ours any more */
     bmi__next_start_locked(peer, 0);
 }
 

@@ -184,6 +184,7 @@ void bmi__dir_close(struct trove_dir *dir)
     const int fds[] = {dir->collections, dir->folder, dir->lock};
     if (dir->owner == getpid())
         flock(dir->lock, LOCK_UN); /* a child may have the descriptor, too */
+    pthread_rwlock_destroy(&dir->buckets);
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
             close(fds[i]);

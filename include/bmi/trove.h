@@ -163,9 +163,9 @@ int bmi_trove_context_notify(bmi_trove_context_id context, void (*notify)(void *
  * (tasks of the default manager are run meanwhile), <0 is EINVAL. Each completion is reported once,
  * in order of completion. `actual` is bytes read or written, or how many pairs or objects; of a
  * failed operation those that are known good. actual and user_ptr (and their arrays) may be NULL.
- * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE or ENOMEM (max_idle_ms > 0: a thread that waits
- * takes a descriptor and some memory, and there is none left). Owns: the operation's buffers and arrays are the caller's
- * again. Threads: any number at once. Blocks: up to max_idle_ms. */
+ * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE or ENOMEM (max_idle_ms > 0: a thread that
+ * waits takes a descriptor and some memory, and there is none left). Owns: the operation's buffers
+ * and arrays are the caller's again. Threads: any number at once. Blocks: up to max_idle_ms. */
 int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
                    void **user_ptr, int max_idle_ms, bmi_trove_context_id context);
 

@@ -26,7 +26,8 @@ static char ours[BMI_MAX_ADDR_LEN];
 static struct chance chance;
 static uint8_t body[RAW_BODY_MAX];
 
-/* ---- sockets, while we make progress ---------------------------------------------------------- */
+/* ---- sockets, while we make progress ----------------------------------------------------------
+ */
 
 static bool readable(int socket)
 {
@@ -123,7 +124,8 @@ static void drop(BMI_addr_t address)
     }
 }
 
-/* ---- as ourselves ----------------------------------------------------------------------------- */
+/* ---- as ourselves -----------------------------------------------------------------------------
+ */
 
 /* The server has from our HELLO what our own other end would say. Of its two connections only one
  * brings messages: else one could write to memory that the other's message has given back. */
@@ -219,7 +221,8 @@ static void redundant_for_ever(void)
     drop(address);
 }
 
-/* ---- a server of another version -------------------------------------------------------------- */
+/* ---- a server of another version --------------------------------------------------------------
+ */
 
 static char logged[4096];
 
@@ -255,13 +258,14 @@ static void other_version(bool refuses, const char *why)
     CHECK(ask.status == -BMI_EPROTO, "it ends with %s", bmi_status_string(ask.status));
     callback.write = NULL;
     must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_LOG_CALLBACK");
-    CHECK(strstr(logged, why) != NULL && strstr(logged, "bad frame") == NULL,
-          "the log says: %s", logged);
+    CHECK(strstr(logged, why) != NULL && strstr(logged, "bad frame") == NULL, "the log says: %s",
+          logged);
     close(listener);
     drop(address);
 }
 
-/* ---- two strings of one server ---------------------------------------------------------------- */
+/* ---- two strings of one server ----------------------------------------------------------------
+ */
 
 struct two {
     char listening[BMI_MAX_ADDR_LEN];
@@ -339,7 +343,8 @@ static void both_wait(void)
     two_end(&two);
 }
 
-/* ---- a connection that is just closing -------------------------------------------------------- */
+/* ---- a connection that is just closing --------------------------------------------------------
+ */
 
 enum { QUESTIONS = 1500 };
 
@@ -367,7 +372,8 @@ static void lose(BMI_addr_t address, int socket)
     struct noted receive;
     note_receive(&receive, address, memory, sizeof memory, TAG);
     close(socket);
-    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status != 0, "a connection has not gone");
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status != 0,
+          "a connection has not gone");
 }
 
 static void *ping_run(void *address)
@@ -439,7 +445,8 @@ static void not_told_of_one_that_closes(void)
     drop(address);
 }
 
-/* ---- alternatives ----------------------------------------------------------------------------- */
+/* ---- alternatives -----------------------------------------------------------------------------
+ */
 
 static BMI_addr_t speaker;
 
@@ -528,7 +535,8 @@ static void in_the_place_of_another(void)
     drop(other);
 }
 
-/* ---- a connection of ours that the other side waits for, and that is lost --------------------- */
+/* ---- a connection of ours that the other side waits for, and that is lost ---------------------
+ */
 
 /* Until we have handled all that was sent before. */
 static void settled_await(int socket)
@@ -538,52 +546,89 @@ static void settled_await(int socket)
     frame_await(socket, RAW_PONG, "the answer to a ping");
 }
 
+struct lost {
+    char listening[BMI_MAX_ADDR_LEN], memory[8];
+    int listener;
+    BMI_addr_t address;
+    struct raw_hello identity, first; /* the server's; of what was lost */
+    struct noted receive;
+};
+
 /* The server dials us, too, and is told to wait for ours. That is reset before we know that the
  * server has taken it, or after. The server knows the next one by its nonce alone: if that were
- * another, the two would be connected twice, and each would send where the other does not receive. */
-static void told_of_one_that_is_lost(bool up)
+ * another, the two would be connected twice, and each would send where the other does not receive.
+ * Returns the next one. */
+static int told_and_lost(struct lost *lost, bool up)
 {
-    static char memory[8];
-    char listening[BMI_MAX_ADDR_LEN];
-    struct raw_hello first, second, third, identity = raw_hello_make(&chance);
-    struct noted receive;
-    BMI_addr_t address;
+    struct raw_hello second;
     uint8_t digest[16];
-    memset(identity.incarnation, 0, sizeof identity.incarnation); /* ours is larger: it has to wait */
-    int listener = server_open(listening);
-    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
-    note_receive(&receive, address, memory, sizeof memory, TAG);
-    int socket = dial_await(listener, &first);
+    lost->identity = raw_hello_make(&chance);
+    memset(lost->identity.incarnation, 0, 16); /* ours is larger: it has to wait */
+    lost->listener = server_open(lost->listening);
+    must(BMI_addr_lookup(&lost->address, lost->listening), "BMI_addr_lookup");
+    note_receive(&lost->receive, lost->address, lost->memory, sizeof lost->memory, TAG);
+    int socket = dial_await(lost->listener, &lost->first);
     if (up) {
-        CHECK(raw_answer_hello(socket, &identity), "the connection has ended");
+        CHECK(raw_answer_hello(socket, &lost->identity), "the connection has ended");
         settled_await(socket);
     }
-    int back = back_connect(&identity, listening);
+    int back = back_connect(&lost->identity, lost->listening);
     frame_await(back, RAW_REDUNDANT, "REDUNDANT");
-    bmi__digest16(digest, first.nonce);
+    bmi__digest16(digest, lost->first.nonce);
     CHECK(memcmp(body, digest, sizeof digest) == 0, "another connection is named");
     end_await(back, "the connection that is redundant");
     raw_reset(socket);
-    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status == -BMI_ECONNRESET,
+    CHECK(noted_wait(&lost->receive, 1, TEST_BOUND_MS) && lost->receive.status == -BMI_ECONNRESET,
           "a receive does not end with its connection");
-
-    note_receive(&receive, address, memory, sizeof memory, TAG);
-    socket = dial_await(listener, &second);
-    CHECK(memcmp(second.nonce, first.nonce, sizeof first.nonce) == 0,
+    note_receive(&lost->receive, lost->address, lost->memory, sizeof lost->memory, TAG);
+    socket = dial_await(lost->listener, &second);
+    CHECK(memcmp(second.nonce, lost->first.nonce, sizeof second.nonce) == 0,
           "the connection that is waited for comes under another name");
-    CHECK(raw_answer_hello(socket, &identity), "the connection has ended");
+    return socket;
+}
+
+static void lost_end(struct lost *lost, int socket)
+{
+    close(socket);
+    CHECK(noted_wait(&lost->receive, 1, TEST_BOUND_MS), "a receive outlives its connection");
+    close(lost->listener);
+    drop(lost->address);
+}
+
+static void told_of_one_that_is_lost(bool up)
+{
+    struct lost lost;
+    struct raw_hello third;
+    int socket = told_and_lost(&lost, up);
+    CHECK(raw_answer_hello(socket, &lost.identity), "the connection has ended");
     settled_await(socket);
     raw_reset(socket);
-    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "a receive does not end with its connection");
-
-    note_receive(&receive, address, memory, sizeof memory, TAG);
-    socket = dial_await(listener, &third);
-    CHECK(memcmp(third.nonce, first.nonce, sizeof first.nonce) != 0,
+    CHECK(noted_wait(&lost.receive, 1, TEST_BOUND_MS), "a receive outlives its connection");
+    note_receive(&lost.receive, lost.address, lost.memory, sizeof lost.memory, TAG);
+    socket = dial_await(lost.listener, &third);
+    CHECK(memcmp(third.nonce, lost.first.nonce, sizeof third.nonce) != 0,
           "a nonce is used on though nobody waits for it");
-    close(socket);
-    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "a receive does not end with its connection");
-    close(listener);
-    drop(address);
+    lost_end(&lost, socket);
+}
+
+/* It is we who have to wait, after all, and in vain. What the server has named is not ours. */
+static void told_of_one_and_then_told(void)
+{
+    struct lost lost;
+    struct raw_hello third;
+    uint8_t digest[16];
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=2000"), "BMI_SETTING");
+    int socket = told_and_lost(&lost, false);
+    redundant_send(socket, lost.identity.nonce);
+    end_await(socket, "a connection that is redundant");
+    socket = dial_await(lost.listener, &third);
+    bmi__digest16(digest, lost.identity.nonce);
+    CHECK(memcmp(third.nonce, digest, sizeof digest) != 0,
+          "the other side's name is taken for ours");
+    CHECK(memcmp(third.nonce, lost.first.nonce, sizeof third.nonce) != 0,
+          "a nonce is used on though nobody waits for it");
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
+    lost_end(&lost, socket);
 }
 
 int main(void)
@@ -606,6 +651,7 @@ int main(void)
     in_the_place_of_another();
     told_of_one_that_is_lost(false);
     told_of_one_that_is_lost(true);
+    told_of_one_and_then_told();
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     return test_passed();
