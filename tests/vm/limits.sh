@@ -38,8 +38,11 @@ expect "a server is refused" refused env -u FI_UNIVERSE_SIZE
 expect "which says what to do" says 'FI_UNIVERSE_SIZE'
 
 title "a plain user, with as much as is wanted"
-$as_nobody bmi-bench --role server --method ib --listen ib://10.77.0.1:3335 &
+$as_nobody bmi-bench --role server --method ib --listen ib://10.77.0.1:3335 >/tmp/listening &
 server=$!
+until [ -s /tmp/listening ] || ! kill -0 $server; do # it tells its address
+  usleep 50000
+done
 $as_nobody bmi-ping -c 3 -i 0.1 -W 20 ib://10.77.0.1:3335
 expect "messages pass" [ $? -eq 0 ]
 kill $server
