@@ -184,6 +184,7 @@ bool size_parse(const char *text, uint64_t *size);
 
 /* util.c */
 void name_set(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void output_flush(void);
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void *allocate(size_t size);       /* zeroed, or the process ends */
 void *allocate_pages(size_t size); /* page-aligned, touched */

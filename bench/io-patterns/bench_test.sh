@@ -81,6 +81,7 @@ refused latency --reference fi
 refused tasks --grid 1x2
 refused tasks --verify
 refused tasks --tree nonsense:0
+grep -q "own CPU" "$folder/out" && fail "a wrong tree is told too late"
 refused flow --compute 100
 refused flow --progress background --compute 0
 refused flow --on sender
@@ -103,6 +104,23 @@ grep -q "not of the method gm" "$folder/out" || fail "a URL of another method: $
 "$bench" read --buffers none --reference raw --bytes 1000 --reps 1 --json "$folder/late.json" \
   --plot "$folder" >"$folder/out" 2>&1 && fail "accepted a folder for a drawing"
 [ -e "$folder/late.json" ] && fail "a file was left by a run that was refused"
+
+# given an output that cannot be written, as on a full disk, then that is said, and the run fails
+full() {
+  timeout 20 "$bench" "$@" >/dev/full 2>"$folder/out" && fail "a full disk went unnoticed: $*"
+  grep -q "cannot write to standard output" "$folder/out" || fail "$*: $(cat "$folder/out")"
+}
+full --help
+full --version
+full read --buffers none --reference raw --bytes 1000 --reps 1
+full --role server --listen raw://127.0.0.1:0
+full --role server --listen "gm://full$$"
+"$bench" --version | grep -q '^bmi-bench (libbmi) [0-9]' || fail "--version"
+
+# given a wrong setting in the environment, then it is told where the cause is to be had
+BMI_PEER_TIMEOUT_MS=soon "$bench" --role server --listen "gm://wrong$$" >"$folder/out" 2>&1 &&
+  fail "accepted a wrong setting"
+grep -q "BMI_LOG=error tells more" "$folder/out" || fail "no way to the cause: $(cat "$folder/out")"
 
 # given libfabric's ping-pong, then its figures stand beside ours; where it is missing, that is said
 if "$bench" latency --method ofi+shm --buffers none --reference fi --messages 20 --size 24,1K \

@@ -56,14 +56,14 @@ void bmi_server_open(struct bmi_side *side, const struct options *options, const
     char method[64];
     method_name(method, sizeof method, options->method);
     bmi_check(BMI_initialize(method, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
-              "BMI_initialize");
+              "BMI_initialize (BMI_LOG=error tells more)");
     side_open(side, options);
     bmi_check(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), "BMI_get_info(BMI_GET_LISTEN_ADDR)");
 }
 
 void bmi_client_open(struct bmi_client *client, const struct options *options)
 {
-    bmi_check(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
+    bmi_check(BMI_initialize(NULL, NULL, 0), "BMI_initialize (BMI_LOG=error tells more)");
     *client = (struct bmi_client){.server_count = options->url_count};
     side_open(&client->side, options);
     client->servers = allocate((size_t)options->url_count * sizeof *client->servers);

@@ -65,7 +65,7 @@ void address_tell(int control, const char *url)
         control_tell(control, "address %s", url);
     } else {
         printf("%s\n", url);
-        fflush(stdout);
+        output_flush();
     }
 }
 

@@ -42,5 +42,6 @@ int main(int argc, char **argv)
     else
         coordinator_run(&options);
     options_free(&options);
+    output_flush();
     return 0;
 }

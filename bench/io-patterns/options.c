@@ -2,6 +2,8 @@
  *
  * options.c - the command line of bmi-bench and bmi-bench-mpi.
  */
+#include "bmi.h"
+
 #include "bench.h"
 
 #include <errno.h>
@@ -34,6 +36,7 @@ enum {
     OPTION_ROLE,
     OPTION_LISTEN,
     OPTION_HELP,
+    OPTION_VERSION,
     OPTION_CONTROL,
     OPTION_CONTENDER,
     OPTION_NUMBER
@@ -65,6 +68,7 @@ static const struct option long_options[] = {
     {"role", required_argument, NULL, OPTION_ROLE},
     {"listen", required_argument, NULL, OPTION_LISTEN},
     {"help", no_argument, NULL, OPTION_HELP},
+    {"version", no_argument, NULL, OPTION_VERSION},
     {"control", required_argument, NULL, OPTION_CONTROL},
     {"contender", required_argument, NULL, OPTION_CONTENDER},
     {"number", required_argument, NULL, OPTION_NUMBER},
@@ -104,6 +108,7 @@ static const char help_text[] =
     "  --json FILE          add one JSON object a line\n"
     "  --plot FILE.svg      draw the values\n"
     "  --timeout SECONDS    end the run where a sample takes longer (60)\n"
+    "  --version            print the version\n"
     "Sizes: K, M, G are powers of 1024; KB, MB, GB of 1000.\n"
     "\n"
     "Several hosts:\n"
@@ -405,6 +410,11 @@ static void option_take(struct options *options, struct counts *counts, int opti
         break;
     case OPTION_HELP:
         help_print();
+        output_flush();
+        exit(0);
+    case OPTION_VERSION:
+        printf("bmi-bench (libbmi) %s\n", bmi_version());
+        output_flush();
         exit(0);
     default:
         die("bmi-bench --help lists the options");

@@ -151,7 +151,7 @@ void report_start(const struct report *report)
             printf(" %*s", column_width(i), contender_name(i));
     ratios_each(report, NULL, ratio_head_print);
     printf("\n");
-    fflush(stdout);
+    output_flush();
 }
 
 static void row_head_print(const struct report *report, const struct row *row)
@@ -181,7 +181,7 @@ void report_row_print(const struct report *report, const struct row *row)
         if (takes_part(report, i) && row->series[i].note[0])
             printf("  %s: %s", contender_name(i), row->series[i].note);
     printf("\n");
-    fflush(stdout);
+    output_flush();
 }
 
 static void json_line_write(FILE *file, const struct report *report, const struct row *row,

@@ -456,14 +456,24 @@ static void tree_measure(struct report *report, const char *tree)
     pair_close(&pair);
 }
 
+/* A tree that hwloc refuses is told before anything is measured. */
+static void tree_check(const char *tree)
+{
+    struct pair pair;
+    if (pair_open(&pair, tree, BMI_TASK_HOOKS_ONLY))
+        pair_close(&pair);
+}
+
 static void tasks_run(const struct options *options, struct report *report)
 {
+    const char *tree = options->tree ? options->tree : TREE;
     if (sched_getaffinity(0, sizeof at_start, &at_start) < 0)
         die("the CPUs that may be used cannot be told");
+    tree_check(tree);
     machine_measure(report);
     sched_setaffinity(0, sizeof at_start, &at_start);
     workers_measure(report);
-    tree_measure(report, options->tree ? options->tree : TREE);
+    tree_measure(report, tree);
     sched_setaffinity(0, sizeof at_start, &at_start);
 }
 

@@ -34,6 +34,13 @@ void die(const char *format, ...)
     exit(1);
 }
 
+/* Writes out what was printed; ends the process where that does not get to where it should. */
+void output_flush(void)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        die("cannot write to standard output");
+}
+
 void *allocate(size_t size)
 {
     void *memory = calloc(1, size ? size : 1);
