@@ -9,7 +9,7 @@
 /* Bodies above EAGER_MAX go by rendezvous, so that they are read straight to their place. A frame
  * is what one link gives another message's way for: larger means fewer headers, smaller means less
  * waiting behind it. */
-enum { EAGER_MAX = 16384, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144, SEGMENTS_MAX = 1024 };
+enum { EAGER_MAX = 16384, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
 _Static_assert(sizeof(struct tcp_link) <= 512, "an idle link stays small");
 
@@ -58,7 +58,7 @@ const struct bmi_method bmi__method_tcp = {
     .limits = {.eager_max = EAGER_MAX,
                .unexpected_max = UNEXPECTED_MAX,
                .frame_max = FRAME_MAX,
-               .segments_max = SEGMENTS_MAX},
+               .segments_max = TCP_IOVECS},
     .start = tcp_start,
     .stop = tcp_stop,
     .listen = tcp_listen,

@@ -44,7 +44,7 @@ static bool place_take_locked(struct nic_port *port, uint32_t *place)
 int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64_t length,
               uint64_t *key)
 {
-    uint64_t offset;
+    uint64_t offset = 0;
     uint32_t place;
     if (length == 0)
         return -EINVAL;
