@@ -47,7 +47,7 @@ if(BMI_WITH_TESTS AND NOT BMI_WITH_CUNIT)
     message(FATAL_ERROR "BMI_WITH_TESTS is on, but BMI_WITH_CUNIT is off")
 endif()
 option(BMI_WITH_TOOLS "build bmi-info and bmi-ping" ON)
-option(BMI_WITH_EXAMPLES "build the examples" ON)
+option(BMI_WITH_EXAMPLES "build the examples, bmi-stripefs and bmi-stripefsd among them" ON)
 option(BMI_WITH_BENCH "build bmi-bench" ON)
 
 option(BMI_WERROR "treat warnings as errors" OFF)

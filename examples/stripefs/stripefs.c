@@ -215,7 +215,8 @@ int main(int argc, char **argv)
     client.show = isatty(STDERR_FILENO);
     int result = client_open(&client, servers);
     if (result < 0) {
-        fprintf(stderr, "bmi-stripefs: %s\n", bmi_status_string(result));
+        fprintf(stderr, "bmi-stripefs: %s (BMI_LOG=error tells more)\n",
+                bmi_status_string(result));
         return 1;
     }
     int status = verbs[verb].run(&client, argc - optind - 1, argv + optind + 1);

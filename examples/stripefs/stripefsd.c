@@ -153,7 +153,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     result = network_open(choices.listen);
     if (result < 0) {
-        fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s\n", choices.listen,
+        fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s (BMI_LOG=error tells more)\n", choices.listen,
                 bmi_status_string(result));
         return 1;
     }
