@@ -163,11 +163,10 @@ static int entry_make(struct bmi_registration_cache *cache, uintptr_t address, s
 {
     if (!room_make(cache, length))
         return -ENOBUFS;
-    struct bmi_registration *entry = calloc(1, sizeof *entry);
+    struct bmi_registration *entry = malloc(sizeof *entry);
     if (entry == NULL)
         return -ENOMEM;
-    entry->address = address;
-    entry->length = length;
+    *entry = (struct bmi_registration){.address = address, .length = length};
     int status;
     do
         status = cache->registrar.enter(cache->owner, address, length, &entry->handle);

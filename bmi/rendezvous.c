@@ -29,8 +29,8 @@ enum { ANNOUNCEMENT_CHARGE = 80, KEY_CHARGE = 160 };
 struct remote_memory {
     struct bmi_transfer transfer;
     void *handle; /* method's; NULL: nothing registered */
-    uint32_t count;
-    struct bmi_region regions[WIRE_REGIONS_MAX];
+    uint32_t count, room;
+    struct bmi_region regions[];
 };
 
 static const struct bmi_method *method_of(const struct peer *peer)
@@ -52,11 +52,21 @@ static struct bmi_link *link_of(const struct peer *peer, const struct op *op)
 
 /* ---- registered memory ---------------------------------------------------------------------- */
 
-static struct remote_memory *memory_get(struct op *op)
+/* With room for so many regions, which are not set: each large message has one, and few have many. */
+static struct remote_memory *memory_get(struct op *op, uint32_t room)
 {
-    if (op->memory == NULL)
-        op->memory = calloc(1, sizeof *op->memory);
-    return op->memory;
+    struct remote_memory *memory = op->memory;
+    if (memory != NULL && memory->room >= room)
+        return memory;
+    struct remote_memory *larger = realloc(memory, sizeof *memory + room * sizeof *memory->regions);
+    if (larger == NULL)
+        return NULL;
+    if (memory == NULL) {
+        larger->handle = NULL;
+        larger->count = 0;
+    }
+    larger->room = room;
+    return op->memory = larger;
 }
 
 /* Registers the first `size` bytes of the operation's list. false: to go by frames instead. */
@@ -65,9 +75,11 @@ static bool memory_enroll(struct peer *peer, struct op *op, bmi_size_t size)
     const struct bmi_method *method = method_of(peer);
     uint32_t most = method->limits.regions_max;
     struct bmi_segments list = op->list;
-    if (method->enroll == NULL || most == 0 || size == 0 || memory_get(op) == NULL)
+    most = most < WIRE_REGIONS_MAX ? most : WIRE_REGIONS_MAX;
+    most = most < list.count ? most : (uint32_t)list.count;
+    if (method->enroll == NULL || most == 0 || size == 0 || memory_get(op, most) == NULL)
         return false;
-    op->memory->count = most < WIRE_REGIONS_MAX ? most : WIRE_REGIONS_MAX;
+    op->memory->count = most;
     list.left = size;
     if (method->enroll(link_of(peer, op), &list, op->memory->regions, &op->memory->count,
                        &op->memory->handle) == 0)
@@ -130,7 +142,7 @@ static bool transfer_start(struct peer *peer, struct op *op, bool get, bmi_size_
                            const struct bmi_region *regions, uint32_t count)
 {
     if (count == 0 || method_of(peer)->transfer == NULL || size == 0 ||
-        regions_sum(regions, count) < (uint64_t)size || memory_get(op) == NULL)
+        regions_sum(regions, count) < (uint64_t)size || memory_get(op, count) == NULL)
         return false;
     struct remote_memory *memory = op->memory;
     for (uint32_t i = 0; i < count; i++)

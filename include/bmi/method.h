@@ -222,8 +222,9 @@ struct bmi_method {
      * the default: the core sets right after connect() what its address was given before. */
     int (*option)(void *state, struct bmi_link *link, int option, void *value, bool set);
 
-    /* 14. Registers memory for put and get: fills up to limits.regions_max regions (a longer list:
-     * -EMSGSIZE, the core falls back to frames) and a handle. NULL where put and get are absent.
+    /* 14. Registers memory for put and get: fills at most `*count` regions, tells how many, and a
+     * handle. There is room for one for each segment, up to limits.regions_max (a longer list:
+     * -EMSGSIZE, the core falls back to frames). NULL where put and get are absent.
      * Called with the peer's lock held or not; must not block. */
     int (*enroll)(struct bmi_link *link, const struct bmi_segments *memory,
                   struct bmi_region *regions, uint32_t *count, void **handle);

@@ -280,8 +280,8 @@ int gm_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
 {
     struct gm_link *link = gm_link_of(base);
     struct iovec iov[GM_REGIONS];
-    size_t covered;
-    size_t segments = bmi_segments_window(memory, iov, GM_REGIONS, SIZE_MAX, &covered);
+    size_t covered, most = *count < GM_REGIONS ? *count : GM_REGIONS;
+    size_t segments = bmi_segments_window(memory, iov, most, SIZE_MAX, &covered);
     if (covered < (size_t)memory->left)
         return -EMSGSIZE;
     struct gm_enrolled *enrolled = malloc(sizeof *enrolled + segments * sizeof *enrolled->list);

@@ -260,11 +260,9 @@ void gm_puts_end(struct gm_link *link, int status)
 void gm_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
 {
     struct gm_link *link = gm_link_of(base);
-    struct gm_put *put = transfer->get ? NULL : calloc(1, sizeof *put);
-    if (put != NULL) {
-        put->link = link;
-        put->transfer = transfer;
-    }
+    struct gm_put *put = transfer->get ? NULL : malloc(sizeof *put);
+    if (put != NULL)
+        *put = (struct gm_put){.link = link, .transfer = transfer};
     gm_lock(&link->send_lock);
     if (put != NULL) {
         put_append_locked(link, put);

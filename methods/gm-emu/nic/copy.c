@@ -9,8 +9,8 @@
  * two processors are, which the program is not told (a virtual machine's change), and on whether
  * the memory fits into a cache: for 10 MB between two processors streaming had 1.2 to 3 times the
  * rate, for memory that is used again and again between near ones half.
- * So the time of each copy is noted, the way with the better average is taken, and the other one
- * tried now and then.
+ * So the time of some copies is noted (to look at the clock twice takes some hundredths of a copy of
+ * 32 KiB), the way with the better average is taken, and the other one tried now and then.
  *
  * Threads: any; the averages are only hints, and may be those of another thread.
  */
@@ -23,7 +23,8 @@
 enum {
     LINE = 64,
     WORTH_IT = 16 << 10, /* what is shorter is not looked at */
-    TRY_EVERY = 64,      /* copies */
+    TRY_EVERY = 64,      /* copies: then one each way */
+    NOTE_EVERY = 8,      /* copies: of these the first two are timed, as those tried are */
     SETTLED = 8          /* a new average is made of this many */
 };
 
@@ -57,11 +58,16 @@ void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
 }
 #endif
 
-/* The way to take now. */
-static enum nic_copy_way way_of(struct nic_copier *copier)
+static unsigned turn_next(struct nic_copier *copier)
 {
     unsigned turn = atomic_load_explicit(&copier->turn, memory_order_relaxed);
     atomic_store_explicit(&copier->turn, turn + 1, memory_order_relaxed);
+    return turn;
+}
+
+/* The way to take now. */
+static enum nic_copy_way way_of(struct nic_copier *copier, unsigned turn)
+{
     uint64_t plain = atomic_load_explicit(&copier->cost[NIC_COPY_PLAIN], memory_order_relaxed);
     uint64_t stream = atomic_load_explicit(&copier->cost[NIC_COPY_STREAM], memory_order_relaxed);
     enum nic_copy_way better = stream < plain ? NIC_COPY_STREAM : NIC_COPY_PLAIN;
@@ -86,11 +92,14 @@ void nic__copy(struct nic_copier *copier, void *to, const void *from, uint64_t b
         memcpy(to, from, bytes);
         return;
     }
-    enum nic_copy_way way = way_of(copier);
-    uint64_t begin = nic__now();
+    unsigned turn = turn_next(copier);
+    enum nic_copy_way way = way_of(copier, turn);
+    bool timed = turn % NOTE_EVERY < 2;
+    uint64_t begin = timed ? nic__now() : 0;
     if (way == NIC_COPY_STREAM)
         nic__copy_streaming(to, from, bytes);
     else
         memcpy(to, from, bytes);
-    cost_learn(&copier->cost[way], (nic__now() - begin) * 1024 / (bytes >> 10)); /* ns a MiB */
+    if (timed)
+        cost_learn(&copier->cost[way], (nic__now() - begin) * 1024 / (bytes >> 10)); /* ns a MiB */
 }

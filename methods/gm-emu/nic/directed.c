@@ -304,8 +304,8 @@ static struct nic_send *next_locked(struct nic_peer *peer, uint64_t now)
 /* Returns what is left of `bytes`, or 0 when nothing can go on now. directed_lock held. */
 static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes)
 {
+    uint64_t now = nic__now();
     while (bytes > 0) {
-        uint64_t now = nic__now();
         int status;
         bmi_lock_take(&peer->lock);
         struct nic_send *send = next_locked(peer, now);
@@ -327,6 +327,8 @@ static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes)
         } else if (step == NIC_STEP_BLOCKED) {
             return 0;
         }
+        if (peer->port->timed) /* else only injected faults go by the clock */
+            now = nic__now();
     }
     return 0;
 }
