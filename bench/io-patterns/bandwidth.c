@@ -135,7 +135,7 @@ const struct pattern pattern_bandwidth = {
     .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
-                  BIT(CONTENDER_MPI) | BIT(CONTENDER_FI),
+                  BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY),
     .value = value_bandwidth,
     .serve_bmi = bandwidth_serve_bmi,
     .serve_raw = bandwidth_serve_raw,

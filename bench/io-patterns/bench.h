@@ -33,6 +33,7 @@ enum contender {
     CONTENDER_RAW_POLL,       /* sockets, spinning on a non-blocking receive */
     CONTENDER_MPI,
     CONTENDER_FI,       /* libfabric's fi_pingpong */
+    CONTENDER_MEMCPY,   /* one process copies as much within its memory */
     CONTENDER_SPINLOCK, /* the task manager's other queues */
     CONTENDER_LINE,     /* a cache line that goes to another CPU and back */
     CONTENDER_COUNT

@@ -78,6 +78,7 @@ refused read --progress background
 refused read --buffers none
 refused read --reference fi
 refused latency --reference fi
+refused latency --reference memcpy
 refused tasks --grid 1x2
 refused tasks --verify
 refused tasks --tree nonsense:0
@@ -122,9 +123,16 @@ BMI_PEER_TIMEOUT_MS=soon "$bench" --role server --listen "gm://wrong$$" >"$folde
   fail "accepted a wrong setting"
 grep -q "BMI_LOG=error tells more" "$folder/out" || fail "no way to the cause: $(cat "$folder/out")"
 
+# given a drawing, then every reference has a colour of its own
+"$bench" bandwidth --method gm --reference memcpy --size 64K --bytes 1M --reps 1 \
+  --plot "$folder/drawing.svg" >"$folder/out" 2>&1 || fail "memcpy: $(cat "$folder/out")"
+grep -q '>memcpy<' "$folder/drawing.svg" || fail "memcpy is not in the drawing"
+grep -q '(null)' "$folder/drawing.svg" && fail "a drawing without a colour"
+
 # given libfabric's ping-pong, then its figures stand beside ours; where it is missing, that is said
 if "$bench" latency --method ofi+shm --buffers none --reference fi --messages 20 --size 24,1K \
-  --reps 1 --json "$folder/fi.json" >"$folder/out" 2>&1; then
+  --reps 1 --json "$folder/fi.json" --plot "$folder/fi.svg" >"$folder/out" 2>&1; then
+  grep -q '(null)' "$folder/fi.svg" && fail "fi_pingpong has no colour in the drawing"
   [ "$(grep -c '"implementation": "fi_pingpong"' "$folder/fi.json")" -eq 2 ] ||
     fail "no figures of fi_pingpong: $(cat "$folder/fi.json")"
   env PATH=/nowhere "$bench" latency --method ofi+shm --reference fi >"$folder/out" 2>&1 &&

@@ -202,8 +202,8 @@ void group_start(struct group *group, enum contender contender, const struct opt
                             .options = options,
                             .servers = elsewhere ? 0 : grid->servers,
                             .clients = grid->clients};
-    if (contender == CONTENDER_FI) {
-        group->servers = group->clients = 0; /* two processes for each sample */
+    if (contender == CONTENDER_FI || contender == CONTENDER_MEMCPY) {
+        group->servers = group->clients = 0; /* two processes for each sample; none */
         return;
     }
     int count = members_count(group);
@@ -240,6 +240,20 @@ static void traffic_check(const struct group *group, const struct work *work, ui
             (unsigned long long)(work->amount * size * pairs), (unsigned long long)carried);
 }
 
+/* The copies that a message takes at least where memory is shared, by this process. */
+static double memcpy_sample(const struct work *work)
+{
+    const uint8_t *from = data_source(0, work->amount);
+    uint8_t *to = data_arena(work->amount);
+    uint64_t messages = message_count(work), start = now_ns();
+    for (uint64_t i = 0; i < messages; i++)
+        memcpy(to + i * work->size, from + i * work->size, message_size(work, i));
+    double seconds = seconds_since(start);
+    if (work->verify)
+        data_check(to, work->amount, 0, 0);
+    return seconds;
+}
+
 double group_sample(struct group *group, const struct work *work)
 {
     int count = members_count(group);
@@ -247,6 +261,8 @@ double group_sample(struct group *group, const struct work *work)
     double slowest = 0;
     if (group->contender == CONTENDER_FI)
         return fi_pingpong_sample(group->options, work);
+    if (group->contender == CONTENDER_MEMCPY)
+        return memcpy_sample(work);
     uint64_t traffic = mpi ? launch_traffic() : 0;
     uint64_t start = now_ns() + START_LEAD_NS + (uint64_t)count * 20000u;
     for (int i = mpi ? 0 : group->servers; i < count; i++) {

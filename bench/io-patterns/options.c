@@ -86,7 +86,8 @@ static const char help_text[] =
     "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other, in place\n"
     "                       of --servers and --clients\n"
     "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi, fi (latency,\n"
-    "                       bandwidth: libfabric's fi_pingpong on the method's provider)\n"
+    "                       bandwidth: libfabric's fi_pingpong on the method's provider),\n"
+    "                       memcpy (bandwidth: one process's copies within its memory)\n"
     "  --buffers LIST       latency (both), read, write, bandwidth: BMI's memalloc, plain;\n"
     "                       none: references only\n"
     "  --progress LIST      latency, threads, overlap, flow: BMI's progress by its caller,\n"
@@ -199,13 +200,13 @@ static void url_take(struct options *options, const char *text)
 
 static void reference_take(struct options *options, const char *text)
 {
-    for (enum contender i = CONTENDER_RAW; i <= CONTENDER_FI; i++)
+    for (enum contender i = CONTENDER_RAW; i <= CONTENDER_MEMCPY; i++)
         if (strcmp(text, contender_name(i)) == 0 || (i == CONTENDER_FI && !strcmp(text, "fi"))) {
             options->contenders |= BIT(i);
             return;
         }
     if (strcmp(text, "none") != 0)
-        die("--reference %s: raw, raw-poll, mpi, fi, or none is wanted", text);
+        die("--reference %s: raw, raw-poll, mpi, fi, memcpy, or none is wanted", text);
 }
 
 static void buffers_take(struct options *options, const char *text)

@@ -66,6 +66,7 @@ static void contenders_check(const struct options *options)
         [CONTENDER_RAW_POLL] = "--reference raw-poll",
         [CONTENDER_MPI] = "--reference mpi",
         [CONTENDER_FI] = "--reference fi",
+        [CONTENDER_MEMCPY] = "--reference memcpy",
     };
     char known[512];
     for (enum contender i = 0; i < CONTENDER_COUNT; i++) {

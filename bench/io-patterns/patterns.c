@@ -54,6 +54,7 @@ const char *contender_name(enum contender contender)
         [CONTENDER_RAW_POLL] = "raw-poll",
         [CONTENDER_MPI] = "mpi",
         [CONTENDER_FI] = "fi_pingpong",
+        [CONTENDER_MEMCPY] = "memcpy",
         [CONTENDER_SPINLOCK] = "spinlock",
         [CONTENDER_LINE] = "line",
     };

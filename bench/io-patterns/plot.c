@@ -30,6 +30,8 @@ static const char *const colours[CONTENDER_COUNT] = {
     [CONTENDER_RAW] = "#d55e00",
     [CONTENDER_RAW_POLL] = "#e69f00",
     [CONTENDER_MPI] = "#009e73",
+    [CONTENDER_FI] = "#d55e00",
+    [CONTENDER_MEMCPY] = "#999999",
     [CONTENDER_SPINLOCK] = "#d55e00",
     [CONTENDER_LINE] = "#999999",
 };
