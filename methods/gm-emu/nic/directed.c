@@ -302,9 +302,8 @@ static struct nic_send *next_locked(struct nic_peer *peer, uint64_t now)
 }
 
 /* Returns what is left of `bytes`, or 0 when nothing can go on now. directed_lock held. */
-static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes)
+static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes, uint64_t now)
 {
-    uint64_t now = nic__now();
     while (bytes > 0) {
         int status;
         bmi_lock_take(&peer->lock);
@@ -358,12 +357,12 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
     return runnable;
 }
 
-bool nic__directed_run(struct nic_peer *peer, uint64_t bytes)
+bool nic__directed_run(struct nic_peer *peer, uint64_t bytes, uint64_t now)
 {
     for (;;) {
         if (!nic__lock_try(&peer->directed_lock))
             return true;
-        bytes = run_locked(peer, bytes);
+        bytes = run_locked(peer, bytes, now);
         bmi_lock_give(&peer->directed_lock);
         nic__fence();
         if (atomic_load(&peer->state) != NIC_UP) {
@@ -374,7 +373,9 @@ bool nic__directed_run(struct nic_peer *peer, uint64_t bytes)
         bool left = peer->directed.head != NULL;
         bmi_lock_give(&peer->lock);
         /* One that came while we held the lock has nobody else. */
-        if (!left || bytes == 0 || !nic__directed_runnable(peer, nic__now()))
+        if (peer->port->timed)
+            now = nic__now();
+        if (!left || bytes == 0 || !nic__directed_runnable(peer, now))
             return left;
     }
 }
@@ -403,7 +404,7 @@ bool nic_push(struct nic_peer *peer, uint64_t bytes)
 {
     if (atomic_load_explicit(&peer->state, memory_order_acquire) != NIC_UP)
         return false;
-    bool left = nic__directed_run(peer, bytes);
+    bool left = nic__directed_run(peer, bytes, nic__now());
     nic__wake(peer->port); /* for the callbacks, and for what is left */
     return left;
 }

@@ -417,7 +417,7 @@ void nic__doorbell(struct nic_peer *peer);
 
 /* ---- directed.c ------------------------------------------------------------------------------ */
 /* Writes up to `bytes`. Returns true when something is left. */
-bool nic__directed_run(struct nic_peer *peer, uint64_t bytes);
+bool nic__directed_run(struct nic_peer *peer, uint64_t bytes, uint64_t now);
 bool nic__directed_runnable(struct nic_peer *peer, uint64_t now);
 /* Fails all, unless a piece is being written at the moment: false then. */
 bool nic__directed_fail_all(struct nic_peer *peer, int status);

@@ -310,8 +310,9 @@ bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event)
 {
     int state = atomic_load_explicit(&peer->state, memory_order_relaxed);
     if (state == NIC_UP && atomic_load_explicit(&peer->busy, memory_order_relaxed) != 0) {
-        nic__send_progress(peer, nic__now());
-        nic__directed_run(peer, NIC_PIECE);
+        uint64_t now = nic__now();
+        nic__send_progress(peer, now);
+        nic__directed_run(peer, NIC_PIECE, now);
     }
     if (peer->closed_by_us || atomic_load_explicit(&peer->broken, memory_order_relaxed))
         return false;
