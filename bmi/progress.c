@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -315,6 +316,18 @@ static uint64_t spin_yield(void)
     return after;
 }
 
+/* Whether another thread has had this one's core since the question before. Costs a system call. */
+static bool core_was_taken(void)
+{
+    static _Thread_local long before;
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage) < 0)
+        return true;
+    bool taken = usage.ru_nivcsw != before;
+    before = usage.ru_nivcsw;
+    return taken;
+}
+
 /* Another thread had the core for that long. */
 static void spin_pause(uint64_t now, uint64_t lost_ns)
 {
@@ -410,6 +423,7 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
         uint64_t ms = due <= now ? 0 : (due - now + 999999) / 1000000;
         if (events_run(ms > 1000000 ? 1000000 : (int)ms) > 0)
             spin_learn(bmi__monotonic_ns() - now);
+        core_was_taken(); /* what was before is over */
     }
     bmi_task_sleeper_disarm(NULL, &hook);
     atomic_store(&progress.asleep, false);
@@ -489,9 +503,9 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op)
 
 /* ---- spinning ------------------------------------------------------------------------------- */
 
-/* Polls for as long as that has paid lately. A pass that took very long means that another thread
- * wanted this core: then no spinning for a while, the longer the longer it took. Returns whether
- * the waiter is ready. */
+/* Polls for as long as that has paid lately. A pass that took very long, and not since it had much
+ * to move, means that another thread wanted this core: then no spinning for a while, the longer the
+ * longer it took. Returns whether the waiter is ready. */
 static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
     uint64_t most = (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
@@ -524,7 +538,7 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             now = bmi__monotonic_ns();
         else
             continue;
-        if (now - last > PREEMPTED_NS) {
+        if (now - last > PREEMPTED_NS && core_was_taken()) {
             spin_pause(now, now - last);
             break;
         }
