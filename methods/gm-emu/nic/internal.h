@@ -300,6 +300,9 @@ struct nic_port {
 uint64_t nic__now(void);
 void nic__log(struct nic_port *port, enum nic_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Adds to a doorbell. All that can ring it share its counter: one that was filled up, where nothing
+ * more wakes anybody, is emptied first. Returns 0 or an errno. Any thread. */
+int nic__ring(int doorbell);
 /* Wakes our own driver, if it sleeps. What it shall see was stored before. Any thread. */
 void nic__wake(struct nic_port *port);
 /* Has the driver look at all peers. Any thread. */

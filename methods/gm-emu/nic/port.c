@@ -36,13 +36,26 @@ void nic__log(struct nic_port *port, enum nic_log_level level, const char *forma
     port->options.log(port->options.log_context, level, text);
 }
 
+int nic__ring(int doorbell)
+{
+    uint64_t one = 1, count;
+    for (int i = 0; i < 2; i++) {
+        if (write(doorbell, &one, sizeof(one)) >= 0)
+            return 0;
+        if (errno != EAGAIN || (read(doorbell, &count, sizeof(count)) < 0 && errno != EAGAIN))
+            return -errno;
+    }
+    return 0; /* who filled it again has rung it */
+}
+
 void nic__wake(struct nic_port *port)
 {
-    const uint64_t one = 1;
     nic__fence();
-    if (atomic_load_explicit(&port->shared->asleep, memory_order_relaxed) != 0 &&
-        write(port->doorbell.fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-        nic__log(port, NIC_LOG_ERROR, "cannot ring the own doorbell: %s", strerror(errno));
+    if (atomic_load_explicit(&port->shared->asleep, memory_order_relaxed) == 0)
+        return;
+    int status = nic__ring(port->doorbell.fd);
+    if (status != 0)
+        nic__log(port, NIC_LOG_ERROR, "cannot ring the own doorbell: %s", strerror(-status));
 }
 
 void nic__attention(struct nic_port *port)
@@ -116,7 +129,7 @@ static int descriptors_open(struct nic_port *port)
     port->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (port->doorbell.fd < 0 || port->timer.fd < 0)
         return -errno;
-    /* Edges: the doorbell's counter never has to be read. */
+    /* Edges: the doorbell's counter is read only by who finds it full (nic__ring). */
     int status = nic__source_add(port, &port->doorbell, EPOLLIN | EPOLLET);
     return status != 0 ? status : nic__source_add(port, &port->timer, EPOLLIN | EPOLLET);
 }

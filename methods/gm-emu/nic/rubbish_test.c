@@ -7,6 +7,7 @@
 #include "harness.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -382,6 +383,36 @@ static void bad_answers_are_errors(void)
     }
 }
 
+/* One doorbell rings for all peers of a port, and each of them has it: one that is filled up, so that
+ * nothing can be added, still wakes who sleeps. */
+static void a_full_doorbell_still_rings(void)
+{
+    const uint64_t FULL = UINT64_MAX - 1;
+    uint64_t count;
+    setup();
+    for (int own = 0; own < 2; own++) {
+        (void)!read(client.peer->doorbell, &count, sizeof(count));
+        CU_ASSERT_EQUAL(write(client.peer->doorbell, &FULL, sizeof(FULL)), (ssize_t)sizeof(FULL));
+        do
+            while (hosts_drive_once())
+                ;
+        while (!nic_arm(server.port));
+        struct pollfd wait = {.fd = nic_descriptor(server.port), .events = POLLIN};
+        if (poll(&wait, 1, 0) == 1) { /* that was to fill it */
+            nic_receive(server.port);
+            CU_ASSERT_FATAL(nic_arm(server.port));
+        }
+        CU_ASSERT_EQUAL(poll(&wait, 1, 0), 0);
+        if (own != 0)
+            nic_peer_close(bad); /* as another thread would */
+        else if (host_send(&witness, "I ring", 6, 6, NIC_LOW_PRIORITY, NIC_BUFFERED) != 1)
+            CU_FAIL("a message was refused");
+        CU_ASSERT_EQUAL(poll(&wait, 1, 1000), 1);
+        witness_is_well();
+    }
+    teardown();
+}
+
 static void a_claim_that_never_ends_is_given_up(void)
 {
     uint64_t key, second;
@@ -614,6 +645,7 @@ int main(void)
          a_process_that_is_another_is_not_written_to},
         {"a bad position behind a directed send", a_bad_position_behind_a_directed_send},
         {"bad answers are errors", bad_answers_are_errors},
+        {"a full doorbell still rings", a_full_doorbell_still_rings},
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},

@@ -9,7 +9,6 @@
  * changes the mark first decides whether it was received or failed, so that it is never both.
  */
 #include <errno.h>
-#include <unistd.h>
 
 #include "internal.h"
 
@@ -89,13 +88,13 @@ void nic__busy_drop(struct nic_peer *peer)
 
 void nic__doorbell(struct nic_peer *peer)
 {
-    const uint64_t one = 1;
     nic__fence();
     if (atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) == 0)
         return;
     nic__count(&peer->port->counters.doorbells, 1);
-    if (write(peer->doorbell, &one, sizeof(one)) < 0 && errno != EAGAIN)
-        nic__log(peer->port, NIC_LOG_ERROR, "cannot ring a doorbell: %s", strerror(errno));
+    int status = nic__ring(peer->doorbell);
+    if (status != 0)
+        nic__log(peer->port, NIC_LOG_ERROR, "cannot ring a doorbell: %s", strerror(-status));
 }
 
 unsigned nic_min_size_for_length(uint64_t length)
