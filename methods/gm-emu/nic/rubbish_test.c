@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -513,8 +514,8 @@ static void bad_greetings_are_refused(void)
     nic__hello_fill(client.port, &hello, NIC_HELLO);
     int door = client.port->doorbell.fd, unsealed = memory_of(hello.length, 0),
         small = memory_of(64, F_SEAL_SHRINK), file = open("/dev/zero", O_RDWR | O_CLOEXEC);
-    int blocking = dup(door), plain[2];
-    CU_ASSERT_EQUAL(pipe(plain), 0);
+    int blocking = eventfd(0, EFD_CLOEXEC), plain[2];
+    CU_ASSERT_EQUAL(pipe2(plain, O_CLOEXEC | O_NONBLOCK), 0);
     const int GOOD = client.port->shared_fd;
     const struct {
         uint16_t kind;
@@ -531,6 +532,7 @@ static void bad_greetings_are_refused(void)
         {NIC_HELLO, hello.length, 15, {file, door}, 2},
         {NIC_HELLO, hello.length, 15, {plain[0], door}, 2},
         {NIC_HELLO, hello.length, 15, {GOOD, plain[1]}, 2},
+        {NIC_HELLO, hello.length, 15, {GOOD, blocking}, 2},
         {NIC_HELLO, hello.length, 15, {GOOD, GOOD}, 2},
         {NIC_HELLO, hello.length * 2, 15, {GOOD, door}, 2},
         {NIC_HELLO, 0, 15, {GOOD, door}, 2},
