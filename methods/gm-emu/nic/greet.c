@@ -275,6 +275,14 @@ static int welcome_handle(struct nic_peer *peer, struct received *received)
     return nic__peer_up(peer);
 }
 
+/* Whether there are addresses to spare for it. An arena costs who makes it nothing before it is
+ * used; who maps it, addresses. Without a mapping there are other ways to write there. */
+static bool arena_fits(const struct nic_peer *peer, uint64_t length)
+{
+    const uint64_t OF_ONE = UINT64_C(1) << 42, OF_ALL = UINT64_C(1) << 45;
+    return length <= OF_ONE - peer->arena_bytes && length <= OF_ALL - peer->port->arena_bytes;
+}
+
 static int arena_handle(struct nic_peer *peer, struct received *received)
 {
     uint32_t index = received->greeting.index;
@@ -285,6 +293,8 @@ static int arena_handle(struct nic_peer *peer, struct received *received)
     if (index >= NIC_ARENAS_MAX || atomic_load(&peer->arenas[index]) != NULL ||
         received->count != 1 || length == 0 || length >> NIC_ARENA_BITS != 0)
         return -EPROTO;
+    if (!arena_fits(peer, length))
+        return 0;
     struct nic_mapping *mapping = malloc(sizeof(*mapping));
     int status =
         mapping == NULL ? -ENOMEM : nic__memory_map(received->fds[0], length, true, &memory);
@@ -293,6 +303,8 @@ static int arena_handle(struct nic_peer *peer, struct received *received)
         return status == -ENOMEM ? 0 : status;
     }
     *mapping = (struct nic_mapping){.base = memory, .length = length};
+    peer->arena_bytes += length;
+    peer->port->arena_bytes += length;
     atomic_store_explicit(&peer->arenas[index], mapping, memory_order_release);
     return 0;
 }

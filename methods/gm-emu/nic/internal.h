@@ -183,6 +183,7 @@ struct nic_peer {
     char host[NIC_NODE_MAX];
     uint16_t number;
     uint32_t arenas_told;
+    uint64_t arena_bytes; /* of its arenas that are mapped here */
 
     /* asked for by other threads */
     atomic_bool close_asked, released, broken;
@@ -249,6 +250,7 @@ struct nic_port {
     uint32_t calls;
     uint64_t looked_ns, timer_ns;
     uint64_t next_due_ns; /* the earliest record seen that is not due yet; 0: none */
+    uint64_t arena_bytes; /* of all peers' arenas that are mapped here */
     struct nic_alarm *alarms;
     struct nic_buffer *own[NIC_PRIORITIES][NIC_MAX_SIZE + 1]; /* provided again by nic_unknown */
 

@@ -59,6 +59,7 @@ void nic__peer_free(struct nic_peer *peer)
             munmap(mapping->base, mapping->length);
         free(mapping);
     }
+    peer->port->arena_bytes -= peer->arena_bytes;
     if (peer->their_wire != NULL)
         munmap(peer->their_wire, sizeof(*peer->their_wire));
     if (peer->their_port != NULL)

@@ -599,6 +599,53 @@ static void bad_arenas_end_the_connection(void)
     }
 }
 
+static void arena_tell(uint32_t index, uint64_t length)
+{
+    struct nic_greeting message;
+    nic__hello_fill(client.port, &message, NIC_ARENA);
+    message.index = index;
+    message.length = length;
+    int fd = memory_of(length, F_SEAL_SHRINK);
+    CU_ASSERT_EQUAL(nic__greeting_send(client.peer->socket.fd, &message, &fd, 1), 0);
+    close(fd);
+}
+
+/* They cost who sends them nothing. The addresses of a process must not be spent on them: what is
+ * too much, of one peer or of all, is not mapped; what is small behind it is. */
+static void vast_arenas_are_not_mapped(void)
+{
+    const uint64_t PAGE = 4096, OF_ONE = UINT64_C(1) << 42, OF_ALL = UINT64_C(1) << 45;
+    enum { VAST = 3, SMALL, OVER_OF_ONE, LAST_OF_ONE, OVER_OF_ALL, LAST_OF_ALL };
+    setup();
+    for (uint32_t i = 0; i <= VAST; i++)
+        arena_tell(i, UINT64_C(1) << 43);
+    arena_tell(SMALL, PAGE);
+    CU_ASSERT_FATAL(UNTIL(atomic_load(&bad->arenas[SMALL]) != NULL));
+    for (uint32_t i = 0; i <= VAST; i++)
+        CU_ASSERT_PTR_NULL(atomic_load(&bad->arenas[i]));
+    CU_ASSERT_EQUAL(bad->arena_bytes, PAGE);
+    bad->arena_bytes = OF_ONE - PAGE; /* as if it had so much */
+    arena_tell(OVER_OF_ONE, 2 * PAGE);
+    arena_tell(LAST_OF_ONE, PAGE);
+    CU_ASSERT_FATAL(UNTIL(atomic_load(&bad->arenas[LAST_OF_ONE]) != NULL));
+    bad->arena_bytes = 2 * PAGE;
+    uint64_t others = server.port->arena_bytes - bad->arena_bytes;
+    server.port->arena_bytes = OF_ALL - PAGE; /* as if all had */
+    arena_tell(OVER_OF_ALL, 2 * PAGE);
+    arena_tell(LAST_OF_ALL, PAGE);
+    CU_ASSERT_FATAL(UNTIL(atomic_load(&bad->arenas[LAST_OF_ALL]) != NULL));
+    CU_ASSERT_PTR_NULL(atomic_load(&bad->arenas[OVER_OF_ONE]));
+    CU_ASSERT_PTR_NULL(atomic_load(&bad->arenas[OVER_OF_ALL]));
+    server.port->arena_bytes = others + 3 * PAGE;
+    CU_ASSERT_EQUAL(server.downs, 0);
+    nic_peer_close(bad);
+    CU_ASSERT_FATAL(UNTIL(server.downs == 1));
+    nic_peer_release(server.refused);
+    witness_is_well();
+    CU_ASSERT_EQUAL(server.port->arena_bytes, others);
+    teardown();
+}
+
 static void empty_message_send(int fd, const int *fds, size_t count)
 {
     union {
@@ -652,6 +699,7 @@ int main(void)
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},
         {"bad arenas end the connection", bad_arenas_end_the_connection},
+        {"vast arenas are not mapped", vast_arenas_are_not_mapped},
         {"descriptors of an empty message are closed", descriptors_of_an_empty_message_are_closed},
     };
     return CASES_RUN("rubbish", CASES);
