@@ -255,13 +255,27 @@ static int refusal_error(const struct nic_greeting *greeting)
     return greeting->error > 0 && greeting->error < 4096 ? -greeting->error : -EPROTO;
 }
 
+/* The accepting side chooses the name of a connection, and grants are to names: one that another
+ * connection has would open its grants. Only with ourselves a connection has two ends here. */
+static bool name_is_taken(struct nic_peer *peer, uint64_t name)
+{
+    struct nic_port *port = peer->port;
+    bmi_lock_take(&port->lock);
+    struct nic_peer *each = port->peers;
+    while (each != NULL && (each == peer || each->link_name != name))
+        each = each->next;
+    bmi_lock_give(&port->lock);
+    return each != NULL && peer->pid != getpid();
+}
+
 static int welcome_handle(struct nic_peer *peer, struct received *received)
 {
     const struct nic_greeting *greeting = &received->greeting;
     void *memory;
     if (greeting->kind == NIC_REFUSE)
         return refusal_error(greeting);
-    if (greeting->kind != NIC_WELCOME || greeting->link == 0)
+    if (greeting->kind != NIC_WELCOME || greeting->link == 0 ||
+        name_is_taken(peer, greeting->link))
         return -EPROTO;
     int status = shared_take(peer, received, 1);
     if (status != 0)

@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -570,6 +571,57 @@ static void bad_greetings_are_refused(void)
     teardown();
 }
 
+/* In a child: listens, and welcomes who comes to a connection of that name. */
+static void welcome_as(uint64_t name, const char *node, int tell)
+{
+    struct sockaddr_un address;
+    uint32_t length;
+    struct nic_greeting welcome;
+    void *memory;
+    int link, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    host_forget();
+    if (nic__address(node, 1, &address, &length) != 0 ||
+        bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 1) != 0 ||
+        write(tell, "", 1) != 1 || nic__memory_make(bad->link_size, false, &link, &memory) != 0)
+        _exit(1);
+    nic__hello_fill(client.port, &welcome, NIC_WELCOME);
+    welcome.link = name;
+    const int FDS[] = {link, client.port->shared_fd, client.port->doorbell.fd};
+    nic__greeting_send(accept(fd, NULL, NULL), &welcome, FDS, 3);
+    for (;;)
+        pause();
+}
+
+/* Grants are to a connection of a name, which the accepting side chooses. Who took that of another
+ * could write to what was granted there. */
+static void the_name_of_another_connection_is_refused(void)
+{
+    char node[32], byte;
+    int told[2];
+    setup();
+    CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the witness, as the server sees it */
+    const uint64_t NAMES[] = {bad->next->link_name, bad->next->link_name + 2};
+    snprintf(node, sizeof(node), "impostor-%d", (int)getpid());
+    for (int i = 0; i < 2; i++) {
+        struct nic_peer *dialled;
+        CU_ASSERT_EQUAL_FATAL(pipe(told), 0);
+        pid_t child = fork();
+        if (child == 0)
+            welcome_as(NAMES[i], node, told[1]);
+        CU_ASSERT_EQUAL_FATAL(read(told[0], &byte, 1), 1);
+        CU_ASSERT_EQUAL(nic_connect(server.port, node, 1, &server, &dialled), 0);
+        CU_ASSERT_FATAL(UNTIL(server.downs + server.ups == 1u + (unsigned)i));
+        CU_ASSERT_EQUAL(server.downs, 1);
+        CU_ASSERT_EQUAL(server.down_status, -EPROTO);
+        CU_ASSERT_EQUAL(kill(child, SIGKILL), 0);
+        CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
+        close(told[0]);
+        close(told[1]);
+        witness_is_well();
+    }
+    teardown();
+}
+
 /* After the greeting: arenas that are none. */
 static void bad_arenas_end_the_connection(void)
 {
@@ -698,6 +750,7 @@ int main(void)
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},
+        {"the name of another connection is refused", the_name_of_another_connection_is_refused},
         {"bad arenas end the connection", bad_arenas_end_the_connection},
         {"vast arenas are not mapped", vast_arenas_are_not_mapped},
         {"descriptors of an empty message are closed", descriptors_of_an_empty_message_are_closed},
