@@ -372,6 +372,7 @@ static void socket_gone(struct nic_peer *peer)
     peer->remote_gone = true;
     nic__source_remove(peer->port, &peer->socket);
     nic__peer_end(peer, peer->said_bye ? 0 : -ECONNRESET);
+    nic__attention(peer->port); /* it may have been down, and writing */
 }
 
 void nic__socket_ready(struct nic_peer *peer, uint32_t events)
@@ -388,7 +389,7 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
             socket_gone(peer);
             return;
         }
-        int status = greeting_handle(peer, &received, length);
+        int status = peer->hung_up ? 0 : greeting_handle(peer, &received, length);
         received_close(&received);
         if (status == 0)
             continue;

@@ -175,6 +175,7 @@ struct nic_peer {
     bool crowded;            /* the kernel took no more descriptors on their way when it dialled */
     int refusal;             /* an errno: why it will not be let in */
     bool said_bye;           /* by the peer */
+    bool hung_up;            /* by us: of its socket only the end is looked at */
     atomic_bool remote_gone; /* its socket or process: it writes nothing any more */
     bool closed_by_us;
     bool announced; /* the user knows it */

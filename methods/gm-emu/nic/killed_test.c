@@ -231,6 +231,67 @@ static void a_killed_writer_holds_up_no_revocation(void)
     host_close(&host);
 }
 
+/* A writer that cannot be watched: what it says of itself in HELLO is not so. It claims before or
+ * after its connection was ended at the other side, which it does not look at. */
+static void unwatched_live(int ready, int go, bool late)
+{
+    struct host own;
+    char byte;
+    host_forget();
+    host_open(&own, NULL);
+    if (nic_connect(own.port, "parent", number, &own, &own.peer) != 0)
+        _exit(1);
+    nic_receive(own.port); /* says HELLO */
+    own.port->nonce[0] ^= 1;
+    if (write(ready, "", 1) != 1)
+        _exit(1);
+    while (own.ups == 0)
+        hosts_drive();
+    if (!late)
+        atomic_store(&own.peer->mine->claim, UINT64_C(1) << 40);
+    if (write(ready, "", 1) != 1 || read(go, &byte, 1) != 1)
+        _exit(1);
+    atomic_store(&own.peer->mine->claim, UINT64_C(1) << 40);
+    if (write(ready, "", 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+/* As under a seccomp filter: only its socket tells that it was killed. */
+static void an_unwatched_writer_leaves_nothing(void)
+{
+    int ready[2], go[2];
+    char byte = 0;
+    host_open(&host, NULL);
+    number = host_listen(&host, "parent");
+    CU_ASSERT_EQUAL_FATAL(pipe(ready), 0);
+    CU_ASSERT_EQUAL_FATAL(pipe(go), 0);
+    unsigned open = descriptors_open(), mapped = mappings();
+    for (unsigned late = 0; late < 2; late++) {
+        pid_t child = fork();
+        if (child == 0)
+            unwatched_live(ready[1], go[0], late != 0);
+        CU_ASSERT_EQUAL_FATAL(read(ready[0], &byte, 1), 1);
+        CU_ASSERT_FATAL(UNTIL(host.accepted == late + 1));
+        CU_ASSERT_EQUAL(host.peer->process.fd, -1);
+        CU_ASSERT_EQUAL_FATAL(read(ready[0], &byte, 1), 1);
+        nic_peer_close(host.peer);
+        CU_ASSERT_FATAL(UNTIL(host.downs == late + 1));
+        CU_ASSERT_EQUAL(write(go[1], &byte, 1), 1);
+        CU_ASSERT_EQUAL_FATAL(read(ready[0], &byte, 1), 1);
+        nic_peer_release(host.refused);
+        nic_receive(host.port);
+        CU_ASSERT(mappings() > mapped); /* it is waited for */
+        child_kill(child);
+        CU_ASSERT_FATAL(UNTIL(mappings() == mapped));
+        CU_ASSERT_EQUAL(descriptors_open(), open);
+    }
+    for (int i = 0; i < 2; i++)
+        close(ready[i]), close(go[i]);
+    host_close(&host);
+}
+
 /* ---- a receiver in the midst of its share of a copy (help.c) --------------------------------- */
 
 enum { SHARE_CHUNK = 64 << 10 };
@@ -479,6 +540,7 @@ int main(void)
         {"killed at any point", killed_at_any_point},
         {"killed with an heir", killed_with_a_heir},
         {"a killed writer holds up no revocation", a_killed_writer_holds_up_no_revocation},
+        {"an unwatched writer leaves nothing", an_unwatched_writer_leaves_nothing},
         {"killed in its share of a copy", killed_in_its_share_of_a_copy},
         {"given up while stopped in its share", given_up_while_stopped_in_its_share},
         {"resumed in its share of a copy", resumed_in_its_share_of_a_copy},

@@ -5,13 +5,14 @@
  *
  * The end has an order: no more sends are taken; those that are outstanding get their callbacks;
  * messages that arrived are handed out; only then the event says that the peer is down. The socket
- * stays open until no thread of ours writes into the peer's memory, because the peer takes its end
- * for the end of such writing.
+ * is hung up when no thread of ours writes into the peer's memory, because the peer takes that for
+ * the end of such writing; so its own end is waited for where it claims to write into ours.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -258,6 +259,22 @@ bool nic__last_messages(struct nic_peer *peer)
     return !all_stalled || (peer->said_bye && nic__now() < peer->stall_until_ns);
 }
 
+/* Hangs up. Until the peer is freed its own end is still listened to: it may be in the midst of
+ * writing to our memory, and perhaps nothing else tells when it is killed. */
+static void socket_hang_up(struct nic_peer *peer)
+{
+    struct nic_greeting bye;
+    if (peer->socket.fd < 0 || peer->hung_up)
+        return;
+    if (peer->mine != NULL && peer->closed_by_us) {
+        nic__hello_fill(peer->port, &bye, NIC_BYE);
+        nic__greeting_send(peer->socket.fd, &bye, NULL, 0);
+    }
+    peer->hung_up = peer->mine != NULL && shutdown(peer->socket.fd, SHUT_WR) == 0;
+    if (!peer->hung_up)
+        nic__source_remove(peer->port, &peer->socket);
+}
+
 void nic__peer_drain(struct nic_peer *peer)
 {
     struct nic_port *port = peer->port;
@@ -268,13 +285,7 @@ void nic__peer_drain(struct nic_peer *peer)
         return;
     if (peer->mine != NULL)
         nic__send_fail_all(peer, status);
-    if (peer->socket.fd >= 0 && peer->mine != NULL) {
-        struct nic_greeting bye;
-        nic__hello_fill(port, &bye, NIC_BYE);
-        if (peer->closed_by_us)
-            nic__greeting_send(peer->socket.fd, &bye, NULL, 0);
-    }
-    nic__source_remove(port, &peer->socket);
+    socket_hang_up(peer);
     if (nic__last_messages(peer) || port->held == peer)
         return;
     table_remove(peer);

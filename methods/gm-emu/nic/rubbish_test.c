@@ -698,6 +698,23 @@ static void vast_arenas_are_not_mapped(void)
     teardown();
 }
 
+/* Its socket is still looked at, for its end; what it says is not. */
+static void what_comes_after_the_end_is_not_looked_at(void)
+{
+    setup();
+    client.stopped = true; /* it does not care about the end */
+    nic_peer_close(bad);
+    CU_ASSERT_FATAL(UNTIL(server.downs == 1));
+    arena_tell(0, 4096);
+    while (!nic_arm(server.port))
+        hosts_drive_once();
+    nic_receive(server.port); /* looks at descriptors */
+    CU_ASSERT_PTR_NULL(atomic_load(&bad->arenas[0]));
+    client.stopped = false;
+    witness_is_well();
+    teardown();
+}
+
 static void empty_message_send(int fd, const int *fds, size_t count)
 {
     union {
@@ -753,6 +770,7 @@ int main(void)
         {"the name of another connection is refused", the_name_of_another_connection_is_refused},
         {"bad arenas end the connection", bad_arenas_end_the_connection},
         {"vast arenas are not mapped", vast_arenas_are_not_mapped},
+        {"what comes after the end is not looked at", what_comes_after_the_end_is_not_looked_at},
         {"descriptors of an empty message are closed", descriptors_of_an_empty_message_are_closed},
     };
     return CASES_RUN("rubbish", CASES);
