@@ -5,6 +5,7 @@
 #include "harness.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -157,6 +158,37 @@ static void what_was_sent_before_a_close_arrives(void)
     nic_peer_release(client.refused);
     nic_peer_release(server.refused);
     host_close(&client);
+    host_close(&server);
+}
+
+/* However many messages lie before it: who has taken the last does not sleep over the end. */
+static void the_end_follows_the_last_message(void)
+{
+    enum { MOST = 40 };
+    host_open(&server, NULL);
+    host_provide(&server, MOST, 6, NIC_LOW_PRIORITY);
+    uint16_t number = host_listen(&server, "end");
+    struct pollfd wait = {.fd = nic_descriptor(server.port), .events = POLLIN};
+    for (unsigned count = 1; count <= MOST; count++) {
+        host_open(&client, NULL);
+        CU_ASSERT_EQUAL_FATAL(dial_outcome("end", number), 0);
+        CU_ASSERT_FATAL(UNTIL(server.accepted == count));
+        do
+            while (hosts_drive_once())
+                ;
+        while (!nic_arm(server.port)); /* what comes now it looks at descriptors first */
+        for (unsigned i = 0; i < count; i++)
+            CU_ASSERT_EQUAL(host_send(&client, "word", 4, 6, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
+        host_close(&client);
+        while (server.downs < count) {
+            while (hosts_drive_once())
+                ;
+            if (server.downs < count && nic_arm(server.port))
+                CU_ASSERT_EQUAL_FATAL(poll(&wait, 1, 1000), 1);
+        }
+        CU_ASSERT_EQUAL(server.received, count * (count + 1) / 2);
+        nic_peer_release(server.refused);
+    }
     host_close(&server);
 }
 
@@ -463,6 +495,7 @@ int main(int argc, char **argv)
         {"options have ranges", options_have_ranges},
         {"the smaller of two classes counts", the_smaller_of_two_classes_counts},
         {"what was sent before a close arrives", what_was_sent_before_a_close_arrives},
+        {"the end follows the last message", the_end_follows_the_last_message},
         {"a close gives back what is outstanding", a_close_gives_back_what_is_outstanding},
         {"a port may connect to itself", a_port_may_connect_to_itself},
         {"a peer is told before its messages", a_peer_is_told_before_its_messages},

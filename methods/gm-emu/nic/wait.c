@@ -83,9 +83,13 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
             return true;
         if (state <= NIC_GREETING)
             due = state == NIC_DIALLING ? peer->retry_ns : peer->deadline_ns;
-        else if (state == NIC_ENDING)
+        else if (state == NIC_ENDING) {
+            if (!nic__last_messages(peer)) { /* the last was taken since its end was looked at */
+                atomic_store(&port->attention, true);
+                return true;
+            }
             due = peer->stall_until_ns;
-        else if (state == NIC_UP) {
+        } else if (state == NIC_UP) {
             if (atomic_load_explicit(&peer->unsettled, memory_order_relaxed))
                 nic__send_timeouts(peer, now);
             if (atomic_load_explicit(&peer->unsettled, memory_order_relaxed) ||
