@@ -230,24 +230,35 @@ static int welcome_send(struct nic_peer *peer)
     int status = nic__memory_make(link_size(peer), false, &fd, &memory);
     if (status != 0)
         return status;
-    rings_set(peer, memory);
     int fds[FDS_MAX] = {fd, port->shared_fd, port->doorbell.fd, port->wire_fd};
     status = nic__greeting_send(peer->socket.fd, &welcome, fds, port->wire != NULL ? 4 : 3);
     close(fd);
+    if (status == 0)
+        rings_set(peer, memory);
+    else
+        munmap(memory, link_size(peer));
     return status;
 }
 
-/* HELLO came: goes up, or says why not. */
+int nic__welcome(struct nic_peer *peer)
+{
+    int status = welcome_send(peer);
+    peer->crowded = status == -ETOOMANYREFS; /* as in nic__dial */
+    if (peer->crowded)
+        return 0;
+    return status != 0 ? status : nic__peer_up(peer);
+}
+
+/* HELLO came: goes up, now or later, or says why not. */
 static int hello_handle(struct nic_peer *peer, struct received *received)
 {
-    if (received->greeting.kind != NIC_HELLO)
+    if (received->greeting.kind != NIC_HELLO || peer->their_port != NULL)
         return -EPROTO;
     int status = shared_take(peer, received, 0);
     if (status != 0)
         return status;
     process_find(peer, &received->greeting);
-    status = welcome_send(peer);
-    return status != 0 ? status : nic__peer_up(peer);
+    return nic__welcome(peer);
 }
 
 static int refusal_error(const struct nic_greeting *greeting)

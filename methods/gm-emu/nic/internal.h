@@ -172,7 +172,7 @@ struct nic_peer {
     /* life; driver, or before the driver knows it */
     struct nic_source socket, process;
     bool accepted;
-    bool crowded;            /* the kernel took no more descriptors on their way when it dialled */
+    bool crowded;            /* the kernel took no more descriptors on their way in its greeting */
     int refusal;             /* an errno: why it will not be let in */
     bool said_bye;           /* by the peer */
     bool hung_up;            /* by us: of its socket only the end is looked at */
@@ -357,6 +357,9 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events);
 void nic__listener_ready(struct nic_port *port, struct nic_listener *listener);
 /* Tries to connect, sends HELLO. Returns 0, -EAGAIN (again later), or why not. */
 int nic__dial(struct nic_peer *peer);
+/* Answers HELLO and goes up; where the kernel takes no more descriptors, `crowded`: again later.
+ * Returns 0, or why not. */
+int nic__welcome(struct nic_peer *peer);
 /* Whether the pid still is the process that greeted us, as far as we may look. */
 bool nic__process_is_peer(const struct nic_peer *peer);
 /* Its process has ended. Driver. */

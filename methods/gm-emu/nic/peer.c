@@ -331,18 +331,16 @@ static void rubbish_seen(struct nic_peer *peer)
     nic__count_own(&peer->port->counters.broken_peers, 1);
 }
 
-static void dial_again(struct nic_peer *peer, uint64_t now)
+/* The backlog was full, or too many descriptors on their way: nothing tells when they are not. */
+static void greet_again(struct nic_peer *peer, uint64_t now)
 {
-    enum { RETRY_NS = 2000000 }; /* a full backlog: nothing tells when it is not */
+    enum { RETRY_NS = 2000000 };
     if (now < peer->retry_ns)
         return;
-    int status = nic__dial(peer);
-    if (status == 0)
-        return;
-    if (status != -EAGAIN)
+    peer->retry_ns = now + RETRY_NS;
+    int status = atomic_load(&peer->state) == NIC_DIALLING ? nic__dial(peer) : nic__welcome(peer);
+    if (status != 0 && status != -EAGAIN)
         nic__peer_end(peer, status);
-    else
-        peer->retry_ns = now + RETRY_NS;
 }
 
 static void peer_look(struct nic_peer *peer, uint64_t now)
@@ -358,8 +356,9 @@ static void peer_look(struct nic_peer *peer, uint64_t now)
     } else if (atomic_load_explicit(&peer->broken, memory_order_relaxed) && state >= NIC_UP) {
         rubbish_seen(peer);
     }
-    if (state == NIC_DIALLING)
-        dial_again(peer, now);
+    if (state == NIC_DIALLING || (state == NIC_GREETING && peer->crowded))
+        greet_again(peer, now);
+    state = atomic_load(&peer->state);
     if (state <= NIC_GREETING && now >= peer->deadline_ns)
         nic__peer_end(peer, peer->crowded ? -ETOOMANYREFS : -ETIMEDOUT);
     if (state == NIC_UP) {

@@ -166,8 +166,8 @@ static void bad_bounces_write_nothing(void)
     CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the witness, as the server sees it */
     CU_ASSERT_EQUAL(nic_grant(server.port, bad->next, target + 500, 100, &theirs), 0);
     const struct nic_bounce BOUNCES[] = {
-        {key, 101, 1, 1, {0}}, {key, UINT64_MAX, 2, 1, {0}},     {key, 60, 3, 1, {0}},
-        {0, 0, 4, 1, {0}},     {key ^ 1ull << 50, 0, 5, 1, {0}}, {UINT64_MAX, 0, 6, 1, {0}},
+        {key, 101, 1, 1, {0}},  {key, UINT64_MAX, 2, 1, {0}},     {key, 60, 3, 1, {0}},
+        {0, 0, 4, 1, {0}},      {key ^ 1ull << 50, 0, 5, 1, {0}}, {UINT64_MAX, 0, 6, 1, {0}},
         {theirs, 0, 7, 1, {0}},
     };
     for (size_t i = 0; i < sizeof(BOUNCES) / sizeof(*BOUNCES); i++) {
@@ -385,8 +385,8 @@ static void bad_answers_are_errors(void)
     }
 }
 
-/* One doorbell rings for all peers of a port, and each of them has it: one that is filled up, so that
- * nothing can be added, still wakes who sleeps. */
+/* One doorbell rings for all peers of a port, and each of them has it: one that is filled up, so
+ * that nothing can be added, still wakes who sleeps. */
 static void a_full_doorbell_still_rings(void)
 {
     const uint64_t FULL = UINT64_MAX - 1;

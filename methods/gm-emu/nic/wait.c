@@ -82,7 +82,7 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
         if (peer->in_table && nic__peer_ready(peer, now, due_ns))
             return true;
         if (state <= NIC_GREETING)
-            due = state == NIC_DIALLING ? peer->retry_ns : peer->deadline_ns;
+            due = state == NIC_DIALLING || peer->crowded ? peer->retry_ns : peer->deadline_ns;
         else if (state == NIC_ENDING) {
             if (!nic__last_messages(peer)) { /* the last was taken since its end was looked at */
                 atomic_store(&port->attention, true);
