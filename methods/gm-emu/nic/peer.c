@@ -356,6 +356,7 @@ static void peer_look(struct nic_peer *peer, uint64_t now)
     } else if (atomic_load_explicit(&peer->broken, memory_order_relaxed) && state >= NIC_UP) {
         rubbish_seen(peer);
     }
+    state = atomic_load(&peer->state);
     if (state == NIC_DIALLING || (state == NIC_GREETING && peer->crowded))
         greet_again(peer, now);
     state = atomic_load(&peer->state);

@@ -212,6 +212,28 @@ static void a_close_gives_back_what_is_outstanding(void)
     host_close(&server);
 }
 
+static void closed_before_it_was_dialled(void)
+{
+    struct nic_statistics figures;
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    uint16_t number = host_listen(&server, "early");
+    CU_ASSERT_EQUAL(dial("early", number), 0);
+    nic_peer_close(client.peer);
+    CU_ASSERT_FATAL(UNTIL(client.downs == 1));
+    CU_ASSERT_EQUAL(client.down_status, 0);
+    nic_peer_release(client.refused);
+    CU_ASSERT_EQUAL(dial_outcome("early", number), 0);
+    CU_ASSERT_FATAL(UNTIL(server.accepted > 0 && !hosts_drive_once()));
+    CU_ASSERT_EQUAL(server.accepted, 1);
+    CU_ASSERT_EQUAL(server.downs, 0);
+    CU_ASSERT_EQUAL(client.ups, 1);
+    nic_statistics(server.port, &figures);
+    CU_ASSERT_EQUAL(figures.refused, 0);
+    host_close(&client);
+    host_close(&server);
+}
+
 static void a_port_may_connect_to_itself(void)
 {
     host_open(&client, NULL);
@@ -497,6 +519,7 @@ int main(int argc, char **argv)
         {"what was sent before a close arrives", what_was_sent_before_a_close_arrives},
         {"the end follows the last message", the_end_follows_the_last_message},
         {"a close gives back what is outstanding", a_close_gives_back_what_is_outstanding},
+        {"closed before it was dialled", closed_before_it_was_dialled},
         {"a port may connect to itself", a_port_may_connect_to_itself},
         {"a peer is told before its messages", a_peer_is_told_before_its_messages},
         {"another version is refused", another_version_is_refused},
