@@ -46,6 +46,7 @@ enum {
                             * that found nothing: who waits for it shall not wait for the next */
     GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
     GM_STOPPED_MS = 10000, /* how long a link that has gone waits for a writer that is stopped */
+    GM_PIECE_MS = 100,     /* the same for who told that it does not write any more */
     GM_ENDING_MS = 10,     /* how often it looks */
     GM_ACK_EVERY = 16      /* a high message is acknowledged after so many, if by nothing else */
 };
@@ -57,8 +58,9 @@ struct gm_preamble {
 };
 
 enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
-/* What to do while a peer is in the midst of writing to memory that is to be taken back. */
-enum gm_patience { GM_LATER, GM_WAIT, GM_GIVE_UP };
+/* What to do while a peer is in the midst of writing to memory that is to be taken back. BRIEFLY:
+ * it has told that it does not; who goes on claiming to lies, and is ended. */
+enum gm_patience { GM_LATER, GM_WAIT, GM_BRIEFLY, GM_GIVE_UP };
 /* What a link waits for that finds none: a token or slot for a message; one more directed send. */
 enum gm_want { GM_WANT_MESSAGE, GM_WANT_PUT, GM_WANTS };
 enum gm_closing { GM_OPEN, GM_CLOSE_LINGERING, GM_CLOSE_NOW };

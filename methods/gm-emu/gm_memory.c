@@ -196,9 +196,15 @@ static int granted_begin(struct gm_link *link, const struct iovec *iov, struct g
     return status;
 }
 
-/* false: a peer is in the midst of writing there, and shall be asked for later. */
-static bool granted_end(struct gm_state *state, struct granted *granted, enum gm_patience patience)
+static uint32_t wait_ms(enum gm_patience patience)
 {
+    return patience == GM_WAIT ? GM_STOPPED_MS : patience == GM_BRIEFLY ? GM_PIECE_MS : 0;
+}
+
+/* false: a peer is in the midst of writing there, and shall be asked for later. */
+static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_patience patience)
+{
+    struct gm_state *state = gm_state_of(link);
     int status;
     if (granted->ended)
         return true;
@@ -208,8 +214,7 @@ static bool granted_end(struct gm_state *state, struct granted *granted, enum gm
         if (!granted->revoking)
             nic_revoke_begin(state->port, granted->key);
         granted->revoking = true;
-        status =
-            nic_revoke_end(state->port, granted->key, patience == GM_WAIT ? GM_STOPPED_MS : 0);
+        status = nic_revoke_end(state->port, granted->key, wait_ms(patience));
     }
     if (status == -EBUSY && patience == GM_LATER)
         return false;
@@ -217,6 +222,8 @@ static bool granted_end(struct gm_state *state, struct granted *granted, enum gm
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "gm: a peer that is stopped may still write to %zu bytes at %p",
                        granted->length, granted->memory);
+    if (status == -EBUSY && patience == GM_BRIEFLY)
+        gm_link_fail_locked(link, -EPROTO);
     if (granted->registration != NULL)
         bmi_method_cache_put(state->cache, granted->registration, granted->memory, granted->length);
     granted->ended = true;
@@ -228,7 +235,7 @@ static bool enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enroll
 {
     bool ended = true;
     for (size_t i = 0; i < enrolled->count; i++)
-        if (!granted_end(gm_state_of(link), &enrolled->list[i], patience))
+        if (!granted_end(link, &enrolled->list[i], patience))
             ended = false;
     if (!ended)
         return false;
@@ -271,7 +278,7 @@ static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrol
         enrolled->count++;
     }
     if (status != 0)
-        enrolled_end_locked(link, enrolled, GM_WAIT);
+        enrolled_end_locked(link, enrolled, GM_BRIEFLY);
     return status;
 }
 
@@ -306,7 +313,7 @@ bool gm_release(struct bmi_link *base, void *handle, bool wait)
     struct gm_enrolled *enrolled = handle;
     gm_lock(&link->send_lock);
     bool ended = enrolled->to_me == NULL ||
-                 enrolled_end_locked(link, enrolled, wait ? GM_WAIT : GM_LATER);
+                 enrolled_end_locked(link, enrolled, wait ? GM_BRIEFLY : GM_LATER);
     if (!ended)
         stopped_locked(link, enrolled);
     gm_unlock(&link->send_lock);

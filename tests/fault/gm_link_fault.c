@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/gm-emu/nic/nic.h"
+#include "methods/gm-emu/nic/share.h"
 #include "serve.h"
 
 enum { LOW = 15, HIGH = 10, BUFFERS = 4 }; /* the method's classes of messages */
@@ -208,7 +208,7 @@ enum {
     PUT_TAG
 };
 
-static BMI_addr_t addresses[CLIENTS];
+static BMI_addr_t addresses[CLIENTS + 1];
 static unsigned ready;
 
 static void client_heard(const struct BMI_unexpected_info *info)
@@ -285,6 +285,98 @@ static void stopped(struct child *clients)
     printf("  a stopped client with %d messages on their way: another has its own\n", PUTS);
 }
 
+/* ---- a client that claims to write, and never to have written ------------------------------- */
+
+enum { LIAR = CLIENTS, LIAR_BOUND_MS = 3000 };
+
+/* A mapping of the NIC's memory, by what may be done there and its least and largest size. */
+static void *nic_memory(const char *permissions, size_t least, size_t most)
+{
+    char line[512], how[8];
+    unsigned long begin, end;
+    void *found = NULL;
+    FILE *file = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strstr(line, "bmi-gm-nic") != NULL &&
+            sscanf(line, "%lx-%lx %7s", &begin, &end, how) == 3 && strcmp(how, permissions) == 0 &&
+            end - begin >= least && end - begin <= most)
+            found = (void *)begin; /* NOLINT: an address */
+    fclose(file);
+    return found;
+}
+
+/* The key of what the server has granted; 0: nothing yet. */
+static uint64_t granted_key(const struct nic_shared_port *port)
+{
+    uint64_t key = 0;
+    for (uint32_t i = 0; i < port->grants && key == 0; i++)
+        key = atomic_load(&port->grant[i].key);
+    return key;
+}
+
+/* Registers nothing, so its message comes as frames, while its claim says that it writes. */
+static int liar_run(void *argument, int channel)
+{
+    static char server_address[BMI_MAX_ADDR_LEN], out[PUT_SIZE];
+    struct noted send;
+    BMI_addr_t server;
+    int64_t who = LIAR;
+    uint64_t key;
+    (void)argument;
+    hear(channel, server_address, sizeof server_address);
+    setenv("BMI_GM_PAGES", "135", 1); /* the buffers that it receives in take 130 */
+    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
+    operations_open();
+    must(BMI_addr_lookup(&server, server_address), "BMI_addr_lookup");
+    note_sendunexpected(&send, server, &who, sizeof who, READY_TAG);
+    noted_good(&send, "ready");
+    const struct nic_shared_port *port = nic_memory("r--s", 0, SIZE_MAX);
+    struct nic_shared_link *link = nic_memory("rw-s", 1 << 20, 2 << 20);
+    CHECK(port != NULL && link != NULL, "the NIC's memory is not found");
+    while ((key = granted_key(port)) == 0)
+        operations_step(1);
+    atomic_store(&link->end[0].claim, key);
+    note_send(&send, server, out, sizeof out, PUT_TAG);
+    tell_number(channel, 0);
+    while (!heard(channel, 0))
+        operations_step(10);
+    return 0;
+}
+
+/* It harms itself: its message is there, its connection ends; another has its message at once. */
+static void lied_to(struct child *liar, struct child *witness)
+{
+    static char out[PUT_SIZE], in[PUT_SIZE];
+    struct noted other, receive;
+    ready = 0;
+    serve_here(0, listening);
+    operations_open();
+    test_unexpected = client_heard;
+    tell(liar->channel, listening, sizeof listening);
+    tell(witness->channel, listening, sizeof listening);
+    while (ready < 2)
+        operations_step(10);
+    note_receive(&receive, addresses[LIAR], in, PUT_SIZE, PUT_TAG);
+    uint64_t start = now_ns();
+    while (!heard(liar->channel, 0))
+        operations_step(1);
+    note_send(&other, addresses[RUNNING], out, PUT_SIZE, PUT_TAG);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "the liar's message does not end");
+    noted_good(&other, "a send");
+    CHECK(now_ns() - start < LIAR_BOUND_MS * UINT64_C(1000000) * test_slowness(),
+          "all waited %llu ms for a client that claims to write",
+          (unsigned long long)(now_ns() - start) / 1000000);
+    tell_number(witness->channel, 0);
+    child_end(witness);
+    while (method_statistics("bmi_gm").links > 0)
+        operations_step(10);
+    child_kill(liar);
+    test_unexpected = NULL;
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    printf("  a client that claims to write for ever: its connection ended, another has its own\n");
+}
+
 int main(void)
 {
     test_begin("gm_link_fault", 90);
@@ -295,6 +387,8 @@ int main(void)
     struct child clients[CLIENTS];
     for (intptr_t i = 0; i < CLIENTS; i++)
         clients[i] = child_start(i == STOPPED ? "stopped" : "running", client_run, (void *)i);
+    struct child liar = child_start("liar", liar_run, NULL);
+    struct child witness = child_start("witness", client_run, (void *)(intptr_t)RUNNING);
     serve_here(0, listening);
     operations_open();
     order();
@@ -302,5 +396,6 @@ int main(void)
     must(BMI_finalize(), "BMI_finalize");
     acknowledgements();
     stopped(clients);
+    lied_to(&liar, &witness);
     return test_passed();
 }
