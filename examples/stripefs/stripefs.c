@@ -134,41 +134,59 @@ static void servers_check(const char *servers)
     exit(2);
 }
 
-static int servers_find(struct client *client, const char *servers)
+/* What BMI refused; `url`: of which server, or NULL. */
+static bool refused(const char *url, int result)
 {
-    char *copy = strdup(servers), *rest = copy, *url;
-    int result = copy == NULL ? -BMI_ENOMEM : 0;
-    while (result == 0 && (url = strsep(&rest, ",")) != NULL) {
-        if (*url == '\0')
-            continue;
-        if (client->count == SFS_SERVERS_MAX) {
-            fprintf(stderr, "bmi-stripefs: more than %d servers\n", SFS_SERVERS_MAX);
-            result = -BMI_EINVAL;
-            break;
-        }
-        client->urls[client->count] = strdup(url);
-        result = BMI_addr_lookup(&client->addresses[client->count], url);
-        if (result < 0)
-            fprintf(stderr, "bmi-stripefs: server %s: %s\n", url, bmi_status_string(result));
-        else
-            client->count++;
-    }
-    free(copy);
-    return result < 0 ? result : client->count > 0 ? 0 : -BMI_EINVAL;
+    fprintf(stderr, "bmi-stripefs: %s%s%s%s (BMI_LOG=error tells more)\n",
+            url != NULL ? "server " : "", url != NULL ? url : "", url != NULL ? ": " : "",
+            bmi_status_string(result));
+    return false;
 }
 
-static int client_open(struct client *client, const char *servers)
+static bool server_add(struct client *client, const char *url)
+{
+    if (client->count == SFS_SERVERS_MAX) {
+        fprintf(stderr, "bmi-stripefs: more than %d servers\n", SFS_SERVERS_MAX);
+        return false;
+    }
+    char *copy = strdup(url);
+    int result =
+        copy == NULL ? -BMI_ENOMEM : BMI_addr_lookup(&client->addresses[client->count], url);
+    if (result < 0) {
+        free(copy);
+        return refused(url, result);
+    }
+    client->urls[client->count++] = copy;
+    return true;
+}
+
+/* The options have at least one. Tells what is wrong. */
+static bool servers_find(struct client *client, const char *servers)
+{
+    char *copy = strdup(servers), *rest = copy, *url;
+    bool good = copy != NULL || refused(NULL, -BMI_ENOMEM);
+    while (good && (url = strsep(&rest, ",")) != NULL)
+        good = *url == '\0' || server_add(client, url);
+    free(copy);
+    return good;
+}
+
+/* Tells what is wrong. */
+static bool client_open(struct client *client, const char *servers)
 {
     int result = BMI_initialize(NULL, NULL, 0);
-    if (result == 0)
-        result = servers_find(client, servers);
-    if (result == 0)
-        result = bmi_job_context_open(0, &client->jobs);
-    if (result == 0 && client->trace)
+    if (result < 0)
+        return refused(NULL, result);
+    if (!servers_find(client, servers))
+        return false;
+    result = bmi_job_context_open(0, &client->jobs);
+    if (result < 0)
+        return refused(NULL, result);
+    if (client->trace)
         bmi_sm_trace_to(client->jobs, bmi_sm_trace_print, stderr);
     if (getrandom(&client->next_tag, sizeof client->next_tag, 0) < 0)
         client->next_tag = 0;
-    return result;
+    return true;
 }
 
 /* ---- signals: they end the program, but its temporary files first ---- */
@@ -213,12 +231,8 @@ int main(int argc, char **argv)
     servers_check(servers);
     signals_take();
     client.show = isatty(STDERR_FILENO);
-    int result = client_open(&client, servers);
-    if (result < 0) {
-        fprintf(stderr, "bmi-stripefs: %s (BMI_LOG=error tells more)\n",
-                bmi_status_string(result));
+    if (!client_open(&client, servers))
         return 1;
-    }
     int status = verbs[verb].run(&client, argc - optind - 1, argv + optind + 1);
     bmi_job_context_close(client.jobs);
     BMI_finalize();

@@ -108,7 +108,11 @@ refused "nothing of it is there" "no such file" fs stat /tree/status
 [ -f "$work/a file" ] && [ -L "$work/held/tree" ] || fail "what is no folder was replaced"
 refused "servers in another order" "its place in the list" \
   "$bin/bmi-stripefs" --servers "${url[1]},${url[0]},${url[2]},${url[3]}" ls /
-refused "no such scheme" "ENOPROTOOPT" "$bin/bmi-stripefs" --servers "nix://host:1" ls /
+refused "no such scheme" "server nix://host:1: ENOPROTOOPT" "$bin/bmi-stripefs" --servers "nix://host:1" ls /
+[ "$(wc -l <"$work/out")" = 1 ] || { fail "a wrong server, in more than a line:"; cat "$work/out"; }
+refused "too many servers" "more than 64 servers" \
+  "$bin/bmi-stripefs" --servers "$(printf "${url[0]},%.0s" {1..65})" ls /
+[ "$(wc -l <"$work/out")" = 1 ] || { fail "too many servers, in more than a line:"; cat "$work/out"; }
 refused "a store in use" "store" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" \
   --store "$work/store0"
 check "requests that are none" "$bin/stripefs-bad-requests" "${url[0]}"
