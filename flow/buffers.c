@@ -82,6 +82,14 @@ void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi
         buffer_drop(&dropped[i]);
 }
 
+/* They may be registered with a network, for the parent. */
+void bmi__buffers_forget(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    kept_count = 0;
+    kept_bytes = 0;
+}
+
 void bmi__buffers_free(void)
 {
     struct kept dropped[KEPT];

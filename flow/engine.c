@@ -55,7 +55,7 @@ static struct {
     bool open;                      /* life and in_use to write: the poll task may use contexts */
     bmi_trove_context_id storage;   /* life to write */
     _Atomic bmi_context_id network; /* life to write; 0: not open */
-    atomic_uint wanted;
+    atomic_uint wanted;             /* 1 until the task is prepared */
     atomic_uint events, sleepers; /* told to sleepers; threads in BMI's wait, that poll after it */
     atomic_bool fd_used;          /* a program polls a context's descriptor */
     pthread_mutex_t event_lock;
@@ -75,6 +75,7 @@ static struct {
             .times_lock = PTHREAD_MUTEX_INITIALIZER,
             .fds_lock = PTHREAD_MUTEX_INITIALIZER,
             .event_lock = PTHREAD_MUTEX_INITIALIZER,
+            .wanted = 1,
             .next_ns = UINT64_MAX,
             .timer = {.expired = timer_expired},
             .epoll_fd = -1,
@@ -364,12 +365,14 @@ static int storage_open_locked(void)
 
 static int task_ready_locked(void)
 {
-    int result = engine.prepared
-                     ? 0
-                     : bmi_task_prepare(&engine.task, NULL,
-                                        &(struct bmi_task_attributes){.function = poll_task,
-                                                                      .cancelled = poll_cancelled});
+    if (engine.prepared)
+        return 0;
+    int result = bmi_task_prepare(&engine.task, NULL,
+                                  &(struct bmi_task_attributes){.function = poll_task,
+                                                                .cancelled = poll_cancelled});
     engine.prepared = result == 0;
+    if (result == 0)
+        atomic_store(&engine.wanted, 0);
     return result;
 }
 
@@ -548,6 +551,41 @@ void bmi__engine_close(void)
         bmi_trove_close_context(past.storage);
     }
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+}
+
+/* ---- fork --------------------------------------------------------------------------------------
+ */
+
+static void fd_forget(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* What BMI has of ours, a context, its watch and the timer, stays there, and asks for no poll: the
+ * task was prepared for the parent's manager. */
+void bmi__engine_forget(void)
+{
+    pthread_mutex_t *const locks[] = {&engine.life, &engine.in_use, &engine.event_lock,
+                                      &engine.times_lock, &engine.fds_lock};
+    for (size_t i = 0; i < sizeof locks / sizeof *locks; i++)
+        pthread_mutex_init(locks[i], NULL);
+    engine.users = 0;
+    engine.open = engine.prepared = polling = false;
+    engine.storage = 0;
+    atomic_store(&engine.network, 0);
+    atomic_store(&engine.wanted, 1);
+    atomic_store(&engine.sleepers, 0);
+    atomic_store(&engine.fd_used, false);
+    atomic_store(&engine.signalled, false);
+    engine.context = NULL;
+    engine.watch = NULL;
+    engine.timed = NULL;
+    atomic_store(&engine.next_ns, UINT64_MAX);
+    fd_forget(&engine.epoll_fd);
+    fd_forget(&engine.timer_fd);
+    fd_forget(&engine.event_fd);
 }
 
 /* ---- sleeping in BMI's wait ---------------------------------------------------------------------

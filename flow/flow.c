@@ -122,6 +122,12 @@ void bmi__flow_steps_end(void)
     }
 }
 
+void bmi__flow_steps_forget(void)
+{
+    keeping = false;
+    kept = NULL;
+}
+
 void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause)
 {
     bmi_error_code_t none = 0;
@@ -312,10 +318,25 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
 /* ---- contexts, tests, questions ----------------------------------------------------------------
  */
 
+static void after_fork_child(void)
+{
+    bmi__space_forget(&bmi__flow_space);
+    bmi__engine_forget();
+    bmi__buffers_forget();
+    bmi__flow_steps_forget();
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_child);
+}
+
 int bmi_flow_open_context(bmi_flow_context_id *context)
 {
+    static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
     if (context == NULL)
         return -BMI_EINVAL;
+    pthread_once(&fork_once, fork_watch);
     int result = bmi__engine_open();
     if (result != 0)
         return result;

@@ -114,6 +114,8 @@ extern struct bmi__space bmi__flow_space;
 /* Of the first and last flow context. Return a negated BMI error. */
 int bmi__engine_open(void);
 void bmi__engine_close(void);
+/* In a child of fork(): what is the parent's, its locks included, is left to it. */
+void bmi__engine_forget(void);
 /* Before a flow that uses the network. Returns a negated BMI error. */
 int bmi__engine_network_open(void);
 /* The contexts that flows' operations are posted to. */
@@ -141,6 +143,8 @@ void bmi__flow_wake(struct flow *flow);
 void bmi__flow_steps_begin(void);
 void bmi__flow_steps_end(void);
 void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause);
+/* In a child of fork(): no step is kept. */
+void bmi__flow_steps_forget(void);
 /* A chunk's operation has completed. */
 void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_size_t actual);
 void bmi__flow_free(struct flow *flow);
@@ -159,6 +163,8 @@ void *bmi__buffer_get(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use)
 void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi_op_type use);
 /* With the last flow context. */
 void bmi__buffers_free(void);
+/* In a child of fork(). */
+void bmi__buffers_forget(void);
 
 /* ---- chunk.c -----------------------------------------------------------------------------------
  */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * process_test.c - flows between processes over tcp: a client and servers that store on a folder
- * and in memory; and what a client sees when a server is killed in the midst of a flow.
+ * and in memory; and what a client sees when a server is killed in the midst of a flow. And flows
+ * of a child of fork().
  *
  * A request is an unexpected message; the reply tells what the server's flow came to. A server is
  * this program, started anew.
@@ -11,6 +12,7 @@
 #include <sys/wait.h>
 
 #include "flow/flow_testing.h"
+#include "flow/internal.h"
 
 enum { SERVERS = 2, SIZE = 9 * 1024 * 1024 + 333, REPLY_TAG = 7, FLOW_TAG = 8 };
 enum request_kind { REQUEST_PUT, REQUEST_GET, REQUEST_STOP };
@@ -289,10 +291,59 @@ static void a_killed_server_ends_its_flows_only(void)
     server_wait(1, false);
 }
 
+/* ---- children ----------------------------------------------------------------------------------
+ */
+
+/* Little enough for no thread to be started, which ThreadSanitizer forbids a child. */
+static bool storage_is_read(void)
+{
+    enum { LITTLE = 300000 };
+    const struct bmi_flow_extent little = {.size = LITTLE, .count = 1};
+    const struct region memory = {arrived, LITTLE};
+    bytes_make(file, LITTLE, 9);
+    memset(arrived, 0, LITTLE);
+    struct bmi_trove_place place = object_make(file, LITTLE);
+    struct bmi_flow_description what = {.source = on_storage(&place),
+                                        .destination = in_memory(&memory),
+                                        .extents = &little,
+                                        .extent_count = 1};
+    return flow_run(&what, NULL) == 0 && memcmp(file, arrived, LITTLE) == 0;
+}
+
+/* Has a store and contexts of its own; those of its parent are unknown. */
+static void child_run_flow(void)
+{
+    bmi_flow_context_id parents = context;
+    alarm(PATIENCE_MS / 1000);
+    store_open();
+    CU_ASSERT_EQUAL(bmi_flow_close_context(parents), -BMI_EINVAL);
+    CU_ASSERT_TRUE(storage_is_read());
+    store_close();
+    _exit(CU_get_number_of_failures() > 0);
+}
+
+/* It is forked while another thread is in a call. */
+static void a_child_has_flows_of_its_own(void)
+{
+    int status = 0;
+    CU_ASSERT_TRUE(storage_is_read());
+    pthread_mutex_lock(&bmi__flow_space.lock);
+    pid_t child = fork();
+    if (child == 0)
+        child_run_flow();
+    pthread_mutex_unlock(&bmi__flow_space.lock);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+    CU_ASSERT_TRUE(storage_is_read());
+}
+
 static CU_TestInfo cases[] = {{"a file goes to servers and back", a_file_goes_to_servers_and_back},
                               {"a killed server ends its flows only",
                                a_killed_server_ends_its_flows_only},
                               CU_TEST_INFO_NULL};
+
+static CU_TestInfo children[] = {{"a child has flows of its own", a_child_has_flows_of_its_own},
+                                 CU_TEST_INFO_NULL};
 
 int main(int argc, char **argv)
 {
@@ -303,6 +354,7 @@ int main(int argc, char **argv)
         return child_run(server_run);
     }
     CU_SuiteInfo suites[] = {{"flow processes", NULL, NULL, set_up, tear_down, cases},
+                             {"flows of a child", NULL, NULL, store_open, store_close, children},
                              CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);
 }

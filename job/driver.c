@@ -124,9 +124,23 @@ static void driver_end_locked(struct bmi__job_driver *driver)
     free(driver);
 }
 
+/* A child has neither the driver's thread nor the contexts that it drove. */
+static void after_fork_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    the_driver = NULL;
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_child);
+}
+
 int bmi__job_driver_join(struct bmi_job_context *context)
 {
+    static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
     int result = 0;
+    pthread_once(&fork_once, fork_watch);
     pthread_mutex_lock(&lock);
     struct bmi__job_driver *driver = the_driver;
     if (driver == NULL)

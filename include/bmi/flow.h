@@ -33,7 +33,8 @@
  * Posts and tests are as in bmi.h and trove.h: 1 done, 0 pending, <0 refused; errors are BMI's,
  * negated. Steps of flows are tasks of the default manager (bmi/task.h): run by its workers where
  * it has some, else by whoever waits in a test call. BMI must be initialized for flows with a
- * network endpoint, and flow contexts closed before BMI_finalize.
+ * network endpoint, and flow contexts closed before BMI_finalize. A child of fork() that may use
+ * BMI (see bmi(7)) opens contexts of its own; its parent's are not for it.
  *
  * One wait for several sources: bmi_flow_context_fd, and see the top of trove.h.
  */

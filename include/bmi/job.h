@@ -16,7 +16,9 @@
  *
  * Errors are negated BMI errors. Deadlines are CLOCK_MONOTONIC times in nanoseconds, as
  * bmi_job_deadline() makes them; 0 is none. BMI must be initialized before a context is opened.
- * Unless it says otherwise, a function may be called by any thread while its context is open.
+ * Unless it says otherwise, a function may be called by any thread while its context is open. A
+ * child of fork() that may use BMI (see bmi(7)) opens contexts of its own; its parent's are not for
+ * it.
  */
 #ifndef BMI_JOB_H
 #define BMI_JOB_H
