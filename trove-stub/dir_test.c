@@ -9,9 +9,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -314,6 +316,66 @@ static void a_killed_process_leaves_whole_pairs(void)
         work_close();
         next = last + 2;
     }
+}
+
+/* ---- a full disk -------------------------------------------------------------------------------
+ */
+
+enum { NOT_MOUNTED = 77 }; /* a child's status */
+
+/* A disk of a MiB in place of the store's folder, for this process only. */
+static void disk_mount(void)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s", where + strlen("dir:"));
+    *strrchr(path, '/') = '\0';
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", "", MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("disk", path, "tmpfs", 0, "size=1m") != 0)
+        _exit(NOT_MOUNTED);
+}
+
+static bmi_error_code_t value_put(uint32_t key, char *value, bmi_size_t size)
+{
+    bmi_trove_op_id_t op;
+    struct bmi_trove_pair pair = {.key = &key,
+                                  .key_size = sizeof key,
+                                  .value = value,
+                                  .value_size = size};
+    int result = bmi_trove_post_put(&op, &place, &pair, 1, 0, NULL, context);
+    return ended(result, op);
+}
+
+/* Puts values, smaller and smaller ones, until none has room: nothing but that is told. */
+static void filler(void)
+{
+    static char value[200000];
+    uint32_t key = 0;
+    disk_mount();
+    work_open(true);
+    for (bmi_size_t size = sizeof value; size > 0; size /= 3) {
+        bmi_error_code_t error;
+        while ((error = value_put(key, value, size)) == 0)
+            key++;
+        CU_ASSERT_EQUAL(error, -BMI_ENOSPC);
+    }
+    CU_ASSERT_TRUE(key > 0);
+    work_close();
+    _exit(CU_get_number_of_failures() > 0);
+}
+
+static void a_full_disk_is_told_as_that(void)
+{
+    int status = 0;
+    if (!BMI_WITH_LMDB) {
+        printf("(no keys: built without LMDB) ");
+        return;
+    }
+    pid_t child = child_start("filler", 0, 0);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_MOUNTED)
+        printf("(skipped: mounting takes root) ");
+    else
+        CU_ASSERT_EQUAL(status, 0);
 }
 
 /* ---- open files --------------------------------------------------------------------------------
@@ -629,6 +691,7 @@ static CU_TestInfo cases[] = {
     {"a store half made is made", a_store_half_made_is_made},
     {"a store in use is refused, by name", a_store_in_use_is_refused_by_name},
     {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
+    {"a full disk is told as that", a_full_disk_is_told_as_that},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
     {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},
@@ -644,7 +707,9 @@ int main(int argc, char **argv)
         snprintf(where, sizeof where, "%s", argv[4]);
         own_first = first;
         own_pipe = atoi(argv[3]);
-        return child_run(strcmp(argv[1], "holder") == 0 ? holder : worker);
+        return child_run(strcmp(argv[1], "holder") == 0   ? holder
+                         : strcmp(argv[1], "filler") == 0 ? filler
+                                                          : worker);
     }
     CU_SuiteInfo suites[] = {{"dir", NULL, NULL, set_up, tear_down, cases}, CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #if BMI_WITH_LMDB
@@ -186,6 +187,16 @@ static int change_once(struct trove_keys *keys, struct trove_op *op, change what
     return result;
 }
 
+/* A write that a full disk cuts short is EIO to LMDB, like any other. */
+static bool disk_full(struct trove_keys *keys)
+{
+    enum { SCARCE = 1 << 20 };
+    struct statvfs status;
+    int fd;
+    return mdb_env_get_fd(keys->env, &fd) == 0 && fstatvfs(fd, &status) == 0 &&
+           status.f_bavail < SCARCE / status.f_frsize;
+}
+
 /* One transaction that writes; done again in a larger map if it does not fit. What it does with
  * other things than the table comes last in it. */
 static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
@@ -194,6 +205,8 @@ static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
     do
         result = change_once(keys, op, what);
     while (result == MDB_MAP_FULL && (result = map_grow(keys)) == 0);
+    if (result == EIO && disk_full(keys))
+        result = ENOSPC;
     return lmdb_errno(result);
 }
 
