@@ -221,6 +221,7 @@ static void signals_take(void)
     else
         pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* EFBIG tells of it */
 }
 
 int main(int argc, char **argv)

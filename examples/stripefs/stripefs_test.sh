@@ -141,6 +141,13 @@ done
 refused "a server whose URL nobody gets" "standard output" to_full "${server[@]}"
 refused "a server's version to a full disk" "standard output" to_full "${server[@]}" --version
 
+# ---- a file that may not become as large as it is ----
+limited() {
+  (ulimit -f 8000 && fs get /tree/sparse "$work/limited")
+}
+refused "a file beyond the limit of files" "$work/limited: EFBIG" limited
+compgen -G "$work/.limited.*" && fail "something of it is left"
+
 # ---- signals end a get, and leave nothing of it ----
 for i in 0 1 2 3; do
   kill -STOP "${pid[$i]}"

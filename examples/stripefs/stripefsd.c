@@ -151,6 +151,7 @@ int main(int argc, char **argv)
         return result;
     signals_block(&ending);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* EFBIG tells of it */
     result = network_open(choices.listen);
     if (result < 0) {
         fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s (BMI_LOG=error tells more)\n", choices.listen,
