@@ -62,6 +62,8 @@ atomic_bool bmi__background_is_on;
 static pthread_mutex_t control = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
+/* Has `control`, and may wait, and so run tasks: whether it switches on. */
+static _Thread_local bool is_switching, switches_on;
 
 static struct {
     atomic_bool stopping;
@@ -376,11 +378,13 @@ static void offload_stop_locked(void)
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
+/* From within a task the locks may be the caller's own, one or both. */
 static void before_fork(void)
 {
-    if (is_background) /* from within a task that it runs as a hook */
+    if (is_background)
         return;
-    pthread_mutex_lock(&control);
+    if (!is_switching)
+        pthread_mutex_lock(&control);
     pthread_mutex_lock(&passing);
 }
 
@@ -389,7 +393,8 @@ static void after_fork_parent(void)
     if (is_background)
         return;
     pthread_mutex_unlock(&passing);
-    pthread_mutex_unlock(&control);
+    if (!is_switching)
+        pthread_mutex_unlock(&control);
 }
 
 static void after_fork_child(void)
@@ -484,16 +489,34 @@ static int follow_locked(bool wanted, bool offload_wanted)
     return status;
 }
 
+static void switch_begin(void)
+{
+    pthread_mutex_lock(&control);
+    is_switching = true;
+    switches_on = false;
+}
+
+static void switch_end(void)
+{
+    is_switching = false;
+    pthread_mutex_unlock(&control);
+}
+
+static bool is_wanted(void)
+{
+    return bmi__setting(SETTING_PROGRESS) == PROGRESS_BACKGROUND;
+}
+
 int bmi__background_follow(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    bool wanted = bmi__setting(SETTING_PROGRESS) == PROGRESS_BACKGROUND;
     pthread_once(&once, fork_watch);
-    if (is_background)
-        return wanted == bmi__background_on() ? 0 : -EDEADLK;
-    pthread_mutex_lock(&control);
-    int status = follow_locked(wanted, bmi__setting(SETTING_OFFLOAD) != 0);
-    pthread_mutex_unlock(&control);
+    if (is_background || is_switching)
+        return is_wanted() == (is_switching ? switches_on : bmi__background_on()) ? 0 : -EDEADLK;
+    switch_begin();
+    switches_on = is_wanted(); /* with the lock: who set it last is followed last */
+    int status = follow_locked(switches_on, bmi__setting(SETTING_OFFLOAD) != 0);
+    switch_end();
     return status;
 }
 
@@ -501,10 +524,10 @@ int bmi__background_stop(void)
 {
     if (is_background)
         return -EDEADLK;
-    pthread_mutex_lock(&control);
+    switch_begin();
     if (bmi__background_on())
         stop_locked();
-    pthread_mutex_unlock(&control);
+    switch_end();
     return 0;
 }
 

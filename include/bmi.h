@@ -406,7 +406,8 @@ int BMI_unexpected_free(BMI_addr_t addr, void *buffer);
  * Returns: 0; EINVAL (stale address, bad value, references below 0), ENOSYS (unknown option),
  *          EBUSY (BMI_DROP_ADDR of an address with operations). Where
  *          it switches progress in the background: EAGAIN, ENOMEM, EMFILE (it cannot be started:
- *          nothing has changed), EDEADLK (from within a task that the background runs).
+ *          nothing has changed), EDEADLK (from within a task that the background runs, or
+ *          who switches it meanwhile).
  * Owns: the parameter is copied. Threads: any. Blocks: no; switching progress in the background
  *       waits until its thread has ended. */
 int BMI_set_info(BMI_addr_t addr, int option, void *inout_parameter);

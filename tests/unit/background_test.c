@@ -512,6 +512,77 @@ static void it_does_not_wait_for_itself(void)
     self_close(&self);
 }
 
+/* ---- tasks that are run by who switches it off ---- */
+
+enum { QUEUED = 8 };
+static _Thread_local bool switching_off;
+
+struct meddler {
+    struct bmi_task task;
+    bool within; /* was run by who switched it off, meanwhile */
+    int child, on_status, off_status;
+};
+
+static enum bmi_task_verdict meddle(struct bmi_task *task, void *argument)
+{
+    struct meddler *meddler = argument;
+    (void)task;
+    meddler->within = switching_off;
+    if (!switching_off)
+        return BMI_TASK_DONE;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, &meddler->child, 0);
+    meddler->on_status = background_set(1);
+    meddler->off_status = background_set(0);
+    return BMI_TASK_DONE;
+}
+
+/* Switches it on and off with tasks queued. Returns whether one was run within. */
+static bool switch_with_tasks(struct meddler *meddlers)
+{
+    bool within = false;
+    CU_ASSERT_EQUAL_FATAL(background_set(1), 0);
+    for (int i = 0; i < QUEUED; i++) {
+        meddlers[i] = (struct meddler){.child = -1};
+        CU_ASSERT_EQUAL(bmi_task_prepare(&meddlers[i].task, NULL,
+                                         &(struct bmi_task_attributes){.function = meddle,
+                                                                       .argument = &meddlers[i]}),
+                        0);
+        CU_ASSERT_EQUAL(bmi_task_submit(&meddlers[i].task), 0);
+    }
+    switching_off = true;
+    CU_ASSERT_EQUAL(background_set(0), 0);
+    switching_off = false;
+    CU_ASSERT_EQUAL(background_get(), 0);
+    for (int i = 0; i < QUEUED; i++) {
+        CU_ASSERT_EQUAL(bmi_task_wait(&meddlers[i].task, -1), 0);
+        within = within || meddlers[i].within;
+        if (!meddlers[i].within)
+            continue;
+        CU_ASSERT_EQUAL(meddlers[i].child, 0);
+        CU_ASSERT_EQUAL(meddlers[i].on_status, -BMI_EDEADLK);
+        CU_ASSERT_EQUAL(meddlers[i].off_status, 0); /* that is what happens */
+    }
+    return within;
+}
+
+static void it_is_switched_off_by_who_runs_tasks(void)
+{
+    struct self self;
+    struct meddler meddlers[QUEUED];
+    time_t since = 0;
+    bool within;
+    self_open(&self, "loop", 0);
+    while (!(within = switch_with_tasks(meddlers)) && !late(&since))
+        continue;
+    CU_ASSERT_TRUE(within);
+    CU_ASSERT_EQUAL(background_set(1), 0);
+    message_moves_unattended(&self, 20000, 1);
+    self_close(&self);
+}
+
 /* ---- who is woken --------------------------------------------------------------------------- */
 
 static bool notify(struct context *context, bmi_op_id_t op)
@@ -678,6 +749,7 @@ int main(void)
         {"a child goes on without", a_child_goes_on_without},
         {"tasks run in the background", tasks_run_in_the_background},
         {"it does not wait for itself", it_does_not_wait_for_itself},
+        {"it is switched off by who runs tasks", it_is_switched_off_by_who_runs_tasks},
         CU_TEST_INFO_NULL,
     };
     return unit_run("background", tests);
