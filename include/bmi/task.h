@@ -297,6 +297,8 @@ int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threa
 /* Undoes one start. With the last that wanted workers these end, and hooks run what is queued. With
  * the last of all the manager shuts down: every task still queued ends CANCELLED, repeating ones
  * too; those that run on the manager's threads are waited for (those that a hook runs are not).
+ * Stores, contexts of flows and jobs, and progress in the background start and stop the default
+ * manager: within a task none of them may be the last that is closed or switched off.
  * Returns: 0; -EINVAL (more stops than starts). Owns: tasks return to their owners.
  * Threads: any, not within tasks. Blocks: until tasks on the manager's threads have ended. */
 int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads);
