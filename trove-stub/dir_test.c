@@ -6,6 +6,7 @@
 #include "trove-stub/store.h"
 #include "trove-stub/trove_testing.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -378,6 +379,50 @@ static void a_full_disk_is_told_as_that(void)
         CU_ASSERT_EQUAL(status, 0);
 }
 
+/* ---- folders that can't be read ----------------------------------------------------------------
+ */
+
+static bool reading_fails;
+
+struct dirent *__real_readdir(DIR *list);
+struct dirent *__wrap_readdir(DIR *list);
+
+struct dirent *__wrap_readdir(DIR *list)
+{
+    if (!reading_fails)
+        return __real_readdir(list);
+    errno = EIO;
+    return NULL;
+}
+
+static struct outcome objects_list(bmi_trove_object_t *found, int count)
+{
+    bmi_trove_op_id_t op;
+    bmi_trove_object_t position = 0;
+    int result = bmi_trove_post_objects(&op, &place, &position, found, count, NULL, context);
+    return done(result, &op);
+}
+
+/* What is not read is not taken for what is not there. */
+static void a_folder_that_cannot_be_read_is_told(void)
+{
+    bmi_trove_object_t found[4];
+    bmi_trove_collection_t collection = 0;
+    work_open(true);
+    CU_ASSERT_EQUAL(objects_list(found, 4).actual, 1);
+    reading_fails = true;
+    CU_ASSERT_EQUAL(objects_list(found, 4).error, -BMI_EIO);
+    CU_ASSERT_EQUAL(bmi_trove_collection_next(store, &collection), -BMI_EIO);
+    reading_fails = false;
+    CU_ASSERT_EQUAL(bmi_trove_collection_next(store, &collection), 0);
+    work_close();
+    snprintf(where, sizeof where, "dir:%s", folder.path); /* which holds something else */
+    reading_fails = true;
+    CU_ASSERT_EQUAL(store_open(true), -BMI_EIO);
+    CU_ASSERT_PTR_NOT_NULL(strstr(told, folder.path));
+    reading_fails = false;
+}
+
 /* ---- open files --------------------------------------------------------------------------------
  */
 
@@ -692,6 +737,7 @@ static CU_TestInfo cases[] = {
     {"a store in use is refused, by name", a_store_in_use_is_refused_by_name},
     {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
     {"a full disk is told as that", a_full_disk_is_told_as_that},
+    {"a folder that cannot be read is told", a_folder_that_cannot_be_read_is_told},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
     {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},

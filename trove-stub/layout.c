@@ -42,22 +42,39 @@ static bool is_ours(const char *name)
     return false;
 }
 
+/* A folder's entries, or NULL with errno. */
+static DIR *list_open(int at, const char *name)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    if (list == NULL && fd >= 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+    }
+    return list;
+}
+
+/* The next of them. Returns 1, 0 (there is none), or a negated errno. */
+static int list_next(DIR *list, const struct dirent **one)
+{
+    errno = 0;
+    *one = readdir(list);
+    return *one != NULL ? 1 : -errno;
+}
+
 /* Whether there is nothing but what an interrupted making left: 1, 0, or a negated errno. */
 static int folder_free(int folder)
 {
-    int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
-    if (list == NULL) {
-        int error = errno;
-        if (fd >= 0)
-            close(fd);
-        return -error;
-    }
-    struct dirent *one;
-    while ((one = readdir(list)) != NULL && is_ours(one->d_name))
+    const struct dirent *one;
+    int result;
+    DIR *list = list_open(folder, ".");
+    if (list == NULL)
+        return -errno;
+    while ((result = list_next(list, &one)) > 0 && is_ours(one->d_name))
         continue;
     closedir(list);
-    return one == NULL;
+    return result < 0 ? result : result == 0;
 }
 
 /* Returns 0, -ENOENT (there is none), -EPROTO (told), or another negated errno. */
@@ -255,16 +272,17 @@ int bmi__dir_collection_next(struct bmi_trove_store *store, bmi_trove_collection
 {
     struct trove_dir *dir = store->state;
     uint64_t number, least = UINT64_MAX;
-    int fd = openat(dir->collections, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *one;
+    int result;
+    DIR *list = list_open(dir->collections, ".");
     if (list == NULL)
         return -errno;
-    for (struct dirent *one; (one = readdir(list)) != NULL;)
+    while ((result = list_next(list, &one)) > 0)
         if (number_read(one->d_name, 8, &number) && number >= *collection && number < least)
             least = number;
     closedir(list);
-    if (least == UINT64_MAX)
-        return -ENOENT;
+    if (result < 0 || least == UINT64_MAX)
+        return result < 0 ? result : -ENOENT;
     *collection = (bmi_trove_collection_t)least;
     return 0;
 }
@@ -302,16 +320,19 @@ static int bucket_read(int collection, unsigned bucket, uint64_t position, struc
 {
     char name[8];
     uint64_t number;
-    int result = 0;
+    const struct dirent *one;
+    int result;
     snprintf(name, sizeof name, "%02x", bucket);
     numbers->count = 0;
-    int fd = openat(collection, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *list = list_open(collection, name);
     if (list == NULL)
         return errno == ENOENT ? 0 : -errno;
-    for (struct dirent *one; result == 0 && (one = readdir(list)) != NULL;)
+    while ((result = list_next(list, &one)) > 0) {
         if (number_read(one->d_name, 16, &number) && number > position)
             result = numbers_add(numbers, number);
+        if (result < 0)
+            break;
+    }
     closedir(list);
     if (numbers->count > 1)
         qsort(numbers->list, numbers->count, sizeof *numbers->list, number_order);
