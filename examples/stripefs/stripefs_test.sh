@@ -105,6 +105,9 @@ refused "two files of one name into a folder" "same last name" fs put "$work/x/n
 refused "two files of one name out of folders" "same last name" fs get /tree/many/ /tree/deep/../many "$work/x"
 refused "a file of /proc" "/proc/self/status: EOPNOTSUPP" fs put /proc/self/status /tree
 refused "nothing of it is there" "no such file" fs stat /tree/status
+refused "a folder that cannot be read" "$work/tree/many: EIO" \
+  "$bin/stripefs-failing-folder" --servers "$servers" put -r "$work/tree/many" /unread
+check "remove what was read of it" fs rm -r /unread
 [ -f "$work/a file" ] && [ -L "$work/held/tree" ] || fail "what is no folder was replaced"
 refused "servers in another order" "its place in the list" \
   "$bin/bmi-stripefs" --servers "${url[1]},${url[0]},${url[2]},${url[3]}" ls /

@@ -217,6 +217,13 @@ static int put_link(struct client *client, const char *local, const char *remote
     return commit(client, remote, &meta);
 }
 
+/* NULL: there are no more, or errno says why they are not known. */
+static struct dirent *entry_next(DIR *folder)
+{
+    errno = 0;
+    return readdir(folder);
+}
+
 static void put_folder(struct transfers *transfers, const char *local, const char *remote,
                        const struct stat *stat)
 {
@@ -229,7 +236,7 @@ static void put_folder(struct transfers *transfers, const char *local, const cha
         client_complain(client, local, result < 0 ? result : bmi_status_of(errno));
         return;
     }
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+    for (struct dirent *entry; (entry = entry_next(folder)) != NULL;) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         char *below = path_join(client, local, entry->d_name);
@@ -239,6 +246,8 @@ static void put_folder(struct transfers *transfers, const char *local, const cha
         free(below);
         free(path);
     }
+    if (errno != 0)
+        client_complain(client, local, bmi_status_of(errno));
     closedir(folder);
 }
 
