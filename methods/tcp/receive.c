@@ -17,6 +17,7 @@
  * some 0.13 us for a set that nobody waits on.
  */
 #include <sys/epoll.h>
+#include <time.h>
 
 #include "tcp.h"
 
@@ -288,11 +289,23 @@ bool tcp_arm(void *argument)
 
 /* ---- passes --------------------------------------------------------------------------------- */
 
+/* Whether the pass that goes on has taken its time, which runs from the first call. */
+static bool pass_is_long(uint64_t *until_ns)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    if (*until_ns == 0)
+        *until_ns = now_ns + TCP_PASS_NS;
+    return now_ns >= *until_ns;
+}
+
 /* Reads up to `reads` times. `to_end`: the socket has failed or ended, so a short read does not
  * stop. Returns PASS_MORE or PASS_DRAINED, 0 at the stream's end, or an errno. */
 static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *bytes)
 {
     struct tcp_state *state = tcp_state_of(link);
+    uint64_t until_ns = 0;
     int64_t last;
     int result;
 
@@ -305,7 +318,8 @@ static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *
             state->tally.reads++;
         if (result == PASS_DRAINED && to_end && *bytes > last)
             result = PASS_MORE;
-    } while (result == PASS_MORE && --reads > 0 && *bytes < TCP_PASS_BYTES);
+    } while (result == PASS_MORE && --reads > 0 && *bytes < TCP_PASS_BYTES &&
+             !pass_is_long(&until_ns));
     if (result == 0 && (link->body_left > 0 || link->header_have > 0) && !closed(link))
         result = -ECONNRESET;
     tcp_unlock(&link->receive_lock);
@@ -335,11 +349,12 @@ void tcp_receive_ready(struct bmi_watch *watch, uint32_t events)
 
 int tcp_receive_rest(struct tcp_link *link)
 {
-    int64_t bytes;
-    int result, passes = 0;
-    do /* no more than a socket can have held, should the peer be sending still */
+    int64_t bytes, all = 0;
+    int result;
+    do { /* no more than a socket can have held, should the peer be sending still */
         result = receive_pass(link, TCP_PASS_READS, true, &bytes);
-    while (result == PASS_MORE && bytes > 0 && ++passes < TCP_REST_PASSES);
+        all += bytes;
+    } while (result == PASS_MORE && bytes > 0 && all < TCP_REST_BYTES);
     return result < 0 ? result : 0;
 }
 

@@ -612,6 +612,40 @@ static void nothing_is_shown_while_lingering(void)
     teardown();
 }
 
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+/* What a frame of a peer that lies may cost. */
+static void frame_cost(struct fake_owner *costly)
+{
+    int64_t until = fake_now_ms() + 2; /* of which more than one passes */
+    while (costly->frames > 0 && fake_now_ms() < until)
+        continue;
+}
+
+/* A peer's frames that are costly do not hold up another peer's for as long as they like. */
+static void costly_frames_end_the_turn(void)
+{
+    enum { FRAMES = 64, TURN = 7 };
+    struct fake_owner *other;
+    setup();
+    int socket = fake_raw_peer(port, &other, into);
+    for (size_t i = 0; i < FRAMES; i++)
+        fake_header_write(stream + i * BMI_FRAME_HEADER, (uint32_t)i * 4, 0, 0);
+    owner->on_frame = frame_cost;
+    atomic_store(&owner->link->large_expected, 1); /* one frame a read */
+
+    CU_ASSERT_EQUAL(send(peer, stream, FRAMES * BMI_FRAME_HEADER, 0), FRAMES * BMI_FRAME_HEADER);
+    CU_ASSERT(FAKE_UNTIL(owner->frames > 0));
+    CU_ASSERT(owner->frames <= TURN);
+    CU_ASSERT_EQUAL(send(socket, stream, BMI_FRAME_HEADER, 0), BMI_FRAME_HEADER);
+    CU_ASSERT(FAKE_UNTIL(other->frames == 1));
+    CU_ASSERT(owner->frames <= 3 * TURN);
+    CU_ASSERT(FAKE_UNTIL(owner->frames == FRAMES));
+    close(socket);
+    CU_ASSERT(FAKE_UNTIL(other->downs == 1));
+    teardown();
+}
+
 int main(void)
 {
     into = malloc(INTO_BYTES);
@@ -639,6 +673,7 @@ int main(void)
     CU_ADD_TEST(suite, garbage_while_another_writes);
     CU_ADD_TEST(suite, nothing_is_shown_after_close);
     CU_ADD_TEST(suite, nothing_is_shown_while_lingering);
+    CU_ADD_TEST(suite, costly_frames_end_the_turn);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();
     unsigned failures = CU_get_number_of_failures();

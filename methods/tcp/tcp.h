@@ -41,8 +41,9 @@ enum {
     TCP_FLUSH_BYTES = 256 << 10, /* one flush; then the driver goes on, after others */
     TCP_PASS_BYTES = 4 << 20,    /* one link's receive pass; then others: what is left grows cold */
     TCP_PASS_READS = 64,
+    TCP_PASS_NS = 5000000,        /* and that long: what a frame costs is its sender's choice */
     TCP_HOT_READS = 64,           /* so many by polling, and the link needs no watch meanwhile */
-    TCP_REST_PASSES = 64,         /* of a link whose writes fail */
+    TCP_REST_BYTES = 256 << 20,   /* of a link whose writes fail */
     TCP_STAGE_BYTES = 64 << 10,   /* read ahead */
     TCP_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
     TCP_ACCEPT_BATCH = 32,        /* connections taken in one pass */
