@@ -74,6 +74,14 @@ static bool starts_message(const struct wire_header *header)
            (header->type == WIRE_DATA && (header->flags & WIRE_FIRST));
 }
 
+/* What has the program send frames of this kind: credit comes back, receives are posted again, a
+ * message that does not fit is given up with a word. */
+static bool moves_program(const struct wire_header *header)
+{
+    return header->type == WIRE_EAGER || header->type == WIRE_RTS ||
+           header->type == WIRE_UNEXPECTED || header->type == WIRE_RTR;
+}
+
 /* Whether the peer makes us answer, and does not read. */
 static bool answers_too_many(const struct peer *peer)
 {
@@ -189,6 +197,8 @@ static int up_frame_locked(struct peer *peer, const struct wire_header *header,
     int status = piggyback_locked(peer, header);
     if (status < 0)
         return status;
+    if (moves_program(header) && answers_too_many(peer))
+        return -EPROTO;
     switch (header->type) {
     case WIRE_EAGER:
         return bmi__eager_arrived_locked(peer, header, sink);

@@ -385,6 +385,15 @@ void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame)
     bmi__control_free(frame);
 }
 
+/* Of these there are as many as messages or announcements that the peer sends, also where the
+ * program has them sent, as it frees a message, posts the next receive or the next send. */
+static bool peer_causes(const struct wire_header *header)
+{
+    bool word_alone = header->type == WIRE_DATA && (header->flags & WIRE_LAST);
+    return word_alone || header->type == WIRE_CREDIT || header->type == WIRE_RTR ||
+           header->type == WIRE_CTS;
+}
+
 bool bmi__control_send_locked(struct peer *peer, struct wire_header header, const void *body,
                               size_t size)
 {
@@ -396,7 +405,7 @@ bool bmi__control_send_locked(struct peer *peer, struct wire_header header, cons
         bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a frame");
         return false;
     }
-    if (peer->flags & PEER_ANSWERING) {
+    if ((peer->flags & PEER_ANSWERING) || peer_causes(&header)) {
         ((struct control *)frame)->answer = true;
         peer->answers++;
     }

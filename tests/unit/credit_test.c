@@ -625,6 +625,102 @@ static void one_peer_cannot_take_all(void)
     }
 }
 
+/* Who uses credit that it was given back, and reads none of the frames that say so, cannot have
+ * known of it: what it makes us queue is bounded as answers are. */
+static void credit_that_is_not_read(void)
+{
+    enum { MOST = 4096, STUCK = 1, ASKS = 2, WAYS = 4 };
+    for (int way = 0; way < WAYS; way++) {
+        little_memory(); /* one message of the largest size is a quarter of the window */
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
+        script->stuck = (way & STUCK) != 0;
+        size_t size = way & ASKS ? 0 : UNEXPECTED_MAX;
+        int status = 0, messages = 0;
+        for (; status >= 0 && messages < MOST; messages++) {
+            if (way & ASKS)
+                status = send_want(script, WIRE_UNEXPECTED_CREDIT, 0, 0);
+            if (status >= 0)
+                status = script_send(script, (struct wire_header){.type = WIRE_UNEXPECTED},
+                                     message(1, size), size);
+            while (fetch())
+                continue;
+        }
+        CU_ASSERT_EQUAL(status, way & STUCK ? -EPROTO : 0);
+        CU_ASSERT_TRUE(messages > MOST / 4);
+        script->stuck = false;
+        script_close(script);
+        CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    }
+}
+
+/* The same for receives that are told of, end with small messages all the same, and are posted
+ * again: the announcements of those that are posted are the program's own. */
+static void announcements_that_are_not_read(void)
+{
+    enum { POSTED = 2 * ANSWERS_MOST, TURNS = 2 * POSTED };
+    static struct posted posted;
+    for (int stuck = 0; stuck < 2; stuck++) {
+        struct script *script = open_script(SCRIPT_FRAMES, NULL);
+        script->stuck = stuck != 0;
+        int status = 0, turns = 0;
+        for (; status >= 0 && turns < TURNS; turns++) {
+            post_receive(script, &posted, LARGE, TAG);
+            status = send_eager(script, 1, 0, TAG);
+            CU_ASSERT_TRUE(status < 0 || done(&posted));
+        }
+        CU_ASSERT_EQUAL(status, stuck ? -EPROTO : 0);
+        CU_ASSERT_TRUE(turns >= ANSWERS_MOST);
+        script->stuck = false;
+        script_close(script);
+    }
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* And for messages that are too large for what was announced, without credit to ask: the word of
+ * each is all that there is of it, and it counts as sent. */
+static void words_that_are_not_read(void)
+{
+    enum { TURNS = 2 * ANSWERS_MOST };
+    static struct posted posted;
+    for (int stuck = 0; stuck < 2; stuck++) {
+        const struct script_offer poor = {.eager_credit = 1};
+        struct script *script = open_script(SCRIPT_FRAMES, &poor);
+        script->stuck = stuck != 0;
+        int status = 0, turns = 0;
+        for (; status >= 0 && turns < TURNS; turns++) {
+            script->seen = (uint32_t)turns; /* be it so or not */
+            status = send_rtr(script, (uint64_t)turns + 1, 1, 0, TAG);
+            if (status < 0)
+                break;
+            post_send(script, &posted, SMALL, TAG);
+            CU_ASSERT_TRUE(done(&posted));
+        }
+        CU_ASSERT_EQUAL(status, stuck ? -EPROTO : 0);
+        CU_ASSERT_TRUE(turns >= ANSWERS_MOST);
+        script->stuck = false;
+        script_close(script);
+    }
+}
+
+static void announcements_of_many(void)
+{
+    enum { MANY = 2 * ANSWERS_MOST };
+    static bmi_op_id_t ids[MANY];
+    static bmi_size_t actual;
+    static uint8_t buffer[LARGE];
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    script->stuck = true;
+    for (int i = 0; i < MANY; i++)
+        CU_ASSERT_EQUAL(BMI_post_recv(&ids[i], script->address, buffer, LARGE, &actual,
+                                      BMI_EXT_ALLOC, TAG, NULL, case_context, NULL),
+                        0);
+    CU_ASSERT_EQUAL(send_eager(script, 1, 0, TAG), 0);
+    CU_ASSERT_EQUAL(script_send(script, (struct wire_header){.type = WIRE_PING}, NULL, 0), 0);
+    ALIVE(script);
+    script->stuck = false;
+    script_close(script);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
@@ -646,6 +742,10 @@ int main(void)
         {"all peers get on within the budget", all_peers_get_on_within_the_budget},
         {"eager peers without a window get on", eager_peers_without_a_window_get_on},
         {"one peer cannot take all", one_peer_cannot_take_all},
+        {"credit that is not read", credit_that_is_not_read},
+        {"announcements that are not read", announcements_that_are_not_read},
+        {"words that are not read", words_that_are_not_read},
+        {"announcements of many receives", announcements_of_many},
         CU_TEST_INFO_NULL,
     };
     return script_suite_run("credit", tests);

@@ -33,6 +33,31 @@ static void cancelled_while_nobody_reads(void)
     script_close(script);
 }
 
+/* The same for large ones, which have all been started where their receives were announced. */
+static void started_and_cancelled_while_nobody_reads(void)
+{
+    enum { MANY = ANSWERS_MOST + 512 };
+    static bmi_op_id_t ids[MANY];
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    for (unsigned i = 0; i < MANY; i++)
+        CU_ASSERT_EQUAL(send_rtr(script, i + 1, LARGE, i, TAG), 0);
+    script->stuck = true;
+    for (int i = 0; i < MANY; i++)
+        CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, message(1, LARGE), LARGE,
+                                      BMI_EXT_ALLOC, TAG, NULL, case_context, NULL),
+                        0);
+    for (int i = 0; i < MANY; i++) {
+        bmi_error_code_t error;
+        int count;
+        CU_ASSERT_EQUAL(BMI_cancel(ids[i], case_context), 0);
+        CU_ASSERT_EQUAL(BMI_test(ids[i], &count, &error, NULL, NULL, 0, case_context), 1);
+        CU_ASSERT_EQUAL(error, -BMI_ECANCEL);
+    }
+    CU_ASSERT_EQUAL(script_send(script, (struct wire_header){.type = WIRE_PING}, NULL, 0), 0);
+    ALIVE(script);
+    script_close(script);
+}
+
 static void cancelled_before_it_left(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -433,6 +458,7 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"cancelled while nobody reads", cancelled_while_nobody_reads},
+        {"started, cancelled while nobody reads", started_and_cancelled_while_nobody_reads},
         {"cancelled before it left", cancelled_before_it_left},
         {"cancelled gives its credit back", cancelled_gives_its_credit_back},
         {"cancelled is not counted", cancelled_is_not_counted},
