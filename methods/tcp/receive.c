@@ -100,6 +100,23 @@ static bool closed(const struct tcp_link *link)
     return atomic_load_explicit(&link->closed, memory_order_acquire);
 }
 
+/* The core wants no more of a link that it has closed at once: the body's owner may be gone, with
+ * the other end of a link to ourselves. */
+static void closed_forget_body_locked(struct tcp_link *link)
+{
+    tcp_assert_locked(&link->receive_lock);
+    if (!link->sink.owner || !closed(link))
+        return;
+    tcp_lock(&link->send_lock);
+    bool now = link->closing == TCP_CLOSE_NOW;
+    tcp_unlock(&link->send_lock);
+    if (now && link->body_left > 0) {
+        link->sink.owner = NULL;
+        link->sink.body.left = 0;
+        link->retracted = true;
+    }
+}
+
 /* Shows the core a header. Returns 0, or the errno that ends the link. */
 static int frame_begin(struct tcp_link *link, const uint8_t *header)
 {
@@ -311,6 +328,7 @@ static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *
 
     *bytes = 0;
     tcp_lock(&link->receive_lock);
+    closed_forget_body_locked(link);
     do {
         last = *bytes;
         result = read_once_locked(link, bytes);

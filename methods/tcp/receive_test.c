@@ -612,6 +612,26 @@ static void nothing_is_shown_while_lingering(void)
     teardown();
 }
 
+/* Who is told that a link is closed frees what was to come over it. */
+static void nothing_is_written_after_close(void)
+{
+    size_t from = 0, length;
+    setup();
+    length = frame_append(0, 1, 1000, 1000, &from);
+    peer_write(stream, length / 2);
+    CU_ASSERT(FAKE_UNTIL(owner->frames == 1));
+    memset(into, 0, 1000);
+    fake_method->close(owner->link, false);
+    CU_ASSERT_EQUAL(send(peer, stream + length / 2, length - length / 2, 0),
+                    (ssize_t)(length - length / 2));
+    CU_ASSERT(fake_method->progress(fake_state) > 0); /* it is the hot link */
+    for (size_t i = 0; i < 1000; i++)
+        CU_ASSERT_EQUAL(into[i], 0);
+    CU_ASSERT_EQUAL(owner->bodies, 0);
+    CU_ASSERT(FAKE_UNTIL(owner->downs == 1));
+    teardown();
+}
+
 /* ---- turns ---------------------------------------------------------------------------------- */
 
 /* What a frame of a peer that lies may cost. */
@@ -673,6 +693,7 @@ int main(void)
     CU_ADD_TEST(suite, garbage_while_another_writes);
     CU_ADD_TEST(suite, nothing_is_shown_after_close);
     CU_ADD_TEST(suite, nothing_is_shown_while_lingering);
+    CU_ADD_TEST(suite, nothing_is_written_after_close);
     CU_ADD_TEST(suite, costly_frames_end_the_turn);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();

@@ -168,6 +168,50 @@ static void mirror(void)
     drop(address);
 }
 
+/* The dialled end goes while the other one brings a message. If that is seen first the receive ends
+ * with it, and nothing is written to it any more. */
+static void mirror_ends_in_mid_body(void)
+{
+    enum { REST = 1000 };
+    char listening[BMI_MAX_ADDR_LEN];
+    struct raw_hello dialled, answer = raw_hello_make(&chance);
+    struct noted receive;
+    BMI_addr_t address;
+    int listener = server_open(listening);
+    char *memory = calloc(1, SIZE);
+    CHECK(memory != NULL, "no memory");
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_receive(&receive, address, memory, SIZE, TAG);
+    int front = dial_await(listener, &dialled);
+    int back = back_connect(&dialled, "");
+    frame_await(back, RAW_HELLO, "the answer to ourselves");
+    CHECK(raw_answer_hello(front, &answer), "the dialled connection has ended");
+    struct raw_frame announced = frame_await(front, RAW_RTR, "the announcement");
+    struct raw_frame whole = {.type = RAW_DATA,
+                              .flags = RAW_FIRST | RAW_LAST,
+                              .tag = TAG,
+                              .length = SIZE,
+                              .source = SIZE,
+                              .target = announced.source};
+    uint8_t header[RAW_HEADER];
+    memset(body, 1, SIZE);
+    raw_write(back, header, raw_encode(header, &whole));
+    raw_write(back, body, SIZE - REST);
+    uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
+    while (memory[SIZE - REST - 1] == 0 && now_ns() < until)
+        operations_step(5);
+    raw_reset(front);
+    raw_write(back, body, REST);
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "a receive outlives its connection");
+    end_await(back, "the connection to ourselves without its other end");
+    CHECK(memory[SIZE - REST - 1] != 0, "the message did not begin");
+    for (unsigned i = SIZE - REST; i < SIZE; i++)
+        CHECK(memory[i] == (receive.status == 0), "a receive that has ended is written to");
+    free(memory);
+    close(listener);
+    drop(address);
+}
+
 /* Ourselves would connect once, and want the connection. */
 static void mirror_twice(void)
 {
@@ -638,6 +682,7 @@ int main(void)
     serve("tcp://127.0.0.1:0", 0, ours);
     operations_open();
     mirror();
+    mirror_ends_in_mid_body();
     mirror_twice();
     redundant_for_ever();
     other_version(true, "refuses us: it speaks another version of the protocol");
