@@ -302,6 +302,11 @@ int file_finish(struct file *file)
     int result = metadata_apply(file->temporary, file->fd, &file->meta);
     if (result < 0)
         return result;
+    int fd = file->fd;
+    file->fd = -1;
+    /* a network's file system may tell now what it could not write */
+    if (fd >= 0 && close(fd) < 0 && errno != EINTR)
+        return bmi_status_of(errno);
     pthread_mutex_lock(&temporaries_lock);
     if (rename(file->temporary, file->local) < 0)
         result = bmi_status_of(errno);

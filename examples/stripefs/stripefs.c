@@ -208,7 +208,7 @@ static void *signals_await(void *argument)
 /* Those that are ignored, by nohup(1) for instance, stay so. */
 static void signals_take(void)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     struct sigaction action;
     pthread_t thread;
     sigemptyset(&signals);

@@ -157,8 +157,9 @@ for i in 0 1 2 3; do
   "$bin/bmi-stripefs" --servers "$servers" --timeout 5 stat /tree/deep/large >"$work/out" 2>&1 && break
   kill -CONT "${pid[$i]}"
 done
-for signal in TERM HUP; do
-  "$bin/bmi-stripefs" --servers "$servers" get /tree/deep/large "$work/cut" >"$work/out" 2>&1 &
+ulimit -c 0
+for signal in TERM HUP QUIT; do
+  env --default-signal=$signal "$bin/bmi-stripefs" --servers "$servers" get /tree/deep/large "$work/cut" >"$work/out" 2>&1 &
   get=$!
   while kill -0 $get 2>/dev/null && ! compgen -G "$work/.cut.*" >/dev/null; do :; done
   kill -s $signal $get
