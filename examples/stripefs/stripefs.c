@@ -189,6 +189,16 @@ static bool client_open(struct client *client, const char *servers)
     return true;
 }
 
+/* What of it was opened. */
+static void client_close(struct client *client)
+{
+    if (client->jobs != NULL)
+        bmi_job_context_close(client->jobs);
+    BMI_finalize();
+    for (int i = 0; i < client->count; i++)
+        free(client->urls[i]);
+}
+
 /* ---- signals: they end the program, but its temporary files first ---- */
 
 static sigset_t signals; /* blocked everywhere; a thread waits for them */
@@ -232,12 +242,10 @@ int main(int argc, char **argv)
     servers_check(servers);
     signals_take();
     client.show = isatty(STDERR_FILENO);
-    if (!client_open(&client, servers))
-        return 1;
-    int status = verbs[verb].run(&client, argc - optind - 1, argv + optind + 1);
-    bmi_job_context_close(client.jobs);
-    BMI_finalize();
-    for (int i = 0; i < client.count; i++)
-        free(client.urls[i]);
-    return output_end(status);
+    int status = 1;
+    bool open = client_open(&client, servers);
+    if (open)
+        status = verbs[verb].run(&client, argc - optind - 1, argv + optind + 1);
+    client_close(&client);
+    return open ? output_end(status) : status;
 }
