@@ -446,12 +446,13 @@ void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uin
 }
 
 /* The sender has forgotten what was announced for the key (see key.c). If it lacks credit nothing
- * but an announcement helps: `all`, also of small receives. */
+ * but an announcement helps: `all`, also of small receives. One that asks for each of its messages
+ * before it has read the answers is told of one receive at a time: the next one of its tag. */
 static void announce_again(struct peer *peer, struct key *key, bool all)
 {
-    enum { AGAIN_MOST = 64 };
-    uint32_t ahead = 0;
-    for (struct op *op = key->receives.first; op != NULL && ahead < AGAIN_MOST; op = op->next) {
+    enum { AGAIN_MOST = 64, UNREAD_MANY = 256 };
+    uint32_t ahead = 0, most = peer->answers > UNREAD_MANY ? 1 : AGAIN_MOST;
+    for (struct op *op = key->receives.first; op != NULL && ahead < most; op = op->next) {
         if (!bmi__receive_live(op))
             continue;
         if ((op->flags & OP_ANNOUNCED) && !(op->flags & OP_CANCEL_WAITS))

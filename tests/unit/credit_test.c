@@ -721,6 +721,25 @@ static void announcements_of_many(void)
     script_close(script);
 }
 
+/* A sender without credit asks for the announcements of each message's tag, and may do so for many
+ * before it reads: no question has all of them told anew. */
+static void asking_for_many_announcements(void)
+{
+    enum { RECEIVES = 64, HONEST = ANSWERS_MOST / 2, TURNS = 2 * ANSWERS_MOST };
+    static struct posted posted[RECEIVES];
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    for (int i = 0; i < RECEIVES; i++)
+        post_receive(script, &posted[i], LARGE, TAG);
+    script->stuck = true;
+    int status = 0, turns = 0;
+    for (; status >= 0 && turns < TURNS; turns++)
+        status = send_want(script, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE, 0, TAG);
+    CU_ASSERT_EQUAL(status, -EPROTO);
+    CU_ASSERT_TRUE(turns > HONEST);
+    script->stuck = false;
+    script_close(script);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
@@ -746,6 +765,7 @@ int main(void)
         {"announcements that are not read", announcements_that_are_not_read},
         {"words that are not read", words_that_are_not_read},
         {"announcements of many receives", announcements_of_many},
+        {"asking for many announcements", asking_for_many_announcements},
         CU_TEST_INFO_NULL,
     };
     return script_suite_run("credit", tests);
