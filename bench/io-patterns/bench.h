@@ -94,6 +94,7 @@ struct options {
     int url_count;
     struct grid grids[GRIDS_MAX];
     int grid_count;
+    bool bind; /* each process to a CPU of its own, as long as there are such */
     uint64_t sizes[SIZES_MAX];
     int size_count;
     uint64_t times[TIMES_MAX]; /* overlap, flow: microseconds to compute */
@@ -191,6 +192,7 @@ void *allocate(size_t size);       /* zeroed, or the process ends */
 void *allocate_pages(size_t size); /* page-aligned, touched */
 void format_text(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+void cpu_take(int turn); /* binds the process to that CPU of its own; beyond the last they repeat */
 uint64_t now_ns(void);
 double seconds_since(uint64_t start_ns);
 void compute(uint64_t time_us); /* for so long on a CPU, not by the clock on the wall */

@@ -95,6 +95,8 @@ refused read --grid 1x1 --servers 2
 refused read --grid 1x1 --clients 2
 refused read --role client --grid 1x1 --servers tcp://127.0.0.1:1
 refused --role server --method tcp --listen gm://anybody
+refused --role server --bind --listen tcp://127.0.0.1:0
+refused tasks --bind
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
 for file in --json --plot; do
   refused read --buffers none --reference raw $file /nowhere/file --bytes 1000 --reps 1
@@ -117,6 +119,10 @@ full read --buffers none --reference raw --bytes 1000 --reps 1
 full --role server --listen raw://127.0.0.1:0
 full --role server --listen "gm://full$$"
 "$bench" --version | grep -q '^bmi-bench (libbmi) [0-9]' || fail "--version"
+
+# given --bind, then there is a result
+"$bench" read --bind --grid 2x2 --reference raw --bytes 1000 --reps 1 >"$folder/out" 2>&1 ||
+  fail "--bind: $(cat "$folder/out")"
 
 # given a wrong setting in the environment, then it is told where the cause is to be had
 BMI_PEER_TIMEOUT_MS=soon "$bench" --role server --listen "gm://wrong$$" >"$folder/out" 2>&1 &&

@@ -84,7 +84,8 @@ static bool port_is_open(int port)
     return open;
 }
 
-static pid_t side_start(const struct work *work, uint64_t rounds, int port, bool server, int out)
+static pid_t side_start(const struct options *options, const struct work *work, uint64_t rounds,
+                        int port, bool server, int out)
 {
     char size[16], count[32], number[16];
     format_text(size, sizeof size, "%u", work->size);
@@ -97,7 +98,7 @@ static pid_t side_start(const struct work *work, uint64_t rounds, int port, bool
                                      count,    server ? "-B" : "-P",
                                      number,   server ? NULL : "127.0.0.1",
                                      NULL};
-    return launch_other(arguments, out);
+    return launch_other(options, arguments, out);
 }
 
 /* Reads what a process says, to its end. */
@@ -140,10 +141,11 @@ double fi_pingpong_sample(const struct options *options, const struct work *work
     int port = port_find();
     if (pipe(ends) < 0)
         die("pipe: %s", strerror(errno));
-    pid_t server = side_start(work, rounds, port, true, ends[1]);
+    launch_group_begin();
+    pid_t server = side_start(options, work, rounds, port, true, ends[1]);
     while (!port_is_open(port) && now_ns() < deadline)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    pid_t client = side_start(work, rounds, port, false, -1);
+    pid_t client = side_start(options, work, rounds, port, false, -1);
     close(ends[1]);
     text_read(ends[0], text, sizeof text, options->timeout_s);
     close(ends[0]);

@@ -198,6 +198,7 @@ void group_start(struct group *group, enum contender contender, const struct opt
                  const struct grid *grid)
 {
     bool elsewhere = options->url_count > 0;
+    launch_group_begin();
     *group = (struct group){.contender = contender,
                             .options = options,
                             .servers = elsewhere ? 0 : grid->servers,

@@ -29,6 +29,7 @@ static char listener_name[64];
 static char self_path[4096], mpi_path[4096];
 static pid_t *running;
 static size_t running_count, running_room;
+static int group_turn; /* processes of the group so far */
 
 static void running_add(pid_t process)
 {
@@ -120,6 +121,11 @@ void launch_open(void)
     atexit(processes_end);
 }
 
+void launch_group_begin(void)
+{
+    group_turn = 0;
+}
+
 int launch_listener(void)
 {
     return listener;
@@ -137,9 +143,21 @@ int launch_accept(void)
     return line;
 }
 
+struct child {
+    char *const *arguments;
+    const char *progress; /* BMI's setting; NULL: as it is here */
+    int out;              /* its output; -1: ours */
+    bool bind;
+};
+
 /* In the child: ends with the coordinator, gets no input, becomes another program. */
-static void child_become(char *const *arguments, pid_t coordinator, const char *progress, int out)
+static void child_become(const struct child *child, pid_t coordinator)
 {
+    const char *progress = child->progress;
+    int out = child->out;
+    char *const *arguments = child->arguments;
+    if (child->bind)
+        cpu_take(group_turn);
     if (progress)
         setenv("BMI_PROGRESS", progress, 1);
     int null = open("/dev/null", O_RDONLY);
@@ -155,18 +173,18 @@ static void child_become(char *const *arguments, pid_t coordinator, const char *
     _exit(127);
 }
 
-/* `progress`: BMI's setting in the child; NULL: as it is here. `out`: its output, -1: ours. */
-static pid_t child_start(char *const *arguments, const char *progress, int out)
+static pid_t child_start(const struct child *child)
 {
     pid_t coordinator = getpid();
     fflush(NULL);
-    pid_t child = fork();
-    if (child < 0)
+    pid_t process = fork();
+    if (process < 0)
         die("fork: %s", strerror(errno));
-    if (child == 0)
-        child_become(arguments, coordinator, progress, out);
-    running_add(child);
-    return child;
+    if (process == 0)
+        child_become(child, coordinator);
+    group_turn++;
+    running_add(process);
+    return process;
 }
 
 /* A command line that grows. */
@@ -234,7 +252,10 @@ pid_t launch_self(const struct options *options, enum contender contender, const
     if (urls)
         option_add(&command, "--servers", urls);
     common_add(&command, options);
-    pid_t child = child_start(command.arguments, progress_of(options, contender), -1);
+    pid_t child = child_start(&(struct child){.arguments = command.arguments,
+                                              .progress = progress_of(options, contender),
+                                              .out = -1,
+                                              .bind = options->bind});
     command_free(&command);
     return child;
 }
@@ -269,19 +290,23 @@ pid_t launch_mpi(const struct options *options, const struct grid *grid)
     number_add(&command, "--servers", (unsigned long long)grid->servers);
     number_add(&command, "--clients", (unsigned long long)grid->clients);
     option_add(&command, "--contender", "mpi");
+    if (options->bind)
+        argument_add(&command, "--bind");
     common_add(&command, options);
-    pid_t child = child_start(command.arguments, NULL, -1);
+    pid_t child = child_start(&(struct child){.arguments = command.arguments, .out = -1});
     command_free(&command);
     return child;
 }
 
-pid_t launch_other(const char *const *arguments, int out)
+pid_t launch_other(const struct options *options, const char *const *arguments, int out)
 {
     struct command command = {0};
     int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     for (int i = 0; arguments[i]; i++)
         argument_add(&command, arguments[i]);
-    pid_t child = child_start(command.arguments, NULL, out >= 0 ? out : nowhere);
+    pid_t child = child_start(&(struct child){.arguments = command.arguments,
+                                              .out = out >= 0 ? out : nowhere,
+                                              .bind = options->bind});
     command_free(&command);
     if (nowhere >= 0)
         close(nowhere);

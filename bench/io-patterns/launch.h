@@ -11,6 +11,8 @@
 
 /* Opens the socket to which processes report, and sees to it that none is left at exit. */
 void launch_open(void);
+/* The next process is the first of a group: with --bind it gets the first CPU. */
+void launch_group_begin(void);
 int launch_listener(void);
 int launch_accept(void); /* a process's line; only this user's processes get one */
 
@@ -20,7 +22,7 @@ pid_t launch_self(const struct options *options, enum contender contender, const
 /* Starts mpiexec with all ranks. */
 pid_t launch_mpi(const struct options *options, const struct grid *grid);
 /* Starts another program; what it says goes to `out`, -1: nowhere. */
-pid_t launch_other(const char *const *arguments, int out);
+pid_t launch_other(const struct options *options, const char *const *arguments, int out);
 /* Whether bmi-bench-mpi and mpiexec are there. */
 bool launch_mpi_found(void);
 /* Whether PATH has the program. */

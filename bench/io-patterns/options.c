@@ -17,6 +17,7 @@ enum {
     OPTION_SERVERS,
     OPTION_CLIENTS,
     OPTION_GRID,
+    OPTION_BIND,
     OPTION_REFERENCE,
     OPTION_BUFFERS,
     OPTION_PROGRESS,
@@ -47,6 +48,7 @@ static const struct option long_options[] = {
     {"servers", required_argument, NULL, OPTION_SERVERS},
     {"clients", required_argument, NULL, OPTION_CLIENTS},
     {"grid", required_argument, NULL, OPTION_GRID},
+    {"bind", no_argument, NULL, OPTION_BIND},
     {"reference", required_argument, NULL, OPTION_REFERENCE},
     {"buffers", required_argument, NULL, OPTION_BUFFERS},
     {"progress", required_argument, NULL, OPTION_PROGRESS},
@@ -85,6 +87,7 @@ static const char help_text[] =
     "  --clients M          client processes\n"
     "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other, in place\n"
     "                       of --servers and --clients\n"
+    "  --bind               bind each process to a CPU, servers first, in turn\n"
     "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi, fi (latency,\n"
     "                       bandwidth: libfabric's fi_pingpong on the method's provider),\n"
     "                       memcpy (bandwidth: one process's copies within its memory)\n"
@@ -299,6 +302,9 @@ static bool party_option_take(struct options *options, struct counts *counts, in
     case OPTION_GRID:
         list_each(text, options, grid_take);
         break;
+    case OPTION_BIND:
+        options->bind = true;
+        break;
     case OPTION_REFERENCE:
         list_each(text, options, reference_take);
         break;
@@ -337,6 +343,7 @@ static unsigned option_takes(int option)
     case OPTION_SERVERS:
     case OPTION_CLIENTS:
     case OPTION_GRID:
+    case OPTION_BIND:
     case OPTION_ROLE:
     case OPTION_LISTEN:
         return TAKES_PARTIES;
@@ -485,6 +492,8 @@ void options_parse(struct options *options, int argc, char **argv)
     while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
         option_take(options, &counts, option == 'h' ? OPTION_HELP : option, optarg);
     method_fill(options);
+    if (options->bind && options->role && !options->control)
+        die("--bind: of the processes that are started here, not with --role");
     if (optind == argc && options->role == ROLE_SERVER)
         return; /* requests say the pattern */
     if (optind + 1 != argc)

@@ -36,7 +36,7 @@ static void given_check(const struct options *options)
         unsigned takes;
         const char *names;
     } names[] = {
-        {TAKES_PARTIES, "--method, --servers, --clients, --grid, --role"},
+        {TAKES_PARTIES, "--method, --servers, --clients, --grid, --bind, --role"},
         {TAKES_SIZE, "--size"},
         {TAKES_BYTES, "--bytes"},
         {TAKES_MESSAGES, "--messages"},

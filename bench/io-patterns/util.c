@@ -4,6 +4,8 @@
  */
 #include "bench.h"
 
+#include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +69,20 @@ void format_text(char *text, size_t size, const char *format, ...)
     va_end(arguments);
     if (length < 0 || (size_t)length >= size)
         die("text too long");
+}
+
+void cpu_take(int turn)
+{
+    cpu_set_t own, one;
+    if (sched_getaffinity(0, sizeof own, &own) < 0)
+        die("sched_getaffinity: %s", strerror(errno));
+    int cpu = 0;
+    for (turn %= CPU_COUNT(&own); !CPU_ISSET((size_t)cpu, &own) || turn-- > 0;)
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one) < 0)
+        die("sched_setaffinity: %s", strerror(errno));
 }
 
 uint64_t now_ns(void)

@@ -61,6 +61,8 @@ static void world_open(struct mpi_world *world, struct options *options)
     world->crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
     if (world->servers + world->clients != size)
         die("%d ranks for %d servers and %d clients", size, world->servers, world->clients);
+    if (options->bind)
+        cpu_take(world->rank);
     bool server = world->rank < world->servers;
     options->number = server ? world->rank : world->rank - world->servers;
     name_set("bmi-bench-mpi: %s %d", server ? "server" : "client", options->number);
