@@ -574,14 +574,23 @@ static void await_locked(struct peer *peer, const uint8_t *digest)
     bmi__next_start_locked(peer, 0);
 }
 
+/* Threads that post change the flags meanwhile; what is asked for is the driver's to change. */
+static bool may_be_redundant(struct peer *peer, const struct bmi_link *link)
+{
+    peer_lock(peer);
+    bool may = peer->state == PEER_DIALLING && peer->link == link && peer->self_link == NULL &&
+               !(peer->flags & PEER_INSIST);
+    peer_unlock(peer);
+    return may;
+}
+
 int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t size)
 {
     if (size != 16)
         return -EBADMSG;
     bmi__book_lock();
     struct peer *peer = link_owner(link);
-    bool fits = peer != NULL && peer->state == PEER_DIALLING && peer->link == link &&
-                peer->self_link == NULL && !(peer->flags & PEER_INSIST);
+    bool fits = peer != NULL && may_be_redundant(peer, link);
     struct peer *accepted = fits ? search_among(match_digest, MEETING_DIGEST, bytes, 16) : NULL;
     if (fits && accepted == NULL) {
         peer_lock(peer);
