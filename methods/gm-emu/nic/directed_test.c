@@ -12,6 +12,8 @@
 #include <sys/prctl.h>
 #include <sys/uio.h>
 
+#include "internal.h"
+
 enum way { WAY_MAPPED, WAY_VM, WAY_BOUNCED, WAYS };
 static enum way way;
 static struct host server, client;
@@ -33,6 +35,12 @@ static void *area_make(void)
     return area;
 }
 
+/* Whether the first memory of the other's nic_dma_malloc has been told, beside its messages. */
+static bool arena_known(const struct host *host)
+{
+    return atomic_load(&host->peer->arenas[0]) != NULL;
+}
+
 static void setup_with(struct nic_options *options)
 {
     options->refuse_vm_write = way != WAY_VM;
@@ -43,9 +51,10 @@ static void setup_with(struct nic_options *options)
     if (way == WAY_MAPPED) {
         target = nic_dma_malloc(server.port, AREA);
         memset(target, 0, AREA);
-        host_send(&server, target, 32, 6, NIC_HIGH_PRIORITY, 0); /* the arena is known by then */
+        host_send(&server, target, 32, 6, NIC_HIGH_PRIORITY, 0);
         host_provide(&client, 1, 6, NIC_HIGH_PRIORITY);
-        CU_ASSERT_FATAL(UNTIL(client.received == 1 && server.callbacks == 1));
+        CU_ASSERT_FATAL(
+            UNTIL(client.received == 1 && server.callbacks == 1 && arena_known(&client)));
     } else {
         target = area_make();
         CU_ASSERT_EQUAL(nic_register_memory(server.port, target, AREA), 0);
@@ -312,8 +321,8 @@ static void the_receiver_helps_with_what_is_bounced(void)
     CU_ASSERT_EQUAL(nic_register_memory(server.port, target, AREA), 0);
     CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, AREA, &key), 0);
     host_provide(&server, 1, 6, NIC_HIGH_PRIORITY);
-    host_send(&client, source, 32, 6, NIC_HIGH_PRIORITY, 0); /* the arena is known by then */
-    CU_ASSERT_FATAL(UNTIL(server.received == 1 && client.callbacks == 1));
+    host_send(&client, source, 32, 6, NIC_HIGH_PRIORITY, 0);
+    CU_ASSERT_FATAL(UNTIL(server.received == 1 && client.callbacks == 1 && arena_known(&server)));
     for (unsigned i = 0; i < SENDS; i++) {
         struct iovec iov = {source + i * 1000, SIZE + i * 999};
         unsigned before = client.callbacks;

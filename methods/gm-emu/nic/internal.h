@@ -395,9 +395,11 @@ static inline uint64_t nic__record_span(uint64_t length)
 {
     return (sizeof(struct nic_record) + length + NIC_LINE - 1) / NIC_LINE * NIC_LINE;
 }
+/* Whether a record, or padding, is at the consumer's position. */
+bool nic__ring_speaks(const struct nic_ring *ring);
 /* The header at the consumer's position: copied to *head, true if one is there. Padding is skipped.
  * *bad is set where it is rubbish. */
-bool nic__ring_head(struct nic_ring *ring, struct nic_record *head, const uint8_t **payload,
+bool nic__ring_head(struct nic_ring *ring, struct nic_record_head *head, const uint8_t **payload,
                     bool *bad);
 
 /* ---- send.c ---------------------------------------------------------------------------------- */

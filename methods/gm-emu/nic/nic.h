@@ -55,7 +55,7 @@
 enum nic_priority { NIC_LOW_PRIORITY, NIC_HIGH_PRIORITY, NIC_PRIORITIES };
 
 enum {
-    NIC_VERSION = 3,
+    NIC_VERSION = 4,
     NIC_MIN_SIZE = 6,  /* smallest class: 64 bytes */
     NIC_MAX_SIZE = 20, /* largest class that a port may be opened with */
     NIC_NODE_MAX = 256 /* bytes of a host name, with the final 0 */

@@ -249,7 +249,7 @@ bool nic__last_messages(struct nic_peer *peer)
         return false;
     bool all_stalled = true;
     for (int i = 0; i < NIC_PRIORITIES; i++) {
-        struct nic_record head;
+        struct nic_record_head head;
         const uint8_t *payload;
         bool bad = false;
         if (nic__ring_head(&peer->in[i], &head, &payload, &bad) && !peer->stalled[i])

@@ -190,7 +190,7 @@ static bool stall_end(struct nic_peer *peer, int priority)
 
 enum taken { TAKEN_NOTHING, TAKEN_MESSAGE, TAKEN_AGAIN };
 
-static void message_show(struct nic_peer *peer, int priority, const struct nic_record *head,
+static void message_show(struct nic_peer *peer, int priority, const struct nic_record_head *head,
                          const uint8_t *payload, void *buffer, struct nic_event *event)
 {
     struct nic_port *port = peer->port;
@@ -218,8 +218,9 @@ static void message_show(struct nic_peer *peer, int priority, const struct nic_r
         nic__spend(port->options.timing.host_receive_ns);
 }
 
-static enum taken message_take(struct nic_peer *peer, int priority, const struct nic_record *head,
-                               const uint8_t *payload, struct nic_event *event)
+static enum taken message_take(struct nic_peer *peer, int priority,
+                               const struct nic_record_head *head, const uint8_t *payload,
+                               struct nic_event *event)
 {
     uint64_t end = peer->in[priority].position + nic__record_span(head->length);
     if (head->size < NIC_MIN_SIZE || head->size > NIC_MAX_SIZE ||
@@ -249,7 +250,7 @@ static enum taken message_take(struct nic_peer *peer, int priority, const struct
 }
 
 /* Whether the timing model lets a record be seen. What is due too far off is rubbish: at once. */
-static bool is_due(const struct nic_record *head, uint64_t *due_ns)
+static bool is_due(const struct nic_record_head *head, uint64_t *due_ns)
 {
     const uint64_t FAR_NS = 20000000000u;
     if (head->due_ns == 0)
@@ -264,7 +265,7 @@ static bool is_due(const struct nic_record *head, uint64_t *due_ns)
 
 static enum taken record_take(struct nic_peer *peer, int priority, struct nic_event *event)
 {
-    struct nic_record head;
+    struct nic_record_head head;
     const uint8_t *payload;
     bool bad = false;
     uint64_t due_ns = UINT64_MAX;
@@ -326,7 +327,7 @@ bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event)
 bool nic__rings_empty(struct nic_peer *peer)
 {
     for (int i = 0; i < NIC_PRIORITIES; i++) {
-        struct nic_record head;
+        struct nic_record_head head;
         const uint8_t *payload;
         bool bad = false;
         if (nic__ring_head(&peer->in[i], &head, &payload, &bad) && !bad)
@@ -340,7 +341,7 @@ bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns)
     if (peer->helping)
         return true;
     for (int i = 0; i < NIC_PRIORITIES; i++) {
-        struct nic_record head;
+        struct nic_record_head head;
         const uint8_t *payload;
         bool bad = false;
         if (!nic__ring_head(&peer->in[i], &head, &payload, &bad)) {
@@ -415,12 +416,34 @@ static bool cold_poll(struct nic_port *port, struct nic_event *event)
     return false;
 }
 
+/* Whether one of those that spoke last does, while we look at nothing else. */
+static bool hot_speaks(const struct nic_port *port)
+{
+    for (uint32_t i = 0; i < port->hot_count; i++)
+        for (int priority = 0; priority < NIC_PRIORITIES; priority++)
+            if (nic__ring_speaks(&port->hot[i]->in[priority]))
+                return true;
+    return false;
+}
+
+/* Who waits for the answer of one peer, or of few, sees it sooner so than by the next call. */
+static bool hot_watch(struct nic_port *port, struct nic_event *event)
+{
+    enum { FEW = 4, LOOKS = 16 };
+    if (hot_poll(port, event))
+        return true;
+    for (uint32_t i = 0; port->hot_count <= FEW && i < LOOKS; i += port->hot_count + 1)
+        if (hot_speaks(port))
+            return hot_poll(port, event);
+    return false;
+}
+
 static bool peers_poll(struct nic_port *port, struct nic_event *event)
 {
     enum { COLD_EVERY = 16 }; /* busy ones must not keep the others waiting */
     if (port->calls % COLD_EVERY == 0 && cold_poll(port, event))
         return true;
-    return hot_poll(port, event) || cold_poll(port, event);
+    return hot_watch(port, event) || cold_poll(port, event);
 }
 
 static bool sent_event(struct nic_port *port, struct nic_event *event)

@@ -47,7 +47,7 @@ uint8_t *nic__ring_reserve(struct nic_ring *ring, uint64_t length)
     if (span > left) {
         if (!has_room(ring, left + span))
             return NULL;
-        record_at(ring, ring->position)->kind = NIC_RECORD_PAD;
+        record_at(ring, ring->position)->what = nic__record_what(0, NIC_RECORD_PAD, 0);
         stamp(ring, left);
     } else if (!has_room(ring, span)) {
         return NULL;
@@ -59,10 +59,8 @@ void nic__ring_publish(struct nic_ring *ring, uint64_t length, uint8_t kind, uin
                        uint64_t due_ns)
 {
     struct nic_record *record = record_at(ring, ring->position);
-    record->length = (uint32_t)length;
+    record->what = nic__record_what((uint32_t)length, kind, size);
     record->due_ns = due_ns;
-    record->kind = kind;
-    record->size = size;
     stamp(ring, nic__record_span(length));
     clear_ahead(ring, nic__record_span(length));
 }
@@ -76,7 +74,14 @@ bool nic__ring_refresh(struct nic_ring *ring, const _Atomic uint64_t *consumed)
     return true;
 }
 
-bool nic__ring_head(struct nic_ring *ring, struct nic_record *head, const uint8_t **payload,
+bool nic__ring_speaks(const struct nic_ring *ring)
+{
+    const struct nic_record *record = record_at(ring, ring->position);
+    return atomic_load_explicit(&record->stamp, memory_order_relaxed) ==
+           nic__stamp(ring->position);
+}
+
+bool nic__ring_head(struct nic_ring *ring, struct nic_record_head *head, const uint8_t **payload,
                     bool *bad)
 {
     for (;;) {
@@ -85,10 +90,7 @@ bool nic__ring_head(struct nic_ring *ring, struct nic_record *head, const uint8_
         if (atomic_load_explicit(&record->stamp, memory_order_acquire) !=
             nic__stamp(ring->position))
             return false;
-        head->kind = record->kind;
-        head->size = record->size;
-        head->length = record->length;
-        head->due_ns = record->due_ns;
+        *head = nic__record_head(record->what, record->due_ns);
         if (head->kind != NIC_RECORD_PAD) {
             *payload = (const uint8_t *)record + sizeof(*record);
             *bad = nic__record_span(head->length) > ring->size - offset;

@@ -76,30 +76,29 @@ static void record_put(struct nic_ring *ring, uint32_t length, uint8_t kind, uin
 {
     struct nic_record *record =
         (struct nic_record *)(void *)(ring->base + (ring->position & (ring->size - 1)));
-    record->length = length;
+    record->what = nic__record_what(length, kind, size);
     record->due_ns = 0;
-    record->kind = kind;
-    record->size = size;
     atomic_store(&record->stamp, nic__stamp(ring->position));
     nic__doorbell(client.peer);
 }
 
 static void bad_records_end_the_connection(void)
 {
+    enum { LENGTH_MAX = (1 << NIC_RECORD_LENGTH) - 1 };
     const struct {
         uint32_t length;
         uint8_t kind, size;
     } RECORDS[] = {
-        {UINT32_MAX, NIC_RECORD_MESSAGE, 15},
+        {LENGTH_MAX, NIC_RECORD_MESSAGE, 15},
         {32769, NIC_RECORD_MESSAGE, 16},
         {100, NIC_RECORD_MESSAGE, 6},
         {10, NIC_RECORD_MESSAGE, 0},
-        {10, NIC_RECORD_MESSAGE, 255},
-        {10, 77, 6},
+        {10, NIC_RECORD_MESSAGE, 31},
+        {10, 7, 6},
         {10, 0, 6},
         {0, NIC_RECORD_PAD, 0},
         {10, NIC_RECORD_BOUNCE, 0},
-        {UINT32_MAX - 7, NIC_RECORD_BOUNCE, 0},
+        {LENGTH_MAX - 7, NIC_RECORD_BOUNCE, 0},
         {10, NIC_RECORD_HELP, 0},
         {1000, NIC_RECORD_HELP, 0},
         {sizeof(struct nic_help_request) + sizeof(struct nic_help_source), NIC_RECORD_HELP, 0},

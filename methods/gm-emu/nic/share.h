@@ -32,15 +32,37 @@ enum { NIC_LINE = 64 };
  * consumer that waits there sees no old bytes as a stamp. */
 struct nic_record {
     _Atomic uint32_t stamp; /* nic__stamp(position): it is there */
-    uint32_t length;
-    uint64_t due_ns; /* of the timing model: not to be seen before; 0: at once */
-    uint8_t kind;
-    uint8_t size; /* class */
-    uint8_t reserved[6];
+    uint32_t what;          /* length << 8 | kind << 5 | size class */
+    uint64_t due_ns;        /* of the timing model: not to be seen before; 0: at once */
 };
-static_assert(sizeof(struct nic_record) == 24, "a message of 40 bytes is one cache line");
+static_assert(sizeof(struct nic_record) == 16, "a message of 48 bytes is one cache line");
 
 enum nic_record_kind { NIC_RECORD_PAD = 1, NIC_RECORD_MESSAGE, NIC_RECORD_BOUNCE, NIC_RECORD_HELP };
+
+/* What a record says, read once. */
+struct nic_record_head {
+    uint32_t length;
+    uint8_t kind, size;
+    uint64_t due_ns;
+};
+enum { NIC_RECORD_SIZES = 5, NIC_RECORD_KINDS = 3, NIC_RECORD_LENGTH = 24 }; /* bits */
+static_assert(NIC_MAX_SIZE < 1 << NIC_RECORD_SIZES && NIC_MAX_SIZE + 2 <= NIC_RECORD_LENGTH,
+              "a record says any length that a ring has, and any class");
+
+static inline uint32_t nic__record_what(uint32_t length, uint8_t kind, uint8_t size)
+{
+    return length << 8 | (uint32_t)kind << NIC_RECORD_SIZES | size;
+}
+
+static inline struct nic_record_head nic__record_head(uint32_t what, uint64_t due_ns)
+{
+    return (struct nic_record_head){
+        .length = what >> 8,
+        .kind = what >> NIC_RECORD_SIZES & ((1 << NIC_RECORD_KINDS) - 1),
+        .size = what & ((1 << NIC_RECORD_SIZES) - 1),
+        .due_ns = due_ns,
+    };
+}
 
 /* What a record of kind BOUNCE starts with: a piece of a directed send on its way through a ring.
  */
@@ -48,7 +70,7 @@ struct nic_bounce {
     uint64_t key, offset;
     uint32_t number; /* of the directed send, on this connection */
     uint32_t last;   /* the receiver answers in `bounced` */
-    uint64_t reserved[2];
+    uint64_t reserved[3];
 };
 static_assert((sizeof(struct nic_record) + sizeof(struct nic_bounce)) % NIC_LINE == 0,
               "long copies begin with a line");
