@@ -185,8 +185,8 @@ static void process_find(struct nic_peer *peer, const struct nic_greeting *greet
         peer->vm_write = false;
 }
 
-/* That of low priority is also a stage for directed sends: while the one side fills a part of it the
- * other empties another. */
+/* That of low priority is also a stage for directed sends: while the one side fills a part of it
+ * the other empties another. */
 static uint64_t ring_size(const struct nic_peer *peer, int priority)
 {
     return (priority == NIC_LOW_PRIORITY ? 16 : 4) * peer->max_length[priority];
@@ -285,8 +285,7 @@ static int welcome_handle(struct nic_peer *peer, struct received *received)
     void *memory;
     if (greeting->kind == NIC_REFUSE)
         return refusal_error(greeting);
-    if (greeting->kind != NIC_WELCOME || greeting->link == 0 ||
-        name_is_taken(peer, greeting->link))
+    if (greeting->kind != NIC_WELCOME || greeting->link == 0 || name_is_taken(peer, greeting->link))
         return -EPROTO;
     int status = shared_take(peer, received, 1);
     if (status != 0)
@@ -421,56 +420,112 @@ void nic__process_ended(struct nic_peer *peer)
     nic__peer_end(peer, peer->said_bye ? 0 : -ECONNRESET);
 }
 
-/* One connection less waits, without a descriptor for it. */
-static bool accept_spare(struct nic_port *port, int listener)
+/* Tells who was accepted why it cannot stay. A close with its HELLO unread would cut that short,
+ * and a HELLO that comes later finds the way shut, and the word there. */
+static void turn_away(struct nic_port *port, int fd, int status)
 {
-    if (port->spare >= 0)
-        close(port->spare);
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd >= 0) {
-        nic__log(port, NIC_LOG_WARN, "gm: connection refused: no descriptor is left");
-        nic__count_own(&port->counters.refused, 1);
-        close(fd);
-    }
-    port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
-    return fd >= 0;
+    struct nic_greeting unread;
+    refuse(port, fd, status);
+    shutdown(fd, SHUT_RD);
+    while (recv(fd, &unread, sizeof(unread), MSG_DONTWAIT) > 0)
+        ;
+    close(fd);
 }
 
-static void accepted_add(struct nic_port *port, int fd)
+/* One connection less waits, without a descriptor for it. Returns 0 or an errno. */
+static int accept_spare(struct nic_port *port, int listener)
+{
+    if (port->spare < 0)
+        return -EMFILE;
+    close(port->spare);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int status = fd >= 0 ? 0 : -errno;
+    if (fd >= 0) {
+        nic__log(port, NIC_LOG_WARN, "gm: connection refused: no descriptor is left");
+        turn_away(port, fd, -EMFILE);
+    }
+    port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
+    return status;
+}
+
+/* Returns 0, or why it can't be kept. */
+static int accepted_add(struct nic_port *port, int fd)
 {
     int pid = 0;
     unsigned uid = 0;
     struct nic_peer *peer = nic__peer_new(port);
     int refusal = credentials_check(port, fd, &pid, &uid);
-    if (peer == NULL) {
-        close(fd);
-        return;
-    }
-    peer->refusal = refusal; /* told when it has said HELLO: a close before would cut that short */
+    if (peer == NULL)
+        return -ENOMEM;
+    peer->refusal = refusal; /* told when it has said HELLO */
     peer->accepted = true;
     peer->pid = pid;
     peer->uid = uid;
     peer->socket.fd = fd;
     atomic_store(&peer->state, NIC_GREETING);
-    nic__peer_add(peer);
-    if (nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP) != 0)
-        nic__peer_end(peer, -ENOMEM);
+    int status = nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP);
+    if (status == 0) {
+        nic__peer_add(peer);
+        return 0;
+    }
+    peer->socket.fd = -1;
+    nic__peer_free(peer);
+    return status;
+}
+
+static void listeners_watch(struct nic_port *port, uint32_t events)
+{
+    bmi_lock_take(&port->lock);
+    for (struct nic_listener *each = port->listeners; each != NULL; each = each->next) {
+        struct epoll_event event = {.events = events, .data = {.ptr = &each->source}};
+        epoll_ctl(port->epoll, EPOLL_CTL_MOD, each->source.fd, &event);
+    }
+    bmi_lock_give(&port->lock);
+}
+
+/* What waits and can't be taken would have the descriptor readable all the time. */
+static void listeners_rest(struct nic_port *port)
+{
+    enum { REST_NS = 100000000 };
+    listeners_watch(port, 0);
+    port->accept_ns = nic__now() + REST_NS;
+}
+
+void nic__listeners_resume(struct nic_port *port, uint64_t now)
+{
+    if (port->accept_ns == 0 || now < port->accept_ns)
+        return;
+    port->accept_ns = 0;
+    listeners_watch(port, EPOLLIN);
+}
+
+/* As many as wait, at most `most`. Returns an errno, of which EAGAIN is that no more wait. */
+static int connections_take(struct nic_port *port, int listener, int most)
+{
+    int status = 0;
+    for (int i = 0; i < most && status == 0; i++) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            int refusal = accepted_add(port, fd);
+            if (refusal != 0)
+                turn_away(port, fd, refusal);
+            continue;
+        }
+        status = -errno;
+        if (status == -EMFILE || status == -ENFILE)
+            status = accept_spare(port, listener);
+    }
+    return status;
 }
 
 void nic__listener_ready(struct nic_port *port, struct nic_listener *listener)
 {
     enum { TURN = 64 };
-    for (int i = 0; i < TURN; i++) {
-        int fd = accept4(listener->source.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0) {
-            accepted_add(port, fd);
-            continue;
-        }
-        if (errno != EMFILE && errno != ENFILE)
-            return;
-        if (!accept_spare(port, listener->source.fd))
-            return;
-    }
+    if (port->spare < 0)
+        port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
+    int status = connections_take(port, listener->source.fd, TURN);
+    if (status == -EMFILE || status == -ENFILE || status == -ENOMEM || status == -ENOBUFS)
+        listeners_rest(port);
 }
 
 static int socket_connect(int fd, const char *host, uint16_t number)
@@ -505,7 +560,7 @@ int nic__dial(struct nic_peer *peer)
     nic__hello_fill(port, &hello, NIC_HELLO);
     status = nic__greeting_send(fd, &hello, fds, port->wire != NULL ? 3 : 2);
     peer->crowded = status == -ETOOMANYREFS; /* too many of this user's are on their way */
-    if (status != 0) {
+    if (status != 0 && status != -EPIPE) {   /* who was turned away finds why in the socket */
         status = peer->crowded ? -EAGAIN : status;
         goto undo_fd;
     }

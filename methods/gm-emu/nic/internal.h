@@ -250,6 +250,7 @@ struct nic_port {
     struct nic_peer *hot[NIC_HOT];
     uint32_t calls;
     uint64_t looked_ns, timer_ns;
+    uint64_t accept_ns;   /* listeners rest until then; 0: they don't */
     uint64_t next_due_ns; /* the earliest record seen that is not due yet; 0: none */
     uint64_t arena_bytes; /* of all peers' arenas that are mapped here */
     struct nic_alarm *alarms;
@@ -355,6 +356,8 @@ void nic__hello_fill(struct nic_port *port, struct nic_greeting *greeting, uint1
 /* Reads and handles what there is on a peer's socket, or on a listener's. Driver. */
 void nic__socket_ready(struct nic_peer *peer, uint32_t events);
 void nic__listener_ready(struct nic_port *port, struct nic_listener *listener);
+/* Looks at listeners again that had no descriptor to accept with. Driver. */
+void nic__listeners_resume(struct nic_port *port, uint64_t now);
 /* Tries to connect, sends HELLO. Returns 0, -EAGAIN (again later), or why not. */
 int nic__dial(struct nic_peer *peer);
 /* Answers HELLO and goes up; where the kernel takes no more descriptors, `crowded`: again later.

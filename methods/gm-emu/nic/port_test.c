@@ -382,32 +382,128 @@ static void who_never_answers_is_given_up(void)
     host_close(&server);
 }
 
+/* Leaves this process room for so many more descriptors. */
+static struct rlimit descriptors_limit(unsigned more)
+{
+    struct rlimit before, now;
+    int fds[8], lowest = dup(0);
+    CU_ASSERT_FATAL(lowest >= 0 && more < 8);
+    close(lowest);
+    CU_ASSERT_EQUAL(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (unsigned i = 0; i <= more; i++)
+        fds[i] = dup(0);
+    now = before;
+    now.rlim_cur = (rlim_t)fds[more];
+    for (unsigned i = 0; i <= more; i++)
+        close(fds[i]);
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &now), 0);
+    return before;
+}
+
 static void without_descriptors_connections_are_refused(void)
 {
     enum { WAITING = 5 };
-    struct rlimit before, none;
     int fds[WAITING];
     host_open(&server, NULL);
     host_open(&client, NULL);
     uint16_t number = host_listen(&server, "full");
     for (int i = 0; i < WAITING; i++)
         fds[i] = raw_connect("full", number);
-    int next = dup(fds[0]);
-    close(next);
-    CU_ASSERT_EQUAL(getrlimit(RLIMIT_NOFILE, &before), 0);
-    none = before;
-    none.rlim_cur = (rlim_t)next;
-    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &none), 0);
+    struct rlimit before = descriptors_limit(0);
     for (int i = 0; i < WAITING; i++) {
-        char byte;
-        while (recv(fds[i], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN)
+        struct nic_greeting greeting;
+        ssize_t length;
+        while ((length = recv(fds[i], &greeting, sizeof(greeting), MSG_DONTWAIT)) < 0 &&
+               errno == EAGAIN)
             CU_ASSERT_FATAL(hosts_drive());
+        CU_ASSERT_EQUAL(length, (ssize_t)sizeof(greeting));
+        CU_ASSERT_EQUAL(greeting.kind, NIC_REFUSE);
+        CU_ASSERT_EQUAL(greeting.error, EMFILE);
+        CU_ASSERT_EQUAL(recv(fds[i], &greeting, sizeof(greeting), MSG_DONTWAIT), 0);
     }
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
     for (int i = 0; i < WAITING; i++)
         close(fds[i]);
     CU_ASSERT_EQUAL(dial_outcome("full", number), 0);
     host_close(&client);
+    host_close(&server);
+}
+
+/* In a child: dials as often as told, and ends with the outcome that was not EMFILE. */
+static void turned_away(uint16_t number, int orders)
+{
+    unsigned char times;
+    int status = -EMFILE;
+    host_forget();
+    host_open(&client, NULL);
+    while (read(orders, &times, 1) == 1) {
+        for (; times > 0; times--) {
+            int outcome = dial_outcome("none", number);
+            status = outcome == -EMFILE ? status : outcome;
+        }
+    }
+    _exit(-status);
+}
+
+/* However far it gets: the connection, its two descriptors, the process, the link's memory. */
+static void without_descriptors_the_dialler_is_told(void)
+{
+    enum { LACKING = 5, TIMES = 50 };
+    unsigned char times = TIMES;
+    struct nic_statistics figures;
+    int orders[2], status;
+    host_open(&server, NULL);
+    uint16_t number = host_listen(&server, "none");
+    CU_ASSERT_EQUAL(pipe2(orders, O_CLOEXEC), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(orders[1]);
+        turned_away(number, orders[0]);
+    }
+    close(orders[0]);
+    for (unsigned more = 0; more < LACKING; more++) {
+        struct rlimit before = descriptors_limit(more);
+        CU_ASSERT_EQUAL(write(orders[1], &times, 1), 1);
+        CU_ASSERT(UNTIL((nic_statistics(server.port, &figures),
+                         figures.refused == (uint64_t)(more + 1) * TIMES)));
+        CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
+    }
+    close(orders[1]);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT(WIFEXITED(status));
+    CU_ASSERT_EQUAL(WEXITSTATUS(status), EMFILE);
+    CU_ASSERT_EQUAL(server.accepted, 0);
+    host_close(&server);
+}
+
+/* Another thread was faster to take the last one: whoever waits is accepted later, and keeps nobody
+ * awake until then. */
+static void without_a_spare_descriptor_they_wait(void)
+{
+    host_open(&server, NULL);
+    uint16_t number = host_listen(&server, "later");
+    int waiting = raw_connect("later", number), taken = server.port->spare;
+    server.port->spare = -1;
+    struct rlimit before = descriptors_limit(0);
+    struct pollfd wait = {.fd = nic_descriptor(server.port), .events = POLLIN};
+    for (int looks = 0; looks < 2; looks++) { /* who was armed looks at all descriptors */
+        hosts_drive_once();
+        while (!nic_arm(server.port))
+            hosts_drive_once();
+    }
+    bool asleep = poll(&wait, 1, 0) == 0;
+    CU_ASSERT_NOT_EQUAL(server.port->accept_ns, 0);
+    CU_ASSERT(asleep || nic__now() >= server.port->accept_ns);
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
+    close(taken);
+    struct nic_greeting greeting = {.magic = NIC_MAGIC, .version = NIC_VERSION + 1};
+    CU_ASSERT_EQUAL(nic__greeting_send(waiting, &greeting, NULL, 0), 0);
+    struct nic_statistics figures;
+    CU_ASSERT(UNTIL((nic_statistics(server.port, &figures), figures.refused == 1)));
+    CU_ASSERT_EQUAL(recv(waiting, &greeting, sizeof(greeting), 0), (ssize_t)sizeof(greeting));
+    CU_ASSERT_EQUAL(greeting.error, EPROTONOSUPPORT); /* it was accepted, and read */
+    CU_ASSERT(server.port->spare >= 0);
+    close(waiting);
     host_close(&server);
 }
 
@@ -525,6 +621,8 @@ int main(int argc, char **argv)
         {"another version is refused", another_version_is_refused},
         {"who never answers is given up", who_never_answers_is_given_up},
         {"without descriptors: refused", without_descriptors_connections_are_refused},
+        {"without descriptors: told", without_descriptors_the_dialler_is_told},
+        {"without a spare descriptor: later", without_a_spare_descriptor_they_wait},
     };
     if (argc == 1)
         return CASES_RUN("ports", CASES);

@@ -53,6 +53,7 @@ void nic__look(struct nic_port *port, uint64_t now)
         port->looked_ns = now;
         descriptors_look(port);
     }
+    nic__listeners_resume(port, now);
     nic__peers_look(port, now);
 }
 
@@ -73,6 +74,8 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
         return true;
     if (port->alarms != NULL)
         *due_ns = port->alarms->due_ns;
+    if (port->accept_ns != 0 && port->accept_ns < *due_ns)
+        *due_ns = port->accept_ns;
     bmi_lock_take(&port->lock);
     struct nic_peer *peer = port->peers;
     bmi_lock_give(&port->lock);
