@@ -50,7 +50,7 @@ extern struct ib_library {
     int (*getparams)(struct fi_param **parameters, int *count);
     void (*freeparams)(struct fi_param *parameters);
 } ib_library;
-/* Loads libfabric, once for all schemes. -ENOSYS: it cannot be used, for that reason. */
+/* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used, for that reason. */
 int ib_library_load(char *reason, size_t size);
 /* What the program does at which signal: providers change it. */
 enum { IB_SIGNALS = 65 };

@@ -34,6 +34,7 @@ struct ib_library ib_library;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *handle; /* lock; never closed: its providers have threads and handlers of their own */
+static char **environment; /* lock; what it has read its settings from */
 
 static const char *symbols_find(void)
 {
@@ -83,18 +84,32 @@ static char **environment_make(void)
  * copy stays; what one of them sets in it is kept. */
 static void settings_read(void)
 {
-    static char **copy;
     char **before = environ;
     struct fi_param *parameters = NULL;
     int number = 0;
 
-    copy = environment_make();
-    if (copy)
-        environ = copy;
+    environ = environment;
     if (ib_library.getparams(&parameters, &number) == 0)
         ib_library.freeparams(parameters);
-    if (copy && environ == copy)
+    if (environ == environment)
         environ = before;
+}
+
+/* -ENOSYS: it cannot be used, for that reason. */
+static int library_open(char *reason, size_t size)
+{
+    errno = 0;
+    handle = dlopen(IB_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    int error = handle ? 0 : errno == ENOMEM ? -ENOMEM : -ENOSYS;
+    const char *missing = handle ? symbols_find() : NULL;
+    if (!handle || missing)
+        snprintf(reason, size, IB_LIBRARY " cannot be used: %s%s", handle ? "it lacks " : "",
+                 handle ? missing : dlerror());
+    if (!missing)
+        return error;
+    dlclose(handle);
+    handle = NULL;
+    return -ENOSYS;
 }
 
 int ib_library_load(char *reason, size_t size)
@@ -102,18 +117,14 @@ int ib_library_load(char *reason, size_t size)
     int error = 0;
     pthread_mutex_lock(&lock);
     if (!handle) {
-        handle = dlopen(IB_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-        const char *missing = handle ? symbols_find() : NULL;
-        if (!handle || missing) {
-            snprintf(reason, size, IB_LIBRARY " cannot be used: %s%s", handle ? "it lacks " : "",
-                     handle ? missing : dlerror());
-            if (handle)
-                dlclose(handle);
-            handle = NULL;
-            error = -ENOSYS;
-        } else {
+        environment = environment_make(); /* before: it reads its settings once */
+        if (!environment)
+            snprintf(reason, size, IB_LIBRARY " cannot be used: no memory");
+        error = environment ? library_open(reason, size) : -ENOMEM;
+        if (error)
+            free(environment);
+        else
             settings_read();
-        }
     }
     pthread_mutex_unlock(&lock);
     return error;

@@ -50,7 +50,7 @@ static int info_get(const char *provider, const char *host, struct fi_info **inf
     uint64_t flags = host ? FI_SOURCE : 0;
     hints->tx_attr->msg_order = ordered;
     int status = ib_library.getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
-    if (status) {
+    if (status && status != -FI_ENOMEM) {
         hints->tx_attr->msg_order = FI_ORDER_SAS;
         status = ib_library.getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
     }
@@ -59,11 +59,13 @@ static int info_get(const char *provider, const char *host, struct fi_info **inf
 }
 
 /* Removes the shared memory that killed processes of ours have left. A name tells the process and
- * the process table that its number is of. */
-static void leftovers_remove(unsigned long long table)
+ * the process table that its number is of. Returns 0 or -ENOMEM. */
+static int leftovers_remove(unsigned long long table)
 {
     DIR *folder = opendir("/dev/shm");
     struct dirent *entry;
+    if (!folder && errno == ENOMEM)
+        return -ENOMEM;
     while (folder && (entry = readdir(folder)) != NULL) {
         unsigned long long theirs;
         int pid;
@@ -73,6 +75,7 @@ static void leftovers_remove(unsigned long long table)
     }
     if (folder)
         closedir(folder);
+    return 0;
 }
 
 /* Providers that are told apart by a string make it of the address, or of the process's number. One
@@ -88,7 +91,8 @@ static int name_choose(struct fi_info *info)
     if (getrandom(&number, sizeof(number), 0) != sizeof(number))
         return -EIO;
     stat("/proc/self/ns/pid", &table);
-    leftovers_remove(table.st_ino);
+    if (leftovers_remove(table.st_ino) < 0)
+        return -ENOMEM;
     snprintf(name, sizeof(name), "fi_shm://bmi-%llx-%d-%016llx", (unsigned long long)table.st_ino,
              (int)getpid(), (unsigned long long)number);
     free(info->src_addr);
@@ -100,7 +104,7 @@ static int name_choose(struct fi_info *info)
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info)
 {
     int status = host ? info_get(state->provider, host, info) : -ENODATA;
-    if (status)
+    if (status && status != -ENOMEM)
         status = info_get(state->provider, NULL, info);
     return status ? status : name_choose(*info);
 }
@@ -117,7 +121,7 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
 }
 
 /* Takes the first provider that has a device; says of those before it, or of all, what they lack.
- */
+ * Without memory it takes none: the next one might not be what our peers have taken. */
 static int providers_try(const struct ib_kind *kind, struct bmi_method_choice *choice)
 {
     char lacking[384] = "";
@@ -134,6 +138,10 @@ static int providers_try(const struct ib_kind *kind, struct bmi_method_choice *c
                 snprintf(choice->reason, sizeof(choice->reason), "the best that %s takes",
                          kind->scheme);
             return 0;
+        }
+        if (answer == -ENOMEM) {
+            snprintf(choice->reason, sizeof(choice->reason), "no memory to look for %s", *name);
+            return -ENOMEM;
         }
         append(lacking, sizeof(lacking), "%s%s: %s", lacking[0] ? "; " : "", *name,
                ib_library.strerror(-answer));

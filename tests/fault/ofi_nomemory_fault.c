@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ofi_nomemory_fault.c - no memory for a method on libfabric: at its start, at each allocation in
+ * turn.
+ *
+ * The failures are those of the library's own allocations (the linker's --wrap): libfabric itself
+ * does not survive its own.
+ *
+ * usage: ofi_nomemory_fault ofi+tcp|ofi+shm
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <stdlib.h>
+
+#include "serve.h"
+
+static atomic_int fail_at = -1; /* how many more succeed; below 0: all */
+static atomic_int failed;
+
+static bool fails(void)
+{
+    if (atomic_load(&fail_at) < 0 || atomic_fetch_sub(&fail_at, 1) > 0)
+        return false;
+    atomic_fetch_add(&failed, 1);
+    errno = ENOMEM;
+    return true;
+}
+
+#define WRAPPED(type, name, parameters, arguments)       \
+    type __real_##name parameters;                       \
+    type __wrap_##name parameters;                       \
+    type __wrap_##name parameters                        \
+    {                                                    \
+        return fails() ? NULL : __real_##name arguments; \
+    }
+
+WRAPPED(void *, malloc, (size_t size), (size))
+WRAPPED(void *, calloc, (size_t count, size_t size), (count, size))
+WRAPPED(void *, realloc, (void *memory, size_t size), (memory, size))
+WRAPPED(void *, aligned_alloc, (size_t alignment, size_t size), (alignment, size))
+WRAPPED(char *, strdup, (const char *text), (text))
+WRAPPED(DIR *, opendir, (const char *path), (path))
+WRAPPED(void *, dlopen, (const char *path, int mode), (path, mode))
+
+/* ---- the start --------------------------------------------------------------------------------
+ */
+
+static int start(void)
+{
+    char address[64];
+    test_address(address, 0);
+    return BMI_initialize(test_method(), address, BMI_INIT_SERVER);
+}
+
+/* Starts, each time one more allocation succeeds. `between`: and once more, with memory. */
+static void starts(bool between)
+{
+    int status = -BMI_ENOMEM, count;
+    unsigned descriptors = descriptors_open();
+    for (count = 0; status != 0; count++) {
+        atomic_store(&failed, 0);
+        atomic_store(&fail_at, count);
+        status = start();
+        atomic_store(&fail_at, -1);
+        CHECK(status == (atomic_load(&failed) > 0 ? -BMI_ENOMEM : 0),
+              "no memory after %d allocations: %s", count, status_name(status));
+        if (status != 0 && between) {
+            CHECK(descriptors_open() == descriptors, "after %d allocations: %u descriptors, not %u",
+                  count, descriptors_open(), descriptors);
+            must(start(), "a start with memory");
+            must(BMI_finalize(), "BMI_finalize");
+        }
+    }
+    must(BMI_finalize(), "BMI_finalize");
+    printf("  a start makes %d allocations\n", count - 1);
+    CHECK(count > 4, "few are failed");
+}
+
+int main(int argc, char **argv)
+{
+    setenv("BMI_TEST_METHOD", argc > 1 ? argv[1] : "ofi+tcp", 1);
+    test_begin("ofi_nomemory_fault", 30);
+    starts(false); /* libfabric is not loaded yet */
+    starts(true);
+    return test_passed();
+}
