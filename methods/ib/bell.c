@@ -36,18 +36,21 @@ struct ib_bell {
     int fd; /* -1: the other side's */
 };
 
-static struct ib_bell *bell_map(int fd)
+/* Returns 0 or an errno. */
+static int bell_map(int fd, struct ib_bell **out)
 {
     struct ib_bell *bell = calloc(1, sizeof(*bell));
     if (!bell)
-        return NULL;
+        return -ENOMEM;
     bell->fd = -1;
     bell->page = mmap(NULL, sizeof(*bell->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (bell->page == MAP_FAILED) {
+        int status = -errno;
         free(bell);
-        return NULL;
+        return status;
     }
-    return bell;
+    *out = bell;
+    return 0;
 }
 
 /* The record: number (8 bytes), process (4), descriptor (4). */
@@ -58,13 +61,17 @@ int ib_bell_make(struct ib_bell **out, uint8_t record[16])
     if (fd < 0)
         return -errno;
     struct ib_bell *bell = NULL;
-    if (ftruncate(fd, sizeof(struct bell_page)) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
-        bell = bell_map(fd);
-    if (!bell || getrandom(&bell->page->number, sizeof(uint64_t), 0) != sizeof(uint64_t)) {
-        int error = errno ? -errno : -EIO;
+    int status;
+    if (ftruncate(fd, sizeof(struct bell_page)) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)
+        status = -errno;
+    else
+        status = bell_map(fd, &bell);
+    if (status == 0 && getrandom(&bell->page->number, sizeof(uint64_t), 0) != sizeof(uint64_t))
+        status = -EIO;
+    if (status) {
         ib_bell_free(bell);
         close(fd);
-        return error;
+        return status;
     }
     bell->page->number |= 1; /* not 0, which is no bell */
     bell->fd = fd;
@@ -80,7 +87,7 @@ int ib_bell_open(const uint8_t record[16], struct ib_bell **out)
     uint64_t number;
     int32_t pid, theirs;
     char path[64];
-    struct stat status;
+    struct stat file;
 
     *out = NULL;
     memcpy(&number, record, 8);
@@ -94,16 +101,18 @@ int ib_bell_open(const uint8_t record[16], struct ib_bell **out)
         return -errno;
     int seals = fcntl(fd, F_GET_SEALS);
     struct ib_bell *bell = NULL;
-    if (seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &status) == 0 &&
-        status.st_size == (off_t)sizeof(struct bell_page))
-        bell = bell_map(fd);
+    int status = -EPROTO;
+    if (seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &file) == 0 &&
+        file.st_size == (off_t)sizeof(struct bell_page))
+        status = bell_map(fd, &bell);
     close(fd);
-    if (bell && bell->page->number != number) {
+    if (status == 0 && bell->page->number != number) {
         ib_bell_free(bell);
         bell = NULL;
+        status = -EPROTO;
     }
     *out = bell;
-    return bell ? 0 : -EPROTO;
+    return status;
 }
 
 void ib_bell_free(struct ib_bell *bell)

@@ -338,37 +338,51 @@ static struct ib_peer **peer_find(struct ib_peer **list, const uint8_t *name, ui
     return list;
 }
 
-struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size)
+/* One that is not known yet. */
+static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
+                    struct ib_peer **out)
+{
+    struct ib_peer *peer = malloc(sizeof(*peer) + size);
+    if (!peer)
+        return -ENOMEM;
+    peer->size = size;
+    memcpy(peer->name, name, size);
+    ib_lock(&state->fabric_lock);
+    int inserted = fi_av_insert(state->fabric->addresses, name, 1, &peer->address, 0, NULL);
+    ib_unlock(&state->fabric_lock);
+    if (inserted != 1) {
+        free(peer);
+        return inserted == -FI_ENOMEM ? -ENOMEM : -EADDRNOTAVAIL;
+    }
+    *out = peer;
+    return 0;
+}
+
+int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out)
 {
     struct ib_peer *peer = *peer_find(&state->peers, name, size);
     if (peer) {
         peer->users++;
-        return peer;
+        *out = peer;
+        return 0;
     }
     struct ib_peer **idle = peer_find(&state->idle_peers, name, size);
+    int status = 0;
     if (*idle) {
         peer = *idle;
         *idle = peer->next;
         state->idle_count--;
     } else {
-        peer = malloc(sizeof(*peer) + size);
-        if (!peer)
-            return NULL;
-        peer->size = size;
-        memcpy(peer->name, name, size);
-        ib_lock(&state->fabric_lock);
-        int inserted = fi_av_insert(state->fabric->addresses, name, 1, &peer->address, 0, NULL);
-        ib_unlock(&state->fabric_lock);
-        if (inserted != 1) {
-            free(peer);
-            return NULL;
-        }
+        status = peer_new(state, name, size, &peer);
     }
+    if (status)
+        return status;
     peer->users = 1;
     peer->broken = false;
     peer->next = state->peers;
     state->peers = peer;
-    return peer;
+    *out = peer;
+    return 0;
 }
 
 static bool is_open(const struct ib_link *link)

@@ -325,8 +325,9 @@ int ib_fabric_open(struct ib_state *state, const char *host);
 void ib_fabric_close(struct ib_state *state);
 /* Posts a buffer for messages to arrive in. fabric_lock. */
 int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer);
-/* The peer of that name, counted up; NULL: cannot be had. Driver. */
-struct ib_peer *ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size);
+/* The peer of that name, counted up. Returns 0, -ENOMEM, -EADDRNOTAVAIL: the provider does not take
+ * it. Driver. */
+int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out);
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer);
 /* The provider's connection to the peer broke: ends all links that use it, and takes its name out
  * of the vector, and the connection with it, so that the next link makes another one. Driver, no

@@ -200,6 +200,7 @@ static int hello_take(struct ib_link *link, const uint8_t *hello)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_bell *bell = NULL;
+    struct ib_peer *peer = NULL;
     uint64_t token;
     int status = hello_check(link, hello);
     if (status)
@@ -213,20 +214,17 @@ static int hello_take(struct ib_link *link, const uint8_t *hello)
             state->kind->scheme, strerror(-status));
         return status;
     }
-    struct ib_peer *peer =
-        ib_peer_get(state, hello + HELLO_NAME, number_get(hello + HELLO_NAME_SIZE));
+    status = ib_peer_get(state, hello + HELLO_NAME, number_get(hello + HELLO_NAME_SIZE), &peer);
     memcpy(&token, hello + HELLO_TOKEN, 8);
     ib_lock(&link->send_lock);
     link->peer = peer;
     link->bell = bell;
     link->their_token = le64toh(token);
     ib_unlock(&link->send_lock);
-    if (!peer) {
+    if (status == -EADDRNOTAVAIL)
         bmi_method_log(BMI_LOG_ERROR, &link->base, "%s: the provider does not take the peer's name",
                        state->kind->scheme);
-        return -EADDRNOTAVAIL;
-    }
-    return 0;
+    return status;
 }
 
 /* Both sides know each other. Returns 0 or an errno. */

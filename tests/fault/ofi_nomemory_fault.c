@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * ofi_nomemory_fault.c - no memory for a method on libfabric: at its start, at each allocation in
- * turn.
+ * turn; for a peer's page or name.
  *
  * The failures are those of the library's own allocations (the linker's --wrap): libfabric itself
  * does not survive its own.
@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <stdlib.h>
 
+#include "methods/ib/ib.h"
 #include "serve.h"
 
 static atomic_int fail_at = -1; /* how many more succeed; below 0: all */
@@ -79,11 +79,40 @@ static void starts(bool between)
     CHECK(count > 4, "few are failed");
 }
 
+/* ---- a peer -----------------------------------------------------------------------------------
+ */
+
+static void page_of_a_peer(void)
+{
+    struct ib_bell *bell, *other;
+    uint8_t record[16];
+    CHECK(ib_bell_make(&bell, record) == 0, "no page");
+    atomic_store(&fail_at, 0);
+    int status = ib_bell_open(record, &other);
+    atomic_store(&fail_at, -1);
+    CHECK(status == -ENOMEM, "no memory for a peer's page: %s", strerror(-status));
+    CHECK(ib_bell_open(record, &other) == 0, "no page with memory");
+    ib_bell_free(other);
+    ib_bell_free(bell);
+}
+
+static void name_of_a_peer(void)
+{
+    static struct ib_state state;
+    struct ib_peer *peer;
+    atomic_store(&fail_at, 0);
+    int status = ib_peer_get(&state, (const uint8_t *)"name", 5, &peer);
+    atomic_store(&fail_at, -1);
+    CHECK(status == -ENOMEM, "no memory for a peer's name: %s", strerror(-status));
+}
+
 int main(int argc, char **argv)
 {
     setenv("BMI_TEST_METHOD", argc > 1 ? argv[1] : "ofi+tcp", 1);
     test_begin("ofi_nomemory_fault", 30);
     starts(false); /* libfabric is not loaded yet */
     starts(true);
+    page_of_a_peer();
+    name_of_a_peer();
     return test_passed();
 }
