@@ -485,7 +485,9 @@ static void out_write(struct ib_link *link)
     if (left == link->room_watched || link->watch.fd < 0)
         return;
     link->room_watched = left;
-    watch_set(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
+    int status = watch_set(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
+    if (status) /* nothing would tell of its end */
+        ib_link_fail(link, status);
 }
 
 static void record_send(struct ib_link *link, const uint8_t *record, size_t size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * ofi_nomemory_fault.c - no memory for a method on libfabric: at its start, at each allocation in
- * turn; for a peer's page or name.
+ * turn; for a peer's page or name; for the watch of a connection.
  *
  * The failures are those of the library's own allocations (the linker's --wrap): libfabric itself
  * does not survive its own.
@@ -13,12 +13,15 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "methods/ib/ib.h"
 #include "serve.h"
 
 static atomic_int fail_at = -1; /* how many more succeed; below 0: all */
 static atomic_int failed;
+static atomic_bool socket_full; /* no record goes, and nothing can be watched then */
 
 static bool fails(void)
 {
@@ -44,6 +47,26 @@ WRAPPED(void *, aligned_alloc, (size_t alignment, size_t size), (alignment, size
 WRAPPED(char *, strdup, (const char *text), (text))
 WRAPPED(DIR *, opendir, (const char *path), (path))
 WRAPPED(void *, dlopen, (const char *path, int mode), (path, mode))
+
+ssize_t __real_send(int fd, const void *bytes, size_t size, int flags);
+ssize_t __wrap_send(int fd, const void *bytes, size_t size, int flags);
+ssize_t __wrap_send(int fd, const void *bytes, size_t size, int flags)
+{
+    if (!atomic_load(&socket_full))
+        return __real_send(fd, bytes, size, flags);
+    errno = EAGAIN;
+    return -1;
+}
+
+int __real_epoll_ctl(int set, int operation, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int set, int operation, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int set, int operation, int fd, struct epoll_event *event)
+{
+    if (operation != EPOLL_CTL_ADD || !atomic_exchange(&socket_full, false))
+        return __real_epoll_ctl(set, operation, fd, event);
+    errno = ENOMEM;
+    return -1;
+}
 
 /* ---- the start --------------------------------------------------------------------------------
  */
@@ -106,13 +129,42 @@ static void name_of_a_peer(void)
     CHECK(status == -ENOMEM, "no memory for a peer's name: %s", strerror(-status));
 }
 
+/* A link says goodbye, has to wait for room, and can't: it ends. */
+static void goodbye_unwatched(struct child *server)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    BMI_addr_t address;
+    int none = 0;
+    echo_server_address(server, listening);
+    must(start(), "BMI_initialize");
+    operations_open();
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    echo_hello(address);
+    echo_call(address, 1, 100);
+    CHECK(method_statistics(test_method()).links == 1, "no connection");
+    atomic_store(&socket_full, true);
+    while (method_statistics(test_method()).links > 0) {
+        must(BMI_set_info(0, BMI_REAP_IDLE, &none), "BMI_REAP_IDLE");
+        operations_step(10);
+    }
+    CHECK(!atomic_load(&socket_full), "nobody waited for room");
+    echo_hello(address);
+    echo_call(address, 2, 100);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    tell_number(server->channel, 0);
+    child_end(server);
+}
+
 int main(int argc, char **argv)
 {
     setenv("BMI_TEST_METHOD", argc > 1 ? argv[1] : "ofi+tcp", 1);
     test_begin("ofi_nomemory_fault", 30);
+    struct child server = echo_server_start(0);
     starts(false); /* libfabric is not loaded yet */
     starts(true);
     page_of_a_peer();
     name_of_a_peer();
+    goodbye_unwatched(&server);
     return test_passed();
 }
