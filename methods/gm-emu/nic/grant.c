@@ -117,15 +117,25 @@ bool nic__claimed(struct nic_peer *peer)
     return claim_of(peer) != 0 && !claim_is_dead(peer);
 }
 
+/* Whether the peer claims the key (0: any). Everybody can read all keys, but writes by one only if
+ * it was granted to his connection: that stands in its place for as long as the place is not used
+ * again. */
+static bool claims(struct nic_peer *peer, uint64_t key)
+{
+    uint64_t claim = claim_of(peer);
+    if (claim == 0 || key == 0)
+        return claim != 0;
+    uint64_t link = peer->port->shared->grant[key & PLACE_MASK].link;
+    return claim == key && (link == 0 || link == peer->link_name);
+}
+
 /* Somebody who claims the key (0: any). port->lock held. */
 static struct nic_peer *claimer_find_locked(struct nic_port *port, uint64_t key)
 {
-    for (struct nic_peer *peer = port->peers; peer != NULL; peer = peer->next) {
-        uint64_t claim = claim_of(peer);
-        if (claim != 0 && (key == 0 || claim == key))
-            return peer;
-    }
-    return NULL;
+    struct nic_peer *peer = port->peers;
+    while (peer != NULL && !claims(peer, key))
+        peer = peer->next;
+    return peer;
 }
 
 /* One round of waiting. The futex may have been unmapped meanwhile: that only ends the wait. */
@@ -187,7 +197,7 @@ static void claimers_end(struct nic_port *port, uint64_t key)
 {
     bmi_lock_take(&port->lock);
     for (struct nic_peer *peer = port->peers; peer != NULL; peer = peer->next)
-        if (claim_of(peer) == key)
+        if (claims(peer, key))
             atomic_store(&peer->broken, true);
     bmi_lock_give(&port->lock);
     nic__attention(port);

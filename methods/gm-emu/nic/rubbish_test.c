@@ -430,6 +430,25 @@ static void a_claim_that_never_ends_is_given_up(void)
     teardown();
 }
 
+/* All peers can read the keys of all grants. */
+static void a_claim_on_what_another_was_granted_is_none(void)
+{
+    uint64_t key;
+    setup();
+    struct nic_peer *good = bad->next; /* the witness came before */
+    CU_ASSERT_EQUAL(nic_grant(server.port, good, target, 100, &key), 0);
+    atomic_store(&client.peer->mine->claim, key);
+    CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
+    CU_ASSERT_EQUAL(nic_grant(server.port, good, target, 100, &key), 0);
+    atomic_store(&client.peer->mine->claim, key);
+    CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
+    CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 0), 0);
+    atomic_store(&client.peer->mine->claim, 0);
+    witness_is_well();
+    CU_ASSERT_EQUAL(server.downs, 0);
+    teardown();
+}
+
 /* Anything, anywhere, at any time. What may come out: messages, an end; no crash, no other harm. */
 static void anything_anywhere_harms_nobody_else(void)
 {
@@ -764,6 +783,7 @@ int main(void)
         {"bad answers are errors", bad_answers_are_errors},
         {"a full doorbell still rings", a_full_doorbell_still_rings},
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
+        {"a claim on another's grant is none", a_claim_on_what_another_was_granted_is_none},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},
         {"the name of another connection is refused", the_name_of_another_connection_is_refused},
