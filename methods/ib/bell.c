@@ -33,7 +33,8 @@ struct bell_page {
 
 struct ib_bell {
     struct bell_page *page;
-    int fd; /* -1: the other side's */
+    int fd;    /* -1: the other side's */
+    int spare; /* a descriptor for what is opened to greet another process; -1: none */
 };
 
 /* Returns 0 or an errno. */
@@ -42,7 +43,7 @@ static int bell_map(int fd, struct ib_bell **out)
     struct ib_bell *bell = calloc(1, sizeof(*bell));
     if (!bell)
         return -ENOMEM;
-    bell->fd = -1;
+    bell->fd = bell->spare = -1;
     bell->page = mmap(NULL, sizeof(*bell->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (bell->page == MAP_FAILED) {
         int status = -errno;
@@ -75,6 +76,7 @@ int ib_bell_make(struct ib_bell **out, uint8_t record[16])
     }
     bell->page->number |= 1; /* not 0, which is no bell */
     bell->fd = fd;
+    ib_bell_spare_take(bell);
     memcpy(record, &bell->page->number, 8);
     memcpy(record + 8, &pid, 4);
     memcpy(record + 12, &fd, 4);
@@ -122,7 +124,22 @@ void ib_bell_free(struct ib_bell *bell)
     munmap(bell->page, sizeof(*bell->page));
     if (bell->fd >= 0)
         close(bell->fd);
+    ib_bell_spare_lend(bell);
     free(bell);
+}
+
+void ib_bell_spare_take(struct ib_bell *bell)
+{
+    if (bell && bell->spare < 0)
+        bell->spare = fcntl(bell->fd, F_DUPFD_CLOEXEC, 0);
+}
+
+void ib_bell_spare_lend(struct ib_bell *bell)
+{
+    if (!bell || bell->spare < 0)
+        return;
+    close(bell->spare);
+    bell->spare = -1;
 }
 
 void ib_bell_sleep(struct ib_bell *bell, bool asleep)

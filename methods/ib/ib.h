@@ -447,6 +447,10 @@ int ib_bell_make(struct ib_bell **bell, uint8_t record[16]);
 /* The other side's, from its record; NULL: it has none. Returns 0 or an errno. */
 int ib_bell_open(const uint8_t record[16], struct ib_bell **bell);
 void ib_bell_free(struct ib_bell *bell);
+/* To share a page with another process, and the provider its memory, takes a descriptor for a moment:
+ * ours keeps one, and lends it then. NULL: none is needed. Driver. */
+void ib_bell_spare_take(struct ib_bell *bell);
+void ib_bell_spare_lend(struct ib_bell *bell);
 void ib_bell_sleep(struct ib_bell *bell, bool asleep);
 /* Whether the other side sleeps; it counts as woken then. */
 bool ib_bell_take(struct ib_bell *bell);

@@ -195,35 +195,46 @@ static int hello_check(struct ib_link *link, const uint8_t *hello)
     return nonsense ? -EPROTO : 0;
 }
 
-/* The other side is known: its endpoint, its token, its bell. */
-static int hello_take(struct ib_link *link, const uint8_t *hello)
+/* Opens what the other side shares with us. The link has it, also if only in part. */
+static int hello_open(struct ib_link *link, const uint8_t *hello)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_bell *bell = NULL;
     struct ib_peer *peer = NULL;
-    uint64_t token;
-    int status = hello_check(link, hello);
+    int status = ib_bell_open(hello + HELLO_BELL, &bell);
     if (status)
-        return status;
-    status = ib_bell_open(hello + HELLO_BELL, &bell);
-    if (status) {
         bmi_method_log(
             BMI_LOG_ERROR, &link->base,
             "%s: cannot share a page with the peer: %s. This provider connects processes "
             "of one user on one host",
             state->kind->scheme, strerror(-status));
-        return status;
-    }
-    status = ib_peer_get(state, hello + HELLO_NAME, number_get(hello + HELLO_NAME_SIZE), &peer);
-    memcpy(&token, hello + HELLO_TOKEN, 8);
-    ib_lock(&link->send_lock);
-    link->peer = peer;
-    link->bell = bell;
-    link->their_token = le64toh(token);
-    ib_unlock(&link->send_lock);
+    else
+        status = ib_peer_get(state, hello + HELLO_NAME, number_get(hello + HELLO_NAME_SIZE), &peer);
     if (status == -EADDRNOTAVAIL)
         bmi_method_log(BMI_LOG_ERROR, &link->base, "%s: the provider does not take the peer's name",
                        state->kind->scheme);
+    ib_lock(&link->send_lock);
+    link->peer = peer;
+    link->bell = bell;
+    ib_unlock(&link->send_lock);
+    return status;
+}
+
+/* The other side is known: its endpoint, its token, its bell. */
+static int hello_take(struct ib_link *link, const uint8_t *hello)
+{
+    struct ib_state *state = ib_state_of(link);
+    uint64_t token;
+    int status = hello_check(link, hello);
+    if (status)
+        return status;
+    memcpy(&token, hello + HELLO_TOKEN, 8);
+    ib_bell_spare_lend(state->bell);
+    status = hello_open(link, hello);
+    ib_bell_spare_take(state->bell);
+    ib_lock(&link->send_lock);
+    link->their_token = le64toh(token);
+    ib_unlock(&link->send_lock);
     return status;
 }
 

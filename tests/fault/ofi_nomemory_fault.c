@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * ofi_nomemory_fault.c - no memory for a method on libfabric: at its start, at each allocation in
- * turn; for a peer's page or name; for the watch of a connection.
+ * turn; for a peer's page or name; for the watch of a connection. And no descriptor for a peer's
+ * page.
  *
  * The failures are those of the library's own allocations (the linker's --wrap): libfabric itself
  * does not survive its own.
@@ -14,7 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "methods/ib/ib.h"
 #include "serve.h"
@@ -156,15 +159,51 @@ static void goodbye_unwatched(struct child *server)
     child_end(server);
 }
 
+/* The last one is for its connection; its page, and the provider's, are shared all the same. */
+static void client_without_descriptor(struct child *client, struct echo_report *report)
+{
+    enum { MOST = 128 };
+    int taken[MOST], count = 0;
+    struct rlimit usual, few;
+    serve_here(0, report->listening);
+    operations_open();
+    CHECK(getrlimit(RLIMIT_NOFILE, &usual) == 0, "getrlimit");
+    few = usual;
+    few.rlim_cur = MOST;
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0, "setrlimit");
+    while (count < MOST && (taken[count] = dup(STDIN_FILENO)) >= 0)
+        count++;
+    CHECK(count > 0, "no descriptor to give back");
+    close(taken[--count]);
+    tell_number(client->channel, 0);
+    while (atomic_load(&report->exchanges) < 2)
+        operations_step(10);
+    while (count > 0)
+        close(taken[--count]);
+    CHECK(setrlimit(RLIMIT_NOFILE, &usual) == 0, "setrlimit");
+    atomic_store(&report->stop, true);
+    while (echo_sessions() > 0)
+        operations_step(10);
+    child_end(client);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+}
+
 int main(int argc, char **argv)
 {
     setenv("BMI_TEST_METHOD", argc > 1 ? argv[1] : "ofi+tcp", 1);
     test_begin("ofi_nomemory_fault", 30);
-    struct child server = echo_server_start(0);
+    bool shm = strcmp(test_scheme(), "ofi+shm") == 0; /* tcp's connections take descriptors, too */
+    struct echo_report *report = shared_memory(sizeof *report);
+    struct child server = echo_server_start(0), client = {0};
+    if (shm)
+        client = echo_client_start(report);
     starts(false); /* libfabric is not loaded yet */
     starts(true);
     page_of_a_peer();
     name_of_a_peer();
     goodbye_unwatched(&server);
+    if (shm)
+        client_without_descriptor(&client, report);
     return test_passed();
 }
