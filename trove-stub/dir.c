@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "trove-stub/dir.h"
+#include "trove-stub/limit.h"
 
 struct object_path {
     char text[48]; /* 00000001/ab/ab00000000000001 */
@@ -272,6 +273,7 @@ static int dir_open(struct bmi_trove_store *store, const char *path, char *error
         free(dir);
         return bmi__trove_explain(-ENOMEM, error, error_size, "out of memory");
     }
+    struct size_guard guard = bmi__size_guard();
     int result = bmi__dir_open(dir, path, store->settings.create, error, error_size);
     if (result != 0)
         goto undo_files;
@@ -282,6 +284,7 @@ static int dir_open(struct bmi_trove_store *store, const char *path, char *error
     if (!store->settings.no_uring)
         dir->ring = bmi__ring_open(store->settings.ring_entries);
     store->state = dir;
+    bmi__size_unguard(&guard);
     return 0;
 
 undo_dir:
@@ -289,6 +292,7 @@ undo_dir:
 undo_files:
     bmi__files_close(&dir->files);
     free(dir);
+    bmi__size_unguard(&guard);
     return result;
 }
 

@@ -379,6 +379,85 @@ static void a_full_disk_is_told_as_that(void)
         CU_ASSERT_EQUAL(status, 0);
 }
 
+/* ---- a limit of file sizes ---------------------------------------------------------------------
+ */
+
+static void files_limit(rlim_t bytes)
+{
+    struct rlimit limit;
+    CU_ASSERT_EQUAL(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static struct outcome stream_write(bmi_size_t offset, bmi_size_t size, unsigned flags)
+{
+    static char bytes[8192];
+    bmi_trove_op_id_t op;
+    bmi_size_t actual = -1;
+    int result =
+        bmi_trove_post_write_at(&op, &place, bytes, size, offset, &actual, flags, NULL, context);
+    struct outcome outcome = done(result, &op);
+    outcome.actual = actual;
+    return outcome;
+}
+
+/* Whether the calling thread has a signal of the limit, or blocks it. */
+static bool limit_signal(void)
+{
+    sigset_t pending, blocked;
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    return sigismember(&pending, SIGXFSZ) || sigismember(&blocked, SIGXFSZ);
+}
+
+static void streams_limited(bmi_size_t limit)
+{
+    bmi_trove_op_id_t op;
+    bmi_size_t size = 0;
+    CU_ASSERT_EQUAL(stream_write(0, 4096, 0).error, 0);
+    files_limit((rlim_t)limit);
+    CU_ASSERT_EQUAL(stream_write(limit, 4096, 0).error, -BMI_EFBIG);
+    CU_ASSERT_EQUAL(stream_write(limit, 4096, BMI_TROVE_SYNC).error, -BMI_EFBIG);
+    struct outcome across = stream_write(limit - 100, 4096, 0);
+    CU_ASSERT_EQUAL(across.error, -BMI_EFBIG);
+    CU_ASSERT_EQUAL(across.actual, 100);
+    CU_ASSERT_FALSE(limit_signal());
+    int result = bmi_trove_post_resize(&op, &place, limit + 1, 0, NULL, context);
+    CU_ASSERT_EQUAL(done(result, &op).error, -BMI_EFBIG);
+    result = bmi_trove_post_size(&op, &place, &size, NULL, context);
+    CU_ASSERT_EQUAL(done(result, &op).error, 0);
+    CU_ASSERT_EQUAL(size, limit);
+    CU_ASSERT_FALSE(limit_signal());
+}
+
+/* Within a limit of file sizes, whose signal ends the process: nothing but EFBIG tells of it. */
+static void limited(void)
+{
+    struct sigaction action;
+    signal(SIGXFSZ, SIG_DFL);
+    work_open(true);
+    streams_limited(1 << 20);
+    work_close();
+    files_limit(0);
+    CU_ASSERT_EQUAL(store_open(false), -BMI_EFBIG); /* its number cannot be written */
+    files_limit(RLIM_INFINITY);
+    CU_ASSERT_EQUAL(store_open(false), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+    CU_ASSERT_FALSE(limit_signal());
+    sigaction(SIGXFSZ, NULL, &action);
+    CU_ASSERT_TRUE(action.sa_handler == SIG_DFL);
+    _exit(CU_get_number_of_failures() > 0);
+}
+
+static void a_limit_of_file_sizes_is_an_error(void)
+{
+    int status = 0;
+    pid_t child = child_start("limited", 0, 0);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+}
+
 /* ---- folders that can't be read ----------------------------------------------------------------
  */
 
@@ -737,6 +816,7 @@ static CU_TestInfo cases[] = {
     {"a store in use is refused, by name", a_store_in_use_is_refused_by_name},
     {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
     {"a full disk is told as that", a_full_disk_is_told_as_that},
+    {"a limit of file sizes is an error", a_limit_of_file_sizes_is_an_error},
     {"a folder that cannot be read is told", a_folder_that_cannot_be_read_is_told},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
@@ -746,6 +826,18 @@ static CU_TestInfo cases[] = {
     {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},
     CU_TEST_INFO_NULL};
 
+static void (*role_of(const char *name))(void)
+{
+    static const struct {
+        const char *name;
+        void (*body)(void);
+    } roles[] = {{"holder", holder}, {"filler", filler}, {"limited", limited}};
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+        if (strcmp(name, roles[i].name) == 0)
+            return roles[i].body;
+    return worker;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 5) {
@@ -753,9 +845,7 @@ int main(int argc, char **argv)
         snprintf(where, sizeof where, "%s", argv[4]);
         own_first = first;
         own_pipe = atoi(argv[3]);
-        return child_run(strcmp(argv[1], "holder") == 0   ? holder
-                         : strcmp(argv[1], "filler") == 0 ? filler
-                                                          : worker);
+        return child_run(role_of(argv[1]));
     }
     CU_SuiteInfo suites[] = {{"dir", NULL, NULL, set_up, tear_down, cases}, CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);

@@ -21,6 +21,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "trove-stub/limit.h"
+
 static pthread_mutex_t source_lock = PTHREAD_MUTEX_INITIALIZER;
 static int source = -1; /* source_lock until set, then constant */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -142,11 +144,16 @@ void bmi__ring_close(struct trove_ring *ring)
     free(ring);
 }
 
-/* What the kernel did not take now is tried again by who reaps next. */
+/* What the kernel did not take now is tried again by who reaps next. It writes what can be written
+ * at once by the thread that submits. */
 static void submit_locked(struct trove_ring *ring)
 {
-    if (io_uring_sq_ready(&ring->uring) > 0 && io_uring_submit(&ring->uring) <= 0)
+    if (io_uring_sq_ready(&ring->uring) == 0)
+        return;
+    struct size_guard guard = bmi__size_guard();
+    if (io_uring_submit(&ring->uring) <= 0)
         eventfd_write(source, 1);
+    bmi__size_unguard(&guard);
 }
 
 /* Sends the operation's present piece, or its flush. false: no room. */

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * limit.h - the limit of file sizes (RLIMIT_FSIZE). A write beyond it says EFBIG, and the system
+ * sends the thread SIGXFSZ, which ends the process by default. Tasks that may block have all
+ * signals blocked; who writes on a thread of the program's does so between these two, which leave
+ * the thread without that signal and its mask as it was. Without a limit that is one system call.
+ */
+#ifndef TROVE_LIMIT_H
+#define TROVE_LIMIT_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+struct size_guard {
+    sigset_t before; /* the thread's mask */
+    bool active;
+};
+
+struct size_guard bmi__size_guard(void);
+void bmi__size_unguard(const struct size_guard *guard);
+
+#endif
