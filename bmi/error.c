@@ -92,6 +92,8 @@ bmi_error_code_t bmi__error(int negated_errno)
         return negated_errno;
     if (negated_errno == -ENFILE || negated_errno == -ETOOMANYREFS)
         negated_errno = -EMFILE;
+    if (negated_errno == -EDQUOT)
+        negated_errno = -ENOSPC;
     for (size_t i = 0; i < ERRORS; i++)
         if (errors[i].system == -negated_errno)
             return -errors[i].code;

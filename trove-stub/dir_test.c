@@ -431,6 +431,26 @@ static void streams_limited(bmi_size_t limit)
     CU_ASSERT_FALSE(limit_signal());
 }
 
+/* Puts with less and less room before the limit, so that some of LMDB's writes are cut by it. */
+static void keys_limited(void)
+{
+    enum { STEP = 5000, STEPS = 20 };
+    static char value[50000];
+    char path[400];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/keys/data.mdb", where + strlen("dir:"));
+    for (uint32_t i = 0; BMI_WITH_LMDB && i < STEPS; i++) {
+        bmi_error_code_t error;
+        uint32_t key = i * 1000;
+        files_limit(RLIM_INFINITY);
+        CU_ASSERT_EQUAL(stat(path, &status), 0);
+        files_limit((rlim_t)(status.st_size + (i + 1) * STEP));
+        while ((error = value_put(key, value, sizeof value)) == 0)
+            key++;
+        CU_ASSERT_EQUAL(error, -BMI_EFBIG);
+    }
+}
+
 /* Within a limit of file sizes, whose signal ends the process: nothing but EFBIG tells of it. */
 static void limited(void)
 {
@@ -438,6 +458,7 @@ static void limited(void)
     signal(SIGXFSZ, SIG_DFL);
     work_open(true);
     streams_limited(1 << 20);
+    keys_limited();
     work_close();
     files_limit(0);
     CU_ASSERT_EQUAL(store_open(false), -BMI_EFBIG); /* its number cannot be written */

@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #if BMI_WITH_LMDB
@@ -187,14 +186,36 @@ static int change_once(struct trove_keys *keys, struct trove_op *op, change what
     return result;
 }
 
-/* A write that a full disk cuts short is EIO to LMDB, like any other. */
-static bool disk_full(struct trove_keys *keys)
+/* Adds a page at the end of a file. */
+static int page_append(int fd)
 {
-    enum { SCARCE = 1 << 20 };
-    struct statvfs status;
-    int fd;
-    return mdb_env_get_fd(keys->env, &fd) == 0 && fstatvfs(fd, &status) == 0 &&
-           status.f_bavail < SCARCE / status.f_frsize;
+    static const char page[4096];
+    struct stat status;
+    if (fstat(fd, &status) != 0)
+        return errno;
+    off_t at = status.st_size, end = at + (off_t)sizeof page;
+    while (at < end) {
+        ssize_t wrote = pwrite(fd, page, (size_t)(end - at), at);
+        if (wrote <= 0)
+            return wrote < 0 ? errno : EIO;
+        at += wrote;
+    }
+    return 0;
+}
+
+/* What cut a write short, which LMDB takes for EIO whatever it was: a page more at the file's end
+ * meets the same. Within a transaction: nobody else writes there. */
+static int cause_find(struct trove_keys *keys)
+{
+    MDB_txn *txn;
+    int fd, result = 0;
+    pthread_rwlock_rdlock(&keys->growing);
+    if (mdb_env_get_fd(keys->env, &fd) == 0 && mdb_txn_begin(keys->env, NULL, 0, &txn) == 0) {
+        result = page_append(fd);
+        mdb_txn_abort(txn);
+    }
+    pthread_rwlock_unlock(&keys->growing);
+    return result != 0 ? result : EIO;
 }
 
 /* One transaction that writes; done again in a larger map if it does not fit. What it does with
@@ -205,8 +226,8 @@ static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
     do
         result = change_once(keys, op, what);
     while (result == MDB_MAP_FULL && (result = map_grow(keys)) == 0);
-    if (result == EIO && disk_full(keys))
-        result = ENOSPC;
+    if (result == EIO)
+        result = cause_find(keys);
     return lmdb_errno(result);
 }
 

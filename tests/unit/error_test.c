@@ -77,6 +77,7 @@ static void errno_becomes_its_code(void)
     CU_ASSERT_EQUAL(bmi_status_of(-BMI_ECANCEL), -BMI_ECANCEL);
     CU_ASSERT_EQUAL(bmi__error(-ENFILE), -BMI_EMFILE);
     CU_ASSERT_EQUAL(bmi__error(-ETOOMANYREFS), -BMI_EMFILE);
+    CU_ASSERT_EQUAL(bmi__error(-EDQUOT), -BMI_ENOSPC);
     CU_ASSERT_EQUAL(bmi__error(-ECANCELED), -BMI_ECANCEL);
     CU_ASSERT_EQUAL(bmi__error(BMI__CANCELLED), -BMI_ECANCEL);
     CU_ASSERT_EQUAL(bmi__error(-BMI_ENORECVR), -BMI_ENORECVR);
