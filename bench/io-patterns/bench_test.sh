@@ -158,7 +158,7 @@ read -r url <"$folder/address"
   --bytes 100000 --verify >/dev/null || fail "client role"
 kill "$server"
 wait "$server"
-[ $? -eq 143 ] || fail "server role's end"
+[ $? -eq 0 ] || fail "server role's end"
 
 # given servers of a method by their URL alone, then they are, and the client's figures say so
 rm "$folder/address"
@@ -174,7 +174,7 @@ if read -r url <"$folder/address"; then
 else
   fail "no server of gm by its URL: $(cat "$folder/server")"
 fi
-wait "$server"
+wait "$server" || fail "the end of a server of gm"
 
 # Waits until the run has its two processes, and names them.
 children_await() {

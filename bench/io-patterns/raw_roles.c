@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -179,11 +180,20 @@ void raw_client_open(struct raw_client *client, const struct options *options)
     }
 }
 
+/* At once, also where a pattern waits for its connection: there is nothing to undo. */
+static void end_now(int signal_number)
+{
+    (void)signal_number;
+    _exit(0);
+}
+
 void raw_server_main(const struct options *options)
 {
     struct raw_server server;
     char url[320];
     int control = control_open(options, "server");
+    signal(SIGTERM, end_now);
+    signal(SIGINT, end_now);
     raw_server_open(&server, options->listen ? options->listen : "raw://127.0.0.1:0", url,
                     sizeof url);
     address_tell(control, url);
