@@ -93,8 +93,7 @@ soname=$(readelf -d "$libdir/libbmi.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 # ---- headers ---------------------------------------------------------------------------------------
 
 # Each stands alone, in C and in C++; those that are for methods say that they are C's.
-cxx=$(command -v clang++ || command -v g++ || command -v c++) ||
-  echo "headers in C++: left out, there is no C++ compiler"
+cxx=$(command -v clang++ g++ || command -v c++) || echo "headers in C++: left out, there is no C++ compiler"
 for header in $(cd "$prefix/include" && find . -name '*.h' -printf '%P\n'); do
   echo "#include <$header>" >header.c
   "$compiler" -std=gnu11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags bmi) header.c ||
@@ -102,9 +101,11 @@ for header in $(cd "$prefix/include" && find . -name '*.h' -printf '%P\n'); do
   [[ $header = bmi/@(lock|method).h ]] ||
     "$compiler" -std=c99 -Wall -Wextra -Wpedantic -Werror -fsyntax-only $(pkg-config --cflags bmi) header.c ||
     fail "$header in C99"
-  [ -n "$cxx" ] || continue
-  said=$("$cxx" -std=c++11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags bmi) -x c++ header.c 2>&1) ||
-    [[ $header = bmi/@(lock|method).h && $said = *"are written in C"* ]] || fail "$header in C++: $said"
+  for one in $cxx; do
+    said=$("$one" -std=c++11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wold-style-cast -Werror -fsyntax-only \
+      $(pkg-config --cflags bmi) -x c++ header.c 2>&1) ||
+      [[ $header = bmi/@(lock|method).h && $said = *"are written in C"* ]] || fail "$header in $one: $said"
+  done
 done
 
 # ---- programs --------------------------------------------------------------------------------------

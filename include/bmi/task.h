@@ -54,13 +54,13 @@ static inline void bmi_cpuset_clear(struct bmi_cpuset *set)
 static inline void bmi_cpuset_add(struct bmi_cpuset *set, int cpu)
 {
     if (cpu >= 0 && cpu < BMI_CPUSET_MAX)
-        set->words[cpu / 64] |= (uint64_t)1 << (cpu % 64);
+        set->words[cpu / 64] |= UINT64_C(1) << (cpu % 64);
 }
 
 static inline void bmi_cpuset_remove(struct bmi_cpuset *set, int cpu)
 {
     if (cpu >= 0 && cpu < BMI_CPUSET_MAX)
-        set->words[cpu / 64] &= ~((uint64_t)1 << (cpu % 64));
+        set->words[cpu / 64] &= ~(UINT64_C(1) << (cpu % 64));
 }
 
 static inline bool bmi_cpuset_has(const struct bmi_cpuset *set, int cpu)
@@ -349,8 +349,15 @@ struct bmi_task_queue_statistics {
  * Returns: the count; 0, or -EINVAL for an index out of range. Owns: *statistics is the caller's,
  * its name the manager's. Threads: any. Blocks: no. */
 int bmi_task_queue_count(struct bmi_task_manager *manager);
+#if defined(__cplusplus) && defined(__GNUC__) /* has the structure's name, as C allows */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
 int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
                               struct bmi_task_queue_statistics *statistics);
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 /* How many tasks of a queue `cpu` has run; cpu -1: those run by CPUs that are not the queue's (a
  * hook's, where no worker serves it).
