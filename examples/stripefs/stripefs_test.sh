@@ -144,6 +144,42 @@ done
 refused "a server whose URL nobody gets" "standard output" to_full "${server[@]}"
 refused "a server's version to a full disk" "standard output" to_full "${server[@]}" --version
 
+# ---- no memory: each allocation of the program in turn; what is said to be done is done ----
+# short NAME VERB...: until all allocations have been tried.
+short() {
+  local number=0 name=$1
+  shift
+  while number=$((number + 1)) && [ $number -lt 100 ]; do
+    reset "$name"
+    if STRIPEFS_FAILS=$number "$bin/stripefs-failing-memory" --servers "$servers" "$@" >"$work/out" 2>&1; then
+      break
+    fi
+    grep -q ENOMEM "$work/out" || fail "$name without allocation $number said: $(cat "$work/out")"
+    [ -z "$(find "$work/short" -name '.*.??????' 2>/dev/null)" ] || fail "$name left a temporary file"
+  done
+  [ $number -gt 3 ] || fail "$name was not tried without memory"
+}
+reset() {
+  rm -rf "$work/short"
+  [ "$1" != put ] || fs rm -r /short >/dev/null 2>&1
+}
+mkdir -p "$work/scarce/folder/below"
+head -c 3000 "$work/tree/sparse" >"$work/scarce/folder/one"
+echo two >"$work/scarce/two"
+chmod 700 "$work/scarce/folder"
+touch -d 2001-02-03 "$work/scarce/folder/one" "$work/scarce/folder/below" "$work/scarce/folder" "$work/scarce"
+short put put -r "$work/scarce" /short
+short get get -r /short "$work/short"
+check "what was put and got with hardly any memory" same "$work/scarce" "$work/short"
+short list ls -r /short
+check "a list with hardly any memory" test "$(wc -l <"$work/out")" = "$(fs ls -r /short | wc -l)"
+short remove rm -r /short
+refused "what was removed with hardly any memory" "no such" fs stat /short
+short "put of one" put "$work/scarce/two" /alone
+short "get of one" get /alone "$work/short"
+check "one that was put and got with hardly any memory" cmp "$work/scarce/two" "$work/short"
+fs rm /alone
+
 # ---- a file that may not become as large as it is ----
 limited() {
   (ulimit -f 8000 && fs get /tree/sparse "$work/limited")

@@ -39,6 +39,14 @@ char *path_join(struct client *client, const char *folder, const char *name)
     return path;
 }
 
+static char *path_copy(struct client *client, const char *path)
+{
+    char *copy = strdup(path);
+    if (copy == NULL)
+        client_complain(client, path, -BMI_ENOMEM);
+    return copy;
+}
+
 /* The last name of a path, and how long it is without slashes after it. */
 static const char *base_find(const char *path, size_t *length)
 {
@@ -307,7 +315,8 @@ int verb_put(struct client *client, int count, char **arguments)
     if (!bases_differ(client, count - 1, arguments))
         return 1;
     for (int i = 0; i < count - 1; i++) {
-        char *path = folder ? path_join(client, remote, base_name(arguments[i])) : strdup(remote);
+        char *path =
+            folder ? path_join(client, remote, base_name(arguments[i])) : path_copy(client, remote);
         if (path != NULL)
             put_path(&transfers, arguments[i], path);
         free(path);
@@ -393,7 +402,10 @@ static int get_folder(struct getting *getting, const char *remote, const char *l
     struct client *client = getting->transfers.client;
     struct listing listing;
     struct made *made = calloc(1, sizeof *made);
+    char *copy = strdup(local);
     int result = list(client, remote, &listing);
+    if (result == 0 && (made == NULL || copy == NULL))
+        result = -BMI_ENOMEM;
     if (result == 0)
         result = folder_make(local);
     for (size_t i = 0; i < listing.count && result == 0; i++) {
@@ -405,11 +417,12 @@ static int get_folder(struct getting *getting, const char *remote, const char *l
         free(path);
     }
     free(listing.entries);
-    if (made == NULL || result < 0) {
+    if (result < 0) {
         free(made);
-        return result < 0 ? result : -BMI_ENOMEM;
+        free(copy);
+        return result;
     }
-    *made = (struct made){strdup(local), *meta, NULL};
+    *made = (struct made){copy, *meta, NULL};
     *getting->end = made;
     getting->end = &made->next;
     return 0;
@@ -454,7 +467,7 @@ int verb_get(struct client *client, int count, char **arguments)
             continue;
         int result = lookup(client, remote, &meta);
         const char *name = strcmp(remote, "/") == 0 ? "." : base_name(remote);
-        char *to = folder ? path_join(client, local, name) : strdup(local);
+        char *to = folder ? path_join(client, local, name) : path_copy(client, local);
         if (result < 0)
             client_complain(client, remote, result);
         else if (to != NULL)
@@ -463,7 +476,7 @@ int verb_get(struct client *client, int count, char **arguments)
     }
     transfers_run(&getting.transfers);
     for (struct made *made = getting.made, *next; made != NULL; made = next) {
-        int result = made->local != NULL ? metadata_apply(made->local, -1, &made->meta) : 0;
+        int result = metadata_apply(made->local, -1, &made->meta);
         if (result < 0)
             client_complain(client, made->local, result);
         next = made->next;
