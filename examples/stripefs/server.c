@@ -331,6 +331,15 @@ static int reply(struct bmi_sm *machine, void *data)
                                       NULL, &slot->status));
 }
 
+/* There is no memory to answer with: the client learns of that at once, instead of waiting. */
+static int hang_up(struct bmi_sm *machine, void *data)
+{
+    struct slot *slot = data;
+    (void)machine;
+    BMI_set_info(slot->info.addr, BMI_TCP_CLOSE_SOCKET, NULL);
+    return BMI_SM_DONE;
+}
+
 /* A client that has gone is no concern of ours. */
 static int finish(struct bmi_sm *machine, void *data)
 {
@@ -359,6 +368,7 @@ enum {
     COLLECT,
     SPACE,
     REPLY,
+    HANG_UP,
     FINISH,
     STATES
 };
@@ -398,7 +408,9 @@ static const struct bmi_sm_state states[STATES] = {
     [COLLECT] = {"collect", .action = collect, .choices = 2,
                  .on = {BMI_SM_OK(ITERATE), BMI_SM_ELSE(REPLY)}},
     [SPACE] = LAST("space", space),
-    [REPLY] = {"reply", .action = reply, .on = {BMI_SM_ELSE(FINISH)}},
+    [REPLY] = {"reply", .action = reply,
+               .on = {BMI_SM_ON(-BMI_ENOMEM, HANG_UP), BMI_SM_ELSE(FINISH)}},
+    [HANG_UP] = {"hang up", .action = hang_up, .on = {BMI_SM_ELSE(FINISH)}},
     [FINISH] = {"finish", .action = finish, .on = {BMI_SM_ELSE(RECEIVE)}},
 };
 static struct bmi_sm_table serve = {"serve", states, STATES, 0};

@@ -65,12 +65,13 @@ to_full() {
   timeout 20 "$@" >/dev/full
 }
 
-# server_start N URL [STORE OPTION...]: waits for the line with the URL that it listens on.
+# server_start N URL [STORE OPTION...]: waits for the line with the URL that it listens on. `program` may
+# name another program.
 server_start() {
   local fifo=$work/fifo$1
   rm -f "$fifo"
   mkfifo "$fifo"
-  "$bin/bmi-stripefsd" --listen "$2" --store "${3:-$work/store$1}" "${@:4}" >"$fifo" 2>>"$work/log$1" &
+  "$bin/${program:-bmi-stripefsd}" --listen "$2" --store "${3:-$work/store$1}" "${@:4}" >"$fifo" 2>>"$work/log$1" &
   pid[$1]=$!
   read -r 'url['"$1"']' <"$fifo" || { fail "server $1 does not start"; cat "$work/log$1"; exit 1; }
 }

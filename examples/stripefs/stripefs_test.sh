@@ -295,5 +295,13 @@ done
   fail "only $failed requests failed by a fault"
 unset 'pid[4]'
 
+# ---- a server that has no memory for a reply hangs up: nobody waits for it ----
+program=stripefsd-failing-reply server_start 4 "$scheme://$host:0" mem:
+servers=${url[4]}
+check "a first reply" fs stat /
+check "a second one" fs stat /
+refused "a reply without memory" "ECONNRESET" timeout 60 "$bin/bmi-stripefs" --servers "$servers" --timeout 600 stat /
+check "the next one" fs stat /
+
 servers_stop
 ends
