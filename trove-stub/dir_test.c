@@ -18,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 static struct folder folder;
@@ -377,6 +378,69 @@ static void a_full_disk_is_told_as_that(void)
         printf("(skipped: mounting takes root) ");
     else
         CU_ASSERT_EQUAL(status, 0);
+}
+
+/* ---- a disk that fails ------------------------------------------------------------------------
+ */
+
+static atomic_bool
+    meta_fails; /* so do writes of LMDB's two first pages: what the last transaction is */
+static atomic_uint metas_failed;
+
+/* LMDB calls this one, too. */
+__attribute__((visibility("default"))) ssize_t pwrite(int fd, const void *bytes, size_t size,
+                                                      off_t offset)
+{
+    if (!atomic_load(&meta_fails) || offset >= 2 * 4096)
+        return syscall(SYS_pwrite64, fd, bytes, size, offset);
+    atomic_fetch_add(&metas_failed, 1);
+    errno = ENOSPC;
+    return -1;
+}
+
+static bmi_error_code_t value_find(uint32_t key)
+{
+    char value[100];
+    bmi_trove_op_id_t op;
+    struct bmi_trove_pair pair = {.key = &key,
+                                  .key_size = sizeof key,
+                                  .value = value,
+                                  .value_size = sizeof value};
+    int result = bmi_trove_post_get(&op, &place, &pair, 1, NULL, context);
+    bmi_error_code_t error = ended(result, op);
+    return error != 0 ? error : pair.error;
+}
+
+static void a_put_that_failed_stops_no_other(void)
+{
+    static char value[100];
+    char elsewhere[300];
+    if (!BMI_WITH_LMDB) {
+        printf("(no keys: built without LMDB) ");
+        return;
+    }
+    work_open(true);
+    CU_ASSERT_EQUAL(value_put(1, value, sizeof value), 0);
+    atomic_store(&meta_fails, true);
+    CU_ASSERT_EQUAL(value_put(2, value, sizeof value), -BMI_ENOSPC);
+    CU_ASSERT_EQUAL(value_put(3, value, sizeof value), -BMI_ENOSPC);
+    CU_ASSERT_EQUAL(value_find(1), 0);
+    atomic_store(&meta_fails, false);
+    CU_ASSERT_TRUE(metas_failed > 0);
+    CU_ASSERT_EQUAL(value_find(2), -BMI_ENOENT);
+    CU_ASSERT_EQUAL(value_put(4, value, sizeof value), 0);
+    atomic_store(&meta_fails, true);
+    CU_ASSERT_EQUAL(value_put(5, value, sizeof value), -BMI_ENOSPC);
+    atomic_store(&meta_fails, false);
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", folder.path);
+    CU_ASSERT_EQUAL(rename(where + strlen("dir:"), elsewhere), 0);
+    CU_ASSERT_EQUAL(value_put(6, value, sizeof value), 0);
+    CU_ASSERT_EQUAL(rename(elsewhere, where + strlen("dir:")), 0);
+    work_close();
+    work_open(false);
+    for (uint32_t key = 1; key <= 6; key++)
+        CU_ASSERT_EQUAL(value_find(key), key == 1 || key == 4 || key == 6 ? 0 : -BMI_ENOENT);
+    work_close();
 }
 
 /* ---- a limit of file sizes ---------------------------------------------------------------------
@@ -837,6 +901,7 @@ static CU_TestInfo cases[] = {
     {"a store in use is refused, by name", a_store_in_use_is_refused_by_name},
     {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
     {"a full disk is told as that", a_full_disk_is_told_as_that},
+    {"a put that failed stops no other", a_put_that_failed_stops_no_other},
     {"a limit of file sizes is an error", a_limit_of_file_sizes_is_an_error},
     {"a folder that cannot be read is told", a_folder_that_cannot_be_read_is_told},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},

@@ -7,7 +7,8 @@
  * LMDB has one writer at a time and any number of readers, each with a snapshot; a transaction is
  * whole or not there, also when the process is killed. Begin and end are on one thread. `growing`
  * is held for reading by every transaction and for writing while the map grows, which LMDB allows
- * between transactions only.
+ * between transactions only, or is opened again: where LMDB could not write which transaction is
+ * the last, it refuses all others from then on.
  */
 #include "trove-stub/store.h"
 
@@ -29,8 +30,10 @@ enum { PREFIX = 12, KEY_SPACE = PREFIX + BMI_TROVE_KEY_MAX };
 static const size_t map_first = (size_t)1 << 30; /* address space, not memory or disk */
 
 struct trove_keys {
-    MDB_env *env;
+    MDB_env *env; /* growing; NULL: it could not be opened again, which is tried by who needs it */
     MDB_dbi table;
+    int folder; /* the store's */
+    bool careful;
     pthread_rwlock_t growing;
 };
 
@@ -91,13 +94,15 @@ static int lock_file_make(int folder)
 
 /* Transactions are not flushed one by one (careful: their data is, before it is referred to); who
  * wants that flushes after the commit. */
-static int env_open(struct trove_keys *keys, const char *path, bool careful)
+static int env_open(struct trove_keys *keys, const char *path)
 {
-    unsigned flags = MDB_NOTLS | (careful ? MDB_NOMETASYNC : MDB_NOSYNC);
+    unsigned flags = MDB_NOTLS | (keys->careful ? MDB_NOMETASYNC : MDB_NOSYNC);
     MDB_txn *txn;
     int result = mdb_env_create(&keys->env);
-    if (result != 0)
+    if (result != 0) {
+        keys->env = NULL;
         return result;
+    }
     if ((result = mdb_env_set_mapsize(keys->env, map_first)) == 0)
         result = mdb_env_open(keys->env, path, flags, 0666);
     if (result == 0 && (result = mdb_txn_begin(keys->env, NULL, 0, &txn)) == 0) {
@@ -107,8 +112,10 @@ static int env_open(struct trove_keys *keys, const char *path, bool careful)
         else
             mdb_txn_abort(txn);
     }
-    if (result != 0)
+    if (result != 0) {
         mdb_env_close(keys->env);
+        keys->env = NULL;
+    }
     return result;
 }
 
@@ -119,6 +126,8 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     struct trove_keys *new = calloc(1, sizeof *new);
     if (new == NULL)
         return bmi__trove_explain(-ENOMEM, error, error_size, "out of memory");
+    new->folder = folder;
+    new->careful = careful;
     int length = snprintf(name, sizeof name, "%s/keys", path);
     int result = length < (int)sizeof name ? 0 : ENAMETOOLONG;
     if (result == 0 && mkdirat(folder, "keys", 0777) != 0 && errno != EEXIST)
@@ -126,7 +135,7 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     if (result == 0)
         result = lock_file_make(folder);
     if (result == 0)
-        result = env_open(new, name, careful);
+        result = env_open(new, name);
     if (result != 0) {
         free(new);
         return bmi__trove_explain(lmdb_errno(result), error, error_size, "%s: %s", name,
@@ -139,13 +148,17 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
 
 int bmi__keys_sync(struct trove_keys *keys)
 {
-    return lmdb_errno(mdb_env_sync(keys->env, 1));
+    pthread_rwlock_rdlock(&keys->growing);
+    int result = keys->env != NULL ? mdb_env_sync(keys->env, 1) : MDB_PANIC;
+    pthread_rwlock_unlock(&keys->growing);
+    return lmdb_errno(result);
 }
 
 int bmi__keys_close(struct trove_keys *keys)
 {
     int result = bmi__keys_sync(keys);
-    mdb_env_close(keys->env);
+    if (keys->env != NULL)
+        mdb_env_close(keys->env);
     pthread_rwlock_destroy(&keys->growing);
     free(keys);
     return result;
@@ -154,13 +167,39 @@ int bmi__keys_close(struct trove_keys *keys)
 /* ---- transactions ------------------------------------------------------------------------------
  */
 
+/* MDB_PANIC: it is to be opened again. */
+static int txn_begin(struct trove_keys *keys, unsigned flags, MDB_txn **txn)
+{
+    return keys->env != NULL ? mdb_txn_begin(keys->env, NULL, flags, txn) : MDB_PANIC;
+}
+
+/* Between transactions: opens it again, unless somebody else has. By a name that holds wherever the
+ * process and the store have gone. */
+static int env_renew(struct trove_keys *keys)
+{
+    char name[64];
+    MDB_txn *txn;
+    snprintf(name, sizeof name, "/proc/self/fd/%d/keys", keys->folder);
+    pthread_rwlock_wrlock(&keys->growing);
+    int result = txn_begin(keys, MDB_RDONLY, &txn);
+    if (result == 0) {
+        mdb_txn_abort(txn);
+    } else if (result == MDB_PANIC) {
+        if (keys->env != NULL)
+            mdb_env_close(keys->env);
+        result = env_open(keys, name);
+    }
+    pthread_rwlock_unlock(&keys->growing);
+    return result;
+}
+
 /* Between transactions: twice the map. */
 static int map_grow(struct trove_keys *keys)
 {
     MDB_envinfo info;
     pthread_rwlock_wrlock(&keys->growing);
-    int result = mdb_env_info(keys->env, &info);
-    if (result == 0)
+    int result = 0;
+    if (keys->env != NULL && (result = mdb_env_info(keys->env, &info)) == 0)
         result = mdb_env_set_mapsize(keys->env, info.me_mapsize * 2);
     pthread_rwlock_unlock(&keys->growing);
     return result;
@@ -172,7 +211,7 @@ static int change_once(struct trove_keys *keys, struct trove_op *op, change what
 {
     MDB_txn *txn;
     pthread_rwlock_rdlock(&keys->growing);
-    int result = mdb_txn_begin(keys->env, NULL, 0, &txn);
+    int result = txn_begin(keys, 0, &txn);
     if (result == 0) {
         result = what(keys, txn, op);
         if (result == 0)
@@ -210,22 +249,25 @@ static int cause_find(struct trove_keys *keys)
     MDB_txn *txn;
     int fd, result = 0;
     pthread_rwlock_rdlock(&keys->growing);
-    if (mdb_env_get_fd(keys->env, &fd) == 0 && mdb_txn_begin(keys->env, NULL, 0, &txn) == 0) {
-        result = page_append(fd);
+    if (txn_begin(keys, 0, &txn) == 0) {
+        if (mdb_env_get_fd(keys->env, &fd) == 0)
+            result = page_append(fd);
         mdb_txn_abort(txn);
     }
     pthread_rwlock_unlock(&keys->growing);
     return result != 0 ? result : EIO;
 }
 
-/* One transaction that writes; done again in a larger map if it does not fit. What it does with
+/* One transaction that writes; done again in a larger map if it does not fit, or in LMDB opened
+ * again if that had failed before. What it does with
  * other things than the table comes last in it. */
 static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
 {
     int result;
     do
         result = change_once(keys, op, what);
-    while (result == MDB_MAP_FULL && (result = map_grow(keys)) == 0);
+    while ((result == MDB_MAP_FULL && (result = map_grow(keys)) == 0) ||
+           (result == MDB_PANIC && (result = env_renew(keys)) == 0));
     if (result == EIO)
         result = cause_find(keys);
     return lmdb_errno(result);
@@ -311,16 +353,25 @@ static int iterate(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
     return result == MDB_NOTFOUND ? 0 : result;
 }
 
-static int read_run(struct trove_keys *keys, struct trove_op *op)
+static int read_once(struct trove_keys *keys, struct trove_op *op)
 {
     MDB_txn *txn;
     pthread_rwlock_rdlock(&keys->growing);
-    int result = mdb_txn_begin(keys->env, NULL, MDB_RDONLY, &txn);
+    int result = txn_begin(keys, MDB_RDONLY, &txn);
     if (result == 0) {
         result = op->what == TROVE_GET ? get_all(keys, txn, op) : iterate(keys, txn, op);
         mdb_txn_abort(txn);
     }
     pthread_rwlock_unlock(&keys->growing);
+    return result;
+}
+
+static int read_run(struct trove_keys *keys, struct trove_op *op)
+{
+    int result;
+    do
+        result = read_once(keys, op);
+    while (result == MDB_PANIC && (result = env_renew(keys)) == 0);
     return lmdb_errno(result);
 }
 
