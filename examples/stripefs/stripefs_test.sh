@@ -141,6 +141,8 @@ wrong "a fault before the first" "--fault -1" timeout 20 "${server[@]}" --fault 
 for verb in "ls /" "stat /tree" df --version --help; do
   refused "$verb to a full disk" "standard output" to_full "$bin/bmi-stripefs" --servers "$servers" $verb
 done
+refused "a file to a full disk" "standard output: ENOSPC" to_full "$bin/bmi-stripefs" --servers "$servers" \
+  cat /tree/deep/large
 refused "a server whose URL nobody gets" "standard output" to_full "${server[@]}"
 refused "a server's version to a full disk" "standard output" to_full "${server[@]}" --version
 

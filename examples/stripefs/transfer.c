@@ -426,6 +426,14 @@ static const struct bmi_sm_state fetch_states[] = {
     {"fetch", .action = fetch_only, .wait = BMI_SM_FIRST_FAILURE, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
 static struct bmi_sm_table fetch_table = {"fetch", fetch_states, 1, 0};
 
+static int output_error(struct client *client)
+{
+    int error = bmi_status_of(errno);
+    snprintf(client->failure, sizeof client->failure, "standard output: %s",
+             bmi_status_string(error));
+    return error;
+}
+
 static int cat_chunk(struct worker *worker, uint64_t offset, uint64_t size)
 {
     worker->bytes = (bmi_size_t)size;
@@ -435,7 +443,7 @@ static int cat_chunk(struct worker *worker, uint64_t offset, uint64_t size)
     int result = client_run(worker->client, &fetch_table, worker);
     if (result < 0)
         return result;
-    return fwrite(worker->buffer, 1, size, stdout) == size ? 0 : -BMI_EIO;
+    return fwrite(worker->buffer, 1, size, stdout) == size ? 0 : output_error(worker->client);
 }
 
 int file_cat(struct client *client, const struct sfs_meta *meta)
@@ -446,7 +454,7 @@ int file_cat(struct client *client, const struct sfs_meta *meta)
     for (uint64_t at = 0; at < meta->size && result == 0; at += CHUNK)
         result = cat_chunk(&worker, at, meta->size - at < CHUNK ? meta->size - at : CHUNK);
     if (fflush(stdout) != 0 && result == 0)
-        result = -BMI_EIO;
+        result = output_error(client);
     worker_free(&worker);
     return result;
 }
