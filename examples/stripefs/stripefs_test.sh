@@ -235,6 +235,10 @@ fi
 head -c 4000000 /dev/urandom >"$work/precious"
 head -c 4000000 /dev/urandom >"$work/second"
 check "put with sync" fs --sync put "$work/precious" /precious
+mkdir -p "$work/lot" "$work/where/"{a,b,c,d,e,f,g,h}
+check "put folders" fs put -r "$work/where" /
+head -c 300000 "$work/second" >"$work/lot/1"
+for n in {2..300}; do ln "$work/lot/1" "$work/lot/$n"; done
 kill -STOP "${pid[2]}" # no put can end now: each has bytes on every server
 fs put "$work/second" /precious >"$work/killed" 2>&1 &
 put=$!
@@ -244,6 +248,15 @@ if wait $put; then fail "a put to a killed server succeeded"; fi
 if grep -qF "server ${url[2]}" "$work/killed"; then echo "passed: the error names the server"
 else fail "the error does not name the server:"; cat "$work/killed"; fi
 refused "an absent server" "server ${url[2]}" fs df
+objects() {
+  find "$work"/store[013] -type f | sort
+}
+objects >"$work/objects"
+for folder in /where/{a,b,c,d,e,f,g,h}; do fs stat $folder >"$work/out" 2>&1 && break; done # it is on another
+# What fails by it holds up nothing on the others, nor leaves anything there.
+refused "a lot to an absent server" "server ${url[2]}" timeout 60 "$bin/bmi-stripefs" --servers "$servers" \
+  --timeout 600 put "$work/lot"/* $folder
+check "nothing of it is left" diff "$work/objects" <(objects)
 server_start 2 "${url[2]}"
 check "get what was put with sync" fs get /precious "$work/precious.back"
 cmp -s "$work/precious" "$work/precious.back" || fail "what was put with sync is damaged"
@@ -252,7 +265,7 @@ check "get that" fs get /precious "$work/second.back"
 cmp -s "$work/second" "$work/second.back" || fail "what was put again is damaged"
 check "get the tree again" fs get -r /tree "$work/again"
 check "it is still the same" same "$work/tree" "$work/again"
-check "remove all" fs rm -r /tree /precious
+check "remove all" fs rm -r /tree /precious /where
 
 # ---- a server stands still while names are given: what gets no answer may have its name or not, but no
 # name is left without bytes ----

@@ -298,8 +298,9 @@ static const struct bmi_sm_state worker_states[STATES] = {
                      BMI_SM_FAIL(CHUNK_FAILED)}},
     [PUT_READ] = {"read", .action = put_read, .choices = 2,
                   .on = {BMI_SM_OK(PUT_SEND), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
-    [PUT_SEND] = {"send", .action = put_send, .wait = BMI_SM_FIRST_FAILURE,
-                  .on = {BMI_SM_OK(MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
+    /* All: a server would wait long for what is not sent to it any more because of another one,
+     * and make the file anew when it was removed. */
+    [PUT_SEND] = {"send", .action = put_send, .on = {BMI_SM_OK(MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [GET_FETCH] = {"fetch", .action = get_fetch, .wait = BMI_SM_FIRST_FAILURE, .choices = 2,
                    .on = {BMI_SM_OK(GET_WRITE), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [GET_WRITE] = {"write", .action = get_write,
