@@ -51,6 +51,7 @@
 #include "bmi/settings.h"
 #include "bmi/task.h"
 #include "task/event.h"
+#include "task/gate.h"
 
 enum { TICK_NS = 1000000, COMPUTES_NS = 30000, MOVE_NS = 1000000000, PART_NS = 10000000 };
 enum { PARK_TICKS = 10, NOBODY_NS = 250000 };
@@ -59,11 +60,11 @@ enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
 
 atomic_bool bmi__background_is_on;
 
-static pthread_mutex_t control = PTHREAD_MUTEX_INITIALIZER;
+static struct bmi__gate control = BMI__GATE; /* its holder always waits */
+static atomic_bool switches_on;              /* written under control: what its holder does */
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
-/* Has `control`, and may wait, and so run tasks: whether it switches on. */
-static _Thread_local bool is_switching, switches_on;
+static _Thread_local bool control_taken; /* by before_fork */
 
 static struct {
     atomic_bool stopping;
@@ -378,13 +379,12 @@ static void offload_stop_locked(void)
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-/* From within a task the locks may be the caller's own, one or both. */
+/* From within a task: `control` may be held by who waits for it, the background has `passing`. */
 static void before_fork(void)
 {
     if (is_background)
         return;
-    if (!is_switching)
-        pthread_mutex_lock(&control);
+    control_taken = bmi__gate_take(&control) == 0;
     pthread_mutex_lock(&passing);
 }
 
@@ -393,17 +393,17 @@ static void after_fork_parent(void)
     if (is_background)
         return;
     pthread_mutex_unlock(&passing);
-    if (!is_switching)
-        pthread_mutex_unlock(&control);
+    if (control_taken)
+        bmi__gate_give(&control);
 }
 
 static void after_fork_child(void)
 {
-    if (is_background) { /* who held them is not here */
-        pthread_mutex_init(&control, NULL);
-        pthread_mutex_init(&passing, NULL);
-    }
-    after_fork_parent();
+    bmi__gate_init(&control); /* who held it is not here */
+    if (is_background)
+        pthread_mutex_init(&passing, NULL); /* the same */
+    else
+        pthread_mutex_unlock(&passing);
     is_background = false;
     if (!atomic_exchange(&bmi__background_is_on, false))
         return;
@@ -489,17 +489,12 @@ static int follow_locked(bool wanted, bool offload_wanted)
     return status;
 }
 
-static void switch_begin(void)
+static int switch_begin(void)
 {
-    pthread_mutex_lock(&control);
-    is_switching = true;
-    switches_on = false;
-}
-
-static void switch_end(void)
-{
-    is_switching = false;
-    pthread_mutex_unlock(&control);
+    int status = bmi__gate_take(&control);
+    if (status == 0)
+        bmi__gate_waits(&control);
+    return status;
 }
 
 static bool is_wanted(void)
@@ -511,23 +506,25 @@ int bmi__background_follow(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, fork_watch);
-    if (is_background || is_switching)
-        return is_wanted() == (is_switching ? switches_on : bmi__background_on()) ? 0 : -EDEADLK;
-    switch_begin();
-    switches_on = is_wanted(); /* with the lock: who set it last is followed last */
-    int status = follow_locked(switches_on, bmi__setting(SETTING_OFFLOAD) != 0);
-    switch_end();
+    if (is_background)
+        return is_wanted() == bmi__background_on() ? 0 : -EDEADLK;
+    if (switch_begin() != 0)
+        return is_wanted() == atomic_load(&switches_on) ? 0 : -EDEADLK;
+    bool wanted = is_wanted(); /* with the lock: who set it last is followed last */
+    atomic_store(&switches_on, wanted);
+    int status = follow_locked(wanted, bmi__setting(SETTING_OFFLOAD) != 0);
+    bmi__gate_give(&control);
     return status;
 }
 
 int bmi__background_stop(void)
 {
-    if (is_background)
+    if (is_background || switch_begin() != 0)
         return -EDEADLK;
-    switch_begin();
+    atomic_store(&switches_on, false);
     if (bmi__background_on())
         stop_locked();
-    switch_end();
+    bmi__gate_give(&control);
     return 0;
 }
 

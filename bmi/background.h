@@ -20,9 +20,10 @@ static inline bool bmi__background_on(void)
 }
 
 /* Starts or stops it, as the settings say; nothing to do where it is so already. Returns 0, or
- * -EAGAIN or -ENOMEM: a thread cannot be started; -EDEADLK: called by the background itself. */
+ * -EAGAIN or -ENOMEM: a thread cannot be started; -EDEADLK: called by the background itself, or
+ * within a task while another thread does it and waits for tasks. */
 int bmi__background_follow(void);
-/* Stops it whatever the settings say. */
+/* Stops it whatever the settings say. Returns 0, or -EDEADLK, as above. */
 int bmi__background_stop(void);
 /* Whether the calling thread is the background. */
 bool bmi__background_self(void);

@@ -2,7 +2,9 @@
  *
  * start.c - initialize and finalize, counted; starting methods and listening; look-ups.
  *
- * `start_lock` serialises all of these and is taken before any other lock.
+ * `start_lock` serialises all of these and is taken before any other lock. Who stops the library,
+ * or switches progress in the background on with it, waits for tasks; a task that comes to the lock
+ * then is told EDEADLK (task/gate.h).
  *
  * A child of fork(2) may take its parent's connections over when the parent has gone, as daemon(3)
  * has it. While the parent lives they are the parent's: the child's finalize lets go of all without
@@ -29,12 +31,13 @@
 #include "bmi/start.h"
 #include "bmi/timers.h"
 #include "bmi/unexpected.h"
+#include "task/gate.h"
 
-static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
-static int users;                  /* start_lock */
-static bool background_by_flag;    /* start_lock */
-static pid_t owner;                /* start_lock: whose the connections are */
-static bool let_go;                /* start_lock: they were an ancestor's, and still are */
+static struct bmi__gate start_lock = BMI__GATE;
+static int users;               /* start_lock */
+static bool background_by_flag; /* start_lock */
+static pid_t owner;             /* start_lock: whose the connections are */
+static bool let_go;             /* start_lock: they were an ancestor's, and still are */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_bool running;
 static atomic_bool auto_references;
@@ -54,7 +57,7 @@ bool bmi__auto_references(void)
 /* Another thread of the parent's may have held it. */
 static void after_fork_child(void)
 {
-    pthread_mutex_init(&start_lock, NULL);
+    bmi__gate_init(&start_lock);
 }
 
 static void fork_watch(void)
@@ -157,19 +160,21 @@ static int start(const char *method_list, const char *listen_addr, int flags)
     background_by_flag = (flags & BMI_INIT_BACKGROUND) != 0;
     if (background_by_flag)
         bmi__setting_put(SETTING_PROGRESS, PROGRESS_BACKGROUND);
+    bmi__gate_waits(&start_lock);
     if (status == 0)
         status = bmi__background_follow();
-    if (status < 0)
+    if (status < 0) {
+        bmi__background_stop();
         stop();
-    else
+    } else
         atomic_store_explicit(&running, true, memory_order_release);
     return status;
 }
 
 static int arguments_check(const char *method_list, const char *listen_addr, int flags)
 {
-    const int known = BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT |
-                      BMI_INIT_BACKGROUND;
+    const int known =
+        BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT | BMI_INIT_BACKGROUND;
     const bool server = (flags & BMI_INIT_SERVER) != 0;
     const char *wrong = NULL;
     int status = -EINVAL;
@@ -193,8 +198,9 @@ static int arguments_check(const char *method_list, const char *listen_addr, int
 static int initialize(const char *method_list, const char *listen_addr, int flags,
                       const char *options)
 {
-    pthread_mutex_lock(&start_lock);
-    int status = 0;
+    int status = bmi__gate_take(&start_lock);
+    if (status < 0)
+        return bmi__error(status);
     if (users == 0) {
         if (options != NULL && *options != '\0')
             status = bmi__settings_set(options);
@@ -207,7 +213,7 @@ static int initialize(const char *method_list, const char *listen_addr, int flag
     }
     if (status == 0)
         users++;
-    pthread_mutex_unlock(&start_lock);
+    bmi__gate_give(&start_lock);
     return bmi__error(status);
 }
 
@@ -274,9 +280,9 @@ static void abandon_one(struct peer *peer, void *argument)
         bmi__peer_give(peer);
 }
 
+/* Without the background, or that it is begun. */
 static void stop(void)
 {
-    bmi__background_stop();
     if (background_by_flag)
         bmi__setting_put(SETTING_PROGRESS, PROGRESS_CALLER);
     background_by_flag = false;
@@ -298,23 +304,37 @@ static void stop(void)
     bmi__op_table_free();
 }
 
-int BMI_finalize(void)
+/* Returns 0, or -EDEADLK: nothing has changed. */
+static int finalize_last(void)
 {
-    if (bmi__background_self())
-        return -BMI_EDEADLK;
-    pthread_mutex_lock(&start_lock);
-    int status = users > 0 ? 0 : -BMI_EINVAL;
-    if (status == 0 && --users == 0 && is_anothers()) {
+    bmi__gate_waits(&start_lock);
+    if (is_anothers()) {
         let_go = true;
         atomic_store(&running, false);
-    } else if (status == 0 && users == 0) {
-        if (bmi__setting(SETTING_STATS) != 0)
-            bmi__statistics_print();
-        atomic_store(&running, false);
-        stop();
+        return 0;
     }
-    pthread_mutex_unlock(&start_lock);
-    return status;
+    atomic_store(&running, false); /* nobody switches the background on any more */
+    int status = bmi__background_stop();
+    if (status < 0) {
+        atomic_store(&running, true);
+        return status;
+    }
+    if (bmi__setting(SETTING_STATS) != 0)
+        bmi__statistics_print();
+    stop();
+    return 0;
+}
+
+int BMI_finalize(void)
+{
+    if (bmi__background_self() || bmi__gate_take(&start_lock) != 0)
+        return -BMI_EDEADLK;
+    int status = users > 0 ? 0 : -EINVAL;
+    if (status == 0 && users == 1)
+        status = finalize_last();
+    users -= status == 0;
+    bmi__gate_give(&start_lock);
+    return bmi__error(status);
 }
 
 /* ---- contexts and look-ups ------------------------------------------------------------------ */
@@ -380,9 +400,11 @@ int BMI_addr_lookup(BMI_addr_t *new_addr, const char *id_string)
     int status = bmi__address_lookup(id_string, &handle);
     if (status < 0)
         return bmi__error(status);
-    pthread_mutex_lock(&start_lock);
+    status = bmi__gate_take(&start_lock);
+    if (status < 0)
+        return bmi__error(status);
     status = bmi__address_methods_start(handle);
-    pthread_mutex_unlock(&start_lock);
+    bmi__gate_give(&start_lock);
     if (status == 0)
         *new_addr = handle;
     return bmi__error(status);

@@ -276,6 +276,7 @@ struct bmi_context_statistics {
  *          name to listen on), ENOMEM, EMFILE, EAGAIN (no thread for progress in the background),
  *          EBUSY (a child of fork, see bmi(7)), or why a method does not start: ENODEV (no device),
  *          ENOSYS (a library is missing), EPERM (the system refuses what it needs); the log tells.
+ *          EDEADLK (within a task, while another thread finalizes and may wait for that task).
  *          After a failure nothing is left behind.
  * Owns: strings are copied. Threads: any; calls are serialised. Blocks: for name look-up of a
  *       listen address, and where libfabric's methods load it, only. */
@@ -283,7 +284,9 @@ int BMI_initialize(const char *method_list, const char *listen_addr, int flags);
 
 /* Ends one use of the library; the last one closes connections (what was completed as sent is
  * written out first, within BMI_LINGER_MS), frees everything, and makes all handles stale.
- * Returns: 0; EINVAL where nothing was initialized. Owns: buffers of operations still outstanding
+ * Returns: 0; EINVAL where nothing was initialized; EDEADLK (from within a task that progress in the
+ *          background runs, or while another thread finalizes or switches that and may wait for the
+ *          task: nothing has changed). Owns: buffers of operations still outstanding
  *          return to the caller. Threads: the last call excludes all others. Blocks: up to
  *          BMI_LINGER_MS where a peer does not read. */
 int BMI_finalize(void);
@@ -406,8 +409,8 @@ int BMI_unexpected_free(BMI_addr_t addr, void *buffer);
  * Returns: 0; EINVAL (stale address, bad value, references below 0), ENOSYS (unknown option),
  *          EBUSY (BMI_DROP_ADDR of an address with operations). Where
  *          it switches progress in the background: EAGAIN, ENOMEM, EMFILE (it cannot be started:
- *          nothing has changed), EDEADLK (from within a task that the background runs, or
- *          who switches it meanwhile).
+ *          nothing has changed), EDEADLK (from within a task that the background runs, or any
+ *          task while another thread switches it and may wait for that task).
  * Owns: the parameter is copied. Threads: any. Blocks: no; switching progress in the background
  *       waits until its thread has ended. */
 int BMI_set_info(BMI_addr_t addr, int option, void *inout_parameter);

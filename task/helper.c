@@ -16,6 +16,7 @@ static void *helper_main(void *argument)
     struct bmi__task_cpu *cpu = argument;
     struct bmi_task_manager *manager = cpu->manager;
     bmi__thread_raise(!manager->settings.no_realtime);
+    bmi__thread_is_of(manager);
     bmi__helper_is(cpu);
     while (!atomic_load(&manager->helpers_stopping)) {
         struct bmi_task *task = bmi__urgent_pop(cpu);
@@ -82,6 +83,7 @@ int bmi__helpers_start(struct bmi_task_manager *manager)
 
 void bmi__helpers_stop(struct bmi_task_manager *manager)
 {
+    bmi__gate_waits(&manager->control);
     pthread_mutex_lock(&manager->making);
     manager->helpers_open = false; /* from here on only this function changes `started` */
     pthread_mutex_unlock(&manager->making);

@@ -9,15 +9,16 @@
  *   push to a queue, then look at `closed`  |  set `closed`, then empty the queues
  *   push, then look whether the node is served | mark it unserved, then wake everybody
  * Locks, in this order: control > making > serving > (interning, lot, sleepers, spare list, a
- * node's choosy list, a queue's own). None is held while a task runs. `control` covers start and
- * stop, which join the manager's threads under it: these, and functions that tasks may call, never
- * take it.
+ * node's choosy list, a queue's own). None is held while a task runs. `control` is held while the
+ * manager's threads are started and joined, and so is a gate (gate.h): tasks that come to it then
+ * are told. `counting`, within it, guards the counts of users, and what is to be started or joined.
  */
 #ifndef BMI_TASK_INTERNAL_H
 #define BMI_TASK_INTERNAL_H
 
 #include "bmi/task.h"
 #include "task/event.h"
+#include "task/gate.h"
 #include "task/queue.h"
 #include "task/topology.h"
 
@@ -133,8 +134,10 @@ struct bmi_task_manager {
     _Alignas(BMI__LINE) _Atomic(uint64_t) idle[BMI_CPUSET_MAX / 64];
     _Alignas(BMI__LINE) _Atomic(uint64_t) served[BMI_CPUSET_MAX / 64];
 
-    _Alignas(BMI__LINE) pthread_mutex_t control;
-    uint32_t users, worker_users; /* under control */
+    _Alignas(BMI__LINE) struct bmi__gate control;
+    pthread_mutex_t counting;
+    uint32_t users, worker_users; /* under counting */
+    bool open, working;           /* under counting; both locks to write: it has its threads */
     bool timer_running;           /* under control */
     pthread_t timer;
     struct bmi__event timer_event;
@@ -210,6 +213,9 @@ static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
     return task;
 }
 
+/* Whether the caller is within a task, of any manager. */
+bool bmi__task_within(void);
+
 /* ---- choosy.c ---- */
 
 void bmi__choosy_init(struct bmi__choosy *choosy);
@@ -249,7 +255,10 @@ uint32_t bmi__runner_self(void);
 /* Says that the calling thread is this CPU's worker (NULL: none). */
 void bmi__worker_is(struct bmi__task_cpu *cpu);
 struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager);
-/* The same of its helper. */
+/* Says that the calling thread is one of the manager's, which it joins when it stops. */
+void bmi__thread_is_of(const struct bmi_task_manager *manager);
+bool bmi__thread_self_of(const struct bmi_task_manager *manager);
+/* As bmi__worker_is, of its helper. */
 void bmi__helper_is(struct bmi__task_cpu *cpu);
 struct bmi__task_cpu *bmi__helper_self(struct bmi_task_manager *manager);
 /* Runs an urgent task of a CPU. Returns false if there is none. */

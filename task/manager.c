@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * manager.c - making a manager from a topology, starting and stopping it. `control` guards the counts of users and is held over a whole start or stop, so these
- * exclude each other. `closed` is set whenever nobody has the manager started: a submit that
- * slipped in then sees it after its push and ends what is queued, as the stop does (internal.h).
+ * manager.c - making a manager from a topology, starting and stopping it. `counting` guards the
+ * counts of users; `control` is held over the starting and joining of threads, so these exclude
+ * each other. Users come and go without it while what runs is enough for them and wanted by others:
+ * tasks do, while somebody joins the thread that they run on. `closed` is set whenever nobody has
+ * the manager started: a submit that slipped in then sees it after its push and ends what is
+ * queued, as the stop does (internal.h).
  */
 #include "task/internal.h"
 
@@ -81,7 +84,8 @@ static bool cpu_init(struct bmi_task_manager *manager, uint32_t index,
 
 static void mutexes_init(struct bmi_task_manager *manager)
 {
-    pthread_mutex_init(&manager->control, NULL);
+    bmi__gate_init(&manager->control);
+    pthread_mutex_init(&manager->counting, NULL);
     pthread_mutex_init(&manager->serving, NULL);
     pthread_mutex_init(&manager->making, NULL);
     pthread_mutex_init(&manager->interning, NULL);
@@ -306,39 +310,51 @@ void bmi__manager_cancel_queued(struct bmi_task_manager *manager)
         bmi__task_drop(manager, task);
 }
 
-int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads)
+/* Counts a user whom what runs already is enough for. Returns false if more has to be started. */
+static bool user_add(struct bmi_task_manager *manager, enum bmi_task_threads threads)
 {
-    if (threads != BMI_TASK_HOOKS_ONLY && threads != BMI_TASK_WORKERS)
-        return -EINVAL;
-    manager = bmi__manager(manager);
-    if (manager == NULL)
-        return -ENOMEM;
-    pthread_mutex_lock(&manager->control);
-    int result = manager->users == 0 ? manager_open(manager) : 0;
-    if (result != 0)
-        goto undo_lock;
-    if (threads == BMI_TASK_WORKERS && manager->worker_users == 0)
-        result = background_start(manager);
-    if (result != 0)
-        goto undo_open;
-    manager->users++;
-    manager->worker_users += threads == BMI_TASK_WORKERS;
-    pthread_mutex_unlock(&manager->control);
-    return 0;
-
-undo_open:
-    if (manager->users == 0)
-        manager_close(manager);
-undo_lock:
-    pthread_mutex_unlock(&manager->control);
-    return result;
+    bool workers = threads == BMI_TASK_WORKERS;
+    pthread_mutex_lock(&manager->counting);
+    bool enough = manager->open && (manager->working || !workers);
+    if (enough) {
+        manager->users++;
+        manager->worker_users += workers;
+    }
+    pthread_mutex_unlock(&manager->counting);
+    return enough;
 }
 
-/* control held; there is such a user. */
-static void manager_leave(struct bmi_task_manager *manager, enum bmi_task_threads threads)
+/* control held: only its holder changes what there is. */
+static int threads_start_locked(struct bmi_task_manager *manager, enum bmi_task_threads threads)
 {
-    bool last = --manager->users == 0;
-    bool last_worker = threads == BMI_TASK_WORKERS && --manager->worker_users == 0;
+    bool start_open = !manager->open;
+    bool start_workers = threads == BMI_TASK_WORKERS && !manager->working;
+    int result = start_open ? manager_open(manager) : 0;
+    if (result != 0)
+        return result;
+    if (start_workers)
+        result = background_start(manager);
+    if (result != 0) {
+        if (start_open)
+            manager_close(manager);
+        return result;
+    }
+    pthread_mutex_lock(&manager->counting);
+    manager->open = true;
+    manager->working = manager->working || start_workers;
+    pthread_mutex_unlock(&manager->counting);
+    return 0;
+}
+
+/* Joins what no user wants. control held, and it is said that its holder waits. */
+static void threads_stop_locked(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->counting);
+    bool last = manager->open && manager->users == 0;
+    bool last_worker = manager->working && manager->worker_users == 0;
+    manager->open = manager->open && !last;
+    manager->working = manager->working && !last_worker;
+    pthread_mutex_unlock(&manager->counting);
     if (last) {
         atomic_store(&manager->closed, true);
         bmi__manager_cancel_queued(manager);
@@ -349,18 +365,63 @@ static void manager_leave(struct bmi_task_manager *manager, enum bmi_task_thread
         manager_close(manager);
 }
 
+int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads)
+{
+    if (threads != BMI_TASK_HOOKS_ONLY && threads != BMI_TASK_WORKERS)
+        return -EINVAL;
+    manager = bmi__manager(manager);
+    if (manager == NULL)
+        return -ENOMEM;
+    if (user_add(manager, threads))
+        return 0;
+    int result = bmi__gate_take(&manager->control);
+    if (result != 0)
+        return result;
+    /* who is not the last stops without `control`, but the last only with it */
+    while (result == 0 && !user_add(manager, threads))
+        result = threads_start_locked(manager, threads);
+    bmi__gate_give(&manager->control);
+    return result;
+}
+
+/* Stops what no user wants, if the caller may wait for that: the manager's own threads, and tasks
+ * that whoever stops it just now waits for, leave it to whoever starts or stops it next. */
+static void threads_stop(struct bmi_task_manager *manager)
+{
+    if (bmi__thread_self_of(manager) || bmi__gate_take(&manager->control) != 0)
+        return;
+    bmi__gate_waits(&manager->control);
+    threads_stop_locked(manager);
+    bmi__gate_give(&manager->control);
+}
+
+/* Returns false if there is no such user. *unwanted: what runs is more than the others want. */
+static bool user_remove(struct bmi_task_manager *manager, enum bmi_task_threads threads,
+                        bool *unwanted)
+{
+    bool workers = threads == BMI_TASK_WORKERS;
+    pthread_mutex_lock(&manager->counting);
+    bool known = workers ? manager->worker_users > 0
+                         : threads == BMI_TASK_HOOKS_ONLY && manager->users > manager->worker_users;
+    if (known) {
+        manager->users--;
+        manager->worker_users -= workers;
+    }
+    *unwanted =
+        (manager->open && manager->users == 0) || (manager->working && manager->worker_users == 0);
+    pthread_mutex_unlock(&manager->counting);
+    return known;
+}
+
 int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads)
 {
+    bool unwanted;
     manager = bmi__manager(manager);
     if (manager == NULL)
         return -EINVAL;
-    pthread_mutex_lock(&manager->control);
-    bool known = threads == BMI_TASK_WORKERS
-                     ? manager->worker_users > 0
-                     : threads == BMI_TASK_HOOKS_ONLY && manager->users > manager->worker_users;
-    if (known)
-        manager_leave(manager, threads);
-    pthread_mutex_unlock(&manager->control);
+    bool known = user_remove(manager, threads, &unwanted);
+    if (unwanted)
+        threads_stop(manager);
     return known ? 0 : -EINVAL;
 }
 

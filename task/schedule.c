@@ -20,11 +20,12 @@
 
 /* What the calling thread is. The model spares a call for each access from within the library. */
 static _Thread_local struct {
-    unsigned depth;               /* rounds within tasks within rounds */
-    unsigned vain;                /* visits of nodes that had nothing */
-    struct bmi__task_cpu *worker; /* it is this CPU's worker */
-    struct bmi__task_cpu *helper; /* its helper */
-    uint32_t number;              /* the system's; 0: not asked for yet */
+    unsigned depth;                     /* rounds within tasks within rounds */
+    unsigned vain;                      /* visits of nodes that had nothing */
+    struct bmi__task_cpu *worker;       /* it is this CPU's worker */
+    struct bmi__task_cpu *helper;       /* its helper */
+    const struct bmi_task_manager *own; /* it is one of the manager's threads */
+    uint32_t number;                    /* the system's; 0: not asked for yet */
 } self __attribute__((tls_model("initial-exec")));
 
 uint32_t bmi__runner_self(void)
@@ -42,6 +43,16 @@ void bmi__worker_is(struct bmi__task_cpu *cpu)
 struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager)
 {
     return self.worker != NULL && self.worker->manager == manager ? self.worker : NULL;
+}
+
+void bmi__thread_is_of(const struct bmi_task_manager *manager)
+{
+    self.own = manager;
+}
+
+bool bmi__thread_self_of(const struct bmi_task_manager *manager)
+{
+    return self.own == manager;
 }
 
 void bmi__helper_is(struct bmi__task_cpu *cpu)

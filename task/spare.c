@@ -96,6 +96,7 @@ static void *spare_main(void *argument)
     const struct bmi_cpuset *only = NULL;
     struct bmi_task *task;
     bool last;
+    bmi__thread_is_of(manager);
     bmi__thread_raise(false); /* a short slice: what it has waited for is handled soon */
     while ((task = spare_take(spare, &last)) != NULL) {
         if (last)
@@ -161,6 +162,7 @@ int bmi__spare_start(struct bmi_task_manager *manager)
 void bmi__spare_stop(struct bmi_task_manager *manager)
 {
     struct bmi__spare *spare = &manager->spare;
+    bmi__gate_waits(&manager->control);
     pthread_mutex_lock(&manager->making); /* whoever is about to start one has done so */
     pthread_mutex_lock(&spare->mutex);
     spare->open = false;

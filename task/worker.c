@@ -108,6 +108,7 @@ static void *worker_main(void *argument)
     pthread_mutex_lock(&manager->serving);
     pthread_mutex_unlock(&manager->serving);
     bmi__thread_lower();
+    bmi__thread_is_of(manager);
     bmi__worker_is(cpu);
     while (!atomic_load(&manager->workers_stopping) && worker_in_place(cpu)) {
         if (bmi__schedule(manager, cpu->index, 0) == 0)
@@ -165,6 +166,7 @@ int bmi__workers_start(struct bmi_task_manager *manager)
 
 void bmi__workers_stop(struct bmi_task_manager *manager)
 {
+    bmi__gate_waits(&manager->control);
     atomic_store(&manager->workers_stopping, true);
     bmi__lot_wake_all(manager); /* tasks that wait for others, and anybody, have to run them now */
     bmi__wake_all(manager);

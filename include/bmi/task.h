@@ -290,17 +290,19 @@ void bmi_task_manager_destroy(struct bmi_task_manager *manager);
 
 /* Lets tasks be submitted; with BMI_TASK_WORKERS, starts workers and timer. Counted: each start
  * wants its stop with the same `threads`; workers run while anybody wants them.
- * Returns: 0; -EAGAIN, -ENOMEM (threads can't be started: nothing has changed), -EINVAL.
- * Owns: nothing. Threads: any, not within tasks. Blocks: until workers run. */
+ * Returns: 0; -EAGAIN, -ENOMEM (threads can't be started: nothing has changed), -EINVAL, -EDEADLK
+ *          (within a task, while another thread stops the manager and may wait for that task).
+ * Owns: nothing. Threads: any. Blocks: until workers run. */
 int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 
 /* Undoes one start. With the last that wanted workers these end, and hooks run what is queued. With
  * the last of all the manager shuts down: every task still queued ends CANCELLED, repeating ones
  * too; those that run on the manager's threads are waited for (those that a hook runs are not).
  * Stores, contexts of flows and jobs, and progress in the background start and stop the default
- * manager: within a task none of them may be the last that is closed or switched off.
+ * manager. On one of the manager's own threads, and within a task that whoever stops it just now may
+ * wait for, nothing of this happens at once: it is left to who starts or stops the manager next.
  * Returns: 0; -EINVAL (more stops than starts). Owns: tasks return to their owners.
- * Threads: any, not within tasks. Blocks: until tasks on the manager's threads have ended. */
+ * Threads: any. Blocks: until tasks on the manager's threads have ended. */
 int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 
 /* ---- questions ------------------------------------------------------------------------------- */
