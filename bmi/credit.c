@@ -298,6 +298,14 @@ static void unexpected_wanted(struct peer *peer, uint64_t bytes)
     peer->unexpected_wanted = (uint32_t)(bytes > 0 && bytes < most ? bytes : most);
 }
 
+/* All that the peer sent before has come, so what it was granted is what it has, or will have when
+ * it has read what it was told. Who sends a stream of messages asks again and again for that. */
+static bool is_on_its_way(const struct window *eager, const struct wire_header *want)
+{
+    return !(want->flags & WIRE_UNEXPECTED_CREDIT) && want->source > 0 &&
+           want->source <= eager->granted;
+}
+
 int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
 {
     const struct window *eager = &peer->eager;
@@ -305,7 +313,6 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
         return unused(peer, want->source);
     if (want->flags & WIRE_UNEXPECTED_CREDIT)
         unexpected_wanted(peer, want->source);
-    /* All that the peer sent before has come, so what it was granted is what it has. */
     bool crowded = eager->unreported == 0 &&
                    (eager->held >= eager->standing / 2 || eager->granted < want->source);
     if ((want->flags & WIRE_EAGER_CREDIT) && crowded) {
@@ -314,6 +321,8 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
     }
     if (want->flags & WIRE_ANNOUNCE)
         bmi__announce_again_locked(peer, want->tag);
+    if (is_on_its_way(eager, want))
+        return 0;
     peer->flags |= PEER_HUNGRY;
     if (!lend(peer, want->flags))
         wants_add(peer);

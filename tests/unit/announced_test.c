@@ -26,6 +26,28 @@ static void announced_goes_straight(void)
     script_close(script);
 }
 
+/* Also where it could go unasked, unless it is short. */
+static void announced_and_long_goes_straight(void)
+{
+    const struct script_offer offer = {.eager_max = 32768, .eager_credit = 1 << 20};
+    struct bmi_method_limits *limits = &script_methods[SCRIPT_FRAMES].limits;
+    bmi_size_t frame_max = limits->frame_max;
+    limits->frame_max = 32768;
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("eager_max=32K"), 0);
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
+    CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
+    post_send(script, &one, 32768, TAG);
+    CU_ASSERT_TRUE(goes_to(script, &one, 71));
+    post_send(script, &two, 16384, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 16384);
+    post_send(script, &three, 32768, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 32768);
+    CU_ASSERT_TRUE(done(&one) && done(&two) && done(&three));
+    script_close(script);
+    limits->frame_max = frame_max;
+}
+
 /* Several at once: they start in order and share the link. */
 static void announced_streams_start_in_order(void)
 {
@@ -466,6 +488,7 @@ static void put_to_an_announced_receive(void)
 int main(void)
 {
     CU_TestInfo tests[] = {
+        {"announced and long goes straight", announced_and_long_goes_straight},
         {"announced waits until others are seen", announced_waits_until_others_are_seen},
         {"announced goes without credit", announced_goes_without_credit},
         {"announced goes straight", announced_goes_straight},

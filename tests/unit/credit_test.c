@@ -740,6 +740,46 @@ static void asking_for_many_announcements(void)
     script_close(script);
 }
 
+/* Reads what has come; the account has not heard of it yet. Returns: the number of frames. */
+static unsigned told(struct account *account, uint64_t *credit)
+{
+    struct script_frame *frame;
+    unsigned count = 0;
+    script_drive();
+    while ((frame = script_read(account->script)) != NULL) {
+        *credit += frame->header.credit;
+        count++;
+        free(frame);
+    }
+    return count;
+}
+
+/* A sender of many messages, which all find their receives, has used up what it knows of, and asks
+ * for what it has been told meanwhile: it is told in steps as before, not for each question and
+ * message. */
+static void what_is_on_its_way_is_not_told_again(void)
+{
+    enum { SIZE = 4000, ROUNDS = 20 };
+    static struct posted posted;
+    struct account account;
+    account_open(&account);
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t credit = 0;
+        do
+            post_receive(account.script, &posted, SIZE, TAG);
+        while (account_eager(&account, SIZE, TAG) && received(&posted, 1, SIZE));
+        CU_ASSERT_TRUE(told(&account, &credit) <= 4); /* a quarter of the window each */
+        CU_ASSERT_TRUE(credit > SIZE + WIRE_MESSAGE_CHARGE);
+        CU_ASSERT_EQUAL(send_want(account.script, WIRE_EAGER_CREDIT, SIZE + WIRE_MESSAGE_CHARGE, 0),
+                        0);
+        CU_ASSERT_EQUAL(told(&account, &credit), 0);
+        account.eager += credit;
+        CU_ASSERT_TRUE(account_eager(&account, SIZE, TAG) && received(&posted, 1, SIZE));
+        account_check(&account);
+    }
+    script_close(account.script);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
@@ -766,6 +806,7 @@ int main(void)
         {"words that are not read", words_that_are_not_read},
         {"announcements of many receives", announcements_of_many},
         {"asking for many announcements", asking_for_many_announcements},
+        {"what is on its way is not told again", what_is_on_its_way_is_not_told_again},
         CU_TEST_INFO_NULL,
     };
     return script_suite_run("credit", tests);

@@ -229,6 +229,34 @@ static void announcements_crossed_by_messages(void)
     script_close(script);
 }
 
+/* What may come unasked, and is better read straight to its place, is expected, not announced. */
+static void long_ones_that_come_unasked_are_expected(void)
+{
+    const struct script_offer offer = {.eager_max = 32768, .eager_credit = 1 << 20};
+    struct bmi_method_limits *limits = &script_methods[SCRIPT_FRAMES].limits;
+    bmi_size_t frame_max = limits->frame_max;
+    limits->frame_max = 32768;
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("eager_max=32K"), 0);
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    post_receive(script, &one, 16384, TAG);
+    CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
+    post_receive(script, &two, 32768, TAG);
+    CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 1);
+    CU_ASSERT_EQUAL(script_peer(script)->counters.announcements, 0);
+    CU_ASSERT_EQUAL(send_eager(script, 1, SMALL, TAG), 0);
+    CU_ASSERT_TRUE(received(&one, 1, SMALL));
+    CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 1);
+    CU_ASSERT_EQUAL(send_eager(script, 2, 32768, TAG), 0);
+    CU_ASSERT_TRUE(received(&two, 2, 32768));
+    CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
+    post_receive(script, &one, 32768, TAG);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
+    script_close(script);
+    limits->frame_max = frame_max;
+}
+
 /* Whether headers only are read is for large messages that are on their way, each once. */
 static void large_ones_are_expected_once(void)
 {
@@ -511,6 +539,7 @@ int main(void)
         {"announced again when asked for", announced_again_when_asked_for},
         {"announced where the window is small", announced_when_the_window_is_too_small},
         {"large ones are expected once", large_ones_are_expected_once},
+        {"long ones that come unasked are expected", long_ones_that_come_unasked_are_expected},
         {"put into announced memory", put_into_announced_memory},
         {"regions of a request that waits", regions_of_a_request_that_waits},
         {"regions too small to be fetched", regions_smaller_than_the_message_are_not_fetched},
