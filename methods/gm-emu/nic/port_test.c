@@ -382,6 +382,16 @@ static void who_never_answers_is_given_up(void)
     host_close(&server);
 }
 
+/* Valgrind keeps the limit by itself: it lets the kernel accept a connection, and then closes it. */
+static bool limit_is_the_kernels(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+    if (preload == NULL || strstr(preload, "vgpreload") == NULL)
+        return true;
+    printf("(not under valgrind, whose limit of descriptors is its own) ");
+    return false;
+}
+
 /* Leaves this process room for so many more descriptors. */
 static struct rlimit descriptors_limit(unsigned more)
 {
@@ -404,6 +414,8 @@ static void without_descriptors_connections_are_refused(void)
 {
     enum { WAITING = 5 };
     int fds[WAITING];
+    if (!limit_is_the_kernels())
+        return;
     host_open(&server, NULL);
     host_open(&client, NULL);
     uint16_t number = host_listen(&server, "full");
@@ -452,6 +464,8 @@ static void without_descriptors_the_dialler_is_told(void)
     unsigned char times = TIMES;
     struct nic_statistics figures;
     int orders[2], status;
+    if (!limit_is_the_kernels())
+        return;
     host_open(&server, NULL);
     uint16_t number = host_listen(&server, "none");
     CU_ASSERT_EQUAL(pipe2(orders, O_CLOEXEC), 0);
@@ -480,6 +494,8 @@ static void without_descriptors_the_dialler_is_told(void)
  * awake until then. */
 static void without_a_spare_descriptor_they_wait(void)
 {
+    if (!limit_is_the_kernels())
+        return;
     host_open(&server, NULL);
     uint16_t number = host_listen(&server, "later");
     int waiting = raw_connect("later", number), taken = server.port->spare;
