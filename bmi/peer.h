@@ -123,7 +123,7 @@ enum { KEY_BUCKETS = 2, SENT_INLINE = 4 };
 
 /* Bytes of a small body, which is copied from what was read ahead. A longer one had better be read
  * straight to its place: its receive is expected, and if the sender knows it, it takes no credit. */
-enum { PEER_STRAIGHT = 16384 };
+enum { STRAIGHT_BYTES = 16384 };
 
 struct peer_counters {
     uint64_t bytes_sent, bytes_received, copied_bytes, put_bytes, get_bytes;

@@ -441,7 +441,7 @@ static void announce(struct peer *peer, struct key *key, struct op *op, uint32_t
 
 static bool worth_expecting(const struct peer *peer, const struct op *op)
 {
-    return op->total > PEER_STRAIGHT && peer->state == PEER_UP && !method_of(peer)->limits.put;
+    return op->total > STRAIGHT_BYTES && peer->state == PEER_UP && !method_of(peer)->limits.put;
 }
 
 void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)

@@ -79,7 +79,7 @@ static bool message_start(struct peer *peer, struct key *key, struct op *op)
     bool credit = peer->eager_credit >= op->total + WIRE_MESSAGE_CHARGE;
     bool unasked = small ? credit : peer->eager_credit >= WIRE_MESSAGE_CHARGE;
     bool fits = announced != NULL && op->total <= announced->capacity;
-    bool eager = small && credit && op->total <= PEER_STRAIGHT;
+    bool eager = small && credit && op->total <= STRAIGHT_BYTES;
     if (announced != NULL && (fits ? !eager : !unasked))
         return announced_start(peer, key, op, announced);
     if (!unasked)

@@ -29,12 +29,7 @@ static void announced_goes_straight(void)
 /* Also where it could go unasked, unless it is short. */
 static void announced_and_long_goes_straight(void)
 {
-    const struct script_offer offer = {.eager_max = 32768, .eager_credit = 1 << 20};
-    struct bmi_method_limits *limits = &script_methods[SCRIPT_FRAMES].limits;
-    bmi_size_t frame_max = limits->frame_max;
-    limits->frame_max = 32768;
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("eager_max=32K"), 0);
-    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    struct script *script = open_long_script();
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     post_send(script, &one, 32768, TAG);
@@ -44,8 +39,7 @@ static void announced_and_long_goes_straight(void)
     post_send(script, &three, 32768, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 32768);
     CU_ASSERT_TRUE(done(&one) && done(&two) && done(&three));
-    script_close(script);
-    limits->frame_max = frame_max;
+    close_long_script(script);
 }
 
 /* Several at once: they start in order and share the link. */

@@ -232,12 +232,7 @@ static void announcements_crossed_by_messages(void)
 /* What may come unasked, and is better read straight to its place, is expected, not announced. */
 static void long_ones_that_come_unasked_are_expected(void)
 {
-    const struct script_offer offer = {.eager_max = 32768, .eager_credit = 1 << 20};
-    struct bmi_method_limits *limits = &script_methods[SCRIPT_FRAMES].limits;
-    bmi_size_t frame_max = limits->frame_max;
-    limits->frame_max = 32768;
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("eager_max=32K"), 0);
-    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    struct script *script = open_long_script();
     post_receive(script, &one, 16384, TAG);
     CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
     post_receive(script, &two, 32768, TAG);
@@ -253,8 +248,7 @@ static void long_ones_that_come_unasked_are_expected(void)
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
-    script_close(script);
-    limits->frame_max = frame_max;
+    close_long_script(script);
 }
 
 /* Whether headers only are read is for large messages that are on their way, each once. */

@@ -57,6 +57,24 @@ static void posted_clear(struct posted *posted, bmi_size_t size)
     memset(posted->buffer, 0xee, sizeof posted->buffer);
 }
 
+static bmi_size_t usual_frame_max;
+
+struct script *open_long_script(void)
+{
+    const struct script_offer offer = {.eager_max = 32768, .eager_credit = 1 << 20};
+    struct bmi_method_limits *limits = &script_methods[SCRIPT_FRAMES].limits;
+    usual_frame_max = limits->frame_max;
+    limits->frame_max = 32768;
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("eager_max=32K"), 0);
+    return open_script(SCRIPT_FRAMES, &offer);
+}
+
+void close_long_script(struct script *script)
+{
+    script_close(script);
+    script_methods[SCRIPT_FRAMES].limits.frame_max = usual_frame_max;
+}
+
 void post_receive(struct script *script, struct posted *posted, bmi_size_t size, int tag)
 {
     posted_clear(posted, size);

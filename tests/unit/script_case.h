@@ -35,6 +35,11 @@ int script_suite_run(const char *name, CU_TestInfo *tests);
 /* Connects and greets; the test ends where that fails. */
 struct script *open_script(enum script_kind kind, const struct script_offer *offer);
 
+/* The same over frames of 32 KiB, in which a message may come unasked; the network has its limit back
+ * when it is closed. */
+struct script *open_long_script(void);
+void close_long_script(struct script *script);
+
 void post_receive(struct script *script, struct posted *posted, bmi_size_t size, int tag);
 void post_send(struct script *script, struct posted *posted, bmi_size_t size, int tag);
 void post_unexpected(struct script *script, struct posted *posted, bmi_size_t size, int tag);
