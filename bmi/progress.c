@@ -2,12 +2,15 @@
  *
  * progress.c - the driver's seat, and the passes it makes. See progress.h.
  *
- * Rules. `seat` is taken by exchange and given back by store; all that only the driver touches
- * (batch, spin, timers) needs no lock beyond it. A sleeper misses nothing since it looks again
- * after it is on the list (waiters.c); the driver misses nothing since it sets `asleep`, then looks
- * at all queues again, then sleeps, and whoever queues something looks at `asleep` afterwards (both
- * sequentially consistent). `watching` is the same for the background part, which waits for the
- * network without holding the seat.
+ * Rules. `seat` is taken by exchange where nobody has or wants it, and given back by subtraction;
+ * all that only the driver touches (batch, spin, timers) needs no lock beyond it. A sleeper misses
+ * nothing since it looks again after it is on the list (waiters.c); the driver misses nothing since
+ * it sets `asleep`, then looks at all queues again, then sleeps, and whoever queues something looks
+ * at `asleep` afterwards (both sequentially consistent). `watching` is the same for the background
+ * part, which waits for the network without holding the seat.
+ *
+ * Who forks takes the seat first, so that the child finds it in order: it adds SEAT_WANTED, which
+ * keeps others from it, and has the driver leave it. The child begins with a free seat.
  */
 #include "bmi/progress.h"
 
@@ -30,14 +33,17 @@
 #include "bmi/task.h"
 #include "bmi/timers.h"
 #include "bmi/waiters.h"
+#include "task/event.h"
 
 enum { BATCH = 64, EPOLL_EVERY = 32, SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 };
 enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
 enum { YIELD_IDLE_NS = 1000, YIELD_IDLE_TIMES = 16 };
+enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
 
 static struct {
     int epoll_fd, wake_fd, timer_fd;
-    atomic_bool seat, asleep, watching, wake_pending, fd_used;
+    atomic_uint seat; /* SEAT_TAKEN, and SEAT_WANTED for each thread that is to fork */
+    atomic_bool asleep, watching, wake_pending, fd_used;
     atomic_bool hooks_due; /* a task was queued that nobody but a hook will run */
     atomic_uint pass;
     _Atomic(struct bmi_link *) dirty;
@@ -96,12 +102,12 @@ bool bmi__progress_asleep(void)
 
 bool bmi__progress_driver_sleeps(void)
 {
-    return atomic_load(&progress.seat) && atomic_load(&progress.asleep);
+    return bmi__progress_driven() && atomic_load(&progress.asleep);
 }
 
 bool bmi__progress_driven(void)
 {
-    return atomic_load(&progress.seat);
+    return atomic_load(&progress.seat) != 0;
 }
 
 /* ---- waking the driver ---------------------------------------------------------------------- */
@@ -438,9 +444,18 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
 
 static bool seat_take(void)
 {
-    driving = !atomic_load(&progress.seat) &&
-              !atomic_exchange_explicit(&progress.seat, true, memory_order_acquire);
+    unsigned free = 0;
+    driving = atomic_load(&progress.seat) == free &&
+              atomic_compare_exchange_strong_explicit(&progress.seat, &free, SEAT_TAKEN,
+                                                      memory_order_acquire, memory_order_relaxed);
     return driving;
+}
+
+static void seat_give_back(void)
+{
+    driving = false;
+    if (atomic_fetch_sub(&progress.seat, SEAT_TAKEN) != SEAT_TAKEN)
+        bmi__futex_wake(&progress.seat);
 }
 
 static void fd_timer_arm(void)
@@ -481,8 +496,7 @@ static void seat_leave(void)
     if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed) ||
         atomic_load_explicit(&progress.watching, memory_order_relaxed))
         seat_hand_over();
-    driving = false;
-    atomic_store(&progress.seat, false);
+    seat_give_back();
     seat_offer();
 }
 
@@ -538,6 +552,8 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             now = bmi__monotonic_ns();
         else
             continue;
+        if (atomic_load_explicit(&progress.seat, memory_order_relaxed) != SEAT_TAKEN)
+            break; /* somebody is to fork */
         if (now - last > PREEMPTED_NS && core_was_taken()) {
             spin_pause(now, now - last);
             break;
@@ -593,7 +609,7 @@ static bool sleep_or_take_seat(struct waiter *waiter, uint64_t deadline_ns)
     bmi__waiter_delist(waiter);
     if (seat)
         progress.now_ns = turn_time();
-    else if (!atomic_load(&progress.seat))
+    else if (!bmi__progress_driven())
         seat_offer();
     return seat;
 }
@@ -705,8 +721,7 @@ enum bmi__watch bmi__progress_watch(uint64_t *until_ns)
     bool quiet = queues_empty() && arm();
     *until_ns = bmi__timers_next();
     progress.watch_until_ns = *until_ns;
-    driving = false;
-    atomic_store(&progress.seat, false);
+    seat_give_back();
     bmi__waiters_wake_one();
     return quiet ? BMI__WATCH_QUIET : BMI__WATCH_AGAIN;
 }
@@ -719,6 +734,64 @@ void bmi__progress_watch_end(void)
 void bmi__progress_flush(void)
 {
     dirty_flush();
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+static _Thread_local bool fork_has_seat;
+
+/* Takes the seat before all who have not got it yet. Returns false if the driver does not leave it:
+ * it is us, or waits for what we hold. */
+static bool seat_take_to_fork(void)
+{
+    if (driving)
+        return false;
+    uint64_t deadline_ns = bmi__monotonic_ns() + FORK_PATIENCE_NS;
+    unsigned seat = atomic_fetch_add(&progress.seat, SEAT_WANTED) + SEAT_WANTED;
+    if (seat & SEAT_TAKEN) {
+        atomic_store(&progress.hooks_due, true); /* the driver leaves the seat for them */
+        wake_write();
+    }
+    for (;;) {
+        while ((seat & SEAT_TAKEN) == 0)
+            if (atomic_compare_exchange_weak(&progress.seat, &seat, seat | SEAT_TAKEN))
+                return true;
+        if (bmi__monotonic_ns() >= deadline_ns)
+            break;
+        bmi__futex_wait(&progress.seat, seat, deadline_ns);
+        seat = atomic_load(&progress.seat);
+    }
+    atomic_fetch_sub(&progress.seat, SEAT_WANTED);
+    return false;
+}
+
+void bmi__progress_before_fork(void)
+{
+    fork_has_seat = seat_take_to_fork();
+    bmi__waiters_before_fork();
+}
+
+void bmi__progress_after_fork_parent(void)
+{
+    bmi__waiters_after_fork_parent();
+    if (!fork_has_seat)
+        return;
+    atomic_fetch_sub(&progress.seat, SEAT_WANTED);
+    seat_give_back();
+    seat_offer();
+}
+
+/* Who drove and who waited is not here, but for this thread. */
+void bmi__progress_after_fork_child(void)
+{
+    bmi__waiters_after_fork_child();
+    atomic_store(&progress.seat, driving ? SEAT_TAKEN : 0);
+    if (driving)
+        return;
+    atomic_store(&progress.asleep, false);
+    atomic_store(&progress.hooks_due, false);
+    progress.batch_count = 0;
+    progress.wakes.count = 0;
 }
 
 /* ---- start and stop ------------------------------------------------------------------------- */

@@ -19,6 +19,10 @@
 
 int bmi__progress_start(void);
 void bmi__progress_stop(void);
+/* For pthread_atfork: the child finds the seat free, and nobody waiting but who forked. */
+void bmi__progress_before_fork(void);
+void bmi__progress_after_fork_parent(void);
+void bmi__progress_after_fork_child(void);
 /* The epoll set of all methods, for nesting. */
 int bmi__progress_fd(void);
 /* From now on deferred work and timers must make that descriptor readable, too. */

@@ -54,15 +54,16 @@ bool bmi__auto_references(void)
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-/* Another thread of the parent's may have held it. */
+/* Another thread of the parent's may have held the lock. */
 static void after_fork_child(void)
 {
     bmi__gate_init(&start_lock);
+    bmi__progress_after_fork_child();
 }
 
 static void fork_watch(void)
 {
-    pthread_atfork(NULL, NULL, after_fork_child);
+    pthread_atfork(bmi__progress_before_fork, bmi__progress_after_fork_parent, after_fork_child);
 }
 
 /* Whether another process, which is still there, started what we have. */

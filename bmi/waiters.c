@@ -21,6 +21,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct waiter *first, *last;                /* lock: all, the driver too */
 static struct waiter_list for_unexpected;          /* lock */
 static atomic_uint unexpected_count, asleep_count; /* written under lock */
+static _Thread_local struct waiter *own;           /* this thread's, while it is enlisted */
 
 unsigned bmi__waiters_asleep(void)
 {
@@ -88,27 +89,39 @@ static void remove_from_all_locked(struct waiter *waiter)
         last = waiter->previous_of_all;
 }
 
-void bmi__waiter_enlist(struct waiter *waiter, bool as_driver)
+static void enlist_locked(struct waiter *waiter)
 {
-    atomic_store(&waiter->signalled, 0);
-    waiter->driving = as_driver;
-    pthread_mutex_lock(&lock);
     append_locked(list_of(waiter->context), waiter);
     append_to_all_locked(waiter);
-    if (!as_driver)
+    if (!waiter->driving)
         atomic_fetch_add(&asleep_count, 1);
     atomic_fetch_add(count_of(waiter->context), 1);
-    pthread_mutex_unlock(&lock);
 }
 
-void bmi__waiter_delist(struct waiter *waiter)
+static void delist_locked(struct waiter *waiter)
 {
-    pthread_mutex_lock(&lock);
     remove_locked(list_of(waiter->context), waiter);
     remove_from_all_locked(waiter);
     if (!waiter->driving)
         atomic_fetch_sub(&asleep_count, 1);
     atomic_fetch_sub(count_of(waiter->context), 1);
+}
+
+void bmi__waiter_enlist(struct waiter *waiter, bool as_driver)
+{
+    atomic_store(&waiter->signalled, 0);
+    waiter->driving = as_driver;
+    pthread_mutex_lock(&lock);
+    enlist_locked(waiter);
+    pthread_mutex_unlock(&lock);
+    own = waiter;
+}
+
+void bmi__waiter_delist(struct waiter *waiter)
+{
+    own = NULL;
+    pthread_mutex_lock(&lock);
+    delist_locked(waiter);
     pthread_mutex_unlock(&lock);
 }
 
@@ -206,4 +219,26 @@ bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *
     bool any = direct ? notify_locked(context, op, wakes) : notify_others_locked(context, wakes);
     pthread_mutex_unlock(&lock);
     return any;
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+void bmi__waiters_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void bmi__waiters_after_fork_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* The others' stacks are still there as they were, until this process has threads again. */
+void bmi__waiters_after_fork_child(void)
+{
+    while (first != NULL)
+        delist_locked(first);
+    if (own != NULL)
+        enlist_locked(own);
+    pthread_mutex_unlock(&lock);
 }

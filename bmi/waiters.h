@@ -59,4 +59,9 @@ bool bmi__waiters_wake_one(void);
 bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes);
 void bmi__wakes_finish(struct wakes *wakes);
 
+/* The child knows no waiters but those of the thread that forked. */
+void bmi__waiters_before_fork(void);
+void bmi__waiters_after_fork_parent(void);
+void bmi__waiters_after_fork_child(void);
+
 #endif
