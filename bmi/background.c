@@ -52,6 +52,7 @@
 #include "bmi/task.h"
 #include "task/event.h"
 #include "task/gate.h"
+#include "task/internal.h"
 
 enum { TICK_NS = 1000000, COMPUTES_NS = 30000, MOVE_NS = 1000000000, PART_NS = 10000000 };
 enum { PARK_TICKS = 10, NOBODY_NS = 250000 };
@@ -460,7 +461,7 @@ static void stop_locked(void)
     call();
     bell_ring();
     for (int i = 0; i < 4; i++)
-        bmi_task_wait(&background.tasks[i % 2], -1);
+        bmi__task_await(&background.tasks[i % 2]);
     atomic_store(&bmi__background_is_on, false);
     bmi__progress_watch_end();
     bmi__progress_kick(); /* who polls a descriptor has to see to the timers from now on */

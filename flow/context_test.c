@@ -12,6 +12,7 @@
 #include "bmi/progress.h"
 #include "bmi/task.h"
 #include "flow/flow_self.h"
+#include "tests/unit/deep.h"
 #include "trove-stub/completion.h"
 
 /* ---- flows -------------------------------------------------------------------------------------
@@ -171,6 +172,34 @@ static void a_task_opens_while_the_last_closes(void)
     flows_go_on();
 }
 
+/* A flow that leaves most of itself to its task, which only who closes the context can run. */
+static void post_and_close(void *argument)
+{
+    const struct region from = {file, FILE_SIZE};
+    const struct bmi_trove_place *place = argument;
+    bmi_flow_context_id another;
+    bmi_flow_id_t id;
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
+    CU_ASSERT_EQUAL(bmi_flow_post(&id,
+                                  &(struct bmi_flow_description){.source = in_memory(&from),
+                                                                 .destination = on_storage(place),
+                                                                 .extents = &whole,
+                                                                 .extent_count = 1,
+                                                                 .buffer_size = 1024},
+                                  NULL, another),
+                    0);
+    endless_post(74, another);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
+}
+
+static void a_context_is_closed_deep_in_tasks(void)
+{
+    struct bmi_trove_place place = object_make("", 0);
+    files_make(12);
+    deep_run(post_and_close, &place);
+    flows_go_on();
+}
+
 /* Workers poll while the last context is closed, and open others. */
 static void contexts_come_and_go_while_workers_poll(void)
 {
@@ -306,8 +335,9 @@ static void who_sleeps_is_told_of_the_network(void)
     pthread_t poster;
     CU_ASSERT_EQUAL_FATAL(pthread_create(&poster, NULL, posting_run, &posting), 0);
     for (int i = 0, count; i < 1 || i < posting.flows.left; i++) {
-        CU_ASSERT_EQUAL_FATAL(
-            bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, PATIENCE_MS, context), 1);
+        CU_ASSERT_EQUAL_FATAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, PATIENCE_MS,
+                                                   context),
+                              1);
         CU_ASSERT_EQUAL(error, 0);
         if (i == 0)
             CU_ASSERT_EQUAL(pthread_join(poster, NULL), 0);
@@ -338,8 +368,7 @@ static uint64_t brief_wait_ms(void)
     int count = 0, posted = -1;
     uint64_t start = bmi__monotonic_ns();
     CU_ASSERT_EQUAL_FATAL(pthread_create(&poster, NULL, brief_post, &posted), 0);
-    CU_ASSERT(
-        bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, PATIENCE_MS, context) >= 0);
+    CU_ASSERT(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, PATIENCE_MS, context) >= 0);
     CU_ASSERT(count == 1 && error == -BMI_ETIMEDOUT);
     CU_ASSERT_EQUAL(pthread_join(poster, NULL), 0);
     CU_ASSERT_EQUAL(posted, 0);
@@ -480,6 +509,7 @@ static CU_TestInfo cases[] = {
     {"a task closes a context with flows", a_task_closes_a_context_with_flows},
     {"a task closes the last context", a_task_closes_the_last_context},
     {"a task opens while the last closes", a_task_opens_while_the_last_closes},
+    {"a context is closed deep in tasks", a_context_is_closed_deep_in_tasks},
     {"a post ends at once while its context closes", a_post_ends_at_once_while_its_context_closes},
     {"who sleeps is told of the network", who_sleeps_is_told_of_the_network},
     {"who sleeps is told of a deadline", who_sleeps_is_told_of_a_deadline},

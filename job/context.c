@@ -11,11 +11,19 @@
 #include "bmi/progress.h"
 #include "bmi/unexpected.h"
 #include "job/internal.h"
+#include "task/internal.h"
 
+static void context_free(struct bmi_job_context *context);
+
+/* Tasks that run within it, in test calls of its sources, may close the context. */
 static enum bmi_task_verdict poll_run(struct bmi_task *task, void *argument)
 {
     struct bmi_job_context *context = argument;
     bmi__job_poll(context);
+    if (context->orphan) {
+        context_free(context);
+        return BMI_TASK_GONE;
+    }
     if (bmi__context_has(context->network)) /* more than a batch: the hook told of it already */
         bmi_task_submit(task);
     return BMI_TASK_DONE;
@@ -110,6 +118,7 @@ static void drain(struct bmi_job_context *context)
 {
     bool pending = true;
     struct bmi__job_ends ends = {0};
+    bmi__tasks_needed();
     bmi_lock_take(&context->lock);
     context->closing = true;
     bmi__job_cancel_all_locked(context, &ends);
@@ -127,6 +136,7 @@ static void drain(struct bmi_job_context *context)
     }
     while (atomic_load(&context->runners) > 0)
         sched_yield(); /* within the last lines of a machine's end */
+    bmi__tasks_needed_end();
 }
 
 /* Messages that were taken and not fetched are others', in their order: nobody would free them, and
@@ -140,20 +150,9 @@ static void messages_return(struct bmi_job_context *context)
         }
 }
 
-void bmi_job_context_close(struct bmi_job_context *context)
+/* Nothing tells of it any more, and nobody polls it. */
+static void context_free(struct bmi_job_context *context)
 {
-    if (context == NULL)
-        return;
-    drain(context);
-    bmi__job_source_quiet(&context->flow);
-    bmi__job_source_quiet(&context->trove);
-    bmi__job_hooks_end(context);
-    messages_return(context);
-    if (context->background) {
-        bmi__job_driver_leave(context);
-        if (context->poll_submitted)
-            bmi_task_wait(&context->poll, -1);
-    }
     bmi__job_source_close(&context->flow);
     bmi__job_source_close(&context->trove);
     bmi__job_fd_close(context);
@@ -167,6 +166,23 @@ void bmi_job_context_close(struct bmi_job_context *context)
     }
     pthread_mutex_destroy(&context->stepping);
     free(context);
+}
+
+void bmi_job_context_close(struct bmi_job_context *context)
+{
+    if (context == NULL)
+        return;
+    drain(context);
+    bmi__job_source_quiet(&context->flow);
+    bmi__job_source_quiet(&context->trove);
+    bmi__job_hooks_end(context);
+    messages_return(context);
+    if (context->background) {
+        bmi__job_driver_leave(context);
+        context->orphan = context->poll_submitted && bmi__task_await(&context->poll) == -EDEADLK;
+    }
+    if (!context->orphan)
+        context_free(context);
 }
 
 int bmi_job_context_statistics(struct bmi_job_context *context,

@@ -8,13 +8,16 @@
  * Polling and all that follows runs on workers.
  *
  * `lock` guards whether there is a driver; its list of contexts has a lock of its own, inside that.
- * Neither is held while anything waits, but for `lock` while the driver starts or stops.
+ * Neither is held while anything waits for tasks, or runs any. Whoever is the last to leave takes
+ * the driver out, and waits for its task without the lock; where that lies below on the own stack,
+ * since a task that it ran within its wait closes the context, it frees itself.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "bmi/progress.h"
 #include "job/internal.h"
+#include "task/internal.h"
 
 struct bmi__job_driver {
     unsigned users; /* lock */
@@ -22,6 +25,7 @@ struct bmi__job_driver {
     struct context *network;
     struct bmi_task task;
     atomic_bool look, stop;
+    bool orphan; /* its task frees it; that one's thread's */
     pthread_mutex_t contexts_lock;
     struct bmi_job_context *contexts; /* contexts_lock */
 };
@@ -60,6 +64,13 @@ static uint64_t timers_look(struct bmi__job_driver *driver)
     return next;
 }
 
+static void driver_free(struct bmi__job_driver *driver)
+{
+    BMI_close_context(driver->bmi);
+    pthread_mutex_destroy(&driver->contexts_lock);
+    free(driver);
+}
+
 static enum bmi_task_verdict driver_run(struct bmi_task *task, void *argument)
 {
     struct bmi__job_driver *driver = argument;
@@ -74,7 +85,10 @@ static enum bmi_task_verdict driver_run(struct bmi_task *task, void *argument)
         uint64_t ms = due <= now ? 1 : (due - now + 999999) / 1000000;
         bmi__progress_wait(&waiter, ms > 1000000 ? 1000000 : (int)ms);
     }
-    return BMI_TASK_DONE;
+    if (!driver->orphan)
+        return BMI_TASK_DONE;
+    driver_free(driver);
+    return BMI_TASK_GONE;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -113,15 +127,14 @@ static struct bmi__job_driver *driver_make_locked(int *result)
     return the_driver = driver;
 }
 
-static void driver_end_locked(struct bmi__job_driver *driver)
+/* Nobody finds it any more. */
+static void driver_end(struct bmi__job_driver *driver)
 {
-    the_driver = NULL;
     atomic_store(&driver->stop, true);
     bmi__progress_notify(driver->network, 0);
-    bmi_task_wait(&driver->task, -1);
-    BMI_close_context(driver->bmi);
-    pthread_mutex_destroy(&driver->contexts_lock);
-    free(driver);
+    driver->orphan = bmi__task_await(&driver->task) == -EDEADLK;
+    if (!driver->orphan)
+        driver_free(driver);
 }
 
 /* A child has neither the driver's thread nor the contexts that it drove. */
@@ -167,7 +180,10 @@ void bmi__job_driver_leave(struct bmi_job_context *context)
         place = &(*place)->driver_next;
     *place = context->driver_next;
     pthread_mutex_unlock(&driver->contexts_lock);
-    if (--driver->users == 0)
-        driver_end_locked(driver);
+    bool last = --driver->users == 0;
+    if (last)
+        the_driver = NULL;
     pthread_mutex_unlock(&lock);
+    if (last)
+        driver_end(driver);
 }

@@ -6,8 +6,11 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "bmi/progress.h"
 #include "job/internal.h"
 #include "job/job_case.h"
+#include "task/internal.h"
+#include "tests/unit/deep.h"
 
 static struct bmi_job_options of(struct bmi_sm *machine)
 {
@@ -383,6 +386,127 @@ static void test_failing_jump(void)
     CU_ASSERT_EQUAL(statistics.steps, 2);
 }
 
+/* ---- contexts that are closed by tasks --------------------------------------------------------
+ */
+
+static struct bmi_job_context *other_open(void)
+{
+    struct bmi_job_context *other = NULL;
+    CU_ASSERT_EQUAL_FATAL(bmi_job_context_open(job_case.background ? BMI_JOB_BACKGROUND : 0,
+                                               &other),
+                          0);
+    return other;
+}
+
+/* The machine has not run yet, where nobody but who closes the context can. */
+static void start_and_close(void *argument)
+{
+    struct bmi_job_status *received = argument;
+    struct bmi_job_context *other = other_open();
+    bmi_job_id event;
+    CU_ASSERT_EQUAL(bmi_sm_start(other, &leaving, received, NULL, NULL, NULL, NULL), 0);
+    CU_ASSERT_EQUAL(bmi_job_event(other, NULL, &event, NULL), 0);
+    bmi_job_context_close(other);
+}
+
+static void test_closed_deep(void)
+{
+    enum { ROUNDS = 20 };
+    for (int i = 0; i < ROUNDS; i++) {
+        struct bmi_job_status received = {0};
+        deep_run(start_and_close, &received);
+        CU_ASSERT(received.error == 0 || received.error == -BMI_ECANCEL);
+    }
+}
+
+/* Tasks of which one closes the context, above what it would wait for: the context's own task, or
+ * the one that drives the network in the background. */
+struct closer {
+    struct bmi_task task;
+    struct bmi_job_context *context;
+    bool above_driver;
+    atomic_bool *closed;
+};
+
+static bool is_above(const struct closer *closer)
+{
+    struct bmi_task_manager *manager = bmi_task_manager_default();
+    if (closer->above_driver)
+        return bmi__thread_self_of(manager) && bmi__worker_self(manager) == NULL &&
+               bmi__helper_self(manager) == NULL;
+    uint32_t state = atomic_load(&closer->context->poll.state);
+    return (state & BMI__PHASE) == BMI_TASK_RUNNING &&
+           state >> BMI__RUNNER_SHIFT == bmi__runner_self();
+}
+
+static enum bmi_task_verdict close_above(struct bmi_task *task, void *argument)
+{
+    struct closer *closer = argument;
+    (void)task;
+    if (!atomic_load(closer->closed) && is_above(closer) && !atomic_exchange(closer->closed, true))
+        bmi_job_context_close(closer->context);
+    return BMI_TASK_DONE;
+}
+
+static void jobs_post(struct bmi_job_context *other)
+{
+    static uint8_t from[64], to[64];
+    static void *const buffers[2] = {from, to};
+    static const bmi_size_t sizes[1] = {sizeof from};
+    static const struct bmi_flow_extent whole = {.size = sizeof from, .count = 1};
+    struct bmi_flow_description flow = {
+        .source = {.kind = BMI_FLOW_MEMORY,
+                   .u.memory = {.buffers = &buffers[0], .sizes = sizes, .count = 1}},
+        .destination = {.kind = BMI_FLOW_MEMORY,
+                        .u.memory = {.buffers = &buffers[1], .sizes = sizes, .count = 1}},
+        .extents = &whole,
+        .extent_count = 1,
+        .buffer_size = 1,
+        .buffer_count = 2};
+    bmi_job_id id;
+    bmi_job_timer(other, bmi__monotonic_ns() + 1000, NULL, &id, NULL);
+    bmi_job_flow(other, &flow, NULL, &id, NULL);
+}
+
+static void closed_above(bool above_driver)
+{
+    enum { CLOSERS = 4 };
+    struct bmi_job_context *other = other_open();
+    struct closer closers[CLOSERS];
+    atomic_bool closed = false;
+    time_t end = time(NULL) + PATIENCE_MS / 1000;
+    for (int i = 0; i < CLOSERS; i++) {
+        closers[i] =
+            (struct closer){.context = other, .above_driver = above_driver, .closed = &closed};
+        CU_ASSERT_EQUAL(bmi_task_prepare(&closers[i].task, NULL,
+                                         &(struct bmi_task_attributes){.function = close_above,
+                                                                       .argument = &closers[i]}),
+                        0);
+    }
+    while (!atomic_load(&closed) && time(NULL) < end) {
+        jobs_post(other);
+        for (int i = 0; i < CLOSERS; i++)
+            bmi_task_submit(&closers[i].task);
+        for (int i = 0; i < CLOSERS; i++)
+            bmi_task_wait(&closers[i].task, -1);
+    }
+    CU_ASSERT_TRUE(atomic_load(&closed));
+    static struct bmi_job_status received;
+    start(&leaving, &received); /* others go on */
+}
+
+static void test_closed_above_itself(void)
+{
+    if (job_case.background)
+        closed_above(false);
+}
+
+static void test_closed_above_the_driver(void)
+{
+    if (job_case.background)
+        closed_above(true);
+}
+
 int main(void)
 {
     static CU_TestInfo tests[] = {
@@ -397,6 +521,9 @@ int main(void)
         {"a timer with a deadline", test_timer_with_deadline},
         {"a deadline that never comes", test_deadline_for_ever},
         {"a jump that fails", test_failing_jump},
+        {"a context is closed deep in tasks", test_closed_deep},
+        {"a context is closed above its own task", test_closed_above_itself},
+        {"a context is closed above the driver", test_closed_above_the_driver},
         CU_TEST_INFO_NULL,
     };
     return job_case_run("ends", "ends in the background", tests);

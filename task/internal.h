@@ -213,9 +213,6 @@ static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
     return task;
 }
 
-/* Whether the caller is within a task, of any manager. */
-bool bmi__task_within(void);
-
 /* ---- choosy.c ---- */
 
 void bmi__choosy_init(struct bmi__choosy *choosy);
@@ -244,8 +241,19 @@ unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t 
 bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu);
 /* Whether a queue that no worker serves has something. */
 bool bmi__unserved_has(struct bmi_task_manager *manager);
+/* Calls a task's function. */
+enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task);
+/* Whether the caller is within a task, of any manager. */
+bool bmi__task_within(void);
 /* Whether the caller is within as many tasks as may be. */
 bool bmi__schedule_too_deep(void);
+/* Between these the calling thread runs tasks also where it is too deep for that: who closes
+ * something has to wait until it has ended, and may be the only one who can run what ends it. This
+ * does not hold within the tasks that it runs, but these may do the same, BMI__CLOSE_DEPTH deep.
+ * They nest. */
+void bmi__tasks_needed(void);
+void bmi__tasks_needed_end(void);
+#define BMI__CLOSE_DEPTH 64
 /* Between these the calling thread runs no task, whatever it calls: it holds a lock that tasks may
  * take. They nest. */
 void bmi__tasks_hold(void);
@@ -289,6 +297,11 @@ void bmi__lot_wake(struct bmi_task_manager *manager, const struct bmi_task *task
 void bmi__lot_wake_all(struct bmi_task_manager *manager);
 /* Whether the calling thread waits for a task of this manager and runs others meanwhile. */
 bool bmi__drives(const struct bmi_task_manager *manager);
+/* What who closes something waits with for a task of its own that it has cancelled, or that will
+ * end: like bmi_task_wait, however deep in tasks. Returns -EDEADLK where the task is below on the
+ * caller's own stack, so that it cannot end before: it has to be left what is to be freed. Else the
+ * task is the caller's. */
+int bmi__task_await(struct bmi_task *task);
 /* Wakes one armed sleeper that is not away, or all that are, and those armed after it. */
 void bmi__sleepers_wake(struct bmi_task_manager *manager);
 

@@ -21,6 +21,9 @@
 /* What the calling thread is. The model spares a call for each access from within the library. */
 static _Thread_local struct {
     unsigned depth;                     /* rounds within tasks within rounds */
+    unsigned within;                    /* tasks' functions that it is in */
+    unsigned held;                      /* bmi__tasks_hold */
+    unsigned needed;                    /* bmi__tasks_needed, in the innermost task */
     unsigned vain;                      /* visits of nodes that had nothing */
     struct bmi__task_cpu *worker;       /* it is this CPU's worker */
     struct bmi__task_cpu *helper;       /* its helper */
@@ -79,19 +82,45 @@ bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__tas
            (only == NULL || bmi_cpuset_has(only, (int)self.worker->index));
 }
 
+enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task)
+{
+    unsigned needed = self.needed;
+    self.needed = 0;
+    self.within++;
+    enum bmi_task_verdict verdict = function(task, task->argument);
+    self.within--;
+    self.needed = needed;
+    return verdict;
+}
+
+bool bmi__task_within(void)
+{
+    return self.within > 0;
+}
+
 bool bmi__schedule_too_deep(void)
 {
-    return self.depth >= BMI_TASK_DEPTH;
+    return self.held > 0 || self.depth >= (self.needed > 0 ? BMI__CLOSE_DEPTH : BMI_TASK_DEPTH);
+}
+
+void bmi__tasks_needed(void)
+{
+    self.needed++;
+}
+
+void bmi__tasks_needed_end(void)
+{
+    self.needed--;
 }
 
 void bmi__tasks_hold(void)
 {
-    self.depth += BMI_TASK_DEPTH;
+    self.held++;
 }
 
 void bmi__tasks_release(void)
 {
-    self.depth -= BMI_TASK_DEPTH;
+    self.held--;
 }
 
 uint32_t bmi__cpu_self(struct bmi_task_manager *manager)

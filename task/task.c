@@ -200,22 +200,6 @@ bool bmi_task_cancel_wanted(const struct bmi_task *task)
 
 /* ---- running ---- */
 
-/* How many tasks' functions the calling thread is in. The model as in schedule.c. */
-static _Thread_local unsigned within __attribute__((tls_model("initial-exec")));
-
-bool bmi__task_within(void)
-{
-    return within > 0;
-}
-
-static enum bmi_task_verdict task_call(bmi_task_function function, struct bmi_task *task)
-{
-    within++;
-    enum bmi_task_verdict verdict = function(task, task->argument);
-    within--;
-    return verdict;
-}
-
 static void task_finish(struct bmi_task_manager *manager, struct bmi_task *task, uint32_t phase)
 {
     if (atomic_exchange_explicit(&task->state, phase, memory_order_acq_rel) & BMI__WAITED)
@@ -225,7 +209,7 @@ static void task_finish(struct bmi_task_manager *manager, struct bmi_task *task,
 /* Ends a RUNNING | CANCEL task, whose state nobody else changes but to add WAITED. */
 static void task_end_cancelled(struct bmi_task_manager *manager, struct bmi_task *task)
 {
-    if (task->cancelled == NULL || task_call(task->cancelled, task) != BMI_TASK_GONE)
+    if (task->cancelled == NULL || bmi__task_call(task->cancelled, task) != BMI_TASK_GONE)
         task_finish(manager, task, BMI_TASK_CANCELLED);
 }
 
@@ -261,7 +245,7 @@ void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
     bool may_repeat = task->options & BMI_TASK_REPEAT;
     if (task->options & FOLLOWED)
         bmi__memory_follow(manager, task->hints);
-    enum bmi_task_verdict verdict = task_call(task->function, task);
+    enum bmi_task_verdict verdict = bmi__task_call(task->function, task);
     if (verdict != BMI_TASK_GONE)
         task_settle(manager, task, may_repeat && verdict == BMI_TASK_AGAIN);
 }

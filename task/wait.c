@@ -104,6 +104,8 @@ static bool sleeper_unlink_locked(struct bmi_task_manager *manager,
 
 bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
 {
+    if (!sleeper->away && bmi__schedule_too_deep())
+        return true; /* it could run nothing: others are woken */
     if (bmi__manager_made(manager) == NULL && bmi__early_arm(sleeper))
         return true;
     manager = bmi__manager_made(manager);
@@ -319,4 +321,12 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms)
     if (!task_final(state))
         return -ETIMEDOUT;
     return (state & BMI__PHASE) == BMI_TASK_CANCELLED ? -ECANCELED : 0;
+}
+
+int bmi__task_await(struct bmi_task *task)
+{
+    bmi__tasks_needed();
+    int result = bmi_task_wait(task, -1);
+    bmi__tasks_needed_end();
+    return result;
 }

@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "task/internal.h"
+
 enum { CONTEXTS_MAX = 1 << 16, SLOTS_MAX = 1 << 30, BLIND_NS = 5000000 };
 
 /* Under the space's lock. */
@@ -341,8 +343,8 @@ static struct bmi__space_waiter *waiter_make(void)
     return waiter;
 }
 
-/* Where there is no memory or descriptor left: `instead`, which is the caller's and has none, or NULL
- * with errno. */
+/* Where there is no memory or descriptor left: `instead`, which is the caller's and has none, or
+ * NULL with errno. */
 static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
                                                const struct bmi__queue_context *context, bool any,
                                                struct bmi__space_waiter *instead)
@@ -422,8 +424,8 @@ static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *wai
 }
 
 /* Makes progress and runs tasks until `look` has found something or the time is over (deadline 0:
- * at once; UINT64_MAX: never). `instead`: see waiter_enlist. Returns -BMI_EMFILE or -BMI_ENOMEM, where
- * it cannot wait, or 0. */
+ * at once; UINT64_MAX: never). `instead`: see waiter_enlist. Returns -BMI_EMFILE or -BMI_ENOMEM,
+ * where it cannot wait, or 0. */
 static int wait_for(struct bmi__space *space, const struct bmi__queue_context *context, bool any,
                     struct bmi__space_waiter *instead, bool (*look)(void *argument), void *argument,
                     uint64_t deadline)
@@ -455,8 +457,10 @@ static uint64_t deadline_of(int max_idle_ms)
 void bmi__space_wait_until(struct bmi__space *space, bool (*done)(void *argument), void *argument)
 {
     struct bmi__space_waiter blind = {.fd = -1};
+    bmi__tasks_needed();
     while (!done(argument))
         wait_for(space, NULL, false, &blind, done, argument, UINT64_MAX);
+    bmi__tasks_needed_end();
 }
 
 /* ---- posts and completions ------------------------------------------------------------------- */

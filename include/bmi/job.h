@@ -53,17 +53,18 @@ enum bmi_job_context_option {
 
 /* Opens a context; `options` are of enum bmi_job_context_option, or 0.
  * Returns: 0 and *context; EINVAL (NULL, unknown option, BMI not initialized), ENOMEM, EAGAIN
- *          (threads for the background can't be had).
- * Owns: *context is the caller's until bmi_job_context_close. Threads: any; with
- * BMI_JOB_BACKGROUND not within a task. Blocks: with BMI_JOB_BACKGROUND until workers run. */
+ *          (threads for the background can't be had), EDEADLK (within a task, while another thread
+ *          stops the task manager and may wait for that task).
+ * Owns: *context is the caller's until bmi_job_context_close. Threads: any. Blocks: with
+ * BMI_JOB_BACKGROUND until workers run. */
 int bmi_job_context_open(unsigned options, struct bmi_job_context **context);
 
 /* Cancels every job, runs machines on until each has ended (one that is cancelled must end), drops
  * completions not fetched, and frees the context. An unexpected message that no test call has told
  * of stays for whoever asks next.
  * Returns: nothing. Owns: buffers and statuses are the caller's again. Threads: nobody may be using
- * the context; not within a machine's action, with BMI_JOB_BACKGROUND not within any task. Blocks:
- * until the last job has ended. */
+ * the context; not within a machine's action, but in other tasks, however deep. Blocks: until the
+ * last job has ended. */
 void bmi_job_context_close(struct bmi_job_context *context);
 
 /* One descriptor for a program's own loop, level-triggered: while it is readable, call

@@ -15,6 +15,7 @@
 #include "bmi/flow.h"
 
 #include "task/internal.h"
+#include "tests/unit/deep.h"
 #include "unit.h"
 
 enum { PATIENCE_S = 60, UNKNOWN = 12345 };
@@ -371,6 +372,34 @@ static void a_worker_switches_workers_off(void)
     CU_ASSERT_TRUE(manager_stops());
 }
 
+/* The manager goes on: only who switches it off waits for the background's end. */
+static void switch_off_deep(void *argument)
+{
+    struct bmi_task_manager *manager = bmi_task_manager_default();
+    CU_ASSERT_EQUAL(background_set(0), 0);
+    pthread_mutex_lock(&manager->spare.mutex);
+    uint32_t busy = manager->spare.count - manager->spare.idle;
+    pthread_mutex_unlock(&manager->spare.mutex);
+    atomic_fetch_add((atomic_uint *)argument, busy > 0);
+}
+
+/* A thread that has run it may not have said so yet. */
+static void it_is_switched_off_deep_in_tasks(void)
+{
+    enum { ROUNDS_DEEP = 50 };
+    atomic_uint busy = 0;
+    loop_open(0);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    for (int i = 0; i < ROUNDS_DEEP; i++) {
+        CU_ASSERT_EQUAL(background_set(1), 0);
+        deep_run(switch_off_deep, &busy);
+    }
+    CU_ASSERT(atomic_load(&busy) < ROUNDS_DEEP);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+    works_afterwards();
+}
+
 /* ---- all at once ---- */
 
 enum { ROUNDS = 40, TASKS = 8, SWITCHERS = 2 };
@@ -473,6 +502,7 @@ int main(void)
         {"switching waits for a worker", switching_waits_for_a_worker},
         {"switching waits for a task that may block", switching_waits_for_a_task_that_may_block},
         {"a worker switches workers off", a_worker_switches_workers_off},
+        {"it is switched off deep in tasks", it_is_switched_off_deep_in_tasks},
         {"all switch at once", all_switch_at_once},
         CU_TEST_INFO_NULL,
     };
