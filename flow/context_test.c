@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <time.h>
 
@@ -170,6 +171,63 @@ static void a_task_opens_while_the_last_closes(void)
     CU_ASSERT_EQUAL_FATAL(closing.result, 0);
     context = closing.context;
     flows_go_on();
+}
+
+/* By a thread for tasks that may block: from the network to memory. */
+static enum bmi_task_verdict wait_for_flow(struct bmi_task *task, void *argument)
+{
+    atomic_bool *ended = argument;
+    bmi_flow_context_id another;
+    bmi_flow_id_t id;
+    bmi_error_code_t error = 0;
+    int count = 0;
+    (void)task;
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
+    endless_post(75, another);
+    CU_ASSERT_EQUAL(bmi_flow_post(&id,
+                                  &(struct bmi_flow_description){.source = from_network(76),
+                                                                 .destination = in_memory(&memory),
+                                                                 .extents = &whole,
+                                                                 .extent_count = 1,
+                                                                 .timeout_ms = 10},
+                                  NULL, another),
+                    0);
+    CU_ASSERT_EQUAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, PATIENCE_MS / 2,
+                                         another),
+                    1);
+    CU_ASSERT_EQUAL(error, -BMI_ETIMEDOUT);
+    atomic_store(ended, count == 1);
+    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
+    return BMI_TASK_DONE;
+}
+
+static enum bmi_task_verdict wait_for_task(struct bmi_task *task, void *argument)
+{
+    struct bmi_task *other = argument;
+    (void)task;
+    CU_ASSERT_EQUAL(bmi_task_submit(other), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(other, PATIENCE_MS), 0);
+    return BMI_TASK_DONE;
+}
+
+/* The task that a test call runs waits for one that waits for a flow: that one polls by itself. */
+static void a_task_waits_for_who_waits_for_a_flow(void)
+{
+    struct bmi_task waiting, inner;
+    struct bmi_task_attributes blocks = {.function = wait_for_flow, .options = BMI_TASK_MAY_BLOCK};
+    struct bmi_task_attributes waits = {.function = wait_for_task, .argument = &inner};
+    atomic_bool ended = false;
+    bmi_flow_id_t id;
+    bmi_error_code_t error;
+    int count;
+    blocks.argument = &ended;
+    flows_go_on(); /* the network is open */
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&inner, NULL, &blocks), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&waiting, NULL, &waits), 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&waiting), 0);
+    CU_ASSERT_EQUAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0, context), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&waiting, PATIENCE_MS), 0);
+    CU_ASSERT_TRUE(atomic_load(&ended));
 }
 
 /* A flow that leaves most of itself to its task, which only who closes the context can run. */
@@ -509,6 +567,7 @@ static CU_TestInfo cases[] = {
     {"a task closes a context with flows", a_task_closes_a_context_with_flows},
     {"a task closes the last context", a_task_closes_the_last_context},
     {"a task opens while the last closes", a_task_opens_while_the_last_closes},
+    {"a task waits for who waits for a flow", a_task_waits_for_who_waits_for_a_flow},
     {"a context is closed deep in tasks", a_context_is_closed_deep_in_tasks},
     {"a post ends at once while its context closes", a_post_ends_at_once_while_its_context_closes},
     {"who sleeps is told of the network", who_sleeps_is_told_of_the_network},

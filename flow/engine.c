@@ -8,14 +8,13 @@
  * for flows, and hooks of the two contexts, so that flows go on in the background where the task
  * manager has workers.
  *
- * Tasks may open and close contexts, and wait. They run within the test calls of a poll, before
- * these take completions out, and nowhere else here: no post and no step runs any. So:
+ * Tasks may open and close contexts, and wait, for flows or for others that do. So none runs within
+ * a poll, whose end all others rely on: the test calls that it consists of are told so, and no post
+ * and no step runs any. Who waits runs them before and after.
  * - Who polls by itself waits on an open context, which keeps the two contexts open, and holds no
- *   lock. A task within its poll that waits for flows takes the poll over, steps that were kept
- *   included, and ends it: then anybody may poll, and the outer frame only gives away what it takes
- *   out.
- * - The poll task has no context of its own: it runs no tasks, and holds `in_use`, which who closes
- *   the last context takes.
+ *   lock.
+ * - The poll task has no context of its own: it holds `in_use`, which who closes the last context
+ *   takes.
  * - What the last close ends is taken out of the engine under `life`, and ended without a lock,
  *   since that waits, and runs tasks. Others may be open by then.
  * Locks: `life`, then `in_use`; `times_lock`, which guards the list of flows with a deadline, and
@@ -81,8 +80,6 @@ static struct {
             .epoll_fd = -1,
             .timer_fd = -1,
             .event_fd = -1};
-
-static _Thread_local bool polling; /* this thread polls */
 
 /* ---- deadlines ---------------------------------------------------------------------------------
  */
@@ -198,19 +195,18 @@ static void storage_take(void)
             bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
 }
 
-/* By the one thread that made `wanted` 1, by the task that it submitted, or within either: then
- * that one's turn is over, too. */
+/* By the one thread that made `wanted` 1, or by the task that it submitted. */
 static void poll_run(void)
 {
     unsigned seen;
-    polling = true;
+    bmi__tasks_hold();
     do {
         seen = atomic_load(&engine.wanted);
         network_take();
         storage_take();
         times_run();
-    } while (polling && !atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
-    polling = false;
+    } while (!atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
+    bmi__tasks_release();
 }
 
 static void event_signal(void)
@@ -246,7 +242,7 @@ static void event_clear(void)
 void bmi__engine_poll(void)
 {
     event_clear();
-    if (polling || atomic_fetch_add(&engine.wanted, 1) == 0) {
+    if (atomic_fetch_add(&engine.wanted, 1) == 0) {
         bmi__flow_steps_begin();
         poll_run();
         bmi__flow_steps_end();
@@ -262,14 +258,12 @@ static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
     (void)task, (void)argument;
     if (bmi__worker_self(bmi_task_manager_default()) == NULL)
         bmi__flow_steps_begin();
-    bmi__tasks_hold();
     pthread_mutex_lock(&engine.in_use);
     if (engine.open)
         poll_run();
     else
         atomic_store(&engine.wanted, 0);
     pthread_mutex_unlock(&engine.in_use);
-    bmi__tasks_release();
     bmi__flow_steps_end();
     return BMI_TASK_DONE;
 }
@@ -572,7 +566,7 @@ void bmi__engine_forget(void)
     for (size_t i = 0; i < sizeof locks / sizeof *locks; i++)
         pthread_mutex_init(locks[i], NULL);
     engine.users = 0;
-    engine.open = engine.prepared = polling = false;
+    engine.open = engine.prepared = false;
     engine.storage = 0;
     atomic_store(&engine.network, 0);
     atomic_store(&engine.wanted, 1);

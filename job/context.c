@@ -13,17 +13,10 @@
 #include "job/internal.h"
 #include "task/internal.h"
 
-static void context_free(struct bmi_job_context *context);
-
-/* Tasks that run within it, in test calls of its sources, may close the context. */
 static enum bmi_task_verdict poll_run(struct bmi_task *task, void *argument)
 {
     struct bmi_job_context *context = argument;
     bmi__job_poll(context);
-    if (context->orphan) {
-        context_free(context);
-        return BMI_TASK_GONE;
-    }
     if (bmi__context_has(context->network)) /* more than a batch: the hook told of it already */
         bmi_task_submit(task);
     return BMI_TASK_DONE;
@@ -150,9 +143,20 @@ static void messages_return(struct bmi_job_context *context)
         }
 }
 
-/* Nothing tells of it any more, and nobody polls it. */
-static void context_free(struct bmi_job_context *context)
+void bmi_job_context_close(struct bmi_job_context *context)
 {
+    if (context == NULL)
+        return;
+    drain(context);
+    bmi__job_source_quiet(&context->flow);
+    bmi__job_source_quiet(&context->trove);
+    bmi__job_hooks_end(context);
+    messages_return(context);
+    if (context->background) {
+        bmi__job_driver_leave(context);
+        if (context->poll_submitted)
+            bmi__task_await(&context->poll); /* within which no tasks are run */
+    }
     bmi__job_source_close(&context->flow);
     bmi__job_source_close(&context->trove);
     bmi__job_fd_close(context);
@@ -166,23 +170,6 @@ static void context_free(struct bmi_job_context *context)
     }
     pthread_mutex_destroy(&context->stepping);
     free(context);
-}
-
-void bmi_job_context_close(struct bmi_job_context *context)
-{
-    if (context == NULL)
-        return;
-    drain(context);
-    bmi__job_source_quiet(&context->flow);
-    bmi__job_source_quiet(&context->trove);
-    bmi__job_hooks_end(context);
-    messages_return(context);
-    if (context->background) {
-        bmi__job_driver_leave(context);
-        context->orphan = context->poll_submitted && bmi__task_await(&context->poll) == -EDEADLK;
-    }
-    if (!context->orphan)
-        context_free(context);
 }
 
 int bmi_job_context_statistics(struct bmi_job_context *context,

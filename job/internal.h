@@ -127,7 +127,6 @@ struct bmi_job_context {
     struct bmi__job_source trove, flow;
     struct bmi_task poll; /* background: takes what has come */
     bool poll_submitted;  /* ever, at the end of the opening */
-    bool orphan;          /* closed within `poll`, which frees it; that one's thread's */
     struct bmi__job_driver *driver;
     struct bmi_job_context *driver_next; /* the driver's list, under its lock */
     /* fd.c */

@@ -15,6 +15,7 @@
 #include "bmi/progress.h"
 #include "flow/internal.h"
 #include "job/internal.h"
+#include "task/internal.h"
 
 enum { BATCH = 64 };
 
@@ -171,7 +172,9 @@ bool bmi__job_source_take(struct bmi__job_source *source)
     bool any = false;
     if (!atomic_load(&source->pending) || !atomic_exchange(&source->pending, false))
         return false;
+    bmi__tasks_hold(); /* one might wait for what only this call fetches */
     while (fetch(source) > 0)
         any = true;
+    bmi__tasks_release();
     return any;
 }
