@@ -223,12 +223,72 @@ static void test_one_step_at_a_time(void)
     CU_ASSERT_FALSE(atomic_load(&steps.overlap));
 }
 
+/* ---- a task that an action waits for ------------------------------------------------------------
+ */
+
+static struct {
+    struct bmi_task task;
+    atomic_bool task_over, second_over;
+} waited;
+
+static int second(struct bmi_sm *machine, void *data)
+{
+    (void)machine;
+    (void)data;
+    atomic_store(&waited.second_over, true);
+    return BMI_SM_DONE;
+}
+
+static const struct bmi_sm_state second_states[] = {
+    {"second", .action = second, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table second_table = {"second", second_states, 1, 0};
+
+/* On a thread of its own: comes across a machine of the context, and must not wait to step. */
+static enum bmi_task_verdict start_and_schedule(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    CU_ASSERT_EQUAL(bmi_sm_start(argument, &second_table, NULL, NULL, NULL, NULL, NULL), 0);
+    bmi_task_schedule(NULL);
+    atomic_store(&waited.task_over, true);
+    return BMI_TASK_DONE;
+}
+
+static int first(struct bmi_sm *machine, void *data)
+{
+    (void)machine;
+    (void)data;
+    CU_ASSERT_EQUAL(bmi_task_submit(&waited.task), 0);
+    while (!atomic_load(&waited.task_over))
+        sched_yield();
+    return BMI_SM_DONE;
+}
+
+static const struct bmi_sm_state first_states[] = {
+    {"first", .action = first, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table first_table = {"first", first_states, 1, 0};
+
+static void test_action_that_waits_for_a_task(void)
+{
+    struct bmi_task_attributes attributes = {.function = start_and_schedule,
+                                             .argument = job_case.context,
+                                             .options = BMI_TASK_MAY_BLOCK};
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&waited.task, NULL, &attributes), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_sm_start(job_case.context, &first_table, NULL, NULL, NULL, NULL,
+                                       NULL),
+                          0);
+    job_case_fetch();
+    job_case_fetch();
+    CU_ASSERT_TRUE(atomic_load(&waited.second_over));
+    CU_ASSERT_EQUAL(bmi_task_wait(&waited.task, -1), 0);
+}
+
 int main(void)
 {
     static CU_TestInfo tests[] = {
         {"a descriptor beside a thread that waits", test_descriptor_beside},
         {"actions that test", test_actions_that_test},
         {"one step at a time", test_one_step_at_a_time},
+        {"an action that waits for a task", test_action_that_waits_for_a_task},
         CU_TEST_INFO_NULL,
     };
     static CU_SuiteInfo suites[] = {

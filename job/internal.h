@@ -119,7 +119,7 @@ struct bmi_job_context {
     _Atomic uint64_t steps;
     atomic_uint runners; /* threads that run one of its machines */
     /* foreground: held, before all other locks, by who runs one of its machines; recursive. Who
-     * holds another context's only tries */
+     * holds another context's, or is within another task, only tries */
     pthread_mutex_t stepping;
     _Atomic(struct bmi__tracer *) tracer;
     bool wants_listed;                  /* poll.c's list of those who want messages; its lock */

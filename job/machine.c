@@ -10,11 +10,13 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "bmi/log.h"
 #include "bmi/progress.h"
 #include "job/internal.h"
+#include "task/internal.h"
 
 enum {
     STEPS_AT_ONCE = 64, /* then others of the queue have their turn */
@@ -332,12 +334,14 @@ static enum ran machine_steps(struct bmi_sm *machine)
 static _Thread_local unsigned stepping_held;
 
 /* Who would run a machine of one context within an action of another's must not wait for whoever
- * takes steps there, since that one may be about to do the reverse. Returns whether it may. */
+ * takes steps there, since that one may be about to do the reverse; nor who would within another
+ * task, which an action may wait for. Returns whether it may. */
 static bool stepping_take(struct bmi_job_context *context)
 {
+    bool within_another = bmi__tasks_within() > 1; /* than the machine's own */
     if (context->background)
         return true;
-    if (stepping_held == 0)
+    if (stepping_held == 0 && !within_another)
         pthread_mutex_lock(&context->stepping);
     else if (pthread_mutex_trylock(&context->stepping) != 0)
         return false;
@@ -360,6 +364,7 @@ static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
     enum bmi_task_verdict verdict = BMI_TASK_DONE;
     atomic_fetch_add(&context->runners, 1);
     if (!stepping_take(context)) {
+        sched_yield(); /* to who takes steps */
         bmi_task_submit(task);
         atomic_fetch_sub(&context->runners, 1);
         return BMI_TASK_DONE;

@@ -18,7 +18,7 @@ int bmi__gate_take(struct bmi__gate *gate)
 {
     bool refused = false;
     pthread_mutex_lock(&gate->mutex);
-    while (gate->taken && !(refused = gate->waits && bmi__task_within()))
+    while (gate->taken && !(refused = gate->waits && bmi__tasks_within() > 0))
         pthread_cond_wait(&gate->changed, &gate->mutex);
     if (!refused)
         gate->taken = true;

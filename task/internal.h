@@ -243,8 +243,8 @@ bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu);
 bool bmi__unserved_has(struct bmi_task_manager *manager);
 /* Calls a task's function. */
 enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task);
-/* Whether the caller is within a task, of any manager. */
-bool bmi__task_within(void);
+/* How many tasks, of any manager, the caller is within. */
+unsigned bmi__tasks_within(void);
 /* Whether the caller is within as many tasks as may be. */
 bool bmi__schedule_too_deep(void);
 /* Between these the calling thread runs tasks also where it is too deep for that: who closes

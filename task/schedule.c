@@ -93,9 +93,9 @@ enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task
     return verdict;
 }
 
-bool bmi__task_within(void)
+unsigned bmi__tasks_within(void)
 {
-    return self.within > 0;
+    return self.within;
 }
 
 bool bmi__schedule_too_deep(void)
