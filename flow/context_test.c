@@ -238,14 +238,14 @@ static void post_and_close(void *argument)
     bmi_flow_context_id another;
     bmi_flow_id_t id;
     CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
-    CU_ASSERT_EQUAL(bmi_flow_post(&id,
-                                  &(struct bmi_flow_description){.source = in_memory(&from),
-                                                                 .destination = on_storage(place),
-                                                                 .extents = &whole,
-                                                                 .extent_count = 1,
-                                                                 .buffer_size = 1024},
-                                  NULL, another),
-                    0);
+    int result = bmi_flow_post(&id,
+                               &(struct bmi_flow_description){.source = in_memory(&from),
+                                                              .destination = on_storage(place),
+                                                              .extents = &whole,
+                                                              .extent_count = 1,
+                                                              .buffer_size = 1024},
+                               NULL, another);
+    CU_ASSERT(result == 0 || result == 1); /* another thread may have run it meanwhile */
     endless_post(74, another);
     CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
 }
