@@ -446,10 +446,10 @@ static bool worth_expecting(const struct peer *peer, const struct op *op)
 
 void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)
 {
+    if (worth_expecting(peer, op))
+        large_expect(peer, op);
     if (worth_announcing(peer, op))
         announce(peer, key, op, ahead);
-    else if (worth_expecting(peer, op))
-        large_expect(peer, op);
 }
 
 /* The sender has forgotten what was announced for the key (see key.c). If it lacks credit nothing

@@ -248,6 +248,14 @@ static void long_ones_that_come_unasked_are_expected(void)
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
+    /* Also one that is announced, since its sender lacks credit. */
+    script_peer(script)->flags |= PEER_ANNOUNCE_ALL;
+    post_receive(script, &two, 32768, TAG);
+    CU_ASSERT_EQUAL(script_peer(script)->counters.announcements, 1);
+    CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 1);
+    CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, 32768, true, TAG), 0);
+    CU_ASSERT_TRUE(received(&two, 2, 32768));
+    CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
     close_long_script(script);
 }
 
