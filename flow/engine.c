@@ -492,7 +492,8 @@ static struct past contexts_end_locked(void)
     past.watch = engine.watch;
     engine.watch = NULL;
     atomic_store(&engine.network, 0);
-    network_fd_leave();
+    if (past.network != 0)
+        network_fd_leave();
     return past;
 }
 
