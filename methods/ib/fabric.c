@@ -91,7 +91,7 @@ static void info_apply(struct ib_fabric *fabric)
                               ? info->tx_attr->inject_size
                               : IB_MESSAGE_BYTES;
     bool tcp = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
-    fabric->breaks = tcp || strncmp(info->fabric_attr->prov_name, "verbs", 5) == 0;
+    fabric->breaks = ib_provider_connects(info->fabric_attr->prov_name);
     /* tcp's own completion is a write into a socket, whose connection may break, and be made again
      * before the next message. */
     fabric->put_delivers = tcp || !(info->tx_attr->msg_order & FI_ORDER_SAW);

@@ -30,6 +30,19 @@ static const struct ib_kind kind_verbs = {
     "ofi+verbs", verbs_providers,
     "Is the device up (ibv_devinfo), its port active, its network interface given an address?"};
 
+/* Where connections can't be cut nobody gets to see a program's memory: what is on its way there
+ * would come when the program has it back. */
+static void puts_allow(struct bmi_method *method, const struct ib_state *state)
+{
+    bool safe = ib_library.cuts || !ib_provider_connects(state->provider);
+    method->limits.put = method->limits.get = safe;
+    if (!safe)
+        bmi_method_log(BMI_LOG_WARN, NULL,
+                       "%s: no puts and gets: this program has called libfabric before, without "
+                       "FI_AV_REMOVE_CLEANUP=1 in its environment",
+                       state->kind->scheme);
+}
+
 /* `state` is static: what was deferred for it may run after the stop, and finds nothing to do. */
 static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
                          struct ib_state *state, void **out)
@@ -45,6 +58,8 @@ static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
     memcpy(state->provider, choice.provider, sizeof(state->provider));
     bmi_method_log(error ? BMI_LOG_ERROR : BMI_LOG_INFO, NULL, "%s: %s%s%s%s", kind->scheme,
                    error ? "" : "provider ", choice.provider, error ? "" : ": ", choice.reason);
+    if (error == 0)
+        puts_allow(method, state);
     return error;
 }
 

@@ -39,6 +39,8 @@
 #include "bmi/lock.h"
 #include "bmi/method.h"
 
+struct fi_provider;
+
 /* What is called of libfabric itself; set by ib_library_load. */
 extern struct ib_library {
     int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags,
@@ -49,6 +51,8 @@ extern struct ib_library {
     const char *(*strerror)(int error);
     int (*getparams)(struct fi_param **parameters, int *count);
     void (*freeparams)(struct fi_param *parameters);
+    int (*param_get)(struct fi_provider *provider, const char *name, void *value);
+    bool cuts; /* an address that is removed takes its connection with it */
 } ib_library;
 /* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used, for that reason. */
 int ib_library_load(char *reason, size_t size);
@@ -147,8 +151,7 @@ struct ib_fabric {
     bool virtual_addresses; /* regions are told by address, else by offset */
     bool provider_keys;     /* the provider chooses keys, else we */
     bool real_registration; /* costs much: through the cache */
-    bool breaks;            /* there are connections: one failed operation ends all of one, for
-                               good, and what was begun on it goes on until it is cut */
+    bool breaks;            /* there are connections: see ib_provider_connects */
     bool put_delivers;      /* a put must ask for delivery: later messages may overtake it, or a
                                connection that breaks lose it unnoticed */
     bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
@@ -315,6 +318,9 @@ static inline void ib_count(const struct ib_state *state, enum bmi_method_counte
 /* Finds the best provider of the kind that this host has, without opening it. Tells what was found
  * and why, or what is missing. Any thread. */
 int ib_provider_choose(const struct ib_kind *kind, struct bmi_method_choice *choice);
+/* Whether it has connections: one failed operation ends all of one, for good, and what was begun on
+ * it goes on until it is cut. */
+bool ib_provider_connects(const char *provider);
 /* The provider's description for an endpoint at this numeric host (NULL: any). To be freed with
  * fi_freeinfo. */
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info);

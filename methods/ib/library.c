@@ -12,14 +12,16 @@
  * ib_signals_restore. What those handlers would have tidied up, provider.c removes.
  *
  * Its settings are environment variables, read when it is first called. Three have to be set:
- * - FI_AV_REMOVE_CLEANUP: a connection that broke is made again only if it goes with its address.
+ * - FI_AV_REMOVE_CLEANUP: a connection goes with its address, so that it can be cut before a
+ * program has its memory back, and is made again if it broke.
  * - FI_MR_CACHE_MAX_COUNT: its own cache of registrations would keep memory in reach of peers after
  *   we ended the registration, and more of it than we registered. We have one.
  * - FI_OFI_RXM_MSG_RX_SIZE: over tcp, rxm would make and clear 4096 buffers of 16 KiB for messages
  *   that it has no buffer of ours for: 45 ms and 50 MiB of every process, of which it uses a few.
  *   Where many clients start at once, that alone took them longer than the time for connecting.
  * The program's environment is not touched for that; for the moment of the call there is another
- * one. What the program's user set stays as it is.
+ * one. What the program's user set stays as it is. A program that has called libfabric before has
+ * had it read them: then nothing is left to us but to ask for the first one.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -49,6 +51,7 @@ static const char *symbols_find(void)
         {"fi_strerror", (void **)&ib_library.strerror},
         {"fi_getparams", (void **)&ib_library.getparams},
         {"fi_freeparams", (void **)&ib_library.freeparams},
+        {"fi_param_get", (void **)&ib_library.param_get},
     };
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
         *symbols[i].place = dlsym(handle, symbols[i].name);
@@ -84,15 +87,20 @@ static char **environment_make(void)
  * copy stays; what one of them sets in it is kept. */
 static void settings_read(void)
 {
+    static const char cleanup[] = "av_remove_cleanup";
     char **before = environ;
     struct fi_param *parameters = NULL;
-    int number = 0;
+    int number = 0, on = 0;
 
-    environ = environment;
-    if (ib_library.getparams(&parameters, &number) == 0)
-        ib_library.freeparams(parameters);
-    if (environ == environment)
-        environ = before;
+    if (ib_library.param_get(NULL, cleanup, &on) == -FI_ENOENT) { /* it does not know it yet */
+        environ = environment;
+        if (ib_library.getparams(&parameters, &number) == 0)
+            ib_library.freeparams(parameters);
+        ib_library.param_get(NULL, cleanup, &on);
+        if (environ == environment)
+            environ = before;
+    }
+    ib_library.cuts = on;
 }
 
 /* -ENOSYS: it cannot be used, for that reason. */

@@ -101,6 +101,11 @@ static int name_choose(struct fi_info *info)
     return info->src_addr ? 0 : -ENOMEM;
 }
 
+bool ib_provider_connects(const char *provider)
+{
+    return strncmp(provider, "tcp", 3) == 0 || strncmp(provider, "verbs", 5) == 0;
+}
+
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info)
 {
     int status = host ? info_get(state->provider, host, info) : -ENODATA;
