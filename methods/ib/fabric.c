@@ -210,6 +210,15 @@ int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer)
     return ib_error(fi_recvmsg(fabric->endpoint, &message, FI_MULTI_RECV));
 }
 
+int ib_spare_post_locked(struct ib_fabric *fabric)
+{
+    fabric->spare.kind = IB_OPERATION_SPARE;
+    ssize_t status = fi_trecv(fabric->endpoint, NULL, 0, NULL, FI_ADDR_UNSPEC, 0, 0,
+                              &fabric->spare.context);
+    fabric->spare_posted = status == 0;
+    return ib_error(status);
+}
+
 static int buffers_post(struct ib_state *state, struct ib_fabric *fabric)
 {
     for (uint32_t i = 0; i < fabric->buffer_count; i++) {
@@ -217,7 +226,8 @@ static int buffers_post(struct ib_state *state, struct ib_fabric *fabric)
         if (status)
             return step_failed(state, "take a buffer for messages", status);
     }
-    return 0;
+    int status = fabric->peer_copies ? ib_spare_post_locked(fabric) : 0;
+    return status ? step_failed(state, "take a spare receive", status) : 0;
 }
 
 static void id_close(struct fid *id)

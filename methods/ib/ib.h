@@ -32,6 +32,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,12 @@ enum {
 };
 
 /* What the network is told apart by when it gives something back: first in each. */
-enum ib_operation_kind { IB_OPERATION_RECEIVE, IB_OPERATION_SEND, IB_OPERATION_PIECE };
+enum ib_operation_kind {
+    IB_OPERATION_RECEIVE,
+    IB_OPERATION_SEND,
+    IB_OPERATION_PIECE,
+    IB_OPERATION_SPARE
+};
 struct ib_operation {
     struct fi_context2 context; /* libfabric's */
     enum ib_operation_kind kind;
@@ -177,6 +183,8 @@ struct ib_fabric {
     struct ib_slot slots[IB_SLOTS];
     uint32_t buffer_count;
     uint32_t unposted; /* driver: buffers that the provider did not take back yet */
+    struct ib_operation spare; /* driver: a receive that holds what posting a buffer needs */
+    bool spare_posted;         /* driver */
     struct ib_buffer buffers[IB_BUFFERS_SHM];
 };
 
@@ -331,6 +339,8 @@ int ib_fabric_open(struct ib_state *state, const char *host);
 void ib_fabric_close(struct ib_state *state);
 /* Posts a buffer for messages to arrive in. fabric_lock. */
 int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer);
+/* Posts a receive for a tag, which nobody sends to. fabric_lock. */
+int ib_spare_post_locked(struct ib_fabric *fabric);
 /* The peer of that name, counted up. Returns 0, -ENOMEM, -EADDRNOTAVAIL: the provider does not take
  * it. Driver. */
 int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out);

@@ -110,19 +110,38 @@ static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
     int status = ib_buffer_post_locked(state->fabric, buffer);
     ib_unlock(&state->fabric_lock);
     if (status && !buffer->unposted)
-        bmi_method_log(BMI_LOG_WARN, NULL, "%s: cannot post a buffer yet: %s", state->kind->scheme,
+        bmi_method_log(BMI_LOG_INFO, NULL, "%s: cannot post a buffer yet: %s", state->kind->scheme,
                        strerror(-status));
     state->fabric->unposted += (uint32_t)(status != 0) - buffer->unposted;
     buffer->unposted = status != 0;
 }
 
-/* Tries again what the provider did not take. */
+static void spare_set(struct ib_state *state, bool posted)
+{
+    struct ib_fabric *fabric = state->fabric;
+    ib_lock(&state->fabric_lock);
+    if (posted)
+        ib_spare_post_locked(fabric);
+    else
+        fi_cancel(&fabric->endpoint->fid, &fabric->spare.context);
+    ib_unlock(&state->fabric_lock);
+}
+
+/* Tries again what the provider did not take. Where messages that found no buffer have used up what
+ * posting one needs, so that none could be posted for ever, the spare receive gives back its own:
+ * the first buffer takes some of them in. */
 static void buffers_repost(struct ib_state *state)
 {
     struct ib_fabric *fabric = state->fabric;
+    if (fabric->unposted == fabric->buffer_count && fabric->spare_posted) {
+        fabric->spare_posted = false;
+        spare_set(state, false);
+    }
     for (uint32_t i = 0; i < fabric->buffer_count && fabric->unposted > 0; i++)
         if (fabric->buffers[i].unposted)
             buffer_repost(state, &fabric->buffers[i]);
+    if (fabric->unposted == 0 && fabric->peer_copies && !fabric->spare_posted)
+        spare_set(state, true);
 }
 
 static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry)
@@ -142,6 +161,9 @@ static void completion_handle(struct ib_state *state, const struct fi_cq_data_en
         break;
     case IB_OPERATION_PIECE:
         ib_piece_done(state, operation, 0);
+        break;
+    case IB_OPERATION_SPARE: /* somebody sends to tags */
+        state->fabric->spare_posted = false;
         break;
     }
 }
@@ -208,7 +230,8 @@ static void error_handle(struct ib_state *state)
         return;
     struct ib_operation *operation = error.op_context;
     int status = ib_error(-error.err);
-    static const char *const names[] = {"a receive", "a message", "a put or get"};
+    static const char *const names[] = {"a receive", "a message", "a put or get",
+                                        "a spare receive"};
     bmi_method_log(error.err == FI_ECANCELED ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
                    "%s: %s failed: %s (provider: %d, %s)", state->kind->scheme,
                    operation ? names[operation->kind] : "an operation",
@@ -217,6 +240,8 @@ static void error_handle(struct ib_state *state)
         return;
     if (status == -ECANCELED)
         status = -ECONNRESET;
+    if (operation->kind == IB_OPERATION_SPARE)
+        return;
     if (operation->kind != IB_OPERATION_RECEIVE)
         operation_fail(state, operation, status);
     else if (error.err != FI_ECANCELED)

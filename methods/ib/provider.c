@@ -25,6 +25,8 @@ static struct fi_info *hints_make(const char *provider)
     if (!hints)
         return NULL;
     hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
+    if (strcmp(provider, "shm") == 0)
+        hints->caps |= FI_TAGGED; /* see ib_spare_post_locked */
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
     hints->domain_attr->threading = FI_THREAD_SAFE;
