@@ -356,6 +356,7 @@ static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
     if (!peer)
         return -ENOMEM;
     peer->size = size;
+    atomic_init(&peer->settled, false);
     memcpy(peer->name, name, size);
     ib_lock(&state->fabric_lock);
     int inserted = fi_av_insert(state->fabric->addresses, name, 1, &peer->address, 0, NULL);

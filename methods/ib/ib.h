@@ -134,6 +134,7 @@ struct ib_peer {
     uint32_t users; /* links */
     uint32_t size;
     bool broken; /* not in the vector any more; in no list */
+    atomic_bool settled; /* any thread: its connection was looked for */
     uint8_t name[];
 };
 
@@ -351,6 +352,11 @@ void ib_peer_put(struct ib_state *state, struct ib_peer *peer);
 void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status);
 /* What libfabric answered, as an errno. */
 int ib_error(ssize_t status);
+
+/* socket.c */
+/* Has the provider's connection to the peer, if it is one of TCP, set as the tcp method's are. To be
+ * called when it has taken a message. Any thread. */
+void ib_peer_settle(struct ib_state *state, struct ib_peer *peer);
 
 /* progress.c */
 int ib_progress(void *state);

@@ -192,6 +192,7 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
     if (status)
         return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
     link->sequence_out++;
+    ib_peer_settle(state, link->peer);
     ib_count(state, BMI_COUNT_WRITES, 1);
     ib_count(state, BMI_COUNT_BYTES_SENT, (int64_t)size);
     return 0;

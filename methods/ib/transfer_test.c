@@ -8,6 +8,8 @@
  * guest that has RDMA devices it is bmi_ib.
  */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -46,6 +48,7 @@ struct answer {
     int status;
     int64_t puts, gets, put_bytes, get_bytes;
     bool link_is_up;
+    int unpaced; /* its TCP sockets whose congestion control is reno */
 };
 
 static struct client {
@@ -154,6 +157,22 @@ static int client_disconnect(struct fake_owner *owner)
     return FAKE_UNTIL(!owner->link) ? 0 : -ETIMEDOUT;
 }
 
+static bool is_unpaced(int fd)
+{
+    char name[16] = "";
+    socklen_t size = sizeof(name);
+    return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 &&
+           strcmp(name, "reno") == 0;
+}
+
+static int unpaced_count(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++)
+        count += is_unpaced(fd);
+    return count;
+}
+
 static int client_obey(const struct command *command)
 {
     switch (command->kind) {
@@ -189,7 +208,8 @@ _Noreturn static void client_main(int wire)
                                 .gets = fake_counters[BMI_COUNT_GETS],
                                 .put_bytes = fake_counters[BMI_COUNT_PUT_BYTES],
                                 .get_bytes = fake_counters[BMI_COUNT_GET_BYTES],
-                                .link_is_up = self.owner.link != NULL};
+                                .link_is_up = self.owner.link != NULL,
+                                .unpaced = unpaced_count()};
         if (send(wire, &answer, sizeof(answer), MSG_NOSIGNAL) != sizeof(answer))
             break;
     }
@@ -486,6 +506,26 @@ static void test_kept_for_too_long(void)
     disconnected(0, owner);
 }
 
+/* The provider's own connection, of which it tells nothing. */
+static void test_unpaced_within_the_host(void)
+{
+    if (fake_method != &bmi__method_ofi_tcp) {
+        printf("skipped: not of TCP ");
+        return;
+    }
+    int any = socket(AF_INET, SOCK_STREAM, 0);
+    bool all_are = is_unpaced(any);
+    close(any);
+    if (all_are) {
+        printf("skipped: reno is the system's own ");
+        return;
+    }
+    struct fake_owner *owner = connected(0);
+    put_and_get(owner, 0, 1000, 1, 1);
+    CU_ASSERT_EQUAL(ask(0, &(struct command){.kind = COUNTERS}).unpaced, 1);
+    disconnected(0, owner);
+}
+
 /* ---- the program ------------------------------------------------------------------------------
  */
 
@@ -529,7 +569,8 @@ static int clients_end(void)
 
 int main(void)
 {
-    CU_TestInfo tests[] = {{"puts and gets", test_puts_and_gets},
+    CU_TestInfo tests[] = {{"unpaced within the host", test_unpaced_within_the_host},
+                           {"puts and gets", test_puts_and_gets},
                            {"an unknown key is refused", test_unknown_key},
                            {"beyond the end is refused", test_beyond_the_end},
                            {"before the start is refused", test_before_the_start},
