@@ -129,12 +129,17 @@ static int requests_serve(struct bmi_side *side, int wait_ms)
     return count;
 }
 
+static bool is_busy(const struct bmi_side *side)
+{
+    return side->outstanding > 0 || side->done_first || side->others > 0;
+}
+
 void bmi_server_run(struct bmi_side *side, uint64_t requests)
 {
     uint64_t served = 0;
     int turns = 0;
     while (!end_wanted) {
-        bool busy = side->outstanding > 0 || side->done_first || side->others > 0;
+        bool busy = is_busy(side);
         if (!busy && requests > 0 && served == requests)
             return;
         if (!busy) {
@@ -144,6 +149,10 @@ void bmi_server_run(struct bmi_side *side, uint64_t requests)
             turns = 0;
         }
     }
+    /* A client that has its last message may have us ended before we know that it has gone. */
+    side->ending = true;
+    while (is_busy(side) && side_step(side, WAIT_MS) > 0)
+        continue;
 }
 
 void bmi_server_main(const struct options *options)

@@ -120,8 +120,10 @@ int side_step(struct bmi_side *side, int wait_ms)
               "BMI_testcontext");
     for (int i = 0; i < count; i++) {
         struct bmi_op *op = users[i];
-        bmi_check(errors[i], op->expected < 0 ? "a send" : "a receive");
         side->outstanding--;
+        if (side->ending && errors[i] != 0)
+            continue;
+        bmi_check(errors[i], op->expected < 0 ? "a send" : "a receive");
         op->actual = sizes[i];
         op_run(op);
     }
