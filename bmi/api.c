@@ -131,9 +131,8 @@ static int start_locked(struct peer *peer, struct op *op, BMI_addr_t handle)
 static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
 {
     struct context *context = op->context;
-    enum op_state posting = OP_POSTING;
     *id = bmi__op_id(op);
-    if (atomic_compare_exchange_strong(&op->state, &posting, OP_PENDING))
+    if (bmi__op_is_first(op, OP_PENDING))
         return 0;
     if (op->error != 0 || op->kind == OP_PING || bmi__setting(SETTING_IMMEDIATE) == 0) {
         atomic_store(&op->state, OP_PENDING);
@@ -143,7 +142,7 @@ static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
     *id = 0;
     if (post->actual != NULL)
         *post->actual = op->actual;
-    atomic_fetch_add_explicit(&context->immediate, 1, memory_order_relaxed);
+    bmi__context_immediate(context);
     bmi__op_give(op);
     return 1;
 }

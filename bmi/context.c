@@ -231,10 +231,13 @@ void bmi__context_complete(struct op *op)
     struct context *context = op->context;
     bmi_op_id_t id = bmi__op_id(op);
     struct op *first = atomic_load_explicit(&context->incoming, memory_order_relaxed);
-    do
-        op->next = first;
-    while (!atomic_compare_exchange_weak_explicit(&context->incoming, &first, op,
-                                                  memory_order_seq_cst, memory_order_relaxed));
+    op->next = first;
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->incoming, op, memory_order_relaxed);
+    else
+        while (!atomic_compare_exchange_weak_explicit(&context->incoming, &first, op,
+                                                      memory_order_seq_cst, memory_order_relaxed))
+            op->next = first;
     /* From here on `op` is whoever's takes it. */
     if (atomic_load(&context->event_fd) >= 0) {
         bmi_lock_take(&context->lock);
@@ -243,6 +246,16 @@ void bmi__context_complete(struct op *op)
     }
     bmi__progress_notify(context, id);
     hook_call(context);
+}
+
+void bmi__context_immediate(struct context *context)
+{
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->immediate,
+                              atomic_load_explicit(&context->immediate, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&context->immediate, 1, memory_order_relaxed);
 }
 
 bool bmi__context_has(struct context *context)
@@ -259,7 +272,11 @@ static void gather_locked(struct context *context)
     /* Never 0 in between: who looks without the lock finds it here or there. */
     unsigned count = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
     atomic_store_explicit(&context->ready_count, count + 1, memory_order_relaxed);
-    struct op *op = atomic_exchange_explicit(&context->incoming, NULL, memory_order_acq_rel);
+    struct op *op = atomic_load_explicit(&context->incoming, memory_order_relaxed);
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
+    else
+        op = atomic_exchange_explicit(&context->incoming, NULL, memory_order_acq_rel);
     struct op *oldest = NULL;
     while (op != NULL) {
         struct op *next = op->next;

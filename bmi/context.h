@@ -63,6 +63,8 @@ void bmi__context_set_hook(struct context *context, bmi__context_hook hook, void
 /* Puts a completed operation into its context and wakes who waits for it. Any thread, any lock but
  * the context's and progress's. */
 void bmi__context_complete(struct op *op);
+/* Counts an operation that was done with its post. */
+void bmi__context_immediate(struct context *context);
 /* Completed operations that wait to be taken out. */
 uint64_t bmi__context_depth(struct context *context);
 /* Whether something waits to be taken out; a hint without the lock. */

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bmi/lock.h"
 #include "bmi/method.h"
 
 struct context;
@@ -85,6 +86,19 @@ struct op {
     uint8_t kind, stage, flags;
     atomic_bool ready; /* in its context's list of completed; context's lock */
 };
+
+/* Whether the post and its completion, of which either may come first, found it as posting: it is in
+ * state `to` then. */
+static inline bool bmi__op_is_first(struct op *op, enum op_state to)
+{
+    enum op_state posting = OP_POSTING;
+    if (!bmi_one_thread())
+        return atomic_compare_exchange_strong(&op->state, &posting, to);
+    if (atomic_load_explicit(&op->state, memory_order_relaxed) != posting)
+        return false;
+    atomic_store_explicit(&op->state, to, memory_order_relaxed);
+    return true;
+}
 
 /* Takes a free operation, state POSTING, everything else zero. NULL: no memory. Any thread. */
 struct op *bmi__op_take(void);

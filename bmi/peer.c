@@ -251,8 +251,7 @@ void bmi__op_complete_locked(struct op *op, int error, bmi_size_t actual)
         bmi__op_give(op);
         return;
     }
-    enum op_state posting = OP_POSTING;
-    if (!atomic_compare_exchange_strong(&op->state, &posting, OP_DONE_INLINE))
+    if (!bmi__op_is_first(op, OP_DONE_INLINE))
         bmi__context_complete(op);
 }
 

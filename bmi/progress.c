@@ -445,16 +445,22 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
 static bool seat_take(void)
 {
     unsigned free = 0;
-    driving = atomic_load(&progress.seat) == free &&
-              atomic_compare_exchange_strong_explicit(&progress.seat, &free, SEAT_TAKEN,
-                                                      memory_order_acquire, memory_order_relaxed);
+    driving = atomic_load(&progress.seat) == free;
+    if (driving && bmi_one_thread())
+        atomic_store_explicit(&progress.seat, SEAT_TAKEN, memory_order_relaxed);
+    else if (driving)
+        driving =
+            atomic_compare_exchange_strong_explicit(&progress.seat, &free, SEAT_TAKEN,
+                                                    memory_order_acquire, memory_order_relaxed);
     return driving;
 }
 
 static void seat_give_back(void)
 {
     driving = false;
-    if (atomic_fetch_sub(&progress.seat, SEAT_TAKEN) != SEAT_TAKEN)
+    if (bmi_one_thread())
+        atomic_store_explicit(&progress.seat, 0, memory_order_relaxed);
+    else if (atomic_fetch_sub(&progress.seat, SEAT_TAKEN) != SEAT_TAKEN)
         bmi__futex_wake(&progress.seat);
 }
 

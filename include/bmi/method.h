@@ -41,6 +41,7 @@
 #include <sys/uio.h>
 
 #include "../bmi.h"
+#include "lock.h"
 
 enum { BMI_FRAME_HEADER = 40, BMI_FRAME_SHORT = 16 }; /* bytes of a frame's header: one of these */
 
@@ -265,14 +266,24 @@ struct bmi_link {
  * has a reference. Blocks: no. */
 static inline void bmi_link_ref(struct bmi_link *link)
 {
-    atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
+    if (bmi_one_thread())
+        atomic_store_explicit(&link->references,
+                              atomic_load_explicit(&link->references, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
 }
 
 /* Drops a reference; who drops the last calls destroy. Returns: nothing. Owns: not to be used
  * afterwards. Threads: any, no lock held that destroy takes. Blocks: as destroy does. */
 static inline void bmi_link_unref(struct bmi_link *link)
 {
-    if (atomic_fetch_sub_explicit(&link->references, 1, memory_order_acq_rel) == 1)
+    unsigned before = atomic_load_explicit(&link->references, memory_order_relaxed);
+    if (bmi_one_thread())
+        atomic_store_explicit(&link->references, before - 1, memory_order_relaxed);
+    else
+        before = atomic_fetch_sub_explicit(&link->references, 1, memory_order_acq_rel);
+    if (before == 1)
         link->destroy(link);
 }
 

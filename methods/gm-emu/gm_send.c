@@ -348,7 +348,10 @@ bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence)
         return true; /* it was overtaken */
     if ((int32_t)(relaxed(&link->sent) - sequence) < 0)
         return false;
-    atomic_store(&link->acknowledged, sequence);
+    if (bmi_one_thread())
+        atomic_store_explicit(&link->acknowledged, sequence, memory_order_relaxed);
+    else
+        atomic_store(&link->acknowledged, sequence); /* then look, as who stalls does in reverse */
     if (atomic_load(&link->stalled)) {
         atomic_store(&link->stalled, false);
         gm_flush(&link->base);

@@ -57,6 +57,7 @@ struct nic_ring {
     uint64_t position; /* producer: written so far; consumer: consumed so far */
     uint64_t seen;     /* producer: consumed, as last read; consumer: as last told */
     uint64_t cleared;  /* producer: the stamp there was cleared ahead of time */
+    bool looked;       /* consumer: found empty since it last took something */
 };
 
 /* A send token, in use. */

@@ -95,9 +95,13 @@ static void *buffer_take(struct nic_port *port, int priority, unsigned size)
 /* The token of the last event's buffer; NULL: a provider has it. */
 static struct nic_buffer *event_token_take(struct nic_port *port)
 {
-    if (atomic_load_explicit(&port->event_token, memory_order_relaxed) == NULL)
+    struct nic_buffer *token = atomic_load_explicit(&port->event_token, memory_order_relaxed);
+    if (token == NULL)
         return NULL;
-    return atomic_exchange(&port->event_token, NULL);
+    if (!bmi_one_thread())
+        return atomic_exchange(&port->event_token, NULL);
+    atomic_store_explicit(&port->event_token, NULL, memory_order_relaxed);
+    return token;
 }
 
 /* The last event's buffer was not provided again. */
@@ -139,10 +143,23 @@ void nic__told(struct nic_peer *peer, int priority)
         nic__doorbell(peer);
 }
 
+/* The ring is empty: a sender that nothing keeps from sending is told at the next look, by when what
+ * has come last may have been answered. */
+static void told_soon(struct nic_peer *peer, int priority)
+{
+    struct nic_ring *ring = &peer->in[priority];
+    if (ring->seen == ring->position)
+        return;
+    if (ring->looked || atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
+        nic__told(peer, priority);
+    ring->looked = true;
+}
+
 static void consume(struct nic_peer *peer, int priority, uint64_t end)
 {
     struct nic_ring *ring = &peer->in[priority];
     ring->position = end;
+    ring->looked = false;
     if (ring->position - ring->seen >= ring->size / 4)
         nic__told(peer, priority);
 }
@@ -270,7 +287,7 @@ static enum taken record_take(struct nic_peer *peer, int priority, struct nic_ev
     bool bad = false;
     uint64_t due_ns = UINT64_MAX;
     if (!nic__ring_head(&peer->in[priority], &head, &payload, &bad)) {
-        nic__told(peer, priority);
+        told_soon(peer, priority);
         return TAKEN_NOTHING;
     }
     if (bad || head.length > peer->max_length[priority]) {
