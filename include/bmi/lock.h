@@ -28,6 +28,10 @@
 #include <sys/single_threaded.h>
 #endif
 
+#ifndef __USE_MISC /* strict ISO C: <unistd.h> keeps it to itself */
+long syscall(long number, ...);
+#endif
+
 struct bmi_lock {
     _Atomic uint32_t state;
 };

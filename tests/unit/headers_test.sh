@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# usage: headers_test.sh INCLUDE CC CXX      the folder of bmi.h; CXX may be empty
+# Each public header stands alone, in strict C and C++, without a warning: those for programs from
+# C99 and C++11 on, those for methods, which have atomics, from C11 on.
+set -euo pipefail
+
+include=$1 cc=$2 cxx=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# compile COMPILER LANGUAGE STANDARD HEADER
+compile() {
+  printf '#include <%s>\nint main(void) { return 0; }\n' "$4" > "$work/source"
+  if ! "$1" -x "$2" -std="$3" -Wall -Wextra -Wshadow -Wconversion -pedantic -Werror -I"$include" \
+    -fsyntax-only "$work/source"; then
+    echo "FAILED: <$4> as $3"
+    failed=1
+  fi
+}
+
+for path in "$include"/bmi.h "$include"/bmi/*.h; do
+  header=${path#"$include/"}
+  case $header in
+    bmi/lock.h | bmi/method.h) c="c11 gnu11 c17" cxx_standards="" ;;
+    *) c="c99 gnu99 c11 c17" cxx_standards="c++11 c++17" ;;
+  esac
+  for standard in $c; do
+    compile "$cc" c "$standard" "$header"
+  done
+  [ -n "$cxx" ] || continue
+  for standard in $cxx_standards; do
+    compile "$cxx" c++ "$standard" "$header"
+  done
+done
+[ -n "$cxx" ] || echo "skipped: C++, no compiler for it"
+exit $failed
