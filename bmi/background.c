@@ -11,9 +11,12 @@
  *
  *   watching     nobody drives. It makes passes while they find something, then waits for the
  *                network's descriptor, without the seat: a caller takes that at once, unhindered.
- *   standing by  callers drive. It sleeps, looks once a TICK whether they still do, and watches
+ *   standing by  callers drive. It sleeps, looks at each tick whether they still do, and watches
  *                again when they have ceased. A caller that is expected to compute now rings the
- *                bell when it leaves the seat.
+ *                bell when it leaves the seat. A tick takes a caller's CPU for some 25 us, so each
+ *                that finds them driving, and none that was away for long, doubles the time to the
+ *                next: who stays away for the first time is noticed within the time that it has
+ *                driven before, TICK_MOST_NS at most.
  *   parked       a caller sleeps in the network, holding the seat. It sleeps without ticks; whoever
  *                leaves the seat rings the bell.
  *
@@ -54,7 +57,8 @@
 #include "task/gate.h"
 #include "task/internal.h"
 
-enum { TICK_NS = 1000000, COMPUTES_NS = 30000, MOVE_NS = 1000000000, PART_NS = 10000000 };
+enum { TICK_NS = 1000000, TICK_MOST_NS = 8000000 };
+enum { COMPUTES_NS = 30000, MOVE_NS = 1000000000, PART_NS = 10000000 };
 enum { PARK_TICKS = 10, NOBODY_NS = 250000 };
 enum { HISTORIES = 64, LIKELY = 2, CERTAIN = 3 };
 enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
@@ -80,6 +84,7 @@ static struct {
     atomic_int posted_cpu;
     /* the callers' turns; written with the seat held */
     atomic_uint turns;
+    atomic_uint absences; /* how often they were away, computing or for long */
     atomic_bool computes; /* the caller will probably stay away for long */
     _Atomic uint64_t left_ns;
     unsigned history;  /* seat: a bit for each of the last times between turns, 1 for a long one */
@@ -102,6 +107,13 @@ bool bmi__background_self(void)
 }
 
 /* ---- callers' turns ------------------------------------------------------------------------- */
+
+/* For who alone writes it. */
+static void count_up(atomic_uint *count)
+{
+    unsigned before = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, before + 1, memory_order_relaxed);
+}
 
 /* The caller computed for long, or did not: learns from it, and foretells the next time. */
 static void away_note(bool was_long)
@@ -137,14 +149,16 @@ void bmi__background_turn_begins(uint64_t now_ns)
 {
     uint64_t left = atomic_load_explicit(&background.left_ns, memory_order_relaxed);
     bool waited = now_ns > left && now_ns - left > COMPUTES_NS;
-    away_note(waited && has_computed(now_ns - left));
+    bool computed = waited && has_computed(now_ns - left);
+    away_note(computed);
+    if (computed || (waited && now_ns - left > NOBODY_NS))
+        count_up(&background.absences);
     background.waits = (background.waits << 1 | waited) % HISTORIES;
 }
 
 void bmi__background_turn_ends(uint64_t now_ns)
 {
-    unsigned turns = atomic_load_explicit(&background.turns, memory_order_relaxed);
-    atomic_store_explicit(&background.turns, turns + 1, memory_order_relaxed);
+    count_up(&background.turns);
     atomic_store_explicit(&background.left_ns, now_ns, memory_order_relaxed);
     background.left_by = pthread_self();
     background.left_cpu_ns = background.waits != 0 ? own_cpu_ns() : 0;
@@ -158,6 +172,19 @@ static bool caller_computes(void)
 static unsigned turns_made(void)
 {
     return atomic_load_explicit(&background.turns, memory_order_relaxed);
+}
+
+/* For how long nobody had a turn. */
+static uint64_t away_ns(void)
+{
+    uint64_t left = atomic_load_explicit(&background.left_ns, memory_order_relaxed);
+    uint64_t now = bmi__monotonic_ns();
+    return now > left ? now - left : 0;
+}
+
+static unsigned absences(void)
+{
+    return atomic_load_explicit(&background.absences, memory_order_relaxed);
 }
 
 /* ---- the bell ------------------------------------------------------------------------------- */
@@ -195,14 +222,19 @@ static bool bell_wait(unsigned bell, uint64_t deadline_ns)
 static void stand_by(void)
 {
     unsigned asleep = 0; /* ticks that the same caller has slept */
+    uint64_t tick_ns = TICK_NS;
     bmi__progress_watch_end();
     while (!atomic_load(&background.stopping)) {
-        unsigned turns = turns_made();
-        if (bell_wait(BELL_COMPUTES, bmi__monotonic_ns() + TICK_NS))
+        unsigned turns = turns_made(), away = absences();
+        if (bell_wait(BELL_COMPUTES, bmi__monotonic_ns() + tick_ns))
             return;
         bool same = turns == turns_made();
-        if (same && !bmi__progress_driven())
+        if (!bmi__progress_driven() && (same || away_ns() > NOBODY_NS))
             return;
+        if (same || away != absences())
+            tick_ns = TICK_NS;
+        else if (tick_ns < TICK_MOST_NS)
+            tick_ns *= 2;
         asleep = same && bmi__progress_driver_sleeps() ? asleep + 1 : 0;
         if (asleep < PARK_TICKS)
             continue;

@@ -124,6 +124,26 @@ static void they_move_over_tcp(void)
     messages_move("tcp");
 }
 
+/* Callers that drove for long without a pause are looked after less often, but are. */
+static void it_comes_after_a_long_exchange(void)
+{
+    enum { EXCHANGE_NS = 40000000 };
+    struct self self;
+    self_open(&self, "tcp", BACKGROUND);
+    for (int round = 0; round < 5; round++) {
+        uint64_t end = bmi__monotonic_ns() + EXCHANGE_NS;
+        while (bmi__monotonic_ns() < end) {
+            bmi_op_id_t id;
+            bmi_error_code_t error;
+            int count = 0;
+            BMI_testcontext(1, &id, &count, &error, NULL, NULL, 0, self.context);
+            CU_ASSERT_EQUAL(count, 0);
+        }
+        message_moves_unattended(&self, 1 << 20, round);
+    }
+    self_close(&self);
+}
+
 static void idle_cpus_write(void)
 {
     struct self self;
@@ -742,6 +762,7 @@ int main(void)
         {"all ways switch it", all_ways_switch_it},
         {"messages move, over loop", they_move_over_loop},
         {"messages move, over tcp", they_move_over_tcp},
+        {"it comes after a long exchange", it_comes_after_a_long_exchange},
         {"it leaves the CPU that posts", it_leaves_the_posting_cpu},
         {"idle CPUs write", idle_cpus_write},
         {"switched while threads wait", switched_while_threads_wait},
