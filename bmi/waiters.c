@@ -10,14 +10,14 @@
  */
 #include "bmi/waiters.h"
 
-#include <pthread.h>
 #include <stddef.h>
 
 #include "bmi/context.h"
+#include "bmi/lock.h"
 #include "bmi/progress.h"
 #include "task/event.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct bmi_lock lock;
 static struct waiter *first, *last;                /* lock: all, the driver too */
 static struct waiter_list for_unexpected;          /* lock */
 static atomic_uint unexpected_count, asleep_count; /* written under lock */
@@ -111,18 +111,18 @@ void bmi__waiter_enlist(struct waiter *waiter, bool as_driver)
 {
     atomic_store(&waiter->signalled, 0);
     waiter->driving = as_driver;
-    pthread_mutex_lock(&lock);
+    bmi_lock_take(&lock);
     enlist_locked(waiter);
-    pthread_mutex_unlock(&lock);
+    bmi_lock_give(&lock);
     own = waiter;
 }
 
 void bmi__waiter_delist(struct waiter *waiter)
 {
     own = NULL;
-    pthread_mutex_lock(&lock);
+    bmi_lock_take(&lock);
     delist_locked(waiter);
-    pthread_mutex_unlock(&lock);
+    bmi_lock_give(&lock);
 }
 
 bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns)
@@ -168,7 +168,7 @@ bool bmi__waiters_wake_one(void)
     struct wakes wakes = {.count = 0};
     if (atomic_load(&asleep_count) == 0)
         return false;
-    pthread_mutex_lock(&lock);
+    bmi_lock_take(&lock);
     struct waiter *waiter = last;
     bool any = false;
     for (; waiter != NULL; waiter = waiter->previous_of_all) {
@@ -178,7 +178,7 @@ bool bmi__waiters_wake_one(void)
     }
     if (waiter != NULL)
         signal_locked(waiter, &wakes);
-    pthread_mutex_unlock(&lock);
+    bmi_lock_give(&lock);
     bmi__wakes_finish(&wakes);
     return any;
 }
@@ -215,9 +215,9 @@ bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *
     bool others = context == NULL ? !direct : !direct && bmi__waiters_for_unexpected() > 0;
     if (!direct && !others)
         return false;
-    pthread_mutex_lock(&lock);
+    bmi_lock_take(&lock);
     bool any = direct ? notify_locked(context, op, wakes) : notify_others_locked(context, wakes);
-    pthread_mutex_unlock(&lock);
+    bmi_lock_give(&lock);
     return any;
 }
 
@@ -225,12 +225,12 @@ bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *
 
 void bmi__waiters_before_fork(void)
 {
-    pthread_mutex_lock(&lock);
+    bmi_lock_take(&lock);
 }
 
 void bmi__waiters_after_fork_parent(void)
 {
-    pthread_mutex_unlock(&lock);
+    bmi_lock_give(&lock);
 }
 
 /* The others' stacks are still there as they were, until this process has threads again. */
@@ -240,5 +240,5 @@ void bmi__waiters_after_fork_child(void)
         delist_locked(first);
     if (own != NULL)
         enlist_locked(own);
-    pthread_mutex_unlock(&lock);
+    bmi_lock_give(&lock);
 }
