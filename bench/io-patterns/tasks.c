@@ -230,8 +230,8 @@ static double line_sample(const struct probe *probe, int times)
 struct crowd {
     const struct probe *probe;
     struct bmi_task_manager *manager;
-    pthread_barrier_t barrier;
-    int each; /* tasks of a thread */
+    atomic_int missing; /* threads that are not ready yet */
+    int each;           /* tasks of a thread */
 };
 
 struct member {
@@ -241,6 +241,15 @@ struct member {
     pthread_t thread;
 };
 
+/* Waits for the others without sleeping: a thread that is yet to be woken when the first begins
+ * finds it done, and there was no crowd. */
+static void crowd_begin(struct crowd *crowd)
+{
+    atomic_fetch_sub(&crowd->missing, 1);
+    while (atomic_load(&crowd->missing) > 0)
+        sched_yield();
+}
+
 static void *member_main(void *argument)
 {
     struct member *member = argument;
@@ -249,7 +258,7 @@ static void *member_main(void *argument)
     bind_to(member->on);
     for (int i = 0; i < TASKS; i++)
         task_create(&tasks[i], crowd->manager, &crowd->probe->target);
-    pthread_barrier_wait(&crowd->barrier);
+    crowd_begin(crowd);
     member->from_ns = now_ns();
     for (int done = 0; done < crowd->each; done += TASKS) {
         for (int i = 0; i < TASKS; i++)
@@ -267,11 +276,10 @@ static void *member_main(void *argument)
 static double crowd_sample(const struct probe *probe, struct bmi_task_manager *manager, int times)
 {
     int threads = probe->threads, cpu = -1;
-    struct crowd crowd = {.probe = probe, .manager = manager};
+    struct crowd crowd = {.probe = probe, .manager = manager, .missing = threads};
     struct member *members = allocate((size_t)threads * sizeof *members);
     uint64_t from_ns = UINT64_MAX, to_ns = 0;
     crowd.each = (times * CROWD_TIMES / threads / TASKS + 1) * TASKS;
-    pthread_barrier_init(&crowd.barrier, NULL, (unsigned)threads);
     for (int i = 0; i < threads; i++) {
         cpu = bmi_cpuset_next(&probe->target, cpu + 1);
         if (cpu < 0)
@@ -285,7 +293,6 @@ static double crowd_sample(const struct probe *probe, struct bmi_task_manager *m
         from_ns = members[i].from_ns < from_ns ? members[i].from_ns : from_ns;
         to_ns = members[i].to_ns > to_ns ? members[i].to_ns : to_ns;
     }
-    pthread_barrier_destroy(&crowd.barrier);
     free(members);
     return (double)(to_ns - from_ns) / ((double)crowd.each * threads);
 }
