@@ -58,6 +58,18 @@ struct group {
     void (*finished)(struct group *all); /* NULL: somebody waits for `ended` */
 };
 
+static void group_release(struct group *group)
+{
+    pthread_mutex_lock(&lock);
+    bool last = --group->pending == 0;
+    void (*finished)(struct group *) = group->finished;
+    if (last && finished == NULL)
+        pthread_cond_broadcast(&ended);
+    pthread_mutex_unlock(&lock);
+    if (last && finished)
+        finished(group);
+}
+
 static void op_end(struct op *op, int status, bmi_size_t actual)
 {
     struct group *group = op->group;
@@ -67,13 +79,8 @@ static void op_end(struct op *op, int status, bmi_size_t actual)
     op->actual = actual;
     if (status != 0 && group->failure == 0)
         group->failure = status;
-    bool last = --group->pending == 0;
-    void (*finished)(struct group *) = group->finished;
-    if (last && finished == NULL)
-        pthread_cond_broadcast(&ended);
     pthread_mutex_unlock(&lock);
-    if (last && finished)
-        finished(group);
+    group_release(group);
 }
 
 /* The next place; the group's hold keeps it from finishing before all are posted. */
@@ -94,18 +101,6 @@ static void group_hold(struct group *group)
     pthread_mutex_lock(&lock);
     group->pending++;
     pthread_mutex_unlock(&lock);
-}
-
-static void group_release(struct group *group)
-{
-    pthread_mutex_lock(&lock);
-    bool last = --group->pending == 0;
-    void (*finished)(struct group *) = group->finished;
-    if (last && finished == NULL)
-        pthread_cond_broadcast(&ended);
-    pthread_mutex_unlock(&lock);
-    if (last && finished)
-        finished(group);
 }
 
 /* After a post. The operation may have ended already, its group has not: see group_hold. */
