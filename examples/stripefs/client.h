@@ -46,6 +46,8 @@ struct rpc {
     uint8_t *room; /* for the reply; NULL: small */
     size_t room_size;
     struct bmi_job_status received;
+    int parts; /* children that have not posted theirs yet */
+    bmi_size_t size;
     uint8_t bytes[SFS_REQUEST_MAX];
     uint8_t small[SMALL_REPLY];
 };

@@ -2,8 +2,10 @@
  *
  * rpc.c - a request to a server and its reply, and perhaps a flow beside it, as a machine:
  *
- *   ask: sends the request; its children receive the reply and carry the flow. The first failure
- *        cancels the rest, so that a request which the server refuses does not leave a flow behind.
+ *   ask: its children receive the reply and carry the flow, and the last of them to post its part
+ *        sends the request: what comes of it, be it the connection's end, finds them waiting. The
+ *        first failure cancels the rest, so that a request which the server refuses does not leave
+ *        a flow behind.
  *   done: notes which server it was that failed.
  */
 #include <stdio.h>
@@ -18,16 +20,31 @@ static struct bmi_job_options options_of(struct rpc *rpc, struct bmi_sm *machine
                                     .deadline_ns = bmi_job_deadline(rpc->client->timeout_ms)};
 }
 
+/* A child has posted its part: the request goes with the last one. A refusal is noted as a job's
+ * failure would be, and cancels what has been posted. */
+static int part_posted(struct rpc *rpc, struct bmi_sm *machine)
+{
+    struct bmi_job_options options = {.machine = machine};
+    if (--rpc->parts > 0)
+        return BMI_SM_DEFERRED;
+    int result = bmi_job_sendunexpected(rpc->client->jobs, rpc->client->addresses[rpc->server],
+                                        rpc->bytes, rpc->size, BMI_EXT_ALLOC,
+                                        (bmi_msg_tag_t)rpc->request.tag, &options, NULL, NULL);
+    if (result < 0)
+        result = bmi_job_null(rpc->client->jobs, result, &options, NULL, NULL);
+    return result < 0 ? result : BMI_SM_DEFERRED;
+}
+
 /* ---- the reply ------------------------------------------------------------------------------- */
 
 static int reply_receive(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;
     struct bmi_job_options options = {.machine = machine};
-    return bmi_sm_posted(bmi_job_recv(rpc->client->jobs, rpc->client->addresses[rpc->server],
-                                      rpc->room, (bmi_size_t)rpc->room_size, BMI_EXT_ALLOC,
-                                      (bmi_msg_tag_t)rpc->request.tag, &options, NULL,
-                                      &rpc->received));
+    int result = bmi_job_recv(rpc->client->jobs, rpc->client->addresses[rpc->server], rpc->room,
+                              (bmi_size_t)rpc->room_size, BMI_EXT_ALLOC,
+                              (bmi_msg_tag_t)rpc->request.tag, &options, NULL, &rpc->received);
+    return result < 0 ? result : part_posted(rpc, machine);
 }
 
 static int reply_check(struct bmi_sm *machine, void *data)
@@ -41,7 +58,8 @@ static int reply_check(struct bmi_sm *machine, void *data)
 }
 
 static const struct bmi_sm_state reply_states[] = {
-    {"receive reply", .action = reply_receive, .on = {BMI_SM_OK(1), BMI_SM_FAIL(BMI_SM_END)}},
+    {"receive reply", .action = reply_receive, .wait = BMI_SM_FIRST_FAILURE,
+     .on = {BMI_SM_OK(1), BMI_SM_FAIL(BMI_SM_END)}},
     {"check reply", .action = reply_check, .on = {BMI_SM_ELSE(BMI_SM_END)}},
 };
 static struct bmi_sm_table reply_table = {"reply", reply_states, 2, 0};
@@ -52,7 +70,8 @@ static int flow_run(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;
     struct bmi_job_options options = {.machine = machine};
-    return bmi_sm_posted(bmi_job_flow(rpc->client->jobs, &rpc->flow, &options, NULL, NULL));
+    int result = bmi_job_flow(rpc->client->jobs, &rpc->flow, &options, NULL, NULL);
+    return result < 0 ? result : part_posted(rpc, machine);
 }
 
 /* The server's side of the flow failed; its reply says why. */
@@ -64,7 +83,7 @@ static int flow_excuse(struct bmi_sm *machine, void *data)
 }
 
 static const struct bmi_sm_state flow_states[] = {
-    {"flow", .action = flow_run,
+    {"flow", .action = flow_run, .wait = BMI_SM_FIRST_FAILURE,
      .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_ON(-BMI_EPIPE, 1), BMI_SM_FAIL(BMI_SM_END)}},
     {"wait for the cause", .action = flow_excuse, .on = {BMI_SM_ELSE(BMI_SM_END)}},
 };
@@ -91,18 +110,15 @@ static int ask(struct bmi_sm *machine, void *data)
     rpc->request.tag = client->next_tag = (client->next_tag + 2) & 0x7ffffffe;
     if (rpc->request.tag == 0)
         rpc->request.tag = client->next_tag = 2;
-    int64_t size = sfs_request_encode(&rpc->request, rpc->bytes, sizeof rpc->bytes);
-    if (size < 0)
-        return (int)size;
+    rpc->size = sfs_request_encode(&rpc->request, rpc->bytes, sizeof rpc->bytes);
+    if (rpc->size < 0)
+        return (int)rpc->size;
+    rpc->parts = rpc->has_flow ? 2 : 1;
     int result = bmi_sm_start(client->jobs, &reply_table, rpc, NULL, &options, NULL, NULL);
     if (result >= 0 && rpc->has_flow) {
         flow_prepare(rpc);
         result = bmi_sm_start(client->jobs, &flow_table, rpc, NULL, &options, NULL, NULL);
     }
-    if (result >= 0)
-        result = bmi_job_sendunexpected(client->jobs, client->addresses[rpc->server], rpc->bytes,
-                                        size, BMI_EXT_ALLOC, (bmi_msg_tag_t)rpc->request.tag,
-                                        &options, NULL, NULL);
     /* A refusal is noted as a job's failure would be, and cancels the children in the same way. */
     if (result < 0)
         result = bmi_job_null(client->jobs, result, &options, NULL, NULL);

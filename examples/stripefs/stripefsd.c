@@ -154,8 +154,8 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* EFBIG tells of it */
     result = network_open(choices.listen);
     if (result < 0) {
-        fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s (BMI_LOG=error tells more)\n", choices.listen,
-                bmi_status_string(result));
+        fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s (BMI_LOG=error tells more)\n",
+                choices.listen, bmi_status_string(result));
         return 1;
     }
     result = server_open(&server, choices.store);
