@@ -21,11 +21,11 @@ enum { CHUNK = 256, CHUNKS = 1 << 16, ALTERNATIVES_MOST = 64 };
 static pthread_mutex_t book = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct address *) chunks[CHUNKS];
 static atomic_uint chunk_count;
-static struct address *free_list;                  /* book */
-static struct address *dead_first, *dead_last;     /* book: accepted, gone, unreferenced */
-static uint32_t dead_count;                        /* book */
-static struct address **table;                     /* book: looked up, by string */
-static uint32_t table_size, table_used;            /* book */
+static struct address *free_list;              /* book */
+static struct address *dead_first, *dead_last; /* book: accepted, gone, unreferenced */
+static uint32_t dead_count;                    /* book */
+static struct address **table;                 /* book: looked up, by string */
+static uint32_t table_size, table_used;        /* book */
 
 void bmi__book_lock(void)
 {
@@ -238,8 +238,8 @@ static int alternative_parse(const char *text, struct alternative *alternative)
         return -EINVAL;
     }
     size_t size = (size_t)(separator - text) + 3 + strlen(canonical) + 1;
-    *alternative = (struct alternative){.method = method, .canonical = strdup(canonical),
-                                        .url = malloc(size)};
+    *alternative =
+        (struct alternative){.method = method, .canonical = strdup(canonical), .url = malloc(size)};
     if (alternative->canonical == NULL || alternative->url == NULL)
         return -ENOMEM; /* freed with the address */
     snprintf(alternative->url, size, "%.*s://%s", (int)(separator - text), text, canonical);
@@ -266,11 +266,12 @@ static int alternatives_parse(struct address *address, const char *string)
             return status;
     }
     if (address->alternative_count == 0) {
-        bmi__log(BMI_LOG_ERROR, "address \"%s\": no method of this library has that scheme", string);
+        bmi__log(BMI_LOG_ERROR, "address \"%s\": no method of this library has that scheme",
+                 string);
         return -ENOPROTOOPT;
     }
-    struct alternative *fitting = realloc(
-        address->alternatives, address->alternative_count * sizeof(struct alternative));
+    struct alternative *fitting =
+        realloc(address->alternatives, address->alternative_count * sizeof(struct alternative));
     if (fitting != NULL)
         address->alternatives = fitting;
     return 0;

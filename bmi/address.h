@@ -16,8 +16,8 @@
 
 struct alternative {
     struct running_method *method;
-    char *canonical; /* what the method dials */
-    char *url;       /* scheme://canonical, to be compared with what others claim */
+    char *canonical;             /* what the method dials */
+    char *url;                   /* scheme://canonical, to be compared with what others claim */
     struct kept_option *options; /* of the address, with its first: option.c; its peer's lock */
 };
 
@@ -39,10 +39,10 @@ struct address {
     uint32_t alternative_count;
     uint32_t slot;
     atomic_int references;
-    int cause;                  /* why the last connection ended */
+    int cause; /* why the last connection ended */
     bool dead, in_use;
     bool dropped; /* forgotten when its connection has ended; found by its string until then */
-    uint8_t host_method;        /* by which `host` is connected: its number, see bmi__method_at */
+    uint8_t host_method; /* by which `host` is connected: its number, see bmi__method_at */
 };
 
 void bmi__book_lock(void);

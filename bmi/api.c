@@ -72,7 +72,9 @@ static void op_fill(struct op *op, const struct post *post, struct context *cont
     op->total = post->total;
     op->buffer = post->buffer;
     op->size = post->total;
-    op->list = (struct bmi_segments){.buffers = &op->buffer, .sizes = &op->size, .count = 1,
+    op->list = (struct bmi_segments){.buffers = &op->buffer,
+                                     .sizes = &op->size,
+                                     .count = 1,
                                      .left = post->total};
     if (post->buffers != NULL) {
         op->list.buffers = post->buffers;
@@ -201,7 +203,8 @@ static bool arguments_valid(bmi_op_id_t *id, enum bmi_buffer_type type, const st
 
 static int post_single(bmi_op_id_t *id, enum bmi_buffer_type type, struct post post)
 {
-    if (!arguments_valid(id, type, &post) || post.total < 0 || (post.buffer == NULL && post.total > 0))
+    if (!arguments_valid(id, type, &post) || post.total < 0 ||
+        (post.buffer == NULL && post.total > 0))
         return -BMI_EINVAL;
     return bmi__post(&post, id);
 }
@@ -223,9 +226,13 @@ int BMI_post_send(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size
 {
     (void)hints;
     return post_single(id, buffer_type,
-                       (struct post){.kind = OP_SEND, .address = dest,
-                                     .buffer = (void *)(uintptr_t)buffer, .total = size,
-                                     .tag = tag, .user_ptr = user_ptr, .context = context_id});
+                       (struct post){.kind = OP_SEND,
+                                     .address = dest,
+                                     .buffer = (void *)(uintptr_t)buffer,
+                                     .total = size,
+                                     .tag = tag,
+                                     .user_ptr = user_ptr,
+                                     .context = context_id});
 }
 
 int BMI_post_sendunexpected(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size_t size,
@@ -234,9 +241,13 @@ int BMI_post_sendunexpected(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer
 {
     (void)hints;
     return post_single(id, buffer_type,
-                       (struct post){.kind = OP_SEND_UNEXPECTED, .address = dest,
-                                     .buffer = (void *)(uintptr_t)buffer, .total = size,
-                                     .tag = tag, .user_ptr = user_ptr, .context = context_id});
+                       (struct post){.kind = OP_SEND_UNEXPECTED,
+                                     .address = dest,
+                                     .buffer = (void *)(uintptr_t)buffer,
+                                     .total = size,
+                                     .tag = tag,
+                                     .user_ptr = user_ptr,
+                                     .context = context_id});
 }
 
 int BMI_post_recv(bmi_op_id_t *id, BMI_addr_t src, void *buffer, bmi_size_t expected_size,
@@ -245,9 +256,14 @@ int BMI_post_recv(bmi_op_id_t *id, BMI_addr_t src, void *buffer, bmi_size_t expe
 {
     (void)hints;
     return post_single(id, buffer_type,
-                       (struct post){.kind = OP_RECV, .address = src, .buffer = buffer,
-                                     .total = expected_size, .actual = actual_size, .tag = tag,
-                                     .user_ptr = user_ptr, .context = context_id});
+                       (struct post){.kind = OP_RECV,
+                                     .address = src,
+                                     .buffer = buffer,
+                                     .total = expected_size,
+                                     .actual = actual_size,
+                                     .tag = tag,
+                                     .user_ptr = user_ptr,
+                                     .context = context_id});
 }
 
 int BMI_post_send_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buffer_list,
@@ -257,39 +273,51 @@ int BMI_post_send_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buff
 {
     (void)hints;
     return post_list(id, buffer_type,
-                     (struct post){.kind = OP_SEND, .address = dest,
+                     (struct post){.kind = OP_SEND,
+                                   .address = dest,
                                    .buffers = (void *const *)(uintptr_t)buffer_list,
-                                   .sizes = size_list, .count = (uint32_t)list_count,
-                                   .total = total_size, .tag = tag, .user_ptr = user_ptr,
+                                   .sizes = size_list,
+                                   .count = (uint32_t)list_count,
+                                   .total = total_size,
+                                   .tag = tag,
+                                   .user_ptr = user_ptr,
                                    .context = context_id});
 }
 
 int BMI_post_recv_list(bmi_op_id_t *id, BMI_addr_t src, void *const *buffer_list,
                        const bmi_size_t *size_list, int list_count, bmi_size_t total_expected_size,
                        bmi_size_t *total_actual_size, enum bmi_buffer_type buffer_type,
-                       bmi_msg_tag_t tag, void *user_ptr, bmi_context_id context_id,
-                       bmi_hint hints)
+                       bmi_msg_tag_t tag, void *user_ptr, bmi_context_id context_id, bmi_hint hints)
 {
     (void)hints;
     return post_list(id, buffer_type,
-                     (struct post){.kind = OP_RECV, .address = src, .buffers = buffer_list,
-                                   .sizes = size_list, .count = (uint32_t)list_count,
-                                   .total = total_expected_size, .actual = total_actual_size,
-                                   .tag = tag, .user_ptr = user_ptr, .context = context_id});
+                     (struct post){.kind = OP_RECV,
+                                   .address = src,
+                                   .buffers = buffer_list,
+                                   .sizes = size_list,
+                                   .count = (uint32_t)list_count,
+                                   .total = total_expected_size,
+                                   .actual = total_actual_size,
+                                   .tag = tag,
+                                   .user_ptr = user_ptr,
+                                   .context = context_id});
 }
 
 int BMI_post_sendunexpected_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buffer_list,
-                                 const bmi_size_t *size_list, int list_count,
-                                 bmi_size_t total_size, enum bmi_buffer_type buffer_type,
-                                 bmi_msg_tag_t tag, void *user_ptr, bmi_context_id context_id,
-                                 bmi_hint hints)
+                                 const bmi_size_t *size_list, int list_count, bmi_size_t total_size,
+                                 enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag,
+                                 void *user_ptr, bmi_context_id context_id, bmi_hint hints)
 {
     (void)hints;
     return post_list(id, buffer_type,
-                     (struct post){.kind = OP_SEND_UNEXPECTED, .address = dest,
+                     (struct post){.kind = OP_SEND_UNEXPECTED,
+                                   .address = dest,
                                    .buffers = (void *const *)(uintptr_t)buffer_list,
-                                   .sizes = size_list, .count = (uint32_t)list_count,
-                                   .total = total_size, .tag = tag, .user_ptr = user_ptr,
+                                   .sizes = size_list,
+                                   .count = (uint32_t)list_count,
+                                   .total = total_size,
+                                   .tag = tag,
+                                   .user_ptr = user_ptr,
                                    .context = context_id});
 }
 

@@ -43,8 +43,10 @@ static void abort_send(struct peer *peer, struct op *op, bool moved)
         bmi__key_unsettle_locked(peer, key); /* a receive may be given back */
         peer->flags |= PEER_FORGOT;          /* what was announced meanwhile is not used */
     }
-    struct wire_header header = {.type = WIRE_ABORT, .flags = moved ? WIRE_MOVED : 0,
-                                 .tag = op->tag, .source = (uint64_t)bmi__op_id(op),
+    struct wire_header header = {.type = WIRE_ABORT,
+                                 .flags = moved ? WIRE_MOVED : 0,
+                                 .tag = op->tag,
+                                 .source = (uint64_t)bmi__op_id(op),
                                  .target = op->remote};
     bmi__control_send_locked(peer, header, NULL, 0);
     others_go(peer, op->tag);
@@ -317,7 +319,8 @@ static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     } else if (op->memory != NULL) { /* a put may be writing: until it is done, or the grace over */
         op->flags |= OP_CANCEL_ASKED;
-        op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
+        op->deadline_ns =
+            bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
         bmi__grace_begins();
     }
 }

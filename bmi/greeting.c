@@ -99,22 +99,21 @@ int bmi__dial_locked(struct peer *peer)
     if (peer->state != PEER_DIALLING && !(peer->flags & PEER_NONCE_TOLD) &&
         getrandom(peer->nonce, sizeof peer->nonce, 0) != sizeof peer->nonce)
         return -EIO;
-    for (; address != NULL && peer->alternative < address->alternative_count;
-         peer->alternative++) {
+    for (; address != NULL && peer->alternative < address->alternative_count; peer->alternative++) {
         struct alternative *alternative = &address->alternatives[peer->alternative];
         struct running_method *method = alternative->method;
         status = atomic_load(&method->started) ? 0 : -ENODEV;
         if (status == 0)
-            status = method->method->connect(method->state, alternative->canonical, peer,
-                                             &peer->link);
+            status =
+                method->method->connect(method->state, alternative->canonical, peer, &peer->link);
         if (status < 0) {
             bmi__log(BMI_LOG_INFO, "%s: %s", alternative->url, strerror(-status));
             continue;
         }
         bmi_link_ref(peer->link);
         bmi__options_give_locked(address, peer->link);
-        peer->since_ns = bmi__monotonic_ns() +
-                                 (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+        peer->since_ns =
+            bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
         peer->cause = 0;
         peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED);
         atomic_store(&peer->state, PEER_DIALLING);
@@ -137,8 +136,8 @@ int bmi__greeting_up(struct bmi_link *link)
         peer_lock(peer);
         if (peer->link == link && peer->state == PEER_DIALLING) {
             bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
-            peer->since_ns = bmi__monotonic_ns() +
-                             (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+            peer->since_ns =
+                bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
             hello_send_locked(peer, false);
         }
         peer_unlock(peer);
@@ -159,8 +158,7 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     peer->unexpected_credit = hello->unexpected_credit;
     peer->unexpected_wanted = 0;
     peer->flags &= ~(uint32_t)(PEER_INSIST | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED |
-                               PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN |
-                               PEER_NONCE_TOLD);
+                               PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN | PEER_NONCE_TOLD);
     peer->silent_ticks = 0;
     peer->since_ns = bmi__monotonic_ns();
     if (peer->flags & PEER_ACCEPTED)
@@ -463,9 +461,8 @@ static int accept_hello(struct peer *peer, bool insist, const struct wire_hello 
     if (memcmp(hello->incarnation, incarnation, 16) == 0 &&
         (other = search_own_dial(hello->nonce)) != NULL)
         return self_join(peer, other);
-    if (!insist &&
-        (other = search_among(match_dialled, MEETING_INCARNATION, hello->incarnation,
-                              sizeof hello->incarnation)) != NULL)
+    if (!insist && (other = search_among(match_dialled, MEETING_INCARNATION, hello->incarnation,
+                                         sizeof hello->incarnation)) != NULL)
         return redundant_send(peer, other);
     if (!insist && (other = search_claimed(hello->listen)) != NULL) {
         if (memcmp(incarnation, hello->incarnation, 16) < 0)
@@ -501,7 +498,8 @@ void bmi__greeting_settle_held(void)
 
 /* ---- answers on a link that we dialled ------------------------------------------------------- */
 
-static int reply_arrived(struct peer *peer, const struct bmi_link *link, const struct wire_hello *hello)
+static int reply_arrived(struct peer *peer, const struct bmi_link *link,
+                         const struct wire_hello *hello)
 {
     peer_lock(peer);
     bool fits = peer->state == PEER_DIALLING && (link == peer->link);
@@ -566,8 +564,8 @@ static void await_locked(struct peer *peer, const uint8_t *digest)
     link_forget_locked(peer);
     bmi__credit_forget_locked(peer);
     memcpy(peer->nonce, digest, sizeof peer->nonce);
-    peer->since_ns = bmi__monotonic_ns() +
-                             (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
+    peer->since_ns =
+        bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
     bmi__meeting_set_locked(peer, MEETING_AWAITED, peer->nonce, sizeof peer->nonce);
     atomic_store(&peer->state, PEER_AWAITING);
     peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_NONCE_TOLD); /* of what is not ours any more */

@@ -399,8 +399,8 @@ static int option_get(BMI_addr_t addr, int option, void *value)
 
 int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter)
 {
-    bool always = option == BMI_CHECK_INIT || option == BMI_SETTING ||
-                  option == BMI_TRANSPORT_METHODS_STRING;
+    bool always =
+        option == BMI_CHECK_INIT || option == BMI_SETTING || option == BMI_TRANSPORT_METHODS_STRING;
     if (!bmi__running() && !always)
         return -BMI_EINVAL;
     int status = option_get(addr, option, inout_parameter);

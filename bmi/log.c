@@ -16,8 +16,8 @@
 #include "bmi/settings.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct bmi_log_callback callback;       /* under lock */
-static atomic_int callback_level = -1;         /* below 0: there is none */
+static struct bmi_log_callback callback; /* under lock */
+static atomic_int callback_level = -1;   /* below 0: there is none */
 
 bool bmi__log_wanted(enum bmi_log_level level)
 {
@@ -43,8 +43,8 @@ static void emit(enum bmi_log_level level, const char *text)
         callback.write(callback.argument, level, text);
     } else {
         char line[1200];
-        int length = snprintf(line, sizeof line, "libbmi[%d] %s: %s\n", (int)getpid(),
-                              names[level], text);
+        int length =
+            snprintf(line, sizeof line, "libbmi[%d] %s: %s\n", (int)getpid(), names[level], text);
         if (length >= (int)sizeof line)
             length = (int)sizeof line - 1;
         ssize_t written = write(STDERR_FILENO, line, (size_t)length);

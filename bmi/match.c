@@ -182,7 +182,7 @@ void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
     op->list.left = op->total;
     op->actual = op->expected = 0;
     op->remote = 0;
-    op->flags &= (uint8_t)~(OP_ANNOUNCED | OP_DISCARDING);
+    op->flags &= (uint8_t) ~(OP_ANNOUNCED | OP_DISCARDING);
     struct unmatched *message = unmatched_next(key);
     if (message != NULL) {
         take_unmatched(peer, key, op);
@@ -230,8 +230,7 @@ static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length,
 static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,
                            struct bmi_sink *sink)
 {
-    struct unmatched *message =
-        unmatched_add(peer, key, (bmi_size_t)length, (size_t)length, 0);
+    struct unmatched *message = unmatched_add(peer, key, (bmi_size_t)length, (size_t)length, 0);
     if (message == NULL)
         return -ENOMEM;
     if (length == 0)
@@ -239,8 +238,10 @@ static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,
     message->whole = false;
     message->buffer = message->body;
     sink_fill(sink, SINK_UNMATCHED, message, length);
-    sink->body = (struct bmi_segments){.buffers = &message->buffer, .sizes = &message->size,
-                                       .count = 1, .left = message->size};
+    sink->body = (struct bmi_segments){.buffers = &message->buffer,
+                                       .sizes = &message->size,
+                                       .count = 1,
+                                       .left = message->size};
     return 0;
 }
 

@@ -14,8 +14,8 @@ enum { CHUNK = 512, CHUNKS = 1 << 17, BATCH = 32, CACHE_MOST = 96, GENERATION_MA
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct op *) chunks[CHUNKS]; /* untouched memory of the program's until used */
-static atomic_uint chunk_count; /* grows under lock */
-static struct op *free_list;    /* under lock */
+static atomic_uint chunk_count;             /* grows under lock */
+static struct op *free_list;                /* under lock */
 static atomic_uint epoch = 1;
 /* What each slot starts with: after all that were in use before the table was freed last, so that
  * no id of an earlier initialization is an id of this one. Changes under lock. */

@@ -66,13 +66,14 @@ struct op {
     _Atomic(struct peer *) peer;          /* NULL once completed */
     _Atomic(struct context *) context;    /* read without a lock by who has an id only */
     void *user_ptr;
-    struct bmi_segments list; /* all of the memory; what of it has been moved is behind the cursor */
-    void *buffer;             /* the list of a single buffer */
+    struct bmi_segments
+        list;     /* all of the memory; what of it has been moved is behind the cursor */
+    void *buffer; /* the list of a single buffer */
     bmi_size_t size;
-    bmi_size_t total;   /* message's size, or receive's capacity */
-    bmi_size_t actual;  /* bytes done; result */
+    bmi_size_t total;    /* message's size, or receive's capacity */
+    bmi_size_t actual;   /* bytes done; result */
     bmi_size_t expected; /* receive: size of the message being received */
-    uint64_t remote;    /* the other side's operation, or announcement used; ghost: whose */
+    uint64_t remote;     /* the other side's operation, or announcement used; ghost: whose */
     struct unmatched *held;
     struct remote_memory *memory; /* registered for put or get; NULL if not */
     struct bmi_frame frame;

@@ -18,17 +18,17 @@
 #include "bmi/error.h"
 #include "bmi/failure.h"
 #include "bmi/greeting.h"
+#include "bmi/log.h"
 #include "bmi/meeting.h"
 #include "bmi/progress.h"
-#include "bmi/log.h"
 
 enum { CHUNK = 64, CHUNKS = 1 << 16 };
 
 static pthread_mutex_t slab_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct peer *slab[CHUNKS];          /* set once, read after slab_count */
-static atomic_uint slab_count;             /* slab_lock */
-static struct peer *slab_free;             /* slab_lock; linked by wants_next */
-static struct bmi_statistics past;         /* slab_lock */
+static struct peer *slab[CHUNKS];  /* set once, read after slab_count */
+static atomic_uint slab_count;     /* slab_lock */
+static struct peer *slab_free;     /* slab_lock; linked by wants_next */
+static struct bmi_statistics past; /* slab_lock */
 static _Atomic uint64_t epochs = 1;
 
 static bool slab_grow_locked(void)
@@ -318,11 +318,12 @@ struct control {
 void bmi__frame_trace(const struct peer *peer, const char *way, const struct wire_header *header)
 {
     if (bmi__log_wanted(BMI_LOG_TRACE))
-        bmi__log(BMI_LOG_TRACE, "%s %s: %s flags %x tag %d length %llu seen %u credit %u source "
-                 "%llx target %llx", way, bmi__peer_name(peer), wire_type_name(header->type),
-                 header->flags, header->tag, (unsigned long long)header->length, header->seen,
-                 header->credit, (unsigned long long)header->source,
-                 (unsigned long long)header->target);
+        bmi__log(BMI_LOG_TRACE,
+                 "%s %s: %s flags %x tag %d length %llu seen %u credit %u source "
+                 "%llx target %llx",
+                 way, bmi__peer_name(peer), wire_type_name(header->type), header->flags,
+                 header->tag, (unsigned long long)header->length, header->seen, header->credit,
+                 (unsigned long long)header->source, (unsigned long long)header->target);
 }
 
 static void header_encode(struct peer *peer, struct wire_header *header,
@@ -336,8 +337,8 @@ static void header_encode(struct peer *peer, struct wire_header *header,
     bmi__frame_trace(peer, "to", header);
 }
 
-struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header,
-                                    const void *body, size_t size)
+struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header, const void *body,
+                                    size_t size)
 {
     struct control *control = malloc(sizeof *control + size);
     if (control == NULL)
@@ -345,8 +346,10 @@ struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header
     *control = (struct control){.body = control->bytes, .size = (bmi_size_t)size};
     if (size > 0)
         memcpy(control->bytes, body, size);
-    control->frame.body = (struct bmi_segments){
-        .buffers = &control->body, .sizes = &control->size, .count = 1, .left = (bmi_size_t)size};
+    control->frame.body = (struct bmi_segments){.buffers = &control->body,
+                                                .sizes = &control->size,
+                                                .count = 1,
+                                                .left = (bmi_size_t)size};
     header.length = size;
     header_encode(peer, &header, control->frame.header);
     return &control->frame;

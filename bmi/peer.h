@@ -34,7 +34,7 @@ enum peer_state {
     PEER_GREETING, /* accepted, its HELLO has not come */
     PEER_HELD,     /* accepted, its HELLO is answered when a dial of ours is settled */
     PEER_UP,
-    PEER_GONE,     /* its link went; nothing can be posted */
+    PEER_GONE, /* its link went; nothing can be posted */
 };
 
 enum peer_flags {
@@ -76,7 +76,7 @@ struct unmatched {
     struct op *claimed_by; /* will take it once it is whole */
     void *buffer;          /* == body, as a list of one */
     bmi_size_t size;
-    uint64_t sender;       /* RTS: the other side's operation; 0: eager, `body` holds it */
+    uint64_t sender; /* RTS: the other side's operation; 0: eager, `body` holds it */
     bmi_msg_tag_t tag;
     uint32_t region_count; /* RTS: memory to get from, in `body` */
     bool whole;
@@ -138,28 +138,28 @@ struct peer_counters {
 
 struct peer {
     struct bmi_lock lock;
-    _Atomic uint8_t state;      /* enum peer_state; written under lock */
+    _Atomic uint8_t state; /* enum peer_state; written under lock */
     uint8_t silent_ticks;
-    uint8_t alternative;        /* of the address, being dialled */
-    uint8_t flush_frames;       /* coalescing, as flush_pass */
-    struct bmi_link *link;      /* where frames go; referenced */
-    struct bmi_link *self_link; /* PEER_SELF: the accepted end */
-    struct address *address;    /* its addresses, linked by alias_next; NULL: none (yet) */
+    uint8_t alternative;             /* of the address, being dialled */
+    uint8_t flush_frames;            /* coalescing, as flush_pass */
+    struct bmi_link *link;           /* where frames go; referenced */
+    struct bmi_link *self_link;      /* PEER_SELF: the accepted end */
+    struct address *address;         /* its addresses, linked by alias_next; NULL: none (yet) */
     struct op *ops_first, *ops_last; /* all operations, oldest first */
-    struct op_list unexpected;  /* SEND_PENDING, unexpected */
-    struct op_list streams;     /* SEND_STREAM */
-    struct key **buckets;       /* == inline_buckets, or larger */
+    struct op_list unexpected;       /* SEND_PENDING, unexpected */
+    struct op_list streams;          /* SEND_STREAM */
+    struct key **buckets;            /* == inline_buckets, or larger */
     struct key *inline_buckets[KEY_BUCKETS];
     struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
-    struct sent_entry *sent;    /* ring, a power of two; == inline_sent, or larger */
+    struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
-    uint32_t meeting_key;       /* meeting.c's lock, as meeting_next */
-    struct wire_hello *hello;   /* HELD: the HELLO to answer */
-    struct peer *wants_next;    /* budget's lock */
+    uint32_t meeting_key;     /* meeting.c's lock, as meeting_next */
+    struct wire_hello *hello; /* HELD: the HELLO to answer */
+    struct peer *wants_next;  /* budget's lock */
     struct peer *meeting_next;
-    uint64_t bytes_in;          /* liveness: link's count at the last tick */
+    uint64_t bytes_in; /* liveness: link's count at the last tick */
     uint64_t since_ns; /* see failure.c: deadline of a dial, silence, or idleness */
-    uint64_t epoch; /* differs for each use of the slab's memory */
+    uint64_t epoch;    /* differs for each use of the slab's memory */
     int64_t eager_credit, unexpected_credit; /* what the peer lets us send */
     struct window eager, unexpected_window;  /* what we let it send */
     uint32_t key_count, bucket_count;
@@ -173,9 +173,9 @@ struct peer {
     uint32_t op_count;
     uint32_t announcement_bytes; /* charged for the announcements that are kept */
     uint32_t flags;
-    int16_t cause;                      /* GONE: why; else the failure being carried out */
-    uint16_t questions;                 /* RTR_CANCELs that were not answered */
-    uint32_t answers;                   /* control frames with the method that the peer caused */
+    int16_t cause;      /* GONE: why; else the failure being carried out */
+    uint16_t questions; /* RTR_CANCELs that were not answered */
+    uint32_t answers;   /* control frames with the method that the peer caused */
     uint8_t incarnation[16];
     uint8_t nonce[16]; /* dialled: our own; accepted or awaited: the digest of the other side's */
     struct peer_counters counters;
@@ -243,8 +243,7 @@ void bmi__peer_abandon_locked(struct peer *peer, int error);
 struct key *bmi__key_find_locked(struct peer *peer, bmi_msg_tag_t tag);
 void bmi__announcement_insert_locked(struct peer *peer, struct key *key, struct announcement *one);
 /* Takes the announcement at *place out of the key and frees it. */
-void bmi__announcement_drop_locked(struct peer *peer, struct key *key,
-                                   struct announcement **place);
+void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct announcement **place);
 struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag); /* makes it; NULL: memory */
 void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if nothing is left */
 void bmi__keys_free_locked(struct peer *peer);
@@ -277,8 +276,8 @@ bool bmi__control_send_locked(struct peer *peer, struct wire_header header, cons
 void bmi__op_frame_send_locked(struct op *op, struct wire_header header, bmi_size_t bytes);
 struct op *bmi__frame_op(struct bmi_frame *frame);
 bool bmi__frame_is_op(const struct bmi_frame *frame);
-struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header,
-                                    const void *body, size_t size);
+struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header, const void *body,
+                                    size_t size);
 /* What takes the place of a frame that is taken back: a frame of another type which tells the same
  * credit and the same of what was seen, so that nothing of these is lost or comes out of order. */
 struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame *of, uint8_t type);
@@ -293,9 +292,9 @@ void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame);
 /* send.c: an operation of the caller's enters. */
 void bmi__send_start_locked(struct peer *peer, struct op *op);
 void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
-void bmi__pending_pump_locked(struct peer *peer);     /* link up, or credit came */
+void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
 void bmi__key_pump_locked(struct peer *peer, struct key *key);
-void bmi__keys_pump_locked(struct peer *peer);        /* the ring has room again */
+void bmi__keys_pump_locked(struct peer *peer); /* the ring has room again */
 void bmi__pending_remove_locked(struct peer *peer, struct op *op);
 void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status);
 
@@ -312,7 +311,7 @@ void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uin
 /* The sender has forgotten what was announced for the tag, and lacks credit: nothing else helps. */
 void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag);
 void bmi__announce_waiting_locked(struct peer *peer); /* all that should be and are not */
-void bmi__receive_settled_locked(struct op *op); /* its message's start is known, or it ends */
+void bmi__receive_settled_locked(struct op *op);      /* its message's start is known, or it ends */
 int bmi__cts_arrived_locked(struct peer *peer, const struct wire_header *header,
                             const struct bmi_region *regions, uint32_t count);
 int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,

@@ -648,7 +648,7 @@ static bool wait_turn(struct waiter *waiter, bool seat, uint64_t start, uint64_t
     if (!seat) {
         seat = sleep_or_take_seat(waiter, deadline_ns);
         if (seat) {
-            sched_yield();               /* who left it has a message to answer, perhaps on this core */
+            sched_yield(); /* who left it has a message to answer, perhaps on this core */
             start = bmi__monotonic_ns(); /* who has slept has not been kept from spinning */
         }
     }

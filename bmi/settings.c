@@ -26,76 +26,89 @@ static struct {
     const char *help;
     _Atomic int64_t value;
 } table[SETTINGS] = {
-    [SETTING_IMMEDIATE] = {"immediate", SWITCH, 1, 0, 1,
-        "let a post return 1 when it completed at once; off: every post is tested", 1},
+    [SETTING_IMMEDIATE] =
+        {"immediate", SWITCH, 1, 0, 1,
+         "let a post return 1 when it completed at once; off: every post is tested", 1},
     [SETTING_COALESCE] = {"coalesce", SWITCH, 1, 0, 1,
-        "gather small sends posted between two tests into one system call", 1},
+                          "gather small sends posted between two tests into one system call", 1},
     [SETTING_ANNOUNCE] = {"announce", SWITCH, 1, 0, 1,
-        "tell senders of large receives before they ask (no round trip)", 1},
+                          "tell senders of large receives before they ask (no round trip)", 1},
     [SETTING_EAGER_MAX] = {"eager_max", BYTES, 0, 0, 1 << 20,
-        "largest message sent unasked; 0: the method's own", 0},
+                           "largest message sent unasked; 0: the method's own", 0},
     [SETTING_PEER_MEMORY] = {"peer_memory", BYTES, 1 << 20, 1 << 15, 1 << 30,
-        "memory for unmatched and unfetched messages of one peer", 1 << 20},
+                             "memory for unmatched and unfetched messages of one peer", 1 << 20},
     [SETTING_TOTAL_MEMORY] = {"total_memory", BYTES, 1 << 28, 1 << 17, INT64_C(1) << 40,
-        "memory for unmatched and unfetched messages of all peers", 1 << 28},
+                              "memory for unmatched and unfetched messages of all peers", 1 << 28},
     [SETTING_PEER_TIMEOUT] = {"peer_timeout_ms", NUMBER, 30000, 0, 86400000,
-        "a peer silent that long while we wait for it has failed; 0: never", 30000},
+                              "a peer silent that long while we wait for it has failed; 0: never",
+                              30000},
     [SETTING_CONNECT_TIMEOUT] = {"connect_timeout_ms", NUMBER, 10000, 1, 86400000,
-        "how long to try one address of a peer", 10000},
-    [SETTING_CANCEL_GRACE] = {"cancel_grace_ms", NUMBER, 1000, 0, 86400000,
-        "how long a cancelled receive waits for the sender's word that it is unused", 1000},
+                                 "how long to try one address of a peer", 10000},
+    [SETTING_CANCEL_GRACE] =
+        {"cancel_grace_ms", NUMBER, 1000, 0, 86400000,
+         "how long a cancelled receive waits for the sender's word that it is unused", 1000},
     [SETTING_LINGER] = {"linger_ms", NUMBER, 5000, 0, 86400000,
-        "how long BMI_finalize writes out what was reported as sent", 5000},
-    [SETTING_IDLE_REAP] = {"idle_reap_s", NUMBER, 0, 0, 86400000,
-        "close connections that nothing was said on or is due on for so long; 0: never", 0},
+                        "how long BMI_finalize writes out what was reported as sent", 5000},
+    [SETTING_IDLE_REAP] =
+        {"idle_reap_s", NUMBER, 0, 0, 86400000,
+         "close connections that nothing was said on or is due on for so long; 0: never", 0},
     [SETTING_SPIN] = {"spin_us", NUMBER, 50, 0, 1000000,
-        "longest time to poll before sleeping; 0: sleep at once", 50},
-    [SETTING_PROGRESS] = {"progress", DRIVER, 0, 0, 1,
-        "who moves messages: the caller, in test calls; or background: also while it computes", 0},
-    [SETTING_OFFLOAD] = {"offload", SWITCH, 0, 0, 1,
-        "with progress=background, have the nearest idle core write what is posted", 0},
+                      "longest time to poll before sleeping; 0: sleep at once", 50},
+    [SETTING_PROGRESS] =
+        {"progress", DRIVER, 0, 0, 1,
+         "who moves messages: the caller, in test calls; or background: also while it computes", 0},
+    [SETTING_OFFLOAD] =
+        {"offload", SWITCH, 0, 0, 1,
+         "with progress=background, have the nearest idle core write what is posted", 0},
     [SETTING_DEAD_PEERS] = {"dead_peers", NUMBER, 4096, 0, 1 << 24,
-        "accepted peers that are gone and whose cause is still told", 4096},
+                            "accepted peers that are gone and whose cause is still told", 4096},
     [SETTING_REGISTRATION_BYTES] = {"registration_bytes", BYTES, INT64_C(1) << 32, 1 << 16,
-        INT64_C(1) << 46, "memory of the program registered with a network at a time",
-        INT64_C(1) << 32},
+                                    INT64_C(1) << 46,
+                                    "memory of the program registered with a network at a time",
+                                    INT64_C(1) << 32},
     [SETTING_REGISTRATION_COUNT] = {"registration_count", NUMBER, 4096, 16, 1 << 24,
-        "registrations with a network at a time", 4096},
-    [SETTING_REGISTRATION_KEEP] = {"registration_keep", SWITCH, 0, 0, 1,
-        "keep plain buffers registered; the program promises never to unmap them", 0},
+                                    "registrations with a network at a time", 4096},
+    [SETTING_REGISTRATION_KEEP] =
+        {"registration_keep", SWITCH, 0, 0, 1,
+         "keep plain buffers registered; the program promises never to unmap them", 0},
     [SETTING_STATS] = {"stats", SWITCH, 0, 0, 1, "print statistics at the last finalize", 0},
     [SETTING_LOG] = {"log", LEVEL, 0, 0, 5, "what to print to standard error", 0},
     [SETTING_TCP_SNDBUF] = {"tcp_sndbuf", BYTES, 0, 0, 1 << 30,
-        "bytes of a socket's send buffer; 0: the kernel's own tuning", 0},
+                            "bytes of a socket's send buffer; 0: the kernel's own tuning", 0},
     [SETTING_TCP_RCVBUF] = {"tcp_rcvbuf", BYTES, 0, 0, 1 << 30,
-        "bytes of a socket's receive buffer; 0: the kernel's own tuning", 0},
+                            "bytes of a socket's receive buffer; 0: the kernel's own tuning", 0},
     [SETTING_TCP_KEEPALIVE] = {"tcp_keepalive_s", NUMBER, 60, 0, 32767,
-        "idle seconds before TCP probes a silent connection; 0: never", 60},
+                               "idle seconds before TCP probes a silent connection; 0: never", 60},
     [SETTING_TCP_BACKLOG] = {"tcp_backlog", NUMBER, 4096, 1, 1 << 16,
-        "connections that may wait to be accepted", 4096},
-    [SETTING_TCP_LOCAL_RENO] = {"tcp_local_reno", SWITCH, 1, 0, 1,
-        "connections within this host use the congestion control reno; off: the system's", 1},
+                             "connections that may wait to be accepted", 4096},
+    [SETTING_TCP_LOCAL_RENO] =
+        {"tcp_local_reno", SWITCH, 1, 0, 1,
+         "connections within this host use the congestion control reno; off: the system's", 1},
     [SETTING_GM_SEND_TOKENS] = {"gm_send_tokens", NUMBER, 256, 2, 65536,
-        "sends that the NIC has at a time", 256},
+                                "sends that the NIC has at a time", 256},
     [SETTING_GM_RECEIVE_TOKENS] = {"gm_receive_tokens", NUMBER, 256, 2, 65536,
-        "receive buffers that the NIC has at a time, at most", 256},
+                                   "receive buffers that the NIC has at a time, at most", 256},
     [SETTING_GM_MYRINET2000] = {"gm_myrinet2000", SWITCH, 0, 0, 1,
-        "take the time that a Myrinet 2000 took", 0},
-    [SETTING_GM_VM_WRITE] = {"gm_vm_write", SWITCH, 1, 0, 1,
-        "write into plain memory of peers by process_vm_writev; off: by way of shared memory", 1},
+                                "take the time that a Myrinet 2000 took", 0},
+    [SETTING_GM_VM_WRITE] =
+        {"gm_vm_write", SWITCH, 1, 0, 1,
+         "write into plain memory of peers by process_vm_writev; off: by way of shared memory", 1},
     [SETTING_GM_MAPPING] = {"gm_mapping", SWITCH, 1, 0, 1,
-        "map what peers allocated by BMI_memalloc, to write into it directly", 1},
+                            "map what peers allocated by BMI_memalloc, to write into it directly",
+                            1},
     [SETTING_GM_PAGES] = {"gm_pages", NUMBER, 0, 0, INT64_C(1) << 40,
-        "pages that may be registered; 0: half of the memory", 0},
+                          "pages that may be registered; 0: half of the memory", 0},
     [SETTING_GM_OTHER_USERS] = {"gm_other_users", SWITCH, 0, 0, 1,
-        "talk to processes of other users", 0},
-    [SETTING_GM_RESEND_TIMEOUT] = {"gm_resend_timeout_ms", NUMBER, 30000, 1, 86400000,
-        "a message that finds no buffer that long at a peer that polls fails", 30000},
+                                "talk to processes of other users", 0},
+    [SETTING_GM_RESEND_TIMEOUT] =
+        {"gm_resend_timeout_ms", NUMBER, 30000, 1, 86400000,
+         "a message that finds no buffer that long at a peer that polls fails", 30000},
     [SETTING_GM_DROP_EVERY] = {"gm_drop_every", NUMBER, 0, 0, 1 << 30,
-        "for tests: each nth message is lost once; 0: none", 0},
+                               "for tests: each nth message is lost once; 0: none", 0},
     [SETTING_OFI_REGISTER_ALL] = {"ofi_register_all", SWITCH, 0, 0, 1,
-        "register all memory of transfers as for an RDMA device, also for ofi+tcp, ofi+shm: a test",
-        0},
+                                  "register all memory of transfers as for an RDMA device, also "
+                                  "for ofi+tcp, ofi+shm: a test",
+                                  0},
 };
 
 int64_t bmi__setting(enum setting setting)
@@ -194,8 +207,8 @@ static void valid_names(char *text, size_t size)
 {
     size_t used = 0;
     for (int i = 0; i < SETTINGS && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "",
-                                 table[i].name);
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", table[i].name);
 }
 
 /* How many letters differ, are missing or too many; `length` of the one's. Upper bound 64. */
@@ -238,8 +251,7 @@ static const char *nearest(const char *name, size_t length)
 }
 
 /* Says that there is no such setting, and which there are. */
-static void unknown_log(enum bmi_log_level level, const char *what, const char *name,
-                        size_t length)
+static void unknown_log(enum bmi_log_level level, const char *what, const char *name, size_t length)
 {
     char names[1024];
     const char *like = nearest(name, length);

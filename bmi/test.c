@@ -128,11 +128,16 @@ int BMI_testsome(int incount, bmi_op_id_t *id_array, int *outcount, int *index_a
     if (outcount == NULL || context == NULL || incount < 0 || (incount > 0 && !arrays) ||
         max_idle_time_ms < 0 || !ids_valid(id_array, incount, context))
         return -BMI_EINVAL;
-    struct some some = {.ids = id_array, .count = incount, .index = index_array,
-                        .errors = error_code_array, .actuals = actual_size_array,
+    struct some some = {.ids = id_array,
+                        .count = incount,
+                        .index = index_array,
+                        .errors = error_code_array,
+                        .actuals = actual_size_array,
                         .user_ptrs = user_ptr_array};
     /* It takes specific operations, but any completion makes it look again. */
-    struct waiter waiter = {.ready = some_ready, .argument = &some, .context = context,
+    struct waiter waiter = {.ready = some_ready,
+                            .argument = &some,
+                            .context = context,
                             .op = WAITER_SOME};
     if (some_ready(&waiter))
         progress_now_and_then();

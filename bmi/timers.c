@@ -14,8 +14,8 @@
 #include "bmi/progress.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct bmi_timer *soonest;                   /* lock */
-static _Atomic uint64_t soonest_ns = UINT64_MAX;    /* its due time, to be read without it */
+static struct bmi_timer *soonest;                /* lock */
+static _Atomic uint64_t soonest_ns = UINT64_MAX; /* its due time, to be read without it */
 
 static void unlink_locked(struct bmi_timer *timer)
 {

@@ -19,13 +19,13 @@
 enum { COOKIE = 0x756e6578 };
 
 struct unexpected {
-    enum sink_kind kind;                         /* SINK_UNEXPECTED; first, see link.c */
-    struct unexpected *next;                     /* queue of those to fetch */
-    struct unexpected *all_next, **all_place;    /* all that exist, also the program's */
+    enum sink_kind kind;                      /* SINK_UNEXPECTED; first, see link.c */
+    struct unexpected *next;                  /* queue of those to fetch */
+    struct unexpected *all_next, **all_place; /* all that exist, also the program's */
     struct peer *peer;
     uint64_t epoch;
     BMI_addr_t address;
-    void *buffer;    /* == bytes, as a list of one */
+    void *buffer; /* == bytes, as a list of one */
     bmi_size_t size;
     bmi_msg_tag_t tag;
     uint32_t cookie; /* tells our buffers from others */
@@ -99,16 +99,21 @@ int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *
     struct unexpected *message = malloc(sizeof *message + (size_t)header->length);
     if (message == NULL)
         return -ENOMEM;
-    *message = (struct unexpected){.kind = SINK_UNEXPECTED, .peer = peer, .epoch = peer->epoch,
+    *message = (struct unexpected){.kind = SINK_UNEXPECTED,
+                                   .peer = peer,
+                                   .epoch = peer->epoch,
                                    .address = bmi__peer_handle_locked(peer),
-                                   .size = (bmi_size_t)header->length, .tag = header->tag,
+                                   .size = (bmi_size_t)header->length,
+                                   .tag = header->tag,
                                    .cookie = COOKIE};
     message->buffer = message->bytes;
     enlist(message);
-    *sink = (struct bmi_sink){.length = header->length, .owner = message,
-                              .cookie = SINK_UNEXPECTED};
-    sink->body = (struct bmi_segments){.buffers = &message->buffer, .sizes = &message->size,
-                                       .count = 1, .left = message->size};
+    *sink =
+        (struct bmi_sink){.length = header->length, .owner = message, .cookie = SINK_UNEXPECTED};
+    sink->body = (struct bmi_segments){.buffers = &message->buffer,
+                                       .sizes = &message->size,
+                                       .count = 1,
+                                       .left = message->size};
     peer->counters.unexpected_bytes += header->length + sizeof *message;
     peer->counters.unexpected_waiting++;
     if (header->length == 0)

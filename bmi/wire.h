@@ -40,25 +40,25 @@ enum wire_type {
                            have come; else it counts as never sent and the receive waits on */
     WIRE_VOID,          /* tag. A message withdrawn before it went, in its place in the count */
     WIRE_CREDIT,        /* credit: eager bytes; source: unexpected bytes */
-    WIRE_WANT,          /* flags: which credit the sender waits for; source: bytes of it that would get
+    WIRE_WANT, /* flags: which credit the sender waits for; source: bytes of it that would get
                            it on. With ANNOUNCE: tag; announce its receives, also again.
                            With UNUSED, and nothing else: source bytes of unexpected credit that
                            were lent are not wanted any more */
-    WIRE_PING,          /* source: to be sent back */
-    WIRE_PONG,          /* target: as asked */
-    WIRE_BYE,           /* nothing more comes: an orderly end */
+    WIRE_PING, /* source: to be sent back */
+    WIRE_PONG, /* target: as asked */
+    WIRE_BYE,  /* nothing more comes: an orderly end */
     WIRE_TYPES
 };
 
 enum wire_flags {
-    WIRE_REPLY = 1,     /* HELLO: answers one */
-    WIRE_INSIST = 2,    /* HELLO: not to be answered by REDUNDANT */
-    WIRE_FIRST = 1,     /* DATA: starts an announced message */
-    WIRE_LAST = 2,      /* DATA: the message's last bytes */
-    WIRE_BY_PUT = 4,    /* DATA with FIRST: the body comes by put */
-    WIRE_MOVED = 1,     /* ABORT */
-    WIRE_DISCARD = 1,   /* CTS: the message was too large for the receive; consider it sent */
-    WIRE_EAGER_CREDIT = 1,     /* WANT */
+    WIRE_REPLY = 1,        /* HELLO: answers one */
+    WIRE_INSIST = 2,       /* HELLO: not to be answered by REDUNDANT */
+    WIRE_FIRST = 1,        /* DATA: starts an announced message */
+    WIRE_LAST = 2,         /* DATA: the message's last bytes */
+    WIRE_BY_PUT = 4,       /* DATA with FIRST: the body comes by put */
+    WIRE_MOVED = 1,        /* ABORT */
+    WIRE_DISCARD = 1,      /* CTS: the message was too large for the receive; consider it sent */
+    WIRE_EAGER_CREDIT = 1, /* WANT */
     WIRE_UNEXPECTED_CREDIT = 2, /* WANT */
     WIRE_ANNOUNCE = 4,          /* WANT: announcements of the tag were forgotten */
     WIRE_UNUSED = 8             /* WANT: none; some comes back */
@@ -71,9 +71,9 @@ enum { WIRE_HELLO_MAX = 4096, WIRE_REGIONS_MAX = 64, WIRE_DATA_MAX = 1 << 26 };
 struct wire_header {
     uint8_t type, flags;
     int32_t tag;
-    uint64_t length;  /* of the body */
-    uint32_t seen;    /* messages and aborts of the other side seen so far, modulo 2^32 */
-    uint32_t credit;  /* eager bytes given back (RTR: see there) */
+    uint64_t length; /* of the body */
+    uint32_t seen;   /* messages and aborts of the other side seen so far, modulo 2^32 */
+    uint32_t credit; /* eager bytes given back (RTR: see there) */
     uint64_t source, target;
 };
 
@@ -81,7 +81,7 @@ struct wire_hello {
     uint8_t incarnation[16]; /* random, one a process and initialization */
     uint8_t nonce[16];       /* random, one a connection */
     uint16_t version;
-    uint32_t eager_max;      /* largest eager message that I take */
+    uint32_t eager_max; /* largest eager message that I take */
     uint32_t unexpected_max;
     uint32_t eager_credit, unexpected_credit;
     char listen[BMI_MAX_ADDR_LEN]; /* addresses that I claim to listen on: a hint, no identity */

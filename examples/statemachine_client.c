@@ -43,13 +43,13 @@ static void request_post(struct request *request, bmi_msg_tag_t tag, BMI_addr_t 
     bmi_size_t size;
 
     snprintf(request->text, sizeof(request->text), "sum %" PRId64, body_size);
-    posted(progress, BMI_post_recv(&op, server, request->answer, sizeof(request->answer) - 1,
-                                   &size, BMI_EXT_ALLOC, tag, NULL, context, NULL));
-    posted(progress, BMI_post_sendunexpected(&op, server, request->text,
-                                             (bmi_size_t)strlen(request->text), BMI_EXT_ALLOC, tag,
-                                             NULL, context, NULL));
-    posted(progress, BMI_post_send(&op, server, body, body_size, BMI_EXT_ALLOC, tag, NULL, context,
-                                   NULL));
+    posted(progress, BMI_post_recv(&op, server, request->answer, sizeof(request->answer) - 1, &size,
+                                   BMI_EXT_ALLOC, tag, NULL, context, NULL));
+    posted(progress,
+           BMI_post_sendunexpected(&op, server, request->text, (bmi_size_t)strlen(request->text),
+                                   BMI_EXT_ALLOC, tag, NULL, context, NULL));
+    posted(progress,
+           BMI_post_send(&op, server, body, body_size, BMI_EXT_ALLOC, tag, NULL, context, NULL));
 }
 
 static void wait_all(struct progress *progress, bmi_context_id context)

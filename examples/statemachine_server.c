@@ -64,9 +64,8 @@ static int send_answer(struct session *session, bmi_context_id context)
     for (bmi_size_t i = 0; i < session->received; i++)
         sum += session->body[i];
     snprintf(session->answer, sizeof(session->answer), "%" PRIu64, sum);
-    return BMI_post_send(&op, session->client, session->answer,
-                         (bmi_size_t)strlen(session->answer), BMI_EXT_ALLOC, session->tag, session,
-                         context, NULL);
+    return BMI_post_send(&op, session->client, session->answer, (bmi_size_t)strlen(session->answer),
+                         BMI_EXT_ALLOC, session->tag, session, context, NULL);
 }
 
 static int receive_body(struct session *session, bmi_context_id context)

@@ -26,11 +26,11 @@ extern "C" {
 
 /* ---- types -------------------------------------------------------------------------------- */
 
-typedef int64_t bmi_size_t;       /* bytes */
-typedef int32_t bmi_msg_tag_t;    /* user's message tag */
-typedef int64_t bmi_context_id;   /* completion context */
-typedef int64_t bmi_op_id_t;      /* outstanding operation; 0 is none */
-typedef int64_t BMI_addr_t;       /* peer's address handle; its upper 32 bits differ between peers */
+typedef int64_t bmi_size_t;     /* bytes */
+typedef int32_t bmi_msg_tag_t;  /* user's message tag */
+typedef int64_t bmi_context_id; /* completion context */
+typedef int64_t bmi_op_id_t;    /* outstanding operation; 0 is none */
+typedef int64_t BMI_addr_t;     /* peer's address handle; its upper 32 bits differ between peers */
 typedef int32_t bmi_error_code_t; /* 0 or a negated BMI error */
 
 struct PVFS_hint_s;
@@ -57,26 +57,26 @@ enum {
 
 /* options of BMI_set_info and BMI_get_info; the parameter's type stands behind each */
 enum {
-    BMI_DROP_ADDR = 1,               /* set: forget an address, close a connection only it has */
-    BMI_CHECK_INIT = 2,              /* get: int, nonzero if initialized; with NULL instead the status
+    BMI_DROP_ADDR = 1,             /* set: forget an address, close a connection only it has */
+    BMI_CHECK_INIT = 2,            /* get: int, nonzero if initialized; with NULL instead the status
                                         tells: 0, or ENETDOWN if not */
-    BMI_CHECK_MAXSIZE = 3,           /* get: int, largest expected message (clamped to INT_MAX) */
-    BMI_GET_METH_ADDR = 4,           /* get: void *, the method's link of this address or NULL */
-    BMI_INC_ADDR_REF = 5,            /* set: add a reference (parameter unused) */
-    BMI_DEC_ADDR_REF = 6,            /* set: drop a reference (parameter unused) */
-    BMI_DROP_ADDR_QUERY = 7,         /* get: int, nonzero if there is no connection to close */
-    BMI_FORCEFUL_CANCEL_MODE = 8,    /* set: accepted, changes nothing */
-    BMI_TRUSTED_CONNECTION = 9,      /* set: accepted, changes nothing */
-    BMI_GET_UNEXP_SIZE = 10,         /* get: int, largest unexpected message */
-    BMI_TCP_BUFFER_SEND_SIZE = 11,   /* set, get: int, bytes of socket send buffer; 0 = automatic */
+    BMI_CHECK_MAXSIZE = 3,         /* get: int, largest expected message (clamped to INT_MAX) */
+    BMI_GET_METH_ADDR = 4,         /* get: void *, the method's link of this address or NULL */
+    BMI_INC_ADDR_REF = 5,          /* set: add a reference (parameter unused) */
+    BMI_DEC_ADDR_REF = 6,          /* set: drop a reference (parameter unused) */
+    BMI_DROP_ADDR_QUERY = 7,       /* get: int, nonzero if there is no connection to close */
+    BMI_FORCEFUL_CANCEL_MODE = 8,  /* set: accepted, changes nothing */
+    BMI_TRUSTED_CONNECTION = 9,    /* set: accepted, changes nothing */
+    BMI_GET_UNEXP_SIZE = 10,       /* get: int, largest unexpected message */
+    BMI_TCP_BUFFER_SEND_SIZE = 11, /* set, get: int, bytes of socket send buffer; 0 = automatic */
     BMI_TCP_BUFFER_RECEIVE_SIZE = 12, /* set, get: int, bytes of receive buffer; 0 = automatic */
-    BMI_TCP_CLOSE_SOCKET = 13,       /* set: close the address's connection (parameter unused) */
-    BMI_OPTIMISTIC_BUFFER_REG = 14,  /* set: struct bmi_optimistic_buffer_info; accepted, changes
+    BMI_TCP_CLOSE_SOCKET = 13,        /* set: close the address's connection (parameter unused) */
+    BMI_OPTIMISTIC_BUFFER_REG = 14,   /* set: struct bmi_optimistic_buffer_info; accepted, changes
                                         nothing: memory is registered as it is used */
-    BMI_TCP_CHECK_UNEXPECTED = 15,   /* get: int, unexpected messages of the address not fetched */
+    BMI_TCP_CHECK_UNEXPECTED = 15,    /* get: int, unexpected messages of the address not fetched */
     BMI_TRANSPORT_METHODS_STRING = 16, /* get: char *, methods built in, "tcp,gm,..."; the caller's
                                           to free(); returns how many; at any time */
-    BMI_TCP_GET_PORT = 17,           /* get: int, the first tcp port listened on */
+    BMI_TCP_GET_PORT = 17,             /* get: int, the first tcp port listened on */
 
     /* this library's own */
     BMI_GET_LISTEN_ADDR = 1000, /* get: char[BMI_MAX_ADDR_LEN], addresses listened on */
@@ -86,8 +86,8 @@ enum {
     BMI_LOG_CALLBACK = 1004,    /* set: struct bmi_log_callback */
     BMI_GET_METHOD_STATISTICS = 1005,  /* get: struct bmi_method_statistics, in: name */
     BMI_GET_CONTEXT_STATISTICS = 1006, /* get: struct bmi_context_statistics, in: context */
-    BMI_REAP_IDLE = 1007,       /* set: const int *, seconds; close connections idle that long */
-    BMI_BACKGROUND = 1008       /* set: const int *, 1: messages move also while no thread is in a
+    BMI_REAP_IDLE = 1007, /* set: const int *, seconds; close connections idle that long */
+    BMI_BACKGROUND = 1008 /* set: const int *, 1: messages move also while no thread is in a
                                    test call, by a thread of the library's; 0: in test calls only
                                    (the default). get: int. The same as the setting `progress` */
 };
@@ -222,15 +222,15 @@ struct bmi_log_callback {
 /* BMI_GET_STATISTICS of one address, or of all (address 0). Counters only grow; gauges say so. */
 struct bmi_statistics {
     uint64_t messages_sent, messages_received;
-    uint64_t bytes_sent, bytes_received;         /* of message bodies */
+    uint64_t bytes_sent, bytes_received; /* of message bodies */
     uint64_t unexpected_sent, unexpected_received;
     uint64_t eager_sent, rendezvous_sent, announced_sent; /* how expected messages went */
-    uint64_t announcements;                      /* receives told to the sender before it asked */
-    uint64_t puts, put_bytes, gets, get_bytes;   /* remote memory operations */
-    uint64_t copies, copied_bytes;               /* bodies that passed through the library's memory */
-    uint64_t credit_waits;                       /* sends that waited for the peer's memory */
+    uint64_t announcements;                    /* receives told to the sender before it asked */
+    uint64_t puts, put_bytes, gets, get_bytes; /* remote memory operations */
+    uint64_t copies, copied_bytes;             /* bodies that passed through the library's memory */
+    uint64_t credit_waits;                     /* sends that waited for the peer's memory */
     uint64_t connects, reconnects, accepts;
-    uint64_t errors;                             /* operations that failed, cancels aside */
+    uint64_t errors; /* operations that failed, cancels aside */
     uint64_t cancels;
     uint64_t outstanding_sends, outstanding_receives; /* gauge */
     uint64_t unmatched_messages, unmatched_bytes;     /* gauge: memory held for them */
@@ -239,27 +239,27 @@ struct bmi_statistics {
 
 /* BMI_GET_METHOD_STATISTICS: what one method did. */
 struct bmi_method_statistics {
-    const char *name;                     /* in: "bmi_tcp" */
+    const char *name; /* in: "bmi_tcp" */
     uint64_t frames_sent, frames_received;
-    uint64_t bytes_sent, bytes_received;  /* on the wire, headers included */
-    uint64_t writes, reads;               /* system calls, or their like, that moved frames */
-    uint64_t copies, copied_bytes;        /* bodies staged on their way in */
-    uint64_t links;                       /* gauge: connections open */
+    uint64_t bytes_sent, bytes_received; /* on the wire, headers included */
+    uint64_t writes, reads;              /* system calls, or their like, that moved frames */
+    uint64_t copies, copied_bytes;       /* bodies staged on their way in */
+    uint64_t links;                      /* gauge: connections open */
     uint64_t links_opened, links_accepted, links_failed;
-    uint64_t bad_frames;                  /* connections ended for what they sent */
-    uint64_t puts, put_bytes;             /* remote writes and reads that we asked for */
+    uint64_t bad_frames;      /* connections ended for what they sent */
+    uint64_t puts, put_bytes; /* remote writes and reads that we asked for */
     uint64_t gets, get_bytes;
-    uint64_t registrations;               /* of plain memory with the network, and how often one */
-    uint64_t registration_hits;           /* was there already */
+    uint64_t registrations;     /* of plain memory with the network, and how often one */
+    uint64_t registration_hits; /* was there already */
 };
 
 /* BMI_GET_CONTEXT_STATISTICS */
 struct bmi_context_statistics {
-    bmi_context_id context;  /* in */
-    uint64_t completions;    /* reported */
-    uint64_t immediate;      /* completed within the post call */
-    uint64_t queue_depth;    /* gauge: completed, not reported yet */
-    uint64_t waiters;        /* gauge: threads that wait on it */
+    bmi_context_id context; /* in */
+    uint64_t completions;   /* reported */
+    uint64_t immediate;     /* completed within the post call */
+    uint64_t queue_depth;   /* gauge: completed, not reported yet */
+    uint64_t waiters;       /* gauge: threads that wait on it */
 };
 
 /* ---- start and end ------------------------------------------------------------------------- */
@@ -346,10 +346,9 @@ int BMI_post_recv_list(bmi_op_id_t *id, BMI_addr_t src, void *const *buffer_list
 
 /* As BMI_post_sendunexpected, gathering a list. */
 int BMI_post_sendunexpected_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buffer_list,
-                                 const bmi_size_t *size_list, int list_count,
-                                 bmi_size_t total_size, enum bmi_buffer_type buffer_type,
-                                 bmi_msg_tag_t tag, void *user_ptr, bmi_context_id context_id,
-                                 bmi_hint hints);
+                                 const bmi_size_t *size_list, int list_count, bmi_size_t total_size,
+                                 enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag,
+                                 void *user_ptr, bmi_context_id context_id, bmi_hint hints);
 
 /* ---- test ------------------------------------------------------------------------------------
  * Common to all: max_idle_ms of 0 polls; above 0 waits at most that long, using no CPU; below 0
@@ -464,12 +463,12 @@ int bmi_setting_next(int index, const char **name, const char **value, const cha
 /* Walks the methods built in. Returns: 0 and fills info; ENOENT past the last. Owns: BMI's strings,
  * static. Threads: any, at any time. Blocks: no. */
 struct bmi_method_info {
-    const char *name;           /* "bmi_tcp" */
-    const char *schemes;        /* "tcp" */
+    const char *name;    /* "bmi_tcp" */
+    const char *schemes; /* "tcp" */
     const char *description;
-    bmi_size_t eager_max;       /* largest message that goes at once */
+    bmi_size_t eager_max; /* largest message that goes at once */
     bmi_size_t unexpected_max;
-    int segments_max;           /* gathered in one operation of the network */
+    int segments_max; /* gathered in one operation of the network */
     int can_put, can_get, needs_registration;
 };
 int bmi_method_next(int index, struct bmi_method_info *info);
@@ -480,8 +479,8 @@ int bmi_method_next(int index, struct bmi_method_info *info);
  * says what is missing. Fields that say nothing are empty. Owns: nothing. Threads: any, at any
  * time. Blocks: while libraries are loaded and devices looked for (some 0.2 s at the first call). */
 struct bmi_method_choice {
-    char provider[64];          /* "verbs;ofi_rxm" */
-    char device[64];            /* "rxe0", the first of the provider's */
+    char provider[64]; /* "verbs;ofi_rxm" */
+    char device[64];   /* "rxe0", the first of the provider's */
     char reason[512];
 };
 int bmi_method_choose(int index, struct bmi_method_choice *choice);

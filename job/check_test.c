@@ -72,7 +72,8 @@ static void test_transitions(void)
                 {"a", .action = act,
                  .on = {BMI_SM_ELSE(BMI_SM_END), {0, 0, 0}, {0, 0, 0}, BMI_SM_OK(0)}});
     EXPECT_FLAW("for BMI_SM_DEFERRED, which is no result",
-                {"a", .action = act, .on = {BMI_SM_ON(BMI_SM_DEFERRED, 0), BMI_SM_ELSE(BMI_SM_END)}});
+                {"a", .action = act,
+                 .on = {BMI_SM_ON(BMI_SM_DEFERRED, 0), BMI_SM_ELSE(BMI_SM_END)}});
     EXPECT_FLAW("transition 0 is of no kind", {"a", .action = act, .on = {{9, 0, 0}}});
 }
 
@@ -154,9 +155,12 @@ static void test_many_ways(void)
 int main(void)
 {
     static CU_TestInfo tests[] = {
-        {"good tables", test_good},           {"states", test_states},
-        {"transitions", test_transitions},    {"ways through a table", test_ways},
-        {"jumps between tables", test_jumps}, {"many ways through a nest", test_many_ways},
+        {"good tables", test_good},
+        {"states", test_states},
+        {"transitions", test_transitions},
+        {"ways through a table", test_ways},
+        {"jumps between tables", test_jumps},
+        {"many ways through a nest", test_many_ways},
         CU_TEST_INFO_NULL,
     };
     return unit_run("tables of state machines", tests);

@@ -173,8 +173,7 @@ void bad_arguments_are_refused(void)
     CU_ASSERT_EQUAL(bmi_trove_post_create(&op, &place, NULL, 0, NULL, context), -BMI_EINVAL);
     CU_ASSERT_EQUAL(op, 0);
     op = 77;
-    CU_ASSERT_EQUAL(bmi_trove_post_objects(&op, &place, NULL, NULL, 1, NULL, context),
-                    -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_trove_post_objects(&op, &place, NULL, NULL, 1, NULL, context), -BMI_EINVAL);
     CU_ASSERT_EQUAL(op, 0);
     int count = 5;
     bmi_error_code_t error;
@@ -228,7 +227,7 @@ void objects_are_made_listed_and_removed(void)
         CU_ASSERT_EQUAL_FATAL(outcome.error, 0);
         count = 0;
         while (count < 16 && found + (uint64_t)count < COUNT && list[count] > before)
-            before = list[count++]; /* ascending */
+            before = list[count++];             /* ascending */
         CU_ASSERT_EQUAL(outcome.actual, count); /* nothing else tells */
         found += (uint64_t)count;
     } while (count == 16);

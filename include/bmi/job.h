@@ -295,28 +295,26 @@ int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outco
  *
  *   enum { RECEIVE, ANSWER, GIVE_UP };
  *   static const struct bmi_sm_state states[] = {
- *       [RECEIVE] = {"receive", .action = receive, .on = {BMI_SM_OK(ANSWER),
- * BMI_SM_FAIL(GIVE_UP)}}, [ANSWER] = {"answer", .action = answer, .on = {BMI_SM_OK(BMI_SM_END),
- * BMI_SM_FAIL(GIVE_UP)}}, [GIVE_UP] = {"give up", .action = give_up, .on =
- * {BMI_SM_ELSE(BMI_SM_END)}},
+ *       [RECEIVE] = {"receive", .action = receive,
+ *                    .on = {BMI_SM_OK(ANSWER), BMI_SM_FAIL(GIVE_UP)}},
+ *       [ANSWER] = {"answer", .action = answer,
+ *                   .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_FAIL(GIVE_UP)}},
+ *       [GIVE_UP] = {"give up", .action = give_up, .on = {BMI_SM_ELSE(BMI_SM_END)}},
  *   };
  *   static struct bmi_sm_table request = {"request", states, 3};
  */
 
-/* What an action returns: */
-#define BMI_SM_DONE                                                              \
-    0 /* done, with the result 0. Any other result >= 0 is a choice that it made \
-       */
-#define BMI_SM_DEFERRED                                                      \
-    (-2147483647 - 1) /* done when all of the machine's jobs have ended; the \
-                         result is 0, or the error of the first that failed */
-/* <0, a BMI error: failed, for that cause */
+/* What an action returns: BMI_SM_DONE, done, with the result 0; any other result >= 0, a choice
+ * that it made; BMI_SM_DEFERRED, done when all of the machine's jobs have ended, with the result 0,
+ * or the error of the first that failed; <0, a BMI error: failed, for that cause. */
+#define BMI_SM_DONE 0
+#define BMI_SM_DEFERRED (-2147483647 - 1)
 
 /* An action of a state; `data` is what the machine was started with. It must not block. */
 typedef int (*bmi_sm_action)(struct bmi_sm *machine, void *data);
 
-/* What to return where the last thing that an action does is to post: return bmi_sm_posted(bmi_job_
- * send(...)). An immediate completion is DONE, one that waits is DEFERRED. */
+/* What to return where the last thing that an action does is to post: return
+ * bmi_sm_posted(bmi_job_send(...)). An immediate completion is DONE, one that waits is DEFERRED. */
 static inline int bmi_sm_posted(int posted)
 {
     return posted == 0 ? BMI_SM_DEFERRED : posted > 0 ? BMI_SM_DONE : posted;

@@ -89,8 +89,8 @@ static inline uint32_t bmi_frame_header_size(uint8_t first)
 struct bmi_frame {
     struct bmi_frame *next;
     struct bmi_segments body;
-    uint32_t header_sent;     /* method's: bytes of the header already moved; 0 at send() */
-    int32_t status;           /* out: 0, or why it was not sent */
+    uint32_t header_sent;             /* method's: bytes of the header already moved; 0 at send() */
+    int32_t status;                   /* out: 0, or why it was not sent */
     uint8_t header[BMI_FRAME_HEADER]; /* of bmi_frame_header_size(header[0]) bytes */
 };
 
@@ -107,8 +107,8 @@ static inline uint32_t bmi_frame_header_left(const struct bmi_frame *frame)
 struct bmi_sink {
     struct bmi_segments body;
     uint64_t length;
-    void *owner;      /* the core's: the operation or message; NULL when drained */
-    uint64_t cookie;  /* the core's */
+    void *owner;     /* the core's: the operation or message; NULL when drained */
+    uint64_t cookie; /* the core's */
 };
 
 /* Memory that the peer may put into or get from; travels in frames as it stands. */
@@ -124,8 +124,8 @@ struct bmi_transfer {
     struct bmi_segments local;       /* source of a put, destination of a get */
     const struct bmi_region *remote; /* lent as well; their sum is >= local.left */
     uint32_t remote_count;
-    bool get;                        /* false: put */
-    void *owner;                     /* the core's */
+    bool get;    /* false: put */
+    void *owner; /* the core's */
     void *method_private[4];
 };
 
@@ -135,10 +135,10 @@ struct bmi_method_limits {
     bmi_size_t eager_max;      /* largest body that the core should send unasked */
     bmi_size_t unexpected_max; /* largest unexpected message, >= 16384 */
     bmi_size_t frame_max;      /* largest body of one frame (larger messages go in several) */
-    uint32_t segments_max;     /* segments it gathers in one operation; a figure to tell, no limit */
-    uint32_t regions_max;      /* segments of one registration; 0: no put or get */
-    bool put, get;             /* remote memory operations */
-    bool registration;         /* local memory of transfers must be registered */
+    uint32_t segments_max; /* segments it gathers in one operation; a figure to tell, no limit */
+    uint32_t regions_max;  /* segments of one registration; 0: no put or get */
+    bool put, get;         /* remote memory operations */
+    bool registration;     /* local memory of transfers must be registered */
 };
 
 /* ---- the operations ------------------------------------------------------------------------- */
@@ -192,8 +192,7 @@ struct bmi_method {
      * replacement is not used. All of it has gone, or there is no memory: false; frames_sent has
      * come or will come. Waits for another thread's write of that frame to end (a write never
      * blocks). Called with the peer's lock held. */
-    bool (*withdraw)(struct bmi_link *link, struct bmi_frame *frame,
-                     struct bmi_frame *replacement);
+    bool (*withdraw)(struct bmi_link *link, struct bmi_frame *frame, struct bmi_frame *replacement);
 
     /* 9. Stops putting an arriving body to its owner's memory: if the link's present sink has this
      * owner, the rest is drained, owner is forgotten, and no bmi_method_body_arrived follows for
@@ -247,19 +246,19 @@ struct bmi_method {
 
 struct bmi_link {
     const struct bmi_method *method;
-    void *state;                              /* the method's state */
-    void *owner;                              /* the core's, set by connect and link_accepted */
-    void *arriving;                           /* the core's: memory that a body is coming to */
-    void (*destroy)(struct bmi_link *link);   /* frees the memory; any thread, no lock held */
+    void *state;                            /* the method's state */
+    void *owner;                            /* the core's, set by connect and link_accepted */
+    void *arriving;                         /* the core's: memory that a body is coming to */
+    void (*destroy)(struct bmi_link *link); /* frees the memory; any thread, no lock held */
     atomic_uint references;
     /* Frames whose body is large and goes straight into users' memory are on their way: the core
      * sets it. While above 0 a stream reads no further than the next header, so that no body byte
      * is copied; at 0 it may read ahead as much as it likes. */
     atomic_uint large_expected;
-    _Atomic uint64_t bytes_in;                /* method: whatever has arrived; liveness */
-    _Atomic(struct bmi_link *) dirty_next;    /* the core's list of links to flush */
+    _Atomic uint64_t bytes_in;             /* method: whatever has arrived; liveness */
+    _Atomic(struct bmi_link *) dirty_next; /* the core's list of links to flush */
     atomic_bool dirty;
-    char *host;                               /* the core's, see bmi_method_link_host */
+    char *host; /* the core's, see bmi_method_link_host */
 };
 
 /* Takes a reference. Returns: nothing. Owns: the link stays until it is dropped. Threads: any that
@@ -399,11 +398,25 @@ void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const
 
 /* The method's counters, told by BMI_GET_METHOD_STATISTICS. */
 enum bmi_method_counter {
-    BMI_COUNT_FRAMES_SENT, BMI_COUNT_FRAMES_RECEIVED, BMI_COUNT_BYTES_SENT,
-    BMI_COUNT_BYTES_RECEIVED, BMI_COUNT_WRITES, BMI_COUNT_READS, BMI_COUNT_COPIES,
-    BMI_COUNT_COPIED_BYTES, BMI_COUNT_LINKS, BMI_COUNT_LINKS_OPENED, BMI_COUNT_LINKS_ACCEPTED,
-    BMI_COUNT_LINKS_FAILED, BMI_COUNT_BAD_FRAMES, BMI_COUNT_PUTS, BMI_COUNT_PUT_BYTES,
-    BMI_COUNT_GETS, BMI_COUNT_GET_BYTES, BMI_COUNT_REGISTRATIONS, BMI_COUNT_REGISTRATION_HITS,
+    BMI_COUNT_FRAMES_SENT,
+    BMI_COUNT_FRAMES_RECEIVED,
+    BMI_COUNT_BYTES_SENT,
+    BMI_COUNT_BYTES_RECEIVED,
+    BMI_COUNT_WRITES,
+    BMI_COUNT_READS,
+    BMI_COUNT_COPIES,
+    BMI_COUNT_COPIED_BYTES,
+    BMI_COUNT_LINKS,
+    BMI_COUNT_LINKS_OPENED,
+    BMI_COUNT_LINKS_ACCEPTED,
+    BMI_COUNT_LINKS_FAILED,
+    BMI_COUNT_BAD_FRAMES,
+    BMI_COUNT_PUTS,
+    BMI_COUNT_PUT_BYTES,
+    BMI_COUNT_GETS,
+    BMI_COUNT_GET_BYTES,
+    BMI_COUNT_REGISTRATIONS,
+    BMI_COUNT_REGISTRATION_HITS,
     BMI_COUNT_COUNTERS
 };
 
@@ -445,7 +458,7 @@ struct bmi_registrar {
 struct bmi_registration {
     uintptr_t address; /* of the registered range, which holds what was asked for */
     size_t length;
-    void *handle;      /* enter's */
+    void *handle;            /* enter's */
     uint32_t users, holders; /* the rest is the cache's own */
     bool is_found;
     struct bmi_registration *older, *newer;

@@ -175,10 +175,10 @@ struct gm_state {
     void *receive_memory;
 
     struct bmi_lock lock;
-    struct gm_link *links;                   /* lock */
+    struct gm_link *links;                                       /* lock */
     struct gm_link *starved[GM_WANTS], **starved_tail[GM_WANTS]; /* lock: wait for something */
-    struct gm_slot *slots, *slots_made;      /* lock: free ones; all */
-    unsigned slot_count;                     /* lock: all */
+    struct gm_slot *slots, *slots_made;                          /* lock: free ones; all */
+    unsigned slot_count;                                         /* lock: all */
 
     struct gm_link *ending;        /* driver */
     struct bmi_timer ending_timer; /* driver */

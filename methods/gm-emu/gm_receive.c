@@ -81,8 +81,8 @@ static int whole_take(struct gm_link *link, const uint8_t *bytes, size_t length)
         size_t left = length - (size_t)done;
         uint8_t header[BMI_FRAME_SHORT];
         memcpy(header, at, sizeof header);
-        taken = bmi_method_frame_whole(&link->base, header, at + sizeof header,
-                                       left - sizeof header);
+        taken =
+            bmi_method_frame_whole(&link->base, header, at + sizeof header, left - sizeof header);
         done += taken > 0 ? taken : 0;
         gm_state_of(link)->tally.frames += taken > 0;
     }

@@ -213,8 +213,8 @@ int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer)
 int ib_spare_post_locked(struct ib_fabric *fabric)
 {
     fabric->spare.kind = IB_OPERATION_SPARE;
-    ssize_t status = fi_trecv(fabric->endpoint, NULL, 0, NULL, FI_ADDR_UNSPEC, 0, 0,
-                              &fabric->spare.context);
+    ssize_t status =
+        fi_trecv(fabric->endpoint, NULL, 0, NULL, FI_ADDR_UNSPEC, 0, 0, &fabric->spare.context);
     fabric->spare_posted = status == 0;
     return ib_error(status);
 }

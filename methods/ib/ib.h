@@ -71,10 +71,10 @@ enum {
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
     IB_SLOTS = 128,           /* messages under way, of all links */
-    IB_KEYS = 32,             /* of memory, asked for at a time: what one getrandom(2) gives whole */
-    IB_BUFFERS = 4,           /* posted for messages to arrive in */
-    IB_BUFFERS_SHM = 24,      /* the same: as many messages as may come between two looks */
-    IB_QUEUE_SHM = 4096,      /* completions that have room, likewise */
+    IB_KEYS = 32,        /* of memory, asked for at a time: what one getrandom(2) gives whole */
+    IB_BUFFERS = 4,      /* posted for messages to arrive in */
+    IB_BUFFERS_SHM = 24, /* the same: as many messages as may come between two looks */
+    IB_QUEUE_SHM = 4096, /* completions that have room, likewise */
     IB_BUFFER_BYTES = 256 << 10,
     IB_NAME_BYTES = 128,      /* of an endpoint's name */
     IB_PROVIDER_BYTES = 64,   /* of a provider's name */
@@ -133,7 +133,7 @@ struct ib_peer {
     fi_addr_t address;
     uint32_t users; /* links */
     uint32_t size;
-    bool broken; /* not in the vector any more; in no list */
+    bool broken;         /* not in the vector any more; in no list */
     atomic_bool settled; /* any thread: its connection was looked for */
     uint8_t name[];
 };
@@ -168,7 +168,7 @@ struct ib_fabric {
     size_t name_size;
     size_t inject_max, piece_max;
     size_t iovecs, remote_iovecs; /* of a piece */
-    void *memory; /* of buffers and slots */
+    void *memory;                 /* of buffers and slots */
     size_t memory_size;
     struct fid_mr *memory_registration; /* NULL: needs none */
 
@@ -183,7 +183,7 @@ struct ib_fabric {
 
     struct ib_slot slots[IB_SLOTS];
     uint32_t buffer_count;
-    uint32_t unposted; /* driver: buffers that the provider did not take back yet */
+    uint32_t unposted;         /* driver: buffers that the provider did not take back yet */
     struct ib_operation spare; /* driver: a receive that holds what posting a buffer needs */
     bool spare_posted;         /* driver */
     struct ib_buffer buffers[IB_BUFFERS_SHM];

@@ -22,14 +22,7 @@
 
 extern const struct bmi_method bmi__method_ib, bmi__method_ofi_tcp, bmi__method_ofi_verbs;
 
-enum {
-    CLIENTS = 2,
-    REGIONS = 4,
-    PAGE = 4096,
-    SERVER_BYTES = 4 << 20,
-    PLACES = 8,
-    LINGER_MS = 200
-};
+enum { CLIENTS = 2, REGIONS = 4, PAGE = 4096, SERVER_BYTES = 4 << 20, PLACES = 8, LINGER_MS = 200 };
 
 enum kind { CONNECT, TRANSFER, DISCONNECT, COUNTERS, CONNECT_AGAIN, DISCONNECT_AGAIN };
 

@@ -20,7 +20,7 @@ struct tcp_dial {
     struct tcp_address address;
     union tcp_socket_address candidates[TCP_NAME_ADDRESSES];
     size_t count, next;
-    int error; /* of the last candidate */
+    int error;      /* of the last candidate */
     int buffers[2]; /* by enum tcp_buffer; send_lock */
 };
 

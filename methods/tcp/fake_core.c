@@ -201,14 +201,10 @@ int64_t bmi_method_setting(const char *name)
     static const struct {
         const char *name;
         int64_t value;
-    } settings[] = {{"tcp_rcvbuf", 0},
-                    {"tcp_keepalive_s", 60},
-                    {"tcp_backlog", 64},
-                    {"tcp_local_reno", 1},
-                    {"registration_bytes", 1 << 30},
-                    {"registration_count", 1024},
-                    {"registration_keep", 0},
-                    {"ofi_register_all", 0}};
+    } settings[] = {
+        {"tcp_rcvbuf", 0},        {"tcp_keepalive_s", 60},         {"tcp_backlog", 64},
+        {"tcp_local_reno", 1},    {"registration_bytes", 1 << 30}, {"registration_count", 1024},
+        {"registration_keep", 0}, {"ofi_register_all", 0}};
     if (strcmp(name, "tcp_sndbuf") == 0)
         return fake_send_buffer;
     if (strcmp(name, "peer_timeout_ms") == 0)

@@ -146,7 +146,8 @@ static void many_small_frames_in_few_writes(void)
     bmi__method_tcp.flush(owner->link);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_WRITES], 1);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_FRAMES_SENT], COUNT);
-    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_BYTES_SENT], COUNT * (1024 + 40) - COUNT / 4 * (40 - 16));
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_BYTES_SENT],
+                    COUNT * (1024 + 40) - COUNT / 4 * (40 - 16));
     CU_ASSERT_EQUAL(owner->sent, COUNT);
     for (uint32_t i = 0; i < COUNT; i++)
         CU_ASSERT(peer_read_frame(&sequence) && sequence == i);

@@ -41,9 +41,9 @@ ssize_t tcp_stream_write(struct tcp_link *link, struct iovec *iov, size_t count)
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
     ssize_t moved;
     do
-        moved = count == 1 ? send(link->watch.fd, iov->iov_base, iov->iov_len,
-                                  MSG_NOSIGNAL | MSG_DONTWAIT)
-                           : sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        moved = count == 1
+                    ? send(link->watch.fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                    : sendmsg(link->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (moved < 0 && errno == EINTR);
     return moved < 0 ? stream_error() : moved;
 }

@@ -134,7 +134,8 @@ static void looked_up(struct party *party)
         const char *string = BMI_addr_rev_lookup(addr);
         CHECK(party, string != NULL && strcmp(string, url) == 0);
         CHECK(party, party_look_up(party, url) == addr);
-        op_post(party, &op, POST_SEND, addr, "x", 1, 1); /* nobody is there, but the handle is good */
+        op_post(party, &op, POST_SEND, addr, "x", 1,
+                1); /* nobody is there, but the handle is good */
         NEED(party, op.posted >= 0);
         op_wait(party, &op);
         CHECK(party, op.error < 0 && op.error != -BMI_EINVAL);

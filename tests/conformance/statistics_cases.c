@@ -196,11 +196,17 @@ static void unknown_options(struct party *party)
 /* A place for the answer is needed. */
 static void options_without_parameter(struct party *party)
 {
-    static const int gets[] = {
-        BMI_CHECK_MAXSIZE,  BMI_GET_METH_ADDR,            BMI_DROP_ADDR_QUERY,
-        BMI_GET_UNEXP_SIZE, BMI_TRANSPORT_METHODS_STRING, BMI_GET_LISTEN_ADDR,
-        BMI_GET_CONTEXT_FD, BMI_GET_STATISTICS,           BMI_SETTING,
-        BMI_GET_METHOD_STATISTICS, BMI_GET_CONTEXT_STATISTICS};
+    static const int gets[] = {BMI_CHECK_MAXSIZE,
+                               BMI_GET_METH_ADDR,
+                               BMI_DROP_ADDR_QUERY,
+                               BMI_GET_UNEXP_SIZE,
+                               BMI_TRANSPORT_METHODS_STRING,
+                               BMI_GET_LISTEN_ADDR,
+                               BMI_GET_CONTEXT_FD,
+                               BMI_GET_STATISTICS,
+                               BMI_SETTING,
+                               BMI_GET_METHOD_STATISTICS,
+                               BMI_GET_CONTEXT_STATISTICS};
     struct bmi_method_statistics method = {.name = "bmi_nosuch"}, none = {.name = NULL};
     for (size_t i = 0; i < sizeof gets / sizeof *gets; i++)
         CHECK_STATUS(party, BMI_get_info(party->peer, gets[i], NULL), -BMI_EINVAL);

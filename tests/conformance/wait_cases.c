@@ -300,8 +300,8 @@ static void one_thread_alternates(struct party *party)
 static int context_descriptor(struct party *party)
 {
     struct bmi_context_fd asked = {.context = party->context, .fd = -1};
-    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING,
-                                    "peer_timeout_ms=0,connect_timeout_ms=86400000"), 0);
+    NEED_STATUS(party,
+                BMI_set_info(0, BMI_SETTING, "peer_timeout_ms=0,connect_timeout_ms=86400000"), 0);
     NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_FD, &asked), 0);
     NEED(party, asked.fd >= 0);
     return asked.fd;

@@ -314,8 +314,7 @@ static void reset_run(struct child *peer, bool receive)
     CHECK(!noted.ended, "a receive ended with half its message: %s", status_name(noted.status));
     tell_number(peer->channel, 0);
     if (receive) {
-        CHECK(noted_wait(&noted, 1, TEST_BOUND_MS),
-              "a receive does not end after RST");
+        CHECK(noted_wait(&noted, 1, TEST_BOUND_MS), "a receive does not end after RST");
         CHECK(noted.status == -BMI_ECONNRESET && noted.size == 0, "after RST: %s, %lld bytes",
               status_name(noted.status), (long long)noted.size);
     }

@@ -100,8 +100,7 @@ int main(void)
 
     struct noted hello;
     note_sendunexpected(&hello, other_address, "", 0, ECHO_HELLO_TAG);
-    CHECK(noted_wait(&hello, 1, TEST_BOUND_MS),
-          "a send that needs a descriptor does not end");
+    CHECK(noted_wait(&hello, 1, TEST_BOUND_MS), "a send that needs a descriptor does not end");
     printf("  a send that needs a descriptor: %s\n", status_name(hello.status));
     CHECK(hello.status == -BMI_EMFILE, "a send that needs a descriptor: %s",
           status_name(hello.status));

@@ -205,8 +205,9 @@ bool raw_send(int socket, const struct raw_frame *frame, const void *body)
 static bool hello_send(int socket, const struct raw_hello *hello, uint8_t flags)
 {
     uint8_t body[HELLO_FIXED + BMI_MAX_ADDR_LEN];
-    struct raw_frame frame = {
-        .type = RAW_HELLO, .flags = flags, .length = raw_hello_encode(body, hello)};
+    struct raw_frame frame = {.type = RAW_HELLO,
+                              .flags = flags,
+                              .length = raw_hello_encode(body, hello)};
     return raw_send(socket, &frame, body);
 }
 
@@ -222,8 +223,10 @@ bool raw_answer_hello(int socket, const struct raw_hello *hello)
 
 bool raw_send_unexpected(int socket, int32_t tag, uint64_t number)
 {
-    struct raw_frame frame = {
-        .type = RAW_UNEXPECTED, .tag = tag, .length = sizeof number, .brief = true};
+    struct raw_frame frame = {.type = RAW_UNEXPECTED,
+                              .tag = tag,
+                              .length = sizeof number,
+                              .brief = true};
     return raw_send(socket, &frame, &number);
 }
 
@@ -273,8 +276,7 @@ int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hel
     struct raw_frame frame;
     int socket = raw_connect(listening, 0);
     CHECK(raw_send_hello(socket, ours), "the library closed before our HELLO");
-    CHECK(raw_receive(socket, &frame, body, TEST_BOUND_MS),
-          "no HELLO from the library");
+    CHECK(raw_receive(socket, &frame, body, TEST_BOUND_MS), "no HELLO from the library");
     CHECK(frame.type == RAW_HELLO && frame.length >= HELLO_FIXED, "the first frame has type %u",
           frame.type);
     if (theirs)

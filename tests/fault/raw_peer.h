@@ -10,7 +10,13 @@
 
 #include "../stress/support.h"
 
-enum { RAW_HEADER = 40, RAW_SHORT = 16, RAW_MAGIC = 0xb31f, RAW_VERSION = 2, RAW_BODY_MAX = 1 << 20 };
+enum {
+    RAW_HEADER = 40,
+    RAW_SHORT = 16,
+    RAW_MAGIC = 0xb31f,
+    RAW_VERSION = 2,
+    RAW_BODY_MAX = 1 << 20
+};
 
 enum { RAW_REPLY = 1, RAW_FIRST = 1, RAW_LAST = 2 }; /* flags of a HELLO; of DATA */
 

@@ -130,8 +130,8 @@ static void long_stop(const struct child *child, BMI_addr_t stopped, BMI_addr_t 
         operations_step((int)timeout_ms / 4);
     CHECK(!idle.ended, "a receive from an idle server: %s", status_name(idle.status));
     must(BMI_cancel(idle.id, test_context), "BMI_cancel");
-    CHECK(noted_wait(&idle, 1, TEST_BOUND_MS) && idle.status == -BMI_ECANCEL, "a cancelled receive: %s",
-          status_name(idle.status));
+    CHECK(noted_wait(&idle, 1, TEST_BOUND_MS) && idle.status == -BMI_ECANCEL,
+          "a cancelled receive: %s", status_name(idle.status));
 }
 
 int main(void)

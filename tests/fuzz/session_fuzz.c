@@ -379,8 +379,10 @@ static void start(void)
 static bool begin(void)
 {
     uint8_t shape = take();
-    const struct script_offer poor = {.eager_max = 2048, .unexpected_max = 4096,
-                                      .eager_credit = 1000, .unexpected_credit = 1000};
+    const struct script_offer poor = {.eager_max = 2048,
+                                      .unexpected_max = 4096,
+                                      .eager_credit = 1000,
+                                      .unexpected_credit = 1000};
     memset(&session.operations, 0, sizeof session.operations);
     memset(session.fetched, 0, sizeof session.fetched);
     session.posted = session.completed = 0;

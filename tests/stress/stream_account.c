@@ -57,8 +57,9 @@ static void received(struct slot *slot, bmi_error_code_t status, bmi_size_t size
         CHECK((uint8_t)slot->buffer[stream->size_max + i] == GUARD_BYTE,
               "stream %u: a receive wrote behind its buffer", stream->index);
     if (status == -BMI_ECANCEL) {
-        CHECK(cancelled || stream->kind != STRICT, "stream %u: receive %llu was cancelled by nobody",
-              stream->index, (unsigned long long)number);
+        CHECK(cancelled || stream->kind != STRICT,
+              "stream %u: receive %llu was cancelled by nobody", stream->index,
+              (unsigned long long)number);
         CHECK(size == 0, "a cancelled receive tells %lld bytes", (long long)size);
         atomic_fetch_add(cancelled ? &stream->ledger->cancelled : &stream->ledger->cut_off, 1);
         memset(slot->buffer, POISON, (size_t)stream->size_max);

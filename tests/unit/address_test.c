@@ -16,8 +16,9 @@ static void set_up(void)
 {
     CU_ASSERT_EQUAL_FATAL(BMI_initialize(NULL, NULL, 0), 0);
     caught.text[0] = '\0';
-    bmi__log_callback(&(struct bmi_log_callback){
-        .write = caught_write, .argument = &caught, .level = BMI_LOG_ERROR});
+    bmi__log_callback(&(struct bmi_log_callback){.write = caught_write,
+                                                 .argument = &caught,
+                                                 .level = BMI_LOG_ERROR});
 }
 
 static void tear_down(void)
@@ -171,8 +172,17 @@ static void the_same_string_is_the_same_handle(void)
 static void what_is_no_handle_is_refused(void)
 {
     BMI_addr_t good = look_up("tcp://host:1");
-    const BMI_addr_t bad[] = {0, -1, INT64_MIN, INT64_MAX, 1, good + 1, good - 1, good & UINT32_MAX,
-                              good + (INT64_C(1) << 32), -good, INT64_C(1) << 62};
+    const BMI_addr_t bad[] = {0,
+                              -1,
+                              INT64_MIN,
+                              INT64_MAX,
+                              1,
+                              good + 1,
+                              good - 1,
+                              good & UINT32_MAX,
+                              good + (INT64_C(1) << 32),
+                              -good,
+                              INT64_C(1) << 62};
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         struct peer *peer;
         int value;
@@ -371,8 +381,8 @@ int main(void)
         {"ranges", ranges},
         CU_TEST_INFO_NULL,
     };
-    CU_SuiteInfo suites[] = {{.pName = "addresses", .pSetUpFunc = set_up,
-                              .pTearDownFunc = tear_down, .pTests = tests},
-                             CU_SUITE_INFO_NULL};
+    CU_SuiteInfo suites[] = {
+        {.pName = "addresses", .pSetUpFunc = set_up, .pTearDownFunc = tear_down, .pTests = tests},
+        CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);
 }

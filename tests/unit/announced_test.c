@@ -72,7 +72,8 @@ static void announced_streams_start_in_order(void)
 /* Without credit to go, or to ask, a message that does not fit its receive says so and ends. */
 static void too_large_and_no_credit_to_ask(void)
 {
-    const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384,
+    const struct script_offer offer = {.eager_max = 16384,
+                                       .unexpected_max = 16384,
                                        .eager_credit = SMALL + 2 * WIRE_MESSAGE_CHARGE};
     struct script *script = open_script(SCRIPT_FRAMES, &offer);
     CU_ASSERT_EQUAL(send_rtr(script, 70, LARGE - 1, 0, TAG), 0);

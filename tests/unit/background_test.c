@@ -363,9 +363,9 @@ static bool thread_is_on(int cpu)
     bool found = false;
     while (threads != NULL && (entry = readdir(threads)) != NULL) {
         pid_t thread = (pid_t)atoi(entry->d_name);
-        found = found || (thread > 0 && thread != getpid() &&
-                          sched_getaffinity(thread, sizeof set, &set) == 0 &&
-                          CPU_EQUAL(&set, &wanted));
+        found =
+            found || (thread > 0 && thread != getpid() &&
+                      sched_getaffinity(thread, sizeof set, &set) == 0 && CPU_EQUAL(&set, &wanted));
     }
     if (threads != NULL)
         closedir(threads);

@@ -118,8 +118,15 @@ static void handles_are_positive_differ_and_go_stale(void)
     open_context(&again); /* a slot used before, another handle */
     for (int i = 0; i < MANY; i++)
         CU_ASSERT_NOT_EQUAL(again, ids[i]);
-    const bmi_context_id bad[] = {0, -1, INT64_MIN, INT64_MAX, 1, again + 1,
-                                  again ^ INT64_C(1) << 40, again & UINT32_MAX, UINT32_MAX};
+    const bmi_context_id bad[] = {0,
+                                  -1,
+                                  INT64_MIN,
+                                  INT64_MAX,
+                                  1,
+                                  again + 1,
+                                  again ^ INT64_C(1) << 40,
+                                  again & UINT32_MAX,
+                                  UINT32_MAX};
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         CU_ASSERT_PTR_NULL(bmi__context_find(bad[i]));
     bmi__context_release(bmi__context_find(again));
@@ -189,8 +196,9 @@ static void many_threads_push_and_take(void)
     pthread_t threads[PUSHERS + TAKERS];
     shared = open_context(&id);
     for (intptr_t i = 0; i < PUSHERS + TAKERS; i++)
-        CU_ASSERT_EQUAL_FATAL(
-            pthread_create(&threads[i], NULL, i < PUSHERS ? push : take, (void *)i), 0);
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, i < PUSHERS ? push : take,
+                                             (void *)i),
+                              0);
     for (int i = 0; i < PUSHERS + TAKERS; i++)
         pthread_join(threads[i], NULL);
     CU_ASSERT_EQUAL(wrong, 0);

@@ -268,8 +268,8 @@ int main(void)
         {"positions wrap", positions_wrap},
         CU_TEST_INFO_NULL,
     };
-    CU_SuiteInfo suites[] = {{.pName = "keys", .pSetUpFunc = set_up, .pTearDownFunc = tear_down,
-                              .pTests = tests},
-                             CU_SUITE_INFO_NULL};
+    CU_SuiteInfo suites[] = {
+        {.pName = "keys", .pSetUpFunc = set_up, .pTearDownFunc = tear_down, .pTests = tests},
+        CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);
 }

@@ -89,8 +89,8 @@ static struct item *post(bool send, int end, int tag, bmi_size_t size)
     struct item *item = &run.items[run.count];
     if (run.count == MOST)
         return NULL;
-    *item = (struct item){.send = send, .end = end, .tag = tag, .size = size,
-                          .buffer = malloc((size_t)size)};
+    *item = (struct item){
+        .send = send, .end = end, .tag = tag, .size = size, .buffer = malloc((size_t)size)};
     CU_ASSERT_PTR_NOT_NULL_FATAL(item->buffer);
     int status;
     BMI_addr_t address = run.pair.end[end];
@@ -101,8 +101,8 @@ static struct item *post(bool send, int end, int tag, bmi_size_t size)
                                run.pair.context, NULL);
         run.numbers[end][tag]++;
     } else {
-        status = BMI_post_recv(&item->id, address, item->buffer, size, &item->actual,
-                               BMI_EXT_ALLOC, tag, item, run.pair.context, NULL);
+        status = BMI_post_recv(&item->id, address, item->buffer, size, &item->actual, BMI_EXT_ALLOC,
+                               tag, item, run.pair.context, NULL);
     }
     if (status == -BMI_EMSGSIZE && !send) {
         free(item->buffer);
@@ -200,8 +200,8 @@ static void check_receive(const struct item *item, int end, int tag, struct tall
         CU_ASSERT_EQUAL(send->actual, send->size); /* a send that failed was not received */
         CU_ASSERT_NOT_EQUAL(send->id, -1);         /* nor was one received twice */
         send->id = -1;
-        bool in_order = !*any || item->number > *highest ||
-                        cancelled_before(end, tag, item->number);
+        bool in_order =
+            !*any || item->number > *highest || cancelled_before(end, tag, item->number);
         CU_ASSERT_TRUE(in_order);
         if (!*any || item->number > *highest)
             *highest = item->number;
@@ -373,8 +373,12 @@ static void sends_cancelled(void)
 
 static void everything(void)
 {
-    run_all((struct plan){.cancel_sends = true, .cancel_receives = true, .small_receives = true,
-                          .holds = true, .memory_fails = true, .piece = 2000});
+    run_all((struct plan){.cancel_sends = true,
+                          .cancel_receives = true,
+                          .small_receives = true,
+                          .holds = true,
+                          .memory_fails = true,
+                          .piece = 2000});
 }
 
 int main(int argc, char **argv)

@@ -88,9 +88,16 @@ static void given_back_ids_are_over(void)
         if (!bmi__op_is_over(last))
             CU_FAIL_FATAL("an operation given back is not over");
     }
-    const bmi_op_id_t never[] = {0, -1, INT64_MIN, INT64_MAX, -first, first - (INT64_C(1) << 32),
-                                 last + (INT64_C(1) << 32), last + (INT64_C(1) << 33),
-                                 last ^ INT64_C(1) << 62, last + 4096};
+    const bmi_op_id_t never[] = {0,
+                                 -1,
+                                 INT64_MIN,
+                                 INT64_MAX,
+                                 -first,
+                                 first - (INT64_C(1) << 32),
+                                 last + (INT64_C(1) << 32),
+                                 last + (INT64_C(1) << 33),
+                                 last ^ INT64_C(1) << 62,
+                                 last + 4096};
     CU_ASSERT_TRUE(bmi__op_is_over(first));
     for (size_t i = 0; i < COUNT_OF(never); i++)
         CU_ASSERT_FALSE(bmi__op_is_over(never[i]));
@@ -109,9 +116,20 @@ static void what_is_no_id_finds_nothing(void)
     struct op *op = bmi__op_take();
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     bmi_op_id_t id = bmi__op_id(op);
-    const bmi_op_id_t bad[] = {0,       -1,      INT64_MIN, INT64_MAX, 1, UINT32_MAX, id + 1,
-                               id - 1,  -id,     id & UINT32_MAX, id ^ INT64_C(1) << 32,
-                               id ^ INT64_C(1) << 62, id + 4096, (id & ~INT64_C(0xffffffff))};
+    const bmi_op_id_t bad[] = {0,
+                               -1,
+                               INT64_MIN,
+                               INT64_MAX,
+                               1,
+                               UINT32_MAX,
+                               id + 1,
+                               id - 1,
+                               -id,
+                               id & UINT32_MAX,
+                               id ^ INT64_C(1) << 32,
+                               id ^ INT64_C(1) << 62,
+                               id + 4096,
+                               (id & ~INT64_C(0xffffffff))};
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         CU_ASSERT_PTR_NULL(bmi__op_find(bad[i]));
     CU_ASSERT_PTR_EQUAL(bmi__op_find(id), op);
@@ -189,8 +207,7 @@ static void threads_take_and_others_give(void)
 {
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
-        CU_ASSERT_EQUAL_FATAL(
-            pthread_create(&threads[i], NULL, take_and_give, (void *)(i + 1)), 0);
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, take_and_give, (void *)(i + 1)), 0);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     CU_ASSERT_EQUAL(wrong, 0);

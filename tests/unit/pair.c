@@ -18,9 +18,10 @@ void pair_listen(struct pair *pair, const struct bmi_method *method, const char 
     *pair = (struct pair){.method = method};
     for (size_t i = 0; i < COUNT_OF(methods); i++)
         bmi__loop_reset(methods[i]);
-    CU_ASSERT_EQUAL_FATAL(
-        bmi__settings_set("immediate=on,announce=on,peer_memory=1M,total_memory=256M,spin_us=0,"
-                          "cancel_grace_ms=60000,eager_max=0,coalesce=on"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(
+                              "immediate=on,announce=on,peer_memory=1M,total_memory=256M,spin_us=0,"
+                              "cancel_grace_ms=60000,eager_max=0,coalesce=on"),
+                          0);
     if (settings != NULL)
         CU_ASSERT_EQUAL_FATAL(bmi__settings_set(settings), 0);
     bmi__loop_strangers(method, true);
@@ -43,8 +44,7 @@ int pair_greet(struct pair *pair)
                                          pair->context, NULL);
     CU_ASSERT_TRUE_FATAL(status >= 0);
     while (status == 0 && count == 0)
-        CU_ASSERT_TRUE_FATAL(
-            BMI_test(id, &count, &error, NULL, NULL, 100, pair->context) >= 0);
+        CU_ASSERT_TRUE_FATAL(BMI_test(id, &count, &error, NULL, NULL, 100, pair->context) >= 0);
     if (error != 0)
         return error;
     for (count = 0; count == 0;)
@@ -77,8 +77,8 @@ void pair_drive(struct pair *pair,
     bmi_size_t actuals[MOST];
     void *user_ptrs[MOST];
     int count = 0;
-    CU_ASSERT_TRUE(BMI_testcontext(MOST, ids, &count, errors, actuals, user_ptrs, 0,
-                                   pair->context) >= 0);
+    CU_ASSERT_TRUE(
+        BMI_testcontext(MOST, ids, &count, errors, actuals, user_ptrs, 0, pair->context) >= 0);
     for (int i = 0; i < count; i++)
         one(user_ptrs[i], errors[i], actuals[i]);
 }

@@ -425,7 +425,17 @@ static void get_of_a_request_s_memory(void)
  * what is left of it. */
 static void data_that_does_not_fit_ends_the_link(void)
 {
-    enum { WRONG_SIZE, NO_LAST, BY_PUT, WRONG_TAG, NOT_ANNOUNCED, TOO_MUCH, NOT_LAST, NOT_ALL, WAYS };
+    enum {
+        WRONG_SIZE,
+        NO_LAST,
+        BY_PUT,
+        WRONG_TAG,
+        NOT_ANNOUNCED,
+        TOO_MUCH,
+        NOT_LAST,
+        NOT_ALL,
+        WAYS
+    };
     for (int way = 0; way < WAYS; way++) {
         struct script *script = open_script(SCRIPT_FRAMES, NULL);
         announce_two(script, &one, &two);

@@ -94,8 +94,7 @@ void script_write(struct script *script, unsigned count)
     }
 }
 
-static bool withdraw(struct bmi_link *link, struct bmi_frame *frame,
-                     struct bmi_frame *replacement)
+static bool withdraw(struct bmi_link *link, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
     struct script *script = script_of(link);
     struct bmi_frame **place = &script->queued;
@@ -187,7 +186,8 @@ static int enroll(struct bmi_link *link, const struct bmi_segments *memory,
         return -EMSGSIZE;
     for (size_t i = 0; i < entries; i++)
         regions[i] = (struct bmi_region){.address = (uintptr_t)window[i].iov_base,
-                                         .length = window[i].iov_len, .key = 4711};
+                                         .length = window[i].iov_len,
+                                         .key = 4711};
     *count = (uint32_t)entries;
     *handle = script;
     script->enrolled++;
@@ -218,12 +218,20 @@ static void transfer(struct bmi_link *link, struct bmi_transfer *one)
 
 struct bmi_method script_methods[3] = {
     {.name = "script", .schemes = "script", .limits = {FRAME_LIMITS}, FRAME_OPERATIONS},
-    {.name = "scriptput", .schemes = "scriptput",
-     .limits = {FRAME_LIMITS, .regions_max = 16, .put = true}, FRAME_OPERATIONS,
-     .enroll = enroll, .release = release, .transfer = transfer},
-    {.name = "scriptget", .schemes = "scriptget",
-     .limits = {FRAME_LIMITS, .regions_max = 16, .get = true}, FRAME_OPERATIONS,
-     .enroll = enroll, .release = release, .transfer = transfer},
+    {.name = "scriptput",
+     .schemes = "scriptput",
+     .limits = {FRAME_LIMITS, .regions_max = 16, .put = true},
+     FRAME_OPERATIONS,
+     .enroll = enroll,
+     .release = release,
+     .transfer = transfer},
+    {.name = "scriptget",
+     .schemes = "scriptget",
+     .limits = {FRAME_LIMITS, .regions_max = 16, .get = true},
+     FRAME_OPERATIONS,
+     .enroll = enroll,
+     .release = release,
+     .transfer = transfer},
 };
 
 /* ---- opening and closing -------------------------------------------------------------------- */
@@ -259,9 +267,10 @@ struct script *script_accept(enum script_kind kind)
 int script_hello(struct script *script, const struct script_offer *offer)
 {
     static uint8_t number;
-    const struct script_offer generous = {
-        .eager_max = EAGER_MAX, .unexpected_max = 16384, .eager_credit = 1 << 20,
-        .unexpected_credit = 1 << 20};
+    const struct script_offer generous = {.eager_max = EAGER_MAX,
+                                          .unexpected_max = 16384,
+                                          .eager_credit = 1 << 20,
+                                          .unexpected_credit = 1 << 20};
     uint8_t bytes[WIRE_HELLO_MAX];
     struct wire_hello hello = {.version = WIRE_VERSION};
     memset(hello.incarnation, ++number, sizeof hello.incarnation);

@@ -26,24 +26,24 @@ struct script_frame {
 
 struct script {
     struct bmi_link link;
-    BMI_addr_t address;                      /* as the program knows this peer */
-    struct wire_hello hello;                 /* the core's */
-    struct script_frame *first, **end;       /* written, not read */
-    struct bmi_frame *queued, **queued_end;  /* sent by the core, not written */
-    struct bmi_transfer *transfers;          /* started by the core, latest first */
-    struct bmi_sink sink;                    /* of the body under way */
+    BMI_addr_t address;                     /* as the program knows this peer */
+    struct wire_hello hello;                /* the core's */
+    struct script_frame *first, **end;      /* written, not read */
+    struct bmi_frame *queued, **queued_end; /* sent by the core, not written */
+    struct bmi_transfer *transfers;         /* started by the core, latest first */
+    struct bmi_sink sink;                   /* of the body under way */
     uint64_t body_left;
-    uint32_t seen;       /* messages read */
-    unsigned enrolled;   /* registrations that the core holds */
-    struct bmi_frame *held, **held_end;      /* written, not given back to the core */
-    bool stuck;          /* the network takes nothing: frames stay queued */
-    bool holds;          /* what is written comes back with script_return only */
-    bool refuse_memory;  /* enroll fails */
-    bool writes;         /* the peer is in the midst of writing: memory is kept if nobody waits */
-    bool manual_seen;    /* the test sets header.seen itself */
-    bool no_memory;      /* regions are made up: transfers move nothing */
+    uint32_t seen;                      /* messages read */
+    unsigned enrolled;                  /* registrations that the core holds */
+    struct bmi_frame *held, **held_end; /* written, not given back to the core */
+    bool stuck;                         /* the network takes nothing: frames stay queued */
+    bool holds;                         /* what is written comes back with script_return only */
+    bool refuse_memory;                 /* enroll fails */
+    bool writes;      /* the peer is in the midst of writing: memory is kept if nobody waits */
+    bool manual_seen; /* the test sets header.seen itself */
+    bool no_memory;   /* regions are made up: transfers move nothing */
     bool closing, down, linger, retracted, receiving;
-    int status;          /* of the link's end */
+    int status; /* of the link's end */
     struct bmi_deferred ender;
 };
 

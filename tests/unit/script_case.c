@@ -13,7 +13,8 @@ static void case_begin(void)
     CU_ASSERT_EQUAL_FATAL(
         bmi__settings_set("immediate=off,announce=on,peer_memory=1M,total_memory=256M,"
                           "cancel_grace_ms=60000,connect_timeout_ms=10000,peer_timeout_ms=30000,"
-                          "eager_max=0,spin_us=0"), 0);
+                          "eager_max=0,spin_us=0"),
+        0);
     CU_ASSERT_EQUAL_FATAL(BMI_initialize(NULL, NULL, 0), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_open_context(&case_context), 0);
 }
@@ -33,9 +34,9 @@ static void case_end(void)
 
 int script_suite_run(const char *name, CU_TestInfo *tests)
 {
-    CU_SuiteInfo suites[] = {{.pName = name, .pSetUpFunc = case_begin, .pTearDownFunc = case_end,
-                              .pTests = tests},
-                             CU_SUITE_INFO_NULL};
+    CU_SuiteInfo suites[] = {
+        {.pName = name, .pSetUpFunc = case_begin, .pTearDownFunc = case_end, .pTests = tests},
+        CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);
 }
 
@@ -86,8 +87,8 @@ void post_receive(struct script *script, struct posted *posted, bmi_size_t size,
 void post_send(struct script *script, struct posted *posted, bmi_size_t size, int tag)
 {
     posted_clear(posted, size);
-    CU_ASSERT_EQUAL(BMI_post_send(&posted->id, script->address, posted->buffer, size,
-                                  BMI_EXT_ALLOC, tag, posted, case_context, NULL),
+    CU_ASSERT_EQUAL(BMI_post_send(&posted->id, script->address, posted->buffer, size, BMI_EXT_ALLOC,
+                                  tag, posted, case_context, NULL),
                     0);
 }
 
@@ -200,8 +201,10 @@ int send_eager(struct script *script, int number, size_t size, int tag)
 
 int send_rts(struct script *script, uint64_t sender, uint64_t size, int tag)
 {
-    return script_send(script, (struct wire_header){.type = WIRE_RTS, .tag = tag,
-                                                    .source = sender, .target = size}, NULL, 0);
+    return script_send(
+        script,
+        (struct wire_header){.type = WIRE_RTS, .tag = tag, .source = sender, .target = size}, NULL,
+        0);
 }
 
 int send_data(struct script *script, uint64_t receive, int number, size_t size, bool first, int tag)
@@ -217,15 +220,23 @@ int send_data(struct script *script, uint64_t receive, int number, size_t size, 
 
 int send_abort(struct script *script, uint64_t sender, uint64_t receive, bool moved, int tag)
 {
-    return script_send(script, (struct wire_header){.type = WIRE_ABORT, .tag = tag,
-                                                    .flags = moved ? WIRE_MOVED : 0,
-                                                    .source = sender, .target = receive}, NULL, 0);
+    return script_send(script,
+                       (struct wire_header){.type = WIRE_ABORT,
+                                            .tag = tag,
+                                            .flags = moved ? WIRE_MOVED : 0,
+                                            .source = sender,
+                                            .target = receive},
+                       NULL, 0);
 }
 
 int send_rtr(struct script *script, uint64_t receive, uint64_t capacity, uint32_t ahead, int tag)
 {
-    return script_send(script, (struct wire_header){.type = WIRE_RTR, .tag = tag, .credit = ahead,
-                                                    .source = receive, .target = capacity},
+    return script_send(script,
+                       (struct wire_header){.type = WIRE_RTR,
+                                            .tag = tag,
+                                            .credit = ahead,
+                                            .source = receive,
+                                            .target = capacity},
                        NULL, 0);
 }
 

@@ -35,8 +35,10 @@ static struct bmi_segments list_random(size_t *total)
         at += size + random_below(3);
     }
     *total = used;
-    return (struct bmi_segments){
-        .buffers = buffers, .sizes = sizes, .count = count, .left = (bmi_size_t)used};
+    return (struct bmi_segments){.buffers = buffers,
+                                 .sizes = sizes,
+                                 .count = count,
+                                 .left = (bmi_size_t)used};
 }
 
 static void gather_and_scatter_in_random_steps(void)
@@ -102,8 +104,10 @@ static void left_bounds_a_list_that_holds_more(void)
     char one[10], two[10], out[20] = "";
     void *const list_buffers[] = {one, two};
     const bmi_size_t list_sizes[] = {10, 10};
-    struct bmi_segments list = {
-        .buffers = list_buffers, .sizes = list_sizes, .count = 2, .left = 13};
+    struct bmi_segments list = {.buffers = list_buffers,
+                                .sizes = list_sizes,
+                                .count = 2,
+                                .left = 13};
     struct iovec iov[4];
     size_t bytes;
     CU_ASSERT_EQUAL(bmi_segments_window(&list, iov, 4, 100, &bytes), 2);
@@ -152,8 +156,10 @@ static void long_lists_and_large_sizes(void)
     CU_ASSERT_PTR_NOT_NULL_FATAL(source);
     for (uint32_t i = 0; i < MANY; i++)
         source[i] = (uint8_t)(i * 7);
-    struct bmi_segments list = {
-        .buffers = many_buffers, .sizes = many_sizes, .count = MANY, .left = MANY};
+    struct bmi_segments list = {.buffers = many_buffers,
+                                .sizes = many_sizes,
+                                .count = MANY,
+                                .left = MANY};
     CU_ASSERT_EQUAL(bmi_segments_scatter(&list, source, MANY), MANY);
     for (uint32_t i = 0; i < MANY; i++)
         if (bytes[MANY - 1 - i] != source[i])
@@ -164,8 +170,8 @@ static void long_lists_and_large_sizes(void)
     void *const base[2] = {(void *)4096, (void *)(INT64_C(1) << 45)};
     struct iovec iov[2];
     size_t covered;
-    list = (struct bmi_segments){
-        .buffers = base, .sizes = huge, .count = 2, .left = INT64_C(1) << 41};
+    list =
+        (struct bmi_segments){.buffers = base, .sizes = huge, .count = 2, .left = INT64_C(1) << 41};
     bmi_segments_advance(&list, (size_t)(INT64_C(1) << 40) - 1);
     CU_ASSERT_EQUAL(bmi_segments_window(&list, iov, 2, SIZE_MAX, &covered), 2);
     CU_ASSERT_EQUAL(covered, (size_t)(INT64_C(1) << 40) + 1);

@@ -16,8 +16,8 @@ static struct caught caught;
 static void catch_log_at(enum bmi_log_level level)
 {
     caught.text[0] = '\0';
-    bmi__log_callback(&(struct bmi_log_callback){
-        .write = caught_write, .argument = &caught, .level = level});
+    bmi__log_callback(
+        &(struct bmi_log_callback){.write = caught_write, .argument = &caught, .level = level});
 }
 
 static void catch_log(void)
@@ -92,11 +92,29 @@ static void values_and_units(void)
 static void bad_values_change_nothing_and_are_told(void)
 {
     static const char *const cases[] = {
-        "peer_memory=", "peer_memory=x", "peer_memory=12x", "peer_memory=1KB", "peer_memory=1 K",
-        "peer_memory=-65536", "peer_memory=32767", "peer_memory=2G", "peer_memory=9999999999G",
-        "peer_memory=99999999999999999999", "spin_us=10K", "spin_us=-1", "spin_us=1000001",
-        "immediate=2", "immediate=maybe", "immediate=", "log=loud", "log=6", "log=-1",
-        "connect_timeout_ms=0", "tcp_backlog=0", "stats=on off", "eager_max=1.5",
+        "peer_memory=",
+        "peer_memory=x",
+        "peer_memory=12x",
+        "peer_memory=1KB",
+        "peer_memory=1 K",
+        "peer_memory=-65536",
+        "peer_memory=32767",
+        "peer_memory=2G",
+        "peer_memory=9999999999G",
+        "peer_memory=99999999999999999999",
+        "spin_us=10K",
+        "spin_us=-1",
+        "spin_us=1000001",
+        "immediate=2",
+        "immediate=maybe",
+        "immediate=",
+        "log=loud",
+        "log=6",
+        "log=-1",
+        "connect_timeout_ms=0",
+        "tcp_backlog=0",
+        "stats=on off",
+        "eager_max=1.5",
         "eager_max=0x10",
     };
     CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=1M,spin_us=50,immediate=on,log=off"), 0);
@@ -117,7 +135,8 @@ static void bad_values_change_nothing_and_are_told(void)
 
 static void an_unknown_name_brings_the_list_of_valid_ones(void)
 {
-    static const char *const cases[] = {"no_such=1", "=5", "peer memory=1M", "peer_memor=1M",
+    static const char *const cases[] = {"no_such=1",       "=5",
+                                        "peer memory=1M",  "peer_memor=1M",
                                         "peer_memoryy=1M", "no_such"};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *name, *value, *help;
@@ -190,11 +209,17 @@ static void unknown_variables_are_told(void)
 {
     static const struct {
         const char *name, *meant; /* meant NULL: like none */
-    } cases[] = {{"BMI_TCP_SENDBUF", "tcp_sndbuf"}, {"BMI_PEER_MEMROY", "peer_memory"},
-                 {"BMI_STAT", "stats"}, {"BMI_HOME_OF_SOMETHING_ELSE", NULL}};
-    static const char *const known[] = {"BMI_STATS", "BMI_SPIN_US", "BMI_TEST_SEED",
-                                        "BMI_FUZZ_SECONDS", "BMI_TASK_STRESS_SEED",
-                                        "BMI_STRIPEFS_SERVERS", "BMIX"};
+    } cases[] = {{"BMI_TCP_SENDBUF", "tcp_sndbuf"},
+                 {"BMI_PEER_MEMROY", "peer_memory"},
+                 {"BMI_STAT", "stats"},
+                 {"BMI_HOME_OF_SOMETHING_ELSE", NULL}};
+    static const char *const known[] = {"BMI_STATS",
+                                        "BMI_SPIN_US",
+                                        "BMI_TEST_SEED",
+                                        "BMI_FUZZ_SECONDS",
+                                        "BMI_TASK_STRESS_SEED",
+                                        "BMI_STRIPEFS_SERVERS",
+                                        "BMIX"};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *name, *value, *help;
         setenv(cases[i].name, "1", 1);

@@ -23,8 +23,8 @@ static void an_idle_peer_of_tcp(void)
     size_t address = sizeof(struct address), host = sizeof "255.255.255.255";
     printf("\n    operation %zu, key %zu, context %zu bytes\n    idle accepted peer: peer %zu + "
            "address %zu + link %zu + host %zu = %zu bytes\n",
-           sizeof(struct op), sizeof(struct key), sizeof(struct context), peer, address, link,
-           host, peer + address + link + host);
+           sizeof(struct op), sizeof(struct key), sizeof(struct context), peer, address, link, host,
+           peer + address + link + host);
     CU_ASSERT_TRUE(peer + address + link + host <= IDLE_PEER_MOST);
 }
 

@@ -42,8 +42,7 @@ static void look_up_and_finalize(void *library)
     int (*look_up)(BMI_addr_t *, const char *) = symbol(library, "BMI_addr_lookup");
     int (*open)(bmi_context_id *) = symbol(library, "BMI_open_context");
     int (*post)(bmi_op_id_t *, BMI_addr_t, const void *, bmi_size_t, enum bmi_buffer_type,
-                bmi_msg_tag_t, void *, bmi_context_id, bmi_hint) =
-        symbol(library, "BMI_post_send");
+                bmi_msg_tag_t, void *, bmi_context_id, bmi_hint) = symbol(library, "BMI_post_send");
     int (*test)(int, bmi_op_id_t *, int *, bmi_error_code_t *, bmi_size_t *, void **, int,
                 bmi_context_id) = symbol(library, "BMI_testcontext");
     bmi_op_id_t id;

@@ -19,18 +19,19 @@ static const struct {
     {WIRE_REJECT, 0, 0, "REJECT"},
     {WIRE_EAGER, 0, WIRE_DATA_MAX, "EAGER"},
     {WIRE_UNEXPECTED, 0, WIRE_DATA_MAX, "UNEXPECTED"},
-    {WIRE_RTS, 0, WIRE_REGIONS_MAX * WIRE_REGION, "RTS"},
-    {WIRE_CTS, WIRE_DISCARD, WIRE_REGIONS_MAX * WIRE_REGION, "CTS"},
+    {WIRE_RTS, 0, WIRE_REGIONS_MAX *WIRE_REGION, "RTS"},
+    {WIRE_CTS, WIRE_DISCARD, WIRE_REGIONS_MAX *WIRE_REGION, "CTS"},
     {WIRE_DATA, WIRE_FIRST | WIRE_LAST | WIRE_BY_PUT, WIRE_DATA_MAX, "DATA"},
     {WIRE_PUT_DONE, 0, 0, "PUT_DONE"},
     {WIRE_GET_DONE, 0, 0, "GET_DONE"},
-    {WIRE_RTR, 0, WIRE_REGIONS_MAX * WIRE_REGION, "RTR"},
+    {WIRE_RTR, 0, WIRE_REGIONS_MAX *WIRE_REGION, "RTR"},
     {WIRE_RTR_CANCEL, 0, 0, "RTR_CANCEL"},
     {WIRE_RTR_CANCELLED, 0, 0, "RTR_CANCELLED"},
     {WIRE_ABORT, WIRE_MOVED, 0, "ABORT"},
     {WIRE_VOID, 0, 0, "VOID"},
     {WIRE_CREDIT, 0, 0, "CREDIT"},
-    {WIRE_WANT, WIRE_EAGER_CREDIT | WIRE_UNEXPECTED_CREDIT | WIRE_ANNOUNCE | WIRE_UNUSED, 0, "WANT"},
+    {WIRE_WANT, WIRE_EAGER_CREDIT | WIRE_UNEXPECTED_CREDIT | WIRE_ANNOUNCE | WIRE_UNUSED, 0,
+     "WANT"},
     {WIRE_PING, 0, 0, "PING"},
     {WIRE_PONG, 0, 0, "PONG"},
     {WIRE_BYE, 0, 0, "BYE"},
@@ -77,11 +78,14 @@ static void round_trip_of_every_type_and_bound(void)
     const char *reason = "";
     for (size_t i = 0; i < COUNT_OF(types); i++)
         for (size_t k = 0; k < 5; k++) {
-            struct wire_header header = {
-                .type = types[i].type, .flags = k % 2 ? types[i].flags : 0, .tag = tags[k],
-                .length = k % 2 ? types[i].body_max : 0, .seen = (uint32_t)numbers[k],
-                .credit = (uint32_t)numbers[4 - k], .source = numbers[k],
-                .target = numbers[4 - k]};
+            struct wire_header header = {.type = types[i].type,
+                                         .flags = k % 2 ? types[i].flags : 0,
+                                         .tag = tags[k],
+                                         .length = k % 2 ? types[i].body_max : 0,
+                                         .seen = (uint32_t)numbers[k],
+                                         .credit = (uint32_t)numbers[4 - k],
+                                         .source = numbers[k],
+                                         .target = numbers[4 - k]};
             CU_ASSERT_EQUAL(round_trip(&header, &reason), 0);
         }
 }
@@ -142,8 +146,11 @@ static void small_messages_have_short_headers(void)
 {
     for (size_t i = 0; i < COUNT_OF(types); i++) {
         bool message = types[i].type == WIRE_EAGER || types[i].type == WIRE_UNEXPECTED;
-        struct wire_header header = {.type = types[i].type, .tag = -1, .length = UINT16_MAX,
-                                     .seen = UINT32_MAX, .credit = UINT32_MAX};
+        struct wire_header header = {.type = types[i].type,
+                                     .tag = -1,
+                                     .length = UINT16_MAX,
+                                     .seen = UINT32_MAX,
+                                     .credit = UINT32_MAX};
         CU_ASSERT_EQUAL(encoded_size(&header), message ? BMI_FRAME_SHORT : BMI_FRAME_HEADER);
         header.length++;
         CU_ASSERT_EQUAL(encoded_size(&header), BMI_FRAME_HEADER);
@@ -159,11 +166,27 @@ static void small_messages_have_short_headers(void)
 /* Nothing behind the 16 bytes is read: they are in memory of exactly that size. */
 static void short_layout_is_little_endian_and_fixed(void)
 {
-    static const uint8_t expected[BMI_FRAME_SHORT] = {0x80 | WIRE_EAGER, 0xb3, 0x66, 0x55, 4, 3, 2,
-                                                      1, 0x0d, 0x0c, 0x0b, 0x0a, 0x40, 0x30, 0x20,
+    static const uint8_t expected[BMI_FRAME_SHORT] = {0x80 | WIRE_EAGER,
+                                                      0xb3,
+                                                      0x66,
+                                                      0x55,
+                                                      4,
+                                                      3,
+                                                      2,
+                                                      1,
+                                                      0x0d,
+                                                      0x0c,
+                                                      0x0b,
+                                                      0x0a,
+                                                      0x40,
+                                                      0x30,
+                                                      0x20,
                                                       0x10};
-    const struct wire_header header = {.type = WIRE_EAGER, .tag = 0x01020304, .length = 0x5566,
-                                       .seen = 0x0a0b0c0d, .credit = 0x10203040};
+    const struct wire_header header = {.type = WIRE_EAGER,
+                                       .tag = 0x01020304,
+                                       .length = 0x5566,
+                                       .seen = 0x0a0b0c0d,
+                                       .credit = 0x10203040};
     struct wire_header decoded;
     const char *reason = "";
     uint8_t bytes[BMI_FRAME_HEADER], *exact = malloc(BMI_FRAME_SHORT);
@@ -225,8 +248,11 @@ static void layout_is_little_endian_and_fixed(void)
         WIRE_DATA, 3, 0x1f, 0xb3, 0x04, 0x03, 0x02, 0x01, 0x66, 0x55, 0x44, 0x03, 0,    0,
         0,         0, 0x0d, 0x0c, 0x0b, 0x0a, 0x40, 0x30, 0x20, 0x10, 0x08, 0x07, 0x06, 0x05,
         4,         3, 2,    1,    0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
-    wire_encode(bytes, &(struct wire_header){.type = WIRE_DATA, .flags = 3, .tag = 0x01020304,
-                                             .length = 0x03445566, .seen = 0x0a0b0c0d,
+    wire_encode(bytes, &(struct wire_header){.type = WIRE_DATA,
+                                             .flags = 3,
+                                             .tag = 0x01020304,
+                                             .length = 0x03445566,
+                                             .seen = 0x0a0b0c0d,
                                              .credit = 0x10203040,
                                              .source = UINT64_C(0x0102030405060708),
                                              .target = UINT64_C(0x1112131415161718)});
@@ -237,8 +263,10 @@ static void layout_is_little_endian_and_fixed(void)
 
 static struct wire_hello hello_make(size_t listen_length)
 {
-    struct wire_hello hello = {.version = WIRE_VERSION, .eager_max = 1,
-                               .unexpected_max = UINT32_MAX, .eager_credit = 0x01020304,
+    struct wire_hello hello = {.version = WIRE_VERSION,
+                               .eager_max = 1,
+                               .unexpected_max = UINT32_MAX,
+                               .eager_credit = 0x01020304,
                                .unexpected_credit = 7};
     for (uint8_t i = 0; i < 16; i++) {
         hello.incarnation[i] = i;
@@ -346,9 +374,14 @@ static void regions_whose_sum_overflows(void)
         uint64_t first, second;
         int expected;
     } cases[] = {
-        {INT64_MAX, 0, 2},        {INT64_MAX - 1, 1, 2},        {INT64_MAX, 1, -EBADMSG},
-        {UINT64_MAX, 0, -EBADMSG}, {UINT64_MAX, 1, -EBADMSG},   {0, UINT64_MAX, -EBADMSG},
-        {UINT64_MAX, UINT64_MAX, -EBADMSG}, {UINT64_C(1) << 63, UINT64_C(1) << 63, -EBADMSG},
+        {INT64_MAX, 0, 2},
+        {INT64_MAX - 1, 1, 2},
+        {INT64_MAX, 1, -EBADMSG},
+        {UINT64_MAX, 0, -EBADMSG},
+        {UINT64_MAX, 1, -EBADMSG},
+        {0, UINT64_MAX, -EBADMSG},
+        {UINT64_MAX, UINT64_MAX, -EBADMSG},
+        {UINT64_C(1) << 63, UINT64_C(1) << 63, -EBADMSG},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         uint8_t bytes[2 * WIRE_REGION];

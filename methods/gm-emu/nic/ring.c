@@ -77,8 +77,7 @@ bool nic__ring_refresh(struct nic_ring *ring, const _Atomic uint64_t *consumed)
 bool nic__ring_speaks(const struct nic_ring *ring)
 {
     const struct nic_record *record = record_at(ring, ring->position);
-    return atomic_load_explicit(&record->stamp, memory_order_relaxed) ==
-           nic__stamp(ring->position);
+    return atomic_load_explicit(&record->stamp, memory_order_relaxed) == nic__stamp(ring->position);
 }
 
 bool nic__ring_head(struct nic_ring *ring, struct nic_record_head *head, const uint8_t **payload,

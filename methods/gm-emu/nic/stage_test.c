@@ -13,13 +13,7 @@
 
 #include "internal.h"
 
-enum {
-    AREA = 4 << 20,
-    LONG = 2 << 20,
-    STAGE = 512 << 10,
-    PIECE = NIC_STAGE_PIECE,
-    SHORT = 5000
-};
+enum { AREA = 4 << 20, LONG = 2 << 20, STAGE = 512 << 10, PIECE = NIC_STAGE_PIECE, SHORT = 5000 };
 
 static bool bounced; /* the way that is tested */
 static struct host server, client;
