@@ -45,6 +45,11 @@ BMI_addr_t bmi__address_handle(const struct address *address)
     return (BMI_addr_t)((uint64_t)(address->slot + 1) << 32 | generation);
 }
 
+static uint32_t generation_of(const struct address *address)
+{
+    return atomic_load_explicit(&address->generation, memory_order_acquire);
+}
+
 static struct address *find(BMI_addr_t handle)
 {
     uint32_t slot = (uint32_t)((uint64_t)handle >> 32) - 1;
@@ -52,8 +57,7 @@ static struct address *find(BMI_addr_t handle)
         return NULL;
     struct address *chunk = atomic_load_explicit(&chunks[slot / CHUNK], memory_order_relaxed);
     struct address *address = &chunk[slot % CHUNK];
-    uint32_t generation = atomic_load_explicit(&address->generation, memory_order_acquire);
-    return generation == (uint32_t)handle ? address : NULL;
+    return generation_of(address) == (uint32_t)handle ? address : NULL;
 }
 
 struct address *bmi__address_find_locked(BMI_addr_t handle)
@@ -376,7 +380,7 @@ int bmi__address_lock(BMI_addr_t handle, struct peer **peer)
         }
         peer_lock(candidate);
         if (atomic_load_explicit(&address->peer, memory_order_relaxed) == candidate &&
-            find(handle) == address) {
+            generation_of(address) == (uint32_t)handle) {
             *peer = candidate;
             return 0;
         }

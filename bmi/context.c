@@ -264,6 +264,23 @@ bool bmi__context_has(struct context *context)
            atomic_load_explicit(&context->ready_count, memory_order_relaxed) > 0;
 }
 
+/* All that is incoming, oldest first. */
+static struct op *incoming_take_locked(struct context *context)
+{
+    struct op *op = atomic_load_explicit(&context->incoming, memory_order_relaxed), *oldest = NULL;
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
+    else
+        op = atomic_exchange_explicit(&context->incoming, NULL, memory_order_acq_rel);
+    while (op != NULL) {
+        struct op *next = op->next;
+        op->next = oldest;
+        oldest = op;
+        op = next;
+    }
+    return oldest;
+}
+
 /* Moves incoming to ready, oldest first. */
 static void gather_locked(struct context *context)
 {
@@ -272,18 +289,7 @@ static void gather_locked(struct context *context)
     /* Never 0 in between: who looks without the lock finds it here or there. */
     unsigned count = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
     atomic_store_explicit(&context->ready_count, count + 1, memory_order_relaxed);
-    struct op *op = atomic_load_explicit(&context->incoming, memory_order_relaxed);
-    if (bmi_one_thread())
-        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
-    else
-        op = atomic_exchange_explicit(&context->incoming, NULL, memory_order_acq_rel);
-    struct op *oldest = NULL;
-    while (op != NULL) {
-        struct op *next = op->next;
-        op->next = oldest;
-        oldest = op;
-        op = next;
-    }
+    struct op *oldest = incoming_take_locked(context);
     for (; oldest != NULL; count++) {
         struct op *next = oldest->next;
         atomic_store_explicit(&oldest->ready, true, memory_order_relaxed);

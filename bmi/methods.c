@@ -141,18 +141,10 @@ bool bmi__methods_arm(void)
     return true;
 }
 
-/* What arrives is counted by the driver alone, and on the way to who waits for it: no atomic
- * addition, nor in a process of one thread. */
-static void count(_Atomic int64_t *value, enum bmi_method_counter counter, int64_t amount)
+_Atomic int64_t *bmi_method_counters(const struct bmi_method *method)
 {
-    bool drivers = counter == BMI_COUNT_FRAMES_RECEIVED || counter == BMI_COUNT_BYTES_RECEIVED ||
-                   counter == BMI_COUNT_READS || counter == BMI_COUNT_COPIES ||
-                   counter == BMI_COUNT_COPIED_BYTES;
-    if (drivers || bmi_one_thread())
-        atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + amount,
-                              memory_order_relaxed);
-    else
-        atomic_fetch_add_explicit(value, amount, memory_order_relaxed);
+    struct running_method *one = bmi__method_of(method);
+    return one != NULL ? one->counters : NULL;
 }
 
 void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
@@ -166,5 +158,5 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
             return;
         atomic_store_explicit(&latest, one, memory_order_relaxed);
     }
-    count(&one->counters[counter], counter, amount);
+    bmi_counter_add(one->counters, counter, amount);
 }

@@ -9,6 +9,13 @@
 
 #include "bmi/method.h"
 
+/* Whether the current segment holds the next `bytes`, as it usually does; not of none. */
+static bool is_in_one(const struct bmi_segments *segments, size_t bytes)
+{
+    return bytes > 0 && segments->index < segments->count &&
+           (size_t)(segments->sizes[segments->index] - segments->offset) >= bytes;
+}
+
 size_t bmi_segments_window(const struct bmi_segments *segments, struct iovec *iov, size_t max,
                            size_t limit, size_t *bytes)
 {
@@ -16,6 +23,13 @@ size_t bmi_segments_window(const struct bmi_segments *segments, struct iovec *io
     size_t entries = 0, total = 0;
     uint32_t index = segments->index;
     bmi_size_t offset = segments->offset;
+    if (max > 0 && is_in_one(segments, left)) {
+        *iov =
+            (struct iovec){.iov_base = (char *)segments->buffers[index] + offset, .iov_len = left};
+        total = left;
+        entries = 1;
+        left = 0;
+    }
     while (left > 0 && entries < max && index < segments->count) {
         size_t length = (size_t)(segments->sizes[index] - offset);
         if (length > left)
@@ -54,9 +68,8 @@ void bmi_segments_advance(struct bmi_segments *segments, size_t bytes)
 /* Copies between the list and `memory`, whichever way. */
 static size_t copy(struct bmi_segments *segments, void *memory, size_t bytes, bool into_list)
 {
-    size_t done = 0;
+    size_t done = 0, length;
     struct iovec part;
-    size_t length;
     while (done < bytes && bmi_segments_window(segments, &part, 1, bytes - done, &length) > 0) {
         if (into_list)
             memcpy(part.iov_base, (char *)memory + done, length);

@@ -420,6 +420,30 @@ enum bmi_method_counter {
     BMI_COUNT_COUNTERS
 };
 
+/* The counters of a method, BMI_COUNT_COUNTERS of them, for bmi_counter_add. Returns: where they
+ * are; NULL: no such method. Owns: the library's, for as long as it is loaded. Threads: any.
+ * Blocks: no. */
+_Atomic int64_t *bmi_method_counters(const struct bmi_method *method);
+
+/* Adds `amount` to one of bmi_method_counters: what a method that counts on each message's way
+ * calls, in a few instructions. What arrives is counted by the driver alone, and before who waits
+ * for it looks: no atomic addition, nor in a process of one thread. Returns: nothing. Owns:
+ * nothing. Threads: what is received (frames, bytes, reads, copies) the driver alone, the rest any.
+ * Blocks: no. */
+static inline void bmi_counter_add(_Atomic int64_t *counters, enum bmi_method_counter counter,
+                                   int64_t amount)
+{
+    _Atomic int64_t *value = &counters[counter];
+    bool drivers = counter == BMI_COUNT_FRAMES_RECEIVED || counter == BMI_COUNT_BYTES_RECEIVED ||
+                   counter == BMI_COUNT_READS || counter == BMI_COUNT_COPIES ||
+                   counter == BMI_COUNT_COPIED_BYTES;
+    if (drivers || bmi_one_thread())
+        atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + amount,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(value, amount, memory_order_relaxed);
+}
+
 /* Adds `amount` to a counter; BMI_COUNT_LINKS is a gauge, which goes down too. Returns: nothing; a
  * method that does not run counts nothing. Owns: nothing. Threads: what is received (frames, bytes,
  * reads, copies) the driver alone, the rest any. Blocks: no. */

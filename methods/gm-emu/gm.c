@@ -89,8 +89,11 @@ static uint32_t link_share(uint32_t puts_most)
 /* Static: what was deferred for it may run after the stop, and finds nothing to do. */
 static struct gm_state the_state;
 
+_Atomic int64_t *gm_counters;
+
 static int gm_start(void **out)
 {
+    gm_counters = bmi_method_counters(&bmi__method_gm);
     struct gm_state *state = &the_state;
     struct nic_options options;
     memset(state, 0, sizeof *state);
@@ -216,15 +219,6 @@ static void event_handle(struct gm_state *state, struct nic_event *event)
     }
 }
 
-static void tally_tell(struct gm_state *state)
-{
-    struct gm_tally tally = state->tally;
-    state->tally = (struct gm_tally){0};
-    gm_count(BMI_COUNT_READS, tally.messages);
-    gm_count(BMI_COUNT_FRAMES_RECEIVED, tally.frames);
-    gm_count(BMI_COUNT_BYTES_RECEIVED, tally.bytes);
-}
-
 static int gm_progress(void *argument)
 {
     struct gm_state *state = argument;
@@ -239,7 +233,6 @@ static int gm_progress(void *argument)
     state->busy = count > 0;
     if (count == 0)
         return 0;
-    tally_tell(state);
     if (atomic_load(&state->any_starved[GM_WANT_MESSAGE]) ||
         atomic_load(&state->any_starved[GM_WANT_PUT]))
         gm_starved_retry(&state->retry);

@@ -158,10 +158,6 @@ struct gm_link {
     struct gm_held *held; /* driver: by sequence */
 };
 
-struct gm_tally {
-    int64_t messages, frames, bytes;
-};
-
 struct gm_state {
     struct nic_port *port;
     struct bmi_watch watch;
@@ -182,7 +178,6 @@ struct gm_state {
 
     struct gm_link *ending;        /* driver */
     struct bmi_timer ending_timer; /* driver */
-    struct gm_tally tally;         /* driver */
     bool busy;                     /* driver: the last look at the port found something */
 };
 
@@ -217,10 +212,12 @@ static inline void gm_assert_locked(struct bmi_lock *lock)
     (void)lock;
 }
 
+extern _Atomic int64_t *gm_counters; /* from gm_start on */
+
 static inline void gm_count(enum bmi_method_counter counter, int64_t amount)
 {
     if (amount != 0)
-        bmi_method_count(&bmi__method_gm, counter, amount);
+        bmi_counter_add(gm_counters, counter, amount);
 }
 
 /* gm_address.c */

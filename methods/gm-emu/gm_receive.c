@@ -21,7 +21,7 @@ enum { HELD_MOST = 3 * GM_MIXED_WINDOW };
 
 static int frame_begin_locked(struct gm_link *link, const uint8_t *header)
 {
-    gm_state_of(link)->tally.frames++;
+    gm_count(BMI_COUNT_FRAMES_RECEIVED, 1);
     int status = bmi_method_frame_arrived(&link->base, header, &link->sink);
     if (status < 0)
         return status;
@@ -84,7 +84,7 @@ static int whole_take(struct gm_link *link, const uint8_t *bytes, size_t length)
         taken =
             bmi_method_frame_whole(&link->base, header, at + sizeof header, left - sizeof header);
         done += taken > 0 ? taken : 0;
-        gm_state_of(link)->tally.frames += taken > 0;
+        gm_count(BMI_COUNT_FRAMES_RECEIVED, taken > 0);
     }
     return taken < 0 ? taken : done;
 }
@@ -181,14 +181,13 @@ int gm_message_arrived(struct gm_link *link, enum nic_priority priority, const v
                        size_t length)
 {
     struct gm_preamble preamble;
-    struct gm_tally *tally = &gm_state_of(link)->tally;
     if (length < sizeof preamble)
         return refuse(link, "a message without its preamble");
     memcpy(&preamble, message, sizeof preamble);
     uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
     atomic_store_explicit(&link->base.bytes_in, before + length, memory_order_relaxed);
-    tally->messages++;
-    tally->bytes += (int64_t)length;
+    gm_count(BMI_COUNT_READS, 1);
+    gm_count(BMI_COUNT_BYTES_RECEIVED, (int64_t)length);
     if (!gm_send_acknowledged(link, preamble.acknowledged))
         return refuse(link, "an acknowledgement of what was not sent");
     length -= sizeof preamble;

@@ -14,8 +14,11 @@ enum { EAGER_MAX = 32768, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
 _Static_assert(sizeof(struct tcp_link) <= 512, "an idle link stays small");
 
+_Atomic int64_t *tcp_counters;
+
 static int tcp_start(void **out)
 {
+    tcp_counters = bmi_method_counters(&bmi__method_tcp);
     /* aligned_alloc wants a multiple of the alignment */
     size_t size = (sizeof(struct tcp_state) + 63) & ~(size_t)63;
     struct tcp_state *state = aligned_alloc(64, size);
