@@ -16,8 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define REQUEST_SIZE 25 /* bytes of a request, as in the paper's read test */
-#define ACK_SIZE 400    /* bytes of an acknowledgement */
+#define REQUEST_SIZE 25    /* bytes of a request, as in the paper's read test */
+#define ACK_SIZE 400       /* bytes of an acknowledgement */
+#define WARM_UP_ROUNDS 200 /* a ping-pong's round trips before its time begins: processes wake */
 #define SIZES_MAX 32
 #define TIMES_MAX 32
 #define ROWS_MAX 512 /* of a grid */

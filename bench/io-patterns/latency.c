@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * latency.c - ping-pong: `amount` round trips of `size` bytes, one at a time.
+ * latency.c - ping-pong: `amount` round trips of `size` bytes, one at a time, after WARM_UP_ROUNDS others.
  *
  * Each side posts its receive when it has sent, as a program over sockets receives when it has
  * sent: nothing but the message is between a receive and the answer. The value is half of a round
@@ -141,12 +141,12 @@ static void latency_serve_bmi(struct bmi_side *side, const struct work *work, bm
     pingpong_open(&pingpong, side, client, work);
     acknowledge_and_await(side, client, work, NULL);
     receive_post(&pingpong);
-    for (uint64_t round = 0; round < work->amount; round++) {
+    for (uint64_t round = 0; round < work->amount + WARM_UP_ROUNDS; round++) {
         all_await(&pingpong);
         ball_check(work, pingpong.in, round, 1);
         ball_fill(work, pingpong.out, round, 2);
         send_post(&pingpong);
-        if (round + 1 < work->amount)
+        if (round + 1 < work->amount + WARM_UP_ROUNDS)
             receive_post(&pingpong);
     }
     all_await(&pingpong);
@@ -158,8 +158,10 @@ static double latency_run_bmi(struct bmi_client *client, const struct work *work
     struct pingpong pingpong;
     pingpong_open(&pingpong, &client->side, client->servers[0], work);
     client_ask(client, 0, work);
-    uint64_t start = now_ns();
-    for (uint64_t round = 0; round < work->amount; round++) {
+    uint64_t start = 0;
+    for (uint64_t round = 0; round < work->amount + WARM_UP_ROUNDS; round++) {
+        if (round == WARM_UP_ROUNDS)
+            start = now_ns();
         ball_fill(work, pingpong.out, round, 1);
         send_post(&pingpong);
         receive_post(&pingpong);
@@ -202,7 +204,7 @@ static void latency_serve_raw(struct raw_link *link, const struct work *work)
     uint8_t *in = allocate(work->size), *out = allocate(work->size);
     link_blocking_set(link, true);
     socket_send(link->socket, ack, sizeof ack);
-    for (uint64_t round = 0; round < work->amount; round++) {
+    for (uint64_t round = 0; round < work->amount + WARM_UP_ROUNDS; round++) {
         ball_receive(link->socket, work, in);
         ball_check(work, in, round, 1);
         ball_fill(work, out, round, 2);
@@ -219,8 +221,10 @@ static double latency_run_raw(struct raw_client *client, const struct work *work
     uint8_t *in = allocate(work->size), *out = allocate(work->size);
     link_blocking_set(link, true);
     link_ask_and_await(link, 0, work);
-    uint64_t start = now_ns();
-    for (uint64_t round = 0; round < work->amount; round++) {
+    uint64_t start = 0;
+    for (uint64_t round = 0; round < work->amount + WARM_UP_ROUNDS; round++) {
+        if (round == WARM_UP_ROUNDS)
+            start = now_ns();
         ball_fill(work, out, round, 1);
         socket_send(link->socket, out, work->size);
         ball_receive(link->socket, work, in);

@@ -59,10 +59,10 @@ static void latency_serve(const struct mpi_world *world)
     pingpong_open(&pingpong, &work, client);
     receive_post(&pingpong);
     acknowledge(client);
-    for (uint64_t round = 0; round < work.amount; round++) {
+    for (uint64_t round = 0; round < work.amount + WARM_UP_ROUNDS; round++) {
         ball_await(&pingpong, round, 1);
         ball_send(&pingpong, round, 2);
-        if (round + 1 < work.amount)
+        if (round + 1 < work.amount + WARM_UP_ROUNDS)
             receive_post(&pingpong);
     }
     pingpong_close(&pingpong);
@@ -74,8 +74,10 @@ static double latency_run(const struct mpi_world *world, const struct work *work
     (void)world;
     pingpong_open(&pingpong, work, 0);
     ask_and_await(0, work);
-    uint64_t start = now_ns();
-    for (uint64_t round = 0; round < work->amount; round++) {
+    uint64_t start = 0;
+    for (uint64_t round = 0; round < work->amount + WARM_UP_ROUNDS; round++) {
+        if (round == WARM_UP_ROUNDS)
+            start = now_ns();
         ball_send(&pingpong, round, 1);
         receive_post(&pingpong);
         ball_await(&pingpong, round, 2);
