@@ -223,14 +223,14 @@ static int gm_progress(void *argument)
 {
     struct gm_state *state = argument;
     struct nic_event *event;
-    int count = 0, most = state->busy ? GM_PASS_EVENTS : 1;
-    while (count < most && (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
+    int count = 0;
+    while (count < GM_PASS_EVENTS && (count == 0 || nic_pending(state->port)) &&
+           (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
         event_handle(state, event);
         count++;
         if (event->type == NIC_HELP_EVENT) /* that took its time: others have their turn */
             break;
     }
-    state->busy = count > 0;
     if (count == 0)
         return 0;
     if (atomic_load(&state->any_starved[GM_WANT_MESSAGE]) ||

@@ -42,8 +42,8 @@ enum {
     GM_LINK_PUTS = 8,      /* directed sends of one link at a time, at most */
     GM_SLOTS = 64,         /* registered send buffers, at most */
     GM_IN_PLACE = 1024,    /* from here on a body in registered memory is not copied to a slot */
-    GM_PASS_EVENTS = 32,   /* of one look at the port; then others have their turn. One after a look
-                            * that found nothing: who waits for it shall not wait for the next */
+    GM_PASS_EVENTS = 32,   /* of one look at the port, as far as they are there already: who waits
+                            * for one shall not wait for a look that finds nothing */
     GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
     GM_STOPPED_MS = 10000, /* how long a link that has gone waits for a writer that is stopped */
     GM_PIECE_MS = 100,     /* the same for who told that it does not write any more */
@@ -178,7 +178,6 @@ struct gm_state {
 
     struct gm_link *ending;        /* driver */
     struct bmi_timer ending_timer; /* driver */
-    bool busy;                     /* driver: the last look at the port found something */
 };
 
 extern const struct bmi_method bmi__method_gm;

@@ -498,6 +498,21 @@ struct nic_event *nic_receive(struct nic_port *port)
     return event;
 }
 
+/* Whether one of them has something of ours to go on with. */
+static bool hot_busy(const struct nic_port *port)
+{
+    for (uint32_t i = 0; i < port->hot_count; i++)
+        if (atomic_load_explicit(&port->hot[i]->busy, memory_order_relaxed) != 0)
+            return true;
+    return false;
+}
+
+bool nic_pending(const struct nic_port *port)
+{
+    return atomic_load_explicit(&port->completed_count, memory_order_relaxed) != 0 ||
+           hot_busy(port) || hot_speaks(port);
+}
+
 static void callbacks_call(struct nic_port *port)
 {
     bmi_lock_take(&port->token_lock);
