@@ -20,12 +20,10 @@
  *   parked       a caller sleeps in the network, holding the seat. It sleeps without ticks; whoever
  *                leaves the seat rings the bell.
  *
- * What a caller does after it has left the seat is foretold as processors foretell branches: the
- * last times, long (it computed, more than COMPUTES_NS) or short, are a history; for each history
- * a counter knows what came after it most often. So a program that computes after every third call
- * is known for that. Computing is time on the CPU: who shares its core with others, perhaps with
- * the very peer that it talks to, is away for just as long, but to wake the background would only
- * add one more that wants that core. The time on the CPU costs a system call, so it is taken only
+ * What a caller does after it has left the seat is foretold from the last times (foretell.h), long
+ * (it computed, more than COMPUTES_NS) or short. Computing is time on the CPU: who shares its core
+ * with others, perhaps with the very peer that it talks to, is away for just as long, but to wake
+ * the background would only add one more that wants that core. The time on the CPU costs a system call, so it is taken only
  * while some of the last times away were long by the clock on the wall.
  *
  * So a caller that waits keeps driving itself, at no cost but for a look at the bell; and an idle
@@ -49,6 +47,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/foretell.h"
 #include "bmi/log.h"
 #include "bmi/progress.h"
 #include "bmi/settings.h"
@@ -60,7 +59,6 @@
 enum { TICK_NS = 1000000, TICK_MOST_NS = 8000000 };
 enum { COMPUTES_NS = 30000, MOVE_NS = 1000000000, PART_NS = 10000000 };
 enum { PARK_TICKS = 10, NOBODY_NS = 250000 };
-enum { HISTORIES = 64, LIKELY = 2, CERTAIN = 3 };
 enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
 
 atomic_bool bmi__background_is_on;
@@ -87,11 +85,10 @@ static struct {
     atomic_uint absences; /* how often they were away, computing or for long */
     atomic_bool computes; /* the caller will probably stay away for long */
     _Atomic uint64_t left_ns;
-    unsigned history;  /* seat: a bit for each of the last times between turns, 1 for a long one */
-    unsigned waits;    /* seat: the same by the clock on the wall */
-    pthread_t left_by; /* seat: who left it last, */
-    uint64_t left_cpu_ns;     /* and its time on the CPU then; 0: was not looked at */
-    uint8_t longs[HISTORIES]; /* seat: whether a long one follows that history, up to CERTAIN */
+    struct foretell aways; /* seat: of the times between turns; a long one is computing */
+    unsigned waits;        /* seat: of the last of them a bit each, 1 for long by the clock */
+    pthread_t left_by;     /* seat: who left it last, */
+    uint64_t left_cpu_ns;  /* and its time on the CPU then; 0: was not looked at */
 } background = {.call_fd = -1};
 
 /* Writing by idle CPUs. The tasks are one for each CPU, made when first wanted, and stay: a thread
@@ -115,16 +112,10 @@ static void count_up(atomic_uint *count)
     atomic_store_explicit(count, before + 1, memory_order_relaxed);
 }
 
-/* The caller computed for long, or did not: learns from it, and foretells the next time. */
+/* The caller computed for long, or did not: foretells the next time. */
 static void away_note(bool was_long)
 {
-    uint8_t *longs = &background.longs[background.history];
-    if (was_long && *longs < CERTAIN)
-        ++*longs;
-    if (!was_long && *longs > 0)
-        --*longs;
-    background.history = (background.history << 1 | was_long) % HISTORIES;
-    bool computes = background.longs[background.history] >= LIKELY;
+    bool computes = bmi__foretell(&background.aways, was_long);
     if (computes != atomic_load_explicit(&background.computes, memory_order_relaxed))
         atomic_store_explicit(&background.computes, computes, memory_order_relaxed);
 }
@@ -153,7 +144,7 @@ void bmi__background_turn_begins(uint64_t now_ns)
     away_note(computed);
     if (computed || (waited && now_ns - left > NOBODY_NS))
         count_up(&background.absences);
-    background.waits = (background.waits << 1 | waited) % HISTORIES;
+    background.waits = (background.waits << 1 | waited) % FORETELL_HISTORIES;
 }
 
 void bmi__background_turn_ends(uint64_t now_ns)
