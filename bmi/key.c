@@ -64,10 +64,9 @@ struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag)
     struct key *key = bmi__key_find_locked(peer, tag);
     if (key != NULL)
         return key;
-    key = peer->spare_key != NULL ? peer->spare_key : malloc(sizeof *key);
+    key = malloc(sizeof *key);
     if (key == NULL)
         return NULL;
-    peer->spare_key = NULL;
     peer->key_count++;
     grow(peer);
     uint32_t bucket = bucket_of(peer, tag);
@@ -108,11 +107,8 @@ static void key_free(struct peer *peer, struct key *key)
 {
     while (key->announced_first != NULL)
         bmi__announcement_drop_locked(peer, key, &key->announced_first);
+    free(key);
     peer->key_count--;
-    if (peer->spare_key == NULL)
-        peer->spare_key = key;
-    else
-        free(key);
 }
 
 void bmi__key_release_locked(struct peer *peer, struct key *key)
@@ -144,8 +140,6 @@ void bmi__keys_free_locked(struct peer *peer)
             peer->buckets[i] = key->next;
             key_free(peer, key);
         }
-    free(peer->spare_key);
-    peer->spare_key = NULL;
     if (peer->buckets != peer->inline_buckets)
         free(peer->buckets);
     peer->buckets = peer->inline_buckets;

@@ -150,7 +150,6 @@ struct peer {
     struct op_list streams;          /* SEND_STREAM */
     struct key **buckets;            /* == inline_buckets, or larger */
     struct key *inline_buckets[KEY_BUCKETS];
-    struct key *spare_key;                    /* the last one freed: most programs use few tags */
     struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
