@@ -162,11 +162,13 @@ int main(void)
     printf("  reconnects to the stopped server: %llu\n",
            (unsigned long long)statistics_of(servers[0]).reconnects);
     CHECK(statistics_of(servers[0]).reconnects >= 1, "no reconnect was counted");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         tell_number(children[i].channel, 0);
-        child_end(&children[i]);
-    }
+    /* Before the servers are waited for: over some networks the receives that they take back end
+     * when we have answered, which we do in calls of BMI only, or are gone. */
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
+    for (int i = 0; i < 2; i++)
+        child_end(&children[i]);
     return test_passed();
 }
