@@ -298,7 +298,8 @@ int BMI_open_context(bmi_context_id *context_id);
 
 /* Closes a context; completions not fetched are dropped, outstanding operations are cancelled.
  * Returns: nothing. Owns: buffers are the caller's again when it returns. Threads: nobody may be
- * waiting on it. Blocks: as long as a method is in the midst of moving one of its buffers. */
+ * waiting on it. Blocks: as long as a method is in the midst of moving one of its buffers; for a
+ * peer that may write to one and is silent, up to BMI_PEER_TIMEOUT_MS. */
 void BMI_close_context(bmi_context_id context_id);
 
 /* ---- post ------------------------------------------------------------------------------------
