@@ -194,6 +194,8 @@ void *allocate_pages(size_t size); /* page-aligned, touched */
 void format_text(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void cpu_take(int turn); /* binds the process to that CPU of its own; beyond the last they repeat */
+void thread_cpu_take(int turn); /* the same for this thread and those that it makes from now on */
+void thread_cpus_release(void); /* for one of those: back to all CPUs that the process began with */
 uint64_t now_ns(void);
 double seconds_since(uint64_t start_ns);
 void compute(uint64_t time_us); /* for so long on a CPU, not by the clock on the wall */

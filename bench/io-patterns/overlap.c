@@ -10,8 +10,11 @@
  * moves the data by blocking calls in a second thread, which does nothing but the copies and needs
  * no word from the other side: that is the possible, and the ratio to it is printed with
  * `--reference raw`. On two cores no more than T / (T + C/2) can come of it where both sides
- * compute, C being the time that all copies of a message take a core. One thread, or two that hand
- * over to each other; no locks.
+ * compute, C being the time that all copies of a message take a core.
+ *
+ * The threads that compute, one on each side, have a CPU each: left to the system both often shared
+ * one of two for all of a sample, and then T of the one was waiting for the other. All other threads
+ * go where they or the system like. One thread, or two that hand over to each other; no locks.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
@@ -25,6 +28,8 @@
 #define STREAM 0x40000u
 
 /* ---- BMI ----------------------------------------------------------------------------------- */
+
+enum { CPU_SERVER, CPU_CLIENT };
 
 struct party {
     struct bmi_side *side;
@@ -98,6 +103,7 @@ static void overlap_serve_bmi(struct bmi_side *side, const struct work *work, bm
 {
     struct party party;
     uint8_t ack[ACK_SIZE] = {0};
+    thread_cpu_take(CPU_SERVER);
     party_open(&party, side, client, work);
     acknowledge_and_await(side, client, work, NULL);
     for (uint64_t round = 0; round < work->amount; round++) {
@@ -122,6 +128,7 @@ static double overlap_run_bmi(struct bmi_client *client, const struct work *work
     struct party party;
     uint8_t ack[ACK_SIZE];
     uint64_t server_ns;
+    thread_cpu_take(CPU_CLIENT);
     client_ask(client, 0, work);
     party_open(&party, &client->side, client->servers[0], work);
     for (uint64_t round = 0; round < work->amount; round++) {
@@ -158,6 +165,7 @@ struct mover {
 static void *mover_main(void *argument)
 {
     struct mover *mover = argument;
+    thread_cpus_release();
     for (uint64_t round = 0; round < mover->work->amount; round++) {
         sem_wait(&mover->posted);
         if (mover->sends)
@@ -205,6 +213,7 @@ static void overlap_serve_raw(struct raw_link *link, const struct work *work)
 {
     struct mover mover;
     uint8_t ack[ACK_SIZE] = {0}, token;
+    thread_cpu_take(CPU_SERVER);
     link_blocking_set(link, true);
     mover_open(&mover, link->socket, work, false);
     socket_send(link->socket, ack, sizeof ack);
@@ -228,6 +237,7 @@ static double overlap_run_raw(struct raw_client *client, const struct work *work
     struct mover mover;
     uint8_t ack[ACK_SIZE], token = 0;
     uint64_t server_ns;
+    thread_cpu_take(CPU_CLIENT);
     link_blocking_set(link, true);
     link_ask_and_await(link, 0, work);
     mover_open(&mover, link->socket, work, true);

@@ -71,18 +71,45 @@ void format_text(char *text, size_t size, const char *format, ...)
         die("text too long");
 }
 
+static void cpus_get(cpu_set_t *cpus)
+{
+    if (sched_getaffinity(0, sizeof *cpus, cpus) < 0)
+        die("sched_getaffinity: %s", strerror(errno));
+}
+
+static void cpus_set(const cpu_set_t *cpus)
+{
+    if (sched_setaffinity(0, sizeof *cpus, cpus) < 0)
+        die("sched_setaffinity: %s", strerror(errno));
+}
+
 void cpu_take(int turn)
 {
     cpu_set_t own, one;
-    if (sched_getaffinity(0, sizeof own, &own) < 0)
-        die("sched_getaffinity: %s", strerror(errno));
+    cpus_get(&own);
     int cpu = 0;
     for (turn %= CPU_COUNT(&own); !CPU_ISSET((size_t)cpu, &own) || turn-- > 0;)
         cpu++;
     CPU_ZERO(&one);
     CPU_SET((size_t)cpu, &one);
-    if (sched_setaffinity(0, sizeof one, &one) < 0)
-        die("sched_setaffinity: %s", strerror(errno));
+    cpus_set(&one);
+}
+
+/* The process's, before its first thread took one. */
+static cpu_set_t cpus_of_process;
+
+void thread_cpu_take(int turn)
+{
+    if (CPU_COUNT(&cpus_of_process) == 0)
+        cpus_get(&cpus_of_process);
+    cpus_set(&cpus_of_process);
+    cpu_take(turn);
+}
+
+void thread_cpus_release(void)
+{
+    if (CPU_COUNT(&cpus_of_process) > 0)
+        cpus_set(&cpus_of_process);
 }
 
 uint64_t now_ns(void)

@@ -26,7 +26,7 @@ static void overlap_serve(const struct mpi_world *world)
     struct work work;
     uint8_t ack[ACK_SIZE] = {0};
     int client;
-    (void)world;
+    thread_cpu_take(world->rank);
     request_await(&work, &client);
     uint8_t *buffer = allocate_pages(work.size);
     uint64_t *rounds_ns = allocate(work.amount * sizeof *rounds_ns);
@@ -56,7 +56,7 @@ static double overlap_run(const struct mpi_world *world, const struct work *work
     uint8_t ack[ACK_SIZE], *buffer = allocate_pages(work->size);
     uint64_t *rounds_ns = allocate(work->amount * sizeof *rounds_ns);
     uint64_t server_ns;
-    (void)world;
+    thread_cpu_take(world->rank);
     ask_and_await(0, work);
     for (uint64_t round = 0; round < work->amount; round++) {
         MPI_Request request;
