@@ -17,7 +17,7 @@
 #include "internal.h"
 
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 enum {
@@ -29,6 +29,34 @@ enum {
 };
 
 #ifdef __SSE2__
+/* Whole lines, `to` at the beginning of one. */
+static void lines_stream(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes; done += LINE) {
+        const __m128i *line = (const void *)(from + done);
+        __m128i *stream = (void *)(to + done);
+        __m128i first = _mm_loadu_si128(line), second = _mm_loadu_si128(line + 1);
+        __m128i third = _mm_loadu_si128(line + 2), fourth = _mm_loadu_si128(line + 3);
+        _mm_stream_si128(stream, first);
+        _mm_stream_si128(stream + 1, second);
+        _mm_stream_si128(stream + 2, third);
+        _mm_stream_si128(stream + 3, fourth);
+    }
+}
+
+/* The same, a tenth faster, where the processor can. */
+__attribute__((target("avx2"))) static void lines_stream_avx2(uint8_t *to, const uint8_t *from,
+                                                              uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes; done += LINE) {
+        const __m256i *line = (const void *)(from + done);
+        __m256i *stream = (void *)(to + done);
+        __m256i first = _mm256_loadu_si256(line), second = _mm256_loadu_si256(line + 1);
+        _mm256_stream_si256(stream, first);
+        _mm256_stream_si256(stream + 1, second);
+    }
+}
+
 void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
 {
     uint8_t *place = to;
@@ -37,17 +65,11 @@ void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
     if (head > bytes)
         head = bytes;
     memcpy(place, source, head);
-    uint64_t done = head;
-    for (; bytes - done >= LINE; done += LINE) {
-        const __m128i *line = (const void *)(source + done);
-        __m128i *stream = (void *)(place + done);
-        __m128i first = _mm_loadu_si128(line), second = _mm_loadu_si128(line + 1);
-        __m128i third = _mm_loadu_si128(line + 2), fourth = _mm_loadu_si128(line + 3);
-        _mm_stream_si128(stream, first);
-        _mm_stream_si128(stream + 1, second);
-        _mm_stream_si128(stream + 2, third);
-        _mm_stream_si128(stream + 3, fourth);
-    }
+    uint64_t lines = (bytes - head) / LINE * LINE, done = head + lines;
+    if (__builtin_cpu_supports("avx2"))
+        lines_stream_avx2(place + head, source + head, lines);
+    else
+        lines_stream(place + head, source + head, lines);
     _mm_sfence(); /* before whatever tells of them */
     memcpy(place + done, source + done, bytes - done);
 }
