@@ -16,15 +16,15 @@ static void small_messages(struct party *party)
 {
     enum { COUNT = 50, SIZE = 100 };
     uint64_t shared = party_is_self(party) ? 2 : 1; /* both directions in one process */
-    char bytes[SIZE] = "";
+    char in[SIZE], out[SIZE] = "";
     party_warm_up(party);
     struct bmi_statistics before = statistics_of(party, party->peer);
     struct bmi_method_statistics method = method_statistics(party);
     party_meet(party);
     for (int i = 0; i < COUNT; i++) {
         struct op send, receive;
-        op_receive(party, &receive, bytes, SIZE, party_other(party));
-        op_send(party, &send, bytes, SIZE, party->role);
+        op_receive(party, &receive, in, SIZE, party_other(party));
+        op_send(party, &send, out, SIZE, party->role);
         op_finish(party, &send, SIZE);
         op_finish(party, &receive, SIZE);
     }
