@@ -23,8 +23,8 @@
  * What a caller does after it has left the seat is foretold from the last times (foretell.h), long
  * (it computed, more than COMPUTES_NS) or short. Computing is time on the CPU: who shares its core
  * with others, perhaps with the very peer that it talks to, is away for just as long, but to wake
- * the background would only add one more that wants that core. The time on the CPU costs a system call, so it is taken only
- * while some of the last times away were long by the clock on the wall.
+ * the background would only add one more that wants that core. The time on the CPU costs a system
+ * call, so it is taken only while some of the last times away were long by the clock on the wall.
  *
  * So a caller that waits keeps driving itself, at no cost but for a look at the bell; and an idle
  * process has no ticks at all. `bell` is what the background waits for on it, 0 while it does not:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * latency.c - ping-pong: `amount` round trips of `size` bytes, one at a time, after WARM_UP_ROUNDS others.
+ * latency.c - ping-pong: `amount` round trips of `size` bytes, one at a time, after WARM_UP_ROUNDS
+ * others.
  *
  * Each side posts its receive when it has sent, as a program over sockets receives when it has
  * sent: nothing but the message is between a receive and the answer. The value is half of a round
