@@ -373,6 +373,12 @@ static void timers_run(void)
     wake_waiters();
 }
 
+static void timers_run_at(uint64_t now)
+{
+    if (now >= bmi__timers_next())
+        timers_run();
+}
+
 /* Methods look once more as they arm. Returns whether the driver may sleep. */
 static bool arm(void)
 {
@@ -550,6 +556,7 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             sched_yield();
             last = now = bmi__monotonic_ns();
             until = now + most > deadline_ns ? deadline_ns : now + most;
+            timers_run_at(now); /* others' messages may keep us here for long */
             continue;
         }
         if (progress.spin_in_the_way)
