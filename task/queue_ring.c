@@ -29,9 +29,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "task/internal.h"
+
 #define LINE 64
 #define SHORT 4 /* slots */
-#define PAUSES 32
+#define GIVE_WAY_NS 3000
+#define PAUSES 16 /* between two looks at the clock */
 
 struct ring {
     struct bmi__queue queue; /* a line that never changes */
@@ -100,12 +103,16 @@ static inline bool is_filled_for(struct view view, uint64_t slot, uint64_t posit
 }
 
 /* A compare-and-swap failed: somebody else is at it. Who lets that one go on for a moment, rather
- * than to take the line from it at once, has both done sooner. */
+ * than to take the line from it at once, has both done sooner: the other one does dozens of
+ * operations in the time of few ways of the line from core to core. */
 static __attribute__((cold)) void give_way(_Atomic(uint64_t) *counter)
 {
+    uint64_t until = bmi__now_ns() + GIVE_WAY_NS;
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
-    for (int i = 0; i < PAUSES; i++)
-        bmi__pause();
+    do {
+        for (int i = 0; i < PAUSES; i++)
+            bmi__pause();
+    } while (bmi__now_ns() < until);
 }
 
 /* Fills the slot of a position if it waits for that. Else *seen is what it holds. */
