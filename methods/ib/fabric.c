@@ -92,9 +92,14 @@ static void info_apply(struct ib_fabric *fabric)
                               : IB_MESSAGE_BYTES;
     bool tcp = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
     fabric->breaks = ib_provider_connects(info->fabric_attr->prov_name);
+    bool ordered = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
     /* tcp's own completion is a write into a socket, whose connection may break, and be made again
-     * before the next message. */
-    fabric->put_delivers = tcp || !(info->tx_attr->msg_order & FI_ORDER_SAW);
+     * before the next message. rxm lets go of a connection, and takes another one, only where it
+     * makes progress. */
+    fabric->put_delivers = tcp || !ordered;
+    fabric->put_witnessed = strcmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0 && ordered &&
+                            info->domain_attr->data_progress == FI_PROGRESS_MANUAL &&
+                            !ib_library.threaded;
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
     if (fabric->iovecs == 0)
@@ -429,6 +434,7 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
     while ((link = peer_link(state, peer, is_open)) != NULL)
         ib_link_shut_down(link, status); /* nobody posts any more */
     ib_lock(&state->fabric_lock);
+    state->fabric->epoch++;
     fi_av_remove(state->fabric->addresses, &peer->address, 1, 0);
     ib_unlock(&state->fabric_lock);
     while ((link = peer_link(state, peer, is_shut_down)) != NULL)
@@ -458,6 +464,7 @@ void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
     *last = NULL;
     state->idle_count--;
     ib_lock(&state->fabric_lock);
+    state->fabric->epoch++;
     fi_av_remove(state->fabric->addresses, &peer->address, 1, 0);
     ib_unlock(&state->fabric_lock);
     free(peer);

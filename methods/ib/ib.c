@@ -74,6 +74,7 @@ static void ib_stop(void *argument)
         next = link->blocked_next;
         bmi_link_unref(&link->base);
     }
+    ib_witnesses_drop(state);
     ib_fabric_close(state);
     ib_bell_free(state->bell);
     state->bell = NULL;

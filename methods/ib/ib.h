@@ -53,7 +53,8 @@ extern struct ib_library {
     int (*getparams)(struct fi_param **parameters, int *count);
     void (*freeparams)(struct fi_param *parameters);
     int (*param_get)(struct fi_provider *provider, const char *name, void *value);
-    bool cuts; /* an address that is removed takes its connection with it */
+    bool cuts;     /* an address that is removed takes its connection with it */
+    bool threaded; /* it may have threads that drive its connections */
 } ib_library;
 /* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used, for that reason. */
 int ib_library_load(char *reason, size_t size);
@@ -160,7 +161,8 @@ struct ib_fabric {
     bool real_registration; /* costs much: through the cache */
     bool breaks;            /* there are connections: see ib_provider_connects */
     bool put_delivers;      /* a put must ask for delivery: later messages may overtake it, or a
-                               connection that breaks lose it unnoticed */
+                               connection that breaks lose it unnoticed. Unless */
+    bool put_witnessed;     /* a message right behind it will do: see transfer.c */
     bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
     size_t message_max;   /* bytes of a message */
     uint32_t pieces_most; /* of one link under way */
@@ -173,6 +175,7 @@ struct ib_fabric {
     struct fid_mr *memory_registration; /* NULL: needs none */
 
     /* fabric_lock */
+    uint64_t epoch;         /* calls in which a connection may have taken another's place */
     uint64_t keys[IB_KEYS]; /* random; the first `key_count` were not used yet */
     uint32_t key_count;
     struct ib_slot *free_slots;
@@ -206,6 +209,7 @@ struct ib_state {
     struct bmi_lock list_lock;
     struct ib_link *links;             /* list_lock */
     _Atomic(struct ib_link *) blocked; /* whose next message found no room; referenced */
+    _Atomic(struct ib_link *) bare;    /* whose puts want a witness; referenced */
     struct bmi_deferred kick;          /* has the driver look at `blocked` */
 
     /* driver */
@@ -238,9 +242,11 @@ struct ib_link {
                                send_lock */
     struct ib_link *list_next, **list_to_me; /* list_lock */
     struct ib_link *blocked_next;            /* who put it there, then who took the list */
+    struct ib_link *bare_next;               /* likewise */
     struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
     atomic_bool is_blocked;
+    atomic_bool is_bare;  /* in the list */
     atomic_uint enrolled; /* registrations that the peer was told of, and may be writing to */
 
     /* Changed in the driver under send_lock; read in the driver or under send_lock. */
@@ -263,8 +269,10 @@ struct ib_link {
     enum ib_closing closing;            /* what the core asked for */
     uint8_t out[12];                    /* what the rendezvous did not take yet */
     uint8_t out_size;
-    uint32_t pieces; /* with the network */
-    bool nudge_due;  /* puts were posted, whose end nothing but a bell tells */
+    uint32_t pieces;     /* with the network */
+    bool nudge_due;      /* puts were posted, whose end nothing but a bell tells */
+    bool bare;           /* puts were posted since the last message, the first of them in this */
+    uint64_t bare_epoch; /* of the fabric's */
 
     /* driver */
     bool watched;
@@ -428,6 +436,13 @@ struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *c
 /* Posts a message without frames, whose arrival makes the other side ring, or has that done later.
  * send_lock. */
 void ib_nudge_locked(struct ib_link *link);
+/* Has a message sent before the next look at completions, if no other is. send_lock. */
+void ib_witness_want_locked(struct ib_link *link);
+/* Sends those. Driver, no lock. */
+void ib_witnesses_send(struct ib_state *state);
+/* Sends none any more. */
+void ib_witnesses_drop(struct ib_state *state);
+void ib_slot_give(struct ib_state *state, struct ib_slot *slot);
 
 /* memory.c */
 int ib_memory_start(struct ib_state *state);
@@ -450,6 +465,8 @@ static inline void *ib_local_descriptor(const struct bmi_registration *registrat
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
 /* Posts what waits. send_lock. */
 void ib_moves_post_locked(struct ib_link *link);
+/* What was put since the link's last message may have been lost. send_lock. */
+void ib_moves_redo_locked(struct ib_link *link);
 /* The link that waits for the piece, or NULL. Driver. */
 struct ib_link *ib_piece_link(struct ib_operation *operation);
 /* A piece is back from the network. Driver, no lock. */

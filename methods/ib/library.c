@@ -101,6 +101,7 @@ static void settings_read(void)
             environ = before;
     }
     ib_library.cuts = on;
+    ib_library.threaded = getenv("FI_OFI_RXM_DATA_AUTO_PROGRESS") != NULL;
 }
 
 /* -ENOSYS: it cannot be used, for that reason. */

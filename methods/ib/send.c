@@ -166,9 +166,17 @@ static struct ib_slot *slot_take(struct ib_state *state)
     return slot;
 }
 
+void ib_slot_give(struct ib_state *state, struct ib_slot *slot)
+{
+    ib_lock(&state->fabric_lock);
+    slot->next = state->fabric->free_slots;
+    state->fabric->free_slots = slot;
+    ib_unlock(&state->fabric_lock);
+}
+
 /* Hands a slot's message to the network. Returns 0, -EAGAIN, or another errno; the slot is the
- * network's after 0 unless the message was injected. */
-static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
+ * network's after 0 unless the message was injected. fabric_lock. */
+static int slot_hand_locked(struct ib_link *link, struct ib_slot *slot, size_t size)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_fabric *fabric = state->fabric;
@@ -178,7 +186,6 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
 
     prefix_write(link, slot->memory, size);
     slot->token = link->token;
-    ib_lock(&state->fabric_lock);
     if (inject)
         status = fi_inject(fabric->endpoint, slot->memory, size, link->peer->address);
     else
@@ -188,14 +195,32 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
         slot->next = fabric->free_slots;
         fabric->free_slots = slot;
     }
-    ib_unlock(&state->fabric_lock);
+    fabric->epoch += status == -FI_EAGAIN;
     if (status)
         return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
     link->sequence_out++;
-    ib_peer_settle(state, link->peer);
+    link->bare = false;
     ib_count(state, BMI_COUNT_WRITES, 1);
     ib_count(state, BMI_COUNT_BYTES_SENT, (int64_t)size);
     return 0;
+}
+
+/* The same. A message can't vouch for puts that may have gone over another connection. */
+static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
+{
+    struct ib_state *state = ib_state_of(link);
+    ib_assert_locked(&link->send_lock);
+    ib_lock(&state->fabric_lock);
+    if (link->bare && link->bare_epoch != state->fabric->epoch) {
+        ib_unlock(&state->fabric_lock);
+        ib_moves_redo_locked(link);
+        ib_lock(&state->fabric_lock);
+    }
+    int status = slot_hand_locked(link, slot, size);
+    ib_unlock(&state->fabric_lock);
+    if (status == 0)
+        ib_peer_settle(state, link->peer);
+    return status;
 }
 
 /* Takes off the queue what is in the message. Returns the frames that are complete, a chain. */
@@ -282,4 +307,58 @@ void ib_flush(struct bmi_link *base)
         bmi_method_frames_sent(base, done);
     if (kick)
         ib_link_kick(link);
+}
+
+/* ---- witnesses ---------------------------------------------------------------------------------- */
+
+void ib_witness_want_locked(struct ib_link *link)
+{
+    struct ib_state *state = ib_state_of(link);
+    ib_assert_locked(&link->send_lock);
+    if (atomic_exchange(&link->is_bare, true))
+        return;
+    bmi_link_ref(&link->base);
+    link->bare_next = atomic_load(&state->bare);
+    while (!atomic_compare_exchange_weak(&state->bare, &link->bare_next, link))
+        continue;
+}
+
+static void witness_send(struct ib_link *link)
+{
+    ib_flush(&link->base); /* what waits in the queue is as good */
+    ib_lock(&link->send_lock);
+    if (link->bare && may_send_locked(link)) {
+        struct ib_slot *slot = slot_take(ib_state_of(link));
+        if (slot)
+            slot_post(link, slot, IB_PREFIX);
+    }
+    ib_unlock(&link->send_lock);
+}
+
+/* Each link that wants a witness, or that did. */
+static void witnesses_each(struct ib_state *state, void (*visit)(struct ib_link *link))
+{
+    struct ib_link *list = atomic_exchange(&state->bare, NULL), *next;
+    for (; list; list = next) {
+        next = list->bare_next;
+        atomic_store(&list->is_bare, false);
+        visit(list);
+        bmi_link_unref(&list->base);
+    }
+}
+
+void ib_witnesses_send(struct ib_state *state)
+{
+    if (atomic_load_explicit(&state->bare, memory_order_relaxed))
+        witnesses_each(state, witness_send);
+}
+
+static void witness_drop(struct ib_link *link)
+{
+    (void)link;
+}
+
+void ib_witnesses_drop(struct ib_state *state)
+{
+    witnesses_each(state, witness_drop);
 }

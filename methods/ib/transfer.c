@@ -4,6 +4,16 @@
  *
  * A piece has as many remote regions and local segments as the provider takes. A transfer ends when
  * all pieces are back, with the first failure; then the driver tells the core.
+ *
+ * Over tcp a piece is given back when it was written to a socket, or, at the price of a round trip,
+ * when the other side says that it has it. The first will do if a message of the link's follows over
+ * the same connection: where that breaks, and loses the piece, it loses the message too, the next one
+ * that comes is out of sequence, and no word of the put's end gets to the receiver. That message is
+ * the piece's witness: one that was to be sent anyway, or one without frames. libfabric takes another
+ * connection in place of one only in certain calls: to make progress, or when it answers EAGAIN. The
+ * fabric counts those (`epoch`), the driver sends witnesses before it makes progress, and a put whose
+ * witness would come in another epoch is done once more, as one that the other side acknowledges.
+ *
  * Pieces that a dead link's network never gives back are let go of, those that the other process
  * copies at once, others after a while: they read from memory that is the program's again (a put),
  * and belong to the endpoint until it closes.
@@ -24,13 +34,17 @@ struct ib_move {
     struct bmi_segments local; /* what is not posted */
     struct ib_place remote;    /* where that goes, or comes from */
     int status;                /* send_lock */
+    bool deliver;              /* send_lock: a put whose pieces must say that they are there */
 };
 
 struct ib_piece {
     struct ib_operation operation;
     struct ib_piece *next, **link_to_me; /* send_lock: of its move; fabric_lock: free, or lost */
     struct ib_move *move;                /* driver, once posted; NULL: nobody waits for it */
-    uint32_t count;
+    bool bare;         /* of a put that does not ask for delivery: needs a witness, */
+    uint32_t sequence; /* the message with this number or a later one */
+    uint32_t count, remote_count;
+    struct fi_rma_iov remote[IB_IOVECS];
     struct iovec iov[IB_IOVECS];
     struct bmi_registration *registrations[IB_IOVECS];
 };
@@ -128,12 +142,11 @@ static size_t remote_take(const struct bmi_transfer *transfer, struct ib_place *
     return count;
 }
 
-static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece,
-                           const struct fi_rma_iov *remote, size_t remote_count)
+/* Posts it. fabric_lock. */
+static ssize_t piece_issue_locked(struct ib_link *link, struct ib_piece *piece)
 {
-    struct ib_state *state = ib_state_of(link);
-    struct ib_fabric *fabric = state->fabric;
-    const struct ib_move *move = piece->move;
+    struct ib_fabric *fabric = ib_state_of(link)->fabric;
+    bool put = !piece->move->transfer->get;
     void *descriptors[IB_IOVECS];
     for (uint32_t i = 0; i < piece->count; i++)
         descriptors[i] = ib_local_descriptor(piece->registrations[i]);
@@ -141,18 +154,21 @@ static ssize_t piece_issue(struct ib_link *link, struct ib_piece *piece,
                                  .desc = descriptors,
                                  .iov_count = piece->count,
                                  .addr = link->peer->address,
-                                 .rma_iov = remote,
-                                 .rma_iov_count = remote_count,
+                                 .rma_iov = piece->remote,
+                                 .rma_iov_count = piece->remote_count,
                                  .context = &piece->operation.context};
-    uint64_t flags = FI_COMPLETION;
-    ib_lock(&state->fabric_lock);
-    ssize_t status = move->transfer->get
-                         ? fi_readmsg(fabric->endpoint, &message, flags)
-                         : fi_writemsg(fabric->endpoint, &message,
-                                       flags | (fabric->put_delivers ? FI_DELIVERY_COMPLETE : 0));
-    ib_unlock(&state->fabric_lock);
+    piece->sequence = link->sequence_out;
+    bool deliver = put && fabric->put_delivers && !piece->bare;
+    uint64_t flags = FI_COMPLETION | (deliver ? FI_DELIVERY_COMPLETE : 0);
+    ssize_t status = put ? fi_writemsg(fabric->endpoint, &message, flags)
+                         : fi_readmsg(fabric->endpoint, &message, flags);
+    fabric->epoch += status == -FI_EAGAIN;
     if (status == 0)
         atomic_fetch_add(&fabric->pieces, 1);
+    if (status == 0 && piece->bare && !link->bare) {
+        link->bare = true;
+        link->bare_epoch = fabric->epoch;
+    }
     return status;
 }
 
@@ -163,6 +179,7 @@ static void piece_insert_locked(struct ib_move *move, struct ib_piece *piece)
     if (piece->next)
         piece->next->link_to_me = &piece->next;
     move->pieces = piece;
+    move->link->pieces++;
 }
 
 static void piece_remove_locked(struct ib_piece *piece)
@@ -172,41 +189,61 @@ static void piece_remove_locked(struct ib_piece *piece)
         piece->next->link_to_me = piece->link_to_me;
 }
 
+static void piece_unmake(struct ib_state *state, struct ib_piece *piece)
+{
+    piece->move = NULL;
+    piece_give(state, piece);
+}
+
+/* Makes the transfer's next piece, and moves on to what comes after it. Returns 0 or an errno. */
+static int piece_make(struct ib_link *link, struct ib_move *move, struct ib_piece **out)
+{
+    struct ib_state *state = ib_state_of(link);
+    const struct ib_fabric *fabric = state->fabric;
+    struct ib_place place = move->remote;
+    size_t bytes = 0;
+    struct ib_piece *piece = piece_take(state);
+    if (!piece)
+        return -ENOMEM;
+    piece->move = move;
+    size_t most = remote_take(move->transfer, &place, fabric->piece_max, piece->remote,
+                              fabric->remote_iovecs, &bytes);
+    size_t count = bmi_segments_window(&move->local, piece->iov, fabric->iovecs, bytes, &bytes);
+    int status = most == 0 ? -EMSGSIZE : piece_register(state, piece, count);
+    if (status) {
+        piece_unmake(state, piece);
+        return status;
+    }
+    piece->remote_count = (uint32_t)remote_take(move->transfer, &move->remote, bytes, piece->remote,
+                                                fabric->remote_iovecs, &bytes);
+    bmi_segments_advance(&move->local, bytes);
+    *out = piece;
+    return 0;
+}
+
 /* Posts the transfer's next piece. Returns 0, -EAGAIN, or the errno that it fails with. */
 static int piece_post_locked(struct ib_link *link, struct ib_move *move)
 {
     struct ib_state *state = ib_state_of(link);
-    const struct ib_fabric *fabric = state->fabric;
-    struct fi_rma_iov remote[IB_IOVECS];
-    struct ib_place place = move->remote;
-    size_t bytes = 0;
-    if (remote_take(move->transfer, &place, fabric->piece_max, remote, fabric->remote_iovecs,
-                    &bytes) == 0)
-        return -EMSGSIZE;
-    struct ib_piece *piece = piece_take(state);
-    if (!piece)
-        return -ENOMEM;
-    size_t count = bmi_segments_window(&move->local, piece->iov, fabric->iovecs, bytes, &bytes);
-    place = move->remote;
-    size_t regions =
-        remote_take(move->transfer, &place, bytes, remote, fabric->remote_iovecs, &bytes);
-    int status = piece_register(state, piece, count);
-    if (status == 0) {
-        piece->move = move;
-        piece_insert_locked(move, piece);
-        ssize_t answer = piece_issue(link, piece, remote, regions);
-        status = answer == -FI_EAGAIN ? -EAGAIN : ib_error(answer);
-        if (status)
-            piece_remove_locked(piece);
-    }
-    if (status) {
-        piece->move = NULL;
-        piece_give(state, piece);
+    struct bmi_segments local = move->local;
+    struct ib_place remote = move->remote;
+    struct ib_piece *piece = NULL;
+    int status = piece_make(link, move, &piece);
+    if (status)
         return status;
+    piece->bare = !move->transfer->get && state->fabric->put_witnessed && !move->deliver;
+    if (piece->bare)
+        ib_witness_want_locked(link);
+    ib_lock(&state->fabric_lock);
+    ssize_t answer = piece_issue_locked(link, piece);
+    ib_unlock(&state->fabric_lock);
+    if (answer) {
+        move->local = local;
+        move->remote = remote;
+        piece_unmake(state, piece);
+        return answer == -FI_EAGAIN ? -EAGAIN : ib_error(answer);
     }
-    bmi_segments_advance(&move->local, bytes);
-    move->remote = place;
-    link->pieces++;
+    piece_insert_locked(move, piece);
     link->nudge_due = link->bell != NULL;
     return 0;
 }
@@ -281,6 +318,31 @@ void ib_moves_post_locked(struct ib_link *link)
         ib_nudge_locked(link);
 }
 
+static bool piece_witnessed(const struct ib_link *link, const struct ib_piece *piece)
+{
+    return !piece->bare || piece->sequence != link->sequence_out;
+}
+
+/* All of the put goes once more, and has to say that it is there. */
+static void move_redo_locked(struct ib_link *link, struct ib_move *move)
+{
+    ib_assert_locked(&link->send_lock);
+    move->deliver = true;
+    move->local = move->transfer->local;
+    move->remote = (struct ib_place){0};
+    link->posting = link->moves; /* those before it have nothing to post */
+    ib_link_block_locked(link);
+}
+
+void ib_moves_redo_locked(struct ib_link *link)
+{
+    link->bare = false;
+    for (struct ib_move *move = link->moves; move; move = move->next)
+        for (struct ib_piece *piece = move->pieces; piece && !move->deliver; piece = piece->next)
+            if (!piece_witnessed(link, piece))
+                move_redo_locked(link, move);
+}
+
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
 {
     struct ib_link *link = ib_link_of(base);
@@ -343,6 +405,8 @@ void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int s
     atomic_fetch_sub(&state->fabric->pieces, 1);
     if (status && move->status == 0)
         move->status = status;
+    if (!piece_witnessed(link, piece) && !move->deliver)
+        move_redo_locked(link, move);
     bool over = move_over_locked(move);
     if (over)
         move_done_locked(link, move);

@@ -8,6 +8,7 @@
  * guest that has RDMA devices it is bmi_ib.
  */
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -17,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "methods/ib/ib.h"
 #include "methods/tcp/fake_core.h"
 #include "tests/unit/unit.h"
 
@@ -24,13 +26,13 @@ extern const struct bmi_method bmi__method_ib, bmi__method_ofi_tcp, bmi__method_
 
 enum { CLIENTS = 2, REGIONS = 4, PAGE = 4096, SERVER_BYTES = 4 << 20, PLACES = 8, LINGER_MS = 200 };
 
-enum kind { CONNECT, TRANSFER, DISCONNECT, COUNTERS, CONNECT_AGAIN, DISCONNECT_AGAIN };
+enum kind { CONNECT, TRANSFER, MARK, DISCONNECT, COUNTERS, CONNECT_AGAIN, DISCONNECT_AGAIN };
 
 /* What a client is told, and what it answers when it is done. */
 struct command {
     enum kind kind;
     char url[200];
-    bool get;
+    bool get, late;
     uint8_t fill; /* every byte of a put; a get's must all be that */
     uint64_t bytes;
     uint32_t segments; /* of the client's memory */
@@ -85,6 +87,15 @@ static int bytes_check(const uint8_t *bytes, uint64_t count, uint8_t fill)
     return 0;
 }
 
+/* As if a connection had taken another's place. */
+static void epoch_pass(struct bmi_link *link)
+{
+    struct ib_state *state = ib_state_of(ib_link_of(link));
+    ib_lock(&state->fabric_lock);
+    state->fabric->epoch++;
+    ib_unlock(&state->fabric_lock);
+}
+
 /* The client's memory in `segments` pieces, in the reverse order of their addresses. */
 static int client_transfer(const struct command *command)
 {
@@ -109,6 +120,8 @@ static int client_transfer(const struct command *command)
     if (!self.owner.link)
         return -ENOTCONN;
     fake_method->transfer(self.owner.link, &transfer);
+    if (command->late)
+        epoch_pass(self.owner.link);
     int status = FAKE_UNTIL(self.over) ? self.status : -ETIMEDOUT;
     if (status == 0 && command->get)
         status = bytes_check(bytes, command->bytes, command->fill);
@@ -175,6 +188,8 @@ static int client_obey(const struct command *command)
         return client_connect(command, &self.again);
     case TRANSFER:
         return client_put_or_get(command);
+    case MARK:
+        return client_mark();
     case DISCONNECT:
         return client_disconnect(&self.owner);
     case DISCONNECT_AGAIN:
@@ -356,6 +371,101 @@ static void test_puts_and_gets(void)
     disconnected(0, owner);
 }
 
+/* A put that need not say that it is there is only written to a socket. What follows it is lost with
+ * it then, which the next message that comes shows. */
+static bool refused_later(int client, struct fake_owner *owner)
+{
+    int64_t end = fake_now_ms() + 20000;
+    if (fake_method != &bmi__method_ofi_tcp)
+        return false;
+    while (owner->downs == 0 && fake_now_ms() < end) {
+        ask(client, &(struct command){.kind = MARK});
+        fake_drive(5);
+    }
+    return owner->downs == 1 && owner->status < 0;
+}
+
+/* What vouches for a put comes too late: it is done again. */
+static void test_done_again(void)
+{
+    struct fake_owner *owner = connected(0);
+    for (uint32_t count = 1; count <= REGIONS; count++) {
+        struct command command = {.fill = 0x5A, .late = true};
+        int marks = owner->frames;
+        memset(memory, 0, SERVER_BYTES);
+        void *handle = lend(owner, &command, 77, 500001, count);
+        CU_ASSERT_EQUAL(ask(0, &command).status, 0);
+        CU_ASSERT(FAKE_UNTIL(owner->frames == marks + 1));
+        CU_ASSERT(memory_holds(77, 500001, count, 0x5A));
+        CU_ASSERT(fake_method->release(owner->link, handle, true));
+        put_and_get(owner, 0, 1000, 1, 1);
+    }
+    disconnected(0, owner);
+}
+
+/* Whether the descriptor is a connection of the provider's: the others are to the listener. */
+static bool is_the_providers(int fd)
+{
+    struct sockaddr_storage peer, here;
+    socklen_t size = sizeof(peer), here_size = sizeof(here);
+    char port[NI_MAXSERV];
+    if (getpeername(fd, (struct sockaddr *)&peer, &size) < 0 || peer.ss_family == AF_UNIX ||
+        getsockname(fd, (struct sockaddr *)&here, &here_size) < 0 ||
+        getnameinfo((struct sockaddr *)&here, here_size, NULL, 0, port, sizeof(port),
+                    NI_NUMERICSERV) != 0)
+        return false;
+    return strcmp(strrchr(url, ':') + 1, port) != 0;
+}
+
+/* Takes what has come over the provider's connections, which nobody gets to see then, and ends them.
+ * Returns the bytes. */
+static size_t connections_lose(void)
+{
+    static char gone[65536];
+    size_t lost = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        if (!is_the_providers(fd))
+            continue;
+        ssize_t got;
+        while ((got = recv(fd, gone, sizeof(gone), MSG_DONTWAIT)) > 0)
+            lost += (size_t)got;
+        shutdown(fd, SHUT_RDWR);
+    }
+    return lost;
+}
+
+/* A connection breaks with a put that has gone, for its sender: nothing that it says afterwards
+ * comes. */
+static void test_lost(void)
+{
+    enum { BYTES = 50000 };
+    if (fake_method != &bmi__method_ofi_tcp) {
+        printf("skipped: not of TCP ");
+        return;
+    }
+    struct fake_owner *owner = connected(0);
+    put_and_get(owner, 0, 1000, 1, 1);
+    struct command command = {.fill = 0x5A};
+    int marks = owner->frames;
+    memset(memory, 0, SERVER_BYTES);
+    struct bmi_link *link = owner->link;
+    bmi_link_ref(link);
+    void *handle = lend(owner, &command, 0, BYTES, 1);
+    tell(0, &command);
+    struct pollfd polled = {.fd = clients[0].wire, .events = POLLIN};
+    CU_ASSERT_EQUAL(poll(&polled, 1, 10000), 1); /* nobody drives here meanwhile */
+    CU_ASSERT_EQUAL(hear(0).status, 0);
+    CU_ASSERT(connections_lose() > BYTES);
+    CU_ASSERT(refused_later(0, owner));
+    CU_ASSERT_EQUAL(owner->frames, marks);
+    CU_ASSERT(fake_method->release(link, handle, true));
+    bmi_link_unref(link);
+    disconnected(0, owner);
+    owner = connected(0);
+    put_and_get(owner, 0, 1000, 1, 1);
+    disconnected(0, owner);
+}
+
 /* How a client's command is made a bad one. */
 struct offence {
     void (*commit)(struct command *command);
@@ -387,7 +497,8 @@ static void forbidden(const struct offence *offence)
         bad.get = i == 1;
         tell(1, &good);
         struct answer answer = ask(0, &bad);
-        CU_ASSERT(refused(&answer));
+        CU_ASSERT(refused(&answer) || (!bad.get && refused_later(0, owners[0])));
+        CU_ASSERT_EQUAL(owners[0]->frames, 0);
         CU_ASSERT_EQUAL(hear(1).status, 0);
         CU_ASSERT(FAKE_UNTIL(owners[1]->frames == i + 1));
         disconnected(0, owners[0]);
@@ -564,6 +675,8 @@ int main(void)
 {
     CU_TestInfo tests[] = {{"unpaced within the host", test_unpaced_within_the_host},
                            {"puts and gets", test_puts_and_gets},
+                           {"done again", test_done_again},
+                           {"lost with its connection", test_lost},
                            {"an unknown key is refused", test_unknown_key},
                            {"beyond the end is refused", test_beyond_the_end},
                            {"before the start is refused", test_before_the_start},
