@@ -33,7 +33,8 @@ struct bell_page {
 
 struct ib_bell {
     struct bell_page *page;
-    int fd;    /* -1: the other side's */
+    int fd; /* -1: the other side's */
+    int32_t process;
     int spare; /* a descriptor for what is opened to greet another process; -1: none */
 };
 
@@ -113,8 +114,15 @@ int ib_bell_open(const uint8_t record[16], struct ib_bell **out)
         bell = NULL;
         status = -EPROTO;
     }
+    if (bell)
+        bell->process = pid;
     *out = bell;
     return status;
+}
+
+int ib_bell_process(const struct ib_bell *bell)
+{
+    return bell->process;
 }
 
 void ib_bell_free(struct ib_bell *bell)

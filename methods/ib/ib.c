@@ -32,10 +32,12 @@ static const struct ib_kind kind_verbs = {
 
 /* Where connections can't be cut nobody gets to see a program's memory: what is on its way there
  * would come when the program has it back. */
-static void puts_allow(struct bmi_method *method, const struct ib_state *state)
+static void puts_allow(struct bmi_method *method, struct ib_state *state)
 {
     bool safe = ib_library.cuts || !ib_provider_connects(state->provider);
-    method->limits.put = method->limits.get = safe;
+    state->reads = strcmp(state->provider, "shm") == 0 && ib_reads_allowed();
+    method->limits.put = safe && !state->reads;
+    method->limits.get = safe;
     if (!safe)
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "%s: no puts and gets: this program has called libfabric before, without "

@@ -196,6 +196,7 @@ struct ib_state {
     struct bmi_method *method;
     const struct ib_kind *kind;
     char provider[IB_PROVIDER_BYTES]; /* constant after start */
+    bool reads; /* constant after start: gets are ours, out of the other process's memory */
 
     struct bmi_lock fabric_lock;
     struct ib_fabric *fabric; /* opened once, by listen or the driver; NULL: not yet. Others see it
@@ -376,6 +377,8 @@ struct ib_link *ib_blocked_take(struct ib_state *state);
 void ib_kicked(struct bmi_deferred *deferred);
 void ib_retry_expired(struct bmi_timer *timer);
 void ib_wait_ready(struct bmi_watch *watch, uint32_t events);
+/* Whether the other side has closed the rendezvous, which we may not have looked at yet. Driver. */
+bool ib_link_hung_up(const struct ib_link *link);
 
 /* message.c */
 /* A message has arrived; ends its link if it is bad. Driver, no lock. */
@@ -465,6 +468,10 @@ static inline void *ib_local_descriptor(const struct bmi_registration *registrat
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
 /* Posts what waits. send_lock. */
 void ib_moves_post_locked(struct ib_link *link);
+/* Whether this process may read the memory of others of its user. */
+bool ib_reads_allowed(void);
+/* Goes on with the link's gets where those are ours. Driver, no lock. */
+void ib_moves_read(struct ib_link *link);
 /* What was put since the link's last message may have been lost. send_lock. */
 void ib_moves_redo_locked(struct ib_link *link);
 /* The link that waits for the piece, or NULL. Driver. */
@@ -491,6 +498,8 @@ void ib_bell_free(struct ib_bell *bell);
 void ib_bell_spare_take(struct ib_bell *bell);
 void ib_bell_spare_lend(struct ib_bell *bell);
 void ib_bell_sleep(struct ib_bell *bell, bool asleep);
+/* The process whose it is. */
+int ib_bell_process(const struct ib_bell *bell);
 /* Whether the other side sleeps; it counts as woken then. */
 bool ib_bell_take(struct ib_bell *bell);
 /* Asks the other side to ring when it has taken messages; whether somebody has asked us. A timer

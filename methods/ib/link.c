@@ -9,7 +9,11 @@
  * the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the method's
  * reference dropped. A pending kick holds a reference of its own.
  */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "ib.h"
@@ -95,8 +99,26 @@ static void link_release(struct ib_link *link)
     bmi_link_unref(&link->base);
 }
 
+/* Has the other side's system know that we close, before the program has back what it lent: who reads
+ * it looks there afterwards. That takes a moment, within a host. */
+static void rendezvous_shut(const struct ib_link *link)
+{
+    enum { LOOKS = 100000 };
+    struct tcp_info info = {0};
+    socklen_t size = sizeof(info);
+    if (link->watch.fd < 0 || !ib_state_of(link)->reads || shutdown(link->watch.fd, SHUT_WR) < 0)
+        return;
+    for (int i = 0; i < LOOKS; i++) {
+        if (getsockopt(link->watch.fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+            info.tcpi_state != TCP_FIN_WAIT1)
+            return;
+        sched_yield();
+    }
+}
+
 static void rendezvous_close(struct ib_link *link)
 {
+    rendezvous_shut(link);
     if (link->bell)
         ib_state_of(link)->uneasy = IB_UNEASY_LOOKS;
     ib_dial_free(link);
@@ -154,6 +176,7 @@ void ib_close(struct bmi_link *base, bool linger)
 
 void ib_link_step(struct ib_link *link)
 {
+    ib_moves_read(link);
     ib_moves_tell(link);
     ib_lock(&link->send_lock);
     enum ib_phase phase = link->phase;

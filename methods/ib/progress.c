@@ -192,8 +192,7 @@ static struct ib_link *operation_link(const struct ib_state *state, struct ib_op
     return operation->kind == IB_OPERATION_PIECE ? ib_piece_link(operation) : NULL;
 }
 
-/* Whether the other side has closed the rendezvous, which we may not have looked at yet. */
-static bool hung_up(const struct ib_link *link)
+bool ib_link_hung_up(const struct ib_link *link)
 {
     struct pollfd polled = {.fd = link->watch.fd, .events = POLLRDHUP};
     return polled.fd >= 0 && poll(&polled, 1, 0) == 1;
@@ -205,7 +204,7 @@ static void operation_fail(struct ib_state *state, struct ib_operation *operatio
 {
     struct ib_link *link = operation_link(state, operation);
     struct ib_peer *peer = link && state->fabric->breaks ? link->peer : NULL;
-    if (status == -EIO && link && hung_up(link))
+    if (status == -EIO && link && ib_link_hung_up(link))
         status = -ECONNRESET;
     if (peer)
         peer->users++;
