@@ -81,8 +81,8 @@ enum {
     IB_PROVIDER_BYTES = 64,   /* of a provider's name */
     IB_REGIONS = 64,          /* segments of one registration */
     IB_IOVECS = 16,           /* of one put or get; the provider's limit may be less */
-    IB_PIECE_BYTES = 2 << 20, /* of one put or get */
-    IB_PIECES = 4,         /* of one link under way: what frames, pings among them, wait behind */
+    IB_PIECE_BYTES = 1 << 20, /* of one put or get */
+    IB_PIECES = 8,         /* of one link under way: what frames, pings among them, wait behind */
     IB_PIECES_SHM = 64,    /* the same, where a piece is no more than a message */
     IB_PIECES_KEPT = 64,   /* free ones, of all links */
     IB_BATCH = 16,         /* completions read at a time */
