@@ -238,7 +238,7 @@ struct bmi_method {
 
     /* 16. Starts a put or get; bmi_method_transfer_done follows, also when the link goes down
      * (before its link_down). Called with the peer's lock held; never calls back from within. A put
-     * is visible to the peer before any frame sent after its transfer_done. */
+     * is visible to the peer before any frame sent after its transfer_done, or those do not come. */
     void (*transfer)(struct bmi_link *link, struct bmi_transfer *transfer);
 };
 
