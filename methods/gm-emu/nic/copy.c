@@ -9,8 +9,11 @@
  * two processors are, which the program is not told (a virtual machine's change), and on whether
  * the memory fits into a cache: for 10 MB between two processors streaming had 1.2 to 3 times the
  * rate, for memory that is used again and again between near ones half.
- * So the time of some copies is noted (to look at the clock twice takes some hundredths of a copy of
- * 32 KiB), the way with the better average is taken, and the other one tried now and then.
+ * So where a copy goes to is remembered for a while. What was not written to within as much as a
+ * cache may hold is streamed: its lines would only drive others out, which are written to memory
+ * then, by copies that come later, so that time tells nothing. For the rest the time of some copies
+ * is noted (to look at the clock twice takes some hundredths of a copy of 32 KiB), the way with the
+ * better average is taken, and the other one tried now and then.
  *
  * Threads: any; the averages are only hints, and may be those of another thread.
  */
@@ -22,10 +25,11 @@
 
 enum {
     LINE = 64,
-    WORTH_IT = 16 << 10, /* what is shorter is not looked at */
-    TRY_EVERY = 64,      /* copies: then one each way */
-    NOTE_EVERY = 8,      /* copies: of these the first two are timed, as those tried are */
-    SETTLED = 8          /* a new average is made of this many */
+    WORTH_SHIFT = 14,
+    WORTH_IT = 1 << WORTH_SHIFT, /* what is shorter is not looked at */
+    TRY_EVERY = 64,              /* copies: then one each way */
+    NOTE_EVERY = 8,              /* copies: of these the first two are timed, as those tried are */
+    SETTLED = 8                  /* a new average is made of this many */
 };
 
 #ifdef __SSE2__
@@ -57,6 +61,14 @@ __attribute__((target("avx2"))) static void lines_stream_avx2(uint8_t *to, const
     }
 }
 
+/* Each line by one store. */
+__attribute__((target("avx512f"))) static void lines_stream_avx512(uint8_t *to, const uint8_t *from,
+                                                                   uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes; done += LINE)
+        _mm512_stream_si512((void *)(to + done), _mm512_loadu_si512(from + done));
+}
+
 void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
 {
     uint8_t *place = to;
@@ -66,19 +78,40 @@ void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
         head = bytes;
     memcpy(place, source, head);
     uint64_t lines = (bytes - head) / LINE * LINE, done = head + lines;
-    if (__builtin_cpu_supports("avx2"))
+    if (__builtin_cpu_supports("avx512f"))
+        lines_stream_avx512(place + head, source + head, lines);
+    else if (__builtin_cpu_supports("avx2"))
         lines_stream_avx2(place + head, source + head, lines);
     else
         lines_stream(place + head, source + head, lines);
     _mm_sfence(); /* before whatever tells of them */
     memcpy(place + done, source + done, bytes - done);
 }
+
+enum { CAN_STREAM = true };
 #else
+enum { CAN_STREAM = false };
+
 void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
 {
     memcpy(to, from, bytes);
 }
 #endif
+
+/* Whether the place was written to while it, and all that came after it, may be in a cache yet.
+ * Copies are no shorter than what a place stands for: each has its own. */
+static bool is_known(struct nic_copier *copier, uintptr_t to, uint64_t bytes)
+{
+    uint64_t now = atomic_load_explicit(&copier->copied, memory_order_relaxed);
+    uint64_t name = (uint64_t)to >> WORTH_SHIFT;
+    _Atomic uint64_t *place = &copier->places[name % NIC_COPY_PLACES];
+    uint32_t age = (uint32_t)(now >> WORTH_SHIFT) -
+                   (uint32_t)atomic_load_explicit(place, memory_order_relaxed);
+    bool same = atomic_load_explicit(place, memory_order_relaxed) >> 32 == (uint32_t)name;
+    atomic_store_explicit(place, name << 32 | (uint32_t)(now >> WORTH_SHIFT), memory_order_relaxed);
+    atomic_store_explicit(&copier->copied, now + bytes, memory_order_relaxed);
+    return same && age <= NIC_COPY_PLACES;
+}
 
 static unsigned turn_next(struct nic_copier *copier)
 {
@@ -112,6 +145,10 @@ void nic__copy(struct nic_copier *copier, void *to, const void *from, uint64_t b
 {
     if (bytes < WORTH_IT) {
         memcpy(to, from, bytes);
+        return;
+    }
+    if (CAN_STREAM && !is_known(copier, (uintptr_t)to, bytes)) {
+        nic__copy_streaming(to, from, bytes);
         return;
     }
     unsigned turn = turn_next(copier);
