@@ -144,6 +144,7 @@ static void gm_stop(void *argument)
     bmi_method_cache_destroy(state->cache);
     gm_memory_stop();
     nic_close(state->port);
+    gm_puts_free(state);
     while (state->slots_made != NULL) {
         struct gm_slot *slot = state->slots_made;
         state->slots_made = slot->made_next;

@@ -40,6 +40,7 @@ enum {
     GM_REGIONS = 64,       /* of one registration */
     GM_PUT_IOVECS = 16,    /* of one directed send */
     GM_LINK_PUTS = 8,      /* directed sends of one link at a time, at most */
+    GM_FREE_PUTS = 16,     /* records of them that are kept for the next ones */
     GM_SLOTS = 64,         /* registered send buffers, at most */
     GM_IN_PLACE = 1024,    /* from here on a body in registered memory is not copied to a slot */
     GM_PASS_EVENTS = 32,   /* of one look at the port, as far as they are there already: who waits
@@ -118,18 +119,19 @@ struct gm_link {
     struct bmi_frame *pending_last; /* the last whose bytes are in the message that is pending */
     struct gm_remainder *remainder; /* the queue's first, if it is of our making */
     struct gm_slot *pending_slot;
-    size_t pending_bytes;         /* of the queue */
-    struct gm_put *puts;          /* all that are under way or wait */
-    struct gm_enrolled *enrolled; /* memory that the peer may write to */
-    uint32_t low_max, high_max;   /* longest messages */
-    uint32_t last_high;           /* sequence of the last message of high priority */
-    unsigned slots_out;           /* messages in the NIC that are in slots */
-    unsigned puts_out;            /* directed sends in the NIC */
-    bool any_high;                /* there was one */
-    bool pending;                 /* the NIC has a message that it could not copy at once */
-    bool ack_pending;             /* the NIC has our bare acknowledgement */
-    bool closed;                  /* nic_peer_close was called */
-    bool given_up;                /* the peer was stopped in the midst of writing for too long */
+    size_t pending_bytes;                        /* of the queue */
+    struct gm_put *puts;                         /* those that were begun */
+    struct bmi_transfer *waiting, *waiting_last; /* the others, in their order */
+    struct gm_enrolled *enrolled;                /* memory that the peer may write to */
+    uint32_t low_max, high_max;                  /* longest messages */
+    uint32_t last_high;                          /* sequence of the last message of high priority */
+    unsigned slots_out;                          /* messages in the NIC that are in slots */
+    unsigned puts_out;                           /* directed sends in the NIC */
+    bool any_high;                               /* there was one */
+    bool pending;     /* the NIC has a message that it could not copy at once */
+    bool ack_pending; /* the NIC has our bare acknowledgement */
+    bool closed;      /* nic_peer_close was called */
+    bool given_up;    /* the peer was stopped in the midst of writing for too long */
     /* Driver: the peer has gone, but may be writing to memory of ours. */
     bool ending;
     uint16_t ending_tries;
@@ -175,6 +177,8 @@ struct gm_state {
     struct gm_link *starved[GM_WANTS], **starved_tail[GM_WANTS]; /* lock: wait for something */
     struct gm_slot *slots, *slots_made;                          /* lock: free ones; all */
     unsigned slot_count;                                         /* lock: all */
+    struct gm_put *put_free;                                     /* lock: for the next ones */
+    unsigned put_free_count;                                     /* lock */
 
     struct gm_link *ending;        /* driver */
     struct bmi_timer ending_timer; /* driver */
@@ -301,5 +305,9 @@ void gm_puts_start(struct gm_link *link);
 void gm_puts_refuse(struct gm_link *link);
 /* Gives all of them back. Driver, no lock; the link is down, and the NIC has none of them. */
 void gm_puts_end(struct gm_link *link, int status);
+/* Whether there are transfers that are not over. send_lock held. */
+bool gm_puts_left_locked(const struct gm_link *link);
+/* At the stop: frees what is kept. */
+void gm_puts_free(struct gm_state *state);
 
 #endif

@@ -183,7 +183,8 @@ void gm_close(struct bmi_link *base, bool linger)
 
 bool gm_link_idle_locked(const struct gm_link *link)
 {
-    return link->queue == NULL && !link->pending && link->slots_out == 0 && link->puts == NULL;
+    return link->queue == NULL && !link->pending && link->slots_out == 0 &&
+           !gm_puts_left_locked(link);
 }
 
 void gm_link_step(struct gm_link *link)
@@ -192,7 +193,8 @@ void gm_link_step(struct gm_link *link)
     bool down = link->phase == GM_DOWN;
     if (!down && link->closing == GM_CLOSE_LINGERING && gm_link_idle_locked(link))
         close_locked(link);
-    bool work = !down && (link->queue != NULL || link->puts != NULL || link->refused != NULL);
+    bool work =
+        !down && (link->queue != NULL || gm_puts_left_locked(link) || link->refused != NULL);
     gm_unlock(&link->send_lock);
     if (!work)
         return;

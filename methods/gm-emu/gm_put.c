@@ -3,6 +3,8 @@
  * gm_put.c - remote writes: a transfer is one or more directed sends, one after another, each from
  * up to GM_PUT_IOVECS segments to one region. Their memory is held registered meanwhile.
  *
+ * A transfer has a record from when it is begun, so that those that wait take nothing.
+ *
  * Directed sends of all links use at most half of the send tokens, so that messages always find
  * one; those above wait until others are done. One link has a few of them at most: a peer that is
  * stopped keeps what it has until its connection ends, and others need some. The core hears of the
@@ -39,6 +41,85 @@ static void put_append_locked(struct gm_link *link, struct gm_put *put)
     put->to_me = link->puts_tail;
     *link->puts_tail = put;
     link->puts_tail = &put->next;
+}
+
+bool gm_puts_left_locked(const struct gm_link *link)
+{
+    gm_assert_locked(&((struct gm_link *)(uintptr_t)link)->send_lock);
+    return link->puts != NULL || link->waiting != NULL;
+}
+
+/* ---- records -------------------------------------------------------------------------------- */
+
+static struct gm_put *record_take(struct gm_state *state)
+{
+    gm_lock(&state->lock);
+    struct gm_put *put = state->put_free;
+    if (put != NULL) {
+        state->put_free = put->next;
+        state->put_free_count--;
+    }
+    gm_unlock(&state->lock);
+    return put != NULL ? put : malloc(sizeof *put);
+}
+
+static void record_give(struct gm_state *state, struct gm_put *put)
+{
+    gm_lock(&state->lock);
+    bool keep = state->put_free_count < GM_FREE_PUTS;
+    if (keep) {
+        put->next = state->put_free;
+        state->put_free = put;
+        state->put_free_count++;
+    }
+    gm_unlock(&state->lock);
+    if (!keep)
+        free(put);
+}
+
+void gm_puts_free(struct gm_state *state)
+{
+    while (state->put_free != NULL) {
+        struct gm_put *put = state->put_free;
+        state->put_free = put->next;
+        free(put);
+    }
+}
+
+static struct bmi_transfer *waiting_take_locked(struct gm_link *link)
+{
+    struct bmi_transfer *transfer = link->waiting;
+    if (transfer != NULL)
+        link->waiting = transfer->next;
+    return transfer;
+}
+
+static void refuse_locked(struct gm_link *link, struct bmi_transfer *transfer, int status)
+{
+    transfer->method_private[0] = (void *)(intptr_t)status;
+    transfer->next = link->refused;
+    link->refused = transfer;
+}
+
+/* Begins the next one that waits. NULL: there is none, or no memory for it, and it is refused. */
+static struct gm_put *put_begin_locked(struct gm_link *link)
+{
+    struct bmi_transfer *transfer = waiting_take_locked(link);
+    struct gm_put *put = transfer != NULL ? record_take(gm_state_of(link)) : NULL;
+    if (put != NULL) {
+        put->link = link;
+        put->transfer = transfer;
+        put->region = 0;
+        put->offset = 0;
+        put->status = 0;
+        put->out = false;
+        put->count = 0;
+        put->next = NULL;
+        put_append_locked(link, put);
+    } else if (transfer != NULL) {
+        refuse_locked(link, transfer, -ENOMEM);
+    }
+    return put;
 }
 
 /* ---- pieces --------------------------------------------------------------------------------- */
@@ -127,8 +208,14 @@ void gm_puts_start(struct gm_link *link)
     struct gm_state *state = gm_state_of(link);
     bool starved = false, failed = false;
     gm_lock(&link->send_lock);
-    struct gm_put *put = link->phase == GM_UP && !link->closed ? link->puts : NULL;
-    for (; put != NULL && !starved && link->puts_out < state->link_puts_most; put = put->next) {
+    struct gm_put *put = link->puts, *next;
+    bool open = link->phase == GM_UP && !link->closed;
+    for (; open && !starved && link->puts_out < state->link_puts_most; put = next) {
+        if (put == NULL)
+            put = put_begin_locked(link);
+        if (put == NULL)
+            break;
+        next = put->next;
         if (put->out || put->status != 0)
             continue;
         starved = !token_reserve(state);
@@ -143,6 +230,7 @@ void gm_puts_start(struct gm_link *link)
             failed = true;
         }
     }
+    failed = failed || link->refused != NULL;
     gm_unlock(&link->send_lock);
     if (starved)
         gm_link_starve(link, GM_WANT_PUT);
@@ -157,7 +245,7 @@ static void put_end(struct gm_put *put, int status)
 {
     struct gm_link *link = put->link;
     struct bmi_transfer *transfer = put->transfer;
-    free(put);
+    record_give(gm_state_of(link), put);
     if (status == 0)
         gm_count(BMI_COUNT_PUTS, 1);
     bmi_method_transfer_done(&link->base, transfer, status);
@@ -184,7 +272,7 @@ static bool piece_end_locked(struct gm_put *put, int status)
 static void puts_next(struct gm_link *link, bool same)
 {
     gm_lock(&link->send_lock);
-    bool more = link->puts != NULL;
+    bool more = gm_puts_left_locked(link);
     gm_unlock(&link->send_lock);
     if (more && !same && atomic_load(&gm_state_of(link)->any_starved[GM_WANT_PUT]))
         gm_link_starve(link, GM_WANT_PUT);
@@ -245,8 +333,17 @@ void gm_puts_refuse(struct gm_link *link)
         put_end(put, put->status);
 }
 
+static struct bmi_transfer *transfer_take(struct gm_link *link)
+{
+    gm_lock(&link->send_lock);
+    struct bmi_transfer *transfer = waiting_take_locked(link);
+    gm_unlock(&link->send_lock);
+    return transfer;
+}
+
 void gm_puts_end(struct gm_link *link, int status)
 {
+    struct bmi_transfer *transfer;
     struct gm_put *put;
     gm_puts_refuse(link);
     while ((put = put_take(link, false)) != NULL) {
@@ -255,21 +352,23 @@ void gm_puts_end(struct gm_link *link, int status)
         piece_release(put);
         put_end(put, status);
     }
+    while ((transfer = transfer_take(link)) != NULL)
+        bmi_method_transfer_done(&link->base, transfer, status);
 }
 
 void gm_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
 {
     struct gm_link *link = gm_link_of(base);
-    struct gm_put *put = transfer->get ? NULL : malloc(sizeof *put);
-    if (put != NULL)
-        *put = (struct gm_put){.link = link, .transfer = transfer};
     gm_lock(&link->send_lock);
-    if (put != NULL) {
-        put_append_locked(link, put);
+    if (transfer->get) {
+        refuse_locked(link, transfer, -EOPNOTSUPP);
     } else {
-        transfer->method_private[0] = (void *)(intptr_t)(transfer->get ? -EOPNOTSUPP : -ENOMEM);
-        transfer->next = link->refused;
-        link->refused = transfer;
+        transfer->next = NULL;
+        if (link->waiting != NULL)
+            link->waiting_last->next = transfer;
+        else
+            link->waiting = transfer;
+        link->waiting_last = transfer;
     }
     gm_unlock(&link->send_lock);
     gm_link_kick(link);

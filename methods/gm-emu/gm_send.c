@@ -329,7 +329,7 @@ void gm_flush(struct bmi_link *base)
     size_t bytes = queue_send_locked(link, &done);
     bool again = (bytes >= FLUSH_BYTES && may_send_locked(link)) ||
                  (link->closing == GM_CLOSE_LINGERING && gm_link_idle_locked(link));
-    bool puts = link->puts != NULL;
+    bool puts = gm_puts_left_locked(link);
     gm_unlock(&link->send_lock);
     if (done != NULL)
         bmi_method_frames_sent(base, done);
