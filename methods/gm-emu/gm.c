@@ -229,7 +229,8 @@ static int gm_progress(void *argument)
            (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
         event_handle(state, event);
         count++;
-        if (event->type == NIC_HELP_EVENT) /* that took its time: others have their turn */
+        /* That took its time, or there is word to go out of what did: others have their turn. */
+        if (event->type == NIC_HELP_EVENT || event->type == NIC_SENT_EVENT)
             break;
     }
     if (count == 0)
