@@ -201,21 +201,23 @@ static bool arguments_valid(bmi_op_id_t *id, enum bmi_buffer_type type, const st
            (post->kind != OP_RECV || post->actual != NULL);
 }
 
-static int post_single(bmi_op_id_t *id, enum bmi_buffer_type type, struct post post)
+/* What is posted is passed by its address: to load, in wide pieces, what was just stored in narrow
+ * ones, as a copy of it does, stalls the processor until all stores before are done. */
+static int post_single(bmi_op_id_t *id, enum bmi_buffer_type type, const struct post *post)
 {
-    if (!arguments_valid(id, type, &post) || post.total < 0 ||
-        (post.buffer == NULL && post.total > 0))
+    if (!arguments_valid(id, type, post) || post->total < 0 ||
+        (post->buffer == NULL && post->total > 0))
         return -BMI_EINVAL;
-    return bmi__post(&post, id);
+    return bmi__post(post, id);
 }
 
-static int post_list(bmi_op_id_t *id, enum bmi_buffer_type type, struct post post)
+static int post_list(bmi_op_id_t *id, enum bmi_buffer_type type, const struct post *post)
 {
-    const void *const *buffers = (const void *const *)post.buffers;
-    if (!arguments_valid(id, type, &post) ||
-        !list_valid(buffers, post.sizes, (int)post.count, post.total))
+    const void *const *buffers = (const void *const *)post->buffers;
+    if (!arguments_valid(id, type, post) ||
+        !list_valid(buffers, post->sizes, (int)post->count, post->total))
         return -BMI_EINVAL;
-    return bmi__post(&post, id);
+    return bmi__post(post, id);
 }
 
 /* ---- the functions of bmi.h ------------------------------------------------------------------ */
@@ -226,13 +228,13 @@ int BMI_post_send(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size
 {
     (void)hints;
     return post_single(id, buffer_type,
-                       (struct post){.kind = OP_SEND,
-                                     .address = dest,
-                                     .buffer = (void *)(uintptr_t)buffer,
-                                     .total = size,
-                                     .tag = tag,
-                                     .user_ptr = user_ptr,
-                                     .context = context_id});
+                       &(struct post){.kind = OP_SEND,
+                                      .address = dest,
+                                      .buffer = (void *)(uintptr_t)buffer,
+                                      .total = size,
+                                      .tag = tag,
+                                      .user_ptr = user_ptr,
+                                      .context = context_id});
 }
 
 int BMI_post_sendunexpected(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size_t size,
@@ -241,13 +243,13 @@ int BMI_post_sendunexpected(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer
 {
     (void)hints;
     return post_single(id, buffer_type,
-                       (struct post){.kind = OP_SEND_UNEXPECTED,
-                                     .address = dest,
-                                     .buffer = (void *)(uintptr_t)buffer,
-                                     .total = size,
-                                     .tag = tag,
-                                     .user_ptr = user_ptr,
-                                     .context = context_id});
+                       &(struct post){.kind = OP_SEND_UNEXPECTED,
+                                      .address = dest,
+                                      .buffer = (void *)(uintptr_t)buffer,
+                                      .total = size,
+                                      .tag = tag,
+                                      .user_ptr = user_ptr,
+                                      .context = context_id});
 }
 
 int BMI_post_recv(bmi_op_id_t *id, BMI_addr_t src, void *buffer, bmi_size_t expected_size,
@@ -256,14 +258,14 @@ int BMI_post_recv(bmi_op_id_t *id, BMI_addr_t src, void *buffer, bmi_size_t expe
 {
     (void)hints;
     return post_single(id, buffer_type,
-                       (struct post){.kind = OP_RECV,
-                                     .address = src,
-                                     .buffer = buffer,
-                                     .total = expected_size,
-                                     .actual = actual_size,
-                                     .tag = tag,
-                                     .user_ptr = user_ptr,
-                                     .context = context_id});
+                       &(struct post){.kind = OP_RECV,
+                                      .address = src,
+                                      .buffer = buffer,
+                                      .total = expected_size,
+                                      .actual = actual_size,
+                                      .tag = tag,
+                                      .user_ptr = user_ptr,
+                                      .context = context_id});
 }
 
 int BMI_post_send_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buffer_list,
@@ -273,15 +275,15 @@ int BMI_post_send_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buff
 {
     (void)hints;
     return post_list(id, buffer_type,
-                     (struct post){.kind = OP_SEND,
-                                   .address = dest,
-                                   .buffers = (void *const *)(uintptr_t)buffer_list,
-                                   .sizes = size_list,
-                                   .count = (uint32_t)list_count,
-                                   .total = total_size,
-                                   .tag = tag,
-                                   .user_ptr = user_ptr,
-                                   .context = context_id});
+                     &(struct post){.kind = OP_SEND,
+                                    .address = dest,
+                                    .buffers = (void *const *)(uintptr_t)buffer_list,
+                                    .sizes = size_list,
+                                    .count = (uint32_t)list_count,
+                                    .total = total_size,
+                                    .tag = tag,
+                                    .user_ptr = user_ptr,
+                                    .context = context_id});
 }
 
 int BMI_post_recv_list(bmi_op_id_t *id, BMI_addr_t src, void *const *buffer_list,
@@ -291,16 +293,16 @@ int BMI_post_recv_list(bmi_op_id_t *id, BMI_addr_t src, void *const *buffer_list
 {
     (void)hints;
     return post_list(id, buffer_type,
-                     (struct post){.kind = OP_RECV,
-                                   .address = src,
-                                   .buffers = buffer_list,
-                                   .sizes = size_list,
-                                   .count = (uint32_t)list_count,
-                                   .total = total_expected_size,
-                                   .actual = total_actual_size,
-                                   .tag = tag,
-                                   .user_ptr = user_ptr,
-                                   .context = context_id});
+                     &(struct post){.kind = OP_RECV,
+                                    .address = src,
+                                    .buffers = buffer_list,
+                                    .sizes = size_list,
+                                    .count = (uint32_t)list_count,
+                                    .total = total_expected_size,
+                                    .actual = total_actual_size,
+                                    .tag = tag,
+                                    .user_ptr = user_ptr,
+                                    .context = context_id});
 }
 
 int BMI_post_sendunexpected_list(bmi_op_id_t *id, BMI_addr_t dest, const void *const *buffer_list,
@@ -310,15 +312,15 @@ int BMI_post_sendunexpected_list(bmi_op_id_t *id, BMI_addr_t dest, const void *c
 {
     (void)hints;
     return post_list(id, buffer_type,
-                     (struct post){.kind = OP_SEND_UNEXPECTED,
-                                   .address = dest,
-                                   .buffers = (void *const *)(uintptr_t)buffer_list,
-                                   .sizes = size_list,
-                                   .count = (uint32_t)list_count,
-                                   .total = total_size,
-                                   .tag = tag,
-                                   .user_ptr = user_ptr,
-                                   .context = context_id});
+                     &(struct post){.kind = OP_SEND_UNEXPECTED,
+                                    .address = dest,
+                                    .buffers = (void *const *)(uintptr_t)buffer_list,
+                                    .sizes = size_list,
+                                    .count = (uint32_t)list_count,
+                                    .total = total_size,
+                                    .tag = tag,
+                                    .user_ptr = user_ptr,
+                                    .context = context_id});
 }
 
 int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id)

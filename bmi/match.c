@@ -221,10 +221,8 @@ static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length,
         return;
     }
     sink_fill(sink, SINK_OP, op, length);
-    if (fits) {
-        sink->body = op->list;
-        sink->body.left = (bmi_size_t)length;
-    }
+    if (fits)
+        bmi__segments_lend(&sink->body, &op->list, (bmi_size_t)length);
 }
 
 static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,

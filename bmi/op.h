@@ -115,6 +115,19 @@ void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument);
 /* Frees the whole table. No operation may be in use by any thread. */
 void bmi__op_table_free(void);
 
+/* Sets a cursor to where another one is, for `left` bytes. Field by field: a copy in wide pieces of
+ * what was just stored in narrow ones stalls the processor until all stores before are done. */
+static inline void bmi__segments_lend(struct bmi_segments *to, const struct bmi_segments *from,
+                                      bmi_size_t left)
+{
+    to->buffers = from->buffers;
+    to->sizes = from->sizes;
+    to->count = from->count;
+    to->index = from->index;
+    to->offset = from->offset;
+    to->left = left;
+}
+
 /* Doubly linked lists of operations by next/previous. */
 struct op_list {
     struct op *first, *last;

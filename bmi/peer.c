@@ -416,17 +416,16 @@ bool bmi__control_send_locked(struct peer *peer, struct wire_header header, cons
     return true;
 }
 
-void bmi__op_frame_send_locked(struct op *op, struct wire_header header, bmi_size_t bytes)
+void bmi__op_frame_send_locked(struct op *op, struct wire_header *header, bmi_size_t bytes)
 {
     struct peer *peer = op->peer;
     struct bmi_frame *frame = &op->frame;
     frame->next = NULL;
     frame->header_sent = 0;
     frame->status = 0;
-    frame->body = op->list;
-    frame->body.left = bytes;
-    header.length = (uint64_t)bytes;
-    header_encode(peer, &header, frame->header);
+    bmi__segments_lend(&frame->body, &op->list, bytes);
+    header->length = (uint64_t)bytes;
+    header_encode(peer, header, frame->header);
     op->flags |= OP_FRAME_OUT;
     peer->link->method->send(peer->link, frame);
 }

@@ -272,8 +272,8 @@ int bmi__sent_seen_locked(struct peer *peer, uint32_t seen);
  */
 bool bmi__control_send_locked(struct peer *peer, struct wire_header header, const void *body,
                               size_t size);
-/* Queues the operation's own frame with the next `bytes` of its list as body. */
-void bmi__op_frame_send_locked(struct op *op, struct wire_header header, bmi_size_t bytes);
+/* Queues the operation's own frame with the next `bytes` of its list as body. Completes *header. */
+void bmi__op_frame_send_locked(struct op *op, struct wire_header *header, bmi_size_t bytes);
 struct op *bmi__frame_op(struct bmi_frame *frame);
 bool bmi__frame_is_op(const struct bmi_frame *frame);
 struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header, const void *body,

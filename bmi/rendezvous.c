@@ -266,7 +266,7 @@ static void data_send(struct peer *peer, struct op *op)
     }
     op->expected = bytes;
     peer->stream_bytes += (uint32_t)bytes;
-    bmi__op_frame_send_locked(op, header, bytes);
+    bmi__op_frame_send_locked(op, &header, bytes);
     bmi_segments_advance(&op->list, (size_t)bytes);
 }
 
@@ -688,7 +688,7 @@ static void put_done(struct peer *peer, struct op *op, int status)
         peer->counters.put_bytes += (uint64_t)op->total;
         assert(!(op->flags & OP_FRAME_OUT));
         op->stage = SEND_PUT_TOLD;
-        bmi__op_frame_send_locked(op, header, 0);
+        bmi__op_frame_send_locked(op, &header, 0);
         bmi__progress_dirty(peer->link);
     } else if (status == -EACCES) {
         /* The receiver cancelled and withdrew its memory. The message had its receive: it counts as

@@ -41,7 +41,7 @@ static void eager_send(struct peer *peer, struct op *op)
     peer->eager_credit -= op->total + WIRE_MESSAGE_CHARGE;
     peer->counters.eager_sent++;
     op->stage = SEND_FRAME;
-    bmi__op_frame_send_locked(op, (struct wire_header){.type = WIRE_EAGER, .tag = op->tag},
+    bmi__op_frame_send_locked(op, &(struct wire_header){.type = WIRE_EAGER, .tag = op->tag},
                               op->total);
 }
 
@@ -194,7 +194,7 @@ static bool unexpected_send(struct peer *peer, struct op *op)
         return false;
     peer->unexpected_credit -= op->total + WIRE_MESSAGE_CHARGE;
     op->stage = SEND_FRAME;
-    bmi__op_frame_send_locked(op, (struct wire_header){.type = WIRE_UNEXPECTED, .tag = op->tag},
+    bmi__op_frame_send_locked(op, &(struct wire_header){.type = WIRE_UNEXPECTED, .tag = op->tag},
                               op->total);
     return true;
 }
