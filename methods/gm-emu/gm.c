@@ -225,7 +225,8 @@ static int gm_progress(void *argument)
     struct gm_state *state = argument;
     struct nic_event *event;
     int count = 0;
-    while (count < GM_PASS_EVENTS && (count == 0 || nic_pending(state->port)) &&
+    bool streams = state->busy;
+    while (count < GM_PASS_EVENTS && (count == 0 || (streams && nic_pending(state->port))) &&
            (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
         event_handle(state, event);
         count++;
@@ -233,6 +234,7 @@ static int gm_progress(void *argument)
         if (event->type == NIC_HELP_EVENT || event->type == NIC_SENT_EVENT)
             break;
     }
+    state->busy = count > 0;
     if (count == 0)
         return 0;
     if (atomic_load(&state->any_starved[GM_WANT_MESSAGE]) ||

@@ -180,6 +180,7 @@ struct gm_state {
     struct gm_put *put_free;                                     /* lock: for the next ones */
     unsigned put_free_count;                                     /* lock */
 
+    bool busy;                     /* driver: the last look found something */
     struct gm_link *ending;        /* driver */
     struct bmi_timer ending_timer; /* driver */
 };
