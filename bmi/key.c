@@ -21,6 +21,43 @@
 #include "bmi/credit.h"
 #include "bmi/peer.h"
 
+/* A program that waits for each answer makes and frees a key for each message: some are kept. Only
+ * by a process of one thread, which needs no lock for that; with more malloc has caches for each. */
+enum { SPARES_MOST = 16 };
+static struct key *spares;
+static unsigned spare_count;
+
+static struct key *memory_take(void)
+{
+    if (!bmi_one_thread() || spares == NULL)
+        return malloc(sizeof(struct key));
+    struct key *key = spares;
+    spares = key->next;
+    spare_count--;
+    return key;
+}
+
+static void memory_give(struct key *key)
+{
+    if (!bmi_one_thread() || spare_count == SPARES_MOST) {
+        free(key);
+        return;
+    }
+    key->next = spares;
+    spares = key;
+    spare_count++;
+}
+
+void bmi__keys_stop(void)
+{
+    while (spares != NULL) {
+        struct key *key = spares;
+        spares = key->next;
+        free(key);
+    }
+    spare_count = 0;
+}
+
 static uint32_t bucket_of(const struct peer *peer, bmi_msg_tag_t tag)
 {
     return ((uint32_t)tag * 2654435769u) >> 16 & (peer->bucket_count - 1);
@@ -64,7 +101,7 @@ struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag)
     struct key *key = bmi__key_find_locked(peer, tag);
     if (key != NULL)
         return key;
-    key = malloc(sizeof *key);
+    key = memory_take();
     if (key == NULL)
         return NULL;
     peer->key_count++;
@@ -107,7 +144,7 @@ static void key_free(struct peer *peer, struct key *key)
 {
     while (key->announced_first != NULL)
         bmi__announcement_drop_locked(peer, key, &key->announced_first);
-    free(key);
+    memory_give(key);
     peer->key_count--;
 }
 

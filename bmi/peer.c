@@ -119,6 +119,7 @@ void bmi__peers_free(void)
         slab[c] = NULL;
     }
     slab_free = NULL;
+    bmi__keys_stop();
     memset(&past, 0, sizeof past);
 }
 

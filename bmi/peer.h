@@ -247,6 +247,7 @@ void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct an
 struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag); /* makes it; NULL: memory */
 void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if nothing is left */
 void bmi__keys_free_locked(struct peer *peer);
+void bmi__keys_stop(void); /* frees what is kept for the next keys */
 /* Notes that a message, or an abort, of the key goes out. false: no memory. */
 bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index);
 /* Whether so many are noted that no message is to start until the peer says what it has seen: it is
