@@ -220,6 +220,15 @@ static void event_handle(struct gm_state *state, struct nic_event *event)
     }
 }
 
+/* Whether what was sent had better be told at once. With several links that is done for all of them
+ * at the end of the look: each word may wake somebody, and where these are more than processors, a
+ * sixth is lost. */
+static bool is_word_due(struct gm_state *state, const struct nic_event *event)
+{
+    return event->type == NIC_SENT_EVENT &&
+           atomic_load_explicit(&state->puts_out, memory_order_relaxed) <= state->link_puts_most;
+}
+
 static int gm_progress(void *argument)
 {
     struct gm_state *state = argument;
@@ -230,8 +239,7 @@ static int gm_progress(void *argument)
            (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
         event_handle(state, event);
         count++;
-        /* That took its time, or there is word to go out of what did: others have their turn. */
-        if (event->type == NIC_HELP_EVENT || event->type == NIC_SENT_EVENT)
+        if (event->type == NIC_HELP_EVENT || is_word_due(state, event)) /* others have their turn */
             break;
     }
     state->busy = count > 0;
