@@ -191,6 +191,7 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     any_ready(&waiter);
     int done = 0;
     while (any.count > 0) {
+        bool full = any.count == any.most; /* else there was no more */
         for (int i = 0; i < any.count; i++, done++) {
             out_id_array[done] = bmi__op_id(any.ops[i]);
             op_report(any.ops[i], &error_code_array[done],
@@ -198,7 +199,7 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
                       user_ptr_array != NULL ? &user_ptr_array[done] : NULL);
         }
         any.most = incount - done < TAKE_MOST ? incount - done : TAKE_MOST;
-        any.count = any.most > 0 ? bmi__context_take(context, any.ops, any.most) : 0;
+        any.count = full && any.most > 0 ? bmi__context_take(context, any.ops, any.most) : 0;
     }
     *outcount = done;
     if ((done > 0 || incount == 0) && bmi__context_has(context))
