@@ -84,6 +84,12 @@ static struct bmi_method_statistics counted(void)
     return method_statistics(test_method());
 }
 
+/* Over shm the receiver reads, where the system lets it. */
+static bool may_get(void)
+{
+    return strcmp(test_method(), "bmi_ofi_shm") == 0;
+}
+
 /* ---- moved ------------------------------------------------------------------------------------
  */
 
@@ -95,9 +101,9 @@ static void moved_send(BMI_addr_t peer, char *buffer)
         struct bmi_method_statistics before = counted();
         data_send(peer, buffer, BMI_EXT_ALLOC);
         struct bmi_method_statistics after = counted();
-        uint64_t put = after.put_bytes - before.put_bytes; /* 0: the receiver gets it */
-        CHECK(put == SIZE || put == 0, "round %u: %llu of %d bytes went by puts", i,
-              (unsigned long long)put, SIZE);
+        uint64_t put = after.put_bytes - before.put_bytes;
+        CHECK((put == SIZE && after.puts > before.puts) || (put == 0 && may_get()),
+              "round %u: %llu of %d bytes went by puts", i, (unsigned long long)put, SIZE);
         CHECK(after.bytes_sent - before.bytes_sent < SIZE / 4, "round %u: the body went by frames",
               i);
     }
@@ -112,7 +118,7 @@ static void moved_receive(BMI_addr_t peer, char *buffer)
         struct bmi_method_statistics after = counted();
         CHECK(pattern_wrong(buffer, SIZE, pattern_key(1, i), 0) < 0, "round %u: wrong bytes", i);
         uint64_t got = after.get_bytes - before.get_bytes;
-        CHECK(got == SIZE || got == 0, "round %u: %llu of %d bytes went by gets", i,
+        CHECK(got == 0 || (got == SIZE && may_get()), "round %u: %llu of %d bytes went by gets", i,
               (unsigned long long)got, SIZE);
         CHECK(after.copied_bytes == before.copied_bytes, "round %u: %llu bytes were copied", i,
               (unsigned long long)(after.copied_bytes - before.copied_bytes));
