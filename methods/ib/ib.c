@@ -72,11 +72,8 @@ static void ib_stop(void *argument)
     bmi_method_timer_clear(&state->retry);
     while (state->links)
         ib_link_cut(state->links);
-    for (struct ib_link *link = ib_blocked_take(state), *next; link; link = next) {
-        next = link->blocked_next;
-        bmi_link_unref(&link->base);
-    }
-    ib_witnesses_drop(state);
+    for (enum ib_due due = 0; due < IB_DUES; due++)
+        ib_due_each(state, due, NULL);
     ib_fabric_close(state);
     ib_bell_free(state->bell);
     state->bell = NULL;

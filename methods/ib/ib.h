@@ -192,6 +192,9 @@ struct ib_fabric {
     struct ib_buffer buffers[IB_BUFFERS_SHM];
 };
 
+/* Why the driver is to look at a link: its next message found no room; its puts want a witness. */
+enum ib_due { IB_BLOCKED, IB_BARE, IB_DUES };
+
 struct ib_state {
     struct bmi_method *method;
     const struct ib_kind *kind;
@@ -208,10 +211,9 @@ struct ib_state {
     struct bmi_registration_cache *cache;
 
     struct bmi_lock list_lock;
-    struct ib_link *links;             /* list_lock */
-    _Atomic(struct ib_link *) blocked; /* whose next message found no room; referenced */
-    _Atomic(struct ib_link *) bare;    /* whose puts want a witness; referenced */
-    struct bmi_deferred kick;          /* has the driver look at `blocked` */
+    struct ib_link *links;                  /* list_lock */
+    _Atomic(struct ib_link *) due[IB_DUES]; /* lists; referenced */
+    struct bmi_deferred kick;               /* has the driver look at the blocked ones */
 
     /* driver */
     struct bmi_timer retry;
@@ -242,12 +244,10 @@ struct ib_link {
     struct bmi_watch watch; /* watch.fd is the rendezvous, -1: none. Changed in the driver under
                                send_lock */
     struct ib_link *list_next, **list_to_me; /* list_lock */
-    struct ib_link *blocked_next;            /* who put it there, then who took the list */
-    struct ib_link *bare_next;               /* likewise */
+    struct ib_link *due_next[IB_DUES];       /* who put it there, then who took the list */
     struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
-    atomic_bool is_blocked;
-    atomic_bool is_bare;  /* in the list */
+    atomic_bool is_due[IB_DUES];
     atomic_uint enrolled; /* registrations that the peer was told of, and may be writing to */
 
     /* Changed in the driver under send_lock; read in the driver or under send_lock. */
@@ -372,8 +372,11 @@ int ib_progress(void *state);
 bool ib_arm(void *state);
 /* Has the driver flush the link again when there is room. Any thread, send_lock. */
 void ib_link_block_locked(struct ib_link *link);
-/* Takes the list of such links over, with its references. Driver. */
-struct ib_link *ib_blocked_take(struct ib_state *state);
+/* Puts the link on a list, with a reference, unless it is there. Returns whether it did. Any thread.
+ */
+bool ib_due_put(struct ib_link *link, enum ib_due due);
+/* Takes all links off a list, and calls that for each (NULL: nothing). Driver. */
+void ib_due_each(struct ib_state *state, enum ib_due due, void (*visit)(struct ib_link *link));
 void ib_kicked(struct bmi_deferred *deferred);
 void ib_retry_expired(struct bmi_timer *timer);
 void ib_wait_ready(struct bmi_watch *watch, uint32_t events);
@@ -439,12 +442,8 @@ struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *c
 /* Posts a message without frames, whose arrival makes the other side ring, or has that done later.
  * send_lock. */
 void ib_nudge_locked(struct ib_link *link);
-/* Has a message sent before the next look at completions, if no other is. send_lock. */
-void ib_witness_want_locked(struct ib_link *link);
-/* Sends those. Driver, no lock. */
+/* Has a message sent for each link that is IB_BARE, if no other was. Driver, no lock. */
 void ib_witnesses_send(struct ib_state *state);
-/* Sends none any more. */
-void ib_witnesses_drop(struct ib_state *state);
 void ib_slot_give(struct ib_state *state, struct ib_slot *slot);
 
 /* memory.c */

@@ -16,6 +16,32 @@
 
 #include "ib.h"
 
+/* ---- links that the driver is to look at ----------------------------------------------------- */
+
+bool ib_due_put(struct ib_link *link, enum ib_due due)
+{
+    struct ib_state *state = ib_state_of(link);
+    if (atomic_exchange(&link->is_due[due], true))
+        return false;
+    bmi_link_ref(&link->base);
+    link->due_next[due] = atomic_load(&state->due[due]);
+    while (!atomic_compare_exchange_weak(&state->due[due], &link->due_next[due], link))
+        continue;
+    return true;
+}
+
+void ib_due_each(struct ib_state *state, enum ib_due due, void (*visit)(struct ib_link *link))
+{
+    struct ib_link *list = atomic_exchange(&state->due[due], NULL), *next;
+    for (; list; list = next) {
+        next = list->due_next[due];
+        atomic_store(&list->is_due[due], false);
+        if (visit)
+            visit(list);
+        bmi_link_unref(&list->base);
+    }
+}
+
 /* ---- links that wait for room ---------------------------------------------------------------- */
 
 void ib_link_block_locked(struct ib_link *link)
@@ -25,35 +51,24 @@ void ib_link_block_locked(struct ib_link *link)
     if (link->bell)
         ib_bell_want(link->bell);
     ib_ring_locked(link); /* the first message asks the other side for a connection */
-    if (atomic_exchange(&link->is_blocked, true))
-        return;
-    bmi_link_ref(&link->base);
-    link->blocked_next = atomic_load(&state->blocked);
-    while (!atomic_compare_exchange_weak(&state->blocked, &link->blocked_next, link))
-        continue;
-    bmi_method_defer(&state->kick);
+    if (ib_due_put(link, IB_BLOCKED))
+        bmi_method_defer(&state->kick);
 }
 
-struct ib_link *ib_blocked_take(struct ib_state *state)
+static void link_flush(struct ib_link *link)
 {
-    return atomic_exchange(&state->blocked, NULL);
+    ib_flush(&link->base);
 }
 
 static void blocked_flush(struct ib_state *state)
 {
-    struct ib_link *list = ib_blocked_take(state), *next;
-    for (; list; list = next) {
-        next = list->blocked_next;
-        atomic_store(&list->is_blocked, false);
-        ib_flush(&list->base);
-        bmi_link_unref(&list->base);
-    }
+    ib_due_each(state, IB_BLOCKED, link_flush);
 }
 
 /* Whether something is due that nothing may tell of. */
 static bool untold(struct ib_state *state)
 {
-    if (atomic_load(&state->blocked) || (state->fabric && state->fabric->unposted > 0))
+    if (atomic_load(&state->due[IB_BLOCKED]) || (state->fabric && state->fabric->unposted > 0))
         return true;
     if (!state->fabric || state->fabric->wait_fd >= 0)
         return false;
@@ -251,7 +266,7 @@ static void progress_lock(struct ib_state *state)
     enum { TRIES = 8 };
     ib_witnesses_send(state);
     ib_lock(&state->fabric_lock);
-    for (int i = 0; i < TRIES && atomic_load(&state->bare); i++) {
+    for (int i = 0; i < TRIES && atomic_load(&state->due[IB_BARE]); i++) {
         ib_unlock(&state->fabric_lock);
         ib_witnesses_send(state);
         ib_lock(&state->fabric_lock);
@@ -309,7 +324,7 @@ int ib_progress(void *argument)
     if (state->bell && ib_bell_wanted(state->bell))
         room_tell(state); /* also where nothing but puts to us was taken, which are no events */
     /* Where bells ring what makes room is no completion. */
-    if ((events > 0 || state->bell) && atomic_load(&state->blocked))
+    if ((events > 0 || state->bell) && atomic_load(&state->due[IB_BLOCKED]))
         blocked_flush(state);
     retry_set(state);
     return events;

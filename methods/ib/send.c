@@ -311,18 +311,6 @@ void ib_flush(struct bmi_link *base)
 
 /* ---- witnesses ---------------------------------------------------------------------------------- */
 
-void ib_witness_want_locked(struct ib_link *link)
-{
-    struct ib_state *state = ib_state_of(link);
-    ib_assert_locked(&link->send_lock);
-    if (atomic_exchange(&link->is_bare, true))
-        return;
-    bmi_link_ref(&link->base);
-    link->bare_next = atomic_load(&state->bare);
-    while (!atomic_compare_exchange_weak(&state->bare, &link->bare_next, link))
-        continue;
-}
-
 static void witness_send(struct ib_link *link)
 {
     ib_flush(&link->base); /* what waits in the queue is as good */
@@ -335,30 +323,8 @@ static void witness_send(struct ib_link *link)
     ib_unlock(&link->send_lock);
 }
 
-/* Each link that wants a witness, or that did. */
-static void witnesses_each(struct ib_state *state, void (*visit)(struct ib_link *link))
-{
-    struct ib_link *list = atomic_exchange(&state->bare, NULL), *next;
-    for (; list; list = next) {
-        next = list->bare_next;
-        atomic_store(&list->is_bare, false);
-        visit(list);
-        bmi_link_unref(&list->base);
-    }
-}
-
 void ib_witnesses_send(struct ib_state *state)
 {
-    if (atomic_load_explicit(&state->bare, memory_order_relaxed))
-        witnesses_each(state, witness_send);
-}
-
-static void witness_drop(struct ib_link *link)
-{
-    (void)link;
-}
-
-void ib_witnesses_drop(struct ib_state *state)
-{
-    witnesses_each(state, witness_drop);
+    if (atomic_load_explicit(&state->due[IB_BARE], memory_order_relaxed))
+        ib_due_each(state, IB_BARE, witness_send);
 }

@@ -237,7 +237,7 @@ static int piece_post_locked(struct ib_link *link, struct ib_move *move)
         return status;
     piece->bare = !move->transfer->get && state->fabric->put_witnessed && !move->deliver;
     if (piece->bare)
-        ib_witness_want_locked(link);
+        ib_due_put(link, IB_BARE);
     ib_lock(&state->fabric_lock);
     ssize_t answer = piece_issue_locked(link, piece);
     ib_unlock(&state->fabric_lock);
