@@ -106,7 +106,7 @@ static struct gm_put *put_begin_locked(struct gm_link *link)
 {
     struct bmi_transfer *transfer = waiting_take_locked(link);
     struct gm_put *put = transfer != NULL ? record_take(gm_state_of(link)) : NULL;
-    if (put != NULL) {
+    if (put != NULL) { /* the rest of its 480 bytes is filled as it is used */
         put->link = link;
         put->transfer = transfer;
         put->region = 0;

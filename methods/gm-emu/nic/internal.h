@@ -217,8 +217,9 @@ struct nic_arena {
 
 enum nic_copy_way { NIC_COPY_PLAIN, NIC_COPY_STREAM, NIC_COPY_WAYS };
 
-/* What each way has cost lately, see copy.c. */
 enum { NIC_COPY_PLACES = 1024 }; /* of 16 KiB each: half of a common last cache */
+
+/* Where copies have gone lately, and what each way has cost, see copy.c. */
 struct nic_copier {
     _Atomic uint64_t copied;                  /* bytes, in all */
     _Atomic uint64_t places[NIC_COPY_PLACES]; /* name << 32 | when, in 16 KiB */
