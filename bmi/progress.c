@@ -7,7 +7,9 @@
  * nothing since it looks again after it is on the list (waiters.c); the driver misses nothing since
  * it sets `asleep`, then looks at all queues again, then sleeps, and whoever queues something looks
  * at `asleep` afterwards (both sequentially consistent). `watching` is the same for the background
- * part, which waits for the network without holding the seat.
+ * part, which waits for the network without holding the seat. While a thread sleeps the seat is
+ * taken, or somebody is woken to take it, or it is guarded (waiters.h): a driver that leaves it
+ * under a promise gives it back, then looks for the guard; who guards no more, then looks at it.
  *
  * Who forks takes the seat first, so that the child finds it in order: it adds SEAT_WANTED, which
  * keeps others from it, and has the driver leave it. The child begins with a free seat.
@@ -29,6 +31,7 @@
 #include "bmi/context.h"
 #include "bmi/log.h"
 #include "bmi/methods.h"
+#include "bmi/promise.h"
 #include "bmi/settings.h"
 #include "bmi/task.h"
 #include "bmi/timers.h"
@@ -39,6 +42,8 @@ enum { BATCH = 64, EPOLL_EVERY = 32, SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 
 enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
 enum { YIELD_IDLE_NS = 1000, YIELD_IDLE_TIMES = 16 };
 enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
+/* A guard's look. Shorter than the kernel's tick it would cost more: timers of their own. */
+enum { GUARD_NS = 5000000 };
 
 static struct {
     int epoll_fd, wake_fd, timer_fd;
@@ -458,6 +463,8 @@ static bool seat_take(void)
         driving =
             atomic_compare_exchange_strong_explicit(&progress.seat, &free, SEAT_TAKEN,
                                                     memory_order_acquire, memory_order_relaxed);
+    if (driving)
+        bmi__promise_set(0);
     return driving;
 }
 
@@ -500,16 +507,19 @@ static void seat_offer(void)
         bmi__background_seat_free();
 }
 
-/* Gives the seat back. */
-static void seat_leave(void)
+/* Gives the seat back: under a promise of that time, which keeps it for who comes next, or (0) for
+ * one that sleeps. */
+static void seat_leave(uint64_t promise_ns)
 {
     if (bmi__background_on())
         bmi__background_turn_ends(progress.now_ns);
     if (atomic_load_explicit(&progress.fd_used, memory_order_relaxed) ||
         atomic_load_explicit(&progress.watching, memory_order_relaxed))
         seat_hand_over();
+    bmi__promise_set(promise_ns);
     seat_give_back();
-    seat_offer();
+    if (promise_ns == 0 || !bmi__waiters_guarded())
+        seat_offer();
 }
 
 void bmi__progress_notify(struct context *context, bmi_op_id_t op)
@@ -612,13 +622,53 @@ static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
     return ready;
 }
 
-/* As one of those who sleep: until ready, the time is over, or the seat is free and ours. */
-static bool sleep_or_take_seat(struct waiter *waiter, uint64_t deadline_ns)
+/* Sleeps until woken, or, as the guard, until the seat is to be looked at, which is left to whoever
+ * has just promised to come. Who finds that no promises are made any more need not guard. Returns
+ * false if the time is over. */
+static bool sleep_once(struct waiter *waiter, uint64_t deadline_ns)
 {
-    bool seat = false, time_left = true;
-    bmi__waiter_enlist(waiter, false);
-    while (!waiter->ready(waiter) && time_left && !(seat = seat_take()))
-        time_left = bmi__waiter_sleep(waiter, deadline_ns);
+    while (bmi__waiter_guards(waiter)) {
+        unsigned promises = bmi__promises();
+        uint64_t now = bmi__monotonic_ns();
+        if (now + GUARD_NS >= deadline_ns)
+            break;
+        if (bmi__waiter_sleep(waiter, now + GUARD_NS))
+            return true;
+        now = bmi__monotonic_ns();
+        if (bmi__promise_young(now))
+            continue;
+        bmi__promise_end(now);
+        if (promises == bmi__promises())
+            bmi__waiter_unguard(waiter);
+        return true;
+    }
+    return bmi__waiter_sleep(waiter, deadline_ns);
+}
+
+/* The seat is free under a promise, and who waits has come: the seat goes to the one whose message
+ * is likely to be next. Returns false if the waiter is to take it itself. */
+static bool hand_on(struct waiter *waiter, uint64_t now_ns)
+{
+    if (bmi__promise_standing() == 0)
+        return false;
+    bmi__promise_end(now_ns);
+    dirty_flush();
+    return bmi__waiters_hand_over(waiter);
+}
+
+/* As one of those who sleep: until ready, the time is over, or the seat is free and ours. */
+static bool sleep_or_take_seat(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
+{
+    bool seat = false, time_left = true, handed = waiter->handed;
+    waiter->handed = false;
+    if (!handed)
+        bmi__waiter_enlist(waiter, false);
+    if (!handed && bmi__promise_likely(start) && !bmi__waiters_guarded())
+        bmi__waiter_guard(waiter); /* promises would be kept */
+    while (!waiter->ready(waiter) && time_left && !(seat = !handed && seat_take())) {
+        handed = false;
+        time_left = sleep_once(waiter, deadline_ns);
+    }
     bmi__waiter_delist(waiter);
     if (seat)
         progress.now_ns = turn_time();
@@ -653,15 +703,16 @@ static bool wait_turn(struct waiter *waiter, bool seat, uint64_t start, uint64_t
 {
     bool ready = false;
     if (!seat) {
-        seat = sleep_or_take_seat(waiter, deadline_ns);
+        seat = sleep_or_take_seat(waiter, start, deadline_ns);
         if (seat) {
-            sched_yield(); /* who left it has a message to answer, perhaps on this core */
+            if (atomic_load_explicit(&waiter->offered, memory_order_relaxed))
+                sched_yield(); /* who left it has a message to answer, perhaps on this core */
             start = bmi__monotonic_ns(); /* who has slept has not been kept from spinning */
         }
     }
     if (seat) {
         ready = drive(waiter, start, deadline_ns);
-        seat_leave();
+        seat_leave(ready ? bmi__promise_make() : 0);
     }
     hooks_run();
     return ready;
@@ -675,7 +726,8 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
         return;
     }
     uint64_t start = bmi__monotonic_ns();
-    bool seat = seat_take_turn(start);
+    waiter->handed = hand_on(waiter, start);
+    bool seat = !waiter->handed && seat_take_turn(start);
     uint64_t deadline_ns = start + (uint64_t)max_idle_ms * 1000000u;
     /* Who leaves for hooks that another thread runs meanwhile goes on, too. */
     while (!wait_turn(waiter, seat, start, deadline_ns) && !waiter->ready(waiter) &&
@@ -683,12 +735,18 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
         seat = false;
 }
 
+/* Who looks without waiting while a promise stands is likely to be who has made it, and about to
+ * wait: once it need not. */
 void bmi__progress_poll(void)
 {
+    if (bmi__promise_excuses()) {
+        dirty_flush();
+        return;
+    }
     if (!seat_take_turn(turn_time()))
         return;
     pass();
-    seat_leave();
+    seat_leave(0);
 }
 
 void bmi__progress_chores(void)
@@ -799,6 +857,7 @@ void bmi__progress_after_fork_parent(void)
 void bmi__progress_after_fork_child(void)
 {
     bmi__waiters_after_fork_child();
+    bmi__promise_reset();
     atomic_store(&progress.seat, driving ? SEAT_TAKEN : 0);
     if (driving)
         return;
@@ -826,6 +885,7 @@ int bmi__progress_start(void)
     }
     progress.spin_paused_until_ns = 0;
     progress.spin_skip = progress.spin_backoff = 0;
+    bmi__promise_reset();
     return 0;
 }
 

@@ -10,6 +10,7 @@
  */
 #include "bmi/waiters.h"
 
+#include <sched.h>
 #include <stddef.h>
 
 #include "bmi/context.h"
@@ -21,6 +22,7 @@ static struct bmi_lock lock;
 static struct waiter *first, *last;                /* lock: all, the driver too */
 static struct waiter_list for_unexpected;          /* lock */
 static atomic_uint unexpected_count, asleep_count; /* written under lock */
+static _Atomic(struct waiter *) guard;             /* written under lock */
 static _Thread_local struct waiter *own;           /* this thread's, while it is enlisted */
 
 unsigned bmi__waiters_asleep(void)
@@ -105,12 +107,21 @@ static void delist_locked(struct waiter *waiter)
     if (!waiter->driving)
         atomic_fetch_sub(&asleep_count, 1);
     atomic_fetch_sub(count_of(waiter->context), 1);
+    if (atomic_load_explicit(&guard, memory_order_relaxed) == waiter)
+        atomic_store(&guard, NULL);
+}
+
+static void prepare(struct waiter *waiter, bool as_driver)
+{
+    atomic_store_explicit(&waiter->signalled, 0, memory_order_relaxed);
+    atomic_store_explicit(&waiter->offered, false, memory_order_relaxed);
+    atomic_store_explicit(&waiter->cpu, sched_getcpu(), memory_order_relaxed);
+    waiter->driving = as_driver;
 }
 
 void bmi__waiter_enlist(struct waiter *waiter, bool as_driver)
 {
-    atomic_store(&waiter->signalled, 0);
-    waiter->driving = as_driver;
+    prepare(waiter, as_driver);
     bmi_lock_take(&lock);
     enlist_locked(waiter);
     bmi_lock_give(&lock);
@@ -125,12 +136,14 @@ void bmi__waiter_delist(struct waiter *waiter)
     bmi_lock_give(&lock);
 }
 
+/* The clock is asked after a sleep only: one that begins too late ends at once. */
 bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns)
 {
+    atomic_store_explicit(&waiter->cpu, sched_getcpu(), memory_order_relaxed);
     while (atomic_exchange(&waiter->signalled, 0) == 0) {
-        if (bmi__monotonic_ns() >= deadline_ns)
-            return false;
         bmi__futex_wait(&waiter->signalled, 0, deadline_ns);
+        if (atomic_load(&waiter->signalled) == 0 && bmi__monotonic_ns() >= deadline_ns)
+            return false;
     }
     return true;
 }
@@ -176,8 +189,10 @@ bool bmi__waiters_wake_one(void)
         if (!waiter->driving && atomic_load(&waiter->signalled) == 0)
             break;
     }
-    if (waiter != NULL)
+    if (waiter != NULL) {
+        atomic_store_explicit(&waiter->offered, true, memory_order_relaxed);
         signal_locked(waiter, &wakes);
+    }
     bmi_lock_give(&lock);
     bmi__wakes_finish(&wakes);
     return any;
@@ -219,6 +234,73 @@ bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *
     bool any = direct ? notify_locked(context, op, wakes) : notify_others_locked(context, wakes);
     bmi_lock_give(&lock);
     return any;
+}
+
+/* ---- the guard, and who is next ------------------------------------------------------------- */
+
+bool bmi__waiters_guarded(void)
+{
+    return atomic_load(&guard) != NULL;
+}
+
+bool bmi__waiter_guards(struct waiter *waiter)
+{
+    return atomic_load_explicit(&guard, memory_order_relaxed) == waiter;
+}
+
+void bmi__waiter_guard(struct waiter *waiter)
+{
+    bmi_lock_take(&lock);
+    if (!bmi__waiters_guarded())
+        atomic_store(&guard, waiter);
+    bmi_lock_give(&lock);
+}
+
+void bmi__waiter_unguard(struct waiter *waiter)
+{
+    bmi_lock_take(&lock);
+    if (bmi__waiter_guards(waiter))
+        atomic_store(&guard, NULL);
+    bmi_lock_give(&lock);
+}
+
+/* The one that has slept longest, of those that nobody has woken, if it does so on this CPU. */
+static struct waiter *next_here_locked(void)
+{
+    struct waiter *waiter = first;
+    while (waiter != NULL && (waiter->driving || atomic_load(&waiter->signalled) != 0))
+        waiter = waiter->next_of_all;
+    bool here = waiter != NULL &&
+                atomic_load_explicit(&waiter->cpu, memory_order_relaxed) == sched_getcpu();
+    return here ? waiter : NULL;
+}
+
+bool bmi__waiters_next_is_here(void)
+{
+    bmi_lock_take(&lock);
+    bool here = next_here_locked() != NULL;
+    bmi_lock_give(&lock);
+    return here;
+}
+
+bool bmi__waiters_hand_over(struct waiter *waiter)
+{
+    struct wakes wakes = {.count = 0};
+    prepare(waiter, false);
+    bmi_lock_take(&lock);
+    struct waiter *next = next_here_locked();
+    if (next != NULL) {
+        enlist_locked(waiter);
+        if (!bmi__waiters_guarded() || bmi__waiter_guards(next))
+            atomic_store(&guard, waiter);
+        signal_locked(next, &wakes);
+    }
+    bmi_lock_give(&lock);
+    if (next == NULL)
+        return false;
+    own = waiter;
+    bmi__wakes_finish(&wakes);
+    return true;
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */

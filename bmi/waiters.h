@@ -24,8 +24,11 @@ struct waiter {
     void *argument;
     struct context *context; /* whose completions it waits for; NULL: unexpected messages */
     bmi_op_id_t op;          /* only this operation; 0: any */
+    bool handed; /* progress.c: it is on the lists already, and has handed the seat on */
     /* below: waiters.c's own, under its lock */
     atomic_uint signalled;          /* futex: 1 from when it is woken until it has looked */
+    atomic_bool offered;            /* the seat was, by a driver that left it */
+    atomic_int cpu;                 /* where it went to sleep; -1: it has not yet */
     bool driving;                   /* sleeps in the network, not here */
     struct waiter *next, *previous; /* of its context, or for unexpected messages */
     struct waiter *next_of_all, *previous_of_all; /* of all */
@@ -47,6 +50,19 @@ void bmi__waiter_enlist(struct waiter *waiter, bool as_driver);
 void bmi__waiter_delist(struct waiter *waiter);
 /* Sleeps until it is woken. Returns false if the time was over first. */
 bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns);
+
+/* One of those who sleep may *guard* the seat: it looks by itself, time and again, whether that is
+ * free. Who gives that up (by bmi__waiter_unguard, or leaving the lists) looks at the seat once
+ * more; a driver that leaves the seat without waking anybody looks whether it is guarded after. */
+void bmi__waiter_guard(struct waiter *waiter);   /* unless somebody does */
+void bmi__waiter_unguard(struct waiter *waiter); /* unless it does not */
+bool bmi__waiter_guards(struct waiter *waiter);
+bool bmi__waiters_guarded(void);
+/* Whether the one that has slept longest does so on this CPU. */
+bool bmi__waiters_next_is_here(void);
+/* If so wakes that one to take the seat, and puts `waiter` on the lists as one who sleeps. It
+ * guards the seat from then on if nobody else does. */
+bool bmi__waiters_hand_over(struct waiter *waiter);
 
 /* Enlisted ones that do not drive. */
 unsigned bmi__waiters_asleep(void);

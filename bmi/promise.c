@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * promise.c - see promise.h.
+ */
+#include "bmi/promise.h"
+
+#include <stdatomic.h>
+
+#include "bmi/background.h"
+#include "bmi/progress.h"
+#include "bmi/waiters.h"
+
+enum { KEPT_NS = 20000, LIKELY_NS = 2000000 };
+/* What promises cost that were not kept in time is set off against those that were, each of which
+ * saves about LATE_NS of somebody's time. Up to LOSS_MOST is borne; one can cost LOSS_OF_ONE. Where
+ * the next sleeper is on another CPU, that counts as much: threads that are spread over CPUs come
+ * together again while one drives for all, and not while each hands over to the next. */
+enum { LATE_NS = 4000, LOSS_OF_ONE = 256, LOSS_MOST = 4 * LOSS_OF_ONE, SKIP_MOST = 65535 };
+enum { EXCUSED = 1 }; /* in made_ns: it has excused somebody */
+
+static struct {
+    _Atomic uint64_t made_ns; /* the one that stands; 0: none */
+    _Atomic uint64_t left_ns; /* when a driver left to answer, while others slept */
+    atomic_uint count;        /* made */
+    atomic_uint loss;         /* of late, in units of LATE_NS */
+    atomic_uint backoff;      /* drivers that left without one after the last failure */
+    atomic_uint skip;         /* drivers that are still to leave without */
+} promise;
+
+static unsigned get(atomic_uint *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static void set(atomic_uint *counter, unsigned value)
+{
+    atomic_store_explicit(counter, value, memory_order_relaxed);
+}
+
+/* ---- what has been learnt ------------------------------------------------------------------- */
+
+static void kept(void)
+{
+    unsigned loss = get(&promise.loss);
+    if (loss == 0)
+        return;
+    set(&promise.loss, loss - 1);
+    if (loss == 1)
+        set(&promise.backoff, 0);
+}
+
+static void failed(uint64_t cost)
+{
+    unsigned loss = get(&promise.loss) + (unsigned)(cost < LOSS_OF_ONE ? cost : LOSS_OF_ONE);
+    if (loss > LOSS_MOST) {
+        unsigned backoff = get(&promise.backoff) * 2 + 1;
+        set(&promise.backoff, backoff < SKIP_MOST ? backoff : SKIP_MOST);
+        set(&promise.skip, get(&promise.backoff));
+        loss = LOSS_MOST;
+    }
+    set(&promise.loss, loss);
+}
+
+static bool worth_it(void)
+{
+    unsigned skip = get(&promise.skip);
+    if (skip > 0)
+        set(&promise.skip, skip - 1);
+    return skip == 0;
+}
+
+/* ---- promises ------------------------------------------------------------------------------- */
+
+uint64_t bmi__promise_make(void)
+{
+    if (bmi__waiters_asleep() == 0 || bmi__background_on())
+        return 0;
+    uint64_t now = bmi__monotonic_ns();
+    atomic_store_explicit(&promise.left_ns, now, memory_order_relaxed);
+    if (!bmi__waiters_guarded() || !worth_it())
+        return 0;
+    if (!bmi__waiters_next_is_here()) {
+        failed(LOSS_OF_ONE);
+        return 0;
+    }
+    set(&promise.count, get(&promise.count) + 1);
+    return now & ~(uint64_t)EXCUSED;
+}
+
+void bmi__promise_set(uint64_t made_ns)
+{
+    if (made_ns != 0 || bmi__promise_standing() != 0)
+        atomic_store_explicit(&promise.made_ns, made_ns, memory_order_relaxed);
+}
+
+uint64_t bmi__promise_standing(void)
+{
+    return atomic_load_explicit(&promise.made_ns, memory_order_relaxed);
+}
+
+bool bmi__promise_excuses(void)
+{
+    uint64_t made = bmi__promise_standing();
+    return made != 0 && (made & EXCUSED) == 0 &&
+           atomic_compare_exchange_strong_explicit(&promise.made_ns, &made, made | EXCUSED,
+                                                   memory_order_relaxed, memory_order_relaxed);
+}
+
+void bmi__promise_end(uint64_t now_ns)
+{
+    uint64_t made = bmi__promise_standing();
+    if (made == 0)
+        return;
+    bmi__promise_set(0);
+    if (now_ns < made + KEPT_NS)
+        kept();
+    else
+        failed((now_ns - made) / LATE_NS);
+}
+
+bool bmi__promise_young(uint64_t now_ns)
+{
+    uint64_t made = bmi__promise_standing();
+    return made != 0 && now_ns < made + KEPT_NS;
+}
+
+bool bmi__promise_likely(uint64_t now_ns)
+{
+    return now_ns - atomic_load_explicit(&promise.left_ns, memory_order_relaxed) < LIKELY_NS;
+}
+
+unsigned bmi__promises(void)
+{
+    return get(&promise.count);
+}
+
+void bmi__promise_reset(void)
+{
+    bmi__promise_set(0);
+    set(&promise.loss, 0);
+    set(&promise.backoff, 0);
+    set(&promise.skip, 0);
+}

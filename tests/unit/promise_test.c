@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * promise_test.c - drivers that leave the seat and promise to be back: when they may, what is learnt
+ * of it, to whom the seat goes when they come, and what becomes of it when they do not. All on one
+ * CPU, as promises are made to threads of the same one only.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "bmi/context.h"
+#include "bmi/progress.h"
+#include "bmi/promise.h"
+#include "bmi/waiters.h"
+#include "unit.h"
+
+enum { PATIENCE_S = 60, TRIES = 1000 };
+enum { LATE_NS = 10000000, OFTEN = 2000 };
+
+static void open(void)
+{
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_loop", "loop://promise", BMI_INIT_SERVER), 0);
+}
+
+static void end(void)
+{
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+/* ---- sleepers that are none ------------------------------------------------------------------ */
+
+static bool never(struct waiter *waiter)
+{
+    (void)waiter;
+    return false;
+}
+
+static struct waiter sleeper(void)
+{
+    return (struct waiter){.ready = never};
+}
+
+static void promises_need_a_guard_here(void)
+{
+    open();
+    struct waiter only = sleeper();
+    CU_ASSERT_EQUAL(bmi__promise_make(), 0); /* nobody sleeps */
+    bmi__waiter_enlist(&only, false);
+    CU_ASSERT_EQUAL(bmi__promise_make(), 0);
+    bmi__waiter_guard(&only);
+    CU_ASSERT_TRUE(bmi__waiter_guards(&only));
+    CU_ASSERT_NOT_EQUAL(bmi__promise_make(), 0);
+    atomic_store(&only.cpu, sched_getcpu() + 1); /* it went to sleep elsewhere */
+    CU_ASSERT_EQUAL(bmi__promise_make(), 0);
+    atomic_store(&only.cpu, sched_getcpu());
+    atomic_store(&only.signalled, 1); /* it is awake */
+    CU_ASSERT_EQUAL(bmi__promise_make(), 0);
+    bmi__waiter_delist(&only);
+    CU_ASSERT_FALSE(bmi__waiters_guarded());
+    end();
+}
+
+static void the_background_needs_none(void)
+{
+    int on = 1, off = 0;
+    struct waiter only = sleeper();
+    open();
+    bmi__waiter_enlist(&only, false);
+    bmi__waiter_guard(&only);
+    CU_ASSERT_EQUAL_FATAL(BMI_set_info(0, BMI_BACKGROUND, &on), 0);
+    CU_ASSERT_EQUAL(bmi__promise_make(), 0);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_BACKGROUND, &off), 0);
+    CU_ASSERT_NOT_EQUAL(bmi__promise_make(), 0);
+    bmi__waiter_delist(&only);
+    end();
+}
+
+/* A promise that is kept at once, or late. Returns false if none is made. */
+static bool promise(uint64_t took_ns)
+{
+    uint64_t made = bmi__promise_make();
+    if (made == 0)
+        return false;
+    bmi__promise_set(made);
+    CU_ASSERT_EQUAL(bmi__promise_standing(), made);
+    CU_ASSERT_EQUAL(bmi__promise_young(made + took_ns), took_ns == 0);
+    bmi__promise_end(made + took_ns);
+    CU_ASSERT_EQUAL(bmi__promise_standing(), 0);
+    return true;
+}
+
+static unsigned refused(void)
+{
+    unsigned count = 0;
+    while (!promise(LATE_NS) && count < OFTEN)
+        count++;
+    return count;
+}
+
+static void late_ones_become_rare(void)
+{
+    struct waiter only = sleeper();
+    unsigned borne = 0;
+    open();
+    bmi__waiter_enlist(&only, false);
+    bmi__waiter_guard(&only);
+    while (promise(LATE_NS) && borne < OFTEN)
+        borne++;
+    CU_ASSERT_TRUE(borne > 1 && borne < 10);
+    unsigned before = refused() + 1; /* the last of those that were borne was refused, too */
+    for (int i = 0; i < 6; i++) {
+        unsigned now = refused();
+        CU_ASSERT_TRUE(now >= 2 * before && now < OFTEN);
+        before = now;
+    }
+    for (int i = 0; i < OFTEN; i++)
+        promise(0);
+    CU_ASSERT_TRUE(promise(LATE_NS));
+    CU_ASSERT_TRUE(promise(LATE_NS)); /* one is borne again */
+    bmi__waiter_delist(&only);
+    end();
+}
+
+static void threads_elsewhere_make_them_rare(void)
+{
+    struct waiter only = sleeper();
+    unsigned count = 0;
+    open();
+    bmi__waiter_enlist(&only, false);
+    bmi__waiter_guard(&only);
+    for (int i = 0; i < OFTEN; i++) {
+        atomic_store(&only.cpu, sched_getcpu() + 1);
+        CU_ASSERT_EQUAL(bmi__promise_make(), 0);
+        atomic_store(&only.cpu, sched_getcpu());
+        count += promise(0);
+    }
+    CU_ASSERT_TRUE(count > 1 && count < 20);
+    bmi__waiter_delist(&only);
+    end();
+}
+
+static void one_poll_is_excused(void)
+{
+    struct waiter only = sleeper();
+    open();
+    bmi__waiter_enlist(&only, false);
+    bmi__waiter_guard(&only);
+    uint64_t made = bmi__promise_make();
+    bmi__promise_set(made);
+    uint32_t pass = bmi__progress_pass();
+    bmi__progress_poll();
+    CU_ASSERT_EQUAL(bmi__progress_pass(), pass);
+    CU_ASSERT_TRUE(bmi__promise_young(made)); /* it stands */
+    bmi__progress_poll();
+    CU_ASSERT_NOT_EQUAL(bmi__progress_pass(), pass);
+    CU_ASSERT_EQUAL(bmi__promise_standing(), 0);
+    CU_ASSERT_EQUAL(atomic_load(&only.signalled), 1); /* offered */
+    bmi__waiter_delist(&only);
+    end();
+}
+
+static void the_longest_sleeper_is_next(void)
+{
+    struct waiter waiters[4] = {sleeper(), sleeper(), sleeper(), sleeper()};
+    open();
+    CU_ASSERT_FALSE(bmi__waiters_hand_over(&waiters[2])); /* to nobody: it is not enlisted */
+    CU_ASSERT_EQUAL(bmi__waiters_asleep(), 0);
+    bmi__waiter_enlist(&waiters[0], false);
+    bmi__waiter_enlist(&waiters[1], false);
+    bmi__waiter_guard(&waiters[0]);
+    CU_ASSERT_TRUE(bmi__waiters_hand_over(&waiters[2]));
+    CU_ASSERT_EQUAL(atomic_load(&waiters[0].signalled), 1);
+    CU_ASSERT_FALSE(atomic_load(&waiters[0].offered));
+    CU_ASSERT_EQUAL(atomic_load(&waiters[1].signalled), 0);
+    CU_ASSERT_TRUE(bmi__waiter_guards(&waiters[2])); /* who is woken does no longer */
+    CU_ASSERT_TRUE(bmi__waiters_hand_over(&waiters[3]));
+    CU_ASSERT_EQUAL(atomic_load(&waiters[1].signalled), 1);
+    CU_ASSERT_EQUAL(atomic_load(&waiters[2].signalled), 0);
+    CU_ASSERT_TRUE(bmi__waiter_guards(&waiters[2]));
+    CU_ASSERT_TRUE(bmi__waiters_wake_one());
+    CU_ASSERT_TRUE(atomic_load(&waiters[3].offered)); /* the last */
+    for (int i = 0; i < 4; i++)
+        bmi__waiter_delist(&waiters[i]);
+    end();
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+/* Waits until it is called, again and again. */
+struct party {
+    pthread_t thread;
+    bmi_context_id context;
+    atomic_uint calls, answers;
+    atomic_bool last; /* it ends with the next answer */
+};
+
+static bool is_called(struct waiter *waiter)
+{
+    struct party *party = waiter->argument;
+    return atomic_load(&party->calls) != atomic_load(&party->answers);
+}
+
+static void *answer(void *argument)
+{
+    struct party *party = argument;
+    do {
+        struct waiter waiter = {.ready = is_called,
+                                .argument = party,
+                                .context = bmi__context_find(party->context),
+                                .op = WAITER_SOME};
+        bmi__progress_wait(&waiter, 10 * PATIENCE_S * 1000);
+        atomic_fetch_add(&party->answers, 1);
+    } while (!atomic_load(&party->last));
+    return NULL;
+}
+
+static bool becomes(bool (*what)(void))
+{
+    time_t until = time(NULL) + PATIENCE_S;
+    while (!what() && time(NULL) < until)
+        sched_yield();
+    return what();
+}
+
+static bool one_sleeps(void)
+{
+    return bmi__waiters_asleep() == 1;
+}
+
+static bool nobody_guards(void)
+{
+    return !bmi__waiters_guarded();
+}
+
+static void party_start(struct party *party)
+{
+    atomic_store(&party->last, false);
+    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&party->context), 0);
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&party->thread, NULL, answer, party), 0);
+}
+
+/* Has it answer. The lists of waiters change before the answer is over. */
+static void party_call(struct party *party)
+{
+    atomic_fetch_add(&party->calls, 1);
+    bmi__progress_notify(bmi__context_find(party->context), 0);
+    time_t until = time(NULL) + PATIENCE_S;
+    while (atomic_load(&party->answers) != atomic_load(&party->calls) && time(NULL) < until)
+        sched_yield();
+    CU_ASSERT_EQUAL_FATAL(atomic_load(&party->answers), atomic_load(&party->calls));
+}
+
+static void party_end(struct party *party)
+{
+    atomic_store(&party->last, true);
+    party_call(party);
+    pthread_join(party->thread, NULL);
+    BMI_close_context(party->context);
+}
+
+/* Of two parties that wait one has just driven, and answered. Returns whether it guards now, while
+ * the other drives. */
+static bool one_guards(struct party *driver)
+{
+    party_call(driver);
+    return becomes(one_sleeps) && becomes(bmi__progress_driver_sleeps) && bmi__waiters_guarded();
+}
+
+/* A driver leaves with a promise, and ends: the guard drives. */
+static void who_does_not_come_back(void)
+{
+    struct party staying = {.calls = 0}, leaving = {.calls = 0};
+    bool promised = false;
+    open();
+    for (int i = 0; i < TRIES && !promised; i++) {
+        party_start(&staying);
+        CU_ASSERT_TRUE_FATAL(becomes(bmi__progress_driver_sleeps));
+        party_start(&leaving);
+        CU_ASSERT_TRUE_FATAL(becomes(one_sleeps));
+        unsigned promises = one_guards(&staying) ? bmi__promises() : bmi__promises() - 1;
+        party_end(&leaving);
+        promised = bmi__promises() == promises + 1;
+        CU_ASSERT_TRUE_FATAL(becomes(bmi__progress_driver_sleeps));
+        CU_ASSERT_EQUAL(bmi__waiters_asleep(), 0); /* `staying` does */
+        party_end(&staying);
+    }
+    CU_ASSERT_TRUE(promised);
+    end();
+}
+
+/* Nobody makes promises: nobody looks at the seat for long. */
+static void guards_go_to_sleep(void)
+{
+    struct party parties[2] = {{.calls = 0}, {.calls = 0}};
+    bool guarded = false;
+    open();
+    party_start(&parties[0]);
+    CU_ASSERT_TRUE_FATAL(becomes(bmi__progress_driver_sleeps));
+    party_start(&parties[1]);
+    CU_ASSERT_TRUE_FATAL(becomes(one_sleeps));
+    for (int i = 0; i < TRIES && !guarded; i++)
+        guarded = one_guards(&parties[i % 2]);
+    CU_ASSERT_TRUE(guarded);
+    CU_ASSERT_TRUE(becomes(nobody_guards));
+    CU_ASSERT_TRUE(bmi__progress_driver_sleeps() && one_sleeps());
+    party_end(&parties[0]);
+    party_end(&parties[1]);
+    end();
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"promises need a guard, here", promises_need_a_guard_here},
+        {"the background needs none", the_background_needs_none},
+        {"late ones become rare", late_ones_become_rare},
+        {"threads elsewhere make them rare", threads_elsewhere_make_them_rare},
+        {"one poll is excused", one_poll_is_excused},
+        {"the longest sleeper is next", the_longest_sleeper_is_next},
+        {"who does not come back", who_does_not_come_back},
+        {"guards go to sleep", guards_go_to_sleep},
+        CU_TEST_INFO_NULL,
+    };
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0)
+        return 1;
+    return unit_run("promise", tests);
+}
