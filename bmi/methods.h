@@ -28,7 +28,9 @@ void bmi__methods_stop(void);
 
 /* For the driver, over all that run. */
 int bmi__methods_progress(void);
-bool bmi__methods_poll(void); /* whether any method has to be polled */
+/* What descriptors tell of, where methods are polled: all (none is), much, or hardly anything. */
+enum bmi__telling { BMI__TELLS_ALL, BMI__TELLS_MUCH, BMI__TELLS_LITTLE };
+enum bmi__telling bmi__methods_telling(void);
 bool bmi__methods_arm(void);
 
 #endif
