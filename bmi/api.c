@@ -149,6 +149,21 @@ static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
     return 1;
 }
 
+/* Whether it went without an operation. It is written at once: so it has to be the first send
+ * between two passes, or sends are not gathered. */
+static bool sent_now_locked(struct peer *peer, const struct post *post)
+{
+    uint32_t now = bmi__progress_pass();
+    if (post->kind != OP_SEND || post->buffers != NULL ||
+        (peer->flush_pass == now && bmi__setting(SETTING_COALESCE) != 0) ||
+        bmi__setting(SETTING_IMMEDIATE) == 0 || bmi__background_on() ||
+        !bmi__send_now_locked(peer, post->tag, post->buffer, post->total))
+        return false;
+    peer->flush_pass = now;
+    peer->flush_frames = 0;
+    return true;
+}
+
 int bmi__post(const struct post *post, bmi_op_id_t *id)
 {
     struct peer *peer;
@@ -156,15 +171,20 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
     struct context *context = bmi__context_find(post->context);
     if (context == NULL)
         return -BMI_EINVAL;
-    struct op *op = bmi__op_take();
-    if (op == NULL)
-        return -BMI_ENOMEM;
-    op_fill(op, post, context);
     int status = bmi__address_lock(post->address, &peer);
-    if (status < 0) {
-        bmi__op_give(op);
+    if (status < 0)
         return bmi__error(status);
+    if (sent_now_locked(peer, post)) {
+        peer_unlock(peer);
+        bmi__context_immediate(context);
+        return 1;
     }
+    struct op *op = bmi__op_take();
+    if (op == NULL) {
+        peer_unlock(peer);
+        return -BMI_ENOMEM;
+    }
+    op_fill(op, post, context);
     if (bmi__background_on())
         bmi__background_posted();
     status = start_locked(peer, op, post->address);

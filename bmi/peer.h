@@ -293,6 +293,10 @@ void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame);
 /* send.c: an operation of the caller's enters. */
 void bmi__send_start_locked(struct peer *peer, struct op *op);
 void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
+/* A small message that nothing keeps from going at once, and from being done with that: it needs no
+ * operation. false: nothing was done, an operation is to be started. */
+bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer,
+                          bmi_size_t size);
 void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
 void bmi__key_pump_locked(struct peer *peer, struct key *key);
 void bmi__keys_pump_locked(struct peer *peer); /* the ring has room again */

@@ -167,6 +167,54 @@ void bmi__send_start_locked(struct peer *peer, struct op *op)
         pend(peer, key, op);
 }
 
+/* ---- at once -------------------------------------------------------------------------------- */
+
+/* Whether a message of the key may go now, as one frame, with no word but what the frame carries. */
+static bool may_go_now(const struct peer *peer, const struct key *key, bmi_size_t size)
+{
+    bmi_size_t charge = size + WIRE_MESSAGE_CHARGE;
+    uint32_t room = peer->sent_size > SENT_INLINE ? peer->sent_size : SENT_INLINE;
+    return key->pending.first == NULL && key->announced_first == NULL &&
+           (uint64_t)size <= peer->eager_max && charge <= (bmi_size_t)peer->eager_window &&
+           charge <= peer->eager_credit && peer->sent_count - peer->sent_seen < room;
+}
+
+/* What it does to the peer's and the key's state is what message_start does, after it has gone: the
+ * answer may be on its way while that is noted. A peer whom the tick does not look at has its first
+ * message go the long way, so that it is known not to be idle. */
+bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer, bmi_size_t size)
+{
+    const uint32_t flags = peer->flags & (PEER_ATTENTION | PEER_CLOSING);
+    if (peer->state != PEER_UP || flags != PEER_ATTENTION || size <= 0 || size > BMI_SEND_NOW)
+        return false;
+    struct bmi_link *link = peer->link;
+    struct key *key = link->method->send_now != NULL ? bmi__key_get_locked(peer, tag) : NULL;
+    if (key == NULL || !may_go_now(peer, key, size))
+        return false;
+    struct wire_header header = {.type = WIRE_EAGER,
+                                 .tag = tag,
+                                 .length = (uint64_t)size,
+                                 .seen = peer->seen,
+                                 .credit = peer->eager.unreported};
+    uint8_t bytes[BMI_FRAME_HEADER];
+    wire_encode(bytes, &header);
+    if (!link->method->send_now(link, bytes, buffer, (size_t)size))
+        return false;
+    uint32_t index;
+    bmi__frame_trace(peer, "to", &header);
+    peer->seen_reported = peer->seen;
+    (void)bmi__credit_report_locked(peer);
+    key->asked = false;
+    (void)bmi__sent_note_locked(peer, key, false, &index); /* there is room */
+    peer->eager_credit -= size + WIRE_MESSAGE_CHARGE;
+    peer->counters.eager_sent++;
+    peer->counters.messages_sent++;
+    peer->counters.bytes_sent += (uint64_t)size;
+    return true;
+}
+
+/* ---- sends that waited ---------------------------------------------------------------------- */
+
 void bmi__key_pump_locked(struct peer *peer, struct key *key)
 {
     while (key->pending.first != NULL) {

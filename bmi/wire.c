@@ -96,14 +96,12 @@ static bool fits_short(const struct wire_header *header)
            header->target == 0 && header->flags == 0;
 }
 
+/* In two stores, since it is soon copied in few loads: see cmake/compiler.cmake. */
 static void short_encode(uint8_t *bytes, const struct wire_header *header)
 {
-    bytes[0] = SHORT | header->type;
-    bytes[1] = SHORT_MAGIC;
-    put16(bytes + 2, (uint16_t)header->length);
-    put32(bytes + 4, (uint32_t)header->tag);
-    put32(bytes + 8, header->seen);
-    put32(bytes + 12, header->credit);
+    uint64_t what = SHORT | header->type | (uint64_t)SHORT_MAGIC << 8;
+    put64(bytes, what | header->length << 16 | (uint64_t)(uint32_t)header->tag << 32);
+    put64(bytes + 8, header->seen | (uint64_t)header->credit << 32);
 }
 
 static int short_decode(const uint8_t *bytes, struct wire_header *header, const char **reason)

@@ -12,9 +12,9 @@
  * A new method is a folder with an operations table, and three lines of CMake.
  *
  * Threads. `progress`, watch callbacks, and the timer are called by one thread at a time (the
- * driver). send, flush, withdraw, retract, close, transfer may be called by any thread at any time
- * between the link's making and its link_down. Core calls send with the peer's lock held, so send
- * must never call back into the core; every other operation is called with no core lock held,
+ * driver). send, send_now, flush, withdraw, retract, close, transfer may be called by any thread at any
+ * time between the link's making and its link_down. Core calls send and send_now with the peer's lock
+ * held, so they must never call back into the core; every other operation is called with no core lock held,
  * except where its comment says more. Lock order: a method's receive lock > the core's peer lock >
  * a method's send lock. The core's services (bmi_method_*) may take the peer lock: never call one
  * with a send lock held.
@@ -44,6 +44,7 @@
 #include "lock.h"
 
 enum { BMI_FRAME_HEADER = 40, BMI_FRAME_SHORT = 16 }; /* bytes of a frame's header: one of these */
+enum { BMI_SEND_NOW = 256 };                          /* bytes of a body that goes by send_now */
 
 struct bmi_method;
 struct bmi_link;
@@ -139,7 +140,7 @@ struct bmi_method_limits {
     uint32_t regions_max;  /* segments of one registration; 0: no put or get */
     bool put, get;         /* remote memory operations */
     bool registration;     /* local memory of transfers must be registered */
-    bool polled;           /* progress sees all messages: descriptors are for who sleeps, and rare things */
+    bool polled; /* progress sees all messages: descriptors are for who sleeps, and rare things */
 };
 
 /* ---- the operations ------------------------------------------------------------------------- */
@@ -241,6 +242,13 @@ struct bmi_method {
      * (before its link_down). Called with the peer's lock held; never calls back from within. A put
      * is visible to the peer before any frame sent after its transfer_done, or those do not come. */
     void (*transfer)(struct bmi_link *link, struct bmi_transfer *transfer);
+
+    /* 17. Sends one frame at once: a short header, and a body of 1 to BMI_SEND_NOW bytes that lies in
+     * one piece. Returns true: it has gone, or is copied to where nothing keeps it from going, before
+     * whatever is sent later, and what was sent before has gone. false: nothing was done, send() it.
+     * NULL: never. Called with the peer's lock held; neither waits nor calls the core. */
+    bool (*send_now)(struct bmi_link *link, const uint8_t header[BMI_FRAME_SHORT], const void *body,
+                     size_t bytes);
 };
 
 /* ---- links ---------------------------------------------------------------------------------- */

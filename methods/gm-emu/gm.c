@@ -297,4 +297,5 @@ const struct bmi_method bmi__method_gm = {
     .enroll = gm_enroll,
     .release = gm_release,
     .transfer = gm_transfer,
+    .send_now = gm_send_now,
 };

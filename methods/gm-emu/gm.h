@@ -265,6 +265,8 @@ void gm_starved_drop(struct gm_state *state);
 /* gm_send.c */
 void gm_send(struct bmi_link *base, struct bmi_frame *frames);
 void gm_flush(struct bmi_link *base);
+bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
+                 size_t bytes);
 bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
 /* Takes all frames off the queue, as a chain without what is our own. */
 struct bmi_frame *gm_send_strip_locked(struct gm_link *link);

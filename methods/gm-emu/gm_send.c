@@ -55,6 +55,11 @@ static uint32_t relaxed(_Atomic uint32_t *value)
     return atomic_load_explicit(value, memory_order_relaxed);
 }
 
+static uint32_t sequence_after(uint32_t sequence)
+{
+    return sequence + 1 != 0 ? sequence + 1 : 1;
+}
+
 static bool is_control(const struct bmi_frame *frame)
 {
     return frame->body.left == 0 && frame->header_sent == 0;
@@ -72,13 +77,18 @@ static bool preamble_fill(struct gm_link *link, struct gm_preamble *preamble, ui
     return owed;
 }
 
+static bool low_may_go_locked(const struct gm_link *link, uint32_t sent, uint32_t acknowledged)
+{
+    return !link->any_high || (int32_t)(link->last_high - acknowledged) <= 0 ||
+           sent - link->last_high < GM_MIXED_WINDOW;
+}
+
 /* Chooses the priority. false: neither may go now. */
 static bool priority_choose_locked(struct gm_link *link, bool *high)
 {
     uint32_t acknowledged = relaxed(&link->acknowledged), sent = relaxed(&link->sent);
     *high = is_control(link->queue) && sent - acknowledged <= GM_MIXED_WINDOW;
-    if (*high || !link->any_high || (int32_t)(link->last_high - acknowledged) <= 0 ||
-        sent - link->last_high < GM_MIXED_WINDOW)
+    if (*high || low_may_go_locked(link, sent, acknowledged))
         return true;
     atomic_store(&link->stalled, true);
     return (int32_t)(link->last_high - atomic_load(&link->acknowledged)) <= 0;
@@ -268,7 +278,7 @@ static int slot_give_locked(struct gm_link *link, struct message *message)
 /* Returns 1: it has gone; 0: it is pending; or an errno. */
 static int message_give_locked(struct gm_link *link, struct message *message)
 {
-    uint32_t sent = relaxed(&link->sent), next = sent + 1 != 0 ? sent + 1 : 1;
+    uint32_t sent = relaxed(&link->sent), next = sequence_after(sent);
     bool owed = preamble_fill(link, &link->preamble, next);
     atomic_store_explicit(&link->sent, next, memory_order_relaxed); /* it can be answered at once */
     int result =
@@ -337,6 +347,48 @@ void gm_flush(struct bmi_link *base)
         gm_puts_start(link);
     if (again)
         gm_link_kick(link);
+}
+
+/* ---- at once -------------------------------------------------------------------------------- */
+
+struct gm_head {
+    struct gm_preamble preamble;
+    uint8_t header[BMI_FRAME_SHORT];
+};
+static_assert(sizeof(struct gm_head) == NIC_HEAD, "a small message is one line of the ring");
+
+static bool head_send_locked(struct gm_link *link, struct gm_head *head, const void *body,
+                             size_t bytes)
+{
+    uint32_t sent = relaxed(&link->sent), next = sequence_after(sent);
+    if (!low_may_go_locked(link, sent, relaxed(&link->acknowledged)))
+        return false;
+    bool owed = preamble_fill(link, &head->preamble, next);
+    atomic_store_explicit(&link->sent, next, memory_order_relaxed); /* it can be answered at once */
+    if (nic_send_now(link->peer, head, body, bytes, GM_LOW_SIZE))
+        return true;
+    atomic_store_explicit(&link->sent, sent, memory_order_relaxed);
+    if (owed)
+        atomic_store(&link->ack_owed, true);
+    return false;
+}
+
+bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
+                 size_t bytes)
+{
+    struct gm_link *link = gm_link_of(base);
+    struct gm_head head;
+    memcpy(head.header, header, BMI_FRAME_SHORT);
+    gm_lock(&link->send_lock);
+    bool sent = link->phase == GM_UP && link->queue == NULL && !link->pending && !link->closed &&
+                head_send_locked(link, &head, body, bytes);
+    gm_unlock(&link->send_lock);
+    if (!sent)
+        return false;
+    gm_count(BMI_COUNT_FRAMES_SENT, 1);
+    gm_count(BMI_COUNT_WRITES, 1);
+    gm_count(BMI_COUNT_BYTES_SENT, (int64_t)(sizeof head + bytes));
+    return true;
 }
 
 /* ---- acknowledgements ----------------------------------------------------------------------- */

@@ -115,6 +115,53 @@ static void messages_of_a_priority_keep_their_order(void)
     teardown();
 }
 
+/* At once, or not at all: where others wait it would pass them. */
+static void short_ones_go_at_once_or_not_at_all(void)
+{
+    enum { LONG = 32768 };
+    static uint8_t data[LONG];
+    uint32_t head[NIC_HEAD / 4] = {0}, number = 0;
+    struct order order = {.good = true};
+    setup(NULL);
+    host_provide(&server, 4, 15, NIC_LOW_PRIORITY);
+    pattern_fill(data, sizeof data, 3);
+    for (size_t length = 0; length <= 300; length++, number++) {
+        head[0] = number;
+        CU_ASSERT_TRUE_FATAL(nic_send_now(client.peer, head, data, length, 15));
+        CU_ASSERT_FATAL(UNTIL(server.received == number + 1));
+        CU_ASSERT_EQUAL(server.length, NIC_HEAD + length);
+        CU_ASSERT(memcmp(server.message, head, NIC_HEAD) == 0);
+        CU_ASSERT(pattern_is(server.message + NIC_HEAD, length, 3));
+    }
+    CU_ASSERT_EQUAL(client.callbacks, 0);
+
+    order.next[NIC_LOW_PRIORITY] = number;
+    server.on_message = order_check;
+    server.context = &order;
+    server.stopped = true;
+    int status = 1;
+    while (status == 1) { /* until one waits for room in the ring */
+        memcpy(data, &number, sizeof number);
+        status = host_send(&client, data, LONG, 15, NIC_LOW_PRIORITY, NIC_BUFFERED);
+        number++;
+    }
+    CU_ASSERT_EQUAL(status, 0);
+    head[0] = number;
+    CU_ASSERT_FALSE(nic_send_now(client.peer, head, data, 8, 15));
+    server.stopped = false;
+    CU_ASSERT(UNTIL(server.received == number && client.callbacks == 1));
+    CU_ASSERT_TRUE(nic_send_now(client.peer, head, data, 8, 15));
+    CU_ASSERT(UNTIL(server.received == number + 1));
+    CU_ASSERT(order.good);
+    CU_ASSERT_FALSE(nic_send_now(client.peer, head, data, 8, 4));  /* class too small */
+    CU_ASSERT_FALSE(nic_send_now(client.peer, head, data, 8, 99)); /* none */
+    CU_ASSERT_FALSE(nic_send_now(client.peer, head, data, LONG, 15));
+    host_close(&server);
+    CU_ASSERT(UNTIL(client.downs == 1));
+    CU_ASSERT_FALSE(nic_send_now(client.peer, head, data, 8, 15));
+    host_close(&client);
+}
+
 static void a_message_waits_for_its_class_and_priority(void)
 {
     setup(NULL);
@@ -364,6 +411,7 @@ int main(void)
     static const struct test_case CASES[] = {
         {"a message of each length arrives", a_message_of_each_length_arrives},
         {"segments are gathered", segments_are_gathered},
+        {"short ones go at once or not at all", short_ones_go_at_once_or_not_at_all},
         {"messages of a priority keep their order", messages_of_a_priority_keep_their_order},
         {"a message waits for its class and priority", a_message_waits_for_its_class_and_priority},
         {"a message without a buffer fails in time", a_message_without_a_buffer_fails_in_time},

@@ -197,6 +197,15 @@ int nic_send_with_callback(struct nic_peer *peer, const struct iovec *message, s
                            unsigned size, enum nic_priority priority, unsigned flags,
                            nic_callback *callback, void *context);
 
+enum { NIC_HEAD = 24 };
+
+/* A short message of low priority: NIC_HEAD bytes, then `length` of `body`, to a buffer of class `size`,
+ * if it can be copied into the NIC at once. In order with the others.
+ * Returns: whether it was; else nothing happened, and nic_send tells why or waits. Owns: nothing is
+ * kept. Threads: any. Blocks: no. */
+bool nic_send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,
+                  unsigned size);
+
 /* Writes the segments, one after another, to `offset` of what the peer granted under `key`. Always
  * copies from registered memory. Goes its own way beside messages: what is sent after its callback
  * arrives after the data. Work is done by the driver, and by nic_push.

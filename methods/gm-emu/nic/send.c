@@ -137,6 +137,16 @@ struct message {
     enum nic_priority priority;
 };
 
+/* peer->lock held. */
+static void sent_count(struct nic_peer *peer, uint64_t length)
+{
+    uint64_t sent = atomic_load_explicit(&peer->sent, memory_order_relaxed);
+    uint64_t bytes = atomic_load_explicit(&peer->sent_bytes, memory_order_relaxed);
+    atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
+    atomic_store_explicit(&peer->sent, sent + 1, memory_order_relaxed);
+    atomic_store_explicit(&peer->sent_bytes, bytes + length, memory_order_relaxed);
+}
+
 /* Writes it into the ring, if there is room. peer->lock held. */
 static bool message_put(struct nic_peer *peer, const struct message *message)
 {
@@ -156,13 +166,7 @@ static bool message_put(struct nic_peer *peer, const struct message *message)
     if (peer->port->timed)
         due_ns = nic__wire_reserve(peer, message->length, nic__now(), &next_ns);
     nic__ring_publish(ring, message->length, NIC_RECORD_MESSAGE, message->size, due_ns);
-    atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
-    atomic_store_explicit(&peer->sent, atomic_load_explicit(&peer->sent, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
-    atomic_store_explicit(&peer->sent_bytes,
-                          atomic_load_explicit(&peer->sent_bytes, memory_order_relaxed) +
-                              message->length,
-                          memory_order_relaxed);
+    sent_count(peer, message->length);
     return true;
 }
 
@@ -274,6 +278,38 @@ int nic_send_with_callback(struct nic_peer *peer, const struct iovec *iov, size_
         return 1;
     nic__wake(port); /* it may have to wait with us, or for a time-out */
     return 0;
+}
+
+/* Nothing waits, and the ring has room as far as we know: its consumer is not asked. peer->lock held. */
+static bool send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,
+                     unsigned size)
+{
+    enum { LOW = NIC_LOW_PRIORITY };
+    uint64_t all = NIC_HEAD + length;
+    if (atomic_load_explicit(&peer->state, memory_order_relaxed) != NIC_UP || peer->port->timed ||
+        peer->waiting[LOW].head != NULL || peer->faults.dead_link || peer->faults.drop_every != 0 ||
+        all > peer->max_length[LOW] || all > peer->port->options.pio_max || all > 1ull << size)
+        return false;
+    uint8_t *place = nic__ring_reserve(&peer->out[LOW], all);
+    if (place == NULL)
+        return false;
+    memcpy(place, head, NIC_HEAD);
+    memcpy(place + NIC_HEAD, body, length);
+    nic__ring_publish(&peer->out[LOW], all, NIC_RECORD_MESSAGE, (uint8_t)size, 0);
+    sent_count(peer, all);
+    return true;
+}
+
+bool nic_send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,
+                  unsigned size)
+{
+    bmi_lock_take(&peer->lock);
+    bool sent =
+        size >= NIC_MIN_SIZE && size <= NIC_MAX_SIZE && send_now(peer, head, body, length, size);
+    bmi_lock_give(&peer->lock);
+    if (sent)
+        nic__doorbell(peer);
+    return sent;
 }
 
 /* ---- the driver's part ------------------------------------------------------------------------
