@@ -281,6 +281,22 @@ static struct op *incoming_take_locked(struct context *context)
     return oldest;
 }
 
+/* The only one that is there, if there is but one: it is handed out without having been in a list. */
+static struct op *only_take_locked(struct context *context)
+{
+    struct op *op = atomic_load_explicit(&context->incoming, memory_order_acquire);
+    if (op == NULL || op->next != NULL || context->ready.first != NULL)
+        return NULL;
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
+    else if (!atomic_compare_exchange_strong_explicit(&context->incoming, &op, NULL,
+                                                      memory_order_acq_rel, memory_order_relaxed))
+        return NULL;
+    uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
+    atomic_store_explicit(&context->completions, reported + 1, memory_order_relaxed);
+    return op;
+}
+
 /* Moves incoming to ready, oldest first. */
 static void gather_locked(struct context *context)
 {
@@ -327,12 +343,17 @@ int bmi__context_take(struct context *context, struct op **ops, int most)
     if (!bmi__context_has(context) && !context->signalled)
         return 0;
     bmi_lock_take(&context->lock);
-    gather_locked(context);
-    while (count < most && context->ready.first != NULL) {
-        ops[count] = context->ready.first;
-        hand_out_locked(context, ops[count++]);
+    struct op *only = most > 0 ? only_take_locked(context) : NULL;
+    if (only != NULL) {
+        ops[count++] = only;
+    } else {
+        gather_locked(context);
+        while (count < most && context->ready.first != NULL) {
+            ops[count] = context->ready.first;
+            hand_out_locked(context, ops[count++]);
+        }
+        handed_out_locked(context, count);
     }
-    handed_out_locked(context, count);
     unsignal_locked(context);
     bmi_lock_give(&context->lock);
     return count;

@@ -149,13 +149,15 @@ void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t byte
         peer->flags &= ~(uint32_t)PEER_ANNOUNCE_ALL;
     int64_t over = window_sum(window) + charge - window->standing; /* lent beyond the window */
     int64_t most = charge;
+    if (over <= 0) { /* as nearly always */
+        window->unreported += charge;
+        return;
+    }
     if (peer->flags & PEER_FULL) { /* it keeps what it needs to get on */
         int64_t lacks =
             (int64_t)window_least(peer, unexpected) - window->granted - window->unreported;
         most -= lacks < 0 ? 0 : lacks < most ? lacks : most;
     }
-    if (over < 0)
-        over = 0;
     if (over > most)
         over = most;
     window->unreported += charge - (uint32_t)over;

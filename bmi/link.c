@@ -191,7 +191,7 @@ static int inbound_make(const struct wire_header *header, struct bmi_sink *sink)
     return 0;
 }
 
-static int up_frame_locked(struct peer *peer, const struct wire_header *header,
+static int up_frame_locked(struct peer *peer, const struct wire_header *header, const uint8_t *body,
                            struct bmi_sink *sink)
 {
     int status = piggyback_locked(peer, header);
@@ -201,7 +201,7 @@ static int up_frame_locked(struct peer *peer, const struct wire_header *header,
         return -EPROTO;
     switch (header->type) {
     case WIRE_EAGER:
-        return bmi__eager_arrived_locked(peer, header, sink);
+        return bmi__eager_arrived_locked(peer, header, body, sink);
     case WIRE_UNEXPECTED:
         return bmi__unexpected_arrived_locked(peer, header, sink);
     case WIRE_DATA:
@@ -303,7 +303,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
         if (peer->state != PEER_UP)
             status = greeting_frame(&shown->header, sink);
         else if (peer->self_link == NULL || link == peer->self_link)
-            status = up_frame_locked(peer, &shown->header, sink);
+            status = up_frame_locked(peer, &shown->header, body, sink);
         else
             status = -EPROTO; /* of a link to ourselves nothing but the greeting comes in here */
     }

@@ -207,7 +207,8 @@ static struct op *receive_take(struct key *key)
 
 /* ---- messages that arrive ------------------------------------------------------------------- */
 
-static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length,
+/* `body`: it is there already, NULL: it is to come. One of one piece is put to its place here. */
+static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length, const uint8_t *body,
                              struct bmi_sink *sink)
 {
     bool fits = (bmi_size_t)length <= op->total && !(op->flags & OP_GHOST);
@@ -216,8 +217,11 @@ static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length,
     op->stage = RECV_ARRIVING;
     if (!fits)
         op->flags |= OP_DISCARDING;
-    if (length == 0) {
-        bmi__op_complete_locked(op, 0, 0);
+    if (length == 0 || (body != NULL && fits && op->list.count == 1)) {
+        if (length > 0)
+            memcpy(op->list.buffers[0], body, (size_t)length);
+        sink->length = 0;
+        bmi__op_complete_locked(op, 0, (bmi_size_t)length);
         return;
     }
     sink_fill(sink, SINK_OP, op, length);
@@ -244,7 +248,7 @@ static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,
 }
 
 int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
-                              struct bmi_sink *sink)
+                              const uint8_t *body, struct bmi_sink *sink)
 {
     if (header->length > peer->eager_max)
         return -EMSGSIZE;
@@ -256,7 +260,7 @@ int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *heade
         return -ENOMEM;
     struct op *op = receive_take(key);
     if (op != NULL) {
-        eager_to_receive(peer, op, header->length, sink);
+        eager_to_receive(peer, op, header->length, body, sink);
         bmi__key_release_locked(peer, key);
         bmi__credit_tell_locked(peer);
         return 0;

@@ -339,8 +339,9 @@ int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse);
 /* Takes a receive out of its key's queue. */
 void bmi__receive_unqueue_locked(struct key *key, struct op *op);
 void bmi__receive_requeue_locked(struct peer *peer, struct op *op);
+/* `body`: all of it, where it is there already; then *sink may have length 0: nothing is left to do. */
 int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
-                              struct bmi_sink *sink);
+                              const uint8_t *body, struct bmi_sink *sink);
 int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
                             const struct bmi_region *regions, uint32_t count);
 int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink);

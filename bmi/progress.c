@@ -540,19 +540,46 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op)
 
 /* ---- spinning ------------------------------------------------------------------------------- */
 
-/* Whether who spins is to look at the descriptors, in its `turn` of this spin. That costs as much as
- * thirty turns, and more: the next message finds little of what it needs in the caches, is late, and so
- * has the other side look at its own. */
-static bool is_turn_of_descriptors(unsigned turn)
+/* What a spin looks at when it has found nothing in its `turn`: the descriptors, now and then. That costs
+ * as much as thirty turns, and more: the next message finds little of what it needs in the caches, is
+ * late, and so has the other side look at its own. */
+static void look_further(unsigned turn)
 {
     switch (bmi__methods_telling()) {
-    case BMI__TELLS_ALL:
-        return true;
     case BMI__TELLS_MUCH:
-        return turn % EPOLL_EVERY == 0;
-    default: /* counted over all passes: a spin may never be that long */
-        return bmi__progress_pass() % EPOLL_SELDOM == 0;
+        if (turn % EPOLL_EVERY != 0)
+            return;
+        break;
+    case BMI__TELLS_LITTLE: /* counted over all passes: no spin may be that long */
+        if (bmi__progress_pass() % EPOLL_SELDOM != 0)
+            return;
+        timers_run();
+        break;
+    case BMI__TELLS_ALL:
+        break;
     }
+    events_run(0);
+}
+
+/* A few turns without a look at the clock, which takes longer than one, where messages come by polling
+ * and it pays to wait for them so. Returns whether the waiter is ready. */
+static bool glance(struct waiter *waiter)
+{
+    enum { GLANCES = 16 };
+    if (bmi__methods_telling() != BMI__TELLS_LITTLE || !bmi_one_thread() ||
+        bmi__setting(SETTING_SPIN) == 0 || progress.spin_skip > 0 || progress.spin_in_the_way)
+        return false;
+    for (unsigned i = 1; i <= GLANCES; i++) {
+        pass_begin();
+        chores();
+        if (look() == 0)
+            look_further(i);
+        if (waiter->ready(waiter)) {
+            spin_paid();
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Polls for as long as that has paid lately. A pass that took very long, and not since it had much
@@ -569,8 +596,8 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
     for (unsigned i = 1; now < until; i++) {
         pass_begin();
         chores();
-        if (look() == 0 && is_turn_of_descriptors(i))
-            events_run(0);
+        if (look() == 0)
+            look_further(i);
         if (waiter->ready(waiter)) {
             spin_paid();
             progress.now_ns = now;
@@ -663,11 +690,11 @@ static bool sleep_once(struct waiter *waiter, uint64_t deadline_ns)
 
 /* The seat is free under a promise, and who waits has come: the seat goes to the one whose message
  * is likely to be next. Returns false if the waiter is to take it itself. */
-static bool hand_on(struct waiter *waiter, uint64_t now_ns)
+static bool hand_on(struct waiter *waiter)
 {
     if (bmi__promise_standing() == 0)
         return false;
-    bmi__promise_end(now_ns);
+    bmi__promise_end(bmi__monotonic_ns());
     dirty_flush();
     return bmi__waiters_hand_over(waiter);
 }
@@ -741,9 +768,16 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
         bmi__progress_poll();
         return;
     }
-    uint64_t start = bmi__monotonic_ns();
-    waiter->handed = hand_on(waiter, start);
+    waiter->handed = hand_on(waiter);
+    uint64_t start = turn_time();
     bool seat = !waiter->handed && seat_take_turn(start);
+    if (seat && glance(waiter)) {
+        seat_leave(0);
+        hooks_run();
+        return;
+    }
+    if (start == 0)
+        start = bmi__monotonic_ns();
     uint64_t deadline_ns = start + (uint64_t)max_idle_ms * 1000000u;
     /* Who leaves for hooks that another thread runs meanwhile goes on, too. */
     while (!wait_turn(waiter, seat, start, deadline_ns) && !waiter->ready(waiter) &&
