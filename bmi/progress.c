@@ -41,7 +41,7 @@
 enum { BATCH = 64, EPOLL_EVERY = 32, EPOLL_SELDOM = 4096 };
 enum { SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 };
 enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
-enum { YIELDS = 16 };
+enum { YIELDS = 16, YIELD_IDLE_NS = 1000 };
 enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
 /* A guard's look. Shorter than the kernel's tick it would cost more: timers of their own. */
 enum { GUARD_NS = 5000000 };
@@ -62,7 +62,7 @@ static struct {
     unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
     bool spin_just_failed;            /* nothing slept since */
     bool spin_in_the_way;             /* what a spin waited for came when it had let go */
-    unsigned spin_yields;             /* since it was asked whether anybody wants this core */
+    unsigned spin_yields;             /* nobody else wanted this core in, as far as is known */
     bool woke;                        /* this pass has woken a thread that slept */
     struct wakes wakes;               /* of this pass, yet to be woken */
     uint64_t now_ns;                  /* when the clock was last looked at, nearly */
@@ -327,17 +327,22 @@ static bool core_was_taken(void)
 }
 
 /* Lets whoever wants this core have it. Two processes that began on one core answer each other at
- * the cost of a switch then, and since neither sleeps, the system moves one to an idle core. The
- * system tells whether anybody took it: by the time that a yield takes that cannot be told, it is
- * 0.3 us on one machine and 1.5 us on another. */
+ * the cost of a switch then, and since neither sleeps, the system moves one to an idle core. Whether
+ * anybody took it the system tells: by the time that a yield takes that cannot be told, it is 0.3 us on
+ * one machine and 1.5 us on another. Of several threads of ours each may want it in a moment, and a
+ * yield costs them less than to wait: there the time decides. */
 static uint64_t spin_yield(void)
 {
+    uint64_t before = bmi__monotonic_ns();
     sched_yield();
-    if (++progress.spin_yields == YIELDS) {
+    uint64_t after = bmi__monotonic_ns();
+    bool idle = bmi_one_thread() || after - before <= YIELD_IDLE_NS;
+    progress.spin_yields = idle ? progress.spin_yields + 1 : 0;
+    if (progress.spin_yields == YIELDS) {
         progress.spin_yields = 0;
-        progress.spin_in_the_way = core_was_taken();
+        progress.spin_in_the_way = bmi_one_thread() && core_was_taken();
     }
-    return bmi__monotonic_ns();
+    return after;
 }
 
 /* Another thread had the core for that long. */
@@ -542,21 +547,17 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op)
 
 /* What a spin looks at when it has found nothing in its `turn`: the descriptors, now and then. That costs
  * as much as thirty turns, and more: the next message finds little of what it needs in the caches, is
- * late, and so has the other side look at its own. */
+ * late, and so has the other side look at its own. A process of one thread, whose messages all come by
+ * polling, does so seldom: counted over all passes, as no spin may be that long. */
 static void look_further(unsigned turn)
 {
-    switch (bmi__methods_telling()) {
-    case BMI__TELLS_MUCH:
-        if (turn % EPOLL_EVERY != 0)
-            return;
-        break;
-    case BMI__TELLS_LITTLE: /* counted over all passes: no spin may be that long */
+    enum bmi__telling telling = bmi__methods_telling();
+    if (telling == BMI__TELLS_LITTLE && bmi_one_thread()) {
         if (bmi__progress_pass() % EPOLL_SELDOM != 0)
             return;
         timers_run();
-        break;
-    case BMI__TELLS_ALL:
-        break;
+    } else if (telling != BMI__TELLS_ALL && turn % EPOLL_EVERY != 0) {
+        return;
     }
     events_run(0);
 }
