@@ -51,6 +51,7 @@ static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
 {
     memset(state, 0, sizeof(*state));
     state->method = method;
+    state->counters = bmi_method_counters(method);
     state->kind = kind;
     state->kick.run = ib_kicked;
     state->retry.expired = ib_retry_expired;

@@ -71,6 +71,7 @@ enum {
     IB_VERSION = 1,           /* of the rendezvous and of the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
+    IB_SMALL_BYTES = 512,     /* of one that is put together on the stack */
     IB_SLOTS = 128,           /* messages under way, of all links */
     IB_KEYS = 32,        /* of memory, asked for at a time: what one getrandom(2) gives whole */
     IB_BUFFERS = 4,      /* posted for messages to arrive in */
@@ -169,6 +170,7 @@ struct ib_fabric {
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
     size_t inject_max, piece_max;
+    size_t small_max;             /* of IB_SMALL_BYTES, what may be injected */
     size_t iovecs, remote_iovecs; /* of a piece */
     void *memory;                 /* of buffers and slots */
     size_t memory_size;
@@ -197,6 +199,7 @@ enum ib_due { IB_BLOCKED, IB_BARE, IB_DUES };
 
 struct ib_state {
     struct bmi_method *method;
+    _Atomic int64_t *counters; /* the method's */
     const struct ib_kind *kind;
     char provider[IB_PROVIDER_BYTES]; /* constant after start */
     bool reads; /* constant after start: gets are ours, out of the other process's memory */
@@ -329,7 +332,7 @@ static inline void ib_count(const struct ib_state *state, enum bmi_method_counte
                             int64_t amount)
 {
     if (amount)
-        bmi_method_count(state->method, counter, amount);
+        bmi_counter_add(state->counters, counter, amount);
 }
 
 /* provider.c: which provider, and what it wants of us. */

@@ -24,12 +24,15 @@ static struct fi_info *hints_make(const char *provider)
     struct fi_info *hints = ib_library.dupinfo(NULL);
     if (!hints)
         return NULL;
+    bool shm = strcmp(provider, "shm") == 0;
     hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
-    if (strcmp(provider, "shm") == 0)
+    if (shm)
         hints->caps |= FI_TAGGED; /* see ib_spare_post_locked */
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
-    hints->domain_attr->threading = FI_THREAD_SAFE;
+    /* Every call is made under the fabric's lock: shm, which has no threads of its own, needs none.
+     * (Those in the memory that processes share it takes all the same.) */
+    hints->domain_attr->threading = shm ? FI_THREAD_DOMAIN : FI_THREAD_SAFE;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     hints->tx_attr->msg_order = FI_ORDER_SAS;
     hints->rx_attr->msg_order = FI_ORDER_SAS;

@@ -117,6 +117,17 @@ bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fram
 /* ---- messages ---------------------------------------------------------------------------------
  */
 
+/* Copies a body that lies in one piece and has room. Returns its bytes, 0: it is another. */
+static size_t body_copy(const struct bmi_segments *body, uint8_t *memory, size_t room)
+{
+    struct iovec part;
+    size_t bytes;
+    if (bmi_segments_window(body, &part, 1, room, &bytes) == 0 || bytes < (uint64_t)body->left)
+        return 0;
+    memcpy(memory, part.iov_base, bytes);
+    return bytes;
+}
+
 /* Fills a message from the front of the queue. The queue stays as it is. */
 static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct outgoing *out)
 {
@@ -134,12 +145,15 @@ static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct o
             out->size += header;
             room -= header;
         }
-        struct bmi_segments body = at->body;
-        out->size += bmi_segments_gather(&body, memory + out->size, room);
-        if (body.left > 0) {
-            out->partial = at;
-            out->rest = body;
-            break;
+        size_t copied = body_copy(&at->body, memory + out->size, room);
+        out->size += copied;
+        if (copied == 0 && at->body.left > 0) {
+            out->rest = at->body;
+            out->size += bmi_segments_gather(&out->rest, memory + out->size, room);
+            if (out->rest.left > 0) {
+                out->partial = at;
+                break;
+            }
         }
         out->frames++;
     }
@@ -174,27 +188,22 @@ void ib_slot_give(struct ib_state *state, struct ib_slot *slot)
     ib_unlock(&state->fabric_lock);
 }
 
-/* Hands a slot's message to the network. Returns 0, -EAGAIN, or another errno; the slot is the
- * network's after 0 unless the message was injected. fabric_lock. */
-static int slot_hand_locked(struct ib_link *link, struct ib_slot *slot, size_t size)
+/* Hands a message to the network: one in a slot to be sent from there, another to be copied at once.
+ * Returns 0, -EAGAIN, or another errno; after 0 the slot is the network's. fabric_lock. */
+static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8_t *memory,
+                               size_t size)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_fabric *fabric = state->fabric;
-    bool inject = size <= fabric->inject_max;
     void *descriptor = fabric->memory_registration ? fi_mr_desc(fabric->memory_registration) : NULL;
     ssize_t status;
 
-    prefix_write(link, slot->memory, size);
-    slot->token = link->token;
-    if (inject)
-        status = fi_inject(fabric->endpoint, slot->memory, size, link->peer->address);
-    else
-        status = fi_send(fabric->endpoint, slot->memory, size, descriptor, link->peer->address,
+    prefix_write(link, memory, size);
+    if (slot)
+        status = fi_send(fabric->endpoint, memory, size, descriptor, link->peer->address,
                          &slot->operation.context);
-    if (status || inject) {
-        slot->next = fabric->free_slots;
-        fabric->free_slots = slot;
-    }
+    else
+        status = fi_inject(fabric->endpoint, memory, size, link->peer->address);
     fabric->epoch += status == -FI_EAGAIN;
     if (status)
         return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
@@ -206,7 +215,7 @@ static int slot_hand_locked(struct ib_link *link, struct ib_slot *slot, size_t s
 }
 
 /* The same. A message can't vouch for puts that may have gone over another connection. */
-static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
+static int message_post(struct ib_link *link, struct ib_slot *slot, uint8_t *memory, size_t size)
 {
     struct ib_state *state = ib_state_of(link);
     ib_assert_locked(&link->send_lock);
@@ -216,11 +225,33 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
         ib_moves_redo_locked(link);
         ib_lock(&state->fabric_lock);
     }
-    int status = slot_hand_locked(link, slot, size);
+    int status = message_hand_locked(link, slot, memory, size);
     ib_unlock(&state->fabric_lock);
     if (status == 0)
         ib_peer_settle(state, link->peer);
     return status;
+}
+
+/* Posts the message in a slot, which is given back unless the network needs it. */
+static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
+{
+    struct ib_state *state = ib_state_of(link);
+    bool inject = size <= state->fabric->inject_max;
+    slot->token = link->token;
+    int status = message_post(link, inject ? NULL : slot, slot->memory, size);
+    if (status || inject)
+        ib_slot_give(state, slot);
+    return status;
+}
+
+/* Posts a message without frames. */
+static int empty_post(struct ib_link *link)
+{
+    uint8_t memory[IB_PREFIX];
+    if (sizeof(memory) <= ib_state_of(link)->fabric->inject_max)
+        return message_post(link, NULL, memory, sizeof(memory));
+    struct ib_slot *slot = slot_take(ib_state_of(link));
+    return slot ? slot_post(link, slot, IB_PREFIX) : -EAGAIN;
 }
 
 /* Takes off the queue what is in the message. Returns the frames that are complete, a chain. */
@@ -245,19 +276,37 @@ static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const str
     return ib_send_strip_locked(link, done);
 }
 
-/* Sends one message from the front of the queue. Appends what is complete to the chain. */
-static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
+/* Whether all that waits is one small frame, which the provider copies at once. */
+static bool is_small_locked(const struct ib_link *link)
 {
-    struct ib_state *state = ib_state_of(link);
-    struct outgoing out;
-    struct ib_slot *slot = slot_take(state);
+    const struct bmi_frame *frame = link->queue;
+    size_t most = ib_state_of(link)->fabric->small_max, frames = IB_PREFIX + BMI_FRAME_HEADER;
+    return !frame->next && frames + (uint64_t)frame->body.left <= most;
+}
+
+/* Puts a message together from the front of the queue, and posts it. */
+static int queue_post_locked(struct ib_link *link, struct outgoing *out)
+{
+    uint8_t memory[IB_SMALL_BYTES];
+    if (is_small_locked(link)) {
+        outgoing_fill_locked(link, memory, out);
+        return message_post(link, NULL, memory, out->size);
+    }
+    struct ib_slot *slot = slot_take(ib_state_of(link));
     if (!slot)
         return -EAGAIN;
-    outgoing_fill_locked(link, slot->memory, &out);
-    int status = slot_post(link, slot, out.size);
+    outgoing_fill_locked(link, slot->memory, out);
+    return slot_post(link, slot, out->size);
+}
+
+/* Sends one message. Appends the frames that are complete to the chain. */
+static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
+{
+    struct outgoing out;
+    int status = queue_post_locked(link, &out);
     if (status)
         return status;
-    ib_count(state, BMI_COUNT_FRAMES_SENT, out.frames);
+    ib_count(ib_state_of(link), BMI_COUNT_FRAMES_SENT, out.frames);
     **done = outgoing_consume_locked(link, &out);
     while (**done)
         *done = &(**done)->next;
@@ -267,8 +316,7 @@ static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
 void ib_nudge_locked(struct ib_link *link)
 {
     ib_assert_locked(&link->send_lock);
-    struct ib_slot *slot = slot_take(ib_state_of(link));
-    int status = slot ? slot_post(link, slot, IB_PREFIX) : -EAGAIN;
+    int status = empty_post(link);
     link->nudge_due = status == -EAGAIN;
     if (status == -EAGAIN)
         ib_link_block_locked(link);
@@ -315,11 +363,8 @@ static void witness_send(struct ib_link *link)
 {
     ib_flush(&link->base); /* what waits in the queue is as good */
     ib_lock(&link->send_lock);
-    if (link->bare && may_send_locked(link)) {
-        struct ib_slot *slot = slot_take(ib_state_of(link));
-        if (slot)
-            slot_post(link, slot, IB_PREFIX);
-    }
+    if (link->bare && may_send_locked(link))
+        empty_post(link);
     ib_unlock(&link->send_lock);
 }
 
