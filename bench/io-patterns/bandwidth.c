@@ -3,7 +3,8 @@
  * bandwidth.c - one way, `amount` bytes in messages of `size`, all posted at the start.
  *
  * The server posts all receives and acknowledges; the client then posts all sends. The time ends
- * with the server's second acknowledgement: all has come. Each message has memory of its own.
+ * with the server's second acknowledgement: all has come. Each message has memory of its own, or,
+ * with --memory, they take turns in less.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
@@ -49,13 +50,14 @@ static void bandwidth_serve_bmi(struct bmi_side *side, const struct work *work, 
 {
     uint64_t messages = message_count(work);
     struct flood *flood = allocate(sizeof *flood + messages * sizeof(struct flood_op));
-    *flood =
-        (struct flood){.work = *work, .messages = messages, .memory = data_arena(work->amount)};
+    *flood = (struct flood){.work = *work,
+                            .messages = messages,
+                            .memory = data_arena(memory_size(work))};
     if (work->verify)
         memset(flood->memory, 0, work->amount);
     for (uint64_t i = 0; i < messages; i++) {
         flood->ops[i] = (struct flood_op){{.complete = flood_receive_complete}, flood};
-        side_recv(side, &flood->ops[i].op, client, flood->memory + i * work->size,
+        side_recv(side, &flood->ops[i].op, client, flood->memory + memory_place(work, i),
                   message_size(work, i), BMI_EXT_ALLOC, tag_data(work));
     }
     acks_open(&flood->acks, side, client, work, flood_close);
@@ -64,7 +66,7 @@ static void bandwidth_serve_bmi(struct bmi_side *side, const struct work *work, 
 
 static double bandwidth_run_bmi(struct bmi_client *client, const struct work *work)
 {
-    const uint8_t *data = data_source(STREAM, work->amount);
+    const uint8_t *data = data_source(STREAM, memory_size(work));
     uint64_t messages = message_count(work), ended = 0;
     uint8_t ack[ACK_SIZE];
     struct bmi_counted *ops = allocate((messages + 1) * sizeof *ops);
@@ -75,7 +77,7 @@ static double bandwidth_run_bmi(struct bmi_client *client, const struct work *wo
               tag_ack(work));
     uint64_t start = now_ns();
     for (uint64_t i = 0; i < messages; i++)
-        side_send(&client->side, &ops[i].op, client->servers[0], data + i * work->size,
+        side_send(&client->side, &ops[i].op, client->servers[0], data + memory_place(work, i),
                   message_size(work, i), BMI_EXT_ALLOC, tag_data(work));
     side_await(&client->side, &ended, messages + 1);
     double seconds = seconds_since(start);
@@ -87,15 +89,18 @@ static double bandwidth_run_bmi(struct bmi_client *client, const struct work *wo
 
 static void bandwidth_serve_raw(struct raw_link *link, const struct work *work)
 {
-    uint8_t *memory = data_arena(work->amount);
+    uint64_t area = memory_size(work);
+    uint8_t *memory = data_arena(area);
     uint8_t ack[ACK_SIZE] = {0};
     if (work->verify)
         memset(memory, 0, work->amount);
     link_blocking_set(link, true);
     socket_send(link->socket, ack, sizeof ack);
     for (uint64_t got = 0; got < work->amount;) {
-        uint64_t left = work->amount - got;
-        ssize_t more = recv(link->socket, memory + got, left < RAW_READ ? left : RAW_READ, 0);
+        uint64_t left = work->amount - got, to_end = area - got % area;
+        left = left < to_end ? left : to_end;
+        ssize_t more =
+            recv(link->socket, memory + got % area, left < RAW_READ ? left : RAW_READ, 0);
         if (more <= 0)
             die("recv: the peer has gone");
         got += (uint64_t)more;
@@ -108,7 +113,7 @@ static void bandwidth_serve_raw(struct raw_link *link, const struct work *work)
 
 static double bandwidth_run_raw(struct raw_client *client, const struct work *work)
 {
-    const uint8_t *data = data_source(STREAM, work->amount);
+    const uint8_t *data = data_source(STREAM, memory_size(work));
     uint64_t messages = message_count(work);
     struct raw_link *link = &client->links[0];
     uint8_t ack[ACK_SIZE];
@@ -116,7 +121,7 @@ static double bandwidth_run_raw(struct raw_client *client, const struct work *wo
     link_ask_and_await(link, 0, work);
     uint64_t start = now_ns();
     for (uint64_t i = 0; i < messages; i++)
-        socket_send(link->socket, data + i * work->size, message_size(work, i));
+        socket_send(link->socket, data + memory_place(work, i), message_size(work, i));
     socket_recv(link->socket, ack, sizeof ack);
     double seconds = seconds_since(start);
     link_blocking_set(link, false);
@@ -132,7 +137,7 @@ const struct pattern pattern_bandwidth = {
     .amount = "120MB",
     .amount_is_bytes = true,
     .one_pair = true,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY,
+    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY | TAKES_MEMORY,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
                   BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY),

@@ -57,7 +57,8 @@ enum {
     TAKES_VERIFY = 64,
     TAKES_COMPUTE = 128,
     TAKES_TREE = 256,
-    TAKES_ON = 512
+    TAKES_ON = 512,
+    TAKES_MEMORY = 1024
 };
 
 /* Who computes while a message is on its way. */
@@ -73,6 +74,7 @@ struct work {
     uint8_t server;      /* number of the server asked */
     uint16_t client;     /* number of the client that asks */
     uint32_t window;     /* messages under way at once */
+    uint64_t memory;     /* bandwidth: bytes that a side's messages share; 0: each has its own */
     uint32_t size;       /* bytes of a message */
     uint64_t amount;     /* bytes, or messages, as the pattern says; below 2^48 */
     uint16_t compute_us; /* overlap, flow: for how long */
@@ -104,6 +106,7 @@ struct options {
     const char *tree;         /* tasks: synthetic topology */
     uint64_t bytes, messages; /* amount of a sample, each where the pattern counts so */
     uint64_t segment;
+    uint64_t memory; /* bandwidth; 0: each message has its own */
     int window;
     int reps;
     int timeout_s;
@@ -208,6 +211,10 @@ void work_fill(struct work *work, const struct options *options, const struct gr
                uint64_t size);
 uint64_t message_count(const struct work *work);
 uint32_t message_size(const struct work *work, uint64_t message);
+/* Of messages that share memory, or have memory of their own (bandwidth): bytes of all that, and
+ * where in it a message lies. */
+uint64_t memory_size(const struct work *work);
+uint64_t memory_place(const struct work *work, uint64_t message);
 
 /* data.c: position-dependent contents */
 void data_fill(void *buffer, uint64_t size, uint32_t stream, uint64_t position);

@@ -97,6 +97,14 @@ refused read --role client --grid 1x1 --servers tcp://127.0.0.1:1
 refused --role server --method tcp --listen gm://anybody
 refused --role server --bind --listen tcp://127.0.0.1:0
 refused tasks --bind
+# memory that messages take turns in: of one pattern, large enough for one, and nothing to verify
+refused read --memory 1M
+refused bandwidth --memory 0
+refused bandwidth --memory 2G
+refused bandwidth --memory 64K --size 4K,64K,65537
+grep -q "65536 bytes do not hold a message of 65537" "$folder/out" || fail "$(cat "$folder/out")"
+refused bandwidth --memory 64K --size 4K --verify
+grep -q "not with --verify" "$folder/out" || fail "$(cat "$folder/out")"
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
 for file in --json --plot; do
   refused read --buffers none --reference raw $file /nowhere/file --bytes 1000 --reps 1
@@ -123,6 +131,22 @@ full --role server --listen "gm://full$$"
 # given --bind, then there is a result
 "$bench" read --bind --grid 2x2 --reference raw --bytes 1000 --reps 1 >"$folder/out" 2>&1 ||
   fail "--bind: $(cat "$folder/out")"
+
+# given memory that messages share, then no process has more, and the figures say so
+python3 - "$bench" "$folder" <<'PY' || fail "--memory: $(cat "$folder/out")"
+import json, resource, subprocess, sys
+bench, folder = sys.argv[1:]
+with open(folder + "/out", "w") as out:
+    subprocess.run([bench, "bandwidth", "--memory", "100K", "--size", "7000,64K", "--bytes", "400M",
+                    "--buffers", "memalloc,plain", "--reference", "raw,memcpy", "--reps", "1",
+                    "--json", folder + "/memory.json"],
+                   stdout=out, stderr=out, check=True)
+most_kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+assert most_kb < 200 * 1024, most_kb
+lines = [json.loads(line) for line in open(folder + "/memory.json")]
+assert len(lines) == 8 and all(line["memory"] == 100 * 1024 for line in lines), lines
+assert "in turn in 102400 bytes of memory" in open(folder + "/out").read()
+PY
 
 # given a wrong setting in the environment, then it is told where the cause is to be had
 BMI_PEER_TIMEOUT_MS=soon "$bench" --role server --listen "gm://wrong$$" >"$folder/out" 2>&1 &&

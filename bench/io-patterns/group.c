@@ -244,11 +244,11 @@ static void traffic_check(const struct group *group, const struct work *work, ui
 /* The copies that a message takes at least where memory is shared, by this process. */
 static double memcpy_sample(const struct work *work)
 {
-    const uint8_t *from = data_source(0, work->amount);
-    uint8_t *to = data_arena(work->amount);
+    const uint8_t *from = data_source(0, memory_size(work));
+    uint8_t *to = data_arena(memory_size(work));
     uint64_t messages = message_count(work), start = now_ns();
     for (uint64_t i = 0; i < messages; i++)
-        memcpy(to + i * work->size, from + i * work->size, message_size(work, i));
+        memcpy(to + memory_place(work, i), from + memory_place(work, i), message_size(work, i));
     double seconds = seconds_since(start);
     if (work->verify)
         data_check(to, work->amount, 0, 0);

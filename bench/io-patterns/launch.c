@@ -227,6 +227,8 @@ static void common_add(struct command *command, const struct options *options)
     number_add(command, "--segment", options->segment);
     number_add(command, "--window", (unsigned long long)options->window);
     number_add(command, "--timeout", (unsigned long long)options->timeout_s);
+    if (options->memory)
+        number_add(command, "--memory", options->memory);
     if (options->verify)
         argument_add(command, "--verify");
     argument_add(command, options->pattern->name);

@@ -29,6 +29,7 @@ enum {
     OPTION_MESSAGES,
     OPTION_SEGMENT,
     OPTION_WINDOW,
+    OPTION_MEMORY,
     OPTION_REPS,
     OPTION_TIMEOUT,
     OPTION_VERIFY,
@@ -62,6 +63,7 @@ static const struct option long_options[] = {
     {"messages", required_argument, NULL, OPTION_MESSAGES},
     {"segment", required_argument, NULL, OPTION_SEGMENT},
     {"window", required_argument, NULL, OPTION_WINDOW},
+    {"memory", required_argument, NULL, OPTION_MEMORY},
     {"reps", required_argument, NULL, OPTION_REPS},
     {"timeout", required_argument, NULL, OPTION_TIMEOUT},
     {"verify", no_argument, NULL, OPTION_VERIFY},
@@ -103,6 +105,8 @@ static const char help_text[] =
     "                       testcost: calls; tasks: tasks; idle: ms\n"
     "  --segment SIZE       read, write: bytes of a client's list segment (64K)\n"
     "  --window COUNT       messages under way for each pair (read, write: 8; rate: 1000)\n"
+    "  --memory SIZE        bandwidth: a side's messages take turns in so much memory, which then\n"
+    "                       stays in the caches if it fits (each has its own)\n"
     "  --compute LIST       overlap: microseconds to compute (by size: to 200, to 2000);\n"
     "                       flow: for so long at a time clients in the background compute\n"
     "  --on LIST            overlap: who computes: sender, receiver, both (each in turn)\n"
@@ -357,6 +361,8 @@ static unsigned option_takes(int option)
         return TAKES_SEGMENT;
     case OPTION_WINDOW:
         return TAKES_WINDOW;
+    case OPTION_MEMORY:
+        return TAKES_MEMORY;
     case OPTION_VERIFY:
         return TAKES_VERIFY;
     case OPTION_COMPUTE:
@@ -400,6 +406,9 @@ static void option_take(struct options *options, struct counts *counts, int opti
         break;
     case OPTION_WINDOW:
         options->window = (int)size_read("window", text, 1, 1u << 20);
+        break;
+    case OPTION_MEMORY:
+        options->memory = size_read("memory", text, 1, 1u << 30);
         break;
     case OPTION_REPS:
         options->reps = (int)size_read("reps", text, 1, REPS_MAX);

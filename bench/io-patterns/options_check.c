@@ -42,6 +42,7 @@ static void given_check(const struct options *options)
         {TAKES_MESSAGES, "--messages"},
         {TAKES_SEGMENT, "--segment"},
         {TAKES_WINDOW, "--window"},
+        {TAKES_MEMORY, "--memory"},
         {TAKES_VERIFY, "--verify"},
         {TAKES_COMPUTE, "--compute"},
         {TAKES_ON, "--on"},
@@ -84,6 +85,16 @@ bool options_use_memory(const struct options *options)
     return strcmp(options->method, "gm") == 0 || strcmp(options->method, "ofi+shm") == 0;
 }
 
+static void memory_check(const struct options *options)
+{
+    if (options->memory && options->verify)
+        die("--memory: messages take each other's place there, so not with --verify");
+    for (int i = 0; options->memory && i < options->size_count; i++)
+        if (options->sizes[i] > options->memory)
+            die("--memory: %llu bytes do not hold a message of %llu",
+                (unsigned long long)options->memory, (unsigned long long)options->sizes[i]);
+}
+
 /* Ends the process where the pattern cannot do what is asked. */
 void options_check(const struct options *options)
 {
@@ -94,6 +105,7 @@ void options_check(const struct options *options)
     if (!options->control) { /* the coordinator tells its processes all that it knows */
         given_check(options);
         contenders_check(options);
+        memory_check(options);
     }
     for (int i = 0; i < options->size_count; i++)
         if (options->sizes[i] == 0 && !pattern->size_is_clients &&

@@ -141,6 +141,8 @@ void report_start(const struct report *report)
     if (!pattern->one_pair && pattern->amount_is_bytes)
         printf(", segments of %llu, window %d", (unsigned long long)options->segment,
                options->window);
+    if (options->memory)
+        printf(", in turn in %llu bytes of memory", (unsigned long long)options->memory);
     printf("%s\n", options->verify ? "; every byte checked, NOT a measurement" : "");
     if (pattern->labels)
         printf("%-36s", pattern->labels);
@@ -210,6 +212,8 @@ static void json_line_write(FILE *file, const struct report *report, const struc
     if (pattern->takes & TAKES_COMPUTE)
         fprintf(file, "\"on\": \"%s\", \"compute_us\": %u, ", on_name(row->work.on),
                 row->work.compute_us);
+    if (row->work.memory)
+        fprintf(file, "\"memory\": %llu, ", (unsigned long long)row->work.memory);
     if (series->note[0])
         fprintf(file, "\"note\": \"%s\", ", series->note);
     fprintf(file, "\"unit\": \"%s\", \"value\": %.6g, \"samples\": [", pattern->unit,

@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * request.c - a sample's description in the 25 bytes of a request, little-endian:
- * pattern 1, flags 1, server 1, client 2, window 4, size 4, amount 6, compute 2, sequence 4.
+ * pattern 1, flags 1, server 1, client 2, window 4, size 4, amount 6, compute 2, sequence 4. Where
+ * messages share memory the window's place has the number of those that fit into it.
  */
 #include "bench.h"
 
-enum { FLAG_VERIFY = 1, FLAG_PLAIN = 2, FLAG_SPIN = 4, FLAG_ON = 8 /* two bits */ };
+enum {
+    FLAG_VERIFY = 1,
+    FLAG_PLAIN = 2,
+    FLAG_SPIN = 4,
+    FLAG_ON = 8 /* two bits */,
+    FLAG_MEMORY = 32
+};
 
 static void bytes_put(uint8_t **place, uint64_t value, int count)
 {
@@ -27,11 +34,12 @@ void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work)
     bytes_put(&place, work->pattern, 1);
     bytes_put(&place,
               (work->verify ? FLAG_VERIFY : 0u) | (work->plain ? FLAG_PLAIN : 0u) |
-                  (work->spin ? FLAG_SPIN : 0u) | (unsigned)work->on * FLAG_ON,
+                  (work->spin ? FLAG_SPIN : 0u) | (unsigned)work->on * FLAG_ON |
+                  (work->memory ? FLAG_MEMORY : 0u),
               1);
     bytes_put(&place, work->server, 1);
     bytes_put(&place, work->client, 2);
-    bytes_put(&place, work->window, 4);
+    bytes_put(&place, work->memory ? work->memory / work->size : work->window, 4);
     bytes_put(&place, work->size, 4);
     bytes_put(&place, work->amount, 6);
     bytes_put(&place, work->compute_us, 2);
@@ -54,6 +62,7 @@ void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
     work->amount = bytes_get(&place, 6);
     work->compute_us = (uint16_t)bytes_get(&place, 2);
     work->sequence = (uint32_t)bytes_get(&place, 4);
+    work->memory = flags & FLAG_MEMORY ? (uint64_t)work->window * work->size : 0;
 }
 
 /* What a client knows of all its samples. */
@@ -64,6 +73,7 @@ void work_start(struct work *work, const struct options *options)
                           .plain = options->contender == CONTENDER_BMI_PLAIN,
                           .spin = options->contender == CONTENDER_RAW_POLL,
                           .client = (uint16_t)options->number,
+                          .memory = options->memory,
                           .window = (uint32_t)options->window};
 }
 
@@ -87,4 +97,16 @@ uint32_t message_size(const struct work *work, uint64_t message)
 {
     uint64_t left = work->amount - message * work->size;
     return left < work->size ? (uint32_t)left : work->size;
+}
+
+uint64_t memory_size(const struct work *work)
+{
+    uint64_t shared = work->memory / work->size * work->size;
+    return shared > 0 && shared < work->amount ? shared : work->amount;
+}
+
+uint64_t memory_place(const struct work *work, uint64_t message)
+{
+    uint64_t fit = work->memory / work->size;
+    return (fit > 0 ? message % fit : message) * work->size;
 }

@@ -21,13 +21,13 @@ static void bandwidth_serve(const struct mpi_world *world)
     (void)world;
     request_await(&work, &client);
     uint64_t messages = message_count(&work);
-    uint8_t *memory = data_arena(work.amount);
+    uint8_t *memory = data_arena(memory_size(&work));
     MPI_Request *requests = requests_allocate(messages);
     if (work.verify)
         memset(memory, 0, work.amount);
     for (uint64_t i = 0; i < messages; i++)
-        MPI_Irecv(memory + i * work.size, (int)message_size(&work, i), MPI_BYTE, client, TAG_DATA,
-                  MPI_COMM_WORLD, &requests[i]);
+        MPI_Irecv(memory + memory_place(&work, i), (int)message_size(&work, i), MPI_BYTE, client,
+                  TAG_DATA, MPI_COMM_WORLD, &requests[i]);
     acknowledge(client);
     MPI_Waitall((int)messages, requests, MPI_STATUSES_IGNORE);
     if (work.verify)
@@ -38,7 +38,7 @@ static void bandwidth_serve(const struct mpi_world *world)
 
 static double bandwidth_run(const struct mpi_world *world, const struct work *work)
 {
-    const uint8_t *data = data_source(STREAM, work->amount);
+    const uint8_t *data = data_source(STREAM, memory_size(work));
     uint64_t messages = message_count(work);
     uint8_t ack[ACK_SIZE];
     MPI_Request *requests = requests_allocate(messages + 1);
@@ -47,7 +47,7 @@ static double bandwidth_run(const struct mpi_world *world, const struct work *wo
     MPI_Irecv(ack, ACK_SIZE, MPI_BYTE, 0, TAG_ACK, MPI_COMM_WORLD, &requests[messages]);
     uint64_t start = now_ns();
     for (uint64_t i = 0; i < messages; i++)
-        MPI_Isend(data + i * work->size, (int)message_size(work, i), MPI_BYTE, 0, TAG_DATA,
+        MPI_Isend(data + memory_place(work, i), (int)message_size(work, i), MPI_BYTE, 0, TAG_DATA,
                   MPI_COMM_WORLD, &requests[i]);
     MPI_Waitall((int)messages + 1, requests, MPI_STATUSES_IGNORE);
     double seconds = seconds_since(start);
