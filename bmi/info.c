@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "bmi/address.h"
 #include "bmi/background.h"
@@ -442,6 +443,22 @@ static void *method_memory(const struct running_method *method, bmi_size_t size)
     return memory.buffer;
 }
 
+/* Memory of the process's own. Page-aligned where that matters: page boundaries fall alike on the
+ * kernel's and our side. Of a large piece the system is asked for huge pages, since who copies
+ * between processes (process_vm_readv) pins it page by page; not for the first one, so that what
+ * only begins to be used stays small, nor beyond the last whole one. */
+static void *plain_memory(size_t size)
+{
+    enum { PAGE = 4096, HUGE_PAGE = 2 << 20, LARGE = 2 * HUGE_PAGE };
+    void *memory;
+    size_t alignment = size >= LARGE ? HUGE_PAGE : size >= PAGE ? PAGE : 64;
+    if (posix_memalign(&memory, alignment, size) != 0)
+        return NULL;
+    if (size >= LARGE) /* may fail: small ones will do */
+        madvise((char *)memory + HUGE_PAGE, (size / HUGE_PAGE - 1) * HUGE_PAGE, MADV_HUGEPAGE);
+    return memory;
+}
+
 void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
 {
     bmi__book_lock();
@@ -454,9 +471,7 @@ void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
     void *memory = method_memory(method, size);
     if (memory != NULL)
         return memory;
-    /* Page-aligned where that matters: page boundaries fall alike on the kernel's and our side. */
-    size_t alignment = size >= 4096 ? 4096 : 64;
-    return posix_memalign(&memory, alignment, (size_t)size) == 0 ? memory : NULL;
+    return plain_memory((size_t)size);
 }
 
 int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type send_recv)
