@@ -38,6 +38,7 @@ static void puts_allow(struct bmi_method *method, struct ib_state *state)
     state->reads = strcmp(state->provider, "shm") == 0 && ib_reads_allowed();
     method->limits.put = safe && !state->reads;
     method->limits.get = safe;
+    method->limits.polled = strcmp(state->provider, "shm") == 0; /* rings are for who sleeps */
     if (!safe)
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "%s: no puts and gets: this program has called libfabric before, without "
@@ -140,6 +141,7 @@ static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link
                                 .parse = tcp_parse,                                         \
                                 .connect = ib_connect,                                      \
                                 .send = ib_send,                                            \
+                                .send_now = ib_send_now,                                    \
                                 .flush = ib_flush,                                          \
                                 .withdraw = ib_withdraw,                                    \
                                 .retract = ib_retract,                                      \

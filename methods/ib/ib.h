@@ -439,6 +439,8 @@ void ib_ring_locked(struct ib_link *link);
 /* send.c */
 void ib_send(struct bmi_link *base, struct bmi_frame *frames);
 void ib_flush(struct bmi_link *base);
+bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
+                 size_t bytes);
 bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
 /* Takes frames of our own making off the front of a chain that goes back to the core. */
 struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *chain);

@@ -357,6 +357,26 @@ void ib_flush(struct bmi_link *base)
         ib_link_kick(link);
 }
 
+bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
+                 size_t bytes)
+{
+    struct ib_link *link = ib_link_of(base);
+    struct ib_state *state = ib_state_of(link);
+    uint8_t memory[IB_PREFIX + BMI_FRAME_SHORT + BMI_SEND_NOW];
+    size_t size = IB_PREFIX + BMI_FRAME_SHORT + bytes;
+
+    memcpy(memory + IB_PREFIX, header, BMI_FRAME_SHORT);
+    memcpy(memory + IB_PREFIX + BMI_FRAME_SHORT, body, bytes);
+    ib_lock(&link->send_lock);
+    bool sent = may_send_locked(link) && link->closing == IB_OPEN && !link->queue &&
+                size <= state->fabric->inject_max && message_post(link, NULL, memory, size) == 0;
+    if (sent)
+        ib_ring_locked(link);
+    ib_unlock(&link->send_lock);
+    ib_count(state, BMI_COUNT_FRAMES_SENT, sent);
+    return sent;
+}
+
 /* ---- witnesses ---------------------------------------------------------------------------------- */
 
 static void witness_send(struct ib_link *link)
