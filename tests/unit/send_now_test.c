@@ -77,7 +77,7 @@ static bool goes_now(struct script *script, bmi_size_t size, int tag)
     int status = send(script, &one, size, tag);
     struct wire_header header = script_expect(script, WIRE_EAGER, body, sizeof body);
     CU_ASSERT_EQUAL(header.tag, tag);
-    CU_ASSERT_EQUAL(header.length, size);
+    CU_ASSERT_EQUAL((bmi_size_t)header.length, size);
     CU_ASSERT_TRUE(size == 0 || (body[0] == 0x5a && body[size - 1] == 0x5a));
     CU_ASSERT_TRUE(status == 1 && one.id == 0);
     CU_ASSERT_TRUE(script_silent(script));
