@@ -101,7 +101,6 @@ static void info_apply(struct ib_fabric *fabric)
                             info->domain_attr->data_progress == FI_PROGRESS_MANUAL &&
                             !ib_library.threaded;
     fabric->inject_max = info->tx_attr->inject_size;
-    fabric->small_max = fabric->inject_max < IB_SMALL_BYTES ? fabric->inject_max : IB_SMALL_BYTES;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
     if (fabric->iovecs == 0)
         fabric->iovecs = 1;

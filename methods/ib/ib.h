@@ -71,7 +71,6 @@ enum {
     IB_VERSION = 1,           /* of the rendezvous and of the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
-    IB_SMALL_BYTES = 512,     /* of one that is put together on the stack */
     IB_SLOTS = 128,           /* messages under way, of all links */
     IB_KEYS = 32,        /* of memory, asked for at a time: what one getrandom(2) gives whole */
     IB_BUFFERS = 4,      /* posted for messages to arrive in */
@@ -170,7 +169,6 @@ struct ib_fabric {
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
     size_t inject_max, piece_max;
-    size_t small_max;             /* of IB_SMALL_BYTES, what may be injected */
     size_t iovecs, remote_iovecs; /* of a piece */
     void *memory;                 /* of buffers and slots */
     size_t memory_size;

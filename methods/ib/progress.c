@@ -16,8 +16,6 @@
 
 #include "ib.h"
 
-enum { CACHE_LINE = 64 };
-
 /* ---- links that the driver is to look at ----------------------------------------------------- */
 
 bool ib_due_put(struct ib_link *link, enum ib_due due)
@@ -165,8 +163,6 @@ static void completion_handle(struct ib_state *state, const struct fi_cq_data_en
         return;
     switch (operation->kind) {
     case IB_OPERATION_RECEIVE:
-        /* Where the next message is copied to: that is in no cache, so large are the buffers. */
-        __builtin_prefetch((uint8_t *)entry->buf + entry->len + CACHE_LINE, 1);
         if (entry->buf && entry->len > 0 && (entry->flags & FI_RECV))
             ib_message_arrived(state, entry->buf, entry->len);
         if ((entry->flags & FI_MULTI_RECV) && state->fabric)

@@ -117,17 +117,6 @@ bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fram
 /* ---- messages ---------------------------------------------------------------------------------
  */
 
-/* Copies a body that lies in one piece and has room. Returns its bytes, 0: it is another. */
-static size_t body_copy(const struct bmi_segments *body, uint8_t *memory, size_t room)
-{
-    struct iovec part;
-    size_t bytes;
-    if (bmi_segments_window(body, &part, 1, room, &bytes) == 0 || bytes < (uint64_t)body->left)
-        return 0;
-    memcpy(memory, part.iov_base, bytes);
-    return bytes;
-}
-
 /* Fills a message from the front of the queue. The queue stays as it is. */
 static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct outgoing *out)
 {
@@ -145,15 +134,12 @@ static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct o
             out->size += header;
             room -= header;
         }
-        size_t copied = body_copy(&at->body, memory + out->size, room);
-        out->size += copied;
-        if (copied == 0 && at->body.left > 0) {
-            out->rest = at->body;
-            out->size += bmi_segments_gather(&out->rest, memory + out->size, room);
-            if (out->rest.left > 0) {
-                out->partial = at;
-                break;
-            }
+        struct bmi_segments body = at->body;
+        out->size += bmi_segments_gather(&body, memory + out->size, room);
+        if (body.left > 0) {
+            out->partial = at;
+            out->rest = body;
+            break;
         }
         out->frames++;
     }
@@ -276,37 +262,19 @@ static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const str
     return ib_send_strip_locked(link, done);
 }
 
-/* Whether all that waits is one small frame, which the provider copies at once. */
-static bool is_small_locked(const struct ib_link *link)
-{
-    const struct bmi_frame *frame = link->queue;
-    size_t most = ib_state_of(link)->fabric->small_max, frames = IB_PREFIX + BMI_FRAME_HEADER;
-    return !frame->next && frames + (uint64_t)frame->body.left <= most;
-}
-
-/* Puts a message together from the front of the queue, and posts it. */
-static int queue_post_locked(struct ib_link *link, struct outgoing *out)
-{
-    uint8_t memory[IB_SMALL_BYTES];
-    if (is_small_locked(link)) {
-        outgoing_fill_locked(link, memory, out);
-        return message_post(link, NULL, memory, out->size);
-    }
-    struct ib_slot *slot = slot_take(ib_state_of(link));
-    if (!slot)
-        return -EAGAIN;
-    outgoing_fill_locked(link, slot->memory, out);
-    return slot_post(link, slot, out->size);
-}
-
-/* Sends one message. Appends the frames that are complete to the chain. */
+/* Sends one message from the front of the queue. Appends what is complete to the chain. */
 static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
 {
+    struct ib_state *state = ib_state_of(link);
     struct outgoing out;
-    int status = queue_post_locked(link, &out);
+    struct ib_slot *slot = slot_take(state);
+    if (!slot)
+        return -EAGAIN;
+    outgoing_fill_locked(link, slot->memory, &out);
+    int status = slot_post(link, slot, out.size);
     if (status)
         return status;
-    ib_count(ib_state_of(link), BMI_COUNT_FRAMES_SENT, out.frames);
+    ib_count(state, BMI_COUNT_FRAMES_SENT, out.frames);
     **done = outgoing_consume_locked(link, &out);
     while (**done)
         *done = &(**done)->next;
