@@ -28,7 +28,7 @@ struct waiter {
     /* below: waiters.c's own, under its lock */
     atomic_uint signalled;          /* futex: 1 from when it is woken until it has looked */
     atomic_bool offered;            /* the seat was, by a driver that left it */
-    atomic_int cpu;                 /* where it went to sleep; -1: it has not yet */
+    atomic_int cpu;                 /* where it went to sleep, or is about to */
     bool driving;                   /* sleeps in the network, not here */
     struct waiter *next, *previous; /* of its context, or for unexpected messages */
     struct waiter *next_of_all, *previous_of_all; /* of all */
