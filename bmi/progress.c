@@ -545,21 +545,31 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op)
 
 /* ---- spinning ------------------------------------------------------------------------------- */
 
-/* What a spin looks at when it has found nothing in its `turn`: the descriptors, now and then. That costs
+/* What a spin looks at when it has found nothing in its n-th turn: the descriptors, now and then. That costs
  * as much as thirty turns, and more: the next message finds little of what it needs in the caches, is
  * late, and so has the other side look at its own. A process of one thread, whose messages all come by
  * polling, does so seldom: counted over all passes, as no spin may be that long. */
-static void look_further(unsigned turn)
+static void look_further(unsigned number)
 {
     enum bmi__telling telling = bmi__methods_telling();
     if (telling == BMI__TELLS_LITTLE && bmi_one_thread()) {
         if (bmi__progress_pass() % EPOLL_SELDOM != 0)
             return;
         timers_run();
-    } else if (telling != BMI__TELLS_ALL && turn % EPOLL_EVERY != 0) {
+    } else if (telling != BMI__TELLS_ALL && number % EPOLL_EVERY != 0) {
         return;
     }
     events_run(0);
+}
+
+/* One turn of who waits and does not sleep. Returns whether the waiter is ready. */
+static inline bool turn(struct waiter *waiter, unsigned number)
+{
+    pass_begin();
+    chores();
+    if (look() == 0)
+        look_further(number);
+    return waiter->ready(waiter);
 }
 
 /* A few turns without a look at the clock, which takes longer than one, where messages come by polling
@@ -571,11 +581,7 @@ static bool glance(struct waiter *waiter)
         bmi__setting(SETTING_SPIN) == 0 || progress.spin_skip > 0 || progress.spin_in_the_way)
         return false;
     for (unsigned i = 1; i <= GLANCES; i++) {
-        pass_begin();
-        chores();
-        if (look() == 0)
-            look_further(i);
-        if (waiter->ready(waiter)) {
+        if (turn(waiter, i)) {
             spin_paid();
             return true;
         }
@@ -595,11 +601,7 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
     if (until > deadline_ns)
         until = deadline_ns;
     for (unsigned i = 1; now < until; i++) {
-        pass_begin();
-        chores();
-        if (look() == 0)
-            look_further(i);
-        if (waiter->ready(waiter)) {
+        if (turn(waiter, i)) {
             spin_paid();
             progress.now_ns = now;
             return true;
