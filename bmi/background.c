@@ -58,7 +58,7 @@
 
 enum { TICK_NS = 1000000, TICK_MOST_NS = 8000000 };
 enum { COMPUTES_NS = 30000, MOVE_NS = 1000000000, PART_NS = 10000000 };
-enum { PARK_TICKS = 10, NOBODY_NS = 250000 };
+enum { PARK_TICKS = 10, NOBODY_NS = 250000, DRIVEN_TURNS = 8 };
 enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
 
 atomic_bool bmi__background_is_on;
@@ -73,6 +73,8 @@ static struct {
     atomic_bool stopping;
     atomic_uint bell;
     int call_fd; /* wakes it while it watches; control */
+    atomic_bool waits;        /* for the network, and has not been called away */
+    atomic_uint waits_since;  /* `turns` then */
     struct bmi_task_sleeper hook;
     /* where: two tasks, since one that moves submits the other and ends */
     struct bmi_task tasks[2];
@@ -86,7 +88,7 @@ static struct {
     atomic_bool computes; /* the caller will probably stay away for long */
     _Atomic uint64_t left_ns;
     struct foretell aways; /* seat: of the times between turns; a long one is computing */
-    unsigned waits;        /* seat: of the last of them a bit each, 1 for long by the clock */
+    unsigned waits_lately; /* seat: of the last of them a bit each, 1 for long by the clock */
     pthread_t left_by;     /* seat: who left it last, */
     uint64_t left_cpu_ns;  /* and its time on the CPU then; 0: was not looked at */
 } background = {.call_fd = -1};
@@ -101,6 +103,11 @@ static struct {
 bool bmi__background_self(void)
 {
     return is_background;
+}
+
+static void call(void)
+{
+    eventfd_write(background.call_fd, 1);
 }
 
 /* ---- callers' turns ------------------------------------------------------------------------- */
@@ -144,15 +151,7 @@ void bmi__background_turn_begins(uint64_t now_ns)
     away_note(computed);
     if (computed || (waited && now_ns - left > NOBODY_NS))
         count_up(&background.absences);
-    background.waits = (background.waits << 1 | waited) % FORETELL_HISTORIES;
-}
-
-void bmi__background_turn_ends(uint64_t now_ns)
-{
-    count_up(&background.turns);
-    atomic_store_explicit(&background.left_ns, now_ns, memory_order_relaxed);
-    background.left_by = pthread_self();
-    background.left_cpu_ns = background.waits != 0 ? own_cpu_ns() : 0;
+    background.waits_lately = (background.waits_lately << 1 | waited) % FORETELL_HISTORIES;
 }
 
 static bool caller_computes(void)
@@ -163,6 +162,26 @@ static bool caller_computes(void)
 static unsigned turns_made(void)
 {
     return atomic_load_explicit(&background.turns, memory_order_relaxed);
+}
+
+/* While the background waits for the network, what comes there wakes it, whoever takes it. So callers that
+ * drive again, and do not compute between, call it away: it finds that they do, and stands by. */
+static void call_away(void)
+{
+    if (!atomic_load_explicit(&background.waits, memory_order_relaxed) || caller_computes())
+        return;
+    unsigned since = atomic_load_explicit(&background.waits_since, memory_order_relaxed);
+    if (turns_made() - since >= DRIVEN_TURNS && atomic_exchange(&background.waits, false))
+        call();
+}
+
+void bmi__background_turn_ends(uint64_t now_ns)
+{
+    count_up(&background.turns);
+    atomic_store_explicit(&background.left_ns, now_ns, memory_order_relaxed);
+    background.left_by = pthread_self();
+    background.left_cpu_ns = background.waits_lately != 0 ? own_cpu_ns() : 0;
+    call_away();
 }
 
 /* For how long nobody had a turn. */
@@ -239,11 +258,6 @@ static void stand_by(void)
 
 /* ---- watching ------------------------------------------------------------------------------- */
 
-static void call(void)
-{
-    eventfd_write(background.call_fd, 1);
-}
-
 static void hook_wanted(struct bmi_task_sleeper *sleeper)
 {
     (void)sleeper;
@@ -258,8 +272,11 @@ static void network_wait(uint64_t until_ns)
     if (bmi_task_sleeper_arm(NULL, &background.hook)) {
         uint64_t now = bmi__monotonic_ns();
         uint64_t ms = until_ns <= now ? 0 : (until_ns - now + 999999) / 1000000;
+        atomic_store_explicit(&background.waits_since, turns_made(), memory_order_relaxed);
+        atomic_store(&background.waits, true);
         poll(fds, 2, until_ns == UINT64_MAX ? -1 : ms > 1000000 ? 1000000 : (int)ms);
     }
+    atomic_store(&background.waits, false);
     bmi_task_sleeper_disarm(NULL, &background.hook);
     eventfd_t value;
     if (fds[1].revents != 0 && !atomic_load(&background.stopping))
