@@ -56,7 +56,9 @@ static void flush_and_drop(struct bmi_link *link)
 {
     if (link == NULL)
         return;
-    if (!bmi__background_on() || !bmi__background_flush(link))
+    if (bmi__background_on())
+        bmi__background_flush(link);
+    else
         link->method->flush(link);
     bmi_link_unref(link);
 }

@@ -68,6 +68,8 @@ static atomic_bool switches_on;              /* written under control: what its 
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
 static _Thread_local bool control_taken; /* by before_fork */
+/* Its time on a CPU as it left the seat, and what it has written in since; 0: was not looked at. */
+static _Thread_local uint64_t left_cpu_ns;
 
 static struct {
     atomic_bool stopping;
@@ -89,8 +91,7 @@ static struct {
     _Atomic uint64_t left_ns;
     struct foretell aways; /* seat: of the times between turns; a long one is computing */
     unsigned waits_lately; /* seat: of the last of them a bit each, 1 for long by the clock */
-    pthread_t left_by;     /* seat: who left it last, */
-    uint64_t left_cpu_ns;  /* and its time on the CPU then; 0: was not looked at */
+    pthread_t left_by;     /* seat: who left it last */
 } background = {.call_fd = -1};
 
 /* Writing by idle CPUs. The tasks are one for each CPU, made when first wanted, and stay: a thread
@@ -140,7 +141,7 @@ static bool has_computed(uint64_t away_ns)
 {
     if (!pthread_equal(background.left_by, pthread_self()))
         return away_ns > NOBODY_NS;
-    return background.left_cpu_ns != 0 && own_cpu_ns() - background.left_cpu_ns > COMPUTES_NS;
+    return left_cpu_ns != 0 && own_cpu_ns() - left_cpu_ns > COMPUTES_NS;
 }
 
 void bmi__background_turn_begins(uint64_t now_ns)
@@ -180,7 +181,7 @@ void bmi__background_turn_ends(uint64_t now_ns)
     count_up(&background.turns);
     atomic_store_explicit(&background.left_ns, now_ns, memory_order_relaxed);
     background.left_by = pthread_self();
-    background.left_cpu_ns = background.waits_lately != 0 ? own_cpu_ns() : 0;
+    left_cpu_ns = background.waits_lately != 0 ? own_cpu_ns() : 0;
     call_away();
 }
 
@@ -368,7 +369,8 @@ static enum bmi_task_verdict flush_links(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-bool bmi__background_flush(struct bmi_link *link)
+/* Has a link flushed by the nearest idle CPU, if that is wanted and there is one. */
+static bool offload_flush(struct bmi_link *link)
 {
     if (!atomic_load_explicit(&offload.on, memory_order_acquire))
         return false;
@@ -378,6 +380,18 @@ bool bmi__background_flush(struct bmi_link *link)
     bmi__progress_dirty_quietly(link);
     int status = bmi_task_submit(&offload.tasks[cpu]);
     return status == 0 || status == -EBUSY; /* busy: it is yet to run */
+}
+
+/* To write is not to compute. Where it wakes somebody it takes 40 us, and would wake the background
+ * next time, which is in the way of who writes, and so on. */
+void bmi__background_flush(struct bmi_link *link)
+{
+    if (offload_flush(link))
+        return;
+    uint64_t before = left_cpu_ns != 0 ? own_cpu_ns() : 0;
+    link->method->flush(link);
+    if (before != 0)
+        left_cpu_ns += own_cpu_ns() - before;
 }
 
 static int offload_prepare_locked(void)

@@ -36,7 +36,7 @@ void bmi__background_seat_free(void);
 
 /* The calling thread posted: polling moves near to it. */
 void bmi__background_posted(void);
-/* Has a link flushed by the nearest idle CPU, if that is wanted and there is one. */
-bool bmi__background_flush(struct bmi_link *link);
+/* Flushes a link for a caller, or has the nearest idle CPU do it, if that is wanted and there is one. */
+void bmi__background_flush(struct bmi_link *link);
 
 #endif
