@@ -41,7 +41,7 @@
 enum { BATCH = 64, EPOLL_EVERY = 32, EPOLL_SELDOM = 4096 };
 enum { SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 };
 enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
-enum { YIELDS = 16, YIELD_IDLE_NS = 1000 };
+enum { YIELDS = 16 };
 enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
 /* A guard's look. Shorter than the kernel's tick it would cost more: timers of their own. */
 enum { GUARD_NS = 5000000 };
@@ -329,20 +329,17 @@ static bool core_was_taken(void)
 /* Lets whoever wants this core have it. Two processes that began on one core answer each other at
  * the cost of a switch then, and since neither sleeps, the system moves one to an idle core. Whether
  * anybody took it the system tells: by the time that a yield takes that cannot be told, it is 0.3 us on
- * one machine and 1.5 us on another. Of several threads of ours each may want it in a moment, and a
- * yield costs them less than to wait: there the time decides. */
+ * one machine and 1.5 us on another. */
 static uint64_t spin_yield(void)
 {
-    uint64_t before = bmi__monotonic_ns();
+    if (progress.spin_yields == 0)
+        core_was_taken(); /* what was before does not count */
     sched_yield();
-    uint64_t after = bmi__monotonic_ns();
-    bool idle = bmi_one_thread() || after - before <= YIELD_IDLE_NS;
-    progress.spin_yields = idle ? progress.spin_yields + 1 : 0;
-    if (progress.spin_yields == YIELDS) {
+    if (++progress.spin_yields == YIELDS) {
         progress.spin_yields = 0;
-        progress.spin_in_the_way = bmi_one_thread() && core_was_taken();
+        progress.spin_in_the_way = core_was_taken();
     }
-    return after;
+    return bmi__monotonic_ns();
 }
 
 /* Another thread had the core for that long. */
