@@ -68,7 +68,7 @@ static atomic_bool switches_on;              /* written under control: what its 
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
 static _Thread_local bool control_taken; /* by before_fork */
-/* Its time on a CPU as it left the seat, and what it has written in since; 0: was not looked at. */
+/* Its time on a CPU as it left the seat, and that of its writes since; 0: was not looked at. */
 static _Thread_local uint64_t left_cpu_ns;
 
 static struct {
@@ -141,7 +141,7 @@ static bool has_computed(uint64_t away_ns)
 {
     if (!pthread_equal(background.left_by, pthread_self()))
         return away_ns > NOBODY_NS;
-    return left_cpu_ns != 0 && own_cpu_ns() - left_cpu_ns > COMPUTES_NS;
+    return left_cpu_ns != 0 && own_cpu_ns() > left_cpu_ns + COMPUTES_NS;
 }
 
 void bmi__background_turn_begins(uint64_t now_ns)
@@ -383,15 +383,16 @@ static bool offload_flush(struct bmi_link *link)
 }
 
 /* To write is not to compute. Where it wakes somebody it takes 40 us, and would wake the background
- * next time, which is in the way of who writes, and so on. */
+ * next time, which is in the way of who writes, and so on. The clock on the wall, which costs no system
+ * call, is near enough. */
 void bmi__background_flush(struct bmi_link *link)
 {
     if (offload_flush(link))
         return;
-    uint64_t before = left_cpu_ns != 0 ? own_cpu_ns() : 0;
+    uint64_t before = left_cpu_ns != 0 ? bmi__monotonic_ns() : 0;
     link->method->flush(link);
     if (before != 0)
-        left_cpu_ns += own_cpu_ns() - before;
+        left_cpu_ns += bmi__monotonic_ns() - before;
 }
 
 static int offload_prepare_locked(void)
