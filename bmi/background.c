@@ -74,9 +74,9 @@ static _Thread_local uint64_t left_cpu_ns;
 static struct {
     atomic_bool stopping;
     atomic_uint bell;
-    int call_fd; /* wakes it while it watches; control */
-    atomic_bool waits;        /* for the network, and has not been called away */
-    atomic_uint waits_since;  /* `turns` then */
+    int call_fd;             /* wakes it while it watches; control */
+    atomic_bool waits;       /* for the network, and has not been called away */
+    atomic_uint waits_since; /* `turns` then */
     struct bmi_task_sleeper hook;
     /* where: two tasks, since one that moves submits the other and ends */
     struct bmi_task tasks[2];
