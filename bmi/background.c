@@ -74,7 +74,7 @@ static _Thread_local uint64_t left_cpu_ns;
 static struct {
     atomic_bool stopping;
     atomic_uint bell;
-    int call_fd;             /* wakes it while it watches; control */
+    int call_fd;             /* wakes it while it watches; written under control, kept to the end */
     atomic_bool waits;       /* for the network, and has not been called away */
     atomic_uint waits_since; /* `turns` then */
     struct bmi_task_sleeper hook;
@@ -109,6 +109,14 @@ bool bmi__background_self(void)
 static void call(void)
 {
     eventfd_write(background.call_fd, 1);
+}
+
+/* At the end, or in a child: a caller may be about to call while the background is switched off. */
+static void call_fd_close(void)
+{
+    if (background.call_fd >= 0)
+        close(background.call_fd);
+    background.call_fd = -1;
 }
 
 /* ---- callers' turns ------------------------------------------------------------------------- */
@@ -461,11 +469,10 @@ static void after_fork_child(void)
     else
         pthread_mutex_unlock(&passing);
     is_background = false;
+    call_fd_close(); /* the parent's */
     if (!atomic_exchange(&bmi__background_is_on, false))
         return;
     bmi__progress_watch_end();
-    close(background.call_fd);
-    background.call_fd = -1;
     atomic_store(&background.bell, BELL_NONE);
     atomic_store(&background.stopping, true);
     memset(background.tasks, 0, sizeof background.tasks);
@@ -483,7 +490,8 @@ static void fork_watch(void)
 static int start_locked(void)
 {
     int status;
-    background.call_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (background.call_fd < 0)
+        background.call_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (background.call_fd < 0)
         return -errno;
     background.hook = (struct bmi_task_sleeper){.wake = hook_wanted};
@@ -492,19 +500,13 @@ static int start_locked(void)
     atomic_store(&background.posted_cpu, sched_getcpu());
     status = bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY);
     if (status < 0)
-        goto undo_fd;
+        return status;
     atomic_store(&bmi__background_is_on, true);
     status = task_submit(0);
-    if (status < 0)
-        goto undo_manager;
-    return 0;
-
-undo_manager:
+    if (status == 0)
+        return 0;
     atomic_store(&bmi__background_is_on, false);
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
-undo_fd:
-    close(background.call_fd);
-    background.call_fd = -1;
     return status;
 }
 
@@ -521,8 +523,6 @@ static void stop_locked(void)
     bmi__progress_watch_end();
     bmi__progress_kick(); /* who polls a descriptor has to see to the timers from now on */
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
-    close(background.call_fd);
-    background.call_fd = -1;
 }
 
 static int follow_locked(bool wanted, bool offload_wanted)
@@ -582,6 +582,11 @@ int bmi__background_stop(void)
         stop_locked();
     bmi__gate_give(&control);
     return 0;
+}
+
+void bmi__background_end(void)
+{
+    call_fd_close();
 }
 
 void bmi__background_posted(void)

@@ -25,6 +25,8 @@ static inline bool bmi__background_on(void)
 int bmi__background_follow(void);
 /* Stops it whatever the settings say. Returns 0, or -EDEADLK, as above. */
 int bmi__background_stop(void);
+/* Gives back what it keeps over being switched off: at the end, when no caller is within BMI. */
+void bmi__background_end(void);
 /* Whether the calling thread is the background. */
 bool bmi__background_self(void);
 

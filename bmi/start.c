@@ -295,6 +295,7 @@ static void stop(void)
     bmi__book_unlock();
     bmi__failure_stop();
     bmi__timers_forget();
+    bmi__background_end();
     bmi__progress_stop();
     bmi__unexpected_stop();
     bmi__addresses_free();
