@@ -11,6 +11,7 @@
  *
  *   watching     nobody drives. It makes passes while they find something, then waits for the
  *                network's descriptor, without the seat: a caller takes that at once, unhindered.
+ *                Callers that go on driving call it away, since each message would wake it.
  *   standing by  callers drive. It sleeps, looks at each tick whether they still do, and watches
  *                again when they have ceased. A caller that is expected to compute now rings the
  *                bell when it leaves the seat. A tick takes a caller's CPU for some 25 us, so each
@@ -21,7 +22,7 @@
  *                leaves the seat rings the bell.
  *
  * What a caller does after it has left the seat is foretold from the last times (foretell.h), long
- * (it computed, more than COMPUTES_NS) or short. Computing is time on the CPU: who shares its core
+ * (it computed, more than COMPUTES_NS) or short. Computing is time on the CPU, but for writes: who shares its core
  * with others, perhaps with the very peer that it talks to, is away for just as long, but to wake
  * the background would only add one more that wants that core. The time on the CPU costs a system
  * call, so it is taken only while some of the last times away were long by the clock on the wall.
@@ -68,7 +69,7 @@ static atomic_bool switches_on;              /* written under control: what its 
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
 static _Thread_local bool control_taken; /* by before_fork */
-/* Its time on a CPU as it left the seat, and that of its writes since; 0: was not looked at. */
+/* This thread's time on a CPU as it left the seat, and that of its writes since; 0: was not looked at. */
 static _Thread_local uint64_t left_cpu_ns;
 
 static struct {
@@ -111,8 +112,8 @@ static void call(void)
     eventfd_write(background.call_fd, 1);
 }
 
-/* At the end, or in a child: a caller may be about to call while the background is switched off. */
-static void call_fd_close(void)
+/* Not where it is switched off: a caller may be about to call. */
+void bmi__background_end(void)
 {
     if (background.call_fd >= 0)
         close(background.call_fd);
@@ -469,7 +470,7 @@ static void after_fork_child(void)
     else
         pthread_mutex_unlock(&passing);
     is_background = false;
-    call_fd_close(); /* the parent's */
+    bmi__background_end(); /* the descriptor is the parent's */
     if (!atomic_exchange(&bmi__background_is_on, false))
         return;
     bmi__progress_watch_end();
@@ -582,11 +583,6 @@ int bmi__background_stop(void)
         stop_locked();
     bmi__gate_give(&control);
     return 0;
-}
-
-void bmi__background_end(void)
-{
-    call_fd_close();
 }
 
 void bmi__background_posted(void)

@@ -62,7 +62,7 @@ static struct {
     unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
     bool spin_just_failed;            /* nothing slept since */
     bool spin_in_the_way;             /* what a spin waited for came when it had let go */
-    unsigned spin_yields;             /* nobody else wanted this core in, as far as is known */
+    unsigned spin_yields;             /* since the system was asked who took this core */
     bool woke;                        /* this pass has woken a thread that slept */
     struct wakes wakes;               /* of this pass, yet to be woken */
     uint64_t now_ns;                  /* when the clock was last looked at, nearly */
@@ -329,7 +329,8 @@ static bool core_was_taken(void)
 /* Lets whoever wants this core have it. Two processes that began on one core answer each other at
  * the cost of a switch then, and since neither sleeps, the system moves one to an idle core. Whether
  * anybody took it the system tells: by the time that a yield takes that cannot be told, it is 0.3 us on
- * one machine and 1.5 us on another. */
+ * one machine and 1.5 us on another. A driver that asks for the yields of one before it hears of its own
+ * past too, so rather goes on yielding. */
 static uint64_t spin_yield(void)
 {
     if (progress.spin_yields == 0)
