@@ -18,7 +18,9 @@ set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
 if(BMI_SANITIZE) # runs as fast, and is built in little more than half the time
     set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
 endif()
-set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG") # a small message over tcp takes 2 % longer with -O2
+# A small message over tcp takes 2 % longer with -O2. Where functions happen to lie makes 5 % of what
+# a task costs, and 3 of a message over gm: they begin where instructions are fetched.
+set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG -falign-functions=32")
 
 # To load, in a wide piece, what was just stored in narrow ones stalls the processor until all stores
 # before are done. gcc does so where it joins neighbouring fields; and it clears and copies structures by
