@@ -39,7 +39,7 @@
 #include "task/event.h"
 
 enum { BATCH = 64, EPOLL_EVERY = 32, EPOLL_SELDOM = 4096 };
-enum { SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4 };
+enum { SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4, SPIN_STRETCH_MOST = 3 };
 enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
 enum { YIELDS = 16 };
 enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
@@ -62,10 +62,13 @@ static struct {
     unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
     bool spin_just_failed;            /* nothing slept since */
     bool spin_in_the_way;             /* what a spin waited for came when it had let go */
+    bool spin_alone;                  /* the last one has let others have its core in vain */
+    unsigned spin_stretch;            /* spins are that many times longer than by the setting */
     unsigned spin_yields;             /* since the system was asked who took this core */
     bool woke;                        /* this pass has woken a thread that slept */
     struct wakes wakes;               /* of this pass, yet to be woken */
     uint64_t now_ns;                  /* when the clock was last looked at, nearly */
+    uint64_t woken_ns;                /* when the last sleep ended */
 } progress = {.epoll_fd = -1, .wake_fd = -1, .timer_fd = -1};
 
 static struct bmi_watch wake_watch, timer_watch;
@@ -182,8 +185,10 @@ void bmi_method_watch_remove(struct bmi_watch *watch)
 static int events_run(int timeout_ms)
 {
     int count = epoll_wait(progress.epoll_fd, progress.batch, BATCH, timeout_ms);
-    if (timeout_ms != 0)
+    if (timeout_ms != 0) {
         atomic_store(&progress.asleep, false);
+        progress.woken_ns = bmi__monotonic_ns();
+    }
     if (count < 0)
         return 0; /* a signal */
     progress.batch_count = count;
@@ -300,18 +305,31 @@ static bool spin_failed(void)
     return false;
 }
 
-/* A sleep was short: to spin would have paid. If that had just been tried in vain, what came needed
- * the core that the spin was on: the next ones yield it. */
+/* For how long to spin. */
+static uint64_t spin_most(void)
+{
+    return (uint64_t)bmi__setting(SETTING_SPIN) * 1000 * (1 + progress.spin_stretch);
+}
+
+/* A sleep was short, for one whose end takes some tens of microseconds: to spin would have paid. If that had
+ * just been tried in vain, what came needed the core that the spin was on: the next one yields it. If it
+ * did so and nobody took it, what came is due a little later than spins end: they take longer then, until
+ * one fails before a long sleep. */
 static void spin_learn(uint64_t slept_ns)
 {
-    bool brief = slept_ns < (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
-    if (brief && !progress.spin_in_the_way)
-        spin_paid();
-    if (progress.spin_just_failed) {
-        progress.spin_in_the_way = brief;
-        progress.spin_yields = 0;
-    }
+    bool brief = slept_ns < (uint64_t)bmi__setting(SETTING_SPIN) * 1000 * 2;
+    bool failed = progress.spin_just_failed, yielded = progress.spin_in_the_way;
     progress.spin_just_failed = false;
+    if (brief && !yielded)
+        spin_paid();
+    if (!failed)
+        return;
+    progress.spin_in_the_way = brief && !progress.spin_alone;
+    progress.spin_yields = 0;
+    if (!brief)
+        progress.spin_stretch = 0;
+    else if (progress.spin_alone && progress.spin_stretch < SPIN_STRETCH_MOST)
+        progress.spin_stretch = progress.spin_stretch * 2 + 1;
 }
 
 /* Whether another thread has had this one's core since the question before. Costs a system call. */
@@ -339,6 +357,7 @@ static uint64_t spin_yield(void)
     if (++progress.spin_yields == YIELDS) {
         progress.spin_yields = 0;
         progress.spin_in_the_way = core_was_taken();
+        progress.spin_alone = !progress.spin_in_the_way;
     }
     return bmi__monotonic_ns();
 }
@@ -427,8 +446,9 @@ static void hook_wanted(struct bmi_task_sleeper *sleeper)
     wake_write();
 }
 
-/* Sleeps until something happens or the time is over, unless something is there already. */
-static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
+/* Sleeps until something happens or the time is over, unless something is there already. Returns
+ * whether the network had something. */
+static bool pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
 {
     struct bmi_task_sleeper hook = {.wake = hook_wanted};
     atomic_store(&progress.asleep, true);
@@ -436,23 +456,25 @@ static void pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
     if (!hooked)
         atomic_store(&progress.hooks_due, true);
     bool idle = hooked && !waiter->ready(waiter) && queues_empty();
-    bool armed = idle && arm();
+    bool armed = idle && arm(), any = false;
     if (armed) {
         uint64_t now = bmi__monotonic_ns(), due = bmi__timers_next();
         if (due > deadline_ns)
             due = deadline_ns;
         uint64_t ms = due <= now ? 0 : (due - now + 999999) / 1000000;
-        if (events_run(ms > 1000000 ? 1000000 : (int)ms) > 0)
-            spin_learn(bmi__monotonic_ns() - now);
+        any = events_run(ms > 1000000 ? 1000000 : (int)ms) > 0;
+        if (any)
+            spin_learn(progress.woken_ns - now);
         core_was_taken(); /* what was before is over */
     }
     bmi_task_sleeper_disarm(NULL, &hook);
     atomic_store(&progress.asleep, false);
     pass_begin();
     if (idle && !armed)
-        look(); /* something is there already */
+        any = look() > 0; /* something is there already */
     timers_run();
     chores();
+    return any;
 }
 
 /* ---- the seat ------------------------------------------------------------------------------- */
@@ -592,9 +614,10 @@ static bool glance(struct waiter *waiter)
  * longer it took. Returns whether the waiter is ready. */
 static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
-    uint64_t most = (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
+    uint64_t most = spin_most();
     if (!spin_worth_it(most, start))
         return false;
+    progress.spin_alone = false;
     uint64_t last = start, now = start, until = start + most;
     if (until > deadline_ns)
         until = deadline_ns;
@@ -646,18 +669,19 @@ static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
     progress.woke = false;
     if (waiter->ready(waiter) || spin(waiter, start, deadline_ns))
         return true;
-    bool ready;
+    bool ready, lively = false;
     bmi__waiter_enlist(waiter, true);
     while (!(ready = waiter->ready(waiter)) && !atomic_load(&progress.hooks_due)) {
         uint64_t now = bmi__monotonic_ns();
         if (now >= deadline_ns)
             break;
-        if (!progress.woke) {
-            pass_asleep(waiter, deadline_ns);
+        if (!progress.woke && !lively) {
+            lively = pass_asleep(waiter, deadline_ns);
             continue;
         }
-        progress.woke = false; /* there is traffic, if not ours: the next message may be near */
-        sched_yield();
+        if (progress.woke)
+            sched_yield();
+        progress.woke = lively = false; /* there is traffic: the next message may be near */
         if ((ready = spin(waiter, now, deadline_ns)))
             break;
     }

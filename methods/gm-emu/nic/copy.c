@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * copy.c - long copies into a peer's mapped memory, or out of it, by the way that has been faster.
- * What goes through a ring is copied by memcpy: nic__gather in send.c.
+ * copy.c - long copies into a peer's mapped memory, or out of it, through a stage, and out of that,
+ * by the way that has been faster. Messages are copied by memcpy: nic__gather in send.c.
  *
  * Ordinary stores first fetch each line, perhaps out of the other processor's cache, and leave it
  * in ours, from where the reader has to get it. Stores that stream write past the caches: nothing

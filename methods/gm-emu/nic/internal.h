@@ -295,8 +295,8 @@ struct nic_port {
     _Alignas(NIC_LINE) struct bmi_lock wire_lock;
     uint64_t wire_free_ns; /* of what we send */
 
-    /* into a peer's mapped memory; out of it */
-    _Alignas(NIC_LINE) struct nic_copier put_copier, help_copier;
+    /* into a peer's mapped memory; out of it; into a ring as a stage; out of it */
+    _Alignas(NIC_LINE) struct nic_copier put_copier, help_copier, stage_copier, bounce_copier;
 
     struct {
         _Atomic uint64_t received, received_bytes, waited_for_buffer, timed_out, lost, mapped,
