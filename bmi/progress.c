@@ -22,7 +22,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,15 +32,14 @@
 #include "bmi/methods.h"
 #include "bmi/promise.h"
 #include "bmi/settings.h"
+#include "bmi/spin.h"
 #include "bmi/task.h"
 #include "bmi/timers.h"
 #include "bmi/waiters.h"
 #include "task/event.h"
 
 enum { BATCH = 64, EPOLL_EVERY = 32, EPOLL_SELDOM = 4096 };
-enum { SPIN_SKIP_MOST = 255, SPIN_CLOCK_EVERY = 4, SPIN_STRETCH_MOST = 3 };
-enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, SPIN_PAUSE_MOST_NS = 100000000 };
-enum { YIELDS = 16 };
+enum { SPIN_CLOCK_EVERY = 4 };
 enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
 /* A guard's look. Shorter than the kernel's tick it would cost more: timers of their own. */
 enum { GUARD_NS = 5000000 };
@@ -58,17 +56,10 @@ static struct {
     uint64_t watch_until_ns; /* the timer that the background, which watches, knows of */
     struct epoll_event batch[BATCH];
     int batch_count, batch_next;
-    uint64_t spin_paused_until_ns;
-    unsigned spin_skip, spin_backoff; /* waits to go without spinning; grows as spinning fails */
-    bool spin_just_failed;            /* nothing slept since */
-    bool spin_in_the_way;             /* what a spin waited for came when it had let go */
-    bool spin_alone;                  /* the last one has let others have its core in vain */
-    unsigned spin_stretch;            /* spins are that many times longer than by the setting */
-    unsigned spin_yields;             /* since the system was asked who took this core */
-    bool woke;                        /* this pass has woken a thread that slept */
-    struct wakes wakes;               /* of this pass, yet to be woken */
-    uint64_t now_ns;                  /* when the clock was last looked at, nearly */
-    uint64_t woken_ns;                /* when the last sleep ended */
+    bool woke;          /* this pass has woken a thread that slept */
+    struct wakes wakes; /* of this pass, yet to be woken */
+    uint64_t now_ns;    /* when the clock was last looked at, nearly */
+    uint64_t woken_ns;  /* when the last sleep ended */
 } progress = {.epoll_fd = -1, .wake_fd = -1, .timer_fd = -1};
 
 static struct bmi_watch wake_watch, timer_watch;
@@ -276,100 +267,6 @@ static bool queues_empty(void)
     return atomic_load(&progress.dirty) == NULL && atomic_load(&progress.deferred) == NULL;
 }
 
-/* ---- whether to spin ------------------------------------------------------------------------ */
-
-/* Spinning pays if what is waited for comes while we spin. Where it fails, because the time is long
- * or because whoever is to send wants this core, it is left out more and more often. */
-static bool spin_worth_it(uint64_t most_ns, uint64_t now)
-{
-    if (most_ns == 0 || now < progress.spin_paused_until_ns)
-        return false;
-    if (progress.spin_skip == 0)
-        return true;
-    progress.spin_skip--;
-    return false;
-}
-
-static void spin_paid(void)
-{
-    progress.spin_skip = progress.spin_backoff = 0;
-}
-
-static bool spin_failed(void)
-{
-    progress.spin_backoff = progress.spin_backoff * 2 + 1;
-    if (progress.spin_backoff > SPIN_SKIP_MOST)
-        progress.spin_backoff = SPIN_SKIP_MOST;
-    progress.spin_skip = progress.spin_backoff;
-    progress.spin_just_failed = true;
-    return false;
-}
-
-/* For how long to spin. */
-static uint64_t spin_most(void)
-{
-    return (uint64_t)bmi__setting(SETTING_SPIN) * 1000 * (1 + progress.spin_stretch);
-}
-
-/* A sleep was short, for one whose end takes some tens of microseconds: to spin would have paid. If that had
- * just been tried in vain, what came needed the core that the spin was on: the next one yields it. If it
- * did so and nobody took it, what came is due a little later than spins end: they take longer then, until
- * one fails before a long sleep. */
-static void spin_learn(uint64_t slept_ns)
-{
-    bool brief = slept_ns < (uint64_t)bmi__setting(SETTING_SPIN) * 1000 * 2;
-    bool failed = progress.spin_just_failed, yielded = progress.spin_in_the_way;
-    progress.spin_just_failed = false;
-    if (brief && !yielded)
-        spin_paid();
-    if (!failed)
-        return;
-    progress.spin_in_the_way = brief && !progress.spin_alone;
-    progress.spin_yields = 0;
-    if (!brief)
-        progress.spin_stretch = 0;
-    else if (progress.spin_alone && progress.spin_stretch < SPIN_STRETCH_MOST)
-        progress.spin_stretch = progress.spin_stretch * 2 + 1;
-}
-
-/* Whether another thread has had this one's core since the question before. Costs a system call. */
-static bool core_was_taken(void)
-{
-    static _Thread_local long before;
-    struct rusage usage;
-    if (getrusage(RUSAGE_THREAD, &usage) < 0)
-        return true;
-    bool taken = usage.ru_nivcsw != before;
-    before = usage.ru_nivcsw;
-    return taken;
-}
-
-/* Lets whoever wants this core have it. Two processes that began on one core answer each other at
- * the cost of a switch then, and since neither sleeps, the system moves one to an idle core. Whether
- * anybody took it the system tells: by the time that a yield takes that cannot be told, it is 0.3 us on
- * one machine and 1.5 us on another. A driver that asks for the yields of one before it hears of its own
- * past too, so rather goes on yielding. */
-static uint64_t spin_yield(void)
-{
-    if (progress.spin_yields == 0)
-        core_was_taken(); /* what was before does not count */
-    sched_yield();
-    if (++progress.spin_yields == YIELDS) {
-        progress.spin_yields = 0;
-        progress.spin_in_the_way = core_was_taken();
-        progress.spin_alone = !progress.spin_in_the_way;
-    }
-    return bmi__monotonic_ns();
-}
-
-/* Another thread had the core for that long. */
-static void spin_pause(uint64_t now, uint64_t lost_ns)
-{
-    uint64_t pause_ns = lost_ns * PREEMPTED_TIMES;
-    progress.spin_paused_until_ns =
-        now + (pause_ns < SPIN_PAUSE_MOST_NS ? pause_ns : SPIN_PAUSE_MOST_NS);
-}
-
 /* ---- passes --------------------------------------------------------------------------------- */
 
 /* What comes before and after the network is looked at. Returns whether there was anything. */
@@ -464,8 +361,8 @@ static bool pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
         uint64_t ms = due <= now ? 0 : (due - now + 999999) / 1000000;
         any = events_run(ms > 1000000 ? 1000000 : (int)ms) > 0;
         if (any)
-            spin_learn(progress.woken_ns - now);
-        core_was_taken(); /* what was before is over */
+            bmi__spin_learn(progress.woken_ns - now);
+        bmi__core_was_taken(); /* what was before is over */
     }
     bmi_task_sleeper_disarm(NULL, &hook);
     atomic_store(&progress.asleep, false);
@@ -598,59 +495,54 @@ static bool glance(struct waiter *waiter)
 {
     enum { GLANCES = 16 };
     if (bmi__methods_telling() != BMI__TELLS_LITTLE || !bmi_one_thread() ||
-        bmi__setting(SETTING_SPIN) == 0 || progress.spin_skip > 0 || progress.spin_in_the_way)
+        bmi__setting(SETTING_SPIN) == 0 || bmi__spin.skip > 0 || bmi__spin.in_the_way)
         return false;
     for (unsigned i = 1; i <= GLANCES; i++) {
         if (turn(waiter, i)) {
-            spin_paid();
+            bmi__spin_paid();
             return true;
         }
     }
     return false;
 }
 
-/* Polls for as long as that has paid lately. A pass that took very long, and not since it had much
- * to move, means that another thread wanted this core: then no spinning for a while, the longer the
- * longer it took. Returns whether the waiter is ready. */
+/* Polls for as long as that has paid lately, unless another thread wants this core. Returns whether the
+ * waiter is ready. */
 static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
-    uint64_t most = spin_most();
-    if (!spin_worth_it(most, start))
+    if (!bmi__spin_worth_it(start))
         return false;
-    progress.spin_alone = false;
+    uint64_t most = bmi__spin_most();
     uint64_t last = start, now = start, until = start + most;
     if (until > deadline_ns)
         until = deadline_ns;
     for (unsigned i = 1; now < until; i++) {
         if (turn(waiter, i)) {
-            spin_paid();
+            bmi__spin_paid();
             progress.now_ns = now;
             return true;
         }
         if (progress.woke) { /* another's message: it may be waiting for this core */
             progress.woke = false;
-            spin_paid();
+            bmi__spin_paid();
             sched_yield();
             last = now = bmi__monotonic_ns();
             until = now + most > deadline_ns ? deadline_ns : now + most;
             timers_run_at(now); /* others' messages may keep us here for long */
             continue;
         }
-        if (progress.spin_in_the_way)
-            now = spin_yield();
-        else if (i % SPIN_CLOCK_EVERY == 0)
-            now = bmi__monotonic_ns();
-        else
+        if (bmi__spin.in_the_way)
+            bmi__spin_yield();
+        else if (i % SPIN_CLOCK_EVERY != 0)
             continue;
+        now = bmi__monotonic_ns();
         if (atomic_load_explicit(&progress.seat, memory_order_relaxed) != SEAT_TAKEN)
             break; /* somebody is to fork */
-        if (now - last > PREEMPTED_NS && core_was_taken()) {
-            spin_pause(now, now - last);
+        if (bmi__spin_interrupted(last, now))
             break;
-        }
         last = now;
     }
-    return spin_failed();
+    return bmi__spin_failed();
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
@@ -958,8 +850,7 @@ int bmi__progress_start(void)
         bmi__progress_stop();
         return -error;
     }
-    progress.spin_paused_until_ns = 0;
-    progress.spin_skip = progress.spin_backoff = 0;
+    bmi__spin_reset();
     bmi__promise_reset();
     return 0;
 }
