@@ -61,8 +61,9 @@ void bmi__spin_learn(uint64_t slept_ns)
         bmi__spin_paid();
     if (!failed)
         return;
+    if (!bmi__spin.in_the_way) /* else the question stands: a spin may be too short for its answer */
+        bmi__spin.yields = 0;
     bmi__spin.in_the_way = brief && !bmi__spin.alone;
-    bmi__spin.yields = 0;
     if (!brief)
         bmi__spin.stretch = 0;
     else if (bmi__spin.alone && bmi__spin.stretch < STRETCH_MOST)
