@@ -61,8 +61,7 @@ void bmi__spin_learn(uint64_t slept_ns)
         bmi__spin_paid();
     if (!failed)
         return;
-    if (!bmi__spin
-             .in_the_way) /* else the question stands: a spin may be too short for its answer */
+    if (!bmi__spin.in_the_way) /* else the question stands: a spin may end before its answer */
         bmi__spin.yields = 0;
     bmi__spin.in_the_way = brief && !bmi__spin.alone;
     if (!brief)
