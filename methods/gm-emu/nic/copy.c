@@ -162,3 +162,11 @@ void nic__copy(struct nic_copier *copier, void *to, const void *from, uint64_t b
     if (timed)
         cost_learn(&copier->cost[way], (nic__now() - begin) * 1024 / (bytes >> 10)); /* ns a MiB */
 }
+
+void nic__copy_all(struct nic_copier *copier, uint8_t *to, const struct iovec *window, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        nic__copy(copier, to, window[i].iov_base, window[i].iov_len);
+        to += window[i].iov_len;
+    }
+}

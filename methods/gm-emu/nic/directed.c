@@ -133,10 +133,7 @@ uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uin
 static void mapped_write(struct nic_peer *peer, uint8_t *to, const struct iovec *window,
                          size_t count, uint64_t bytes)
 {
-    for (size_t i = 0; i < count; i++) {
-        nic__copy(&peer->port->put_copier, to, window[i].iov_base, window[i].iov_len);
-        to += window[i].iov_len;
-    }
+    nic__copy_all(&peer->port->put_copier, to, window, count);
     nic__count(&peer->port->counters.mapped, 1);
     nic__count(&peer->port->counters.mapped_bytes, bytes);
 }

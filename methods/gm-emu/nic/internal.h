@@ -338,6 +338,9 @@ static inline void nic__turn(struct nic_port *port)
 /* ---- copy.c --------------------------------------------------------------------------------- */
 /* As memcpy, for long copies by the way that has been faster. Any thread. */
 void nic__copy(struct nic_copier *copier, void *to, const void *from, uint64_t bytes);
+/* The pieces, one behind the other; none is empty. */
+void nic__copy_all(struct nic_copier *copier, uint8_t *to, const struct iovec *window,
+                   size_t count);
 /* As memcpy, past the caches where the processor can. */
 void nic__copy_streaming(void *to, const void *from, uint64_t bytes);
 
