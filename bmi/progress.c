@@ -344,7 +344,7 @@ static void hook_wanted(struct bmi_task_sleeper *sleeper)
 }
 
 /* Sleeps until something happens or the time is over, unless something is there already. Returns
- * whether the network had something. */
+ * whether a descriptor had something. */
 static bool pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
 {
     struct bmi_task_sleeper hook = {.wake = hook_wanted};

@@ -53,7 +53,8 @@ static struct {
         {"idle_reap_s", NUMBER, 0, 0, 86400000,
          "close connections that nothing was said on or is due on for so long; 0: never", 0},
     [SETTING_SPIN] = {"spin_us", NUMBER, 50, 0, 1000000,
-                      "longest time to poll before sleeping; 0: sleep at once", 50},
+                      "how long to poll before sleeping, up to 4 times that where it pays; 0: not",
+                      50},
     [SETTING_PROGRESS] =
         {"progress", DRIVER, 0, 0, 1,
          "who moves messages: the caller, in test calls; or background: also while it computes", 0},

@@ -17,7 +17,7 @@ struct bmi__spin {
     bool just_failed;       /* nothing slept since */
     bool in_the_way;        /* what a spin waited for came when it had let go: it yields */
     bool alone;             /* the last one has yielded its core in vain */
-    unsigned stretch;       /* spins are that many times longer than by the setting */
+    unsigned stretch;       /* spins take so many times the setting more */
     unsigned yields;        /* since the system was asked who took this core */
 };
 
@@ -26,7 +26,7 @@ extern struct bmi__spin bmi__spin;
 /* For how long to spin, in ns; 0: not at all. */
 uint64_t bmi__spin_most(void);
 
-/* Whether a wait that begins, or goes on after there was something for others, is to spin. */
+/* Whether a wait that begins, or goes on after there was something that did not end it, is to spin. */
 bool bmi__spin_worth_it(uint64_t now);
 
 /* What was waited for came. */
@@ -38,7 +38,7 @@ static inline void bmi__spin_paid(void)
 /* It did not. Returns false. */
 bool bmi__spin_failed(void);
 
-/* A sleep has ended since the network had something. It took that long until the thread ran. */
+/* A sleep has ended since a descriptor had something. It took that long until the thread ran. */
 void bmi__spin_learn(uint64_t slept_ns);
 
 /* Whether another thread has had this one's core since the question before. Costs a system call. */

@@ -72,7 +72,7 @@ struct ring {
 enum attempt {
     DONE,
     BEATEN, /* somebody else did it at the same moment */
-    PASSED, /* the position is used up */
+    PASSED, /* what was looked at is used up, or not the oldest: look again */
     NO_MORE /* full; empty */
 };
 
