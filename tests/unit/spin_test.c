@@ -61,6 +61,19 @@ static void what_came_just_after_may_need_the_core(void)
     CU_ASSERT_FALSE(bmi__spin.in_the_way);
 }
 
+static void a_question_stands_until_it_is_answered(void)
+{
+    fail_and_sleep(BRIEF);
+    CU_ASSERT_EQUAL(bmi__spin.yields, 0);
+    CU_ASSERT_TRUE(bmi__spin_worth_it(0));
+    for (unsigned i = 1; i <= 5; i++) /* too few for an answer */
+        bmi__spin_yield();
+    bmi__spin_failed();
+    bmi__spin_learn(BRIEF);
+    CU_ASSERT_TRUE(bmi__spin.in_the_way);
+    CU_ASSERT_EQUAL(bmi__spin.yields, 5);
+}
+
 static void what_comes_a_little_late_is_waited_for(void)
 {
     fail_and_sleep(BRIEF);
@@ -100,6 +113,7 @@ int main(void)
         {"where it fails it is left out more and more often", where_it_fails_it_is_left_out},
         {"a short sleep brings it back", a_short_sleep_brings_it_back},
         {"what comes just after may need the core", what_came_just_after_may_need_the_core},
+        {"a question stands until it is answered", a_question_stands_until_it_is_answered},
         {"what comes a little late is waited for", what_comes_a_little_late_is_waited_for},
         {"who has lost the core does not spin", who_has_lost_the_core_does_not_spin},
         {"by the setting it is off", by_the_setting_it_is_off},
