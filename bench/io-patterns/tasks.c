@@ -7,7 +7,9 @@
  * set polls. Beside it the round trip of a cache line between the same two CPUs. Then the levels of
  * a large synthetic tree, with 1 to 16 threads on one queue. Samples are a few hundred microseconds
  * long and the two kinds of queue take turns, so that both see the same machine; the value is the
- * lower quartile, since whatever else the machine does only ever adds.
+ * lower quartile, since whatever else the machine does only ever adds. Each sample has its tasks at
+ * another place of a page: addresses that are alike in their lowest 12 bits are in each other's way,
+ * by some hundredths of the value, and which of the tasks' and the queue's are is chance.
  *
  * Samples are taken by the main thread alone; a sample's other threads live as long as it does.
  */
@@ -26,8 +28,10 @@
 #define TREE "package:8 l3:4 core:8 pu:1"
 #define WARM_UP 10 /* part of the tasks of a sample */
 #define OTHERS_MAX 256
-#define TASKS 8       /* a thread's own, of those that share a queue */
-#define CROWD_TIMES 8 /* such a sample has that many times the tasks of others */
+#define TASKS 8 /* a thread's own, of those that share a queue */
+#define PAGE 4096
+#define STEP (11 * 64) /* from a sample's place to that of the next: the page's lines in turn */
+#define CROWD_TIMES 8  /* such a sample has that many times the tasks of others */
 
 enum kind { LOCK_FREE, SPINLOCK, KINDS };
 
@@ -115,6 +119,16 @@ static inline void task_create(struct bmi_task *task, struct bmi_task_manager *m
         die("bmi_task_prepare failed");
 }
 
+/* Where a sample's tasks are, in memory for TASKS of them that begins anywhere in a page. */
+struct site {
+    _Alignas(PAGE) uint8_t memory[PAGE + TASKS * sizeof(struct bmi_task)];
+};
+
+static struct bmi_task *site_tasks(struct site *site, unsigned sample)
+{
+    return (void *)(site->memory + (size_t)sample * STEP % PAGE);
+}
+
 static struct bmi_cpuset only(int cpu)
 {
     struct bmi_cpuset set;
@@ -178,30 +192,33 @@ static int pollers_open(struct poller pollers[OTHERS_MAX], const struct probe *p
 }
 
 /* Submits a task again and again. Returns: nanoseconds for each. */
-static double tasks_time(const struct probe *probe, struct bmi_task_manager *manager, int times)
+static double tasks_time(const struct probe *probe, struct bmi_task_manager *manager, int times,
+                         unsigned sample)
 {
+    static struct site site;
+    struct bmi_task *task = site_tasks(&site, sample);
     bool own = bmi_cpuset_has(&probe->target, probe->cpu);
     uint64_t start = 0;
-    static _Alignas(64) struct bmi_task task;
-    task_create(&task, manager, &probe->target);
+    task_create(task, manager, &probe->target);
     for (int i = -times / WARM_UP; i < times; i++) {
         if (i == 0)
             start = now_ns();
         if (probe->creates)
-            task_create(&task, manager, &probe->target);
-        bmi_task_submit(&task);
-        while (bmi_task_state(&task) != BMI_TASK_ENDED)
+            task_create(task, manager, &probe->target);
+        bmi_task_submit(task);
+        while (bmi_task_state(task) != BMI_TASK_ENDED)
             if (own)
                 bmi_task_schedule_on(manager, probe->cpu);
     }
     return (double)(now_ns() - start) / times;
 }
 
-static double tasks_sample(const struct probe *probe, struct bmi_task_manager *manager, int times)
+static double tasks_sample(const struct probe *probe, struct bmi_task_manager *manager, int times,
+                           unsigned sample)
 {
     static struct poller pollers[OTHERS_MAX];
     int count = pollers_open(pollers, probe, manager);
-    double each_ns = tasks_time(probe, manager, times);
+    double each_ns = tasks_time(probe, manager, times, sample);
     for (int i = 0; i < count; i++)
         poller_close(&pollers[i]);
     return each_ns;
@@ -232,12 +249,14 @@ struct crowd {
     struct bmi_task_manager *manager;
     atomic_int missing; /* threads that are not ready yet */
     int each;           /* tasks of a thread */
+    unsigned sample;
 };
 
 struct member {
     struct crowd *crowd;
     int cpu, on; /* of the tree; where it really runs */
     uint64_t from_ns, to_ns;
+    struct site *site;
     pthread_t thread;
 };
 
@@ -254,7 +273,7 @@ static void *member_main(void *argument)
 {
     struct member *member = argument;
     struct crowd *crowd = member->crowd;
-    struct bmi_task tasks[TASKS];
+    struct bmi_task *tasks = site_tasks(member->site, crowd->sample);
     bind_to(member->on);
     for (int i = 0; i < TASKS; i++)
         task_create(&tasks[i], crowd->manager, &crowd->probe->target);
@@ -273,10 +292,11 @@ static void *member_main(void *argument)
 }
 
 /* Each thread submits and runs, as one of the CPUs of the set. Returns: nanoseconds for a task. */
-static double crowd_sample(const struct probe *probe, struct bmi_task_manager *manager, int times)
+static double crowd_sample(const struct probe *probe, struct bmi_task_manager *manager, int times,
+                           unsigned sample)
 {
     int threads = probe->threads, cpu = -1;
-    struct crowd crowd = {.probe = probe, .manager = manager, .missing = threads};
+    struct crowd crowd = {.probe = probe, .manager = manager, .missing = threads, .sample = sample};
     struct member *members = allocate((size_t)threads * sizeof *members);
     uint64_t from_ns = UINT64_MAX, to_ns = 0;
     crowd.each = (times * CROWD_TIMES / threads / TASKS + 1) * TASKS;
@@ -284,7 +304,10 @@ static double crowd_sample(const struct probe *probe, struct bmi_task_manager *m
         cpu = bmi_cpuset_next(&probe->target, cpu + 1);
         if (cpu < 0)
             cpu = bmi_cpuset_next(&probe->target, 0);
-        members[i] = (struct member){.crowd = &crowd, .cpu = cpu, .on = real_cpu(i)};
+        members[i] = (struct member){.crowd = &crowd,
+                                     .cpu = cpu,
+                                     .on = real_cpu(i),
+                                     .site = allocate_pages(sizeof *members[i].site)};
         if (pthread_create(&members[i].thread, NULL, member_main, &members[i]) != 0)
             die("no thread");
     }
@@ -292,6 +315,7 @@ static double crowd_sample(const struct probe *probe, struct bmi_task_manager *m
         pthread_join(members[i].thread, NULL);
         from_ns = members[i].from_ns < from_ns ? members[i].from_ns : from_ns;
         to_ns = members[i].to_ns > to_ns ? members[i].to_ns : to_ns;
+        free(members[i].site);
     }
     free(members);
     return (double)(to_ns - from_ns) / ((double)crowd.each * threads);
@@ -330,10 +354,12 @@ static double probe_sample(const struct probe *probe, enum contender contender, 
 {
     enum kind kind = contender == CONTENDER_SPINLOCK ? SPINLOCK : LOCK_FREE;
     struct bmi_task_manager *manager = probe->pair->managers[kind];
+    static unsigned samples[KINDS];
     if (contender == CONTENDER_LINE)
         return line_sample(probe, times);
-    return probe->threads > 0 ? crowd_sample(probe, manager, times)
-                              : tasks_sample(probe, manager, times);
+    unsigned sample = samples[kind]++;
+    return probe->threads > 0 ? crowd_sample(probe, manager, times, sample)
+                              : tasks_sample(probe, manager, times, sample);
 }
 
 /* Adds a row to the report and measures it. */
