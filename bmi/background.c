@@ -274,9 +274,12 @@ static void hook_wanted(struct bmi_task_sleeper *sleeper)
     call();
 }
 
-/* Waits for the network, for a call, or until a timer is due; runs what hooks should run. */
-static void network_wait(uint64_t until_ns)
+/* Waits for the network, for a call, or until a timer is due; runs what hooks should run. Returns
+ * whether callers have called it away: what is there is theirs, and to look for it would only have
+ * them wait for the socket. */
+static bool network_wait(uint64_t until_ns)
 {
+    bool called = false;
     struct pollfd fds[2] = {{.fd = bmi__progress_fd(), .events = POLLIN},
                             {.fd = background.call_fd, .events = POLLIN}};
     if (bmi_task_sleeper_arm(NULL, &background.hook)) {
@@ -285,13 +288,14 @@ static void network_wait(uint64_t until_ns)
         atomic_store_explicit(&background.waits_since, turns_made(), memory_order_relaxed);
         atomic_store(&background.waits, true);
         poll(fds, 2, until_ns == UINT64_MAX ? -1 : ms > 1000000 ? 1000000 : (int)ms);
+        called = !atomic_exchange(&background.waits, false);
     }
-    atomic_store(&background.waits, false);
     bmi_task_sleeper_disarm(NULL, &background.hook);
     eventfd_t value;
     if (fds[1].revents != 0 && !atomic_load(&background.stopping))
         eventfd_read(background.call_fd, &value);
     bmi_task_schedule(NULL);
+    return called;
 }
 
 /* Who posts is far away, or on the very CPU that we are on. */
@@ -315,11 +319,12 @@ static void drive_and_wait(void)
         enum bmi__watch found = bmi__progress_watch(&until_ns);
         pthread_mutex_unlock(&passing);
         unsigned turns = turns_made();
-        if (found == BMI__WATCH_TAKEN || (turns != seen && !caller_computes())) {
+        bool driven = found == BMI__WATCH_TAKEN || (turns != seen && !caller_computes());
+        if (!driven && found == BMI__WATCH_QUIET)
+            driven = network_wait(until_ns);
+        if (driven) {
             stand_by();
             turns = turns_made();
-        } else if (found == BMI__WATCH_QUIET) {
-            network_wait(until_ns);
         }
         seen = turns;
     }
