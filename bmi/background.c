@@ -53,6 +53,7 @@
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 #include "bmi/task.h"
+#include "bmi/work.h"
 #include "task/event.h"
 #include "task/gate.h"
 #include "task/internal.h"
@@ -379,7 +380,7 @@ static enum bmi_task_verdict run(struct bmi_task *task, void *argument)
 static enum bmi_task_verdict flush_links(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
-    bmi__progress_flush();
+    bmi__work_flush();
     return BMI_TASK_DONE;
 }
 
@@ -391,7 +392,7 @@ static bool offload_flush(struct bmi_link *link)
     int cpu = bmi_task_nearest_idle(NULL, sched_getcpu());
     if (cpu < 0)
         return false;
-    bmi__progress_dirty_quietly(link);
+    bmi__work_dirty(link); /* wakes nobody: the task flushes it */
     int status = bmi_task_submit(&offload.tasks[cpu]);
     return status == 0 || status == -EBUSY; /* busy: it is yet to run */
 }

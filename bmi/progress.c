@@ -36,6 +36,7 @@
 #include "bmi/task.h"
 #include "bmi/timers.h"
 #include "bmi/waiters.h"
+#include "bmi/work.h"
 #include "task/event.h"
 
 enum { BATCH = 64, EPOLL_EVERY = 32, EPOLL_SELDOM = 4096 };
@@ -50,8 +51,6 @@ static struct {
     atomic_bool asleep, watching, wake_pending, fd_used;
     atomic_bool hooks_due; /* a task was queued that nobody but a hook will run */
     atomic_uint pass;
-    _Atomic(struct bmi_link *) dirty;
-    _Atomic(struct bmi_deferred *) deferred;
     /* the driver's */
     uint64_t watch_until_ns; /* the timer that the background, which watches, knows of */
     struct epoll_event batch[BATCH];
@@ -127,6 +126,12 @@ void bmi__progress_kick(void)
         wake_write();
 }
 
+void bmi__progress_dirty(struct bmi_link *link)
+{
+    if (bmi__work_dirty(link))
+        bmi__progress_kick();
+}
+
 static void wake_ready(struct bmi_watch *watch, uint32_t events)
 {
     eventfd_t value;
@@ -194,79 +199,6 @@ static int events_run(int timeout_ms)
     return count;
 }
 
-/* ---- deferred calls and dirty links --------------------------------------------------------- */
-
-void bmi_method_defer(struct bmi_deferred *deferred)
-{
-    if (atomic_exchange(&deferred->pending, true))
-        return;
-    struct bmi_deferred *first = atomic_load(&progress.deferred);
-    do
-        atomic_store_explicit(&deferred->next, first, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak(&progress.deferred, &first, deferred));
-    bmi__progress_kick();
-}
-
-static bool deferred_run(void)
-{
-    if (atomic_load(&progress.deferred) == NULL)
-        return false;
-    struct bmi_deferred *list = atomic_exchange(&progress.deferred, NULL);
-    bool any = list != NULL;
-    while (list != NULL) {
-        struct bmi_deferred *next = atomic_load_explicit(&list->next, memory_order_relaxed);
-        atomic_store(&list->pending, false);
-        list->run(list);
-        list = next;
-    }
-    return any;
-}
-
-/* Returns false if it was there already. */
-static bool dirty_push(struct bmi_link *link)
-{
-    if (atomic_load(&link->dirty) || atomic_exchange(&link->dirty, true))
-        return false;
-    bmi_link_ref(link);
-    struct bmi_link *first = atomic_load(&progress.dirty);
-    do
-        atomic_store_explicit(&link->dirty_next, first, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak(&progress.dirty, &first, link));
-    return true;
-}
-
-void bmi__progress_dirty(struct bmi_link *link)
-{
-    if (dirty_push(link))
-        bmi__progress_kick();
-}
-
-void bmi__progress_dirty_quietly(struct bmi_link *link)
-{
-    dirty_push(link);
-}
-
-static bool dirty_flush(void)
-{
-    if (atomic_load(&progress.dirty) == NULL)
-        return false;
-    struct bmi_link *link = atomic_exchange(&progress.dirty, NULL);
-    bool any = link != NULL;
-    while (link != NULL) {
-        struct bmi_link *next = atomic_load_explicit(&link->dirty_next, memory_order_relaxed);
-        atomic_store(&link->dirty, false);
-        link->method->flush(link);
-        bmi_link_unref(link);
-        link = next;
-    }
-    return any;
-}
-
-static bool queues_empty(void)
-{
-    return atomic_load(&progress.dirty) == NULL && atomic_load(&progress.deferred) == NULL;
-}
-
 /* ---- passes --------------------------------------------------------------------------------- */
 
 /* What comes before and after the network is looked at. Returns whether there was anything. */
@@ -274,8 +206,8 @@ static bool chores(void)
 {
     bool all = false;
     for (int i = 0; i < 16; i++) {
-        bool any = deferred_run();
-        if (!dirty_flush() && !any)
+        bool any = bmi__work_deferred();
+        if (!bmi__work_flush() && !any)
             break;
         all = true;
     }
@@ -330,7 +262,7 @@ static bool pass(void)
     if (events == 0 || number % EPOLL_EVERY == 0)
         events += events_run(0);
     timers_run();
-    if (!queues_empty())
+    if (!bmi__work_none())
         any = chores() || any;
     return any || events > 0;
 }
@@ -352,7 +284,7 @@ static bool pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
     bool hooked = bmi_task_sleeper_arm(NULL, &hook);
     if (!hooked)
         atomic_store(&progress.hooks_due, true);
-    bool idle = hooked && !waiter->ready(waiter) && queues_empty();
+    bool idle = hooked && !waiter->ready(waiter) && bmi__work_none();
     bool armed = idle && arm(), any = false;
     if (armed) {
         uint64_t now = bmi__monotonic_ns(), due = bmi__timers_next();
@@ -418,7 +350,7 @@ static void seat_hand_over(void)
         fd_timer_arm();
     bool earlier = atomic_load_explicit(&progress.watching, memory_order_relaxed) &&
                    bmi__timers_next() < progress.watch_until_ns;
-    if (!arm() || !queues_empty() || earlier)
+    if (!arm() || !bmi__work_none() || earlier)
         wake_write();
 }
 
@@ -612,7 +544,7 @@ static bool hand_on(struct waiter *waiter)
     if (bmi__promise_standing() == 0)
         return false;
     bmi__promise_end(bmi__monotonic_ns());
-    dirty_flush();
+    bmi__work_flush();
     return bmi__waiters_hand_over(waiter);
 }
 
@@ -707,7 +639,7 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
 void bmi__progress_poll(void)
 {
     if (bmi__promise_excuses()) {
-        dirty_flush();
+        bmi__work_flush();
         return;
     }
     if (!seat_take_turn(turn_time()))
@@ -757,7 +689,7 @@ enum bmi__watch bmi__progress_watch(uint64_t *until_ns)
         continue;
     atomic_store(&progress.watching, true);
     fence();
-    bool quiet = queues_empty() && arm();
+    bool quiet = bmi__work_none() && arm();
     *until_ns = bmi__timers_next();
     progress.watch_until_ns = *until_ns;
     seat_give_back();
@@ -768,11 +700,6 @@ enum bmi__watch bmi__progress_watch(uint64_t *until_ns)
 void bmi__progress_watch_end(void)
 {
     atomic_store(&progress.watching, false);
-}
-
-void bmi__progress_flush(void)
-{
-    dirty_flush();
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */
@@ -863,14 +790,7 @@ void bmi__progress_stop(void)
             close(*fds[i]);
         *fds[i] = -1;
     }
-    for (struct bmi_link *link = atomic_exchange(&progress.dirty, NULL), *next; link != NULL;
-         link = next) {
-        next = atomic_load(&link->dirty_next);
-        bmi_link_unref(link);
-    }
-    for (struct bmi_deferred *one = atomic_exchange(&progress.deferred, NULL); one != NULL;
-         one = atomic_load(&one->next))
-        atomic_store(&one->pending, false);
+    bmi__work_drop();
     atomic_store(&progress.fd_used, false);
     atomic_store(&progress.watching, false);
     atomic_store(&progress.hooks_due, false);

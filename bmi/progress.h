@@ -53,13 +53,8 @@ bool bmi__progress_driver_sleeps(void);
 
 /* Has the link flushed by the driver's next pass; wakes it if it sleeps. Any thread. */
 void bmi__progress_dirty(struct bmi_link *link);
-/* The same without waking: the caller sees to it that somebody flushes. */
-void bmi__progress_dirty_quietly(struct bmi_link *link);
 /* Number of the present pass; changes with each. */
 uint32_t bmi__progress_pass(void);
-
-/* Flushes what is to be flushed. Any thread, no lock held. */
-void bmi__progress_flush(void);
 
 /* For the background: if the seat is free, makes passes while they find something. QUIET: nothing
  * is left, and what comes makes bmi__progress_fd readable; timers are due at *until_ns. From then

@@ -249,7 +249,7 @@ struct crowd {
     struct bmi_task_manager *manager;
     atomic_int missing; /* threads that are not ready yet */
     int each;           /* tasks of a thread */
-    unsigned sample;
+    unsigned sample;    /* its number: where the tasks are */
 };
 
 struct member {
