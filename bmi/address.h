@@ -5,8 +5,8 @@
  * A handle is a slot (upper 32 bits) and a generation; slots are type-stable memory. An address has
  * at most one peer at a time; a looked-up one gets it when it is first posted to. Several addresses
  * can have the same peer. Fields are guarded by the book's lock, but `generation`, `peer` and
- * `references` are atomic: posting takes no lock but the peer's. `peer` changes with the book's lock and that peer's
- * held, so who holds the peer's lock and finds it unchanged can rely on it.
+ * `references` are atomic: posting takes no lock but the peer's. `peer` changes with the book's
+ * lock and that peer's held, so who holds the peer's lock and finds it unchanged can rely on it.
  */
 #ifndef BMI_ADDRESS_H
 #define BMI_ADDRESS_H

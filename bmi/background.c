@@ -22,10 +22,11 @@
  *                leaves the seat rings the bell.
  *
  * What a caller does after it has left the seat is foretold from the last times (foretell.h), long
- * (it computed, more than COMPUTES_NS) or short. Computing is time on the CPU, but for writes: who shares its core
- * with others, perhaps with the very peer that it talks to, is away for just as long, but to wake
- * the background would only add one more that wants that core. The time on the CPU costs a system
- * call, so it is taken only while some of the last times away were long by the clock on the wall.
+ * (it computed, more than COMPUTES_NS) or short. Computing is time on the CPU, but for writes: who
+ * shares its core with others, perhaps with the very peer that it talks to, is away for just as
+ * long, but to wake the background would only add one more that wants that core. The time on the
+ * CPU costs a system call, so it is taken only while some of the last times away were long by the
+ * clock on the wall.
  *
  * So a caller that waits keeps driving itself, at no cost but for a look at the bell; and an idle
  * process has no ticks at all. `bell` is what the background waits for on it, 0 while it does not:
@@ -70,7 +71,8 @@ static atomic_bool switches_on;              /* written under control: what its 
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
 static _Thread_local bool control_taken; /* by before_fork */
-/* This thread's time on a CPU as it left the seat, and that of its writes since; 0: was not looked at. */
+/* This thread's time on a CPU as it left the seat, and that of its writes since; 0: was not looked
+ * at. */
 static _Thread_local uint64_t left_cpu_ns;
 
 static struct {
@@ -175,8 +177,9 @@ static unsigned turns_made(void)
     return atomic_load_explicit(&background.turns, memory_order_relaxed);
 }
 
-/* While the background waits for the network, what comes there wakes it, whoever takes it. So callers that
- * drive again, and do not compute between, call it away: it finds that they do, and stands by. */
+/* While the background waits for the network, what comes there wakes it, whoever takes it. So
+ * callers that drive again, and do not compute between, call it away: it finds that they do, and
+ * stands by. */
 static void call_away(void)
 {
     if (!atomic_load_explicit(&background.waits, memory_order_relaxed) || caller_computes())
@@ -398,8 +401,8 @@ static bool offload_flush(struct bmi_link *link)
 }
 
 /* To write is not to compute. Where it wakes somebody it takes 40 us, and would wake the background
- * next time, which is in the way of who writes, and so on. The clock on the wall, which costs no system
- * call, is near enough. */
+ * next time, which is in the way of who writes, and so on. The clock on the wall, which costs no
+ * system call, is near enough. */
 void bmi__background_flush(struct bmi_link *link)
 {
     if (offload_flush(link))

@@ -38,7 +38,8 @@ void bmi__background_seat_free(void);
 
 /* The calling thread posted: polling moves near to it. */
 void bmi__background_posted(void);
-/* Flushes a link for a caller, or has the nearest idle CPU do it, if that is wanted and there is one. */
+/* Flushes a link for a caller, or has the nearest idle CPU do it, if that is wanted and there is
+ * one. */
 void bmi__background_flush(struct bmi_link *link);
 
 #endif

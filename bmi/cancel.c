@@ -29,8 +29,8 @@ static void others_go(struct peer *peer, bmi_msg_tag_t tag)
         bmi__key_pump_locked(peer, key);
 }
 
-/* Tells the receiver that a message which was started ends. If nothing of it moved its receive waits
- * on. */
+/* Tells the receiver that a message which was started ends. If nothing of it moved its receive
+ * waits on. */
 static void abort_send(struct peer *peer, struct op *op, bool moved)
 {
     struct key *key = bmi__key_get_locked(peer, op->tag);

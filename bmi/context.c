@@ -281,7 +281,8 @@ static struct op *incoming_take_locked(struct context *context)
     return oldest;
 }
 
-/* The only one that is there, if there is but one: it is handed out without having been in a list. */
+/* The only one that is there, if there is but one: it is handed out without having been in a
+ * list. */
 static struct op *only_take_locked(struct context *context)
 {
     struct op *op = atomic_load_explicit(&context->incoming, memory_order_acquire);

@@ -2,14 +2,14 @@
  *
  * credit.h - how much unmatched and unfetched messages a peer may cause us to hold.
  *
- * A message of n bytes is charged n + WIRE_MESSAGE_CHARGE against a window. Each peer has two: eager
- * (expected messages and requests to send) and unexpected. A window stands at a size that a new
- * peer is given from the library's budget, larger while the budget is ample; what a consumed message
- * was charged is given back to the peer, piggy-backed or by a CREDIT frame, as long as the window is
- * below its standing, else to the budget. A peer that lacks credit says so (WANT) and gets some in
- * its turn. Announcements that a peer sends are memory of ours, too: they have a bound of their own for
- * each peer and in all, and count in the budget. With the peer's lock held; the budget itself is atomic,
- * its queue has a lock.
+ * A message of n bytes is charged n + WIRE_MESSAGE_CHARGE against a window. Each peer has two:
+ * eager (expected messages and requests to send) and unexpected. A window stands at a size that a
+ * new peer is given from the library's budget, larger while the budget is ample; what a consumed
+ * message was charged is given back to the peer, piggy-backed or by a CREDIT frame, as long as the
+ * window is below its standing, else to the budget. A peer that lacks credit says so (WANT) and
+ * gets some in its turn. Announcements that a peer sends are memory of ours, too: they have a bound
+ * of their own for each peer and in all, and count in the budget. With the peer's lock held; the
+ * budget itself is atomic, its queue has a lock.
  */
 #ifndef BMI_CREDIT_H
 #define BMI_CREDIT_H
@@ -39,8 +39,9 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
 bool bmi__announcement_charge_locked(struct peer *peer, uint32_t bytes);
 void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes);
 
-/* As a sender: tells the peer that we lack credit (once, until some comes), and how much would get us
- * on. With a key: also that its announcements are not known any more (once, until a message of it goes). */
+/* As a sender: tells the peer that we lack credit (once, until some comes), and how much would get
+ * us on. With a key: also that its announcements are not known any more (once, until a message of
+ * it goes). */
 void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes, struct key *key);
 /* As a sender: credit that we had asked for came, and is of no use. */
 void bmi__credit_unused_locked(struct peer *peer, uint32_t bytes);

@@ -2,8 +2,8 @@
  *
  * failure.h - the end of links and peers, silence, and time-outs.
  *
- * A tick runs while any peer has operations, is being dialled, or has not greeted ("attention"), and
- * always if idle connections are to be closed (`idle_reap_s`).
+ * A tick runs while any peer has operations, is being dialled, or has not greeted ("attention"),
+ * and always if idle connections are to be closed (`idle_reap_s`).
  * Ticks count only when somebody drives, so a program that computes for a minute does not find its
  * peers dead when it comes back.
  */
@@ -15,7 +15,8 @@
 /* Notes whether the tick has to look at the peer: after its state changed, and when it gets its
  * first operation. That it has none any more the tick sees itself. */
 void bmi__attention_locked(struct peer *peer);
-/* Ends the peer's link (reason NULL: as asked); its operations complete with the error once the link is down. */
+/* Ends the peer's link (reason NULL: as asked); its operations complete with the error once the
+ * link is down. */
 void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
 /* A cancelled receive waits for its sender's word: the tick is to come sooner. */
 void bmi__grace_begins(void);

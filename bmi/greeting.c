@@ -260,7 +260,8 @@ static void link_forget_locked(struct peer *peer)
     bmi_link_unref(link);
 }
 
-/* What was posted to `from` (looked up, not up) goes over the link of `to`, which is its process. */
+/* What was posted to `from` (looked up, not up) goes over the link of `to`, which is its
+ * process. */
 static void join(struct peer *from, struct peer *to)
 {
     both_lock(from, to);

@@ -5,8 +5,8 @@
  * Both ends of a link send a HELLO first, the dialler at once, the accepter in answer. What a HELLO
  * claims (listen addresses, incarnation) is a hint; the one fact is that a link which we dialled
  * reaches who we looked up. So when two processes dial each other, or one dials a process that it
- * has accepted a link from, the dialled side answers REDUNDANT with the nonce of the link to be used
- * instead: told over a link that we dialled, that proves whose the accepted link is, and the
+ * has accepted a link from, the dialled side answers REDUNDANT with the nonce of the link to be
+ * used instead: told over a link that we dialled, that proves whose the accepted link is, and the
  * looked-up address is joined to it. The nonce itself is a secret of who dials and who is dialled:
  * REDUNDANT tells its digest. Nothing but greetings was sent on either link by then.
  * The book's lock is held throughout.

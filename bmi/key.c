@@ -22,7 +22,8 @@
 #include "bmi/peer.h"
 
 /* A program that waits for each answer makes and frees a key for each message: some are kept. Only
- * by a process of one thread, which needs no lock for that; with more malloc has caches for each. */
+ * by a process of one thread, which needs no lock for that; with more malloc has caches for
+ * each. */
 enum { SPARES_MOST = 16 };
 static struct key *spares;
 static unsigned spare_count;

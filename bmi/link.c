@@ -26,9 +26,9 @@ struct inbound {
     uint8_t bytes[];
 };
 
-/* Control frames that a peer caused, and that wait since it does not read: at the first bound what is
- * queued is written, at the second, with what our own operations can have to do with it, the peer is
- * given up. */
+/* Control frames that a peer caused, and that wait since it does not read: at the first bound what
+ * is queued is written, at the second, with what our own operations can have to do with it, the
+ * peer is given up. */
 enum { ANSWERS_FLUSH = 256, ANSWERS_MOST = 2048, ANSWERS_AN_OPERATION = 4 };
 
 int bmi_method_link_accepted(struct bmi_link *link)

@@ -2,10 +2,10 @@
  *
  * match.c - pairs messages with receives. Peer's lock.
  *
- * The key is (peer, tag). A key has receives that wait, or messages that wait, never both (a message
- * too large for a receive aside, which is refused at the post). Receives are taken oldest first,
- * messages in the order in which they came. An eager message that no receive waits for is held in
- * memory that the peer's window pays for; of a large one just the request is held.
+ * The key is (peer, tag). A key has receives that wait, or messages that wait, never both (a
+ * message too large for a receive aside, which is refused at the post). Receives are taken oldest
+ * first, messages in the order in which they came. An eager message that no receive waits for is
+ * held in memory that the peer's window pays for; of a large one just the request is held.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -58,7 +58,8 @@ static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_s
     return message;
 }
 
-/* Hands a whole eager message to a receive, or to a ghost. It is consumed also if it is too large. */
+/* Hands a whole eager message to a receive, or to a ghost. It is consumed also if it is too
+ * large. */
 static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatched *message,
                               struct op *op)
 {
@@ -81,7 +82,8 @@ static void request_discard(struct peer *peer, struct op *op, uint64_t sender)
     bmi__op_complete_locked(op, -EMSGSIZE, 0);
 }
 
-/* The first message that waits is given to the receive, which ends with EMSGSIZE if it is too small. */
+/* The first message that waits is given to the receive, which ends with EMSGSIZE if it is too
+ * small. */
 static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
 {
     struct unmatched *message = key->unmatched_first;

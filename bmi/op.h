@@ -88,8 +88,8 @@ struct op {
     atomic_bool ready; /* in its context's list of completed; context's lock */
 };
 
-/* Whether the post and its completion, of which either may come first, found it as posting: it is in
- * state `to` then. */
+/* Whether the post and its completion, of which either may come first, found it as posting: it is
+ * in state `to` then. */
 static inline bool bmi__op_is_first(struct op *op, enum op_state to)
 {
     enum op_state posting = OP_POSTING;

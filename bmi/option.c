@@ -4,8 +4,8 @@
  * that an address will have.
  *
  * An option of an address that is not connected must not touch others, so the address keeps it, and
- * gives it to each link that it dials before that connects. What is kept stands with the first of its
- * alternatives, which an accepted address has none of, and is guarded by the lock of its peer.
+ * gives it to each link that it dials before that connects. What is kept stands with the first of
+ * its alternatives, which an accepted address has none of, and is guarded by the lock of its peer.
  */
 #include "bmi/option.h"
 

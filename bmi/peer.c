@@ -2,9 +2,9 @@
  *
  * peer.c - the slab of peers, their operations, and the frames that they queue.
  *
- * The slab and the sum of past peers' counters are guarded by `slab_lock`, innermost. Control frames
- * (all but those that carry a message's body) are small, allocated here, and freed when the method
- * gives them back.
+ * The slab and the sum of past peers' counters are guarded by `slab_lock`, innermost. Control
+ * frames (all but those that carry a message's body) are small, allocated here, and freed when the
+ * method gives them back.
  */
 #include "bmi/peer.h"
 

@@ -122,7 +122,8 @@ struct window {
 enum { KEY_BUCKETS = 2, SENT_INLINE = 4 };
 
 /* Bytes of a small body, which is copied from what was read ahead. A longer one had better be read
- * straight to its place: its receive is expected, and if the sender knows it, it takes no credit. */
+ * straight to its place: its receive is expected, and if the sender knows it, it takes no
+ * credit. */
 enum { STRAIGHT_BYTES = 16384 };
 
 struct peer_counters {
@@ -339,7 +340,8 @@ int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse);
 /* Takes a receive out of its key's queue. */
 void bmi__receive_unqueue_locked(struct key *key, struct op *op);
 void bmi__receive_requeue_locked(struct peer *peer, struct op *op);
-/* `body`: all of it, where it is there already; then *sink may have length 0: nothing is left to do. */
+/* `body`: all of it, where it is there already; then *sink may have length 0: nothing is left to
+ * do. */
 int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
                               const uint8_t *body, struct bmi_sink *sink);
 int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,

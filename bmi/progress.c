@@ -392,10 +392,11 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op)
 
 /* ---- spinning ------------------------------------------------------------------------------- */
 
-/* What a spin looks at when it has found nothing in its n-th turn: the descriptors, now and then. That costs
- * as much as thirty turns, and more: the next message finds little of what it needs in the caches, is
- * late, and so has the other side look at its own. A process of one thread, whose messages all come by
- * polling, does so seldom: counted over all passes, as no spin may be that long. */
+/* What a spin looks at when it has found nothing in its n-th turn: the descriptors, now and then.
+ * That costs as much as thirty turns, and more: the next message finds little of what it needs in
+ * the caches, is late, and so has the other side look at its own. A process of one thread, whose
+ * messages all come by polling, does so seldom: counted over all passes, as no spin may be that
+ * long. */
 static void look_further(unsigned number)
 {
     enum bmi__telling telling = bmi__methods_telling();
@@ -419,8 +420,8 @@ static inline bool turn(struct waiter *waiter, unsigned number)
     return waiter->ready(waiter);
 }
 
-/* A few turns without a look at the clock, which takes longer than one, where messages come by polling
- * and it pays to wait for them so. Returns whether the waiter is ready. */
+/* A few turns without a look at the clock, which takes longer than one, where messages come by
+ * polling and it pays to wait for them so. Returns whether the waiter is ready. */
 static bool glance(struct waiter *waiter)
 {
     enum { GLANCES = 16 };
@@ -436,8 +437,8 @@ static bool glance(struct waiter *waiter)
     return false;
 }
 
-/* Polls for as long as that has paid lately, unless another thread wants this core. Returns whether the
- * waiter is ready. */
+/* Polls for as long as that has paid lately, unless another thread wants this core. Returns whether
+ * the waiter is ready. */
 static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
     if (!bmi__spin_worth_it(start))

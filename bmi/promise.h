@@ -24,8 +24,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* By a driver that leaves with what it waited for. Returns when the promise was made (CLOCK_MONOTONIC,
- * ns), or 0: none is, and a sleeper is to be woken. */
+/* By a driver that leaves with what it waited for. Returns when the promise was made
+ * (CLOCK_MONOTONIC, ns), or 0: none is, and a sleeper is to be woken. */
 uint64_t bmi__promise_make(void);
 /* Before the seat is given back under a promise of that time, and whenever it is taken (0). */
 void bmi__promise_set(uint64_t made_ns);

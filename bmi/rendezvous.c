@@ -52,7 +52,8 @@ static struct bmi_link *link_of(const struct peer *peer, const struct op *op)
 
 /* ---- registered memory ---------------------------------------------------------------------- */
 
-/* With room for so many regions, which are not set: each large message has one, and few have many. */
+/* With room for so many regions, which are not set: each large message has one, and few have
+ * many. */
 static struct remote_memory *memory_get(struct op *op, uint32_t room)
 {
     struct remote_memory *memory = op->memory;

@@ -169,7 +169,8 @@ void bmi__send_start_locked(struct peer *peer, struct op *op)
 
 /* ---- at once -------------------------------------------------------------------------------- */
 
-/* Whether a message of the key may go now, as one frame, with no word but what the frame carries. */
+/* Whether a message of the key may go now, as one frame, with no word but what the frame
+ * carries. */
 static bool may_go_now(const struct peer *peer, const struct key *key, bmi_size_t size)
 {
     bmi_size_t charge = size + WIRE_MESSAGE_CHARGE;

@@ -61,8 +61,8 @@ void bmi__setting_put(enum setting setting, int64_t value);
  * that begin with BMI_ and are no settings are warned of. */
 int bmi__settings_load(void);
 
-/* Sets from "name=value", or several separated by commas. -EINVAL: unknown name or bad value, logged
- * with the list of valid ones; nothing is changed then. */
+/* Sets from "name=value", or several separated by commas. -EINVAL: unknown name or bad value,
+ * logged with the list of valid ones; nothing is changed then. */
 int bmi__settings_set(const char *text);
 
 /* Writes a setting's value as text. -ENOENT: no such name. */

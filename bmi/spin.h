@@ -26,7 +26,8 @@ extern struct bmi__spin bmi__spin;
 /* For how long to spin, in ns; 0: not at all. */
 uint64_t bmi__spin_most(void);
 
-/* Whether a wait that begins, or goes on after there was something that did not end it, is to spin. */
+/* Whether a wait that begins, or goes on after there was something that did not end it, is to
+ * spin. */
 bool bmi__spin_worth_it(uint64_t now);
 
 /* What was waited for came. */

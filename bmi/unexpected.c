@@ -3,7 +3,8 @@
  * unexpected.c - see unexpected.h.
  *
  * A message names its sender by address handle and by peer; the peer may be gone, and its memory be
- * another's, when the message is freed: `epoch`, which each use of that memory has its own of, tells.
+ * another's, when the message is freed: `epoch`, which each use of that memory has its own of,
+ * tells.
  */
 #include "bmi/unexpected.h"
 

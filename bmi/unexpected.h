@@ -15,8 +15,8 @@
 int bmi__unexpected_take(struct BMI_unexpected_info *info, int most);
 /* Gives one back that was taken and that the program has not seen: it is the next to be taken. */
 void bmi__unexpected_untake(void *buffer);
-/* Called after each message that can be taken, by whoever took it in, with any lock held: it may submit
- * a task or notify. There is one; it stays. */
+/* Called after each message that can be taken, by whoever took it in, with any lock held: it may
+ * submit a task or notify. There is one; it stays. */
 void bmi__unexpected_set_hook(void (*hook)(void));
 /* -EINVAL: no buffer of ours. */
 int bmi__unexpected_release(void *buffer);

@@ -3,15 +3,16 @@
  * statemachine_server.c - a server of many clients in one thread.
  *
  * Service: a client sends the request "sum SIZE" (unexpected), then SIZE bytes under the same tag;
- * the server answers with the sum of those bytes, in decimal. Each request is a small state machine:
+ * the server answers with the sum of those bytes, in decimal. Each request is a small state
+ * machine:
  *
  *     RECEIVE_BODY --post_recv--> SEND_ANSWER --post_send--> FINISHED
  *
  * Nothing waits for one client. One loop waits for whatever completes next; the completion's user
  * pointer says whose it is, and that one takes its next step.
  *
- * usage: statemachine_server [tcp://host:port]    default: a free port of 127.0.0.1; prints its URL.
- * Ends on SIGINT or SIGTERM. The client is statemachine_client.c.
+ * usage: statemachine_server [tcp://host:port]    default: a free port of 127.0.0.1; prints its
+ * URL. Ends on SIGINT or SIGTERM. The client is statemachine_client.c.
  */
 #include <inttypes.h>
 #include <signal.h>

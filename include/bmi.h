@@ -212,7 +212,8 @@ enum bmi_log_level {
 };
 
 /* BMI_LOG_CALLBACK: messages up to `level` go to `write` instead of standard error. The callback
- * runs on whichever thread logs, with locks held: it must not call BMI. NULL restores the default. */
+ * runs on whichever thread logs, with locks held: it must not call BMI. NULL restores the
+ * default. */
 struct bmi_log_callback {
     void (*write)(void *argument, enum bmi_log_level level, const char *text);
     void *argument;
@@ -284,9 +285,9 @@ int BMI_initialize(const char *method_list, const char *listen_addr, int flags);
 
 /* Ends one use of the library; the last one closes connections (what was completed as sent is
  * written out first, within BMI_LINGER_MS), frees everything, and makes all handles stale.
- * Returns: 0; EINVAL where nothing was initialized; EDEADLK (from within a task that progress in the
- *          background runs, or while another thread finalizes or switches that and may wait for the
- *          task: nothing has changed). Owns: buffers of operations still outstanding
+ * Returns: 0; EINVAL where nothing was initialized; EDEADLK (from within a task that progress in
+ *          the background runs, or while another thread finalizes or switches that and may wait for
+ *          the task: nothing has changed). Owns: buffers of operations still outstanding
  *          return to the caller. Threads: the last call excludes all others. Blocks: up to
  *          BMI_LINGER_MS where a peer does not read. */
 int BMI_finalize(void);
@@ -313,7 +314,8 @@ void BMI_close_context(bmi_context_id context_id);
  * Owns: buffers, and the arrays of lists, are lent to BMI until completion. user_ptr comes back
  * with the completion. Threads: any. Blocks: never. */
 
-/* Sends `size` bytes (0 is legal) to `dest` under `tag`. Completion is local: the buffer is free. */
+/* Sends `size` bytes (0 is legal) to `dest` under `tag`. Completion is local: the buffer is
+ * free. */
 int BMI_post_send(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size_t size,
                   enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag, void *user_ptr,
                   bmi_context_id context_id, bmi_hint hints);
@@ -478,7 +480,8 @@ int bmi_method_next(int index, struct bmi_method_info *info);
  * host, and why; looks for devices, opens none.
  * Returns: 0: it can be used; ENOENT past the last; another error: it would not start, and `reason`
  * says what is missing. Fields that say nothing are empty. Owns: nothing. Threads: any, at any
- * time. Blocks: while libraries are loaded and devices looked for (some 0.2 s at the first call). */
+ * time. Blocks: while libraries are loaded and devices looked for (some 0.2 s at the first
+ * call). */
 struct bmi_method_choice {
     char provider[64]; /* "verbs;ofi_rxm" */
     char device[64];   /* "rxe0", the first of the provider's */

@@ -202,7 +202,8 @@ static int dir_remove(struct trove_op *op)
     struct trove_dir *dir = dir_of(op);
     int result =
         dir->keys != NULL ? bmi__keys_remove_object(dir->keys, op, file_remove) : file_remove(op);
-    if (op->finished) /* the file has gone; key/values that a full disk kept go with its successor's */
+    /* The file has gone; key/values that a full disk kept go with its successor's. */
+    if (op->finished)
         result = 0;
     return result == 0 && (op->flags & BMI_TROVE_SYNC) != 0 ? bucket_sync(op) : result;
 }

@@ -13,8 +13,9 @@
  * compute, C being the time that all copies of a message take a core.
  *
  * The threads that compute, one on each side, have a CPU each: left to the system both often shared
- * one of two for all of a sample, and then T of the one was waiting for the other. All other threads
- * go where they or the system like. One thread, or two that hand over to each other; no locks.
+ * one of two for all of a sample, and then T of the one was waiting for the other. All other
+ * threads go where they or the system like. One thread, or two that hand over to each other; no
+ * locks.
  */
 #include "bmi_side.h"
 #include "raw_side.h"

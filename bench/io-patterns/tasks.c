@@ -8,8 +8,8 @@
  * a large synthetic tree, with 1 to 16 threads on one queue. Samples are a few hundred microseconds
  * long and the two kinds of queue take turns, so that both see the same machine; the value is the
  * lower quartile, since whatever else the machine does only ever adds. Each sample has its tasks at
- * another place of a page: addresses that are alike in their lowest 12 bits are in each other's way,
- * by some hundredths of the value, and which of the tasks' and the queue's are is chance.
+ * another place of a page: addresses that are alike in their lowest 12 bits are in each other's
+ * way, by some hundredths of the value, and which of the tasks' and the queue's are is chance.
  *
  * Samples are taken by the main thread alone; a sample's other threads live as long as it does.
  */

@@ -26,8 +26,8 @@
  * then ends, so that the sender is not left waiting.
  *
  * A flow whose connection ends while it is under way ends with the cause, whether it has something
- * posted at that moment or not. It is that of the time of the post: so post a flow before the message
- * that has the other side begin.
+ * posted at that moment or not. It is that of the time of the post: so post a flow before the
+ * message that has the other side begin.
  *
  * Memory is used in place: between network and memory, and memory and storage, no byte is copied.
  * Posts and tests are as in bmi.h and trove.h: 1 done, 0 pending, <0 refused; errors are BMI's,
@@ -160,9 +160,9 @@ struct bmi_flow_description {
 #define BMI_FLOW_BUFFER_SIZE (256 * 1024)
 
 /* Starts a flow.
- * Returns: 0: pending, a test call reports it once; 1: done within the call; EINVAL (NULL, both ends
- *          storage, bad extents, server, memory too small, context that is none, BMI not
- * initialized for a network endpoint), EFBIG, ENOMEM, EMFILE. Completes with: 0; what the network
+ * Returns: 0: pending, a test call reports it once; 1: done within the call; EINVAL (NULL, both
+ *          ends storage, bad extents, server, memory too small, context that is none, BMI not
+ *          initialized for a network endpoint), EFBIG, ENOMEM, EMFILE. Completes with: 0; what the network
  * or the storage failed with; EPIPE (the sender failed), EPROTO, ENODATA, ETIMEDOUT, ECANCEL. The
  * first cause counts. Owns: memory, extents, arrays of memory regions, and parameters are lent
  * until the completion; the description is copied. Threads: any. Blocks: no. */

@@ -12,12 +12,12 @@
  * A new method is a folder with an operations table, and three lines of CMake.
  *
  * Threads. `progress`, watch callbacks, and the timer are called by one thread at a time (the
- * driver). send, send_now, flush, withdraw, retract, close, transfer may be called by any thread at any
- * time between the link's making and its link_down. Core calls send and send_now with the peer's lock
- * held, so they must never call back into the core; every other operation is called with no core lock held,
- * except where its comment says more. Lock order: a method's receive lock > the core's peer lock >
- * a method's send lock. The core's services (bmi_method_*) may take the peer lock: never call one
- * with a send lock held.
+ * driver). send, send_now, flush, withdraw, retract, close, transfer may be called by any thread at
+ * any time between the link's making and its link_down. Core calls send and send_now with the
+ * peer's lock held, so they must never call back into the core; every other operation is called
+ * with no core lock held, except where its comment says more. Lock order: a method's receive lock >
+ * the core's peer lock > a method's send lock. The core's services (bmi_method_*) may take the peer
+ * lock: never call one with a send lock held.
  *
  * Life of a link. The method allocates it with `bmi_link` as its first member, references = 1 (the
  * method's own). The core takes further references with bmi_link_ref. After bmi_method_link_down
@@ -102,9 +102,9 @@ static inline uint32_t bmi_frame_header_left(const struct bmi_frame *frame)
     return bmi_frame_header_size(frame->header[0]) - frame->header_sent;
 }
 
-/* Where an arriving body goes. Filled by bmi_method_frame_arrived; the method keeps it (in its link)
- * until it gives it back by bmi_method_body_arrived. `length` bytes follow on the wire; the first
- * `body.left` of them go to the list, the rest to nowhere. */
+/* Where an arriving body goes. Filled by bmi_method_frame_arrived; the method keeps it (in its
+ * link) until it gives it back by bmi_method_body_arrived. `length` bytes follow on the wire; the
+ * first `body.left` of them go to the list, the rest to nowhere. */
 struct bmi_sink {
     struct bmi_segments body;
     uint64_t length;
@@ -187,9 +187,9 @@ struct bmi_method {
      * the driver when there is room. Any thread; no core lock held, perhaps the receive lock. */
     void (*flush)(struct bmi_link *link);
 
-    /* 8. Takes a queued frame back. Not a byte of it has gone: `replacement` (if not NULL) takes its
-     * place in the queue, and the frame is the core's again: returns true. Some of it has gone: the
-     * method copies what is left of the body to memory of its own, sends that in its place, and
+    /* 8. Takes a queued frame back. Not a byte of it has gone: `replacement` (if not NULL) takes
+     * its place in the queue, and the frame is the core's again: returns true. Some of it has gone:
+     * the method copies what is left of the body to memory of its own, sends that in its place, and
      * gives the frame back with body.left 0: returns true too, with frame->header_sent > 0, and the
      * replacement is not used. All of it has gone, or there is no memory: false; frames_sent has
      * come or will come. Waits for another thread's write of that frame to end (a write never
@@ -240,13 +240,15 @@ struct bmi_method {
 
     /* 16. Starts a put or get; bmi_method_transfer_done follows, also when the link goes down
      * (before its link_down). Called with the peer's lock held; never calls back from within. A put
-     * is visible to the peer before any frame sent after its transfer_done, or those do not come. */
+     * is visible to the peer before any frame sent after its transfer_done, or those do not
+     * come. */
     void (*transfer)(struct bmi_link *link, struct bmi_transfer *transfer);
 
-    /* 17. Sends one frame at once: a short header, and a body of 1 to BMI_SEND_NOW bytes that lies in
-     * one piece. Returns true: it has gone, or is copied to where nothing keeps it from going, before
-     * whatever is sent later, and what was sent before has gone. false: nothing was done, send() it.
-     * NULL: never. Called with the peer's lock held; neither waits nor calls the core. */
+    /* 17. Sends one frame at once: a short header, and a body of 1 to BMI_SEND_NOW bytes that lies
+     * in one piece. Returns true: it has gone, or is copied to where nothing keeps it from going,
+     * before whatever is sent later, and what was sent before has gone. false: nothing was done,
+     * send() it. NULL: never. Called with the peer's lock held; neither waits nor calls the
+     * core. */
     bool (*send_now)(struct bmi_link *link, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                      size_t bytes);
 };
@@ -482,9 +484,9 @@ struct bmi_registrar {
      * core, nor the cache. */
     int (*enter)(void *owner, uintptr_t address, size_t length, void **handle);
     void (*leave)(void *owner, uintptr_t address, size_t length, void *handle);
-    /* A registration stands for addresses, whatever is mapped there when the network uses it (a copy
-     * by the processor, on-demand paging), not for the pages of now: then unused ones are kept, and
-     * neighbours merged. */
+    /* A registration stands for addresses, whatever is mapped there when the network uses it (a
+     * copy by the processor, on-demand paging), not for the pages of now: then unused ones are
+     * kept, and neighbours merged. */
     bool follows_mapping;
 };
 
@@ -545,9 +547,9 @@ struct bmi_method_memory {
     bmi_size_t size;
 };
 
-/* What the method would take on this host, into a struct bmi_method_choice (bmi.h), which is zeroed;
- * `state` and `link` are NULL. Returns: 0, or what start would return; -ENOSYS: there is nothing to
- * choose. Owns: nothing. Threads: any. Blocks: briefly, as start does. */
+/* What the method would take on this host, into a struct bmi_method_choice (bmi.h), which is
+ * zeroed; `state` and `link` are NULL. Returns: 0, or what start would return; -ENOSYS: there is
+ * nothing to choose. Owns: nothing. Threads: any. Blocks: briefly, as start does. */
 enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
 
 #endif

@@ -189,8 +189,8 @@ bool bmi_task_cancel_wanted(const struct bmi_task *task);
 /* Waits until a task has ended; meanwhile runs what the calling thread's CPU may run, and without
  * workers anything. A task that somebody submits again at once may be waited for once more.
  * Returns: 0 (ended), -ECANCELED, -ETIMEDOUT, -EINVAL (never submitted), -EDEADLK (called within
- *          tasks within tasks, more than BMI_TASK_DEPTH deep; or for a task that waits itself, below
- *          on the same stack, and so cannot end before the caller does).
+ *          tasks within tasks, more than BMI_TASK_DEPTH deep; or for a task that waits itself,
+ *          below on the same stack, and so cannot end before the caller does).
  * Owns: the task is the caller's again with 0 and -ECANCELED. Threads: any, also within tasks.
  * Blocks: up to timeout_ms (<0: no limit; 0: it only looks), and for as long as a task that it runs
  * takes. */
@@ -216,9 +216,9 @@ unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu);
  * submit that no worker will serve, on the submitting thread, with a lock held: it may write to an
  * eventfd or signal a condition, and must not call the manager. Of several sleepers one is woken,
  * the last that was armed. An owner that does not sleep itself, but stays armed until its program
- * comes by (a descriptor in somebody's event loop), sets `away` before it arms: its sleeper is woken
- * as any other, but then the next one as well, since the program may be long in coming, or may wait
- * for the very task elsewhere.
+ * comes by (a descriptor in somebody's event loop), sets `away` before it arms: its sleeper is
+ * woken as any other, but then the next one as well, since the program may be long in coming, or
+ * may wait for the very task elsewhere.
  * Returns, Owns, Threads, Blocks: see bmi_task_sleeper_arm; `wake` itself must not block. */
 struct bmi_task_sleeper {
     void (*wake)(struct bmi_task_sleeper *sleeper); /* set by the owner */
@@ -299,9 +299,9 @@ int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threa
  * the last of all the manager shuts down: every task still queued ends CANCELLED, repeating ones
  * too; those that run on the manager's threads are waited for (those that a hook runs are not).
  * Stores, contexts of flows and jobs, and progress in the background start and stop the default
- * manager. On one of the manager's own threads, and within a task that whoever stops it just now may
- * wait for, nothing of this happens at once: it is left to who starts or stops the manager next.
- * Returns: 0; -EINVAL (more stops than starts). Owns: tasks return to their owners.
+ * manager. On one of the manager's own threads, and within a task that whoever stops it just now
+ * may wait for, nothing of this happens at once: it is left to who starts or stops the manager
+ * next. Returns: 0; -EINVAL (more stops than starts). Owns: tasks return to their owners.
  * Threads: any. Blocks: until tasks on the manager's threads have ended. */
 int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 

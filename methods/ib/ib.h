@@ -364,8 +364,8 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status);
 int ib_error(ssize_t status);
 
 /* socket.c */
-/* Has the provider's connection to the peer, if it is one of TCP, set as the tcp method's are. To be
- * called when it has taken a message. Any thread. */
+/* Has the provider's connection to the peer, if it is one of TCP, set as the tcp method's are. To
+ * be called when it has taken a message. Any thread. */
 void ib_peer_settle(struct ib_state *state, struct ib_peer *peer);
 
 /* progress.c */
@@ -373,7 +373,8 @@ int ib_progress(void *state);
 bool ib_arm(void *state);
 /* Has the driver flush the link again when there is room. Any thread, send_lock. */
 void ib_link_block_locked(struct ib_link *link);
-/* Puts the link on a list, with a reference, unless it is there. Returns whether it did. Any thread.
+/* Puts the link on a list, with a reference, unless it is there. Returns whether it did. Any
+ * thread.
  */
 bool ib_due_put(struct ib_link *link, enum ib_due due);
 /* Takes all links off a list, and calls that for each (NULL: nothing). Driver. */
@@ -407,8 +408,8 @@ void ib_link_open(struct ib_link *link);
 void ib_link_fail(struct ib_link *link, int status);
 /* Takes the link down; it may be gone at return. Driver, no lock. */
 void ib_link_end(struct ib_link *link, int status);
-/* Its two halves. From the first on nobody queues, posts, or receives; false: it was so already. The
- * core is told in the second, when nothing of the network's touches the program's memory. */
+/* Its two halves. From the first on nobody queues, posts, or receives; false: it was so already.
+ * The core is told in the second, when nothing of the network's touches the program's memory. */
 bool ib_link_shut_down(struct ib_link *link, int status);
 void ib_link_take_down(struct ib_link *link);
 /* The same at once, whatever the network still has: the method stops. */
@@ -495,8 +496,8 @@ int ib_bell_make(struct ib_bell **bell, uint8_t record[16]);
 /* The other side's, from its record; NULL: it has none. Returns 0 or an errno. */
 int ib_bell_open(const uint8_t record[16], struct ib_bell **bell);
 void ib_bell_free(struct ib_bell *bell);
-/* To share a page with another process, and the provider its memory, takes a descriptor for a moment:
- * ours keeps one, and lends it then. NULL: none is needed. Driver. */
+/* To share a page with another process, and the provider its memory, takes a descriptor for a
+ * moment: ours keeps one, and lends it then. NULL: none is needed. Driver. */
 void ib_bell_spare_take(struct ib_bell *bell);
 void ib_bell_spare_lend(struct ib_bell *bell);
 void ib_bell_sleep(struct ib_bell *bell, bool asleep);

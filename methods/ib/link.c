@@ -4,10 +4,10 @@
  *
  * Any thread may ask for something (close, a failed post): it notes it under send_lock and kicks.
  * The driver then runs ib_link_step, the one place that decides what is due. The end comes once, in
- * the driver: the provider's connection is cut if bytes may be on their way to the program's memory,
- * the rendezvous is closed, what was not posted is given back, and when the network has given back
- * the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the method's
- * reference dropped. A pending kick holds a reference of its own.
+ * the driver: the provider's connection is cut if bytes may be on their way to the program's
+ * memory, the rendezvous is closed, what was not posted is given back, and when the network has
+ * given back the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the
+ * method's reference dropped. A pending kick holds a reference of its own.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -99,8 +99,8 @@ static void link_release(struct ib_link *link)
     bmi_link_unref(&link->base);
 }
 
-/* Has the other side's system know that we close, before the program has back what it lent: who reads
- * it looks there afterwards. That takes a moment, within a host. */
+/* Has the other side's system know that we close, before the program has back what it lent: who
+ * reads it looks there afterwards. That takes a moment, within a host. */
 static void rendezvous_shut(const struct ib_link *link)
 {
     enum { LOOKS = 100000 };
@@ -285,8 +285,8 @@ void ib_link_take_down(struct ib_link *link)
         link_finish(link);
 }
 
-/* Whether there may be bytes on their way to memory that the program has back when it is told of the
- * link's end. Who closes in good order has done with all. */
+/* Whether there may be bytes on their way to memory that the program has back when it is told of
+ * the link's end. Who closes in good order has done with all. */
 static bool has_to_be_cut(struct ib_link *link)
 {
     if (!link->peer || link->peer->broken || !ib_state_of(link)->fabric->breaks || link->done_sent)

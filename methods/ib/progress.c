@@ -259,8 +259,8 @@ static void error_handle(struct ib_state *state)
         buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
 }
 
-/* Takes fabric_lock for a call that makes progress, when puts have their witnesses. Those that other
- * threads post again and again go without, and are done once more. */
+/* Takes fabric_lock for a call that makes progress, when puts have their witnesses. Those that
+ * other threads post again and again go without, and are done once more. */
 static void progress_lock(struct ib_state *state)
 {
     enum { TRIES = 8 };

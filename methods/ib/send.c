@@ -174,8 +174,8 @@ void ib_slot_give(struct ib_state *state, struct ib_slot *slot)
     ib_unlock(&state->fabric_lock);
 }
 
-/* Hands a message to the network: one in a slot to be sent from there, another to be copied at once.
- * Returns 0, -EAGAIN, or another errno; after 0 the slot is the network's. fabric_lock. */
+/* Hands a message to the network: one in a slot to be sent from there, another to be copied at
+ * once. Returns 0, -EAGAIN, or another errno; after 0 the slot is the network's. fabric_lock. */
 static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8_t *memory,
                                size_t size)
 {
@@ -345,7 +345,8 @@ bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
     return sent;
 }
 
-/* ---- witnesses ---------------------------------------------------------------------------------- */
+/* ---- witnesses
+ * ---------------------------------------------------------------------------------- */
 
 static void witness_send(struct ib_link *link)
 {

@@ -6,13 +6,14 @@
  * all pieces are back, with the first failure; then the driver tells the core.
  *
  * Over tcp a piece is given back when it was written to a socket, or, at the price of a round trip,
- * when the other side says that it has it. The first will do if a message of the link's follows over
- * the same connection: where that breaks, and loses the piece, it loses the message too, the next one
- * that comes is out of sequence, and no word of the put's end gets to the receiver. That message is
- * the piece's witness: one that was to be sent anyway, or one without frames. libfabric takes another
- * connection in place of one only in certain calls: to make progress, or when it answers EAGAIN. The
- * fabric counts those (`epoch`), the driver sends witnesses before it makes progress, and a put whose
- * witness would come in another epoch is done once more, as one that the other side acknowledges.
+ * when the other side says that it has it. The first will do if a message of the link's follows
+ * over the same connection: where that breaks, and loses the piece, it loses the message too, the
+ * next one that comes is out of sequence, and no word of the put's end gets to the receiver. That
+ * message is the piece's witness: one that was to be sent anyway, or one without frames. libfabric
+ * takes another connection in place of one only in certain calls: to make progress, or when it
+ * answers EAGAIN. The fabric counts those (`epoch`), the driver sends witnesses before it makes
+ * progress, and a put whose witness would come in another epoch is done once more, as one that the
+ * other side acknowledges.
  *
  * Pieces that a dead link's network never gives back are let go of, those that the other process
  * copies at once, others after a while: they read from memory that is the program's again (a put),

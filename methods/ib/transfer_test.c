@@ -371,8 +371,8 @@ static void test_puts_and_gets(void)
     disconnected(0, owner);
 }
 
-/* A put that need not say that it is there is only written to a socket. What follows it is lost with
- * it then, which the next message that comes shows. */
+/* A put that need not say that it is there is only written to a socket. What follows it is lost
+ * with it then, which the next message that comes shows. */
 static bool refused_later(int client, struct fake_owner *owner)
 {
     int64_t end = fake_now_ms() + 20000;
@@ -417,8 +417,8 @@ static bool is_the_providers(int fd)
     return strcmp(strrchr(url, ':') + 1, port) != 0;
 }
 
-/* Takes what has come over the provider's connections, which nobody gets to see then, and ends them.
- * Returns the bytes. */
+/* Takes what has come over the provider's connections, which nobody gets to see then, and ends
+ * them. Returns the bytes. */
 static size_t connections_lose(void)
 {
     static char gone[65536];

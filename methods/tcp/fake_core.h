@@ -2,8 +2,8 @@
  *
  * fake_core.h - a core small enough for exact tests of a method, tcp's unless fake_method says
  * otherwise: it implements the services of bmi/method.h, drives when the test says so, and keeps
- * what it is told. Frames of the tests carry a struct fake_header in their 40 bytes; small ones with
- * each fourth sequence (3, 7, ...) its short form.
+ * what it is told. Frames of the tests carry a struct fake_header in their 40 bytes; small ones
+ * with each fourth sequence (3, 7, ...) its short form.
  */
 #ifndef TCP_FAKE_CORE_H
 #define TCP_FAKE_CORE_H

@@ -5,8 +5,8 @@
  * Between bodies a link reads ahead into the driver's stage and takes as many frames out of it as
  * it finds; a body that the stage does not hold to its end is read straight to its place, with the
  * stage (or the next header) behind it in the same call. While the core expects large bodies
- * (large_expected) nothing is read beyond a long header, so that no byte of them is staged; behind a
- * short one that brings the first bytes of a small message, which are staged in its place.
+ * (large_expected) nothing is read beyond a long header, so that no byte of them is staged; behind
+ * a short one that brings the first bytes of a small message, which are staged in its place.
  *
  * The stage is empty between two reads: what it held was taken, a cut header kept in the link. A
  * read that brings less than was asked for has emptied the socket: the link is left alone until the

@@ -323,7 +323,8 @@ static void one_more(struct fake_owner *at, struct bmi_frame *frame)
     bmi__method_tcp.send(at->link, &too_late->frame);
 }
 
-/* The peer has ended in good order, but what waits, or is sent as the link ends, did not reach it. */
+/* The peer has ended in good order, but what waits, or is sent as the link ends, did not reach
+ * it. */
 static void peer_ended_fails_frames(void)
 {
     struct test_frame *frames = stuck_frames();

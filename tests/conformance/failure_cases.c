@@ -517,8 +517,8 @@ static void closed_on_purpose(struct party *party)
     CHECK(party, method_statistics(party).links_opened > before);
 }
 
-/* The same of a connection that the other side has made, and that our look-up of it goes by. What is
- * posted to the looked-up address before its end waits for the next one, or can be cancelled. */
+/* The same of a connection that the other side has made, and that our look-up of it goes by. What
+ * is posted to the looked-up address before its end waits for the next one, or can be cancelled. */
 static void closed_of_the_other_side(struct party *party)
 {
     struct op cancelled, kept;

@@ -327,8 +327,8 @@ static void stale_ids(struct party *party)
     op_cancel(party, &receive, false);
 }
 
-/* Reported once, an id is none, also when its slot is used again. To cancel it has nothing to do: it
- * has completed. */
+/* Reported once, an id is none, also when its slot is used again. To cancel it has nothing to do:
+ * it has completed. */
 static void reported_ids(struct party *party)
 {
     bmi_op_id_t ids[100];

@@ -313,8 +313,8 @@ static int readable(int descriptor, int ms)
     return poll(&polled, 1, ms);
 }
 
-/* Drives by poll() alone until `op` is done. A descriptor that stays unreadable for READABLE_MS has been
- * forgotten; no timer of the library's makes it readable before, see context_descriptor. */
+/* Drives by poll() alone until `op` is done. A descriptor that stays unreadable for READABLE_MS has
+ * been forgotten; no timer of the library's makes it readable before, see context_descriptor. */
 static void finish_by_poll(struct party *party, int descriptor, struct op *op, bmi_size_t size)
 {
     int64_t deadline = now_ms() + LONG_MS * patience();
@@ -407,7 +407,8 @@ static void descriptor_unexpected(struct party *party)
     expect_unreadable(party, descriptor);
 }
 
-/* Every context's descriptor tells, time and again, and each is quiet when its program has looked. */
+/* Every context's descriptor tells, time and again, and each is quiet when its program has
+ * looked. */
 static void descriptors_unexpected(struct party *party)
 {
     enum { MORE = 5 };

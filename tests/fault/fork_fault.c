@@ -2,8 +2,8 @@
  *
  * fork_fault.c - children of a server that end by exit, with BMI_finalize as their exit handler.
  *
- * The server's connections, and its listening, go on as if nothing had happened. After that finalize
- * a child can do nothing with the library.
+ * The server's connections, and its listening, go on as if nothing had happened. After that
+ * finalize a child can do nothing with the library.
  */
 #include <stdlib.h>
 #include <string.h>

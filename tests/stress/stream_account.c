@@ -172,8 +172,8 @@ bool stream_finished(struct stream *stream)
     return outstanding == 0;
 }
 
-/* Receives got messages in the order of their posts, but for those whose message was cancelled: each
- * took a later one, and a cancelled one stands before those that it let pass. */
+/* Receives got messages in the order of their posts, but for those whose message was cancelled:
+ * each took a later one, and a cancelled one stands before those that it let pass. */
 static void order_audit(const struct stream *stream, unsigned refused)
 {
     uint32_t least = UINT32_MAX; /* message + 1 of all later receives */

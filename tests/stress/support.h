@@ -37,8 +37,8 @@ unsigned test_scaled(unsigned count, unsigned least);
 /* How much slower than plain code this build is; time limits are multiplied by it. */
 unsigned test_slowness(void);
 
-/* Longer than this nothing may take, however loaded the machine is: a bound on hanging, no judgement
- * of speed. */
+/* Longer than this nothing may take, however loaded the machine is: a bound on hanging, no
+ * judgement of speed. */
 enum { TEST_BOUND_MS = 60000 };
 
 /* False under a sanitizer, whose allocator tells nothing of the library's memory. */

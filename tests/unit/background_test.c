@@ -372,8 +372,8 @@ static bool thread_is_on(int cpu)
     return found;
 }
 
-/* A process of these two CPUs, whose one thread posts from either in turn. Returns 0; FAR_APART where
- * they share no cache; or 1. */
+/* A process of these two CPUs, whose one thread posts from either in turn. Returns 0; FAR_APART
+ * where they share no cache; or 1. */
 static int child_posts_from_both(const int cpus[2])
 {
     cpu_set_t both = cpus_of(cpus, 2);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * matching_test.c - many messages both ways over the loop method, posts and cancels at random, the
- * network slowed down, held, and short of memory. Every byte is checked, and at the end of each run:
- * no message twice, none lost that no cancelled receive can have swallowed, and each in the order
- * of sends to the oldest receive.
+ * network slowed down, held, and short of memory. Every byte is checked, and at the end of each
+ * run: no message twice, none lost that no cancelled receive can have swallowed, and each in the
+ * order of sends to the oldest receive.
  */
 #include <stdio.h>
 #include <time.h>

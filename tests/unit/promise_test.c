@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * promise_test.c - drivers that leave the seat and promise to be back: when they may, what is learnt
- * of it, to whom the seat goes when they come, and what becomes of it when they do not. All on one
- * CPU, as promises are made to threads of the same one only.
+ * promise_test.c - drivers that leave the seat and promise to be back: when they may, what is
+ * learnt of it, to whom the seat goes when they come, and what becomes of it when they do not. All
+ * on one CPU, as promises are made to threads of the same one only.
  */
 #include <pthread.h>
 #include <sched.h>

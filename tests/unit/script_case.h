@@ -35,8 +35,8 @@ int script_suite_run(const char *name, CU_TestInfo *tests);
 /* Connects and greets; the test ends where that fails. */
 struct script *open_script(enum script_kind kind, const struct script_offer *offer);
 
-/* The same over frames of 32 KiB, in which a message may come unasked; the network has its limit back
- * when it is closed. */
+/* The same over frames of 32 KiB, in which a message may come unasked; the network has its limit
+ * back when it is closed. */
 struct script *open_long_script(void);
 void close_long_script(struct script *script);
 

@@ -199,8 +199,8 @@ int nic_send_with_callback(struct nic_peer *peer, const struct iovec *message, s
 
 enum { NIC_HEAD = 24 };
 
-/* A short message of low priority: NIC_HEAD bytes, then `length` of `body`, to a buffer of class `size`,
- * if it can be copied into the NIC at once. In order with the others.
+/* A short message of low priority: NIC_HEAD bytes, then `length` of `body`, to a buffer of class
+ * `size`, if it can be copied into the NIC at once. In order with the others.
  * Returns: whether it was; else nothing happened, and nic_send tells why or waits. Owns: nothing is
  * kept. Threads: any. Blocks: no. */
 bool nic_send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,

@@ -382,7 +382,8 @@ static void who_never_answers_is_given_up(void)
     host_close(&server);
 }
 
-/* Valgrind keeps the limit by itself: it lets the kernel accept a connection, and then closes it. */
+/* Valgrind keeps the limit by itself: it lets the kernel accept a connection, and then closes
+ * it. */
 static bool limit_is_the_kernels(void)
 {
     const char *preload = getenv("LD_PRELOAD");

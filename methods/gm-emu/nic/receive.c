@@ -143,8 +143,8 @@ void nic__told(struct nic_peer *peer, int priority)
         nic__doorbell(peer);
 }
 
-/* The ring is empty: a sender that nothing keeps from sending is told at the next look, by when what
- * has come last may have been answered. */
+/* The ring is empty: a sender that nothing keeps from sending is told at the next look, by when
+ * what has come last may have been answered. */
 static void told_soon(struct nic_peer *peer, int priority)
 {
     struct nic_ring *ring = &peer->in[priority];

@@ -280,7 +280,8 @@ int nic_send_with_callback(struct nic_peer *peer, const struct iovec *iov, size_
     return 0;
 }
 
-/* Nothing waits, and the ring has room as far as we know: its consumer is not asked. peer->lock held. */
+/* Nothing waits, and the ring has room as far as we know: its consumer is not asked. peer->lock
+ * held. */
 static bool send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,
                      unsigned size)
 {
