@@ -21,7 +21,10 @@ enum { CHUNK = 256, CHUNKS = 1 << 16, ALTERNATIVES_MOST = 64 };
 static pthread_mutex_t book = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct address *) chunks[CHUNKS];
 static atomic_uint chunk_count;
-static struct address *free_list;              /* book */
+static struct address *free_list; /* book */
+/* What each slot starts with: as far as any was used before the book was freed last, so that no
+ * handle of an earlier initialization is one of this. */
+static uint32_t first_generation;              /* book */
 static struct address *dead_first, *dead_last; /* book: accepted, gone, unreferenced */
 static uint32_t dead_count;                    /* book */
 static struct address **table;                 /* book: looked up, by string */
@@ -73,15 +76,13 @@ struct address *bmi__address_of_locked(BMI_addr_t handle)
 
 static bool slots_grow_locked(void)
 {
-    static unsigned salt; /* so that handles of an earlier initialization are stale */
     unsigned count = atomic_load(&chunk_count);
     struct address *chunk = count < CHUNKS ? calloc(CHUNK, sizeof *chunk) : NULL;
     if (chunk == NULL)
         return false;
-    salt += 0x10001;
     for (uint32_t i = CHUNK; i-- > 0;) {
         chunk[i].slot = count * CHUNK + i;
-        atomic_init(&chunk[i].generation, salt);
+        atomic_init(&chunk[i].generation, first_generation);
         chunk[i].hash_next = free_list;
         free_list = &chunk[i];
     }
@@ -722,12 +723,17 @@ void bmi__addresses_free(void)
 {
     bmi__book_lock();
     unsigned count = atomic_load(&chunk_count);
+    uint32_t used = 0;
     for (unsigned c = 0; c < count; c++) {
         struct address *chunk = atomic_load(&chunks[c]);
-        for (int i = 0; i < CHUNK; i++)
+        for (int i = 0; i < CHUNK; i++) {
             if (chunk[i].in_use)
                 slot_give_locked(&chunk[i]);
+            uint32_t here = generation_of(&chunk[i]) - first_generation;
+            used = here > used ? here : used;
+        }
     }
+    first_generation += used;
     atomic_store(&chunk_count, 0);
     for (unsigned c = 0; c < count; c++)
         free(atomic_exchange(&chunks[c], NULL));

@@ -338,6 +338,24 @@ static void handles_of_an_earlier_start_are_stale(void)
         CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(handles[i]));
 }
 
+/* A server's slots are used again and again, by one client after the other. */
+static void handles_of_a_slot_used_often_are_stale(void)
+{
+    enum { OFTEN = 70000 };
+    static BMI_addr_t handles[OFTEN];
+    for (int i = 0; i < OFTEN; i++) {
+        handles[i] = look_up("tcp://host:1");
+        CU_ASSERT_EQUAL(BMI_set_info(handles[i], BMI_DROP_ADDR, NULL), 0);
+    }
+    tear_down();
+    set_up();
+    look_up("tcp://other:1");
+    unsigned alive = 0;
+    for (int i = 0; i < OFTEN; i++)
+        alive += BMI_addr_rev_lookup(handles[i]) != NULL;
+    CU_ASSERT_EQUAL(alive, 0);
+}
+
 static void ranges(void)
 {
     BMI_addr_t handle = look_up("tcp://10.1.2.3:4"), six = look_up("tcp://[fe80::1]:4");
@@ -378,6 +396,7 @@ int main(void)
         {"a connected address is dropped", a_connected_address_is_dropped},
         {"an alias is dropped", an_alias_is_dropped},
         {"handles of an earlier start are stale", handles_of_an_earlier_start_are_stale},
+        {"handles of a slot used often are stale", handles_of_a_slot_used_often_are_stale},
         {"ranges", ranges},
         CU_TEST_INFO_NULL,
     };
