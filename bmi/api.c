@@ -68,7 +68,8 @@ static void flush_and_drop(struct bmi_link *link)
 static void op_fill(struct op *op, const struct post *post, struct context *context)
 {
     op->kind = (uint8_t)post->kind;
-    atomic_store_explicit(&op->context, context, memory_order_relaxed);
+    /* who finds it under an id that is over can tell, by the generation (BMI_cancel) */
+    atomic_store_explicit(&op->context, context, memory_order_release);
     op->user_ptr = post->user_ptr;
     op->tag = post->tag;
     op->total = post->total;
@@ -351,7 +352,9 @@ int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id)
     struct op *op = context != NULL ? bmi__op_find(id) : NULL;
     if (op == NULL && context != NULL && bmi__op_is_over(id))
         return 0; /* programs cancel all the ids that they have of a transfer, old ones too */
-    if (op == NULL || op->context != context)
+    if (op == NULL)
         return -BMI_EINVAL;
+    if (op->context != context) /* another's, or another operation by now */
+        return bmi__op_id(op) == id ? -BMI_EINVAL : 0;
     return bmi__error(bmi__cancel(op, id));
 }

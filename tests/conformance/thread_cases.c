@@ -312,11 +312,78 @@ static void id_before_completion(struct party *party)
     memory_give_back(stored);
 }
 
+/* ---- cancels of what completes just then ------------------------------------------------------- */
+
+struct late {
+    bmi_context_id context;
+    _Atomic bmi_op_id_t id;
+    atomic_bool over;
+    atomic_uint cancels, refused;
+};
+
+static void *late_run(void *argument)
+{
+    struct late *late = argument;
+    while (!atomic_load(&late->over)) {
+        bmi_op_id_t id = atomic_load(&late->id);
+        if (id == 0)
+            continue;
+        atomic_fetch_add(&late->refused, BMI_cancel(id, late->context) != 0);
+        atomic_fetch_add(&late->cancels, 1);
+    }
+    return NULL;
+}
+
+static void receive_end(struct party *party, bmi_op_id_t id, bmi_context_id context)
+{
+    bmi_error_code_t error = 0;
+    int count = 0;
+    while (count == 0)
+        NEED(party, BMI_test(id, &count, &error, NULL, NULL, LONG_MS, context) >= 0);
+    CHECK_STATUS(party, error, -BMI_ECANCEL);
+}
+
+/* What was cancelled may be another operation, of another context, when the call looks at it. */
+static void cancel_of_completed(struct party *party)
+{
+    enum { MS = 400 };
+    struct late late = {.id = 0};
+    bmi_context_id other;
+    char byte;
+    bmi_size_t actual;
+    NEED_STATUS(party, BMI_open_context(&late.context), 0);
+    NEED_STATUS(party, BMI_open_context(&other), 0);
+    pthread_t thread = thread_start(party, late_run, &late);
+    for (int64_t end = now_ms() + MS; now_ms() < end;) {
+        bmi_op_id_t id;
+        NEED_STATUS(party,
+                    BMI_post_recv(&id, party->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 1, NULL,
+                                  late.context, NULL),
+                    0);
+        atomic_store(&late.id, id);
+        receive_end(party, id, late.context);
+        NEED_STATUS(party,
+                    BMI_post_recv(&id, party->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 2, NULL,
+                                  other, NULL),
+                    0);
+        NEED_STATUS(party, BMI_cancel(id, other), 0);
+        receive_end(party, id, other);
+    }
+    atomic_store(&late.over, true);
+    pthread_join(thread, NULL);
+    CHECK(party, atomic_load(&late.cancels) > 0);
+    CHECK_EQUAL(party, atomic_load(&late.refused), 0);
+    BMI_close_context(other);
+    BMI_close_context(late.context);
+}
+
 #define SECTION .section = "Test"
 const struct conformance_case thread_cases[] = {
     {SECTION, .name = "a post by one thread wakes another's wait", .run = post_wakes},
     {SECTION, .name = "a cancel by one thread wakes another's wait", .run = cancel_wakes,
      .where = SOLO},
+    {SECTION, .name = "a cancel of what completes, and is used again, just then",
+     .run = cancel_of_completed, .where = SOLO},
     {SECTION, .name = "threads wait on contexts of their own", .run = contexts_of_threads},
     {SECTION, .name = "threads wait on one context", .run = threads_of_one_context},
     {SECTION, .name = "testcontext and testunexpected wait in two threads", .run = both_waits},
