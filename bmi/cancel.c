@@ -153,18 +153,29 @@ void bmi__cancelled_granted_locked(struct peer *peer, struct op *op, bool discar
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
 }
 
+/* Those that waited behind it may be smaller: for unexpected messages the peer was asked for what
+ * the first of them needs. */
+static void pending_cancel(struct peer *peer, struct op *op)
+{
+    bool up = peer->state == PEER_UP, asked = op == peer->unexpected.first;
+    struct key *key = op->kind == OP_SEND ? bmi__key_find_locked(peer, op->tag) : NULL;
+    bmi__op_unqueue_locked(peer, op);
+    bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    if (key != NULL && up)
+        bmi__key_pump_locked(peer, key);
+    else if (key != NULL)
+        bmi__key_release_locked(peer, key);
+    if (up)
+        bmi__pending_pump_locked(peer);
+    if (up && asked)
+        bmi__unexpected_want_anew_locked(peer);
+}
+
 static void send_cancel(struct peer *peer, struct op *op)
 {
-    struct key *key;
     switch (op->stage) {
     case SEND_PENDING:
-        key = op->kind == OP_SEND ? bmi__key_find_locked(peer, op->tag) : NULL;
-        bmi__op_unqueue_locked(peer, op);
-        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-        if (key != NULL && peer->state == PEER_UP)
-            bmi__key_pump_locked(peer, key); /* those behind it may be smaller */
-        else if (key != NULL)
-            bmi__key_release_locked(peer, key);
+        pending_cancel(peer, op);
         break;
     case SEND_FRAME:
         if (op->flags & OP_STARTED)

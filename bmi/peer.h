@@ -299,6 +299,8 @@ void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
 bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer,
                           bmi_size_t size);
 void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
+/* The first unexpected message that waited was cancelled: asks for what the others need. */
+void bmi__unexpected_want_anew_locked(struct peer *peer);
 void bmi__key_pump_locked(struct peer *peer, struct key *key);
 void bmi__keys_pump_locked(struct peer *peer); /* the ring has room again */
 void bmi__pending_remove_locked(struct peer *peer, struct op *op);

@@ -261,6 +261,14 @@ static void unexpected_want(struct peer *peer)
     bmi__credit_want_locked(peer, WIRE_UNEXPECTED_CREDIT, bytes, NULL);
 }
 
+void bmi__unexpected_want_anew_locked(struct peer *peer)
+{
+    if (peer->unexpected.first == NULL)
+        return;
+    peer->flags &= ~(uint32_t)PEER_WANTS_UNEXPECTED;
+    unexpected_want(peer);
+}
+
 void bmi__unexpected_start_locked(struct peer *peer, struct op *op)
 {
     if (peer->state == PEER_UP && op->total > (bmi_size_t)peer->unexpected_max) {

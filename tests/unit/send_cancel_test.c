@@ -196,6 +196,35 @@ static void cancelled_it_lets_smaller_ones_go(void)
     script_close(script);
 }
 
+/* Likewise; where there is no credit either, what they need is asked for. */
+static void cancelled_it_lets_unexpected_ones_go(void)
+{
+    for (int credit = 0; credit < 2; credit++) {
+        const struct script_offer offer = {.eager_max = 16384,
+                                           .unexpected_max = 16384,
+                                           .unexpected_credit = (uint32_t)(1 + credit) *
+                                                                (SMALL + WIRE_MESSAGE_CHARGE)};
+        struct script *script = open_script(SCRIPT_FRAMES, &offer);
+        post_unexpected(script, &three, SMALL, TAG);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
+        post_unexpected(script, &one, 3 * SMALL, TAG);
+        post_unexpected(script, &two, SMALL, TAG);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
+        CU_ASSERT_TRUE(script_silent(script));
+        cancel(&one);
+        CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+        if (credit == 0) {
+            struct wire_header want = script_expect(script, WIRE_WANT, NULL, 0);
+            CU_ASSERT_EQUAL(want.flags, WIRE_UNEXPECTED_CREDIT);
+            CU_ASSERT_EQUAL(want.source, SMALL + WIRE_MESSAGE_CHARGE);
+            CU_ASSERT_EQUAL(send_credit(script, 0, SMALL + WIRE_MESSAGE_CHARGE), 0);
+        }
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
+        CU_ASSERT_TRUE(done(&two) && two.error == 0);
+        script_close(script);
+    }
+}
+
 /* It had the credit that others wait for. */
 static void cancelled_it_lets_others_go(void)
 {
@@ -466,6 +495,7 @@ int main(void)
         {"cancelled streams leave room", cancelled_streams_leave_room_for_others},
         {"cancelled while it waits for credit", cancelled_while_it_waits_for_credit},
         {"cancelled, smaller ones go", cancelled_it_lets_smaller_ones_go},
+        {"cancelled, unexpected ones go", cancelled_it_lets_unexpected_ones_go},
         {"cancelled, others go", cancelled_it_lets_others_go},
         {"cancelled, it leaves its receive", cancelled_it_leaves_its_receive},
         {"announced too soon for one that waits", announced_too_soon_for_one_that_waits},
