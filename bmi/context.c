@@ -316,6 +316,21 @@ static void gather_locked(struct context *context)
     atomic_store_explicit(&context->ready_count, count, memory_order_relaxed);
 }
 
+bool bmi__context_unclaimed(struct context *context)
+{
+    if (atomic_load(&context->waiters) == 0)
+        return bmi__context_has(context);
+    if (bmi__waiters_claim(context, 0))
+        return false;
+    bmi_lock_take(&context->lock);
+    gather_locked(context);
+    struct op *op = context->ready.first;
+    while (op != NULL && bmi__waiters_claim(context, bmi__op_id(op)))
+        op = op->next;
+    bmi_lock_give(&context->lock);
+    return op != NULL;
+}
+
 static void hand_out_locked(struct context *context, struct op *op)
 {
     bmi__op_remove(&context->ready, op);

@@ -69,6 +69,8 @@ void bmi__context_immediate(struct context *context);
 uint64_t bmi__context_depth(struct context *context);
 /* Whether something waits to be taken out; a hint without the lock. */
 bool bmi__context_has(struct context *context);
+/* Whether there is some that no thread which waits on the context will take. */
+bool bmi__context_unclaimed(struct context *context);
 /* Takes out up to `most` completed operations, in order. */
 int bmi__context_take(struct context *context, struct op **ops, int most);
 /* Takes out this operation if it has completed. */

@@ -134,11 +134,12 @@ int BMI_testsome(int incount, bmi_op_id_t *id_array, int *outcount, int *index_a
                         .errors = error_code_array,
                         .actuals = actual_size_array,
                         .user_ptrs = user_ptr_array};
-    /* It takes specific operations, but any completion makes it look again. */
     struct waiter waiter = {.ready = some_ready,
                             .argument = &some,
                             .context = context,
-                            .op = WAITER_SOME};
+                            .op = WAITER_SOME,
+                            .some = id_array,
+                            .some_count = incount};
     if (some_ready(&waiter))
         progress_now_and_then();
     else
@@ -219,9 +220,10 @@ static bool fetch_ready(struct waiter *waiter)
     struct fetch *fetch = waiter->argument;
     if (fetch->count == 0)
         fetch->count = bmi__unexpected_take(fetch->info, fetch->most);
+    if (fetch->count > 0 || (fetch->most == 0 && bmi__unexpected_waiting()))
+        return true;
     struct context *only = bmi__context_only();
-    return fetch->count > 0 || (fetch->most == 0 && bmi__unexpected_waiting()) ||
-           (only != NULL && bmi__context_has(only) && atomic_load(&only->waiters) == 0);
+    return only != NULL && bmi__context_has(only) && bmi__context_unclaimed(only);
 }
 
 int BMI_testunexpected(int incount, int *outcount, struct BMI_unexpected_info *info_array,

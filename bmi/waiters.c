@@ -198,12 +198,37 @@ bool bmi__waiters_wake_one(void)
     return any;
 }
 
-/* Every thread that tests this operation, and one that takes any. */
-static bool notify_locked(struct context *context, bmi_op_id_t op, struct wakes *wakes)
+/* Whether it waits for this very operation. */
+static bool names(const struct waiter *waiter, bmi_op_id_t op)
+{
+    if (waiter->op != WAITER_SOME || op == 0)
+        return waiter->op != 0 && waiter->op == op;
+    int i = 0;
+    while (i < waiter->some_count && waiter->some[i] != op)
+        i++;
+    return i < waiter->some_count;
+}
+
+bool bmi__waiters_claim(struct context *context, bmi_op_id_t op)
+{
+    bmi_lock_take(&lock);
+    const struct waiter *waiter = list_of(context)->first;
+    while (waiter != NULL && waiter->op != 0 && !names(waiter, op))
+        waiter = waiter->next;
+    bmi_lock_give(&lock);
+    return waiter != NULL;
+}
+
+/* Every thread that tests this operation, and one that takes any. Returns whether a thread that
+ * sleeps was woken; *claimed: there was any such thread. */
+static bool notify_locked(struct context *context, bmi_op_id_t op, struct wakes *wakes,
+                          bool *claimed)
 {
     bool any = false, taker_woken = false;
     for (struct waiter *waiter = list_of(context)->first; waiter != NULL; waiter = waiter->next) {
-        if (waiter->op == WAITER_SOME || (waiter->op != 0 && waiter->op == op))
+        bool named = names(waiter, op);
+        *claimed = *claimed || named || waiter->op == 0;
+        if (named || (waiter->op == WAITER_SOME && op == 0))
             any = signal_locked(waiter, wakes) || any;
         if (waiter->op == 0 && !taker_woken &&
             (waiter->driving || atomic_load(&waiter->signalled) == 0)) {
@@ -226,12 +251,15 @@ static bool notify_others_locked(struct context *context, struct wakes *wakes)
 
 bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes)
 {
-    bool direct = atomic_load(count_of(context)) > 0;
-    bool others = context == NULL ? !direct : !direct && bmi__waiters_for_unexpected() > 0;
+    bool direct = atomic_load(count_of(context)) > 0, claimed = false, any = false;
+    bool others = context == NULL ? !direct : bmi__waiters_for_unexpected() > 0;
     if (!direct && !others)
         return false;
     bmi_lock_take(&lock);
-    bool any = direct ? notify_locked(context, op, wakes) : notify_others_locked(context, wakes);
+    if (direct)
+        any = notify_locked(context, op, wakes, &claimed);
+    if (others && !claimed)
+        any = notify_others_locked(context, wakes) || any;
     bmi_lock_give(&lock);
     return any;
 }

@@ -14,7 +14,7 @@
 
 struct context;
 
-/* Waiters of this id look again at every completion of their context. */
+/* Waiters of this id wait for several operations of their context. */
 #define WAITER_SOME INT64_MIN
 
 /* A thread that wants something. Lives on its stack. */
@@ -24,6 +24,8 @@ struct waiter {
     void *argument;
     struct context *context; /* whose completions it waits for; NULL: unexpected messages */
     bmi_op_id_t op;          /* only this operation; 0: any */
+    const bmi_op_id_t *some; /* WAITER_SOME: which, lent; or 0 */
+    int some_count;
     bool handed; /* progress.c: it is on the lists already, and has handed the seat on */
     /* below: waiters.c's own, under its lock */
     atomic_uint signalled;          /* futex: 1 from when it is woken until it has looked */
@@ -70,8 +72,11 @@ unsigned bmi__waiters_asleep(void);
 unsigned bmi__waiters_for_unexpected(void);
 /* Wakes one that sleeps. Returns false if there is none. */
 bool bmi__waiters_wake_one(void);
-/* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. Returns
- * whether a thread that sleeps was woken, or is in `wakes` now. */
+/* Whether a thread that waits on the context will take the completion of `op`; 0: of any. */
+bool bmi__waiters_claim(struct context *context, bmi_op_id_t op);
+/* A completion (of `op`; 0: of one that was there) was pushed into the context; context NULL: an
+ * unexpected message. What nobody who waits on the context takes is told to those who wait for
+ * unexpected messages. Returns whether a thread that sleeps was woken, or is in `wakes` now. */
 bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes);
 void bmi__wakes_finish(struct wakes *wakes);
 

@@ -230,6 +230,64 @@ static void unexpected_ends_for_only_context(struct party *party)
     }
 }
 
+/* Another thread waits on the context, but for other operations. */
+struct other_wait {
+    struct party *party;
+    bool some; /* by testsome */
+    bmi_op_id_t id;
+    int count, index;
+    bmi_error_code_t error;
+};
+
+static void *other_wait_run(void *argument)
+{
+    struct other_wait *other = argument;
+    bmi_context_id context = other->party->context;
+    int64_t deadline = now_ms() + LONG_MS * patience();
+    while (other->count == 0 && now_ms() < deadline) {
+        if (other->some)
+            BMI_testsome(1, &other->id, &other->count, &other->index, &other->error, NULL, NULL,
+                         LONG_MS * patience(), context);
+        else
+            BMI_test(other->id, &other->count, &other->error, NULL, NULL, LONG_MS * patience(),
+                     context);
+    }
+    return NULL;
+}
+
+static void unexpected_ends_beside_other_waits(struct party *party, bool some)
+{
+    struct other_wait other = {.party = party, .some = some};
+    struct bmi_context_statistics statistics = {.context = party->context};
+    pthread_t thread;
+    bmi_size_t actual;
+    char byte;
+    NEED_STATUS(party,
+                BMI_post_recv(&other.id, party->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 99, NULL,
+                              party->context, NULL),
+                0);
+    NEED(party, pthread_create(&thread, NULL, other_wait_run, &other) == 0);
+    while (statistics.waiters == 0) {
+        NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
+        sched_yield();
+    }
+    unexpected_ends_for_only_context(party);
+    CHECK_STATUS(party, BMI_cancel(other.id, party->context), 0);
+    pthread_join(thread, NULL);
+    CHECK_EQUAL(party, other.count, 1);
+    CHECK_STATUS(party, other.error, -BMI_ECANCEL);
+}
+
+static void unexpected_ends_beside_test(struct party *party)
+{
+    unexpected_ends_beside_other_waits(party, false);
+}
+
+static void unexpected_ends_beside_testsome(struct party *party)
+{
+    unexpected_ends_beside_other_waits(party, true);
+}
+
 struct pinged {
     BMI_addr_t addr;
     int status;
@@ -460,6 +518,10 @@ const struct conformance_case wait_cases[] = {
      .run = context_ends_for_unexpected},
     {SECTION, .name = "testunexpected ends early for the only context's completion",
      .run = unexpected_ends_for_only_context, .where = SOLO},
+    {SECTION, .name = "testunexpected ends early for it beside a BMI_test of another",
+     .run = unexpected_ends_beside_test, .where = SOLO},
+    {SECTION, .name = "testunexpected ends early for it beside a testsome of others",
+     .run = unexpected_ends_beside_testsome, .where = SOLO},
     {SECTION, .name = "testunexpected ends early for it during a ping",
      .run = unexpected_ends_during_ping, .where = SOLO | SOCKETS},
     {SECTION, .name = "one thread alternates between both", .run = one_thread_alternates},
