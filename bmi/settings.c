@@ -112,6 +112,12 @@ static struct {
                                   0},
 };
 
+/* What bmi__settings_lend has set. start.c's lock. */
+static struct loan {
+    bool out;
+    int64_t value, former;
+} loans[SETTINGS];
+
 int64_t bmi__setting(enum setting setting)
 {
     return atomic_load_explicit(&table[setting].value, memory_order_relaxed);
@@ -325,7 +331,28 @@ int bmi__settings_load(void)
     return status;
 }
 
-static int set_one(char *text, bool apply)
+enum how { CHECK, SET, LEND };
+
+static void lend(int index, int64_t value)
+{
+    struct loan *loan = &loans[index];
+    if (!loan->out)
+        loan->former = atomic_load(&table[index].value);
+    loan->out = true;
+    loan->value = value;
+}
+
+void bmi__settings_return(void)
+{
+    for (int i = 0; i < SETTINGS; i++) {
+        int64_t value = loans[i].value;
+        if (loans[i].out)
+            atomic_compare_exchange_strong(&table[i].value, &value, loans[i].former);
+        loans[i].out = false;
+    }
+}
+
+static int set_one(char *text, enum how how)
 {
     char *equals = strchr(text, '=');
     size_t length = equals != NULL ? (size_t)(equals - text) : strlen(text);
@@ -344,27 +371,35 @@ static int set_one(char *text, bool apply)
     int64_t value;
     if (parse_logged(index, equals + 1, &value) < 0)
         return -EINVAL;
-    if (apply)
+    if (how == LEND)
+        lend(index, value);
+    if (how != CHECK)
         atomic_store(&table[index].value, value);
     return 0;
 }
 
-static int set_all(const char *text, bool apply)
+static int set_all(const char *text, enum how how)
 {
     char copy[1024], *rest = copy, *part;
     if (*text == '\0' || strlen(text) >= sizeof copy)
         return -EINVAL;
     strcpy(copy, text);
     while ((part = strsep(&rest, ",")) != NULL)
-        if (*part != '\0' && set_one(part, apply) < 0)
+        if (*part != '\0' && set_one(part, how) < 0)
             return -EINVAL;
     return 0;
 }
 
 int bmi__settings_set(const char *text)
 {
-    int status = set_all(text, false);
-    return status < 0 ? status : set_all(text, true);
+    int status = set_all(text, CHECK);
+    return status < 0 ? status : set_all(text, SET);
+}
+
+int bmi__settings_lend(const char *text)
+{
+    int status = set_all(text, CHECK);
+    return status < 0 ? status : set_all(text, LEND);
 }
 
 static void show(int index, char *text, size_t size)

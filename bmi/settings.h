@@ -57,6 +57,12 @@ int64_t bmi__setting(enum setting setting);
 /* Sets one to a value that is within its bounds. */
 void bmi__setting_put(enum setting setting, int64_t value);
 
+/* Sets "name=value[,name=value...]", all or none, for the time from a BMI_initialize to the last
+ * BMI_finalize. -EINVAL: the log says why. */
+int bmi__settings_lend(const char *text);
+/* Gives those of bmi__settings_lend their former values, unless they were changed since. */
+void bmi__settings_return(void);
+
 /* Reads the environment. -EINVAL: a value is bad; the log says which, and what is valid. Variables
  * that begin with BMI_ and are no settings are warned of. */
 int bmi__settings_load(void);

@@ -204,13 +204,15 @@ static int initialize(const char *method_list, const char *listen_addr, int flag
         return bmi__error(status);
     if (users == 0) {
         if (options != NULL && *options != '\0')
-            status = bmi__settings_set(options);
+            status = bmi__settings_lend(options);
         if (status == 0)
             status = bmi__settings_load();
         if (status == 0)
             status = arguments_check(method_list, listen_addr, flags);
         if (status == 0)
             status = start(method_list, listen_addr, flags);
+        if (status < 0)
+            bmi__settings_return();
     }
     if (status == 0)
         users++;
@@ -324,6 +326,7 @@ static int finalize_last(void)
     if (bmi__setting(SETTING_STATS) != 0)
         bmi__statistics_print();
     stop();
+    bmi__settings_return();
     return 0;
 }
 

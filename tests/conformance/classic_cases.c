@@ -67,6 +67,28 @@ static void classic_settings(struct party *party)
     CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
 }
 
+static void expect_setting(struct party *party, const char *name, const char *value)
+{
+    struct bmi_setting setting = {.name = name};
+    NEED_STATUS(party, BMI_get_info(0, BMI_SETTING, &setting), 0);
+    CHECK(party, strcmp(setting.value, value) == 0);
+}
+
+/* They hold until the library ends; where it does not start, not at all. */
+static void classic_settings_end(struct party *party)
+{
+    struct bmi_setting before = {.name = "dead_peers"};
+    NEED_STATUS(party, BMI_get_info(0, BMI_SETTING, &before), 0);
+    CHECK_STATUS(party, BMI_initialize(NULL, NULL, 1 << 20, "dead_peers=77"), -BMI_EINVAL);
+    expect_setting(party, "dead_peers", before.value);
+    classic_start(party, "dead_peers=77,linger_ms=123");
+    expect_setting(party, "dead_peers", "77");
+    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "linger_ms=321"), 0);
+    classic_message(party);
+    expect_setting(party, "dead_peers", before.value);
+    expect_setting(party, "linger_ms", "321"); /* set by the program, for good */
+}
+
 /* Later calls only count: their options are ignored, too. */
 static void classic_counted(struct party *party)
 {
@@ -90,6 +112,10 @@ const struct conformance_case classic_cases[] = {
     {.section = "Functions",
      .name = "BMI_CLASSIC_API's options are settings",
      .run = classic_settings,
+     .where = RAW},
+    {.section = "Functions",
+     .name = "BMI_CLASSIC_API's options end with the library",
+     .run = classic_settings_end,
      .where = RAW},
     {.section = "Functions",
      .name = "BMI_CLASSIC_API's later calls count",
