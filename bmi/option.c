@@ -140,18 +140,16 @@ static int address_option(BMI_addr_t addr, int option, void *value, bool set)
 static int port_get(int *port)
 {
     struct running_method *method, *tcp = bmi__method_of_scheme("tcp", 3);
-    int status = -ENOSYS, one, best = 0;
+    int one, best = 0;
     for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
         if (!atomic_load(&method->started) || method->method->option == NULL ||
             method->method->option(method->state, NULL, BMI_TCP_GET_PORT, &one, false) != 0)
             continue;
         if (best == 0 || (method == tcp && one != 0))
             best = one;
-        status = 0;
     }
-    if (status == 0)
-        *port = best;
-    return status;
+    *port = best;
+    return 0;
 }
 
 /* The method whose default it is may start later, and then looks at the setting. */

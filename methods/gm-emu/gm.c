@@ -172,6 +172,8 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
         bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, strerror(-status));
         return status;
     }
+    if (atomic_load(&state->number) == 0)
+        atomic_store(&state->number, address.number);
     if (address.host[0] == '\0' && gethostname(address.host, sizeof address.host - 1) < 0)
         strcpy(address.host, "localhost");
     return gm_address_format(&address, bound, size);
@@ -265,8 +267,13 @@ static bool gm_arm(void *argument)
 
 static int gm_option(void *argument, struct bmi_link *link, int option, void *value, bool set)
 {
+    struct gm_state *state = argument;
     (void)link;
-    return option == BMI_METHOD_MEMORY ? gm_memory_option(argument, value, set) : -ENOSYS;
+    if (option == BMI_TCP_GET_PORT && !set) {
+        *(int *)value = atomic_load(&state->number);
+        return 0;
+    }
+    return option == BMI_METHOD_MEMORY ? gm_memory_option(state, value, set) : -ENOSYS;
 }
 
 const struct bmi_method bmi__method_gm = {

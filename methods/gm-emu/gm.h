@@ -171,6 +171,7 @@ struct gm_state {
     atomic_bool any_starved[GM_WANTS];
     struct bmi_deferred retry;
     void *receive_memory;
+    atomic_int number; /* the first one listened on, 0: none */
 
     struct bmi_lock lock;
     struct gm_link *links;                                       /* lock */

@@ -105,5 +105,7 @@ int gm_parse(const char *text, char *canonical, size_t size, const char **reason
         return status;
     if (address.host[0] == '\0')
         return refuse(reason, "host is empty");
+    if (address.number == 0)
+        return refuse(reason, "port 0 can only be listened at");
     return gm_address_format(&address, canonical, size);
 }
