@@ -289,6 +289,9 @@ static bool peer_lost(struct peer *peer, int status)
 void bmi_method_link_down(struct bmi_link *link, int status)
 {
     bool give = false, held = false, mine = false;
+    if (status ==
+        -EPIPE) /* the other end has gone: to those that wait to receive from it as well */
+        status = -ECONNRESET;
     bmi__book_lock();
     free(link->host);
     link->host = NULL;

@@ -76,7 +76,8 @@ enum {
     BMI_TCP_CHECK_UNEXPECTED = 15,    /* get: int, unexpected messages of the address not fetched */
     BMI_TRANSPORT_METHODS_STRING = 16, /* get: char *, methods built in, "tcp,gm,..."; the caller's
                                           to free(); returns how many; at any time */
-    BMI_TCP_GET_PORT = 17,             /* get: int, the first tcp port listened on */
+    BMI_TCP_GET_PORT = 17,             /* get: int, the first tcp port listened on; where tcp has
+                                          none, another method's; 0: nobody listens */
 
     /* this library's own */
     BMI_GET_LISTEN_ADDR = 1000, /* get: char[BMI_MAX_ADDR_LEN], addresses listened on */
@@ -309,8 +310,10 @@ void BMI_close_context(bmi_context_id context_id);
  * turns this off); <0: refused, *id is 0, nothing happens. Refusals: EINVAL (NULL or negative
  * argument, stale address or context, list whose total is not its sum), EMSGSIZE (see each),
  * ENOMEM, or the cause with which an accepted peer went (ECONNRESET, ...).
- * Completion errors: ECANCEL, EMSGSIZE, ECONNREFUSED, ECONNRESET, EPIPE, ETIMEDOUT, EHOSTUNREACH,
- * EHOSTNTFD, ENETUNREACH, EMFILE, EPROTO, ENOMEM.
+ * Completion errors: ECANCEL, EMSGSIZE, EPROTO, ENOMEM, EMFILE; of connections ECONNREFUSED,
+ * ECONNRESET, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH; of names EHOSTNTFD, EADDRNTFD, and not now
+ * EAGAIN, ETRYAGAIN; of an IPv6 address without the interface that it needs EINVAL; where the
+ * network cannot be used EADDRNOTAVAIL, ENODEV, EIO.
  * Owns: buffers, and the arrays of lists, are lent to BMI until completion. user_ptr comes back
  * with the completion. Threads: any. Blocks: never. */
 

@@ -216,9 +216,8 @@ void op_cancel(struct party *party, struct op *op, bool may_succeed)
 
 bool error_is_loss(bmi_error_code_t error)
 {
-    static const int losses[] = {BMI_ECONNRESET, BMI_EPIPE,        BMI_ECONNREFUSED,
-                                 BMI_ETIMEDOUT,  BMI_EHOSTUNREACH, BMI_ENETUNREACH,
-                                 BMI_EHOSTDOWN,  BMI_ENETRESET};
+    static const int losses[] = {BMI_ECONNRESET,  BMI_ECONNREFUSED, BMI_ETIMEDOUT, BMI_EHOSTUNREACH,
+                                 BMI_ENETUNREACH, BMI_EHOSTDOWN,    BMI_ENETRESET};
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
         if (error == -losses[i])
             return true;

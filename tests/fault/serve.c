@@ -159,8 +159,8 @@ static void session_step(struct operation *operation, bmi_error_code_t status, b
     struct session *session = (struct session *)operation;
     bmi_op_id_t id;
     if (status != 0) {
-        CHECK(status == -BMI_ECONNRESET || status == -BMI_EPIPE || status == -BMI_ETIMEDOUT,
-              "a session ended with %s", status_name(status));
+        CHECK(status == -BMI_ECONNRESET || status == -BMI_ETIMEDOUT, "a session ended with %s",
+              status_name(status));
         session_end(session);
         return;
     }
