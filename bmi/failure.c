@@ -27,6 +27,9 @@ static atomic_bool graces; /* cancelled receives wait: ticks are shorter */
 
 static void tick(struct bmi_timer *timer);
 static struct bmi_timer ticker = {.expired = tick};
+static void reap_again(struct bmi_timer *timer);
+static struct bmi_timer reaper = {.expired = reap_again}; /* after BMI_REAP_IDLE */
+static _Atomic int64_t reap_s;
 
 static uint64_t tick_ms(void)
 {
@@ -44,12 +47,17 @@ static uint64_t tick_ms(void)
     return (uint64_t)(ms < TICK_LEAST_MS ? TICK_LEAST_MS : ms);
 }
 
+static bool is_closing(const struct peer *peer)
+{
+    return (peer->flags & PEER_CLOSING) && peer->link != NULL;
+}
+
 void bmi__attention_locked(struct peer *peer)
 {
     bool has = (peer->flags & PEER_ATTENTION) != 0;
     bool needs = peer->op_count > 0 || peer->state == PEER_DIALLING ||
                  peer->state == PEER_AWAITING || peer->state == PEER_GREETING ||
-                 peer->state == PEER_HELD;
+                 peer->state == PEER_HELD || is_closing(peer);
     if (has == needs)
         return;
     peer->flags ^= PEER_ATTENTION;
@@ -78,6 +86,14 @@ void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason)
     peer->cause = (int16_t)error;
     peer->flags |= PEER_CLOSING;
     peer->link->method->close(peer->link, false);
+}
+
+void bmi__peer_leave_locked(struct peer *peer)
+{
+    peer->flags |= PEER_CLOSING;
+    peer->since_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_LINGER) * 1000000u;
+    peer->link->method->close(peer->link, true);
+    bmi__attention_locked(peer);
 }
 
 /* ---- silence and time-outs ------------------------------------------------------------------ */
@@ -124,7 +140,13 @@ static void look_at(struct peer *peer, void *argument)
     uint64_t now = *(uint64_t *)argument;
     peer_lock(peer);
     bool late = peer->since_ns != 0 && now > peer->since_ns;
-    switch ((enum peer_state)atomic_load(&peer->state)) {
+    enum peer_state state = atomic_load(&peer->state);
+    if (is_closing(peer)) { /* the other side may hang */
+        if (late)
+            peer->link->method->close(peer->link, false);
+        state = PEER_GONE;
+    }
+    switch (state) {
     case PEER_DIALLING:
     case PEER_GREETING:
     case PEER_HELD:
@@ -136,7 +158,7 @@ static void look_at(struct peer *peer, void *argument)
             await_over(peer);
         break;
     case PEER_UP:
-        if (peer->op_count > 0 && !(peer->flags & PEER_CLOSING)) {
+        if (peer->op_count > 0) {
             if (bmi__cancel_graces_locked(peer, now))
                 atomic_store(&graces, true);
             check_silence(peer);
@@ -149,18 +171,7 @@ static void look_at(struct peer *peer, void *argument)
     peer_unlock(peer);
 }
 
-static void tick(struct bmi_timer *timer)
-{
-    uint64_t now = bmi__monotonic_ns();
-    atomic_store(&graces, false);
-    bmi__peer_each(look_at, &now);
-    int64_t idle = bmi__setting(SETTING_IDLE_REAP);
-    if (idle > 0)
-        bmi__reap_idle(idle);
-    atomic_store(&armed, false);
-    if ((atomic_load(&attention) > 0 || idle > 0) && !atomic_exchange(&armed, true))
-        bmi_method_timer_set(timer, tick_ms());
-}
+/* ---- idle connections ----------------------------------------------------------------------- */
 
 /* Whether nobody would miss the connection: no operations, no message of the peer's that waits or
  * is the program's still, no reference to an address that would be stale without it. */
@@ -176,28 +187,67 @@ static bool reapable(const struct peer *peer)
     return true;
 }
 
+struct reaping {
+    uint64_t before; /* who was idle by then goes; UINT64_MAX: who is idle now */
+    bool again;      /* others may, later */
+};
+
 static void reap(struct peer *peer, void *argument)
 {
-    uint64_t before = *(uint64_t *)argument;
+    struct reaping *reaping = argument;
     peer_lock(peer);
     if (reapable(peer)) {
         uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
-        if (bytes != peer->bytes_in || peer->since_ns == 0) {
+        bool known = bytes == peer->bytes_in && peer->since_ns != 0;
+        if (!known) {
             peer->bytes_in = bytes;
             peer->since_ns = bmi__monotonic_ns();
-        } else if (peer->since_ns <= before) {
-            peer->flags |= PEER_CLOSING;
-            peer->link->method->close(peer->link, true);
         }
+        if ((known && peer->since_ns <= reaping->before) || reaping->before == UINT64_MAX)
+            bmi__peer_leave_locked(peer);
+        else
+            reaping->again = true;
     }
     peer_unlock(peer);
 }
 
-void bmi__reap_idle(int64_t seconds)
+/* Returns whether there are some that may be idle for long enough another time. */
+static bool reap_all(int64_t seconds)
 {
     uint64_t now = bmi__monotonic_ns(), ago = (uint64_t)seconds * 1000000000u;
-    uint64_t before = now > ago ? now - ago : 0;
-    bmi__peer_each(reap, &before);
+    struct reaping reaping = {.before = ago == 0 ? UINT64_MAX : now > ago ? now - ago : 0};
+    bmi__peer_each(reap, &reaping);
+    return reaping.again;
+}
+
+/* Since when a connection has been idle is known from when it was looked at first. */
+void bmi__reap_idle(int64_t seconds)
+{
+    if (!reap_all(seconds))
+        return;
+    atomic_store(&reap_s, seconds);
+    bmi_method_timer_set(&reaper, (uint64_t)seconds * 1000 + 1);
+}
+
+static void reap_again(struct bmi_timer *timer)
+{
+    (void)timer;
+    reap_all(atomic_load(&reap_s));
+}
+
+/* ---- the tick ------------------------------------------------------------------------------- */
+
+static void tick(struct bmi_timer *timer)
+{
+    uint64_t now = bmi__monotonic_ns();
+    atomic_store(&graces, false);
+    bmi__peer_each(look_at, &now);
+    int64_t idle = bmi__setting(SETTING_IDLE_REAP);
+    if (idle > 0)
+        reap_all(idle);
+    atomic_store(&armed, false);
+    if ((atomic_load(&attention) > 0 || idle > 0) && !atomic_exchange(&armed, true))
+        bmi_method_timer_set(timer, tick_ms());
 }
 
 void bmi__reap_wanted(void)
@@ -211,6 +261,7 @@ void bmi__reap_wanted(void)
 void bmi__failure_stop(void)
 {
     bmi_method_timer_clear(&ticker);
+    bmi_method_timer_clear(&reaper);
     atomic_store(&attention, 0);
     atomic_store(&armed, false);
     atomic_store(&graces, false);

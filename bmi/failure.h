@@ -18,6 +18,9 @@ void bmi__attention_locked(struct peer *peer);
 /* Ends the peer's link (reason NULL: as asked); its operations complete with the error once the
  * link is down. */
 void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
+/* The same when what is queued has been written, and the other side has said goodbye where the
+ * network has that: within linger_ms. */
+void bmi__peer_leave_locked(struct peer *peer);
 /* A cancelled receive waits for its sender's word: the tick is to come sooner. */
 void bmi__grace_begins(void);
 /* Closes connections idle for so many seconds. */

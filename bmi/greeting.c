@@ -394,8 +394,7 @@ static int redundant_send(struct peer *peer, struct peer *dialled)
     peer_lock(peer);
     struct wire_header header = {.type = WIRE_REDUNDANT};
     bmi__control_send_locked(peer, header, digest, sizeof digest);
-    peer->flags |= PEER_CLOSING;
-    peer->link->method->close(peer->link, true);
+    bmi__peer_leave_locked(peer);
     peer_unlock(peer);
     return 0;
 }
@@ -528,8 +527,7 @@ static int hello_handle(struct bmi_link *link, bool reply, bool insist,
         bmi__control_send_locked(peer, header, NULL, 0);
         if (peer->cause == 0)
             peer->cause = -EPROTO;
-        peer->flags |= PEER_CLOSING;
-        link->method->close(link, true);
+        bmi__peer_leave_locked(peer);
         peer_unlock(peer);
         return 0;
     }

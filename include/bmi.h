@@ -87,7 +87,8 @@ enum {
     BMI_LOG_CALLBACK = 1004,    /* set: struct bmi_log_callback */
     BMI_GET_METHOD_STATISTICS = 1005,  /* get: struct bmi_method_statistics, in: name */
     BMI_GET_CONTEXT_STATISTICS = 1006, /* get: struct bmi_context_statistics, in: context */
-    BMI_REAP_IDLE = 1007, /* set: const int *, seconds; close connections idle that long */
+    BMI_REAP_IDLE = 1007, /* set: const int *, seconds; close connections idle that long; of one
+                             whose idleness is not known, when it is seen to be so long */
     BMI_BACKGROUND = 1008 /* set: const int *, 1: messages move also while no thread is in a
                                    test call, by a thread of the library's; 0: in test calls only
                                    (the default). get: int. The same as the setting `progress` */

@@ -157,6 +157,27 @@ static void reaped(struct party *party)
     wait_for_links(party, 1);
 }
 
+/* One call will do: since when they are idle need not be known by then. */
+static void reaped_later(struct party *party)
+{
+    party_warm_up(party);
+    wait_for_links(party, 1);
+    party_meet(party);
+    if (party->role == SENDER) {
+        int64_t start = now_ms();
+        int seconds = 1;
+        NEED_STATUS(party, BMI_set_info(0, BMI_REAP_IDLE, &seconds), 0);
+        while (method_statistics(party).links > 0) {
+            NEED(party, now_ms() - start < 1000 + SOON_MS * patience());
+            op_collect(party, 20);
+        }
+        CHECK(party, now_ms() - start >= 1000);
+    } else {
+        wait_for_links(party, 0);
+    }
+    party_meet(party);
+}
+
 /* Set for an address: for it alone, kept until it connects, and for its later connections. */
 static void buffers_of_an_address(struct party *party)
 {
@@ -246,6 +267,7 @@ const struct conformance_case connect_cases[] = {
     {SECTION, .name = "socket buffer sizes of an address", .run = buffers_of_an_address,
      .where = BOTH_LISTEN | SOCKETS},
     {SECTION, .name = "BMI_REAP_IDLE", .run = reaped, .where = BOTH_LISTEN},
+    {SECTION, .name = "BMI_REAP_IDLE, of later", .run = reaped_later, .where = BOTH_LISTEN},
     {SECTION, .name = "clients come and go", .run = come_and_go, .where = CAST, .roles = 2},
     {0},
 };
