@@ -198,9 +198,11 @@ bool bmi__waiters_wake_one(void)
     return any;
 }
 
-/* Whether it waits for this very operation. */
+/* Whether it waits for this very operation; 0: for whichever there is. */
 static bool names(const struct waiter *waiter, bmi_op_id_t op)
 {
+    if (waiter->op == WAITER_SOME && waiter->some == NULL)
+        return true;
     if (waiter->op != WAITER_SOME || op == 0)
         return waiter->op != 0 && waiter->op == op;
     int i = 0;

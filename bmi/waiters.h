@@ -24,7 +24,7 @@ struct waiter {
     void *argument;
     struct context *context; /* whose completions it waits for; NULL: unexpected messages */
     bmi_op_id_t op;          /* only this operation; 0: any */
-    const bmi_op_id_t *some; /* WAITER_SOME: which, lent; or 0 */
+    const bmi_op_id_t *some; /* WAITER_SOME: which (an id may be 0), lent; NULL: all of them */
     int some_count;
     bool handed; /* progress.c: it is on the lists already, and has handed the seat on */
     /* below: waiters.c's own, under its lock */
