@@ -317,8 +317,8 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
         unexpected_wanted(peer, want->source);
     bool crowded = eager->unreported == 0 &&
                    (eager->held >= eager->standing / 2 || eager->granted < want->source);
-    if ((want->flags & WIRE_EAGER_CREDIT) && crowded) {
-        peer->flags |= PEER_ANNOUNCE_ALL;
+    if ((want->flags & WIRE_EAGER_CREDIT) && crowded && !(peer->flags & PEER_ANNOUNCE_ALL)) {
+        peer->flags |= PEER_ANNOUNCE_ALL; /* from now on each receive is, as it is posted */
         bmi__announce_waiting_locked(peer);
     }
     if (want->flags & WIRE_ANNOUNCE)

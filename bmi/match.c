@@ -24,21 +24,74 @@ static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, u
 
 /* ---- unmatched messages --------------------------------------------------------------------- */
 
+enum { REQUESTS_MANY = 64, REQUEST_BITS = 10 };
+
+/* A peer names its requests as it likes: few to a bucket are all that it can be kept to. */
+static struct unmatched **request_bucket(const struct peer *peer, uint64_t sender)
+{
+    uint64_t hash = sender * UINT64_C(0x9e3779b97f4a7c15);
+    return &peer->requests[hash >> (64 - REQUEST_BITS)];
+}
+
+static void request_enter(struct peer *peer, struct unmatched *message)
+{
+    if (peer->requests == NULL || message->sender == 0)
+        return;
+    struct unmatched **bucket = request_bucket(peer, message->sender);
+    message->request_next = *bucket;
+    *bucket = message;
+}
+
+static void request_leave(struct peer *peer, struct unmatched *message)
+{
+    if (peer->requests == NULL || message->sender == 0)
+        return;
+    struct unmatched **place = request_bucket(peer, message->sender);
+    while (*place != message)
+        place = &(*place)->request_next;
+    *place = message->request_next;
+}
+
+/* Without memory requests are looked for in their key's list. */
+static void requests_index(struct peer *peer)
+{
+    peer->requests = calloc((size_t)1 << REQUEST_BITS, sizeof *peer->requests);
+    for (uint32_t i = 0; i < peer->bucket_count; i++)
+        for (struct key *key = peer->buckets[i]; key != NULL; key = key->next)
+            for (struct unmatched *one = key->unmatched_first; one != NULL; one = one->next)
+                request_enter(peer, one);
+}
+
+struct unmatched *bmi__request_find_locked(const struct peer *peer, const struct key *key,
+                                           uint64_t sender)
+{
+    bool indexed = peer->requests != NULL;
+    struct unmatched *one = indexed ? *request_bucket(peer, sender) : key->unmatched_first;
+    while (one != NULL && (one->sender != sender || one->tag != key->tag))
+        one = indexed ? one->request_next : one->next;
+    return one;
+}
+
 void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message)
 {
-    struct unmatched **place = &key->unmatched_first, *previous = NULL;
-    while (*place != message) {
-        previous = *place;
-        place = &previous->next;
-    }
-    *place = message->next;
-    if (key->unmatched_last == message)
-        key->unmatched_last = previous;
+    request_leave(peer, message);
+    if (message->previous != NULL)
+        message->previous->next = message->next;
+    else
+        key->unmatched_first = message->next;
+    if (message->next != NULL)
+        message->next->previous = message->previous;
+    else
+        key->unmatched_last = message->previous;
     uint64_t held = message->sender != 0 ? 0 : (uint64_t)message->size;
     peer->counters.unmatched_messages--;
     peer->counters.unmatched_bytes -= held + sizeof *message;
     bmi__credit_return_locked(peer, false, held);
     free(message);
+    if (peer->counters.unmatched_messages > 0 || peer->requests == NULL)
+        return;
+    free(peer->requests);
+    peer->requests = NULL;
 }
 
 static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_size_t size,
@@ -48,12 +101,16 @@ static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_s
     if (message == NULL)
         return NULL;
     *message = (struct unmatched){.size = size, .sender = sender, .tag = key->tag, .whole = true};
+    message->previous = key->unmatched_last;
     if (key->unmatched_last != NULL)
         key->unmatched_last->next = message;
     else
         key->unmatched_first = message;
     key->unmatched_last = message;
-    peer->counters.unmatched_messages++;
+    if (++peer->counters.unmatched_messages == REQUESTS_MANY && peer->requests == NULL)
+        requests_index(peer);
+    else
+        request_enter(peer, message);
     peer->counters.unmatched_bytes += (sender != 0 ? 0 : (uint64_t)size) + sizeof *message;
     return message;
 }

@@ -57,6 +57,8 @@ static struct {
     struct wakes wakes; /* of this pass, yet to be woken */
     uint64_t now_ns;    /* when the clock was last looked at, nearly */
     uint64_t woken_ns;  /* when the last sleep ended */
+    uint64_t passed_ns; /* when timers were looked at last, if there were any, */
+    uint64_t others_ns; /* and what that was as the epoll set was asked last */
 } progress = {.epoll_fd = -1, .wake_fd = -1, .timer_fd = -1};
 
 static struct bmi_watch wake_watch, timer_watch;
@@ -224,7 +226,7 @@ static int look(void)
 
 static void timers_run(void)
 {
-    bmi__timers_run();
+    progress.passed_ns = bmi__timers_run();
     wake_waiters();
 }
 
@@ -250,6 +252,14 @@ static unsigned pass_begin(void)
     return number;
 }
 
+/* Whether others than those who are likeliest to have something have waited for long: one of these
+ * may send without end, frames that take long. */
+static bool others_due(unsigned number)
+{
+    enum { OTHERS_NS = 100000 };
+    return number % EPOLL_EVERY == 0 || progress.passed_ns > progress.others_ns + OTHERS_NS;
+}
+
 /* Looks without sleeping. The busiest descriptors are asked directly, the epoll set when they have
  * nothing, and every few times anyway. Returns whether there was anything. */
 static bool pass(void)
@@ -257,8 +267,10 @@ static bool pass(void)
     unsigned number = pass_begin();
     bool any = chores();
     int events = look();
-    if (events == 0 || number % EPOLL_EVERY == 0)
+    if (events == 0 || others_due(number)) {
         events += events_run(0);
+        progress.others_ns = progress.passed_ns;
+    }
     timers_run();
     if (!bmi__work_none())
         any = chores() || any;

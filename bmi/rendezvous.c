@@ -665,9 +665,8 @@ int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *heade
             announce_again(peer, key, false);
         return 0;
     }
-    struct unmatched *message = key->unmatched_first;
-    while (message != NULL && message->sender != header->source)
-        message = message->next;
+    struct unmatched *message =
+        header->source != 0 ? bmi__request_find_locked(peer, key, header->source) : NULL;
     if (message != NULL)
         bmi__unmatched_remove_locked(peer, key, message);
     bmi__key_release_locked(peer, key);

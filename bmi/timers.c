@@ -67,24 +67,23 @@ uint64_t bmi__timers_next(void)
     return atomic_load_explicit(&soonest_ns, memory_order_relaxed);
 }
 
-void bmi__timers_run(void)
+uint64_t bmi__timers_run(void)
 {
     uint64_t due = bmi__timers_next();
-    if (due == UINT64_MAX || due > bmi__monotonic_ns())
-        return;
-    uint64_t now = bmi__monotonic_ns();
-    for (;;) {
+    uint64_t now = due != UINT64_MAX ? bmi__monotonic_ns() : 0;
+    while (due <= now) {
         pthread_mutex_lock(&lock);
         struct bmi_timer *timer = soonest;
         if (timer == NULL || timer->due_ns > now) {
             pthread_mutex_unlock(&lock);
-            return;
+            break;
         }
         unlink_locked(timer);
         publish_locked();
         pthread_mutex_unlock(&lock);
         timer->expired(timer);
     }
+    return now;
 }
 
 void bmi__timers_forget(void)

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Runs what is due. Driver. */
-void bmi__timers_run(void);
+/* Runs what is due. Returns the time, or 0 where no timer was set. Driver. */
+uint64_t bmi__timers_run(void);
 /* When the next is due (UINT64_MAX: none). */
 uint64_t bmi__timers_next(void);
 /* Forgets all. */

@@ -21,6 +21,46 @@ static void abort_of_a_request_that_waits(void)
     script_close(script);
 }
 
+static void abort_of_nothing(void)
+{
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    CU_ASSERT_EQUAL(send_eager(script, 5, SMALL, TAG), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 0, 0, false, TAG), 0);
+    CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
+    post_receive(script, &one, LARGE, TAG);
+    CU_ASSERT_TRUE(received(&one, 5, SMALL));
+    script_close(script);
+}
+
+/* So many that they are not looked for one by one: of two tags, under which senders may bear the
+ * same name, taken back in another order than they came; those that are left keep theirs. */
+static void abort_of_many_requests(void)
+{
+    enum { MANY = 300, FIRST = 1000, STEP = 7 };
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    for (int round = 0; round < 2; round++) { /* the first leaves nothing */
+        for (uint64_t i = 0; i < MANY; i++)
+            CU_ASSERT_EQUAL(send_rts(script, FIRST + i / 2, LARGE, TAG + (int)(i % 2)), 0);
+        CU_ASSERT_EQUAL(send_abort(script, FIRST + MANY, 0, false, TAG), 0); /* of none */
+        CU_ASSERT_EQUAL(send_abort(script, 0, 0, false, TAG), 0);
+        for (uint64_t i = 0, at = 0; i < MANY / 2; i++, at = (at + STEP) % (MANY / 2)) {
+            CU_ASSERT_EQUAL(send_abort(script, FIRST + at, 0, false, TAG), 0);
+            if (round == 0 || at % 3 != 0)
+                CU_ASSERT_EQUAL(send_abort(script, FIRST + at, 0, false, TAG + 1), 0);
+        }
+    }
+    for (uint64_t i = 0; i < MANY / 2; i += 3) {
+        post_receive(script, &one, LARGE, TAG + 1);
+        CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, FIRST + i);
+        CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 2, LARGE, false, 0), 0);
+        CU_ASSERT_TRUE(received(&one, 2, LARGE));
+    }
+    post_receive(script, &one, LARGE, TAG);
+    CU_ASSERT_EQUAL(send_eager(script, 5, SMALL, TAG), 0);
+    CU_ASSERT_TRUE(received(&one, 5, SMALL));
+    script_close(script);
+}
+
 static void abort_gives_the_receive_back(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -188,6 +228,8 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"ABORT of a request that waits", abort_of_a_request_that_waits},
+        {"ABORT of nothing", abort_of_nothing},
+        {"ABORT of many requests", abort_of_many_requests},
         {"ABORT gives the receive back", abort_gives_the_receive_back},
         {"ABORT of what it had before", abort_of_what_it_had_before},
         {"receives given back keep order", receives_given_back_keep_their_order},
