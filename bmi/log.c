@@ -2,6 +2,9 @@
  *
  * log.c - formats a message and hands it to the callback or to standard error, whole lines only.
  * The callback and its level change under `lock`, which is also held while it runs.
+ *
+ * Warnings tell of what peers do, who can do it as often as they like: so many a second are
+ * written, then their number.
  */
 #include "bmi/log.h"
 
@@ -10,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bmi/method.h"
@@ -35,21 +39,56 @@ void bmi__log_callback(const struct bmi_log_callback *wanted)
     pthread_mutex_unlock(&lock);
 }
 
-static void emit(enum bmi_log_level level, const char *text)
+static void line_write(enum bmi_log_level level, const char *text)
 {
     static const char *const names[] = {"", "error", "warning", "info", "debug", "trace"};
-    pthread_mutex_lock(&lock);
-    if (callback.write != NULL) {
+    char line[1200], when[32];
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &utc));
+    int length = snprintf(line, sizeof line, "%s.%06ldZ libbmi[%d] %s: %s\n", when,
+                          now.tv_nsec / 1000, (int)getpid(), names[level], text);
+    if (length >= (int)sizeof line)
+        length = (int)sizeof line - 1;
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+    (void)written; /* nowhere to complain to */
+}
+
+static void emit_locked(enum bmi_log_level level, const char *text)
+{
+    if (callback.write != NULL)
         callback.write(callback.argument, level, text);
-    } else {
-        char line[1200];
-        int length =
-            snprintf(line, sizeof line, "libbmi[%d] %s: %s\n", (int)getpid(), names[level], text);
-        if (length >= (int)sizeof line)
-            length = (int)sizeof line - 1;
-        ssize_t written = write(STDERR_FILENO, line, (size_t)length);
-        (void)written; /* nowhere to complain to */
+    else
+        line_write(level, text);
+}
+
+/* Whether one more warning may be written in this second. Tells how many could not in an earlier. */
+static bool warning_may_locked(void)
+{
+    static time_t second;
+    static unsigned count, left_out;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    if (now.tv_sec != second) {
+        char text[64];
+        snprintf(text, sizeof text, "%u warnings were left out", left_out);
+        if (left_out > 0)
+            emit_locked(BMI_LOG_WARN, text);
+        second = now.tv_sec;
+        count = left_out = 0;
     }
+    bool may = count < BMI__LOG_WARNINGS;
+    count += may;
+    left_out += !may;
+    return may;
+}
+
+static void emit(enum bmi_log_level level, const char *text)
+{
+    pthread_mutex_lock(&lock);
+    if (level != BMI_LOG_WARN || warning_may_locked())
+        emit_locked(level, text);
     pthread_mutex_unlock(&lock);
 }
 

@@ -9,6 +9,8 @@
 
 #include "bmi.h"
 
+enum { BMI__LOG_WARNINGS = 100 }; /* written in a second at most; then how many were not */
+
 /* Whether messages of a level go anywhere; cheap, for use before costly formatting. */
 bool bmi__log_wanted(enum bmi_log_level level);
 void bmi__log(enum bmi_log_level level, const char *format, ...)

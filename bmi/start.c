@@ -213,6 +213,10 @@ static int initialize(const char *method_list, const char *listen_addr, int flag
             status = start(method_list, listen_addr, flags);
         if (status < 0)
             bmi__settings_return();
+    } else if (is_anothers()) {
+        bmi__log(BMI_LOG_ERROR, "BMI_initialize: in a child of the fork, while its parent has what "
+                                "it started");
+        status = -EBUSY;
     }
     if (status == 0)
         users++;

@@ -215,7 +215,8 @@ enum bmi_log_level {
 
 /* BMI_LOG_CALLBACK: messages up to `level` go to `write` instead of standard error. The callback
  * runs on whichever thread logs, with locks held: it must not call BMI. NULL restores the
- * default. */
+ * default. Warnings tell of what peers do: of those that come in one second 100 are written, then
+ * how many were not. */
 struct bmi_log_callback {
     void (*write)(void *argument, enum bmi_log_level level, const char *text);
     void *argument;

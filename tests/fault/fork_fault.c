@@ -23,8 +23,8 @@ static void finalize(void)
     bmi_op_id_t id;
     bmi_error_code_t error;
     int count;
-    if (BMI_finalize() != 0 || BMI_finalize() != -BMI_EINVAL ||
-        BMI_addr_lookup(&addr, listening) != -BMI_EINVAL ||
+    if (BMI_initialize(NULL, NULL, 0) != -BMI_EBUSY || BMI_finalize() != 0 ||
+        BMI_finalize() != -BMI_EINVAL || BMI_addr_lookup(&addr, listening) != -BMI_EINVAL ||
         BMI_open_context(&context) != -BMI_EINVAL ||
         BMI_testcontext(1, &id, &count, &error, NULL, NULL, 0, test_context) != -BMI_EINVAL ||
         BMI_initialize(NULL, NULL, 0) != -BMI_EBUSY)

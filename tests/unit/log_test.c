@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * log_test.c - lines of the log, and how many warnings are written.
+ */
+#include "bmi/log.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bmi/settings.h"
+#include "unit.h"
+
+struct lines {
+    unsigned warnings, left_out, told; /* the number in the last line that tells of such */
+};
+
+static void lines_count(void *argument, enum bmi_log_level level, const char *text)
+{
+    struct lines *lines = argument;
+    unsigned left_out;
+    if (level == BMI_LOG_WARN && sscanf(text, "%u warnings were left out", &left_out) == 1) {
+        lines->left_out += left_out;
+        lines->told++;
+    } else {
+        lines->warnings += level == BMI_LOG_WARN;
+    }
+}
+
+static void warnings_are_bounded(void)
+{
+    enum { MANY = 5000 };
+    struct lines lines = {.warnings = 0};
+    struct bmi_log_callback callback = {.write = lines_count,
+                                        .argument = &lines,
+                                        .level = BMI_LOG_WARN};
+    bmi__log_callback(&callback);
+    time_t start = time(NULL);
+    for (int i = 0; i < MANY; i++)
+        bmi__log(BMI_LOG_WARN, "a peer does it again");
+    unsigned seconds = (unsigned)(time(NULL) - start) + 2; /* that it may have touched */
+    CU_ASSERT_TRUE(lines.warnings >= BMI__LOG_WARNINGS);
+    CU_ASSERT_TRUE(lines.warnings <= seconds * BMI__LOG_WARNINGS);
+    nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL);
+    bmi__log(BMI_LOG_WARN, "and once more");
+    CU_ASSERT_TRUE(lines.told >= 1);
+    CU_ASSERT_EQUAL(lines.warnings + lines.left_out, MANY + 1);
+    callback.write = NULL;
+    bmi__log_callback(&callback);
+}
+
+/* Standard error is a pipe meanwhile. */
+static void a_line_tells_when_and_who(void)
+{
+    int ends[2], kept = dup(STDERR_FILENO), year, month, day, pid;
+    char line[200] = "", level[20] = "", text[100] = "";
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    bmi__setting_put(SETTING_LOG, BMI_LOG_ERROR);
+    bmi__log(BMI_LOG_WARN, "not wanted");
+    bmi__log(BMI_LOG_ERROR, "wrong: %d", 7);
+    bmi__setting_put(SETTING_LOG, BMI_LOG_OFF);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(ends[1]);
+    CU_ASSERT_TRUE(read(ends[0], line, sizeof line - 1) > 0);
+    close(ends[0]);
+    CU_ASSERT_EQUAL(sscanf(line, "%4d-%2d-%2dT%*2d:%*2d:%*fZ libbmi[%d] %19[^:]: %99[^\n]", &year,
+                           &month, &day, &pid, level, text),
+                    6);
+    CU_ASSERT_TRUE(year > 2020 && month >= 1 && month <= 12 && day >= 1 && day <= 31);
+    CU_ASSERT_EQUAL(pid, (int)getpid());
+    CU_ASSERT_STRING_EQUAL(level, "error");
+    CU_ASSERT_STRING_EQUAL(text, "wrong: 7");
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"warnings are bounded", warnings_are_bounded},
+        {"a line tells when and who", a_line_tells_when_and_who},
+        CU_TEST_INFO_NULL,
+    };
+    return unit_run("log", tests);
+}
