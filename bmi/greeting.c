@@ -107,7 +107,9 @@ int bmi__dial_locked(struct peer *peer)
             status =
                 method->method->connect(method->state, alternative->canonical, peer, &peer->link);
         if (status < 0) {
-            bmi__log(BMI_LOG_INFO, "%s: %s", alternative->url, strerror(-status));
+            bmi__log(BMI_LOG_WARN, "%s: no connection can be begun: %s%s", alternative->url,
+                     strerror(-status),
+                     status == -EMFILE ? " (see ulimit -n, and the setting idle_reap_s)" : "");
             continue;
         }
         bmi_link_ref(peer->link);

@@ -36,13 +36,19 @@ struct running_method *bmi__method_at(int index)
     return &running[index];
 }
 
+static bool is_word(const char *text, size_t length, const char *word)
+{
+    return strlen(word) == length && strncmp(text, word, length) == 0;
+}
+
 struct running_method *bmi__method_named(const char *name, size_t length)
 {
     struct running_method *method;
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++)
-        if (strlen(method->method->name) == length &&
-            strncmp(method->method->name, name, length) == 0)
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        const char *whole = method->method->name;
+        if (is_word(name, length, whole) || is_word(name, length, whole + strlen("bmi_")))
             return method;
+    }
     return NULL;
 }
 

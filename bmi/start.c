@@ -77,7 +77,8 @@ static bool is_anothers(void)
 static int methods_start(const char *list)
 {
     while (list != NULL && *list != '\0') {
-        size_t length = strcspn(list, ",");
+        list += strspn(list, " ");
+        size_t length = strcspn(list, ", ");
         struct running_method *method = bmi__method_named(list, length);
         if (length > 0 && method == NULL) {
             bmi__log(BMI_LOG_ERROR, "no method \"%.*s\" in this library", (int)length, list);
@@ -86,7 +87,8 @@ static int methods_start(const char *list)
         int status = length > 0 ? bmi__method_start(method) : 0;
         if (status < 0)
             return status;
-        list += length + (list[length] == ',');
+        list += length + strspn(list + length, " ");
+        list += *list == ',';
     }
     return 0;
 }

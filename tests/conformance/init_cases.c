@@ -333,6 +333,19 @@ static void port_of_tcp(struct party *party)
     }
 }
 
+/* As BMI_TRANSPORT_METHODS_STRING tells them, and as people write lists. */
+static void short_names(struct party *party)
+{
+    char methods[100];
+    const char *name = party->method->name + strlen("bmi_");
+    const char *const lists[] = {"%s", " %s", "%s ,", "bmi_tcp, %s", "tcp,%s ", "%s , bmi_loop"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        snprintf(methods, sizeof methods, lists[i], name);
+        NEED_STATUS(party, BMI_initialize(methods, party->method->listen, BMI_INIT_SERVER), 0);
+        NEED_STATUS(party, BMI_finalize(), 0);
+    }
+}
+
 /* The port given is the one taken, also again right after the end. */
 static void fixed_port(struct party *party)
 {
@@ -484,6 +497,7 @@ const struct conformance_case init_cases[] = {
      .where = RAW},
     {SECTION, .name = "a listen scheme without its method", .run = listen_scheme_without_method,
      .where = RAW},
+    {SECTION, .name = "methods by their short names", .run = short_names, .where = RAW},
     {SECTION, .name = "port 0 or none takes a free port", .run = free_port, .where = RAW | PORTS},
     {SECTION, .name = "the port that is told is tcp's", .run = port_of_tcp, .where = RAW | PORTS},
     {SECTION, .name = "buffer sizes before the first look-up", .run = set_before_first_look_up,
