@@ -171,6 +171,18 @@ static void pending_cancel(struct peer *peer, struct op *op)
         bmi__unexpected_want_anew_locked(peer);
 }
 
+/* Its real result comes. A peer that is not silent, but whose network does not move, is given up
+ * after the time in which it would be for silence, and what a slow network takes. */
+static void put_cancel(struct op *op)
+{
+    enum { SLOW_NS = 1000 }; /* a byte */
+    uint64_t most_ns = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u;
+    if ((op->flags & OP_CANCEL_ASKED) || most_ns == 0)
+        return;
+    op->flags |= OP_CANCEL_ASKED;
+    op->deadline_ns = bmi__monotonic_ns() + most_ns + (uint64_t)op->total * SLOW_NS;
+}
+
 static void send_cancel(struct peer *peer, struct op *op)
 {
     switch (op->stage) {
@@ -189,8 +201,11 @@ static void send_cancel(struct peer *peer, struct op *op)
     case SEND_STREAM:
         stream_cancel(peer, op);
         break;
+    case SEND_PUT:
+        put_cancel(op);
+        break;
     default:
-        break; /* a put under way, or done: its real result comes */
+        break; /* its real result comes */
     }
 }
 
@@ -407,10 +422,12 @@ static bool arriving_end(struct peer *peer, struct op *op, bool *released)
 
 bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
 {
-    bool waiting = false;
+    bool waiting = false, stuck = false;
     for (struct op *op = peer->ops_first, *next; op != NULL; op = next) {
         bool released = false;
         next = op->peer_next;
+        if (op->stage == SEND_PUT && (op->flags & OP_CANCEL_ASKED))
+            stuck |= now >= op->deadline_ns;
         if (op->kind != OP_RECV || (op->flags & OP_GHOST) ||
             !(op->flags & (OP_CANCEL_ASKED | OP_CANCEL_WAITS)))
             continue;
@@ -425,6 +442,8 @@ bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
         if (released)
             next = peer->ops_first; /* others may have gone */
     }
+    if (stuck)
+        bmi__peer_fail_locked(peer, -ETIMEDOUT, "a cancelled message does not end");
     return waiting;
 }
 

@@ -50,7 +50,8 @@ enum op_stage {
 
 enum op_flags {
     OP_ANNOUNCED = 1,     /* an RTR told the sender of it */
-    OP_CANCEL_ASKED = 2,  /* cancelled; waits for the sender's word or the grace to end */
+    OP_CANCEL_ASKED = 2,  /* cancelled; waits for the sender's word or the grace to end; a send:
+                             its put is waited for until then */
     OP_GHOST = 4,         /* nobody's: swallows the message of a receive cancelled without word */
     OP_COUNTED_LARGE = 8, /* counts in its link's large_expected */
     OP_FRAME_OUT = 16,    /* its frame is with the method */

@@ -3,6 +3,7 @@
  * send_cancel_test.c - sends that are cancelled, frame by frame: before they left, while they wait,
  * after they asked, and in the midst; and what that leaves to others. The receiver is a script.
  */
+#include "bmi/progress.h"
 #include "tests/unit/script_case.h"
 
 static struct posted one, two, three, four;
@@ -455,6 +456,37 @@ static void cancelled_stream_whose_frame_has_gone(void)
     }
 }
 
+/* ---- put ------------------------------------------------------------------------------------ */
+
+/* The peer says something now and then, for so long. Returns whether the send is over. */
+static bool over_beside_a_peer_that_speaks(struct script *script, unsigned ms)
+{
+    uint64_t until = bmi__monotonic_ns() + ms * UINT64_C(1000000);
+    while (!done(&one) && bmi__monotonic_ns() < until)
+        atomic_fetch_add(&script->link.bytes_in, 1);
+    return one.done;
+}
+
+/* A network that does not move, of a peer that is not silent. */
+static void cancelled_put_that_does_not_end(void)
+{
+    enum { TIMEOUT_MS = 200 };
+    static uint8_t remote[LARGE];
+    CU_ASSERT_EQUAL(bmi__settings_set("peer_timeout_ms=200"), 0);
+    struct script *script = open_script(SCRIPT_PUT, NULL);
+    CU_ASSERT_EQUAL(send_rtr_memory(script, 71, remote, LARGE), 0);
+    post_send(script, &one, LARGE, TAG);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).flags, WIRE_FIRST | WIRE_BY_PUT);
+    CU_ASSERT_FALSE(over_beside_a_peer_that_speaks(script, 3 * TIMEOUT_MS));
+    cancel(&one);
+    cancel(&one);
+    CU_ASSERT_FALSE(over_beside_a_peer_that_speaks(script, TIMEOUT_MS / 2));
+    CU_ASSERT_TRUE(over_beside_a_peer_that_speaks(script, 300 * TIMEOUT_MS));
+    CU_ASSERT_EQUAL(one.error, -BMI_ETIMEDOUT);
+    script_close(script);
+    CU_ASSERT_EQUAL(bmi__settings_set("peer_timeout_ms=30000"), 0);
+}
+
 /* ---- get ------------------------------------------------------------------------------------ */
 
 /* The receiver may have fetched it already: whether it has, its answer says; asking twice changes
@@ -505,6 +537,7 @@ int main(void)
         {"cancelled when granted", cancelled_when_granted},
         {"cancelled stream, in the midst", cancelled_stream_in_the_midst},
         {"cancelled stream, its frame has gone", cancelled_stream_whose_frame_has_gone},
+        {"cancelled put that does not end", cancelled_put_that_does_not_end},
         {"cancelled while it may be fetched", cancelled_while_it_may_be_fetched},
         CU_TEST_INFO_NULL,
     };
