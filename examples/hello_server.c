@@ -2,7 +2,8 @@
  *
  * hello_server.c - the smallest server: gets a greeting from anybody, and answers it.
  *
- * usage: hello_server [tcp://host:port]     default: a free port of 127.0.0.1; prints its URL
+ * usage: hello_server [tcp://host:port]     default: a free port of 127.0.0.1; prints its URL.
+ * With an address it listens on all interfaces.
  */
 #include <stdio.h>
 
@@ -31,7 +32,9 @@ int main(int argc, char **argv)
     char url[BMI_MAX_ADDR_LEN];
     bmi_context_id context; /* where completions of what we post are queued */
     struct BMI_unexpected_info request;
-    int count, status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER);
+    /* Without this flag a server listens on all interfaces, whatever host is named. */
+    int only_there = argc > 1 ? 0 : BMI_TCP_BIND_SPECIFIC;
+    int count, status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER | only_there);
 
     if (status < 0) {
         fprintf(stderr, "hello_server: %s: %s\n", listen, bmi_status_string(status));

@@ -12,7 +12,8 @@
  * pointer says whose it is, and that one takes its next step.
  *
  * usage: statemachine_server [tcp://host:port]    default: a free port of 127.0.0.1; prints its
- * URL. Ends on SIGINT or SIGTERM. The client is statemachine_client.c.
+ * URL. With an address it listens on all interfaces. Ends on SIGINT or SIGTERM. The client is
+ * statemachine_client.c.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -171,7 +172,9 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = end};
     char url[BMI_MAX_ADDR_LEN];
     bmi_context_id context;
-    int status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER);
+    /* Without this flag a server listens on all interfaces, whatever host is named. */
+    int only_there = argc > 1 ? 0 : BMI_TCP_BIND_SPECIFIC;
+    int status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER | only_there);
 
     if (status < 0) {
         fprintf(stderr, "statemachine_server: %s: %s\n", listen, bmi_status_string(status));

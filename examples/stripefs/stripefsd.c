@@ -102,7 +102,8 @@ static int choices_take(struct choices *choices, int argc, char **argv)
     return -1;
 }
 
-/* Listens on the methods that the URLs name. */
+/* Listens on the methods that the URLs name, and on the hosts that they name only: anybody who gets
+ * through may do everything. */
 static int network_open(const char *listen)
 {
     char methods[256] = "";
@@ -114,7 +115,8 @@ static int network_open(const char *listen)
         at = strchr(at, ',');
         at = at != NULL ? at + 1 : NULL;
     }
-    return BMI_initialize(methods, listen, BMI_INIT_SERVER | BMI_AUTO_REF_COUNT);
+    return BMI_initialize(methods, listen,
+                          BMI_INIT_SERVER | BMI_AUTO_REF_COUNT | BMI_TCP_BIND_SPECIFIC);
 }
 
 static int serve(struct server *server, struct ending *ending)
