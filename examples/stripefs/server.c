@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * server.c - what a server does, as one state machine. Each of its slots serves one request after
- * another; requests for which no slot is free wait in BMI, within its budget.
+ * another; which of those that have come is next, share.c says. There is a slot more than are
+ * served at a time, so that one always hears of what comes.
  *
- *   receive -> decode -> [place] -> dispatch -> write: create -> flow ------------> reply ->
- * receive read:  flow ----------------------> reply commit, lookup, unlink: get -> ...> reply list:
- * iterate <-> collect -------> reply
+ *   receive -> admit -> decode -> [place] -> dispatch -> ... -> reply -> finish -> receive, decode
+ *     write:                   create -> flow
+ *     read:                    flow
+ *     commit, lookup, unlink:  get -> got -> [put, remove]
+ *     list:                    begin -> iterate <-> collect
  *
  * Whatever fails goes to `reply`, which tells the client. A slot that is cancelled ends where it
  * waits for a request.
@@ -50,8 +53,30 @@ static int receive(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
     struct bmi_job_options options = of(machine);
+    if (bmi_sm_cancelled(machine))
+        return -BMI_ECANCEL;
     bmi_sm_set_deadline(machine, 0);
     return bmi_sm_posted(bmi_job_unexpected(slot->server->jobs, &slot->info, &options, NULL, NULL));
+}
+
+/* The client learns at once that it is not answered, instead of waiting. */
+static void hang_up_on(BMI_addr_t client)
+{
+    BMI_set_info(client, BMI_TCP_CLOSE_SOCKET, NULL);
+}
+
+/* Choices: 0: its turn comes later; 1: it is served now. */
+static int admit(struct bmi_sm *machine, void *data)
+{
+    struct slot *slot = data;
+    int result = shares_admit(&slot->server->shares, &slot->info);
+    (void)machine;
+    if (result >= 0)
+        return result;
+    hang_up_on(slot->info.addr);
+    BMI_unexpected_free(slot->info.addr, slot->info.buffer);
+    BMI_set_info(slot->info.addr, BMI_DEC_ADDR_REF, NULL);
+    return 0;
 }
 
 /* Choices: 0: dispatch; 1: this store is to remember its place first. */
@@ -331,26 +356,29 @@ static int reply(struct bmi_sm *machine, void *data)
                                       NULL, &slot->status));
 }
 
-/* There is no memory to answer with: the client learns of that at once, instead of waiting. */
+/* There is no memory to answer with. */
 static int hang_up(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
     (void)machine;
-    BMI_set_info(slot->info.addr, BMI_TCP_CLOSE_SOCKET, NULL);
+    hang_up_on(slot->info.addr);
     return BMI_SM_DONE;
 }
 
-/* A client that has gone is no concern of ours. */
+/* A client that has gone is no concern of ours. Choices: 0: none waits; 1: the next one. */
 static int finish(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
-    (void)machine;
-    BMI_set_info(slot->info.addr, BMI_DEC_ADDR_REF, NULL);
-    return BMI_SM_DONE;
+    BMI_addr_t client = slot->info.addr;
+    int next =
+        !bmi_sm_cancelled(machine) && shares_next(&slot->server->shares, client, &slot->info);
+    BMI_set_info(client, BMI_DEC_ADDR_REF, NULL);
+    return next;
 }
 
 enum {
     RECEIVE,
+    ADMIT,
     DECODE,
     PLACE_PUT,
     PLACE_UNDO,
@@ -380,7 +408,9 @@ enum {
     }
 
 static const struct bmi_sm_state states[STATES] = {
-    [RECEIVE] = {"receive", .action = receive, .on = {BMI_SM_OK(DECODE), BMI_SM_FAIL(BMI_SM_END)}},
+    [RECEIVE] = {"receive", .action = receive, .on = {BMI_SM_OK(ADMIT), BMI_SM_FAIL(BMI_SM_END)}},
+    [ADMIT] = {"admit", .action = admit, .choices = 2,
+               .on = {BMI_SM_ON(1, DECODE), BMI_SM_ELSE(RECEIVE)}},
     [DECODE] = {"decode", .action = decode, .choices = 2,
                 .on = {BMI_SM_OK(DISPATCH), BMI_SM_ON(1, PLACE_PUT), BMI_SM_FAIL(REPLY)}},
     [PLACE_PUT] = {"put place", .action = place_put,
@@ -411,7 +441,8 @@ static const struct bmi_sm_state states[STATES] = {
     [REPLY] = {"reply", .action = reply,
                .on = {BMI_SM_ON(-BMI_ENOMEM, HANG_UP), BMI_SM_ELSE(FINISH)}},
     [HANG_UP] = {"hang up", .action = hang_up, .on = {BMI_SM_ELSE(FINISH)}},
-    [FINISH] = {"finish", .action = finish, .on = {BMI_SM_ELSE(RECEIVE)}},
+    [FINISH] = {"finish", .action = finish, .choices = 2,
+                .on = {BMI_SM_ON(1, DECODE), BMI_SM_ELSE(RECEIVE)}},
 };
 static struct bmi_sm_table serve = {"serve", states, STATES, 0};
 
@@ -429,12 +460,13 @@ int server_open(struct server *server, const char *folder)
 
 int server_start(struct server *server, int requests)
 {
-    server->slots = calloc((size_t)requests, sizeof *server->slots);
+    shares_open(&server->shares, requests);
+    server->slots = calloc((size_t)requests + 1, sizeof *server->slots);
     if (server->slots == NULL) {
         fprintf(stderr, "bmi-stripefsd: no memory for %d requests at a time\n", requests);
         return -1;
     }
-    for (int i = 0; i < requests; i++) {
+    for (int i = 0; i <= requests; i++) {
         struct slot *slot = &server->slots[i];
         slot->server = server;
         int result = bmi_sm_start(server->jobs, &serve, slot, NULL, NULL, &slot->machine, NULL);
@@ -457,6 +489,7 @@ int server_close(struct server *server)
         bmi_job_testcontext(server->jobs, 1, &count, &status, DRAIN_MS);
     bmi_job_context_close(server->jobs);
     free(server->slots);
+    shares_close(&server->shares);
     int result = server->store != NULL ? bmi_trove_close(server->store) : 0;
     if (result < 0)
         fprintf(stderr, "bmi-stripefsd: closing the store: %s\n", bmi_status_string(result));

@@ -5,6 +5,7 @@
 #ifndef STRIPEFS_SERVER_H
 #define STRIPEFS_SERVER_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include <bmi/job.h>
@@ -17,11 +18,21 @@ enum { INDEX = 1 };           /* the object of NAMES that has all key/values */
 
 struct slot;
 
+/* share.c: whose request is served next. */
+struct share;
+struct shares {
+    int most, most_each; /* requests that are served at a time, of all clients and of one */
+    pthread_mutex_t lock;
+    int served;          /* lock */
+    struct share *first; /* lock */
+};
+
 struct server {
     struct bmi_job_context *jobs;
     struct bmi_trove_store *store;
-    struct slot *slots; /* requests that are served at a time */
+    struct slot *slots; /* one for each request that is served at a time, one to hear of more */
     int slot_count;
+    struct shares shares;
     /* which server of how many this store is, once a client has said so: position << 16 | count */
     atomic_uint place;
 };
@@ -33,6 +44,14 @@ int server_open(struct server *server, const char *folder);
 int server_start(struct server *server, int requests);
 /* Ends the machines, and what server_open did. */
 int server_close(struct server *server);
+
+void shares_open(struct shares *shares, int requests);
+/* What is still kept is given back. */
+void shares_close(struct shares *shares);
+/* A request has come. Returns 1: it is to be served now; 0: it is kept, its turn comes; ENOMEM. */
+int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request);
+/* A request of this client, which was to be served, has been. Returns whether there is a next one. */
+bool shares_next(struct shares *shares, BMI_addr_t client, struct BMI_unexpected_info *next);
 
 /* store.c: opens and checks; blocks. */
 int store_open(struct server *server, const char *folder);
