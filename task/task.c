@@ -159,6 +159,8 @@ static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task
 int bmi_task_submit(struct bmi_task *task)
 {
     struct bmi_task_manager *manager = task->manager;
+    if (manager == NULL) /* never prepared */
+        return -EINVAL;
     if (atomic_load_explicit(&manager->closed, memory_order_relaxed))
         return -ESHUTDOWN;
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);

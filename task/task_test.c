@@ -77,6 +77,9 @@ static void test_bad_input(void)
     CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
     CU_ASSERT_EQUAL(bmi_task_prepare(NULL, manager, &attributes), -EINVAL);
     CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, NULL), -EINVAL);
+    task = (struct bmi_task){0};
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -EINVAL);
     CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, BMI_CPUSET_MAX), -EINVAL);
     CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, -1), 0);
     CU_ASSERT_EQUAL(bmi_task_manager_start(manager, (enum bmi_task_threads)7), -EINVAL);

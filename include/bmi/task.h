@@ -163,7 +163,8 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
                      const struct bmi_task_attributes *attributes);
 
 /* Queues a task. A task that is running just now may be submitted once: it runs again after that.
- * Returns: 0; -EBUSY (queued already), -ESHUTDOWN (the manager is not started).
+ * Returns: 0; -EBUSY (queued already), -ESHUTDOWN (the manager is not started), -EINVAL (zeroed
+ *          memory that was never prepared).
  * Owns: the task is lent until its end. Nothing is allocated.
  * Threads: any, also within tasks. Blocks: no; it makes a system call where a thread has to be
  * woken, and tries to start one for MAY_BLOCK where that had failed. */
