@@ -128,7 +128,7 @@ struct bmi_job_options {
 
 /* Common to all posts.
  *   options  may be NULL
- *   id       may be NULL; set before the completion can be seen by any thread
+ *   id       may be NULL, but not of an event; set before the completion can be seen by any thread
  *   status   may be NULL; filled where 1 is returned. If the job is a machine's, it is lent until
  *            the job ends, and filled then
  * Returns: 0: pending, reported once by a test call, or to its machine; 1: done at once, *status
@@ -184,7 +184,8 @@ int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
                  const struct bmi_job_options *options, bmi_job_id *id,
                  struct bmi_job_status *status);
 
-/* Pending until the program says so: a thread of its own, or another library. */
+/* Pending until the program says so: a thread of its own, or another library. `id` may not be NULL:
+ * nobody could complete it. */
 int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options *options,
                   bmi_job_id *id, struct bmi_job_status *status);
 
