@@ -314,8 +314,8 @@ void BMI_close_context(bmi_context_id context_id);
  * ENOMEM, or the cause with which an accepted peer went (ECONNRESET, ...).
  * Completion errors: ECANCEL, EMSGSIZE, EPROTO, ENOMEM, EMFILE; of connections ECONNREFUSED,
  * ECONNRESET, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH; of names EHOSTNTFD, EADDRNTFD, and not now
- * EAGAIN, ETRYAGAIN; of an IPv6 address without the interface that it needs EINVAL; where the
- * network cannot be used EADDRNOTAVAIL, ENODEV, EIO.
+ * EAGAIN, ETRYAGAIN; of an IPv6 address without the interface that it needs EINVAL; of another
+ * user's peer (gm) EACCES; where the network cannot be used EADDRNOTAVAIL, ENODEV, EIO.
  * Owns: buffers, and the arrays of lists, are lent to BMI until completion. user_ptr comes back
  * with the completion. Threads: any. Blocks: never. */
 
