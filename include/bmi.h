@@ -225,9 +225,9 @@ struct bmi_log_callback {
 
 /* BMI_GET_STATISTICS of one address, or of all (address 0). Counters only grow; gauges say so. */
 struct bmi_statistics {
-    uint64_t messages_sent, messages_received;
-    uint64_t bytes_sent, bytes_received; /* of message bodies */
-    uint64_t unexpected_sent, unexpected_received;
+    uint64_t messages_sent, messages_received; /* that went well; unexpected ones not included */
+    uint64_t bytes_sent, bytes_received;       /* bodies of both, of unexpected messages as well */
+    uint64_t unexpected_sent, unexpected_received;        /* received: also if not fetched yet */
     uint64_t eager_sent, rendezvous_sent, announced_sent; /* how expected messages went */
     uint64_t announcements;                    /* receives told to the sender before it asked */
     uint64_t puts, put_bytes, gets, get_bytes; /* remote memory operations */
