@@ -184,6 +184,7 @@ uint64_t rounds_median(uint64_t *rounds_ns, uint64_t count); /* sorts them */
 
 /* options.c, options_check.c */
 void options_check(const struct options *options);
+void options_method_check(const struct options *options);
 void options_parse(struct options *options, int argc, char **argv);
 void options_free(struct options *options);
 bool size_parse(const char *text, uint64_t *size);
@@ -192,6 +193,7 @@ bool size_parse(const char *text, uint64_t *size);
 void name_set(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void output_flush(void);
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+void refuse(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)); /* usage */
 void *allocate(size_t size);       /* zeroed, or the process ends */
 void *allocate_pages(size_t size); /* page-aligned, touched */
 void format_text(char *text, size_t size, const char *format, ...)

@@ -58,6 +58,21 @@ refused() {
 }
 refused
 refused nothing
+# wrong usage has a status of its own, and no table is begun
+wrong() {
+  timeout 20 "$bench" "$@" >"$folder/out" 2>&1
+  [ $? -eq 2 ] || fail "not told as wrong usage: $*"
+  grep -q "^servers" "$folder/out" && fail "told too late: $*"
+}
+wrong
+wrong nothing
+wrong latency --reps
+wrong latency --method nonsense
+grep -q "no such method" "$folder/out" || fail "nonsense: $(cat "$folder/out")"
+wrong read --role client --servers nonsense://127.0.0.1:1
+wrong --role server --listen nonsense://127.0.0.1:1
+wrong read --reps 0
+grep -q -- "--reps 0: a number from 1" "$folder/out" || fail "--reps 0: $(cat "$folder/out")"
 # an option that is not for a pattern is refused with those that it is for
 "$bench" rate --segment 4K >"$folder/out" 2>&1
 grep -q -- "--segment: not for rate, but for: read, write" "$folder/out" ||
@@ -127,6 +142,8 @@ full read --buffers none --reference raw --bytes 1000 --reps 1
 full --role server --listen raw://127.0.0.1:0
 full --role server --listen "gm://full$$"
 "$bench" --version | grep -q '^bmi-bench (libbmi) [0-9]' || fail "--version"
+[ "$("$bench" -V)" = "$("$bench" --version)" ] || fail "-V"
+[ "$("$bench" -h)" = "$("$bench" --help)" ] || fail "-h"
 
 # given --bind, then there is a result
 "$bench" read --bind --grid 2x2 --reference raw --bytes 1000 --reps 1 >"$folder/out" 2>&1 ||

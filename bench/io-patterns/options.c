@@ -37,8 +37,6 @@ enum {
     OPTION_PLOT,
     OPTION_ROLE,
     OPTION_LISTEN,
-    OPTION_HELP,
-    OPTION_VERSION,
     OPTION_CONTROL,
     OPTION_CONTENDER,
     OPTION_NUMBER
@@ -71,8 +69,8 @@ static const struct option long_options[] = {
     {"plot", required_argument, NULL, OPTION_PLOT},
     {"role", required_argument, NULL, OPTION_ROLE},
     {"listen", required_argument, NULL, OPTION_LISTEN},
-    {"help", no_argument, NULL, OPTION_HELP},
-    {"version", no_argument, NULL, OPTION_VERSION},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},
     {"control", required_argument, NULL, OPTION_CONTROL},
     {"contender", required_argument, NULL, OPTION_CONTENDER},
     {"number", required_argument, NULL, OPTION_NUMBER},
@@ -116,7 +114,8 @@ static const char help_text[] =
     "  --json FILE          add one JSON object a line\n"
     "  --plot FILE.svg      draw the values\n"
     "  --timeout SECONDS    end the run where a sample takes longer (60)\n"
-    "  --version            print the version\n"
+    "  -V, --version        print the version\n"
+    "  -h, --help           print this\n"
     "Sizes: K, M, G are powers of 1024; KB, MB, GB of 1000.\n"
     "\n"
     "Several hosts:\n"
@@ -157,13 +156,24 @@ bool size_parse(const char *text, uint64_t *size)
     return false;
 }
 
+static uint64_t value_read(const char *name, const char *kind, const char *text, uint64_t least,
+                           uint64_t most)
+{
+    uint64_t value;
+    if (!size_parse(text, &value) || value < least || value > most)
+        refuse("--%s %s: a %s from %llu to %llu is wanted", name, text, kind,
+               (unsigned long long)least, (unsigned long long)most);
+    return value;
+}
+
 static uint64_t size_read(const char *name, const char *text, uint64_t least, uint64_t most)
 {
-    uint64_t size;
-    if (!size_parse(text, &size) || size < least || size > most)
-        die("--%s %s: a size from %llu to %llu is wanted", name, text, (unsigned long long)least,
-            (unsigned long long)most);
-    return size;
+    return value_read(name, "size", text, least, most);
+}
+
+static uint64_t number_read(const char *name, const char *text, uint64_t least, uint64_t most)
+{
+    return value_read(name, "number", text, least, most);
 }
 
 /* Calls `take` with each member of a comma list. */
@@ -183,17 +193,17 @@ static void grid_take(struct options *options, const char *text)
     struct grid grid;
     char end;
     if (options->grid_count == GRIDS_MAX)
-        die("--grid: at most %d", GRIDS_MAX);
+        refuse("--grid: at most %d", GRIDS_MAX);
     if (sscanf(text, "%dx%d%c", &grid.servers, &grid.clients, &end) != 2 || grid.servers < 1 ||
         grid.servers > 255 || grid.clients < 1 || grid.clients > 65535)
-        die("--grid %s: servers x clients, as 2x4, are wanted", text);
+        refuse("--grid %s: servers x clients, as 2x4, are wanted", text);
     options->grids[options->grid_count++] = grid;
 }
 
 static void size_take(struct options *options, const char *text)
 {
     if (options->size_count == SIZES_MAX)
-        die("--size: at most %d", SIZES_MAX);
+        refuse("--size: at most %d", SIZES_MAX);
     options->sizes[options->size_count++] = size_read("size", text, 0, 1u << 30);
 }
 
@@ -213,7 +223,7 @@ static void reference_take(struct options *options, const char *text)
             return;
         }
     if (strcmp(text, "none") != 0)
-        die("--reference %s: raw, raw-poll, mpi, fi, memcpy, or none is wanted", text);
+        refuse("--reference %s: raw, raw-poll, mpi, fi, memcpy, or none is wanted", text);
 }
 
 static void buffers_take(struct options *options, const char *text)
@@ -225,7 +235,7 @@ static void buffers_take(struct options *options, const char *text)
     else if (strcmp(text, "none") == 0)
         options->references_only = true;
     else
-        die("--buffers %s: memalloc, plain, or none is wanted", text);
+        refuse("--buffers %s: memalloc, plain, or none is wanted", text);
 }
 
 static void progress_take(struct options *options, const char *text)
@@ -235,14 +245,14 @@ static void progress_take(struct options *options, const char *text)
     else if (strcmp(text, "background") == 0)
         options->contenders |= BIT(CONTENDER_BMI_BACKGROUND);
     else
-        die("--progress %s: caller or background is wanted", text);
+        refuse("--progress %s: caller or background is wanted", text);
 }
 
 static void time_take(struct options *options, const char *text)
 {
     if (options->time_count == TIMES_MAX)
-        die("--compute: at most %d", TIMES_MAX);
-    options->times[options->time_count++] = size_read("compute", text, 1, UINT16_MAX);
+        refuse("--compute: at most %d", TIMES_MAX);
+    options->times[options->time_count++] = number_read("compute", text, 1, UINT16_MAX);
 }
 
 static void on_take(struct options *options, const char *text)
@@ -254,7 +264,7 @@ static void on_take(struct options *options, const char *text)
     else if (strcmp(text, "both") == 0)
         options->on |= 1u << ON_BOTH;
     else
-        die("--on %s: sender, receiver, or both is wanted", text);
+        refuse("--on %s: sender, receiver, or both is wanted", text);
 }
 
 static void role_take(struct options *options, const char *text)
@@ -264,7 +274,7 @@ static void role_take(struct options *options, const char *text)
     else if (strcmp(text, "client") == 0)
         options->role = ROLE_CLIENT;
     else
-        die("--role %s: server or client is wanted", text);
+        refuse("--role %s: server or client is wanted", text);
 }
 
 static void contender_take(struct options *options, const char *text)
@@ -274,7 +284,7 @@ static void contender_take(struct options *options, const char *text)
             options->contender = i;
             return;
         }
-    die("--contender %s: there is none", text);
+    refuse("--contender %s: there is none", text);
 }
 
 struct counts {
@@ -286,7 +296,7 @@ static void servers_take(struct options *options, struct counts *counts, const c
     if (strstr(text, "://"))
         list_each(text, options, url_take);
     else
-        counts->servers = (int)size_read("servers", text, 1, 255);
+        counts->servers = (int)number_read("servers", text, 1, 255);
 }
 
 /* Takes an option that says who takes part. Returns: whether it is one. */
@@ -301,7 +311,7 @@ static bool party_option_take(struct options *options, struct counts *counts, in
         servers_take(options, counts, text);
         break;
     case OPTION_CLIENTS:
-        counts->clients = (int)size_read("clients", text, 1, 65535);
+        counts->clients = (int)number_read("clients", text, 1, 65535);
         break;
     case OPTION_GRID:
         list_each(text, options, grid_take);
@@ -331,7 +341,7 @@ static bool party_option_take(struct options *options, struct counts *counts, in
         contender_take(options, text);
         break;
     case OPTION_NUMBER:
-        options->number = (int)size_read("number", text, 0, 65535);
+        options->number = (int)number_read("number", text, 0, 65535);
         break;
     default:
         return false;
@@ -390,7 +400,7 @@ static void option_take(struct options *options, struct counts *counts, int opti
         options->bytes = size_read("bytes", text, 1, 1ull << 40);
         break;
     case OPTION_MESSAGES:
-        options->messages = size_read("messages", text, 1, 1u << 30);
+        options->messages = number_read("messages", text, 1, 1u << 30);
         break;
     case OPTION_COMPUTE:
         list_each(text, options, time_take);
@@ -405,16 +415,16 @@ static void option_take(struct options *options, struct counts *counts, int opti
         options->segment = size_read("segment", text, 1, 1u << 30);
         break;
     case OPTION_WINDOW:
-        options->window = (int)size_read("window", text, 1, 1u << 20);
+        options->window = (int)number_read("window", text, 1, 1u << 20);
         break;
     case OPTION_MEMORY:
         options->memory = size_read("memory", text, 1, 1u << 30);
         break;
     case OPTION_REPS:
-        options->reps = (int)size_read("reps", text, 1, REPS_MAX);
+        options->reps = (int)number_read("reps", text, 1, REPS_MAX);
         break;
     case OPTION_TIMEOUT:
-        options->timeout_s = (int)size_read("timeout", text, 1, 86400);
+        options->timeout_s = (int)number_read("timeout", text, 1, 86400);
         break;
     case OPTION_VERIFY:
         options->verify = true;
@@ -425,16 +435,16 @@ static void option_take(struct options *options, struct counts *counts, int opti
     case OPTION_PLOT:
         options->plot = text;
         break;
-    case OPTION_HELP:
+    case 'h':
         help_print();
         output_flush();
         exit(0);
-    case OPTION_VERSION:
+    case 'V':
         printf("bmi-bench (libbmi) %s\n", bmi_version());
         output_flush();
         exit(0);
     default:
-        die("bmi-bench --help lists the options");
+        refuse("bmi-bench --help lists the options");
     }
 }
 
@@ -445,10 +455,10 @@ static void method_take(struct options *options, const char *option, const char 
     if (!end || strncmp(url, "raw://", 6) == 0)
         return;
     if ((size_t)(end - url) >= sizeof options->scheme)
-        die("--%s %s: there is no such method", option, url);
+        refuse("--%s %s: there is no such method", option, url);
     if (options->method && (strncmp(options->method, url, (size_t)(end - url)) != 0 ||
                             options->method[end - url] != 0))
-        die("--%s %s: not of the method %s", option, url, options->method);
+        refuse("--%s %s: not of the method %s", option, url, options->method);
     format_text(options->scheme, sizeof options->scheme, "%.*s", (int)(end - url), url);
     options->method = options->scheme;
 }
@@ -468,7 +478,7 @@ static void defaults_fill(struct options *options, const struct counts *counts)
 {
     const struct pattern *pattern = options->pattern;
     if (options->grid_count > 0 && (counts->servers || counts->clients || options->url_count > 0))
-        die("--grid says how many servers and clients: not with --servers or --clients");
+        refuse("--grid says how many servers and clients: not with --servers or --clients");
     if (options->grid_count == 0)
         list_each(pattern->grid ? pattern->grid : "1x1", options, grid_take);
     if (counts->servers)
@@ -498,18 +508,20 @@ void options_parse(struct options *options, int argc, char **argv)
     struct counts counts = {0};
     int option;
     *options = (struct options){.segment = 64u << 10, .timeout_s = 60};
-    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
-        option_take(options, &counts, option == 'h' ? OPTION_HELP : option, optarg);
+    while ((option = getopt_long(argc, argv, "hV", long_options, NULL)) != -1)
+        option_take(options, &counts, option, optarg);
     method_fill(options);
     if (options->bind && options->role && !options->control)
-        die("--bind: of the processes that are started here, not with --role");
+        refuse("--bind: of the processes that are started here, not with --role");
+    if (!options->control)
+        options_method_check(options);
     if (optind == argc && options->role == ROLE_SERVER)
         return; /* requests say the pattern */
     if (optind + 1 != argc)
-        die("one pattern is wanted; bmi-bench --help lists them");
+        refuse("one pattern is wanted; bmi-bench --help lists them");
     options->pattern = pattern_named(argv[optind]);
     if (!options->pattern)
-        die("%s: no such pattern; bmi-bench --help lists them", argv[optind]);
+        refuse("%s: no such pattern; bmi-bench --help lists them", argv[optind]);
     defaults_fill(options, &counts);
     options_check(options);
 }

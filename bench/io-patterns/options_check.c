@@ -3,6 +3,8 @@
  * options_check.c - refuses what a pattern cannot do: an option that says nothing to it, rather
  * than to leave it out silently, is refused with the patterns that know it.
  */
+#include "bmi.h"
+
 #include "bench.h"
 
 #include <stdio.h>
@@ -53,7 +55,7 @@ static void given_check(const struct options *options)
         if (!(options->given & names[i].takes & ~options->pattern->takes))
             continue;
         patterns_list(known, takes, names[i].takes);
-        die("%s: not for %s, but for: %s", names[i].names, options->pattern->name, known);
+        refuse("%s: not for %s, but for: %s", names[i].names, options->pattern->name, known);
     }
 }
 
@@ -74,10 +76,10 @@ static void contenders_check(const struct options *options)
         if (!(options->contenders & BIT(i) & ~options->pattern->contenders))
             continue;
         patterns_list(known, contends, BIT(i));
-        die("%s: not for %s, but for: %s", asked_by[i], options->pattern->name, known);
+        refuse("%s: not for %s, but for: %s", asked_by[i], options->pattern->name, known);
     }
     if (options->references_only && !(options->contenders & ~BITS_OURS))
-        die("--buffers none: nothing is left to measure without --reference");
+        refuse("--buffers none: nothing is left to measure without --reference");
 }
 
 bool options_use_memory(const struct options *options)
@@ -85,14 +87,35 @@ bool options_use_memory(const struct options *options)
     return strcmp(options->method, "gm") == 0 || strcmp(options->method, "ofi+shm") == 0;
 }
 
+static bool list_has(const char *list, const char *name)
+{
+    size_t size = strlen(name);
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, name, size) == 0 && (at[size] == ',' || at[size] == 0))
+            return true;
+    }
+    return false;
+}
+
+/* Ends the process where libbmi has no such method. */
+void options_method_check(const struct options *options)
+{
+    struct bmi_method_info info;
+    for (int i = 0; bmi_method_next(i, &info) == 0; i++)
+        if (list_has(info.schemes, options->method))
+            return;
+    refuse("%s: there is no such method; bmi-info --methods lists them", options->method);
+}
+
 static void memory_check(const struct options *options)
 {
     if (options->memory && options->verify)
-        die("--memory: messages take each other's place there, so not with --verify");
+        refuse("--memory: messages take each other's place there, so not with --verify");
     for (int i = 0; options->memory && i < options->size_count; i++)
         if (options->sizes[i] > options->memory)
-            die("--memory: %llu bytes do not hold a message of %llu",
-                (unsigned long long)options->memory, (unsigned long long)options->sizes[i]);
+            refuse("--memory: %llu bytes do not hold a message of %llu",
+                   (unsigned long long)options->memory, (unsigned long long)options->sizes[i]);
 }
 
 /* Ends the process where the pattern cannot do what is asked. */
@@ -101,7 +124,7 @@ void options_check(const struct options *options)
     const struct pattern *pattern = options->pattern;
     for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
         if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
-            die("%s: one server and one client only", pattern->name);
+            refuse("%s: one server and one client only", pattern->name);
     if (!options->control) { /* the coordinator tells its processes all that it knows */
         given_check(options);
         contenders_check(options);
@@ -110,9 +133,9 @@ void options_check(const struct options *options)
     for (int i = 0; i < options->size_count; i++)
         if (options->sizes[i] == 0 && !pattern->size_is_clients &&
             (!pattern->empty_messages || options->contenders & ~BITS_BMI))
-            die("%s: a size of 0 is for latency only, without references", pattern->name);
+            refuse("%s: a size of 0 is for latency only, without references", pattern->name);
     if (options->listen && options->role != ROLE_SERVER)
-        die("--listen: of servers, with --role server");
+        refuse("--listen: of servers, with --role server");
     if (options->role == ROLE_CLIENT && options->url_count == 0)
-        die("--role client wants --servers URL,...");
+        refuse("--role client wants --servers URL,...");
 }

@@ -24,16 +24,30 @@ void name_set(const char *format, ...)
 }
 
 /* Says what is wrong and ends the process. */
-void die(const char *format, ...)
+static void say(const char *format, va_list arguments)
 {
     char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     fflush(stdout);
     fprintf(stderr, "%s: %s\n", process_name, text);
+}
+
+void die(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(format, arguments);
+    va_end(arguments);
     exit(1);
+}
+
+void refuse(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(format, arguments);
+    va_end(arguments);
+    exit(2);
 }
 
 /* Writes out what was printed; ends the process where that does not get to where it should. */

@@ -149,11 +149,11 @@ void alone_run(struct options *options, const struct mpi_world *world)
                           .server = world->rank < world->servers,
                           .host = host_choose(world)};
     if (options->grid_count > 1 || options->role != ROLE_COORDINATOR)
-        die("--grid and --role: not where MPI places the processes");
+        refuse("--grid and --role: not where MPI places the processes");
     if (options->pattern->run_here)
-        die("%s: bmi-bench's own, without other processes", options->pattern->name);
+        refuse("%s: bmi-bench's own, without other processes", options->pattern->name);
     if (options->contenders & BIT(CONTENDER_BMI_BACKGROUND))
-        die("--progress background: a process has one kind of progress; use bmi-bench");
+        refuse("--progress background: a process has one kind of progress; use bmi-bench");
     report.rows = allocate(ROWS_MAX * sizeof *report.rows);
     if (options->contenders & BITS_BMI)
         bmi_open(&alone);

@@ -18,7 +18,7 @@ const struct mpi_pattern *mpi_pattern_named(const char *name)
     for (size_t i = 0; i < sizeof mpi_patterns / sizeof *mpi_patterns; i++)
         if (strcmp(mpi_patterns[i]->name, name) == 0)
             return mpi_patterns[i];
-    die("%s: not written for MPI", name);
+    refuse("%s: not written for MPI", name);
 }
 
 /* Under a coordinator: samples when it says so. A rank that waits for that uses no CPU, as MPI's
@@ -60,7 +60,8 @@ static void world_open(struct mpi_world *world, struct options *options)
     world->clients = options->grids[0].clients;
     world->crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
     if (world->servers + world->clients != size)
-        die("%d ranks for %d servers and %d clients", size, world->servers, world->clients);
+        refuse("%d ranks for %d servers and %d clients: mpiexec -n %d starts them", size,
+               world->servers, world->clients, world->servers + world->clients);
     if (options->bind)
         cpu_take(world->rank);
     bool server = world->rank < world->servers;
@@ -73,6 +74,9 @@ int main(int argc, char **argv)
     struct options options;
     struct mpi_world world;
     MPI_Init(&argc, &argv);
+    name_set("bmi-bench-mpi");
+    if (argc == 1)
+        refuse("mpiexec starts it: mpiexec -n N+M bmi-bench-mpi PATTERN --servers N --clients M");
     options_parse(&options, argc, argv);
     layout_segment_set(options.segment);
     world_open(&world, &options);
