@@ -32,6 +32,35 @@ static const char *yes_no(int value)
     return value ? "yes" : "no";
 }
 
+/* ---- what is valid: the library says so where it refuses a value ---------------------------- */
+
+enum { VALID_MAX = 128 };
+
+static void valid_take(void *argument, enum bmi_log_level level, const char *text)
+{
+    const char *valid = strstr(text, "valid: ");
+
+    (void)level;
+    if (valid != NULL)
+        snprintf(argument, VALID_MAX, "%s", valid + strlen("valid: "));
+}
+
+/* Which values a setting takes, in words; empty if that is not to be had. */
+static void valid_find(const char *name, char valid[VALID_MAX])
+{
+    const struct bmi_log_callback heard = {.write = valid_take,
+                                           .argument = valid,
+                                           .level = BMI_LOG_ERROR};
+    const struct bmi_log_callback none = {.write = NULL};
+    char text[64];
+
+    *valid = '\0';
+    snprintf(text, sizeof text, "%s=?", name);
+    BMI_set_info(0, BMI_LOG_CALLBACK, (void *)&heard);
+    BMI_set_info(0, BMI_SETTING, text);
+    BMI_set_info(0, BMI_LOG_CALLBACK, (void *)&none);
+}
+
 /* ---- as text --------------------------------------------------------------------------------- */
 
 /* What a method would take on this host, where it has a choice. */
@@ -88,11 +117,15 @@ static void print_wrapped(const char *text)
 static void print_settings(void)
 {
     const char *name, *value, *help;
+    char valid[VALID_MAX];
 
     printf("settings (name in the environment, in capitals with BMI_ in front: value)\n");
     for (int i = 0; bmi_setting_next(i, &name, &value, &help) == 0; i++) {
         printf("  %s: %s\n", name, *value ? value : "(none)");
         print_wrapped(help);
+        valid_find(name, valid);
+        if (*valid)
+            printf("      valid: %s\n", valid);
     }
 }
 
@@ -173,6 +206,7 @@ static void json_methods(void)
 static void json_settings(void)
 {
     const char *name, *value, *help;
+    char valid[VALID_MAX];
 
     printf(",\n \"settings\": [");
     for (int i = 0; bmi_setting_next(i, &name, &value, &help) == 0; i++) {
@@ -182,6 +216,9 @@ static void json_settings(void)
         json_member("value", value);
         putchar(',');
         json_member("help", help);
+        putchar(',');
+        valid_find(name, valid);
+        json_member("valid", valid);
         putchar('}');
     }
     printf("]");

@@ -58,7 +58,7 @@ for m in info["methods"]: # what would be taken, or what is missing and what to 
 assert len(info["settings"]) >= 5, "settings"
 names = [s["name"] for s in info["settings"]]
 assert len(set(names)) == len(names), "a setting is there twice"
-assert all(s["help"] for s in info["settings"]), "a setting has no help"
+assert all(s["help"] and s["valid"] for s in info["settings"]), "a setting has no help"
 TXT
 status_is 0 "$bin/bmi-info" --methods
 grep -q '^settings' "$work/out" && fail "--methods printed settings"
@@ -77,6 +77,9 @@ TXT
 # The environment is read, and refused as a program's would be; a bad BMI_LOG needs no BMI_LOG.
 BMI_SPIN_US=77 status_is 0 "$bin/bmi-info" --settings
 grep -q '^  spin_us: 77$' "$work/out" || fail "bmi-info does not read the environment"
+grep -q '^      valid: 0 to 1000000$' "$work/out" || fail "bmi-info does not tell what is valid"
+BMI_PEER_MEMORY=2M status_is 0 "$bin/bmi-info" --settings
+grep -q '^  peer_memory: 2097152$' "$work/out" || fail "2M is not 2 MiB"
 BMI_SPIN_US=78 status_is 0 "$bin/bmi-info" --json
 grep -q '"spin_us","value":"78"' "$work/out" || fail "bmi-info --json does not read the environment"
 BMI_LOG=error BMI_SPIN_US=soon status_is 1 "$bin/bmi-info"
