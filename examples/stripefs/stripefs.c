@@ -61,11 +61,11 @@ static const char *options_take(struct client *client, int argc, char **argv)
         {"parallel", required_argument, NULL, 'j'}, {"stripe", required_argument, NULL, 'b'},
         {"timeout", required_argument, NULL, 't'},  {"recursive", no_argument, NULL, 'r'},
         {"trace", no_argument, NULL, 'x'},          {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},        {0},
+        {"version", no_argument, NULL, 'V'},        {0},
     };
     const char *servers = getenv("BMI_STRIPEFS_SERVERS");
     int option;
-    while ((option = getopt_long(argc, argv, "r", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "rhV", options, NULL)) != -1) {
         switch (option) {
         case 's':
             servers = optarg;
@@ -91,7 +91,7 @@ static const char *options_take(struct client *client, int argc, char **argv)
         case 'h':
             usage(stdout);
             exit(output_end(0));
-        case 'v':
+        case 'V':
             printf("bmi-stripefs %s\n", bmi_version());
             exit(output_end(0));
         default:

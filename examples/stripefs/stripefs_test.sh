@@ -138,13 +138,15 @@ wrong "requests that are no number" "--requests 4x" timeout 20 "${server[@]}" --
 wrong "no requests" "--requests 0" timeout 20 "${server[@]}" --requests 0
 wrong "a fault that is no number" "--fault soon" timeout 20 "${server[@]}" --fault soon
 wrong "a fault before the first" "--fault -1" timeout 20 "${server[@]}" --fault -1
-for verb in "ls /" "stat /tree" df --version --help; do
+for verb in "ls /" "stat /tree" df --version --help -V -h; do
   refused "$verb to a full disk" "standard output" to_full "$bin/bmi-stripefs" --servers "$servers" $verb
 done
 refused "a file to a full disk" "standard output: ENOSPC" to_full "$bin/bmi-stripefs" --servers "$servers" \
   cat /tree/deep/large
 refused "a server whose URL nobody gets" "standard output" to_full "${server[@]}"
-refused "a server's version to a full disk" "standard output" to_full "${server[@]}" --version
+for option in --version --help -V -h; do
+  refused "a server's $option to a full disk" "standard output" to_full "${server[@]}" $option
+done
 
 # ---- no memory: each allocation of the program in turn; what is said to be done is done ----
 # short NAME VERB...: until all allocations have been tried.

@@ -62,10 +62,10 @@ static int choices_take(struct choices *choices, int argc, char **argv)
         {"listen", required_argument, NULL, 'l'},   {"store", required_argument, NULL, 's'},
         {"requests", required_argument, NULL, 'r'}, {"trace", no_argument, NULL, 't'},
         {"fault", required_argument, NULL, 'f'},    {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},        {0},
+        {"version", no_argument, NULL, 'V'},        {0},
     };
     int option;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "hV", options, NULL)) != -1) {
         switch (option) {
         case 'l':
             choices->listen = optarg;
@@ -87,7 +87,7 @@ static int choices_take(struct choices *choices, int argc, char **argv)
         case 'h':
             usage(stdout);
             return !sfs_output_good(program);
-        case 'v':
+        case 'V':
             printf("bmi-stripefsd %s\n", bmi_version());
             return !sfs_output_good(program);
         default:
