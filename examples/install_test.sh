@@ -7,6 +7,7 @@
 # exports, and runs them.
 set -euo pipefail
 
+[ $# -eq 2 ] || { sed -n '4,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2; }
 build=$1
 compiler=$2
 examples=$(cd "$(dirname "$0")" && pwd)
