@@ -31,9 +31,14 @@ int main(int argc, char **argv)
     bmi_context_id context;
     bmi_op_id_t receive, send;
     bmi_size_t size;
-    int receiving, sending, status;
+    int receiving, sending;
+    /* A client names no methods: the URL's is started. */
+    int status = BMI_initialize(NULL, NULL, 0);
 
-    BMI_initialize(NULL, NULL, 0); /* a client names no methods: the URL's is started */
+    if (status < 0) {
+        fprintf(stderr, "hello_client: %s\n", bmi_status_string(status));
+        return 1;
+    }
     BMI_open_context(&context);
     status = BMI_addr_lookup(&server, argc > 1 ? argv[1] : ""); /* connects later, by itself */
     if (status == 0) {
