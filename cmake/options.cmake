@@ -42,7 +42,11 @@ if(BMI_WITH_MPI AND NOT MPI_C_FOUND)
 endif()
 list(APPEND BMI_PACKAGES MPI)
 
-option(BMI_WITH_TESTS "build the tests (they need CUnit)" "${BMI_WITH_CUNIT}")
+set(tests OFF) # of a project that has this one as a subfolder
+if(PROJECT_IS_TOP_LEVEL)
+    set(tests "${BMI_WITH_CUNIT}")
+endif()
+option(BMI_WITH_TESTS "build the tests (they need CUnit)" "${tests}")
 if(BMI_WITH_TESTS AND NOT BMI_WITH_CUNIT)
     message(FATAL_ERROR "BMI_WITH_TESTS is on, but BMI_WITH_CUNIT is off")
 endif()
