@@ -50,7 +50,7 @@ void shares_open(struct shares *shares, int requests);
 void shares_close(struct shares *shares);
 /* A request has come. Returns 1: it is to be served now; 0: it is kept, its turn comes; ENOMEM. */
 int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request);
-/* A request of this client, which was to be served, has been. Returns whether there is a next one. */
+/* A request of this client has been served. Returns whether there is a next one. */
 bool shares_next(struct shares *shares, BMI_addr_t client, struct BMI_unexpected_info *next);
 
 /* store.c: opens and checks; blocks. */
