@@ -354,7 +354,7 @@ void bmi_method_link_down(struct bmi_link *link, int status)
             bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
         mine = link == peer->link;
         if (mine) {
-            bmi__log(BMI_LOG_DEBUG, "%s is down: %s", bmi__peer_name(peer),
+            bmi__log(BMI_LOG_INFO, "%s is down: %s", bmi__peer_name(peer),
                      status != 0 ? bmi_status_string(bmi__error(status)) : "closed");
             held = peer->state == PEER_DIALLING;
             bmi__memories_release_locked(peer);

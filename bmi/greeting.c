@@ -171,7 +171,7 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     bmi__address_host_locked(peer);
     atomic_store(&peer->state, PEER_UP);
     bmi__attention_locked(peer);
-    bmi__log(BMI_LOG_DEBUG, "%s is up", bmi__peer_name(peer));
+    bmi__log(BMI_LOG_INFO, "%s is up", bmi__peer_name(peer));
     bmi__announce_waiting_locked(peer);
     bmi__pending_pump_locked(peer);
     bmi__pings_send_locked(peer);
