@@ -664,31 +664,6 @@ void bmi__progress_chores(void)
     chores();
 }
 
-static bool has_ready(struct waiter *waiter)
-{
-    return bmi__context_has(waiter->context);
-}
-
-void bmi__progress_wait_any(struct context *context, int max_idle_ms)
-{
-    struct waiter waiter = {.ready = has_ready, .context = context, .op = WAITER_SOME};
-    bmi__progress_wait(&waiter, max_idle_ms);
-}
-
-static bool drain_ready(struct waiter *waiter)
-{
-    bool (*busy)(void) = *(bool (**)(void))waiter->argument;
-    return !busy();
-}
-
-void bmi__progress_drain(bool (*busy)(void), int64_t ms)
-{
-    struct waiter waiter = {.ready = drain_ready, .argument = &busy, .op = -1};
-    if (!busy() || ms == 0)
-        return;
-    bmi__progress_wait(&waiter, (int)ms);
-}
-
 /* ---- for the background --------------------------------------------------------------------- */
 
 enum bmi__watch bmi__progress_watch(uint64_t *until_ns)

@@ -32,12 +32,8 @@ void bmi__progress_fd_used(void);
 void bmi__progress_wait(struct waiter *waiter, int max_idle_ms);
 /* One pass by a thread that waits for nothing, if the seat is free. */
 void bmi__progress_poll(void);
-/* Waits until the context has something to take out, at most max_idle_ms. */
-void bmi__progress_wait_any(struct context *context, int max_idle_ms);
 /* Runs deferred calls and flushes, by whoever is alone. */
 void bmi__progress_chores(void);
-/* Drives until nothing that `busy` tells of is left, at most `ms`. */
-void bmi__progress_drain(bool (*busy)(void), int64_t ms);
 
 /* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. */
 void bmi__progress_notify(struct context *context, bmi_op_id_t op);

@@ -267,14 +267,28 @@ static bool links_open(void)
     return open;
 }
 
+static bool links_gone(struct waiter *waiter)
+{
+    (void)waiter;
+    return !links_open();
+}
+
+/* Drives until they have gone, at most `ms`. */
+static void links_drain(int64_t ms)
+{
+    struct waiter waiter = {.ready = links_gone, .op = -1};
+    if (links_open() && ms > 0)
+        bmi__progress_wait(&waiter, (int)ms);
+}
+
 static void links_close(void)
 {
     bool linger = true;
     bmi__peer_each(close_one, &linger);
-    bmi__progress_drain(links_open, bmi__setting(SETTING_LINGER));
+    links_drain(bmi__setting(SETTING_LINGER));
     linger = false;
     bmi__peer_each(close_one, &linger);
-    bmi__progress_drain(links_open, 1000);
+    links_drain(1000);
 }
 
 static void abandon_one(struct peer *peer, void *argument)
@@ -387,18 +401,24 @@ static unsigned drop_completions(struct context *context)
     return dropped;
 }
 
+static bool has_completion(struct waiter *waiter)
+{
+    return bmi__context_has(waiter->context);
+}
+
 void BMI_close_context(bmi_context_id context_id)
 {
     struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
     if (context == NULL)
         return;
     struct sweep sweep = {.context = context};
+    struct waiter waiter = {.ready = has_completion, .context = context, .op = WAITER_SOME};
     do {
         sweep.left = 0;
         bmi__op_each(sweep_one, &sweep);
         unsigned dropped = drop_completions(context);
         if (sweep.left > dropped)
-            bmi__progress_wait_any(context, 10);
+            bmi__progress_wait(&waiter, 10);
     } while (sweep.left > 0);
     bmi__context_release(context);
 }
