@@ -176,6 +176,38 @@ static int endpoint_enable(struct ib_state *state, struct ib_fabric *fabric)
     return status ? step_failed(state, "tell its name", status) : 0;
 }
 
+void ib_slots_add_locked(struct ib_fabric *fabric, struct ib_slot *slots, int count,
+                         uint8_t *memory, struct fid_mr *registration)
+{
+    void *descriptor = registration ? fi_mr_desc(registration) : NULL;
+    for (int i = 0; i < count; i++, memory += IB_MESSAGE_BYTES) {
+        slots[i] = (struct ib_slot){.memory = memory,
+                                    .descriptor = descriptor,
+                                    .next = fabric->free_slots,
+                                    .operation.kind = IB_OPERATION_SEND};
+        fabric->free_slots = &slots[i];
+    }
+}
+
+int ib_slots_make_locked(struct ib_fabric *fabric)
+{
+    struct ib_slots *more = calloc(1, sizeof(*more));
+    if (!more)
+        return -ENOMEM;
+    int status = fabric->local_memory
+                     ? fi_mr_reg(fabric->domain, more->memory, sizeof(more->memory), FI_SEND, 0, 0,
+                                 0, &more->registration, NULL)
+                     : 0;
+    if (status) {
+        free(more);
+        return ib_error(status);
+    }
+    ib_slots_add_locked(fabric, more->slots, IB_SLOTS_MORE, more->memory[0], more->registration);
+    more->next = fabric->more_slots;
+    fabric->more_slots = more;
+    return 0;
+}
+
 static int memory_make(struct ib_state *state, struct ib_fabric *fabric)
 {
     fabric->memory_size =
@@ -190,17 +222,14 @@ static int memory_make(struct ib_state *state, struct ib_fabric *fabric)
     for (uint32_t i = 0; i < fabric->buffer_count; i++, at += IB_BUFFER_BYTES)
         fabric->buffers[i] =
             (struct ib_buffer){.memory = at, .operation.kind = IB_OPERATION_RECEIVE};
-    for (int i = 0; i < IB_SLOTS; i++, at += IB_MESSAGE_BYTES) {
-        fabric->slots[i] = (struct ib_slot){.memory = at,
-                                            .next = fabric->free_slots,
-                                            .operation.kind = IB_OPERATION_SEND};
-        fabric->free_slots = &fabric->slots[i];
-    }
-    if (!fabric->local_memory)
-        return 0;
-    int status = fi_mr_reg(fabric->domain, fabric->memory, fabric->memory_size, FI_SEND | FI_RECV,
-                           0, 0, 0, &fabric->memory_registration, NULL);
-    return status ? step_failed(state, "register its message buffers", status) : 0;
+    int status = fabric->local_memory
+                     ? fi_mr_reg(fabric->domain, fabric->memory, fabric->memory_size,
+                                 FI_SEND | FI_RECV, 0, 0, 0, &fabric->memory_registration, NULL)
+                     : 0;
+    if (status)
+        return step_failed(state, "register its message buffers", status);
+    ib_slots_add_locked(fabric, fabric->slots, IB_SLOTS, at, fabric->memory_registration);
+    return 0;
 }
 
 int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer)
@@ -241,6 +270,16 @@ static void id_close(struct fid *id)
         fi_close(id);
 }
 
+static void more_slots_free(struct ib_fabric *fabric)
+{
+    while (fabric->more_slots) {
+        struct ib_slots *more = fabric->more_slots;
+        fabric->more_slots = more->next;
+        id_close(more->registration ? &more->registration->fid : NULL);
+        free(more);
+    }
+}
+
 /* The endpoint first, so that nothing is under way when its memory goes. */
 static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
 {
@@ -250,6 +289,7 @@ static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
     ib_memory_stop(state);
     state->fabric = NULL;
     id_close(fabric->memory_registration ? &fabric->memory_registration->fid : NULL);
+    more_slots_free(fabric);
     id_close(fabric->addresses ? &fabric->addresses->fid : NULL);
     id_close(fabric->queue ? &fabric->queue->fid : NULL);
     id_close(fabric->domain ? &fabric->domain->fid : NULL);

@@ -71,7 +71,9 @@ enum {
     IB_VERSION = 1,           /* of the rendezvous and of the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
-    IB_SLOTS = 128,           /* messages under way, of all links */
+    IB_SLOTS = 128,           /* messages under way, of all links, */
+    IB_LINK_SLOTS = 16,       /* and of one */
+    IB_SLOTS_MORE = 32,       /* made at a time when all are taken */
     IB_KEYS = 32,        /* of memory, asked for at a time: what one getrandom(2) gives whole */
     IB_BUFFERS = 4,      /* posted for messages to arrive in */
     IB_BUFFERS_SHM = 24, /* the same: as many messages as may come between two looks */
@@ -84,6 +86,7 @@ enum {
     IB_PIECE_BYTES = 1 << 20, /* of one put or get */
     IB_PIECES = 8,         /* of one link under way: what frames, pings among them, wait behind */
     IB_PIECES_SHM = 64,    /* the same, where a piece is no more than a message */
+    IB_PIECES_ALL = 512,   /* of all links: beyond that each has one */
     IB_PIECES_KEPT = 64,   /* free ones, of all links */
     IB_BATCH = 16,         /* completions read at a time */
     IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
@@ -119,6 +122,15 @@ struct ib_slot {
     struct ib_slot *next; /* fabric_lock: the free ones */
     uint64_t token;       /* our own, of the link that it belongs to */
     uint8_t *memory;
+    void *descriptor; /* of its memory's registration */
+};
+
+/* More of them; kept until the endpoint is closed. */
+struct ib_slots {
+    struct ib_slots *next;
+    struct fid_mr *registration; /* NULL: needs none */
+    struct ib_slot slots[IB_SLOTS_MORE];
+    uint8_t memory[IB_SLOTS_MORE][IB_MESSAGE_BYTES];
 };
 
 /* A scheme, and the providers that it takes, best first. */
@@ -179,6 +191,8 @@ struct ib_fabric {
     uint64_t keys[IB_KEYS]; /* random; the first `key_count` were not used yet */
     uint32_t key_count;
     struct ib_slot *free_slots;
+    uint32_t taken_slots;
+    struct ib_slots *more_slots;
     struct ib_piece *lost; /* pieces of dead links that were never given back */
     struct ib_piece *free_pieces;
     uint32_t free_piece_count;
@@ -272,6 +286,8 @@ struct ib_link {
     uint8_t out[12];                    /* what the rendezvous did not take yet */
     uint8_t out_size;
     uint32_t pieces;     /* with the network */
+    uint32_t slots;      /* fabric_lock: likewise, of messages */
+    bool wants_slot;     /* fabric_lock: waits for one of them */
     bool nudge_due;      /* puts were posted, whose end nothing but a bell tells */
     bool bare;           /* puts were posted since the last message, the first of them in this */
     uint64_t bare_epoch; /* of the fabric's */
@@ -350,6 +366,11 @@ int ib_fabric_open(struct ib_state *state, const char *host);
 void ib_fabric_close(struct ib_state *state);
 /* Posts a buffer for messages to arrive in. fabric_lock. */
 int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer);
+/* Puts slots with this memory among the free ones. fabric_lock. */
+void ib_slots_add_locked(struct ib_fabric *fabric, struct ib_slot *slots, int count,
+                         uint8_t *memory, struct fid_mr *registration);
+/* Makes more slots. Returns 0, -ENOMEM, or what registering failed with. fabric_lock. */
+int ib_slots_make_locked(struct ib_fabric *fabric);
 /* Posts a receive for a tag, which nobody sends to. fabric_lock. */
 int ib_spare_post_locked(struct ib_fabric *fabric);
 /* The peer of that name, counted up. Returns 0, -ENOMEM, -EADDRNOTAVAIL: the provider does not take
@@ -448,7 +469,9 @@ struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *c
 void ib_nudge_locked(struct ib_link *link);
 /* Has a message sent for each link that is IB_BARE, if no other was. Driver, no lock. */
 void ib_witnesses_send(struct ib_state *state);
-void ib_slot_give(struct ib_state *state, struct ib_slot *slot);
+/* A slot is back from the network. `link` has taken it; NULL: it is gone. Returns whether that one
+ * waits for a slot. Driver. */
+bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *slot);
 
 /* memory.c */
 int ib_memory_start(struct ib_state *state);

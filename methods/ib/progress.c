@@ -2,8 +2,9 @@
  *
  * progress.c - completions, and when the driver may sleep.
  *
- * A pass reads completions under fabric_lock and handles them without it. Links whose message found
- * no room stand in a list and are flushed again in each pass; what gives room is a completion
+ * A pass reads completions under fabric_lock and handles them without it. A link that has as many
+ * messages under way as it may is flushed when one of them is back. Links whose message found no
+ * room stand in a list and are flushed again in each pass; what gives room is a completion
  * nearly always. Where it is none (a provider's connection being made, another process's full
  * queue) nothing tells: then a timer looks again, after 1 ms, then 2, up to 16. The same timer
  * looks while no descriptor, but bells, tell of completions, and
@@ -109,11 +110,12 @@ void ib_retry_expired(struct bmi_timer *timer)
 
 static void slot_done(struct ib_state *state, struct ib_slot *slot, int status)
 {
-    uint64_t token = slot->token;
-    ib_slot_give(state, slot);
-    struct ib_link *link = status ? ib_token_find(state, token) : NULL;
-    if (link)
+    struct ib_link *link = ib_token_find(state, slot->token);
+    bool wanted = ib_slot_back(state, link, slot);
+    if (link && status)
         ib_link_end(link, status);
+    else if (wanted)
+        ib_due_put(link, IB_BLOCKED); /* this pass flushes it */
 }
 
 static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)

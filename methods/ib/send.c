@@ -5,10 +5,16 @@
  * What was copied has gone, for the core: its frames come back before the network has sent them.
  * A message that the network does not take (its queue is full, its connection is being made) is
  * undone: nothing is copied before a slot is there, and frames leave the queue after the post.
+ *
+ * A peer that takes nothing keeps the slots of its link's messages. So a link has a bounded number,
+ * and each link's first one is there whatever others keep.
  */
 #include <endian.h>
 
 #include "ib.h"
+
+/* Instead of an errno: the link is flushed when one of its messages is back from the network. */
+enum { WAITS = 1 };
 
 /* What is left of a frame that the core took back half sent: ours, and always the queue's first. */
 struct ib_remainder {
@@ -156,23 +162,63 @@ static void prefix_write(struct ib_link *link, uint8_t *memory, size_t size)
     memcpy(memory + 12, &length, 4);
 }
 
-static struct ib_slot *slot_take(struct ib_state *state)
+/* ---- slots ------------------------------------------------------------------------------------
+ */
+
+/* A link's first slot is there, if need be from more memory. It has no more than are left of
+ * IB_SLOTS, and IB_LINK_SLOTS at most. */
+static bool slot_allowed_locked(struct ib_link *link)
 {
-    ib_lock(&state->fabric_lock);
-    struct ib_slot *slot = state->fabric->free_slots;
-    if (slot)
-        state->fabric->free_slots = slot->next;
-    ib_unlock(&state->fabric_lock);
-    return slot;
+    struct ib_fabric *fabric = ib_state_of(link)->fabric;
+    ib_assert_locked(&ib_state_of(link)->fabric_lock);
+    if (link->slots == 0)
+        return fabric->free_slots || ib_slots_make_locked(fabric) == 0;
+    return link->slots < IB_LINK_SLOTS && link->slots + fabric->taken_slots < IB_SLOTS;
 }
 
-void ib_slot_give(struct ib_state *state, struct ib_slot *slot)
+/* Returns 0, WAITS, or -EAGAIN: there is no memory for the link's first. */
+static int slot_take(struct ib_link *link, struct ib_slot **out)
+{
+    struct ib_state *state = ib_state_of(link);
+    struct ib_fabric *fabric = state->fabric;
+    ib_assert_locked(&link->send_lock);
+    ib_lock(&state->fabric_lock);
+    bool allowed = slot_allowed_locked(link);
+    int status = allowed ? 0 : link->slots > 0 ? WAITS : -EAGAIN;
+    link->wants_slot = status == WAITS;
+    if (allowed) {
+        *out = fabric->free_slots;
+        fabric->free_slots = (*out)->next;
+        fabric->taken_slots++;
+        link->slots++;
+        (*out)->token = link->token;
+    }
+    ib_unlock(&state->fabric_lock);
+    return status;
+}
+
+static void slot_give_locked(struct ib_fabric *fabric, struct ib_link *link, struct ib_slot *slot)
+{
+    slot->next = fabric->free_slots;
+    fabric->free_slots = slot;
+    fabric->taken_slots--;
+    if (link)
+        link->slots--;
+}
+
+bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *slot)
 {
     ib_lock(&state->fabric_lock);
-    slot->next = state->fabric->free_slots;
-    state->fabric->free_slots = slot;
+    slot_give_locked(state->fabric, link, slot);
+    bool wanted = link && link->wants_slot;
+    if (wanted)
+        link->wants_slot = false;
     ib_unlock(&state->fabric_lock);
+    return wanted;
 }
+
+/* ---- posting ----------------------------------------------------------------------------------
+ */
 
 /* Hands a message to the network: one in a slot to be sent from there, another to be copied at
  * once. Returns 0, -EAGAIN, or another errno; after 0 the slot is the network's. fabric_lock. */
@@ -181,12 +227,11 @@ static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_fabric *fabric = state->fabric;
-    void *descriptor = fabric->memory_registration ? fi_mr_desc(fabric->memory_registration) : NULL;
     ssize_t status;
 
     prefix_write(link, memory, size);
     if (slot)
-        status = fi_send(fabric->endpoint, memory, size, descriptor, link->peer->address,
+        status = fi_send(fabric->endpoint, memory, size, slot->descriptor, link->peer->address,
                          &slot->operation.context);
     else
         status = fi_inject(fabric->endpoint, memory, size, link->peer->address);
@@ -223,10 +268,12 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
 {
     struct ib_state *state = ib_state_of(link);
     bool inject = size <= state->fabric->inject_max;
-    slot->token = link->token;
     int status = message_post(link, inject ? NULL : slot, slot->memory, size);
-    if (status || inject)
-        ib_slot_give(state, slot);
+    if (status || inject) {
+        ib_lock(&state->fabric_lock);
+        slot_give_locked(state->fabric, link, slot);
+        ib_unlock(&state->fabric_lock);
+    }
     return status;
 }
 
@@ -236,8 +283,9 @@ static int empty_post(struct ib_link *link)
     uint8_t memory[IB_PREFIX];
     if (sizeof(memory) <= ib_state_of(link)->fabric->inject_max)
         return message_post(link, NULL, memory, sizeof(memory));
-    struct ib_slot *slot = slot_take(ib_state_of(link));
-    return slot ? slot_post(link, slot, IB_PREFIX) : -EAGAIN;
+    struct ib_slot *slot = NULL;
+    int status = slot_take(link, &slot);
+    return status ? status : slot_post(link, slot, IB_PREFIX);
 }
 
 /* Takes off the queue what is in the message. Returns the frames that are complete, a chain. */
@@ -262,16 +310,18 @@ static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const str
     return ib_send_strip_locked(link, done);
 }
 
-/* Sends one message from the front of the queue. Appends what is complete to the chain. */
+/* Sends one message from the front of the queue. Appends what is complete to the chain.
+ * Returns 0, WAITS, -EAGAIN, or another errno. */
 static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
 {
     struct ib_state *state = ib_state_of(link);
     struct outgoing out;
-    struct ib_slot *slot = slot_take(state);
-    if (!slot)
-        return -EAGAIN;
+    struct ib_slot *slot = NULL;
+    int status = slot_take(link, &slot);
+    if (status)
+        return status;
     outgoing_fill_locked(link, slot->memory, &out);
-    int status = slot_post(link, slot, out.size);
+    status = slot_post(link, slot, out.size);
     if (status)
         return status;
     ib_count(state, BMI_COUNT_FRAMES_SENT, out.frames);
@@ -285,7 +335,7 @@ void ib_nudge_locked(struct ib_link *link)
 {
     ib_assert_locked(&link->send_lock);
     int status = empty_post(link);
-    link->nudge_due = status == -EAGAIN;
+    link->nudge_due = status == -EAGAIN || status == WAITS;
     if (status == -EAGAIN)
         ib_link_block_locked(link);
     ib_ring_locked(link);
@@ -314,7 +364,7 @@ void ib_flush(struct bmi_link *base)
         ib_ring_locked(link);
     if (status == -EAGAIN)
         ib_link_block_locked(link);
-    else if (status)
+    else if (status < 0)
         link->failure = status;
     bool kick = link->failure || (link->closing != IB_OPEN && !link->queue);
     ib_unlock(&link->send_lock);

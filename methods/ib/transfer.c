@@ -287,13 +287,21 @@ static bool move_over_locked(const struct ib_move *move)
     return !move->pieces && (move->local.left == 0 || move->status);
 }
 
+/* The first is with the network whatever others have there: it takes so many operations of all. */
+static bool piece_allowed_locked(const struct ib_link *link)
+{
+    const struct ib_fabric *fabric = ib_state_of(link)->fabric;
+    return link->pieces == 0 ||
+           (link->pieces < fabric->pieces_most && atomic_load(&fabric->pieces) < IB_PIECES_ALL);
+}
+
 /* Posts as much of a transfer as may be under way. Returns false if it has to wait, for room in the
  * network or for pieces of the link's to come back. */
 static bool move_post_locked(struct ib_link *link, struct ib_move *move)
 {
     int status = 0;
     while (status == 0 && move->local.left > 0 && move->status == 0) {
-        if (link->pieces == ib_state_of(link)->fabric->pieces_most)
+        if (!piece_allowed_locked(link))
             return false;
         status = piece_post_locked(link, move);
     }
