@@ -388,6 +388,8 @@ int ib_error(ssize_t status);
 /* Has the provider's connection to the peer, if it is one of TCP, set as the tcp method's are. To
  * be called when it has taken a message. Any thread. */
 void ib_peer_settle(struct ib_state *state, struct ib_peer *peer);
+/* Whether these are the two ends of one TCP connection. */
+bool ib_sockets_joined(int one, int other);
 
 /* progress.c */
 int ib_progress(void *state);

@@ -195,13 +195,37 @@ static int hello_check(struct ib_link *link, const uint8_t *hello)
     return nonsense ? -EPROTO : 0;
 }
 
+/* Whether the other end of the rendezvous is a link's of this process, too. */
+static bool is_to_ourselves(const struct ib_link *link)
+{
+    struct ib_state *state = ib_state_of(link);
+    ib_lock(&state->list_lock);
+    const struct ib_link *other = state->links;
+    while (other && !ib_sockets_joined(link->watch.fd, other->watch.fd))
+        other = other->list_next;
+    ib_unlock(&state->list_lock);
+    return other != NULL;
+}
+
+/* The other side's bell. It names the process whose memory our gets read: ours only if that is the
+ * other side. */
+static int bell_take(const struct ib_link *link, const uint8_t *record, struct ib_bell **bell)
+{
+    int status = ib_bell_open(record, bell);
+    if (status || !*bell || ib_bell_process(*bell) != getpid() || is_to_ourselves(link))
+        return status;
+    ib_bell_free(*bell);
+    *bell = NULL;
+    return -EPERM;
+}
+
 /* Opens what the other side shares with us. The link has it, also if only in part. */
 static int hello_open(struct ib_link *link, const uint8_t *hello)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_bell *bell = NULL;
     struct ib_peer *peer = NULL;
-    int status = ib_bell_open(hello + HELLO_BELL, &bell);
+    int status = bell_take(link, hello + HELLO_BELL, &bell);
     if (status)
         bmi_method_log(
             BMI_LOG_ERROR, &link->base,

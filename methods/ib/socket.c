@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * socket.c - libfabric's own TCP connections, of which it tells nothing: found by their addresses.
+ * socket.c - TCP connections told apart by their addresses: libfabric's own, of which it tells
+ * nothing, and a rendezvous both of whose ends are ours.
  *
- * Each goes from some port to a listening endpoint's, whose address is its name. A connection is
- * there when the first message to a process was taken; then it is looked for among the process's
- * descriptors, once for each process, and gets what a connection of the tcp method gets. Only who
- * sends has to: it is the sender's congestion control that counts.
+ * Each of libfabric's goes from some port to a listening endpoint's, whose address is its name. A
+ * connection is there when the first message to a process was taken; then it is looked for among
+ * the process's descriptors, once for each process, and gets what a connection of the tcp method
+ * gets. Only who sends has to: it is the sender's congestion control that counts.
  */
 #include "ib.h"
 #include "methods/tcp/address.h"
@@ -34,17 +35,30 @@ static bool same_place(const union tcp_socket_address *one, const union tcp_sock
     return strcmp(one_host, other_host) == 0;
 }
 
+/* Returns false if the descriptor is no connected socket of IP. */
+static bool ends_read(int fd, union tcp_socket_address *here, union tcp_socket_address *there)
+{
+    socklen_t here_length = sizeof(*here), there_length = sizeof(*there);
+    memset(here, 0, sizeof(*here));
+    memset(there, 0, sizeof(*there));
+    return getsockname(fd, &here->any, &here_length) == 0 &&
+           getpeername(fd, &there->any, &there_length) == 0 &&
+           (here->any.sa_family == AF_INET || here->any.sa_family == AF_INET6);
+}
+
 /* Accepted by our endpoint, or made to the peer's. */
 static bool is_the_providers(int fd, const union tcp_socket_address *ours,
                              const union tcp_socket_address *theirs)
 {
-    union tcp_socket_address here = {0}, there = {0};
-    socklen_t here_length = sizeof(here), there_length = sizeof(there);
-    if (getsockname(fd, &here.any, &here_length) < 0 ||
-        getpeername(fd, &there.any, &there_length) < 0 ||
-        (here.any.sa_family != AF_INET && here.any.sa_family != AF_INET6))
-        return false;
-    return same_place(&here, ours) || same_place(&there, theirs);
+    union tcp_socket_address here, there;
+    return ends_read(fd, &here, &there) && (same_place(&here, ours) || same_place(&there, theirs));
+}
+
+bool ib_sockets_joined(int one, int other)
+{
+    union tcp_socket_address here, there, others_here, others_there;
+    return ends_read(one, &here, &there) && ends_read(other, &others_here, &others_there) &&
+           same_place(&here, &others_there) && same_place(&there, &others_here);
 }
 
 void ib_peer_settle(struct ib_state *state, struct ib_peer *peer)

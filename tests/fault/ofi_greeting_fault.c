@@ -2,7 +2,7 @@
  *
  * ofi_greeting_fault.c - who speaks badly at the listen address of a method on libfabric, and at
  * one that we dial: silence, rubbish, another version, another provider, an endpoint that nobody
- * has (a process that is no more), records that make no sense.
+ * has (a process that is no more), our own page for its own, records that make no sense.
  *
  * Each loses its connection, and only its own: a healthy client goes on all the while, and nothing
  * is left afterwards. What is wrong with the other side is told in the log. The bad peer gets an
@@ -11,9 +11,11 @@
  * usage: ofi_greeting_fault      (BMI_TEST_METHOD: ofi+tcp, ofi+shm)
  */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@ enum {
     FORMAT_AT = 12,
     TOKEN_AT = 16,
     BELL_AT = 24,
+    BELL_BYTES = 16,
     NAME_SIZE_AT = 40,
     MESSAGE_AT = 44,
     PROVIDER_AT = 48,
@@ -35,7 +38,8 @@ enum {
 };
 
 static char listening[BMI_MAX_ADDR_LEN];
-static uint8_t honest[GREETING]; /* the library's own */
+static uint8_t librarys[GREETING]; /* its own */
+static uint8_t honest[GREETING];   /* the same with the bad peer's page, where pages are shared */
 
 /* ---- the bad peer: a child that never starts the library ------------------------------------- */
 
@@ -107,16 +111,28 @@ static void short_name(uint8_t *greeting)
 }
 
 /* shm's has one, tcp's none. */
+static bool has_bell(const uint8_t *greeting)
+{
+    static const uint8_t none[BELL_BYTES];
+    return memcmp(greeting + BELL_AT, none, sizeof none) != 0;
+}
+
 static void other_bell(uint8_t *greeting)
 {
-    static const uint8_t none[8];
-    bool has = memcmp(greeting + BELL_AT, none, sizeof none) != 0;
-    memset(greeting + BELL_AT, has ? 0 : 0x5a, 16);
+    memset(greeting + BELL_AT, has_bell(greeting) ? 0 : 0x5a, BELL_BYTES);
 }
 
 static void bell_of_nobody(uint8_t *greeting)
 {
-    memset(greeting + BELL_AT, 0x5a, 16);
+    memset(greeting + BELL_AT, 0x5a, BELL_BYTES);
+}
+
+/* What the library would read its own memory by, where it shares pages. */
+static void bell_of_the_librarys(uint8_t *greeting)
+{
+    bell_of_nobody(greeting);
+    if (has_bell(librarys))
+        memcpy(greeting + BELL_AT, librarys + BELL_AT, BELL_BYTES);
 }
 
 /* What a process that is no more has left with others: the name of its endpoint. */
@@ -148,6 +164,7 @@ static const struct {
     {"a name cut short", short_name, GREETING, "", "name that is none"},
     {"messages of another size", other_messages, GREETING, "", "messages of another size"},
     {"a bell of nobody's", bell_of_nobody, GREETING, "", "page"},
+    {"the library's own bell", bell_of_the_librarys, GREETING, "", "page"},
     {"a bell or none, as is wrong", other_bell, GREETING, "", "page to share"},
     {"an endpoint of nobody's", endpoint_of_nobody, GREETING, "", NULL},
     {"an honest greeting, then silence", nothing, GREETING, "", NULL},
@@ -173,16 +190,37 @@ static void case_send(int socket, unsigned i)
     raw_write(socket, cases[i].records, strlen(cases[i].records));
 }
 
+/* A page of this process's, as methods/ib/bell.c describes it. */
+static void bell_make(uint8_t *record)
+{
+    enum { PAGE = 192 };
+    static int fd = -1;
+    const uint64_t number = 77;
+    const int32_t pid = getpid();
+    if (fd < 0) {
+        fd = memfd_create("bell", MFD_ALLOW_SEALING);
+        CHECK(fd >= 0 && ftruncate(fd, PAGE) == 0 && pwrite(fd, &number, 8, 0) == 8 &&
+                  fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0,
+              "no page to share");
+    }
+    memcpy(record, &number, 8);
+    memcpy(record + 8, &pid, 4);
+    memcpy(record + 12, &fd, 4);
+}
+
 static void greeting_read(int socket)
 {
     size_t have = 0;
     while (have < GREETING) {
-        ssize_t got = recv(socket, honest + have, GREETING - have, 0);
+        ssize_t got = recv(socket, librarys + have, GREETING - have, 0);
         CHECK(got > 0, "no greeting from the library");
         have += (size_t)got;
     }
-    CHECK(memcmp(honest, "BMI ib\r\n", 8) == 0 && honest[VERSION_AT] == 1,
+    CHECK(memcmp(librarys, "BMI ib\r\n", 8) == 0 && librarys[VERSION_AT] == 1,
           "the library's own greeting is another than this test knows");
+    memcpy(honest, librarys, GREETING);
+    if (has_bell(librarys))
+        bell_make(honest + BELL_AT);
 }
 
 static int bad_peer(void *argument, int channel)
