@@ -91,6 +91,7 @@ static void info_apply(struct ib_fabric *fabric)
                               ? info->tx_attr->inject_size
                               : IB_MESSAGE_BYTES;
     bool tcp = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
+    fabric->tells_source = ib_provider_tells_source(info->fabric_attr->prov_name);
     fabric->breaks = ib_provider_connects(info->fabric_attr->prov_name);
     bool ordered = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
     /* tcp's own completion is a write into a socket, whose connection may break, and be made again

@@ -175,6 +175,7 @@ struct ib_fabric {
     bool put_delivers;      /* a put must ask for delivery: later messages may overtake it, or a
                                connection that breaks lose it unnoticed. Unless */
     bool put_witnessed;     /* a message right behind it will do: see transfer.c */
+    bool tells_source;      /* see ib_provider_tells_source */
     bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
     size_t message_max;   /* bytes of a message */
     uint32_t pieces_most; /* of one link under way */
@@ -200,6 +201,7 @@ struct ib_fabric {
 
     struct ib_slot slots[IB_SLOTS];
     uint32_t buffer_count;
+    uint32_t drains;           /* driver: how often the queue was read to its end */
     uint32_t unposted;         /* driver: buffers that the provider did not take back yet */
     struct ib_operation spare; /* driver: a receive that holds what posting a buffer needs */
     bool spare_posted;         /* driver */
@@ -298,6 +300,8 @@ struct ib_link {
     bool taken_down; /* its end is under way, or over */
     bool bye_sent, bye_seen, done_sent;
     bool room_watched; /* for room in the rendezvous */
+    bool early;        /* messages came before its greeting, when the queue */
+    uint32_t drains;   /* had been read to its end that often */
     uint8_t in_size;
     uint8_t in[4];         /* a record cut in two */
     uint32_t bye_sequence; /* what the other side will have sent */
@@ -356,6 +360,8 @@ int ib_provider_choose(const struct ib_kind *kind, struct bmi_method_choice *cho
 /* Whether it has connections: one failed operation ends all of one, for good, and what was begun on
  * it goes on until it is cut. */
 bool ib_provider_connects(const char *provider);
+/* Whether it says which endpoint a message comes from. */
+bool ib_provider_tells_source(const char *provider);
 /* The provider's description for an endpoint at this numeric host (NULL: any). To be freed with
  * fi_freeinfo. */
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info);
@@ -409,8 +415,8 @@ void ib_wait_ready(struct bmi_watch *watch, uint32_t events);
 bool ib_link_hung_up(const struct ib_link *link);
 
 /* message.c */
-/* A message has arrived; ends its link if it is bad. Driver, no lock. */
-void ib_message_arrived(struct ib_state *state, const uint8_t *bytes, size_t size);
+/* A message has arrived, from that endpoint; ends its link if it is bad. Driver, no lock. */
+void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *bytes, size_t size);
 bool ib_retract(struct bmi_link *base, void *owner);
 /* The link with this token of ours, or NULL. Driver. */
 struct ib_link *ib_token_find(const struct ib_state *state, uint64_t token);

@@ -7,6 +7,9 @@
  * comes from elsewhere, or for a link that has gone, is nobody's. The sequence numbers of a link
  * have no gaps, or the provider lost something: then the link ends.
  *
+ * Where the provider says so, each message must come from the endpoint that the link's greeting
+ * named: nobody has a link in another's name, and can have what was sent to that one cut.
+ *
  * A header is never cut; a body may go on in later messages. Messages lie in buffers of ours, which
  * nobody writes while they are read, and bodies are copied out of them.
  */
@@ -187,7 +190,36 @@ static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8
     ib_bye_check(link);
 }
 
-void ib_message_arrived(struct ib_state *state, const uint8_t *bytes, size_t size)
+/* What the provider had queued before the peer's name was known to it is from nobody: that is taken
+ * when the queue was read to its end once more. */
+static bool source_is_right(struct ib_link *link, fi_addr_t from)
+{
+    const struct ib_fabric *fabric = ib_state_of(link)->fabric;
+    if (!fabric->tells_source || from == link->peer->address)
+        return true;
+    return link->early && fabric->drains - link->drains < 2 && from == FI_ADDR_NOTAVAIL;
+}
+
+/* A message came before the greeting was read, which was sent before it. */
+static void early_greeting(struct ib_link *link)
+{
+    bmi_link_ref(&link->base);
+    link->early = true;
+    link->drains = ib_state_of(link)->fabric->drains;
+    ib_greeting_read(link);
+    bmi_link_unref(&link->base);
+}
+
+static void source_refuse(struct ib_link *link)
+{
+    bmi_method_log(BMI_LOG_WARN, &link->base,
+                   "%s: %s greeted with an endpoint's name, and sends from another",
+                   ib_state_of(link)->kind->scheme, link->base.host ? link->base.host : "a peer");
+    ib_count(ib_state_of(link), BMI_COUNT_BAD_FRAMES, 1);
+    ib_link_end(link, -EPROTO);
+}
+
+void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *bytes, size_t size)
 {
     uint64_t token;
     uint32_t sequence, length;
@@ -201,10 +233,8 @@ void ib_message_arrived(struct ib_state *state, const uint8_t *bytes, size_t siz
     ib_count(state, BMI_COUNT_READS, 1);
     ib_count(state, BMI_COUNT_BYTES_RECEIVED, (int64_t)size);
     struct ib_link *link = ib_token_find(state, le64toh(token));
-    if (link && link->phase == IB_GREETING) { /* sent after its greeting, which is there then */
-        bmi_link_ref(&link->base);
-        ib_greeting_read(link);
-        bmi_link_unref(&link->base);
+    if (link && link->phase == IB_GREETING) {
+        early_greeting(link);
         link = ib_token_find(state, le64toh(token));
     }
     if (!link || link->phase != IB_UP || le32toh(length) != size - IB_PREFIX) {
@@ -213,7 +243,10 @@ void ib_message_arrived(struct ib_state *state, const uint8_t *bytes, size_t siz
         return;
     }
     bmi_link_ref(&link->base);
-    message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, size - IB_PREFIX);
+    if (source_is_right(link, from))
+        message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, size - IB_PREFIX);
+    else
+        source_refuse(link);
     bmi_link_unref(&link->base);
 }
 

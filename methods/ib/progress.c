@@ -158,7 +158,8 @@ static void buffers_repost(struct ib_state *state)
         spare_set(state, true);
 }
 
-static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry)
+static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry,
+                              fi_addr_t from)
 {
     struct ib_operation *operation = entry->op_context;
     if (!operation)
@@ -166,7 +167,7 @@ static void completion_handle(struct ib_state *state, const struct fi_cq_data_en
     switch (operation->kind) {
     case IB_OPERATION_RECEIVE:
         if (entry->buf && entry->len > 0 && (entry->flags & FI_RECV))
-            ib_message_arrived(state, entry->buf, entry->len);
+            ib_message_arrived(state, from, entry->buf, entry->len);
         if ((entry->flags & FI_MULTI_RECV) && state->fabric)
             buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
         break;
@@ -280,15 +281,20 @@ static void progress_lock(struct ib_state *state)
 static int batch_run(struct ib_state *state)
 {
     struct fi_cq_data_entry entries[IB_BATCH];
+    fi_addr_t from[IB_BATCH] = {0};
     progress_lock(state);
-    ssize_t count = fi_cq_read(state->fabric->queue, entries, IB_BATCH);
+    ssize_t count = state->fabric->tells_source
+                        ? fi_cq_readfrom(state->fabric->queue, entries, IB_BATCH, from)
+                        : fi_cq_read(state->fabric->queue, entries, IB_BATCH);
     ib_unlock(&state->fabric_lock);
     if (count == -FI_EAVAIL) {
         error_handle(state);
         return 1;
     }
     for (ssize_t i = 0; i < count; i++)
-        completion_handle(state, &entries[i]);
+        completion_handle(state, &entries[i], from[i]);
+    if (state->fabric)
+        state->fabric->drains += count < IB_BATCH;
     return count > 0 ? (int)count : 0;
 }
 

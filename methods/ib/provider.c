@@ -19,6 +19,11 @@
 
 enum { FABRIC_API = FI_VERSION(1, 14) };
 
+bool ib_provider_tells_source(const char *provider)
+{
+    return strcmp(provider, "tcp;ofi_rxm") == 0;
+}
+
 static struct fi_info *hints_make(const char *provider)
 {
     struct fi_info *hints = ib_library.dupinfo(NULL);
@@ -28,6 +33,8 @@ static struct fi_info *hints_make(const char *provider)
     hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
     if (shm)
         hints->caps |= FI_TAGGED; /* see ib_spare_post_locked */
+    if (ib_provider_tells_source(provider))
+        hints->caps |= FI_SOURCE;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
     /* Every call is made under the fabric's lock: shm, which has no threads of its own, needs none.
