@@ -63,7 +63,7 @@ static void emit_locked(enum bmi_log_level level, const char *text)
         line_write(level, text);
 }
 
-/* Whether one more warning may be written in this second. Tells how many could not in an earlier. */
+/* Whether one more warning may be written in this second. Tells how many could not before it. */
 static bool warning_may_locked(void)
 {
     static time_t second;

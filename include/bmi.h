@@ -269,7 +269,8 @@ struct bmi_context_statistics {
 /* ---- start and end ------------------------------------------------------------------------- */
 
 /* Starts the library, or counts one more user of it.
- *   method_list  "bmi_tcp,bmi_ib", or "tcp,ib": methods to start now; NULL: each starts on its first look-up
+ *   method_list  "bmi_tcp,bmi_ib", or "tcp,ib": methods to start now; NULL: each starts on its
+ *                first look-up
  *   listen_addr  "tcp://host:port,...": where a server listens, matched to methods by scheme; a
  *                port of 0, or none, takes a free one (BMI_TCP_GET_PORT, BMI_GET_LISTEN_ADDR tell)
  *   flags        BMI_INIT_SERVER and the others above, or 0

@@ -312,7 +312,7 @@ static void id_before_completion(struct party *party)
     memory_give_back(stored);
 }
 
-/* ---- cancels of what completes just then ------------------------------------------------------- */
+/* ---- cancels of what completes just then ----------------------------------------------------- */
 
 struct late {
     bmi_context_id context;
