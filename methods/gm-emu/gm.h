@@ -47,7 +47,7 @@ enum {
                             * for one shall not wait for a look that finds nothing */
     GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
     GM_STOPPED_MS = 10000, /* how long a link that has gone waits for a writer that is stopped */
-    GM_PIECE_MS = 100,     /* the same for who told that it does not write any more */
+    GM_PIECE_MS = 10,      /* the same for who told that it does not write any more: all wait */
     GM_ENDING_MS = 10,     /* how often it looks */
     GM_ACK_EVERY = 16      /* a high message is acknowledged after so many, if by nothing else */
 };

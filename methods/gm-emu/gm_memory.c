@@ -168,7 +168,7 @@ struct granted {
     void *memory;
     size_t length;
     struct bmi_registration *registration; /* NULL: memory of BMI_memalloc */
-    bool revoking;                         /* nic_revoke_begin was called */
+    bool revoked;                          /* nic_revoke_begin was called */
     bool ended;
 };
 
@@ -196,26 +196,47 @@ static int granted_begin(struct gm_link *link, const struct iovec *iov, struct g
     return status;
 }
 
-static uint32_t wait_ms(enum gm_patience patience)
+static uint64_t now_ms(void)
 {
-    return patience == GM_WAIT ? GM_STOPPED_MS : patience == GM_BRIEFLY ? GM_PIECE_MS : 0;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
 }
 
-/* false: a peer is in the midst of writing there, and shall be asked for later. */
-static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_patience patience)
+/* What is left of the time that a peer is waited for, for all memory together: its claim may move
+ * from one piece to the next. *until_ms is 0 as long as nothing was waited for. */
+static uint32_t wait_left_ms(enum gm_patience patience, uint64_t *until_ms)
+{
+    uint32_t whole = patience == GM_WAIT ? GM_STOPPED_MS : patience == GM_BRIEFLY ? GM_PIECE_MS : 0;
+    if (whole == 0)
+        return 0;
+    uint64_t now = now_ms();
+    if (*until_ms == 0)
+        *until_ms = now + whole;
+    return *until_ms > now ? (uint32_t)(*until_ms - now) : 0;
+}
+
+static void grants_revoke(struct gm_link *link, struct gm_enrolled *enrolled)
+{
+    for (size_t i = 0; i < enrolled->count; i++)
+        if (!enrolled->list[i].revoked)
+            nic_revoke_begin(gm_state_of(link)->port, enrolled->list[i].key);
+    for (size_t i = 0; i < enrolled->count; i++)
+        enrolled->list[i].revoked = true;
+}
+
+/* Of a grant that is revoked. false: a peer is in the midst of writing there, and shall be asked
+ * for later. */
+static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_patience patience,
+                        uint64_t *until_ms)
 {
     struct gm_state *state = gm_state_of(link);
-    int status;
     if (granted->ended)
         return true;
-    if (patience == GM_WAIT && !granted->revoking) { /* its peer loses its connection in the end */
-        status = nic_revoke(state->port, granted->key);
-    } else {
-        if (!granted->revoking)
-            nic_revoke_begin(state->port, granted->key);
-        granted->revoking = true;
-        status = nic_revoke_end(state->port, granted->key, wait_ms(patience));
-    }
+    int status = nic_revoke_end(state->port, granted->key, 0);
+    uint32_t left_ms = status == -EBUSY ? wait_left_ms(patience, until_ms) : 0;
+    if (left_ms > 0)
+        status = nic_revoke_end(state->port, granted->key, left_ms);
     if (status == -EBUSY && patience == GM_LATER)
         return false;
     if (status == -EBUSY)
@@ -231,11 +252,12 @@ static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_p
 }
 
 static bool enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enrolled,
-                                enum gm_patience patience)
+                                enum gm_patience patience, uint64_t *until_ms)
 {
     bool ended = true;
+    grants_revoke(link, enrolled);
     for (size_t i = 0; i < enrolled->count; i++)
-        if (!granted_end(link, &enrolled->list[i], patience))
+        if (!granted_end(link, &enrolled->list[i], patience, until_ms))
             ended = false;
     if (!ended)
         return false;
@@ -249,12 +271,10 @@ static bool enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enroll
 /* The peer is still in the midst of writing: its connection ends when that takes too long. */
 static void stopped_locked(struct gm_link *link, struct gm_enrolled *enrolled)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+    uint64_t now = now_ms();
     if (enrolled->since_ms == 0)
-        enrolled->since_ms = now_ms;
-    if (now_ms - enrolled->since_ms < GM_STOPPED_MS || link->given_up)
+        enrolled->since_ms = now;
+    if (now - enrolled->since_ms < GM_STOPPED_MS || link->given_up)
         return;
     link->given_up = true;
     gm_link_fail_locked(link, -ETIMEDOUT);
@@ -264,6 +284,7 @@ static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrol
                                  const struct iovec *iov, size_t count, struct bmi_region *regions)
 {
     int status = link->phase == GM_UP ? 0 : -ENOTCONN;
+    uint64_t until_ms = 0;
     enrolled->next = link->enrolled;
     enrolled->to_me = &link->enrolled;
     if (enrolled->next != NULL)
@@ -278,7 +299,7 @@ static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrol
         enrolled->count++;
     }
     if (status != 0)
-        enrolled_end_locked(link, enrolled, GM_BRIEFLY);
+        enrolled_end_locked(link, enrolled, GM_BRIEFLY, &until_ms);
     return status;
 }
 
@@ -311,9 +332,10 @@ bool gm_release(struct bmi_link *base, void *handle, bool wait)
 {
     struct gm_link *link = gm_link_of(base);
     struct gm_enrolled *enrolled = handle;
+    uint64_t until_ms = 0;
     gm_lock(&link->send_lock);
     bool ended = enrolled->to_me == NULL ||
-                 enrolled_end_locked(link, enrolled, wait ? GM_BRIEFLY : GM_LATER);
+                 enrolled_end_locked(link, enrolled, wait ? GM_BRIEFLY : GM_LATER, &until_ms);
     if (!ended)
         stopped_locked(link, enrolled);
     gm_unlock(&link->send_lock);
@@ -324,10 +346,11 @@ bool gm_release(struct bmi_link *base, void *handle, bool wait)
 
 bool gm_grants_end(struct gm_link *link, enum gm_patience patience)
 {
+    uint64_t until_ms = 0;
     gm_lock(&link->send_lock);
     for (struct gm_enrolled *at = link->enrolled, *next; at != NULL; at = next) {
         next = at->next;
-        enrolled_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience);
+        enrolled_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience, &until_ms);
     }
     bool ended = link->enrolled == NULL;
     gm_unlock(&link->send_lock);

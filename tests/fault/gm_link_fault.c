@@ -7,6 +7,7 @@
  * same thread. And clients with the library of their own, one of which is stopped.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,7 +288,13 @@ static void stopped(struct child *clients)
 
 /* ---- a client that claims to write, and never to have written ------------------------------- */
 
-enum { LIAR = CLIENTS, LIAR_BOUND_MS = 3000 };
+enum {
+    LIAR = CLIENTS,
+    LIAR_BOUND_MS = 1000,
+    PIECES = 64, /* of the memory that it claims, one after another */
+    PIECE = PUT_SIZE / PIECES,
+    CLAIM_MS = 96
+};
 
 /* A mapping of the NIC's memory, by what may be done there and its least and largest size. */
 static void *nic_memory(const char *permissions, size_t least, size_t most)
@@ -305,37 +312,67 @@ static void *nic_memory(const char *permissions, size_t least, size_t most)
     return found;
 }
 
-/* The key of what the server has granted; 0: nothing yet. */
-static uint64_t granted_key(const struct nic_shared_port *port)
+struct claims {
+    const struct nic_shared_port *port;
+    struct nic_shared_link *link;
+    uint64_t keys[PIECES];
+    unsigned count;
+};
+
+/* What the server has granted. */
+static void keys_look(struct claims *claims)
 {
-    uint64_t key = 0;
-    for (uint32_t i = 0; i < port->grants && key == 0; i++)
-        key = atomic_load(&port->grant[i].key);
-    return key;
+    claims->count = 0;
+    for (uint32_t i = 0; i < claims->port->grants && claims->count < PIECES; i++) {
+        uint64_t key = atomic_load(&claims->port->grant[i].key);
+        if (key != 0)
+            claims->keys[claims->count++] = key;
+    }
+}
+
+static bool is_granted(const struct claims *claims, uint64_t key)
+{
+    return atomic_load(&claims->port->grant[key & ((1u << NIC_GRANT_BITS) - 1)].key) == key;
+}
+
+/* Claims each piece for a while after it was taken back; the last for ever. */
+static void *claims_move(void *argument)
+{
+    const struct timespec SHORT = {.tv_nsec = 100000}, LONG = {.tv_nsec = CLAIM_MS * 1000000};
+    struct claims *claims = argument;
+    for (unsigned i = 0; i + 1 < PIECES; i++) {
+        while (is_granted(claims, claims->keys[i]))
+            nanosleep(&SHORT, NULL);
+        nanosleep(&LONG, NULL);
+        atomic_store(&claims->link->end[0].claim, claims->keys[i + 1]);
+    }
+    return NULL;
 }
 
 /* Registers nothing, so its message comes as frames, while its claim says that it writes. */
 static int liar_run(void *argument, int channel)
 {
     static char server_address[BMI_MAX_ADDR_LEN], out[PUT_SIZE];
+    static struct claims claims;
     struct noted send;
     BMI_addr_t server;
+    pthread_t mover;
     int64_t who = LIAR;
-    uint64_t key;
     (void)argument;
     hear(channel, server_address, sizeof server_address);
-    setenv("BMI_GM_PAGES", "135", 1); /* the buffers that it receives in take 130 */
+    setenv("BMI_GM_PAGES", "130", 1); /* which the buffers that it receives in take */
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     operations_open();
     must(BMI_addr_lookup(&server, server_address), "BMI_addr_lookup");
     note_sendunexpected(&send, server, &who, sizeof who, READY_TAG);
     noted_good(&send, "ready");
-    const struct nic_shared_port *port = nic_memory("r--s", 0, SIZE_MAX);
-    struct nic_shared_link *link = nic_memory("rw-s", 1 << 20, 2 << 20);
-    CHECK(port != NULL && link != NULL, "the NIC's memory is not found");
-    while ((key = granted_key(port)) == 0)
+    claims.port = nic_memory("r--s", 0, SIZE_MAX);
+    claims.link = nic_memory("rw-s", 1 << 20, 2 << 20);
+    CHECK(claims.port != NULL && claims.link != NULL, "the NIC's memory is not found");
+    for (keys_look(&claims); claims.count < PIECES; keys_look(&claims))
         operations_step(1);
-    atomic_store(&link->end[0].claim, key);
+    atomic_store(&claims.link->end[0].claim, claims.keys[0]);
+    must(-pthread_create(&mover, NULL, claims_move, &claims), "pthread_create");
     note_send(&send, server, out, sizeof out, PUT_TAG);
     tell_number(channel, 0);
     while (!heard(channel, 0))
@@ -343,10 +380,35 @@ static int liar_run(void *argument, int channel)
     return 0;
 }
 
+static void pieces_done(struct operation *operation, bmi_error_code_t status, bmi_size_t size)
+{
+    struct noted *noted = (struct noted *)operation;
+    noted->ended = true;
+    noted->status = status;
+    noted->size = size;
+}
+
+/* A receive of PIECES with gaps between: each is granted for itself. */
+static void pieces_receive(struct noted *noted, BMI_addr_t peer)
+{
+    static char in[PIECES][2 * PIECE];
+    static void *list[PIECES];
+    static bmi_size_t sizes[PIECES];
+    bmi_size_t actual = 0;
+    for (int i = 0; i < PIECES; i++) {
+        list[i] = in[i];
+        sizes[i] = PIECE;
+    }
+    *noted = (struct noted){.operation = {.done = pieces_done}, .posted = true};
+    int result = BMI_post_recv_list(&noted->id, peer, list, sizes, PIECES, PUT_SIZE, &actual,
+                                    BMI_EXT_ALLOC, PUT_TAG, noted, test_context, NULL);
+    operation_posted(&noted->operation, result, actual);
+}
+
 /* It harms itself: its message is there, its connection ends; another has its message at once. */
 static void lied_to(struct child *liar, struct child *witness)
 {
-    static char out[PUT_SIZE], in[PUT_SIZE];
+    static char out[PUT_SIZE];
     struct noted other, receive;
     ready = 0;
     serve_here(0, listening);
@@ -356,7 +418,7 @@ static void lied_to(struct child *liar, struct child *witness)
     tell(witness->channel, listening, sizeof listening);
     while (ready < 2)
         operations_step(10);
-    note_receive(&receive, addresses[LIAR], in, PUT_SIZE, PUT_TAG);
+    pieces_receive(&receive, addresses[LIAR]);
     uint64_t start = now_ns();
     while (!heard(liar->channel, 0))
         operations_step(1);
