@@ -36,6 +36,7 @@ static void options_fill(struct nic_options *options)
         options->registered_pages_max = (uint64_t)bmi_method_setting("gm_pages");
     options->resend_timeout_ms = (uint32_t)bmi_method_setting("gm_resend_timeout_ms");
     options->connect_timeout_ms = (uint32_t)bmi_method_setting("connect_timeout_ms");
+    options->revoke_timeout_ms = GM_STOP_MS; /* each grant was waited for before its link went */
     options->allow_other_users = bmi_method_setting("gm_other_users") != 0;
     options->refuse_vm_write = bmi_method_setting("gm_vm_write") == 0;
     options->refuse_mapping = bmi_method_setting("gm_mapping") == 0;

@@ -47,6 +47,7 @@ enum {
                             * for one shall not wait for a look that finds nothing */
     GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
     GM_STOPPED_MS = 10000, /* how long a link that has gone waits for a writer that is stopped */
+    GM_STOP_MS = 100,      /* the same at the stop, for all links: they had time to linger */
     GM_PIECE_MS = 10,      /* the same for who told that it does not write any more: all wait */
     GM_ENDING_MS = 10,     /* how often it looks */
     GM_ACK_EVERY = 16      /* a high message is acknowledged after so many, if by nothing else */
@@ -182,6 +183,7 @@ struct gm_state {
     unsigned put_free_count;                                     /* lock */
 
     bool busy;                     /* driver: the last look found something */
+    uint64_t stop_ms;              /* driver: until when the stop waits; 0: it has not waited */
     struct gm_link *ending;        /* driver */
     struct bmi_timer ending_timer; /* driver */
 };

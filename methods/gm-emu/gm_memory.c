@@ -207,7 +207,7 @@ static uint64_t now_ms(void)
  * from one piece to the next. *until_ms is 0 as long as nothing was waited for. */
 static uint32_t wait_left_ms(enum gm_patience patience, uint64_t *until_ms)
 {
-    uint32_t whole = patience == GM_WAIT ? GM_STOPPED_MS : patience == GM_BRIEFLY ? GM_PIECE_MS : 0;
+    uint32_t whole = patience == GM_WAIT ? GM_STOP_MS : patience == GM_BRIEFLY ? GM_PIECE_MS : 0;
     if (whole == 0)
         return 0;
     uint64_t now = now_ms();
@@ -346,11 +346,11 @@ bool gm_release(struct bmi_link *base, void *handle, bool wait)
 
 bool gm_grants_end(struct gm_link *link, enum gm_patience patience)
 {
-    uint64_t until_ms = 0;
+    uint64_t once_ms = 0, *until_ms = patience == GM_WAIT ? &gm_state_of(link)->stop_ms : &once_ms;
     gm_lock(&link->send_lock);
     for (struct gm_enrolled *at = link->enrolled, *next; at != NULL; at = next) {
         next = at->next;
-        enrolled_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience, &until_ms);
+        enrolled_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience, until_ms);
     }
     bool ended = link->enrolled == NULL;
     gm_unlock(&link->send_lock);

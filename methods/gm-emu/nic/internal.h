@@ -181,7 +181,8 @@ struct nic_peer {
     bool closed_by_us;
     bool announced; /* the user knows it */
     int status;
-    uint64_t deadline_ns, retry_ns;
+    uint64_t deadline_ns; /* of its greeting; once it is down, of what it may still be writing */
+    uint64_t retry_ns;
     char host[NIC_NODE_MAX];
     uint16_t number;
     uint32_t arenas_told;

@@ -231,9 +231,9 @@ static void a_killed_writer_holds_up_no_revocation(void)
     host_close(&host);
 }
 
-/* A writer that cannot be watched: what it says of itself in HELLO is not so. It claims before or
+/* A writer. One that cannot be watched says in HELLO of itself what is not so. It claims before or
  * after its connection was ended at the other side, which it does not look at. */
-static void unwatched_live(int ready, int go, bool late)
+static void writer_live(int ready, int go, bool watched, bool late)
 {
     struct host own;
     char byte;
@@ -242,7 +242,7 @@ static void unwatched_live(int ready, int go, bool late)
     if (nic_connect(own.port, "parent", number, &own, &own.peer) != 0)
         _exit(1);
     nic_receive(own.port); /* says HELLO */
-    own.port->nonce[0] ^= 1;
+    own.port->nonce[0] ^= !watched;
     if (write(ready, "", 1) != 1)
         _exit(1);
     while (own.ups == 0)
@@ -271,7 +271,7 @@ static void an_unwatched_writer_leaves_nothing(void)
     for (unsigned late = 0; late < 2; late++) {
         pid_t child = fork();
         if (child == 0)
-            unwatched_live(ready[1], go[0], late != 0);
+            writer_live(ready[1], go[0], false, late != 0);
         CU_ASSERT_EQUAL_FATAL(read(ready[0], &byte, 1), 1);
         CU_ASSERT_FATAL(UNTIL(host.accepted == late + 1));
         CU_ASSERT_EQUAL(host.peer->process.fd, -1);
@@ -286,6 +286,43 @@ static void an_unwatched_writer_leaves_nothing(void)
         child_kill(child);
         CU_ASSERT_FATAL(UNTIL(mappings() == mapped));
         CU_ASSERT_EQUAL(descriptors_open(), open);
+    }
+    for (int i = 0; i < 2; i++)
+        close(ready[i]), close(go[i]);
+    host_close(&host);
+}
+
+/* Who claims for ever is let go after a while, though it lives. One descriptor is kept so long. */
+static void a_writer_without_end_leaves_nothing(void)
+{
+    int ready[2], go[2];
+    char byte = 0;
+    struct nic_options options;
+    nic_options_default(&options);
+    options.revoke_timeout_ms = 200;
+    host_open(&host, &options);
+    number = host_listen(&host, "parent");
+    CU_ASSERT_EQUAL_FATAL(pipe(ready), 0);
+    CU_ASSERT_EQUAL_FATAL(pipe(go), 0);
+    unsigned open = descriptors_open(), mapped = mappings();
+    for (unsigned watched = 0; watched < 2; watched++) {
+        pid_t child = fork();
+        if (child == 0)
+            writer_live(ready[1], go[0], watched != 0, false);
+        for (int i = 0; i < 2; i++) {
+            CU_ASSERT_EQUAL_FATAL(read(ready[0], &byte, 1), 1);
+            CU_ASSERT_FATAL(UNTIL(host.accepted == watched + 1));
+        }
+        nic_peer_close(host.peer);
+        CU_ASSERT_FATAL(UNTIL(host.downs == watched + 1));
+        nic_peer_release(host.refused);
+        nic_receive(host.port);
+        CU_ASSERT_EQUAL(descriptors_open(), open + 1);
+        CU_ASSERT(mappings() > mapped);
+        CU_ASSERT_FATAL(UNTIL(mappings() == mapped));
+        CU_ASSERT_EQUAL(descriptors_open(), open);
+        CU_ASSERT_EQUAL(kill(child, 0), 0);
+        child_kill(child);
     }
     for (int i = 0; i < 2; i++)
         close(ready[i]), close(go[i]);
@@ -577,6 +614,7 @@ int main(void)
         {"killed with an heir", killed_with_a_heir},
         {"a killed writer holds up no revocation", a_killed_writer_holds_up_no_revocation},
         {"an unwatched writer leaves nothing", an_unwatched_writer_leaves_nothing},
+        {"a writer without end leaves nothing", a_writer_without_end_leaves_nothing},
         {"killed in its share of a copy", killed_in_its_share_of_a_copy},
         {"given up while stopped in its share", given_up_while_stopped_in_its_share},
         {"resumed in its share of a copy", resumed_in_its_share_of_a_copy},

@@ -98,7 +98,7 @@ struct nic_options {
     uint32_t resend_timeout_ms; /* at least 1 */
     uint32_t resend_ms;         /* a lost message is sent again after this; at least 1 */
     uint32_t connect_timeout_ms;
-    uint32_t revoke_timeout_ms; /* how long nic_revoke waits for a peer in the midst of writing */
+    uint32_t revoke_timeout_ms; /* how long a peer in the midst of writing is waited for */
     bool allow_other_users;
     bool refuse_vm_write; /* does as if the kernel refused process_vm_writev: for tests */
     bool refuse_mapping;  /* does not map peers' dma_malloc'ed memory: for tests */

@@ -6,7 +6,8 @@
  * The end has an order: no more sends are taken; those that are outstanding get their callbacks;
  * messages that arrived are handed out; only then the event says that the peer is down. The socket
  * is hung up when no thread of ours writes into the peer's memory, because the peer takes that for
- * the end of such writing; so its own end is waited for where it claims to write into ours.
+ * the end of such writing; so its own end is waited for where it claims to write into ours, for
+ * revoke_timeout_ms at most.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -289,6 +290,7 @@ void nic__peer_drain(struct nic_peer *peer)
     if (nic__last_messages(peer) || port->held == peer)
         return;
     table_remove(peer);
+    peer->deadline_ns = nic__now() + port->options.revoke_timeout_ms * 1000000ull;
     atomic_store(&peer->state, NIC_DOWN);
     if (peer->announced)
         event_queue(peer, true);
@@ -296,12 +298,27 @@ void nic__peer_drain(struct nic_peer *peer)
         atomic_store(&peer->released, true);
 }
 
+/* Whether it claims to write into our memory, and has time left for that: a grant to all may be the
+ * one, so its claim is still looked at. Nobody calls it any more, so the one descriptor that tells
+ * of its end is enough. */
+static bool is_waited_for(struct nic_peer *peer, uint64_t now)
+{
+    if (!nic__claimed(peer))
+        return false;
+    if (peer->doorbell >= 0)
+        close(peer->doorbell);
+    peer->doorbell = -1;
+    if (peer->process.fd >= 0)
+        nic__source_remove(peer->port, &peer->socket);
+    return now < peer->deadline_ns;
+}
+
 /* Frees what was given back, unless the peer's process still writes into our memory. */
-static bool try_free(struct nic_peer *peer)
+static bool try_free(struct nic_peer *peer, uint64_t now)
 {
     struct nic_port *port = peer->port;
     if (!atomic_load(&peer->released) || atomic_load(&peer->state) != NIC_DOWN ||
-        peer->event_queued || port->held == peer || nic__claimed(peer))
+        peer->event_queued || port->held == peer || is_waited_for(peer, now))
         return false;
     bmi_lock_take(&port->lock);
     struct nic_peer **link = &port->peers;
@@ -381,7 +398,7 @@ void nic__peers_look(struct nic_port *port, uint64_t now)
     while (peer != NULL) { /* only the driver takes any out of the list */
         struct nic_peer *next = peer->next;
         peer_look(peer, now);
-        try_free(peer);
+        try_free(peer, now);
         peer = next;
     }
 }

@@ -98,6 +98,8 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
             if (atomic_load_explicit(&peer->unsettled, memory_order_relaxed) ||
                 atomic_load_explicit(&peer->busy, memory_order_relaxed) != 0)
                 due = nic__send_deadline(peer, now);
+        } else if (atomic_load(&peer->released)) { /* it claims to write */
+            due = peer->deadline_ns;
         }
         if (due < *due_ns)
             *due_ns = due;
