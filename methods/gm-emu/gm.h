@@ -167,7 +167,7 @@ struct gm_state {
     struct bmi_registration_cache *cache;
     uint32_t pio_max;
     uint32_t puts_most;      /* directed sends at a time: leaves tokens for messages */
-    uint32_t link_puts_most; /* of one link: leaves some for others, should its peer be stopped */
+    uint32_t link_puts_most; /* of one link, while half of them are left */
     atomic_uint puts_out;
     atomic_bool any_starved[GM_WANTS];
     struct bmi_deferred retry;

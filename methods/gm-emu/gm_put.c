@@ -6,9 +6,10 @@
  * A transfer has a record from when it is begun, so that those that wait take nothing.
  *
  * Directed sends of all links use at most half of the send tokens, so that messages always find
- * one; those above wait until others are done. One link has a few of them at most: a peer that is
- * stopped keeps what it has until its connection ends, and others need some. The core hears of the
- * end from the driver only: what fails in another thread is noted and the driver kicked.
+ * one; those above wait until others are done. One link has a few of them at most, and one only once
+ * half of them are out: a peer that is stopped keeps what it has until its connection ends, and
+ * others need some. The core hears of the end from the driver only: what fails in another thread is
+ * noted and the driver kicked.
  */
 #include <stdlib.h>
 
@@ -194,6 +195,12 @@ static int piece_start_locked(struct gm_put *put)
     return status;
 }
 
+/* How many one link may have. Who may have no more goes on when one of its own is done. */
+static uint32_t link_may_have(const struct gm_state *state)
+{
+    return atomic_load(&state->puts_out) < state->puts_most / 2 ? state->link_puts_most : 1;
+}
+
 /* Whether one more directed send may be under way. */
 static bool token_reserve(struct gm_state *state)
 {
@@ -210,7 +217,7 @@ void gm_puts_start(struct gm_link *link)
     gm_lock(&link->send_lock);
     struct gm_put *put = link->puts, *next;
     bool open = link->phase == GM_UP && !link->closed;
-    for (; open && !starved && link->puts_out < state->link_puts_most; put = next) {
+    for (; open && !starved && link->puts_out < link_may_have(state); put = next) {
         if (put == NULL)
             put = put_begin_locked(link);
         if (put == NULL)

@@ -196,11 +196,11 @@ static void acknowledgements(void)
     printf("  acknowledgements that found no room: all came\n");
 }
 
-/* ---- a stopped client ----------------------------------------------------------------------- */
+/* ---- stopped clients ------------------------------------------------------------------------- */
 
 enum {
-    STOPPED,
-    RUNNING,
+    STOPPED = 4, /* so many, numbered from 0: their shares are all that there is */
+    RUNNING = STOPPED,
     CLIENTS,
     PUTS = 24,
     PUT_SIZE = 64 << 10,
@@ -228,7 +228,7 @@ static int client_run(void *argument, int channel)
     struct noted send;
     BMI_addr_t server;
     int64_t who = (intptr_t)argument;
-    unsigned count = who == STOPPED ? PUTS : 1;
+    unsigned count = who < STOPPED ? PUTS : 1;
     hear(channel, server_address, sizeof server_address);
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     operations_open();
@@ -247,11 +247,11 @@ static int client_run(void *argument, int channel)
     return 0;
 }
 
-/* Directed sends need the receiver here, and one does not go on: they wait. Others' don't. */
+/* Directed sends need the receiver here, and some do not go on: they wait. Others' don't. */
 static void stopped(struct child *clients)
 {
     static char out[PUT_SIZE];
-    static struct noted sends[PUTS], other;
+    static struct noted sends[STOPPED * PUTS], other;
     setenv("BMI_GM_VM_WRITE", "0", 1);
     setenv("BMI_GM_MAPPING", "0", 1);
     setenv("BMI_GM_SEND_TOKENS", "16", 1);
@@ -262,28 +262,31 @@ static void stopped(struct child *clients)
         tell(clients[i].channel, listening, sizeof listening);
     while (ready < CLIENTS)
         operations_step(10);
-    child_signal(&clients[STOPPED], SIGSTOP);
-    for (int i = 0; i < PUTS; i++)
-        note_send(&sends[i], addresses[STOPPED], out, PUT_SIZE, PUT_TAG);
+    for (int i = 0; i < STOPPED; i++)
+        child_signal(&clients[i], SIGSTOP);
+    for (int i = 0; i < STOPPED * PUTS; i++)
+        note_send(&sends[i], addresses[i % STOPPED], out, PUT_SIZE, PUT_TAG);
     for (int i = 0; i < 10; i++) /* they are with the NIC, as many as it takes */
         operations_step(0);
     note_send(&other, addresses[RUNNING], out, PUT_SIZE, PUT_TAG);
-    CHECK(noted_wait(&other, 1, TEST_BOUND_MS), "a stopped client holds up another's message");
+    CHECK(noted_wait(&other, 1, TEST_BOUND_MS / 10), "a stopped client holds up another's message");
     noted_good(&other, "a send");
-    for (int i = 0; i < PUTS; i++)
+    for (int i = 0; i < STOPPED * PUTS; i++)
         CHECK(!sends[i].ended, "a send to a stopped client ended: %s",
               status_name(sends[i].status));
     tell_number(clients[RUNNING].channel, 0);
     child_end(&clients[RUNNING]);
-    child_kill(&clients[STOPPED]);
-    CHECK(noted_wait(sends, PUTS, TEST_BOUND_MS), "sends to a killed client do not end");
+    for (int i = 0; i < STOPPED; i++)
+        child_kill(&clients[i]);
+    CHECK(noted_wait(sends, STOPPED * PUTS, TEST_BOUND_MS), "sends to a killed client do not end");
     test_unexpected = NULL;
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     unsetenv("BMI_GM_VM_WRITE");
     unsetenv("BMI_GM_MAPPING");
     unsetenv("BMI_GM_SEND_TOKENS");
-    printf("  a stopped client with %d messages on their way: another has its own\n", PUTS);
+    printf("  %d stopped clients with %d messages on their way each: another has its own\n",
+           STOPPED, PUTS);
 }
 
 /* ---- a client that claims to write, and never to have written ------------------------------- */
@@ -463,7 +466,7 @@ int main(void)
     setenv("BMI_TEST_METHOD", "gm", 1);
     struct child clients[CLIENTS];
     for (intptr_t i = 0; i < CLIENTS; i++)
-        clients[i] = child_start(i == STOPPED ? "stopped" : "running", client_run, (void *)i);
+        clients[i] = child_start(i < STOPPED ? "stopped" : "running", client_run, (void *)i);
     struct child liar = child_start("liar", liar_run, NULL);
     struct child witness = child_start("witness", client_run, (void *)(intptr_t)RUNNING);
     serve_here(0, listening);
