@@ -158,6 +158,7 @@ struct gm_link {
     bool retracted;
     uint8_t header_have;
     uint8_t header[BMI_FRAME_HEADER];
+    uint32_t held_bytes;  /* driver */
     struct gm_held *held; /* driver: by sequence */
 };
 

@@ -9,13 +9,17 @@
  * Order: each message of a link has the next sequence. One that comes early, because an earlier one
  * went with the other priority and is not here yet, is held as a copy; its buffer goes back to the
  * NIC at once, so that nothing held can keep from coming what it waits for. The sender keeps to a
- * window (gm_send.c) that bounds what is held; who does not is ended.
+ * window (gm_send.c) that bounds what is held; who does not is ended. So is who has more bytes held
+ * than a ring can give: what is waited for is in its own ring, which is looked at first, or goes
+ * there when the sender next goes on.
  */
 #include <stdlib.h>
 
 #include "gm.h"
 
-enum { HELD_MOST = 3 * GM_MIXED_WINDOW };
+/* The window of high messages, that of low ones behind the last of them, and the sequence 0 that is
+ * left out. A ring of low priority has 16 of the largest. */
+enum { HELD_MOST = 2 * GM_MIXED_WINDOW + 2, HELD_BYTES = 24 << GM_LOW_SIZE };
 
 /* ---- frames --------------------------------------------------------------------------------- */
 
@@ -121,6 +125,13 @@ static int refuse(struct gm_link *link, const char *why)
     return -EPROTO;
 }
 
+/* Each priority comes in its order: what is held is all of the one that the missing one has not. */
+static bool may_hold(const struct gm_link *link, uint32_t ahead, bool high, size_t length)
+{
+    return ahead > 0 && ahead <= HELD_MOST && length <= HELD_BYTES - link->held_bytes &&
+           (link->held == NULL || link->held->high == high);
+}
+
 static int hold(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
                 size_t length)
 {
@@ -128,7 +139,7 @@ static int hold(struct gm_link *link, uint32_t sequence, bool high, const uint8_
     uint32_t ahead = sequence - link->received;
     while (*place != NULL && (*place)->sequence - link->received < ahead)
         place = &(*place)->next;
-    if (ahead == 0 || ahead > HELD_MOST || (*place != NULL && (*place)->sequence == sequence))
+    if (!may_hold(link, ahead, high, length) || (*place != NULL && (*place)->sequence == sequence))
         return refuse(link, "a message out of its order");
     struct gm_held *held = malloc(sizeof *held + length);
     if (held == NULL)
@@ -139,6 +150,7 @@ static int hold(struct gm_link *link, uint32_t sequence, bool high, const uint8_
                              .high = high};
     memcpy(held->bytes, bytes, length);
     *place = held;
+    link->held_bytes += (uint32_t)length;
     return 0;
 }
 
@@ -162,6 +174,7 @@ static int held_take(struct gm_link *link)
     struct gm_held *held;
     while (status >= 0 && (held = link->held) != NULL && held->sequence == after(link->received)) {
         link->held = held->next;
+        link->held_bytes -= held->length;
         status = in_order_take(link, held->sequence, held->high, held->bytes, held->length);
         free(held);
     }
@@ -227,6 +240,7 @@ void gm_receive_end(struct gm_link *link)
     while (link->held != NULL) {
         struct gm_held *held = link->held;
         link->held = held->next;
+        link->held_bytes -= held->length;
         free(held);
     }
 }

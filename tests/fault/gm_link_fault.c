@@ -100,12 +100,13 @@ static void raw_close(struct raw *raw)
         operations_step(10);
 }
 
-/* A message of nothing but its preamble. The library looks at it at once. */
-static void raw_send(struct raw *raw, uint32_t sequence, enum nic_priority priority)
+/* A message of its preamble, and of what makes up the length. The library looks at it at once. */
+static void raw_send(struct raw *raw, uint32_t sequence, enum nic_priority priority, size_t length)
 {
-    struct preamble preamble = {.sequence = sequence};
-    struct iovec iov = {&preamble, sizeof preamble};
+    static uint8_t message[1 << LOW];
+    struct iovec iov = {message, length};
     uint64_t before = method_statistics("bmi_gm").reads, start = now_ns();
+    memcpy(message, &(struct preamble){.sequence = sequence}, sizeof(struct preamble));
     int result =
         nic_send_with_callback(raw->peer, &iov, 1, priority == NIC_HIGH_PRIORITY ? HIGH : LOW,
                                priority, NIC_BUFFERED, NULL, NULL);
@@ -116,24 +117,50 @@ static void raw_send(struct raw *raw, uint32_t sequence, enum nic_priority prior
 
 /* ---- order ---------------------------------------------------------------------------------- */
 
+/* It was found out, for one thing. */
+static void raw_refused(struct raw *raw, const char *name, uint64_t before)
+{
+    uint64_t start = now_ns();
+    while (!raw->down && in_time(start)) {
+        operations_step(0);
+        raw_step(raw);
+    }
+    CHECK(raw->down, "%s: the connection was not ended", name);
+    CHECK(method_statistics("bmi_gm").bad_frames == before + 1, "%s: ended for something else",
+          name);
+    raw_close(raw);
+    printf("  %s: ended\n", name);
+}
+
 /* Messages that begin well and then come out of their order: the connection ends, nothing is kept.
  */
 static void out_of_order(const char *name, const uint32_t *sequences, unsigned count)
 {
     struct raw raw;
-    uint64_t start = now_ns(), before = method_statistics("bmi_gm").bad_frames;
+    uint64_t before = method_statistics("bmi_gm").bad_frames;
     raw_open(&raw);
     for (unsigned i = 0; i < count; i++)
-        raw_send(&raw, sequences[i], NIC_LOW_PRIORITY);
-    while (!raw.down && in_time(start)) {
-        operations_step(0);
-        raw_step(&raw);
+        raw_send(&raw, sequences[i], NIC_LOW_PRIORITY, sizeof(struct preamble));
+    raw_refused(&raw, name, before);
+}
+
+/* More is held than anybody needs: of bytes, or of both priorities. */
+static void held(void)
+{
+    enum { FIRST = 3, FEW = 16, MUCH = 26 };
+    struct raw raw;
+    uint64_t before = method_statistics("bmi_gm").bad_frames;
+    raw_open(&raw);
+    for (uint32_t i = 0; i < MUCH && method_statistics("bmi_gm").bad_frames == before; i++) {
+        raw_send(&raw, FIRST + i, NIC_LOW_PRIORITY, 1 << LOW);
+        CHECK(i >= FEW || method_statistics("bmi_gm").bad_frames == before, "%u were too many", i);
     }
-    CHECK(raw.down, "%s: the connection was not ended", name);
-    CHECK(method_statistics("bmi_gm").bad_frames == before + 1, "%s: ended for something else",
-          name);
-    raw_close(&raw);
-    printf("  %s: ended\n", name);
+    raw_refused(&raw, "much that is held", before);
+    before = method_statistics("bmi_gm").bad_frames;
+    raw_open(&raw);
+    raw_send(&raw, FIRST, NIC_LOW_PRIORITY, sizeof(struct preamble));
+    raw_send(&raw, FIRST + 1, NIC_HIGH_PRIORITY, sizeof(struct preamble));
+    raw_refused(&raw, "both priorities held", before);
 }
 
 static void order(void)
@@ -156,7 +183,7 @@ enum { ACK_EVERY = 17, RING = 1024 }; /* more acknowledgements than a ring takes
 static void acks_leave(struct raw *raw)
 {
     for (uint32_t i = 1; i <= ACK_EVERY * RING / 4; i++)
-        raw_send(raw, i, NIC_HIGH_PRIORITY);
+        raw_send(raw, i, NIC_HIGH_PRIORITY, sizeof(struct preamble));
     raw->sent = ACK_EVERY * RING / 4;
 }
 
@@ -472,6 +499,7 @@ int main(void)
     serve_here(0, listening);
     operations_open();
     order();
+    held();
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     acknowledgements();
