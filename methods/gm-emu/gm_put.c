@@ -6,10 +6,10 @@
  * A transfer has a record from when it is begun, so that those that wait take nothing.
  *
  * Directed sends of all links use at most half of the send tokens, so that messages always find
- * one; those above wait until others are done. One link has a few of them at most, and one only once
- * half of them are out: a peer that is stopped keeps what it has until its connection ends, and
- * others need some. The core hears of the end from the driver only: what fails in another thread is
- * noted and the driver kicked.
+ * one; those above wait until others are done. One link has a few of them at most, and only one
+ * once half of them are out: a peer that is stopped keeps what it has until its connection ends,
+ * and others need some. The core hears of the end from the driver only: what fails in another
+ * thread is noted and the driver kicked.
  */
 #include <stdlib.h>
 
