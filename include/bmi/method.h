@@ -178,7 +178,7 @@ struct bmi_method {
 
     /* 6. Queues frames (a chain by next) to go in order. Called with the peer's lock held, also
      * before link_up (then they wait). Never fails: if the link is down or goes down, frames come
-     * back with that status from close() or the driver, never from within send. */
+     * back with that status from the driver, never from within send or close. */
     void (*send)(struct bmi_link *link, struct bmi_frame *frames);
 
     /* 7. Writes what is queued, as much as the network takes now, gathering as many frames as it
@@ -205,7 +205,8 @@ struct bmi_method {
     /* 10. Ends a link: queued frames are still written if `linger` (up to the core's limit: a
      * second close without linger cuts it), else they come back with -ECANCELED. No frame is shown
      * to the core any more. The link_down follows from the driver (status 0). Takes no receive
-     * lock: may be called from a core service. */
+     * lock: may be called from a core service. Called with any of the core's locks held, or none:
+     * calls no core service but bmi_method_defer and the timers. */
     void (*close)(struct bmi_link *link, bool linger);
 
     /* 11. Polls without blocking, for methods (or moments) in which descriptors do not tell enough:
