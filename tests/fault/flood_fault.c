@@ -179,10 +179,7 @@ int main(void)
         flood_run(&child, i, report);
     printf("  unexpected messages within the credit: %u\n", taken);
     child_end(&child);
-    atomic_store(&report->stop, true);
-    while (echo_sessions() > 0)
-        operations_step(10);
-    child_end(&client);
+    echo_client_end(report, &client);
     struct bmi_statistics gauges = statistics_of(0);
     CHECK(gauges.unmatched_bytes == 0 && gauges.unexpected_bytes == 0, "memory of floods is left");
     BMI_close_context(test_context);

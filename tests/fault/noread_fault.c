@@ -134,10 +134,7 @@ int main(void)
     struct echo_pace before = echo_pace(report, 500);
     reset_run(&child, report, &before);
     timeout_run(&child, report, &before);
-    atomic_store(&report->stop, true);
-    while (echo_sessions() > 0)
-        operations_step(10);
-    child_end(&client);
+    echo_client_end(report, &client);
 
     mute_join(&child);
     fill();

@@ -343,10 +343,7 @@ int main(void)
     for (unsigned i = 0; i < CASES; i++)
         case_run(&peer, i, report);
     child_end(&peer);
-    atomic_store(&report->stop, true);
-    while (echo_sessions() > 0)
-        operations_step(10);
-    child_end(&client);
+    echo_client_end(report, &client);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     return test_passed();

@@ -181,10 +181,7 @@ static void client_without_descriptor(struct child *client, struct echo_report *
     while (count > 0)
         close(taken[--count]);
     CHECK(setrlimit(RLIMIT_NOFILE, &usual) == 0, "setrlimit");
-    atomic_store(&report->stop, true);
-    while (echo_sessions() > 0)
-        operations_step(10);
-    child_end(client);
+    echo_client_end(report, client);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
 }

@@ -261,6 +261,14 @@ struct child echo_client_start(struct echo_report *report)
     return child_start("healthy client", echo_client, report);
 }
 
+void echo_client_end(struct echo_report *report, struct child *client)
+{
+    atomic_store(&report->stop, true);
+    while (echo_sessions() > 0)
+        operations_step(10);
+    child_end(client);
+}
+
 struct echo_pace echo_pace(struct echo_report *report, unsigned window_ms)
 {
     unsigned long first = atomic_load(&report->exchanges);

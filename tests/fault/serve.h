@@ -67,6 +67,8 @@ struct echo_report {
 /* A child that calls report->listening again and again until report->stop. Start it before the
  * library is, then fill in `listening` and tell it (any number) to begin. */
 struct child echo_client_start(struct echo_report *report);
+/* Stops it, and serves until all sessions have ended. */
+void echo_client_end(struct echo_report *report, struct child *client);
 
 /* How well it goes: measures over `window_ms`, while `operations_step` is called. */
 struct echo_pace {

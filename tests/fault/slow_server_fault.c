@@ -247,10 +247,7 @@ int main(void)
     nothing_left();
     senders_end();
     echo_pace_unharmed(&before, &now);
-    atomic_store(&report->stop, true);
-    while (echo_sessions() > 0)
-        operations_step(10);
-    child_end(&client);
+    echo_client_end(report, &client);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     return test_passed();

@@ -126,10 +126,7 @@ int main(void)
         child_kill(&children[i]);
     for (int i = 0; i < CLIENTS; i++)
         CHECK(noted_wait(sends[i], SENDS, TEST_BOUND_MS), "sends to a killed client do not end");
-    atomic_store(&report->stop, true);
-    while (echo_sessions() > 0)
-        operations_step(10);
-    child_end(&client);
+    echo_client_end(report, &client);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     return test_passed();

@@ -133,10 +133,7 @@ int main(void)
     CHECK(statistics_of(0).unmatched_bytes == 0, "unmatched bytes are left");
     tell_number(child.channel, 0);
     child_end(&child);
-    atomic_store(&report->stop, true);
-    while (echo_sessions() > 0)
-        operations_step(10);
-    child_end(&third);
+    echo_client_end(report, &third);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     return test_passed();
