@@ -277,6 +277,23 @@ static int listener_add(struct tcp_state *state, int fd)
     return 0;
 }
 
+/* Whether one of them is this machine's. */
+static bool any_is_here(const union tcp_socket_address *addresses, size_t count)
+{
+    bool here = false;
+    for (size_t i = 0; i < count && !here; i++) {
+        union tcp_socket_address one = addresses[i];
+        tcp_socket_address_set_port(&one, 0);
+        int fd = socket(one.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        here = fd < 0 || bind(fd, &one.any, tcp_socket_address_length(&one)) == 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    return here;
+}
+
+/* On all interfaces the host is but what peers are told: one that is not ours may be meant, where
+ * addresses are translated, or mistyped. */
 static int socket_open(struct tcp_state *state, const struct tcp_address *host, int flags,
                        int *family)
 {
@@ -288,6 +305,9 @@ static int socket_open(struct tcp_state *state, const struct tcp_address *host, 
         return error;
     if ((flags & BMI_TCP_BIND_SPECIFIC) && count > 0)
         return listen_on(state, addresses, count);
+    if (count > 0 && !any_is_here(addresses, count))
+        bmi_method_log(BMI_LOG_WARN, NULL, "tcp: listening for '%s', which is not this machine's",
+                       host->host);
     return listen_everywhere(state, *family, host->port);
 }
 

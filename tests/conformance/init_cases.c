@@ -480,6 +480,23 @@ static void log_names_it(struct party *party)
     party_stop(party);
 }
 
+/* Peers would be told of a host that is not this machine's. */
+static void log_names_foreign_host(struct party *party)
+{
+    char url[100], text[1000];
+    struct capture capture;
+    for (int foreign = 0; foreign < 2; foreign++) {
+        snprintf(url, sizeof url, "%s://%s:0", party->method->scheme,
+                 foreign ? "203.0.113.77" : "127.0.0.1");
+        NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "log=warn"), 0);
+        capture_begin(party, &capture);
+        NEED_STATUS(party, BMI_initialize(party->method->name, url, BMI_INIT_SERVER), 0);
+        capture_end(party, &capture, text, sizeof text);
+        CHECK(party, (strstr(text, "203.0.113.77") != NULL) == foreign);
+        CHECK_STATUS(party, BMI_finalize(), 0);
+    }
+}
+
 #define SECTION .section = "Init and addresses"
 const struct conformance_case init_cases[] = {
     {SECTION, .name = "init and finalize are counted", .run = counted, .where = RAW},
@@ -507,6 +524,8 @@ const struct conformance_case init_cases[] = {
     {SECTION, .name = "a listen address of no interface", .run = address_of_no_interface,
      .where = RAW | PORTS},
     {SECTION, .name = "BMI_TCP_BIND_SPECIFIC", .run = bind_specific, .where = RAW | PORTS},
+    {SECTION, .name = "the log names a host that is another's", .run = log_names_foreign_host,
+     .where = RAW | SOCKETS},
     {SECTION, .name = "the log names what was wrong", .run = log_names_it, .where = RAW | PORTS},
     {SECTION, .name = "finalize with everything open", .run = end_with_everything_open,
      .where = RAW},
