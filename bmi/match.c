@@ -24,57 +24,54 @@ static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, u
 
 /* ---- unmatched messages --------------------------------------------------------------------- */
 
-enum { REQUESTS_MANY = 64, REQUEST_BITS = 10 };
+enum { REQUESTS_MANY = 64, REQUEST_BITS = 9 };
 
 /* A peer names its requests as it likes: few to a bucket are all that it can be kept to. */
-static struct unmatched **request_bucket(const struct peer *peer, uint64_t sender)
+static struct unmatched **request_bucket(const struct key *key, uint64_t sender)
 {
     uint64_t hash = sender * UINT64_C(0x9e3779b97f4a7c15);
-    return &peer->requests[hash >> (64 - REQUEST_BITS)];
+    return &key->requests[hash >> (64 - REQUEST_BITS)];
 }
 
-static void request_enter(struct peer *peer, struct unmatched *message)
+static void request_enter(struct key *key, struct unmatched *message)
 {
-    if (peer->requests == NULL || message->sender == 0)
+    if (key->requests == NULL || message->sender == 0)
         return;
-    struct unmatched **bucket = request_bucket(peer, message->sender);
+    struct unmatched **bucket = request_bucket(key, message->sender);
     message->request_next = *bucket;
     *bucket = message;
 }
 
-static void request_leave(struct peer *peer, struct unmatched *message)
+static void request_leave(struct key *key, struct unmatched *message)
 {
-    if (peer->requests == NULL || message->sender == 0)
+    if (key->requests == NULL || message->sender == 0)
         return;
-    struct unmatched **place = request_bucket(peer, message->sender);
+    struct unmatched **place = request_bucket(key, message->sender);
     while (*place != message)
         place = &(*place)->request_next;
     *place = message->request_next;
 }
 
-/* Without memory requests are looked for in their key's list. */
-static void requests_index(struct peer *peer)
+/* Without memory requests are looked for in the key's list. */
+static void requests_index(struct key *key)
 {
-    peer->requests = calloc((size_t)1 << REQUEST_BITS, sizeof *peer->requests);
-    for (uint32_t i = 0; i < peer->bucket_count; i++)
-        for (struct key *key = peer->buckets[i]; key != NULL; key = key->next)
-            for (struct unmatched *one = key->unmatched_first; one != NULL; one = one->next)
-                request_enter(peer, one);
+    key->requests = calloc((size_t)1 << REQUEST_BITS, sizeof *key->requests);
+    for (struct unmatched *one = key->unmatched_first; one != NULL; one = one->next)
+        request_enter(key, one);
 }
 
-struct unmatched *bmi__request_find_locked(const struct peer *peer, const struct key *key,
-                                           uint64_t sender)
+struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender)
 {
-    bool indexed = peer->requests != NULL;
-    struct unmatched *one = indexed ? *request_bucket(peer, sender) : key->unmatched_first;
-    while (one != NULL && (one->sender != sender || one->tag != key->tag))
+    bool indexed = key->requests != NULL;
+    struct unmatched *one = indexed ? *request_bucket(key, sender) : key->unmatched_first;
+    while (one != NULL && one->sender != sender)
         one = indexed ? one->request_next : one->next;
     return one;
 }
 
 void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message)
 {
-    request_leave(peer, message);
+    request_leave(key, message);
     if (message->previous != NULL)
         message->previous->next = message->next;
     else
@@ -88,10 +85,10 @@ void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unm
     peer->counters.unmatched_bytes -= held + sizeof *message;
     bmi__credit_return_locked(peer, false, held);
     free(message);
-    if (peer->counters.unmatched_messages > 0 || peer->requests == NULL)
+    if (--key->unmatched_count > 0 || key->requests == NULL)
         return;
-    free(peer->requests);
-    peer->requests = NULL;
+    free(key->requests);
+    key->requests = NULL;
 }
 
 static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_size_t size,
@@ -107,10 +104,11 @@ static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_s
     else
         key->unmatched_first = message;
     key->unmatched_last = message;
-    if (++peer->counters.unmatched_messages == REQUESTS_MANY && peer->requests == NULL)
-        requests_index(peer);
+    if (++key->unmatched_count == REQUESTS_MANY && key->requests == NULL)
+        requests_index(key);
     else
-        request_enter(peer, message);
+        request_enter(key, message);
+    peer->counters.unmatched_messages++;
     peer->counters.unmatched_bytes += (sender != 0 ? 0 : (uint64_t)size) + sizeof *message;
     return message;
 }

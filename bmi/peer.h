@@ -73,7 +73,7 @@ struct announcement {
 /* A message that no receive waits for. */
 struct unmatched {
     struct unmatched *next, *previous;
-    struct unmatched *request_next; /* RTS: in its bucket of the peer's requests */
+    struct unmatched *request_next; /* RTS: in its bucket of the key's requests */
     struct op *claimed_by;          /* will take it once it is whole */
     void *buffer;                   /* == body, as a list of one */
     bmi_size_t size;
@@ -101,7 +101,9 @@ struct key {
     uint32_t ghosts;    /* among the receives */
     uint32_t questions; /* RTR_CANCELs that were not answered */
     bool asked;         /* for announcements that we forgot, since the last message went */
+    uint32_t unmatched_count;
     struct key *waiting_next, *waiting_previous; /* while pending has operations */
+    struct unmatched **requests; /* RTS by sender, where many messages wait; else NULL */
 };
 
 /* Messages and aborts that went out and were not said to be seen, in order. Packed: each peer has
@@ -155,10 +157,9 @@ struct peer {
     struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
-    uint32_t meeting_key;        /* meeting.c's lock, as meeting_next */
-    struct wire_hello *hello;    /* HELD: the HELLO to answer */
-    struct unmatched **requests; /* RTS by sender, where many messages wait; else NULL */
-    struct peer *wants_next;     /* budget's lock */
+    uint32_t meeting_key;     /* meeting.c's lock, as meeting_next */
+    struct wire_hello *hello; /* HELD: the HELLO to answer */
+    struct peer *wants_next;  /* budget's lock */
     struct peer *meeting_next;
     uint64_t bytes_in; /* liveness: link's count at the last tick */
     uint64_t since_ns; /* see failure.c: deadline of a dial, silence, or idleness */
@@ -352,8 +353,7 @@ int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
                             const struct bmi_region *regions, uint32_t count);
 int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink);
 /* The request of that sender's operation that waits under the key; NULL: none. */
-struct unmatched *bmi__request_find_locked(const struct peer *peer, const struct key *key,
-                                           uint64_t sender);
+struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender);
 void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message);
 
 /* unexpected.c */

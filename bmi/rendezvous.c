@@ -666,7 +666,7 @@ int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *heade
         return 0;
     }
     struct unmatched *message =
-        header->source != 0 ? bmi__request_find_locked(peer, key, header->source) : NULL;
+        header->source != 0 ? bmi__request_find_locked(key, header->source) : NULL;
     if (message != NULL)
         bmi__unmatched_remove_locked(peer, key, message);
     bmi__key_release_locked(peer, key);

@@ -38,7 +38,7 @@ static int write_ask(struct bmi_job_context *jobs, BMI_addr_t server, unsigned n
 
 int main(int argc, char **argv)
 {
-    struct bmi_job_context *jobs;
+    struct bmi_job_context *jobs = NULL;
     BMI_addr_t server;
     double us;
     char byte;
@@ -56,5 +56,8 @@ int main(int argc, char **argv)
     fflush(stdout);
     while (result == 0 && read(0, &byte, 1) > 0)
         ;
+    if (jobs != NULL)
+        bmi_job_context_close(jobs);
+    BMI_finalize();
     return result < 0;
 }

@@ -315,15 +315,16 @@ unset 'pid[4]'
 # ---- a client whose writes stand still has its share of what is served, and no more ----
 server_start 5 "$scheme://$host:0" mem:
 servers=${url[5]}
-mkfifo "$work/idle.in"
-"$bin/stripefs-idle-writes" "${url[5]}" 200 <"$work/idle.in" >"$work/idle" 2>&1 &
+mkfifo "$work/idle.in" "$work/idle.out"
+"$bin/stripefs-idle-writes" "${url[5]}" 200 <"$work/idle.in" >"$work/idle.out" 2>&1 &
 idle=$!
-exec 4>"$work/idle.in"
-while kill -0 $idle 2>/dev/null && ! [ -s "$work/idle" ]; do :; done
+exec 4>"$work/idle.in" 5<"$work/idle.out"
+read -r said <&5
 check "another client" fs --timeout 10 ls /
 check "a put of another client" fs --timeout 10 put -r "$work/few" /
 exec 4>&-
-wait $idle || { fail "idle writes:"; cat "$work/idle"; }
+wait $idle || { fail "idle writes: $said"; cat <&5; }
+exec 5<&-
 check "after it has gone" fs --timeout 10 ls /
 
 # ---- a server that has no memory for a reply hangs up: nobody waits for it ----

@@ -32,7 +32,7 @@ static void abort_of_nothing(void)
     script_close(script);
 }
 
-/* So many that they are not looked for one by one: of two tags, under which senders may bear the
+/* So many that they are not looked for one by one: of two tags, under which operations may bear the
  * same name, taken back in another order than they came; those that are left keep theirs. */
 static void abort_of_many_requests(void)
 {
