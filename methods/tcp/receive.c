@@ -337,7 +337,7 @@ static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *
         if (result == PASS_DRAINED && to_end && *bytes > last)
             result = PASS_MORE;
     } while (result == PASS_MORE && --reads > 0 && *bytes < TCP_PASS_BYTES &&
-             !pass_is_long(&until_ns));
+             state->tally.frames < TCP_PASS_FRAMES && !pass_is_long(&until_ns));
     if (result == 0 && (link->body_left > 0 || link->header_have > 0) && !closed(link))
         result = -ECONNRESET;
     tcp_unlock(&link->receive_lock);

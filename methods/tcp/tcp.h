@@ -41,6 +41,7 @@ enum {
     TCP_FLUSH_BYTES = 256 << 10, /* one flush; then the driver goes on, after others */
     TCP_PASS_BYTES = 4 << 20,    /* one link's receive pass; then others: what is left grows cold */
     TCP_PASS_READS = 64,
+    TCP_PASS_FRAMES = 2048,       /* so many frames, about: small ones are dear for their bytes, */
     TCP_PASS_NS = 5000000,        /* and that long: what a frame costs is its sender's choice */
     TCP_HOT_READS = 64,           /* so many by polling, and the link needs no watch meanwhile */
     TCP_REST_BYTES = 256 << 20,   /* of a link whose writes fail */

@@ -21,13 +21,14 @@ enum { PEER_MEMORY = 128 << 10, SLACK = 512 << 10, FRAMES = 400000, BLOCKED_MS =
 
 static char listening[BMI_MAX_ADDR_LEN];
 
-/* What is sent again and again; `counted`: in which field a number goes up. */
-enum counted { NOTHING, TAG, SOURCE, TAG_AND_SOURCE };
+/* What is sent again and again: in which fields a number goes up; behind requests of one tag, as
+ * many as the credit allows. */
+enum how { NOTHING = 0, TAG = 1, SOURCE = 2, TAG_AND_SOURCE = TAG | SOURCE, BEHIND = 4 };
 
 static const struct {
     const char *name;
     struct raw_frame frame;
-    enum counted counted;
+    unsigned how;
 } floods[] = {
     {"EAGER, 4000 bytes", {.type = RAW_EAGER, .length = 4000}, TAG},
     {"EAGER, no bytes", {.type = RAW_EAGER}, TAG},
@@ -40,7 +41,9 @@ static const struct {
     {"VOID", {.type = RAW_VOID}, TAG},
     {"ABORT", {.type = RAW_ABORT}, TAG_AND_SOURCE},
     {"CTS", {.type = RAW_CTS, .source = 1}, SOURCE},
+    {"ABORT, behind RTS", {.type = RAW_ABORT, .tag = 1}, SOURCE | BEHIND},
     {"WANT", {.type = RAW_WANT, .flags = 3}, NOTHING},
+    {"WANT, behind RTS", {.type = RAW_WANT, .flags = 1, .source = UINT64_MAX}, BEHIND},
     {"PING", {.type = RAW_PING}, SOURCE},
 };
 enum { FLOODS = sizeof floods / sizeof floods[0] };
@@ -67,10 +70,23 @@ static enum outcome write_patiently(int socket, const uint8_t *bytes, size_t siz
     return ALL_SENT;
 }
 
+/* Sources are far from those that are counted. */
+static void requests_send(int socket, uint32_t credit)
+{
+    enum { CHARGE = 128, FIRST = 1 << 30 };
+    for (uint32_t i = 0; i < credit / CHARGE; i++) {
+        struct raw_frame frame = {.type = RAW_RTS,
+                                  .tag = 1,
+                                  .source = FIRST + i,
+                                  .target = 1 << 20};
+        CHECK(raw_send(socket, &frame, NULL), "requests within the credit");
+    }
+}
+
 static enum outcome flood(int socket, unsigned kind, unsigned frames)
 {
     struct raw_frame frame = floods[kind].frame;
-    enum counted counted = floods[kind].counted;
+    const unsigned how = floods[kind].how;
     size_t each = RAW_HEADER + (size_t)frame.length;
     unsigned at_once = (unsigned)((64 << 10) / each);
     uint8_t *bytes = calloc(at_once, each);
@@ -80,8 +96,8 @@ static enum outcome flood(int socket, unsigned kind, unsigned frames)
         frames /= 20;
     for (unsigned sent = 0; sent < frames && outcome == ALL_SENT; sent += at_once) {
         for (unsigned i = 0; i < at_once; i++) {
-            frame.tag += counted == TAG || counted == TAG_AND_SOURCE;
-            frame.source += counted == SOURCE || counted == TAG_AND_SOURCE;
+            frame.tag += (how & TAG) != 0;
+            frame.source += (how & SOURCE) != 0;
             raw_encode(bytes + i * each, &frame);
         }
         outcome = write_patiently(socket, bytes, at_once * each);
@@ -96,9 +112,11 @@ static int flooder(void *argument, int channel)
     (void)argument;
     hear(channel, listening, sizeof listening);
     for (unsigned i = 0; i < FLOODS; i++) {
-        struct raw_hello hello = raw_hello_make(&chance);
+        struct raw_hello hello = raw_hello_make(&chance), theirs;
         hear_number(channel);
-        int socket = raw_join(listening, &hello, NULL);
+        int socket = raw_join(listening, &hello, &theirs);
+        if (floods[i].how & BEHIND)
+            requests_send(socket, theirs.eager_credit);
         enum outcome outcome = flood(socket, i, test_scaled(FRAMES, 100000));
         tell_number(channel, outcome);
         hear_number(channel);
