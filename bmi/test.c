@@ -134,11 +134,12 @@ int BMI_testsome(int incount, bmi_op_id_t *id_array, int *outcount, int *index_a
                         .errors = error_code_array,
                         .actuals = actual_size_array,
                         .user_ptrs = user_ptr_array};
+    static const bmi_op_id_t none;
     struct waiter waiter = {.ready = some_ready,
                             .argument = &some,
                             .context = context,
                             .op = WAITER_SOME,
-                            .some = id_array,
+                            .some = incount > 0 ? id_array : &none,
                             .some_count = incount};
     if (some_ready(&waiter))
         progress_now_and_then();
