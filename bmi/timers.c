@@ -62,6 +62,11 @@ void bmi_method_timer_clear(struct bmi_timer *timer)
     pthread_mutex_unlock(&lock);
 }
 
+uint64_t bmi_method_now_ns(void)
+{
+    return bmi__monotonic_ns();
+}
+
 uint64_t bmi__timers_next(void)
 {
     return atomic_load_explicit(&soonest_ns, memory_order_relaxed);

@@ -385,6 +385,10 @@ void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms);
  * caller's again. Threads: driver. Blocks: no. */
 void bmi_method_timer_clear(struct bmi_timer *timer);
 
+/* The clock that timers go by. Returns: nanoseconds since some moment (CLOCK_MONOTONIC). Owns:
+ * nothing. Threads: any. Blocks: no. */
+uint64_t bmi_method_now_ns(void);
+
 /* A call that the driver is to make. */
 struct bmi_deferred {
     void (*run)(struct bmi_deferred *deferred);

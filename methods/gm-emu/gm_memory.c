@@ -198,9 +198,7 @@ static int granted_begin(struct gm_link *link, const struct iovec *iov, struct g
 
 static uint64_t now_ms(void)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+    return bmi_method_now_ns() / 1000000;
 }
 
 /* What is left of the time that a peer is waited for, for all memory together: its claim may move

@@ -14,7 +14,6 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ib.h"
@@ -100,25 +99,18 @@ static void link_release(struct ib_link *link)
     bmi_link_unref(&link->base);
 }
 
-static uint64_t clock_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 /* Has the other side's system know that we close, before the program has back what it lent: who
  * reads it looks there afterwards. That takes a moment, within a host. Behind what a full socket
  * holds it would wait: then a reset comes with the close. */
 static void rendezvous_shut(const struct ib_link *link)
 {
-    enum { LIMIT_MS = 5 };
+    enum { LIMIT_NS = 5000000 };
     static const struct linger reset = {.l_onoff = 1};
     struct tcp_info info = {0};
     socklen_t size = sizeof(info);
     if (link->watch.fd < 0 || !ib_state_of(link)->reads || shutdown(link->watch.fd, SHUT_WR) < 0)
         return;
-    for (uint64_t start = clock_ms(); clock_ms() - start <= LIMIT_MS; sched_yield())
+    for (uint64_t end = bmi_method_now_ns() + LIMIT_NS; bmi_method_now_ns() < end; sched_yield())
         if (getsockopt(link->watch.fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
             info.tcpi_state != TCP_FIN_WAIT1)
             return;

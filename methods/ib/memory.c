@@ -200,10 +200,8 @@ int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
 /* The peer has not said yet that it is done: its link ends when that takes too long. */
 static void peer_keeps(struct ib_link *link, struct ib_enrolment *enrolment)
 {
-    struct timespec time;
     int64_t timeout_ms = bmi_method_setting("peer_timeout_ms");
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+    uint64_t now_ms = bmi_method_now_ns() / 1000000;
     if (enrolment->since_ms == 0)
         enrolment->since_ms = now_ms;
     if (timeout_ms > 0 && now_ms - enrolment->since_ms >= (uint64_t)timeout_ms)

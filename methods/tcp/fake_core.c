@@ -34,11 +34,16 @@ static struct bmi_timer *timers;
 static char pending_host[64]; /* of a link that has no owner yet */
 static int links_made, links_gone;
 
-int64_t fake_now_ms(void)
+uint64_t bmi_method_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int64_t fake_now_ms(void)
+{
+    return (int64_t)(bmi_method_now_ns() / 1000000);
 }
 
 /* ---- services ------------------------------------------------------------------------------- */

@@ -309,9 +309,7 @@ bool tcp_arm(void *argument)
 /* Whether the pass that goes on has taken its time, which runs from the first call. */
 static bool pass_is_long(uint64_t *until_ns)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t now_ns = bmi_method_now_ns();
     if (*until_ns == 0)
         *until_ns = now_ns + TCP_PASS_NS;
     return now_ns >= *until_ns;
