@@ -18,6 +18,17 @@ void operations_open(void)
     must(BMI_open_context(&test_context), "BMI_open_context");
 }
 
+BMI_addr_t client_open(int channel)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    BMI_addr_t server;
+    hear(channel, listening, sizeof listening);
+    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
+    operations_open();
+    must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
+    return server;
+}
+
 void operation_posted(struct operation *operation, int result, bmi_size_t size)
 {
     if (result == 1)
@@ -259,6 +270,14 @@ static int echo_client(void *argument, int channel)
 struct child echo_client_start(struct echo_report *report)
 {
     return child_start("healthy client", echo_client, report);
+}
+
+void echo_client_go(struct echo_report *report, const struct child *client, const char *listening)
+{
+    strcpy(report->listening, listening);
+    tell_number(client->channel, 0);
+    while (atomic_load(&report->exchanges) < 10)
+        operations_step(10);
 }
 
 void echo_client_end(struct echo_report *report, struct child *client)

@@ -20,6 +20,8 @@ extern void (*test_unexpected)(const struct BMI_unexpected_info *info);
 
 /* Opens the context. */
 void operations_open(void);
+/* A client, in a child of the test: hears where the server listens, starts, and looks that up. */
+BMI_addr_t client_open(int channel);
 /* One round: hands out what has completed and what came unexpectedly; waits up to wait_ms. */
 void operations_step(int wait_ms);
 /* To be called with a post's result: hands out a completion that was immediate, or a refusal. */
@@ -67,6 +69,8 @@ struct echo_report {
 /* A child that calls report->listening again and again until report->stop. Start it before the
  * library is, then fill in `listening` and tell it (any number) to begin. */
 struct child echo_client_start(struct echo_report *report);
+/* Has it begin, and serves until it has made some calls. */
+void echo_client_go(struct echo_report *report, const struct child *client, const char *listening);
 /* Stops it, and serves until all sessions have ended. */
 void echo_client_end(struct echo_report *report, struct child *client);
 
