@@ -340,11 +340,8 @@ int main(void)
     serve("tcp://127.0.0.1:0", 0, listening);
     operations_open();
     test_unexpected = ask;
-    strcpy(report->listening, listening);
     tell(peer.channel, listening, sizeof listening);
-    tell_number(client.channel, 0);
-    while (atomic_load(&report->exchanges) < 10)
-        operations_step(10);
+    echo_client_go(report, &client, listening);
     for (unsigned i = 0; i < CASES; i++)
         case_run(&peer, i, report);
     uint64_t bad = method_statistics("bmi_tcp").bad_frames;

@@ -188,11 +188,8 @@ int main(void)
     serve("tcp://127.0.0.1:0", 0, listening);
     operations_open();
     test_unexpected = take;
-    strcpy(report->listening, listening);
     tell(child.channel, listening, sizeof listening);
-    tell_number(client.channel, 0);
-    while (atomic_load(&report->exchanges) < 10)
-        operations_step(10);
+    echo_client_go(report, &client, listening);
     for (unsigned i = 0; i < FLOODS; i++)
         flood_run(&child, i, report);
     printf("  unexpected messages within the credit: %u\n", taken);

@@ -126,11 +126,8 @@ int main(void)
     serve("tcp://127.0.0.1:0", 0, listening);
     operations_open();
     test_unexpected = here;
-    strcpy(report->listening, listening);
     tell(child.channel, listening, sizeof listening);
-    tell_number(client.channel, 0);
-    while (atomic_load(&report->exchanges) < 10)
-        operations_step(10);
+    echo_client_go(report, &client, listening);
     struct echo_pace before = echo_pace(report, 500);
     reset_run(&child, report, &before);
     timeout_run(&child, report, &before);

@@ -331,10 +331,7 @@ int main(void)
     serve_here(0, listening);
     must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_LOG_CALLBACK");
     operations_open();
-    strcpy(report->listening, listening);
-    tell_number(client.channel, 0);
-    while (atomic_load(&report->exchanges) < 10)
-        operations_step(10);
+    echo_client_go(report, &client, listening);
     test_address(address, (unsigned)hear_number(peer.channel));
     must(BMI_addr_lookup(&bad, address), "BMI_addr_lookup");
     tell(peer.channel, listening, sizeof listening);

@@ -29,11 +29,7 @@ static struct ib_fabric *fabric_here(void)
 static int honest(void *argument, int channel)
 {
     struct echo_report *report = argument;
-    BMI_addr_t server;
-    hear(channel, listening, sizeof listening);
-    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
-    operations_open();
-    must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
+    BMI_addr_t server = client_open(channel);
     echo_hello(server);
     tell(channel, fabric_here()->name, IB_NAME_BYTES);
     for (uint64_t i = 0; !heard(channel, 0); i++) {
@@ -58,13 +54,9 @@ static int liar(void *argument, int channel)
 {
     uint8_t name[IB_NAME_BYTES];
     struct noted noted;
-    BMI_addr_t server;
     (void)argument;
-    hear(channel, listening, sizeof listening);
+    BMI_addr_t server = client_open(channel);
     hear(channel, name, sizeof name);
-    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
-    operations_open();
-    must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
     note_sendunexpected(&noted, server, "", 0, TRUE_TAG);
     noted_good(&noted, "a message under its own name");
     closed(server);

@@ -40,11 +40,7 @@ static int sender(void *argument, int channel)
     static struct noted noted[MESSAGES];
     static char *buffers[MESSAGES];
     struct head head = {.sender = *(const uint32_t *)argument};
-    BMI_addr_t server;
-    hear(channel, listening, sizeof listening);
-    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
-    operations_open();
-    must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
+    BMI_addr_t server = client_open(channel);
     for (head.number = 0; head.number < messages; head.number++) {
         size_t size = (size_t)size_of(head);
         char *buffer = buffers[head.number] = malloc(size);
@@ -226,10 +222,7 @@ int main(void)
     setenv("BMI_TOTAL_MEMORY", "1M", 1);
     serve_here(0, listening);
     operations_open();
-    strcpy(report->listening, listening);
-    tell_number(client.channel, 0);
-    while (atomic_load(&report->exchanges) < 10)
-        operations_step(10);
+    echo_client_go(report, &client, listening);
     struct echo_pace before = echo_pace(report, 500);
 
     for (unsigned i = 0; i < SENDERS; i++)

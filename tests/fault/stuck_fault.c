@@ -23,12 +23,8 @@ static char bytes[LARGE_SIZE];
 static int stopped_client(void *argument, int channel)
 {
     static struct noted receives[LARGE], here;
-    BMI_addr_t server;
     (void)argument;
-    hear(channel, listening, sizeof listening);
-    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
-    operations_open();
-    must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
+    BMI_addr_t server = client_open(channel);
     for (int i = 0; i < LARGE; i++) {
         void *buffer = malloc(LARGE_SIZE);
         CHECK(buffer != NULL, "no memory");
@@ -112,10 +108,7 @@ int main(void)
     serve_here(0, listening);
     operations_open();
     test_unexpected = is_here;
-    strcpy(report->listening, listening);
-    tell_number(client.channel, 0);
-    while (atomic_load(&report->exchanges) < 10)
-        operations_step(10);
+    echo_client_go(report, &client, listening);
     struct echo_pace before = echo_pace(report, 300);
     stop(children, 1);
     pace_check(report, &before);

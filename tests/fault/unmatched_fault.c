@@ -26,12 +26,8 @@ static int client_run(void *argument, int channel)
 {
     static struct noted open, sends[MESSAGES];
     static char buffers[MESSAGES][LARGEST];
-    BMI_addr_t server;
     (void)argument;
-    hear(channel, listening, sizeof listening);
-    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
-    operations_open();
-    must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
+    BMI_addr_t server = client_open(channel);
     note_sendunexpected(&open, server, "", 0, OPEN_TAG);
     for (unsigned i = 0; i < MESSAGES; i++) {
         pattern_fill(buffers[i], (size_t)size_of(i), pattern_key(2, i), 0);
@@ -114,10 +110,7 @@ int main(void)
     serve_here(0, listening);
     operations_open();
     test_unexpected = opened;
-    strcpy(report->listening, listening);
-    tell_number(third.channel, 0);
-    while (atomic_load(&report->exchanges) < 10)
-        operations_step(10);
+    echo_client_go(report, &third, listening);
     struct echo_pace before = echo_pace(report, 500);
     tell(child.channel, listening, sizeof listening);
     pile_up();
