@@ -3,8 +3,8 @@
  * settings.h - every setting of the library, in one table.
  *
  * A setting is an integer with a name, bounds, and a help text; its variable is BMI_ and the name
- * in capitals. Values are atomic: any thread reads; the environment (at the first initialize) and
- * BMI_set_info write.
+ * in capitals. Values are atomic: any thread reads; the options and the environment (at the
+ * first initialize) and BMI_set_info write.
  */
 #ifndef BMI_SETTINGS_H
 #define BMI_SETTINGS_H
