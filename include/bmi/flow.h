@@ -164,8 +164,9 @@ struct bmi_flow_description {
  *          ends storage, bad extents, server, memory too small, context that is none, BMI not
  *          initialized for a network endpoint), EFBIG, ENOMEM, EMFILE. Completes with: 0; what the
  *          network or the storage failed with; EPIPE (the sender failed), EPROTO, ENODATA,
- *          ETIMEDOUT, ECANCEL. The first cause counts. Owns: memory, extents, arrays of memory
- *          regions, and parameters are lent until the completion; the description is copied. Threads: any. Blocks: no. */
+ *          ETIMEDOUT, ECANCEL. The first cause counts.
+ * Owns: memory, extents, arrays of memory regions, and parameters are lent until the completion;
+ *       the description is copied. Threads: any. Blocks: no. */
 int bmi_flow_post(bmi_flow_id_t *flow, const struct bmi_flow_description *description,
                   void *user_ptr, bmi_flow_context_id context);
 

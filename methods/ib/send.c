@@ -395,7 +395,7 @@ bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
     return sent;
 }
 
-/* ---- witnesses -------------------------------------------------------------------------------- */
+/* ---- witnesses ------------------------------------------------------------------------------ */
 
 static void witness_send(struct ib_link *link)
 {
