@@ -144,6 +144,18 @@ struct context *bmi__context_find(bmi_context_id id)
     return context;
 }
 
+void bmi__context_each(void (*visit)(bmi_context_id id, void *argument), void *argument)
+{
+    pthread_mutex_lock(&table_lock);
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (atomic_load(&context->open))
+            visit(context->id, argument);
+    }
+    pthread_mutex_unlock(&table_lock);
+}
+
 void bmi__context_hide(struct context *context)
 {
     if (atomic_exchange(&context->hidden, true))

@@ -50,6 +50,8 @@ int bmi__context_open(bmi_context_id *id);
 void bmi__context_release(struct context *context);
 /* NULL: no such context. */
 struct context *bmi__context_find(bmi_context_id id);
+/* Calls that for each open context. */
+void bmi__context_each(void (*visit)(bmi_context_id id, void *argument), void *argument);
 /* It is the library's own: flows' for example. A program with one context still has one. */
 void bmi__context_hide(struct context *context);
 /* The only open context of the program's, or NULL if there are none or several. */

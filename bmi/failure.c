@@ -71,6 +71,11 @@ void bmi__attention_locked(struct peer *peer)
         bmi_method_timer_set(&ticker, tick_ms());
 }
 
+unsigned bmi__silent_ticks_most(void)
+{
+    return TICKS_DEAD;
+}
+
 void bmi__grace_begins(void)
 {
     if (!atomic_exchange(&graces, true))

@@ -23,6 +23,8 @@ void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
 void bmi__peer_leave_locked(struct peer *peer);
 /* A cancelled receive waits for its sender's word: the tick is to come sooner. */
 void bmi__grace_begins(void);
+/* After how many silent ticks a peer is given up. */
+unsigned bmi__silent_ticks_most(void);
 /* Closes connections idle for so many seconds. */
 void bmi__reap_idle(int64_t seconds);
 /* The setting that has the tick do so was changed: it may be off, as nothing wanted it. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * info.c - options, statistics, and what is known of addresses and methods.
+ * info.c - options, and what is known of addresses and methods.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,8 +18,8 @@
 #include "bmi/log.h"
 #include "bmi/methods.h"
 #include "bmi/option.h"
+#include "bmi/report.h"
 #include "bmi/settings.h"
-#include "bmi/start.h"
 #include "bmi/unexpected.h"
 
 /* ---- methods -------------------------------------------------------------------------------- */
@@ -116,88 +116,6 @@ static int statistics_get(BMI_addr_t addr, struct bmi_statistics *statistics)
     return 0;
 }
 
-static int method_statistics_get(struct bmi_method_statistics *out)
-{
-    struct running_method *method =
-        out->name != NULL ? bmi__method_named(out->name, strlen(out->name)) : NULL;
-    if (method == NULL)
-        return -EINVAL;
-#define COUNT(counter) (uint64_t) atomic_load(&method->counters[BMI_COUNT_##counter])
-    *out = (struct bmi_method_statistics){
-        .name = method->method->name,
-        .frames_sent = COUNT(FRAMES_SENT),
-        .frames_received = COUNT(FRAMES_RECEIVED),
-        .bytes_sent = COUNT(BYTES_SENT),
-        .bytes_received = COUNT(BYTES_RECEIVED),
-        .writes = COUNT(WRITES),
-        .reads = COUNT(READS),
-        .copies = COUNT(COPIES),
-        .copied_bytes = COUNT(COPIED_BYTES),
-        .links = COUNT(LINKS),
-        .links_opened = COUNT(LINKS_OPENED),
-        .links_accepted = COUNT(LINKS_ACCEPTED),
-        .links_failed = COUNT(LINKS_FAILED),
-        .bad_frames = COUNT(BAD_FRAMES),
-        .puts = COUNT(PUTS),
-        .put_bytes = COUNT(PUT_BYTES),
-        .gets = COUNT(GETS),
-        .get_bytes = COUNT(GET_BYTES),
-        .registrations = COUNT(REGISTRATIONS),
-        .registration_hits = COUNT(REGISTRATION_HITS),
-    };
-#undef COUNT
-    return 0;
-}
-
-static int context_statistics_get(struct bmi_context_statistics *out)
-{
-    struct context *context = bmi__context_find(out->context);
-    if (context == NULL)
-        return -EINVAL;
-    out->completions = atomic_load(&context->completions);
-    out->immediate = atomic_load(&context->immediate);
-    out->queue_depth = bmi__context_depth(context);
-    out->waiters = atomic_load(&context->waiters);
-    return 0;
-}
-
-void bmi__statistics_print(void)
-{
-    struct bmi_statistics s;
-    struct running_method *method;
-    bmi__peers_statistics(&s);
-#define LINE(field) fprintf(stderr, "  %-22s %llu\n", #field, (unsigned long long)s.field)
-    fprintf(stderr, "libbmi statistics\n");
-    LINE(messages_sent), LINE(messages_received), LINE(bytes_sent), LINE(bytes_received);
-    LINE(unexpected_sent), LINE(unexpected_received);
-    LINE(eager_sent), LINE(rendezvous_sent), LINE(announced_sent), LINE(announcements);
-    LINE(puts), LINE(put_bytes), LINE(gets), LINE(get_bytes), LINE(copies), LINE(copied_bytes);
-    LINE(credit_waits), LINE(connects), LINE(reconnects), LINE(accepts);
-    LINE(errors), LINE(cancels);
-#undef LINE
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
-        struct bmi_method_statistics m = {.name = method->method->name};
-        if (!atomic_load(&method->started) || method_statistics_get(&m) < 0)
-            continue;
-        fprintf(stderr,
-                "  %s: frames %llu out %llu in, bytes %llu out %llu in, %llu writes, %llu reads, "
-                "%llu bytes staged, links %llu (%llu dialled, %llu accepted, %llu failed)\n",
-                m.name, (unsigned long long)m.frames_sent, (unsigned long long)m.frames_received,
-                (unsigned long long)m.bytes_sent, (unsigned long long)m.bytes_received,
-                (unsigned long long)m.writes, (unsigned long long)m.reads,
-                (unsigned long long)m.copied_bytes, (unsigned long long)m.links,
-                (unsigned long long)m.links_opened, (unsigned long long)m.links_accepted,
-                (unsigned long long)m.links_failed);
-        if (m.puts + m.gets + m.registrations > 0)
-            fprintf(stderr,
-                    "  %s: %llu puts of %llu bytes, %llu gets of %llu bytes, %llu registrations, "
-                    "%llu found\n",
-                    m.name, (unsigned long long)m.puts, (unsigned long long)m.put_bytes,
-                    (unsigned long long)m.gets, (unsigned long long)m.get_bytes,
-                    (unsigned long long)m.registrations, (unsigned long long)m.registration_hits);
-    }
-}
-
 /* ---- set ------------------------------------------------------------------------------------ */
 
 static int socket_close(BMI_addr_t addr)
@@ -224,8 +142,10 @@ static int setting_set(const char *text)
 {
     int64_t before = bmi__setting(SETTING_PROGRESS);
     int status = bmi__settings_set(text);
-    if (status == 0 && bmi__running())
+    if (status == 0 && bmi__running()) {
         bmi__reap_wanted();
+        bmi__reporter_follow();
+    }
     return status < 0 ? status : background_follow(before);
 }
 
@@ -388,9 +308,9 @@ static int option_get(BMI_addr_t addr, int option, void *value)
     case BMI_GET_STATISTICS:
         return statistics_get(addr, value);
     case BMI_GET_METHOD_STATISTICS:
-        return method_statistics_get(value);
+        return bmi__method_statistics(value);
     case BMI_GET_CONTEXT_STATISTICS:
-        return context_statistics_get(value);
+        return bmi__context_statistics(value);
     case BMI_SETTING:
         return setting_get(value);
     default:

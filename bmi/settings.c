@@ -73,6 +73,8 @@ static struct {
         {"registration_keep", SWITCH, 0, 0, 1,
          "keep plain buffers registered; the program promises never to unmap them", 0},
     [SETTING_STATS] = {"stats", SWITCH, 0, 0, 1, "print statistics at the last finalize", 0},
+    [SETTING_REPORT] = {"report", SWITCH, 0, 0, 1,
+                        "tell who asks (bmi-info --process) what the process does", 0},
     [SETTING_LOG] = {"log", LEVEL, 0, 0, 5, "what to print to standard error", 0},
     [SETTING_TCP_SNDBUF] = {"tcp_sndbuf", BYTES, 0, 0, 1 << 30,
                             "bytes of a socket's send buffer; 0: the kernel's own tuning", 0},

@@ -27,8 +27,8 @@
 #include "bmi/log.h"
 #include "bmi/meeting.h"
 #include "bmi/progress.h"
+#include "bmi/report.h"
 #include "bmi/settings.h"
-#include "bmi/start.h"
 #include "bmi/timers.h"
 #include "bmi/unexpected.h"
 #include "task/gate.h"
@@ -171,6 +171,8 @@ static int start(const char *method_list, const char *listen_addr, int flags)
         stop();
     } else
         atomic_store_explicit(&running, true, memory_order_release);
+    if (status == 0 && bmi__setting(SETTING_REPORT) != 0)
+        bmi__reporter_follow();
     return status;
 }
 
@@ -318,6 +320,7 @@ static void stop(void)
     bmi__failure_stop();
     bmi__timers_forget();
     bmi__background_end();
+    bmi__reporter_stop();
     bmi__progress_stop();
     bmi__unexpected_stop();
     bmi__addresses_free();
@@ -344,7 +347,7 @@ static int finalize_last(void)
         return status;
     }
     if (bmi__setting(SETTING_STATS) != 0)
-        bmi__statistics_print();
+        bmi__report_print();
     stop();
     bmi__settings_return();
     return 0;

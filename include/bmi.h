@@ -14,6 +14,7 @@
 #ifndef BMI_H
 #define BMI_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -464,6 +465,17 @@ const char *bmi_status_string(int32_t code);
  * BMI error, negated; EIO for an errno that has none of its own; 0 for 0. Owns: nothing.
  * Threads: any, at any time. Blocks: no. */
 bmi_error_code_t bmi_status_of(int number);
+
+/* Writes what the library does at present, in lines for people: where it listens, totals, methods,
+ * contexts, and each peer with what is outstanding, waits, or is held for it. What `bmi-info
+ * --process` prints of a process whose setting `report` is on: it asks over a Unix socket in the
+ * abstract name space, of the name BMI_REPORT_NAME with the process's number, and the process's own
+ * user and root are answered while a thread of it makes progress.
+ * Returns: the length of the whole text, of which up to size-1 bytes and a NUL are written; 0: not
+ * initialized, or no memory. Owns: nothing (size 0: text may be NULL). Threads: any; not from
+ * within the log's callback. Blocks: no, but takes some 2 us for each peer. */
+size_t bmi_report(char *text, size_t size);
+#define BMI_REPORT_NAME "bmi-report-%ld"
 
 /* Walks the table of settings. Returns: 0 and sets *name, *value (static per thread until the next
  * call), *help; ENOENT past the last. Owns: BMI. Threads: any, at any time. Blocks: no. */

@@ -1,31 +1,42 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * bmi-info - prints what this libbmi is: version, methods and their limits, settings; on request
- * the task manager's tree of queues.
+ * the task manager's tree of queues, or what a running process does.
  *
  * Everything comes from the library's own tables (bmi_method_next, bmi_setting_next); values of
  * settings are those that a program started now would have, since BMI_initialize reads the
  * environment. Which provider a method would take is asked of the host (bmi_method_choose).
  * So does the tree: it has the CPUs that a program started from here would be allowed.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "bmi.h"
 #include "bmi/task.h"
 
 static const char usage[] =
     "usage: bmi-info [--methods] [--settings] [--topology] [--json]\n"
+    "       bmi-info --process PID\n"
     "       bmi-info --version | --help\n"
-    "Prints the version of libbmi, its methods and their limits, and every setting.\n"
+    "Prints the version of libbmi, its methods and their limits, and every setting; or what a\n"
+    "running process does.\n"
     "  -m, --methods   the methods only\n"
     "  -s, --settings  the settings only\n"
     "  -t, --topology  the machine as the task manager sees it, with its queues\n"
-    "  -j, --json      one JSON object\n";
+    "  -j, --json      one JSON object\n"
+    "  -p, --process   totals, methods, contexts, and peers of the process with that number, if "
+    "its\n"
+    "                  setting `report` is on (BMI_REPORT=on in its environment)\n";
 
 static const char *yes_no(int value)
 {
@@ -255,12 +266,6 @@ static bool json_topology(void)
     return true;
 }
 
-/* ---- the program ----------------------------------------------------------------------------- */
-
-struct request {
-    bool methods, settings, topology, json;
-};
-
 /* The exit status: whether all that was printed has got where it should. */
 static int output_end(void)
 {
@@ -268,6 +273,89 @@ static int output_end(void)
         return 0;
     fprintf(stderr, "bmi-info: cannot write to standard output\n");
     return 1;
+}
+
+/* ---- a running process ----------------------------------------------------------------------- */
+
+/* Connects to who answers for the process. Returns the socket, or -1 with errno set. */
+static int process_connect(long process)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, BMI_REPORT_NAME, process);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&name, size) < 0) {
+        int error = errno;
+
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+/* Copies what comes to standard output. Returns how many bytes, or -1 if nothing came for long. */
+static long report_copy(int fd)
+{
+    enum { PATIENCE_MS = 6000 /* the library lets go of one that does not read after 5000 */ };
+    char text[16384];
+    long copied = 0;
+
+    for (;;) {
+        struct pollfd polled = {.fd = fd, .events = POLLIN};
+        int ready = poll(&polled, 1, PATIENCE_MS);
+
+        if (ready < 0 && errno == EINTR)
+            continue;
+        ssize_t got = ready > 0 ? read(fd, text, sizeof text) : -1;
+        if (got <= 0)
+            return ready > 0 ? copied : -1;
+        fwrite(text, 1, (size_t)got, stdout);
+        copied += got;
+    }
+}
+
+static int process_print(long process)
+{
+    int fd = process_connect(process);
+
+    if (fd < 0) {
+        fprintf(stderr, "bmi-info: nobody answers for process %ld: %s%s\n", process,
+                strerror(errno),
+                errno == ECONNREFUSED ? " (is there such a process, with BMI_REPORT=on, and has a "
+                                        "thread of it been in a test call?)"
+                                      : "");
+        return 1;
+    }
+    long copied = report_copy(fd);
+    close(fd);
+    if (copied > 0)
+        return output_end();
+    fprintf(stderr, "bmi-info: process %ld %s\n", process,
+            copied < 0 ? "does not answer: no thread of it is in a test call (nor is its setting "
+                         "`progress` background)"
+                       : "tells only the user who runs it, and root");
+    return 1;
+}
+
+/* ---- the program ----------------------------------------------------------------------------- */
+
+struct request {
+    bool methods, settings, topology, json;
+    long process; /* 0: none */
+};
+
+/* A process's number; exits where it is none. */
+static long process_parse(const char *text)
+{
+    char *end;
+    long process = strtol(text, &end, 10);
+
+    if (end != text && *end == '\0' && process > 0)
+        return process;
+    fprintf(stderr, "bmi-info: '%s': no number of a process\n%s", text, usage);
+    exit(2);
 }
 
 /* Reads the options; exits where there is nothing left to do. */
@@ -278,6 +366,7 @@ static struct request parse_options(int argc, char **argv)
         {.name = "settings", .val = 's'},
         {.name = "topology", .val = 't'},
         {.name = "json", .val = 'j'},
+        {.name = "process", .has_arg = required_argument, .val = 'p'},
         {.name = "version", .val = 'V'},
         {.name = "help", .val = 'h'},
         {.name = NULL},
@@ -285,7 +374,7 @@ static struct request parse_options(int argc, char **argv)
     struct request request = {.json = false};
     int option;
 
-    while ((option = getopt_long(argc, argv, "mstjVh", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "mstjp:Vh", options, NULL)) != -1) {
         switch (option) {
         case 'm':
             request.methods = true;
@@ -298,6 +387,9 @@ static struct request parse_options(int argc, char **argv)
             break;
         case 'j':
             request.json = true;
+            break;
+        case 'p':
+            request.process = process_parse(optarg);
             break;
         case 'V':
             printf("bmi-info (libbmi) %s\n", bmi_version());
@@ -314,6 +406,11 @@ static struct request parse_options(int argc, char **argv)
         fprintf(stderr, "bmi-info: '%s': takes no arguments\n%s", argv[optind], usage);
         exit(2);
     }
+    bool about_library = request.methods || request.settings || request.topology || request.json;
+    if (request.process > 0 && about_library) {
+        fprintf(stderr, "bmi-info: --process goes with no other option\n%s", usage);
+        exit(2);
+    }
     if (!request.methods && !request.settings && !request.topology)
         request.methods = request.settings = true;
     return request;
@@ -323,6 +420,9 @@ int main(int argc, char **argv)
 {
     struct request request = parse_options(argc, argv);
     bool whole = true;
+
+    if (request.process > 0)
+        return process_print(request.process);
     int status = BMI_initialize(NULL, NULL, 0); /* reads the environment, starts no method */
 
     if (status < 0) {

@@ -96,7 +96,7 @@ status_is 1 sh -c "\"$bin/bmi-info\" >/dev/full"
 # ---- bmi-ping -----------------------------------------------------------------------------------
 
 mkfifo "$work/url"
-"$bin/hello_server" >"$work/url" &
+BMI_REPORT=on "$bin/hello_server" >"$work/url" &
 server=$!
 exec 3<"$work/url"
 read -r -t 20 url <&3 || fail "hello_server told no URL"
@@ -104,6 +104,24 @@ read -r -t 20 url <&3 || fail "hello_server told no URL"
 status_is 0 "$bin/bmi-ping" -c 5 -i 0.01 "$url"
 grep -q '^5 asked, 5 answered, 0 % lost$' "$work/out" || { cat "$work/out"; fail "bmi-ping $url"; }
 [ "$(grep -cE '^[0-9]+: [0-9.]+ us$' "$work/out")" = 5 ] || fail "bmi-ping printed no times"
+
+# What the server does, seen from outside.
+status_is 0 "$bin/bmi-info" --process "$server"
+grep -q "process $server (hello_server)" "$work/out" || { cat "$work/out"; fail "whose report?"; }
+grep -q "listens at $url" "$work/out" || { cat "$work/out"; fail "the report tells no address"; }
+grep -qE '^  accepts +1$' "$work/out" || { cat "$work/out"; fail "one connection came"; }
+kill -STOP "$server"
+status_is 1 "$bin/bmi-info" -p "$server"
+grep -q 'does not answer: no thread' "$work/err" || { cat "$work/err"; fail "a stopped process"; }
+kill -CONT "$server"
+status_is 1 "$bin/bmi-info" --process $$
+grep -q 'nobody answers .*BMI_REPORT=on' "$work/err" || { cat "$work/err"; fail "no such process"; }
+status_is 2 "$bin/bmi-info" --process none
+status_is 2 "$bin/bmi-info" --process "$server" --json
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then # another user is not told
+  status_is 1 setpriv --reuid 65534 --clear-groups "$bin/bmi-info" --process "$server"
+  grep -q 'tells only the user' "$work/err" || { cat "$work/err"; fail "another user was told"; }
+fi
 
 # A signal ends it, with the summary.
 mkfifo "$work/endless"

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * report.h - what the library does at present, in lines for people, and who may ask for them.
+ */
+#ifndef BMI_REPORT_H
+#define BMI_REPORT_H
+
+#include <stddef.h>
+
+#include "bmi.h"
+
+/* -EINVAL: no method has that name. */
+int bmi__method_statistics(struct bmi_method_statistics *out);
+/* -EINVAL: no such context. */
+int bmi__context_statistics(struct bmi_context_statistics *out);
+
+/* Prints totals and methods to standard error. */
+void bmi__report_print(void);
+/* All of it, to be freed. NULL: no memory. Any thread, no lock. */
+char *bmi__report_make(size_t *size);
+
+/* reporter.c: opens or closes the socket, as the setting has it now. Any thread: the driver does
+ * it. */
+void bmi__reporter_follow(void);
+/* Nobody drives any more. */
+void bmi__reporter_stop(void);
+
+#endif

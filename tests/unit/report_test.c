@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * report_test.c - what a process tells of itself: to its own program, and to who asks for it.
+ */
+#include <poll.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "bmi.h"
+#include "unit.h"
+
+enum { TAG = 7, BYTES = 100 };
+
+static bmi_context_id context;
+static BMI_addr_t self;
+
+static void start(void)
+{
+    char address[BMI_MAX_ADDR_LEN];
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_tcp", "tcp://127.0.0.1:0", BMI_INIT_SERVER), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), 0);
+    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&self, address), 0);
+}
+
+static void end(void)
+{
+    BMI_close_context(context);
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+static void drive(int ms)
+{
+    bmi_op_id_t op;
+    bmi_error_code_t error;
+    bmi_size_t actual;
+    void *user;
+    int count;
+    BMI_testcontext(1, &op, &count, &error, &actual, &user, ms, context);
+}
+
+static bool says(const char *text, const char *what)
+{
+    if (strstr(text, what) != NULL)
+        return true;
+    fprintf(stderr, "no \"%s\" in\n%s", what, text);
+    return false;
+}
+
+static void the_program_itself(void)
+{
+    char text[16384], some[20];
+    CU_ASSERT_EQUAL(bmi_report(text, sizeof text), 0);
+    CU_ASSERT_STRING_EQUAL(text, "");
+    start();
+    static char in[BYTES];
+    bmi_op_id_t op;
+    bmi_size_t actual;
+    CU_ASSERT_EQUAL(BMI_post_recv(&op, self, in, BYTES, &actual, BMI_EXT_ALLOC, TAG, NULL, context,
+                                  NULL),
+                    0);
+    drive(50);
+    size_t length = bmi_report(text, sizeof text);
+    CU_ASSERT_EQUAL(length, strlen(text));
+    CU_ASSERT_TRUE(says(text, bmi_version()));
+    CU_ASSERT_TRUE(says(text, "listens at tcp://127.0.0.1:"));
+    CU_ASSERT_TRUE(says(text, "outstanding_receives   1\n"));
+    CU_ASSERT_TRUE(says(text, "tcp://127.0.0.1:"));
+    CU_ASSERT_TRUE(says(text, "outstanding 0 sends 1 receives"));
+    CU_ASSERT_EQUAL(bmi_report(some, sizeof some), length);
+    CU_ASSERT_EQUAL(strlen(some), sizeof some - 1);
+    CU_ASSERT_TRUE(strncmp(text, some, sizeof some - 1) == 0);
+    CU_ASSERT_EQUAL(bmi_report(NULL, 0), length);
+    end();
+}
+
+/* A connection to who answers for this process, or -1. */
+static int ask(void)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int length =
+        snprintf(name.sun_path + 1, sizeof name.sun_path - 1, BMI_REPORT_NAME, (long)getpid());
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&name, size) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Drives until the answer is there, whole. */
+static void answer_read(int fd, char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < 200; i++) {
+        struct pollfd polled = {.fd = fd, .events = POLLIN};
+        drive(20);
+        if (poll(&polled, 1, 0) == 0)
+            continue;
+        ssize_t got = read(fd, text + used, size - 1 - used);
+        if (got <= 0)
+            break;
+        used += (size_t)got;
+    }
+    text[used] = '\0';
+}
+
+static void who_asks(void)
+{
+    char text[16384];
+    start();
+    drive(0);
+    CU_ASSERT_EQUAL(ask(), -1);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=on"), 0);
+    drive(0);
+    int silent[3];
+    for (int i = 0; i < 3; i++) /* these ask, and do not read */
+        CU_ASSERT_TRUE((silent[i] = ask()) >= 0);
+    int fd = ask();
+    CU_ASSERT_TRUE_FATAL(fd >= 0);
+    answer_read(fd, text, sizeof text);
+    CU_ASSERT_TRUE(says(text, "libbmi "));
+    CU_ASSERT_TRUE(says(text, "peers\n"));
+    close(fd);
+    for (int i = 0; i < 3; i++)
+        close(silent[i]);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=off"), 0);
+    drive(0);
+    CU_ASSERT_EQUAL(ask(), -1);
+    end();
+}
+
+/* On from the start, and gone with the library. */
+static void by_the_environment(void)
+{
+    setenv("BMI_REPORT", "on", 1);
+    for (int round = 0; round < 2; round++) {
+        start();
+        drive(0);
+        int fd = ask();
+        CU_ASSERT_TRUE(fd >= 0);
+        drive(20); /* it is being answered */
+        end();
+        close(fd);
+        CU_ASSERT_EQUAL(ask(), -1);
+    }
+    unsetenv("BMI_REPORT");
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"to the program itself", the_program_itself},
+        {"to who asks", who_asks},
+        {"on by the environment", by_the_environment},
+        CU_TEST_INFO_NULL,
+    };
+    return unit_run("report", tests);
+}
