@@ -349,8 +349,6 @@ void bmi_method_link_down(struct bmi_link *link, int status)
         -EPIPE) /* the other end has gone: to those that wait to receive from it as well */
         status = -ECONNRESET;
     bmi__book_lock();
-    free(link->host);
-    link->host = NULL;
     bmi__arriving_free(link);
     struct peer *peer = link_owner(link);
     if (peer != NULL) {
@@ -370,6 +368,8 @@ void bmi_method_link_down(struct bmi_link *link, int status)
         }
         peer_unlock(peer);
     }
+    free(link->host);
+    link->host = NULL;
     if (held)
         bmi__greeting_settle_held();
     if (give)

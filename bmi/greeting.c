@@ -5,6 +5,8 @@
 #include "bmi/greeting.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -26,14 +28,28 @@ int bmi__greeting_start(void)
     return getrandom(incarnation, sizeof incarnation, 0) == sizeof incarnation ? 0 : -EIO;
 }
 
+/* An accepted peer's: its host, and what tells it from others there. */
+static const char *accepted_name(const char *host, const struct bmi_link *link)
+{
+    static _Thread_local char name[INET6_ADDRSTRLEN + 16];
+    bool colons = strchr(host, ':') != NULL;
+    if (link == NULL || link->host_number == 0)
+        return host;
+    snprintf(name, sizeof name, "%s%.*s%s:%u", colons ? "[" : "", INET6_ADDRSTRLEN, host,
+             colons ? "]" : "", link->host_number);
+    return name;
+}
+
 const char *bmi__peer_name(const struct peer *peer)
 {
     for (struct address *a = peer->address; a != NULL; a = a->alias_next)
         if (a->string != NULL)
             return a->string;
     if (peer->address != NULL && peer->address->host != NULL)
-        return peer->address->host->numeric;
-    return peer->link != NULL && peer->link->host != NULL ? peer->link->host : "an unknown host";
+        return accepted_name(peer->address->host->numeric, peer->link);
+    return peer->link != NULL && peer->link->host != NULL
+               ? accepted_name(peer->link->host, peer->link)
+               : "an unknown host";
 }
 
 static uint32_t own_eager_max(const struct bmi_method *method)

@@ -38,7 +38,9 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
 /* Peers that waited for a dial of ours to be settled are answered. Book's lock held. */
 void bmi__greeting_settle_held(void);
 
-/* The address that a dialled peer was looked up by; for the log. */
+/* What people know a peer by: the address that it was looked up by, or its host and a number that
+ * tells it from others there, while it is connected. Valid until the thread's next call, with the
+ * peer's lock held. */
 const char *bmi__peer_name(const struct peer *peer);
 
 #endif

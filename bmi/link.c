@@ -59,8 +59,9 @@ void bmi_method_link_up(struct bmi_link *link)
         link->method->close(link, false);
 }
 
-void bmi_method_link_host(struct bmi_link *link, const char *host)
+void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t number)
 {
+    link->host_number = number;
     free(link->host);
     link->host = host != NULL ? strdup(host) : NULL;
 }

@@ -131,6 +131,8 @@ exec 4<"$work/endless"
 for _ in 1 2 3; do
   read -r -t 20 line <&4 && [[ $line == *us ]] || fail "bmi-ping without -c printed '$line'"
 done
+status_is 0 "$bin/bmi-info" --process "$server" # its peer, with the port that tells it from others
+grep -qE '^  127\.0\.0\.1:[0-9]+ accepted, up: ' "$work/out" || { cat "$work/out"; fail "no peer"; }
 kill -TERM "$ping" # as an interrupt; a shell's background jobs ignore that one
 grep -q 'answered' <&4 || fail "no summary after a signal"
 wait "$ping" || fail "bmi-ping after a signal: status $?"

@@ -270,7 +270,8 @@ struct bmi_link {
     _Atomic uint64_t bytes_in;             /* method: whatever has arrived; liveness */
     _Atomic(struct bmi_link *) dirty_next; /* the core's list of links to flush */
     atomic_bool dirty;
-    char *host; /* the core's, see bmi_method_link_host */
+    uint32_t host_number; /* the core's, as host: see bmi_method_link_host */
+    char *host;
 };
 
 /* Takes a reference. Returns: nothing. Owns: the link stays until it is dropped. Threads: any that
@@ -467,9 +468,11 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
                       int64_t amount);
 
 /* Tells the numeric host of the link's other side, before link_accepted or link_up; a network that
- * has none leaves it empty. NULL takes it back, of a link that the core is never told of. Returns:
- * nothing; without memory the host stays unknown. Owns: copied. Threads: driver. Blocks: no. */
-void bmi_method_link_host(struct bmi_link *link, const char *host);
+ * has none leaves it empty. And a number that tells the peers of one host apart, for the log: a
+ * port, or that of the process; 0: not known. NULL takes it back, of a link that the core is never
+ * told of. Returns: nothing; without memory the host stays unknown. Owns: copied. Threads: driver.
+ * Blocks: no. */
+void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t number);
 
 /* ---- registrations -------------------------------------------------------------------------- */
 

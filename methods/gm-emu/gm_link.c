@@ -96,6 +96,8 @@ static uint32_t longest(const struct nic_peer *peer, enum nic_priority priority,
 
 static void link_open(struct gm_link *link, struct nic_peer *peer)
 {
+    int process;
+    unsigned user;
     gm_lock(&link->send_lock);
     link->peer = peer;
     link->low_max = longest(peer, NIC_LOW_PRIORITY, GM_LOW_SIZE);
@@ -103,7 +105,9 @@ static void link_open(struct gm_link *link, struct nic_peer *peer)
     link->phase = GM_UP;
     gm_unlock(&link->send_lock);
     gm_count(BMI_COUNT_LINKS, 1);
-    bmi_method_link_host(&link->base, "127.0.0.1"); /* where all ports of this NIC are */
+    nic_peer_process(peer, &process, &user);
+    /* Where all ports of this NIC are. */
+    bmi_method_link_host(&link->base, "127.0.0.1", (uint32_t)process);
 }
 
 void gm_link_up(struct gm_link *link, struct nic_peer *peer)

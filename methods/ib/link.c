@@ -20,7 +20,7 @@
 
 static void link_destroy(struct bmi_link *base)
 {
-    bmi_method_link_host(base, NULL); /* one whose greeting failed has it still */
+    bmi_method_link_host(base, NULL, 0); /* one whose greeting failed has it still */
     free(ib_link_of(base));
 }
 

@@ -472,7 +472,7 @@ static int connection_check(struct ib_link *link, char *here_host, size_t size)
     if (memcmp(&here, &there, sizeof(here)) == 0)
         return -ECONNREFUSED;
     tcp_socket_address_host(&there, host, sizeof(host));
-    bmi_method_link_host(&link->base, host);
+    bmi_method_link_host(&link->base, host, tcp_socket_address_port(&there));
     tcp_socket_address_host(&here, here_host, size);
     return 0;
 }
@@ -675,7 +675,7 @@ static void accept_link(struct ib_state *state, int fd, const union tcp_socket_a
     }
     socket_set_options(fd);
     tcp_socket_address_host(from, host, sizeof(host));
-    bmi_method_link_host(&link->base, host);
+    bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
     link->dial = calloc(1, sizeof(*link->dial));
     int status = link->dial ? greeting_start(link) : -ENOMEM;
     if (status)

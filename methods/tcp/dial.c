@@ -200,7 +200,7 @@ static int connection_check(struct tcp_link *link)
     if (memcmp(&here, &there, sizeof(here)) == 0)
         return -ECONNREFUSED;
     tcp_socket_address_host(&there, host, sizeof(host));
-    bmi_method_link_host(&link->base, host);
+    bmi_method_link_host(&link->base, host, tcp_socket_address_port(&there));
     return 0;
 }
 

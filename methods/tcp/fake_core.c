@@ -246,8 +246,9 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
     bmi_counter_add(bmi_method_counters(method), counter, amount);
 }
 
-void bmi_method_link_host(struct bmi_link *link, const char *host)
+void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t number)
 {
+    (void)number;
     struct fake_owner *owner = link->owner;
     if (!host)
         return; /* the link goes */

@@ -77,7 +77,7 @@ static void accept_link(struct tcp_state *state, int fd, const union tcp_socket_
     tcp_socket_set_buffers_locked(state, link, fd);
     tcp_unlock(&link->send_lock);
     tcp_socket_address_host(from, host, sizeof(host));
-    bmi_method_link_host(&link->base, host);
+    bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
     if (bmi_method_link_accepted(&link->base) < 0) {
         tcp_link_forget(link);
         return;

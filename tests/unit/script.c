@@ -256,7 +256,7 @@ struct script *script_accept(enum script_kind kind)
     script->queued_end = &script->queued;
     script->held_end = &script->held;
     script->ender.run = end_deferred;
-    bmi_method_link_host(&script->link, "127.0.0.9");
+    bmi_method_link_host(&script->link, "127.0.0.9", 0);
     if (bmi_method_link_accepted(&script->link) < 0) {
         free(script);
         return NULL;
