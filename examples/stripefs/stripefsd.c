@@ -115,6 +115,8 @@ static int network_open(const char *listen)
         at = strchr(at, ',');
         at = at != NULL ? at + 1 : NULL;
     }
+    char tells[] = "report=on"; /* to bmi-info --process, unless the environment has it otherwise */
+    BMI_set_info(0, BMI_SETTING, tells);
     return BMI_initialize(methods, listen,
                           BMI_INIT_SERVER | BMI_AUTO_REF_COUNT | BMI_TCP_BIND_SPECIFIC);
 }
