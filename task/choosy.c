@@ -44,21 +44,39 @@ static struct bmi_task **find_locked(struct bmi__choosy *choosy, const struct bm
     return link;
 }
 
+static void take_locked(struct bmi__choosy *choosy, struct bmi_task **link)
+{
+    struct bmi_task *task = *link;
+    choosy->heads += link == &choosy->first;
+    *link = task->next;
+    if (choosy->end == &task->next)
+        choosy->end = link;
+    atomic_fetch_add(&choosy->popped, 1);
+}
+
 struct bmi_task *bmi__choosy_pop(struct bmi__choosy *choosy, const struct bmi_cpuset *served,
                                  uint32_t cpu)
 {
     pthread_mutex_lock(&choosy->mutex);
     struct bmi_task **link = find_locked(choosy, served, cpu);
     struct bmi_task *task = *link;
-    if (task != NULL) {
-        choosy->heads += link == &choosy->first;
-        *link = task->next;
-        if (choosy->end == &task->next)
-            choosy->end = link;
-        atomic_fetch_add(&choosy->popped, 1);
-    }
+    if (task != NULL)
+        take_locked(choosy, link);
     pthread_mutex_unlock(&choosy->mutex);
     return task;
+}
+
+bool bmi__choosy_claim(struct bmi__choosy *choosy, const struct bmi_task *task)
+{
+    pthread_mutex_lock(&choosy->mutex);
+    struct bmi_task **link = &choosy->first;
+    while (*link != NULL && *link != task)
+        link = &(*link)->next;
+    bool found = *link != NULL;
+    if (found)
+        take_locked(choosy, link);
+    pthread_mutex_unlock(&choosy->mutex);
+    return found;
 }
 
 bool bmi__choosy_has(struct bmi__choosy *choosy, const struct bmi_cpuset *served, uint32_t cpu)

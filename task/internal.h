@@ -53,6 +53,7 @@ struct bmi__task_node {
     uint32_t index;
     atomic_uint live; /* CPUs of it that have a worker; written under serving */
     struct bmi__choosy choosy;
+    _Atomic(uint64_t) turned;  /* tasks that were popped and pushed again, see bmi__awaited_run */
     _Atomic(uint64_t) *run_by; /* by the CPU's place in the node; behind the last: by others */
     struct {                   /* the timer's own: what it saw a tick ago */
         uint64_t popped, queued;
@@ -143,9 +144,10 @@ struct bmi_task_manager {
     struct bmi__event timer_event;
     atomic_bool workers_stopping, helpers_stopping, timer_stopping;
 
-    pthread_mutex_t serving; /* who serves which node */
-    pthread_mutex_t making;  /* starting helpers and spare threads */
-    bool helpers_open;       /* under making: they may be started */
+    pthread_mutex_t serving;  /* who serves which node */
+    pthread_mutex_t making;   /* starting helpers and spare threads */
+    bool helpers_open;        /* under making: they may be started */
+    pthread_mutex_t claiming; /* innermost but a queue's own: looking for a task in a queue */
     pthread_mutex_t interning;
     struct bmi__interned *interned; /* under interning */
 
@@ -221,6 +223,8 @@ void bmi__choosy_push(struct bmi__choosy *choosy, struct bmi_task *task);
  * `served` (local numbers), everybody. BMI__NO_CPU takes any. */
 struct bmi_task *bmi__choosy_pop(struct bmi__choosy *choosy, const struct bmi_cpuset *served,
                                  uint32_t cpu);
+/* Takes that task, if it is there: then the caller runs it. */
+bool bmi__choosy_claim(struct bmi__choosy *choosy, const struct bmi_task *task);
 bool bmi__choosy_has(struct bmi__choosy *choosy, const struct bmi_cpuset *served, uint32_t cpu);
 /* How often the first task has left; *only is the set of the present first, NULL if there is none.
  */
@@ -245,15 +249,20 @@ bool bmi__unserved_has(struct bmi_task_manager *manager);
 enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task);
 /* How many tasks, of any manager, the caller is within. */
 unsigned bmi__tasks_within(void);
-/* Whether the caller is within as many tasks as may be. */
+/* Whether the caller is within so many tasks that it runs none but one that it waits for. */
 bool bmi__schedule_too_deep(void);
+/* Whether it is within as many as may be. */
+bool bmi__wait_too_deep(void);
+/* Runs a task that the caller waits for, if it finds it queued where the caller may run it: one
+ * that may block, on a thread for these. Returns false: whoever runs it, or queues it, sees to
+ * it. */
+bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Between these the calling thread runs tasks also where it is too deep for that: who closes
  * something has to wait until it has ended, and may be the only one who can run what ends it. This
- * does not hold within the tasks that it runs, but these may do the same, BMI__CLOSE_DEPTH deep.
+ * does not hold within the tasks that it runs, but these may do the same, BMI_TASK_WAIT_DEPTH deep.
  * They nest. */
 void bmi__tasks_needed(void);
 void bmi__tasks_needed_end(void);
-#define BMI__CLOSE_DEPTH 64
 /* Between these the calling thread runs no task, whatever it calls: it holds a lock that tasks may
  * take. They nest. */
 void bmi__tasks_hold(void);
@@ -341,6 +350,8 @@ void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
 int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -EAGAIN */
 void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task);
 struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager);
+/* Takes that task, if it is there: then the caller runs it. */
+bool bmi__spare_claim(struct bmi_task_manager *manager, const struct bmi_task *task);
 int bmi__spare_start(struct bmi_task_manager *manager); /* control held */
 void bmi__spare_stop(struct bmi_task_manager *manager); /* control held */
 

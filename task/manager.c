@@ -89,6 +89,7 @@ static void mutexes_init(struct bmi_task_manager *manager)
     pthread_mutex_init(&manager->serving, NULL);
     pthread_mutex_init(&manager->making, NULL);
     pthread_mutex_init(&manager->interning, NULL);
+    pthread_mutex_init(&manager->claiming, NULL);
     pthread_mutex_init(&manager->sleepers_mutex, NULL);
     pthread_mutex_init(&manager->spare.mutex, NULL);
     pthread_cond_init(&manager->spare.arrived, NULL);

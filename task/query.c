@@ -52,6 +52,9 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
     struct bmi__task_node *node = &manager->nodes[queue];
     struct bmi__queue_counts counts;
     node->queue->kind->count(node->queue, &counts);
+    uint64_t turned = atomic_load(&node->turned);
+    counts.popped -= turned < counts.popped ? turned : counts.popped;
+    counts.pushed -= turned < counts.pushed ? turned : counts.pushed;
     counts.popped += atomic_load(&node->choosy.popped);
     counts.pushed += atomic_load(&node->choosy.pushed);
     *statistics = (struct bmi_task_queue_statistics){

@@ -100,7 +100,12 @@ unsigned bmi__tasks_within(void)
 
 bool bmi__schedule_too_deep(void)
 {
-    return self.held > 0 || self.depth >= (self.needed > 0 ? BMI__CLOSE_DEPTH : BMI_TASK_DEPTH);
+    return self.held > 0 || self.depth >= (self.needed > 0 ? BMI_TASK_WAIT_DEPTH : BMI_TASK_DEPTH);
+}
+
+bool bmi__wait_too_deep(void)
+{
+    return self.held > 0 || self.depth >= BMI_TASK_WAIT_DEPTH;
 }
 
 void bmi__tasks_needed(void)
@@ -190,6 +195,57 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
     if (ran == 0 && ++self.vain % VAIN_VISITS == 0 && !bmi__node_settle(manager, node))
         bmi__wake_for(manager, node, NULL); /* who looked while the bit was clear */
     return ran;
+}
+
+/* Looks for a task in a node's queue, whose others keep their order: each is taken and pushed again.
+ * One looks at a time, so that whoever does not find it knows that somebody runs it, or is about to
+ * push it. */
+static bool queue_claim(struct bmi_task_manager *manager, struct bmi__task_node *node,
+                        const struct bmi_task *task)
+{
+    struct bmi_task *other = NULL;
+    uint64_t others = 0;
+    pthread_mutex_lock(&manager->claiming);
+    for (uint64_t left = node->queue->kind->length(node->queue) + 1; left > 0; left--) {
+        other = bmi__queue_pop(node->queue);
+        if (other == NULL || other == task)
+            break;
+        bmi__queue_push(node->queue, other);
+        others++;
+    }
+    atomic_fetch_add_explicit(&node->turned, others, memory_order_relaxed);
+    pthread_mutex_unlock(&manager->claiming);
+    if (others > 0) { /* somebody may have looked while one was out */
+        bmi__bit_set(manager->occupied, node->index);
+        bmi__wake_for(manager, node, NULL);
+        if (atomic_load(&manager->closed))
+            bmi__manager_cancel_queued(manager);
+    }
+    return other != NULL && other == task;
+}
+
+bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    struct bmi__task_node *node = task->node;
+    bool blocks = task->options & BMI_TASK_MAY_BLOCK, found;
+    if (blocks)
+        found = bmi__thread_self_of(manager) && self.worker == NULL && self.helper == NULL &&
+                bmi__spare_claim(manager, task);
+    else if (task->options & BMI_TASK_URGENT)
+        found = false; /* its CPU's helper runs it */
+    else if (task->only != NULL)
+        found = bmi__choosy_claim(&node->choosy, task);
+    else
+        found = queue_claim(manager, node, task);
+    if (!found)
+        return false;
+    self.depth++;
+    if (blocks)
+        bmi__task_run(manager, task);
+    else
+        node_run(manager, node, bmi__cpu_self(manager), task);
+    self.depth--;
+    return true;
 }
 
 static bool node_has_none(struct bmi__task_node *node)

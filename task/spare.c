@@ -137,6 +137,23 @@ void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task)
         spare_grow(manager);
 }
 
+bool bmi__spare_claim(struct bmi_task_manager *manager, const struct bmi_task *task)
+{
+    struct bmi__spare *spare = &manager->spare;
+    pthread_mutex_lock(&spare->mutex);
+    struct bmi_task **link = &spare->first;
+    while (*link != NULL && *link != task)
+        link = &(*link)->next;
+    bool found = *link != NULL;
+    if (found) {
+        if (spare->end == &(*link)->next)
+            spare->end = link;
+        *link = (*link)->next;
+    }
+    pthread_mutex_unlock(&spare->mutex);
+    return found;
+}
+
 struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&manager->spare.mutex);

@@ -387,21 +387,84 @@ static enum bmi_task_verdict await_deeper(struct bmi_task *task, void *argument)
 static void test_waits_within_tasks(void)
 {
     struct bmi_task_manager *manager = given_manager();
-    struct bmi_task chain[3], deep[BMI_TASK_DEPTH + 1];
+    struct bmi_task chain[3], deep[BMI_TASK_WAIT_DEPTH + 1];
     atomic_int deepest = -1;
     for (int i = 0; i < 3; i++)
         prepare(&chain[i], manager, await_inner, i < 2 ? &chain[i + 1] : NULL, 0);
     bmi_task_submit(&chain[0]);
     CU_ASSERT_EQUAL(bmi_task_wait(&chain[0], -1), 0);
 
-    for (int i = 0; i < BMI_TASK_DEPTH + 1; i++)
-        prepare(&deep[i], manager, i < BMI_TASK_DEPTH ? await_deeper : count_up,
-                i < BMI_TASK_DEPTH ? (void *)&deepest : NULL, 0);
+    for (int i = 0; i < BMI_TASK_WAIT_DEPTH + 1; i++)
+        prepare(&deep[i], manager, i < BMI_TASK_WAIT_DEPTH ? await_deeper : count_up,
+                i < BMI_TASK_WAIT_DEPTH ? (void *)&deepest : NULL, 0);
     bmi_task_submit(&deep[0]);
     CU_ASSERT_EQUAL(bmi_task_wait(&deep[0], -1), 0);
     CU_ASSERT_EQUAL(deepest, BMI_TASK_QUEUED);
-    CU_ASSERT_EQUAL(bmi_task_wait(&deep[BMI_TASK_DEPTH], -1), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&deep[BMI_TASK_WAIT_DEPTH], -1), 0);
     bmi_task_manager_destroy(manager);
+}
+
+/* Tasks that have nothing to do with each other, each of which waits for one of its own: however
+ * many of them come on top of each other where one waits, and however many threads wait. */
+struct parent {
+    struct bmi_task task, child;
+    struct bmi_task_manager *manager;
+    unsigned options;
+    const struct bmi_cpuset *cpus;
+    atomic_int runs;
+    int result;
+};
+
+static enum bmi_task_verdict child_await(struct bmi_task *task, void *argument)
+{
+    struct parent *parent = argument;
+    struct bmi_task_attributes attributes = {.function = count_up,
+                                             .argument = &parent->runs,
+                                             .options = parent->options,
+                                             .cpus = parent->cpus};
+    (void)task;
+    parent->result = bmi_task_prepare(&parent->child, parent->manager, &attributes);
+    if (parent->result == 0)
+        parent->result = bmi_task_submit(&parent->child);
+    if (parent->result == 0)
+        parent->result = bmi_task_wait(&parent->child, 20000);
+    return BMI_TASK_DONE;
+}
+
+static void parents_wait(enum bmi_task_threads threads, unsigned options,
+                         const struct bmi_cpuset *cpus)
+{
+    enum { PARENTS = 40 };
+    struct parent parents[PARENTS];
+    struct bmi_task_queue_statistics queue;
+    struct bmi_task_manager *manager = test_manager(NULL, threads);
+    for (int i = 0; i < PARENTS; i++) {
+        parents[i] = (struct parent){.manager = manager, .options = options, .cpus = cpus};
+        prepare(&parents[i].task, manager, child_await, &parents[i], options);
+    }
+    for (int i = 0; i < PARENTS; i++)
+        bmi_task_submit(&parents[i].task);
+    for (int i = 0; i < PARENTS; i++) {
+        CU_ASSERT_EQUAL(bmi_task_wait(&parents[i].task, 20000), 0);
+        CU_ASSERT_EQUAL(parents[i].result, 0);
+        CU_ASSERT_EQUAL(atomic_load(&parents[i].runs), 1);
+    }
+    uint64_t submitted = 0, run = 0;
+    for (int i = 0; bmi_task_queue_statistics(manager, i, &queue) == 0; i++)
+        submitted += queue.submitted, run += queue.run;
+    CU_ASSERT_EQUAL(submitted, options == 0 ? 2 * PARENTS : 0);
+    CU_ASSERT_EQUAL(run, submitted);
+    bmi_task_manager_destroy(manager);
+}
+
+static void test_many_parents(void)
+{
+    struct bmi_cpuset one = test_only(sched_getcpu());
+    for (int threads = BMI_TASK_HOOKS_ONLY; threads <= BMI_TASK_WORKERS; threads++) {
+        parents_wait((enum bmi_task_threads)threads, 0, NULL);
+        parents_wait((enum bmi_task_threads)threads, 0, &one);
+        parents_wait((enum bmi_task_threads)threads, BMI_TASK_MAY_BLOCK, NULL);
+    }
 }
 
 struct waiting {
@@ -714,6 +777,7 @@ int main(void)
         {"shutting down reports cancelled", test_shutdown_reports_cancelled},
         {"wait times out", test_wait_times_out},
         {"waits within tasks", test_waits_within_tasks},
+        {"many parents", test_many_parents},
         {"the process ends while a task runs", test_process_ends},
         {"waits for what is below on the stack", test_waits_for_what_is_below},
         {"many wait", test_many_wait},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * thread.c - starting the manager's threads, and how the kernel schedules them. All of them have
- * every signal blocked: handlers run on the program's own threads.
+ * every signal blocked but those of a thread's own faults: handlers run on the program's own
+ * threads.
  */
 #include "task/internal.h"
 
@@ -33,8 +34,11 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
         CPU_SET((size_t)os_cpu, &mask);
         pthread_attr_setaffinity_np(&attributes, sizeof(mask), &mask);
     }
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     result = pthread_create(thread, &attributes, function, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -20,7 +20,7 @@
 
 struct bmi__waiter {
     const struct bmi_task_manager *manager;
-    const struct bmi_task *task;
+    struct bmi_task *task;
     struct bmi__event own_event, *event; /* a helper's is that which urgent tasks are told by */
     struct bmi__waiter *next;            /* in its bucket */
     struct bmi__waiter *bystander;       /* next in that list */
@@ -225,7 +225,9 @@ static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                   uint64_t deadline_ns)
 {
     if (!driver_become(manager, waiter)) {
-        bmi__event_wait(waiter->event, deadline_ns);
+        /* The driver may be in a long task, and what is queued be the one waited for. */
+        if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) == 0)
+            bmi__event_wait(waiter->event, deadline_ns);
         return;
     }
     if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) != 0)
@@ -254,11 +256,29 @@ static bool task_watch(struct bmi_task *task)
     return true;
 }
 
+/* Within many tasks, of which none but the innermost can go on: no other comes on top. The task may
+ * be on its way into its queue, which nothing tells of. */
+static void deep_step(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
+                      uint64_t deadline_ns)
+{
+    enum { LOOK_NS = 10000000 };
+    if (bmi__awaited_run(manager, waiter->task))
+        return;
+    uint64_t look_ns = bmi__now_ns() + LOOK_NS;
+    bool sooner = deadline_ns != 0 && deadline_ns < look_ns;
+    bmi__event_wait(waiter->event, sooner ? deadline_ns : look_ns);
+}
+
 /* One step of waiting, in the way that befits the caller. */
 static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                       uint64_t deadline_ns)
 {
-    if (waiter->worker != NULL) {
+    if (bmi__schedule_too_deep()) {
+        deep_step(manager, waiter, deadline_ns);
+    } else if (bmi__thread_self_of(manager) && (waiter->task->options & BMI_TASK_MAY_BLOCK) &&
+               bmi__awaited_run(manager, waiter->task)) {
+        /* all threads for such tasks may be waiting like this one */
+    } else if (waiter->worker != NULL) {
         if (bmi__schedule(manager, waiter->worker->index, deadline_ns) == 0)
             bmi__worker_nap(waiter->worker, waiter->event, deadline_ns);
     } else if (waiter->helper != NULL && bmi__urgent_run(waiter->helper)) {
@@ -309,7 +329,7 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms)
         return -EINVAL;
     if (!task_final(state) && timeout_ms != 0) {
         struct bmi_task_manager *manager = task->manager;
-        if (bmi__schedule_too_deep() || task_is_below(state))
+        if (bmi__wait_too_deep() || task_is_below(state))
             return -EDEADLK;
         uint64_t deadline_ns = 0;
         if (timeout_ms > 0)

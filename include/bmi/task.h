@@ -188,16 +188,20 @@ enum bmi_task_state bmi_task_state(const struct bmi_task *task);
 bool bmi_task_cancel_wanted(const struct bmi_task *task);
 
 /* Waits until a task has ended; meanwhile runs what the calling thread's CPU may run, and without
- * workers anything. A task that somebody submits again at once may be waited for once more.
+ * workers anything. (While workers run, a thread that is none of them looks once, then sleeps.)
+ * Within BMI_TASK_DEPTH tasks within tasks it runs the awaited one alone, where it finds it queued;
+ * a thread for tasks that may block does so with an awaited one of these, however deep. A task that
+ * somebody submits again at once may be waited for once more.
  * Returns: 0 (ended), -ECANCELED, -ETIMEDOUT, -EINVAL (never submitted), -EDEADLK (called within
- *          tasks within tasks, more than BMI_TASK_DEPTH deep; or for a task that waits itself,
- *          below on the same stack, and so cannot end before the caller does).
+ *          BMI_TASK_WAIT_DEPTH tasks within tasks; or for a task that waits itself, below on the
+ *          same stack, and so cannot end before the caller does).
  * Owns: the task is the caller's again with 0 and -ECANCELED. Threads: any, also within tasks.
  * Blocks: up to timeout_ms (<0: no limit; 0: it only looks), and for as long as a task that it runs
  * takes. */
 int bmi_task_wait(struct bmi_task *task, int timeout_ms);
 
 #define BMI_TASK_DEPTH 8
+#define BMI_TASK_WAIT_DEPTH 64
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
