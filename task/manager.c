@@ -213,11 +213,13 @@ int bmi_task_manager_create(const struct bmi_task_settings *settings,
                             struct bmi_task_manager **manager, char *error, size_t error_size)
 {
     char unwanted[1];
-    if (manager == NULL)
-        return -EINVAL;
     if (error == NULL || error_size == 0) {
         error = unwanted;
         error_size = sizeof(unwanted);
+    }
+    if (manager == NULL) {
+        snprintf(error, error_size, "no place for the manager");
+        return -EINVAL;
     }
     return manager_make(settings, manager, error, error_size);
 }
@@ -434,5 +436,7 @@ void bmi_task_manager_destroy(struct bmi_task_manager *manager)
         continue;
     while (bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY) == 0)
         continue;
-    bmi__manager_free(manager);
+    /* Within a task of its own the threads are still there: rather its memory is lost. */
+    if (!bmi__thread_self_of(manager))
+        bmi__manager_free(manager);
 }

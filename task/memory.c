@@ -24,7 +24,7 @@ static int node_check(const struct bmi_task_manager *manager, int node)
         return -EINVAL;
     if (nodes == 0 && node > 0)
         return -EINVAL; /* a machine that says nothing of nodes has one, which is 0 */
-    if (nodes <= 1)
+    if (nodes <= 1 && topology->machine_numa <= 1)
         return NOTHING_TO_DO;
     return topology->this_system ? 0 : -ENOTSUP;
 }

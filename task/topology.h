@@ -32,7 +32,8 @@ struct bmi__topology {
     uint16_t *os_of;                   /* by local number */
     uint32_t *leaf_of;                 /* node, by local number */
     uint32_t local_of[BMI_CPUSET_MAX]; /* by the system's number; BMI__NO_CPU */
-    bool this_system;                  /* threads can be bound to its CPUs */
+    int machine_numa; /* NUMA nodes of the machine, those whose CPUs the process lacks included */
+    bool this_system; /* threads can be bound to its CPUs */
 };
 
 /* Builds the topology that the settings ask for. Returns 0 or an errno, with a text in error. */

@@ -204,6 +204,7 @@ int bmi__topology_from_hwloc(const struct bmi_task_settings *settings,
     int result = source_open(&from, settings);
     if (result != 0)
         return source_refused(settings, result, error, error_size);
+    topology->machine_numa = hwloc_get_nbobjs_by_type(from, HWLOC_OBJ_NUMANODE);
     if (settings->topology == BMI_TASK_TOPOLOGY_LIVE)
         restrict_to_mask(from);
     topology->this_system = hwloc_topology_is_thissystem(from) != 0;

@@ -103,7 +103,8 @@ enum bmi_task_verdict {
 };
 
 /* A task's function. It may submit other tasks and itself (then it runs once more), wait for other
- * tasks, and, with the verdict GONE, free the task. It runs on a worker's or a caller's stack.
+ * tasks, and, with the verdict GONE, free the task. It runs on a worker's or a caller's stack; on
+ * the manager's threads all signals are blocked but those of a thread's own faults.
  * Returns: what is to become of the task. Owns: the task stays lent to the manager, but with GONE.
  * Threads: whichever runs it, one at a time. Blocks: it should be short; one that may block says so
  * (BMI_TASK_MAY_BLOCK). */
@@ -112,7 +113,11 @@ typedef enum bmi_task_verdict (*bmi_task_function)(struct bmi_task *task, void *
 enum bmi_task_option {
     BMI_TASK_REPEAT = 1,   /* run it until it says DONE */
     BMI_TASK_URGENT = 2,   /* at once, on the lowest CPU of its set, even if that CPU computes: by a
-                              thread that waits there, real-time where the process may have that */
+                              thread that waits there, real-time where the process may have that.
+                              That thread also runs what was due on the CPU: then after that. In a
+                              process that may not leave SCHED_IDLE (RLIMIT_NICE) the first one of
+                              a CPU had better be prepared on a thread of the program's own: the
+                              thread is as the preparer's, and workers are SCHED_IDLE */
     BMI_TASK_MAY_BLOCK = 4 /* on a spare thread that may run on the CPUs of the set; never on a
                               worker or a caller. At most settings.spare_threads at a time */
 };
@@ -153,7 +158,7 @@ struct bmi_task {
 };
 
 /* Makes a task ready to be submitted, to this manager (NULL: the default one). A task may be
- * prepared anew whenever it is not queued or running.
+ * prepared anew whenever it is not queued or running, and nobody waits for it.
  * Returns: 0; -EINVAL (NULL, unknown options, a set that is empty or has a CPU that is not the
  *          manager's, MAY_BLOCK together with URGENT), -ENOMEM, -EAGAIN (a thread that URGENT or
  *          MAY_BLOCK needs cannot be started), -ENOTSUP (MAY_BLOCK, but no spare threads).
@@ -163,11 +168,12 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
                      const struct bmi_task_attributes *attributes);
 
 /* Queues a task. A task that is running just now may be submitted once: it runs again after that.
- * Returns: 0; -EBUSY (queued already), -ESHUTDOWN (the manager is not started), -EINVAL (zeroed
- *          memory that was never prepared).
+ * Returns: 0; -EBUSY (queued already, or cancelled while it runs), -ESHUTDOWN (the manager is not
+ *          started), -EINVAL (zeroed memory that was never prepared).
  * Owns: the task is lent until its end. Nothing is allocated.
  * Threads: any, also within tasks. Blocks: no; it makes a system call where a thread has to be
- * woken, and tries to start one for MAY_BLOCK where that had failed. */
+ * woken, and tries to start one for MAY_BLOCK where that had failed. While another thread stops the
+ * manager it may end what is queued, calling `cancelled` of these tasks. */
 int bmi_task_submit(struct bmi_task *task);
 
 /* Takes a task out of its queue, or ends its repetition. The task's end (CANCELLED, and the
@@ -280,7 +286,7 @@ struct bmi_task_manager *bmi_task_manager_default(void);
 
 /* Makes a manager of its own, e.g. for a test; `settings` may be NULL.
  * Returns: 0 and *manager; -EINVAL (settings, or a topology text that hwloc refuses), -ENOENT (no
- *          such file), -ENOTSUP (a text or file, but built without hwloc), -E2BIG (a CPU number
+ *          such file; -EACCES, -ENOTDIR, ...), -ENOTSUP (a text or file, but built without hwloc), -E2BIG (a CPU number
  *          above BMI_CPUSET_MAX), -ENOMEM. `error` (may be NULL) gets a text in each case, with
  *          hwloc's own words where it has some.
  * Owns: *manager is the caller's until bmi_task_manager_destroy; settings are copied.
@@ -290,7 +296,9 @@ int bmi_task_manager_create(const struct bmi_task_settings *settings,
 
 /* Stops a manager as often as it was started, and frees it.
  * Returns: nothing. Owns: all its memory goes; tasks are their owners'. Threads: nobody may be
- * using it. The default manager and NULL are left alone. Blocks: until running tasks have ended. */
+ * using it: not from within a task that one of its threads runs (it stays then, stopped but for its
+ * threads, and its memory is lost). The default manager and NULL are left alone. Blocks: until
+ * running tasks have ended. */
 void bmi_task_manager_destroy(struct bmi_task_manager *manager);
 
 /* Lets tasks be submitted; with BMI_TASK_WORKERS, starts workers and timer. Counted: each start
