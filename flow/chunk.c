@@ -227,24 +227,38 @@ static bool memory_ready(struct flow *flow, struct flow_chunk *chunk)
     return true;
 }
 
-int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
+static void cut_begin(struct flow *flow, struct flow_chunk *chunk)
 {
-    struct flow_piece piece;
     list_clear(&chunk->memory);
     list_clear(&chunk->stream_in);
     list_clear(&chunk->stream_out);
     chunk->size = chunk->moved = 0;
     chunk->failed = false;
-    int pieces = 0;
-    while (chunk->size < flow->what.buffer_size && pieces++ < FLOW_PIECES_MAX) {
-        if (!bmi__flow_walk_next(&flow->walk, flow->what.buffer_size - chunk->size, &piece)) {
-            flow->walked = true;
+    flow->cutting = true;
+    flow->cut_pieces = 0;
+}
+
+int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
+{
+    struct flow_piece piece;
+    if (!flow->cutting)
+        cut_begin(flow, chunk);
+    while (chunk->size < flow->what.buffer_size && flow->cut_pieces < FLOW_PIECES_MAX) {
+        enum flow_walked walked =
+            bmi__flow_walk_next(&flow->walk, flow->what.buffer_size - chunk->size, &piece);
+        if (walked == FLOW_LATER)
+            return CHUNK_CUT_LATER;
+        flow->walked = walked == FLOW_WALKED;
+        if (flow->walked)
             break;
-        }
+        flow->cut_pieces++;
         chunk->size += piece.size;
-        if (!piece_add(flow, chunk, &piece))
+        if (!piece_add(flow, chunk, &piece)) {
+            flow->cutting = false;
             return -BMI_ENOMEM;
+        }
     }
+    flow->cutting = false;
     if (chunk->size == 0)
         return 0;
     return flow->needs_buffers && !memory_ready(flow, chunk) ? -BMI_ENOMEM : 1;

@@ -8,6 +8,7 @@
 
 #include "bmi/task.h"
 #include "flow/flow_self.h"
+#include "flow/request.h"
 
 /* ---- distributions -----------------------------------------------------------------------------
  */
@@ -200,6 +201,57 @@ static int regions_draw(char *bytes, bmi_size_t size, void **buffers, bmi_size_t
 }
 
 enum { SERVERS = 3, EXTENTS = 12, MOST = 5 * 1024 * 1024, REGIONS = 64 };
+
+/* Each byte of a request in order, as (bytes before it, place in the server's stream). */
+static bmi_size_t bytes_of(const struct bmi_flow_extent *extent, bmi_size_t unit, uint32_t server,
+                           uint32_t servers, bmi_size_t most, bmi_size_t (*bytes)[2])
+{
+    bmi_size_t count = 0;
+    for (bmi_size_t block = 0; block < extent->count; block++)
+        for (bmi_size_t i = 0; i < extent->size && count < most; i++) {
+            bmi_size_t at = extent->offset + block * extent->stride + i;
+            if ((uint32_t)(at / unit) % servers != server)
+                continue;
+            bytes[count][0] = block * extent->size + i;
+            bytes[count++][1] = at / unit / servers * unit + at % unit;
+        }
+    return count;
+}
+
+/* Blocks that are another server's are passed over at once: overlapping ones, and a budget that is
+ * used up again and again, change nothing. */
+static void walks_against_a_model(void)
+{
+    enum { MOST_BYTES = 4000 };
+    static bmi_size_t bytes[MOST_BYTES][2];
+    for (int round = 0; round < 2000; round++) {
+        struct bmi_flow_stripe unit = {.stripe_size = 1 + draw(40)};
+        struct bmi_flow_extent extent = {.offset = draw(100),
+                                         .size = 1 + draw(60),
+                                         .stride = draw(200),
+                                         .count = 1 + draw(40)};
+        uint32_t servers = 1 + draw(5), server = draw(servers);
+        struct flow_walk walk = {.extents = &extent,
+                                 .extent_count = 1,
+                                 .distribution = &bmi_flow_simple_stripe,
+                                 .parameters = &unit,
+                                 .server = server,
+                                 .servers = servers};
+        struct flow_piece piece;
+        enum flow_walked walked;
+        bmi_size_t count = bytes_of(&extent, unit.stripe_size, server, servers, MOST_BYTES, bytes);
+        bmi_size_t at = 0;
+        bool same = true;
+        do {
+            walk.budget = 1 + (int)draw(3);
+            walked = bmi__flow_walk_next(&walk, 1 + draw(50), &piece);
+            for (bmi_size_t i = 0; walked == FLOW_PIECE && i < piece.size; i++, at++)
+                same = same && at < count && bytes[at][0] == piece.request + i &&
+                       bytes[at][1] == piece.physical + i;
+        } while (walked != FLOW_WALKED);
+        CU_ASSERT(same && at == count);
+    }
+}
 
 struct striped {
     struct bmi_trove_place places[SERVERS];
@@ -724,11 +776,39 @@ static void workers_look_at_storage(void)
     sem_destroy(&ended_one);
 }
 
+/* Neither the post nor the end waits until all of it was looked at. */
+static void blocks_that_are_all_elsewhere(void)
+{
+    const struct bmi_flow_extent extent = {.offset = BMI_FLOW_STRIPE_SIZE,
+                                           .size = 1,
+                                           .stride = 2 * BMI_FLOW_STRIPE_SIZE,
+                                           .count = INT64_C(1) << 40};
+    struct bmi_trove_place place = object_make("", 0);
+    struct bmi_flow_description what = {.source = on_storage(&place),
+                                        .destination = from_network(7),
+                                        .extents = &extent,
+                                        .extent_count = 1,
+                                        .distribution = &bmi_flow_simple_stripe,
+                                        .server = 0,
+                                        .servers = 2,
+                                        .timeout_ms = 50};
+    for (int cancel = 0; cancel < 2; cancel++) {
+        struct flows flows = {0};
+        what.timeout_ms = cancel ? 600000 : 50;
+        flows_post(&flows, &what);
+        if (cancel)
+            CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
+        flows_wait(&flows);
+        CU_ASSERT_EQUAL(flows.errors[0], cancel ? -BMI_ECANCEL : -BMI_ETIMEDOUT);
+    }
+}
+
 static CU_TestInfo arithmetic[] = {{"stripes are where they should be",
                                     stripes_are_where_they_should_be},
                                    {"a file's size comes from its streams",
                                     a_files_size_comes_from_its_streams},
                                    {"bad requests are refused", bad_requests_are_refused},
+                                   {"walks against a model", walks_against_a_model},
                                    CU_TEST_INFO_NULL};
 
 static CU_TestInfo cases[] = {
@@ -740,6 +820,7 @@ static CU_TestInfo cases[] = {
     {"memory of a store is not copied", memory_of_a_store_is_not_copied},
     {"a store is closed before an end is fetched", a_store_is_closed_before_an_end_is_fetched},
     {"bad flows are refused", bad_flows_are_refused},
+    {"blocks that are all elsewhere", blocks_that_are_all_elsewhere},
     {"a stream that ends too early", a_stream_that_ends_too_early},
     {"a failing source ends both sides", a_failing_source_ends_both_sides},
     {"a failing destination drains", a_failing_destination_drains},

@@ -85,6 +85,8 @@ struct flow {
     bool needs_buffers;
     bool any_memory; /* the network takes any memory alike, also the store's */
     bool walked;     /* there are no more chunks */
+    bool cutting;    /* the next chunk is cut in part */
+    int cut_pieces;  /* of it */
     bool killed;     /* kill was acted upon */
     bool draining;   /* goes on taking messages though it has failed */
     bool filling_ended;
@@ -169,7 +171,9 @@ void bmi__buffers_forget(void);
 /* ---- chunk.c -----------------------------------------------------------------------------------
  */
 
-/* Cuts the next chunk. Returns 1, 0 (there is none), or a negated BMI error. */
+/* Cuts the next chunk. Returns 1, 0 (there is none), a negated BMI error, or CHUNK_CUT_LATER: the
+ * walk's budget is used up, and the next call goes on with this chunk. */
+enum { CHUNK_CUT_LATER = 2 };
 int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk);
 /* Begin to fill or to empty. Return 1 (done), 0 (an operation is under way), or a negated BMI
  * error, with chunk->actual set where it is done. */

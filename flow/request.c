@@ -2,6 +2,7 @@
  * request.c - see request.h. */
 #include "flow/request.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 static bmi_size_t extent_total(const struct bmi_flow_extent *extent)
@@ -56,14 +57,27 @@ static bool block_settle(struct flow_walk *walk)
     return false;
 }
 
-static void block_end(struct flow_walk *walk)
+/* To the next block that may have bytes of the server's: the first ones at or behind this block's
+ * start, and behind its end, are at `at` (-1: there are none). */
+static void block_end(struct flow_walk *walk, bmi_size_t at)
 {
-    walk->request += walk->extents[walk->extent].size;
-    walk->block++;
+    const struct bmi_flow_extent *extent = &walk->extents[walk->extent];
+    bmi_size_t left = extent->count - walk->block, steps = 1;
+    bmi_size_t end = extent->offset + extent->size;
+    if (walk->block > 0)
+        end += walk->block * extent->stride;
+    if (walk->done == 0 && at < 0)
+        steps = left;
+    else if (walk->done == 0 && left > 1) /* in part: the next one may begin before where we are */
+        steps = extent->stride > 0 ? (at - end) / extent->stride + 1 : left;
+    steps = steps < left ? steps : left;
+    walk->request += steps * extent->size;
+    walk->block += steps;
     walk->done = 0;
 }
 
-bool bmi__flow_walk_next(struct flow_walk *walk, bmi_size_t most, struct flow_piece *piece)
+enum flow_walked bmi__flow_walk_next(struct flow_walk *walk, bmi_size_t most,
+                                     struct flow_piece *piece)
 {
     const struct bmi_flow_distribution *distribution = walk->distribution;
     while (block_settle(walk)) {
@@ -74,7 +88,9 @@ bool bmi__flow_walk_next(struct flow_walk *walk, bmi_size_t most, struct flow_pi
             at = distribution->next_mapped(walk->parameters, walk->server, walk->servers,
                                            start + walk->done);
         if (at < 0 || at >= end) {
-            block_end(walk);
+            block_end(walk, at);
+            if (--walk->budget <= 0)
+                return FLOW_LATER;
             continue;
         }
         piece->request = walk->request + (at - start);
@@ -86,9 +102,9 @@ bool bmi__flow_walk_next(struct flow_walk *walk, bmi_size_t most, struct flow_pi
         run = run < end - at ? run : end - at;
         piece->size = run < most ? run : most;
         walk->done = at - start + piece->size;
-        return true;
+        return FLOW_PIECE;
     }
-    return false;
+    return FLOW_WALKED;
 }
 
 bmi_size_t bmi_flow_request_size(const struct bmi_flow_extent *extents, int count,
@@ -109,7 +125,12 @@ bmi_size_t bmi_flow_request_size(const struct bmi_flow_extent *extents, int coun
                              .server = server,
                              .servers = servers};
     struct flow_piece piece;
-    for (total = 0; bmi__flow_walk_next(&walk, INT64_MAX, &piece); total += piece.size)
-        continue;
+    enum flow_walked walked;
+    total = 0;
+    do {
+        walk.budget = INT_MAX;
+        walked = bmi__flow_walk_next(&walk, INT64_MAX, &piece);
+        total += walked == FLOW_PIECE ? piece.size : 0;
+    } while (walked != FLOW_WALKED);
     return total;
 }

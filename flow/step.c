@@ -9,7 +9,9 @@
  */
 #include "flow/internal.h"
 
-enum { BEGUN_MOST = 64 }; /* by one step: where nothing blocks a step would be the whole flow */
+/* By one step: where nothing blocks a step would be the whole flow, and where a request has blocks
+ * by the million that are other servers', a look through all of them. */
+enum { BEGUN_MOST = 64, BLOCKS_MOST = 4096 };
 
 static struct flow_chunk *chunk_at(struct flow *flow, uint64_t number)
 {
@@ -133,22 +135,35 @@ static void chunk_lost(struct flow *flow, struct flow_chunk *chunk, bmi_error_co
         destination_failed(flow, chunk->number, cause);
 }
 
+/* Begins a chunk's operation. Returns 0: it is under way, and *lost tells whether it was posted to
+ * another connection than the flow's; 1: done; <0: it failed. A message that was there already came
+ * by the connection that was there before the post, also if that has ended since: its sender may be
+ * done and gone. */
+static int chunk_post(struct flow_chunk *chunk, bmi_error_code_t *lost)
+{
+    bool filling = chunk->state == CHUNK_FILLING;
+    *lost = filling ? bmi__chunk_lost(chunk) : 0;
+    if (*lost != 0)
+        return *lost;
+    int result = filling ? bmi__chunk_fill(chunk) : bmi__chunk_empty(chunk);
+    *lost = bmi__chunk_lost(chunk);
+    return *lost != 0 && result != 0 && !(result > 0 && filling) ? *lost : result;
+}
+
 /* Has a chunk filled or emptied, as its state says. */
 static void chunk_run(struct flow *flow, struct flow_chunk *chunk)
 {
     bool rest;
     do {
+        bmi_error_code_t lost;
         chunk->actual = 0;
-        int result =
-            chunk->state == CHUNK_FILLING ? bmi__chunk_fill(chunk) : bmi__chunk_empty(chunk);
-        bmi_error_code_t lost = bmi__chunk_lost(chunk);
+        int result = chunk_post(chunk, &lost);
         if (result == 0) {
             flow->operations++;
             if (lost != 0)
                 chunk_lost(flow, chunk, lost);
             return;
         }
-        result = lost != 0 ? lost : result;
         bmi_size_t actual = result < 0 && chunk->on_network ? 0 : chunk->actual;
         rest = chunk_result(flow, chunk, result < 0 ? result : 0, actual);
     } while (rest);
@@ -213,7 +228,7 @@ static bool chunk_begin(struct flow *flow)
 {
     struct flow_chunk *chunk = chunk_at(flow, flow->begun);
     int cut = bmi__chunk_cut(flow, chunk);
-    if (cut == 0)
+    if (cut == 0 || cut == CHUNK_CUT_LATER)
         return false;
     chunk->number = flow->begun++;
     flow->walked_bytes += chunk->size;
@@ -290,12 +305,13 @@ void bmi__flow_advance(struct flow *flow)
     if (cause != 0 && !flow->killed)
         flow_killed(flow, cause);
     bool any;
+    flow->walk.budget = BLOCKS_MOST;
     do {
         any = fill_some(flow, &budget);
         any = empty_some(flow) || any;
         any = end_some(flow) || any;
     } while (any && budget > 0);
-    flow->more = any;
+    flow->more = any || (flow->cutting && !flow->filling_ended);
     tell_progress(flow);
     bool over = flow->ended == flow->begun && (flow->walked || flow->filling_ended) && !any;
     if (over)

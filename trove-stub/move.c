@@ -40,6 +40,20 @@ static bmi_size_t stream_run(const struct trove_op *op, bmi_size_t most)
     return size < most ? size : most;
 }
 
+/* Bytes of the segments of memory from the cursor on that one piece has room for, up to `most`. */
+static bmi_size_t memory_run(const struct trove_op *op, bmi_size_t most)
+{
+    bmi_size_t size = 0, skip = op->buffer_done;
+    int segments = 0;
+    for (int i = op->buffer; i < op->count && size < most; i++, skip = 0) {
+        size += op->sizes[i] - skip;
+        segments += op->sizes[i] > skip;
+        if (segments == TROVE_PIECE_SEGMENTS)
+            break;
+    }
+    return size < most ? size : most;
+}
+
 /* Segments of memory from the cursor on, up to `most` bytes. */
 static void piece_memory(const struct trove_op *op, struct trove_piece *piece, bmi_size_t most)
 {
@@ -67,7 +81,8 @@ bool bmi__trove_piece_next(struct trove_op *op, struct trove_piece *piece)
     piece->count = 0;
     piece->size = 0;
     piece->offset = op->offsets[op->stream] + op->stream_done;
-    piece_memory(op, piece, stream_run(op, most));
+    /* The ranges are looked at as far as the memory reaches: lists may have a million entries. */
+    piece_memory(op, piece, stream_run(op, memory_run(op, most)));
     return true;
 }
 
