@@ -114,12 +114,15 @@ static void check_silence(struct peer *peer)
         peer->flags &= ~(uint32_t)PEER_PINGED;
         return;
     }
-    /* A tick can be shorter than an eighth of the time-out: other times are watched, too. */
+    /* A tick can be shorter than an eighth of the time-out: other times are watched, too. What is
+     * left of the time between two ticks counts with the next eighth, but no more than one: while
+     * nobody drove nobody listened. */
     uint64_t now = bmi__monotonic_ns();
     uint64_t eighth = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u / TICKS_DEAD;
     if (peer->silent_ticks > 0 && now - peer->since_ns < eighth)
         return;
-    peer->since_ns = now;
+    uint64_t next = peer->silent_ticks > 0 ? peer->since_ns + eighth : now;
+    peer->since_ns = next + eighth < now ? now - eighth : next;
     peer->silent_ticks++;
     if (peer->silent_ticks >= TICKS_PING && !(peer->flags & PEER_PINGED)) {
         peer->flags |= PEER_PINGED;
@@ -342,6 +345,15 @@ static bool peer_lost(struct peer *peer, int status)
     return over;
 }
 
+/* The end of a connection is news only; not where something was to come of it. */
+static void down_log_locked(struct peer *peer, int status)
+{
+    bool missed = peer->op_count > 0 || peer->state == PEER_DIALLING;
+    bmi__log(status != 0 && missed ? BMI_LOG_WARN : BMI_LOG_INFO, "%s is down: %s%s",
+             bmi__peer_name(peer), status != 0 ? bmi_status_string(bmi__error(status)) : "closed",
+             status == -EMFILE ? " (see ulimit -n, and the setting idle_reap_s)" : "");
+}
+
 void bmi_method_link_down(struct bmi_link *link, int status)
 {
     bool give = false, held = false, mine = false;
@@ -357,8 +369,7 @@ void bmi_method_link_down(struct bmi_link *link, int status)
             bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
         mine = link == peer->link;
         if (mine) {
-            bmi__log(BMI_LOG_INFO, "%s is down: %s", bmi__peer_name(peer),
-                     status != 0 ? bmi_status_string(bmi__error(status)) : "closed");
+            down_log_locked(peer, peer->cause != 0 ? peer->cause : status);
             held = peer->state == PEER_DIALLING;
             bmi__memories_release_locked(peer);
             peer->link = NULL;

@@ -538,7 +538,7 @@ static int hello_handle(struct bmi_link *link, bool reply, bool insist,
     if (peer == NULL)
         return -EPROTO;
     if (hello->version != WIRE_VERSION) {
-        bmi__log(BMI_LOG_ERROR, "%s speaks version %u of the protocol, we speak %u",
+        bmi__log(BMI_LOG_WARN, "%s speaks version %u of the protocol, we speak %u",
                  bmi__peer_name(peer), hello->version, WIRE_VERSION);
         peer_lock(peer);
         struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};

@@ -280,8 +280,12 @@ static int body_done_locked(struct peer *peer, struct bmi_sink *sink)
 /* A peer is refused for its version alone; whoever dialled is to know that it is no bad frame. */
 static void refused_log_locked(struct peer *peer, const struct shown *shown, int status)
 {
-    if (shown->status == 0 && shown->header.type == WIRE_REJECT && peer->state == PEER_DIALLING)
-        bmi__log(BMI_LOG_ERROR,
+    if (status == -ENOMEM)
+        bmi__log(BMI_LOG_WARN, "%s: no memory for a frame of type %d", bmi__peer_name(peer),
+                 shown->header.type);
+    else if (shown->status == 0 && shown->header.type == WIRE_REJECT &&
+             peer->state == PEER_DIALLING)
+        bmi__log(BMI_LOG_WARN,
                  "%s refuses us: it speaks another version of the protocol, we speak %u",
                  bmi__peer_name(peer), WIRE_VERSION);
     else

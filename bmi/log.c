@@ -5,10 +5,17 @@
  *
  * Warnings tell of what peers do, who can do it as often as they like: so many a second are
  * written, then their number.
+ *
+ * Locks are held where a line is written, so that never waits for who reads standard error: a line
+ * that a full pipe has no room for is left out, and so are all when its reader has gone, which is no
+ * reason to end (SIGPIPE) either.
  */
 #include "bmi/log.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,8 +46,29 @@ void bmi__log_callback(const struct bmi_log_callback *wanted)
     pthread_mutex_unlock(&lock);
 }
 
+/* Writes to standard error without waiting, and without the signal. Returns whether it has gone. */
+static bool bytes_write(const char *bytes, size_t size)
+{
+    struct pollfd polled = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&polled, 1, 0) == 1 && !(polled.revents & POLLOUT))
+        return false;
+    if (polled.revents == 0)
+        return false;
+    sigset_t pipe, before, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    ssize_t written = write(STDERR_FILENO, bytes, size);
+    if (written < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
+        sigtimedwait(&pipe, NULL, &(struct timespec){0});
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return written == (ssize_t)size;
+}
+
 static void line_write(enum bmi_log_level level, const char *text)
 {
+    static unsigned left_out; /* lock */
     static const char *const names[] = {"", "error", "warning", "info", "debug", "trace"};
     char line[1200], when[32];
     struct timespec now;
@@ -51,8 +79,11 @@ static void line_write(enum bmi_log_level level, const char *text)
                           now.tv_nsec / 1000, (int)getpid(), names[level], text);
     if (length >= (int)sizeof line)
         length = (int)sizeof line - 1;
-    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
-    (void)written; /* nowhere to complain to */
+    char told[64];
+    int told_length = snprintf(told, sizeof told, "libbmi: %u lines were left out\n", left_out);
+    if (left_out > 0 && bytes_write(told, (size_t)told_length))
+        left_out = 0;
+    left_out += !bytes_write(line, (size_t)length);
 }
 
 static void emit_locked(enum bmi_log_level level, const char *text)

@@ -30,6 +30,7 @@ static atomic_uint slab_count;     /* slab_lock */
 static struct peer *slab_free;     /* slab_lock; linked by wants_next */
 static struct bmi_statistics past; /* slab_lock */
 static _Atomic uint64_t epochs = 1;
+static _Atomic uint64_t given; /* peers that came back; slab_lock */
 
 static bool slab_grow_locked(void)
 {
@@ -73,8 +74,9 @@ void bmi__peer_give(struct peer *peer)
     peer_lock(peer);
     pthread_mutex_lock(&slab_lock);
     bmi__peer_statistics(peer, &past);
-    pthread_mutex_unlock(&slab_lock);
     atomic_store(&peer->state, PEER_FREE);
+    atomic_fetch_add(&given, 1);
+    pthread_mutex_unlock(&slab_lock);
     bmi__attention_locked(peer);
     bmi__credit_forget_locked(peer);
     bmi__keys_free_locked(peer);
@@ -163,7 +165,8 @@ void bmi__peer_statistics(const struct peer *peer, struct bmi_statistics *statis
 static void add_statistics(struct peer *peer, void *statistics)
 {
     peer_lock(peer);
-    bmi__peer_statistics(peer, statistics);
+    if (peer->state != PEER_FREE)
+        bmi__peer_statistics(peer, statistics);
     peer_unlock(peer);
 }
 
@@ -175,12 +178,20 @@ void bmi__peers_past_unexpected(uint64_t bytes)
     pthread_mutex_unlock(&slab_lock);
 }
 
+/* A peer that is given back meanwhile would be in neither, and counters would shrink: once more
+ * then, though not for ever where they come and go all the time. */
 void bmi__peers_statistics(struct bmi_statistics *statistics)
 {
-    pthread_mutex_lock(&slab_lock);
-    *statistics = past;
-    pthread_mutex_unlock(&slab_lock);
-    bmi__peer_each(add_statistics, statistics);
+    enum { TRIES = 64 };
+    uint64_t before;
+    int tries = 0;
+    do {
+        pthread_mutex_lock(&slab_lock);
+        before = atomic_load(&given);
+        *statistics = past;
+        pthread_mutex_unlock(&slab_lock);
+        bmi__peer_each(add_statistics, statistics);
+    } while (atomic_load(&given) != before && ++tries < TRIES);
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */

@@ -174,15 +174,15 @@ static int hello_check(struct ib_link *link, const uint8_t *hello)
         return -EPROTO;
     }
     if (version != IB_VERSION) {
-        bmi_method_log(BMI_LOG_ERROR, &link->base,
+        bmi_method_log(BMI_LOG_WARN, &link->base,
                        "%s: %s speaks version %u of the rendezvous, we speak %d", scheme,
                        link->base.host ? link->base.host : "a peer", version, IB_VERSION);
-        return -EPROTO;
+        return -EPROTONOSUPPORT;
     }
     if (memchr(provider, '\0', IB_PROVIDER_BYTES) == NULL ||
         strcmp(provider, state->provider) != 0 ||
         number_get(hello + HELLO_FORMAT) != state->fabric->info->addr_format) {
-        bmi_method_log(BMI_LOG_ERROR, &link->base,
+        bmi_method_log(BMI_LOG_WARN, &link->base,
                        "%s: %s uses provider %.*s, we use %s: choose one scheme on both sides",
                        scheme, link->base.host ? link->base.host : "a peer", IB_PROVIDER_BYTES - 1,
                        provider, state->provider);
@@ -228,14 +228,14 @@ static int hello_open(struct ib_link *link, const uint8_t *hello)
     int status = bell_take(link, hello + HELLO_BELL, &bell);
     if (status)
         bmi_method_log(
-            BMI_LOG_ERROR, &link->base,
+            BMI_LOG_WARN, &link->base,
             "%s: cannot share a page with the peer: %s. This provider connects processes "
             "of one user on one host",
             state->kind->scheme, strerror(-status));
     else
         status = ib_peer_get(state, hello + HELLO_NAME, number_get(hello + HELLO_NAME_SIZE), &peer);
     if (status == -EADDRNOTAVAIL)
-        bmi_method_log(BMI_LOG_ERROR, &link->base, "%s: the provider does not take the peer's name",
+        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: the provider does not take the peer's name",
                        state->kind->scheme);
     ib_lock(&link->send_lock);
     link->peer = peer;
@@ -267,6 +267,8 @@ static int greeted(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
     int status = hello_take(link, link->dial->hello);
+    if (status == -EPROTONOSUPPORT && !link->dialled)
+        hello_send(link); /* so that the other side can say why it is refused */
     if (status)
         return status;
     if (link->dialled) {

@@ -76,11 +76,45 @@ static void a_line_tells_when_and_who(void)
     CU_ASSERT_STRING_EQUAL(text, "wrong: 7");
 }
 
+/* Standard error is a pipe that nobody reads, then one whose reader has gone: neither keeps who
+ * logs waiting, nor ends it; what was left out is told once there is room. */
+static void nobody_reads(void)
+{
+    enum { LINES = 3000 };
+    int ends[2], kept = dup(STDERR_FILENO);
+    unsigned left_out = 0, written = 0;
+    static char text[1 << 18];
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    bmi__setting_put(SETTING_LOG, BMI_LOG_INFO);
+    for (int i = 0; i < LINES; i++)
+        bmi__log(BMI_LOG_INFO, "a line that takes some of the room in the pipe");
+    ssize_t got = read(ends[0], text, sizeof text - 1);
+    bmi__log(BMI_LOG_INFO, "there is room");
+    got += read(ends[0], text + got, sizeof text - 1 - (size_t)got);
+    close(ends[0]);
+    bmi__log(BMI_LOG_INFO, "nobody is there");
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    bmi__setting_put(SETTING_LOG, BMI_LOG_OFF);
+    text[got > 0 ? got : 0] = '\0';
+    for (const char *at = text; (at = strstr(at, "a line that")) != NULL; at++)
+        written++;
+    const char *told = strstr(text, "libbmi: ");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(told);
+    CU_ASSERT_EQUAL(sscanf(told, "libbmi: %u lines were left out", &left_out), 1);
+    CU_ASSERT_TRUE(written > 0 && left_out > 0);
+    CU_ASSERT_EQUAL(written + left_out, LINES);
+    CU_ASSERT_PTR_NOT_NULL(strstr(told, "there is room"));
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
         {"warnings are bounded", warnings_are_bounded},
         {"a line tells when and who", a_line_tells_when_and_who},
+        {"nobody reads", nobody_reads},
         CU_TEST_INFO_NULL,
     };
     return unit_run("log", tests);
