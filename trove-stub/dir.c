@@ -40,6 +40,24 @@ static struct trove_dir *dir_of(const struct trove_op *op)
 /* ---- files -------------------------------------------------------------------------------------
  */
 
+/* Whether it is worth to try again what has failed so. */
+static bool room_made(struct trove_dir *dir, int result)
+{
+    return (result == -EMFILE || result == -ENFILE) && bmi__files_make_room(&dir->files);
+}
+
+/* Opens below the folder of collections. Where descriptors are used up files that are kept open for
+ * their next use give theirs. Returns it, or a negated errno. */
+static int object_open(struct trove_dir *dir, const char *path, int flags)
+{
+    int fd;
+    do {
+        fd = openat(dir->collections, path, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0666);
+        fd = fd < 0 ? -errno : fd;
+    } while (room_made(dir, fd));
+    return fd;
+}
+
 static int dir_begin(struct trove_op *op)
 {
     struct trove_dir *dir = dir_of(op);
@@ -52,9 +70,9 @@ static int dir_begin(struct trove_op *op)
     int result;
     do {
         uint64_t removals = bmi__files_removals(&dir->files);
-        int fd = openat(dir->collections, path_of(op).text, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        int fd = object_open(dir, path_of(op).text, 0);
         if (fd < 0)
-            return errno == ENOTDIR ? -ENOENT : -errno;
+            return fd == -ENOTDIR ? -ENOENT : fd;
         result = bmi__files_add(&dir->files, op->place.collection, op->place.object, fd, removals,
                                 &file);
     } while (result == -EAGAIN);
@@ -92,9 +110,11 @@ static ssize_t dir_write(struct trove_op *op, const struct trove_piece *piece)
     return moved < 0 ? -errno : moved;
 }
 
+static int file_name_sync(struct trove_op *op);
+
 static int dir_sync_data(struct trove_op *op)
 {
-    return fdatasync(fd_of(op)) != 0 ? -errno : 0;
+    return fdatasync(fd_of(op)) != 0 ? -errno : file_name_sync(op);
 }
 
 /* ---- objects -----------------------------------------------------------------------------------
@@ -113,29 +133,48 @@ static int bucket_make(struct trove_op *op, struct object_path path)
     return mkdirat(dir->collections, path.text, 0777) != 0 && errno != EEXIST ? -errno : 0;
 }
 
+static int folder_sync(struct trove_dir *dir, const char *path)
+{
+    int result;
+    do
+        result = bmi__dir_sync(dir->collections, path);
+    while (room_made(dir, result));
+    return result;
+}
+
 /* The folders that hold the file, after it was made or removed. */
 static int bucket_sync(struct trove_op *op)
 {
     struct object_path path = path_of(op);
     path.text[11] = '\0';
-    int result = bmi__dir_sync(dir_of(op)->collections, path.text);
+    int result = folder_sync(dir_of(op), path.text);
     path.text[8] = '\0';
-    return result != 0 ? result : bmi__dir_sync(dir_of(op)->collections, path.text);
+    return result != 0 ? result : folder_sync(dir_of(op), path.text);
+}
+
+/* What is on disk is found there by its name: of a file that was made without BMI_TROVE_SYNC, or
+ * before it was opened here, that may not be so. */
+static int file_name_sync(struct trove_op *op)
+{
+    struct trove_file *file = op->object;
+    int result = atomic_load(&file->named) ? 0 : bucket_sync(op);
+    if (result == 0)
+        atomic_store(&file->named, true);
+    return result;
 }
 
 static int file_make(struct trove_op *op, int *fd)
 {
     struct object_path path = path_of(op);
     for (int tries = 0; tries < 2; tries++) {
-        *fd = openat(dir_of(op)->collections, path.text,
-                     O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (*fd >= 0 || errno != ENOENT)
+        *fd = object_open(dir_of(op), path.text, O_CREAT | O_EXCL);
+        if (*fd >= 0 || *fd != -ENOENT)
             break;
         int result = bucket_make(op, path);
         if (result != 0)
             return result;
     }
-    return *fd < 0 ? -errno : 0;
+    return *fd < 0 ? *fd : 0;
 }
 
 static int nothing(struct trove_op *op)
@@ -191,8 +230,11 @@ static int dir_create(struct trove_op *op)
     struct trove_file *file; /* kept for the next use, which may open it again as well */
     int added =
         bmi__files_add(&dir->files, op->place.collection, op->place.object, fd, removals, &file);
-    if (added == 0)
+    if (added == 0) {
+        if (op->flags & BMI_TROVE_SYNC)
+            atomic_store(&file->named, true);
         bmi__files_put(&dir->files, file);
+    }
     *op->objects = op->place.object;
     return 0;
 }
@@ -219,7 +261,7 @@ static int dir_stream(struct trove_op *op)
     } else if (op->what == TROVE_RESIZE) {
         result = ftruncate(fd, op->new_size) != 0 ? -errno : 0;
         if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
-            result = fsync(fd) != 0 ? -errno : 0;
+            result = fsync(fd) != 0 ? -errno : file_name_sync(op);
     } else {
         result = fsync(fd) != 0 ? -errno : 0;
         if (result == 0 && dir_of(op)->keys != NULL)
@@ -260,8 +302,14 @@ static bool dir_start(struct trove_op *op)
     struct trove_dir *dir = dir_of(op);
     if (dir->ring == NULL || (op->what != TROVE_READ && op->what != TROVE_WRITE))
         return false;
-    op->object = bmi__files_find(&dir->files, op->place.collection, op->place.object);
-    return op->object != NULL && bmi__ring_start(dir->ring, op, fd_of(op));
+    struct trove_file *file = bmi__files_find(&dir->files, op->place.collection, op->place.object);
+    op->object = file;
+    if (file == NULL)
+        return false;
+    bool name =
+        op->what == TROVE_WRITE && (op->flags & BMI_TROVE_SYNC) != 0 &&
+        !atomic_load(&file->named); /* its folders are to be flushed, which the ring can't */
+    return !name && bmi__ring_start(dir->ring, op, file->fd);
 }
 
 /* ---- stores ------------------------------------------------------------------------------------

@@ -836,6 +836,38 @@ static void a_collection_is_made_without_descriptors(void)
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 
+/* Files that are kept open for their next use give their descriptors to others. */
+static void objects_are_used_beyond_the_descriptors(void)
+{
+    enum { OBJECTS = 60, DESCRIPTORS = 20 };
+    struct rlimit before, now;
+    bmi_trove_op_id_t op;
+    char byte;
+    work_open(true);
+    CU_ASSERT_EQUAL_FATAL(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int next = dup(STDIN_FILENO);
+    close(next);
+    now = before;
+    now.rlim_cur = (rlim_t)next + DESCRIPTORS;
+    CU_ASSERT_EQUAL_FATAL(setrlimit(RLIMIT_NOFILE, &now), 0);
+    for (int round = 0; round < 2; round++)
+        for (bmi_trove_object_t number = 1000; number < 1000 + OBJECTS; number++) {
+            struct bmi_trove_place one = place;
+            one.object = number;
+            if (round == 0) {
+                int result = bmi_trove_post_create(&op, &one, &number, 0, NULL, context);
+                CU_ASSERT_EQUAL(done(result, &op).error, 0);
+            }
+            byte = (char)(number + (bmi_trove_object_t)round);
+            int result = bmi_trove_post_write_at(&op, &one, &byte, 1, 0, NULL, BMI_TROVE_SYNC, NULL,
+                                                 context);
+            CU_ASSERT_EQUAL(done(result, &op).error, 0);
+        }
+    setrlimit(RLIMIT_NOFILE, &before);
+    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
+}
+
 /* ---- children ----------------------------------------------------------------------------------
  */
 
@@ -909,6 +941,7 @@ static CU_TestInfo cases[] = {
     {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},
     {"a collection that is not removed stays whole", a_collection_that_is_not_removed_stays_whole},
     {"a collection is made without descriptors", a_collection_is_made_without_descriptors},
+    {"objects are used beyond the descriptors", objects_are_used_beyond_the_descriptors},
     {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},
     CU_TEST_INFO_NULL};
 

@@ -131,6 +131,28 @@ int bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t obje
     return late ? -EAGAIN : 0;
 }
 
+bool bmi__files_make_room(struct trove_files *files)
+{
+    struct trove_file *closing = NULL;
+    uint32_t idle = 0;
+    pthread_mutex_lock(&files->lock);
+    for (struct trove_file *file = files->oldest; file != NULL; file = file->newer)
+        idle++;
+    for (uint32_t left = (idle + 1) / 2; left > 0; left--) {
+        struct trove_file *file = files->oldest;
+        idle_leave_locked(files, file);
+        unhash_locked(files, file);
+        file->older = closing;
+        closing = file;
+    }
+    pthread_mutex_unlock(&files->lock);
+    for (struct trove_file *next; closing != NULL; closing = next) {
+        next = closing->older;
+        file_free(closing);
+    }
+    return idle > 0;
+}
+
 void bmi__files_put(struct trove_files *files, struct trove_file *file)
 {
     bool unused = false;

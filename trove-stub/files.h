@@ -9,6 +9,7 @@
 #define TROVE_FILES_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ struct trove_file {
     int fd;
     uint32_t users;                   /* lock */
     bool gone;                        /* lock: removed; closed after the last use */
+    atomic_bool named;                /* the folders that hold it are on disk, too */
     struct trove_file *same_bucket;   /* lock */
     struct trove_file *older, *newer; /* lock: of those without users */
 };
@@ -43,6 +45,9 @@ uint64_t bmi__files_removals(struct trove_files *files);
  * since, perhaps this one; it is to be opened again. */
 int bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t object, int fd,
                    uint64_t removals, struct trove_file **added);
+/* Descriptors are used up: closes half of those that nobody uses, the longest unused first. Returns
+ * whether there was one. */
+bool bmi__files_make_room(struct trove_files *files);
 void bmi__files_put(struct trove_files *files, struct trove_file *file);
 /* The object was removed: its file is not found any more. */
 void bmi__files_forget(struct trove_files *files, uint32_t collection, uint64_t object);

@@ -23,6 +23,7 @@
 #if BMI_WITH_LMDB
 #include <lmdb.h>
 
+#include "trove-stub/dir.h"
 #include "trove-stub/index.h"
 
 enum { PREFIX = 12, KEY_SPACE = PREFIX + BMI_TROVE_KEY_MAX };
@@ -136,6 +137,10 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
         result = lock_file_make(folder);
     if (result == 0)
         result = env_open(new, name);
+    if (result == 0) /* LMDB flushes its files, not the names of new ones */
+        result = -bmi__dir_sync(folder, "keys");
+    if (result == 0)
+        result = -bmi__dir_sync(folder, ".");
     if (result != 0) {
         free(new);
         return bmi__trove_explain(lmdb_errno(result), error, error_size, "%s: %s", name,

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,11 +146,27 @@ static int lock_take(struct trove_dir *dir, const char *path, char *error, size_
     return 0;
 }
 
+/* Flushes the folder that a new one's name is in. */
+static int parent_sync(const char *path)
+{
+    char *copy = strdup(path);
+    if (copy == NULL)
+        return -ENOMEM;
+    int result = bmi__dir_sync(AT_FDCWD, dirname(copy));
+    free(copy);
+    return result == -EACCES ? 0 : result; /* one that may be passed, not read */
+}
+
 static int folder_open(struct trove_dir *dir, const char *path, bool create, char *error,
                        size_t error_size)
 {
-    if (create && mkdir(path, 0777) != 0 && errno != EEXIST)
+    bool made = create && mkdir(path, 0777) == 0;
+    if (create && !made && errno != EEXIST)
         return bmi__trove_explain(-errno, error, error_size, "%s: %s", path, strerror(errno));
+    int result = made ? parent_sync(path) : 0;
+    if (result != 0)
+        return bmi__trove_explain(result, error, error_size, "the folder of %s: %s", path,
+                                  strerror(-result));
     dir->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->folder < 0)
         return bmi__trove_explain(-errno, error, error_size, "%s: %s", path, strerror(errno));

@@ -92,7 +92,8 @@ struct bmi_trove_settings {
     bool careful;        /* put without BMI_TROVE_SYNC: write data in order, so that a crash of the
                             machine (not just of the process) can never damage older key/values;
                             costs a disk flush each */
-    uint32_t open_files; /* 256: files of a dir store kept open */
+    uint32_t open_files; /* 256: files of a dir store kept open; fewer where the process has no
+                            more descriptors */
     uint32_t ring_entries;    /* 128: operations that io_uring is given at a time */
     bmi_size_t immediate_max; /* 1 MiB: mem and null do larger reads and writes as tasks */
     bmi_size_t capacity;      /* mem: bytes of all streams, ENOSPC beyond; 0: no limit. Counted in
