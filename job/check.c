@@ -88,7 +88,9 @@ static bool has_transition(const struct bmi_sm_state *state, int result)
 static int results_check(struct check *check, const struct bmi_sm_table *table,
                          const struct bmi_sm_state *state)
 {
-    for (int result = 0; result < choices_of(state); result++)
+    /* Of more results than it has transitions one of the first would be missing, or none is. */
+    int most = transitions_of(state) + 1;
+    for (int result = 0; result < choices_of(state) && result < most; result++)
         if (!has_transition(state, result))
             return flaw(check, "%s: state \"%s\": no transition for the result %d", table->name,
                         state->name, result);

@@ -491,6 +491,7 @@ static void ready_locked(struct bmi__space *space, struct bmi__posted *posted)
     struct bmi__queue_context *context = posted->context;
     posted->state = POSTED_READY;
     posted->next = NULL;
+    posted->link_to_me = context->end;
     *context->end = posted;
     context->end = &posted->next;
     signal_locked(context);
@@ -600,12 +601,11 @@ static void take_locked(struct wanted *wanted, struct bmi__posted *posted)
 
 static void unqueue_locked(struct bmi__queue_context *context, struct bmi__posted *posted)
 {
-    struct bmi__posted **link = &context->first;
-    while (*link != posted)
-        link = &(*link)->next;
-    *link = posted->next;
-    if (context->end == &posted->next)
-        context->end = link;
+    *posted->link_to_me = posted->next;
+    if (posted->next != NULL)
+        posted->next->link_to_me = posted->link_to_me;
+    else
+        context->end = posted->link_to_me;
 }
 
 static void take_any_locked(struct wanted *wanted)

@@ -30,7 +30,7 @@ enum bmi__posted_state { POSTED_POSTING, POSTED_DONE, POSTED_PENDING, POSTED_REA
 
 /* All under the space's lock but what the operation's owner set before it was begun. */
 struct bmi__posted {
-    struct bmi__posted *next; /* in the context's queue */
+    struct bmi__posted *next, **link_to_me; /* in the context's queue */
     struct bmi__queue_context *context;
     int64_t id;
     enum bmi__posted_state state;

@@ -40,9 +40,11 @@ struct rpc {
     bool quiet;                 /* a failure is no failure of what it is for */
     struct sfs_request request; /* the caller's: op, flags, and what the op wants */
     struct sfs_reply reply;
+    uint64_t *start; /* the server's for this file so far, 0: none yet; NULL: no matter */
     bool has_flow;
     struct bmi_flow_description flow; /* but for the network's end */
     /* rpc.c's own */
+    bool anew;     /* the server was started anew since `start` */
     uint8_t *room; /* for the reply; NULL: small */
     size_t room_size;
     struct bmi_job_status received;
@@ -60,10 +62,10 @@ void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op
 int rpc_call(struct rpc *rpc);
 /* The same as a child of a machine. Returns BMI_SM_DEFERRED or an error. */
 int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
-/* SYNC or DROP of an object on all servers that hold it, as children; `rpcs` has one a server.
- * Returns BMI_SM_DEFERRED or an error. */
+/* SYNC or DROP of an object on all servers that hold it, as children; `rpcs` has one a server, as
+ * has `starts` (NULL: no matter). Returns BMI_SM_DEFERRED or an error. */
 int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
-               const struct sfs_meta *meta);
+               const struct sfs_meta *meta, uint64_t *starts);
 /* Runs a machine to its end. Returns its result. */
 int client_run(struct client *client, struct bmi_sm_table *table, void *data);
 /* Says what went wrong with `name` and counts it. */
@@ -82,7 +84,8 @@ struct file {
     off_t data, hole; /* put: where it has data, as far as was looked */
     uint64_t chunks;  /* not yet done */
     int error;
-    char temporary[4200]; /* get: written here, then renamed */
+    uint64_t starts[SFS_SERVERS_MAX]; /* put, to be on disk: see struct rpc */
+    char temporary[4200];             /* get: written here, then renamed */
     /* local.c's */
     struct file *next_temporary;
     pthread_mutex_t lock;

@@ -81,7 +81,7 @@ static int64_t written(const struct writer *writer, const uint8_t *bytes)
 
 static void put_meta(struct writer *writer, const struct sfs_meta *meta)
 {
-    put(writer, SFS_VERSION, 1);
+    put(writer, SFS_META_VERSION, 1);
     put(writer, meta->kind, 1);
     put(writer, meta->mode, 4);
     put(writer, meta->uid, 4);
@@ -108,7 +108,7 @@ static void get_meta(struct reader *reader, struct sfs_meta *meta)
     meta->stripe = (uint32_t)get(reader, 4);
     meta->target_size = get_text(reader, meta->target, SFS_TARGET_MAX);
     bool file = meta->kind == SFS_FILE;
-    if (version != SFS_VERSION || meta->kind < SFS_FILE || meta->kind > SFS_LINK ||
+    if (version != SFS_META_VERSION || meta->kind < SFS_FILE || meta->kind > SFS_LINK ||
         meta->mode > 07777 || meta->size > INT64_MAX ||
         (file && (meta->object == 0 || meta->stripe == 0 || meta->stripe > SFS_STRIPE_MAX)) ||
         (meta->kind == SFS_LINK) != (meta->target_size > 0))
@@ -276,6 +276,7 @@ int64_t sfs_reply_encode(const struct sfs_reply *reply, uint8_t *bytes, size_t r
     put(&writer, SFS_VERSION, 2);
     put(&writer, reply->op, 2);
     put(&writer, (uint32_t)reply->status, 4);
+    put(&writer, reply->start, 8);
     if (reply->op == SFS_SPACE) {
         put(&writer, reply->total, 8);
         put(&writer, reply->available, 8);
@@ -306,6 +307,7 @@ int sfs_reply_decode(struct sfs_reply *reply, const uint8_t *bytes, size_t size)
         return reader.bad ? -BMI_EPROTO : -BMI_EPROTONOSUPPORT;
     reply->op = (uint16_t)get(&reader, 2);
     reply->status = (int32_t)(uint32_t)get(&reader, 4);
+    reply->start = get(&reader, 8);
     if (reply->op == SFS_SPACE) {
         reply->total = get(&reader, 8);
         reply->available = get(&reader, 8);

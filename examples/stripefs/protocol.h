@@ -15,7 +15,8 @@
 #include <stdint.h>
 
 #define SFS_MAGIC 0x53465342u /* "BSFS" */
-#define SFS_VERSION 1
+#define SFS_VERSION 2         /* of messages */
+#define SFS_META_VERSION 1    /* of metadata, which stores keep */
 #define SFS_SERVERS_MAX 64
 #define SFS_PATH_MAX 470    /* bytes of a path */
 #define SFS_NAME_MAX 255    /* of one name in it */
@@ -85,6 +86,7 @@ struct sfs_entry {
 struct sfs_reply {
     uint16_t op;
     int32_t status; /* 0 or a BMI error */
+    uint64_t start; /* another one whenever the server was started anew */
     uint64_t total, available;
     bool has_meta; /* COMMIT, UNLINK: there was a former one */
     struct sfs_meta meta;

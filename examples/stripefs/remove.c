@@ -137,7 +137,7 @@ static int drop(struct bmi_sm *machine, void *data)
     if (!reply->has_meta || reply->meta.kind != SFS_FILE)
         return BMI_SM_DONE;
     remover->meta = reply->meta;
-    return rpc_object(client, remover->rpcs, machine, SFS_DROP, &remover->meta);
+    return rpc_object(client, remover->rpcs, machine, SFS_DROP, &remover->meta, NULL);
 }
 
 static int failed(struct bmi_sm *machine, void *data)

@@ -47,6 +47,17 @@ static int reply_receive(struct bmi_sm *machine, void *data)
     return result < 0 ? result : part_posted(rpc, machine);
 }
 
+/* What a server had not yet on disk is lost if its machine failed meanwhile: then it was started
+ * anew. */
+static int start_check(struct rpc *rpc)
+{
+    if (rpc->start == NULL || *rpc->start == rpc->reply.start)
+        return 0;
+    rpc->anew = *rpc->start != 0;
+    *rpc->start = rpc->reply.start;
+    return rpc->anew ? -BMI_EIO : 0;
+}
+
 static int reply_check(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;
@@ -54,7 +65,9 @@ static int reply_check(struct bmi_sm *machine, void *data)
     int result = sfs_reply_decode(&rpc->reply, rpc->room, (size_t)rpc->received.actual);
     if (result < 0)
         return result;
-    return rpc->reply.op != rpc->request.op ? -BMI_EPROTO : rpc->reply.status;
+    if (rpc->reply.op != rpc->request.op)
+        return -BMI_EPROTO;
+    return rpc->reply.status < 0 ? rpc->reply.status : start_check(rpc);
 }
 
 static const struct bmi_sm_state reply_states[] = {
@@ -132,7 +145,9 @@ static int done(struct bmi_sm *machine, void *data)
     if (error < 0 && error != -BMI_ECANCEL && !rpc->quiet)
         snprintf(rpc->client->failure, sizeof rpc->client->failure, "server %s: %s%s",
                  rpc->client->urls[rpc->server], bmi_status_string(error),
-                 error == -BMI_EBADR ? " (its place in the list of servers is another)" : "");
+                 error == -BMI_EBADR ? " (its place in the list of servers is another)"
+                 : rpc->anew         ? " (it was started anew meanwhile: put it once more)"
+                                     : "");
     return error;
 }
 
@@ -174,7 +189,7 @@ int rpc_start(struct rpc *rpc, struct bmi_sm *machine)
 }
 
 int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
-               const struct sfs_meta *meta)
+               const struct sfs_meta *meta, uint64_t *starts)
 {
     for (int server = 0; server < client->count; server++) {
         if (!(meta->holders >> server & 1))
@@ -182,6 +197,7 @@ int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, 
         struct rpc *rpc = &rpcs[server];
         rpc_make(rpc, client, server, op, NULL);
         rpc->quiet = op == SFS_DROP;
+        rpc->start = starts != NULL ? &starts[server] : NULL;
         rpc->request.object = meta->object;
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)

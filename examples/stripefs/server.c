@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum { REQUEST_MS = 120000, LISTED = 16, REPLY_RESERVE = 256, DRAIN_MS = 5000 };
 
@@ -338,8 +339,9 @@ static int reply(struct bmi_sm *machine, void *data)
     struct slot *slot = data;
     struct bmi_job_options options = of(machine);
     int last = bmi_sm_last(machine);
-    bool gone = slot->request.op == SFS_SYNC || slot->request.op == SFS_DROP;
-    slot->reply.status = last < 0 && !(gone && last == -BMI_ENOENT) ? last : 0;
+    bool gone = slot->request.op == SFS_DROP && last == -BMI_ENOENT;
+    slot->reply.status = last < 0 && !gone ? last : 0;
+    slot->reply.start = slot->server->start;
     if (slot->reply.status < 0) {
         slot->reply.has_meta = slot->reply.more = false;
         slot->reply.entry_count = 0;
@@ -453,6 +455,10 @@ int server_open(struct server *server, const char *folder)
     int result = bmi_job_context_open(0, &server->jobs);
     if (result < 0) {
         fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
+        return -1;
+    }
+    if (getrandom(&server->start, sizeof server->start, 0) != sizeof server->start) {
+        fprintf(stderr, "bmi-stripefsd: no random number\n");
         return -1;
     }
     return store_open(server, folder);

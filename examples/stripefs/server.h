@@ -33,6 +33,7 @@ struct server {
     struct slot *slots; /* one for each request that is served at a time, one to hear of more */
     int slot_count;
     struct shares shares;
+    uint64_t start; /* told in each reply */
     /* which server of how many this store is, once a client has said so: position << 16 | count */
     atomic_uint place;
 };

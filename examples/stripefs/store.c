@@ -108,8 +108,8 @@ int store_open(struct server *server, const char *folder)
      * without sync must not put at risk what others put with it. */
     struct bmi_trove_settings settings = {.create = true, .no_immediate = true, .careful = true};
     char where[4096], error[512] = "";
-    if (snprintf(where, sizeof where, "%s%s", strchr(folder, ':') != NULL ? "" : "dir:", folder) >=
-        (int)sizeof where)
+    bool kind_told = strncmp(folder, "dir:", 4) == 0 || strcmp(folder, "mem:") == 0;
+    if (snprintf(where, sizeof where, "%s%s", kind_told ? "" : "dir:", folder) >= (int)sizeof where)
         return refuse(folder, "the name is too long");
     int result = bmi_trove_open(&server->store, where, &settings, error, sizeof error);
     if (result < 0)

@@ -69,6 +69,7 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
             continue;
         struct rpc *rpc = &worker->rpcs[server];
         rpc_make(rpc, client, server, op, NULL);
+        rpc->start = op == SFS_WRITE && client->sync ? &worker->file->starts[server] : NULL;
         rpc->request.object = meta->object;
         rpc->request.part = part;
         rpc->request.stripe = meta->stripe;
@@ -210,7 +211,8 @@ static int put_sync(struct bmi_sm *machine, void *data)
     int result = file_unchanged(worker->file);
     if (result < 0 || !worker->client->sync)
         return result;
-    return rpc_object(worker->client, worker->rpcs, machine, SFS_SYNC, &worker->file->meta);
+    return rpc_object(worker->client, worker->rpcs, machine, SFS_SYNC, &worker->file->meta,
+                      worker->file->starts);
 }
 
 static int put_commit(struct bmi_sm *machine, void *data)
@@ -243,7 +245,7 @@ static int put_drop_former(struct bmi_sm *machine, void *data)
     if (!reply->has_meta || reply->meta.kind != SFS_FILE)
         return BMI_SM_DONE;
     worker->former = reply->meta;
-    return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former);
+    return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former, NULL);
 }
 
 static int get_finish(struct bmi_sm *machine, void *data)
@@ -258,7 +260,8 @@ static int undo(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     if (worker->file->put)
-        return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->file->meta);
+        return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->file->meta,
+                          NULL);
     file_undo(worker->file);
     return BMI_SM_DONE;
 }
@@ -463,7 +466,7 @@ int file_cat(struct client *client, const struct sfs_meta *meta)
 static int drop_only(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former);
+    return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former, NULL);
 }
 
 static const struct bmi_sm_state drop_states[] = {

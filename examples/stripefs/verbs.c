@@ -505,6 +505,18 @@ int verb_cat(struct client *client, int count, char **arguments)
     return client->failures > 0;
 }
 
+/* A name of others' making: to a terminal without what that would take for orders. */
+static void name_print(const char *name)
+{
+    static int terminal = -1;
+    if (terminal < 0)
+        terminal = isatty(STDOUT_FILENO);
+    for (; *name != '\0'; name++) {
+        unsigned char c = (unsigned char)*name;
+        putchar(terminal && (c < 0x20 || c == 0x7f) ? '?' : c);
+    }
+}
+
 static void meta_print(const char *name, const struct sfs_meta *meta)
 {
     static const char kinds[] = "?-dl";
@@ -516,9 +528,14 @@ static void meta_print(const char *name, const struct sfs_meta *meta)
         if (!(meta->mode >> (8 - i) & 1))
             mode[1 + i] = '-';
     strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &local));
-    printf("%s %5u %5u %12llu %s %s%s%s\n", mode, meta->uid, meta->gid,
-           (unsigned long long)meta->size, text, name, meta->kind == SFS_LINK ? " -> " : "",
-           meta->kind == SFS_LINK ? meta->target : "");
+    printf("%s %5u %5u %12llu %s ", mode, meta->uid, meta->gid, (unsigned long long)meta->size,
+           text);
+    name_print(name);
+    if (meta->kind == SFS_LINK) {
+        printf(" -> ");
+        name_print(meta->target);
+    }
+    putchar('\n');
 }
 
 static void ls_folder(struct client *client, const char *path)
@@ -528,7 +545,7 @@ static void ls_folder(struct client *client, const char *path)
     if (result < 0)
         client_complain(client, path, result);
     if (client->recursive)
-        printf("%s:\n", path);
+        name_print(path), printf(":\n");
     for (size_t i = 0; i < listing.count; i++)
         meta_print(listing.entries[i].name, &listing.entries[i].meta);
     for (size_t i = 0; client->recursive && i < listing.count; i++) {
