@@ -7,8 +7,8 @@
  * written, then their number.
  *
  * Locks are held where a line is written, so that never waits for who reads standard error: a line
- * that a full pipe has no room for is left out, and so are all when its reader has gone, which is no
- * reason to end (SIGPIPE) either.
+ * that a full pipe has no room for is left out, and so are all when its reader has gone, which is
+ * no reason to end (SIGPIPE) either.
  */
 #include "bmi/log.h"
 

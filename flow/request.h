@@ -35,8 +35,8 @@ enum flow_walked { FLOW_WALKED, FLOW_PIECE, FLOW_LATER };
 /* Of all servers: the bytes of a request; or -BMI_EINVAL, -BMI_EFBIG. */
 bmi_size_t bmi__flow_request_total(const struct bmi_flow_extent *extents, int count);
 bool bmi__flow_distribution_valid(const struct bmi_flow_distribution *distribution);
-/* The next piece, of at most `most` bytes (>= 1). FLOW_WALKED: there is none; FLOW_LATER: the budget
- * is used up. */
+/* The next piece, of at most `most` bytes (>= 1). FLOW_WALKED: there is none; FLOW_LATER: the
+ * budget is used up. */
 enum flow_walked bmi__flow_walk_next(struct flow_walk *walk, bmi_size_t most,
                                      struct flow_piece *piece);
 

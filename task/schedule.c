@@ -197,9 +197,9 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
     return ran;
 }
 
-/* Looks for a task in a node's queue, whose others keep their order: each is taken and pushed again.
- * One looks at a time, so that whoever does not find it knows that somebody runs it, or is about to
- * push it. */
+/* Looks for a task in a node's queue, whose others keep their order: each is taken and pushed
+ * again. One looks at a time, so that whoever does not find it knows that somebody runs it, or is
+ * about to push it. */
 static bool queue_claim(struct bmi_task_manager *manager, struct bmi__task_node *node,
                         const struct bmi_task *task)
 {

@@ -286,9 +286,9 @@ struct bmi_task_manager *bmi_task_manager_default(void);
 
 /* Makes a manager of its own, e.g. for a test; `settings` may be NULL.
  * Returns: 0 and *manager; -EINVAL (settings, or a topology text that hwloc refuses), -ENOENT (no
- *          such file; -EACCES, -ENOTDIR, ...), -ENOTSUP (a text or file, but built without hwloc), -E2BIG (a CPU number
- *          above BMI_CPUSET_MAX), -ENOMEM. `error` (may be NULL) gets a text in each case, with
- *          hwloc's own words where it has some.
+ *          such file; -EACCES, -ENOTDIR, ...), -ENOTSUP (a text or file, but built without hwloc),
+ *          -E2BIG (a CPU number above BMI_CPUSET_MAX), -ENOMEM. `error` (may be NULL) gets a text
+ *          in each case, with hwloc's own words where it has some.
  * Owns: *manager is the caller's until bmi_task_manager_destroy; settings are copied.
  * Threads: any. Blocks: to read the topology. */
 int bmi_task_manager_create(const struct bmi_task_settings *settings,
