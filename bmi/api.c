@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <time.h>
 
 #include "bmi/address.h"
 #include "bmi/background.h"
@@ -167,6 +168,24 @@ static bool sent_now_locked(struct peer *peer, const struct post *post)
     return true;
 }
 
+/* Who posts after a long pause may not have tested meanwhile, and a peer that has closed its idle
+ * connection, or was started anew, has said so without being heard: what was written there now would
+ * be lost, and reported as sent. So a few passes are made, where nobody drives. */
+static void catch_up(void)
+{
+    enum { PAUSE_MS = 100 };
+    static _Atomic uint32_t posted_ms;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    uint32_t now_ms = (uint32_t)now.tv_sec * 1000 + (uint32_t)(now.tv_nsec / 1000000);
+    uint32_t before = atomic_load_explicit(&posted_ms, memory_order_relaxed);
+    if (now_ms == before)
+        return;
+    atomic_store_explicit(&posted_ms, now_ms, memory_order_relaxed);
+    if (now_ms - before > PAUSE_MS)
+        bmi__progress_catch_up();
+}
+
 int bmi__post(const struct post *post, bmi_op_id_t *id)
 {
     struct peer *peer;
@@ -174,6 +193,7 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
     struct context *context = bmi__context_find(post->context);
     if (context == NULL)
         return -BMI_EINVAL;
+    catch_up();
     int status = bmi__address_lock(post->address, &peer);
     if (status < 0)
         return bmi__error(status);

@@ -32,6 +32,8 @@ void bmi__progress_fd_used(void);
 void bmi__progress_wait(struct waiter *waiter, int max_idle_ms);
 /* One pass by a thread that waits for nothing, if the seat is free. */
 void bmi__progress_poll(void);
+/* A few, as long as they find something: by who is about to post after long silence. */
+void bmi__progress_catch_up(void);
 /* Runs deferred calls and flushes, by whoever is alone. */
 void bmi__progress_chores(void);
 

@@ -319,7 +319,9 @@ void BMI_close_context(bmi_context_id context_id);
  * EAGAIN, ETRYAGAIN; of an IPv6 address without the interface that it needs EINVAL; of another
  * user's peer (gm) EACCES; where the network cannot be used EADDRNOTAVAIL, ENODEV, EIO.
  * Owns: buffers, and the arrays of lists, are lent to BMI until completion. user_ptr comes back
- * with the completion. Threads: any. Blocks: never. */
+ * with the completion. Threads: any. Blocks: never; the first post after 100 ms without one makes a
+ * few passes of progress, where nobody else does: a peer that has left meanwhile is noticed, and an
+ * address that was looked up dialled anew. */
 
 /* Sends `size` bytes (0 is legal) to `dest` under `tag`. Completion is local: the buffer is
  * free. */

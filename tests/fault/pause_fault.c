@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * pause_fault.c - a server has idle connections closed, and a client pauses for longer than that,
+ * in no call of the library's: nobody has told it when it goes on. What it posts then goes by a new
+ * connection, and neither fails nor is lost.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "serve.h"
+
+enum { ROUNDS = 2, SIZE = 1000, TAG = 7 };
+
+/* Nothing is outstanding between a request and the next. */
+static int server_run(void *argument, int channel)
+{
+    char address[64], listening[BMI_MAX_ADDR_LEN];
+    struct BMI_unexpected_info request;
+    struct noted reply;
+    int count;
+    setenv("BMI_IDLE_REAP_S", "1", 1);
+    test_address(address, *(const unsigned *)argument);
+    serve(address, 0, listening);
+    operations_open();
+    tell(channel, listening, sizeof listening);
+    while (!heard(channel, 0)) {
+        must(BMI_testunexpected(1, &count, &request, 50), "BMI_testunexpected");
+        if (count == 0)
+            continue;
+        note_send(&reply, request.addr, request.buffer, request.size, request.tag);
+        noted_good(&reply, "a reply");
+        BMI_unexpected_free(request.addr, request.buffer);
+    }
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return 0;
+}
+
+/* A request, of which the receive is posted first, and its reply. */
+static void request_make(BMI_addr_t server, int round)
+{
+    char out[SIZE], in[SIZE];
+    struct noted request, reply;
+    memset(out, 'a' + round, sizeof out);
+    note_receive(&reply, server, in, sizeof in, TAG);
+    note_sendunexpected(&request, server, out, sizeof out, TAG);
+    noted_good(&request, "a request after a pause");
+    noted_good(&reply, "the reply to a request after a pause");
+    CHECK(reply.size == SIZE && memcmp(in, out, SIZE) == 0, "another reply");
+}
+
+static uint64_t connects(void)
+{
+    struct bmi_statistics statistics;
+    must(BMI_get_info(0, BMI_GET_STATISTICS, &statistics), "BMI_GET_STATISTICS");
+    return statistics.connects;
+}
+
+int main(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    BMI_addr_t server;
+    unsigned port = 0;
+    test_begin("pause_fault", 120);
+    struct child child = child_start("server", server_run, &port);
+    echo_server_address(&child, listening);
+    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
+    operations_open();
+    must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
+    for (int round = 0; round < ROUNDS; round++) {
+        request_make(server, round);
+        nanosleep(&(struct timespec){.tv_sec = 2 * test_slowness()}, NULL);
+    }
+    request_make(server, ROUNDS);
+    printf("  %d pauses, %llu connections\n", ROUNDS, (unsigned long long)connects());
+    CHECK(connects() > 1, "the server has closed no connection");
+    tell_number(child.channel, 0);
+    child_end(&child);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return test_passed();
+}
