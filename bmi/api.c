@@ -169,8 +169,8 @@ static bool sent_now_locked(struct peer *peer, const struct post *post)
 }
 
 /* Who posts after a long pause may not have tested meanwhile, and a peer that has closed its idle
- * connection, or was started anew, has said so without being heard: what was written there now would
- * be lost, and reported as sent. So a few passes are made, where nobody drives. */
+ * connection, or was started anew, has said so without being heard: what was written there now
+ * would be lost, and reported as sent. So a few passes are made, where nobody drives. */
 static void catch_up(void)
 {
     enum { PAUSE_MS = 100 };
