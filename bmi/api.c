@@ -171,11 +171,17 @@ static bool sent_now_locked(struct peer *peer, const struct post *post)
 /* Who posts after a long pause may not have tested meanwhile, and a peer that has closed its idle
  * connection, or was started anew, has said so without being heard: what was written there now
  * would be lost, and reported as sent. So a few passes are made, where nobody drives. */
-static void catch_up(void)
+static void catch_up(enum op_kind kind)
 {
     enum { PAUSE_MS = 100 };
-    static _Atomic uint32_t posted_ms;
+    static _Atomic uint32_t posted_ms, received; /* a receive was posted; the number of the pass */
+    uint32_t pass = bmi__progress_pass() | 1;
     struct timespec now;
+    /* A send that comes with a receive, as requests and answers do, does without the clock. */
+    bool alone = atomic_load_explicit(&received, memory_order_relaxed) != pass;
+    atomic_store_explicit(&received, kind == OP_RECV ? pass : 0, memory_order_relaxed);
+    if (!alone && kind != OP_RECV)
+        return;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     uint32_t now_ms = (uint32_t)now.tv_sec * 1000 + (uint32_t)(now.tv_nsec / 1000000);
     uint32_t before = atomic_load_explicit(&posted_ms, memory_order_relaxed);
@@ -193,7 +199,7 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
     struct context *context = bmi__context_find(post->context);
     if (context == NULL)
         return -BMI_EINVAL;
-    catch_up();
+    catch_up(post->kind);
     int status = bmi__address_lock(post->address, &peer);
     if (status < 0)
         return bmi__error(status);
