@@ -515,6 +515,12 @@ static void trace_note(void *argument, const struct bmi_sm_trace *trace)
     traced->last_ns = trace->time_ns;
 }
 
+/* Where all that a step waits for has ended before it could wait there is no RESUMED. */
+static bool exchange_traced(const struct traced *traced)
+{
+    return strcmp(traced->events, "sSrSE") == 0 || strcmp(traced->events, "sSSE") == 0;
+}
+
 static void test_trace(void)
 {
     struct traced traced = {.forward = true};
@@ -523,7 +529,7 @@ static void test_trace(void)
     FILE *file = fmemopen(text, sizeof text, "w");
     bmi_sm_trace_to(job_case.context, trace_note, &traced);
     run(&exchanger, &life, 0);
-    CU_ASSERT_STRING_EQUAL(traced.events, "sSrSE");
+    CU_ASSERT_TRUE(exchange_traced(&traced));
     CU_ASSERT_TRUE(traced.forward);
     bmi_sm_trace_to(job_case.context, bmi_sm_trace_print, file);
     memset(&life, 0, sizeof life);
@@ -533,7 +539,7 @@ static void test_trace(void)
     fclose(file);
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "exchanger: exchange step waits"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "exchanger ended 0"));
-    CU_ASSERT_STRING_EQUAL(traced.events, "sSrSE");
+    CU_ASSERT_TRUE(exchange_traced(&traced));
 }
 
 /* Machines that wait when the context is closed are cancelled, tidy up, and end. */
