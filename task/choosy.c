@@ -44,24 +44,25 @@ static struct bmi_task **find_locked(struct bmi__choosy *choosy, const struct bm
     return link;
 }
 
-static void take_locked(struct bmi__choosy *choosy, struct bmi_task **link)
+/* Takes the task that *link leads to, if there is one. */
+static struct bmi_task *take_locked(struct bmi__choosy *choosy, struct bmi_task **link)
 {
     struct bmi_task *task = *link;
+    if (task == NULL)
+        return NULL;
     choosy->heads += link == &choosy->first;
     *link = task->next;
     if (choosy->end == &task->next)
         choosy->end = link;
     atomic_fetch_add(&choosy->popped, 1);
+    return task;
 }
 
 struct bmi_task *bmi__choosy_pop(struct bmi__choosy *choosy, const struct bmi_cpuset *served,
                                  uint32_t cpu)
 {
     pthread_mutex_lock(&choosy->mutex);
-    struct bmi_task **link = find_locked(choosy, served, cpu);
-    struct bmi_task *task = *link;
-    if (task != NULL)
-        take_locked(choosy, link);
+    struct bmi_task *task = take_locked(choosy, find_locked(choosy, served, cpu));
     pthread_mutex_unlock(&choosy->mutex);
     return task;
 }
@@ -72,9 +73,7 @@ bool bmi__choosy_claim(struct bmi__choosy *choosy, const struct bmi_task *task)
     struct bmi_task **link = &choosy->first;
     while (*link != NULL && *link != task)
         link = &(*link)->next;
-    bool found = *link != NULL;
-    if (found)
-        take_locked(choosy, link);
+    bool found = take_locked(choosy, link) != NULL;
     pthread_mutex_unlock(&choosy->mutex);
     return found;
 }

@@ -49,13 +49,14 @@ static void spare_grow(struct bmi_task_manager *manager)
     pthread_mutex_unlock(&manager->making);
 }
 
-static struct bmi_task *take_locked(struct bmi__spare *spare)
+/* Takes the task that *link leads to, if there is one. */
+static struct bmi_task *take_locked(struct bmi__spare *spare, struct bmi_task **link)
 {
-    struct bmi_task *task = spare->first;
+    struct bmi_task *task = *link;
     if (task != NULL) {
-        spare->first = task->next;
+        *link = task->next;
         if (spare->end == &task->next)
-            spare->end = &spare->first;
+            spare->end = link;
     }
     return task;
 }
@@ -66,7 +67,7 @@ static struct bmi_task *spare_take(struct bmi__spare *spare, bool *last)
     pthread_mutex_lock(&spare->mutex);
     while (spare->first == NULL && spare->open)
         pthread_cond_wait(&spare->arrived, &spare->mutex);
-    struct bmi_task *task = spare->open ? take_locked(spare) : NULL;
+    struct bmi_task *task = spare->open ? take_locked(spare, &spare->first) : NULL;
     if (task != NULL)
         spare->idle--;
     *last = spare->idle == 0 && spare->count < spare->limit;
@@ -144,12 +145,7 @@ bool bmi__spare_claim(struct bmi_task_manager *manager, const struct bmi_task *t
     struct bmi_task **link = &spare->first;
     while (*link != NULL && *link != task)
         link = &(*link)->next;
-    bool found = *link != NULL;
-    if (found) {
-        if (spare->end == &(*link)->next)
-            spare->end = link;
-        *link = (*link)->next;
-    }
+    bool found = take_locked(spare, link) != NULL;
     pthread_mutex_unlock(&spare->mutex);
     return found;
 }
@@ -157,7 +153,7 @@ bool bmi__spare_claim(struct bmi_task_manager *manager, const struct bmi_task *t
 struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&manager->spare.mutex);
-    struct bmi_task *task = take_locked(&manager->spare);
+    struct bmi_task *task = take_locked(&manager->spare, &manager->spare.first);
     pthread_mutex_unlock(&manager->spare.mutex);
     return task;
 }

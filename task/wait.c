@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wait.c - waiting for a task to end, without polling. Who waits stands in the lot, a table of
+ * wait.c - waiting for a task to end. Who waits stands in the lot, a table of
  * lists by the task's address, with an event of its own; who ends a task that has WAITED set posts
  * the events of those that wait for it, without looking at the task.
  *
  * While workers run, waiting is just that, but for a worker whose task waits: it goes on to serve
  * its CPU, and a helper, which serves what is urgent there. Without workers one of those who wait,
  * the driver, runs tasks until its own has ended, and sleeps, armed as a sleeper, when there are
- * none; the others, bystanders, only wait, and when the driver leaves the first of them becomes the
- * driver. A driver within a task that the driver below it on the same stack runs takes its place
- * meanwhile.
+ * none; the others, bystanders, run what they find, but are not woken for it, and when the driver
+ * leaves the first of them becomes the driver. A driver within a task that the driver below it on
+ * the same stack runs takes its place meanwhile. Who waits so deep within tasks that no more may
+ * come on top runs the one it waits for, out of its queue; and so does a thread for tasks that may
+ * block, which may all be waiting for such.
  *
  * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, driver and bystanders;
  * neither within the other. Events are posted under them, so that a waiter that has left is safe.
