@@ -142,6 +142,8 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     if (result == 0)
         result = -bmi__dir_sync(folder, ".");
     if (result != 0) {
+        if (new->env != NULL)
+            mdb_env_close(new->env);
         free(new);
         return bmi__trove_explain(lmdb_errno(result), error, error_size, "%s: %s", name,
                                   mdb_strerror(result));
