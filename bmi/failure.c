@@ -18,8 +18,8 @@
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 
-/* A peer is asked for a sign of life after 3 silent ticks and given up after 8. */
-enum { TICKS_PING = 3, TICKS_DEAD = 8, TICK_MOST_MS = 1000, TICK_LEAST_MS = 5 };
+enum { TICKS_PING = 3 }; /* a peer that is silent for so many is asked for a sign of life */
+enum { TICK_MOST_MS = 1000, TICK_LEAST_MS = 5 };
 
 static atomic_int attention;
 static atomic_bool armed;
@@ -33,7 +33,7 @@ static _Atomic int64_t reap_s;
 
 static uint64_t tick_ms(void)
 {
-    int64_t silent = bmi__setting(SETTING_PEER_TIMEOUT) / TICKS_DEAD;
+    int64_t silent = bmi__setting(SETTING_PEER_TIMEOUT) / BMI__TICKS_DEAD;
     int64_t connect = bmi__setting(SETTING_CONNECT_TIMEOUT) / 4;
     int64_t ms = connect;
     if (silent > 0 && silent < ms)
@@ -69,11 +69,6 @@ void bmi__attention_locked(struct peer *peer)
     atomic_fetch_add(&attention, 1);
     if (!atomic_exchange(&armed, true))
         bmi_method_timer_set(&ticker, tick_ms());
-}
-
-unsigned bmi__silent_ticks_most(void)
-{
-    return TICKS_DEAD;
 }
 
 void bmi__grace_begins(void)
@@ -118,7 +113,7 @@ static void check_silence(struct peer *peer)
      * left of the time between two ticks counts with the next eighth, but no more than one: while
      * nobody drove nobody listened. */
     uint64_t now = bmi__monotonic_ns();
-    uint64_t eighth = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u / TICKS_DEAD;
+    uint64_t eighth = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u / BMI__TICKS_DEAD;
     if (peer->silent_ticks > 0 && now - peer->since_ns < eighth)
         return;
     uint64_t next = peer->silent_ticks > 0 ? peer->since_ns + eighth : now;
@@ -128,7 +123,7 @@ static void check_silence(struct peer *peer)
         peer->flags |= PEER_PINGED;
         bmi__control_send_locked(peer, (struct wire_header){.type = WIRE_PING}, NULL, 0);
     }
-    if (peer->silent_ticks > TICKS_DEAD)
+    if (peer->silent_ticks > BMI__TICKS_DEAD)
         bmi__peer_fail_locked(peer, -ETIMEDOUT, "silent for too long");
 }
 

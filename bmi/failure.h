@@ -12,6 +12,8 @@
 
 #include "bmi/peer.h"
 
+enum { BMI__TICKS_DEAD = 8 }; /* a peer that is silent for so many is given up */
+
 /* Notes whether the tick has to look at the peer: after its state changed, and when it gets its
  * first operation. That it has none any more the tick sees itself. */
 void bmi__attention_locked(struct peer *peer);
@@ -23,8 +25,6 @@ void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
 void bmi__peer_leave_locked(struct peer *peer);
 /* A cancelled receive waits for its sender's word: the tick is to come sooner. */
 void bmi__grace_begins(void);
-/* After how many silent ticks a peer is given up. */
-unsigned bmi__silent_ticks_most(void);
 /* Closes connections idle for so many seconds. */
 void bmi__reap_idle(int64_t seconds);
 /* The setting that has the tick do so was changed: it may be off, as nothing wanted it. */

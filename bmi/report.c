@@ -189,7 +189,7 @@ static void peer_write_locked(FILE *out, struct peer *peer)
         fprintf(out, "; errors %llu", (number)s.errors);
     if (peer->silent_ticks > 0)
         fprintf(out, "; silent for %u/%u of peer_timeout_ms", peer->silent_ticks,
-                bmi__silent_ticks_most());
+                (unsigned)BMI__TICKS_DEAD);
     fprintf(out, "\n");
 }
 

@@ -34,9 +34,8 @@ static const char usage[] =
     "  -s, --settings  the settings only\n"
     "  -t, --topology  the machine as the task manager sees it, with its queues\n"
     "  -j, --json      one JSON object\n"
-    "  -p, --process   totals, methods, contexts, and peers of the process with that number, if "
-    "its\n"
-    "                  setting `report` is on (BMI_REPORT=on in its environment)\n";
+    "  -p, --process   totals, methods, contexts, and peers of the process with that number,\n"
+    "                  where its setting `report` is on (BMI_REPORT=on in its environment)\n";
 
 static const char *yes_no(int value)
 {

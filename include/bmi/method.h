@@ -270,7 +270,7 @@ struct bmi_link {
     _Atomic uint64_t bytes_in;             /* method: whatever has arrived; liveness */
     _Atomic(struct bmi_link *) dirty_next; /* the core's list of links to flush */
     atomic_bool dirty;
-    uint32_t host_number; /* the core's, as host: see bmi_method_link_host */
+    uint32_t host_number; /* this and host are the core's, see bmi_method_link_host */
     char *host;
 };
 
