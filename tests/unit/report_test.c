@@ -2,6 +2,7 @@
  *
  * report_test.c - what a process tells of itself: to its own program, and to who asks for it.
  */
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -119,21 +120,84 @@ static void who_asks(void)
     CU_ASSERT_EQUAL(ask(), -1);
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=on"), 0);
     drive(0);
-    int silent[3];
-    for (int i = 0; i < 3; i++) /* these ask, and do not read */
-        CU_ASSERT_TRUE((silent[i] = ask()) >= 0);
     int fd = ask();
     CU_ASSERT_TRUE_FATAL(fd >= 0);
     answer_read(fd, text, sizeof text);
     CU_ASSERT_TRUE(says(text, "libbmi "));
     CU_ASSERT_TRUE(says(text, "peers\n"));
     close(fd);
-    for (int i = 0; i < 3; i++)
-        close(silent[i]);
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=off"), 0);
     drive(0);
     CU_ASSERT_EQUAL(ask(), -1);
     end();
+}
+
+/* Receives from many peers with long names, so that no socket takes the report at once. They are
+ * looked up at a port where nobody greets. */
+static void peers_make(unsigned port)
+{
+    enum { PEERS = 300, NAME = 1900 };
+    static char in[PEERS];
+    char name[NAME + 100];
+    bmi_op_id_t op;
+    bmi_size_t actual;
+    for (int i = 0; i < PEERS; i++) {
+        BMI_addr_t peer;
+        int used = snprintf(name, sizeof name, "tcp://127.0.0.1:%u/%d", port, i);
+        memset(name + used, 'x', NAME);
+        name[used + NAME] = '\0';
+        CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&peer, name), 0);
+        CU_ASSERT_EQUAL(BMI_post_recv(&op, peer, &in[i], 1, &actual, BMI_EXT_ALLOC, TAG, NULL,
+                                      context, NULL),
+                        0);
+    }
+}
+
+/* A socket that listens, and never accepts. */
+static int mute(unsigned *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CU_ASSERT_FATAL(fd >= 0 && bind(fd, (struct sockaddr *)&at, size) == 0);
+    CU_ASSERT_FATAL(listen(fd, 1000) == 0 && getsockname(fd, (struct sockaddr *)&at, &size) == 0);
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
+/* Who asks and does not read is let go of, and the next one is told all. */
+static void one_does_not_read(void)
+{
+    static char text[1 << 20];
+    unsigned port;
+    int listener = mute(&port);
+    start();
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=on"), 0);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=600000"), 0);
+    peers_make(port);
+    drive(0);
+    int silent = ask();
+    CU_ASSERT_TRUE_FATAL(silent >= 0);
+    drive(20); /* it is being answered */
+    int fd = ask();
+    CU_ASSERT_TRUE_FATAL(fd >= 0);
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    for (int i = 0; i < 3000 && poll(&polled, 1, 0) == 0; i++)
+        drive(20);
+    answer_read(fd, text, sizeof text);
+    CU_ASSERT_TRUE(strlen(text) > 500000);
+    CU_ASSERT_TRUE(says(text, "libbmi "));
+    CU_ASSERT_EQUAL(text[strlen(text) - 1], '\n');
+    ssize_t got, unread = 0; /* some of it had gone, and not all */
+    while ((got = read(silent, text, sizeof text)) > 0)
+        unread += got;
+    CU_ASSERT_TRUE(unread > 0 && unread < 500000);
+    close(fd);
+    close(silent);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=off"), 0);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), 0);
+    end();
+    close(listener);
 }
 
 /* On from the start, and gone with the library. */
@@ -158,6 +222,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"to the program itself", the_program_itself},
         {"to who asks", who_asks},
+        {"one does not read", one_does_not_read},
         {"on by the environment", by_the_environment},
         CU_TEST_INFO_NULL,
     };
