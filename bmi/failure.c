@@ -19,7 +19,7 @@
 #include "bmi/settings.h"
 
 enum { TICKS_PING = 3 }; /* a peer that is silent for so many is asked for a sign of life */
-enum { TICK_MOST_MS = 1000, TICK_LEAST_MS = 5 };
+enum { TICK_LEAST_MS = 5 };
 
 static atomic_int attention;
 static atomic_bool armed;
