@@ -285,7 +285,9 @@ int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int p
     if (posted != 0) {
         if (id != NULL)
             *id = 0;
-        if (posted > 0 && status != NULL)
+        if (posted < 0)
+            job->error = posted;
+        if (status != NULL)
             status_of(job, 0, status);
         job_undo_locked(context, job, posted > 0);
     } else if (job->phase == JOB_EARLY) {

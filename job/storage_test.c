@@ -293,6 +293,15 @@ static void faults(void)
     int posted =
         bmi_job_trove_write_at(job_case.context, &place, "x", 1, 0, 0, NULL, NULL, &status);
     CU_ASSERT_EQUAL(posted < 0 ? posted : done(posted, &status).error, -BMI_ENOSPC);
+    fault.limit = 3; /* in part: how much is told, whether it ended within the post or not */
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, &fault), 0);
+    posted =
+        bmi_job_trove_write_at(job_case.context, &place, "abcdef", 6, 0, 0, NULL, NULL, &status);
+    if (posted >= 0)
+        status = done(posted, &status);
+    CU_ASSERT_EQUAL(status.error, -BMI_ENOSPC);
+    CU_ASSERT_EQUAL(status.actual, 3);
+    CU_ASSERT_EQUAL(status.kind, BMI_JOB_TROVE);
     bmi_trove_inject(store, NULL);
     job_case_none();
 }

@@ -461,6 +461,8 @@ static int keys_put_values(struct trove_op *op, struct mem_object *object, void 
     for (int i = 0; i < op->count; i++) {
         size_t size = (size_t)op->pairs[i].key_size;
         struct index_entry *entry = bmi__index_find(&object->keys, op->pairs[i].key, size);
+        if (entry != NULL && (op->flags & BMI_TROVE_ONLY_NEW) != 0)
+            return -EEXIST; /* before, or earlier in the list */
         if (entry == NULL && !bmi__index_add(&object->keys, op->pairs[i].key, size, NULL))
             return -ENOMEM;
     }
@@ -490,11 +492,6 @@ static void keys_drop_empty(struct trove_op *op, struct mem_object *object)
 
 static int keys_put(struct trove_op *op, struct mem_object *object)
 {
-    if ((op->flags & BMI_TROVE_ONLY_NEW) != 0)
-        for (int i = 0; i < op->count; i++)
-            if (bmi__index_find(&object->keys, op->pairs[i].key, (size_t)op->pairs[i].key_size) !=
-                NULL)
-                return -EEXIST;
     size_t count = op->count > 0 ? (size_t)op->count : 0;
     void **values = calloc(count, sizeof *values);
     if (values == NULL)

@@ -36,6 +36,7 @@ void absent_objects_are_told(void);
 void objects_are_made_listed_and_removed(void);
 void pairs_are_put_got_and_removed(void);
 void a_list_is_put_whole_or_not(void);
+void a_key_twice_in_a_list_is_not_only_new(void);
 void keys_are_iterated_in_order_from_a_position(void);
 void the_table_grows(void);
 void completions_come_with_their_pointers(void);

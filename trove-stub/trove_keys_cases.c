@@ -85,6 +85,29 @@ void a_list_is_put_whole_or_not(void)
     CU_ASSERT_EQUAL(size, 0);
 }
 
+/* The second of two like keys is there already when its turn comes. */
+void a_key_twice_in_a_list_is_not_only_new(void)
+{
+    char room[16];
+    bmi_size_t size = sizeof room;
+    bmi_trove_op_id_t op;
+    if (!keys_there())
+        return;
+    struct bmi_trove_pair pairs[2] = {
+        {.key = (char *)"twice", .key_size = 5, .value = (char *)"1", .value_size = 1},
+        {.key = (char *)"twice", .key_size = 5, .value = (char *)"2", .value_size = 1}};
+    CU_ASSERT_EQUAL(
+        done(bmi_trove_post_put(&op, &place, pairs, 2, BMI_TROVE_ONLY_NEW, NULL, context), &op)
+            .error,
+        -BMI_EEXIST);
+    CU_ASSERT_EQUAL(get_one("twice", room, &size), -BMI_ENOENT);
+    CU_ASSERT_EQUAL(done(bmi_trove_post_put(&op, &place, pairs, 2, 0, NULL, context), &op).error,
+                    0);
+    size = sizeof room;
+    CU_ASSERT_EQUAL(get_one("twice", room, &size), 0);
+    CU_ASSERT_EQUAL(room[0], '2');
+}
+
 void keys_are_iterated_in_order_from_a_position(void)
 {
     enum { COUNT = 300, BATCH = 7 };

@@ -110,6 +110,7 @@ static CU_TestInfo cases[] = {
     {"objects are made, listed, and removed", objects_are_made_listed_and_removed},
     {"pairs are put, got, and removed", pairs_are_put_got_and_removed},
     {"a list is put whole or not", a_list_is_put_whole_or_not},
+    {"a key twice in a list is not only new", a_key_twice_in_a_list_is_not_only_new},
     {"keys are iterated in order from a position", keys_are_iterated_in_order_from_a_position},
     {"the table grows", the_table_grows},
     {"completions come with their pointers", completions_come_with_their_pointers},

@@ -194,7 +194,9 @@ int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options 
 int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id id, bmi_error_code_t error,
                            bmi_size_t actual);
 
-/* Operations of storage: see bmi/trove.h, by the same names, for what each does and lends. */
+/* Operations of storage: see bmi/trove.h, by the same names, for what each does and lends. One that
+ * fails within the post is refused with its error; *status tells that, too, and as `actual` the
+ * bytes known good: a write that ran out of space may have written some. */
 int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          bmi_trove_object_t *object, unsigned flags,
                          const struct bmi_job_options *options, bmi_job_id *id,

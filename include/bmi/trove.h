@@ -61,7 +61,7 @@ struct bmi_trove_place {
 /* Flags of posts. */
 enum bmi_trove_flag {
     BMI_TROVE_SYNC = 1,     /* on disk before it completes (writes, resize, create, remove, put) */
-    BMI_TROVE_ONLY_NEW = 2, /* put: EEXIST where one of the keys is there already */
+    BMI_TROVE_ONLY_NEW = 2, /* put: EEXIST where one of the keys is there, or in the list twice */
     BMI_TROVE_ZEROS = 4     /* reads: what lies beyond the stream's end reads as zeros */
 };
 
