@@ -152,7 +152,7 @@ static int port_get(int *port)
     return 0;
 }
 
-/* The method whose default it is may start later, and then looks at the setting. */
+/* The default of connections to come is a setting, which the method looks at whenever it starts. */
 static int buffer_default(int option, int *bytes, bool set)
 {
     enum setting setting =
@@ -170,8 +170,8 @@ static int library_option(int option, void *value, bool set)
 {
     if (option == BMI_TCP_GET_PORT && !set)
         return port_get(value);
-    int status = ask_methods(NULL, option, value, set);
-    return status == -ENOSYS && is_kept(option) ? buffer_default(option, value, set) : status;
+    return is_kept(option) ? buffer_default(option, value, set)
+                           : ask_methods(NULL, option, value, set);
 }
 
 int bmi__option(BMI_addr_t addr, int option, void *value, bool set)

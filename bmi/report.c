@@ -187,7 +187,7 @@ static void peer_write_locked(FILE *out, struct peer *peer)
                 (number)s.unexpected_bytes);
     if (s.errors > 0)
         fprintf(out, "; errors %llu", (number)s.errors);
-    if (peer->silent_ticks > 0)
+    if (peer->op_count > 0 && peer->silent_ticks > 0)
         fprintf(out, "; silent for %u/%u of peer_timeout_ms", peer->silent_ticks,
                 (unsigned)BMI__TICKS_DEAD);
     fprintf(out, "\n");

@@ -33,8 +33,9 @@ static struct {
                           "gather small sends posted between two tests into one system call", 1},
     [SETTING_ANNOUNCE] = {"announce", SWITCH, 1, 0, 1,
                           "tell senders of large receives before they ask (no round trip)", 1},
-    [SETTING_EAGER_MAX] = {"eager_max", BYTES, 0, 0, 1 << 20,
-                           "largest message sent unasked; 0: the method's own", 0},
+    [SETTING_EAGER_MAX] =
+        {"eager_max", BYTES, 0, 0, 1 << 20,
+         "largest message sent unasked, at most a frame of the method; 0: its own", 0},
     [SETTING_PEER_MEMORY] = {"peer_memory", BYTES, 1 << 20, 1 << 15, 1 << 30,
                              "memory for unmatched and unfetched messages of one peer", 1 << 20},
     [SETTING_TOTAL_MEMORY] = {"total_memory", BYTES, 1 << 28, 1 << 17, INT64_C(1) << 40,

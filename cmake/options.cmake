@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Options, and the optional packages. Each BMI_WITH_X defaults to whether its package was found, is
-# refused if switched on without it, and reaches C as a definition: `#if BMI_WITH_X`, always 0 or 1.
+# Options, and the optional packages. Each BMI_WITH_X is AUTO unless set: on if its package is found,
+# also one that is installed after the first configure. It is refused if switched on without it, and
+# reaches C as a definition: `#if BMI_WITH_X`, always 0 or 1.
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig)
 
 set(BMI_PACKAGES "")
+
+# bmi__auto(NAME HELP FOUND): option NAME; AUTO is what was found.
+macro(bmi__auto name help found)
+    set("${name}" AUTO CACHE STRING "${help}")
+    set_property(CACHE "${name}" PROPERTY STRINGS AUTO ON OFF)
+    if("${${name}}" STREQUAL AUTO)
+        set("${name}" "${found}")
+    endif()
+endmacro()
 
 # bmi_package(NAME pkg-config-modules... HELP text): option BMI_WITH_NAME and, where on, a library
 # that folders link as `name` in lower case.
@@ -20,7 +30,8 @@ function(bmi_package name)
             set(found ON)
         endif()
     endif()
-    option("BMI_WITH_${name}" "${arg_HELP}" "${found}")
+    bmi__auto("BMI_WITH_${name}" "${arg_HELP}" "${found}")
+    set("BMI_WITH_${name}" "${BMI_WITH_${name}}" PARENT_SCOPE)
     if(BMI_WITH_${name} AND NOT found)
         message(FATAL_ERROR "BMI_WITH_${name} is on, but ${arg_UNPARSED_ARGUMENTS} was not found")
     endif()
@@ -32,11 +43,11 @@ endfunction()
 bmi_package(HWLOC hwloc HELP "topology for the task manager, from hwloc")
 bmi_package(FABRIC libfabric HELP "the ib method, on libfabric")
 bmi_package(LMDB lmdb HELP "key/values of trove-stub's dir backend, in LMDB")
-bmi_package(URING liburing HELP "asynchronous file and socket I/O, by io_uring")
+bmi_package(URING liburing HELP "asynchronous file I/O, by io_uring")
 bmi_package(CUNIT cunit HELP "unit tests, with CUnit")
 
 find_package(MPI QUIET COMPONENTS C)
-option(BMI_WITH_MPI "MPI as a reference in the benchmarks" "${MPI_C_FOUND}")
+bmi__auto(BMI_WITH_MPI "MPI as a reference in the benchmarks" "${MPI_C_FOUND}")
 if(BMI_WITH_MPI AND NOT MPI_C_FOUND)
     message(FATAL_ERROR "BMI_WITH_MPI is on, but no MPI compiler was found")
 endif()
@@ -46,7 +57,7 @@ set(tests OFF) # of a project that has this one as a subfolder
 if(PROJECT_IS_TOP_LEVEL)
     set(tests "${BMI_WITH_CUNIT}")
 endif()
-option(BMI_WITH_TESTS "build the tests (they need CUnit)" "${tests}")
+bmi__auto(BMI_WITH_TESTS "build the tests (they need CUnit)" "${tests}")
 if(BMI_WITH_TESTS AND NOT BMI_WITH_CUNIT)
     message(FATAL_ERROR "BMI_WITH_TESTS is on, but BMI_WITH_CUNIT is off")
 endif()

@@ -9,7 +9,9 @@
  *
  * Every function returns a negative BMI error on failure (bmi_status_string names it). Sizes are in
  * bytes, times in milliseconds. Unless its comment says otherwise a function may be called by any
- * thread between BMI_initialize and BMI_finalize, and does not block.
+ * thread between BMI_initialize and BMI_finalize, and does not block. At any time: BMI_SETTING and
+ * BMI_LOG_CALLBACK of BMI_set_info; BMI_SETTING, BMI_CHECK_INIT and BMI_TRANSPORT_METHODS_STRING of
+ * BMI_get_info; what tells of methods, settings and errors.
  */
 #ifndef BMI_H
 #define BMI_H

@@ -145,6 +145,7 @@ struct pattern {
     bool less_is_better;
     bool empty_messages; /* a size may be 0 */
     bool one_pair;       /* one server and one client only */
+    bool plain_is_bare;  /* bmi-plain is not other memory, but the messages alone */
     bool low_quartile;   /* the value is not the median of samples, but a quarter from below */
     unsigned takes;      /* TAKES_* bits of options that mean something to it */
     int window;          /* 0: 1 */
@@ -236,6 +237,12 @@ uint64_t data_area(const struct work *work);
 uint64_t data_place(const struct work *work, uint64_t position);
 uint64_t data_ahead(const struct work *work, uint64_t position);
 #define DATA_SHIFT 4096 /* bytes by which the data for the next peer is shifted */
+
+/* traffic.c: bytes that the networks of this host have received so far, lo included, and the end of
+ * the run where they carried less than a sample's since then */
+uint64_t traffic_carried(void);
+void traffic_check(const struct options *options, const struct work *work, uint64_t pairs,
+                   uint64_t before);
 
 /* control.c: a process's line to its coordinator */
 int control_open(const struct options *options, const char *role);

@@ -176,6 +176,18 @@ grep -q "BMI_LOG=error tells more" "$folder/out" || fail "no way to the cause: $
 grep -q '>memcpy<' "$folder/drawing.svg" || fail "memcpy is not in the drawing"
 grep -q '(null)' "$folder/drawing.svg" && fail "a drawing without a colour"
 
+# given ranks of the user's mpiexec, then a reference that has none is refused, not measured otherwise
+if [ -x "$bench-mpi" ] && command -v mpiexec >/dev/null; then
+  mpiexec -n 2 "$bench-mpi" bandwidth --servers 1 --clients 1 --reference memcpy --reps 1 \
+    --bytes 1M --size 64K >"$folder/out" 2>&1 && fail "memcpy among ranks"
+  grep -q 'not where MPI places' "$folder/out" || fail "memcpy among ranks: $(cat "$folder/out")"
+fi
+
+# given --verify, then every line says that it is no measurement
+"$bench" read --buffers none --reference raw --reps 1 --bytes 1M --verify --json "$folder/v.json" \
+  >/dev/null || fail "verify"
+grep -q '"verify": true' "$folder/v.json" || fail "verify: $(cat "$folder/v.json")"
+
 # given libfabric's ping-pong, then its figures stand beside ours; where it is missing, that is said
 if "$bench" latency --method ofi+shm --buffers none --reference fi --messages 20 --size 24,1K \
   --reps 1 --json "$folder/fi.json" --plot "$folder/fi.svg" >"$folder/out" 2>&1; then

@@ -388,6 +388,7 @@ const struct pattern pattern_flow = {
     .sizes = "256K",
     .amount = "32M",
     .amount_is_bytes = true,
+    .plain_is_bare = true,
     .window = 8,
     .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_WINDOW | TAKES_COMPUTE,
     .on_request = BIT(CONTENDER_BMI_BACKGROUND),

@@ -230,17 +230,6 @@ void group_start(struct group *group, enum contender contender, const struct opt
     lines_await(group, group->servers, count, "ready");
 }
 
-/* Ends the run where MPI's data did not go over a network of this host (lo included). */
-static void traffic_check(const struct group *group, const struct work *work, uint64_t before)
-{
-    uint64_t size = group->options->pattern->amount_is_bytes ? 1 : work->size;
-    uint64_t pairs = (uint64_t)group->servers * (uint64_t)group->clients;
-    uint64_t carried = launch_traffic() - before;
-    if (carried < work->amount * size * pairs)
-        die("MPI moved %llu bytes, the networks only %llu: it did not use tcp",
-            (unsigned long long)(work->amount * size * pairs), (unsigned long long)carried);
-}
-
 /* The copies that a message takes at least where memory is shared, by this process. */
 static double memcpy_sample(const struct work *work)
 {
@@ -264,7 +253,7 @@ double group_sample(struct group *group, const struct work *work)
         return fi_pingpong_sample(group->options, work);
     if (group->contender == CONTENDER_MEMCPY)
         return memcpy_sample(work);
-    uint64_t traffic = mpi ? launch_traffic() : 0;
+    uint64_t traffic = mpi ? traffic_carried() : 0;
     uint64_t start = now_ns() + START_LEAD_NS + (uint64_t)count * 20000u;
     for (int i = mpi ? 0 : group->servers; i < count; i++) {
         char text[256];
@@ -280,7 +269,8 @@ double group_sample(struct group *group, const struct work *work)
         slowest = figure > slowest ? figure : slowest;
     }
     if (mpi && !options_use_memory(group->options))
-        traffic_check(group, work, traffic);
+        traffic_check(group->options, work, (uint64_t)group->servers * (uint64_t)group->clients,
+                      traffic);
     return slowest;
 }
 

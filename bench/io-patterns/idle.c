@@ -108,7 +108,9 @@ static double memory_run(struct bmi_client *client, const struct work *work)
     nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     usage_ask(client, work, &usage);
     if (usage.clients < work->size)
-        return 0;
+        die("the server knows %llu clients of %u", (unsigned long long)usage.clients, work->size);
+    if (usage.clients < 2)
+        die("memory of a client is that of all after the first: --clients 2 or more");
     uint64_t heap = usage.heap - usage.heap_first;
     uint64_t resident = usage.resident - usage.resident_first;
     return (double)(heap > resident ? heap : resident) / (double)(usage.clients - 1);

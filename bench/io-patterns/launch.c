@@ -262,28 +262,9 @@ pid_t launch_self(const struct options *options, enum contender contender, const
     return child;
 }
 
-/* Makes any MPI that we know use tcp between processes of one host. Beside a method over shared
- * memory it may use what it likes best there. */
-static void mpi_environment_set(const struct options *options)
-{
-    if (options_use_memory(options))
-        return;
-    static const char *const variables[][2] = {
-        {"MPIR_CVAR_NOLOCAL", "1"}, /* MPICH: no shared memory */
-        {"UCX_TLS", "tcp"},         /* MPICH or Open MPI over UCX */
-        {"UCX_NET_DEVICES", "lo"},  /* else it takes the first device */
-        {"FI_PROVIDER", "tcp"},     /* MPICH over libfabric */
-        {"OMPI_MCA_pml", "ob1"},    /* Open MPI */
-        {"OMPI_MCA_btl", "tcp,self"},
-    };
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
-        setenv(variables[i][0], variables[i][1], 0); /* the user's own setting stays */
-}
-
 pid_t launch_mpi(const struct options *options, const struct grid *grid)
 {
     struct command command = {0};
-    mpi_environment_set(options);
     option_add(&command, "mpiexec", "-n");
     char ranks[16];
     format_text(ranks, sizeof ranks, "%d", grid->servers + grid->clients);
@@ -345,21 +326,4 @@ void launch_end(pid_t process, int signal_number, int timeout_s)
         die("a process was ended by signal %d", WTERMSIG(status));
     if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
         die("a process ended with status %d", WEXITSTATUS(status));
-}
-
-uint64_t launch_traffic(void)
-{
-    char line[512];
-    uint64_t sum = 0;
-    FILE *file = fopen("/proc/net/dev", "r");
-    if (!file)
-        die("/proc/net/dev: %s", strerror(errno));
-    while (fgets(line, sizeof line, file)) {
-        unsigned long long received;
-        const char *colon = strchr(line, ':');
-        if (colon && sscanf(colon + 1, "%llu", &received) == 1)
-            sum += received;
-    }
-    fclose(file);
-    return sum;
 }

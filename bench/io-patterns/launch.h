@@ -32,7 +32,4 @@ bool launch_found(const char *program);
 void launch_end(pid_t process, int signal_number, int timeout_s);
 void launch_forget(pid_t process); /* has been waited for */
 
-/* Bytes that the networks of this host have received so far, lo included. */
-uint64_t launch_traffic(void);
-
 #endif

@@ -136,9 +136,10 @@ static void head_write(const struct plot *plot)
             pattern->labels ? plot->rows[0].panel : options->method);
     fprintf(plot->file,
             "<text x=\"%d\" y=\"24\" text-anchor=\"end\" fill=\"#555\">%s of %d, whiskers "
-            "from least to greatest; %s is better</text>\n",
+            "from least to greatest; %s is better%s</text>\n",
             WIDTH - RIGHT, pattern->low_quartile ? "lower quartile" : "median", options->reps,
-            pattern->less_is_better ? "less" : "more");
+            pattern->less_is_better ? "less" : "more",
+            options->verify ? "; NOT a measurement (--verify)" : "");
 }
 
 static void axes_write(const struct plot *plot)

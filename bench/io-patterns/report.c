@@ -138,9 +138,10 @@ void report_start(const struct report *report)
     if (pattern->amount_is_bytes)
         printf("; %llu bytes%s", (unsigned long long)options->bytes,
                pattern->one_pair ? "" : " a pair");
-    if (!pattern->one_pair && pattern->amount_is_bytes)
-        printf(", segments of %llu, window %d", (unsigned long long)options->segment,
-               options->window);
+    if (pattern->takes & TAKES_SEGMENT)
+        printf(", segments of %llu", (unsigned long long)options->segment);
+    if (pattern->takes & TAKES_WINDOW)
+        printf(", window %d", options->window);
     if (options->memory)
         printf(", in turn in %llu bytes of memory", (unsigned long long)options->memory);
     printf("%s\n", options->verify ? "; every byte checked, NOT a measurement" : "");
@@ -193,15 +194,20 @@ static void json_line_write(FILE *file, const struct report *report, const struc
     const struct pattern *pattern = options->pattern;
     const struct series *series = &row->series[contender];
     bool bmi = BIT(contender) & BITS_BMI;
+    bool bare = contender == CONTENDER_BMI_PLAIN && pattern->plain_is_bare;
     uint32_t size = pattern->message_size ? pattern->message_size : row->work.size;
     uint64_t bytes = pattern->amount_is_bytes ? row->work.amount : row->work.amount * size;
     fprintf(file,
             "{\"pattern\": \"%s\", \"implementation\": \"%s\", \"method\": \"%s\", "
-            "\"servers\": %d, \"clients\": %d, \"size\": %u, \"bytes\": %llu, ",
-            pattern->name, bmi ? "bmi" : contender_name(contender),
+            "\"servers\": %d, \"clients\": %d, \"size\": %u, ",
+            pattern->name, bmi && !bare ? "bmi" : contender_name(contender),
             pattern->run_here ? "none" : options->method, row->grid.servers, row->grid.clients,
-            row->work.size, (unsigned long long)bytes);
-    if (bmi && (pattern->contenders & BIT(CONTENDER_BMI_PLAIN)))
+            row->work.size);
+    if (pattern->amount_is_bytes || pattern->takes & TAKES_VERIFY) /* messages of known bytes */
+        fprintf(file, "\"bytes\": %llu, ", (unsigned long long)bytes);
+    if (options->verify)
+        fprintf(file, "\"verify\": true, "); /* not a measurement */
+    if (bmi && !pattern->plain_is_bare && (pattern->contenders & BIT(CONTENDER_BMI_PLAIN)))
         fprintf(file, "\"buffers\": \"%s\", ",
                 contender == CONTENDER_BMI_PLAIN ? "plain" : "memalloc");
     if (bmi && (pattern->contenders & BIT(CONTENDER_BMI_BACKGROUND)))
@@ -209,9 +215,10 @@ static void json_line_write(FILE *file, const struct report *report, const struc
                 contender == CONTENDER_BMI_BACKGROUND ? "background" : "caller");
     if (pattern->labels)
         fprintf(file, "\"panel\": \"%s\", \"label\": \"%s\", ", row->panel, row->label);
+    if (pattern->takes & TAKES_ON)
+        fprintf(file, "\"on\": \"%s\", ", on_name(row->work.on));
     if (pattern->takes & TAKES_COMPUTE)
-        fprintf(file, "\"on\": \"%s\", \"compute_us\": %u, ", on_name(row->work.on),
-                row->work.compute_us);
+        fprintf(file, "\"compute_us\": %u, ", row->work.compute_us);
     if (row->work.memory)
         fprintf(file, "\"memory\": %llu, ", (unsigned long long)row->work.memory);
     if (series->note[0])

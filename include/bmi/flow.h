@@ -172,7 +172,8 @@ int bmi_flow_post(bmi_flow_id_t *flow, const struct bmi_flow_description *descri
 
 /* Contexts and tests: as those of trove.h in every word, with flows for operations. `actual` is the
  * bytes known good: the length of the flow's beginning that has arrived at the destination without
- * a gap (network: handed over, as a completed BMI send is), whether it failed or not. */
+ * a gap (network: handed over, as a completed BMI send is), whether it failed or not. Opening a
+ * context is EDEADLK, too, as bmi_trove_open is. */
 int bmi_flow_open_context(bmi_flow_context_id *context);
 int bmi_flow_close_context(bmi_flow_context_id context);
 int bmi_flow_context_fd(bmi_flow_context_id context);

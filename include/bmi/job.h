@@ -129,12 +129,12 @@ struct bmi_job_options {
 /* Common to all posts.
  *   options  may be NULL
  *   id       may be NULL, but not of an event; set before the completion can be seen by any thread
- *   status   may be NULL; filled where 1 is returned. If the job is a machine's, it is lent until
- *            the job ends, and filled then
+ *   status   may be NULL; filled where 1 is returned, and where what the job is made of refuses it.
+ *            If the job is a machine's, it is lent until the job ends, and filled then
  * Returns: 0: pending, reported once by a test call, or to its machine; 1: done at once, *status
- *          tells, nothing else will; <0: refused, nothing happens: EINVAL, ENOMEM, ETIMEDOUT (the
- *          deadline has passed), ECANCEL (the context is being closed), or what the matching call
- *          of bmi.h returns.
+ *          tells, nothing else will; <0: refused, nothing else will tell of it: EINVAL, ENOMEM,
+ *          ETIMEDOUT (the deadline has passed), ECANCEL (the context is being closed), or what the
+ *          matching call of bmi.h, bmi/trove.h or bmi/flow.h returns.
  * Owns: buffers, lists, and what else it says is lent until the job has been reported, or its
  *       machine goes on. Threads: any. Blocks: no. */
 

@@ -105,7 +105,8 @@ struct bmi_trove_settings {
  * Returns: 0 and *store; EINVAL (unknown backend, NULL), ENOENT (no store there, and not to be
  *          made), ENOTDIR, ENOTEMPTY (to be made, but the folder holds something else), EPROTO (a
  *          store of another version, or no store's file), EBUSY (in use, by whom is told), EACCES,
- *          EROFS, ENOSPC, ENOMEM, EMFILE, EIO.
+ *          EROFS, ENOSPC, ENOMEM, EMFILE, EIO, EDEADLK (within a task, while another thread ends
+ *          the task manager and may wait for that task).
  * Owns: *store is the caller's until bmi_trove_close; settings and strings are copied.
  * Threads: any. Blocks: for the disk. */
 int bmi_trove_open(struct bmi_trove_store **store, const char *where,

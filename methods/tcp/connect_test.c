@@ -672,9 +672,12 @@ static void options(void)
     value = 70000;
     CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_BUFFER_SEND_SIZE, &value,
                                            true),
-                    0);
+                    -ENOSYS); /* the core's setting is the default */
     CU_ASSERT_EQUAL(dial(bound, &here), 0);
     CU_ASSERT(FAKE_UNTIL(here.ups == 1));
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_SEND_SIZE, &value,
+                                           true),
+                    0);
     value = 0;
     CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_SEND_SIZE, &value,
                                            false),

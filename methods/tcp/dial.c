@@ -89,7 +89,7 @@ static int attempt(struct tcp_link *link, const union tcp_socket_address *to)
         return -errno;
     tcp_socket_set_options(link, fd);
     tcp_lock(&link->send_lock);
-    tcp_socket_set_buffers_locked(tcp_state_of(link), link, fd);
+    tcp_socket_set_buffers_locked(link, fd);
     int result = connect(fd, &to->any, tcp_socket_address_length(to));
     result = result < 0 && errno != EINPROGRESS && errno != EINTR ? -errno : 0;
     if (result == 0) {

@@ -74,7 +74,7 @@ static void accept_link(struct tcp_state *state, int fd, const union tcp_socket_
     }
     tcp_socket_set_options(link, fd);
     tcp_lock(&link->send_lock);
-    tcp_socket_set_buffers_locked(state, link, fd);
+    tcp_socket_set_buffers_locked(link, fd);
     tcp_unlock(&link->send_lock);
     tcp_socket_address_host(from, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
@@ -133,7 +133,7 @@ static int socket_listen(struct tcp_state *state, const union tcp_socket_address
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
         goto undo_socket;
     if (state)
-        tcp_socket_set_buffers_locked(state, NULL, fd);
+        tcp_socket_set_buffers_locked(NULL, fd);
     if (bind(fd, &address->any, tcp_socket_address_length(address)) < 0 ||
         listen(fd, (int)bmi_method_setting("tcp_backlog")) < 0)
         goto undo_socket;

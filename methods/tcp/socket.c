@@ -25,24 +25,21 @@ static int clamp(int64_t value)
     return value > INT32_MAX ? INT32_MAX : (int)value;
 }
 
-static int default_bytes(struct tcp_state *state, enum tcp_buffer which)
+static int default_bytes(enum tcp_buffer which)
 {
-    bool sending = which == TCP_SEND_BUFFER;
-    int bytes = atomic_load_explicit(sending ? &state->send_bytes : &state->receive_bytes,
-                                     memory_order_relaxed);
-    return bytes >= 0 ? bytes : clamp(bmi_method_setting(sending ? "tcp_sndbuf" : "tcp_rcvbuf"));
+    return clamp(bmi_method_setting(which == TCP_SEND_BUFFER ? "tcp_sndbuf" : "tcp_rcvbuf"));
 }
 
-static int link_bytes_locked(struct tcp_state *state, struct tcp_link *link, enum tcp_buffer which)
+static int link_bytes_locked(struct tcp_link *link, enum tcp_buffer which)
 {
     const int *set = link ? tcp_dial_buffers_locked(link) : NULL;
-    return set && set[which] >= 0 ? set[which] : default_bytes(state, which);
+    return set && set[which] >= 0 ? set[which] : default_bytes(which);
 }
 
-void tcp_socket_set_buffers_locked(struct tcp_state *state, struct tcp_link *link, int fd)
+void tcp_socket_set_buffers_locked(struct tcp_link *link, int fd)
 {
-    int to_send = link_bytes_locked(state, link, TCP_SEND_BUFFER);
-    int to_receive = link_bytes_locked(state, link, TCP_RECEIVE_BUFFER);
+    int to_send = link_bytes_locked(link, TCP_SEND_BUFFER);
+    int to_receive = link_bytes_locked(link, TCP_RECEIVE_BUFFER);
     if (to_send > 0)
         option_set(link, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
     if (to_receive > 0)
@@ -106,8 +103,7 @@ static int link_buffer_get_locked(struct tcp_link *link, enum tcp_buffer which, 
     socklen_t length = sizeof(*bytes);
     const int *to_come = tcp_dial_buffers_locked(link);
     if (to_come || link->watch.fd < 0) {
-        *bytes = to_come && to_come[which] >= 0 ? to_come[which]
-                                                : default_bytes(tcp_state_of(link), which);
+        *bytes = to_come && to_come[which] >= 0 ? to_come[which] : default_bytes(which);
         return 0;
     }
     if (getsockopt(link->watch.fd, SOL_SOCKET, option, bytes, &length) < 0)
@@ -128,18 +124,16 @@ static int link_buffer(struct tcp_link *link, enum tcp_buffer which, int *bytes,
     return result;
 }
 
-static int buffer_option(struct tcp_state *state, struct tcp_link *link, enum tcp_buffer which,
-                         int *bytes, bool set)
+/* The default is the core's, a setting: it is read here only. */
+static int buffer_option(struct tcp_link *link, enum tcp_buffer which, int *bytes, bool set)
 {
     if (set && *bytes < 0)
         return -EINVAL;
     if (link)
         return link_buffer(link, which, bytes, set);
     if (set)
-        atomic_store_explicit(which == TCP_SEND_BUFFER ? &state->send_bytes : &state->receive_bytes,
-                              *bytes, memory_order_relaxed);
-    else
-        *bytes = default_bytes(state, which);
+        return -ENOSYS;
+    *bytes = default_bytes(which);
     return 0;
 }
 
@@ -150,9 +144,9 @@ int tcp_option(void *state_argument, struct bmi_link *base, int option, void *va
 
     switch (option) {
     case BMI_TCP_BUFFER_SEND_SIZE:
-        return value ? buffer_option(state, link, TCP_SEND_BUFFER, value, set) : -EINVAL;
+        return value ? buffer_option(link, TCP_SEND_BUFFER, value, set) : -EINVAL;
     case BMI_TCP_BUFFER_RECEIVE_SIZE:
-        return value ? buffer_option(state, link, TCP_RECEIVE_BUFFER, value, set) : -EINVAL;
+        return value ? buffer_option(link, TCP_RECEIVE_BUFFER, value, set) : -EINVAL;
     case BMI_TCP_GET_PORT:
         if (set || !value)
             return -EINVAL;

@@ -25,8 +25,6 @@ static int tcp_start(void **out)
     if (!state)
         return -ENOMEM;
     memset(state, 0, offsetof(struct tcp_state, stage));
-    atomic_init(&state->send_bytes, -1);
-    atomic_init(&state->receive_bytes, -1);
 
     int error = tcp_engine_start(state);
     if (error)

@@ -139,8 +139,7 @@ struct tcp_state {
     bool accept_paused;             /* driver: out of descriptors */
     bool accept_logged;             /* driver */
 
-    atomic_int port;                      /* the first one listened on, 0: none */
-    atomic_int send_bytes, receive_bytes; /* socket buffers; -1: as the settings say */
+    atomic_int port; /* the first one listened on, 0: none */
 
     /* driver */
     struct tcp_tally tally;
@@ -242,7 +241,7 @@ void tcp_socket_set_options(struct tcp_link *link, int fd);
  * paces by timers costs a fifth of the throughput there and some 0.1 us of a small message. */
 void tcp_socket_settle(int fd);
 /* Of a link's socket, or (link NULL) of one that listens. The link's send_lock. */
-void tcp_socket_set_buffers_locked(struct tcp_state *state, struct tcp_link *link, int fd);
+void tcp_socket_set_buffers_locked(struct tcp_link *link, int fd);
 int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool set);
 
 /* dial.c */

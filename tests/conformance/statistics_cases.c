@@ -243,6 +243,13 @@ static void socket_buffers(struct party *party)
         CHECK_STATUS(party, BMI_set_info(0, option, &size), 0);
         CHECK_STATUS(party, BMI_get_info(0, option, &got), 0);
         CHECK_EQUAL(party, got, size);
+        /* the setting is another name of the same: what is set later wins */
+        bool sending = option == BMI_TCP_BUFFER_SEND_SIZE;
+        char text[] = "tcp_sndbuf=200000";
+        memcpy(text, sending ? "tcp_snd" : "tcp_rcv", 7);
+        CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, text), 0);
+        CHECK_STATUS(party, BMI_get_info(0, option, &got), 0);
+        CHECK_EQUAL(party, got, 200000);
         size = -1;
         CHECK_STATUS(party, BMI_set_info(0, option, &size), -BMI_EINVAL);
         size = 0;

@@ -22,6 +22,7 @@ struct alone {
     const struct mpi_world *world;
     bool server;
     const char *host; /* that this rank's servers listen on */
+    bool one_host;    /* all ranks are on it */
     struct bmi_side bmi_server;
     struct bmi_client bmi_client;
     struct raw_server raw_server;
@@ -30,7 +31,7 @@ struct alone {
 };
 
 /* This host's name, or 127.0.0.1 where all ranks share a host. */
-static const char *host_choose(const struct mpi_world *world)
+static void host_choose(struct alone *alone, const struct mpi_world *world)
 {
     static char own[MPI_MAX_PROCESSOR_NAME];
     int length, size = world->servers + world->clients;
@@ -42,7 +43,8 @@ static const char *host_choose(const struct mpi_world *world)
     for (int i = 0; i < size; i++)
         one_host = one_host && strcmp(own, all[i]) == 0;
     free(all);
-    return one_host ? "127.0.0.1" : own;
+    alone->one_host = one_host;
+    alone->host = one_host ? "127.0.0.1" : own;
 }
 
 /* Gives every rank the servers' addresses, as if --servers had named them. */
@@ -85,6 +87,18 @@ static void raw_open(struct alone *alone)
         raw_client_open(&alone->raw_client, alone->options);
 }
 
+/* On one host MPI's data is to go where BMI's goes. */
+static double mpi_sample(struct alone *alone, struct work *work)
+{
+    const struct mpi_world *world = alone->world;
+    uint64_t before = traffic_carried();
+    double figure = mpi_sample_take(mpi_pattern_named(alone->options->pattern->name), world, work);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world->rank == 0 && alone->one_host && !options_use_memory(alone->options))
+        traffic_check(alone->options, work, (uint64_t)(world->servers * world->clients), before);
+    return figure;
+}
+
 /* Takes one sample of a contender. Returns: the slowest client's seconds, on rank 0. */
 static double sample_take(struct alone *alone, enum contender contender, struct work *work)
 {
@@ -96,7 +110,7 @@ static double sample_take(struct alone *alone, enum contender contender, struct 
     work->sequence = ++alone->sequence;
     MPI_Barrier(MPI_COMM_WORLD);
     if (contender == CONTENDER_MPI)
-        figure = mpi_sample_take(mpi_pattern_named(pattern->name), alone->world, work);
+        figure = mpi_sample(alone, work);
     else if (alone->server && BIT(contender) & BITS_BMI)
         bmi_server_run(&alone->bmi_server, requests);
     else if (alone->server)
@@ -146,14 +160,18 @@ void alone_run(struct options *options, const struct mpi_world *world)
     struct report report = {.options = options};
     struct alone alone = {.options = options,
                           .world = world,
-                          .server = world->rank < world->servers,
-                          .host = host_choose(world)};
+                          .server = world->rank < world->servers};
     if (options->grid_count > 1 || options->role != ROLE_COORDINATOR)
         refuse("--grid and --role: not where MPI places the processes");
     if (options->pattern->run_here)
         refuse("%s: bmi-bench's own, without other processes", options->pattern->name);
     if (options->contenders & BIT(CONTENDER_BMI_BACKGROUND))
         refuse("--progress background: a process has one kind of progress; use bmi-bench");
+    if (options->contenders & (BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY)))
+        refuse("--reference fi, memcpy: not where MPI places the processes; use bmi-bench");
+    if (world->rank == 0)
+        report_files_check(options);
+    host_choose(&alone, world);
     report.rows = allocate(ROWS_MAX * sizeof *report.rows);
     if (options->contenders & BITS_BMI)
         bmi_open(&alone);

@@ -5,6 +5,7 @@
 #include "mpi_side.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,6 +20,41 @@ const struct mpi_pattern *mpi_pattern_named(const char *name)
         if (strcmp(mpi_patterns[i]->name, name) == 0)
             return mpi_patterns[i];
     refuse("%s: not written for MPI", name);
+}
+
+/* Whether all ranks are known to be on one host: a coordinator's are; of the user's some mpiexecs
+ * tell. */
+static bool ranks_share_host(const struct options *options)
+{
+    static const char *const counts[][2] = {
+        {"MPI_LOCALNRANKS", "PMI_SIZE"}, /* MPICH */
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const char *here = getenv(counts[i][0]), *all = getenv(counts[i][1]);
+        if (here && all && strcmp(here, all) == 0)
+            return true;
+    }
+    return options->control != NULL;
+}
+
+/* Makes any MPI that we know use tcp, also between processes of one host, where it prefers shared
+ * memory; beside a method over that it may use what it likes best. To be done before MPI_Init. */
+static void environment_set(const struct options *options)
+{
+    static const char *const variables[][2] = {
+        {"MPIR_CVAR_NOLOCAL", "1"}, /* MPICH: no shared memory */
+        {"UCX_TLS", "tcp"},         /* MPICH or Open MPI over UCX */
+        {"FI_PROVIDER", "tcp"},     /* MPICH over libfabric */
+        {"OMPI_MCA_pml", "ob1"},    /* Open MPI */
+        {"OMPI_MCA_btl", "tcp,self"},
+    };
+    if (options_use_memory(options))
+        return;
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        setenv(variables[i][0], variables[i][1], 0); /* the user's own setting stays */
+    if (ranks_share_host(options))
+        setenv("UCX_NET_DEVICES", "lo", 0); /* else it takes the first device */
 }
 
 /* Under a coordinator: samples when it says so. A rank that waits for that uses no CPU, as MPI's
@@ -73,11 +109,12 @@ int main(int argc, char **argv)
 {
     struct options options;
     struct mpi_world world;
-    MPI_Init(&argc, &argv);
     name_set("bmi-bench-mpi");
     if (argc == 1)
         refuse("mpiexec starts it: mpiexec -n N+M bmi-bench-mpi PATTERN --servers N --clients M");
     options_parse(&options, argc, argv);
+    environment_set(&options);
+    MPI_Init(&argc, &argv);
     layout_segment_set(options.segment);
     world_open(&world, &options);
     if (options.control)
