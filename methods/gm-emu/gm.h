@@ -128,7 +128,7 @@ struct gm_link {
     uint32_t last_high;                          /* sequence of the last message of high priority */
     unsigned slots_out;                          /* messages in the NIC that are in slots */
     unsigned puts_out;                           /* directed sends in the NIC */
-    bool any_high;                               /* there was one */
+    bool any_high;                               /* there is one, not acknowledged yet */
     bool pending;     /* the NIC has a message that it could not copy at once */
     bool ack_pending; /* the NIC has our bare acknowledgement */
     bool closed;      /* nic_peer_close was called */
