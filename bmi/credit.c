@@ -5,8 +5,10 @@
  * The budget: `used` is the sum over peers of granted + held + unreported, and of the
  * announcements. Full windows are given until a quarter of the total is used, least ones until five
  * eighths are, and an eighth is the most that announcements take: so a quarter is left at least to
- * be lent on demand to peers in `wants`, first come first served, and every peer gets on however
- * many there are.
+ * be lent on demand to peers in `wants`, and room for one message of the largest size at least.
+ *
+ * Who wants little is lent it though one waits for more than there is, but only so often: then all
+ * that comes back is kept for that one. So each gets on, first come first served nearly.
  */
 #include "bmi/credit.h"
 
@@ -19,6 +21,8 @@ static _Atomic int64_t used;
 static _Atomic int64_t announced; /* of it, what announcements take */
 static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *wants_first, **wants_end = &wants_first; /* wants_lock */
+static unsigned overtaken;   /* wants_lock: others were lent something while the first waits */
+static atomic_uint returned; /* how often something came back to the budget */
 
 static void serve(struct bmi_deferred *deferred);
 static struct bmi_deferred server = {.run = serve};
@@ -47,6 +51,7 @@ static bool budget_take(int64_t bytes, int64_t limit)
 static void budget_return(int64_t bytes)
 {
     atomic_fetch_sub(&used, bytes);
+    atomic_fetch_add(&returned, 1);
     pthread_mutex_lock(&wants_lock);
     bool wanted = wants_first != NULL;
     pthread_mutex_unlock(&wants_lock);
@@ -54,13 +59,15 @@ static void budget_return(int64_t bytes)
         bmi_method_defer(&server);
 }
 
-static void window_open(struct window *window, uint32_t full, uint32_t least)
+/* `largest`: what must be left to be lent, beside the announcements' part. */
+static void window_open(struct window *window, uint32_t full, uint32_t least, uint32_t largest)
 {
     int64_t total = bmi__setting(SETTING_TOTAL_MEMORY);
+    int64_t most = total / 8 * 5, room = total - total / 8 - largest;
     uint32_t size = 0;
     if (budget_take(full, total / 4))
         size = full;
-    else if (budget_take(least, total / 8 * 5))
+    else if (budget_take(least, room < most ? room : most))
         size = least;
     window->standing = window->granted = size;
     window->unreported = 0;
@@ -88,8 +95,9 @@ void bmi__credit_open_locked(struct peer *peer, uint32_t unexpected_max)
 {
     /* Where the budget is short, room for small messages; for a large one the peer asks (WANT). */
     enum { LEAST = 4096 };
-    window_open(&peer->eager, window_most(false, unexpected_max), LEAST);
-    window_open(&peer->unexpected_window, window_most(true, unexpected_max), LEAST);
+    uint32_t largest = unexpected_max + WIRE_MESSAGE_CHARGE;
+    window_open(&peer->eager, window_most(false, unexpected_max), LEAST, largest);
+    window_open(&peer->unexpected_window, window_most(true, unexpected_max), LEAST, largest);
 }
 
 static int64_t window_sum(const struct window *window)
@@ -104,11 +112,30 @@ static void wants_remove(struct peer *peer)
     while (*place != NULL && *place != peer)
         place = &(*place)->wants_next;
     if (*place == peer) {
+        if (place == &wants_first)
+            overtaken = 0;
         *place = peer->wants_next;
         if (wants_end == &peer->wants_next)
             wants_end = place;
     }
     pthread_mutex_unlock(&wants_lock);
+}
+
+/* Of a window, since flags of both are changed apart. */
+static uint32_t hungry_of(bool unexpected)
+{
+    return unexpected ? PEER_HUNGRY_UNEXPECTED : PEER_HUNGRY;
+}
+
+static uint32_t full_of(bool unexpected)
+{
+    return unexpected ? PEER_FULL_UNEXPECTED : PEER_FULL;
+}
+
+/* The peer is told of credit for the window: it asks again where that is not enough. */
+static void told(struct peer *peer, bool unexpected)
+{
+    peer->flags &= ~(hungry_of(unexpected) | full_of(unexpected));
 }
 
 void bmi__credit_forget_locked(struct peer *peer)
@@ -153,7 +180,7 @@ void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t byte
         window->unreported += charge;
         return;
     }
-    if (peer->flags & PEER_FULL) { /* it keeps what it needs to get on */
+    if (peer->flags & full_of(unexpected)) { /* it keeps what it needs to get on */
         int64_t lacks =
             (int64_t)window_least(peer, unexpected) - window->granted - window->unreported;
         most -= lacks < 0 ? 0 : lacks < most ? lacks : most;
@@ -168,28 +195,32 @@ void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t byte
 uint32_t bmi__credit_report_locked(struct peer *peer)
 {
     uint32_t credit = peer->eager.unreported;
+    if (credit > 0)
+        told(peer, false);
     peer->eager.unreported = 0;
     peer->eager.granted += credit;
     return credit;
 }
 
 /* A peer that has asked (HUNGRY) may lack the last few bytes for its next message. */
-static bool worth_telling(const struct peer *peer, const struct window *window)
+static bool worth_telling(const struct peer *peer, bool unexpected)
 {
-    return window->unreported > 0 && (window->unreported >= window->standing / 4 ||
-                                      window->granted == 0 || (peer->flags & PEER_HUNGRY));
+    const struct window *window = unexpected ? &peer->unexpected_window : &peer->eager;
+    return window->unreported > 0 &&
+           (window->unreported >= window->standing / 4 || window->granted == 0 ||
+            (peer->flags & hungry_of(unexpected)));
 }
 
 void bmi__credit_tell_locked(struct peer *peer)
 {
     enum { SEEN_MOST = 1024 };
     bool seen = peer->seen - peer->seen_reported >= SEEN_MOST;
-    if (!seen && !worth_telling(peer, &peer->eager) &&
-        !worth_telling(peer, &peer->unexpected_window))
+    if (!seen && !worth_telling(peer, false) && !worth_telling(peer, true))
         return;
     if (peer->unexpected_window.unreported > 0 && !(peer->flags & PEER_IN_WANTS))
         peer->unexpected_wanted = 0;
-    peer->flags &= ~(uint32_t)(PEER_HUNGRY | PEER_FULL);
+    if (peer->unexpected_window.unreported > 0)
+        told(peer, true);
     struct window *window = &peer->unexpected_window;
     struct wire_header header = {.type = WIRE_CREDIT, .source = window->unreported};
     window->granted += window->unreported;
@@ -224,8 +255,36 @@ void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes)
 
 /* ---- credit on demand ----------------------------------------------------------------------- */
 
-/* Gives a peer that lacks credit what it needs to get on. Returns false if the budget has none. */
-static bool window_lend(struct peer *peer, bool unexpected)
+/* How often the first of those who wait is overtaken. */
+enum { OVERTAKEN_MOST = 256 };
+
+/* Whether what comes back is kept for the first of those who wait. */
+static bool kept_for_first(void)
+{
+    pthread_mutex_lock(&wants_lock);
+    bool kept = wants_first != NULL && overtaken >= OVERTAKEN_MOST;
+    pthread_mutex_unlock(&wants_lock);
+    return kept;
+}
+
+static void overtake(void)
+{
+    pthread_mutex_lock(&wants_lock);
+    overtaken += wants_first != NULL;
+    pthread_mutex_unlock(&wants_lock);
+}
+
+/* The first has what it wanted; the next is that now. */
+static void overtake_none(void)
+{
+    pthread_mutex_lock(&wants_lock);
+    overtaken = 0;
+    pthread_mutex_unlock(&wants_lock);
+}
+
+/* Gives a peer that lacks credit what it needs to get on; `first`: whatever others wait for.
+ * Returns false if the budget has none. */
+static bool window_lend(struct peer *peer, bool unexpected, bool first)
 {
     struct window *window = unexpected ? &peer->unexpected_window : &peer->eager;
     uint32_t least = window_least(peer, unexpected);
@@ -234,22 +293,24 @@ static bool window_lend(struct peer *peer, bool unexpected)
     uint32_t missing = least - window->granted - window->unreported;
     uint32_t most = window_most(unexpected, (uint32_t)peer->link->method->limits.unexpected_max);
     if (window->held > 0 && window_sum(window) + missing > (int64_t)most + least) {
-        peer->flags |= PEER_FULL; /* it gets on as the program takes its messages */
+        peer->flags |= full_of(unexpected); /* it gets on as the program takes its messages */
         return true;
     }
-    if (!budget_take(missing, bmi__setting(SETTING_TOTAL_MEMORY)))
+    if ((!first && kept_for_first()) || !budget_take(missing, bmi__setting(SETTING_TOTAL_MEMORY)))
         return false;
+    if (!first)
+        overtake();
     window->unreported += missing;
     return true;
 }
 
-static bool lend(struct peer *peer, uint8_t which)
+static bool lend(struct peer *peer, uint8_t which, bool first)
 {
     bool eager = true, unexpected = true;
     if (which & WIRE_EAGER_CREDIT)
-        eager = window_lend(peer, false);
+        eager = window_lend(peer, false, first);
     if (which & WIRE_UNEXPECTED_CREDIT)
-        unexpected = window_lend(peer, true);
+        unexpected = window_lend(peer, true, first);
     if (peer->eager.unreported > 0 || peer->unexpected_window.unreported > 0) {
         struct wire_header header = {.type = WIRE_CREDIT,
                                      .source = peer->unexpected_window.unreported};
@@ -257,21 +318,31 @@ static bool lend(struct peer *peer, uint8_t which)
         peer->unexpected_window.unreported = 0;
         bmi__control_send_locked(peer, header, NULL, 0);
     }
-    if ((which & WIRE_UNEXPECTED_CREDIT) && unexpected && !(peer->flags & PEER_FULL))
+    if ((which & WIRE_UNEXPECTED_CREDIT) && unexpected && !(peer->flags & PEER_FULL_UNEXPECTED))
         peer->unexpected_wanted = 0;
     return eager && unexpected;
 }
 
-static void wants_add(struct peer *peer)
+enum { AS_LAST = -1 };
+
+/* Behind so many that wait, or as the last. What came back to the budget since `before`, when it
+ * had too little, may have found nobody waiting. */
+static void wants_add(struct peer *peer, int behind, unsigned before)
 {
     if (peer->flags & PEER_IN_WANTS)
         return;
     peer->flags |= PEER_IN_WANTS;
     pthread_mutex_lock(&wants_lock);
-    peer->wants_next = NULL;
-    *wants_end = peer;
-    wants_end = &peer->wants_next;
+    struct peer **place = behind == AS_LAST ? wants_end : &wants_first;
+    for (int i = 0; *place != NULL && i < behind; i++)
+        place = &(*place)->wants_next;
+    peer->wants_next = *place;
+    *place = peer;
+    if (peer->wants_next == NULL)
+        wants_end = &peer->wants_next;
     pthread_mutex_unlock(&wants_lock);
+    if (atomic_load(&returned) != before)
+        bmi_method_defer(&server);
 }
 
 /* The peer has no use for some of what it was lent: what its window does not stand at is the
@@ -325,42 +396,63 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
         bmi__announce_again_locked(peer, want->tag);
     if (is_on_its_way(eager, want))
         return 0;
-    peer->flags |= PEER_HUNGRY;
-    if (!lend(peer, want->flags))
-        wants_add(peer);
+    if (want->flags & WIRE_UNEXPECTED_CREDIT)
+        peer->flags |= PEER_HUNGRY_UNEXPECTED;
+    else
+        peer->flags |= PEER_HUNGRY;
+    unsigned before = atomic_load(&returned);
+    if (!lend(peer, want->flags, false))
+        wants_add(peer, AS_LAST, before);
     return 0;
 }
 
-static struct peer *wants_take(void)
+/* The one that so many wait before; NULL: there is none. */
+static struct peer *wants_take(int behind)
 {
     pthread_mutex_lock(&wants_lock);
-    struct peer *peer = wants_first;
+    struct peer **place = &wants_first;
+    for (int i = 0; *place != NULL && i < behind; i++)
+        place = &(*place)->wants_next;
+    struct peer *peer = *place;
     if (peer != NULL) {
-        wants_first = peer->wants_next;
-        if (wants_first == NULL)
-            wants_end = &wants_first;
+        *place = peer->wants_next;
+        if (peer->wants_next == NULL)
+            wants_end = place;
     }
     pthread_mutex_unlock(&wants_lock);
     return peer;
 }
 
-/* The driver's: memory came back; those that wait get theirs in turn. */
+/* One that has waited, behind so many that were looked at before. Returns whether it has what it
+ * wants. */
+static bool serve_one(struct peer *peer, int behind)
+{
+    bool served = true;
+    peer_lock(peer);
+    unsigned before = atomic_load(&returned);
+    bool current = (peer->flags & PEER_IN_WANTS) != 0;
+    peer->flags &= ~(uint32_t)PEER_IN_WANTS;
+    if (current && peer->state == PEER_UP)
+        served = lend(peer, WIRE_EAGER_CREDIT | WIRE_UNEXPECTED_CREDIT, behind == 0);
+    if (!served)
+        wants_add(peer, behind, before);
+    peer_unlock(peer);
+    return served;
+}
+
+/* The driver's: memory came back; those that wait get theirs in turn. What is too little for the
+ * first may do for one of the next few. */
 static void serve(struct bmi_deferred *deferred)
 {
+    enum { LOOKED_AT_MOST = 16 };
     struct peer *peer;
+    int behind = 0;
     (void)deferred;
-    while ((peer = wants_take()) != NULL) {
-        bool served = true;
-        peer_lock(peer);
-        bool current = (peer->flags & PEER_IN_WANTS) != 0;
-        peer->flags &= ~(uint32_t)PEER_IN_WANTS;
-        if (current && peer->state == PEER_UP)
-            served = lend(peer, WIRE_EAGER_CREDIT | WIRE_UNEXPECTED_CREDIT);
-        if (!served)
-            wants_add(peer);
-        peer_unlock(peer);
-        if (!served)
-            return;
+    while (behind < LOOKED_AT_MOST && (peer = wants_take(behind)) != NULL) {
+        if (!serve_one(peer, behind))
+            behind++;
+        else if (behind == 0)
+            overtake_none();
     }
 }
 
@@ -393,6 +485,7 @@ void bmi__credit_stop(void)
 {
     wants_first = NULL;
     wants_end = &wants_first;
+    overtaken = 0;
     atomic_store(&used, 0);
     atomic_store(&announced, 0);
     atomic_store(&server.pending, false);

@@ -255,10 +255,8 @@ static void tick(struct bmi_timer *timer)
 
 void bmi__reap_wanted(void)
 {
-    if (bmi__setting(SETTING_IDLE_REAP) == 0)
-        return;
-    atomic_store(&armed, true);
-    bmi_method_timer_set(&ticker, tick_ms());
+    if (bmi__setting(SETTING_IDLE_REAP) > 0 && !atomic_exchange(&armed, true))
+        bmi_method_timer_set(&ticker, tick_ms());
 }
 
 void bmi__failure_stop(void)

@@ -175,8 +175,10 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     peer->eager_credit = peer->eager_window = hello->eager_credit;
     peer->unexpected_credit = hello->unexpected_credit;
     peer->unexpected_wanted = 0;
-    peer->flags &= ~(uint32_t)(PEER_INSIST | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED |
-                               PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN | PEER_NONCE_TOLD);
+    peer->flags &=
+        ~(uint32_t)(PEER_INSIST | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED | PEER_ANNOUNCE_ALL |
+                    PEER_FORGOT | PEER_ASKED_SEEN | PEER_NONCE_TOLD | PEER_HUNGRY |
+                    PEER_HUNGRY_UNEXPECTED | PEER_FULL | PEER_FULL_UNEXPECTED);
     peer->silent_ticks = 0;
     peer->since_ns = bmi__monotonic_ns();
     if (peer->flags & PEER_ACCEPTED)

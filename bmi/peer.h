@@ -49,7 +49,7 @@ enum peer_flags {
     PEER_ATTENTION = 256,       /* counted among those that the liveness tick has to look at */
     PEER_CLOSING = 512,         /* its link was told to close */
     PEER_DROPPED = 1024,        /* not to be dialled again for what is posted now */
-    PEER_HUNGRY = 2048,         /* it asked for credit and was told of none since */
+    PEER_HUNGRY = 2048,         /* it asked for eager credit and was told of none since */
     PEER_FULL = 4096,           /* asked and holds its share: credit comes back as it is consumed */
     PEER_GREETED = 8192,        /* accepted, and its HELLO answered */
     PEER_FORGOT = 16384,        /* announcements of the peer's were dropped that it counts on */
@@ -57,6 +57,8 @@ enum peer_flags {
     PEER_ANSWERING = 65536,     /* a frame of its own is being handled */
     PEER_QUESTIONS = 131072,    /* receives have OP_CANCEL_WAITS */
     PEER_NONCE_TOLD = 262144,   /* the other side waits for a link with this nonce of ours */
+    PEER_HUNGRY_UNEXPECTED = 524288, /* HUNGRY and FULL, of the window for unexpected messages */
+    PEER_FULL_UNEXPECTED = 1048576,
 };
 
 /* An announcement received: where the message of that position may go unasked. */

@@ -378,6 +378,87 @@ static void all_peers_get_on_within_the_budget(void)
     all_peers_get_on(1 << 17); /* there is not even a small window for each */
 }
 
+/* Whatever is given as windows, one message of the largest size finds room. */
+static void room_for_the_largest_is_left(void)
+{
+    enum { LARGEST = 65536, LITTLE = 1 << 17 };
+    static struct peer peers[PEERS];
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    for (int i = 0; i < PEERS; i++)
+        bmi__credit_open_locked(&peers[i], LARGEST);
+    CU_ASSERT_TRUE(bmi__credit_used() > 0);
+    CU_ASSERT_TRUE(bmi__credit_used() + LARGEST + WIRE_MESSAGE_CHARGE + LITTLE / 8 <= LITTLE);
+    for (int i = 0; i < PEERS; i++)
+        bmi__credit_forget_locked(&peers[i]);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* A peer holds its share of unexpected messages, and waits for room for one more. That it is told
+ * of eager credit meanwhile does not make it wait for ever. */
+static void eager_credit_is_not_what_it_waits_for(void)
+{
+    static struct posted posted;
+    enum { SIZE = 8000, EAGER = 4500 };
+    const uint64_t least = SIZE + WIRE_MESSAGE_CHARGE;
+    struct account account;
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    account_open(&account);
+    do {
+        CU_ASSERT_EQUAL(send_want(account.script, WIRE_UNEXPECTED_CREDIT, least, 0), 0);
+        account_read(&account);
+    } while (account_unexpected(&account, SIZE));
+    post_receive(account.script, &posted, EAGER, TAG);
+    CU_ASSERT_TRUE(account_eager(&account, EAGER, TAG));
+    CU_ASSERT_TRUE(received(&posted, 1, EAGER));
+    account_read(&account);
+    CU_ASSERT_TRUE(account.unexpected < least);
+    CU_ASSERT_TRUE(fetch() && fetch()); /* and keeps the others */
+    account_read(&account);
+    CU_ASSERT_TRUE(account_unexpected(&account, SIZE));
+    while (fetch())
+        continue;
+    account_check(&account);
+    script_close(account.script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
+/* All is lent to peers that want little, again and again as it comes back: one that wants much gets
+ * its turn. */
+static void who_wants_much_is_not_starved(void)
+{
+    enum { STEPS = 2000 };
+    static struct account accounts[PEERS];
+    const uint64_t least = SMALL + WIRE_MESSAGE_CHARGE;
+    bool waits[PEERS] = {false}, served = false;
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    for (int i = 0; i < PEERS; i++)
+        account_open(&accounts[i]);
+    int step = 0;
+    for (int i = 1; step < STEPS && !served; i = i % (PEERS - 1) + 1, step++) {
+        struct account *one = &accounts[i];
+        account_read(one);
+        while (account_unexpected(one, SMALL))
+            waits[i] = false;
+        if (!waits[i])
+            CU_ASSERT_EQUAL(send_want(one->script, WIRE_UNEXPECTED_CREDIT, least, 0), 0);
+        waits[i] = true;
+        if (step == STEPS / 4) /* nothing is left by now */
+            account_want(&accounts[0], WIRE_UNEXPECTED_CREDIT);
+        if (step > STEPS / 4)
+            fetch();
+        account_read(&accounts[0]);
+        served = accounts[0].unexpected >= UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE;
+        CU_ASSERT_TRUE(bmi__credit_used() <= 1 << 17);
+    }
+    CU_ASSERT_TRUE(step > STEPS / 4);
+    CU_ASSERT_TRUE(served);
+    while (fetch())
+        continue;
+    for (int i = 0; i < PEERS; i++)
+        script_close(accounts[i].script);
+    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+}
+
 /* Each asks for room for a small message, sends it, and is idle from then on: what was lent is
  * there for the next ones. */
 static void what_is_lent_comes_back(void)
@@ -799,6 +880,9 @@ int main(void)
         {"unpaid announcements are not kept", unpaid_announcements_are_not_kept},
         {"announcements are bounded in all", announcements_are_bounded_in_all},
         {"all peers get on within the budget", all_peers_get_on_within_the_budget},
+        {"room for the largest is left", room_for_the_largest_is_left},
+        {"eager credit is not what it waits for", eager_credit_is_not_what_it_waits_for},
+        {"who wants much is not starved", who_wants_much_is_not_starved},
         {"eager peers without a window get on", eager_peers_without_a_window_get_on},
         {"one peer cannot take all", one_peer_cannot_take_all},
         {"credit that is not read", credit_that_is_not_read},
