@@ -151,6 +151,12 @@ static void look_at(struct peer *peer, void *argument)
     }
     switch (state) {
     case PEER_DIALLING:
+        if (late && peer->hello != NULL) {
+            peer->link->method->close(peer->link, false);
+            peer->since_ns = 0;
+            break;
+        }
+        /* fallthrough */
     case PEER_GREETING:
     case PEER_HELD:
         if (late)
@@ -287,9 +293,13 @@ static void self_link_forget(struct peer *peer)
 static bool dial_failed(struct peer *peer, int status)
 {
     int next = -ECONNREFUSED;
-    bmi__credit_forget_locked(peer); /* opened with the greeting */
+    bool answered = peer->hello != NULL; /* and waited for another connection, in vain */
+    bmi__credit_forget_locked(peer);     /* opened with the greeting */
+    free(peer->hello);
+    peer->hello = NULL;
     if (!(peer->flags & PEER_DROPPED) && peer->op_count > 0) {
-        peer->alternative++;
+        peer->flags = answered ? peer->flags | PEER_INSIST : peer->flags & ~(uint32_t)PEER_INSIST;
+        peer->alternative += !answered;
         next = bmi__dial_locked(peer);
     }
     if (next == 0) {
@@ -297,6 +307,7 @@ static bool dial_failed(struct peer *peer, int status)
         return false;
     }
     peer->alternative = 0;
+    peer->flags &= ~(uint32_t)PEER_INSIST;
     bmi__meeting_clear_locked(peer);
     atomic_store(&peer->state, PEER_IDLE);
     bmi__peer_abandon_locked(peer, status != 0 ? status : -ECONNREFUSED);
@@ -376,6 +387,8 @@ void bmi_method_link_down(struct bmi_link *link, int status)
     link->host = NULL;
     if (held)
         bmi__greeting_settle_held();
+    if (mine)
+        bmi__greeting_settle_twins();
     if (give)
         bmi__peer_give(peer);
     bmi__book_unlock();

@@ -86,7 +86,7 @@ static void hello_send_locked(struct peer *peer, bool reply)
         memcpy(hello->incarnation, incarnation, sizeof incarnation);
         memcpy(hello->nonce, peer->nonce, sizeof peer->nonce);
         hello->version = WIRE_VERSION;
-        hello->eager_max = own_eager_max(method);
+        hello->eager_max = peer->eager_max = own_eager_max(method);
         hello->unexpected_max = (uint32_t)method->limits.unexpected_max;
         hello->eager_credit = peer->eager.granted;
         hello->unexpected_credit = peer->unexpected_window.granted;
@@ -168,9 +168,9 @@ int bmi__greeting_up(struct bmi_link *link)
 
 static void up_locked(struct peer *peer, const struct wire_hello *hello)
 {
-    uint32_t own = own_eager_max(peer->link->method);
     memcpy(peer->incarnation, hello->incarnation, sizeof peer->incarnation);
-    peer->eager_max = hello->eager_max < own ? hello->eager_max : own;
+    if (hello->eager_max < peer->eager_max) /* what our HELLO told, whatever is set by now */
+        peer->eager_max = hello->eager_max;
     peer->unexpected_max = hello->unexpected_max;
     peer->eager_credit = peer->eager_window = hello->eager_credit;
     peer->unexpected_credit = hello->unexpected_credit;
@@ -201,6 +201,8 @@ static int accept_locked(struct peer *peer, const struct wire_hello *hello)
     if (bmi__address_accept_locked(peer) == NULL)
         return -ENOMEM;
     peer->flags |= PEER_GREETED;
+    free(peer->claims);
+    peer->claims = hello->listen[0] != '\0' ? strdup(hello->listen) : NULL;
     bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
     hello_send_locked(peer, true);
     up_locked(peer, hello);
@@ -266,6 +268,12 @@ void bmi__dial_next_locked(struct peer *peer)
 {
     if (bmi__next_waits_locked(peer))
         bmi__next_start_locked(peer, bmi__dial_locked(peer));
+}
+
+/* Until when one waits for what another's word has named. */
+static uint64_t await_deadline(void)
+{
+    return bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
 }
 
 /* Lets go of the peer's link without an end of the peer. */
@@ -353,17 +361,35 @@ static void match_dialled(struct peer *peer, void *argument)
     peer_unlock(peer);
 }
 
+/* Whether that is what the peer is dialled at. */
+static bool dials_locked(const struct peer *peer, const char *url, size_t size)
+{
+    for (struct address *a = peer->address; a != NULL; a = a->alias_next)
+        if (peer->alternative < a->alternative_count &&
+            strlen(a->alternatives[peer->alternative].url) == size &&
+            memcmp(a->alternatives[peer->alternative].url, url, size) == 0)
+            return true;
+    return false;
+}
+
 /* A peer that we are dialling at an address that the other claims. */
 static void match_url(struct peer *peer, void *argument)
 {
     struct search *search = argument;
     peer_lock(peer);
-    for (struct address *a = peer->address; a != NULL && peer->state == PEER_DIALLING;
-         a = a->alias_next)
-        if (peer->alternative < a->alternative_count &&
-            strlen(a->alternatives[peer->alternative].url) == search->size &&
-            memcmp(a->alternatives[peer->alternative].url, search->bytes, search->size) == 0)
-            search->found = peer;
+    if (peer->state == PEER_DIALLING && dials_locked(peer, search->bytes, search->size))
+        search->found = peer;
+    peer_unlock(peer);
+}
+
+/* An accepted peer, by its incarnation. */
+static void match_accepted(struct peer *peer, void *argument)
+{
+    struct search *search = argument;
+    peer_lock(peer);
+    if (peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) && !(peer->flags & PEER_CLOSING) &&
+        memcmp(peer->incarnation, search->bytes, 16) == 0)
+        search->found = peer;
     peer_unlock(peer);
 }
 
@@ -391,6 +417,45 @@ static struct peer *search_claimed(const char *claims)
     return found;
 }
 
+/* ---- one process, two connections -------------------------------------------------------------
+ *
+ * Whom we dial is known by what it answers, and it may answer in another's name: with an incarnation,
+ * or a digest, that it has been told by that one. So what is posted for it goes over a connection that
+ * was accepted only where that one's own words, or its host, say the same. Book.
+ */
+
+static const char *host_of(const struct peer *peer)
+{
+    if (peer->host != NULL)
+        return peer->host;
+    if (peer->link != NULL && peer->link->host != NULL)
+        return peer->link->host; /* not greeted yet */
+    return peer->address != NULL && peer->address->host != NULL ? peer->address->host->numeric : "";
+}
+
+static bool may_be_one(struct peer *dialled, struct peer *accepted)
+{
+    const char *claims = accepted->hello != NULL ? accepted->hello->listen : accepted->claims;
+    bool one = host_of(dialled)[0] != '\0' && strcmp(host_of(dialled), host_of(accepted)) == 0;
+    peer_lock(dialled);
+    while (!one && claims != NULL && *claims != '\0') {
+        size_t length = strcspn(claims, ",");
+        one = dials_locked(dialled, claims, length);
+        claims += length + (claims[length] == ',');
+    }
+    peer_unlock(dialled);
+    return one;
+}
+
+static bool we_listen(void)
+{
+    struct running_method *method;
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++)
+        if (atomic_load(&method->started) && method->listen[0] != '\0')
+            return true;
+    return false;
+}
+
 /* The peer that dials ourselves with this nonce. Not found by a table, since that is rarely asked:
  * by who has our incarnation. */
 static struct peer *search_own_dial(const uint8_t *nonce)
@@ -404,7 +469,7 @@ static struct peer *search_own_dial(const uint8_t *nonce)
 
 /* Who is told may be somebody who claims to be another, and must not learn the nonce: with it the
  * link that the other one waits for could be forged. Its digest names it as well. */
-static int redundant_send(struct peer *peer, struct peer *dialled)
+static void redundant_tell(struct peer *peer, struct peer *dialled)
 {
     uint8_t digest[16];
     peer_lock(dialled);
@@ -414,6 +479,13 @@ static int redundant_send(struct peer *peer, struct peer *dialled)
     peer_lock(peer);
     struct wire_header header = {.type = WIRE_REDUNDANT};
     bmi__control_send_locked(peer, header, digest, sizeof digest);
+    peer_unlock(peer);
+}
+
+static int redundant_send(struct peer *peer, struct peer *dialled)
+{
+    redundant_tell(peer, dialled);
+    peer_lock(peer);
     bmi__peer_leave_locked(peer);
     peer_unlock(peer);
     return 0;
@@ -461,17 +533,32 @@ static int hold(struct peer *peer, const struct wire_hello *hello)
     return status;
 }
 
-static int accept_and_join(struct peer *peer, const struct wire_hello *hello)
+/* Each string that the other was looked up by. */
+static void awaiting_join(struct peer *peer, const uint8_t *digest)
+{
+    struct peer *awaiting;
+    while ((awaiting = search_among(match_awaiting, MEETING_AWAITED, digest, 16)) != NULL) {
+        if (may_be_one(awaiting, peer)) {
+            join(awaiting, peer);
+            continue;
+        }
+        peer_lock(awaiting);
+        bmi__meeting_clear_locked(awaiting); /* waits, and then insists */
+        peer_unlock(awaiting);
+    }
+}
+
+static int accept_and_join(struct peer *peer, bool insist, const struct wire_hello *hello)
 {
     uint8_t digest[16];
     bmi__digest16(digest, hello->nonce);
     peer_lock(peer);
+    if (insist)
+        peer->flags |= PEER_INSISTED;
     int status = accept_locked(peer, hello);
     peer_unlock(peer);
-    struct peer *awaiting;
-    while (status == 0 && (awaiting = search_among(match_awaiting, MEETING_AWAITED, digest,
-                                                   sizeof digest)) != NULL)
-        join(awaiting, peer); /* each string that the other was looked up by */
+    if (status == 0)
+        awaiting_join(peer, digest);
     return status;
 }
 
@@ -489,7 +576,7 @@ static int accept_hello(struct peer *peer, bool insist, const struct wire_hello 
             return hold(peer, hello);
         return redundant_send(peer, other);
     }
-    return accept_and_join(peer, hello);
+    return accept_and_join(peer, insist, hello);
 }
 
 static void settle(struct peer *peer, void *argument)
@@ -518,19 +605,100 @@ void bmi__greeting_settle_held(void)
 
 /* ---- answers on a link that we dialled ------------------------------------------------------- */
 
+/* The connection that the process whose answer this is, by what it says, has dialled to us in the
+ * same moment, each of us by a name that the other does not know itself by. NULL: there is none. */
+static struct peer *twin_find(const struct wire_hello *hello)
+{
+    struct search search = {.bytes = hello->incarnation};
+    if (we_listen())
+        bmi__peer_each(match_accepted, &search);
+    return search.found;
+}
+
+static bool twins_awaited; /* book: some dial may wait */
+
+/* Of twins that of the greater incarnation stays: the lesser one waits for the other's word of it
+ * before it uses its own. */
+static bool twin_awaited(struct peer *peer, const struct wire_hello *hello)
+{
+    struct peer *twin = NULL;
+    if (memcmp(incarnation, hello->incarnation, sizeof incarnation) < 0)
+        twin = twin_find(hello);
+    if (twin == NULL || !may_be_one(peer, twin))
+        return false;
+    peer_lock(peer);
+    bool waits = !(peer->flags & (PEER_INSIST | PEER_NONCE_TOLD | PEER_CLOSING)) &&
+                 (peer->hello = malloc(sizeof *hello)) != NULL;
+    if (waits) {
+        *peer->hello = *hello;
+        peer->since_ns = await_deadline();
+        twins_awaited = true;
+    }
+    peer_unlock(peer);
+    return waits;
+}
+
+/* The other side does not use the connection that is given up, or does already: then it goes on. */
+static void twin_tell(struct peer *peer, const struct wire_hello *hello)
+{
+    struct peer *twin = NULL;
+    if (memcmp(incarnation, hello->incarnation, sizeof incarnation) > 0)
+        twin = twin_find(hello);
+    if (twin == NULL)
+        return;
+    peer_lock(twin);
+    bool unused = twin->seen == 0 && twin->op_count == 0 && !(twin->flags & PEER_INSISTED);
+    peer_unlock(twin);
+    if (unused)
+        redundant_tell(twin, peer);
+}
+
 static int reply_arrived(struct peer *peer, const struct bmi_link *link,
                          const struct wire_hello *hello)
 {
     peer_lock(peer);
-    bool fits = peer->state == PEER_DIALLING && (link == peer->link);
-    if (fits) {
-        peer->counters.connects++;
-        up_locked(peer, hello);
-    }
+    bool fits = peer->state == PEER_DIALLING && link == peer->link && peer->hello == NULL;
+    bool self = peer->self_link != NULL;
     peer_unlock(peer);
-    if (fits)
-        bmi__greeting_settle_held();
-    return fits ? 0 : -EPROTO;
+    if (!fits)
+        return -EPROTO;
+    if (!self && twin_awaited(peer, hello))
+        return 0;
+    peer_lock(peer);
+    peer->counters.connects++;
+    up_locked(peer, hello);
+    peer_unlock(peer);
+    if (!self)
+        twin_tell(peer, hello);
+    bmi__greeting_settle_held();
+    return 0;
+}
+
+static void twin_settle(struct peer *peer, void *argument)
+{
+    (void)argument;
+    if (peer->state != PEER_DIALLING || peer->hello == NULL)
+        return;
+    if (twin_find(peer->hello) != NULL) {
+        twins_awaited = true;
+        return;
+    }
+    peer_lock(peer);
+    struct wire_hello *hello = peer->hello;
+    peer->hello = NULL;
+    peer->counters.connects++;
+    up_locked(peer, hello);
+    peer_unlock(peer);
+    free(hello);
+}
+
+void bmi__greeting_settle_twins(void)
+{
+    if (!twins_awaited)
+        return;
+    twins_awaited = false; /* who has to wait on says so again */
+    bmi__peer_each(twin_settle, NULL);
+    bmi__greeting_settle_held();
 }
 
 static int hello_handle(struct bmi_link *link, bool reply, bool insist,
@@ -580,11 +748,15 @@ int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uin
  * we dialled, so it is true. */
 static void await_locked(struct peer *peer, const uint8_t *digest)
 {
+    free(peer->host);
+    peer->host = peer->link->host;
+    peer->link->host = NULL;
+    free(peer->hello);
+    peer->hello = NULL;
     link_forget_locked(peer);
     bmi__credit_forget_locked(peer);
     memcpy(peer->nonce, digest, sizeof peer->nonce);
-    peer->since_ns =
-        bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
+    peer->since_ns = await_deadline();
     bmi__meeting_set_locked(peer, MEETING_AWAITED, peer->nonce, sizeof peer->nonce);
     atomic_store(&peer->state, PEER_AWAITING);
     peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_NONCE_TOLD); /* of what is not ours any more */
@@ -601,6 +773,15 @@ static bool may_be_redundant(struct peer *peer, const struct bmi_link *link)
     return may;
 }
 
+/* What we dialled is up: of two connections to one process, both are used. */
+static bool is_in_use(struct peer *peer, const struct bmi_link *link)
+{
+    peer_lock(peer);
+    bool used = peer->state == PEER_UP && peer->link == link && !(peer->flags & PEER_ACCEPTED);
+    peer_unlock(peer);
+    return used;
+}
+
 int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t size)
 {
     if (size != 16)
@@ -608,7 +789,13 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
     bmi__book_lock();
     struct peer *peer = link_owner(link);
     bool fits = peer != NULL && may_be_redundant(peer, link);
+    bool late = peer != NULL && is_in_use(peer, link);
     struct peer *accepted = fits ? search_among(match_digest, MEETING_DIGEST, bytes, 16) : NULL;
+    if (accepted != NULL && !may_be_one(peer, accepted)) {
+        bmi__log(BMI_LOG_WARN, "%s names a connection of another host's as its own",
+                 bmi__peer_name(peer));
+        accepted = NULL;
+    }
     if (fits && accepted == NULL) {
         peer_lock(peer);
         await_locked(peer, bytes);
@@ -617,7 +804,7 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
     if (accepted != NULL && accepted->state == PEER_HELD) {
         struct wire_hello *hello = accepted->hello;
         accepted->hello = NULL;
-        int status = accept_and_join(accepted, hello);
+        int status = accept_and_join(accepted, false, hello);
         free(hello);
         if (status < 0) { /* what is joined to it is dialled for once it has gone */
             peer_lock(accepted);
@@ -629,5 +816,5 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
         join(peer, accepted);
     bmi__greeting_settle_held();
     bmi__book_unlock();
-    return fits ? 0 : -EPROTO;
+    return fits || late ? 0 : -EPROTO;
 }

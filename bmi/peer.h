@@ -59,6 +59,7 @@ enum peer_flags {
     PEER_NONCE_TOLD = 262144,   /* the other side waits for a link with this nonce of ours */
     PEER_HUNGRY_UNEXPECTED = 524288, /* HUNGRY and FULL, of the window for unexpected messages */
     PEER_FULL_UNEXPECTED = 1048576,
+    PEER_INSISTED = 2097152, /* accepted: its HELLO admitted no REDUNDANT */
 };
 
 /* An announcement received: where the message of that position may go unasked. */
@@ -160,7 +161,9 @@ struct peer {
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
     uint32_t meeting_key;     /* meeting.c's lock, as meeting_next */
-    struct wire_hello *hello; /* HELD: the HELLO to answer */
+    struct wire_hello *hello; /* HELD: the HELLO to answer; DIALLING: the answer, see twin_find */
+    char *claims;             /* accepted: where the other side says it listens; NULL: unknown */
+    char *host;               /* AWAITING: the numeric one that was dialled; NULL: unknown */
     struct peer *wants_next;  /* budget's lock */
     struct peer *meeting_next;
     uint64_t bytes_in; /* liveness: link's count at the last tick */

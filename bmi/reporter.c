@@ -22,22 +22,26 @@
 #include "bmi/report.h"
 #include "bmi/settings.h"
 
-enum { PATIENCE_MS = 5000, BACKLOG = 8 };
+enum { PATIENCE_MS = 5000, PAUSE_MS = 1000, BACKLOG = 8 };
 
 static void caller_comes(struct bmi_watch *watch, uint32_t events);
 static void caller_reads(struct bmi_watch *watch, uint32_t events);
 static void caller_late(struct bmi_timer *timer);
+static void pause_over(struct bmi_timer *timer);
 static void follow(struct bmi_deferred *deferred);
 
-/* Driver, but for `follower`. A listener is not watched while somebody is answered. */
+/* Driver, but for `follower`. A listener is not watched while somebody is answered, nor for a while
+ * where there is no descriptor for who comes. */
 static struct reporter {
     struct bmi_watch listener, caller; /* fd -1: none */
-    struct bmi_timer patience;
+    struct bmi_timer patience, pause;
     char *text;
     size_t size, sent;
+    pid_t process; /* whose name the listener has */
 } reporter = {.listener = {.fd = -1, .ready = caller_comes},
               .caller = {.fd = -1, .ready = caller_reads},
-              .patience = {.expired = caller_late}};
+              .patience = {.expired = caller_late},
+              .pause = {.expired = pause_over}};
 static struct bmi_deferred follower = {.run = follow};
 
 static void listener_watch(void)
@@ -93,8 +97,13 @@ static void caller_comes(struct bmi_watch *watch, uint32_t events)
 {
     (void)events;
     int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
+    if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
         return;
+    if (fd < 0) { /* it stays in the queue, and would be told of without end */
+        bmi_method_watch_remove(&reporter.listener);
+        bmi_method_timer_set(&reporter.pause, PAUSE_MS);
+        return;
+    }
     reporter.text = caller_may_know(fd) ? bmi__report_make(&reporter.size) : NULL;
     reporter.sent = 0;
     reporter.caller.fd = fd;
@@ -109,6 +118,12 @@ static void caller_comes(struct bmi_watch *watch, uint32_t events)
     bmi_method_timer_set(&reporter.patience, PATIENCE_MS);
 }
 
+static void pause_over(struct bmi_timer *timer)
+{
+    (void)timer;
+    listener_watch();
+}
+
 /* ---- on and off ----------------------------------------------------------------------------- */
 
 static void listener_close(void)
@@ -117,6 +132,7 @@ static void listener_close(void)
         caller_end();
     if (reporter.listener.fd < 0)
         return;
+    bmi_method_timer_clear(&reporter.pause);
     bmi_method_watch_remove(&reporter.listener);
     close(reporter.listener.fd);
     reporter.listener.fd = -1;
@@ -138,6 +154,7 @@ static int listener_open(void)
         return status;
     }
     reporter.listener.fd = fd;
+    reporter.process = getpid();
     listener_watch();
     return 0;
 }
@@ -149,6 +166,8 @@ static void follow(struct bmi_deferred *deferred)
         listener_close();
         return;
     }
+    if (reporter.listener.fd >= 0 && reporter.process != getpid())
+        listener_close(); /* we are the child that goes on in its parent's place */
     int status = reporter.listener.fd < 0 ? listener_open() : 0;
     if (status < 0)
         bmi__log(BMI_LOG_WARN, "no reports: cannot listen for who asks: %s", strerror(-status));

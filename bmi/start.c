@@ -59,6 +59,8 @@ static void after_fork_child(void)
 {
     bmi__gate_init(&start_lock);
     bmi__progress_after_fork_child();
+    if (bmi__running())
+        bmi__reporter_follow(); /* if it goes on in the parent's place */
 }
 
 static void fork_watch(void)

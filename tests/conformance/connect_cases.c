@@ -6,6 +6,7 @@
 #include "harness.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { SOON_MS = 30000 };
@@ -28,18 +29,29 @@ static void wait_for_links(struct party *party, uint64_t links)
     }
 }
 
-static void start_pair(struct party *party)
+/* A name of the host's in place of its number. */
+static void name_put(char *url)
+{
+    static const char number[] = "127.0.0.1", name[] = "localhost"; /* as long */
+    char *place = strstr(url, number);
+    if (place)
+        memcpy(place, name, sizeof name - 1);
+}
+
+static void start_pair(struct party *party, bool by_name)
 {
     int other = party_other(party);
     party_start_server(party, NULL, 0);
     party_tell(party, other, party->listen, sizeof party->listen);
     party_hear_idle(party, other, party->peer_url, sizeof party->peer_url);
+    if (by_name)
+        name_put(party->peer_url);
     party->peer = party_look_up(party, party->peer_url);
 }
 
 /* Both post at the same moment, of each kind and size: everything arrives once, in order, and one
  * connection is left. */
-static void both_at_once(struct party *party)
+static void connect_at_once(struct party *party, bool by_name)
 {
     static const bmi_size_t sizes[] = {16, 16, 300000, 16, 5000, 1000000};
     enum { COUNT = 6 };
@@ -47,7 +59,7 @@ static void both_at_once(struct party *party)
         struct op sends[COUNT], receives[COUNT], hello;
         struct BMI_unexpected_info info;
         char *from[COUNT], *to[COUNT];
-        start_pair(party);
+        start_pair(party, by_name);
         for (int i = 0; i < COUNT; i++) {
             from[i] = memory_take(party, sizes[i]);
             to[i] = memory_take(party, sizes[i]);
@@ -78,6 +90,16 @@ static void both_at_once(struct party *party)
         party_stop(party);
         party_meet_idle(party);
     }
+}
+
+static void both_at_once(struct party *party)
+{
+    connect_at_once(party, false);
+}
+
+static void by_names_at_once(struct party *party)
+{
+    connect_at_once(party, true);
 }
 
 /* One looks up and sends; the other, which looked it up too, answers over the same connection. */
@@ -259,6 +281,8 @@ static void pinged(struct party *party)
 const struct conformance_case connect_cases[] = {
     {SECTION, .name = "both sides connect at once: one connection a pair", .run = both_at_once,
      .where = CAST, .roles = 2, .seconds = 300},
+    {SECTION, .name = "both sides connect at once, by names that neither goes by",
+     .run = by_names_at_once, .where = CAST | PORTS, .roles = 2, .seconds = 300},
     {SECTION, .name = "both directions take one connection", .run = answer_takes_the_same,
      .where = PROCESSES},
     {SECTION, .name = "a look-up alone connects nobody", .run = lazy, .where = BOTH_LISTEN},

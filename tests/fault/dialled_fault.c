@@ -308,6 +308,36 @@ static void other_version(bool refuses, const char *why)
     drop(address);
 }
 
+/* ---- what was told holds ------------------------------------------------------------------------
+ */
+
+/* The largest message that it may send unasked is set anew before the server's answer is here: what
+ * our HELLO has told it holds. */
+static void eager_max_set_while_greeted(void)
+{
+    enum { EAGER = 8000 };
+    static char memory[EAGER];
+    struct raw_hello dialled, answer = raw_hello_make(&chance);
+    struct raw_frame eager = {.type = RAW_EAGER, .tag = TAG, .length = EAGER};
+    char listening[BMI_MAX_ADDR_LEN];
+    struct noted receive;
+    BMI_addr_t address;
+    int listener = server_open(listening);
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_receive(&receive, address, memory, sizeof memory, TAG);
+    int socket = dial_await(listener, &dialled);
+    CHECK(dialled.eager_max >= EAGER, "we take small messages only");
+    must(BMI_set_info(0, BMI_SETTING, "eager_max=4K"), "BMI_SETTING");
+    CHECK(raw_answer_hello(socket, &answer) && raw_send(socket, &eager, body),
+          "the connection has ended");
+    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status == 0,
+          "a message of the size that was agreed on: %s", bmi_status_string(receive.status));
+    must(BMI_set_info(0, BMI_SETTING, "eager_max=0"), "BMI_SETTING");
+    close(socket);
+    close(listener);
+    drop(address);
+}
+
 /* ---- two strings of one server ----------------------------------------------------------------
  */
 
@@ -385,6 +415,124 @@ static void both_wait(void)
     }
     close(back);
     two_end(&two);
+}
+
+/* ---- each dials the other by a name that it does not know itself by ---------------------------
+ */
+
+enum { LESSER = 0, GREATER = 0xff };
+
+struct twins {
+    int listener, front, back;
+    struct raw_hello dialled, identity;
+    struct noted ask;
+    BMI_addr_t address;
+};
+
+/* We dial the server, which has dialled us by then, and is greeted there; it answers us, too. */
+static void twins_begin(struct twins *twins, int incarnation)
+{
+    static uint64_t number;
+    char listening[BMI_MAX_ADDR_LEN];
+    twins->listener = server_open(listening);
+    twins->identity = raw_hello_make(&chance);
+    memset(twins->identity.incarnation, incarnation, sizeof twins->identity.incarnation);
+    must(BMI_addr_lookup(&twins->address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&twins->ask, twins->address, &number, sizeof number, ASK_TAG);
+    twins->front = dial_await(twins->listener, &twins->dialled);
+    twins->back = back_connect(&twins->identity, "tcp://127.0.0.1:1");
+    frame_await(twins->back, RAW_HELLO, "the answer to the server's own connection");
+    CHECK(raw_answer_hello(twins->front, &twins->identity), "the connection has ended");
+}
+
+static void twins_end(struct twins *twins, int socket)
+{
+    frame_await(socket, RAW_UNEXPECTED, "the message");
+    CHECK(noted_wait(&twins->ask, 1, TEST_BOUND_MS) && twins->ask.status == 0,
+          "the message is not told to have gone");
+    close(twins->front);
+    close(twins->back);
+    close(twins->listener);
+    drop(twins->address);
+}
+
+static void nothing_comes(int socket, const char *what)
+{
+    for (int i = 0; i < 20; i++)
+        operations_step(5);
+    CHECK(!readable(socket), "%s", what);
+}
+
+/* The server's connection stays, and it says so. */
+static void twin_of_a_greater(void)
+{
+    struct twins twins;
+    twins_begin(&twins, GREATER);
+    nothing_comes(twins.front, "our connection is used, though the server's is there");
+    redundant_send(twins.front, twins.identity.nonce);
+    twins_end(&twins, twins.back);
+}
+
+/* Ours stays, and we say so. */
+static void twin_of_a_lesser(void)
+{
+    struct twins twins;
+    uint8_t digest[16];
+    twins_begin(&twins, LESSER);
+    frame_await(twins.back, RAW_REDUNDANT, "the word that another connection is to be used");
+    bmi__digest16(digest, twins.dialled.nonce);
+    CHECK(memcmp(body, digest, sizeof digest) == 0, "it names another one");
+    twins_end(&twins, twins.front);
+}
+
+/* What seemed to be the server's connection goes before any word of it comes. */
+static void twin_goes(void)
+{
+    struct twins twins;
+    twins_begin(&twins, GREATER);
+    nothing_comes(twins.front, "our connection is used, though the server's is there");
+    shutdown(twins.back, SHUT_RDWR);
+    twins_end(&twins, twins.front);
+}
+
+/* It was somebody else's, who had the server's incarnation: no word of it comes. */
+static void twin_of_a_liar(void)
+{
+    struct twins twins;
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=1500"), "BMI_SETTING");
+    twins_begin(&twins, GREATER);
+    end_await(twins.front, "the connection of which it seemed that there is another");
+    twins.front = dial_await(twins.listener, &twins.dialled);
+    CHECK(raw_answer_hello(twins.front, &twins.identity), "the connection has ended");
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
+    twins_end(&twins, twins.front);
+}
+
+/* A server that we dial names a connection of another host's as its own, whose digest it was told
+ * as it greeted that one in our name. */
+static void named_by_another_host(void)
+{
+    struct twins twins = {.back = -1};
+    struct raw_hello innocent = raw_hello_make(&chance);
+    char listening[BMI_MAX_ADDR_LEN];
+    uint64_t number = 0;
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=1500"), "BMI_SETTING");
+    twins.listener = server_open(listening);
+    strcpy(innocent.listen, "tcp://127.0.0.2:1");
+    twins.back = raw_connect_from("127.0.0.2", ours);
+    CHECK(raw_send_hello(twins.back, &innocent), "our side has closed");
+    frame_await(twins.back, RAW_HELLO, "the answer to the innocent");
+    must(BMI_addr_lookup(&twins.address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&twins.ask, twins.address, &number, sizeof number, ASK_TAG);
+    twins.front = dial_await(twins.listener, &twins.dialled);
+    redundant_send(twins.front, innocent.nonce);
+    end_await(twins.front, "a connection that is redundant");
+    twins.front = dial_await(twins.listener, &twins.dialled);
+    CHECK(!readable(twins.back), "what is posted for one goes to another");
+    twins.identity = raw_hello_make(&chance);
+    CHECK(raw_answer_hello(twins.front, &twins.identity), "the connection has ended");
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
+    twins_end(&twins, twins.front);
 }
 
 /* ---- a connection that is just closing --------------------------------------------------------
@@ -687,8 +835,14 @@ int main(void)
     redundant_for_ever();
     other_version(true, "refuses us: it speaks another version of the protocol");
     other_version(false, "speaks version 999 of the protocol");
+    eager_max_set_while_greeted();
     answered_and_redundant();
     both_wait();
+    twin_of_a_greater();
+    twin_of_a_lesser();
+    twin_goes();
+    twin_of_a_liar();
+    named_by_another_host();
     joins_one_that_closes();
     not_told_of_one_that_closes();
     test_unexpected = spoken;

@@ -161,16 +161,30 @@ int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN])
     return descriptor;
 }
 
-int raw_connect(const char *listening, int receive_buffer)
+static void socket_connect(int descriptor, const char *listening)
 {
     struct sockaddr_in address = address_parse(listening);
-    int on = 1, descriptor = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(descriptor >= 0, "socket: %s", strerror(errno));
-    if (receive_buffer > 0)
-        setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+    int on = 1;
     setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     int result = connect(descriptor, (struct sockaddr *)&address, sizeof address);
     CHECK(result == 0, "connect to %s: %s", listening, strerror(errno));
+}
+
+int raw_connect(const char *listening, int receive_buffer)
+{
+    int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(descriptor >= 0, "socket: %s", strerror(errno));
+    if (receive_buffer > 0)
+        setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+    socket_connect(descriptor, listening);
+    return descriptor;
+}
+
+int raw_connect_from(const char *host, const char *listening)
+{
+    char own[BMI_MAX_ADDR_LEN];
+    int descriptor = raw_bind(host, own);
+    socket_connect(descriptor, listening);
     return descriptor;
 }
 

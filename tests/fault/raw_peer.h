@@ -69,6 +69,8 @@ int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN]);
 /* Connects to a "tcp://host:port", or to that of another method that has sockets; `receive_buffer`:
  * bytes of it, 0 for the usual. */
 int raw_connect(const char *listening, int receive_buffer);
+/* The same, from another numeric host of this machine. */
+int raw_connect_from(const char *host, const char *listening);
 /* Connects, sends a HELLO, and waits for the other's, which is told if `theirs` is not NULL. */
 int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hello *theirs);
 

@@ -109,6 +109,25 @@ static void what_is_wanted_stays(void)
     script_close(idle);
 }
 
+/* Time-outs come about whatever is set meanwhile, however often. */
+static void set_again_and_again(void)
+{
+    static struct posted posted;
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "idle_reap_s=3600,peer_timeout_ms=1000"), 0);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    post_receive(script, &posted, SMALL, TAG);
+    for (int waited = 0; waited < PATIENCE_MS && !script->down; waited += 50) {
+        struct BMI_unexpected_info info;
+        int count = 0;
+        BMI_testunexpected(1, &count, &info, 50);
+        CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "stats=off"), 0);
+    }
+    CU_ASSERT_TRUE(script->down);
+    CU_ASSERT_TRUE(failed(&posted, BMI_ETIMEDOUT));
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "idle_reap_s=0,peer_timeout_ms=30000"), 0);
+    script_close(script);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
@@ -116,6 +135,7 @@ int main(void)
         {"set before the peers came", set_before_the_peers_came},
         {"never greeted", never_greeted},
         {"what is wanted stays", what_is_wanted_stays},
+        {"set again and again", set_again_and_again},
         CU_TEST_INFO_NULL,
     };
     return script_suite_run("idle", tests);

@@ -9,8 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bmi.h"
@@ -132,6 +134,40 @@ static void who_asks(void)
     end();
 }
 
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Somebody asks where there is no descriptor left to answer by: that costs nothing while it lasts,
+ * and he is answered when there is one. */
+static void who_asks_without_descriptors(void)
+{
+    char text[16384];
+    struct rlimit limit, none;
+    start();
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=on"), 0);
+    drive(0);
+    int fd = ask();
+    CU_ASSERT_TRUE_FATAL(fd >= 0);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    none = limit;
+    none.rlim_cur = (rlim_t)fd; /* the next one would be the asker's own again */
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &none), 0);
+    double before = cpu_seconds();
+    for (int i = 0; i < 5; i++)
+        drive(100);
+    CU_ASSERT_TRUE(cpu_seconds() - before < 0.25); /* half a second went by */
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    answer_read(fd, text, sizeof text);
+    CU_ASSERT_TRUE(says(text, "peers\n"));
+    close(fd);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "report=off"), 0);
+    end();
+}
+
 /* Receives from many peers with long names, so that no socket takes the report at once. They are
  * looked up at a port where nobody greets. */
 static void peers_make(unsigned port)
@@ -222,6 +258,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"to the program itself", the_program_itself},
         {"to who asks", who_asks},
+        {"to who asks, without descriptors", who_asks_without_descriptors},
         {"one does not read", one_does_not_read},
         {"on by the environment", by_the_environment},
         CU_TEST_INFO_NULL,
