@@ -419,9 +419,9 @@ static struct peer *search_claimed(const char *claims)
 
 /* ---- one process, two connections -------------------------------------------------------------
  *
- * Whom we dial is known by what it answers, and it may answer in another's name: with an incarnation,
- * or a digest, that it has been told by that one. So what is posted for it goes over a connection that
- * was accepted only where that one's own words, or its host, say the same. Book.
+ * Whom we dial is known by what it answers, and it may answer in another's name: with an
+ * incarnation, or a digest, that it has been told by that one. So what is posted for it goes over a
+ * connection that was accepted only where that one's own words, or its host, say the same. Book.
  */
 
 static const char *host_of(const struct peer *peer)
