@@ -35,6 +35,12 @@ struct word {
     uint32_t number, front, back;
 };
 
+/* Into how many chunks it is cut: both sides ask, and a place in the word must hold it. */
+static uint64_t chunks_of(uint64_t length, uint64_t chunk)
+{
+    return length / chunk + (length % chunk != 0);
+}
+
 static struct word word_take_apart(uint64_t value)
 {
     return (struct word){.number = (uint32_t)(value >> 2 * PLACE_BITS),
@@ -82,7 +88,7 @@ static void request_fill(struct nic_peer *peer, struct nic_send *send, uint64_t 
 {
     send->help = number_next(peer);
     send->chunk = (uint32_t)chunk;
-    send->chunks = (uint32_t)((send->length + chunk - 1) / chunk);
+    send->chunks = (uint32_t)chunks_of(send->length, chunk);
     *request = (struct nic_help_request){.key = send->key,
                                          .offset = send->offset,
                                          .length = send->length,
@@ -94,9 +100,9 @@ static void request_fill(struct nic_peer *peer, struct nic_send *send, uint64_t 
 
 /* Who sleeps is not woken for it: with a processor for each side that gained nothing, and with more
  * processes than processors a third was lost. */
-static bool may_ask(const struct nic_peer *peer, const struct nic_send *send)
+static bool may_ask(const struct nic_peer *peer, const struct nic_send *send, uint64_t chunk)
 {
-    return send->length >= HELP_MIN && send->length / CHUNK_MAX < PLACE_MAX &&
+    return send->length >= HELP_MIN && chunks_of(send->length, chunk) <= PLACE_MAX &&
            send->count <= NIC_HELP_SOURCES && !peer->port->timed && peer->faults.drop_every == 0 &&
            atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) == 0;
 }
@@ -111,7 +117,7 @@ void nic__help_ask(struct nic_peer *peer, struct nic_send *send)
     size_t bytes = sizeof(ask.request) + send->count * sizeof(*ask.sources);
     uint64_t chunk = send->length / CHUNKS & ~(uint64_t)4095;
     chunk = chunk < CHUNK_MIN ? CHUNK_MIN : chunk > CHUNK_MAX ? CHUNK_MAX : chunk;
-    if (!may_ask(peer, send) || !sources_fill(peer, send, ask.sources))
+    if (!may_ask(peer, send, chunk) || !sources_fill(peer, send, ask.sources))
         return;
     bmi_lock_take(&peer->lock);
     uint8_t *place = nic__ring_reserve(ring, bytes);
@@ -227,9 +233,9 @@ static bool request_read(struct nic_help *help, const uint8_t *payload, uint64_t
         if (__builtin_add_overflow(sum, help->sources[i].length, &sum))
             return false;
     if (sum != request->length || request->chunk < CHUNK_MIN || request->chunk > CHUNK_MAX ||
-        sum / CHUNK_MIN >= PLACE_MAX)
+        chunks_of(sum, request->chunk) > PLACE_MAX)
         return false;
-    help->chunks = (uint32_t)((sum + request->chunk - 1) / request->chunk);
+    help->chunks = (uint32_t)chunks_of(sum, request->chunk);
     help->any = false;
     return true;
 }

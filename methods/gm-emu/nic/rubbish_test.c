@@ -234,6 +234,35 @@ static void bad_requests_for_help_write_nothing(void)
     teardown();
 }
 
+/* Of all sizes that a sender asks with, up to as many chunks as the word can tell. */
+static void requests_are_as_long_as_their_chunks_can_be_told(void)
+{
+    enum { CHUNK_MIN = 32 << 10, CHUNK_MAX = 64 << 10, PLACES = (1 << 20) - 1 };
+    static const struct {
+        uint64_t length;
+        uint32_t chunk;
+        bool good;
+    } ASKS[] = {
+        {UINT64_C(33) << 30, CHUNK_MAX, true},
+        {(uint64_t)PLACES * CHUNK_MAX, CHUNK_MAX, true},
+        {(uint64_t)PLACES * CHUNK_MAX + 1, CHUNK_MAX, false},
+        {(uint64_t)PLACES * CHUNK_MIN, CHUNK_MIN, true},
+        {(uint64_t)PLACES * CHUNK_MIN + 1, CHUNK_MIN, false},
+        {UINT64_MAX, CHUNK_MAX, false},
+    };
+    setup();
+    for (uint32_t i = 0; i < sizeof(ASKS) / sizeof(*ASKS); i++) {
+        const struct {
+            struct nic_help_request request;
+            struct nic_help_source source;
+        } ASK = {{0, 0, ASKS[i].length, i + 1, ASKS[i].chunk},
+                 {16, ASKS[i].length, 0, NIC_NO_ARENA, 0}};
+        CU_ASSERT_EQUAL(nic__help_asked(bad, (const uint8_t *)&ASK, sizeof(ASK)), ASKS[i].good);
+        nic__help_forget(bad);
+    }
+    teardown();
+}
+
 /* What a receiver must not make of the word that it shares with the sender. */
 static void bad_words_end_the_connection(void)
 {
@@ -775,6 +804,7 @@ int main(void)
         {"bad positions end the connection", bad_positions_end_the_connection},
         {"bad bounces write nothing", bad_bounces_write_nothing},
         {"bad requests for help write nothing", bad_requests_for_help_write_nothing},
+        {"requests are as long as can be told", requests_are_as_long_as_their_chunks_can_be_told},
         {"bad words end the connection", bad_words_end_the_connection},
         {"bad grants lead nowhere", bad_grants_lead_nowhere},
         {"a process that is another is not written to",
