@@ -232,7 +232,7 @@ int nic_revoke(struct nic_port *port, uint64_t key)
     if (status == 0)
         status = nic_revoke_end(port, key, port->options.revoke_timeout_ms);
     if (status == -EBUSY) { /* the place is not used again */
-        nic__log(port, NIC_LOG_ERROR, "gm: a stopped peer is in the midst of writing: given up");
+        nic__log(port, NIC_LOG_WARN, "gm: a stopped peer is in the midst of writing: given up");
         claimers_end(port, key);
     }
     return status;
@@ -244,5 +244,5 @@ void nic__grants_end(struct nic_port *port)
         atomic_store(&port->shared->grant[i].key, 0);
     nic__fence();
     if (!claims_end(port, 0, port->options.revoke_timeout_ms))
-        nic__log(port, NIC_LOG_ERROR, "gm: port closed while a stopped peer is writing to it");
+        nic__log(port, NIC_LOG_WARN, "gm: port closed while a stopped peer is writing to it");
 }

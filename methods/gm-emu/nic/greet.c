@@ -349,7 +349,7 @@ static int greeting_handle(struct nic_peer *peer, struct received *received, ssi
     if (peer->refusal != 0)
         return peer->refusal;
     if (greeting->version != NIC_VERSION) {
-        nic__log(peer->port, NIC_LOG_ERROR, "gm peer (pid %d) speaks %s of the NIC, we %d",
+        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) speaks %s of the NIC, we %d",
                  peer->pid, version_text(greeting, text), NIC_VERSION);
         return -EPROTONOSUPPORT;
     }

@@ -15,7 +15,8 @@ static unsigned host_count;
 
 static void print_log(void *context, enum nic_log_level level, const char *text)
 {
-    (void)context;
+    struct host *host = context;
+    host->errors += level == NIC_LOG_ERROR;
     if (getenv("NIC_TEST_LOG") != NULL)
         fprintf(stderr, "[%d] %d: %s\n", (int)getpid(), (int)level, text);
 }
@@ -28,6 +29,7 @@ void host_open(struct host *host, const struct nic_options *options)
     if (options != NULL)
         own = *options;
     own.log = print_log;
+    own.log_context = host;
     int status = nic_open(&own, &host->port);
     CU_ASSERT_EQUAL_FATAL(status, 0);
     CU_ASSERT_FATAL(host_count < HOSTS_MAX);

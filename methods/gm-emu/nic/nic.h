@@ -85,6 +85,7 @@ struct nic_faults {
     bool dead_link;      /* nothing goes out any more: fails after the resend time-out */
 };
 
+/* ERROR: of this process's own doing; what a peer can cause is WARN at most. */
 enum nic_log_level { NIC_LOG_ERROR, NIC_LOG_WARN, NIC_LOG_INFO, NIC_LOG_DEBUG };
 
 struct nic_options {

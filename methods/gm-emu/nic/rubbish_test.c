@@ -69,6 +69,7 @@ static void teardown(void)
     host_close(&client);
     host_close(&witness);
     host_close(&server);
+    CU_ASSERT_EQUAL(server.errors, 0);
 }
 
 /* A record as the client would write it, with anything in it. */
@@ -443,6 +444,19 @@ static void a_full_doorbell_still_rings(void)
     teardown();
 }
 
+/* Perhaps it is none: where there is no /proc nothing tells. */
+static void a_doorbell_that_cannot_be_rung_is_no_error(void)
+{
+    setup();
+    int doorbell = bad->doorbell;
+    atomic_store(&client.port->shared->asleep, 1);
+    bad->doorbell = -1;
+    nic__doorbell(bad);
+    bad->doorbell = doorbell;
+    witness_is_well();
+    teardown();
+}
+
 static void a_claim_that_never_ends_is_given_up(void)
 {
     uint64_t key, second;
@@ -457,6 +471,19 @@ static void a_claim_that_never_ends_is_given_up(void)
     nic_peer_release(server.refused);
     witness_is_well();
     teardown();
+}
+
+/* The port waits for it, for a while, and goes. */
+static void a_claim_on_a_port_that_closes_is_no_error(void)
+{
+    uint64_t key;
+    setup();
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
+    atomic_store(&client.peer->mine->claim, key);
+    host_close(&server);
+    CU_ASSERT_EQUAL(server.errors, 0);
+    host_close(&client);
+    host_close(&witness);
 }
 
 /* All peers can read the keys of all grants. */
@@ -812,7 +839,9 @@ int main(void)
         {"a bad position behind a directed send", a_bad_position_behind_a_directed_send},
         {"bad answers are errors", bad_answers_are_errors},
         {"a full doorbell still rings", a_full_doorbell_still_rings},
+        {"a doorbell that cannot be rung is no error", a_doorbell_that_cannot_be_rung_is_no_error},
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
+        {"a claim on a port that closes is no error", a_claim_on_a_port_that_closes_is_no_error},
         {"a claim on another's grant is none", a_claim_on_what_another_was_granted_is_none},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},

@@ -94,7 +94,8 @@ void nic__doorbell(struct nic_peer *peer)
     nic__count(&peer->port->counters.doorbells, 1);
     int status = nic__ring(peer->doorbell);
     if (status != 0)
-        nic__log(peer->port, NIC_LOG_ERROR, "cannot ring a doorbell: %s", strerror(-status));
+        nic__log(peer->port, NIC_LOG_WARN, "cannot ring the doorbell of a gm peer (pid %d): %s",
+                 peer->pid, strerror(-status));
 }
 
 unsigned nic_min_size_for_length(uint64_t length)
