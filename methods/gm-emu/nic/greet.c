@@ -346,8 +346,6 @@ static int greeting_handle(struct nic_peer *peer, struct received *received, ssi
     char text[32];
     if (length < (ssize_t)offsetof(struct nic_greeting, index) || greeting->magic != NIC_MAGIC)
         return -EPROTO;
-    if (peer->refusal != 0)
-        return peer->refusal;
     if (greeting->version != NIC_VERSION) {
         nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) speaks %s of the NIC, we %d",
                  peer->pid, version_text(greeting, text), NIC_VERSION);
@@ -374,6 +372,12 @@ static void refuse(struct nic_port *port, int fd, int status)
     refusal.error = -status;
     nic__greeting_send(fd, &refusal, NULL, 0);
     nic__count_own(&port->counters.refused, 1);
+}
+
+/* What is said of a connection that ends before it is up, or by a breach of rules. */
+static void end_log(struct nic_port *port, int pid, unsigned uid, int status)
+{
+    nic__log(port, NIC_LOG_WARN, "gm peer (pid %d of user %u): %s", pid, uid, strerror(-status));
 }
 
 /* The socket has ended. */
@@ -405,8 +409,7 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
             continue;
         if (peer->accepted && atomic_load(&peer->state) == NIC_GREETING)
             refuse(peer->port, peer->socket.fd, status);
-        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d of user %u): %s", peer->pid, peer->uid,
-                 strerror(-status));
+        end_log(peer->port, peer->pid, peer->uid, status);
         nic__peer_end(peer, status);
         return;
     }
@@ -448,22 +451,26 @@ static int accept_spare(struct nic_port *port, int listener)
     return status;
 }
 
-/* Returns 0, or why it can't be kept. */
+/* Returns 0, or why it can't be kept. One of another user is not, not even until its HELLO: such
+ * could take all descriptors. */
 static int accepted_add(struct nic_port *port, int fd)
 {
     int pid = 0;
     unsigned uid = 0;
+    int status = credentials_check(port, fd, &pid, &uid);
+    if (status != 0) {
+        end_log(port, pid, uid, status);
+        return status;
+    }
     struct nic_peer *peer = nic__peer_new(port);
-    int refusal = credentials_check(port, fd, &pid, &uid);
     if (peer == NULL)
         return -ENOMEM;
-    peer->refusal = refusal; /* told when it has said HELLO */
     peer->accepted = true;
     peer->pid = pid;
     peer->uid = uid;
     peer->socket.fd = fd;
     atomic_store(&peer->state, NIC_GREETING);
-    int status = nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP);
+    status = nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP);
     if (status == 0) {
         nic__peer_add(peer);
         return 0;

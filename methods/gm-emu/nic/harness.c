@@ -17,6 +17,7 @@ static void print_log(void *context, enum nic_log_level level, const char *text)
 {
     struct host *host = context;
     host->errors += level == NIC_LOG_ERROR;
+    host->warnings += level == NIC_LOG_WARN;
     if (getenv("NIC_TEST_LOG") != NULL)
         fprintf(stderr, "[%d] %d: %s\n", (int)getpid(), (int)level, text);
 }

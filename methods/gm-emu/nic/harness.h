@@ -30,7 +30,8 @@ struct host {
     unsigned received, fast, alarms;
     unsigned callbacks, failures; /* all; with a status < 0 */
     int last_status;
-    atomic_uint errors; /* lines of the log: of our own doing, so no test of peers has any */
+    /* lines of the log; errors are of our own doing, so no test of peers has any */
+    atomic_uint errors, warnings;
     enum nic_priority priority;
     unsigned size;
     uint32_t length;

@@ -174,7 +174,6 @@ struct nic_peer {
     struct nic_source socket, process;
     bool accepted;
     bool crowded;            /* the kernel took no more descriptors on their way in its greeting */
-    int refusal;             /* an errno: why it will not be let in */
     bool said_bye;           /* by the peer */
     bool hung_up;            /* by us: of its socket only the end is looked at */
     atomic_bool remote_gone; /* its socket or process: it writes nothing any more */

@@ -575,6 +575,44 @@ static void another_user_is_refused_unless_allowed(void)
     CU_ASSERT_EQUAL(stranger_outcome(), 0);
 }
 
+/* As nobody: connects, says nothing, and waits for the word that it is not let in. */
+static void silent_stranger_run(uint16_t number, unsigned count)
+{
+    struct nic_greeting greeting;
+    host_forget();
+    if (setgid(65534) != 0 || setuid(65534) != 0)
+        _exit(200);
+    for (unsigned i = 0; i < count; i++) {
+        int fd = raw_connect("quiet", number);
+        if (recv(fd, &greeting, sizeof(greeting), 0) != (ssize_t)sizeof(greeting) ||
+            greeting.kind != NIC_REFUSE || greeting.error != EACCES ||
+            recv(fd, &greeting, sizeof(greeting), 0) != 0)
+            _exit(1);
+    } /* its ends stay open */
+    _exit(0);
+}
+
+/* Nor until it has said HELLO, which it need not do: it could take all descriptors. */
+static void of_another_user_nothing_is_kept(void)
+{
+    enum { COUNT = 20 };
+    struct nic_statistics figures;
+    int status;
+    host_open(&server, NULL);
+    uint16_t number = host_listen(&server, "quiet");
+    unsigned before = descriptors_open();
+    pid_t child = fork();
+    if (child == 0)
+        silent_stranger_run(number, COUNT);
+    CU_ASSERT(UNTIL((nic_statistics(server.port, &figures), figures.refused == COUNT)));
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+    CU_ASSERT_EQUAL(descriptors_open(), before);
+    CU_ASSERT_PTR_NULL(server.port->peers);
+    CU_ASSERT_EQUAL(server.warnings, COUNT);
+    host_close(&server);
+}
+
 static void the_port_of_another_user_is_refused(void)
 {
     int ready[2], status;
@@ -621,6 +659,7 @@ int main(int argc, char **argv)
 {
     static const struct test_case USERS[] = {
         {"another user is refused unless allowed", another_user_is_refused_unless_allowed},
+        {"of another user nothing is kept", of_another_user_nothing_is_kept},
         {"the port of another user is refused", the_port_of_another_user_is_refused},
         {"a port needs no file", a_port_needs_no_file},
     };
