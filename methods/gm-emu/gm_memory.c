@@ -243,6 +243,8 @@ static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_p
                        granted->length, granted->memory);
     if (status == -EBUSY && patience == GM_BRIEFLY)
         gm_link_fail_locked(link, -EPROTO);
+    if (status == -EBUSY) /* else its link is down, or is ended with all others */
+        nic_revoke_leave(state->port, granted->key);
     if (granted->registration != NULL)
         bmi_method_cache_put(state->cache, granted->registration, granted->memory, granted->length);
     granted->ended = true;

@@ -100,6 +100,10 @@ static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
     grant->length = once->length;
     grant->arena = once->arena;
     grant->arena_offset = once->arena_offset;
+    nic__fence_read();
+    /* Who was stopped here for so long that its claim was given up has read what is another's. */
+    if (atomic_load_explicit(&shared->key, memory_order_relaxed) != send->key)
+        return -EACCES;
     if ((grant->link != 0 && grant->link != peer->link_name) || send->offset > grant->length ||
         send->length > grant->length - send->offset)
         return -EACCES;

@@ -5,6 +5,10 @@
  * Grants stand in the port memory, which peers read. A key is a place there and a number that is
  * used once. Revoking clears the key, then waits until no peer claims it (directed.c has the other
  * half). Who claims and is dead does not write any more; who claims and is stopped gets some time.
+ *
+ * A place is used again when nobody claims its key. Where a claim did not end in time its place
+ * stands at the other end of grant_free until those who claim it are freed: their connections are
+ * ended, so that comes. One who was stopped and wakes then finds another key in the place.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -117,16 +121,23 @@ bool nic__claimed(struct nic_peer *peer)
     return claim_of(peer) != 0 && !claim_is_dead(peer);
 }
 
-/* Whether the peer claims the key (0: any). Everybody can read all keys, but writes by one only if
- * it was granted to his connection: that stands in its place for as long as the place is not used
- * again. */
+/* Whether the peer claims what was granted there. Everybody can read all keys, but writes by one
+ * only if it was granted to his connection: that stands in its place for as long as the place is
+ * not used again. */
+static bool claims_place(struct nic_peer *peer, uint32_t place)
+{
+    uint64_t claim = claim_of(peer), link = peer->port->shared->grant[place].link;
+    return claim != 0 && ((uint32_t)claim & PLACE_MASK) == place &&
+           (link == 0 || link == peer->link_name);
+}
+
+/* Whether the peer claims the key (0: any). */
 static bool claims(struct nic_peer *peer, uint64_t key)
 {
     uint64_t claim = claim_of(peer);
     if (claim == 0 || key == 0)
         return claim != 0;
-    uint64_t link = peer->port->shared->grant[key & PLACE_MASK].link;
-    return claim == key && (link == 0 || link == peer->link_name);
+    return claim == key && claims_place(peer, (uint32_t)key & PLACE_MASK);
 }
 
 /* Somebody who claims the key (0: any). port->lock held. */
@@ -203,6 +214,41 @@ static void claimers_end(struct nic_port *port, uint64_t key)
     nic__attention(port);
 }
 
+static bool is_claimed_locked(struct nic_port *port, uint32_t place)
+{
+    struct nic_peer *peer = port->peers;
+    while (peer != NULL && !claims_place(peer, place))
+        peer = peer->next;
+    return peer != NULL;
+}
+
+void nic__grants_left_look_locked(struct nic_port *port, uint64_t link)
+{
+    const uint32_t END = port->options.grants_max;
+    bmi_lock_take(&port->grant_lock);
+    for (uint32_t i = END - port->grant_left_count; i < END; i++) {
+        uint32_t place = port->grant_free[i];
+        uint64_t granted_to = port->shared->grant[place].link;
+        if ((granted_to != 0 && granted_to != link) || is_claimed_locked(port, place))
+            continue;
+        port->grant_free[i] = port->grant_free[END - port->grant_left_count--];
+        port->grant_free[port->grant_free_count++] = place;
+    }
+    bmi_lock_give(&port->grant_lock);
+}
+
+void nic_revoke_leave(struct nic_port *port, uint64_t key)
+{
+    uint32_t place = (uint32_t)key & PLACE_MASK;
+    bmi_lock_take(&port->lock); /* nobody who claims it is freed meanwhile */
+    bmi_lock_take(&port->grant_lock);
+    uint64_t link = port->shared->grant[place].link;
+    port->grant_free[port->options.grants_max - ++port->grant_left_count] = place;
+    bmi_lock_give(&port->grant_lock);
+    nic__grants_left_look_locked(port, link);
+    bmi_lock_give(&port->lock);
+}
+
 int nic_revoke_begin(struct nic_port *port, uint64_t key)
 {
     uint32_t place = (uint32_t)key & PLACE_MASK;
@@ -231,9 +277,10 @@ int nic_revoke(struct nic_port *port, uint64_t key)
     int status = nic_revoke_begin(port, key);
     if (status == 0)
         status = nic_revoke_end(port, key, port->options.revoke_timeout_ms);
-    if (status == -EBUSY) { /* the place is not used again */
+    if (status == -EBUSY) {
         nic__log(port, NIC_LOG_WARN, "gm: a stopped peer is in the midst of writing: given up");
         claimers_end(port, key);
+        nic_revoke_leave(port, key);
     }
     return status;
 }

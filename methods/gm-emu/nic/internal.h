@@ -50,6 +50,16 @@ static inline void nic__fence(void)
 #endif
 }
 
+/* What is read before is not read after what follows. */
+static inline void nic__fence_read(void)
+{
+#ifdef NIC_NO_FENCES
+    nic__fence();
+#else
+    atomic_thread_fence(memory_order_acquire);
+#endif
+}
+
 /* A ring as one side sees it, in memory of its own. */
 struct nic_ring {
     uint8_t *base;
@@ -277,6 +287,7 @@ struct nic_port {
     _Atomic uint64_t registered_pages, dma_bytes;
     struct bmi_lock grant_lock;
     uint32_t *grant_free, grant_free_count, grant_used; /* places */
+    uint32_t grant_left_count; /* places that a peer may still claim: at the end of grant_free */
     uint64_t grant_generation;
 
     _Alignas(NIC_LINE) struct bmi_lock buffer_lock;
@@ -523,6 +534,9 @@ int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_
 uint8_t *nic__grant_place_locked(struct nic_port *port, uint64_t link, uint64_t key,
                                  uint64_t offset, uint64_t length);
 void nic__grants_end(struct nic_port *port);
+/* A connection has gone (0: none): places of its grants that were left, or of grants to all, are
+ * used again if nobody claims them. port->lock held. Driver, nic_revoke_leave. */
+void nic__grants_left_look_locked(struct nic_port *port, uint64_t link);
 /* Whether the peer writes into our memory now. */
 bool nic__claimed(struct nic_peer *peer);
 

@@ -363,6 +363,12 @@ int nic_revoke_begin(struct nic_port *port, uint64_t key);
  * Owns: with 0 the memory is the caller's alone again. Threads: any. Blocks: up to wait_ms. */
 int nic_revoke_end(struct nic_port *port, uint64_t key, uint32_t wait_ms);
 
+/* Instead of nic_revoke_end, once the caller waits no longer. The connections of those who claim to
+ * write there are to be ended; when they have gone another grant may have this one's place. Until
+ * then it counts as outstanding. Returns: nothing. Owns: takes the key; the memory is to be kept,
+ * as nothing tells when it is safe. Threads: any. Blocks: no. */
+void nic_revoke_leave(struct nic_port *port, uint64_t key);
+
 /* ---- alarms, faults, figures ---------------------------------------------------------------- */
 
 /* An alarm, embedded in its owner, zero before first use. Its callback is called by nic_unknown. */

@@ -325,6 +325,7 @@ static bool try_free(struct nic_peer *peer, uint64_t now)
     while (*link != peer)
         link = &(*link)->next;
     *link = peer->next;
+    nic__grants_left_look_locked(port, peer->link_name);
     bmi_lock_give(&port->lock);
     nic__count(&port->counters.sent, atomic_load(&peer->sent));
     nic__count(&port->counters.sent_bytes, atomic_load(&peer->sent_bytes));

@@ -16,6 +16,8 @@
 
 #include "internal.h"
 
+enum { GRANTS = 16 }; /* at once, to the server's memory */
+
 static struct host server, client, witness;
 static struct nic_peer *bad; /* the client, as the server sees it */
 static uint16_t number;
@@ -25,6 +27,7 @@ static void server_open(void)
 {
     struct nic_options options;
     nic_options_default(&options);
+    options.grants_max = GRANTS;
     options.resend_timeout_ms = 20;
     options.revoke_timeout_ms = 100;
     host_open(&server, &options);
@@ -473,6 +476,41 @@ static void a_claim_that_never_ends_is_given_up(void)
     teardown();
 }
 
+/* However often: nothing is left of it when its connection has gone, though it claims on. Until
+ * then its place is nobody else's. */
+static void places_of_claims_that_never_end_come_back(void)
+{
+    uint64_t key, keys[GRANTS];
+    server_open();
+    connect_one(&witness);
+    for (unsigned round = 1; round <= GRANTS + 1; round++) {
+        connect_one(&client);
+        bad = server.peer;
+        CU_ASSERT_EQUAL_FATAL(nic_grant(server.port, round % 2 == 0 ? NULL : bad, target, 100,
+                                        &key),
+                              0);
+        atomic_store(&client.peer->mine->claim, key);
+        CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
+        CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 1), -EBUSY);
+        nic_revoke_leave(server.port, key);
+        for (unsigned i = 0; i < GRANTS - 1; i++)
+            CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &keys[i]), 0);
+        CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &key), -ENOSPC);
+        for (unsigned i = 0; i < GRANTS - 1; i++)
+            CU_ASSERT_EQUAL(nic_revoke(server.port, keys[i]), 0);
+        nic_peer_close(bad);
+        CU_ASSERT_FATAL(UNTIL(server.downs == round && client.downs == 1));
+        nic_peer_release(server.refused);
+        CU_ASSERT(UNTIL(server.port->peers->next == NULL)); /* the witness alone */
+        host_close(&client);
+    }
+    for (unsigned i = 0; i < GRANTS; i++)
+        CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &keys[i]), 0);
+    witness_is_well();
+    host_close(&witness);
+    host_close(&server);
+}
+
 /* The port waits for it, for a while, and goes. */
 static void a_claim_on_a_port_that_closes_is_no_error(void)
 {
@@ -841,6 +879,7 @@ int main(void)
         {"a full doorbell still rings", a_full_doorbell_still_rings},
         {"a doorbell that cannot be rung is no error", a_doorbell_that_cannot_be_rung_is_no_error},
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
+        {"places of claims that never end come back", places_of_claims_that_never_end_come_back},
         {"a claim on a port that closes is no error", a_claim_on_a_port_that_closes_is_no_error},
         {"a claim on another's grant is none", a_claim_on_what_another_was_granted_is_none},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * gm_memory_test.c - memory granted to a peer that claims to write there for ever. Links stand on
+ * ports of the NIC; the core knows nothing of them.
+ */
+#include "nic/harness.h"
+
+#include "gm.h"
+#include "nic/internal.h"
+
+enum { GRANTS = 4, LENGTH = 1000, ROUNDS = GRANTS + 1 };
+
+static struct host server, client;
+static struct gm_link receiver;
+static struct gm_state state;
+static struct bmi_method_memory memory = {.size = LENGTH};
+
+static void server_open(void)
+{
+    struct nic_options options;
+    nic_options_default(&options);
+    options.grants_max = GRANTS;
+    options.revoke_timeout_ms = 20;
+    host_open(&server, &options);
+    state.port = server.port;
+    CU_ASSERT_EQUAL_FATAL(gm_memory_option(&state, &memory, false), 0);
+}
+
+static void client_connect(uint16_t number)
+{
+    unsigned accepted = server.accepted;
+    host_open(&client, NULL);
+    CU_ASSERT_EQUAL_FATAL(nic_connect(client.port, "node", number, NULL, &client.peer), 0);
+    CU_ASSERT_FATAL(UNTIL(client.ups == 1 && server.accepted == accepted + 1));
+    receiver = (struct gm_link){.peer = server.peer, .phase = GM_UP, .base = {.state = &state}};
+}
+
+/* Enrolls the memory for the client; the handle goes to *handle. */
+static int enroll(struct bmi_region *region, void **handle)
+{
+    bmi_size_t size = LENGTH;
+    uint32_t count = 1;
+    struct bmi_segments segments = {.buffers = &memory.buffer,
+                                    .sizes = &size,
+                                    .count = 1,
+                                    .left = LENGTH};
+    return gm_enroll(&receiver.base, &segments, region, &count, handle);
+}
+
+/* It comes again and again: its receives would all go as frames, and those of all others. */
+static void a_peer_that_claims_for_ever_uses_up_no_grants(void)
+{
+    struct bmi_region region;
+    void *handle;
+    server_open();
+    uint16_t number = host_listen(&server, "node");
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        client_connect(number);
+        CU_ASSERT_EQUAL_FATAL(enroll(&region, &handle), 0);
+        atomic_store(&client.peer->mine->claim, region.key);
+        CU_ASSERT(gm_release(&receiver.base, handle, true));
+        CU_ASSERT_EQUAL(receiver.failure, -EPROTO);
+        CU_ASSERT_FATAL(UNTIL(server.downs == round && client.downs == 1));
+        nic_peer_release(server.refused);
+        CU_ASSERT_FATAL(UNTIL(server.port->peers == NULL));
+        host_close(&client);
+    }
+    client_connect(number);
+    CU_ASSERT_EQUAL(enroll(&region, &handle), 0);
+    CU_ASSERT(gm_release(&receiver.base, handle, true));
+    CU_ASSERT_EQUAL(gm_memory_option(&state, &memory, true), 0);
+    gm_memory_stop();
+    host_close(&client);
+    host_close(&server);
+}
+
+int main(void)
+{
+    static const struct test_case CASES[] = {
+        {"a peer that claims for ever uses up no grants",
+         a_peer_that_claims_for_ever_uses_up_no_grants},
+    };
+    return CASES_RUN("memory", CASES);
+}
