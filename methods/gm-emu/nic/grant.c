@@ -121,31 +121,28 @@ bool nic__claimed(struct nic_peer *peer)
     return claim_of(peer) != 0 && !claim_is_dead(peer);
 }
 
-/* Whether the peer claims what was granted there. Everybody can read all keys, but writes by one
- * only if it was granted to his connection: that stands in its place for as long as the place is
- * not used again. */
-static bool claims_place(struct nic_peer *peer, uint32_t place)
+/* Whom that was granted to (key 0: all). Everybody can read all keys, but writes by one only if it
+ * was granted to his connection: that stands in its place for as long as the place is not used
+ * again. */
+static uint64_t granted_to(const struct nic_port *port, uint64_t key)
 {
-    uint64_t claim = claim_of(peer), link = peer->port->shared->grant[place].link;
-    return claim != 0 && ((uint32_t)claim & PLACE_MASK) == place &&
-           (link == 0 || link == peer->link_name);
+    return key != 0 ? port->shared->grant[key & PLACE_MASK].link : 0;
 }
 
 /* Whether the peer claims the key (0: any). */
 static bool claims(struct nic_peer *peer, uint64_t key)
 {
     uint64_t claim = claim_of(peer);
-    if (claim == 0 || key == 0)
-        return claim != 0;
-    return claim == key && claims_place(peer, (uint32_t)key & PLACE_MASK);
+    return claim != 0 && (key == 0 || claim == key);
 }
 
-/* Somebody who claims the key (0: any). port->lock held. */
+/* Somebody who claims the key (0: any), of those that it was granted to: mostly one, of many. */
 static struct nic_peer *claimer_find_locked(struct nic_port *port, uint64_t key)
 {
-    struct nic_peer *peer = port->peers;
+    uint64_t link = granted_to(port, key);
+    struct nic_peer *peer = nic__granted_locked(port, link, NULL);
     while (peer != NULL && !claims(peer, key))
-        peer = peer->next;
+        peer = nic__granted_locked(port, link, peer);
     return peer;
 }
 
@@ -175,10 +172,12 @@ static bool claim_wait(struct nic_port *port, uint64_t key, bool patient)
 }
 
 /* Who waits as well loses a wake-up here, for no longer than a slice. */
-static void waits_forget(struct nic_port *port)
+static void waits_forget(struct nic_port *port, uint64_t key)
 {
+    uint64_t link = granted_to(port, key);
+    struct nic_peer *peer = NULL;
     bmi_lock_take(&port->lock);
-    for (struct nic_peer *peer = port->peers; peer != NULL; peer = peer->next)
+    while ((peer = nic__granted_locked(port, link, peer)) != NULL)
         if (atomic_load(&peer->state) >= NIC_UP && peer->mine != NULL)
             atomic_store_explicit(&peer->mine->claim_waits, 0, memory_order_relaxed);
     bmi_lock_give(&port->lock);
@@ -193,7 +192,7 @@ static bool claims_end(struct nic_port *port, uint64_t key, uint32_t limit_ms)
     for (int i = 0;; i++) {
         if (claim_wait(port, key, i >= ROUNDS)) {
             if (i > ROUNDS)
-                waits_forget(port);
+                waits_forget(port, key);
             return true;
         }
         if (i == ROUNDS)
@@ -206,8 +205,10 @@ static bool claims_end(struct nic_port *port, uint64_t key, uint32_t limit_ms)
 /* Ends the connections of those who still claim. */
 static void claimers_end(struct nic_port *port, uint64_t key)
 {
+    uint64_t link = granted_to(port, key);
+    struct nic_peer *peer = NULL;
     bmi_lock_take(&port->lock);
-    for (struct nic_peer *peer = port->peers; peer != NULL; peer = peer->next)
+    while ((peer = nic__granted_locked(port, link, peer)) != NULL)
         if (claims(peer, key))
             atomic_store(&peer->broken, true);
     bmi_lock_give(&port->lock);
@@ -216,9 +217,10 @@ static void claimers_end(struct nic_port *port, uint64_t key)
 
 static bool is_claimed_locked(struct nic_port *port, uint32_t place)
 {
-    struct nic_peer *peer = port->peers;
-    while (peer != NULL && !claims_place(peer, place))
-        peer = peer->next;
+    uint64_t link = port->shared->grant[place].link;
+    struct nic_peer *peer = nic__granted_locked(port, link, NULL);
+    while (peer != NULL && (claim_of(peer) == 0 || (claim_of(peer) & PLACE_MASK) != place))
+        peer = nic__granted_locked(port, link, peer);
     return peer != NULL;
 }
 
@@ -228,8 +230,8 @@ void nic__grants_left_look_locked(struct nic_port *port, uint64_t link)
     bmi_lock_take(&port->grant_lock);
     for (uint32_t i = END - port->grant_left_count; i < END; i++) {
         uint32_t place = port->grant_free[i];
-        uint64_t granted_to = port->shared->grant[place].link;
-        if ((granted_to != 0 && granted_to != link) || is_claimed_locked(port, place))
+        uint64_t other = port->shared->grant[place].link;
+        if ((other != 0 && other != link) || is_claimed_locked(port, place))
             continue;
         port->grant_free[i] = port->grant_free[END - port->grant_left_count--];
         port->grant_free[port->grant_free_count++] = place;

@@ -35,6 +35,7 @@ enum {
     NIC_MEMORIZED = 128,        /* messages up to this are copied to their buffer at once */
     NIC_HOT = 8,                /* peers that are polled by each nic_receive */
     NIC_COLD = 16,              /* and how many of the others */
+    NIC_NAMES = 1024,           /* lists of peers by the names of their connections */
     NIC_LOOK_NS = 1000000       /* how often the descriptor is looked at while polling */
 };
 
@@ -201,6 +202,7 @@ struct nic_peer {
     atomic_bool close_asked, released, broken;
 
     struct nic_peer *next;       /* port->lock: all peers */
+    struct nic_peer *named_next; /* port->lock: those that were up, of some names */
     struct nic_peer *event_next; /* port->lock: events */
     bool event_queued, event_up, event_down;
     bool in_table; /* driver */
@@ -272,7 +274,7 @@ struct nic_port {
     struct nic_buffer *own[NIC_PRIORITIES][NIC_MAX_SIZE + 1]; /* provided again by nic_unknown */
 
     _Alignas(NIC_LINE) struct bmi_lock lock;
-    struct nic_peer *peers;
+    struct nic_peer *peers, *named[NIC_NAMES]; /* who is in either is not freed while it is held */
     struct nic_peer *event_first, **event_last;
     struct nic_listener *listeners;
     struct nic_arena arenas[NIC_ARENAS_MAX];
@@ -393,6 +395,11 @@ void nic__arenas_tell(struct nic_peer *peer);
 struct nic_peer *nic__peer_new(struct nic_port *port);
 void nic__peer_add(struct nic_peer *peer); /* to the port's list */
 void nic__peer_free(struct nic_peer *peer);
+/* The peers that grants to that connection are to (0: all peers), one after another: the one after
+ * `before`, the first after NULL. With a port that is connected to itself a connection has two
+ * ends here. port->lock held. */
+struct nic_peer *nic__granted_locked(struct nic_port *port, uint64_t link,
+                                     const struct nic_peer *before);
 /* Its rings are there: goes up. Driver. */
 int nic__peer_up(struct nic_peer *peer);
 /* Starts its end; the first status counts. Driver. */

@@ -8,6 +8,10 @@
  * is hung up when no thread of ours writes into the peer's memory, because the peer takes that for
  * the end of such writing; so its own end is waited for where it claims to write into ours, for
  * revoke_timeout_ms at most.
+ *
+ * A peer leaves the port's lists under port->lock and is freed afterwards, by the driver. So who
+ * holds that lock may use each peer that it finds there, and none of them once it has given it; the
+ * driver may always.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -70,6 +74,46 @@ void nic__peer_free(struct nic_peer *peer)
         munmap(peer->link_memory, peer->link_size);
     free(peer->help);
     free(peer);
+}
+
+static struct nic_peer **names_locked(struct nic_port *port, uint64_t link)
+{
+    return &port->named[(link >> 1) % NIC_NAMES]; /* all are odd */
+}
+
+struct nic_peer *nic__granted_locked(struct nic_port *port, uint64_t link,
+                                     const struct nic_peer *before)
+{
+    if (link == 0)
+        return before == NULL ? port->peers : before->next;
+    struct nic_peer *peer = before == NULL ? *names_locked(port, link) : before->named_next;
+    while (peer != NULL && peer->link_name != link)
+        peer = peer->named_next;
+    return peer;
+}
+
+static void name_add(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    bmi_lock_take(&port->lock);
+    struct nic_peer **first = names_locked(port, peer->link_name);
+    peer->named_next = *first;
+    *first = peer;
+    bmi_lock_give(&port->lock);
+}
+
+/* It may never have been up. */
+static void lists_leave_locked(struct nic_peer *peer)
+{
+    struct nic_port *port = peer->port;
+    struct nic_peer **at = &port->peers, **named = names_locked(port, peer->link_name);
+    while (*at != peer)
+        at = &(*at)->next;
+    *at = peer->next;
+    while (*named != NULL && *named != peer)
+        named = &(*named)->named_next;
+    if (*named != NULL)
+        *named = peer->named_next;
 }
 
 int nic_connect(struct nic_port *port, const char *host, uint16_t number, void *context,
@@ -214,6 +258,7 @@ int nic__peer_up(struct nic_peer *peer)
     int status = table_add(peer);
     if (status != 0)
         return status;
+    name_add(peer);
     bmi_lock_take(&peer->lock);
     atomic_store(&peer->state, NIC_UP);
     bmi_lock_give(&peer->lock);
@@ -321,10 +366,7 @@ static bool try_free(struct nic_peer *peer, uint64_t now)
         peer->event_queued || port->held == peer || is_waited_for(peer, now))
         return false;
     bmi_lock_take(&port->lock);
-    struct nic_peer **link = &port->peers;
-    while (*link != peer)
-        link = &(*link)->next;
-    *link = peer->next;
+    lists_leave_locked(peer);
     nic__grants_left_look_locked(port, peer->link_name);
     bmi_lock_give(&port->lock);
     nic__count(&port->counters.sent, atomic_load(&peer->sent));

@@ -543,6 +543,28 @@ static void a_claim_on_what_another_was_granted_is_none(void)
     teardown();
 }
 
+/* Of many peers, for each region of each receive. */
+static void the_end_of_a_grant_looks_at_its_peer_alone(void)
+{
+    uint64_t key;
+    setup();
+    struct nic_peer *good = bad->next; /* the witness came before */
+    struct nic_shared_end *theirs = good->theirs;
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
+    good->theirs = (struct nic_shared_end *)sizeof(*theirs); /* a look there is the end of us */
+    CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
+    CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 0), 0);
+    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
+    atomic_store(&client.peer->mine->claim, key);
+    CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
+    CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 20), -EBUSY);
+    atomic_store(&client.peer->mine->claim, 0);
+    CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 20), 0);
+    good->theirs = theirs;
+    witness_is_well();
+    teardown();
+}
+
 /* Anything, anywhere, at any time. What may come out: messages, an end; no crash, no other harm. */
 static void anything_anywhere_harms_nobody_else(void)
 {
@@ -882,6 +904,7 @@ int main(void)
         {"places of claims that never end come back", places_of_claims_that_never_end_come_back},
         {"a claim on a port that closes is no error", a_claim_on_a_port_that_closes_is_no_error},
         {"a claim on another's grant is none", a_claim_on_what_another_was_granted_is_none},
+        {"the end of a grant looks at its peer", the_end_of_a_grant_looks_at_its_peer_alone},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
         {"bad greetings are refused", bad_greetings_are_refused},
         {"the name of another connection is refused", the_name_of_another_connection_is_refused},
