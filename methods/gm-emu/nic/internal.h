@@ -511,6 +511,8 @@ void nic__help_forget(struct nic_peer *peer);
 bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event);
 /* Whether a poll would give something, without any change. */
 bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns);
+/* Has it polled by each nic_receive, for as long as no others speak. It is in the table. Driver. */
+void nic__hot_add(struct nic_peer *peer);
 /* Tells the peer how far we have come, if it does not know. */
 void nic__told(struct nic_peer *peer, int priority);
 bool nic__rings_empty(struct nic_peer *peer);

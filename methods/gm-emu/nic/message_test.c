@@ -406,6 +406,43 @@ static void alarms_ring_in_order(void)
     teardown();
 }
 
+/* How many looks it takes to find the message, by one that lies down before each of them. */
+static unsigned looks_until_a_message(void)
+{
+    enum { MOST = 100 };
+    unsigned looks = 0;
+    struct nic_event *event;
+    do {
+        event = nic_receive(server.port);
+        looks++;
+        CU_ASSERT(event->type != NIC_NO_RECV_EVENT || !nic_arm(server.port));
+    } while (event->type == NIC_NO_RECV_EVENT && looks < MOST);
+    CU_ASSERT(event->type == NIC_RECV_EVENT);
+    nic_unknown(server.port, event);
+    return looks;
+}
+
+static void one_of_many_that_wakes_us_is_found_at_once(void)
+{
+    enum { PEERS = 120 };
+    struct nic_peer *peers[PEERS];
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    uint16_t number = host_listen(&server, "many");
+    host_provide(&server, 4, 6, NIC_LOW_PRIORITY);
+    for (int i = 0; i < PEERS; i++)
+        CU_ASSERT_EQUAL_FATAL(nic_connect(client.port, "many", number, &client, &peers[i]), 0);
+    CU_ASSERT_FATAL(UNTIL(client.ups == PEERS && server.accepted == PEERS));
+    for (int i = 0; i < PEERS; i++) {
+        while (!nic_arm(server.port))
+            hosts_drive_once();
+        client.peer = peers[i];
+        CU_ASSERT_EQUAL(host_send(&client, "it is me", 8, 6, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
+        CU_ASSERT(looks_until_a_message() <= 2);
+    }
+    teardown();
+}
+
 int main(void)
 {
     static const struct test_case CASES[] = {
@@ -423,6 +460,7 @@ int main(void)
         {"what is lost waits for room", what_is_lost_waits_for_room},
         {"a dead link fails what is sent", a_dead_link_fails_what_is_sent},
         {"the timing model delays", the_timing_model_delays},
+        {"one of many that wakes us is found", one_of_many_that_wakes_us_is_found_at_once},
         {"alarms ring in order", alarms_ring_in_order},
     };
     return CASES_RUN("messages", CASES);

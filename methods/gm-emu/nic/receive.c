@@ -387,8 +387,9 @@ void *nic_memorize_message(struct nic_event *event)
     return event->buffer;
 }
 
-static void hot_add(struct nic_port *port, struct nic_peer *peer)
+void nic__hot_add(struct nic_peer *peer)
 {
+    struct nic_port *port = peer->port;
     if (peer->hot)
         return;
     uint32_t place = port->hot_count;
@@ -427,7 +428,7 @@ static bool cold_poll(struct nic_port *port, struct nic_event *event)
         struct nic_peer *peer = port->table[port->cold_cursor];
         if (peer->hot || !nic__peer_poll(peer, event))
             continue;
-        hot_add(port, peer);
+        nic__hot_add(peer);
         return true;
     }
     return false;

@@ -82,8 +82,10 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
     for (; peer != NULL; peer = peer->next) {
         int state = atomic_load(&peer->state);
         uint64_t due = UINT64_MAX;
-        if (peer->in_table && nic__peer_ready(peer, now, due_ns))
+        if (peer->in_table && nic__peer_ready(peer, now, due_ns)) {
+            nic__hot_add(peer); /* of many it would be looked for, a few at a time */
             return true;
+        }
         if (state <= NIC_GREETING)
             due = state == NIC_DIALLING || peer->crowded ? peer->retry_ns : peer->deadline_ns;
         else if (state == NIC_ENDING) {
