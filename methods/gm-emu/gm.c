@@ -2,6 +2,7 @@
  *
  * gm.c - the gm method: its table, start and stop, the port's events. See gm.h.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -130,6 +131,24 @@ undo_port:
     return status;
 }
 
+/* What went which way: whoever finds it slow sees here what was refused. */
+static void statistics_log(const struct gm_state *state)
+{
+    struct nic_statistics of;
+    nic_statistics(state->port, &of);
+    bmi_method_log(BMI_LOG_INFO, NULL,
+                   "gm: sent %" PRIu64 " (%" PRIu64 " bytes), received %" PRIu64 " (%" PRIu64
+                   " bytes), mapped %" PRIu64 " (%" PRIu64 " bytes), vm_written %" PRIu64
+                   " (%" PRIu64 " bytes), bounced %" PRIu64 " (%" PRIu64 " bytes), helped %" PRIu64
+                   " (%" PRIu64 " bytes), waited_for_buffer %" PRIu64 ", timed_out %" PRIu64
+                   ", doorbells %" PRIu64 ", sleeps %" PRIu64 ", refused %" PRIu64
+                   ", broken_peers %" PRIu64,
+                   of.sent, of.sent_bytes, of.received, of.received_bytes, of.mapped,
+                   of.mapped_bytes, of.vm_written, of.vm_written_bytes, of.bounced,
+                   of.bounced_bytes, of.helped, of.helped_bytes, of.waited_for_buffer, of.timed_out,
+                   of.doorbells, of.sleeps, of.refused, of.broken_peers);
+}
+
 static void gm_stop(void *argument)
 {
     struct gm_state *state = argument;
@@ -144,6 +163,7 @@ static void gm_stop(void *argument)
     bmi_method_watch_remove(&state->watch);
     bmi_method_cache_destroy(state->cache);
     gm_memory_stop();
+    statistics_log(state);
     nic_close(state->port);
     gm_puts_free(state);
     while (state->slots_made != NULL) {

@@ -274,6 +274,26 @@ static int client_run(void *argument, int channel)
     return 0;
 }
 
+/* What the method tells of its NIC when it stops. */
+static unsigned long long bounced, vm_written;
+static bool figures_told;
+
+static void figures_take(void *argument, enum bmi_log_level level, const char *text)
+{
+    const char *figures = strstr(text, "vm_written ");
+    (void)argument;
+    if (level == BMI_LOG_INFO && figures != NULL)
+        figures_told = sscanf(figures, "vm_written %llu (%*u bytes), bounced %llu", &vm_written,
+                              &bounced) == 2;
+}
+
+static void figures_listen(bool listen)
+{
+    struct bmi_log_callback callback = {.write = listen ? figures_take : NULL,
+                                        .level = BMI_LOG_INFO};
+    must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_set_info");
+}
+
 /* Directed sends need the receiver here, and some do not go on: they wait. Others' don't. */
 static void stopped(struct child *clients)
 {
@@ -307,8 +327,12 @@ static void stopped(struct child *clients)
         child_kill(&clients[i]);
     CHECK(noted_wait(sends, STOPPED * PUTS, TEST_BOUND_MS), "sends to a killed client do not end");
     test_unexpected = NULL;
+    figures_listen(true);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
+    figures_listen(false);
+    CHECK(figures_told && vm_written == 0 && bounced > 0,
+          "the log does not tell which way the data went");
     unsetenv("BMI_GM_VM_WRITE");
     unsetenv("BMI_GM_MAPPING");
     unsetenv("BMI_GM_SEND_TOKENS");
