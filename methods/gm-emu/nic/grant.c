@@ -280,7 +280,7 @@ int nic_revoke(struct nic_port *port, uint64_t key)
     if (status == 0)
         status = nic_revoke_end(port, key, port->options.revoke_timeout_ms);
     if (status == -EBUSY) {
-        nic__log(port, NIC_LOG_WARN, "gm: a stopped peer is in the midst of writing: given up");
+        nic__log(port, NIC_LOG_WARN, "a stopped peer is in the midst of writing: given up");
         claimers_end(port, key);
         nic_revoke_leave(port, key);
     }
@@ -293,5 +293,5 @@ void nic__grants_end(struct nic_port *port)
         atomic_store(&port->shared->grant[i].key, 0);
     nic__fence();
     if (!claims_end(port, 0, port->options.revoke_timeout_ms))
-        nic__log(port, NIC_LOG_WARN, "gm: port closed while a stopped peer is writing to it");
+        nic__log(port, NIC_LOG_WARN, "port closed while a stopped peer is writing to it");
 }

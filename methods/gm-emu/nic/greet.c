@@ -347,8 +347,8 @@ static int greeting_handle(struct nic_peer *peer, struct received *received, ssi
     if (length < (ssize_t)offsetof(struct nic_greeting, index) || greeting->magic != NIC_MAGIC)
         return -EPROTO;
     if (greeting->version != NIC_VERSION) {
-        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) speaks %s of the NIC, we %d",
-                 peer->pid, version_text(greeting, text), NIC_VERSION);
+        nic__log(peer->port, NIC_LOG_WARN, "peer (pid %d) speaks %s of the NIC, we %d", peer->pid,
+                 version_text(greeting, text), NIC_VERSION);
         return -EPROTONOSUPPORT;
     }
     if (length != (ssize_t)sizeof(*greeting))
@@ -377,7 +377,7 @@ static void refuse(struct nic_port *port, int fd, int status)
 /* What is said of a connection that ends before it is up, or by a breach of rules. */
 static void end_log(struct nic_port *port, int pid, unsigned uid, int status)
 {
-    nic__log(port, NIC_LOG_WARN, "gm peer (pid %d of user %u): %s", pid, uid, strerror(-status));
+    nic__log(port, NIC_LOG_WARN, "peer (pid %d of user %u): %s", pid, uid, strerror(-status));
 }
 
 /* The socket has ended. */
@@ -444,7 +444,7 @@ static int accept_spare(struct nic_port *port, int listener)
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int status = fd >= 0 ? 0 : -errno;
     if (fd >= 0) {
-        nic__log(port, NIC_LOG_WARN, "gm: connection refused: no descriptor is left");
+        nic__log(port, NIC_LOG_WARN, "connection refused: no descriptor is left");
         turn_away(port, fd, -EMFILE);
     }
     port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
@@ -559,8 +559,8 @@ int nic__dial(struct nic_peer *peer)
         goto undo_fd;
     status = credentials_check(port, fd, &peer->pid, &peer->uid);
     if (status != 0) {
-        nic__log(port, NIC_LOG_WARN, "gm: %s:%u belongs to another user (%u)", peer->host,
-                 peer->number, peer->uid);
+        nic__log(port, NIC_LOG_WARN, "%s:%u belongs to another user (%u)", peer->host, peer->number,
+                 peer->uid);
         goto undo_fd;
     }
     int fds[FDS_MAX] = {port->shared_fd, port->doorbell.fd, port->wire_fd};

@@ -380,7 +380,7 @@ static void rubbish_seen(struct nic_peer *peer)
 {
     if (peer->status == -EPROTO)
         return;
-    nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) wrote rubbish: closed", peer->pid);
+    nic__log(peer->port, NIC_LOG_WARN, "peer (pid %d) wrote rubbish: closed", peer->pid);
     if (atomic_load(&peer->state) == NIC_UP) {
         nic__peer_end(peer, -EPROTO);
         return;

@@ -212,7 +212,7 @@ int nic_open(const struct nic_options *options, struct nic_port **result)
     int status = 0;
     const char *bad = option_bad(options);
     if (bad != NULL) {
-        nic__log(port, NIC_LOG_ERROR, "gm port: option %s is out of its range", bad);
+        nic__log(port, NIC_LOG_ERROR, "port: option %s is out of its range", bad);
         status = -EINVAL;
     }
     if (status == 0 && getrandom(port->nonce, sizeof(port->nonce), 0) != sizeof(port->nonce))

@@ -453,7 +453,7 @@ void nic__send_timeouts(struct nic_peer *peer, uint64_t now)
         atomic_store(&peer->broken, true);
         nic__attention(peer->port);
     } else if (end) {
-        nic__log(peer->port, NIC_LOG_WARN, "gm peer (pid %d) had no buffer for a message in %u ms",
+        nic__log(peer->port, NIC_LOG_WARN, "peer (pid %d) had no buffer for a message in %u ms",
                  peer->pid, peer->port->options.resend_timeout_ms);
         nic__peer_end(peer, -ETIMEDOUT);
     }
