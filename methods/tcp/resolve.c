@@ -3,7 +3,9 @@
  * resolve.c - looks names up off everybody's path.
  *
  * getaddrinfo blocks, so it runs in short-lived threads: up to THREADS at a time, each of which
- * takes requests until none waits and ends. They belong to no method instance: a request that is
+ * takes requests until none waits and ends. Where those hang for a second while others wait (a name
+ * server that is silent), one that has stood by takes the next, and has more started, up to
+ * THREADS_MOST: other names, which may stand in a file, are not to wait for them. They belong to no method instance: a request that is
  * cancelled, even with the whole library gone, is freed by whoever holds it: the queue's owner at
  * cancel, the thread after its look-up, or the driver when the result comes. One lock (innermost,
  * but for bmi_method_defer, which it covers so that nothing is delivered after cancel returned).
@@ -11,10 +13,11 @@
 #include <netdb.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "tcp.h"
 
-enum { THREADS = 8, STACK_LEAST = 256 << 10 };
+enum { THREADS = 8, THREADS_MOST = 64, PATIENCE_S = 1, STACK_LEAST = 256 << 10 };
 
 struct tcp_resolve {
     struct tcp_resolve *next; /* in the queue */
@@ -32,6 +35,7 @@ struct tcp_resolve {
 static struct bmi_lock lock;
 static struct tcp_resolve *queue; /* lock */
 static unsigned threads;          /* lock */
+static bool standing_by;          /* lock: one of them does */
 
 static int error_of(int code)
 {
@@ -80,30 +84,11 @@ static struct tcp_resolve *queue_pop_locked(void)
     return resolve;
 }
 
-static void *resolve_thread(void *unused)
-{
-    struct tcp_resolve *resolve;
-
-    (void)unused;
-    tcp_lock(&lock);
-    while ((resolve = queue_pop_locked()) != NULL) {
-        tcp_unlock(&lock);
-        resolve->status =
-            tcp_resolve_now(resolve->host, resolve->port, resolve->addresses, &resolve->count);
-        tcp_lock(&lock);
-        if (resolve->cancelled)
-            free(resolve);
-        else
-            bmi_method_defer(&resolve->deferred);
-    }
-    threads--;
-    tcp_unlock(&lock);
-    return NULL;
-}
+static void *resolve_thread(void *argument);
 
 /* Starts one more thread, which takes no signals of the program's. Its stack is as large as that of
  * the program's own: the C library puts all thread-local variables on it, and they may be large. */
-static int thread_start(void)
+static int thread_start(void *argument)
 {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -116,10 +101,56 @@ static int thread_start(void)
         pthread_attr_setstacksize(&attributes, STACK_LEAST);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, &attributes, resolve_thread, NULL);
+    int error = pthread_create(&thread, &attributes, resolve_thread, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return error;
+}
+
+/* For a request that waits; where all that may be are busy, one that stands by. */
+static void thread_add_locked(bool they_hang)
+{
+    bool by = threads >= THREADS && !they_hang;
+    if (threads >= THREADS_MOST || (by && standing_by) ||
+        thread_start(by ? &standing_by : NULL) != 0)
+        return;
+    threads++;
+    standing_by |= by;
+}
+
+/* Waits to see whether those before it hang. Returns whether it is needed. */
+static bool stand_by_locked(void)
+{
+    const struct timespec patience = {.tv_sec = PATIENCE_S};
+    tcp_unlock(&lock);
+    nanosleep(&patience, NULL);
+    tcp_lock(&lock);
+    standing_by = false;
+    return queue != NULL;
+}
+
+static void *resolve_thread(void *argument)
+{
+    struct tcp_resolve *resolve;
+
+    tcp_lock(&lock);
+    bool they_hang = argument != NULL && stand_by_locked();
+    while ((resolve = queue_pop_locked()) != NULL) {
+        for (const struct tcp_resolve *left = queue; they_hang && left; left = left->next)
+            thread_add_locked(true);
+        they_hang = false;
+        tcp_unlock(&lock);
+        resolve->status =
+            tcp_resolve_now(resolve->host, resolve->port, resolve->addresses, &resolve->count);
+        tcp_lock(&lock);
+        if (resolve->cancelled)
+            free(resolve);
+        else
+            bmi_method_defer(&resolve->deferred);
+    }
+    threads--;
+    tcp_unlock(&lock);
+    return NULL;
 }
 
 static void resolve_deferred(struct bmi_deferred *deferred)
@@ -165,8 +196,7 @@ int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void 
 
     tcp_lock(&lock);
     queue_append_locked(resolve);
-    if (threads < THREADS && thread_start() == 0)
-        threads++;
+    thread_add_locked(false);
     if (threads == 0) {
         queue_remove_locked(resolve);
         free(resolve);
