@@ -343,7 +343,8 @@ static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
         return; /* it completed meanwhile */
     if (stopped || (op->stage == RECV_GRANTED && op->memory == NULL)) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-    } else if (op->memory != NULL) { /* a put may be writing: until it is done, or the grace over */
+    } else if (op->memory != NULL && !(op->flags & OP_CANCEL_ASKED)) {
+        /* a put may be writing: until it is done, or the grace over */
         op->flags |= OP_CANCEL_ASKED;
         op->deadline_ns =
             bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;

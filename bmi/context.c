@@ -127,10 +127,13 @@ void bmi__context_release(struct context *context)
     descriptors_close_locked(context);
     bmi_lock_give(&context->lock);
     pthread_mutex_lock(&table_lock);
-    if (atomic_exchange(&context->open, false) && !atomic_load(&context->hidden))
+    bool counted = atomic_exchange(&context->open, false) && !atomic_load(&context->hidden);
+    if (counted)
         atomic_fetch_sub(&open_count, 1);
     atomic_store(&context->claimed, false);
     pthread_mutex_unlock(&table_lock);
+    if (counted)
+        bmi__progress_notify(NULL, 0); /* another may be the only one now, and have completions */
 }
 
 struct context *bmi__context_find(bmi_context_id id)

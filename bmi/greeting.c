@@ -201,8 +201,8 @@ static int accept_locked(struct peer *peer, const struct wire_hello *hello)
     if (bmi__address_accept_locked(peer) == NULL)
         return -ENOMEM;
     peer->flags |= PEER_GREETED;
-    free(peer->claims);
-    peer->claims = hello->listen[0] != '\0' ? strdup(hello->listen) : NULL;
+    free(peer->known);
+    peer->known = hello->listen[0] != '\0' ? strdup(hello->listen) : NULL;
     bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
     hello_send_locked(peer, true);
     up_locked(peer, hello);
@@ -426,8 +426,8 @@ static struct peer *search_claimed(const char *claims)
 
 static const char *host_of(const struct peer *peer)
 {
-    if (peer->host != NULL)
-        return peer->host;
+    if (peer->state == PEER_AWAITING)
+        return peer->known != NULL ? peer->known : "";
     if (peer->link != NULL && peer->link->host != NULL)
         return peer->link->host; /* not greeted yet */
     return peer->address != NULL && peer->address->host != NULL ? peer->address->host->numeric : "";
@@ -435,7 +435,7 @@ static const char *host_of(const struct peer *peer)
 
 static bool may_be_one(struct peer *dialled, struct peer *accepted)
 {
-    const char *claims = accepted->hello != NULL ? accepted->hello->listen : accepted->claims;
+    const char *claims = accepted->hello != NULL ? accepted->hello->listen : accepted->known;
     bool one = host_of(dialled)[0] != '\0' && strcmp(host_of(dialled), host_of(accepted)) == 0;
     peer_lock(dialled);
     while (!one && claims != NULL && *claims != '\0') {
@@ -748,8 +748,8 @@ int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uin
  * we dialled, so it is true. */
 static void await_locked(struct peer *peer, const uint8_t *digest)
 {
-    free(peer->host);
-    peer->host = peer->link->host;
+    free(peer->known);
+    peer->known = peer->link->host;
     peer->link->host = NULL;
     free(peer->hello);
     peer->hello = NULL;

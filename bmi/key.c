@@ -214,10 +214,6 @@ static bool ring_grow(struct peer *peer)
     return true;
 }
 
-/* What may be noted at most before the peer has to say what it has seen. One that is asked for
- * nothing says so after 1024 messages, and credit and announcements bound what is on its way: none
- * that keeps to the protocol is held up by this under settings as they are. */
-enum { SENT_MOST = 8192 };
 #define TOKEN_SEEN (UINT64_C(1) << 63) /* operations' ids are positive */
 
 bool bmi__sent_full_locked(struct peer *peer)
@@ -288,9 +284,11 @@ void bmi__key_unsettle_locked(struct peer *peer, struct key *key)
     key->settled = peer->sent_count;
 }
 
-bool bmi__key_settled_locked(const struct key *key, uint32_t seen)
+/* Counted back from the last message: `seen` is among those that are noted, and a key may stay for
+ * more than half of all numbers. */
+bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen)
 {
-    return (int32_t)(seen - key->settled) >= 0;
+    return peer->sent_count - key->settled >= peer->sent_count - seen;
 }
 
 int bmi__sent_seen_locked(struct peer *peer, uint32_t seen)
@@ -304,8 +302,8 @@ int bmi__sent_seen_locked(struct peer *peer, uint32_t seen)
         if (entry->what == SENT_NOTHING)
             continue;
         struct key *key = bmi__key_find_locked(peer, entry->tag);
-        if (bmi__key_settled_locked(key, peer->sent_seen))
-            key->settled = peer->sent_seen; /* never half the range of numbers behind */
+        if (bmi__key_settled_locked(peer, key, peer->sent_seen))
+            key->settled = peer->sent_seen; /* never all numbers behind */
         if (entry->what == SENT_ABORT)
             key->unseen_aborts--;
         else

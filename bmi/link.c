@@ -100,8 +100,8 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
         return status;
     if (bmi__sent_room_locked(peer))
         bmi__keys_pump_locked(peer);
-    if (starts_message(header))
-        peer->seen++;
+    if (starts_message(header) && !(header->type == WIRE_RTS && header->length > 0))
+        peer->seen++; /* one with regions is when it is matched: what is announced before is for it */
     uint32_t eager = header->type == WIRE_RTR ? 0 : header->credit;
     uint64_t unexpected = header->type == WIRE_CREDIT ? header->source : 0;
     if (unexpected > UINT32_MAX)
@@ -369,6 +369,7 @@ static int regions_arrived(struct bmi_link *link, const struct inbound *inbound)
     if (peer == NULL)
         return -EPROTO;
     int status = -EPROTO; /* of more regions than the network has, as of those of a greeting */
+    peer->seen += inbound->header.type == WIRE_RTS;
     if ((uint32_t)count > link->method->limits.regions_max)
         bmi__log(BMI_LOG_WARN, "%s: regions that its network does not have", bmi__peer_name(peer));
     else if (inbound->header.type == WIRE_RTS)

@@ -137,8 +137,11 @@ static unsigned generation_after(unsigned generation)
 void bmi__op_give(struct op *op)
 {
     unsigned generation = atomic_load_explicit(&op->generation, memory_order_relaxed);
+    unsigned next = generation_after(generation);
+    if (next == atomic_load_explicit(&first_generation, memory_order_relaxed))
+        atomic_store_explicit(&op->used_up, true, memory_order_relaxed);
     /* in this order: who finds it free under an id can tell that the id is over */
-    atomic_store_explicit(&op->generation, generation_after(generation), memory_order_release);
+    atomic_store_explicit(&op->generation, next, memory_order_release);
     atomic_store_explicit(&op->state, OP_FREE, memory_order_release);
     op_clear(op);
     if (cache.epoch != atomic_load_explicit(&epoch, memory_order_relaxed)) {
@@ -189,7 +192,7 @@ bool bmi__op_is_over(bmi_op_id_t id)
     uint32_t now = atomic_load_explicit(&op->generation, memory_order_acquire);
     uint32_t used = (now - atomic_load(&first_generation)) & GENERATION_MAX;
     uint32_t ago = (now - generation) & GENERATION_MAX;
-    return ago > 0 && ago <= used;
+    return ago > 0 && (ago <= used || atomic_load_explicit(&op->used_up, memory_order_relaxed));
 }
 
 void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument)
@@ -211,6 +214,8 @@ void bmi__op_table_free(void)
         struct op *chunk = atomic_exchange(&chunks[c], NULL);
         for (unsigned i = 0; i < CHUNK; i++) {
             unsigned here = (atomic_load(&chunk[i].generation) - first) & GENERATION_MAX;
+            if (atomic_load(&chunk[i].used_up))
+                here = GENERATION_MAX;
             used = here > used ? here : used;
         }
         free(chunk);

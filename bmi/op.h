@@ -84,6 +84,7 @@ struct op {
     uint32_t message_index; /* send: place in the peer's count of messages */
     uint32_t slot;
     atomic_uint generation;
+    atomic_bool used_up; /* each generation was used since the first */
     _Atomic(enum op_state) state;
     uint8_t kind, stage, flags;
     atomic_bool ready; /* in its context's list of completed; context's lock */

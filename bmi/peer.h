@@ -126,6 +126,10 @@ struct window {
 };
 
 enum { KEY_BUCKETS = 2, SENT_INLINE = 4 };
+/* What may be noted at most before the peer has to say what it has seen. One that is asked for
+ * nothing says so after 1024 messages, and credit and announcements bound what is on its way: none
+ * that keeps to the protocol is held up by this under settings as they are. */
+enum { SENT_MOST = 8192 };
 
 /* Bytes of a small body, which is copied from what was read ahead. A longer one had better be read
  * straight to its place: its receive is expected, and if the sender knows it, it takes no
@@ -134,10 +138,10 @@ enum { STRAIGHT_BYTES = 16384 };
 
 struct peer_counters {
     uint64_t bytes_sent, bytes_received, copied_bytes, put_bytes, get_bytes;
-    uint64_t messages_sent, messages_received;
-    uint32_t unexpected_sent, unexpected_received;
-    uint32_t eager_sent, rendezvous_sent, announced_sent, announcements;
-    uint32_t puts, gets, copies, credit_waits, connects, reconnects, errors, cancels;
+    uint64_t messages_sent, messages_received, unexpected_sent, unexpected_received;
+    uint64_t eager_sent, rendezvous_sent, announced_sent, announcements;
+    uint64_t puts, gets, copies, credit_waits;
+    uint32_t connects, reconnects, errors, cancels;
     uint32_t outstanding_sends, outstanding_receives;
     uint32_t unmatched_messages, unexpected_waiting;
     uint64_t unmatched_bytes, unexpected_bytes;
@@ -162,9 +166,9 @@ struct peer {
     struct sent_entry inline_sent[SENT_INLINE];
     uint32_t meeting_key;     /* meeting.c's lock, as meeting_next */
     struct wire_hello *hello; /* HELD: the HELLO to answer; DIALLING: the answer, see twin_find */
-    char *claims;             /* accepted: where the other side says it listens; NULL: unknown */
-    char *host;               /* AWAITING: the numeric one that was dialled; NULL: unknown */
-    struct peer *wants_next;  /* budget's lock */
+    char *known; /* accepted: where the other side says it listens; AWAITING: the numeric host that
+                    was dialled; NULL: unknown */
+    struct peer *wants_next; /* budget's lock */
     struct peer *meeting_next;
     uint64_t bytes_in; /* liveness: link's count at the last tick */
     uint64_t since_ns; /* see failure.c: deadline of a dial, silence, or idleness */
@@ -271,7 +275,7 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index);
 /* What was announced for the key, or is being announced, may be for other messages by now. */
 void bmi__key_unsettle_locked(struct peer *peer, struct key *key);
 /* Whether an announcement can be used that was made when so many had been seen. */
-bool bmi__key_settled_locked(const struct key *key, uint32_t seen);
+bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen);
 /* The peer says that it has seen so many. -EPROTO: more than went. */
 int bmi__sent_seen_locked(struct peer *peer, uint32_t seen);
 

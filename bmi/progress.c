@@ -59,6 +59,8 @@ static struct {
     uint64_t woken_ns;  /* when the last sleep ended */
     uint64_t passed_ns; /* when timers were looked at last, if there were any, */
     uint64_t others_ns; /* and what that was as the epoll set was asked last */
+    uint64_t waited_ns; /* a wait has asked it, or slept on it, then or later, */
+    unsigned waits;     /* and so many have not since, which took no look at the clock */
 } progress = {.epoll_fd = -1, .wake_fd = -1, .timer_fd = -1};
 
 static struct bmi_watch wake_watch, timer_watch;
@@ -107,6 +109,12 @@ bool bmi__progress_driver_sleeps(void)
 bool bmi__progress_driven(void)
 {
     return atomic_load(&progress.seat) != 0;
+}
+
+/* As the driver: somebody is to fork. */
+static bool seat_is_wanted(void)
+{
+    return atomic_load(&progress.seat) != SEAT_TAKEN;
 }
 
 /* ---- waking the driver ---------------------------------------------------------------------- */
@@ -181,9 +189,10 @@ void bmi_method_watch_remove(struct bmi_watch *watch)
 static int events_run(int timeout_ms)
 {
     int count = epoll_wait(progress.epoll_fd, progress.batch, BATCH, timeout_ms);
+    progress.waits = 0;
     if (timeout_ms != 0) {
         atomic_store(&progress.asleep, false);
-        progress.woken_ns = bmi__monotonic_ns();
+        progress.waited_ns = progress.woken_ns = bmi__monotonic_ns();
     }
     if (count < 0)
         return 0; /* a signal */
@@ -294,7 +303,7 @@ static bool pass_asleep(struct waiter *waiter, uint64_t deadline_ns)
     bool hooked = bmi_task_sleeper_arm(NULL, &hook);
     if (!hooked)
         atomic_store(&progress.hooks_due, true);
-    bool idle = hooked && !waiter->ready(waiter) && bmi__work_none();
+    bool idle = hooked && !waiter->ready(waiter) && bmi__work_none() && !seat_is_wanted();
     bool armed = idle && arm(), any = false;
     if (armed) {
         uint64_t now = bmi__monotonic_ns(), due = bmi__timers_next();
@@ -432,14 +441,33 @@ static inline bool turn(struct waiter *waiter, unsigned number)
     return waiter->ready(waiter);
 }
 
+/* One wait after another may end in its first turns, since somebody's next message is always there:
+ * now and then one looks at all descriptors, and at timers, before. */
+static void look_at_all(void)
+{
+    events_run(0);
+    timers_run();
+}
+
+static void look_at_all_by(uint64_t now_ns)
+{
+    enum { OTHERS_NS = 1000000 };
+    if (now_ns < progress.waited_ns + OTHERS_NS)
+        return;
+    progress.waited_ns = now_ns;
+    look_at_all();
+}
+
 /* A few turns without a look at the clock, which takes longer than one, where messages come by
  * polling and it pays to wait for them so. Returns whether the waiter is ready. */
 static bool glance(struct waiter *waiter)
 {
-    enum { GLANCES = 16 };
+    enum { GLANCES = 16, WAITS_MOST = 512 };
     if (bmi__methods_telling() != BMI__TELLS_LITTLE || !bmi_one_thread() ||
         bmi__setting(SETTING_SPIN) == 0 || bmi__spin.skip > 0 || bmi__spin.in_the_way)
         return false;
+    if (++progress.waits > WAITS_MOST)
+        look_at_all();
     for (unsigned i = 1; i <= GLANCES; i++) {
         if (turn(waiter, i)) {
             bmi__spin_paid();
@@ -479,8 +507,8 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
         else if (i % SPIN_CLOCK_EVERY != 0)
             continue;
         now = bmi__monotonic_ns();
-        if (atomic_load_explicit(&progress.seat, memory_order_relaxed) != SEAT_TAKEN)
-            break; /* somebody is to fork */
+        if (seat_is_wanted())
+            break;
         if (bmi__spin_interrupted(last, now))
             break;
         last = now;
@@ -496,17 +524,20 @@ static uint64_t turn_time(void)
     return bmi__background_on() ? bmi__monotonic_ns() : 0;
 }
 
-/* As the driver, until ready, the time is over, or hooks have something to run. Returns whether it
+/* As the driver, until ready, the time is over, hooks have something to run, or somebody is to fork.
+ * Returns whether it
  * is ready. */
 static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
+    look_at_all_by(start);
     chores();
     progress.woke = false;
     if (waiter->ready(waiter) || spin(waiter, start, deadline_ns))
         return true;
     bool ready, lively = false;
     bmi__waiter_enlist(waiter, true);
-    while (!(ready = waiter->ready(waiter)) && !atomic_load(&progress.hooks_due)) {
+    while (!(ready = waiter->ready(waiter)) && !atomic_load(&progress.hooks_due) &&
+           !seat_is_wanted()) {
         uint64_t now = bmi__monotonic_ns();
         if (now >= deadline_ns)
             break;
@@ -727,7 +758,8 @@ static bool seat_take_to_fork(void)
         bmi__futex_wait(&progress.seat, seat, deadline_ns);
         seat = atomic_load(&progress.seat);
     }
-    atomic_fetch_sub(&progress.seat, SEAT_WANTED);
+    if (atomic_fetch_sub(&progress.seat, SEAT_WANTED) == SEAT_WANTED)
+        seat_offer(); /* it became free just now: who was offered it has seen us */
     return false;
 }
 

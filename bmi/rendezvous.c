@@ -372,7 +372,7 @@ int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
     if (!method_of(peer)->limits.put)
         count = 0;
     struct key *key = bmi__key_find_locked(peer, header->tag);
-    if (key != NULL && !bmi__key_settled_locked(key, header->seen)) {
+    if (key != NULL && !bmi__key_settled_locked(peer, key, header->seen)) {
         peer->flags |= PEER_FORGOT;
         return 0; /* its message will ask */
     }

@@ -175,6 +175,8 @@ static bool may_go_now(const struct peer *peer, const struct key *key, bmi_size_
 {
     bmi_size_t charge = size + WIRE_MESSAGE_CHARGE;
     uint32_t room = peer->sent_size > SENT_INLINE ? peer->sent_size : SENT_INLINE;
+    if (room > SENT_MOST)
+        room = SENT_MOST;
     return key->pending.first == NULL && key->announced_first == NULL &&
            (uint64_t)size <= peer->eager_max && charge <= (bmi_size_t)peer->eager_window &&
            charge <= peer->eager_credit && peer->sent_count - peer->sent_seen < room;

@@ -154,14 +154,27 @@ static void the_last_message_withdrawn(void)
 static void unsettled_until_all_was_seen(void)
 {
     struct key *key = bmi__key_get_locked(peer, 1);
-    CU_ASSERT_TRUE(bmi__key_settled_locked(key, peer->sent_seen));
+    CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, peer->sent_seen));
     note(key, false);
-    CU_ASSERT_TRUE(bmi__key_settled_locked(key, 0));
+    CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, 0));
     note(key, true);
     bmi__key_unsettle_locked(peer, key);
-    CU_ASSERT_FALSE(bmi__key_settled_locked(key, 0));
-    CU_ASSERT_FALSE(bmi__key_settled_locked(key, 1));
-    CU_ASSERT_TRUE(bmi__key_settled_locked(key, 2));
+    CU_ASSERT_FALSE(bmi__key_settled_locked(peer, key, 0));
+    CU_ASSERT_FALSE(bmi__key_settled_locked(peer, key, 1));
+    CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, 2));
+}
+
+/* A key that stays, for a receive say, while others' messages count up by half of all numbers. */
+static void settled_half_of_all_numbers_later(void)
+{
+    struct key *key = bmi__key_get_locked(peer, 1);
+    uint32_t before = peer->sent_count;
+    for (uint32_t step = 1; step < 4; step++) {
+        peer->sent_count = peer->sent_seen = before + step * 0x55555555u;
+        CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, peer->sent_seen));
+    }
+    peer->sent_count = peer->sent_seen = before;
+    bmi__key_release_locked(peer, key);
 }
 
 /* ---- announcements -------------------------------------------------------------------------- */
@@ -262,6 +275,7 @@ int main(void)
         {"withdrawn messages do not count", withdrawn_messages_do_not_count},
         {"the last message withdrawn", the_last_message_withdrawn},
         {"unsettled until all was seen", unsettled_until_all_was_seen},
+        {"settled half of all numbers later", settled_half_of_all_numbers_later},
         {"a receive without a link", a_receive_without_a_link_is_not_announced},
         {"announcements are kept by position", announcements_are_kept_by_position},
         {"announced again takes the place", announced_again_takes_the_place},

@@ -72,6 +72,26 @@ static void given_back_ids_are_stale(void)
     bmi__op_table_free();
 }
 
+/* A slot is used so often that its numbers come again: what was over stays so. */
+static void over_when_all_numbers_were_used(void)
+{
+    struct op *op = bmi__op_take();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+    unsigned first = op->generation, last = first > 1 ? first - 1 : INT32_MAX;
+    op->generation = last > 1 ? last - 1 : INT32_MAX;
+    bmi_op_id_t id = bmi__op_id(op);
+    for (int i = 0; i < 4; i++) {
+        bmi__op_give(op);
+        CU_ASSERT_PTR_EQUAL_FATAL(bmi__op_take(), op);
+        CU_ASSERT_TRUE(bmi__op_is_over(id));
+        CU_ASSERT_FALSE(bmi__op_is_over(bmi__op_id(op)));
+    }
+    bmi__op_give(op);
+    op->generation = first + 10; /* else the next table begins where this one has ended */
+    op->used_up = false;
+    bmi__op_table_free();
+}
+
 /* Also after so many uses of a slot that a new table's numbers could have been reached. */
 static void given_back_ids_are_over(void)
 {
@@ -330,6 +350,7 @@ int main(void)
         {"ids are positive and differ", ids_are_positive_and_differ},
         {"given-back ids are stale", given_back_ids_are_stale},
         {"given-back ids are over", given_back_ids_are_over},
+        {"over when all numbers were used", over_when_all_numbers_were_used},
         {"what is no id finds nothing", what_is_no_id_finds_nothing},
         {"a field left behind is cleared", a_field_left_behind_is_cleared},
         {"a generation never becomes zero", generation_never_becomes_zero},

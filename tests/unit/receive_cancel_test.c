@@ -362,6 +362,27 @@ static void grace_ends_when_the_writer_is_done(void)
     }
 }
 
+/* It is asked for again and again, as BMI_close_context does: the grace goes by once. */
+static void grace_ends_though_cancelled_again(void)
+{
+    CU_ASSERT_EQUAL(bmi__settings_set(
+                        "cancel_grace_ms=200,connect_timeout_ms=86400000,peer_timeout_ms=0"),
+                    0);
+    struct script *script = open_script(SCRIPT_PUT, NULL);
+    post_receive(script, &one, LARGE, TAG);
+    struct wire_header start = stream_start((uint64_t)one.id, LARGE);
+    start.flags |= WIRE_BY_PUT;
+    CU_ASSERT_EQUAL(script_send(script, start, NULL, 0), 0);
+    bool ended = false;
+    for (int i = 0; i < 600 && !ended; i++) {
+        cancel(&one);
+        ended = done_within(&one, 50);
+    }
+    CU_ASSERT_TRUE(ended);
+    CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
+    script_close(script);
+}
+
 /* The connection is about to end, and until it has its sender may be writing. */
 static void cancelled_while_the_connection_ends(void)
 {
@@ -485,6 +506,7 @@ int main(void)
         {"cancelled ones are not announced again", cancelled_ones_are_not_announced_again},
         {"cancelled while a put writes", cancelled_while_a_put_writes},
         {"grace ends when the writer is done", grace_ends_when_the_writer_is_done},
+        {"grace ends though cancelled again", grace_ends_though_cancelled_again},
         {"cancelled while the connection ends", cancelled_while_the_connection_ends},
         {"grace ends while a body arrives", grace_ends_while_a_body_arrives},
         {"grace ends in a message that came", grace_ends_in_a_message_that_came_first},

@@ -419,6 +419,30 @@ static void get_of_a_request_s_memory(void)
     }
 }
 
+/* A receive is posted and announced between the two parts of a request with regions: it is that
+ * request's, and what is said of it must not count the request as one that has found its own. */
+static void announced_within_a_request(void)
+{
+    uint8_t bytes[WIRE_REGION];
+    struct bmi_region region = {.address = (uintptr_t)message(4, LARGE), .length = LARGE};
+    struct wire_header rts = {
+        .type = WIRE_RTS, .tag = TAG, .source = 66, .target = LARGE, .length = sizeof bytes};
+    struct script *script = open_script(SCRIPT_GET, NULL);
+    uint32_t seen = script_peer(script)->seen;
+    wire_regions_encode(bytes, &region, 1);
+    script_peer(script)->flags |= PEER_ANNOUNCE_ALL;
+    CU_ASSERT_EQUAL(script_begin(script, rts), 0);
+    post_receive(script, &one, LARGE, TAG);
+    struct wire_header rtr = script_expect(script, WIRE_RTR, NULL, 0);
+    CU_ASSERT_EQUAL(rtr.seen, seen);
+    CU_ASSERT_EQUAL(rtr.credit, 0); /* for the first that was not seen: this one */
+    CU_ASSERT_EQUAL(script_body(script, bytes, sizeof bytes), 0);
+    CU_ASSERT_TRUE(script_transfer_end(script, 0));
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_GET_DONE, NULL, 0).seen, seen + 1);
+    CU_ASSERT_TRUE(received(&one, 4, LARGE));
+    script_close(script);
+}
+
 /* ---- lies about receives -------------------------------------------------------------------- */
 
 /* What starts a message names an announced receive of its tag, and fits into it; what follows is
@@ -556,6 +580,7 @@ int main(void)
         {"regions of a request that waits", regions_of_a_request_that_waits},
         {"regions too small to be fetched", regions_smaller_than_the_message_are_not_fetched},
         {"get of a request's memory", get_of_a_request_s_memory},
+        {"announced within a request", announced_within_a_request},
         {"data that does not fit", data_that_does_not_fit_ends_the_link},
         {"announced, and too small", announced_and_too_small},
         {"answers that nobody asked for", answers_that_nobody_asked_for},
