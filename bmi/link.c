@@ -101,7 +101,7 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
     if (bmi__sent_room_locked(peer))
         bmi__keys_pump_locked(peer);
     if (starts_message(header) && !(header->type == WIRE_RTS && header->length > 0))
-        peer->seen++; /* one with regions is when it is matched: what is announced before is for it */
+        peer->seen++; /* one with regions when it is matched: what is announced before is for it */
     uint32_t eager = header->type == WIRE_RTR ? 0 : header->credit;
     uint64_t unexpected = header->type == WIRE_CREDIT ? header->source : 0;
     if (unexpected > UINT32_MAX)

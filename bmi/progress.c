@@ -524,8 +524,8 @@ static uint64_t turn_time(void)
     return bmi__background_on() ? bmi__monotonic_ns() : 0;
 }
 
-/* As the driver, until ready, the time is over, hooks have something to run, or somebody is to fork.
- * Returns whether it
+/* As the driver, until ready, the time is over, hooks have something to run, or somebody is to
+ * fork. Returns whether it
  * is ready. */
 static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
