@@ -221,8 +221,9 @@ struct bmi_method {
 
     /* 13. Reads (set false) or sets an option of bmi.h that concerns the method; link may be NULL
      * for the method as a whole, and to read its default. -ENOSYS: not one of its options. Any
-     * thread, perhaps with a peer's lock held. What is set of a link that is not up yet holds from its connecting on, in place of
-     * the default: the core sets right after connect() what its address was given before. */
+     * thread, perhaps with a peer's lock held. What is set of a link that is not up yet holds from
+     * its connecting on, in place of the default: the core sets right after connect() what its
+     * address was given before. */
     int (*option)(void *state, struct bmi_link *link, int option, void *value, bool set);
 
     /* 14. Registers memory for put and get: fills at most `*count` regions, tells how many, and a

@@ -7,10 +7,10 @@
  * server that is silent), one that has stood by takes the next, and has more started, up to
  * THREADS_MOST: other names, which may stand in a file, are not to wait for them.
  *
- * The threads belong to no method instance: a request that is
- * cancelled, even with the whole library gone, is freed by whoever holds it: the queue's owner at
- * cancel, the thread after its look-up, or the driver when the result comes. One lock (innermost,
- * but for bmi_method_defer, which it covers so that nothing is delivered after cancel returned).
+ * The threads belong to no method instance: a request that is cancelled, even with the whole
+ * library gone, is freed by whoever holds it: the queue's owner at cancel, the thread after its
+ * look-up, or the driver when the result comes. One lock (innermost, but for bmi_method_defer, which
+ * it covers so that nothing is delivered after cancel returned).
  */
 #include <netdb.h>
 #include <signal.h>

@@ -3,7 +3,8 @@
  * greedy_fault.c - a client whose next request is always there when the server waits again: others,
  * one that is yet to connect among them, are served all the same.
  *
- * The server is one thread that makes no call but waiting ones, and works for a while on each request.
+ * The server is one thread that makes no call but waiting ones, and works for a while on each
+ * request.
  */
 #include <stdlib.h>
 #include <string.h>
