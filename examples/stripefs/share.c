@@ -2,7 +2,7 @@
  *
  * share.c - whose request is served next. No client has more than a quarter of what is served at a
  * time, so that one whose requests stand still holds up itself only; and where all is in use, the
- * client that has least of it comes next. Requests that wait are kept in BMI's memory, which it
+ * client that has least of it comes next, in turn. Requests that wait are kept in BMI's memory, which it
  * bounds for each client.
  */
 #include <stdlib.h>
@@ -94,7 +94,20 @@ int shares_admit(struct shares *shares, const struct BMI_unexpected_info *reques
     return result;
 }
 
-/* The share that may have one more, and has least; NULL if nobody waits who may. */
+/* Puts a share behind all others. */
+static void share_move_last_locked(struct shares *shares, struct share *share)
+{
+    struct share **at = share_find_locked(shares, share->client);
+    *at = share->next;
+    share->next = NULL;
+    while (*at != NULL)
+        at = &(*at)->next;
+    *at = share;
+}
+
+/* The share that may have one more, and has least; NULL if nobody waits who may. It goes to the
+ * end of the list: of those that have as little, all others come before it next time, also where
+ * it always has something waiting. */
 static struct share *share_choose_locked(struct shares *shares)
 {
     struct share *least = NULL;
@@ -102,6 +115,8 @@ static struct share *share_choose_locked(struct shares *shares)
         if (at->first != NULL && at->served < shares->most_each &&
             (least == NULL || at->served < least->served))
             least = at;
+    if (least != NULL)
+        share_move_last_locked(shares, least);
     return least;
 }
 
