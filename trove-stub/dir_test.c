@@ -400,7 +400,7 @@ __attribute__((visibility("default"))) ssize_t pwrite(int fd, const void *bytes,
 
 static bmi_error_code_t value_find(uint32_t key)
 {
-    char value[100];
+    static char value[100000];
     bmi_trove_op_id_t op;
     struct bmi_trove_pair pair = {.key = &key,
                                   .key_size = sizeof key,
@@ -409,6 +409,13 @@ static bmi_error_code_t value_find(uint32_t key)
     int result = bmi_trove_post_get(&op, &place, &pair, 1, NULL, context);
     bmi_error_code_t error = ended(result, op);
     return error != 0 ? error : pair.error;
+}
+
+static bmi_error_code_t object_flush(void)
+{
+    bmi_trove_op_id_t op;
+    int result = bmi_trove_post_flush(&op, &place, NULL, context);
+    return ended(result, op);
 }
 
 static void a_put_that_failed_stops_no_other(void)
@@ -441,6 +448,78 @@ static void a_put_that_failed_stops_no_other(void)
     for (uint32_t key = 1; key <= 6; key++)
         CU_ASSERT_EQUAL(value_find(key), key == 1 || key == 4 || key == 6 ? 0 : -BMI_ENOENT);
     work_close();
+}
+
+/* ---- a map that cannot grow --------------------------------------------------------------------
+ */
+
+enum { MAP_FIRST = 1 << 30, MAP_SMALL = 1 << 20 };
+
+static bool map_small; /* LMDB's map begins with a MiB only */
+static atomic_bool map_grow_fails, map_first_fails;
+
+struct MDB_env;
+int __real_mdb_env_set_mapsize(struct MDB_env *env, size_t size);
+int __wrap_mdb_env_set_mapsize(struct MDB_env *env, size_t size);
+
+#if BMI_WITH_LMDB
+/* Where it fails there is no address space as long as it lasts. */
+int __wrap_mdb_env_set_mapsize(struct MDB_env *env, size_t size)
+{
+    struct rlimit before, now;
+    if (size == MAP_FIRST && atomic_load(&map_first_fails))
+        return ENOMEM;
+    if (size == MAP_FIRST && map_small)
+        size = MAP_SMALL;
+    getrlimit(RLIMIT_AS, &before);
+    now = before;
+    now.rlim_cur = 0;
+    if (size > MAP_SMALL && atomic_load(&map_grow_fails))
+        setrlimit(RLIMIT_AS, &now);
+    int result = __real_mdb_env_set_mapsize(env, size);
+    setrlimit(RLIMIT_AS, &before);
+    return result;
+}
+#endif
+
+/* Puts values until one has no room. Returns how many had. */
+static uint32_t values_put(bmi_error_code_t *error)
+{
+    static char value[100000];
+    uint32_t key = 0;
+    while ((*error = value_put(key, value, sizeof value)) == 0)
+        key++;
+    return key;
+}
+
+static void a_map_that_cannot_grow_is_an_error(void)
+{
+    static char value[100000];
+    bmi_error_code_t error;
+    if (!BMI_WITH_LMDB) {
+        printf("(no keys: built without LMDB) ");
+        return;
+    }
+    map_small = true;
+    work_open(true);
+    atomic_store(&map_grow_fails, true);
+    uint32_t there = values_put(&error);
+    CU_ASSERT_EQUAL(error, -BMI_ENOMEM);
+    CU_ASSERT_TRUE_FATAL(there > 0);
+    for (uint32_t key = 0; key <= there; key++)
+        CU_ASSERT_EQUAL(value_find(key), key < there ? 0 : -BMI_ENOENT);
+    CU_ASSERT_EQUAL(value_put(there, value, sizeof value), -BMI_ENOMEM);
+    atomic_store(&map_first_fails, true); /* not even the small one is to be had */
+    CU_ASSERT_EQUAL(value_find(0), -BMI_ENOMEM);
+    CU_ASSERT_EQUAL(value_put(there, value, sizeof value), -BMI_ENOMEM);
+    CU_ASSERT_EQUAL(object_flush(), -BMI_ENOMEM);
+    atomic_store(&map_first_fails, false);
+    atomic_store(&map_grow_fails, false);
+    CU_ASSERT_EQUAL(object_flush(), 0);
+    CU_ASSERT_EQUAL(value_put(there, value, sizeof value), 0);
+    CU_ASSERT_EQUAL(value_find(there), 0);
+    work_close();
+    map_small = false;
 }
 
 /* ---- a limit of file sizes ---------------------------------------------------------------------
@@ -934,6 +1013,7 @@ static CU_TestInfo cases[] = {
     {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
     {"a full disk is told as that", a_full_disk_is_told_as_that},
     {"a put that failed stops no other", a_put_that_failed_stops_no_other},
+    {"a map that cannot grow is an error", a_map_that_cannot_grow_is_an_error},
     {"a limit of file sizes is an error", a_limit_of_file_sizes_is_an_error},
     {"a folder that cannot be read is told", a_folder_that_cannot_be_read_is_told},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},

@@ -8,7 +8,7 @@
  * whole or not there, also when the process is killed. Begin and end are on one thread. `growing`
  * is held for reading by every transaction and for writing while the map grows, which LMDB allows
  * between transactions only, or is opened again: where LMDB could not write which transaction is
- * the last, it refuses all others from then on.
+ * the last, it refuses all others from then on, and where its map could not grow it has none.
  */
 #include "trove-stub/store.h"
 
@@ -93,6 +93,13 @@ static int lock_file_make(int folder)
     return result;
 }
 
+static void env_close(struct trove_keys *keys)
+{
+    if (keys->env != NULL)
+        mdb_env_close(keys->env);
+    keys->env = NULL;
+}
+
 /* Transactions are not flushed one by one (careful: their data is, before it is referred to); who
  * wants that flushes after the commit. */
 static int env_open(struct trove_keys *keys, const char *path)
@@ -113,10 +120,8 @@ static int env_open(struct trove_keys *keys, const char *path)
         else
             mdb_txn_abort(txn);
     }
-    if (result != 0) {
-        mdb_env_close(keys->env);
-        keys->env = NULL;
-    }
+    if (result != 0)
+        env_close(keys);
     return result;
 }
 
@@ -142,8 +147,7 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     if (result == 0)
         result = -bmi__dir_sync(folder, ".");
     if (result != 0) {
-        if (new->env != NULL)
-            mdb_env_close(new->env);
+        env_close(new);
         free(new);
         return bmi__trove_explain(lmdb_errno(result), error, error_size, "%s: %s", name,
                                   mdb_strerror(result));
@@ -151,24 +155,6 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     pthread_rwlock_init(&new->growing, NULL);
     *keys = new;
     return 0;
-}
-
-int bmi__keys_sync(struct trove_keys *keys)
-{
-    pthread_rwlock_rdlock(&keys->growing);
-    int result = keys->env != NULL ? mdb_env_sync(keys->env, 1) : MDB_PANIC;
-    pthread_rwlock_unlock(&keys->growing);
-    return lmdb_errno(result);
-}
-
-int bmi__keys_close(struct trove_keys *keys)
-{
-    int result = bmi__keys_sync(keys);
-    if (keys->env != NULL)
-        mdb_env_close(keys->env);
-    pthread_rwlock_destroy(&keys->growing);
-    free(keys);
-    return result;
 }
 
 /* ---- transactions ------------------------------------------------------------------------------
@@ -192,23 +178,52 @@ static int env_renew(struct trove_keys *keys)
     if (result == 0) {
         mdb_txn_abort(txn);
     } else if (result == MDB_PANIC) {
-        if (keys->env != NULL)
-            mdb_env_close(keys->env);
+        env_close(keys);
         result = env_open(keys, name);
     }
     pthread_rwlock_unlock(&keys->growing);
     return result;
 }
 
-/* Between transactions: twice the map. */
+/* Between transactions: twice the map. LMDB gives up the map it has before it asks for the new one:
+ * where there is no address space for that it is left without any, and would use the one that is
+ * gone. So it is closed, to be opened again by who needs it. */
 static int map_grow(struct trove_keys *keys)
 {
     MDB_envinfo info;
     pthread_rwlock_wrlock(&keys->growing);
     int result = 0;
-    if (keys->env != NULL && (result = mdb_env_info(keys->env, &info)) == 0)
-        result = mdb_env_set_mapsize(keys->env, info.me_mapsize * 2);
+    if (keys->env != NULL && (result = mdb_env_info(keys->env, &info)) == 0 &&
+        (result = mdb_env_set_mapsize(keys->env, info.me_mapsize * 2)) != 0)
+        env_close(keys);
     pthread_rwlock_unlock(&keys->growing);
+    return result;
+}
+
+static int sync_once(struct trove_keys *keys)
+{
+    pthread_rwlock_rdlock(&keys->growing);
+    int result = keys->env != NULL ? mdb_env_sync(keys->env, 1) : MDB_PANIC;
+    pthread_rwlock_unlock(&keys->growing);
+    return result;
+}
+
+/* What was put before LMDB was closed is in the file, which is what a flush is of. */
+int bmi__keys_sync(struct trove_keys *keys)
+{
+    int result;
+    do
+        result = sync_once(keys);
+    while (result == MDB_PANIC && (result = env_renew(keys)) == 0);
+    return lmdb_errno(result);
+}
+
+int bmi__keys_close(struct trove_keys *keys)
+{
+    int result = bmi__keys_sync(keys);
+    env_close(keys);
+    pthread_rwlock_destroy(&keys->growing);
+    free(keys);
     return result;
 }
 
