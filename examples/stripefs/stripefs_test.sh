@@ -312,6 +312,33 @@ done
   fail "only $failed requests failed by a fault"
 unset 'pid[4]'
 
+# ---- each flush of a server's key/values fails once: a put that failed has its name or not, but no name is
+# left without its bytes ----
+server_start 6 "$scheme://$host:0"
+servers=${url[6]}
+check "put before a flush fails" fs --sync put "$work/second" /flushed
+failed=0
+for n in {1..5}; do
+  kill -TERM "${pid[6]}"
+  wait "${pid[6]}"
+  STRIPEFSD_FLUSH_FAILS=$n program=stripefsd-failing-flush server_start 6 "$scheme://$host:0"
+  servers=${url[6]}
+  for version in precious second; do
+    fs --sync put "$work/$version" /flushed >"$work/out" 2>&1 && continue
+    failed=$((failed + 1))
+    grep -qF "server ${url[6]}: EIO" "$work/out" || { fail "flush $n"; cat "$work/out"; }
+    fs get /flushed "$work/flushed" >"$work/out" 2>&1 &&
+      { cmp -s "$work/precious" "$work/flushed" || cmp -s "$work/second" "$work/flushed"; } ||
+      { fail "after flush $n /flushed is a name without its bytes"; cat "$work/out"; }
+  done
+done
+kill -TERM "${pid[6]}"
+wait "${pid[6]}"
+[ $failed -ge 3 ] && echo "passed: flushes that fail, $failed puts failed by them" ||
+  fail "only $failed puts failed by a flush"
+unset 'pid[6]'
+rm -f "$work/log6" # what it says of its closing
+
 # ---- a client whose writes stand still has its share of what is served, and no more ----
 server_start 5 "$scheme://$host:0" mem:
 servers=${url[5]}

@@ -225,15 +225,23 @@ static int put_commit(struct bmi_sm *machine, void *data)
     return rpc_start(&worker->rpcs[server], machine);
 }
 
+/* Whether a commit's reply says that nobody knows: with sync a server that names the bytes and then
+ * cannot flush that has an error to tell, and shows the name nevertheless. */
+static bool flush_failed(const struct client *client, int status)
+{
+    return client->sync && (status == -BMI_EIO || status == -BMI_ENOSPC);
+}
+
 /* Choices: 0: the server has refused: undo; 1: nobody knows whether it has the name by now. Then
- * the bytes stay: a name without bytes would be worse than bytes without a name. put_commit has
- * cleared the reply, so that a status is this request's. */
+ * the bytes stay, those of the former, too: a name without bytes would be worse than bytes without
+ * a name. put_commit has cleared the reply, so that a status is this request's. */
 static int commit_failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     int server = path_server(worker->client, worker->file->remote);
     failed(machine, data);
-    return worker->rpcs[server].reply.status < 0 ? 0 : 1;
+    int status = worker->rpcs[server].reply.status;
+    return status < 0 && !flush_failed(worker->client, status) ? 0 : 1;
 }
 
 /* What had the name before is not needed any more. */

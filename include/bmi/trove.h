@@ -267,12 +267,15 @@ int bmi_trove_post_get(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
                        struct bmi_trove_pair *pairs, int count, void *user_ptr,
                        bmi_trove_context_id context);
 
-/* Puts or replaces. EEXIST with BMI_TROVE_ONLY_NEW. EINVAL: a key or value beyond its maximum. */
+/* Puts or replaces. EEXIST with BMI_TROVE_ONLY_NEW. EINVAL: a key or value beyond its maximum. With
+ * BMI_TROVE_SYNC, EIO and ENOSPC may come from the flush that follows: then the list may be there
+ * for everybody, though `actual` is 0 and a crash of the machine may lose it. */
 int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
                        bmi_trove_context_id context);
 
-/* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure. */
+/* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure. With
+ * BMI_TROVE_SYNC, as put: after EIO and ENOSPC they may be gone. */
 int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                                struct bmi_trove_pair *pairs, int count, unsigned flags,
                                void *user_ptr, bmi_trove_context_id context);
