@@ -112,9 +112,16 @@ static ssize_t dir_write(struct trove_op *op, const struct trove_piece *piece)
 
 static int file_name_sync(struct trove_op *op);
 
+/* The bytes, then the name, unless something of them is lost already. */
+static int file_sync(struct trove_op *op, int (*sync)(int fd))
+{
+    int result = bmi__file_flushed(op->object, sync(fd_of(op)) != 0 ? -errno : 0);
+    return result != 0 ? result : file_name_sync(op);
+}
+
 static int dir_sync_data(struct trove_op *op)
 {
-    return fdatasync(fd_of(op)) != 0 ? -errno : file_name_sync(op);
+    return file_sync(op, fdatasync);
 }
 
 /* ---- objects -----------------------------------------------------------------------------------
@@ -157,7 +164,9 @@ static int bucket_sync(struct trove_op *op)
 static int file_name_sync(struct trove_op *op)
 {
     struct trove_file *file = op->object;
-    int result = atomic_load(&file->named) ? 0 : bucket_sync(op);
+    if (atomic_load(&file->named))
+        return 0;
+    int result = bmi__file_flushed(file, bucket_sync(op));
     if (result == 0)
         atomic_store(&file->named, true);
     return result;
@@ -261,13 +270,11 @@ static int dir_stream(struct trove_op *op)
     } else if (op->what == TROVE_RESIZE) {
         result = ftruncate(fd, op->new_size) != 0 ? -errno : 0;
         if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
-            result = fsync(fd) != 0 ? -errno : file_name_sync(op);
+            result = file_sync(op, fsync);
     } else {
-        result = fsync(fd) != 0 ? -errno : 0;
+        result = file_sync(op, fsync);
         if (result == 0 && dir_of(op)->keys != NULL)
             result = bmi__keys_sync(dir_of(op)->keys);
-        if (result == 0)
-            result = bucket_sync(op);
     }
     return result == -EINVAL ? -EFBIG : result;
 }
@@ -306,9 +313,9 @@ static bool dir_start(struct trove_op *op)
     op->object = file;
     if (file == NULL)
         return false;
+    /* Its folders are to be flushed, which the ring can't. */
     bool name =
-        op->what == TROVE_WRITE && (op->flags & BMI_TROVE_SYNC) != 0 &&
-        !atomic_load(&file->named); /* its folders are to be flushed, which the ring can't */
+        op->what == TROVE_WRITE && (op->flags & BMI_TROVE_SYNC) != 0 && !atomic_load(&file->named);
     return !name && bmi__ring_start(dir->ring, op, file->fd);
 }
 

@@ -38,9 +38,13 @@ static void tear_down(void)
     folder_remove(&folder);
 }
 
+static bool by_tasks; /* without io_uring, and with one file kept open */
+
 static int store_open(bool create)
 {
-    struct bmi_trove_settings settings = {.create = create};
+    struct bmi_trove_settings settings = {.create = create,
+                                          .no_uring = by_tasks,
+                                          .open_files = by_tasks};
     told[0] = '\0';
     return bmi_trove_open(&store, where, &settings, told, sizeof told);
 }
@@ -336,15 +340,20 @@ static void disk_mount(void)
         _exit(NOT_MOUNTED);
 }
 
-static bmi_error_code_t value_put(uint32_t key, char *value, bmi_size_t size)
+static bmi_error_code_t value_put_with(unsigned flags, uint32_t key, char *value, bmi_size_t size)
 {
     bmi_trove_op_id_t op;
     struct bmi_trove_pair pair = {.key = &key,
                                   .key_size = sizeof key,
                                   .value = value,
                                   .value_size = size};
-    int result = bmi_trove_post_put(&op, &place, &pair, 1, 0, NULL, context);
+    int result = bmi_trove_post_put(&op, &place, &pair, 1, flags, NULL, context);
     return ended(result, op);
+}
+
+static bmi_error_code_t value_put(uint32_t key, char *value, bmi_size_t size)
+{
+    return value_put_with(0, key, value, size);
 }
 
 /* Puts values, smaller and smaller ones, until none has room: nothing but that is told. */
@@ -620,6 +629,102 @@ static void a_limit_of_file_sizes_is_an_error(void)
     pid_t child = child_start("limited", 0, 0);
     CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
     CU_ASSERT_EQUAL(status, 0);
+}
+
+/* ---- flushes that fail -------------------------------------------------------------------------
+ */
+
+static atomic_int flushes_left; /* the flush that makes it 0 fails, as only the first one does */
+
+static int flush_by(long call, int fd)
+{
+    if (atomic_load(&flushes_left) == 0 || atomic_fetch_sub(&flushes_left, 1) != 1)
+        return (int)syscall(call, fd);
+    errno = EIO;
+    return -1;
+}
+
+/* LMDB calls these, too. */
+__attribute__((visibility("default"))) int fdatasync(int fd)
+{
+    return flush_by(SYS_fdatasync, fd);
+}
+
+__attribute__((visibility("default"))) int fsync(int fd)
+{
+    return flush_by(SYS_fsync, fd);
+}
+
+static void keys_that_a_flush_has_lost_are_told_on_and_on(void)
+{
+    static char value[100];
+    if (!BMI_WITH_LMDB) {
+        printf("(no keys: built without LMDB) ");
+        return;
+    }
+    work_open(true);
+    CU_ASSERT_EQUAL(value_put_with(BMI_TROVE_SYNC, 1, value, sizeof value), 0);
+    CU_ASSERT_EQUAL(value_put(2, value, sizeof value), 0);
+    atomic_store(&flushes_left, 1);
+    CU_ASSERT_EQUAL(value_put_with(BMI_TROVE_SYNC, 3, value, sizeof value), -BMI_EIO);
+    CU_ASSERT_EQUAL(flushes_left, 0);
+    CU_ASSERT_EQUAL(value_find(3), 0); /* seen, but nobody says that it is on disk */
+    CU_ASSERT_EQUAL(value_put_with(BMI_TROVE_SYNC, 4, value, sizeof value), -BMI_EIO);
+    CU_ASSERT_EQUAL(value_find(4), -BMI_ENOENT);
+    CU_ASSERT_EQUAL(object_flush(), -BMI_EIO);
+    CU_ASSERT_EQUAL(value_put(5, value, sizeof value), 0);
+    CU_ASSERT_EQUAL(value_find(5), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_close(store), -BMI_EIO);
+    work_open(false);
+    CU_ASSERT_EQUAL(value_put_with(BMI_TROVE_SYNC, 4, value, sizeof value), 0);
+    CU_ASSERT_EQUAL(object_flush(), 0);
+    work_close();
+}
+
+static bmi_error_code_t object_make(bmi_trove_object_t number)
+{
+    bmi_trove_op_id_t op;
+    int result = bmi_trove_post_create(&op, &place, &number, 0, NULL, context);
+    return done(result, &op).error;
+}
+
+static bmi_error_code_t object_drop(void)
+{
+    bmi_trove_op_id_t op;
+    return done(bmi_trove_post_remove(&op, &place, 0, NULL, context), &op).error;
+}
+
+/* Also after other files were used, for which it would have been closed. */
+static void bytes_that_a_flush_has_lost_are_told_on_and_on(void)
+{
+    enum { OTHERS = 3 };
+    by_tasks = true;
+    work_open(true);
+    CU_ASSERT_EQUAL(stream_write(0, 100, BMI_TROVE_SYNC).error, 0);
+    atomic_store(&flushes_left, 1);
+    CU_ASSERT_EQUAL(stream_write(0, 100, BMI_TROVE_SYNC).error, -BMI_EIO);
+    CU_ASSERT_EQUAL(flushes_left, 0);
+    CU_ASSERT_EQUAL(stream_write(0, 100, 0).error, 0);
+    for (place.object = 2; place.object < 2 + OTHERS; place.object++) {
+        CU_ASSERT_EQUAL(object_make(place.object), 0);
+        CU_ASSERT_EQUAL(stream_write(0, 100, BMI_TROVE_SYNC).error, 0);
+        CU_ASSERT_EQUAL(object_flush(), 0);
+    }
+    place.object = 1;
+    CU_ASSERT_EQUAL(stream_write(0, 100, BMI_TROVE_SYNC).error, -BMI_EIO);
+    CU_ASSERT_EQUAL(object_flush(), -BMI_EIO);
+    CU_ASSERT_EQUAL(object_drop(), 0);
+    CU_ASSERT_EQUAL(object_make(1), 0);
+    CU_ASSERT_EQUAL(stream_write(0, 100, BMI_TROVE_SYNC).error, 0);
+    CU_ASSERT_EQUAL(object_flush(), 0);
+    atomic_store(&flushes_left, 1);
+    CU_ASSERT_EQUAL(object_flush(), -BMI_EIO);
+    work_close();
+    work_open(false);
+    CU_ASSERT_EQUAL(object_flush(), 0);
+    work_close();
+    by_tasks = false;
 }
 
 /* ---- folders that can't be read ----------------------------------------------------------------
@@ -1015,6 +1120,10 @@ static CU_TestInfo cases[] = {
     {"a put that failed stops no other", a_put_that_failed_stops_no_other},
     {"a map that cannot grow is an error", a_map_that_cannot_grow_is_an_error},
     {"a limit of file sizes is an error", a_limit_of_file_sizes_is_an_error},
+    {"keys that a flush has lost are told on and on",
+     keys_that_a_flush_has_lost_are_told_on_and_on},
+    {"bytes that a flush has lost are told on and on",
+     bytes_that_a_flush_has_lost_are_told_on_and_on},
     {"a folder that cannot be read is told", a_folder_that_cannot_be_read_is_told},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},

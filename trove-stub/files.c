@@ -32,19 +32,41 @@ static struct trove_file *find_locked(struct trove_files *files, uint32_t collec
     return file;
 }
 
-/* Into and out of the list of those that nobody uses. */
-static void idle_enter_locked(struct trove_files *files, struct trove_file *file)
+static bool has_failed(struct trove_file *file)
 {
-    file->newer = NULL;
-    file->older = files->newest;
-    *(files->newest != NULL ? &files->newest->newer : &files->oldest) = file;
-    files->newest = file;
+    return atomic_load(&file->flush_error) != 0;
 }
 
-static void idle_leave_locked(struct trove_files *files, struct trove_file *file)
+int bmi__file_flushed(struct trove_file *file, int result)
 {
-    *(file->older != NULL ? &file->older->newer : &files->oldest) = file->newer;
-    *(file->newer != NULL ? &file->newer->older : &files->newest) = file->older;
+    int none = 0;
+    if (result == -EIO || result == -ENOSPC || result == -EDQUOT)
+        atomic_compare_exchange_strong(&file->flush_error, &none, result);
+    int error = atomic_load(&file->flush_error);
+    return error != 0 ? error : result;
+}
+
+/* A flush fails while the file has a user: without users it stays in the list that it entered. */
+static struct trove_file_list *list_of(struct trove_files *files, struct trove_file *file)
+{
+    return has_failed(file) ? &files->failed : &files->idle;
+}
+
+/* Into and out of the lists of those that nobody uses. */
+static void unused_enter_locked(struct trove_files *files, struct trove_file *file)
+{
+    struct trove_file_list *list = list_of(files, file);
+    file->newer = NULL;
+    file->older = list->newest;
+    *(list->newest != NULL ? &list->newest->newer : &list->oldest) = file;
+    list->newest = file;
+}
+
+static void unused_leave_locked(struct trove_files *files, struct trove_file *file)
+{
+    struct trove_file_list *list = list_of(files, file);
+    *(file->older != NULL ? &file->older->newer : &list->oldest) = file->newer;
+    *(file->newer != NULL ? &file->newer->older : &list->newest) = file->older;
 }
 
 static void unhash_locked(struct trove_files *files, struct trove_file *file)
@@ -63,14 +85,21 @@ static int file_free(struct trove_file *file)
     return result;
 }
 
-int bmi__files_close(struct trove_files *files)
+static int list_free(struct trove_file_list *list)
 {
     int result = 0;
-    for (struct trove_file *file = files->oldest, *next; file != NULL; file = next) {
+    for (struct trove_file *file = list->oldest, *next; file != NULL; file = next) {
         next = file->newer;
         int closed = file_free(file);
         result = result != 0 ? result : closed;
     }
+    return result;
+}
+
+int bmi__files_close(struct trove_files *files)
+{
+    int idle = list_free(&files->idle), failed = list_free(&files->failed);
+    int result = idle != 0 ? idle : failed;
     free(files->buckets);
     pthread_mutex_destroy(&files->lock);
     return result;
@@ -79,7 +108,7 @@ int bmi__files_close(struct trove_files *files)
 static struct trove_file *use_locked(struct trove_files *files, struct trove_file *file)
 {
     if (file != NULL && file->users++ == 0)
-        idle_leave_locked(files, file);
+        unused_leave_locked(files, file);
     return file;
 }
 
@@ -117,8 +146,8 @@ int bmi__files_add(struct trove_files *files, uint32_t collection, uint64_t obje
         struct trove_file **bucket = bucket_of(files, collection, object);
         new->same_bucket = *bucket;
         *bucket = new;
-        if (++files->count > files->most && (evicted = files->oldest) != NULL) {
-            idle_leave_locked(files, evicted);
+        if (++files->count > files->most && (evicted = files->idle.oldest) != NULL) {
+            unused_leave_locked(files, evicted);
             unhash_locked(files, evicted);
         }
     }
@@ -136,11 +165,11 @@ bool bmi__files_make_room(struct trove_files *files)
     struct trove_file *closing = NULL;
     uint32_t idle = 0;
     pthread_mutex_lock(&files->lock);
-    for (struct trove_file *file = files->oldest; file != NULL; file = file->newer)
+    for (struct trove_file *file = files->idle.oldest; file != NULL; file = file->newer)
         idle++;
     for (uint32_t left = (idle + 1) / 2; left > 0; left--) {
-        struct trove_file *file = files->oldest;
-        idle_leave_locked(files, file);
+        struct trove_file *file = files->idle.oldest;
+        unused_leave_locked(files, file);
         unhash_locked(files, file);
         file->older = closing;
         closing = file;
@@ -158,11 +187,11 @@ void bmi__files_put(struct trove_files *files, struct trove_file *file)
     bool unused = false;
     pthread_mutex_lock(&files->lock);
     if (--file->users == 0) {
-        unused = file->gone || files->count > files->most;
+        unused = file->gone || (files->count > files->most && !has_failed(file));
         if (unused && !file->gone)
             unhash_locked(files, file);
         if (!unused)
-            idle_enter_locked(files, file);
+            unused_enter_locked(files, file);
     }
     pthread_mutex_unlock(&files->lock);
     if (unused)
@@ -179,7 +208,7 @@ void bmi__files_forget(struct trove_files *files, uint32_t collection, uint64_t 
         unhash_locked(files, file);
         file->gone = true;
         if (unused)
-            idle_leave_locked(files, file);
+            unused_leave_locked(files, file);
     }
     pthread_mutex_unlock(&files->lock);
     if (unused)

@@ -9,11 +9,14 @@
  * is held for reading by every transaction and for writing while the map grows, which LMDB allows
  * between transactions only, or is opened again: where LMDB could not write which transaction is
  * the last, it refuses all others from then on, and where its map could not grow it has none.
+ *
+ * After a flush that failed nothing more is said to be on disk, until the store is opened anew.
  */
 #include "trove-stub/store.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +38,7 @@ struct trove_keys {
     MDB_dbi table;
     int folder; /* the store's */
     bool careful;
+    atomic_bool flush_failed; /* the system tells of lost bytes once: then we do */
     pthread_rwlock_t growing;
 };
 
@@ -200,10 +204,22 @@ static int map_grow(struct trove_keys *keys)
     return result;
 }
 
+/* Between begin and end of `growing`. What the system could not write it takes for written from then
+ * on: the next flush would go well, and what was put before be lost all the same. */
+static int flush(struct trove_keys *keys)
+{
+    if (atomic_load(&keys->flush_failed))
+        return EIO;
+    int result = mdb_env_sync(keys->env, 1);
+    if (result != 0)
+        atomic_store(&keys->flush_failed, true);
+    return result;
+}
+
 static int sync_once(struct trove_keys *keys)
 {
     pthread_rwlock_rdlock(&keys->growing);
-    int result = keys->env != NULL ? mdb_env_sync(keys->env, 1) : MDB_PANIC;
+    int result = keys->env != NULL ? flush(keys) : MDB_PANIC;
     pthread_rwlock_unlock(&keys->growing);
     return result;
 }
@@ -232,6 +248,9 @@ typedef int (*change)(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op
 static int change_once(struct trove_keys *keys, struct trove_op *op, change what)
 {
     MDB_txn *txn;
+    bool synced = (op->flags & BMI_TROVE_SYNC) != 0;
+    if (synced && atomic_load(&keys->flush_failed))
+        return EIO; /* rather than that it is seen, and then reported as failed */
     pthread_rwlock_rdlock(&keys->growing);
     int result = txn_begin(keys, 0, &txn);
     if (result == 0) {
@@ -241,8 +260,8 @@ static int change_once(struct trove_keys *keys, struct trove_op *op, change what
         else
             mdb_txn_abort(txn);
     }
-    if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
-        result = mdb_env_sync(keys->env, 1);
+    if (result == 0 && synced)
+        result = flush(keys);
     pthread_rwlock_unlock(&keys->growing);
     return result;
 }
@@ -290,8 +309,10 @@ static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
         result = change_once(keys, op, what);
     while ((result == MDB_MAP_FULL && (result = map_grow(keys)) == 0) ||
            (result == MDB_PANIC && (result = env_renew(keys)) == 0));
-    if (result == EIO)
+    if (result == EIO && !atomic_load(&keys->flush_failed))
         result = cause_find(keys);
+    if (result == EIO && keys->careful) /* its commits flush */
+        atomic_store(&keys->flush_failed, true);
     return lmdb_errno(result);
 }
 

@@ -21,6 +21,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "trove-stub/files.h"
 #include "trove-stub/limit.h"
 
 static pthread_mutex_t source_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -208,8 +209,8 @@ static void op_advance(struct trove_ring *ring, struct trove_op *op, int result)
         bmi__trove_by_task(op);
         return;
     }
-    int error =
-        op->syncing ? (result < 0 ? result : 0) : bmi__trove_piece_done(op, op->piece, result);
+    int error = op->syncing ? bmi__file_flushed(op->object, result < 0 ? result : 0)
+                            : bmi__trove_piece_done(op, op->piece, result);
     if (error != 0)
         bmi__trove_finish(op, error);
     else if (!op_step(ring, op))
