@@ -146,7 +146,8 @@ struct ib_peer {
     fi_addr_t address;
     uint32_t users; /* links */
     uint32_t size;
-    bool broken;         /* not in the vector any more; in no list */
+    bool broken;         /* not in the vector any more, or on its way out of it */
+    bool doubtful;       /* fabric_lock: a post to it has failed, or had to wait */
     atomic_bool settled; /* any thread: its connection was looked for */
     uint8_t name[];
 };

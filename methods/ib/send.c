@@ -236,8 +236,10 @@ static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8
     else
         status = fi_inject(fabric->endpoint, memory, size, link->peer->address);
     fabric->epoch += status == -FI_EAGAIN;
-    if (status)
+    if (status) {
+        link->peer->doubtful = true;
         return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
+    }
     link->sequence_out++;
     link->bare = false;
     ib_count(state, BMI_COUNT_WRITES, 1);

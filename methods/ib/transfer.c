@@ -170,6 +170,8 @@ static ssize_t piece_issue_locked(struct ib_link *link, struct ib_piece *piece)
     fabric->epoch += status == -FI_EAGAIN;
     if (status == 0)
         atomic_fetch_add(&fabric->pieces, 1);
+    else
+        link->peer->doubtful = true;
     if (status == 0 && piece->bare && !link->bare) {
         link->bare = true;
         link->bare_epoch = fabric->epoch;

@@ -8,6 +8,9 @@
  * is left afterwards. What is wrong with the other side is told in the log. The bad peer gets an
  * honest greeting first, by listening where the library dials, and spoils that.
  *
+ * Over TCP it greets as well with endpoints that nothing can be sent to, more of them than names
+ * are kept: libfabric has no connection to any of them, and crashes where it is to cut one.
+ *
  * usage: ofi_greeting_fault      (BMI_TEST_METHOD: ofi+tcp, ofi+shm)
  */
 #include <arpa/inet.h>
@@ -181,6 +184,15 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 static const unsigned answers[] = {2, 4, 5, 9};
 enum { ANSWERS = sizeof answers / sizeof answers[0] };
 
+/* Endpoints out of reach that it names where names are addresses, each with a port of its own. */
+static const char *const far[] = {"255.255.255.255", "240.0.0.1"};
+enum { FAR_NAMES = 140, FAR_PORT = 2000, FAR_KINDS = sizeof far / sizeof far[0] };
+
+static bool names_are_addresses(void)
+{
+    return strcmp(test_scheme(), "ofi+tcp") == 0;
+}
+
 static void case_send(int socket, unsigned i)
 {
     uint8_t greeting[GREETING];
@@ -223,6 +235,27 @@ static void greeting_read(int socket)
         bell_make(honest + BELL_AT);
 }
 
+static void far_name_send(int socket, unsigned i)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)(FAR_PORT + i))};
+    uint8_t greeting[GREETING];
+    memcpy(greeting, honest, GREETING);
+    inet_pton(AF_INET, far[i % FAR_KINDS], &name.sin_addr);
+    memcpy(greeting + NAME_AT, &name, sizeof name);
+    raw_write(socket, greeting, GREETING);
+}
+
+static void far_names_answer(int listener)
+{
+    for (unsigned i = 0; i < FAR_NAMES && names_are_addresses(); i++) {
+        int dialled = accept(listener, NULL, NULL);
+        greeting_read(dialled);
+        far_name_send(dialled, i);
+        CHECK(raw_ended(dialled, TEST_BOUND_MS), "the library bears a peer out of reach");
+        close(dialled);
+    }
+}
+
 static int bad_peer(void *argument, int channel)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -242,6 +275,7 @@ static int bad_peer(void *argument, int channel)
         CHECK(raw_ended(dialled, TEST_BOUND_MS), "the library bears a bad answer");
         close(dialled);
     }
+    far_names_answer(listener);
     for (unsigned i = 0; i < CASES; i++) {
         hear_number(channel);
         int connection = raw_connect(listening, 0);
@@ -301,6 +335,16 @@ static void answer_run(BMI_addr_t bad, unsigned i)
     told_check(name, cases[answers[i]].told);
 }
 
+static void far_names_run(BMI_addr_t bad)
+{
+    struct noted send;
+    for (unsigned i = 0; i < FAR_NAMES && names_are_addresses(); i++) {
+        note_send(&send, bad, "", 0, 1);
+        CHECK(noted_wait(&send, 1, TEST_BOUND_MS) && send.status != 0,
+              "endpoint %u out of reach: the send ends with %s", i, status_name(send.status));
+    }
+}
+
 static void case_run(struct child *peer, unsigned i, struct echo_report *report)
 {
     unsigned long exchanges = atomic_load(&report->exchanges);
@@ -337,6 +381,7 @@ int main(void)
     tell(peer.channel, listening, sizeof listening);
     for (unsigned i = 0; i < ANSWERS; i++)
         answer_run(bad, i);
+    far_names_run(bad);
     for (unsigned i = 0; i < CASES; i++)
         case_run(&peer, i, report);
     child_end(&peer);
