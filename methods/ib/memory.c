@@ -281,8 +281,10 @@ static int memory_free(const struct bmi_method_memory *memory)
     ib_unlock(&allocations_lock);
     if (!one)
         return -ENOENT;
-    if (one->state)
+    if (one->state) {
         bmi_method_cache_put(one->state->cache, one->registration, one->buffer, one->size);
+        bmi_method_cache_forget(one->state->cache, one->buffer, one->size);
+    }
     munmap(one->buffer, one->size);
     free(one);
     return 0;
