@@ -394,7 +394,68 @@ static struct ib_peer **peer_find(struct ib_peer **list, const uint8_t *name, ui
     return list;
 }
 
-/* One that is not known yet. */
+/* Whether the name can be taken out of the vector, and a connection with it. libfabric 1.17's rxm
+ * crashes where it is to cut a connection that failed before it came under way. Where a post has
+ * failed one more tells: it has the connection tried again, or says that there can be none. It is
+ * of a message with nobody's token. fabric_lock. */
+static bool peer_removable_locked(struct ib_fabric *fabric, const struct ib_peer *peer)
+{
+    enum { LOOKS = 2 }; /* the first may be what finds that the last try was turned down */
+    static const uint8_t nobodys[IB_PREFIX];
+    size_t size = sizeof(nobodys) < fabric->inject_max ? sizeof(nobodys) : fabric->inject_max;
+    ssize_t status = -FI_EAGAIN;
+    if (!fabric->breaks || !peer->doubtful)
+        return true;
+    for (int i = 0; i < LOOKS && status == -FI_EAGAIN; i++)
+        status = fi_inject(fabric->endpoint, nobodys, size, peer->address);
+    return status == 0 || status == -FI_EAGAIN;
+}
+
+/* Takes the name out of the vector. Returns false if it stays: then there is no connection. */
+static bool peer_remove(struct ib_state *state, struct ib_peer *peer)
+{
+    struct ib_fabric *fabric = state->fabric;
+    ib_lock(&state->fabric_lock);
+    fabric->epoch++;
+    bool removable = peer_removable_locked(fabric, peer);
+    if (removable)
+        fi_av_remove(fabric->addresses, &peer->address, 1, 0);
+    ib_unlock(&state->fabric_lock);
+    return removable;
+}
+
+static void idle_insert(struct ib_state *state, struct ib_peer *peer)
+{
+    peer->next = state->idle_peers;
+    state->idle_peers = peer;
+    state->idle_count++;
+}
+
+/* Forgets the name that was not used for the longest time. One that has to stay in the vector is
+ * kept as if it had been used: inserted once more it would be counted there, and never removed. */
+static void oldest_forget(struct ib_state *state)
+{
+    struct ib_peer **last = &state->idle_peers;
+    while ((*last)->next)
+        last = &(*last)->next;
+    struct ib_peer *peer = *last;
+    *last = NULL;
+    state->idle_count--;
+    if (peer_remove(state, peer))
+        free(peer);
+    else
+        idle_insert(state, peer);
+}
+
+static int name_insert(struct ib_state *state, struct ib_peer *peer)
+{
+    ib_lock(&state->fabric_lock);
+    int inserted = fi_av_insert(state->fabric->addresses, peer->name, 1, &peer->address, 0, NULL);
+    ib_unlock(&state->fabric_lock);
+    return inserted == 1 ? 0 : inserted == -FI_ENOMEM ? -ENOMEM : -EADDRNOTAVAIL;
+}
+
+/* One that is not known yet. shm has room for so many, a name that is kept among them. */
 static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
                     struct ib_peer **out)
 {
@@ -405,15 +466,16 @@ static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
     peer->doubtful = false;
     atomic_init(&peer->settled, false);
     memcpy(peer->name, name, size);
-    ib_lock(&state->fabric_lock);
-    int inserted = fi_av_insert(state->fabric->addresses, name, 1, &peer->address, 0, NULL);
-    ib_unlock(&state->fabric_lock);
-    if (inserted != 1) {
-        free(peer);
-        return inserted == -FI_ENOMEM ? -ENOMEM : -EADDRNOTAVAIL;
+    int status = name_insert(state, peer);
+    if (status && state->idle_peers && state->fabric->peer_copies) {
+        oldest_forget(state);
+        status = name_insert(state, peer);
     }
-    *out = peer;
-    return 0;
+    if (status)
+        free(peer);
+    else
+        *out = peer;
+    return status;
 }
 
 int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out)
@@ -465,36 +527,6 @@ static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *p
     return link;
 }
 
-/* Whether the name can be taken out of the vector, and a connection with it. libfabric 1.17's rxm
- * crashes where it is to cut a connection that failed before it came under way. Where a post has
- * failed one more tells: it has the connection tried again, or says that there can be none. It is
- * of a message with nobody's token. fabric_lock. */
-static bool peer_removable_locked(struct ib_fabric *fabric, const struct ib_peer *peer)
-{
-    enum { LOOKS = 2 }; /* the first may be what finds that the last try was turned down */
-    static const uint8_t nobodys[IB_PREFIX];
-    size_t size = sizeof(nobodys) < fabric->inject_max ? sizeof(nobodys) : fabric->inject_max;
-    ssize_t status = -FI_EAGAIN;
-    if (!peer->doubtful)
-        return true;
-    for (int i = 0; i < LOOKS && status == -FI_EAGAIN; i++)
-        status = fi_inject(fabric->endpoint, nobodys, size, peer->address);
-    return status == 0 || status == -FI_EAGAIN;
-}
-
-/* Takes the name out of the vector. Returns false if it stays: then there is no connection. */
-static bool peer_remove(struct ib_state *state, struct ib_peer *peer)
-{
-    struct ib_fabric *fabric = state->fabric;
-    ib_lock(&state->fabric_lock);
-    fabric->epoch++;
-    bool removable = peer_removable_locked(fabric, peer);
-    if (removable)
-        fi_av_remove(fabric->addresses, &peer->address, 1, 0);
-    ib_unlock(&state->fabric_lock);
-    return removable;
-}
-
 void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
 {
     struct ib_link *link;
@@ -513,31 +545,18 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
     ib_peer_put(state, peer);
 }
 
-static void idle_insert(struct ib_state *state, struct ib_peer *peer)
+/* A provider's connection may carry a new link's messages by now, which removing its name would
+ * cut. A name of shm has none, and takes one of few places, and a dead process's memory stays
+ * mapped: it goes at once, unless what was let go of may come back, whose end is told there. */
+static bool stays(struct ib_state *state)
 {
-    peer->next = state->idle_peers;
-    state->idle_peers = peer;
-    state->idle_count++;
+    ib_lock(&state->fabric_lock);
+    bool any = !state->fabric->peer_copies || state->fabric->lost;
+    ib_unlock(&state->fabric_lock);
+    return any;
 }
 
-/* Forgets the name that was not used for the longest time. One that has to stay in the vector is
- * kept as if it had been used: inserted once more it would be counted there, and never removed. */
-static void oldest_forget(struct ib_state *state)
-{
-    struct ib_peer **last = &state->idle_peers;
-    while ((*last)->next)
-        last = &(*last)->next;
-    struct ib_peer *peer = *last;
-    *last = NULL;
-    state->idle_count--;
-    if (peer_remove(state, peer))
-        free(peer);
-    else
-        idle_insert(state, peer);
-}
-
-/* The last link to a process has gone; the process may come again. Its name stays for a while:
- * removing it would cut a provider's connection under messages of a new link. */
+/* The last link to a process has gone; the process may come again. */
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
 {
     enum { FORGOTTEN = 2 }; /* for each that comes, so that those that had to stay go, too */
@@ -548,6 +567,10 @@ void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
         return;
     }
     *peer_find(&state->peers, peer->name, peer->size) = peer->next;
+    if (!stays(state) && peer_remove(state, peer)) {
+        free(peer);
+        return;
+    }
     idle_insert(state, peer);
     for (int i = 0; i < FORGOTTEN && state->idle_count > IB_IDLE_PEERS; i++)
         oldest_forget(state);
