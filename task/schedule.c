@@ -76,8 +76,9 @@ static bool node_covers(const struct bmi__task_node *node, uint32_t cpu)
 bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__task_node *node,
                          const struct bmi_cpuset *only)
 {
-    if (self.worker == NULL)
-        return atomic_load(&node->live) == 0 && bmi__drives(manager);
+    if (self.worker == NULL) /* a driver goes on as one while no worker runs, be it another's */
+        return atomic_load(&manager->live_workers) == 0 && atomic_load(&node->live) == 0 &&
+               bmi__drives(manager);
     return self.worker->manager == manager && node_covers(node, self.worker->index) &&
            (only == NULL || bmi_cpuset_has(only, (int)self.worker->index));
 }
