@@ -53,7 +53,7 @@ struct bmi__task_node {
     uint32_t index;
     atomic_uint live; /* CPUs of it that have a worker; written under serving */
     struct bmi__choosy choosy;
-    _Atomic(uint64_t) turned;  /* tasks that were popped and pushed again, see bmi__awaited_run */
+    _Atomic(uint64_t) turned;  /* tasks that were popped and pushed again unrun */
     _Atomic(uint64_t) *run_by; /* by the CPU's place in the node; behind the last: by others */
     struct {                   /* the timer's own: what it saw a tick ago */
         uint64_t popped, queued;
@@ -193,7 +193,7 @@ bool bmi__early_disarm(struct bmi_task_sleeper *sleeper);
 
 /* Frees all of a manager that is not started, or was made in part. */
 void bmi__manager_free(struct bmi_task_manager *manager);
-/* Ends every queued task as cancelled. */
+/* Ends every queued task as cancelled, while the manager is closed. */
 void bmi__manager_cancel_queued(struct bmi_task_manager *manager);
 /* A worker has begun to serve its CPU's nodes, or ceased to. serving held. */
 void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, bool serve);
@@ -204,6 +204,9 @@ void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, b
 void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Ends a task that was popped without running it. */
 void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task);
+/* Queues a task that was popped once more, and wakes who may run it: somebody may have looked while
+ * it was out. */
+void bmi__task_put_back(struct bmi_task_manager *manager, struct bmi_task *task);
 
 /* Queues an urgent task on its CPU, and takes one from there. NULL at once if there is none. */
 void bmi__urgent_push(struct bmi__task_cpu *cpu, struct bmi_task *task);

@@ -5,7 +5,7 @@
  * each other. Users come and go without it while what runs is enough for them and wanted by others:
  * tasks do, while somebody joins the thread that they run on. `closed` is set whenever nobody has
  * the manager started: a submit that slipped in then sees it after its push and ends what is
- * queued, as the stop does (internal.h).
+ * queued, as the stop does (internal.h), until the manager is started again.
  */
 #include "task/internal.h"
 
@@ -295,22 +295,37 @@ static void background_stop(struct bmi_task_manager *manager)
     bmi__timer_stop(manager);
 }
 
+/* Takes any queued task, from one place after the other: nodes, then CPUs, then the list of those
+ * that may block. NULL: there is none at `*place` or behind it. */
+static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *place)
+{
+    const uint32_t nodes = manager->topology.node_count, cpus = manager->topology.cpu_count;
+    struct bmi_task *task = NULL;
+    for (; *place < nodes + cpus; ++*place) {
+        struct bmi__task_node *node = *place < nodes ? &manager->nodes[*place] : NULL;
+        if (node == NULL)
+            task = bmi__urgent_pop(&manager->cpus[*place - nodes]);
+        else if ((task = bmi__queue_pop(node->queue)) == NULL)
+            task = bmi__choosy_pop(&node->choosy, NULL, BMI__NO_CPU);
+        if (task != NULL)
+            return task;
+    }
+    return bmi__spare_pop(manager);
+}
+
+/* Who came here since it saw `closed` may be late: what it takes after the manager was started
+ * again may be the new users'. A task that was taken before that is none of theirs. */
 void bmi__manager_cancel_queued(struct bmi_task_manager *manager)
 {
     struct bmi_task *task;
-    for (uint32_t i = 0; i < manager->topology.node_count; i++) {
-        struct bmi__task_node *node = &manager->nodes[i];
-        while ((task = bmi__queue_pop(node->queue)) != NULL)
-            bmi__task_drop(manager, task);
-        while ((task = bmi__choosy_pop(&node->choosy, NULL, BMI__NO_CPU)) != NULL)
-            bmi__task_drop(manager, task);
-    }
-    for (uint32_t i = 0; i < manager->topology.cpu_count; i++) {
-        while ((task = bmi__urgent_pop(&manager->cpus[i])) != NULL)
-            bmi__task_drop(manager, task);
-    }
-    while ((task = bmi__spare_pop(manager)) != NULL)
+    uint32_t place = 0;
+    while ((task = any_pop(manager, &place)) != NULL) {
+        if (!atomic_load(&manager->closed)) {
+            bmi__task_put_back(manager, task);
+            return;
+        }
         bmi__task_drop(manager, task);
+    }
 }
 
 /* Counts a user whom what runs already is enough for. Returns false if more has to be started. */

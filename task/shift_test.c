@@ -82,10 +82,98 @@ static void test_workers_start_under_a_driver(void)
     bmi_task_manager_destroy(manager);
 }
 
+/* ---- a manager is started again while somebody still ends what its last stop has left ---- */
+
+static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_fetch_add((atomic_uint *)argument, 1);
+    return BMI_TASK_DONE;
+}
+
+struct straggler {
+    struct bmi_task_manager *manager;
+    struct bmi_task task;
+    atomic_uint running, go_on, cancelling, end;
+    pthread_t thread;
+};
+
+static enum bmi_task_verdict again_when_told(struct bmi_task *task, void *argument)
+{
+    struct straggler *straggler = argument;
+    (void)task;
+    atomic_store(&straggler->running, 1);
+    test_reaches(&straggler->go_on, 1);
+    return BMI_TASK_AGAIN;
+}
+
+static enum bmi_task_verdict cancelled_when_told(struct bmi_task *task, void *argument)
+{
+    struct straggler *straggler = argument;
+    (void)task;
+    atomic_store(&straggler->cancelling, 1);
+    test_reaches(&straggler->end, 1);
+    return BMI_TASK_DONE;
+}
+
+static void *schedule_once(void *argument)
+{
+    struct straggler *straggler = argument;
+    bmi_task_schedule(straggler->manager);
+    return NULL;
+}
+
+/* Stopped under a run of its task, which finds that as it queues the task again: it is ending what
+ * is queued. */
+static void straggler_begin(struct straggler *straggler, struct bmi_task_manager *manager)
+{
+    struct bmi_task_attributes attributes = {
+        .function = again_when_told,
+        .cancelled = cancelled_when_told,
+        .argument = straggler,
+        .options = BMI_TASK_REPEAT,
+    };
+    *straggler = (struct straggler){.manager = manager};
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&straggler->task, manager, &attributes), 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&straggler->task), 0);
+    pthread_create(&straggler->thread, NULL, schedule_once, straggler);
+    CU_ASSERT_TRUE(test_reaches(&straggler->running, 1));
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY), 0);
+    atomic_store(&straggler->go_on, 1);
+    CU_ASSERT_TRUE(test_reaches(&straggler->cancelling, 1));
+}
+
+/* What is submitted since is not its to end. */
+static void test_started_again_under_a_straggler(void)
+{
+    enum { TASKS = 3 };
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    struct bmi_task tasks[TASKS];
+    struct straggler straggler;
+    atomic_uint runs = 0;
+    for (int i = 0; i < TASKS; i++)
+        prepare_on(&tasks[i], manager, count_up, &runs, 0, NULL);
+    straggler_begin(&straggler, manager);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_HOOKS_ONLY), 0);
+    for (int i = 0; i < TASKS; i++)
+        CU_ASSERT_EQUAL(bmi_task_submit(&tasks[i]), 0);
+    atomic_store(&straggler.end, 1);
+    pthread_join(straggler.thread, NULL);
+    CU_ASSERT_EQUAL(bmi_task_state(&straggler.task), BMI_TASK_CANCELLED);
+    for (int i = 0; i < TASKS; i++)
+        CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], 20000), 0);
+    CU_ASSERT_EQUAL(runs, TASKS);
+    struct bmi_task_queue_statistics statistics;
+    CU_ASSERT_EQUAL(bmi_task_queue_statistics(manager, 0, &statistics), 0);
+    CU_ASSERT_EQUAL(statistics.submitted, TASKS + 2); /* the straggler's twice */
+    bmi_task_manager_destroy(manager);
+}
+
 int main(void)
 {
     CU_TestInfo cases[] = {
         {"workers start under a driver", test_workers_start_under_a_driver},
+        {"started again under a straggler", test_started_again_under_a_straggler},
         CU_TEST_INFO_NULL,
     };
     return test_run("shifts", cases);

@@ -156,6 +156,13 @@ static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task
         bmi__manager_cancel_queued(manager);
 }
 
+void bmi__task_put_back(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    if (task->only == NULL && !(task->options & (BMI_TASK_MAY_BLOCK | BMI_TASK_URGENT)))
+        atomic_fetch_add_explicit(&task->node->turned, 1, memory_order_relaxed);
+    task_enqueue(manager, task, false);
+}
+
 int bmi_task_submit(struct bmi_task *task)
 {
     struct bmi_task_manager *manager = task->manager;
