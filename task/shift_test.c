@@ -169,11 +169,68 @@ static void test_started_again_under_a_straggler(void)
     bmi_task_manager_destroy(manager);
 }
 
+/* ---- a submit that finds the task queued, while another thread takes it out ---- */
+
+struct letters {
+    struct bmi_task task;
+    struct bmi_task_manager *manager;
+    atomic_uint stop;
+    _Alignas(BMI__LINE) atomic_uint written; /* what the task is to see */
+    _Alignas(BMI__LINE) atomic_uint seen;
+};
+
+static enum bmi_task_verdict see_letter(struct bmi_task *task, void *argument)
+{
+    struct letters *letters = argument;
+    (void)task;
+    unsigned written = atomic_load_explicit(&letters->written, memory_order_relaxed);
+    atomic_store_explicit(&letters->seen, written, memory_order_relaxed);
+    return BMI_TASK_DONE;
+}
+
+static void *schedule_on_and_on(void *argument)
+{
+    struct letters *letters = argument;
+    while (!atomic_load(&letters->stop))
+        bmi_task_schedule(letters->manager);
+    return NULL;
+}
+
+/* Whoever submits a task is told that it is queued, or queues it: either way it is yet to run, and
+ * sees what was written before. (Where it would not, some of so many tries tell.) */
+static void test_busy_orders_like_a_submit(void)
+{
+    enum { TRIES = 300000 };
+    static struct letters letters;
+    unsigned tries = 0, busy = 0, unseen = 0;
+    uint64_t end = test_now_ns() + 2000000000; /* where one CPU takes turns fewer have to do */
+    pthread_t runner;
+    letters = (struct letters){.manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY)};
+    prepare_on(&letters.task, letters.manager, see_letter, &letters, 0, NULL);
+    pthread_create(&runner, NULL, schedule_on_and_on, &letters);
+    while (tries++ < TRIES && test_now_ns() < end) {
+        bmi_task_submit(&letters.task);
+        for (unsigned pause = tries % 32; pause > 0; pause--)
+            bmi__pause();
+        atomic_store_explicit(&letters.written, tries, memory_order_relaxed);
+        busy += bmi_task_submit(&letters.task) == -EBUSY;
+        for (unsigned look = 1; bmi_task_state(&letters.task) != BMI_TASK_ENDED; look++)
+            look % 1024 ? bmi__pause() : (void)sched_yield();
+        unseen += atomic_load(&letters.seen) != tries;
+    }
+    atomic_store(&letters.stop, 1);
+    pthread_join(runner, NULL);
+    printf("%u of %u found it queued ", busy, tries - 1);
+    CU_ASSERT_EQUAL(unseen, 0);
+    bmi_task_manager_destroy(letters.manager);
+}
+
 int main(void)
 {
     CU_TestInfo cases[] = {
         {"workers start under a driver", test_workers_start_under_a_driver},
         {"started again under a straggler", test_started_again_under_a_straggler},
+        {"-EBUSY orders like a submit", test_busy_orders_like_a_submit},
         CU_TEST_INFO_NULL,
     };
     return test_run("shifts", cases);

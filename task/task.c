@@ -2,7 +2,8 @@
  *
  * task.c - a task's life. Its state is one word: a phase and flags (internal.h), changed by atomic
  * operations only, so that whoever finds a way to change it has the right to do what follows:
- *   submit   IDLE, ENDED, CANCELLED -> QUEUED, and pushes it; RUNNING -> RUNNING | AGAIN
+ *   submit   IDLE, ENDED, CANCELLED -> QUEUED, and pushes it; RUNNING -> RUNNING | AGAIN; else the
+ *            same once more
  *   cancel   QUEUED, RUNNING -> the same | CANCEL; the task stays in its queue
  *   pop      who popped it: QUEUED -> RUNNING, and runs it, or, with CANCEL, ends it
  *   its end  who ran it: RUNNING -> ENDED, CANCELLED, or QUEUED once more
@@ -172,16 +173,16 @@ int bmi_task_submit(struct bmi_task *task)
         return -ESHUTDOWN;
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t next;
-    do {
+    bool busy;
+    do { /* where it is busy as well: only a change tells whoever runs it next what came before */
         uint32_t phase = state & BMI__PHASE;
-        if (phase == BMI_TASK_QUEUED || (state & (BMI__AGAIN | BMI__CANCEL)))
-            return -EBUSY;
-        next = phase == BMI_TASK_RUNNING ? state | BMI__AGAIN : BMI_TASK_QUEUED;
+        busy = phase == BMI_TASK_QUEUED || (state & (BMI__AGAIN | BMI__CANCEL));
+        next = busy ? state : phase == BMI_TASK_RUNNING ? state | BMI__AGAIN : BMI_TASK_QUEUED;
     } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, next,
                                                     memory_order_acq_rel, memory_order_relaxed));
-    if (next == BMI_TASK_QUEUED)
+    if (!busy && next == BMI_TASK_QUEUED)
         task_enqueue(manager, task, false);
-    return 0;
+    return busy ? -EBUSY : 0;
 }
 
 int bmi_task_cancel(struct bmi_task *task)

@@ -168,6 +168,8 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
                      const struct bmi_task_attributes *attributes);
 
 /* Queues a task. A task that is running just now may be submitted once: it runs again after that.
+ * Its next run sees what the caller has written before, also where -EBUSY says that it is queued
+ * already.
  * Returns: 0; -EBUSY (queued already, or cancelled while it runs), -ESHUTDOWN (the manager is not
  *          started), -EINVAL (zeroed memory that was never prepared).
  * Owns: the task is lent until its end. Nothing is allocated.
