@@ -480,14 +480,15 @@ static void after_fork_child(void)
         pthread_mutex_unlock(&passing);
     is_background = false;
     bmi__background_end(); /* the descriptor is the parent's */
+    /* and so is the tasks' manager; those of idle CPUs stay prepared while this is off */
+    memset(background.tasks, 0, sizeof background.tasks);
+    atomic_store(&offload.on, false);
+    offload.tasks = NULL;
     if (!atomic_exchange(&bmi__background_is_on, false))
         return;
     bmi__progress_watch_end();
     atomic_store(&background.bell, BELL_NONE);
     atomic_store(&background.stopping, true);
-    memset(background.tasks, 0, sizeof background.tasks);
-    atomic_store(&offload.on, false);
-    offload.tasks = NULL; /* its manager is the parent's */
 }
 
 static void fork_watch(void)

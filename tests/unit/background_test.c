@@ -341,6 +341,38 @@ static void a_child_goes_on_without(void)
     self_close(&self);
 }
 
+static void one_finalizes(struct self *self)
+{
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=off"), 0);
+    self_close(self);
+}
+
+/* Switched off when it forks, while something else uses the parent's task manager: what idle CPUs
+ * wrote with there is none of the child's. */
+static void a_child_has_idle_cpus_of_its_own(void)
+{
+    struct self self;
+    int status = -1;
+    self_open(&self, "tcp", BACKGROUND);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=on"), 0);
+    message_moves_unattended(&self, 20000, 1);
+    CU_ASSERT_EQUAL(background_set(0), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(PATIENCE_S);
+        CU_ASSERT_EQUAL(background_set(1), 0);
+        for (int i = 0; i < 100; i++)
+            message_moves_unattended(&self, 20000, i);
+        one_finalizes(&self);
+        _exit(CU_get_number_of_failures() != 0);
+    }
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    one_finalizes(&self);
+}
+
 /* ---- where it runs -------------------------------------------------------------------------- */
 
 enum { FAR_APART = 77 };
@@ -768,6 +800,7 @@ int main(void)
         {"switched while threads wait", switched_while_threads_wait},
         {"the end finds things outstanding", the_end_finds_things_outstanding},
         {"a child goes on without", a_child_goes_on_without},
+        {"a child has idle CPUs of its own", a_child_has_idle_cpus_of_its_own},
         {"tasks run in the background", tasks_run_in_the_background},
         {"it does not wait for itself", it_does_not_wait_for_itself},
         {"it is switched off by who runs tasks", it_is_switched_off_by_who_runs_tasks},
