@@ -65,6 +65,13 @@ void bmi__helper_kick(struct bmi__task_cpu *cpu)
     bmi__event_post(&cpu->helper.event);
 }
 
+void bmi__helper_deep(struct bmi__task_cpu *cpu, bool deep)
+{
+    atomic_store(&cpu->helper.deep, deep);
+    if (deep) /* it notes that it sleeps, then looks whether this is so */
+        bmi__worker_rouse(cpu);
+}
+
 int bmi__helpers_start(struct bmi_task_manager *manager)
 {
     int result = 0;

@@ -79,6 +79,7 @@ struct bmi__helper {
     struct bmi__event event;
     bool wanted, started; /* under making */
     atomic_bool due;
+    atomic_bool deep; /* it waits, so deep within tasks that it runs none but the awaited one */
 };
 
 struct bmi__task_cpu {
@@ -257,7 +258,7 @@ bool bmi__schedule_too_deep(void);
 /* Whether it is within as many as may be. */
 bool bmi__wait_too_deep(void);
 /* Runs a task that the caller waits for, if it finds it queued where the caller may run it: one
- * that may block, on a thread for these. Returns false: whoever runs it, or queues it, sees to
+ * that may block, on a thread for these; an urgent one, on its CPU's helper. Returns false: whoever runs it, or queues it, sees to
  * it. */
 bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Between these the calling thread runs tasks also where it is too deep for that: who closes
@@ -348,6 +349,9 @@ void bmi__timer_arm(struct bmi_task_manager *manager);
 int bmi__helper_need(struct bmi__task_cpu *cpu);
 /* Has a CPU's helper run what is due there. */
 void bmi__helper_kick(struct bmi__task_cpu *cpu);
+/* Says whether a CPU's helper, the caller, is about to wait so deep within tasks that it runs no
+ * urgent ones: the CPU's worker does then. */
+void bmi__helper_deep(struct bmi__task_cpu *cpu, bool deep);
 int bmi__helpers_start(struct bmi_task_manager *manager); /* control held */
 void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
 int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -EAGAIN */

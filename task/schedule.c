@@ -198,42 +198,64 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
     return ran;
 }
 
-/* Looks for a task in a node's queue, whose others keep their order: each is taken and pushed
- * again. One looks at a time, so that whoever does not find it knows that somebody runs it, or is
- * about to push it. */
+/* Looks for a task in a queue, whose others keep their order: each is taken and pushed again. One
+ * looks at a time, so that whoever does not find it knows that somebody runs it, or is about to push
+ * it. *others: how many were out for a moment, in which somebody may have looked. */
+static bool queue_search(struct bmi_task_manager *manager, struct bmi__queue *queue,
+                         const struct bmi_task *task, uint64_t *others)
+{
+    struct bmi_task *other = NULL;
+    *others = 0;
+    pthread_mutex_lock(&manager->claiming);
+    for (uint64_t left = queue->kind->length(queue) + 1; left > 0; left--) {
+        other = bmi__queue_pop(queue);
+        if (other == NULL || other == task)
+            break;
+        bmi__queue_push(queue, other);
+        ++*others;
+    }
+    pthread_mutex_unlock(&manager->claiming);
+    return other != NULL && other == task;
+}
+
 static bool queue_claim(struct bmi_task_manager *manager, struct bmi__task_node *node,
                         const struct bmi_task *task)
 {
-    struct bmi_task *other = NULL;
-    uint64_t others = 0;
-    pthread_mutex_lock(&manager->claiming);
-    for (uint64_t left = node->queue->kind->length(node->queue) + 1; left > 0; left--) {
-        other = bmi__queue_pop(node->queue);
-        if (other == NULL || other == task)
-            break;
-        bmi__queue_push(node->queue, other);
-        others++;
-    }
-    atomic_fetch_add_explicit(&node->turned, others, memory_order_relaxed);
-    pthread_mutex_unlock(&manager->claiming);
-    if (others > 0) { /* somebody may have looked while one was out */
+    uint64_t others;
+    bool found = queue_search(manager, node->queue, task, &others);
+    if (others > 0) {
+        atomic_fetch_add_explicit(&node->turned, others, memory_order_relaxed);
         bmi__bit_set(manager->occupied, node->index);
         bmi__wake_for(manager, node, NULL);
         if (atomic_load(&manager->closed))
             bmi__manager_cancel_queued(manager);
     }
-    return other != NULL && other == task;
+    return found;
+}
+
+/* The same of urgent tasks, by the CPU's own helper, which nobody else has to be woken for. */
+static bool urgent_claim(struct bmi__task_cpu *cpu, const struct bmi_task *task)
+{
+    uint64_t others;
+    bool found = queue_search(cpu->manager, cpu->urgent, task, &others);
+    if (found)
+        atomic_fetch_sub(&cpu->urgent_queued, 1);
+    if (others > 0 && atomic_load(&cpu->manager->closed))
+        bmi__manager_cancel_queued(cpu->manager);
+    return found;
 }
 
 bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
 {
     struct bmi__task_node *node = task->node;
-    bool blocks = task->options & BMI_TASK_MAY_BLOCK, found;
+    bool blocks = task->options & BMI_TASK_MAY_BLOCK, urgent = task->options & BMI_TASK_URGENT;
+    bool found;
     if (blocks)
         found = bmi__thread_self_of(manager) && self.worker == NULL && self.helper == NULL &&
                 bmi__spare_claim(manager, task);
-    else if (task->options & BMI_TASK_URGENT)
-        found = false; /* its CPU's helper runs it */
+    else if (urgent) /* its CPU's helper runs it: nobody else does, if that is the caller */
+        found = bmi__helper_self(manager) == &manager->cpus[task->cpu] &&
+                urgent_claim(&manager->cpus[task->cpu], task);
     else if (task->only != NULL)
         found = bmi__choosy_claim(&node->choosy, task);
     else
@@ -241,7 +263,7 @@ bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
     if (!found)
         return false;
     self.depth++;
-    if (blocks)
+    if (blocks || urgent)
         bmi__task_run(manager, task);
     else
         node_run(manager, node, bmi__cpu_self(manager), task);
@@ -313,6 +335,13 @@ bool bmi__urgent_run(struct bmi__task_cpu *cpu)
     return true;
 }
 
+/* Not workers: being SCHED_IDLE they might keep an urgent task for as long as others want the CPU.
+ * But where the helper waits so deep within tasks that it takes none, who else would run them? */
+static bool takes_urgent(struct bmi__task_cpu *cpu)
+{
+    return self.worker == NULL || atomic_load(&cpu->helper.deep);
+}
+
 unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns)
 {
     struct bmi__task_cpu *at = &manager->cpus[cpu];
@@ -320,7 +349,7 @@ unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t 
     if (bmi__schedule_too_deep())
         return 0;
     self.depth++;
-    for (uint64_t left = BATCH; left > 0; left--) {
+    for (uint64_t left = takes_urgent(at) ? BATCH : 0; left > 0; left--) {
         struct bmi_task *task = bmi__urgent_pop(at);
         if (task == NULL)
             break;
@@ -340,7 +369,7 @@ bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu)
 {
     struct bmi__task_cpu *at = &manager->cpus[cpu];
     struct bmi_cpuset served;
-    if (atomic_load(&at->urgent_queued) != 0 && !bmi__queue_empty(at->urgent))
+    if (takes_urgent(at) && atomic_load(&at->urgent_queued) != 0 && !bmi__queue_empty(at->urgent))
         return true;
     bmi__served(manager, &served);
     for (struct bmi__task_node *node = at->leaf; node != NULL; node = node->parent) {

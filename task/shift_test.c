@@ -225,12 +225,162 @@ static void test_busy_orders_like_a_submit(void)
     bmi_task_manager_destroy(letters.manager);
 }
 
+/* ---- urgent tasks ---- */
+
+struct hold {
+    pthread_mutex_t mutex;
+    pthread_cond_t over;
+    bool is_over;
+    atomic_uint began;
+};
+
+static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
+{
+    struct hold *hold = argument;
+    (void)task;
+    atomic_store(&hold->began, 1);
+    pthread_mutex_lock(&hold->mutex);
+    while (!hold->is_over)
+        pthread_cond_wait(&hold->over, &hold->mutex);
+    pthread_mutex_unlock(&hold->mutex);
+    return BMI_TASK_DONE;
+}
+
+static void hold_end(struct hold *hold)
+{
+    pthread_mutex_lock(&hold->mutex);
+    hold->is_over = true;
+    pthread_cond_broadcast(&hold->over);
+    pthread_mutex_unlock(&hold->mutex);
+}
+
+static struct bmi_cpuset first_cpu(void)
+{
+    struct bmi_cpuset all;
+    bmi_task_cpus(NULL, &all);
+    return test_only(bmi_cpuset_next(&all, 0));
+}
+
+/* While its CPU's helper is held up, the worker leaves an urgent task where it is. */
+static void test_workers_leave_urgent_tasks(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct bmi_cpuset here = first_cpu();
+    struct hold hold = {.mutex = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
+    struct bmi_task holding, urgent, plain;
+    atomic_uint urgent_runs = 0, runs = 0;
+    prepare_on(&holding, manager, hold_on, &hold, BMI_TASK_URGENT, &here);
+    prepare_on(&urgent, manager, count_up, &urgent_runs, BMI_TASK_URGENT, &here);
+    prepare_on(&plain, manager, count_up, &runs, 0, &here);
+    CU_ASSERT_EQUAL(bmi_task_submit(&holding), 0);
+    CU_ASSERT_TRUE(test_reaches(&hold.began, 1));
+    CU_ASSERT_EQUAL(bmi_task_submit(&urgent), 0);
+    for (unsigned round = 1; round <= 20; round++) {
+        CU_ASSERT_EQUAL(bmi_task_submit(&plain), 0);
+        CU_ASSERT_TRUE(test_reaches(&runs, round)); /* by the worker, which has looked there */
+        while (bmi_task_state(&plain) != BMI_TASK_ENDED)
+            sched_yield();
+    }
+    CU_ASSERT_EQUAL(urgent_runs, 0);
+    hold_end(&hold);
+    CU_ASSERT_TRUE(test_reaches(&urgent_runs, 1));
+    CU_ASSERT_EQUAL(bmi_task_wait(&urgent, 20000), 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&holding, 20000), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+enum { LEVELS = 10 };
+
+struct deep {
+    struct bmi_task tasks[LEVELS]; /* each waits for the next, the last for `plain` if there is */
+    struct bmi_task plain, bottom;
+    int results[LEVELS], plain_result, bottom_result;
+    unsigned levels;
+    bool has_plain;
+    atomic_uint ended;
+};
+
+static int submit_and_wait(struct bmi_task *task)
+{
+    int result = bmi_task_submit(task);
+    return result == 0 ? bmi_task_wait(task, 2000) : result;
+}
+
+static enum bmi_task_verdict go_deeper(struct bmi_task *task, void *argument)
+{
+    struct deep *deep = argument;
+    unsigned level = (unsigned)(task - deep->tasks);
+    if (level + 1 < deep->levels)
+        deep->results[level] = submit_and_wait(&deep->tasks[level + 1]);
+    else if (deep->has_plain)
+        deep->plain_result = submit_and_wait(&deep->plain);
+    atomic_fetch_add(&deep->ended, 1);
+    return BMI_TASK_DONE;
+}
+
+static enum bmi_task_verdict await_bottom(struct bmi_task *task, void *argument)
+{
+    struct deep *deep = argument;
+    (void)task;
+    deep->bottom_result = submit_and_wait(&deep->bottom);
+    return BMI_TASK_DONE;
+}
+
+static void deep_given(struct deep *deep, struct bmi_task_manager *manager, unsigned levels,
+                       const struct bmi_cpuset *here)
+{
+    *deep = (struct deep){.levels = levels};
+    for (unsigned level = 0; level < levels; level++)
+        prepare_on(&deep->tasks[level], manager, go_deeper, deep, BMI_TASK_URGENT, here);
+}
+
+/* The test looks on: the one thread that serves urgent tasks there waits within so many of them. */
+static void deep_runs(struct deep *deep)
+{
+    CU_ASSERT_EQUAL(bmi_task_submit(&deep->tasks[0]), 0);
+    CU_ASSERT_TRUE(test_reaches(&deep->ended, deep->levels));
+    CU_ASSERT_EQUAL(bmi_task_wait(&deep->tasks[0], 20000), 0);
+    for (unsigned level = 0; level + 1 < deep->levels; level++)
+        CU_ASSERT_EQUAL(deep->results[level], 0);
+}
+
+static void test_urgent_tasks_within_many(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    struct bmi_cpuset here = first_cpu();
+    struct deep deep;
+    deep_given(&deep, manager, LEVELS, &here);
+    deep_runs(&deep);
+    CU_ASSERT_EQUAL(atomic_load(&manager->cpus[deep.tasks[0].cpu].urgent_queued), 0);
+    bmi_task_manager_destroy(manager);
+}
+
+/* What it waits for waits, on a worker, for an urgent task that it can't run. */
+static void test_a_worker_stands_in_for_a_deep_helper(void)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct bmi_cpuset here = first_cpu();
+    struct deep deep;
+    atomic_uint runs = 0;
+    deep_given(&deep, manager, BMI_TASK_DEPTH + 1, &here);
+    deep.has_plain = true;
+    prepare_on(&deep.plain, manager, await_bottom, &deep, 0, &here);
+    prepare_on(&deep.bottom, manager, count_up, &runs, BMI_TASK_URGENT, &here);
+    deep_runs(&deep);
+    CU_ASSERT_EQUAL(deep.plain_result, 0);
+    CU_ASSERT_EQUAL(deep.bottom_result, 0);
+    bmi_task_manager_destroy(manager);
+}
+
 int main(void)
 {
     CU_TestInfo cases[] = {
         {"workers start under a driver", test_workers_start_under_a_driver},
         {"started again under a straggler", test_started_again_under_a_straggler},
         {"-EBUSY orders like a submit", test_busy_orders_like_a_submit},
+        {"workers leave urgent tasks alone", test_workers_leave_urgent_tasks},
+        {"urgent tasks within many", test_urgent_tasks_within_many},
+        {"a worker stands in for a deep helper", test_a_worker_stands_in_for_a_deep_helper},
         CU_TEST_INFO_NULL,
     };
     return test_run("shifts", cases);

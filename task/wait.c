@@ -10,8 +10,8 @@
  * none; the others, bystanders, run what they find, but are not woken for it, and when the driver
  * leaves the first of them becomes the driver. A driver within a task that the driver below it on
  * the same stack runs takes its place meanwhile. Who waits so deep within tasks that no more may
- * come on top runs the one it waits for, out of its queue; and so does a thread for tasks that may
- * block, which may all be waiting for such.
+ * come on top runs the one it waits for, out of its queue (an urgent one, if it is its CPU's
+ * helper); and so does a thread for tasks that may block, which may all be waiting for such.
  *
  * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, driver and bystanders;
  * neither within the other. Events are posted under them, so that a waiter that has left is safe.
@@ -268,7 +268,11 @@ static void deep_step(struct bmi_task_manager *manager, struct bmi__waiter *wait
         return;
     uint64_t look_ns = bmi__now_ns() + LOOK_NS;
     bool sooner = deadline_ns != 0 && deadline_ns < look_ns;
+    if (waiter->helper != NULL)
+        bmi__helper_deep(waiter->helper, true);
     bmi__event_wait(waiter->event, sooner ? deadline_ns : look_ns);
+    if (waiter->helper != NULL)
+        bmi__helper_deep(waiter->helper, false);
 }
 
 /* One step of waiting, in the way that befits the caller. */
