@@ -372,6 +372,113 @@ static void test_a_worker_stands_in_for_a_deep_helper(void)
     bmi_task_manager_destroy(manager);
 }
 
+/* ---- a driver leaves, and one of those who stand by is in a long task ---- */
+
+struct watch {
+    struct bmi_task_manager *manager;
+    struct bmi_task leaving, busy,
+        awaited; /* the driver waits for the first, others for the last */
+    struct waiting driver, idle, occupied;
+    struct bmi__waiter *first; /* to stand by */
+    struct hold driving, working, holding;
+};
+
+static struct bmi__waiter *last_bystander(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    struct bmi__waiter *waiter = manager->bystanders;
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+    return waiter;
+}
+
+static bool is_driven(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    bool driven = manager->driver != NULL;
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+    return driven;
+}
+
+/* Run on the way to waiting it returns, so that it is the driver that is in it. */
+static enum bmi_task_verdict leave_when_told(struct bmi_task *task, void *argument)
+{
+    struct watch *watch = argument;
+    if (!is_driven(watch->manager))
+        return BMI_TASK_AGAIN;
+    return hold_on(task, &watch->driving);
+}
+
+static _Thread_local bool is_occupied;
+
+/* The same for the one that stands by last. */
+static enum bmi_task_verdict work_when_last(struct bmi_task *task, void *argument)
+{
+    struct watch *watch = argument;
+    if (!is_occupied || last_bystander(watch->manager) == watch->first)
+        return BMI_TASK_AGAIN;
+    return hold_on(task, &watch->working);
+}
+
+/* Comes again if the other one had its task in hand just then. */
+static void *wait_occupied(void *argument)
+{
+    struct watch *watch = argument;
+    is_occupied = true;
+    while (!atomic_load(&watch->working.began))
+        bmi_task_wait(&watch->awaited, 1);
+    return wait_for(&watch->occupied);
+}
+
+static void waiting_begin(struct waiting *waiting, struct bmi_task *task)
+{
+    *waiting = (struct waiting){.task = task, .timeout_ms = -1, .result = -1};
+    pthread_create(&waiting->thread, NULL, wait_for, waiting);
+}
+
+/* One drives, two stand by: one of them sleeps, and the later one is in a task. */
+static void watch_begin(struct watch *watch)
+{
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    const struct hold hold = {.mutex = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
+    *watch = (struct watch){.manager = manager, .driving = hold, .working = hold, .holding = hold};
+    prepare_on(&watch->leaving, manager, leave_when_told, watch, BMI_TASK_REPEAT, NULL);
+    prepare_on(&watch->busy, manager, work_when_last, watch, BMI_TASK_REPEAT, NULL);
+    prepare_on(&watch->awaited, manager, hold_on, &watch->holding, BMI_TASK_MAY_BLOCK, NULL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&watch->awaited), 0);
+    CU_ASSERT_EQUAL(bmi_task_submit(&watch->leaving), 0);
+    waiting_begin(&watch->driver, &watch->leaving);
+    CU_ASSERT_TRUE(test_reaches(&watch->driving.began, 1));
+    waiting_begin(&watch->idle, &watch->awaited);
+    while ((watch->first = last_bystander(manager)) == NULL)
+        sched_yield();
+    CU_ASSERT_EQUAL(bmi_task_submit(&watch->busy), 0);
+    watch->occupied = (struct waiting){.task = &watch->awaited, .timeout_ms = -1, .result = -1};
+    pthread_create(&watch->occupied.thread, NULL, wait_occupied, watch);
+    CU_ASSERT_TRUE(test_reaches(&watch->working.began, 1));
+}
+
+static void test_the_idle_one_drives_next(void)
+{
+    static struct watch watch;
+    struct bmi_task task;
+    atomic_uint runs = 0;
+    watch_begin(&watch);
+    prepare_on(&task, watch.manager, count_up, &runs, 0, NULL);
+    hold_end(&watch.driving);
+    pthread_join(watch.driver.thread, NULL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
+    CU_ASSERT_TRUE(test_reaches(&runs, 1));
+    hold_end(&watch.working);
+    hold_end(&watch.holding);
+    pthread_join(watch.idle.thread, NULL);
+    pthread_join(watch.occupied.thread, NULL);
+    CU_ASSERT_EQUAL(watch.idle.result, 0);
+    CU_ASSERT_EQUAL(watch.occupied.result, 0);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+    CU_ASSERT_PTR_NULL(watch.manager->bystanders);
+    bmi_task_manager_destroy(watch.manager);
+}
+
 int main(void)
 {
     CU_TestInfo cases[] = {
@@ -381,6 +488,7 @@ int main(void)
         {"workers leave urgent tasks alone", test_workers_leave_urgent_tasks},
         {"urgent tasks within many", test_urgent_tasks_within_many},
         {"a worker stands in for a deep helper", test_a_worker_stands_in_for_a_deep_helper},
+        {"the idle one drives next", test_the_idle_one_drives_next},
         CU_TEST_INFO_NULL,
     };
     return test_run("shifts", cases);

@@ -8,9 +8,9 @@
  * its CPU, and a helper, which serves what is urgent there. Without workers one of those who wait,
  * the driver, runs tasks until its own has ended, and sleeps, armed as a sleeper, when there are
  * none; the others, bystanders, run what they find, but are not woken for it, and when the driver
- * leaves the first of them becomes the driver. A driver within a task that the driver below it on
- * the same stack runs takes its place meanwhile. Who waits so deep within tasks that no more may
- * come on top runs the one it waits for, out of its queue (an urgent one, if it is its CPU's
+ * leaves one of them that sleeps becomes the driver. A driver within a task that the driver below
+ * it on the same stack runs takes its place meanwhile. Who waits so deep within tasks that no more
+ * may come on top runs the one it waits for, out of its queue (an urgent one, if it is its CPU's
  * helper); and so does a thread for tasks that may block, which may all be waiting for such.
  *
  * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, driver and bystanders;
@@ -31,7 +31,7 @@ struct bmi__waiter {
     struct bmi_task_sleeper sleeper;
     struct bmi__task_cpu *worker; /* the CPU whose worker waits, within a task; or NULL */
     struct bmi__task_cpu *helper; /* the same, of a helper */
-    bool standing_by;
+    bool standing_by, asleep;     /* asleep: as a bystander */
 };
 
 static _Thread_local struct bmi__waiter *own_driver __attribute__((tls_model("initial-exec")));
@@ -215,6 +215,8 @@ static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *w
         own_driver = waiter->below;
     }
     struct bmi__waiter *heir = manager->driver == NULL ? manager->bystanders : NULL;
+    while (heir != NULL && !heir->asleep) /* it may be in a long task; then it looks by itself */
+        heir = heir->bystander;
     if (heir != NULL)
         bmi__event_post(heir->event);
     pthread_mutex_unlock(&manager->sleepers_mutex);
@@ -223,13 +225,28 @@ static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *w
         bmi__sleepers_wake(manager);
 }
 
+/* Sleeps, unless there is no driver: nobody tells one who is awake that it has left. */
+static void stand_by(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
+                     uint64_t deadline_ns)
+{
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    bool sleep = waiter->asleep = manager->driver != NULL;
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+    if (!sleep)
+        return;
+    bmi__event_wait(waiter->event, deadline_ns);
+    pthread_mutex_lock(&manager->sleepers_mutex);
+    waiter->asleep = false;
+    pthread_mutex_unlock(&manager->sleepers_mutex);
+}
+
 static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                   uint64_t deadline_ns)
 {
     if (!driver_become(manager, waiter)) {
         /* The driver may be in a long task, and what is queued be the one waited for. */
         if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) == 0)
-            bmi__event_wait(waiter->event, deadline_ns);
+            stand_by(manager, waiter, deadline_ns);
         return;
     }
     if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) != 0)
