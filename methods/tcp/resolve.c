@@ -9,8 +9,8 @@
  *
  * The threads belong to no method instance: a request that is cancelled, even with the whole
  * library gone, is freed by whoever holds it: the queue's owner at cancel, the thread after its
- * look-up, or the driver when the result comes. One lock (innermost, but for bmi_method_defer, which
- * it covers so that nothing is delivered after cancel returned).
+ * look-up, or the driver when the result comes. One lock (innermost, but for bmi_method_defer,
+ * which it covers so that nothing is delivered after cancel returned).
  */
 #include <netdb.h>
 #include <signal.h>
