@@ -55,10 +55,8 @@ static int bell_map(int fd, struct ib_bell **out)
     return 0;
 }
 
-/* The record: number (8 bytes), process (4), descriptor (4). */
-int ib_bell_make(struct ib_bell **out, uint8_t record[16])
+int ib_bell_make(struct ib_bell **out)
 {
-    int32_t pid = getpid();
     int fd = memfd_create("bmi-bell", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
@@ -78,11 +76,17 @@ int ib_bell_make(struct ib_bell **out, uint8_t record[16])
     bell->page->number |= 1; /* not 0, which is no bell */
     bell->fd = fd;
     ib_bell_spare_take(bell);
+    *out = bell;
+    return 0;
+}
+
+/* Number (8 bytes), process (4), descriptor (4). */
+void ib_bell_record(const struct ib_bell *bell, uint8_t record[16])
+{
+    int32_t pid = getpid(), fd = bell->fd;
     memcpy(record, &bell->page->number, 8);
     memcpy(record + 8, &pid, 4);
     memcpy(record + 12, &fd, 4);
-    *out = bell;
-    return 0;
 }
 
 int ib_bell_open(const uint8_t record[16], struct ib_bell **out)

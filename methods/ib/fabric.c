@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "ib.h"
 
@@ -174,7 +175,11 @@ static int endpoint_enable(struct ib_state *state, struct ib_fabric *fabric)
         return step_failed(state, "take many messages in one buffer", status);
     fabric->name_size = sizeof(fabric->name);
     status = fi_getname(&fabric->endpoint->fid, fabric->name, &fabric->name_size);
-    return status ? step_failed(state, "tell its name", status) : 0;
+    if (status)
+        return step_failed(state, "tell its name", status);
+    if (fabric->peer_copies)
+        fabric->name_hold = ib_provider_name_hold((const char *)fabric->name);
+    return 0;
 }
 
 void ib_slots_add_locked(struct ib_fabric *fabric, struct ib_slot *slots, int count,
@@ -295,6 +300,8 @@ static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
     id_close(fabric->queue ? &fabric->queue->fid : NULL);
     id_close(fabric->domain ? &fabric->domain->fid : NULL);
     id_close(fabric->fabric ? &fabric->fabric->fid : NULL);
+    if (fabric->name_hold >= 0)
+        close(fabric->name_hold);
     if (fabric->memory)
         munmap(fabric->memory, fabric->memory_size);
     if (fabric->info)
@@ -343,6 +350,7 @@ int ib_fabric_open(struct ib_state *state, const char *host)
     struct ib_fabric *fabric = calloc(1, sizeof(*fabric));
     if (!fabric)
         return -ENOMEM;
+    fabric->name_hold = -1;
     int status = ib_memory_start(state);
     if (status == 0)
         status = fabric_make(state, fabric, host);
@@ -352,7 +360,7 @@ int ib_fabric_open(struct ib_state *state, const char *host)
     if (fabric->wait_fd >= 0)
         status = bmi_method_watch_add(&state->wait_watch, EPOLLIN);
     else if (!state->bell)
-        status = ib_bell_make(&state->bell, state->bell_record);
+        status = ib_bell_make(&state->bell);
     if (status)
         goto undo_fabric;
     opened_log(state, fabric);

@@ -182,6 +182,7 @@ struct ib_fabric {
     uint32_t pieces_most; /* of one link under way */
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
+    int name_hold; /* see ib_provider_name_hold */
     size_t inject_max, piece_max;
     size_t iovecs, remote_iovecs; /* of a piece */
     void *memory;                 /* of buffers and slots */
@@ -242,7 +243,6 @@ struct ib_state {
     struct ib_peer *peers, *idle_peers;
     uint32_t idle_count;
     struct ib_listener *listeners;
-    uint8_t bell_record[16];
     atomic_int port; /* the first one listened on, 0: none */
 };
 
@@ -366,6 +366,10 @@ bool ib_provider_tells_source(const char *provider);
 /* The provider's description for an endpoint at this numeric host (NULL: any). To be freed with
  * fi_freeinfo. */
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info);
+/* Keeps other processes from removing what an endpoint of that name shares, also when the process
+ * has ended that its name tells of, and a child has it. Returns a descriptor to be closed with the
+ * endpoint; -1: nothing is shared. */
+int ib_provider_name_hold(const char *name);
 
 /* fabric.c: the endpoint. */
 /* Opens it at this numeric host if it is not open. listen, before the library runs, or driver. */
@@ -524,7 +528,9 @@ void ib_moves_tell(struct ib_link *link);
 void ib_pieces_free(struct ib_state *state);
 
 /* bell.c */
-int ib_bell_make(struct ib_bell **bell, uint8_t record[16]);
+int ib_bell_make(struct ib_bell **bell);
+/* The record as it is now: a child goes on with its parent's. */
+void ib_bell_record(const struct ib_bell *bell, uint8_t record[16]);
 /* The other side's, from its record; NULL: it has none. Returns 0 or an errno. */
 int ib_bell_open(const uint8_t record[16], struct ib_bell **bell);
 void ib_bell_free(struct ib_bell *bell);

@@ -7,9 +7,11 @@
  * this method can do is offered, and the provider keeps those that it needs.
  */
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -70,6 +72,26 @@ static int info_get(const char *provider, const char *host, struct fi_info **inf
     return status ? ib_error(status) : 0;
 }
 
+/* Locked for as long as the process has it, or a child that has it from its parent. */
+int ib_provider_name_hold(const char *name)
+{
+    const char *file = strstr(name, "bmi-");
+    int fd = file ? shm_open(file, O_RDONLY | O_CLOEXEC, 0) : -1;
+    if (fd >= 0)
+        flock(fd, LOCK_SH | LOCK_NB);
+    return fd;
+}
+
+/* Whether no heir of the process that made it has it, either. */
+static bool is_nobodys(const char *file)
+{
+    int fd = shm_open(file, O_RDONLY | O_CLOEXEC, 0);
+    bool free = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0)
+        close(fd);
+    return free;
+}
+
 /* Removes the shared memory that killed processes of ours have left. A name tells the process and
  * the process table that its number is of. Returns 0 or -ENOMEM. */
 static int leftovers_remove(unsigned long long table)
@@ -82,7 +104,7 @@ static int leftovers_remove(unsigned long long table)
         unsigned long long theirs;
         int pid;
         if (sscanf(entry->d_name, "bmi-%llx-%d-", &theirs, &pid) == 2 && theirs == table &&
-            pid > 0 && kill(pid, 0) < 0 && errno == ESRCH)
+            pid > 0 && kill(pid, 0) < 0 && errno == ESRCH && is_nobodys(entry->d_name))
             shm_unlink(entry->d_name);
     }
     if (folder)

@@ -131,7 +131,8 @@ static int hello_send(struct ib_link *link)
     number_put(hello + HELLO_VERSION, IB_VERSION);
     number_put(hello + HELLO_FORMAT, fabric->info->addr_format);
     memcpy(hello + HELLO_TOKEN, &token, 8);
-    memcpy(hello + HELLO_BELL, state->bell_record, sizeof(state->bell_record));
+    if (state->bell)
+        ib_bell_record(state->bell, hello + HELLO_BELL);
     number_put(hello + HELLO_NAME_SIZE, (uint32_t)fabric->name_size);
     number_put(hello + HELLO_MESSAGE, IB_MESSAGE_BYTES);
     memcpy(hello + HELLO_PROVIDER, state->provider, strlen(state->provider) + 1);

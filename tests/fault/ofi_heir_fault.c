@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ofi_heir_fault.c - a server of ofi+shm that forks and ends, as with daemon(3): its child goes on,
+ * and is found by clients that start afterwards, and remove what dead processes have left.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "serve.h"
+
+enum { CALLS = 20, CLIENTS = 2 };
+
+static int client(void *argument, int channel)
+{
+    (void)argument;
+    BMI_addr_t server = client_open(channel);
+    echo_hello(server);
+    for (uint64_t i = 0; i < CALLS; i++)
+        echo_call(server, i, i % 2 ? ECHO_MAX : 1000);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return 0;
+}
+
+/* The child serves when its parent has gone, until it is told to end. */
+static int server(void *argument, int channel)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    (void)argument;
+    serve_here(0, listening);
+    operations_open();
+    pid_t parent = getpid(), heir = fork();
+    CHECK(heir >= 0, "fork");
+    if (heir > 0)
+        return 0;
+    while (getppid() == parent)
+        usleep(1000);
+    tell(channel, listening, sizeof listening);
+    while (!heard(channel, 0))
+        operations_step(5);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    tell_number(channel, 0);
+    _exit(0);
+}
+
+int main(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    struct child clients[CLIENTS];
+    test_begin("ofi_heir_fault", 60);
+    setenv("BMI_TEST_METHOD", "ofi+shm", 1);
+    for (int i = 0; i < CLIENTS; i++)
+        clients[i] = child_start("a client", client, NULL);
+    struct child parent = child_start("the server", server, NULL);
+    int heir = dup(parent.channel);
+    child_end(&parent);
+    hear(heir, listening, sizeof listening);
+    for (int i = 0; i < CLIENTS; i++) {
+        tell(clients[i].channel, listening, sizeof listening);
+        child_end(&clients[i]);
+    }
+    tell_number(heir, 0);
+    hear_number(heir);
+    close(heir);
+    return test_passed();
+}
