@@ -466,6 +466,9 @@ void ib_bye_send(struct ib_link *link);
 /* If the other side has said goodbye and all its messages are here, says so and ends the link
  * unless it lingers. Driver, no lock. */
 void ib_bye_check(struct ib_link *link);
+/* Has a connection end when the other side has not answered for too long, and sends without delay.
+ * Any thread. */
+void ib_socket_set_options(int fd);
 /* Wakes the other side if it sleeps, without a descriptor of its provider's. send_lock. */
 void ib_ring_locked(struct ib_link *link);
 

@@ -82,7 +82,7 @@ static void option_set(int fd, int level, int option, int value)
     setsockopt(fd, level, option, &value, sizeof(value)); /* none of them is needed to go on */
 }
 
-static void socket_set_options(int fd)
+void ib_socket_set_options(int fd)
 {
     int64_t idle_s = bmi_method_setting("tcp_keepalive_s");
     int64_t timeout_ms = bmi_method_setting("peer_timeout_ms");
@@ -370,7 +370,7 @@ static int attempt(struct ib_link *link, const union tcp_socket_address *to)
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
-    socket_set_options(fd);
+    ib_socket_set_options(fd);
     if (connect(fd, &to->any, tcp_socket_address_length(to)) < 0 && errno != EINPROGRESS &&
         errno != EINTR) {
         int error = -errno;
@@ -676,7 +676,7 @@ static void accept_link(struct ib_state *state, int fd, const union tcp_socket_a
         close(fd);
         return;
     }
-    socket_set_options(fd);
+    ib_socket_set_options(fd);
     tcp_socket_address_host(from, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
     link->dial = calloc(1, sizeof(*link->dial));

@@ -73,6 +73,8 @@ void ib_peer_settle(struct ib_state *state, struct ib_peer *peer)
         !name_read(&theirs, peer->name, peer->size))
         return;
     for (int fd = 0; fd < DESCRIPTORS_MOST; fd++)
-        if (is_the_providers(fd, &ours, &theirs))
+        if (is_the_providers(fd, &ours, &theirs)) {
             tcp_socket_settle(fd);
+            ib_socket_set_options(fd); /* it ends where its peer has gone without a word */
+        }
 }

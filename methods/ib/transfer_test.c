@@ -44,6 +44,7 @@ struct answer {
     int64_t puts, gets, put_bytes, get_bytes;
     bool link_is_up;
     int unpaced; /* its TCP sockets whose congestion control is reno */
+    int guarded; /* those that end where nothing is acknowledged */
 };
 
 static struct client {
@@ -179,6 +180,18 @@ static int unpaced_count(void)
     return count;
 }
 
+static int guarded_count(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        unsigned timeout_ms = 0;
+        socklen_t size = sizeof(timeout_ms);
+        getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, &size);
+        count += timeout_ms == (unsigned)fake_peer_timeout_ms;
+    }
+    return count;
+}
+
 static int client_obey(const struct command *command)
 {
     switch (command->kind) {
@@ -217,7 +230,8 @@ _Noreturn static void client_main(int wire)
                                 .put_bytes = fake_counters[BMI_COUNT_PUT_BYTES],
                                 .get_bytes = fake_counters[BMI_COUNT_GET_BYTES],
                                 .link_is_up = self.owner.link != NULL,
-                                .unpaced = unpaced_count()};
+                                .unpaced = unpaced_count(),
+                                .guarded = guarded_count()};
         if (send(wire, &answer, sizeof(answer), MSG_NOSIGNAL) != sizeof(answer))
             break;
     }
@@ -631,6 +645,19 @@ static void test_unpaced_within_the_host(void)
     disconnected(0, owner);
 }
 
+/* The rendezvous and the provider's own. */
+static void test_guarded(void)
+{
+    if (fake_method != &bmi__method_ofi_tcp) {
+        printf("skipped: not of TCP ");
+        return;
+    }
+    struct fake_owner *owner = connected(0);
+    put_and_get(owner, 0, 1000, 1, 1);
+    CU_ASSERT_EQUAL(ask(0, &(struct command){.kind = COUNTERS}).guarded, 2);
+    disconnected(0, owner);
+}
+
 /* ---- the program ------------------------------------------------------------------------------
  */
 
@@ -675,6 +702,7 @@ static int clients_end(void)
 int main(void)
 {
     CU_TestInfo tests[] = {{"unpaced within the host", test_unpaced_within_the_host},
+                           {"both connections are guarded", test_guarded},
                            {"puts and gets", test_puts_and_gets},
                            {"done again", test_done_again},
                            {"lost with its connection", test_lost},
