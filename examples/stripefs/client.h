@@ -62,6 +62,10 @@ void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op
 int rpc_call(struct rpc *rpc);
 /* The same as a child of a machine. Returns BMI_SM_DEFERRED or an error. */
 int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
+/* Where one of a state's children could not be started, when others run: they use the caller's
+ * memory, and end before the state does. It is noted as a child's failure would be. Returns
+ * BMI_SM_DEFERRED or an error. */
+int rpc_refused(struct client *client, struct bmi_sm *machine, int error);
 /* SYNC or DROP of an object on all servers that hold it, as children; `rpcs` has one a server, as
  * has `starts` (NULL: no matter). Returns BMI_SM_DEFERRED or an error. */
 int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,

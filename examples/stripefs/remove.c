@@ -175,8 +175,8 @@ static int removers_start(struct bmi_sm *machine, void *data)
     for (int i = 0; removers[i].rpcs != NULL; i++) {
         int result = bmi_sm_start(removers[i].removal->client->jobs, &remover_table, &removers[i],
                                   NULL, &options, NULL, NULL);
-        if (result < 0)
-            return result;
+        if (result < 0) /* the others do its work */
+            return i > 0 ? BMI_SM_DEFERRED : result;
     }
     return BMI_SM_DEFERRED;
 }

@@ -188,6 +188,13 @@ int rpc_start(struct rpc *rpc, struct bmi_sm *machine)
     return result < 0 ? result : BMI_SM_DEFERRED;
 }
 
+int rpc_refused(struct client *client, struct bmi_sm *machine, int error)
+{
+    struct bmi_job_options options = {.machine = machine};
+    int result = bmi_job_null(client->jobs, error, &options, NULL, NULL);
+    return result < 0 ? result : BMI_SM_DEFERRED;
+}
+
 int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
                const struct sfs_meta *meta, uint64_t *starts)
 {
@@ -201,7 +208,7 @@ int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, 
         rpc->request.object = meta->object;
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)
-            return result;
+            return rpc_refused(client, machine, result);
     }
     return BMI_SM_DEFERRED;
 }

@@ -184,6 +184,31 @@ short "get of one" get /alone "$work/short"
 check "one that was put and got with hardly any memory" cmp "$work/scarce/two" "$work/short"
 fs rm /alone
 
+# ---- no memory for one of the machines: those that run already end before the memory is used again ----
+# started VERB...: with each of the first machines failing in turn.
+started() {
+  local number status failed=0
+  for number in {1..48}; do
+    [ "$1" != rm ] || fs put -r "$work/victims" /
+    STRIPEFS_FAILS=$number timeout 60 "$bin/stripefs-failing-start" --servers "$servers" "$@" >"$work/out" 2>&1
+    status=$?
+    [ $status = 0 ] && continue
+    failed=$((failed + 1))
+    [ $status = 1 ] && grep -q ENOMEM "$work/out" ||
+      { fail "$1 without machine $number ended with $status:"; cat "$work/out"; }
+  done
+  [ $failed -gt 3 ] && echo "passed: $1 without one of its machines" || fail "$1 was not tried without a machine"
+}
+started put "$work/tree/deep/large" "$work/tree/deep/er/one stripe" /tree/many
+started get /tree/deep/large "$work/short"
+check "put with all machines" fs put "$work/tree/deep/large" /tree/many
+check "get with all machines" fs get /tree/many/large "$work/short"
+check "what was put and got with all machines" cmp "$work/tree/deep/large" "$work/short"
+check "remove what was put" fs rm /tree/many/large "/tree/many/one stripe"
+mkdir "$work/victims"
+touch "$work"/victims/{1..8}
+started rm -r /victims
+
 # ---- a file that may not become as large as it is ----
 limited() {
   (ulimit -f 8000 && fs get /tree/sparse "$work/limited")

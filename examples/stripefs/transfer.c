@@ -95,7 +95,7 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
             meta->holders |= UINT64_C(1) << server;
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)
-            return result;
+            return rpc_refused(client, machine, result);
     }
     return BMI_SM_DEFERRED;
 }
@@ -345,8 +345,8 @@ static int workers_start(struct bmi_sm *machine, void *data)
     for (int i = 0; workers[i].client != NULL; i++) {
         int result = bmi_sm_start(workers[i].client->jobs, &worker_table, &workers[i], NULL,
                                   &options, NULL, NULL);
-        if (result < 0)
-            return result;
+        if (result < 0) /* the others do its work */
+            return i > 0 ? BMI_SM_DEFERRED : result;
     }
     return BMI_SM_DEFERRED;
 }
