@@ -360,6 +360,8 @@ static int task_submit(unsigned which)
                                                                 .options = BMI_TASK_MAY_BLOCK});
     if (status < 0)
         return status;
+    /* Who moves gives its thread up, which tasks of the program's may wait for, and keep. */
+    bmi__spare_first(&background.tasks[which]);
     return bmi_task_submit(&background.tasks[which]);
 }
 
@@ -521,7 +523,20 @@ static int start_locked(void)
     return status;
 }
 
-/* Waits for both tasks twice: the one that was waited for last may have submitted the other. */
+/* Ends a task, or waits until it has ended. One that is queued might wait for a thread for ever.
+ * What else is queued runs first, as where one waits: this may be the manager's last use. */
+static void task_end(struct bmi_task *task)
+{
+    struct bmi_task_manager *manager = bmi_task_manager_default();
+    bmi__tasks_needed();
+    bmi_task_schedule(manager);
+    bmi__tasks_needed_end();
+    if (bmi__spare_claim(manager, task))
+        bmi__task_drop(manager, task);
+    bmi__task_await(task);
+}
+
+/* Ends both tasks twice: the one that was waited for last may have submitted the other. */
 static void stop_locked(void)
 {
     offload_stop_locked();
@@ -529,7 +544,7 @@ static void stop_locked(void)
     call();
     bell_ring();
     for (int i = 0; i < 4; i++)
-        bmi__task_await(&background.tasks[i % 2]);
+        task_end(&background.tasks[i % 2]);
     atomic_store(&bmi__background_is_on, false);
     bmi__progress_watch_end();
     bmi__progress_kick(); /* who polls a descriptor has to see to the timers from now on */

@@ -37,6 +37,8 @@ enum {
     BMI__RUNNER_SHIFT = 8 /* RUNNING: from this bit on, which thread runs it */
 };
 
+#define BMI__FIRST 0x4000u /* option of our own, see bmi__spare_first */
+
 /* Tasks of a node whose set is not the node's: any CPU of the node passes by, but only those of the
  * set may take them. */
 struct bmi__choosy {
@@ -258,8 +260,8 @@ bool bmi__schedule_too_deep(void);
 /* Whether it is within as many as may be. */
 bool bmi__wait_too_deep(void);
 /* Runs a task that the caller waits for, if it finds it queued where the caller may run it: one
- * that may block, on a thread for these; an urgent one, on its CPU's helper. Returns false: whoever runs it, or queues it, sees to
- * it. */
+ * that may block, on a thread for these; an urgent one, on its CPU's helper. Returns false: whoever
+ * runs it, or queues it, sees to it. */
 bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Between these the calling thread runs tasks also where it is too deep for that: who closes
  * something has to wait until it has ended, and may be the only one who can run what ends it. This
@@ -355,6 +357,8 @@ void bmi__helper_deep(struct bmi__task_cpu *cpu, bool deep);
 int bmi__helpers_start(struct bmi_task_manager *manager); /* control held */
 void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
 int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -EAGAIN */
+/* Has a task that may block, and is prepared, go before all others that wait for a thread. */
+void bmi__spare_first(struct bmi_task *task);
 void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task);
 struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager);
 /* Takes that task, if it is there: then the caller runs it. */

@@ -199,8 +199,8 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
 }
 
 /* Looks for a task in a queue, whose others keep their order: each is taken and pushed again. One
- * looks at a time, so that whoever does not find it knows that somebody runs it, or is about to push
- * it. *others: how many were out for a moment, in which somebody may have looked. */
+ * looks at a time, so that whoever does not find it knows that somebody runs it, or is about to
+ * push it. *others: how many were out for a moment, in which somebody may have looked. */
 static bool queue_search(struct bmi_task_manager *manager, struct bmi__queue *queue,
                          const struct bmi_task *task, uint64_t *others)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * spare.c - threads for tasks that may block, at most settings.spare_threads, so that no worker and
- * no caller is held up. They share one list of tasks. There is always one idle thread as long as
- * the limit allows: whoever takes a task starts another first if it was the last idle one, so that
- * submitting has to only where that has failed. A thread moves to the CPUs of its task.
+ * no caller is held up. They share one list of tasks, first in, first out but for those that say so
+ * (bmi__spare_first). There is always one idle thread as long as the limit allows: whoever takes a
+ * task starts another first if it was the last idle one, so that submitting has to only where that
+ * has failed. A thread moves to the CPUs of its task.
  *
  * All of struct bmi__spare is under its mutex, which is not held while a task runs or a thread is
  * joined; `count` is changed under both the mutex and the manager's `making` (taken first), under
@@ -124,13 +125,20 @@ int bmi__spare_need(struct bmi_task_manager *manager)
     return result;
 }
 
+void bmi__spare_first(struct bmi_task *task)
+{
+    task->options |= BMI__FIRST;
+}
+
 void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task)
 {
     struct bmi__spare *spare = &manager->spare;
-    task->next = NULL;
     pthread_mutex_lock(&spare->mutex);
-    *spare->end = task;
-    spare->end = &task->next;
+    struct bmi_task **link = task->options & BMI__FIRST ? &spare->first : spare->end;
+    task->next = *link;
+    *link = task;
+    if (spare->end == link)
+        spare->end = &task->next;
     bool starved = spare->starved;
     pthread_cond_signal(&spare->arrived);
     pthread_mutex_unlock(&spare->mutex);

@@ -121,6 +121,51 @@ static void test_none(void)
     bmi_task_manager_destroy(manager);
 }
 
+struct ordered {
+    struct bmi_task task;
+    atomic_uint *order;
+    unsigned place;
+};
+
+static enum bmi_task_verdict note_order(struct bmi_task *task, void *argument)
+{
+    struct ordered *ordered = argument;
+    (void)task;
+    ordered->place = atomic_fetch_add(ordered->order, 1);
+    return BMI_TASK_DONE;
+}
+
+/* The only thread takes what came first, but before that what goes before all others. */
+static void test_first(void)
+{
+    static const unsigned places[] = {1, 2, 0, 3};
+    struct bmi_task_settings settings = {.spare_threads = 1};
+    struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_HOOKS_ONLY);
+    struct blocking blocking;
+    struct ordered ordered[4];
+    atomic_uint go = 0, order = 0;
+    given(&blocking, manager, &go);
+    CU_ASSERT_EQUAL(bmi_task_submit(&blocking.task), 0);
+    CU_ASSERT_TRUE(test_reaches(&blocking.began, 1));
+    for (int i = 0; i < 4; i++) {
+        struct bmi_task_attributes attributes = {.function = note_order,
+                                                 .argument = &ordered[i],
+                                                 .options = BMI_TASK_MAY_BLOCK};
+        ordered[i].order = &order;
+        CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&ordered[i].task, manager, &attributes), 0);
+        if (i == 2)
+            bmi__spare_first(&ordered[i].task);
+        CU_ASSERT_EQUAL(bmi_task_submit(&ordered[i].task), 0);
+    }
+    atomic_store(&go, 1);
+    for (int i = 0; i < 4; i++) {
+        CU_ASSERT_EQUAL(bmi_task_wait(&ordered[i].task, 20000), 0);
+        CU_ASSERT_EQUAL(ordered[i].place, places[i]);
+    }
+    CU_ASSERT_EQUAL(bmi_task_wait(&blocking.task, 20000), 0);
+    bmi_task_manager_destroy(manager);
+}
+
 /* ---- workers --------------------------------------------------------------------------------- */
 
 static enum bmi_task_verdict count(struct bmi_task *task, void *argument)
@@ -236,6 +281,7 @@ int main(void)
         {"a task that was prepared before", test_prepared_before},
         {"a task that is prepared after", test_prepared_after},
         {"none at all", test_none},
+        {"one that goes first", test_first},
         {"a worker begins before it is counted", test_worker_begins},
         {"threads that may not be bound", test_may_not_bind},
         {"who starts a thread is bound and nice", test_starter_is_bound_and_nice},

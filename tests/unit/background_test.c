@@ -535,6 +535,60 @@ static void tasks_run_in_the_background(void)
     self_close(&self);
 }
 
+enum { SPARE_THREADS = 4, HELD_S = 20 };
+
+struct held {
+    atomic_bool over;
+    atomic_int began, ended;
+};
+
+/* Goes on by itself in the end, so that a test that fails ends. */
+static enum bmi_task_verdict hold_thread(struct bmi_task *task, void *argument)
+{
+    struct held *held = argument;
+    time_t since = time(NULL);
+    (void)task;
+    atomic_fetch_add(&held->began, 1);
+    while (!atomic_load(&held->over) && time(NULL) - since < HELD_S)
+        sched_yield();
+    atomic_fetch_add(&held->ended, 1);
+    return BMI_TASK_DONE;
+}
+
+/* The program's own tasks hold all threads for tasks that may block: it has none, and does not need
+ * one to end. */
+static void it_ends_without_a_thread(void)
+{
+    struct self self;
+    struct bmi_task tasks[SPARE_THREADS];
+    struct held held = {.over = false};
+    time_t since = 0;
+    self_open(&self, "loop", 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    for (int i = 0; i < SPARE_THREADS; i++) {
+        struct bmi_task_attributes attributes = {.function = hold_thread,
+                                                 .argument = &held,
+                                                 .options = BMI_TASK_MAY_BLOCK};
+        CU_ASSERT_EQUAL(bmi_task_prepare(&tasks[i], NULL, &attributes), 0);
+        CU_ASSERT_EQUAL(bmi_task_submit(&tasks[i]), 0);
+    }
+    while (atomic_load(&held.began) < SPARE_THREADS && !late(&since))
+        continue;
+    for (int i = 0; i < 3; i++) {
+        CU_ASSERT_EQUAL(background_set(1), 0);
+        CU_ASSERT_EQUAL(background_set(0), 0);
+    }
+    CU_ASSERT_EQUAL(atomic_load(&held.ended), 0);
+    CU_ASSERT_EQUAL(background_set(1), 0);
+    atomic_store(&held.over, true);
+    message_moves_unattended(&self, 20000, 1);
+    for (int i = 0; i < SPARE_THREADS; i++)
+        CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], -1), 0);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
+    CU_ASSERT_EQUAL(background_set(0), 0);
+    self_close(&self);
+}
+
 /* From within a task that the background runs: it cannot wait for its own end. */
 static enum bmi_task_verdict switch_off(struct bmi_task *task, void *argument)
 {
@@ -802,6 +856,7 @@ int main(void)
         {"a child goes on without", a_child_goes_on_without},
         {"a child has idle CPUs of its own", a_child_has_idle_cpus_of_its_own},
         {"tasks run in the background", tasks_run_in_the_background},
+        {"it ends without a thread", it_ends_without_a_thread},
         {"it does not wait for itself", it_does_not_wait_for_itself},
         {"it is switched off by who runs tasks", it_is_switched_off_by_who_runs_tasks},
         CU_TEST_INFO_NULL,
