@@ -204,8 +204,8 @@ static int map_grow(struct trove_keys *keys)
     return result;
 }
 
-/* Between begin and end of `growing`. What the system could not write it takes for written from then
- * on: the next flush would go well, and what was put before be lost all the same. */
+/* Between begin and end of `growing`. What the system could not write it takes for written from
+ * then on: the next flush would go well, and what was put before be lost all the same. */
 static int flush(struct trove_keys *keys)
 {
     if (atomic_load(&keys->flush_failed))

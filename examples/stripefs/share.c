@@ -2,8 +2,8 @@
  *
  * share.c - whose request is served next. No client has more than a quarter of what is served at a
  * time, so that one whose requests stand still holds up itself only; and where all is in use, the
- * client that has least of it comes next, in turn. Requests that wait are kept in BMI's memory, which it
- * bounds for each client.
+ * client that has least of it comes next, in turn. Requests that wait are kept in BMI's memory,
+ * which it bounds for each client.
  */
 #include <stdlib.h>
 

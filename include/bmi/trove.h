@@ -249,9 +249,10 @@ int bmi_trove_post_resize(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
                           bmi_size_t size, unsigned flags, void *user_ptr,
                           bmi_trove_context_id context);
 
-/* Has the object's stream and key/values on disk, with all that completed before the post. Once that
- * failed (EIO, ENOSPC), or within an operation with BMI_TROVE_SYNC, something is lost: it fails, and
- * so do those operations, until the store is opened anew or, of a stream, the object removed. */
+/* Has the object's stream and key/values on disk, with all that completed before the post. Once
+ * that failed (EIO, ENOSPC), or within an operation with BMI_TROVE_SYNC, something is lost: it
+ * fails, and so do those operations, until the store is opened anew or, of a stream, the object
+ * removed. */
 int bmi_trove_post_flush(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *user_ptr,
                          bmi_trove_context_id context);
 
@@ -276,8 +277,8 @@ int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
                        struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
                        bmi_trove_context_id context);
 
-/* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure. With
- * BMI_TROVE_SYNC, as put: after EIO and ENOSPC they may be gone. */
+/* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure.
+ * With BMI_TROVE_SYNC, as put: after EIO and ENOSPC they may be gone. */
 int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                                struct bmi_trove_pair *pairs, int count, unsigned flags,
                                void *user_ptr, bmi_trove_context_id context);
