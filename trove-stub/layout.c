@@ -117,7 +117,7 @@ static int version_write(int folder)
     return result != 0 ? result : bmi__dir_sync(folder, ".");
 }
 
-/* The folders; the version is written when LMDB's are there too, by the next call of it. */
+/* The folders but LMDB's, which is made as the store is opened, whenever it is missing. */
 static int folders_make(int folder)
 {
     if (mkdirat(folder, "collections", 0777) != 0 && errno != EEXIST)

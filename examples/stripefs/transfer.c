@@ -102,12 +102,18 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
 
 /* ---- steps of a worker ----------------------------------------------------------------------- */
 
-/* The next chunk of all; an empty file has one, too. */
+/* The next chunk of all; an empty file has one, too. Of a file that has failed all that are left
+ * are one: its size is what somebody has written. */
 static void chunk_take(struct worker *worker)
 {
     struct transfers *transfers = worker->transfers;
     struct file *file = transfers->files[transfers->next];
     uint64_t left = file->meta.size - transfers->at;
+    if (file->error < 0 && left > CHUNK) {
+        file->chunks -= (left - 1) / CHUNK;
+        transfers->at = file->meta.size - CHUNK;
+        left = CHUNK;
+    }
     worker->file = file;
     worker->at = transfers->at;
     worker->chunk_size = left < CHUNK ? left : CHUNK;
