@@ -181,12 +181,18 @@ static int hello_check(struct ib_link *link, const uint8_t *hello)
         return -EPROTONOSUPPORT;
     }
     if (memchr(provider, '\0', IB_PROVIDER_BYTES) == NULL ||
-        strcmp(provider, state->provider) != 0 ||
-        number_get(hello + HELLO_FORMAT) != state->fabric->info->addr_format) {
+        strcmp(provider, state->provider) != 0) {
         bmi_method_log(BMI_LOG_WARN, &link->base,
                        "%s: %s uses provider %.*s, we use %s: choose one scheme on both sides",
                        scheme, link->base.host ? link->base.host : "a peer", IB_PROVIDER_BYTES - 1,
                        provider, state->provider);
+        return -EPROTONOSUPPORT;
+    }
+    if (number_get(hello + HELLO_FORMAT) != state->fabric->info->addr_format) {
+        bmi_method_log(BMI_LOG_WARN, &link->base,
+                       "%s: the endpoint of %s has an address of another family than ours (IPv4, "
+                       "IPv6): have the server listen, and be dialled, by one of one family",
+                       scheme, link->base.host ? link->base.host : "a peer");
         return -EPROTONOSUPPORT;
     }
     const char *nonsense = hello_nonsense(state, hello);

@@ -160,7 +160,7 @@ static const struct {
     {"another version", other_version, GREETING, "", "speaks version 99 of the rendezvous, we"},
     {"another provider", other_provider, GREETING, "", "uses provider pigeons, we use"},
     {"a provider's name without end", endless_provider, GREETING, "", "uses provider pppp"},
-    {"another kind of address", other_format, GREETING, "", "uses provider"},
+    {"another kind of address", other_format, GREETING, "", "address of another family"},
     {"an endpoint without a name", no_name, GREETING, "", "name of no possible size"},
     {"a name of 4 GiB", name_too_long, GREETING, "", "name of no possible size"},
     {"a name without end", endless_name, GREETING, "", "name that is none"},
