@@ -129,6 +129,8 @@ int bmi__dial_locked(struct peer *peer)
             continue;
         }
         bmi_link_ref(peer->link);
+        free(peer->known);
+        peer->known = NULL;
         bmi__options_give_locked(address, peer->link);
         peer->since_ns =
             bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
@@ -435,7 +437,8 @@ static const char *host_of(const struct peer *peer)
 
 static bool may_be_one(struct peer *dialled, struct peer *accepted)
 {
-    const char *claims = accepted->hello != NULL ? accepted->hello->listen : accepted->known;
+    bool held = accepted->state == PEER_HELD && accepted->hello != NULL;
+    const char *claims = held ? accepted->hello->listen : accepted->known;
     bool one = host_of(dialled)[0] != '\0' && strcmp(host_of(dialled), host_of(accepted)) == 0;
     peer_lock(dialled);
     while (!one && claims != NULL && *claims != '\0') {
@@ -748,11 +751,9 @@ int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uin
  * we dialled, so it is true. */
 static void await_locked(struct peer *peer, const uint8_t *digest)
 {
-    free(peer->known);
+    free(peer->hello);
     peer->known = peer->link->host;
     peer->link->host = NULL;
-    free(peer->hello);
-    peer->hello = NULL;
     link_forget_locked(peer);
     bmi__credit_forget_locked(peer);
     memcpy(peer->nonce, digest, sizeof peer->nonce);

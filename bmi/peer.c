@@ -81,8 +81,7 @@ void bmi__peer_give(struct peer *peer)
     bmi__credit_forget_locked(peer);
     bmi__keys_free_locked(peer);
     bmi__meeting_clear_locked(peer);
-    free(peer->hello);
-    free(peer->known);
+    free(peer->hello); /* or what is known */
     size_t head = offsetof(struct peer, link);
     memset((char *)peer + head, 0, sizeof *peer - head);
     peer->buckets = peer->inline_buckets;

@@ -138,10 +138,10 @@ enum { STRAIGHT_BYTES = 16384 };
 
 struct peer_counters {
     uint64_t bytes_sent, bytes_received, copied_bytes, put_bytes, get_bytes;
-    uint64_t messages_sent, messages_received, unexpected_sent, unexpected_received;
-    uint64_t eager_sent, rendezvous_sent, announced_sent, announcements;
-    uint64_t puts, gets, copies, credit_waits;
-    uint32_t connects, reconnects, errors, cancels;
+    uint64_t messages_sent, messages_received;
+    uint32_t unexpected_sent, unexpected_received;
+    uint32_t eager_sent, rendezvous_sent, announced_sent, announcements;
+    uint32_t puts, gets, copies, credit_waits, connects, reconnects, errors, cancels;
     uint32_t outstanding_sends, outstanding_receives;
     uint32_t unmatched_messages, unexpected_waiting;
     uint64_t unmatched_bytes, unexpected_bytes;
@@ -164,10 +164,13 @@ struct peer {
     struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
-    uint32_t meeting_key;     /* meeting.c's lock, as meeting_next */
-    struct wire_hello *hello; /* HELD: the HELLO to answer; DIALLING: the answer, see twin_find */
-    char *known; /* accepted: where the other side says it listens; AWAITING: the numeric host that
-                    was dialled; NULL: unknown */
+    uint32_t meeting_key; /* meeting.c's lock, as meeting_next */
+    union {               /* one at a time, each from malloc; NULL: none */
+        struct wire_hello
+            *hello;  /* HELD: the HELLO to answer; DIALLING: the answer, see twin_find */
+        char *known; /* accepted: where the other side says it listens; AWAITING: the numeric host
+                        that was dialled */
+    };
     struct peer *wants_next; /* budget's lock */
     struct peer *meeting_next;
     uint64_t bytes_in; /* liveness: link's count at the last tick */
