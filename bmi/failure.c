@@ -13,6 +13,7 @@
 #include "bmi/credit.h"
 #include "bmi/error.h"
 #include "bmi/greeting.h"
+#include "bmi/join.h"
 #include "bmi/log.h"
 #include "bmi/meeting.h"
 #include "bmi/progress.h"

@@ -15,6 +15,7 @@
 #include "bmi/credit.h"
 #include "bmi/digest.h"
 #include "bmi/failure.h"
+#include "bmi/join.h"
 #include "bmi/log.h"
 #include "bmi/meeting.h"
 #include "bmi/option.h"
@@ -211,106 +212,12 @@ static int accept_locked(struct peer *peer, const struct wire_hello *hello)
     return 0;
 }
 
-/* ---- joining -------------------------------------------------------------------------------- */
-
-static void both_lock(struct peer *one, struct peer *other)
-{
-    peer_lock(one < other ? one : other);
-    peer_lock(one < other ? other : one);
-}
-
-static void op_restart_locked(struct peer *peer, struct op *op)
-{
-    bmi__peer_adopt_locked(peer, op);
-    int status = 0;
-    if (peer->flags & PEER_CLOSING) /* joined too late: for what is dialled after it */
-        op->stage = STAGE_NEXT;
-    else if (op->kind == OP_SEND)
-        bmi__send_start_locked(peer, op);
-    else if (op->kind == OP_SEND_UNEXPECTED)
-        bmi__unexpected_start_locked(peer, op);
-    else if (op->kind == OP_RECV)
-        status = bmi__receive_start_locked(peer, op, false);
-    if (status < 0)
-        bmi__op_complete_locked(op, status, 0);
-}
-
-static struct op *next_first_locked(const struct peer *peer)
-{
-    struct op *op = peer->ops_first;
-    while (op != NULL && op->stage != STAGE_NEXT)
-        op = op->peer_next;
-    return op;
-}
-
-void bmi__next_start_locked(struct peer *peer, int status)
-{
-    for (struct op *op = next_first_locked(peer), *next; op != NULL; op = next) {
-        next = op->peer_next;
-        if (op->stage != STAGE_NEXT)
-            continue;
-        op->stage = STAGE_NONE;
-        if (status < 0) {
-            bmi__op_complete_locked(op, status, 0);
-            continue;
-        }
-        bmi__op_detach_locked(peer, op);
-        op_restart_locked(peer, op);
-        if (next == NULL)
-            break; /* what was restarted now stands last */
-    }
-}
-
-bool bmi__next_waits_locked(const struct peer *peer)
-{
-    return next_first_locked(peer) != NULL;
-}
-
-void bmi__dial_next_locked(struct peer *peer)
-{
-    if (bmi__next_waits_locked(peer))
-        bmi__next_start_locked(peer, bmi__dial_locked(peer));
-}
+/* ---- looking for the other side ------------------------------------------------------------- */
 
 /* Until when one waits for what another's word has named. */
 static uint64_t await_deadline(void)
 {
     return bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
-}
-
-/* Lets go of the peer's link without an end of the peer. */
-static void link_forget_locked(struct peer *peer)
-{
-    struct bmi_link *link = peer->link;
-    peer->link = NULL;
-    if (link == NULL)
-        return;
-    link_own(link, NULL);
-    link->method->close(link, false);
-    bmi_link_unref(link);
-}
-
-/* What was posted to `from` (looked up, not up) goes over the link of `to`, which is its
- * process. */
-static void join(struct peer *from, struct peer *to)
-{
-    both_lock(from, to);
-    link_forget_locked(from);
-    bmi__address_move_locked(from, to);
-    to->counters.connects++;
-    while (from->ops_first != NULL) {
-        struct op *op = from->ops_first;
-        bmi__op_unqueue_locked(from, op);
-        bmi__op_detach_locked(from, op);
-        op->stage = STAGE_NONE;
-        op_restart_locked(to, op);
-    }
-    bmi__pings_send_locked(to);
-    if (to->link != NULL)
-        bmi__progress_dirty(to->link);
-    peer_unlock(to);
-    peer_unlock(from);
-    bmi__peer_give(from);
 }
 
 struct search {
@@ -499,7 +406,7 @@ static int self_join(struct peer *accepted, struct peer *dialled)
 {
     if (dialled->self_link != NULL)
         return -EPROTO; /* only who is not us connects twice */
-    both_lock(accepted, dialled);
+    bmi__peers_lock(accepted, dialled);
     struct bmi_link *link = accepted->link;
     accepted->link = NULL;
     atomic_store(&accepted->state, PEER_GONE);
@@ -542,7 +449,7 @@ static void awaiting_join(struct peer *peer, const uint8_t *digest)
     struct peer *awaiting;
     while ((awaiting = search_among(match_awaiting, MEETING_AWAITED, digest, 16)) != NULL) {
         if (may_be_one(awaiting, peer)) {
-            join(awaiting, peer);
+            bmi__join(awaiting, peer);
             continue;
         }
         peer_lock(awaiting);
@@ -754,7 +661,7 @@ static void await_locked(struct peer *peer, const uint8_t *digest)
     free(peer->hello);
     peer->known = peer->link->host;
     peer->link->host = NULL;
-    link_forget_locked(peer);
+    bmi__link_forget_locked(peer);
     bmi__credit_forget_locked(peer);
     memcpy(peer->nonce, digest, sizeof peer->nonce);
     peer->since_ns = await_deadline();
@@ -814,7 +721,7 @@ int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t s
         }
     }
     if (accepted != NULL)
-        join(peer, accepted);
+        bmi__join(peer, accepted);
     bmi__greeting_settle_held();
     bmi__book_unlock();
     return fits || late ? 0 : -EPROTO;

@@ -26,13 +26,6 @@ int bmi__greeting_start(void);
  * without the book's. Returns 0 or an errno: nothing was started. */
 int bmi__dial_locked(struct peer *peer);
 
-/* Whether anything was posted while the peer's link was being closed. */
-bool bmi__next_waits_locked(const struct peer *peer);
-/* The peer's link is gone: dials again for what was posted while it was being closed. */
-void bmi__dial_next_locked(struct peer *peer);
-/* A dial was made for it, or with what error it was not. */
-void bmi__next_start_locked(struct peer *peer, int status);
-
 /* Driver; take the book's and the peer's lock. <0: end the link. */
 int bmi__greeting_up(struct bmi_link *link);
 int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uint8_t *bytes,
