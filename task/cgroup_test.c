@@ -60,13 +60,6 @@ static bool group_make(void)
     return false;
 }
 
-static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
-{
-    (void)task;
-    atomic_fetch_add((atomic_uint *)argument, 1);
-    return BMI_TASK_DONE;
-}
-
 /* Submits to the CPU's own queue, and waits without helping. */
 static bool runs_on(struct bmi_task_manager *manager, int cpu)
 {
@@ -74,7 +67,7 @@ static bool runs_on(struct bmi_task_manager *manager, int cpu)
     atomic_uint runs = 0;
     struct bmi_task task;
     struct bmi_task_attributes attributes = {
-        .function = count_up,
+        .function = test_count,
         .argument = &runs,
         .cpus = &only,
     };

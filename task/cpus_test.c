@@ -6,18 +6,11 @@
 
 #include <errno.h>
 
-static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
-{
-    (void)task;
-    atomic_fetch_add((atomic_uint *)argument, 1);
-    return BMI_TASK_DONE;
-}
-
 static void prepare_on(struct bmi_task *task, struct bmi_task_manager *manager, void *argument,
                        const struct bmi_cpuset *cpus)
 {
     struct bmi_task_attributes attributes = {
-        .function = count_up,
+        .function = test_count,
         .argument = argument,
         .cpus = cpus,
     };

@@ -8,19 +8,6 @@
 #include <errno.h>
 #include <pthread.h>
 
-static void prepare_on(struct bmi_task *task, struct bmi_task_manager *manager,
-                       bmi_task_function run, void *argument, unsigned options,
-                       const struct bmi_cpuset *cpus)
-{
-    struct bmi_task_attributes attributes = {
-        .function = run,
-        .argument = argument,
-        .options = options,
-        .cpus = cpus,
-    };
-    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, manager, &attributes), 0);
-}
-
 struct waiting {
     struct bmi_task *task;
     int timeout_ms, result;
@@ -68,7 +55,7 @@ static void test_workers_start_under_a_driver(void)
     struct bmi_task task;
     struct thrice thrice = {.runs = 0};
     struct waiting waiting = {.task = &task, .timeout_ms = 5000, .result = -1};
-    prepare_on(&task, manager, three_times, &thrice, BMI_TASK_REPEAT, &second);
+    test_prepare_on(&task, manager, three_times, &thrice, BMI_TASK_REPEAT, &second);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
     pthread_create(&waiting.thread, NULL, wait_for, &waiting);
     CU_ASSERT_TRUE(test_reaches(&thrice.runs, 2));
@@ -83,13 +70,6 @@ static void test_workers_start_under_a_driver(void)
 }
 
 /* ---- a manager is started again while somebody still ends what its last stop has left ---- */
-
-static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
-{
-    (void)task;
-    atomic_fetch_add((atomic_uint *)argument, 1);
-    return BMI_TASK_DONE;
-}
 
 struct straggler {
     struct bmi_task_manager *manager;
@@ -152,7 +132,7 @@ static void test_started_again_under_a_straggler(void)
     struct straggler straggler;
     atomic_uint runs = 0;
     for (int i = 0; i < TASKS; i++)
-        prepare_on(&tasks[i], manager, count_up, &runs, 0, NULL);
+        test_prepare_on(&tasks[i], manager, test_count, &runs, 0, NULL);
     straggler_begin(&straggler, manager);
     CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_HOOKS_ONLY), 0);
     for (int i = 0; i < TASKS; i++)
@@ -206,7 +186,7 @@ static void test_busy_orders_like_a_submit(void)
     uint64_t end = test_now_ns() + 2000000000; /* where one CPU takes turns fewer have to do */
     pthread_t runner;
     letters = (struct letters){.manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY)};
-    prepare_on(&letters.task, letters.manager, see_letter, &letters, 0, NULL);
+    test_prepare_on(&letters.task, letters.manager, see_letter, &letters, 0, NULL);
     pthread_create(&runner, NULL, schedule_on_and_on, &letters);
     while (tries++ < TRIES && test_now_ns() < end) {
         bmi_task_submit(&letters.task);
@@ -269,9 +249,9 @@ static void test_workers_leave_urgent_tasks(void)
     struct hold hold = {.mutex = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
     struct bmi_task holding, urgent, plain;
     atomic_uint urgent_runs = 0, runs = 0;
-    prepare_on(&holding, manager, hold_on, &hold, BMI_TASK_URGENT, &here);
-    prepare_on(&urgent, manager, count_up, &urgent_runs, BMI_TASK_URGENT, &here);
-    prepare_on(&plain, manager, count_up, &runs, 0, &here);
+    test_prepare_on(&holding, manager, hold_on, &hold, BMI_TASK_URGENT, &here);
+    test_prepare_on(&urgent, manager, test_count, &urgent_runs, BMI_TASK_URGENT, &here);
+    test_prepare_on(&plain, manager, test_count, &runs, 0, &here);
     CU_ASSERT_EQUAL(bmi_task_submit(&holding), 0);
     CU_ASSERT_TRUE(test_reaches(&hold.began, 1));
     CU_ASSERT_EQUAL(bmi_task_submit(&urgent), 0);
@@ -331,7 +311,7 @@ static void deep_given(struct deep *deep, struct bmi_task_manager *manager, unsi
 {
     *deep = (struct deep){.levels = levels};
     for (unsigned level = 0; level < levels; level++)
-        prepare_on(&deep->tasks[level], manager, go_deeper, deep, BMI_TASK_URGENT, here);
+        test_prepare_on(&deep->tasks[level], manager, go_deeper, deep, BMI_TASK_URGENT, here);
 }
 
 /* The test looks on: the one thread that serves urgent tasks there waits within so many of them. */
@@ -364,8 +344,8 @@ static void test_a_worker_stands_in_for_a_deep_helper(void)
     atomic_uint runs = 0;
     deep_given(&deep, manager, BMI_TASK_DEPTH + 1, &here);
     deep.has_plain = true;
-    prepare_on(&deep.plain, manager, await_bottom, &deep, 0, &here);
-    prepare_on(&deep.bottom, manager, count_up, &runs, BMI_TASK_URGENT, &here);
+    test_prepare_on(&deep.plain, manager, await_bottom, &deep, 0, &here);
+    test_prepare_on(&deep.bottom, manager, test_count, &runs, BMI_TASK_URGENT, &here);
     deep_runs(&deep);
     CU_ASSERT_EQUAL(deep.plain_result, 0);
     CU_ASSERT_EQUAL(deep.bottom_result, 0);
@@ -441,9 +421,9 @@ static void watch_begin(struct watch *watch)
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
     const struct hold hold = {.mutex = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
     *watch = (struct watch){.manager = manager, .driving = hold, .working = hold, .holding = hold};
-    prepare_on(&watch->leaving, manager, leave_when_told, watch, BMI_TASK_REPEAT, NULL);
-    prepare_on(&watch->busy, manager, work_when_last, watch, BMI_TASK_REPEAT, NULL);
-    prepare_on(&watch->awaited, manager, hold_on, &watch->holding, BMI_TASK_MAY_BLOCK, NULL);
+    test_prepare_on(&watch->leaving, manager, leave_when_told, watch, BMI_TASK_REPEAT, NULL);
+    test_prepare_on(&watch->busy, manager, work_when_last, watch, BMI_TASK_REPEAT, NULL);
+    test_prepare_on(&watch->awaited, manager, hold_on, &watch->holding, BMI_TASK_MAY_BLOCK, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&watch->awaited), 0);
     CU_ASSERT_EQUAL(bmi_task_submit(&watch->leaving), 0);
     waiting_begin(&watch->driver, &watch->leaving);
@@ -463,7 +443,7 @@ static void test_the_idle_one_drives_next(void)
     struct bmi_task task;
     atomic_uint runs = 0;
     watch_begin(&watch);
-    prepare_on(&task, watch.manager, count_up, &runs, 0, NULL);
+    test_prepare_on(&task, watch.manager, test_count, &runs, 0, NULL);
     hold_end(&watch.driving);
     pthread_join(watch.driver.thread, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);

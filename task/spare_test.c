@@ -168,13 +168,6 @@ static void test_first(void)
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-static enum bmi_task_verdict count(struct bmi_task *task, void *argument)
-{
-    (void)task;
-    atomic_fetch_add((atomic_uint *)argument, 1);
-    return BMI_TASK_DONE;
-}
-
 /* What is submitted as a worker starts, which its starter has not counted yet, does not wait for
  * the next submit. */
 static void test_worker_begins(void)
@@ -186,7 +179,9 @@ static void test_worker_begins(void)
     struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_HOOKS_ONLY);
     atomic_uint ran = 0;
     struct bmi_task task;
-    struct bmi_task_attributes attributes = {.function = count, .argument = &ran, .cpus = &first};
+    struct bmi_task_attributes attributes = {.function = test_count,
+                                             .argument = &ran,
+                                             .cpus = &first};
     CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&task, manager, &attributes), 0);
     meanwhile = &task;
     CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_WORKERS), 0);
@@ -209,7 +204,7 @@ static void test_may_not_bind(void)
         for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
             struct bmi_cpuset only = test_only(cpu);
             struct bmi_task task;
-            struct bmi_task_attributes attributes = {.function = count,
+            struct bmi_task_attributes attributes = {.function = test_count,
                                                      .argument = &ran,
                                                      .cpus = &only,
                                                      .options = round % 8 ? 0 : BMI_TASK_URGENT};

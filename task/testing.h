@@ -49,6 +49,27 @@ static inline struct bmi_task_manager *test_manager(const struct bmi_task_settin
     return manager;
 }
 
+/* A task that does nothing but to count its runs in an atomic_uint. */
+static inline enum bmi_task_verdict test_count(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    atomic_fetch_add((atomic_uint *)argument, 1);
+    return BMI_TASK_DONE;
+}
+
+static inline void test_prepare_on(struct bmi_task *task, struct bmi_task_manager *manager,
+                                   bmi_task_function run, void *argument, unsigned options,
+                                   const struct bmi_cpuset *cpus)
+{
+    struct bmi_task_attributes attributes = {
+        .function = run,
+        .argument = argument,
+        .options = options,
+        .cpus = cpus,
+    };
+    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, manager, &attributes), 0);
+}
+
 static inline uint64_t test_now_ns(void)
 {
     struct timespec now;

@@ -10,31 +10,11 @@
 #include <pthread.h>
 #include <string.h>
 
-static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
-{
-    (void)task;
-    atomic_fetch_add((atomic_uint *)argument, 1);
-    return BMI_TASK_DONE;
-}
-
 static enum bmi_task_verdict note_cpu(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_store((atomic_int *)argument, sched_getcpu());
     return BMI_TASK_DONE;
-}
-
-static void prepare_on(struct bmi_task *task, struct bmi_task_manager *manager,
-                       bmi_task_function run, void *argument, unsigned options,
-                       const struct bmi_cpuset *cpus)
-{
-    struct bmi_task_attributes attributes = {
-        .function = run,
-        .argument = argument,
-        .options = options,
-        .cpus = cpus,
-    };
-    CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(task, manager, &attributes), 0);
 }
 
 /* A thread that never blocks, on one CPU. */
@@ -84,7 +64,7 @@ static void test_workers_run(void)
                 struct bmi_task task;
                 struct bmi_cpuset only = test_only(cpu);
                 atomic_int ran_on = -1;
-                prepare_on(&task, manager, note_cpu, &ran_on, 0, &only);
+                test_prepare_on(&task, manager, note_cpu, &ran_on, 0, &only);
                 bmi_task_submit(&task);
                 CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
                 CU_ASSERT_EQUAL(ran_on, cpu);
@@ -117,10 +97,10 @@ static void test_idle_uses_no_cpu(void)
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
     struct bmi_task task;
     atomic_uint runs = 0;
-    prepare_on(&task, manager, count_up, &runs, BMI_TASK_URGENT, NULL);
+    test_prepare_on(&task, manager, test_count, &runs, BMI_TASK_URGENT, NULL);
     bmi_task_submit(&task);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
-    prepare_on(&task, manager, count_up, &runs, 0, NULL);
+    test_prepare_on(&task, manager, test_count, &runs, 0, NULL);
     bmi_task_submit(&task);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
 
@@ -155,7 +135,7 @@ static void test_busy_cpus_do_not_starve(void)
     for (int round = 0; round < 30; round++) {
         struct bmi_task task;
         atomic_uint runs = 0;
-        prepare_on(&task, manager, count_up, &runs, 0, round % 2 ? &only : NULL);
+        test_prepare_on(&task, manager, test_count, &runs, 0, round % 2 ? &only : NULL);
         uint64_t start = test_now_ns();
         bmi_task_submit(&task);
         CU_ASSERT_TRUE(test_reaches(&runs, 1)); /* looks on, does not help */
@@ -187,7 +167,7 @@ static void test_urgent(void)
         for (int round = 0; round < 20; round++) {
             struct bmi_task task;
             atomic_int ran_on = -1;
-            prepare_on(&task, manager, note_cpu, &ran_on, BMI_TASK_URGENT, &only);
+            test_prepare_on(&task, manager, note_cpu, &ran_on, BMI_TASK_URGENT, &only);
             bmi_task_submit(&task);
             while (bmi_task_state(&task) != BMI_TASK_ENDED)
                 sched_yield();
@@ -205,8 +185,8 @@ static void test_threads_follow_start_and_stop(void)
     struct bmi_task urgent, blocking;
     atomic_uint runs = 0;
     CU_ASSERT_EQUAL_FATAL(bmi_task_manager_create(NULL, &manager, NULL, 0), 0);
-    prepare_on(&urgent, manager, count_up, &runs, BMI_TASK_URGENT, NULL);
-    prepare_on(&blocking, manager, count_up, &runs, BMI_TASK_MAY_BLOCK, NULL);
+    test_prepare_on(&urgent, manager, test_count, &runs, BMI_TASK_URGENT, NULL);
+    test_prepare_on(&blocking, manager, test_count, &runs, BMI_TASK_MAY_BLOCK, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&urgent), -ESHUTDOWN);
     for (int round = 0; round < 5; round++) {
         CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_HOOKS_ONLY), 0);
@@ -264,13 +244,13 @@ static void test_may_block(void)
     atomic_uint runs = 0;
     bmi_task_cpus(manager, &all);
     for (int i = 0; i < TASKS; i++) {
-        prepare_on(&blocking[i], manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+        test_prepare_on(&blocking[i], manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
         bmi_task_submit(&blocking[i]);
     }
     CU_ASSERT_TRUE(test_reaches(&gate.inside, SPARES));
     for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
         struct bmi_cpuset only = test_only(cpu); /* no worker is held up */
-        prepare_on(&plain, manager, count_up, &runs, 0, &only);
+        test_prepare_on(&plain, manager, test_count, &runs, 0, &only);
         bmi_task_submit(&plain);
         CU_ASSERT_EQUAL(bmi_task_wait(&plain, 20000), 0);
     }
@@ -285,7 +265,7 @@ static void test_may_block(void)
 
     struct bmi_cpuset only = test_only(bmi_cpuset_next(&all, 0)); /* on the CPUs of its set */
     atomic_int ran_on = -1;
-    prepare_on(&plain, manager, note_cpu, &ran_on, BMI_TASK_MAY_BLOCK, &only);
+    test_prepare_on(&plain, manager, note_cpu, &ran_on, BMI_TASK_MAY_BLOCK, &only);
     bmi_task_submit(&plain);
     CU_ASSERT_EQUAL(bmi_task_wait(&plain, 20000), 0);
     CU_ASSERT_EQUAL(ran_on, bmi_cpuset_next(&all, 0));
@@ -322,7 +302,7 @@ static void test_several_wait_for_one(void)
     struct bmi_task task;
     struct waiting waiting[WAITERS];
     atomic_uint impatient = 0;
-    prepare_on(&task, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+    test_prepare_on(&task, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
     for (int i = 0; i < WAITERS; i++) {
         waiting[i] = (struct waiting){.task = &task, .impatient = &impatient, .result = -1};
@@ -345,7 +325,7 @@ static void test_counted(void)
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
     struct bmi_task task;
     atomic_uint runs = 0;
-    prepare_on(&task, manager, count_up, &runs, 0, NULL);
+    test_prepare_on(&task, manager, test_count, &runs, 0, NULL);
     CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_WORKERS), 0);
     CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_WORKERS), 0);
     CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), 0);
@@ -384,13 +364,13 @@ static void test_shutdown_hangs_nowhere(void)
         struct bmi_task repeating[8], waiting;
         atomic_uint repeats = 0;
         for (int i = 0; i < 8; i++) {
-            prepare_on(&repeating[i], manager, again, &repeats,
-                       BMI_TASK_REPEAT | (i == 7 ? BMI_TASK_MAY_BLOCK : 0) |
-                           (i == 6 ? BMI_TASK_URGENT : 0),
-                       NULL);
+            test_prepare_on(&repeating[i], manager, again, &repeats,
+                            BMI_TASK_REPEAT | (i == 7 ? BMI_TASK_MAY_BLOCK : 0) |
+                                (i == 6 ? BMI_TASK_URGENT : 0),
+                            NULL);
             bmi_task_submit(&repeating[i]);
         }
-        prepare_on(&waiting, manager, await_other, &repeating[0], 0, NULL);
+        test_prepare_on(&waiting, manager, await_other, &repeating[0], 0, NULL);
         bmi_task_submit(&waiting);
         CU_ASSERT_TRUE(test_reaches(&repeats, 20));
         bmi_task_manager_destroy(manager);
@@ -422,8 +402,8 @@ static void test_workers_end_under_a_waiting_task(void)
         atomic_uint flag = 0;
         pthread_t stopper;
         bmi_task_manager_start(manager, BMI_TASK_WORKERS);
-        prepare_on(&awaited, manager, await_flag, &flag, BMI_TASK_REPEAT, NULL);
-        prepare_on(&waiting, manager, await_other, &awaited, 0, NULL);
+        test_prepare_on(&awaited, manager, await_flag, &flag, BMI_TASK_REPEAT, NULL);
+        test_prepare_on(&waiting, manager, await_other, &awaited, 0, NULL);
         bmi_task_submit(&awaited);
         bmi_task_submit(&waiting);
         while (bmi_task_state(&waiting) == BMI_TASK_QUEUED)
@@ -452,7 +432,7 @@ static void test_workers_end_under_a_waiting_thread(void)
     atomic_uint flag = 0;
     struct waiting waiting = {.task = &awaited, .result = -1};
     bmi_task_manager_start(manager, BMI_TASK_WORKERS);
-    prepare_on(&awaited, manager, await_flag, &flag, BMI_TASK_REPEAT, NULL);
+    test_prepare_on(&awaited, manager, await_flag, &flag, BMI_TASK_REPEAT, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&awaited), 0);
     pthread_create(&waiting.thread, NULL, wait_long, &waiting);
     while (!(atomic_load(&awaited.state) & BMI__WAITED))
@@ -506,11 +486,11 @@ static void test_waits_within_waits(void)
         struct bmi_task_manager *other = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
         struct nest nest = {.other = round ? other : NULL, .results = {-1, -1, -1}};
         struct bmi_task outer;
-        prepare_on(&outer, manager, await_several, &nest, BMI_TASK_REPEAT, NULL);
-        prepare_on(&nest.between, other, await_several, &nest, BMI_TASK_REPEAT, NULL);
+        test_prepare_on(&outer, manager, await_several, &nest, BMI_TASK_REPEAT, NULL);
+        test_prepare_on(&nest.between, other, await_several, &nest, BMI_TASK_REPEAT, NULL);
         for (int i = 0; i < 2; i++)
-            prepare_on(&nest.several[i], manager, three_times, &nest.runs[i], BMI_TASK_REPEAT,
-                       NULL);
+            test_prepare_on(&nest.several[i], manager, three_times, &nest.runs[i], BMI_TASK_REPEAT,
+                            NULL);
         bmi_task_submit(&outer);
         CU_ASSERT_EQUAL(bmi_task_wait(&outer, 20000), 0);
         CU_ASSERT_EQUAL(nest.results[0], 0);
@@ -564,8 +544,8 @@ static void test_waiting_without_workers(void)
     struct patient patients[2];
     struct bmi_task_sleeper sleeper = {.wake = note_wake};
     atomic_uint repeats = 0;
-    prepare_on(&blocking, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
-    prepare_on(&repeating, manager, again, &repeats, BMI_TASK_REPEAT, NULL);
+    test_prepare_on(&blocking, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+    test_prepare_on(&repeating, manager, again, &repeats, BMI_TASK_REPEAT, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&blocking), 0);
     for (int i = 0; i < 2; i++) {
         patients[i] = (struct patient){.task = &blocking, .timeout_ms = 200};
@@ -604,8 +584,8 @@ static void test_a_waiting_worker_is_roused(void)
         .opened = PTHREAD_COND_INITIALIZER,
     };
     struct bmi_task blocking, waiting;
-    prepare_on(&blocking, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
-    prepare_on(&waiting, manager, await_other, &blocking, 0, &only);
+    test_prepare_on(&blocking, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
+    test_prepare_on(&waiting, manager, await_other, &blocking, 0, &only);
     CU_ASSERT_EQUAL(bmi_task_submit(&blocking), 0);
     CU_ASSERT_EQUAL(bmi_task_submit(&waiting), 0);
     uint32_t here = manager->topology.local_of[bmi_cpuset_next(&only, 0)];
@@ -629,7 +609,7 @@ static void test_some_workers(void)
     for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
         struct bmi_task task;
         struct bmi_cpuset only = test_only(cpu);
-        prepare_on(&task, manager, count_up, &runs, 0, &only);
+        test_prepare_on(&task, manager, test_count, &runs, 0, &only);
         bmi_task_submit(&task);
         CU_ASSERT_TRUE(test_reaches(&runs, ++expected));
         CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
@@ -682,9 +662,9 @@ static void test_urgent_while_one_waits(void)
     struct urgent_chain chain = {.result = -1};
     chain.here = manager->topology.local_of[bmi_cpuset_next(&here, 0)];
     atomic_uint runs = 0;
-    prepare_on(&chain.first, manager, await_second, &chain, BMI_TASK_URGENT, &here);
-    prepare_on(&chain.second, manager, await_third, &chain, 0, &there);
-    prepare_on(&chain.third, manager, count_up, &runs, BMI_TASK_URGENT, &here);
+    test_prepare_on(&chain.first, manager, await_second, &chain, BMI_TASK_URGENT, &here);
+    test_prepare_on(&chain.second, manager, await_third, &chain, 0, &there);
+    test_prepare_on(&chain.third, manager, test_count, &runs, BMI_TASK_URGENT, &here);
     CU_ASSERT_EQUAL(bmi_task_submit(&chain.first), 0);
     for (int i = 0; i < 5 && !test_reaches(&chain.ended, 1); i++)
         continue;
