@@ -211,6 +211,15 @@ static bool worth_telling(const struct peer *peer, bool unexpected)
             (peer->flags & hungry_of(unexpected)));
 }
 
+static void credit_send_locked(struct peer *peer)
+{
+    struct window *window = &peer->unexpected_window;
+    struct wire_header header = {.type = WIRE_CREDIT, .source = window->unreported};
+    window->granted += window->unreported;
+    window->unreported = 0;
+    bmi__control_send_locked(peer, header, NULL, 0);
+}
+
 void bmi__credit_tell_locked(struct peer *peer)
 {
     enum { SEEN_MOST = 1024 };
@@ -221,11 +230,7 @@ void bmi__credit_tell_locked(struct peer *peer)
         peer->unexpected_wanted = 0;
     if (peer->unexpected_window.unreported > 0)
         told(peer, true);
-    struct window *window = &peer->unexpected_window;
-    struct wire_header header = {.type = WIRE_CREDIT, .source = window->unreported};
-    window->granted += window->unreported;
-    window->unreported = 0;
-    bmi__control_send_locked(peer, header, NULL, 0);
+    credit_send_locked(peer);
 }
 
 /* ---- announcements -------------------------------------------------------------------------- */
@@ -311,13 +316,8 @@ static bool lend(struct peer *peer, uint8_t which, bool first)
         eager = window_lend(peer, false, first);
     if (which & WIRE_UNEXPECTED_CREDIT)
         unexpected = window_lend(peer, true, first);
-    if (peer->eager.unreported > 0 || peer->unexpected_window.unreported > 0) {
-        struct wire_header header = {.type = WIRE_CREDIT,
-                                     .source = peer->unexpected_window.unreported};
-        peer->unexpected_window.granted += peer->unexpected_window.unreported;
-        peer->unexpected_window.unreported = 0;
-        bmi__control_send_locked(peer, header, NULL, 0);
-    }
+    if (peer->eager.unreported > 0 || peer->unexpected_window.unreported > 0)
+        credit_send_locked(peer);
     if ((which & WIRE_UNEXPECTED_CREDIT) && unexpected && !(peer->flags & PEER_FULL_UNEXPECTED))
         peer->unexpected_wanted = 0;
     return eager && unexpected;
