@@ -165,11 +165,12 @@ struct peer {
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
     uint32_t meeting_key; /* meeting.c's lock, as meeting_next */
-    union {               /* one at a time, each from malloc; NULL: none */
-        struct wire_hello
-            *hello;  /* HELD: the HELLO to answer; DIALLING: the answer, see twin_find */
-        char *known; /* accepted: where the other side says it listens; AWAITING: the numeric host
-                        that was dialled */
+    /* One at a time, each from malloc; NULL: none. `hello`: HELD, the HELLO to answer; DIALLING, the
+     * answer, see twin_find. `known`: accepted, where the other side says it listens; AWAITING, the
+     * numeric host that was dialled. */
+    union {
+        struct wire_hello *hello;
+        char *known;
     };
     struct peer *wants_next; /* budget's lock */
     struct peer *meeting_next;

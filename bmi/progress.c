@@ -525,8 +525,7 @@ static uint64_t turn_time(void)
 }
 
 /* As the driver, until ready, the time is over, hooks have something to run, or somebody is to
- * fork. Returns whether it
- * is ready. */
+ * fork. Returns whether it is ready. */
 static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
     look_at_all_by(start);
