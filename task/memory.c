@@ -106,7 +106,8 @@ int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task
     return moved;
 }
 
-void bmi__memory_follow(struct bmi_task_manager *manager, const struct bmi_task_hints *hints)
+__attribute__((noinline)) void bmi__memory_follow(struct bmi_task_manager *manager,
+                                                  const struct bmi_task_hints *hints)
 {
     int os = sched_getcpu();
     if (node_check(manager, -1) != 0 || os < 0 || os >= BMI_CPUSET_MAX ||

@@ -1,63 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * queue.h - the queue of one node of the tree: first in, first out, of tasks, for any number of
- * threads at both ends. Two implementations behind one table: a ring without locks (queue_ring.c,
- * the default) and a list under a spinlock (queue_spin.c, the paper's).
- *
- * What both promise: push never fails and never allocates; each task pushed is popped once; a push
- * that has returned is seen by every empty() and pop() that starts afterwards, also against the
- * sleeper's protocol (push, then look whether somebody sleeps; note that one sleeps, then look
- * whether it is empty: one of them sees the other), for which all these accesses are sequentially
- * consistent. After the push the queue's caller must not touch the task: it may have ended.
+ * queue.h - calls of a node's queue (queue_kind.h), by any thread. What the usual kind does at once
+ * stands in line where it is called.
  */
 #ifndef BMI_TASK_QUEUE_H
 #define BMI_TASK_QUEUE_H
 
-#include "bmi/task.h"
+#include "task/queue_kind.h"
+#include "task/queue_ring.h"
 
-struct bmi__queue;
-
-struct bmi__queue_counts {
-    uint64_t pushed, popped, contended;
-};
-
-struct bmi__queue_kind {
-    const char *name;
-    struct bmi__queue *(*create)(uint32_t slots); /* a power of 2, >= 8 */
-    void (*destroy)(struct bmi__queue *queue);
-    void (*push)(struct bmi__queue *queue, struct bmi_task *task);
-    struct bmi_task *(*pop)(struct bmi__queue *queue); /* NULL: empty */
-    bool (*empty)(struct bmi__queue *queue);           /* takes no lock: Algorithm 2 */
-    uint64_t (*length)(struct bmi__queue *queue);      /* roughly; at a loss, less */
-    void (*count)(struct bmi__queue *queue, struct bmi__queue_counts *counts);
-};
-
-/* The start of both. */
-struct bmi__queue {
-    const struct bmi__queue_kind *kind;
-};
-
-extern const struct bmi__queue_kind bmi__queue_ring;
-extern const struct bmi__queue_kind bmi__queue_spin;
-
-/* For who waits in a loop: the CPU does nothing for a moment. */
-static inline void bmi__pause(void)
+static inline bool bmi__queue_is_ring(const struct bmi__queue *queue)
 {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+    return __builtin_expect(queue->kind == &bmi__queue_ring, true);
 }
 
 static inline void bmi__queue_push(struct bmi__queue *queue, struct bmi_task *task)
 {
-    queue->kind->push(queue, task);
+    if (bmi__queue_is_ring(queue))
+        bmi__ring_push((struct bmi__ring *)queue, task);
+    else
+        queue->kind->push(queue, task);
 }
 
 static inline struct bmi_task *bmi__queue_pop(struct bmi__queue *queue)
 {
-    return queue->kind->pop(queue);
+    return bmi__queue_is_ring(queue) ? bmi__ring_pop((struct bmi__ring *)queue)
+                                     : queue->kind->pop(queue);
 }
 
 static inline bool bmi__queue_empty(struct bmi__queue *queue)

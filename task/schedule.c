@@ -146,11 +146,16 @@ void bmi__served(struct bmi_task_manager *manager, struct bmi_cpuset *served)
 
 /* ---- one node ---- */
 
+static inline void node_count(struct bmi__task_node *node, uint32_t cpu, unsigned ran)
+{
+    uint32_t place = node_covers(node, cpu) ? cpu - node->shape->first : node->shape->count;
+    atomic_fetch_add_explicit(&node->run_by[place], ran, memory_order_relaxed);
+}
+
 static void node_run(struct bmi_task_manager *manager, struct bmi__task_node *node, uint32_t cpu,
                      struct bmi_task *task)
 {
-    uint32_t place = node_covers(node, cpu) ? cpu - node->shape->first : node->shape->count;
-    atomic_fetch_add_explicit(&node->run_by[place], 1, memory_order_relaxed);
+    node_count(node, cpu, 1);
     bmi__task_run(manager, task);
 }
 
@@ -159,8 +164,9 @@ static bool expired(uint64_t deadline_ns)
     return deadline_ns != 0 && bmi__now_ns() >= deadline_ns;
 }
 
-static unsigned choosy_visit(struct bmi_task_manager *manager, struct bmi__task_node *node,
-                             uint32_t cpu, uint64_t deadline_ns)
+static __attribute__((noinline)) unsigned choosy_visit(struct bmi_task_manager *manager,
+                                                       struct bmi__task_node *node, uint32_t cpu,
+                                                       uint64_t deadline_ns)
 {
     struct bmi_cpuset served;
     bmi__served(manager, &served);
@@ -186,10 +192,11 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
         uint64_t left = node->queue->kind->length(node->queue);
         left = left < BATCH ? left : BATCH - 1;
         do {
-            node_run(manager, node, cpu, task);
+            bmi__task_run(manager, task);
             ran++;
         } while (left-- > 0 && !expired(deadline_ns) &&
                  (task = bmi__queue_pop(node->queue)) != NULL);
+        node_count(node, cpu, ran);
     }
     if (!bmi__choosy_empty(&node->choosy))
         ran += choosy_visit(manager, node, cpu, deadline_ns);

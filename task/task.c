@@ -132,10 +132,21 @@ void bmi__urgent_push(struct bmi__task_cpu *cpu, struct bmi_task *task)
     bmi__queue_push(cpu->urgent, task);
 }
 
-/* A QUEUED task goes where its options say. `again`: by its runner, after a run. */
-static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task, bool again)
+/* Wakes who may run what was pushed to a node. `again`: by its runner, after a run. */
+static inline void enqueued(struct bmi_task_manager *manager, struct bmi__task_node *node,
+                            const struct bmi_cpuset *only, bool again)
 {
-    struct bmi__task_node *node = task->node; /* after the push the task is not ours */
+    if (!bmi__bit_get(manager->occupied, node->index))
+        bmi__bit_set(manager->occupied, node->index);
+    if (!again || !bmi__runner_returns(manager, node, only))
+        bmi__wake_for(manager, node, only);
+}
+
+/* Where a task goes that is not for just the CPUs of a node, or has options. */
+static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *manager,
+                                                      struct bmi_task *task, bool again)
+{
+    struct bmi__task_node *node = task->node;
     const struct bmi_cpuset *only = task->only;
     if (task->options & BMI_TASK_MAY_BLOCK) {
         bmi__spare_submit(manager, task);
@@ -144,14 +155,20 @@ static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task
         bmi__urgent_push(cpu, task);
         bmi__event_post(&cpu->helper.event);
     } else {
-        if (only != NULL)
-            bmi__choosy_push(&node->choosy, task);
-        else
-            bmi__queue_push(node->queue, task);
-        if (!bmi__bit_get(manager->occupied, node->index))
-            bmi__bit_set(manager->occupied, node->index);
-        if (!again || !bmi__runner_returns(manager, node, only))
-            bmi__wake_for(manager, node, only);
+        bmi__choosy_push(&node->choosy, task);
+        enqueued(manager, node, only, again);
+    }
+}
+
+/* Queues a QUEUED task, which is not ours any more then. */
+static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task, bool again)
+{
+    if (task->only != NULL || (task->options & (BMI_TASK_MAY_BLOCK | BMI_TASK_URGENT))) {
+        enqueue_special(manager, task, again);
+    } else {
+        struct bmi__task_node *node = task->node;
+        bmi__queue_push(node->queue, task);
+        enqueued(manager, node, NULL, again);
     }
     if (atomic_load(&manager->closed))
         bmi__manager_cancel_queued(manager);

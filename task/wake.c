@@ -10,20 +10,38 @@
 
 #include <errno.h>
 
+/* The idle CPUs of a word, of those that lie from `first` to `last`. */
+static inline uint64_t idle_word(struct bmi_task_manager *manager, uint32_t word, uint32_t first,
+                                 uint32_t last)
+{
+    uint64_t bits = atomic_load(&manager->idle[word]);
+    if (word == first / 64)
+        bits &= ~(uint64_t)0 << (first % 64);
+    if (word == last / 64)
+        bits &= ~(uint64_t)0 >> (63 - last % 64);
+    return bits;
+}
+
+/* Whether a node has idle CPUs. */
+static inline bool idle_any(struct bmi_task_manager *manager, const struct bmi__task_node *node)
+{
+    uint32_t first = node->shape->first, last = first + node->shape->count - 1;
+    uint32_t word = first / 64;
+    while (word < last / 64 && idle_word(manager, word, first, last) == 0)
+        word++;
+    return idle_word(manager, word, first, last) != 0;
+}
+
 /* The idle CPUs of a range. Returns false if there are none. */
 static bool idle_in(struct bmi_task_manager *manager, uint32_t first, uint32_t count,
                     struct bmi_cpuset *idle)
 {
     bool any = false;
+    uint32_t last = first + count - 1;
     bmi_cpuset_clear(idle);
-    for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++) {
-        uint64_t bits = atomic_load(&manager->idle[word]);
-        if (word == first / 64)
-            bits &= ~(uint64_t)0 << (first % 64);
-        if (word == (first + count - 1) / 64)
-            bits &= ~(uint64_t)0 >> (63 - (first + count - 1) % 64);
-        idle->words[word] = bits;
-        any = any || bits != 0;
+    for (uint32_t word = first / 64; word <= last / 64; word++) {
+        idle->words[word] = idle_word(manager, word, first, last);
+        any = any || idle->words[word] != 0;
     }
     return any;
 }
@@ -95,8 +113,7 @@ void bmi__wake_for(struct bmi_task_manager *manager, struct bmi__task_node *node
     }
     if (atomic_load(&manager->live_workers) == 0)
         return;
-    struct bmi_cpuset idle;
-    if (idle_in(manager, node->shape->first, node->shape->count, &idle))
+    if (idle_any(manager, node))
         bmi__wake_one(manager, node, only, bmi__cpu_self(manager));
     bmi__timer_arm(manager);
 }

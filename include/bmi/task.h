@@ -377,7 +377,7 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
 #endif
 
 /* How many tasks of a queue `cpu` has run; cpu -1: those run by CPUs that are not the queue's (a
- * hook's, where no worker serves it).
+ * hook's, where no worker serves it). A round's tasks count when it leaves the queue.
  * Returns: the number; 0 for what is not there. Owns: nothing. Threads: any. Blocks: no. */
 uint64_t bmi_task_queue_run_by(struct bmi_task_manager *manager, int queue, int cpu);
 

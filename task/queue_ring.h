@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * queue_ring.h - the lock-free queue: a place for one task, and a ring of slots behind it.
+ *
+ * The place, which suffices while there is one task at a time, is a word: 0 "free", 1 "taken", or
+ * the task. Who may do what:
+ *   fill: puts a task there by compare-and-swap from free.
+ *   claim: changes the task to taken by compare-and-swap. Whoever succeeds owns the task, and the
+ *     word: he counts in `single_popped`, then sets it free. One who is stopped before that holds
+ *     up nobody: tasks go behind meanwhile.
+ *
+ * A ring's position is a number that only grows; it stands for slot position % slots in round
+ * position / slots. A slot holds either "empty, waiting for position P" (2P + 1) or a task with the
+ * parity of its round in bit 1. Who may do what:
+ *   fill: puts a task into the slot of the first free position by compare-and-swap from "waiting
+ *     for it"; that is the moment at which the task is in the ring. `tail` only says where to start
+ *     looking: it is stored without care, by whoever filled a slot, and may lie behind the truth.
+ *     One who is stopped anywhere holds up nobody.
+ *   claim: reads the slot of position `head` and claims it by moving head on; whoever succeeds owns
+ *     the task and sets the slot to wait for its next round. One who is stopped before that holds
+ *     up only those who want to fill the slot a whole round later.
+ * Nobody follows a pointer to a task that is not its own, so that tasks may be freed at any time
+ * after their pop. Parity tells whether a filled slot is filled for this position. If not, it is
+ * still so from the round before (claimed, or the ring is full), or, once head has passed the
+ * position, from a later one.
+ *
+ * Tasks go behind, into the ring, while the place is not free, and from then on until all of those
+ * have been popped, so that order is kept. For the same reason who has seen a task behind looks at
+ * the place once more before he claims it: what was pushed before is there, or has been claimed.
+ * When the ring is full too, tasks spill into a list under a mutex, in the same manner. Who pops
+ * moves spilled ones into the ring, or takes one directly where the ring has nothing. Lock order:
+ * spill mutex only. While the place suffices nobody writes to the lines of the others, so that to
+ * look whether anything is there costs little.
+ *
+ * What succeeds at once, as where nobody else is at the queue, is here, to stand in line where it
+ * is called; what does not is in queue_ring.c. Registers that calls save on the stack would have to
+ * be written before a locked instruction ends.
+ */
+#ifndef BMI_TASK_QUEUE_RING_H
+#define BMI_TASK_QUEUE_RING_H
+
+#include "task/queue_kind.h"
+
+#include <pthread.h>
+
+#define BMI__RING_LINE 64
+
+enum { BMI__FREE, BMI__TAKEN }; /* else a task */
+
+struct bmi__ring {
+    struct bmi__queue queue; /* a line that never changes */
+    uint64_t mask;           /* slots - 1 */
+
+    _Alignas(BMI__RING_LINE) _Atomic(uintptr_t) single; /* the place */
+    _Atomic(uint64_t) single_popped;
+
+    _Alignas(BMI__RING_LINE) _Atomic(uint64_t) head; /* next position to pop */
+    _Atomic(uint64_t) spilled; /* tasks in the list; written under the mutex */
+    _Alignas(BMI__RING_LINE) _Atomic(uint64_t) tail; /* next position to fill, or one before that */
+
+    _Alignas(BMI__RING_LINE) _Atomic(uint64_t)
+        spilled_direct; /* taken from the list without the ring */
+    _Atomic(uint64_t) contended;
+    pthread_mutex_t mutex;
+    struct bmi_task *first, *last; /* under mutex */
+
+    _Alignas(BMI__RING_LINE) _Atomic(uint64_t) slots[];
+};
+
+/* What came of an attempt to fill or to claim. */
+enum bmi__attempt {
+    BMI__DONE,
+    BMI__BEATEN, /* somebody else did it at the same moment */
+    BMI__PASSED, /* what was looked at is used up, or not the oldest: look again */
+    BMI__NO_MORE /* full; empty */
+};
+
+/* ---- queue_ring.c: what goes on after an attempt that did not succeed at once ---- */
+
+/* Why the slot of a position, in which `seen` is, could not be filled; why there was nothing to
+ * claim in the slot of position `head`. */
+enum bmi__attempt bmi__ring_fill_none(struct bmi__ring *ring, uint64_t position, uint64_t seen);
+enum bmi__attempt bmi__ring_claim_none(struct bmi__ring *ring, uint64_t head, uint64_t seen);
+/* Pushes a task, for which the place was taken at the same moment by somebody else. */
+void bmi__ring_push_beaten(struct bmi__ring *ring, struct bmi_task *task);
+/* Pushes a task behind the place, after an attempt at a position. */
+void bmi__ring_push_on(struct bmi__ring *ring, struct bmi_task *task, uint64_t position,
+                       enum bmi__attempt attempt);
+/* Pops, after an attempt. NULL: empty */
+struct bmi_task *bmi__ring_pop_on(struct bmi__ring *ring, enum bmi__attempt attempt);
+
+/* ---- the place for one ---- */
+
+static inline enum bmi__attempt bmi__single_claim(struct bmi__ring *ring, struct bmi_task **task)
+{
+    uintptr_t seen = atomic_load(&ring->single);
+    if (seen == BMI__FREE || seen == BMI__TAKEN)
+        return BMI__NO_MORE;
+    if (!atomic_compare_exchange_strong_explicit(&ring->single, &seen, BMI__TAKEN,
+                                                 memory_order_acq_rel, memory_order_relaxed))
+        return BMI__BEATEN;
+    uint64_t popped = atomic_load_explicit(&ring->single_popped, memory_order_relaxed);
+    atomic_store_explicit(&ring->single_popped, popped + 1, memory_order_relaxed);
+    atomic_store_explicit(&ring->single, BMI__FREE, memory_order_release);
+    *task = (struct bmi_task *)seen;
+    return BMI__DONE;
+}
+
+static inline uint64_t bmi__single_length(struct bmi__ring *ring)
+{
+    return atomic_load(&ring->single) > BMI__TAKEN;
+}
+
+/* ---- the ring ---- */
+
+static inline uint64_t bmi__ring_waiting_for(uint64_t position)
+{
+    return 2 * position + 1;
+}
+
+static inline uint64_t bmi__ring_parity(struct bmi__ring *ring, uint64_t position)
+{
+    return position & (ring->mask + 1) ? 2 : 0;
+}
+
+static inline _Atomic(uint64_t) *bmi__ring_slot(struct bmi__ring *ring, uint64_t position)
+{
+    return &ring->slots[position & ring->mask];
+}
+
+static inline bool bmi__ring_filled_for(struct bmi__ring *ring, uint64_t slot, uint64_t position)
+{
+    return (slot & 3) == bmi__ring_parity(ring, position);
+}
+
+/* Fills the slot of a position if it waits for that. */
+static inline enum bmi__attempt bmi__ring_fill_at(struct bmi__ring *ring, uint64_t position,
+                                                  struct bmi_task *task)
+{
+    _Atomic(uint64_t) *slot = bmi__ring_slot(ring, position);
+    uint64_t filled = (uint64_t)(uintptr_t)task | bmi__ring_parity(ring, position);
+    uint64_t seen = atomic_load_explicit(slot, memory_order_acquire);
+    if (seen != bmi__ring_waiting_for(position))
+        return bmi__ring_fill_none(ring, position, seen);
+    if (!atomic_compare_exchange_strong(slot, &seen, filled))
+        return BMI__BEATEN;
+    atomic_store_explicit(&ring->tail, position + 1, memory_order_relaxed);
+    return BMI__DONE;
+}
+
+/* The place may have been filled, with an older task than is seen here, after it was looked at. */
+static inline enum bmi__attempt bmi__ring_claim(struct bmi__ring *ring, struct bmi_task **task)
+{
+    uint64_t head = atomic_load(&ring->head);
+    _Atomic(uint64_t) *slot = bmi__ring_slot(ring, head);
+    uint64_t seen = atomic_load(slot);
+    if (!bmi__ring_filled_for(ring, seen, head))
+        return bmi__ring_claim_none(ring, head, seen);
+    if (bmi__single_length(ring) > 0)
+        return BMI__PASSED;
+    if (!atomic_compare_exchange_strong_explicit(&ring->head, &head, head + 1, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return BMI__BEATEN;
+    atomic_store_explicit(slot, bmi__ring_waiting_for(head + ring->mask + 1), memory_order_release);
+    *task = (struct bmi_task *)(uintptr_t)(seen & ~(uint64_t)3);
+    return BMI__DONE;
+}
+
+/* ---- the queue ---- */
+
+/* Whether nothing is behind the place; at a loss, false. */
+static inline bool bmi__behind_unused(struct bmi__ring *ring)
+{
+    uint64_t spilled = atomic_load(&ring->spilled);
+    uint64_t head = atomic_load(&ring->head);
+    return spilled == 0 && atomic_load(bmi__ring_slot(ring, head)) == bmi__ring_waiting_for(head);
+}
+
+/* A task that goes behind without need keeps its turn. */
+static inline enum bmi__attempt bmi__single_fill(struct bmi__ring *ring, struct bmi_task *task)
+{
+    uintptr_t seen = atomic_load_explicit(&ring->single, memory_order_relaxed);
+    if (seen != BMI__FREE || !bmi__behind_unused(ring))
+        return BMI__NO_MORE;
+    return atomic_compare_exchange_strong(&ring->single, &seen, (uintptr_t)task) ? BMI__DONE
+                                                                                 : BMI__BEATEN;
+}
+
+static inline void bmi__ring_push_behind(struct bmi__ring *ring, struct bmi_task *task)
+{
+    uint64_t position = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    enum bmi__attempt attempt = BMI__NO_MORE;
+    if (atomic_load_explicit(&ring->spilled, memory_order_relaxed) == 0)
+        attempt = bmi__ring_fill_at(ring, position, task);
+    if (attempt != BMI__DONE)
+        bmi__ring_push_on(ring, task, position, attempt);
+}
+
+static inline void bmi__ring_push(struct bmi__ring *ring, struct bmi_task *task)
+{
+    enum bmi__attempt attempt = bmi__single_fill(ring, task);
+    if (attempt == BMI__NO_MORE)
+        bmi__ring_push_behind(ring, task);
+    else if (attempt == BMI__BEATEN)
+        bmi__ring_push_beaten(ring, task);
+}
+
+static inline struct bmi_task *bmi__ring_pop(struct bmi__ring *ring)
+{
+    struct bmi_task *task = NULL;
+    enum bmi__attempt attempt = bmi__single_claim(ring, &task);
+    if (attempt == BMI__NO_MORE)
+        attempt = atomic_load(&ring->spilled) == 0 ? bmi__ring_claim(ring, &task) : BMI__PASSED;
+    if (attempt == BMI__DONE)
+        return task;
+    return attempt == BMI__NO_MORE ? NULL : bmi__ring_pop_on(ring, attempt);
+}
+
+#endif
