@@ -14,6 +14,13 @@ static inline bool bmi__queue_is_ring(const struct bmi__queue *queue)
     return __builtin_expect(queue->kind == &bmi__queue_ring, true);
 }
 
+/* A push is to follow soon. */
+static inline void bmi__queue_expect(struct bmi__queue *queue)
+{
+    if (bmi__queue_is_ring(queue))
+        bmi__ring_expect((struct bmi__ring *)queue);
+}
+
 static inline void bmi__queue_push(struct bmi__queue *queue, struct bmi_task *task)
 {
     if (bmi__queue_is_ring(queue))
@@ -26,6 +33,12 @@ static inline struct bmi_task *bmi__queue_pop(struct bmi__queue *queue)
 {
     return bmi__queue_is_ring(queue) ? bmi__ring_pop((struct bmi__ring *)queue)
                                      : queue->kind->pop(queue);
+}
+
+static inline uint64_t bmi__queue_length(struct bmi__queue *queue)
+{
+    return bmi__queue_is_ring(queue) ? bmi__ring_length((struct bmi__ring *)queue)
+                                     : queue->kind->length(queue);
 }
 
 static inline bool bmi__queue_empty(struct bmi__queue *queue)

@@ -75,8 +75,6 @@ static inline bool ring_has_none(struct bmi__ring *ring)
 
 enum bmi__attempt bmi__ring_claim_none(struct bmi__ring *ring, uint64_t head, uint64_t seen)
 {
-    if (seen == bmi__ring_waiting_for(head))
-        return BMI__NO_MORE;
     if (is_waiting(seen))
         return BMI__PASSED; /* for a later round: head was old */
     /* of the round before, its owner is about to empty it? */
@@ -92,13 +90,6 @@ static uint64_t ring_end(struct bmi__ring *ring, uint64_t head)
         ring, atomic_load_explicit(bmi__ring_slot(ring, end), memory_order_relaxed), end))
         end++;
     return end;
-}
-
-/* Below 0 where tail lies behind. */
-static inline int64_t ring_between(struct bmi__ring *ring)
-{
-    uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
-    return (int64_t)(atomic_load_explicit(&ring->tail, memory_order_relaxed) - head);
 }
 
 /* ---- spilled tasks ---- */
@@ -231,10 +222,7 @@ static struct bmi_task *ring_pop(struct bmi__queue *queue)
 
 static uint64_t ring_length(struct bmi__queue *queue)
 {
-    struct bmi__ring *ring = (struct bmi__ring *)queue;
-    int64_t length = (int64_t)bmi__single_length(ring) + ring_between(ring) +
-                     (int64_t)atomic_load_explicit(&ring->spilled, memory_order_relaxed);
-    return length > 0 ? (uint64_t)length : 0;
+    return bmi__ring_length((struct bmi__ring *)queue);
 }
 
 static void ring_count(struct bmi__queue *queue, struct bmi__queue_counts *counts)

@@ -189,7 +189,7 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
     unsigned ran = 0;
     struct bmi_task *task = bmi__queue_pop(node->queue);
     if (task != NULL) {
-        uint64_t left = node->queue->kind->length(node->queue);
+        uint64_t left = bmi__queue_length(node->queue);
         left = left < BATCH ? left : BATCH - 1;
         do {
             bmi__task_run(manager, task);
@@ -214,7 +214,7 @@ static bool queue_search(struct bmi_task_manager *manager, struct bmi__queue *qu
     struct bmi_task *other = NULL;
     *others = 0;
     pthread_mutex_lock(&manager->claiming);
-    for (uint64_t left = queue->kind->length(queue) + 1; left > 0; left--) {
+    for (uint64_t left = bmi__queue_length(queue) + 1; left > 0; left--) {
         other = bmi__queue_pop(queue);
         if (other == NULL || other == task)
             break;

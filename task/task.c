@@ -188,6 +188,7 @@ int bmi_task_submit(struct bmi_task *task)
         return -EINVAL;
     if (atomic_load_explicit(&manager->closed, memory_order_relaxed))
         return -ESHUTDOWN;
+    bmi__queue_expect(task->node->queue);
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t next;
     bool busy;
