@@ -240,6 +240,8 @@ int64_t thread_cpu_ms(void);
 int64_t process_cpu_ms(void);
 /* How much slower than usual this run is (CONFORMANCE_PATIENCE in the environment; sanitizers). */
 int patience(void);
+/* From here on no timer of the library's has a waiting thread look again, whom nobody woke. */
+void timers_quieten(struct party *party);
 /* Whether large memory or speed can't be had since a sanitizer or valgrind is at work. */
 bool instrumented(void);
 

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Arguments of a post; each refusal changes one of them. */
 struct arguments {
@@ -207,8 +208,29 @@ static void lent_until_completion(struct party *party)
     }
 }
 
-/* A message may be sent from memory that can't be written, and what lies behind a receive's end is
- * left alone. */
+/* A message may be sent from memory that can't be written. */
+static void read_only(struct party *party)
+{
+    static const bmi_size_t sizes[] = {1, 1000, 20000, 100000, MIB};
+    for (int i = 0; i < 5; i++) {
+        struct op op;
+        size_t size = (size_t)sizes[i];
+        void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        NEED(party, memory != MAP_FAILED);
+        if (party->role == SENDER) {
+            pattern_fill(memory, sizes[i], 2);
+            NEED_EQUAL(party, mprotect(memory, size, PROT_READ), 0);
+            op_send(party, &op, memory, sizes[i], i);
+        } else {
+            op_receive(party, &op, memory, sizes[i], i);
+        }
+        op_finish(party, &op, sizes[i]);
+        CHECK(party, pattern_holds(memory, sizes[i], 2));
+        munmap(memory, size);
+    }
+}
+
+/* What lies beside a receive's memory is left alone. */
 static void bytes_beyond(struct party *party)
 {
     static const bmi_size_t sizes[] = {1, 1000, 20000, 100000, MIB};
@@ -281,6 +303,7 @@ const struct conformance_case post_cases[] = {
     {SECTION, .name = "every tag is legal", .run = all_tags},
     {SECTION, .name = "buffers and arrays are lent until completion", .run = lent_until_completion},
     {SECTION, .name = "nothing is written beside the buffer", .run = bytes_beyond},
+    {SECTION, .name = "sends from memory that can't be written", .run = read_only},
     {SECTION, .name = "immediate completion is counted", .run = immediate},
     {SECTION, .name = "immediate completion is a setting", .run = immediate_setting, .where = SOLO},
     {0},

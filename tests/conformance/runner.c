@@ -69,6 +69,8 @@ static void case_title(const struct conformance_case *one, char *title, size_t s
     snprintf(title, size, "%s: %s", one->section, one->name);
 }
 
+static const char first_step[] = "before its first step";
+
 /* ---- one case -------------------------------------------------------------------------------- */
 
 static void report_failure(int role, const char *text)
@@ -78,7 +80,7 @@ static void report_failure(int role, const char *text)
     char whole[700];
     snprintf(whole, sizeof whole, "role %d: %s", role, text);
     CU_assertImplementation(CU_FALSE, (unsigned)atomic_load(&at->line), whole,
-                            file ? file : "before its first step", "", CU_FALSE);
+                            file ? file : first_step, "", CU_FALSE);
 }
 
 /* Sockets between every two roles; wires[from][to]. */
@@ -204,11 +206,9 @@ static void roles_report(const struct run *run)
     for (int i = 0; i < failures && i < FAILURES; i++) {
         const struct failure *failure = &report->list[i];
         char text[600];
-        if (!failure->file)
-            continue;
         snprintf(text, sizeof text, "role %d: %s", failure->role, failure->text);
-        CU_assertImplementation(CU_FALSE, (unsigned)failure->line, text, failure->file, "",
-                                CU_FALSE);
+        CU_assertImplementation(CU_FALSE, (unsigned)failure->line, text,
+                                failure->file ? failure->file : first_step, "", CU_FALSE);
     }
     if (atomic_load(&report->skipped) && failures == 0) {
         runner.skipped++;
@@ -279,15 +279,39 @@ static bool case_fits(const struct conformance_case *one, enum conformance_arran
     return !(one->where & PROCESSES) || !self;
 }
 
-static bool case_chosen(const struct conformance_case *one)
+static bool case_has(const struct conformance_case *one, const char *pattern)
 {
     char title[200];
     case_title(one, title, sizeof title);
-    for (int i = 0; i < runner.pattern_count; i++) {
-        if (fnmatch(runner.patterns[i], title, 0) == 0 || strstr(title, runner.patterns[i]))
-            return true;
-    }
-    return runner.pattern_count == 0;
+    return fnmatch(pattern, title, 0) == 0 || strstr(title, pattern) != NULL;
+}
+
+static bool case_chosen(const struct conformance_case *one)
+{
+    int i = 0;
+    while (i < runner.pattern_count && !case_has(one, runner.patterns[i]))
+        i++;
+    return i < runner.pattern_count || runner.pattern_count == 0;
+}
+
+static bool pattern_known(const char *pattern)
+{
+    for (const struct conformance_case *const *table = conformance_tables; *table; table++)
+        for (const struct conformance_case *one = *table; one->name; one++)
+            if (case_has(one, pattern))
+                return true;
+    return false;
+}
+
+/* A pattern that no case has, as after a case was named anew, chooses nothing for ever. */
+static bool patterns_known(void)
+{
+    for (int i = 0; i < runner.pattern_count; i++)
+        if (!pattern_known(runner.patterns[i])) {
+            fprintf(stderr, "no case is named like '%s'\n", runner.patterns[i]);
+            return false;
+        }
+    return true;
 }
 
 static void run_add(CU_pSuite suite, const struct run *wanted)
@@ -397,7 +421,7 @@ int conformance_main(int argc, char **argv, const struct conformance_method *met
 {
     unsigned failures = 0;
     runner.method = method;
-    if (!options_read(argc, argv))
+    if (!options_read(argc, argv) || !patterns_known())
         return 2;
     runner.report = mmap(NULL, sizeof *runner.report, PROT_READ | PROT_WRITE,
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -222,6 +222,12 @@ int patience(void)
     return under_valgrind() ? 20 : SANITIZED ? 5 : 1;
 }
 
+void timers_quieten(struct party *party)
+{
+    NEED_STATUS(party,
+                BMI_set_info(0, BMI_SETTING, "peer_timeout_ms=0,connect_timeout_ms=86400000"), 0);
+}
+
 /* ---- sockets ------------------------------------------------------------------------------- */
 
 static struct sockaddr_in loopback(int port)

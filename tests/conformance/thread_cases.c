@@ -86,6 +86,7 @@ static void expect_first(struct party *party, struct waiter *waiter, bmi_op_id_t
  * message also has to connect. */
 static void post_wakes(struct party *party)
 {
+    timers_quieten(party);
     for (int i = 0; i < 5; i++) {
         struct waiter waiter = {.party = party, .wanted = 1};
         char byte = 0;
@@ -109,6 +110,7 @@ static void post_wakes(struct party *party)
 
 static void cancel_wakes(struct party *party)
 {
+    timers_quieten(party);
     for (int i = 0; i < 5; i++) {
         struct waiter waiter = {.party = party, .wanted = 1};
         char byte = 0;
@@ -135,6 +137,7 @@ static void contexts_of_threads(struct party *party)
     char bytes[THREADS];
     bmi_op_id_t ids[THREADS];
     int order[THREADS];
+    timers_quieten(party);
     for (int i = 0; i < THREADS; i++) {
         waiters[i] = (struct waiter){.party = party, .wanted = 1};
         order[i] = i;

@@ -84,6 +84,7 @@ static void not_earlier(struct party *party)
 /* A completion that is there already; then one that comes during the wait. */
 static void at_once(struct party *party)
 {
+    timers_quieten(party);
     for (int call = 0; call < CALLS; call++) {
         for (int bound = 0; bound < 2; bound++) {
             struct op op;
@@ -103,9 +104,10 @@ static void at_once(struct party *party)
                 op_receive(party, &op, &byte, 1, call);
             party_meet_idle(party);
             int ms = bound ? INT_MAX : LONG_MS * patience(), got = 0;
+            int64_t start = now_ms();
             while (!got) /* a wait may end early for an unexpected message of this process */
                 got = wait_by(party, (enum call)call, &op, ms, &took);
-            expect_soon(party, (enum call)call, took);
+            expect_soon(party, (enum call)call, now_ms() - start);
         }
     }
 }
@@ -358,8 +360,7 @@ static void one_thread_alternates(struct party *party)
 static int context_descriptor(struct party *party)
 {
     struct bmi_context_fd asked = {.context = party->context, .fd = -1};
-    NEED_STATUS(party,
-                BMI_set_info(0, BMI_SETTING, "peer_timeout_ms=0,connect_timeout_ms=86400000"), 0);
+    timers_quieten(party);
     NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_FD, &asked), 0);
     NEED(party, asked.fd >= 0);
     return asked.fd;
