@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -276,14 +277,21 @@ static int output_end(void)
 
 /* ---- a running process ----------------------------------------------------------------------- */
 
-/* Connects to who answers for the process. Returns the socket, or -1 with errno set. */
+/* So long is waited for a process; the library lets go of one that does not read after 5000. */
+enum { PATIENCE_MS = 6000 };
+
+/* Connects to who answers for the process. Returns the socket, or -1 with errno set; EAGAIN: others
+ * wait for its answer already, as many as may. */
 static int process_connect(long process)
 {
+    const struct timeval patience = {.tv_sec = PATIENCE_MS / 1000};
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, BMI_REPORT_NAME, process);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (fd >= 0 && connect(fd, (struct sockaddr *)&name, size) < 0) {
         int error = errno;
 
@@ -294,10 +302,10 @@ static int process_connect(long process)
     return fd;
 }
 
-/* Copies what comes to standard output. Returns how many bytes, or -1 if nothing came for long. */
+/* Copies what comes to standard output. Returns how many bytes, or -1 if nothing came for long, or
+ * it broke off. */
 static long report_copy(int fd)
 {
-    enum { PATIENCE_MS = 6000 /* the library lets go of one that does not read after 5000 */ };
     char text[16384];
     long copied = 0;
 
@@ -309,16 +317,27 @@ static long report_copy(int fd)
             continue;
         ssize_t got = ready > 0 ? read(fd, text, sizeof text) : -1;
         if (got <= 0)
-            return ready > 0 ? copied : -1;
+            return got == 0 ? copied : -1;
         fwrite(text, 1, (size_t)got, stdout);
         copied += got;
     }
+}
+
+static int unanswered(long process)
+{
+    fprintf(stderr,
+            "bmi-info: process %ld does not answer: no thread of it is in a test call (nor is its "
+            "setting `progress` background)\n",
+            process);
+    return 1;
 }
 
 static int process_print(long process)
 {
     int fd = process_connect(process);
 
+    if (fd < 0 && errno == EAGAIN)
+        return unanswered(process);
     if (fd < 0) {
         fprintf(stderr, "bmi-info: nobody answers for process %ld: %s%s\n", process,
                 strerror(errno),
@@ -331,10 +350,9 @@ static int process_print(long process)
     close(fd);
     if (copied > 0)
         return output_end();
-    fprintf(stderr, "bmi-info: process %ld %s\n", process,
-            copied < 0 ? "does not answer: no thread of it is in a test call (nor is its setting "
-                         "`progress` background)"
-                       : "tells only the user who runs it, and root");
+    if (copied < 0)
+        return unanswered(process);
+    fprintf(stderr, "bmi-info: process %ld tells only the user who runs it, and root\n", process);
     return 1;
 }
 

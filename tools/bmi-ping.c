@@ -163,6 +163,18 @@ static void time_add(struct timespec *time, double seconds)
     }
 }
 
+/* The next time to ask: an interval after the last one, not before now. After answers that took
+ * longer nothing is made up for. */
+static void due_next(struct timespec *due, double interval_s)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    time_add(due, interval_s);
+    if (due->tv_sec < now.tv_sec || (due->tv_sec == now.tv_sec && due->tv_nsec < now.tv_nsec))
+        *due = now;
+}
+
 static void ask_all_locked(struct ping *ping, BMI_addr_t addr)
 {
     struct timespec due;
@@ -173,7 +185,7 @@ static void ask_all_locked(struct ping *ping, BMI_addr_t addr)
         if (fflush(stdout) != 0 || ping->interrupted ||
             (ping->request.count && ping->summary.sent >= ping->request.count))
             return;
-        time_add(&due, ping->request.interval_s);
+        due_next(&due, ping->request.interval_s);
         while (!ping->interrupted &&
                pthread_cond_timedwait(&ping->changed, &ping->lock, &due) != ETIMEDOUT)
             ;

@@ -111,7 +111,17 @@ grep -q "process $server (hello_server)" "$work/out" || { cat "$work/out"; fail 
 grep -q "listens at $url" "$work/out" || { cat "$work/out"; fail "the report tells no address"; }
 grep -qE '^  accepts +1$' "$work/out" || { cat "$work/out"; fail "one connection came"; }
 kill -STOP "$server"
+asking=() # more than may wait to be connected
+for _ in {1..16}; do
+  timeout 30 "$bin/bmi-info" -p "$server" >/dev/null 2>&1 &
+  asking+=($!)
+done
 status_is 1 "$bin/bmi-info" -p "$server"
+for one in "${asking[@]}"; do
+  status=0
+  wait "$one" || status=$?
+  [ "$status" = 1 ] || fail "bmi-info and a stopped process, one of many: status $status"
+done
 grep -q 'does not answer: no thread' "$work/err" || { cat "$work/err"; fail "a stopped process"; }
 kill -CONT "$server"
 status_is 1 "$bin/bmi-info" --process $$
