@@ -24,6 +24,7 @@
 #define ROWS_MAX 512 /* of a grid */
 #define GRIDS_MAX 16
 #define REPS_MAX 1000
+#define SERVERS_MAX 255 /* a request has one byte for the number */
 
 enum contender {
     CONTENDER_BMI,            /* BMI, buffers from BMI_memalloc where the pattern has the choice */
@@ -184,6 +185,8 @@ double overlap_seconds(const struct work *work, uint64_t sender_ns, uint64_t rec
 uint64_t rounds_median(uint64_t *rounds_ns, uint64_t count); /* sorts them */
 
 /* options.c, options_check.c */
+/* Servers that the user named: plain sockets', or BMI's. */
+int options_servers(const struct options *options, bool raw);
 void options_check(const struct options *options);
 void options_method_check(const struct options *options);
 void options_parse(struct options *options, int argc, char **argv);

@@ -121,6 +121,15 @@ grep -q "65536 bytes do not hold a message of 65537" "$folder/out" || fail "$(ca
 refused bandwidth --memory 64K --size 4K --verify
 grep -q "not with --verify" "$folder/out" || fail "$(cat "$folder/out")"
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
+# servers that run already: as many of each contender's, and one where a pattern has one pair
+wrong read --role client --servers tcp://127.0.0.1:1,raw://127.0.0.1:1,raw://127.0.0.1:2 --reference raw
+grep -q "1 of BMI and 2 of plain sockets" "$folder/out" || fail "$(cat "$folder/out")"
+wrong read --role client --servers tcp://127.0.0.1:1 --buffers none --reference raw
+grep -q "names none for raw" "$folder/out" || fail "$(cat "$folder/out")"
+wrong read --role client --servers raw://127.0.0.1:1
+wrong bandwidth --role client --servers tcp://127.0.0.1:1,tcp://127.0.0.1:2
+grep -q "one server and one client only" "$folder/out" || fail "$(cat "$folder/out")"
+wrong rate --role client --servers raw://127.0.0.1:1,raw://127.0.0.1:2 --buffers none --reference raw
 for file in --json --plot; do
   refused read --buffers none --reference raw $file /nowhere/file --bytes 1000 --reps 1
   grep -q "^servers" "$folder/out" && fail "$file that cannot be written is told too late"
@@ -208,7 +217,10 @@ mkfifo "$folder/address"
 server=$!
 read -r url <"$folder/address"
 "$bench" read --role client --servers "$url" --clients 2 --buffers none --reference raw --reps 1 \
-  --bytes 100000 --verify >/dev/null || fail "client role"
+  --bytes 100000 --verify --json "$folder/client.json" >"$folder/out" || fail "client role"
+grep -q '"servers": 1, "clients": 2,' "$folder/client.json" && grep -q "^1x2" "$folder/out" ||
+  fail "client role's pairs: $(cat "$folder/out")"
+grep -q '"value": 0,' "$folder/client.json" && fail "client role measured nothing"
 kill "$server"
 wait "$server"
 [ $? -eq 0 ] || fail "server role's end"

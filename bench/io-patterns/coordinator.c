@@ -79,8 +79,6 @@ static void grid_measure(const struct options *options, const struct grid *grid,
     int row_count = rows_prepare(options, grid, rows);
     for (int i = 0; i < row_count; i++) {
         struct row *row = &rows[i];
-        if (options->url_count > 0)
-            row->grid.servers = report_servers(options);
         row_measure(groups, count, options, row);
         report->count++;
         progress_show("%s", "");

@@ -181,8 +181,6 @@ static void urls_pick(struct group *group)
         strcat(group->urls, *group->urls ? "," : "");
         strcat(group->urls, options->urls[i]);
     }
-    if (!*group->urls)
-        die("--servers names none for %s", contender_name(group->contender));
 }
 
 static void own_servers_start(struct group *group)

@@ -195,7 +195,7 @@ static void grid_take(struct options *options, const char *text)
     if (options->grid_count == GRIDS_MAX)
         refuse("--grid: at most %d", GRIDS_MAX);
     if (sscanf(text, "%dx%d%c", &grid.servers, &grid.clients, &end) != 2 || grid.servers < 1 ||
-        grid.servers > 255 || grid.clients < 1 || grid.clients > 65535)
+        grid.servers > SERVERS_MAX || grid.clients < 1 || grid.clients > 65535)
         refuse("--grid %s: servers x clients, as 2x4, are wanted", text);
     options->grids[options->grid_count++] = grid;
 }
@@ -296,7 +296,7 @@ static void servers_take(struct options *options, struct counts *counts, const c
     if (strstr(text, "://"))
         list_each(text, options, url_take);
     else
-        counts->servers = (int)number_read("servers", text, 1, 255);
+        counts->servers = (int)number_read("servers", text, 1, SERVERS_MAX);
 }
 
 /* Takes an option that says who takes part. Returns: whether it is one. */
@@ -501,6 +501,8 @@ static void defaults_fill(struct options *options, const struct counts *counts)
         options->contenders |= pattern->contenders & BITS_OURS & ~pattern->on_request;
     if (pattern->run_here)
         options->contenders |= pattern->contenders;
+    if (!options->control && options->url_count > 0) /* all who take part have as many */
+        options->grids[0].servers = options_servers(options, !(options->contenders & BITS_BMI));
 }
 
 void options_parse(struct options *options, int argc, char **argv)

@@ -118,18 +118,43 @@ static void memory_check(const struct options *options)
                    (unsigned long long)options->memory, (unsigned long long)options->sizes[i]);
 }
 
+int options_servers(const struct options *options, bool raw)
+{
+    int count = 0;
+    for (int i = 0; i < options->url_count; i++)
+        count += (strncmp(options->urls[i], "raw://", 6) == 0) == raw;
+    return count;
+}
+
+/* Ends the process where those who take part do not have as many servers as each other. */
+static void servers_check(const struct options *options)
+{
+    bool bmi = options->contenders & BITS_BMI, raw = options->contenders & BITS_RAW;
+    int of_bmi = options_servers(options, false), of_raw = options_servers(options, true);
+    if (options->url_count == 0)
+        return;
+    if ((bmi && of_bmi == 0) || (raw && of_raw == 0))
+        refuse("--servers names none for %s", bmi && of_bmi == 0 ? "bmi" : "raw");
+    if (bmi && raw && of_bmi != of_raw)
+        refuse("--servers: %d of BMI and %d of plain sockets; as many of each are wanted", of_bmi,
+               of_raw);
+    if (of_bmi > SERVERS_MAX || of_raw > SERVERS_MAX)
+        refuse("--servers: at most %d", SERVERS_MAX);
+}
+
 /* Ends the process where the pattern cannot do what is asked. */
 void options_check(const struct options *options)
 {
     const struct pattern *pattern = options->pattern;
-    for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
-        if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
-            refuse("%s: one server and one client only", pattern->name);
     if (!options->control) { /* the coordinator tells its processes all that it knows */
         given_check(options);
         contenders_check(options);
         memory_check(options);
+        servers_check(options);
     }
+    for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
+        if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
+            refuse("%s: one server and one client only", pattern->name);
     for (int i = 0; i < options->size_count; i++)
         if (options->sizes[i] == 0 && !pattern->size_is_clients &&
             (!pattern->empty_messages || options->contenders & ~BITS_BMI))

@@ -53,15 +53,6 @@ void row_finish(struct row *row, const struct options *options)
     }
 }
 
-/* Servers that the user named, of BMI. */
-int report_servers(const struct options *options)
-{
-    int count = 0;
-    for (int i = 0; i < options->url_count; i++)
-        count += strncmp(options->urls[i], "raw://", 6) != 0;
-    return count;
-}
-
 static bool takes_part(const struct report *report, enum contender contender)
 {
     return report->options->contenders & BIT(contender);

@@ -39,7 +39,6 @@ int rows_prepare(const struct options *options, const struct grid *grid, struct 
 /* Room for the samples of the contenders that take part. */
 void row_open(struct row *row, const struct options *options, unsigned contenders);
 void row_finish(struct row *row, const struct options *options);
-int report_servers(const struct options *options);
 /* Ends the process where a file that is wanted in the end cannot be written. */
 void report_files_check(const struct options *options);
 void report_start(const struct report *report);
