@@ -179,6 +179,13 @@ BMI_PEER_TIMEOUT_MS=soon "$bench" --role server --listen "gm://wrong$$" >"$folde
   fail "accepted a wrong setting"
 grep -q "BMI_LOG=error tells more" "$folder/out" || fail "no way to the cause: $(cat "$folder/out")"
 
+# given progress in the environment, then it is not that of a pattern that has the choice
+BMI_PROGRESS=soon "$bench" latency --messages 20 --size 24 --reps 1 --json "$folder/caller.json" \
+  >"$folder/out" 2>&1 || fail "progress of the environment: $(cat "$folder/out")"
+grep -q '"progress": "caller"' "$folder/caller.json" || fail "progress is not told"
+BMI_PROGRESS=soon "$bench" rate --messages 20 --size 24 --reps 1 >"$folder/out" 2>&1 &&
+  fail "progress of the environment is not that of a pattern without the choice"
+
 # given a drawing, then every reference has a colour of its own
 "$bench" bandwidth --method gm --reference memcpy --size 64K --bytes 1M --reps 1 \
   --plot "$folder/drawing.svg" >"$folder/out" 2>&1 || fail "memcpy: $(cat "$folder/out")"

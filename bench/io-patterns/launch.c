@@ -234,13 +234,13 @@ static void common_add(struct command *command, const struct options *options)
     argument_add(command, options->pattern->name);
 }
 
-/* Where a run compares ways of progress each contender gets its own; else the user's stays. */
+/* Where a pattern has the choice each contender gets its own progress; else the user's stays. */
 static const char *progress_of(const struct options *options, enum contender contender)
 {
     if (contender == CONTENDER_BMI_BACKGROUND)
         return "background";
-    bool compares = options->contenders & BIT(CONTENDER_BMI_BACKGROUND);
-    return compares && BIT(contender) & BITS_BMI ? "" : NULL;
+    bool choice = options->pattern->contenders & BIT(CONTENDER_BMI_BACKGROUND);
+    return choice && BIT(contender) & BITS_BMI ? "caller" : NULL;
 }
 
 pid_t launch_self(const struct options *options, enum contender contender, const char *role,

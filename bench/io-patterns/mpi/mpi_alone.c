@@ -63,6 +63,8 @@ static void bmi_open(struct alone *alone)
 {
     char listen[URL_SIZE], address[BMI_MAX_ADDR_LEN] = "", own[URL_SIZE] = "";
     format_text(listen, sizeof listen, "%s://%s:0", alone->options->method, alone->host);
+    if (alone->options->pattern->contenders & BIT(CONTENDER_BMI_BACKGROUND))
+        setenv("BMI_PROGRESS", "caller", 1); /* which is what the report says */
     if (alone->server)
         bmi_server_open(&alone->bmi_server, alone->options, listen, address);
     format_text(own, sizeof own, "%s", address);
