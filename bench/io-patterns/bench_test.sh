@@ -102,6 +102,8 @@ refused flow --compute 100
 refused flow --progress background --compute 0
 refused flow --on sender
 refused tasks --threads 0
+wrong latency --progress background --role client --servers tcp://127.0.0.1:1
+grep -q "the progress that they were started with" "$folder/out" || fail "$(cat "$folder/out")"
 refused latency --clients 2
 refused rate --size 0
 refused read --role client
@@ -242,6 +244,9 @@ if read -r url <"$folder/address"; then
     >"$folder/out" 2>&1 || fail "client role over gm: $(cat "$folder/out")"
   grep -q '"method": "gm"' "$folder/gm.json" || fail "not told as gm: $(cat "$folder/gm.json")"
   grep -q "over gm" "$folder/out" || fail "table not told as gm: $(cat "$folder/out")"
+  "$bench" threads --role client --servers "$url" --reps 1 --messages 20 --threads 1 \
+    --json "$folder/threads.json" >"$folder/out" 2>&1 || fail "threads elsewhere: $(cat "$folder/out")"
+  grep -q background "$folder/threads.json" && fail "background with a server that runs already"
   kill "$server"
 else
   fail "no server of gm by its URL: $(cat "$folder/server")"

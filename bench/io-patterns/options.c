@@ -497,8 +497,10 @@ static void defaults_fill(struct options *options, const struct counts *counts)
         options->reps = pattern->reps ? pattern->reps : 5;
     if (!options->on)
         options->on = 1u << ON_SENDER | 1u << ON_RECEIVER | 1u << ON_BOTH;
-    if (!(options->contenders & BITS_OURS) && !options->references_only)
-        options->contenders |= pattern->contenders & BITS_OURS & ~pattern->on_request;
+    if (!(options->contenders & BITS_OURS) && !options->references_only) {
+        unsigned elsewhere = options->url_count > 0 ? BIT(CONTENDER_BMI_BACKGROUND) : 0;
+        options->contenders |= pattern->contenders & BITS_OURS & ~pattern->on_request & ~elsewhere;
+    }
     if (pattern->run_here)
         options->contenders |= pattern->contenders;
     if (!options->control && options->url_count > 0) /* all who take part have as many */

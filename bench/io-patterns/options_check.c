@@ -133,6 +133,9 @@ static void servers_check(const struct options *options)
     int of_bmi = options_servers(options, false), of_raw = options_servers(options, true);
     if (options->url_count == 0)
         return;
+    if (options->contenders & BIT(CONTENDER_BMI_BACKGROUND))
+        refuse("--progress background: servers that run already have the progress that they were "
+               "started with");
     if ((bmi && of_bmi == 0) || (raw && of_raw == 0))
         refuse("--servers names none for %s", bmi && of_bmi == 0 ? "bmi" : "raw");
     if (bmi && raw && of_bmi != of_raw)
