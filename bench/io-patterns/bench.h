@@ -228,14 +228,22 @@ void data_check(const void *buffer, uint64_t size, uint32_t stream, uint64_t pos
 const uint8_t *data_source(uint32_t stream, uint64_t size);
 uint8_t *data_arena(uint64_t size);
 
-/* Where those have their memory from, if it is not the process's own. */
+/* Where those have their memory from, if it is not the process's own. What they keep for later they
+ * keep for either kind by itself. */
 struct data_allocator {
     void *(*allocate)(uint64_t size);
     void (*release)(void *memory, uint64_t size);
 };
-void data_allocator_set(const struct data_allocator *allocator);
+void data_allocator_set(const struct data_allocator *allocator); /* NULL: the process's own */
+bool data_is_own(void);
 void *data_allocate(uint64_t size); /* touched */
 void data_release(void *memory, uint64_t size);
+/* Memory that is kept, of each kind. Returns: that of the kind wanted, made anew if too small. */
+struct data_kept {
+    void *memory;
+    uint64_t size;
+};
+void *data_renew(struct data_kept kept[2], uint64_t size);
 uint64_t data_area(const struct work *work);
 uint64_t data_place(const struct work *work, uint64_t position);
 uint64_t data_ahead(const struct work *work, uint64_t position);

@@ -199,6 +199,9 @@ if [ -x "$bench-mpi" ] && command -v mpiexec >/dev/null; then
   mpiexec -n 2 "$bench-mpi" bandwidth --servers 1 --clients 1 --reference memcpy --reps 1 \
     --bytes 1M --size 64K >"$folder/out" 2>&1 && fail "memcpy among ranks"
   grep -q 'not where MPI places' "$folder/out" || fail "memcpy among ranks: $(cat "$folder/out")"
+  mpiexec -n 2 "$bench-mpi" write --servers 1 --clients 1 --method gm --buffers memalloc,plain \
+    --reference raw,mpi --reps 2 --bytes 1M --verify >"$folder/out" 2>&1 ||
+    fail "memory of both kinds among ranks: $(cat "$folder/out")"
 fi
 
 # given --verify, then every line says that it is no measurement
@@ -246,6 +249,12 @@ if read -r url <"$folder/address"; then
   grep -q "over gm" "$folder/out" || fail "table not told as gm: $(cat "$folder/out")"
   "$bench" threads --role client --servers "$url" --reps 1 --messages 20 --threads 1 \
     --json "$folder/threads.json" >"$folder/out" 2>&1 || fail "threads elsewhere: $(cat "$folder/out")"
+  for bytes in 1M 2M; do # memory that the server keeps is of one kind or of the other
+    for buffers in memalloc plain; do
+      "$bench" bandwidth --role client --servers "$url" --buffers $buffers --bytes $bytes --reps 1 \
+        --size 64K --verify >"$folder/out" 2>&1 || fail "$buffers, $bytes: $(cat "$folder/out")"
+    done
+  done
   grep -q background "$folder/threads.json" && fail "background with a server that runs already"
   kill "$server"
 else

@@ -94,12 +94,12 @@ static void memory_release(void *memory, uint64_t size)
     bmi_check(BMI_memfree(memory_peer, memory, (bmi_size_t)size, BMI_RECV), "BMI_memfree");
 }
 
-/* The data of all patterns comes from BMI_memalloc, for the network of this peer. */
-static void memory_use(BMI_addr_t peer)
+/* The data of a sample is in memory of BMI_memalloc, for the network of this peer, or plain. */
+static void memory_choose(const struct work *work, BMI_addr_t peer)
 {
     static const struct data_allocator ours = {memory_allocate, memory_release};
     memory_peer = peer;
-    data_allocator_set(&ours);
+    data_allocator_set(work->plain ? NULL : &ours);
 }
 
 /* Begins to answer one request. */
@@ -114,8 +114,7 @@ static void request_serve(struct bmi_side *side, const struct BMI_unexpected_inf
     const struct pattern *pattern = pattern_numbered(work.pattern);
     if (!pattern || !pattern->serve_bmi)
         die("a request for pattern %d, which is none", work.pattern);
-    if (!work.plain)
-        memory_use(info->addr);
+    memory_choose(&work, info->addr);
     pattern->serve_bmi(side, &work, info->addr);
 }
 
@@ -172,12 +171,16 @@ void bmi_server_main(const struct options *options)
     bmi_side_close(&side);
 }
 
-static double sample_run(void *argument, const struct work *work)
+double bmi_client_run(struct bmi_client *client, const struct work *work)
 {
-    const struct bmi_client *client = argument;
-    if (!work->plain && client->server_count > 0)
-        memory_use(client->servers[0]);
-    return pattern_numbered(work->pattern)->run_bmi(argument, work);
+    if (client->server_count > 0)
+        memory_choose(work, client->servers[0]);
+    return pattern_numbered(work->pattern)->run_bmi(client, work);
+}
+
+static double sample_run(void *client, const struct work *work)
+{
+    return bmi_client_run(client, work);
 }
 
 void bmi_client_main(const struct options *options)

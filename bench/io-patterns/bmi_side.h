@@ -114,6 +114,8 @@ void bmi_server_open(struct bmi_side *side, const struct options *options, const
                      char address[BMI_MAX_ADDR_LEN]);
 void bmi_server_run(struct bmi_side *side, uint64_t requests);
 void bmi_client_open(struct bmi_client *client, const struct options *options);
+/* Takes a sample in the memory that it says. Returns: the pattern's figure. */
+double bmi_client_run(struct bmi_client *client, const struct work *work);
 void bmi_side_close(struct bmi_side *side);
 void bmi_server_main(const struct options *options);
 void bmi_client_main(const struct options *options);

@@ -6,8 +6,8 @@
  * stream, or left over from before is noticed. Without --verify a stream's buffer is at most
  * AREA_MAX bytes and used again and again; with it, a stream lies in memory as a whole.
  *
- * Memory is the process's own, or what data_allocator_set says: BMI_memalloc's. One process is of
- * one contender, so it does not change.
+ * Memory is the process's own, or what data_allocator_set says: BMI_memalloc's. Each sample says
+ * which, since a server's requests, and the samples of a rank of MPI, are of several contenders.
  */
 #include "bench.h"
 
@@ -20,12 +20,17 @@ static struct data_allocator allocator;
 
 void data_allocator_set(const struct data_allocator *other)
 {
-    allocator = *other;
+    allocator = other ? *other : (struct data_allocator){0};
+}
+
+bool data_is_own(void)
+{
+    return !allocator.allocate;
 }
 
 void *data_allocate(uint64_t size)
 {
-    if (!allocator.allocate)
+    if (data_is_own())
         return allocate_pages(size);
     void *memory = allocator.allocate(size);
     memset(memory, 0, size);
@@ -92,13 +97,15 @@ const uint8_t *data_source(uint32_t stream, uint64_t size)
         uint8_t *bytes;
         uint64_t size;
         uint32_t stream;
+        bool own;
     } * sources;
     for (struct source *source = sources; source; source = source->next)
-        if (source->stream == stream && source->size >= size)
+        if (source->stream == stream && source->size >= size && source->own == data_is_own())
             return source->bytes;
     /* Smaller ones of the stream stay: a transfer may be using them. */
     struct source *source = allocate(sizeof *source);
-    *source = (struct source){.next = sources, .size = size, .stream = stream};
+    *source =
+        (struct source){.next = sources, .size = size, .stream = stream, .own = data_is_own()};
     source->bytes = data_allocate(size);
     data_fill(source->bytes, size, stream, 0);
     sources = source;
@@ -129,15 +136,20 @@ uint64_t data_ahead(const struct work *work, uint64_t position)
     return size < to_end ? size : to_end;
 }
 
+void *data_renew(struct data_kept kept[2], uint64_t size)
+{
+    kept += data_is_own();
+    if (kept->size < size) {
+        data_release(kept->memory, kept->size);
+        kept->memory = data_allocate(size);
+        kept->size = size;
+    }
+    return kept->memory;
+}
+
 /* Memory for data that comes in; the process's only one, that of the last call where it fits. */
 uint8_t *data_arena(uint64_t size)
 {
-    static uint8_t *arena;
-    static uint64_t arena_size;
-    if (arena_size < size) {
-        data_release(arena, arena_size);
-        arena = data_allocate(size);
-        arena_size = size;
-    }
-    return arena;
+    static struct data_kept arenas[2];
+    return data_renew(arenas, size);
 }

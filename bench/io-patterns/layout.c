@@ -21,17 +21,11 @@ static uint64_t layout_size(const struct layout *layout)
 
 void layout_prepare(struct layout *layout, const struct work *work, int servers)
 {
-    static uint8_t *memory;
-    static uint64_t memory_size;
+    static struct data_kept memories[2];
     *layout = (struct layout){.segment = segment_size,
                               .lanes = servers > 2 ? (uint64_t)servers : 2,
                               .area = data_area(work)};
-    if (memory_size < layout_size(layout)) {
-        data_release(memory, memory_size);
-        memory_size = layout_size(layout);
-        memory = data_allocate(memory_size);
-    }
-    layout->memory = memory;
+    layout->memory = data_renew(memories, layout_size(layout));
 }
 
 int layout_pieces(const struct layout *layout, int server, uint64_t position, uint64_t size,

@@ -40,6 +40,7 @@ struct sink {
     struct sink *next;
     uint8_t *memory;
     uint64_t size;
+    bool own; /* not of BMI_memalloc */
 };
 static struct sink *sinks_free;
 
@@ -47,13 +48,13 @@ static struct sink *sink_take(uint64_t size)
 {
     for (struct sink **place = &sinks_free; *place; place = &(*place)->next) {
         struct sink *sink = *place;
-        if (sink->size == size) {
+        if (sink->size == size && sink->own == data_is_own()) {
             *place = sink->next;
             return sink;
         }
     }
     struct sink *sink = allocate(sizeof *sink);
-    *sink = (struct sink){.memory = data_allocate(size), .size = size};
+    *sink = (struct sink){.memory = data_allocate(size), .size = size, .own = data_is_own()};
     return sink;
 }
 

@@ -110,6 +110,7 @@ static double sample_take(struct alone *alone, enum contender contender, struct 
     work->plain = contender == CONTENDER_BMI_PLAIN;
     work->spin = contender == CONTENDER_RAW_POLL;
     work->sequence = ++alone->sequence;
+    data_allocator_set(NULL); /* BMI's own samples and requests say it anew */
     MPI_Barrier(MPI_COMM_WORLD);
     if (contender == CONTENDER_MPI)
         figure = mpi_sample(alone, work);
@@ -118,7 +119,7 @@ static double sample_take(struct alone *alone, enum contender contender, struct 
     else if (alone->server)
         raw_server_run(&alone->raw_server, requests);
     else if (BIT(contender) & BITS_BMI)
-        figure = pattern->run_bmi(&alone->bmi_client, work);
+        figure = bmi_client_run(&alone->bmi_client, work);
     else
         figure = pattern->run_raw(&alone->raw_client, work);
     MPI_Reduce(&figure, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
