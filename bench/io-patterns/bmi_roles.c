@@ -94,12 +94,14 @@ static void memory_release(void *memory, uint64_t size)
     bmi_check(BMI_memfree(memory_peer, memory, (bmi_size_t)size, BMI_RECV), "BMI_memfree");
 }
 
-/* The data of a sample is in memory of BMI_memalloc, for the network of this peer, or plain. */
+/* The data of a sample is in memory of BMI_memalloc, for the network of this peer, or plain; of
+ * bare messages beside flows in the same as the flows'. */
 static void memory_choose(const struct work *work, BMI_addr_t peer)
 {
     static const struct data_allocator ours = {memory_allocate, memory_release};
+    bool plain = work->plain && !pattern_numbered(work->pattern)->plain_is_bare;
     memory_peer = peer;
-    data_allocator_set(work->plain ? NULL : &ours);
+    data_allocator_set(plain ? NULL : &ours);
 }
 
 /* Begins to answer one request. */
