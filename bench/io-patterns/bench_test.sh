@@ -233,6 +233,15 @@ read -r url <"$folder/address"
 grep -q '"servers": 1, "clients": 2,' "$folder/client.json" && grep -q "^1x2" "$folder/out" ||
   fail "client role's pairs: $(cat "$folder/out")"
 grep -q '"value": 0,' "$folder/client.json" && fail "client role measured nothing"
+# and it has all of its CPUs again when a pattern that takes one has ended
+cpus=$(grep Cpus_allowed: "/proc/$server/status")
+"$bench" overlap --role client --servers "$url" --buffers none --reference raw --reps 1 --messages 2 \
+  --size 1K --compute 10 >/dev/null || fail "overlap with a server that runs already"
+for _ in $(seq 500); do
+  [ "$(grep Cpus_allowed: "/proc/$server/status")" = "$cpus" ] && break
+  sleep 0.01
+done
+[ "$(grep Cpus_allowed: "/proc/$server/status")" = "$cpus" ] || fail "a server stays on one CPU"
 kill "$server"
 wait "$server"
 [ $? -eq 0 ] || fail "server role's end"

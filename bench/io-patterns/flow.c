@@ -125,7 +125,8 @@ static bool in_background(void)
     return known;
 }
 
-/* This process is to leave one of its CPUs alone, as if somebody computed there. */
+/* This process is to leave one of its CPUs alone, as if somebody computed there. For good: no
+ * server that runs already is asked for that, since its progress is not known. */
 static void cpu_leave(void)
 {
     static bool left;

@@ -122,6 +122,7 @@ static void overlap_serve_bmi(struct bmi_side *side, const struct work *work, bm
     memcpy(ack, &median_ns, sizeof median_ns);
     acknowledge_and_await(side, client, work, ack);
     party_close(&party);
+    thread_cpus_release();
 }
 
 static double overlap_run_bmi(struct bmi_client *client, const struct work *work)
@@ -230,6 +231,7 @@ static void overlap_serve_raw(struct raw_link *link, const struct work *work)
     socket_send(link->socket, ack, sizeof ack);
     mover_close(&mover);
     link_blocking_set(link, false);
+    thread_cpus_release();
 }
 
 static double overlap_run_raw(struct raw_client *client, const struct work *work)
