@@ -4,6 +4,8 @@
  */
 #include "mpi_side.h"
 
+#include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +89,33 @@ static void finalize_give_up(int signal_number)
     _exit(0);
 }
 
+/* Where a rank is, and may run. */
+struct place {
+    char host[MPI_MAX_PROCESSOR_NAME];
+    cpu_set_t cpus;
+};
+
+/* Whether this host has more of the ranks than CPUs that they may use together. MPI does not tell
+ * which ranks share a host where it is to use no shared memory, so their names do. */
+static bool host_crowded(int size)
+{
+    struct place own = {0}, *all = allocate((size_t)size * sizeof *all);
+    cpu_set_t cpus = {0};
+    int length, ranks = 0;
+    if (sched_getaffinity(0, sizeof own.cpus, &own.cpus) < 0)
+        die("sched_getaffinity: %s", strerror(errno));
+    MPI_Get_processor_name(own.host, &length);
+    MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, MPI_COMM_WORLD);
+    for (int i = 0; i < size; i++) {
+        if (strcmp(all[i].host, own.host) != 0)
+            continue;
+        CPU_OR(&cpus, &cpus, &all[i].cpus);
+        ranks++;
+    }
+    free(all);
+    return ranks > CPU_COUNT(&cpus);
+}
+
 static void world_open(struct mpi_world *world, struct options *options)
 {
     int size;
@@ -94,7 +123,7 @@ static void world_open(struct mpi_world *world, struct options *options)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     world->servers = options->grids[0].servers;
     world->clients = options->grids[0].clients;
-    world->crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
+    world->crowded = host_crowded(size); /* before --bind takes CPUs away */
     if (world->servers + world->clients != size)
         refuse("%d ranks for %d servers and %d clients: mpiexec -n %d starts them", size,
                world->servers, world->clients, world->servers + world->clients);

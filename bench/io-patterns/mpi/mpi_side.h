@@ -20,7 +20,7 @@
 struct mpi_world {
     int servers, clients;
     int rank;
-    bool crowded; /* more processes than cores: give way where there is nothing to do */
+    bool crowded; /* more processes on a host than CPUs: give way where there is nothing to do */
 };
 
 struct mpi_pattern {
