@@ -16,6 +16,13 @@ fail() {
   failures=$((failures + 1))
 }
 
+# Checks that no two colours in the legend of a drawing's first panel are equal.
+colours_check() {
+  local colours
+  colours=$(sed -n 's/.*y="40" width="14" height="14" fill="\([^"]*\)".*/\1/p' "$1")
+  [ -n "$colours" ] && [ -z "$(sort <<<"$colours" | uniq -d)" ] || fail "colours of $1:" $colours
+}
+
 # given raw samples, when they are written, then each line is an object with all keys
 "$bench" read --buffers none --reference raw --reps 3 --bytes 1M --grid 1x1,2x2 \
   --json "$folder/a.json" --plot "$folder/a.svg" >"$folder/table" || fail "read"
@@ -124,14 +131,16 @@ refused bandwidth --memory 64K --size 4K --verify
 grep -q "not with --verify" "$folder/out" || fail "$(cat "$folder/out")"
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
 # servers that run already: as many of each contender's, and one where a pattern has one pair
-wrong read --role client --servers tcp://127.0.0.1:1,raw://127.0.0.1:1,raw://127.0.0.1:2 --reference raw
+wrong read --role client --servers tcp://127.0.0.1:1,raw://127.0.0.1:1,raw://127.0.0.1:2 \
+  --reference raw
 grep -q "1 of BMI and 2 of plain sockets" "$folder/out" || fail "$(cat "$folder/out")"
 wrong read --role client --servers tcp://127.0.0.1:1 --buffers none --reference raw
 grep -q "names none for raw" "$folder/out" || fail "$(cat "$folder/out")"
 wrong read --role client --servers raw://127.0.0.1:1
 wrong bandwidth --role client --servers tcp://127.0.0.1:1,tcp://127.0.0.1:2
 grep -q "one server and one client only" "$folder/out" || fail "$(cat "$folder/out")"
-wrong rate --role client --servers raw://127.0.0.1:1,raw://127.0.0.1:2 --buffers none --reference raw
+wrong rate --role client --servers raw://127.0.0.1:1,raw://127.0.0.1:2 --buffers none \
+  --reference raw
 for file in --json --plot; do
   refused read --buffers none --reference raw $file /nowhere/file --bytes 1000 --reps 1
   grep -q "^servers" "$folder/out" && fail "$file that cannot be written is told too late"
@@ -189,9 +198,11 @@ BMI_PROGRESS=soon "$bench" rate --messages 20 --size 24 --reps 1 >"$folder/out" 
   fail "progress of the environment is not that of a pattern without the choice"
 
 # given a drawing, then every reference has a colour of its own
-"$bench" bandwidth --method gm --reference memcpy --size 64K --bytes 1M --reps 1 \
-  --plot "$folder/drawing.svg" >"$folder/out" 2>&1 || fail "memcpy: $(cat "$folder/out")"
+"$bench" bandwidth --method gm --buffers memalloc,plain --reference raw,memcpy --size 64K \
+  --bytes 1M --reps 1 --plot "$folder/drawing.svg" >"$folder/out" 2>&1 ||
+  fail "memcpy: $(cat "$folder/out")"
 grep -q '>memcpy<' "$folder/drawing.svg" || fail "memcpy is not in the drawing"
+colours_check "$folder/drawing.svg"
 grep -q '(null)' "$folder/drawing.svg" && fail "a drawing without a colour"
 
 # given ranks of the user's mpiexec, then a reference that has none is refused, not measured otherwise
@@ -210,8 +221,9 @@ fi
 grep -q '"verify": true' "$folder/v.json" || fail "verify: $(cat "$folder/v.json")"
 
 # given libfabric's ping-pong, then its figures stand beside ours; where it is missing, that is said
-if "$bench" latency --method ofi+shm --buffers none --reference fi --messages 20 --size 24,1K \
-  --reps 1 --json "$folder/fi.json" --plot "$folder/fi.svg" >"$folder/out" 2>&1; then
+if "$bench" latency --method ofi+shm --buffers none --reference raw,raw-poll,fi --messages 20 \
+  --size 24,1K --reps 1 --json "$folder/fi.json" --plot "$folder/fi.svg" >"$folder/out" 2>&1; then
+  colours_check "$folder/fi.svg"
   grep -q '(null)' "$folder/fi.svg" && fail "fi_pingpong has no colour in the drawing"
   [ "$(grep -c '"implementation": "fi_pingpong"' "$folder/fi.json")" -eq 2 ] ||
     fail "no figures of fi_pingpong: $(cat "$folder/fi.json")"
@@ -235,8 +247,8 @@ grep -q '"servers": 1, "clients": 2,' "$folder/client.json" && grep -q "^1x2" "$
 grep -q '"value": 0,' "$folder/client.json" && fail "client role measured nothing"
 # and it has all of its CPUs again when a pattern that takes one has ended
 cpus=$(grep Cpus_allowed: "/proc/$server/status")
-"$bench" overlap --role client --servers "$url" --buffers none --reference raw --reps 1 --messages 2 \
-  --size 1K --compute 10 >/dev/null || fail "overlap with a server that runs already"
+"$bench" overlap --role client --servers "$url" --buffers none --reference raw --reps 1 \
+  --messages 2 --size 1K --compute 10 >/dev/null || fail "overlap with a server that runs already"
 for _ in $(seq 500); do
   [ "$(grep Cpus_allowed: "/proc/$server/status")" = "$cpus" ] && break
   sleep 0.01
@@ -257,7 +269,8 @@ if read -r url <"$folder/address"; then
   grep -q '"method": "gm"' "$folder/gm.json" || fail "not told as gm: $(cat "$folder/gm.json")"
   grep -q "over gm" "$folder/out" || fail "table not told as gm: $(cat "$folder/out")"
   "$bench" threads --role client --servers "$url" --reps 1 --messages 20 --threads 1 \
-    --json "$folder/threads.json" >"$folder/out" 2>&1 || fail "threads elsewhere: $(cat "$folder/out")"
+    --json "$folder/threads.json" >"$folder/out" 2>&1 ||
+    fail "threads elsewhere: $(cat "$folder/out")"
   for bytes in 1M 2M; do # memory that the server keeps is of one kind or of the other
     for buffers in memalloc plain; do
       "$bench" bandwidth --role client --servers "$url" --buffers $buffers --bytes $bytes --reps 1 \
