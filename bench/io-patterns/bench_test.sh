@@ -227,6 +227,16 @@ if "$bench" latency --method ofi+shm --buffers none --reference raw,raw-poll,fi 
   grep -q '(null)' "$folder/fi.svg" && fail "fi_pingpong has no colour in the drawing"
   [ "$(grep -c '"implementation": "fi_pingpong"' "$folder/fi.json")" -eq 2 ] ||
     fail "no figures of fi_pingpong: $(cat "$folder/fi.json")"
+  "$bench" bandwidth --method ofi+shm --buffers none --reference fi,memcpy --bytes 1M --size 64K \
+    --reps 2 --verify >"$folder/out" 2>&1 || fail "fi_pingpong, every byte: $(cat "$folder/out")"
+  # one that ends at once is told, with its status, and long before the time-out
+  mkdir "$folder/bin"
+  printf '#!/bin/sh\necho "$@" >"%s/arguments"\nexit 3\n' "$folder" >"$folder/bin/fi_pingpong"
+  chmod +x "$folder/bin/fi_pingpong"
+  PATH="$folder/bin:$PATH" timeout 20 "$bench" latency --method ofi+shm --buffers none \
+    --reference fi --verify >"$folder/out" 2>&1
+  grep -q "ended with status 3" "$folder/out" || fail "fi_pingpong's end: $(cat "$folder/out")"
+  grep -q -- '-ce rdm' "$folder/arguments" || fail "fi_pingpong checks nothing"
   env PATH=/nowhere "$bench" latency --method ofi+shm --reference fi >"$folder/out" 2>&1 &&
     fail "accepted without fi_pingpong"
   grep -q libfabric-bin "$folder/out" || fail "what is missing is not told: $(cat "$folder/out")"

@@ -84,33 +84,65 @@ static bool port_is_open(int port)
     return open;
 }
 
-static pid_t side_start(const struct options *options, const struct work *work, uint64_t rounds,
-                        int port, bool server, int out)
+/* The two processes of a sample. */
+struct sides {
+    const struct options *options;
+    uint32_t size;
+    uint64_t rounds, deadline;
+    int port;
+    pid_t server, client;
+};
+
+static pid_t side_start(const struct sides *sides, bool server, int out)
 {
     char size[16], count[32], number[16];
-    format_text(size, sizeof size, "%u", work->size);
-    format_text(count, sizeof count, "%llu", (unsigned long long)rounds);
-    format_text(number, sizeof number, "%d", port);
+    format_text(size, sizeof size, "%u", sides->size);
+    format_text(count, sizeof count, "%llu", (unsigned long long)sides->rounds);
+    format_text(number, sizeof number, "%d", sides->port);
+    /* -c: check the data */
     const char *const arguments[] = {PROGRAM,  "-p",
-                                     provider, "-e",
+                                     provider, sides->options->verify ? "-ce" : "-e",
                                      "rdm",    "-S",
                                      size,     "-I",
                                      count,    server ? "-B" : "-P",
                                      number,   server ? NULL : "127.0.0.1",
                                      NULL};
-    return launch_other(options, arguments, out);
+    return launch_other(sides->options, arguments, out);
 }
 
-/* Reads what a process says, to its end. */
-static void text_read(int from, char *text, size_t size, int timeout_s)
+/* Starts the server, and the client when that listens. */
+static void sides_start(struct sides *sides, int out)
+{
+    launch_group_begin();
+    sides->server = side_start(sides, true, out);
+    while (!port_is_open(sides->port)) {
+        if (launch_ended(sides->server, PROGRAM "'s server"))
+            die(PROGRAM "'s server ended before it listened");
+        if (now_ns() >= sides->deadline)
+            die(PROGRAM "'s server did not listen in time (--timeout)");
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    sides->client = side_start(sides, false, -1);
+}
+
+/* Waits until the server says something, or has ended. */
+static void text_await(const struct sides *sides, int from)
+{
+    struct pollfd wait = {.fd = from, .events = POLLIN};
+    while (poll(&wait, 1, 20) <= 0) { /* the bound is for processes that ended */
+        launch_ended(sides->server, PROGRAM "'s server");
+        launch_ended(sides->client, PROGRAM "'s client");
+        if (now_ns() >= sides->deadline)
+            die(PROGRAM " did not answer in time (--timeout)");
+    }
+}
+
+/* Reads what the server says, to its end. */
+static void text_read(const struct sides *sides, int from, char *text, size_t size)
 {
     size_t used = 0;
-    uint64_t deadline = now_ns() + (uint64_t)timeout_s * 1000000000u;
     for (;;) {
-        struct pollfd wait = {.fd = from, .events = POLLIN};
-        uint64_t now = now_ns();
-        if (now >= deadline || poll(&wait, 1, (int)((deadline - now) / 1000000u) + 1) == 0)
-            die(PROGRAM " did not answer in time (--timeout)");
+        text_await(sides, from);
         ssize_t got = read(from, text + used, size - 1 - used);
         if (got < 0 && errno == EINTR)
             continue;
@@ -136,21 +168,19 @@ double fi_pingpong_sample(const struct options *options, const struct work *work
     char text[1024];
     int ends[2];
     bool bytes = options->pattern->amount_is_bytes;
-    uint64_t rounds = bytes ? message_count(work) : work->amount;
-    uint64_t deadline = now_ns() + (uint64_t)options->timeout_s * 1000000000u;
-    int port = port_find();
+    struct sides sides = {.options = options,
+                          .size = work->size,
+                          .rounds = bytes ? message_count(work) : work->amount,
+                          .deadline = now_ns() + (uint64_t)options->timeout_s * 1000000000u,
+                          .port = port_find()};
     if (pipe(ends) < 0)
         die("pipe: %s", strerror(errno));
-    launch_group_begin();
-    pid_t server = side_start(options, work, rounds, port, true, ends[1]);
-    while (!port_is_open(port) && now_ns() < deadline)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    pid_t client = side_start(options, work, rounds, port, false, -1);
+    sides_start(&sides, ends[1]);
     close(ends[1]);
-    text_read(ends[0], text, sizeof text, options->timeout_s);
+    text_read(&sides, ends[0], text, sizeof text);
     close(ends[0]);
-    launch_end(client, 0, options->timeout_s);
-    launch_end(server, 0, options->timeout_s);
+    launch_end(sides.server, 0, options->timeout_s);
+    launch_end(sides.client, 0, options->timeout_s);
     double one_way = time_parse(text, work);
-    return bytes ? one_way * (double)work->amount / work->size : 2 * one_way * (double)rounds;
+    return bytes ? one_way * (double)work->amount / work->size : 2 * one_way * (double)sides.rounds;
 }

@@ -233,6 +233,8 @@ static double memcpy_sample(const struct work *work)
 {
     const uint8_t *from = data_source(0, memory_size(work));
     uint8_t *to = data_arena(memory_size(work));
+    if (work->verify)
+        memset(to, 0, work->amount);
     uint64_t messages = message_count(work), start = now_ns();
     for (uint64_t i = 0; i < messages; i++)
         memcpy(to + memory_place(work, i), from + memory_place(work, i), message_size(work, i));

@@ -327,3 +327,15 @@ void launch_end(pid_t process, int signal_number, int timeout_s)
     if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
         die("a process ended with status %d", WEXITSTATUS(status));
 }
+
+bool launch_ended(pid_t process, const char *name)
+{
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+        return false;
+    if (info.si_code != CLD_EXITED)
+        die("%s was ended by signal %d", name, info.si_status);
+    if (info.si_status != 0)
+        die("%s ended with status %d", name, info.si_status);
+    return true;
+}

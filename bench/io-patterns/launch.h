@@ -30,6 +30,8 @@ bool launch_found(const char *program);
 
 /* Waits for a process's end, after a signal if not 0. Ends the run if it ended otherwise badly. */
 void launch_end(pid_t process, int signal_number, int timeout_s);
+/* Whether a process has ended, which is still to be waited for. Ends the run if it ended badly. */
+bool launch_ended(pid_t process, const char *name);
 void launch_forget(pid_t process); /* has been waited for */
 
 #endif
