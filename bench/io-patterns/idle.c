@@ -111,9 +111,10 @@ static double memory_run(struct bmi_client *client, const struct work *work)
         die("the server knows %llu clients of %u", (unsigned long long)usage.clients, work->size);
     if (usage.clients < 2)
         die("memory of a client is that of all after the first: --clients 2 or more");
-    uint64_t heap = usage.heap - usage.heap_first;
-    uint64_t resident = usage.resident - usage.resident_first;
-    return (double)(heap > resident ? heap : resident) / (double)(usage.clients - 1);
+    int64_t heap = (int64_t)(usage.heap - usage.heap_first);
+    int64_t resident = (int64_t)(usage.resident - usage.resident_first);
+    int64_t growth = heap > resident ? heap : resident;
+    return growth > 0 ? (double)growth / (double)(usage.clients - 1) : 0;
 }
 
 static double value_plain(double slowest, const struct work *work, int pairs)
