@@ -143,6 +143,7 @@ struct pattern {
     bool size_is_clients;  /* a size is the number of clients, whatever is given */
     const char *amount;    /* taken if none is given */
     bool amount_is_bytes;  /* else messages */
+    uint32_t amount_unit;  /* an amount is whole ones of it; 0: any */
     bool less_is_better;
     bool empty_messages; /* a size may be 0 */
     bool one_pair;       /* one server and one client only */

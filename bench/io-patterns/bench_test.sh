@@ -55,6 +55,21 @@ assert all(line["value"] > 0 and len(line["samples"]) == 2 for line in lines)
 xml.dom.minidom.parse(sys.argv[1] + "/tasks.svg")
 PY
 
+# given flows of several numbers of processes, then their rows are told apart, and the bytes are those
+# of whole stripes
+"$bench" flow --grid 1x1,1x2 --bytes 100000 --size 64K --reps 1 --json "$folder/flow.json" \
+  --plot "$folder/flow.svg" >"$folder/table" 2>&1 || fail "flow: $(cat "$folder/table")"
+grep -q "131072 bytes a pair" "$folder/table" || fail "bytes of flows: $(cat "$folder/table")"
+python3 - "$folder" <<'PY' || fail "JSON or SVG of flow: $(cat "$folder/table")"
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1] + "/flow.json")]
+rows = [(line["panel"], line["label"], line["implementation"]) for line in lines]
+assert len(rows) == 16 and len(set(rows)) == 16, rows
+assert all(line["bytes"] == 131072 for line in lines), lines
+drawing, table = open(sys.argv[1] + "/flow.svg").read(), open(sys.argv[1] + "/table").read()
+assert all(drawing.count(row[0]) == 1 and table.count(row[0]) == 1 for row in rows), rows
+PY
+
 # given wrong options, then each is refused with a message
 refused() {
   if "$bench" "$@" >"$folder/out" 2>&1; then

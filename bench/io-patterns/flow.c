@@ -353,16 +353,15 @@ static void row_fill(struct row *row, const struct options *options, const struc
 {
     static const char *const names[KINDS] = {"null to network", "network to null", "mem to network",
                                              "network to mem"};
-    uint64_t unit = (uint64_t)BMI_FLOW_STRIPE_SIZE;
+    char grids[24] = "", computing[32] = "";
     work_fill(&row->work, options, grid, size);
     row->work.on = kind;
-    row->work.amount = (options->bytes + unit - 1) / unit * unit;
     row->work.compute_us = (uint16_t)compute_us;
+    if (options->grid_count > 1)
+        format_text(grids, sizeof grids, ", %dx%d", grid->servers, grid->clients);
     if (compute_us > 0)
-        format_text(row->panel, sizeof row->panel, "%s, computing for %llu us", names[kind],
-                    (unsigned long long)compute_us);
-    else
-        format_text(row->panel, sizeof row->panel, "%s", names[kind]);
+        format_text(computing, sizeof computing, ", computing for %u us", row->work.compute_us);
+    format_text(row->panel, sizeof row->panel, "%s%s%s", names[kind], grids, computing);
     format_text(row->label, sizeof row->label, "%llu", (unsigned long long)size);
 }
 
@@ -389,6 +388,7 @@ const struct pattern pattern_flow = {
     .sizes = "256K",
     .amount = "32M",
     .amount_is_bytes = true,
+    .amount_unit = BMI_FLOW_STRIPE_SIZE,
     .plain_is_bare = true,
     .window = 8,
     .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_WINDOW | TAKES_COMPUTE,

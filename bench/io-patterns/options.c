@@ -489,6 +489,10 @@ static void defaults_fill(struct options *options, const struct counts *counts)
         list_each(pattern->sizes, options, size_take);
     if (!options->bytes && pattern->amount_is_bytes)
         size_parse(pattern->amount, &options->bytes);
+    if (pattern->amount_unit) {
+        uint64_t units = (options->bytes + pattern->amount_unit - 1) / pattern->amount_unit;
+        options->bytes = units * pattern->amount_unit;
+    }
     if (!options->messages && !pattern->amount_is_bytes)
         size_parse(pattern->amount, &options->messages);
     if (!options->window)
