@@ -33,17 +33,32 @@ speed() {
 
 # forget: none of the folder's files is in memory any more.
 forget() {
+  local file
   sync -f "$folder"
-  find "$folder" -type f -size +1M -exec dd if={} iflag=nocache count=0 status=none \;
+  while IFS= read -r -d '' file; do
+    dd if="$file" iflag=nocache count=0 status=none
+  done < <(find "$folder" -type f -print0)
 }
 
 plain_write() { dd if="$memory/file" of="$folder/plain" bs=4M conv=fsync status=none; }
 plain_read() { dd if="$folder/plain" of="$memory/back" bs=4M status=none; }
 put() { "$bin/bmi-stripefs" --servers "$servers" --sync put "$memory/file" /file; }
 store_read() {
-  find "$folder" -path '*/store*' -type f -size +1M -exec dd if={} bs=4M status=none \; >"$memory/all"
+  local file
+  while IFS= read -r -d '' file; do
+    dd if="$file" bs=4M status=none
+  done < <(find "$folder"/store*/collections -type f -print0) >"$memory/all"
 }
 get() { "$bin/bmi-stripefs" --servers "$servers" get /file "$memory/back"; }
+
+# whole FILE: ends the run unless the file has as many bytes as were put.
+whole() {
+  local bytes
+  bytes=$(stat -c %s "$1")
+  [ "$bytes" -eq $((size * 1048576)) ] && return
+  echo "the stores' files have $bytes bytes, not $size MiB" >&2
+  exit 1
+}
 
 median() { sort -n | sed -n "$(((rounds + 1) / 2))p"; }
 
@@ -62,6 +77,7 @@ for ((round = 0; round < rounds; round++)); do
     rm -f "$memory/back" "$memory/all"
     speed $what >>"$memory/$what"
     [ ! -e "$memory/back" ] || cmp "$memory/file" "$memory/back"
+    [ ! -e "$memory/all" ] || whole "$memory/all"
   done
 done
 for pair in "put plain_write" "get plain_read" "get store_read"; do
