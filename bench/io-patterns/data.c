@@ -4,7 +4,8 @@
  *
  * The byte at a position of a stream follows from the two, so data at a wrong place, from a wrong
  * stream, or left over from before is noticed. Without --verify a stream's buffer is at most
- * AREA_MAX bytes and used again and again; with it, a stream lies in memory as a whole.
+ * AREA_MAX bytes of whole messages, or a window of them where that is more, and used again and
+ * again; with it, a stream lies in memory as a whole.
  *
  * Memory is the process's own, or what data_allocator_set says: BMI_memalloc's. Each sample says
  * which, since a server's requests, and the samples of a rank of MPI, are of several contenders.
