@@ -132,6 +132,32 @@ static void alternatives(struct party *party)
     visit(party, url);
 }
 
+/* Of two that are there the first one that this host can use is taken; nobody comes to the other. */
+static void first_alternative(struct party *party)
+{
+    char url[2 * BMI_MAX_ADDR_LEN + 20];
+    if (party->role == 1) {
+        serve(party, NULL);
+        return;
+    }
+    if (party->role == 2) {
+        struct bmi_method_statistics before;
+        party_start_server(party, NULL, 0);
+        before = method_statistics(party);
+        party_tell(party, 0, party->listen, sizeof party->listen);
+        party_hear_go(party, 0);
+        CHECK_EQUAL(party, method_statistics(party).links_accepted, before.links_accepted);
+        party_stop(party);
+        return;
+    }
+    char other[BMI_MAX_ADDR_LEN];
+    hear_server(party);
+    party_hear_idle(party, 2, other, sizeof other);
+    snprintf(url, sizeof url, "nosuch://a:1,%s,%s", party->peer_url, other);
+    visit(party, url);
+    party_tell_go(party, 2);
+}
+
 static void alternatives_all_refused(struct party *party)
 {
     char first[100], second[100], url[300];
@@ -329,6 +355,8 @@ const struct conformance_case address_cases[] = {
     {SECTION, .name = "a trailing path is ignored", .run = path_ignored, .where = CAST, .roles = 2},
     {SECTION, .name = "the rest of the alternatives is tried", .run = alternatives, .where = CAST,
      .roles = 2},
+    {SECTION, .name = "the first alternative is taken", .run = first_alternative, .where = CAST,
+     .roles = 3},
     {SECTION, .name = "alternatives that all refuse", .run = alternatives_all_refused,
      .where = RAW},
     {SECTION, .name = "host name", .run = host_name, .where = CAST | PORTS, .roles = 2},
