@@ -165,9 +165,9 @@ struct peer {
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
     uint32_t meeting_key; /* meeting.c's lock, as meeting_next */
-    /* One at a time, each from malloc; NULL: none. `hello`: HELD, the HELLO to answer; DIALLING, the
-     * answer, see twin_find. `known`: accepted, where the other side says it listens; AWAITING, the
-     * numeric host that was dialled. */
+    /* One at a time, each from malloc; NULL: none. `hello`: HELD, the HELLO to answer; DIALLING,
+     * the answer, see twin_find. `known`: accepted, where the other side says it listens; AWAITING,
+     * the numeric host that was dialled. */
     union {
         struct wire_hello *hello;
         char *known;

@@ -199,8 +199,8 @@ static inline void bmi__ring_push_behind(struct bmi__ring *ring, struct bmi_task
 }
 
 /* Asks for the place's line, to write to it: what follows until the push need not be waited for
- * first. (All x86-64 processors of the last fifteen years do, or take it for nothing; the compiler's
- * own knows only how to ask for reading.) */
+ * first. (x86-64 processors of the last fifteen years know the instruction, or take it for
+ * nothing; the compiler's own way asks for reading only.) */
 static inline void bmi__ring_expect(struct bmi__ring *ring)
 {
 #if defined(__x86_64__)

@@ -132,7 +132,7 @@ static void alternatives(struct party *party)
     visit(party, url);
 }
 
-/* Of two that are there the first one that this host can use is taken; nobody comes to the other. */
+/* Of two that are there the first that this host can use is taken; nobody comes to the other. */
 static void first_alternative(struct party *party)
 {
     char url[2 * BMI_MAX_ADDR_LEN + 20];
