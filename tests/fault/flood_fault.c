@@ -4,7 +4,8 @@
  *
  * Each kind of frame in turn: messages, requests and announcements that need memory, and questions
  * that want answers. The server may end the connection or stop reading it; it may not take more
- * memory than a peer's share, and others go on.
+ * memory than a peer's share, and others go on. A flood's first frames are within its credit: they
+ * are taken, which the answer to a question behind them tells, before the others are sent.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,32 +19,33 @@
 #include "serve.h"
 
 enum { PEER_MEMORY = 128 << 10, SLACK = 512 << 10, FRAMES = 400000, BLOCKED_MS = 1500 };
+enum { AT_FIRST = 4 }; /* frames of a flood that are within its credit */
 
 static char listening[BMI_MAX_ADDR_LEN];
 
 /* What is sent again and again: in which fields a number goes up; behind requests of one tag, as
- * many as the credit allows. */
-enum how { NOTHING = 0, TAG = 1, SOURCE = 2, TAG_AND_SOURCE = TAG | SOURCE, BEHIND = 4 };
+ * many as the credit allows. HELD: the first are kept in memory that the gauges tell of. */
+enum how { NOTHING = 0, TAG = 1, SOURCE = 2, TAG_AND_SOURCE = TAG | SOURCE, BEHIND = 4, HELD = 8 };
 
 static const struct {
     const char *name;
     struct raw_frame frame;
     unsigned how;
 } floods[] = {
-    {"EAGER, 4000 bytes", {.type = RAW_EAGER, .length = 4000}, TAG},
-    {"EAGER, no bytes", {.type = RAW_EAGER}, TAG},
-    {"UNEXPECTED, 4000 bytes", {.type = RAW_UNEXPECTED, .length = 4000}, TAG},
-    {"UNEXPECTED, no bytes", {.type = RAW_UNEXPECTED}, TAG},
-    {"RTS", {.type = RAW_RTS, .target = 1 << 20}, TAG_AND_SOURCE},
+    {"EAGER, 4000 bytes", {.type = RAW_EAGER, .length = 4000}, TAG | HELD},
+    {"EAGER, no bytes", {.type = RAW_EAGER}, TAG | HELD},
+    {"UNEXPECTED, 4000 bytes", {.type = RAW_UNEXPECTED, .length = 4000}, TAG | HELD},
+    {"UNEXPECTED, no bytes", {.type = RAW_UNEXPECTED}, TAG | HELD},
+    {"RTS", {.type = RAW_RTS, .target = 1 << 20}, TAG_AND_SOURCE | HELD},
     {"RTR", {.type = RAW_RTR, .target = 1 << 20}, TAG_AND_SOURCE},
     {"RTR of one tag", {.type = RAW_RTR, .tag = 1, .target = 1 << 20}, SOURCE},
     {"RTR_CANCEL", {.type = RAW_RTR_CANCEL}, TAG_AND_SOURCE},
     {"VOID", {.type = RAW_VOID}, TAG},
     {"ABORT", {.type = RAW_ABORT}, TAG_AND_SOURCE},
     {"CTS", {.type = RAW_CTS, .source = 1}, SOURCE},
-    {"ABORT, behind RTS", {.type = RAW_ABORT, .tag = 1}, SOURCE | BEHIND},
+    {"ABORT, behind RTS", {.type = RAW_ABORT, .tag = 1}, SOURCE | BEHIND | HELD},
     {"WANT", {.type = RAW_WANT, .flags = 3}, NOTHING},
-    {"WANT, behind RTS", {.type = RAW_WANT, .flags = 1, .source = UINT64_MAX}, BEHIND},
+    {"WANT, behind RTS", {.type = RAW_WANT, .flags = 1, .source = UINT64_MAX}, BEHIND | HELD},
     {"PING", {.type = RAW_PING}, SOURCE},
 };
 enum { FLOODS = sizeof floods / sizeof floods[0] };
@@ -83,9 +85,30 @@ static void requests_send(int socket, uint32_t credit)
     }
 }
 
-static enum outcome flood(int socket, unsigned kind, unsigned frames)
+static void frame_next(struct raw_frame *frame, unsigned how)
 {
-    struct raw_frame frame = floods[kind].frame;
+    frame->tag += (how & TAG) != 0;
+    frame->source += (how & SOURCE) != 0;
+}
+
+/* Sends the first frames, and has it answered that they were taken. */
+static void flood_begin(int socket, unsigned kind, struct raw_frame *frame)
+{
+    static const uint8_t body[RAW_HEADER + 4000];
+    const struct raw_frame ping = {.type = RAW_PING, .source = UINT64_C(1) << 32};
+    struct raw_frame answer = {0};
+    for (int i = 0; i < AT_FIRST; i++) {
+        frame_next(frame, floods[kind].how);
+        CHECK(raw_send(socket, frame, body), "%s: ended at frame %d", floods[kind].name, i);
+    }
+    CHECK(raw_send(socket, &ping, NULL), "%s: ended at its beginning", floods[kind].name);
+    while (answer.type != RAW_PONG || answer.target != ping.source)
+        CHECK(raw_receive(socket, &answer, NULL, TEST_BOUND_MS), "%s: its beginning is not taken",
+              floods[kind].name);
+}
+
+static enum outcome flood(int socket, unsigned kind, struct raw_frame frame, unsigned frames)
+{
     const unsigned how = floods[kind].how;
     size_t each = RAW_HEADER + (size_t)frame.length;
     unsigned at_once = (unsigned)((64 << 10) / each);
@@ -96,8 +119,7 @@ static enum outcome flood(int socket, unsigned kind, unsigned frames)
         frames /= 20;
     for (unsigned sent = 0; sent < frames && outcome == ALL_SENT; sent += at_once) {
         for (unsigned i = 0; i < at_once; i++) {
-            frame.tag += (how & TAG) != 0;
-            frame.source += (how & SOURCE) != 0;
+            frame_next(&frame, how);
             raw_encode(bytes + i * each, &frame);
         }
         outcome = write_patiently(socket, bytes, at_once * each);
@@ -117,7 +139,11 @@ static int flooder(void *argument, int channel)
         int socket = raw_join(listening, &hello, &theirs);
         if (floods[i].how & BEHIND)
             requests_send(socket, theirs.eager_credit);
-        enum outcome outcome = flood(socket, i, test_scaled(FRAMES, 100000));
+        struct raw_frame frame = floods[i].frame;
+        flood_begin(socket, i, &frame);
+        tell_number(channel, 0);
+        hear_number(channel);
+        enum outcome outcome = flood(socket, i, frame, test_scaled(FRAMES, 100000));
         tell_number(channel, outcome);
         hear_number(channel);
         raw_reset(socket);
@@ -145,19 +171,36 @@ static void step_without_fetch(void)
     }
 }
 
+static uint64_t held(void)
+{
+    struct bmi_statistics gauges = statistics_of(0);
+    return gauges.unmatched_bytes + gauges.unexpected_bytes;
+}
+
+/* Serves until the flood has begun. Returns what is held of it. */
+static uint64_t flood_begun(struct child *child, unsigned kind)
+{
+    tell_number(child->channel, 0);
+    while (!heard(child->channel, 0))
+        step_without_fetch();
+    hear_number(child->channel);
+    uint64_t bytes = held();
+    CHECK(!(floods[kind].how & HELD) || bytes > 0, "%s: nothing is held of it", floods[kind].name);
+    return bytes;
+}
+
 static void flood_run(struct child *child, unsigned kind, struct echo_report *report)
 {
     size_t before = memory_in_use(), most = before;
-    uint64_t gauge = 0;
     unsigned long exchanges = atomic_load(&report->exchanges);
     atomic_store(&report->longest_ns, 0);
+    uint64_t gauge = flood_begun(child, kind);
     tell_number(child->channel, 0);
     while (!heard(child->channel, 0)) {
         step_without_fetch();
         size_t now = memory_in_use();
         most = now > most ? now : most;
-        struct bmi_statistics gauges = statistics_of(0);
-        uint64_t bytes = gauges.unmatched_bytes + gauges.unexpected_bytes;
+        uint64_t bytes = held();
         gauge = bytes > gauge ? bytes : gauge;
     }
     int64_t outcome = hear_number(child->channel);
@@ -193,6 +236,7 @@ int main(void)
     for (unsigned i = 0; i < FLOODS; i++)
         flood_run(&child, i, report);
     printf("  unexpected messages within the credit: %u\n", taken);
+    CHECK(taken >= 2 * AT_FIRST, "only %u unexpected messages were taken", taken);
     child_end(&child);
     echo_client_end(report, &client);
     struct bmi_statistics gauges = statistics_of(0);
