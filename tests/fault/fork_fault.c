@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,16 +32,25 @@ static void finalize(void)
         _exit(BAD);
 }
 
+/* Should it hang, it ends with its parent, or by itself: support's children know it not. */
+_Noreturn static void child_run(pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(BAD);
+    test_deadline();
+    atexit(finalize);
+    exit(GOOD);
+}
+
 /* A child that its parent forks in the midst of its service. */
 static void fork_and_serve(void)
 {
     int status = 0;
-    pid_t ended = 0, child = fork();
+    pid_t ended = 0, parent = getpid(), child = fork();
     CHECK(child >= 0, "fork");
-    if (child == 0) {
-        atexit(finalize);
-        exit(GOOD);
-    }
+    if (child == 0)
+        child_run(parent);
     while (ended == 0) {
         operations_step(1);
         ended = waitpid(child, &status, WNOHANG);
