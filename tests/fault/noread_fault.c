@@ -107,7 +107,7 @@ static void timeout_run(const struct child *child, struct echo_report *report,
     while (ended_now() < SENDS) {
         struct echo_pace now = echo_pace(report, 500);
         echo_pace_unharmed(before, &now);
-        CHECK(now_ns() - start < UINT64_C(1000000) * (TIMEOUT_MS + TEST_BOUND_MS),
+        CHECK(now_ns() - start < UINT64_C(1000000) * (TIMEOUT_MS * test_slowness() + TEST_BOUND_MS),
               "sends to a peer that does not read never end");
     }
     printf("  all sends ended after %.0f ms\n", (double)(now_ns() - start) / 1e6);
@@ -121,7 +121,9 @@ int main(void)
     struct echo_report *report = shared_memory(sizeof *report);
     struct child child = child_start("peer that does not read", mute, NULL);
     struct child client = echo_client_start(report);
-    setenv("BMI_PEER_TIMEOUT_MS", "4000", 1);
+    char timeout[16];
+    snprintf(timeout, sizeof timeout, "%u", TIMEOUT_MS * test_slowness());
+    setenv("BMI_PEER_TIMEOUT_MS", timeout, 1);
     setenv("BMI_LINGER_MS", "300", 1);
     serve("tcp://127.0.0.1:0", 0, listening);
     operations_open();
