@@ -100,7 +100,8 @@ macro(bmi__test_program)
     endif()
 endmacro()
 
-# Registers a test with the properties of its label; uses bmi_test's arg_*.
+# Registers a test with the properties of its label; uses bmi_test's arg_*. BMI_TEST_DEADLINE, in
+# its environment, ends before the time-out does: a program that heeds it still says where it hangs.
 macro(bmi__add_test name timeout)
     add_test(NAME "${name}" COMMAND ${ARGN})
     set_tests_properties("${name}" PROPERTIES LABELS "${arg_LABEL}" TIMEOUT "${timeout}"
@@ -108,6 +109,12 @@ macro(bmi__add_test name timeout)
     if(arg_RUN_SERIAL)
         set_tests_properties("${name}" PROPERTIES RUN_SERIAL ON)
     endif()
+    math(EXPR bmi__half "${timeout} / 2")
+    math(EXPR bmi__deadline "${timeout} - 10")
+    if(bmi__deadline LESS bmi__half)
+        set(bmi__deadline "${bmi__half}")
+    endif()
+    set_property(TEST "${name}" APPEND PROPERTY ENVIRONMENT "BMI_TEST_DEADLINE=${bmi__deadline}")
     bmi__sanitizer_environment("${name}")
 endmacro()
 

@@ -22,8 +22,8 @@ enum { TEST_SKIP = 77 };
 
 /* ---- begin, check, end ----------------------------------------------------------------------- */
 
-/* Starts a test: prints its seed, and ends it as failed, children included, after `seconds` (more
- * under a sanitizer). */
+/* Starts a test: prints its seed, and ends it as failed, children included, after four times
+ * `seconds` (more under a sanitizer) or BMI_TEST_DEADLINE of them, which ctest gives. */
 void test_begin(const char *name, unsigned seconds);
 
 /* The seed: BMI_TEST_SEED, or a fresh one. */
