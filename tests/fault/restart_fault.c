@@ -7,7 +7,9 @@
  * itself, and the new server gets nothing of what was posted to the old one.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "serve.h"
 
@@ -227,9 +229,20 @@ static int client_run(void *argument, int channel)
     return 0;
 }
 
+/* While no server lives its port is anybody's: at an address of our own nobody takes it. */
+static void host_choose(void)
+{
+    char host[16];
+    unsigned number = (unsigned)getpid();
+    snprintf(host, sizeof host, "127.%u.%u.%u", 1 + (number >> 16) % 254, number >> 8 & 255,
+             number & 255);
+    setenv("BMI_TEST_HOST", host, 0);
+}
+
 int main(void)
 {
     test_begin("restart_fault", 40);
+    host_choose();
     report = shared_memory(sizeof *report);
     struct plan first = {.generation = 1}, second = {.generation = 2};
     struct child old = child_start("old server", server, &first);
