@@ -25,11 +25,12 @@ struct bmi__queue_kind {
     const char *name;
     struct bmi__queue *(*create)(uint32_t slots); /* a power of 2, >= 8 */
     void (*destroy)(struct bmi__queue *queue);
+    bool (*empty)(struct bmi__queue *queue); /* takes no lock: Algorithm 2 */
+    void (*count)(struct bmi__queue *queue, struct bmi__queue_counts *counts);
+    /* NULL of the ring: queue.h has that in line. */
     void (*push)(struct bmi__queue *queue, struct bmi_task *task);
     struct bmi_task *(*pop)(struct bmi__queue *queue); /* NULL: empty */
-    bool (*empty)(struct bmi__queue *queue);           /* takes no lock: Algorithm 2 */
     uint64_t (*length)(struct bmi__queue *queue);      /* roughly; at a loss, less */
-    void (*count)(struct bmi__queue *queue, struct bmi__queue_counts *counts);
 };
 
 /* The start of both. */

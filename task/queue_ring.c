@@ -186,11 +186,6 @@ void bmi__ring_push_beaten(struct bmi__ring *ring, struct bmi_task *task)
         bmi__ring_push_behind(ring, task);
 }
 
-static void ring_push(struct bmi__queue *queue, struct bmi_task *task)
-{
-    bmi__ring_push((struct bmi__ring *)queue, task);
-}
-
 static bool ring_empty(struct bmi__queue *queue)
 {
     struct bmi__ring *ring = (struct bmi__ring *)queue;
@@ -213,16 +208,6 @@ struct bmi_task *bmi__ring_pop_on(struct bmi__ring *ring, enum bmi__attempt atte
             attempt = behind_take(ring, &task);
     }
     return task;
-}
-
-static struct bmi_task *ring_pop(struct bmi__queue *queue)
-{
-    return bmi__ring_pop((struct bmi__ring *)queue);
-}
-
-static uint64_t ring_length(struct bmi__queue *queue)
-{
-    return bmi__ring_length((struct bmi__ring *)queue);
 }
 
 static void ring_count(struct bmi__queue *queue, struct bmi__queue_counts *counts)
@@ -261,9 +246,6 @@ const struct bmi__queue_kind bmi__queue_ring = {
     .name = "lock-free",
     .create = ring_create,
     .destroy = ring_destroy,
-    .push = ring_push,
-    .pop = ring_pop,
     .empty = ring_empty,
-    .length = ring_length,
     .count = ring_count,
 };

@@ -36,7 +36,7 @@ static void test_order(void)
         kinds[kind]->count(queue, &counts);
         CU_ASSERT_EQUAL(counts.pushed, 5 * MANY);
         CU_ASSERT_EQUAL(counts.popped, 5 * MANY);
-        CU_ASSERT_EQUAL(kinds[kind]->length(queue), 0);
+        CU_ASSERT_EQUAL(bmi__queue_length(queue), 0);
         kinds[kind]->destroy(queue);
     }
 }

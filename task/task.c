@@ -142,7 +142,8 @@ static inline void enqueued(struct bmi_task_manager *manager, struct bmi__task_n
         bmi__wake_for(manager, node, only);
 }
 
-/* Where a task goes that is not for just the CPUs of a node, or has options. */
+/* Where a task goes that is not for just the CPUs of a node, or has options. As others that are
+ * rare it is kept out of line, for the registers that it would have everybody save. */
 static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *manager,
                                                       struct bmi_task *task, bool again)
 {
