@@ -40,8 +40,9 @@
 enum { BATCH = 64, EPOLL_EVERY = 32, EPOLL_SELDOM = 4096 };
 enum { SPIN_CLOCK_EVERY = 4 };
 enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
-/* A guard's look. Shorter than the kernel's tick it would cost more: timers of their own. */
-enum { GUARD_NS = 5000000 };
+/* A guard's look. Shorter than the kernel's tick it costs more, a timer of its own, which matters
+ * less where MANY sleep: one of them guards until its turn comes. */
+enum { GUARD_NS = 5000000, GUARD_OF_MANY_NS = 1000000, MANY = 8 };
 
 static struct {
     int epoll_fd, wake_fd, timer_fd;
@@ -495,6 +496,7 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
         }
         if (progress.woke) { /* another's message: it may be waiting for this core */
             progress.woke = false;
+            bmi__promise_missed();
             bmi__spin_paid();
             sched_yield();
             last = now = bmi__monotonic_ns();
@@ -528,6 +530,7 @@ static uint64_t turn_time(void)
  * fork. Returns whether it is ready. */
 static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
+    bmi__waiters_driven_here();
     look_at_all_by(start);
     chores();
     progress.woke = false;
@@ -558,14 +561,15 @@ static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 /* Sleeps until woken, or, as the guard, until the seat is to be looked at, which is left to whoever
  * has just promised to come. Who finds that no promises are made any more need not guard. Returns
  * false if the time is over. */
-static bool sleep_once(struct waiter *waiter, uint64_t deadline_ns)
+static bool sleep_once(struct waiter *waiter, bool in_turn, uint64_t deadline_ns)
 {
     while (bmi__waiter_guards(waiter)) {
         unsigned promises = bmi__promises();
         uint64_t now = bmi__monotonic_ns();
-        if (now + GUARD_NS >= deadline_ns)
+        uint64_t look_ns = now + (bmi__waiters_asleep() < MANY ? GUARD_NS : GUARD_OF_MANY_NS);
+        if (look_ns >= deadline_ns)
             break;
-        if (bmi__waiter_sleep(waiter, now + GUARD_NS))
+        if (bmi__waiter_sleep(waiter, look_ns, in_turn))
             return true;
         now = bmi__monotonic_ns();
         if (bmi__promise_young(now))
@@ -575,7 +579,7 @@ static bool sleep_once(struct waiter *waiter, uint64_t deadline_ns)
             bmi__waiter_unguard(waiter);
         return true;
     }
-    return bmi__waiter_sleep(waiter, deadline_ns);
+    return bmi__waiter_sleep(waiter, deadline_ns, in_turn);
 }
 
 /* The seat is free under a promise, and who waits has come: the seat goes to the one whose message
@@ -596,11 +600,12 @@ static bool sleep_or_take_seat(struct waiter *waiter, uint64_t start, uint64_t d
     waiter->handed = false;
     if (!handed)
         bmi__waiter_enlist(waiter, false);
-    if (!handed && bmi__promise_likely(start) && !bmi__waiters_guarded())
+    bool in_turn = bmi__promise_likely(start);
+    if (!handed && in_turn && !bmi__waiters_guarded())
         bmi__waiter_guard(waiter); /* promises would be kept */
     while (!waiter->ready(waiter) && time_left && !(seat = !handed && seat_take())) {
         handed = false;
-        time_left = sleep_once(waiter, deadline_ns);
+        time_left = sleep_once(waiter, in_turn, deadline_ns);
     }
     bmi__waiter_delist(waiter);
     if (seat)
@@ -821,6 +826,7 @@ void bmi__progress_stop(void)
             close(*fds[i]);
         *fds[i] = -1;
     }
+    bmi__waiters_stop();
     bmi__work_drop();
     atomic_store(&progress.fd_used, false);
     atomic_store(&progress.watching, false);

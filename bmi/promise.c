@@ -23,8 +23,8 @@ static struct {
     _Atomic uint64_t left_ns; /* when a driver left to answer, while others slept */
     atomic_uint count;        /* made */
     atomic_uint loss;         /* of late, in units of LATE_NS */
-    atomic_uint backoff;      /* drivers that left without one after the last failure */
-    atomic_uint skip;         /* drivers that are still to leave without */
+    atomic_uint backoff;      /* messages that came without one after the last failure */
+    atomic_uint skip;         /* messages that are still to */
 } promise;
 
 static unsigned get(atomic_uint *counter)
@@ -61,6 +61,7 @@ static void failed(uint64_t cost)
     set(&promise.loss, loss);
 }
 
+/* Returns whether one need not go without. */
 static bool worth_it(void)
 {
     unsigned skip = get(&promise.skip);
@@ -69,11 +70,16 @@ static bool worth_it(void)
     return skip == 0;
 }
 
+void bmi__promise_missed(void)
+{
+    worth_it();
+}
+
 /* ---- promises ------------------------------------------------------------------------------- */
 
 uint64_t bmi__promise_make(void)
 {
-    if (bmi__waiters_asleep() == 0 || bmi__background_on())
+    if (bmi__waiters_asleep() == 0)
         return 0;
     uint64_t now = bmi__monotonic_ns();
     atomic_store_explicit(&promise.left_ns, now, memory_order_relaxed);

@@ -27,6 +27,8 @@
 /* By a driver that leaves with what it waited for. Returns when the promise was made
  * (CLOCK_MONOTONIC, ns), or 0: none is, and a sleeper is to be woken. */
 uint64_t bmi__promise_make(void);
+/* By a driver that has woken threads for messages of theirs: they have come without a promise. */
+void bmi__promise_missed(void);
 /* Before the seat is given back under a promise of that time, and whenever it is taken (0). */
 void bmi__promise_set(uint64_t made_ns);
 /* When the promise was made under which the seat is free; 0: there is none. */
@@ -37,7 +39,7 @@ bool bmi__promise_excuses(void);
 void bmi__promise_end(uint64_t now_ns);
 /* Whether one stands at that time that may yet be kept in time. */
 bool bmi__promise_young(uint64_t now_ns);
-/* Whether drivers have left to answer lately, with a promise or without: a guard is of use. */
+/* Whether drivers have left to answer lately, with a promise or without, while others slept. */
 bool bmi__promise_likely(uint64_t now_ns);
 /* How many were made; wraps. */
 unsigned bmi__promises(void);

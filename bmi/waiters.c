@@ -23,6 +23,7 @@ static struct waiter *first, *last;                /* lock: all, the driver too 
 static struct waiter_list for_unexpected;          /* lock */
 static atomic_uint unexpected_count, asleep_count; /* written under lock */
 static _Atomic(struct waiter *) guard;             /* written under lock */
+static atomic_int driver_cpu = -1;                 /* where one drove last, while others slept */
 static _Thread_local struct waiter *own;           /* this thread's, while it is enlisted */
 
 unsigned bmi__waiters_asleep(void)
@@ -116,6 +117,7 @@ static void prepare(struct waiter *waiter, bool as_driver)
     atomic_store_explicit(&waiter->signalled, 0, memory_order_relaxed);
     atomic_store_explicit(&waiter->offered, false, memory_order_relaxed);
     atomic_store_explicit(&waiter->cpu, sched_getcpu(), memory_order_relaxed);
+    atomic_store_explicit(&waiter->pipe, -1, memory_order_relaxed);
     waiter->driving = as_driver;
 }
 
@@ -136,19 +138,61 @@ void bmi__waiter_delist(struct waiter *waiter)
     bmi_lock_give(&lock);
 }
 
-/* The clock is asked after a sleep only: one that begins too late ends at once. */
-bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns)
+void bmi__waiters_driven_here(void)
 {
-    atomic_store_explicit(&waiter->cpu, sched_getcpu(), memory_order_relaxed);
+    if (bmi__waiters_asleep() > 0)
+        atomic_store_explicit(&driver_cpu, sched_getcpu(), memory_order_relaxed);
+}
+
+/* Whoever wakes it looks at `pipe` after it has set `signalled`: here it is the other way round. The
+ * clock is asked after a sleep only: one that begins too late ends at once. */
+static bool sleep_on(struct waiter *waiter, int pipe, uint64_t deadline_ns)
+{
+    atomic_store(&waiter->pipe, pipe);
     while (atomic_exchange(&waiter->signalled, 0) == 0) {
-        bmi__futex_wait(&waiter->signalled, 0, deadline_ns);
+        if (pipe >= 0)
+            bmi__summon_sleep(pipe, deadline_ns);
+        else
+            bmi__futex_wait(&waiter->signalled, 0, deadline_ns);
         if (atomic_load(&waiter->signalled) == 0 && bmi__monotonic_ns() >= deadline_ns)
             return false;
     }
     return true;
 }
 
+static bool sleep_elsewhere(struct waiter *waiter, int cpu, uint64_t deadline_ns)
+{
+    bmi_lock_take(&lock);
+    int pipe = bmi__summon_take_locked();
+    bmi_lock_give(&lock);
+    bool woken = sleep_on(waiter, pipe, deadline_ns);
+    if (pipe < 0)
+        return woken;
+    atomic_store(&waiter->pipe, -1);
+    bmi_lock_take(&lock);
+    bmi__summon_give_locked(pipe, sched_getcpu() != cpu);
+    bmi_lock_give(&lock);
+    return woken;
+}
+
+bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns, bool in_turn)
+{
+    int cpu = sched_getcpu(), there = atomic_load_explicit(&driver_cpu, memory_order_relaxed);
+    atomic_store_explicit(&waiter->cpu, cpu, memory_order_relaxed);
+    if (in_turn && there >= 0 && there != cpu)
+        return sleep_elsewhere(waiter, cpu, deadline_ns);
+    return sleep_on(waiter, -1, deadline_ns);
+}
+
 /* ---- waking --------------------------------------------------------------------------------- */
+
+static void wake(const atomic_uint *word, int pipe)
+{
+    if (pipe >= 0)
+        bmi__summon_ring(pipe);
+    else
+        bmi__futex_wake(word);
+}
 
 /* Returns whether the waiter sleeps, and is or will be woken. */
 static bool signal_locked(struct waiter *waiter, struct wakes *wakes)
@@ -160,17 +204,20 @@ static bool signal_locked(struct waiter *waiter, struct wakes *wakes)
     }
     if (again)
         return true;
-    if (wakes->count < sizeof wakes->words / sizeof *wakes->words)
-        wakes->words[wakes->count++] = &waiter->signalled;
-    else
-        bmi__futex_wake(&waiter->signalled);
+    int pipe = atomic_load(&waiter->pipe);
+    if (wakes->count < sizeof wakes->each / sizeof *wakes->each) {
+        wakes->each[wakes->count].word = &waiter->signalled;
+        wakes->each[wakes->count++].pipe = pipe;
+    } else {
+        wake(&waiter->signalled, pipe);
+    }
     return true;
 }
 
 void bmi__wakes_finish(struct wakes *wakes)
 {
     for (unsigned i = 0; i < wakes->count; i++)
-        bmi__futex_wake(wakes->words[i]);
+        wake(wakes->each[i].word, wakes->each[i].pipe);
     wakes->count = 0;
 }
 
@@ -333,7 +380,14 @@ bool bmi__waiters_hand_over(struct waiter *waiter)
     return true;
 }
 
-/* ---- fork ----------------------------------------------------------------------------------- */
+/* ---- the stop, and fork ---------------------------------------------------------------------------------- */
+
+void bmi__waiters_stop(void)
+{
+    bmi_lock_take(&lock);
+    bmi__summons_close_locked();
+    bmi_lock_give(&lock);
+}
 
 void bmi__waiters_before_fork(void)
 {
@@ -352,5 +406,6 @@ void bmi__waiters_after_fork_child(void)
         delist_locked(first);
     if (own != NULL)
         enlist_locked(own);
+    bmi__summons_after_fork_child_locked();
     bmi_lock_give(&lock);
 }

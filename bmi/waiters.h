@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "bmi.h"
+#include "bmi/summon.h"
 
 struct context;
 
@@ -31,6 +32,7 @@ struct waiter {
     atomic_uint signalled;          /* futex: 1 from when it is woken until it has looked */
     atomic_bool offered;            /* the seat was, by a driver that left it */
     atomic_int cpu;                 /* where it went to sleep, or is about to */
+    atomic_int pipe;                /* summon.h: what it sleeps on; -1: the futex */
     bool driving;                   /* sleeps in the network, not here */
     struct waiter *next, *previous; /* of its context, or for unexpected messages */
     struct waiter *next_of_all, *previous_of_all; /* of all */
@@ -43,15 +45,22 @@ struct waiter_list {
 /* Threads that are to be woken once the caller holds no lock that they might want. Where there are
  * more than fit, those are woken at once. */
 struct wakes {
-    const atomic_uint *words[8]; /* their waiters may be gone */
+    struct {
+        const atomic_uint *word; /* its waiter may be gone */
+        int pipe;
+    } each[8];
     unsigned count;
 };
 
 /* Puts a waiter on the lists; from then on a completion wakes it. It looks once more after that. */
 void bmi__waiter_enlist(struct waiter *waiter, bool as_driver);
 void bmi__waiter_delist(struct waiter *waiter);
-/* Sleeps until it is woken. Returns false if the time was over first. */
-bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns);
+/* Sleeps until it is woken. Returns false if the time was over first. `in_turn`: threads have their
+ * messages in turn, so that it had better be on the driver's CPU, and is brought there if the system
+ * likes (summon.h). */
+bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns, bool in_turn);
+/* By the driver, as it begins: it drives on this CPU. */
+void bmi__waiters_driven_here(void);
 
 /* One of those who sleep may *guard* the seat: it looks by itself, time and again, whether that is
  * free. Who gives that up (by bmi__waiter_unguard, or leaving the lists) looks at the seat once
@@ -80,6 +89,8 @@ bool bmi__waiters_claim(struct context *context, bmi_op_id_t op);
 bool bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes);
 void bmi__wakes_finish(struct wakes *wakes);
 
+/* Nobody waits any more. */
+void bmi__waiters_stop(void);
 /* The child knows no waiters but those of the thread that forked. */
 void bmi__waiters_before_fork(void);
 void bmi__waiters_after_fork_parent(void);

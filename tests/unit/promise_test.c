@@ -61,19 +61,23 @@ static void promises_need_a_guard_here(void)
     end();
 }
 
-static void the_background_needs_none(void)
+static void the_background_changes_nothing(void)
 {
     int on = 1, off = 0;
     struct waiter only = sleeper();
     open();
-    bmi__waiter_enlist(&only, false);
-    bmi__waiter_guard(&only);
     CU_ASSERT_EQUAL_FATAL(BMI_set_info(0, BMI_BACKGROUND, &on), 0);
+    bmi__waiter_enlist(&only, false);
     CU_ASSERT_EQUAL(bmi__promise_make(), 0);
-    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_BACKGROUND, &off), 0);
-    atomic_store(&only.signalled, 0); /* it may have been offered the seat, and sleeps again */
-    CU_ASSERT_NOT_EQUAL(bmi__promise_make(), 0);
+    bmi__waiter_guard(&only);
+    uint64_t made = 0;
+    for (int i = 0; i < OFTEN && made == 0; i++) {
+        atomic_store(&only.signalled, 0); /* it may have been offered the seat, and sleeps again */
+        made = bmi__promise_make();
+    }
+    CU_ASSERT_NOT_EQUAL(made, 0);
     bmi__waiter_delist(&only);
+    CU_ASSERT_EQUAL(BMI_set_info(0, BMI_BACKGROUND, &off), 0);
     end();
 }
 
@@ -119,6 +123,26 @@ static void late_ones_become_rare(void)
         promise(0);
     CU_ASSERT_TRUE(promise(LATE_NS));
     CU_ASSERT_TRUE(promise(LATE_NS)); /* one is borne again */
+    bmi__waiter_delist(&only);
+    end();
+}
+
+/* Messages that come while one thread drives for all count as much as drivers that leave. */
+static void they_come_back_by_messages(void)
+{
+    struct waiter only = sleeper();
+    open();
+    bmi__waiter_enlist(&only, false);
+    bmi__waiter_guard(&only);
+    while (promise(LATE_NS))
+        continue;
+    unsigned last = refused();
+    for (int i = 0; i < 3; i++)
+        last = refused(); /* each at least twice the one before */
+    CU_ASSERT_TRUE_FATAL(last > 0);
+    for (unsigned i = 0; i < 4 * last; i++)
+        bmi__promise_missed();
+    CU_ASSERT_TRUE(promise(0));
     bmi__waiter_delist(&only);
     end();
 }
@@ -314,8 +338,9 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"promises need a guard, here", promises_need_a_guard_here},
-        {"the background needs none", the_background_needs_none},
+        {"the background changes nothing", the_background_changes_nothing},
         {"late ones become rare", late_ones_become_rare},
+        {"they come back by messages", they_come_back_by_messages},
         {"threads elsewhere make them rare", threads_elsewhere_make_them_rare},
         {"one poll is excused", one_poll_is_excused},
         {"the longest sleeper is next", the_longest_sleeper_is_next},
