@@ -26,7 +26,7 @@
 #define THREADS_MAX 1000
 #define FIRST_TAG 0x50000000 /* above those of samples */
 
-enum { WARM_UP = 16, WARM_UP_LEAST = 200 };
+enum { WARM_UP = 64, WARM_UP_LEAST = 200 };
 
 static uint64_t rounds_before(const struct work *work)
 {
@@ -304,7 +304,7 @@ const struct pattern pattern_threads = {
     .size_name = "threads",
     .sizes = "1,2,4,8,16,32,64",
     .message_size = 4,
-    .amount = "10000",
+    .amount = "50000",
     .less_is_better = true,
     .one_pair = true,
     .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_MESSAGES | TAKES_VERIFY,
