@@ -186,10 +186,11 @@ static int file_make(struct trove_op *op, int *fd)
     return *fd < 0 ? *fd : 0;
 }
 
-static int nothing(struct trove_op *op)
+/* Whether the object is to be made. */
+static int is_gone(struct trove_op *op)
 {
-    (void)op;
-    return 0;
+    int result = exists(op);
+    return result == 0 ? -EEXIST : result == -ENOENT || result == -ENOTDIR ? 0 : result;
 }
 
 static bmi_trove_object_t number_draw(void)
@@ -214,6 +215,7 @@ static int file_remove(struct trove_op *op)
     return 0;
 }
 
+/* Its predecessor's key/values go before the file is there: from then on others may put theirs. */
 static int dir_create(struct trove_op *op)
 {
     struct trove_dir *dir = dir_of(op);
@@ -221,15 +223,15 @@ static int dir_create(struct trove_op *op)
     int fd = -1, result;
     do {
         op->place.object = draw ? number_draw() : *op->objects;
-        result = file_make(op, &fd);
+        result = dir->keys != NULL ? bmi__keys_remove_leftovers(dir->keys, op, is_gone) : 0;
+        if (result == 0)
+            result = file_make(op, &fd);
     } while (draw && result == -EEXIST);
     if (result != 0)
         return result;
     file_forget(op); /* of a predecessor whose removal is under way */
     uint64_t removals = bmi__files_removals(&dir->files);
-    if (dir->keys != NULL)
-        result = bmi__keys_remove_object(dir->keys, op, nothing);
-    if (result == 0 && (op->flags & BMI_TROVE_SYNC) != 0)
+    if ((op->flags & BMI_TROVE_SYNC) != 0)
         result = fsync(fd) != 0 ? -errno : bucket_sync(op);
     if (result != 0) {
         file_remove(op);

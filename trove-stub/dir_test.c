@@ -459,6 +459,36 @@ static void a_collection_that_is_not_removed_stays_whole(void)
     work_close();
 }
 
+/* What is put as soon as an object is there, before who makes it has been told. */
+static void what_is_put_early_stays(void)
+{
+    enum { ROUNDS = 500 };
+    work_open(true);
+    for (int i = 0; i < ROUNDS && BMI_WITH_LMDB; i++) {
+        char name[] = "name", value[] = "value", got[8];
+        struct bmi_trove_pair put = {.key = name, .key_size = 4, .value = value, .value_size = 5};
+        struct bmi_trove_pair get = {.key = name,
+                                     .key_size = 4,
+                                     .value = got,
+                                     .value_size = sizeof got};
+        bmi_trove_object_t number = place.object;
+        bmi_trove_op_id_t creating, op;
+        bmi_error_code_t error;
+        object_remove();
+        int made = bmi_trove_post_create(&creating, &place, &number, 0, NULL, context);
+        while (
+            (error = done(bmi_trove_post_put(&op, &place, &put, 1, 0, NULL, context), &op).error) ==
+            -BMI_ENOENT)
+            continue;
+        CU_ASSERT_EQUAL_FATAL(error, 0);
+        CU_ASSERT_EQUAL_FATAL(done(made, &creating).error, 0);
+        CU_ASSERT_EQUAL(done(bmi_trove_post_get(&op, &place, &get, 1, NULL, context), &op).error,
+                        0);
+        CU_ASSERT_EQUAL(get.error, 0);
+    }
+    work_close();
+}
+
 /* What is there already needs no descriptor to be flushed. */
 static void a_collection_is_made_without_descriptors(void)
 {
@@ -575,6 +605,7 @@ static CU_TestInfo cases[] = {
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
     {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},
     {"a collection that is not removed stays whole", a_collection_that_is_not_removed_stays_whole},
+    {"what is put early stays", what_is_put_early_stays},
     {"a collection is made without descriptors", a_collection_is_made_without_descriptors},
     {"objects are used beyond the descriptors", objects_are_used_beyond_the_descriptors},
     {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},

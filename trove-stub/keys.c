@@ -441,8 +441,7 @@ int bmi__keys_run(struct trove_keys *keys, struct trove_op *op, int (*exists)(st
     return result == -ENOTDIR ? -ENOENT : result;
 }
 
-/* `within` comes last, and once only: if the transaction is done again it has been done. */
-static int remove_object(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+static int remove_keys(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
 {
     struct full_key full;
     MDB_cursor *cursor;
@@ -454,7 +453,14 @@ static int remove_object(struct trove_keys *keys, MDB_txn *txn, struct trove_op 
            same_object(&key, &full) && (result = mdb_cursor_del(cursor, 0)) == 0)
         key = key_make(&full, op, NULL, 0);
     mdb_cursor_close(cursor);
-    if (result != 0 && result != MDB_NOTFOUND)
+    return result == MDB_NOTFOUND ? 0 : result;
+}
+
+/* `within` comes last, and once only: if the transaction is done again it has been done. */
+static int remove_object(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    int result = remove_keys(keys, txn, op);
+    if (result != 0)
         return result;
     result = op->finished ? 0 : op->within(op);
     op->finished = result == 0;
@@ -466,6 +472,20 @@ int bmi__keys_remove_object(struct trove_keys *keys, struct trove_op *op,
 {
     op->within = remove;
     return change_run(keys, op, remove_object);
+}
+
+/* Within the transaction, after its lock was taken: the object is not there, and nobody puts. */
+static int remove_leftovers(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    int result = op->within(op);
+    return result != 0 ? -result : remove_keys(keys, txn, op);
+}
+
+int bmi__keys_remove_leftovers(struct trove_keys *keys, struct trove_op *op,
+                               int (*is_gone)(struct trove_op *op))
+{
+    op->within = is_gone;
+    return change_run(keys, op, remove_leftovers);
 }
 
 #else
@@ -501,6 +521,13 @@ int bmi__keys_remove_object(struct trove_keys *keys, struct trove_op *op,
 {
     (void)keys;
     return remove(op);
+}
+
+int bmi__keys_remove_leftovers(struct trove_keys *keys, struct trove_op *op,
+                               int (*is_gone)(struct trove_op *op))
+{
+    (void)keys;
+    return is_gone(op);
 }
 
 #endif

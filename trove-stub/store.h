@@ -190,5 +190,9 @@ int bmi__keys_sync(struct trove_keys *keys);
 int bmi__keys_run(struct trove_keys *keys, struct trove_op *op, int (*exists)(struct trove_op *op));
 int bmi__keys_remove_object(struct trove_keys *keys, struct trove_op *op,
                             int (*remove)(struct trove_op *op));
+/* What a removal that failed has left, before the object is made; `is_gone` is called as those
+ * are, and refuses by an error. */
+int bmi__keys_remove_leftovers(struct trove_keys *keys, struct trove_op *op,
+                               int (*is_gone)(struct trove_op *op));
 
 #endif
