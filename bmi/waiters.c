@@ -380,7 +380,7 @@ bool bmi__waiters_hand_over(struct waiter *waiter)
     return true;
 }
 
-/* ---- the stop, and fork ---------------------------------------------------------------------------------- */
+/* ---- the stop, and fork --------------------------------------------------------------------- */
 
 void bmi__waiters_stop(void)
 {
