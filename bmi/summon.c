@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * summon.c - see summon.h. Pipes are made when they are first wanted, and closed at the stop. Who
- * rings holds no lock: it counts itself in `ringing`, then looks how many are `made`, and who closes
- * them looks the other way round (both sequentially consistent). The descriptors of one change only
- * while it is not counted there.
+ * rings holds no lock: it counts itself in `ringing`, then looks how many are `made`, and who
+ * closes them looks the other way round (both sequentially consistent). The descriptors of one
+ * change only while it is not counted there.
  */
 #include "bmi/summon.h"
 

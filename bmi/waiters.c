@@ -144,8 +144,8 @@ void bmi__waiters_driven_here(void)
         atomic_store_explicit(&driver_cpu, sched_getcpu(), memory_order_relaxed);
 }
 
-/* Whoever wakes it looks at `pipe` after it has set `signalled`: here it is the other way round. The
- * clock is asked after a sleep only: one that begins too late ends at once. */
+/* Whoever wakes it looks at `pipe` after it has set `signalled`: here it is the other way round.
+ * The clock is asked after a sleep only: one that begins too late ends at once. */
 static bool sleep_on(struct waiter *waiter, int pipe, uint64_t deadline_ns)
 {
     atomic_store(&waiter->pipe, pipe);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * summon_test.c - threads that sleep on pipes: they are woken, in time, and not by what was meant for
- * a closed one; who is never brought over sleeps on a futex again. Whether the system brings a thread
- * over is its affair, and not tested.
+ * summon_test.c - threads that sleep on pipes: they are woken, in time, and not by what was meant
+ * for a closed one; who is never brought over sleeps on a futex again. Whether the system brings a
+ * thread over is its affair, and not tested.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -157,7 +157,7 @@ static void a_child_closes_its_copies(void)
     open_and_close_all();
 }
 
-/* ---- a thread of another CPU ------------------------------------------------------------------ */
+/* ---- a thread of another CPU ----------------------------------------------------------------- */
 
 static struct {
     bmi_context_id context;
