@@ -112,8 +112,8 @@ static void the_background_leaves_a_timer(void)
     struct pollfd readable = {.fd = fd.fd, .events = POLLIN};
     timer = (struct bmi_timer){.expired = expired};
     atomic_store(&fired, false);
-    while (poll(&readable, 1, 0) != 0 || !bmi__progress_asleep())
-        look();
+    while (poll(&readable, 1, 10) != 0 || !bmi__progress_asleep())
+        look(); /* the background stands by while somebody looks without a pause */
     bmi_method_timer_set(&timer, 1000);
     /* until the background knows of it, and waits */
     while (!atomic_load(&fired) && (poll(&readable, 1, 0) != 0 || !bmi__progress_asleep()))
