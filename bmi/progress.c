@@ -40,9 +40,6 @@
 enum { BATCH = 64, EPOLL_EVERY = 32, EPOLL_SELDOM = 4096 };
 enum { SPIN_CLOCK_EVERY = 4 };
 enum { SEAT_TAKEN = 1, SEAT_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
-/* A guard's look. Shorter than the kernel's tick it costs more, a timer of its own, which matters
- * less where MANY sleep: one of them guards until its turn comes. */
-enum { GUARD_NS = 5000000, GUARD_OF_MANY_NS = 1000000, MANY = 8 };
 
 static struct {
     int epoll_fd, wake_fd, timer_fd;
@@ -382,9 +379,7 @@ static void seat_offer(void)
         bmi__background_seat_free();
 }
 
-/* Gives the seat back: under a promise of that time, which keeps it for who comes next, or (0) for
- * one that sleeps. */
-static void seat_leave(uint64_t promise_ns)
+static void seat_vacate(uint64_t promise_ns)
 {
     if (bmi__background_on())
         bmi__background_turn_ends(progress.now_ns);
@@ -393,7 +388,23 @@ static void seat_leave(uint64_t promise_ns)
         seat_hand_over();
     bmi__promise_set(promise_ns);
     seat_give_back();
+}
+
+/* Gives the seat back: under a promise of that time, which keeps it for who comes next, or (0) for
+ * one that sleeps. */
+static void seat_leave(uint64_t promise_ns)
+{
+    seat_vacate(promise_ns);
     if (promise_ns == 0 || !bmi__waiters_guarded())
+        seat_offer();
+}
+
+/* Leaves it to who has slept longest, and waits as one of those who sleep. */
+static void seat_hand_down(struct waiter *waiter)
+{
+    seat_vacate(0);
+    waiter->handed = bmi__waiters_hand_over(waiter);
+    if (!waiter->handed)
         seat_offer();
 }
 
@@ -478,6 +489,13 @@ static bool glance(struct waiter *waiter)
     return false;
 }
 
+/* Whether this driver wakes threads for their messages that all sleep on another CPU. That may be
+ * the one that is to send the next: one of those had better drive. */
+static bool misplaced(void)
+{
+    return progress.woke && bmi__waiters_crowd_elsewhere();
+}
+
 /* Polls for as long as that has paid lately, unless another thread wants this core. Returns whether
  * the waiter is ready. */
 static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
@@ -494,6 +512,8 @@ static bool spin(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
             progress.now_ns = now;
             return true;
         }
+        if (misplaced())
+            return false;
         if (progress.woke) { /* another's message: it may be waiting for this core */
             progress.woke = false;
             bmi__promise_missed();
@@ -526,8 +546,8 @@ static uint64_t turn_time(void)
     return bmi__background_on() ? bmi__monotonic_ns() : 0;
 }
 
-/* As the driver, until ready, the time is over, hooks have something to run, or somebody is to
- * fork. Returns whether it is ready. */
+/* As the driver, until ready, the time is over, hooks have something to run, somebody is to fork,
+ * or another had better drive. Returns whether it is ready. */
 static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
     bmi__waiters_driven_here();
@@ -539,7 +559,7 @@ static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
     bool ready, lively = false;
     bmi__waiter_enlist(waiter, true);
     while (!(ready = waiter->ready(waiter)) && !atomic_load(&progress.hooks_due) &&
-           !seat_is_wanted()) {
+           !seat_is_wanted() && !misplaced()) {
         uint64_t now = bmi__monotonic_ns();
         if (now >= deadline_ns)
             break;
@@ -558,41 +578,6 @@ static bool drive(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
     return ready;
 }
 
-/* Sleeps until woken, or, as the guard, until the seat is to be looked at, which is left to whoever
- * has just promised to come. Who finds that no promises are made any more need not guard. Returns
- * false if the time is over. */
-static bool sleep_once(struct waiter *waiter, bool in_turn, uint64_t deadline_ns)
-{
-    while (bmi__waiter_guards(waiter)) {
-        unsigned promises = bmi__promises();
-        uint64_t now = bmi__monotonic_ns();
-        uint64_t look_ns = now + (bmi__waiters_asleep() < MANY ? GUARD_NS : GUARD_OF_MANY_NS);
-        if (look_ns >= deadline_ns)
-            break;
-        if (bmi__waiter_sleep(waiter, look_ns, in_turn))
-            return true;
-        now = bmi__monotonic_ns();
-        if (bmi__promise_young(now))
-            continue;
-        bmi__promise_end(now);
-        if (promises == bmi__promises())
-            bmi__waiter_unguard(waiter);
-        return true;
-    }
-    return bmi__waiter_sleep(waiter, deadline_ns, in_turn);
-}
-
-/* The seat is free under a promise, and who waits has come: the seat goes to the one whose message
- * is likely to be next. Returns false if the waiter is to take it itself. */
-static bool hand_on(struct waiter *waiter)
-{
-    if (bmi__promise_standing() == 0)
-        return false;
-    bmi__promise_end(bmi__monotonic_ns());
-    bmi__work_flush();
-    return bmi__waiters_hand_over(waiter);
-}
-
 /* As one of those who sleep: until ready, the time is over, or the seat is free and ours. */
 static bool sleep_or_take_seat(struct waiter *waiter, uint64_t start, uint64_t deadline_ns)
 {
@@ -605,7 +590,7 @@ static bool sleep_or_take_seat(struct waiter *waiter, uint64_t start, uint64_t d
         bmi__waiter_guard(waiter); /* promises would be kept */
     while (!waiter->ready(waiter) && time_left && !(seat = !handed && seat_take())) {
         handed = false;
-        time_left = sleep_once(waiter, in_turn, deadline_ns);
+        time_left = bmi__promise_sleep(waiter, in_turn, deadline_ns);
     }
     bmi__waiter_delist(waiter);
     if (seat)
@@ -650,9 +635,13 @@ static bool wait_turn(struct waiter *waiter, bool seat, uint64_t start, uint64_t
     }
     if (seat) {
         ready = drive(waiter, start, deadline_ns);
-        seat_leave(ready ? bmi__promise_make() : 0);
+        if (!ready && misplaced())
+            seat_hand_down(waiter);
+        else
+            seat_leave(ready ? bmi__promise_make() : 0);
     }
-    hooks_run();
+    if (!waiter->handed) /* as long as it is on the lists it can't wait for anything else */
+        hooks_run();
     return ready;
 }
 
@@ -663,7 +652,7 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
         bmi__progress_poll();
         return;
     }
-    waiter->handed = hand_on(waiter);
+    waiter->handed = bmi__promise_hand_on(waiter);
     uint64_t start = turn_time();
     bool seat = !waiter->handed && seat_take_turn(start);
     if (seat && glance(waiter)) {
@@ -675,8 +664,8 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
         start = bmi__monotonic_ns();
     uint64_t deadline_ns = start + (uint64_t)max_idle_ms * 1000000u;
     /* Who leaves for hooks that another thread runs meanwhile goes on, too. */
-    while (!wait_turn(waiter, seat, start, deadline_ns) && !waiter->ready(waiter) &&
-           bmi__monotonic_ns() < deadline_ns)
+    while (!wait_turn(waiter, seat, start, deadline_ns) &&
+           (waiter->handed || (!waiter->ready(waiter) && bmi__monotonic_ns() < deadline_ns)))
         seat = false;
 }
 

@@ -9,14 +9,19 @@
 #include "bmi/background.h"
 #include "bmi/progress.h"
 #include "bmi/waiters.h"
+#include "bmi/work.h"
 
-enum { KEPT_NS = 20000, LIKELY_NS = 2000000 };
+/* Within KEPT_NS it was kept; after COMES_NS the guard takes it that nobody comes. */
+enum { KEPT_NS = 20000, COMES_NS = 200000, LIKELY_NS = 2000000 };
 /* What promises cost that were not kept in time is set off against those that were, each of which
  * saves about LATE_NS of somebody's time. Up to LOSS_MOST is borne; one can cost LOSS_OF_ONE. Where
  * the next sleeper is on another CPU, that counts as much: threads that are spread over CPUs come
  * together again while one drives for all, and not while each hands over to the next. */
 enum { LATE_NS = 4000, LOSS_OF_ONE = 256, LOSS_MOST = 4 * LOSS_OF_ONE, SKIP_MOST = 65535 };
 enum { EXCUSED = 1 }; /* in made_ns: it has excused somebody */
+/* A guard's look. Shorter than the kernel's tick it costs more, a timer of its own, which matters
+ * less where MANY sleep: one of them guards until its turn comes. */
+enum { GUARD_NS = 5000000, GUARD_OF_MANY_NS = 1000000, MANY = 8 };
 
 static struct {
     _Atomic uint64_t made_ns; /* the one that stands; 0: none */
@@ -85,7 +90,7 @@ uint64_t bmi__promise_make(void)
     atomic_store_explicit(&promise.left_ns, now, memory_order_relaxed);
     if (!bmi__waiters_guarded() || !worth_it())
         return 0;
-    if (!bmi__waiters_next_is_here()) {
+    if (!bmi__waiters_next_is_near()) {
         failed(LOSS_OF_ONE);
         return 0;
     }
@@ -138,6 +143,47 @@ bool bmi__promise_likely(uint64_t now_ns)
 unsigned bmi__promises(void)
 {
     return get(&promise.count);
+}
+
+/* ---- who guards, and who comes -------------------------------------------------------------- */
+
+/* Whether the guard can leave the seat to others: where promises were made (`since`), but none
+ * stands, it is taken or was handed on; who has promised may wait for this very CPU. */
+static bool others_come(unsigned since)
+{
+    uint64_t made = bmi__promise_standing();
+    if (made == 0)
+        return bmi__promises() != since;
+    return bmi__monotonic_ns() < made + COMES_NS;
+}
+
+bool bmi__promise_sleep(struct waiter *waiter, bool in_turn, uint64_t deadline_ns)
+{
+    while (bmi__waiter_guards(waiter)) {
+        unsigned since = bmi__promises();
+        uint64_t look_ns = bmi__monotonic_ns();
+        look_ns += bmi__waiters_asleep() < MANY ? GUARD_NS : GUARD_OF_MANY_NS;
+        if (look_ns >= deadline_ns)
+            break;
+        if (bmi__waiter_sleep(waiter, look_ns, in_turn))
+            return true;
+        if (others_come(since))
+            continue;
+        bmi__promise_end(bmi__monotonic_ns());
+        if (since == bmi__promises())
+            bmi__waiter_unguard(waiter);
+        return true;
+    }
+    return bmi__waiter_sleep(waiter, deadline_ns, in_turn);
+}
+
+bool bmi__promise_hand_on(struct waiter *waiter)
+{
+    if (bmi__promise_standing() == 0)
+        return false;
+    bmi__promise_end(bmi__monotonic_ns());
+    bmi__work_flush();
+    return bmi__waiters_hand_over(waiter);
 }
 
 void bmi__promise_reset(void)

@@ -50,9 +50,9 @@ static bool make_locked(void)
     return true;
 }
 
-int bmi__summon_take_locked(void)
+int bmi__summon_take_locked(bool anyway)
 {
-    if (past.skip > 0) {
+    if (past.skip > 0 && !anyway) {
         past.skip--;
         return -1;
     }

@@ -21,9 +21,10 @@
 #include <stdint.h>
 
 /* A pipe for this thread to sleep on; -1: it is to use a futex, since there is none (no descriptor
- * is left, or SUMMON_MOST sleep so) or it has not been brought over the last times. */
+ * is left, or SUMMON_MOST sleep so) or it has not been brought over the last times (`anyway`: which
+ * does not matter). */
 enum { SUMMON_MOST = 16 };
-int bmi__summon_take_locked(void);
+int bmi__summon_take_locked(bool anyway);
 /* It sleeps there no more. `came`: it is on another CPU now. */
 void bmi__summon_give_locked(int pipe, bool came);
 /* Sleeps until it is rung, or that time (CLOCK_MONOTONIC), or for nothing. */

@@ -18,13 +18,20 @@
 #include "bmi/progress.h"
 #include "task/event.h"
 
+/* Who goes to sleep elsewhere counts as four that do not: fewer than that make a crowd. */
+enum { VOTES_MOST = 64, VOTES_SURE = 24, VOTES_AGAINST = 4 };
+
 static struct bmi_lock lock;
 static struct waiter *first, *last;                /* lock: all, the driver too */
 static struct waiter_list for_unexpected;          /* lock */
 static atomic_uint unexpected_count, asleep_count; /* written under lock */
 static _Atomic(struct waiter *) guard;             /* written under lock */
 static atomic_int driver_cpu = -1;                 /* where one drove last, while others slept */
-static _Thread_local struct waiter *own;           /* this thread's, while it is enlisted */
+/* Where those sleep who have their messages in turn, and how many have done so in a row, nearly. */
+static struct {
+    atomic_int cpu, votes;
+} crowd = {.cpu = -1};
+static _Thread_local struct waiter *own; /* this thread's, while it is enlisted */
 
 unsigned bmi__waiters_asleep(void)
 {
@@ -138,11 +145,51 @@ void bmi__waiter_delist(struct waiter *waiter)
     bmi_lock_give(&lock);
 }
 
+/* ---- where they sleep ----------------------------------------------------------------------- */
+
+static int get(atomic_int *value)
+{
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+static void set(atomic_int *value, int to)
+{
+    atomic_store_explicit(value, to, memory_order_relaxed);
+}
+
+/* Two threads at a time may lose a vote. */
+static void crowd_vote(int cpu)
+{
+    int votes = get(&crowd.votes);
+    if (get(&crowd.cpu) == cpu) {
+        set(&crowd.votes, votes < VOTES_MOST ? votes + 1 : votes);
+    } else if (votes > VOTES_AGAINST) {
+        set(&crowd.votes, votes - VOTES_AGAINST);
+    } else {
+        set(&crowd.cpu, cpu);
+        set(&crowd.votes, 1);
+    }
+}
+
+/* -1: they are spread, or few. */
+static int crowd_cpu(void)
+{
+    return get(&crowd.votes) >= VOTES_SURE ? get(&crowd.cpu) : -1;
+}
+
+bool bmi__waiters_crowd_elsewhere(void)
+{
+    int cpu = crowd_cpu();
+    return cpu >= 0 && cpu != sched_getcpu() && bmi__waiters_asleep() > 0;
+}
+
 void bmi__waiters_driven_here(void)
 {
     if (bmi__waiters_asleep() > 0)
-        atomic_store_explicit(&driver_cpu, sched_getcpu(), memory_order_relaxed);
+        set(&driver_cpu, sched_getcpu());
 }
+
+/* ---- sleeping ------------------------------------------------------------------------------- */
 
 /* Whoever wakes it looks at `pipe` after it has set `signalled`: here it is the other way round.
  * The clock is asked after a sleep only: one that begins too late ends at once. */
@@ -163,7 +210,7 @@ static bool sleep_on(struct waiter *waiter, int pipe, uint64_t deadline_ns)
 static bool sleep_elsewhere(struct waiter *waiter, int cpu, uint64_t deadline_ns)
 {
     bmi_lock_take(&lock);
-    int pipe = bmi__summon_take_locked();
+    int pipe = bmi__summon_take_locked(crowd_cpu() >= 0);
     bmi_lock_give(&lock);
     bool woken = sleep_on(waiter, pipe, deadline_ns);
     if (pipe < 0)
@@ -177,8 +224,12 @@ static bool sleep_elsewhere(struct waiter *waiter, int cpu, uint64_t deadline_ns
 
 bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns, bool in_turn)
 {
-    int cpu = sched_getcpu(), there = atomic_load_explicit(&driver_cpu, memory_order_relaxed);
-    atomic_store_explicit(&waiter->cpu, cpu, memory_order_relaxed);
+    int cpu = sched_getcpu(), there = crowd_cpu();
+    if (there < 0)
+        there = get(&driver_cpu);
+    set(&waiter->cpu, cpu);
+    if (in_turn)
+        crowd_vote(cpu);
     if (in_turn && there >= 0 && there != cpu)
         return sleep_elsewhere(waiter, cpu, deadline_ns);
     return sleep_on(waiter, -1, deadline_ns);
@@ -341,23 +392,23 @@ void bmi__waiter_unguard(struct waiter *waiter)
     bmi_lock_give(&lock);
 }
 
-/* The one that has slept longest, of those that nobody has woken, if it does so on this CPU. */
-static struct waiter *next_here_locked(void)
+/* The one that has slept longest, of those that nobody has woken, if it does so where most do; if
+ * they are spread, on this CPU. */
+static struct waiter *next_locked(void)
 {
+    int most = crowd_cpu(), where = most >= 0 ? most : sched_getcpu();
     struct waiter *waiter = first;
     while (waiter != NULL && (waiter->driving || atomic_load(&waiter->signalled) != 0))
         waiter = waiter->next_of_all;
-    bool here = waiter != NULL &&
-                atomic_load_explicit(&waiter->cpu, memory_order_relaxed) == sched_getcpu();
-    return here ? waiter : NULL;
+    return waiter != NULL && get(&waiter->cpu) == where ? waiter : NULL;
 }
 
-bool bmi__waiters_next_is_here(void)
+bool bmi__waiters_next_is_near(void)
 {
     bmi_lock_take(&lock);
-    bool here = next_here_locked() != NULL;
+    bool near = next_locked() != NULL;
     bmi_lock_give(&lock);
-    return here;
+    return near;
 }
 
 bool bmi__waiters_hand_over(struct waiter *waiter)
@@ -365,7 +416,7 @@ bool bmi__waiters_hand_over(struct waiter *waiter)
     struct wakes wakes = {.count = 0};
     prepare(waiter, false);
     bmi_lock_take(&lock);
-    struct waiter *next = next_here_locked();
+    struct waiter *next = next_locked();
     if (next != NULL) {
         enlist_locked(waiter);
         if (!bmi__waiters_guarded() || bmi__waiter_guards(next))
@@ -384,6 +435,7 @@ bool bmi__waiters_hand_over(struct waiter *waiter)
 
 void bmi__waiters_stop(void)
 {
+    set(&crowd.votes, 0);
     bmi_lock_take(&lock);
     bmi__summons_close_locked();
     bmi_lock_give(&lock);

@@ -69,8 +69,12 @@ void bmi__waiter_guard(struct waiter *waiter);   /* unless somebody does */
 void bmi__waiter_unguard(struct waiter *waiter); /* unless it does not */
 bool bmi__waiter_guards(struct waiter *waiter);
 bool bmi__waiters_guarded(void);
-/* Whether the one that has slept longest does so on this CPU. */
-bool bmi__waiters_next_is_here(void);
+/* Whether nearly all of those who had their messages in turn have slept on one CPU lately, and this
+ * is another. */
+bool bmi__waiters_crowd_elsewhere(void);
+/* Whether the one that has slept longest does so where nearly all do; if they are spread, on this
+ * CPU. */
+bool bmi__waiters_next_is_near(void);
 /* If so wakes that one to take the seat, and puts `waiter` on the lists as one who sleeps. It
  * guards the seat from then on if nobody else does. */
 bool bmi__waiters_hand_over(struct waiter *waiter);

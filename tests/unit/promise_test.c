@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "bmi/context.h"
 #include "bmi/progress.h"
@@ -334,6 +335,59 @@ static void guards_go_to_sleep(void)
     end();
 }
 
+/* ---- who comes while one guards -------------------------------------------------------------- */
+
+static atomic_bool enough;
+
+/* Again and again makes a promise, and keeps it. */
+static void *promise_on(void *argument)
+{
+    while (!atomic_load(&enough)) {
+        uint64_t made = bmi__promise_make();
+        bmi__promise_set(made);
+        bmi__promise_end(made);
+        usleep(300);
+    }
+    return argument;
+}
+
+/* None stands as it looks: it does not take the seat. */
+static void guards_leave_it_to_who_comes(void)
+{
+    struct waiter only = sleeper();
+    pthread_t thread;
+    bool left = false;
+    open();
+    bmi__waiter_enlist(&only, false);
+    atomic_store(&enough, false);
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, promise_on, NULL), 0);
+    for (int i = 0; i < TRIES / 10 && !left; i++) {
+        bmi__waiter_guard(&only);
+        left = !bmi__promise_sleep(&only, false, bmi__monotonic_ns() + 3 * (uint64_t)LATE_NS);
+    }
+    CU_ASSERT_TRUE(left);
+    CU_ASSERT_TRUE(bmi__waiter_guards(&only));
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    bmi__waiter_delist(&only);
+    end();
+}
+
+static void guards_take_it_from_who_does_not(void)
+{
+    struct waiter only = sleeper();
+    open();
+    bmi__waiter_enlist(&only, false);
+    bmi__waiter_guard(&only);
+    uint64_t made = bmi__promise_make(), start = bmi__monotonic_ns();
+    bmi__promise_set(made);
+    CU_ASSERT_TRUE(bmi__promise_sleep(&only, false, start + PATIENCE_S * (uint64_t)1000000000));
+    CU_ASSERT_TRUE(bmi__monotonic_ns() < start + PATIENCE_S * (uint64_t)500000000);
+    CU_ASSERT_EQUAL(bmi__promise_standing(), 0);
+    bmi__waiter_delist(&only);
+    end();
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
@@ -346,6 +400,8 @@ int main(void)
         {"the longest sleeper is next", the_longest_sleeper_is_next},
         {"who does not come back", who_does_not_come_back},
         {"guards go to sleep", guards_go_to_sleep},
+        {"guards leave it to who comes", guards_leave_it_to_who_comes},
+        {"guards take it from who does not", guards_take_it_from_who_does_not},
         CU_TEST_INFO_NULL,
     };
     cpu_set_t one;

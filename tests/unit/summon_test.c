@@ -40,13 +40,13 @@ static void there_are_so_many(void)
 {
     int before = descriptors(), taken[SUMMON_MOST];
     for (int i = 0; i < SUMMON_MOST; i++) {
-        taken[i] = bmi__summon_take_locked();
+        taken[i] = bmi__summon_take_locked(false);
         CU_ASSERT_EQUAL(taken[i], i);
     }
-    CU_ASSERT_EQUAL(bmi__summon_take_locked(), -1);
+    CU_ASSERT_EQUAL(bmi__summon_take_locked(false), -1);
     CU_ASSERT_EQUAL(descriptors(), before + 2 * SUMMON_MOST);
     bmi__summon_give_locked(taken[3], true);
-    CU_ASSERT_EQUAL(bmi__summon_take_locked(), taken[3]);
+    CU_ASSERT_EQUAL(bmi__summon_take_locked(false), taken[3]);
     for (int i = 0; i < SUMMON_MOST; i++)
         bmi__summon_give_locked(taken[i], true);
     open_and_close_all();
@@ -58,7 +58,7 @@ static unsigned refused(void)
 {
     unsigned count = 0;
     int pipe;
-    while ((pipe = bmi__summon_take_locked()) < 0 && count < OFTEN)
+    while ((pipe = bmi__summon_take_locked(false)) < 0 && count < OFTEN)
         count++;
     if (pipe >= 0)
         bmi__summon_give_locked(pipe, false);
@@ -77,7 +77,7 @@ static void who_never_comes_over_is_given_none(void)
     }
     int pipe = -1;
     for (int i = 0; i < OFTEN && pipe < 0; i++)
-        pipe = bmi__summon_take_locked();
+        pipe = bmi__summon_take_locked(false);
     CU_ASSERT_TRUE_FATAL(pipe >= 0);
     bmi__summon_give_locked(pipe, true); /* it has come now */
     CU_ASSERT_EQUAL(refused(), 0);
@@ -87,7 +87,7 @@ static void who_never_comes_over_is_given_none(void)
 
 static void a_ring_is_not_lost(void)
 {
-    int pipe = bmi__summon_take_locked();
+    int pipe = bmi__summon_take_locked(false);
     CU_ASSERT_TRUE_FATAL(pipe >= 0);
     uint64_t start = bmi__monotonic_ns();
     for (int i = 0; i < 100000; i++)
@@ -134,7 +134,7 @@ static void nothing_is_written_elsewhere(void)
         int taken[4], files[8];
         struct stat file;
         for (int i = 0; i < 4; i++)
-            taken[i] = bmi__summon_take_locked();
+            taken[i] = bmi__summon_take_locked(false);
         for (int i = 0; i < 4; i++)
             if (taken[i] >= 0)
                 bmi__summon_give_locked(taken[i], true);
@@ -156,7 +156,7 @@ static void nothing_is_written_elsewhere(void)
 
 static void a_child_closes_its_copies(void)
 {
-    int before = descriptors(), pipe = bmi__summon_take_locked();
+    int before = descriptors(), pipe = bmi__summon_take_locked(false);
     CU_ASSERT_EQUAL(descriptors(), before + 2);
     pid_t child = fork();
     if (child == 0) {
