@@ -6,8 +6,8 @@
  * system leaves each where it slept, though, be that the CPU of the very process that sends to
  * them, which each displaces. It takes along who is woken through a pipe by a thread that is alone
  * on its CPU, if no CPU that shares a cache with that is idle (Linux, kernel/sched/fair.c:
- * wake_affine() with WF_SYNC); through a futex it does not. So a thread that is elsewhere than the
- * driver sleeps on a pipe, until it has been brought over, or that has failed too often. It is a
+ * wake_affine() with WF_SYNC); through a futex it does not. So a thread that is elsewhere than
+ * nearly all others, or, if they are spread, than the driver, sleeps on a pipe, until it has been brought over, or that has failed too often. It is a
  * hint to the scheduler: no thread's affinity is changed.
  *
  * Who may touch it: functions named *_locked are called with waiters.c's lock held, the others
