@@ -50,9 +50,9 @@ static bool make_locked(void)
     return true;
 }
 
-int bmi__summon_take_locked(bool anyway)
+int bmi__summon_take_locked(bool much)
 {
-    if (past.skip > 0 && !anyway) {
+    if (past.skip > 0 && !(much && past.failed < SKIP_MOST)) {
         past.skip--;
         return -1;
     }

@@ -7,8 +7,9 @@
  * them, which each displaces. It takes along who is woken through a pipe by a thread that is alone
  * on its CPU, if no CPU that shares a cache with that is idle (Linux, kernel/sched/fair.c:
  * wake_affine() with WF_SYNC); through a futex it does not. So a thread that is elsewhere than
- * nearly all others, or, if they are spread, than the driver, sleeps on a pipe, until it has been brought over, or that has failed too often. It is a
- * hint to the scheduler: no thread's affinity is changed.
+ * nearly all others, or, if they are spread, than the driver, sleeps on a pipe, until it has been
+ * brought over, or that has failed too often. It is a hint to the scheduler: no thread's affinity
+ * is changed.
  *
  * Who may touch it: functions named *_locked are called with waiters.c's lock held, the others
  * without, by any thread. A pipe may be rung when its sleeper has gone: the next one wakes for
@@ -21,10 +22,10 @@
 #include <stdint.h>
 
 /* A pipe for this thread to sleep on; -1: it is to use a futex, since there is none (no descriptor
- * is left, or SUMMON_MOST sleep so) or it has not been brought over the last times (`anyway`: which
- * does not matter). */
+ * is left, or SUMMON_MOST sleep so) or it has not been brought over the last times (some
+ * more of them where it has `much` to gain). */
 enum { SUMMON_MOST = 16 };
-int bmi__summon_take_locked(bool anyway);
+int bmi__summon_take_locked(bool much);
 /* It sleeps there no more. `came`: it is on another CPU now. */
 void bmi__summon_give_locked(int pipe, bool came);
 /* Sleeps until it is rung, or that time (CLOCK_MONOTONIC), or for nothing. */

@@ -75,6 +75,11 @@ static void who_never_comes_over_is_given_none(void)
         unsigned count = refused();
         CU_ASSERT_TRUE(count > 100 && count < OFTEN);
     }
+    tries = 0;
+    for (int much; tries < OFTEN && (much = bmi__summon_take_locked(true)) >= 0; tries++)
+        bmi__summon_give_locked(much, false);
+    CU_ASSERT_TRUE(tries > 100 &&
+                   tries < OFTEN); /* who had much to gain goes on, but not for ever */
     int pipe = -1;
     for (int i = 0; i < OFTEN && pipe < 0; i++)
         pipe = bmi__summon_take_locked(false);
