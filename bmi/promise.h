@@ -24,6 +24,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct waiter;
+
 /* By a driver that leaves with what it waited for. Returns when the promise was made
  * (CLOCK_MONOTONIC, ns), or 0: none is, and a sleeper is to be woken. */
 uint64_t bmi__promise_make(void);
@@ -41,10 +43,10 @@ void bmi__promise_end(uint64_t now_ns);
 bool bmi__promise_young(uint64_t now_ns);
 /* Whether drivers have left to answer lately, with a promise or without, while others slept. */
 bool bmi__promise_likely(uint64_t now_ns);
-struct waiter;
-/* Sleeps, on the lists, until woken, or, as the guard, until the seat is to be looked at, which is
- * left to whoever has just promised to come. Who finds that no promises are made any more need not
- * guard. Returns false if the time is over. */
+
+/* Sleeps, on the lists, until woken, or, as the guard, until it is to look at the seat itself:
+ * promises have ceased, and it need not guard any more, or one is old. While others take the seat,
+ * or are about to come, it sleeps on. Returns false if the time is over. */
 bool bmi__promise_sleep(struct waiter *waiter, bool in_turn, uint64_t deadline_ns);
 /* By who has come to wait: if the seat is free under a promise it goes to the one whose message is
  * likely to be next, and `waiter` is on the lists. Returns false if it is to take the seat. */

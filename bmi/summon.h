@@ -22,8 +22,8 @@
 #include <stdint.h>
 
 /* A pipe for this thread to sleep on; -1: it is to use a futex, since there is none (no descriptor
- * is left, or SUMMON_MOST sleep so) or it has not been brought over the last times (some
- * more of them where it has `much` to gain). */
+ * is left, or SUMMON_MOST sleep so) or it has not been brought over the last times (more of
+ * them where it has `much` to gain). */
 enum { SUMMON_MOST = 16 };
 int bmi__summon_take_locked(bool much);
 /* It sleeps there no more. `came`: it is on another CPU now. */

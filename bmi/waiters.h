@@ -56,8 +56,8 @@ struct wakes {
 void bmi__waiter_enlist(struct waiter *waiter, bool as_driver);
 void bmi__waiter_delist(struct waiter *waiter);
 /* Sleeps until it is woken. Returns false if the time was over first. `in_turn`: threads have their
- * messages in turn, so that it had better be on the driver's CPU, and is brought there if the
- * system likes (summon.h). */
+ * messages in turn, so that it had better be on the CPU of nearly all others, or, if they are
+ * spread, the driver's, and is brought there if the system likes (summon.h). */
 bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns, bool in_turn);
 /* By the driver, as it begins: it drives on this CPU. */
 void bmi__waiters_driven_here(void);
