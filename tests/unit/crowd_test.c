@@ -4,28 +4,18 @@
  * spread; to whom the seat goes then; and a driver on another CPU, which hands it down to one of
  * them. Stands in for bmi__waiters_hand_over (the linker's --wrap). Needs two CPUs.
  */
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <time.h>
 
-#include "bmi/context.h"
-#include "bmi/method.h"
 #include "bmi/progress.h"
-#include "bmi/promise.h"
-#include "bmi/waiters.h"
-#include "unit.h"
+#include "party.h"
 
-enum { PATIENCE_S = 60, ALL = 64, ROUNDS = 100, TRIES = 5 };
+enum { ALL = 64, ROUNDS = 100, TRIES = 5 };
 
 static int home, other; /* CPUs */
 
 static void go_to(int cpu)
 {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET((size_t)cpu, &one);
-    CU_ASSERT_EQUAL_FATAL(sched_setaffinity(0, sizeof one, &one), 0);
+    CU_ASSERT_TRUE_FATAL(cpu_bind(cpu));
 }
 
 static void open(void)
@@ -37,17 +27,6 @@ static void end(void)
 {
     go_to(home);
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
-}
-
-static bool never(struct waiter *waiter)
-{
-    (void)waiter;
-    return false;
-}
-
-static struct waiter sleeper(void)
-{
-    return (struct waiter){.ready = never};
 }
 
 /* Goes to sleep so often on a CPU, for no time. */
@@ -122,68 +101,19 @@ static void who_sleeps_with_the_crowd_is_next(void)
 
 /* ---- a driver elsewhere ---------------------------------------------------------------------- */
 
-/* Waits on its CPU until it is called, again and again. */
-struct party {
-    pthread_t thread;
-    int cpu;
-    bmi_context_id context;
-    atomic_uint calls, answers;
-    atomic_bool last; /* it ends with the next answer */
-    struct bmi_deferred call;
-};
-
-static atomic_uint handed_down; /* by a driver, not by who has come under a promise */
+/* By the stray one, which has come once, before anybody could promise: as a driver. */
+static atomic_uint handed_down;
 
 bool __real_bmi__waiters_hand_over(struct waiter *waiter);
 bool __wrap_bmi__waiters_hand_over(struct waiter *waiter);
 
 bool __wrap_bmi__waiters_hand_over(struct waiter *waiter)
 {
-    bool driven = waiter->argument != NULL && sched_getcpu() == other;
+    bool stray = waiter->argument != NULL && sched_getcpu() == other;
     bool handed = __real_bmi__waiters_hand_over(waiter);
-    if (driven && handed)
+    if (stray && handed)
         atomic_fetch_add(&handed_down, 1);
     return handed;
-}
-
-static bool is_called(struct waiter *waiter)
-{
-    struct party *party = waiter->argument;
-    return atomic_load(&party->calls) != atomic_load(&party->answers);
-}
-
-static void *answer(void *argument)
-{
-    struct party *party = argument;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET((size_t)party->cpu, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    do {
-        struct waiter waiter = {.ready = is_called,
-                                .argument = party,
-                                .context = bmi__context_find(party->context),
-                                .op = WAITER_SOME};
-        bmi__progress_wait(&waiter, 10 * PATIENCE_S * 1000);
-        atomic_fetch_add(&party->answers, 1);
-    } while (!atomic_load(&party->last));
-    return NULL;
-}
-
-/* By the driver, as if its message had come. */
-static void call_now(struct bmi_deferred *deferred)
-{
-    struct party *party = (struct party *)((char *)deferred - offsetof(struct party, call));
-    atomic_fetch_add(&party->calls, 1);
-    bmi__progress_notify(bmi__context_find(party->context), 0);
-}
-
-static bool becomes(bool (*what)(void))
-{
-    time_t until = time(NULL) + PATIENCE_S;
-    while (!what() && time(NULL) < until)
-        sched_yield();
-    return what();
 }
 
 static bool one_drives(void)
@@ -201,31 +131,6 @@ static bool two_sleep(void)
     return bmi__waiters_asleep() == 2;
 }
 
-static void party_start(struct party *party, int cpu)
-{
-    *party = (struct party){.cpu = cpu, .call.run = call_now};
-    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&party->context), 0);
-    CU_ASSERT_EQUAL_FATAL(pthread_create(&party->thread, NULL, answer, party), 0);
-}
-
-static void party_call(struct party *party)
-{
-    unsigned answers = atomic_load(&party->answers);
-    bmi_method_defer(&party->call);
-    time_t until = time(NULL) + PATIENCE_S;
-    while (atomic_load(&party->answers) == answers && time(NULL) < until)
-        sched_yield();
-    CU_ASSERT_EQUAL_FATAL(atomic_load(&party->answers), answers + 1);
-}
-
-static void party_end(struct party *party)
-{
-    atomic_store(&party->last, true);
-    party_call(party);
-    pthread_join(party->thread, NULL);
-    BMI_close_context(party->context);
-}
-
 /* It may leave the seat for another reason before, or begin its turn with the call, and stay. */
 static bool one_round(unsigned round)
 {
@@ -233,10 +138,10 @@ static bool one_round(unsigned round)
     open();
     sleep_at(home, ALL);
     atomic_store(&handed_down, 0);
-    party_start(&stray, other);
+    party_start(&stray, other, true);
     CU_ASSERT_TRUE_FATAL(becomes(one_drives));
-    party_start(&parties[0], home);
-    party_start(&parties[1], home);
+    party_start(&parties[0], home, true);
+    party_start(&parties[1], home, true);
     CU_ASSERT_TRUE_FATAL(becomes(two_sleep));
     for (unsigned i = 0; i < TRIES && atomic_load(&handed_down) == 0; i++) {
         party_call(&parties[(round + i) % 2]);
@@ -270,17 +175,7 @@ int main(void)
         {"a driver elsewhere hands the seat down", a_driver_elsewhere_hands_down},
         CU_TEST_INFO_NULL,
     };
-    cpu_set_t all;
-    home = other = -1;
-    if (sched_getaffinity(0, sizeof all, &all) != 0)
-        return 1;
-    for (int cpu = 0; cpu < CPU_SETSIZE && other < 0; cpu++) {
-        if (CPU_ISSET((size_t)cpu, &all)) {
-            other = home < 0 ? -1 : cpu;
-            home = home < 0 ? cpu : home;
-        }
-    }
-    if (other < 0) {
+    if (!cpus_find(&home, &other)) {
         printf("skipped: one CPU\n");
         return 77;
     }

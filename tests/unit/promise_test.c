@@ -4,19 +4,14 @@
  * learnt of it, to whom the seat goes when they come, and what becomes of it when they do not. All
  * on one CPU, as promises are made to threads of the same one only.
  */
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "bmi/context.h"
 #include "bmi/progress.h"
 #include "bmi/promise.h"
-#include "bmi/waiters.h"
-#include "unit.h"
+#include "party.h"
 
-enum { PATIENCE_S = 60, TRIES = 1000 };
+enum { TRIES = 1000 };
 enum { LATE_NS = 10000000, OFTEN = 2000 };
 
 static void open(void)
@@ -30,17 +25,6 @@ static void end(void)
 }
 
 /* ---- sleepers that are none ------------------------------------------------------------------ */
-
-static bool never(struct waiter *waiter)
-{
-    (void)waiter;
-    return false;
-}
-
-static struct waiter sleeper(void)
-{
-    return (struct waiter){.ready = never};
-}
 
 static void promises_need_a_guard_here(void)
 {
@@ -213,42 +197,6 @@ static void the_longest_sleeper_is_next(void)
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* Waits until it is called, again and again. */
-struct party {
-    pthread_t thread;
-    bmi_context_id context;
-    atomic_uint calls, answers;
-    atomic_bool last; /* it ends with the next answer */
-};
-
-static bool is_called(struct waiter *waiter)
-{
-    struct party *party = waiter->argument;
-    return atomic_load(&party->calls) != atomic_load(&party->answers);
-}
-
-static void *answer(void *argument)
-{
-    struct party *party = argument;
-    do {
-        struct waiter waiter = {.ready = is_called,
-                                .argument = party,
-                                .context = bmi__context_find(party->context),
-                                .op = WAITER_SOME};
-        bmi__progress_wait(&waiter, 10 * PATIENCE_S * 1000);
-        atomic_fetch_add(&party->answers, 1);
-    } while (!atomic_load(&party->last));
-    return NULL;
-}
-
-static bool becomes(bool (*what)(void))
-{
-    time_t until = time(NULL) + PATIENCE_S;
-    while (!what() && time(NULL) < until)
-        sched_yield();
-    return what();
-}
-
 static bool one_sleeps(void)
 {
     return bmi__waiters_asleep() == 1;
@@ -257,32 +205,6 @@ static bool one_sleeps(void)
 static bool nobody_guards(void)
 {
     return !bmi__waiters_guarded();
-}
-
-static void party_start(struct party *party)
-{
-    atomic_store(&party->last, false);
-    CU_ASSERT_EQUAL_FATAL(BMI_open_context(&party->context), 0);
-    CU_ASSERT_EQUAL_FATAL(pthread_create(&party->thread, NULL, answer, party), 0);
-}
-
-/* Has it answer. The lists of waiters change before the answer is over. */
-static void party_call(struct party *party)
-{
-    atomic_fetch_add(&party->calls, 1);
-    bmi__progress_notify(bmi__context_find(party->context), 0);
-    time_t until = time(NULL) + PATIENCE_S;
-    while (atomic_load(&party->answers) != atomic_load(&party->calls) && time(NULL) < until)
-        sched_yield();
-    CU_ASSERT_EQUAL_FATAL(atomic_load(&party->answers), atomic_load(&party->calls));
-}
-
-static void party_end(struct party *party)
-{
-    atomic_store(&party->last, true);
-    party_call(party);
-    pthread_join(party->thread, NULL);
-    BMI_close_context(party->context);
 }
 
 /* Of two parties that wait one has just driven, and answered. Returns whether it guards now, while
@@ -296,13 +218,13 @@ static bool one_guards(struct party *driver)
 /* A driver leaves with a promise, and ends: the guard drives. */
 static void who_does_not_come_back(void)
 {
-    struct party staying = {.calls = 0}, leaving = {.calls = 0};
+    struct party staying, leaving;
     bool promised = false;
     open();
     for (int i = 0; i < TRIES && !promised; i++) {
-        party_start(&staying);
+        party_start(&staying, -1, false);
         CU_ASSERT_TRUE_FATAL(becomes(bmi__progress_driver_sleeps));
-        party_start(&leaving);
+        party_start(&leaving, -1, false);
         CU_ASSERT_TRUE_FATAL(becomes(one_sleeps));
         unsigned promises = one_guards(&staying) ? bmi__promises() : bmi__promises() - 1;
         party_end(&leaving);
@@ -318,12 +240,12 @@ static void who_does_not_come_back(void)
 /* Nobody makes promises: nobody looks at the seat for long. */
 static void guards_go_to_sleep(void)
 {
-    struct party parties[2] = {{.calls = 0}, {.calls = 0}};
+    struct party parties[2];
     bool guarded = false;
     open();
-    party_start(&parties[0]);
+    party_start(&parties[0], -1, false);
     CU_ASSERT_TRUE_FATAL(becomes(bmi__progress_driver_sleeps));
-    party_start(&parties[1]);
+    party_start(&parties[1], -1, false);
     CU_ASSERT_TRUE_FATAL(becomes(one_sleeps));
     for (int i = 0; i < TRIES && !guarded; i++)
         guarded = one_guards(&parties[i % 2]);
@@ -380,6 +302,7 @@ static void guards_take_it_from_who_does_not(void)
     bmi__waiter_enlist(&only, false);
     bmi__waiter_guard(&only);
     uint64_t made = bmi__promise_make(), start = bmi__monotonic_ns();
+    CU_ASSERT_NOT_EQUAL_FATAL(made, 0);
     bmi__promise_set(made);
     CU_ASSERT_TRUE(bmi__promise_sleep(&only, false, start + PATIENCE_S * (uint64_t)1000000000));
     CU_ASSERT_TRUE(bmi__monotonic_ns() < start + PATIENCE_S * (uint64_t)500000000);
@@ -404,10 +327,7 @@ int main(void)
         {"guards take it from who does not", guards_take_it_from_who_does_not},
         CU_TEST_INFO_NULL,
     };
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET((size_t)sched_getcpu(), &one);
-    if (sched_setaffinity(0, sizeof one, &one) != 0)
+    if (!cpu_bind(sched_getcpu()))
         return 1;
     return unit_run("promise", tests);
 }

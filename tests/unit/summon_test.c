@@ -16,8 +16,7 @@
 #include "bmi/context.h"
 #include "bmi/progress.h"
 #include "bmi/summon.h"
-#include "bmi/waiters.h"
-#include "unit.h"
+#include "party.h"
 
 enum { OFTEN = 5000, ROUNDS = 2000, RINGERS = 2 };
 #define PATIENCE_NS 60000000000u
@@ -78,8 +77,8 @@ static void who_never_comes_over_is_given_none(void)
     tries = 0;
     for (int much; tries < OFTEN && (much = bmi__summon_take_locked(true)) >= 0; tries++)
         bmi__summon_give_locked(much, false);
-    CU_ASSERT_TRUE(tries > 100 &&
-                   tries < OFTEN); /* who had much to gain goes on, but not for ever */
+    /* who has much to gain goes on, but not for ever */
+    CU_ASSERT_TRUE(tries > 100 && tries < OFTEN);
     int pipe = -1;
     for (int i = 0; i < OFTEN && pipe < 0; i++)
         pipe = bmi__summon_take_locked(false);
@@ -186,30 +185,16 @@ static struct {
     atomic_int early;
 } other;
 
-static bool bind_to(int cpu)
-{
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET((size_t)cpu, &one);
-    return sched_setaffinity(0, sizeof one, &one) == 0;
-}
-
-static bool never(struct waiter *waiter)
-{
-    (void)waiter;
-    return false;
-}
-
 /* Each second sleep may end by its time. */
 static void *answer(void *argument)
 {
     (void)argument;
-    if (!bind_to(other.cpu))
+    if (!cpu_bind(other.cpu))
         return NULL;
     for (unsigned i = 1; i <= ROUNDS; i++) {
-        struct waiter waiter = {.ready = never,
-                                .context = bmi__context_find(other.context),
-                                .op = WAITER_SOME};
+        struct waiter waiter = sleeper();
+        waiter.context = bmi__context_find(other.context);
+        waiter.op = WAITER_SOME;
         uint64_t most = i % 2 ? PATIENCE_NS : 200000, start = bmi__monotonic_ns();
         bmi__waiter_enlist(&waiter, false);
         while (atomic_load(&other.calls) < i) {
@@ -227,38 +212,20 @@ static void *answer(void *argument)
     return NULL;
 }
 
-static int second_cpu(void)
-{
-    cpu_set_t all;
-    sched_getaffinity(0, sizeof all, &all);
-    int first = -1;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET((size_t)cpu, &all))
-            continue;
-        if (first >= 0)
-            return cpu;
-        first = cpu;
-    }
-    return -1;
-}
-
 static void all_wakes_arrive(void)
 {
     pthread_t thread;
     cpu_set_t all;
     sched_getaffinity(0, sizeof all, &all);
-    other.cpu = second_cpu();
-    if (other.cpu < 0) {
+    int cpu;
+    if (!cpus_find(&cpu, &other.cpu)) {
         printf("skipped: one CPU ");
         return;
     }
     CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_loop", "loop://summon", BMI_INIT_SERVER), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_open_context(&other.context), 0);
     CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, answer, NULL), 0);
-    int cpu = 0;
-    while (cpu == other.cpu || !CPU_ISSET((size_t)cpu, &all))
-        cpu++;
-    CU_ASSERT_TRUE(bind_to(cpu));
+    CU_ASSERT_TRUE(cpu_bind(cpu));
     uint64_t until = bmi__monotonic_ns() + PATIENCE_NS;
     for (unsigned i = 1; i <= ROUNDS && bmi__monotonic_ns() < until; i++) {
         while (bmi__waiters_asleep() == 0 && bmi__monotonic_ns() < until)
