@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bell.c - waking a process whose provider has no descriptor to wait for (shm).
+ * bell.c - telling a process that something has come, where its provider has no descriptor (shm).
  *
- * Each process has a page of memory that says whether its driver is about to sleep. Whoever sends
- * something to it looks there afterwards, and if it sleeps, takes the word back and rings: one byte
- * over the rendezvous, which the sleeper's wait sees. The sleeper writes the word, then looks at
- * its completion queue again, then sleeps: so either it sees what was sent, or the sender sees that
- * it sleeps (both sequentially consistent).
+ * Each process has a page of memory that says whether its driver looks at its completion queue, or
+ * watches this page instead, or is about to sleep. Whoever sends something to it takes that word
+ * back afterwards, and if it sleeps, rings: one byte over the rendezvous, which the sleeper's wait
+ * sees. Who watches sees that the word is gone. Both write the word, then look at their completion
+ * queue again, then sleep or watch: so either they see what was sent, or the sender sees the word
+ * (both sequentially consistent).
+ *
+ * Who watches learns of a message when it is there. So that it comes to look meanwhile, who is
+ * about to send says so before, in a word that is a hint and no more.
  *
  * The page is an anonymous file, sealed so that its size can't change, and opened by the other side
  * through /proc: nothing is left behind when a process is killed. The number in it is compared with
@@ -23,11 +27,12 @@
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, CACHE_LINE = 64 };
 
-/* Each word in a line of its own: one is written by the other side with each message, the other
- * read by us at each look. */
+/* Each word in a line of its own: two are written by the other side with each message, all read by
+ * us at each look. */
 struct bell_page {
     uint64_t number;
-    _Alignas(CACHE_LINE) atomic_uint asleep;
+    _Alignas(CACHE_LINE) atomic_uint rest;   /* enum ib_rest */
+    _Alignas(CACHE_LINE) atomic_uint coming; /* bytes that somebody is about to send */
     _Alignas(CACHE_LINE) atomic_uint wanting; /* somebody's message found our queue full */
 };
 
@@ -154,9 +159,27 @@ void ib_bell_spare_lend(struct ib_bell *bell)
     bell->spare = -1;
 }
 
-void ib_bell_sleep(struct ib_bell *bell, bool asleep)
+void ib_bell_rest(struct ib_bell *bell, enum ib_rest rest)
 {
-    atomic_exchange(&bell->page->asleep, asleep);
+    atomic_exchange(&bell->page->rest, rest);
+}
+
+bool ib_bell_untouched(const struct ib_bell *bell)
+{
+    return atomic_load_explicit(&bell->page->rest, memory_order_relaxed) == IB_WATCHES;
+}
+
+uint32_t ib_bell_coming(struct ib_bell *bell)
+{
+    uint32_t bytes = atomic_load_explicit(&bell->page->coming, memory_order_relaxed);
+    if (bytes > 0)
+        atomic_store_explicit(&bell->page->coming, 0, memory_order_relaxed);
+    return bytes;
+}
+
+void ib_bell_announce(struct ib_bell *bell, uint32_t bytes)
+{
+    atomic_store_explicit(&bell->page->coming, bytes, memory_order_relaxed);
 }
 
 void ib_bell_want(struct ib_bell *bell)
@@ -172,6 +195,6 @@ bool ib_bell_wanted(struct ib_bell *bell)
 
 bool ib_bell_take(struct ib_bell *bell)
 {
-    /* Read-modify-write, also where it sleeps not: it is the fence after what was sent. */
-    return atomic_fetch_and(&bell->page->asleep, 0) != 0;
+    /* Read-modify-write, whatever it is: it is the fence after what was sent. */
+    return atomic_fetch_and(&bell->page->rest, IB_LOOKS) == IB_SLEEPS;
 }

@@ -146,7 +146,7 @@ static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link
                                 .withdraw = ib_withdraw,                                    \
                                 .retract = ib_retract,                                      \
                                 .close = ib_close,                                          \
-                                .progress = ib_progress,                                    \
+                                .progress = ib_look,                                        \
                                 .arm = ib_arm,                                              \
                                 .option = option_##symbol,                                  \
                                 .enroll = ib_enroll,                                        \

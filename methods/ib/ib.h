@@ -90,6 +90,9 @@ enum {
     IB_PIECES_KEPT = 64,   /* free ones, of all links */
     IB_BATCH = 16,         /* completions read at a time */
     IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
+    IB_LOOKS_MOST = 16,    /* for what a bell tells to come, */
+    IB_LOOK_DELAY = 2,     /* so many turns later, and one for each 128 bytes, */
+    IB_LOOK_DELAY_MOST = 16,
     IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
     IB_RETRY_LEAST_MS = 1, /* when a full network tells nothing of room */
     IB_RETRY_MOST_MS = 16,
@@ -226,6 +229,9 @@ struct ib_state {
     atomic_bool registers;    /* any thread: it is open, and registering costs */
     struct bmi_watch wait_watch;
     bool armed;           /* driver: our bell says that we sleep */
+    bool watching;        /* driver: or that we watch it; somebody may have taken that back */
+    uint32_t delay;       /* driver: turns until we look for what will come; 0: nothing will */
+    uint32_t looks;       /* driver: so many more in vain, and we watch */
     struct ib_bell *bell; /* driver: our own; NULL: not needed */
     struct bmi_registration_cache *cache;
 
@@ -403,7 +409,10 @@ void ib_peer_settle(struct ib_state *state, struct ib_peer *peer);
 bool ib_sockets_joined(int one, int other);
 
 /* progress.c */
+/* Looks at the completion queue. Driver. */
 int ib_progress(void *state);
+/* The same, or looks whether there is anything to look for. Driver. */
+int ib_look(void *state);
 bool ib_arm(void *state);
 /* Has the driver flush the link again when there is room. Any thread, send_lock. */
 void ib_link_block_locked(struct ib_link *link);
@@ -541,7 +550,15 @@ void ib_bell_free(struct ib_bell *bell);
  * moment: ours keeps one, and lends it then. NULL: none is needed. Driver. */
 void ib_bell_spare_take(struct ib_bell *bell);
 void ib_bell_spare_lend(struct ib_bell *bell);
-void ib_bell_sleep(struct ib_bell *bell, bool asleep);
+/* What the driver does while it waits: look at the completion queue, watch our bell, or sleep. */
+enum ib_rest { IB_LOOKS, IB_WATCHES, IB_SLEEPS };
+void ib_bell_rest(struct ib_bell *bell, enum ib_rest rest);
+/* As who watches: whether nobody has sent anything since; how many bytes somebody is about to send,
+ * told once (0: none). */
+bool ib_bell_untouched(const struct ib_bell *bell);
+uint32_t ib_bell_coming(struct ib_bell *bell);
+/* Tells the other side that so many bytes will come, more than 0: a hint. */
+void ib_bell_announce(struct ib_bell *bell, uint32_t bytes);
 /* The process whose it is. */
 int ib_bell_process(const struct ib_bell *bell);
 /* Whether the other side sleeps; it counts as woken then. */

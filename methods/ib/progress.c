@@ -319,7 +319,7 @@ int ib_progress(void *argument)
         return 0;
     if (state->armed) {
         state->armed = false;
-        ib_bell_sleep(state->bell, false);
+        ib_bell_rest(state->bell, IB_LOOKS);
     }
     if (state->fabric->unposted > 0)
         buffers_repost(state);
@@ -335,6 +335,50 @@ int ib_progress(void *argument)
     if ((events > 0 || state->bell) && atomic_load(&state->due[IB_BLOCKED]))
         blocked_flush(state);
     retry_set(state);
+    return events;
+}
+
+/* As who watches its bell: whether to go on doing so. Who is about to send is left alone until it
+ * will have done so. */
+static bool watch_on(struct ib_state *state)
+{
+    if (state->armed || untold(state) || !ib_bell_untouched(state->bell))
+        return false;
+    uint32_t bytes = ib_bell_coming(state->bell);
+    if (bytes > 0) {
+        state->delay = IB_LOOK_DELAY + bytes / 128;
+        if (state->delay > IB_LOOK_DELAY_MOST)
+            state->delay = IB_LOOK_DELAY_MOST;
+        return true;
+    }
+    return state->delay == 0 || --state->delay > 0;
+}
+
+/* Over shm each look takes the lock of our own queue, and with it the cache line that whoever sends
+ * us something wants at that moment: who spins in it makes its senders slow. So after a look in
+ * vain we watch our bell instead, unless something is due that it does not tell of. */
+int ib_look(void *argument)
+{
+    struct ib_state *state = argument;
+    if (!state->bell || !state->fabric)
+        return ib_progress(state);
+    if (state->watching) {
+        if (watch_on(state))
+            return 0;
+        state->watching = false;
+        state->looks = IB_LOOKS_MOST;
+    }
+    int events = ib_progress(state);
+    if (events > 0) {
+        state->looks = 0;
+    } else if (state->looks > 0) {
+        state->looks--;
+    } else if (!untold(state)) {
+        ib_bell_rest(state->bell, IB_WATCHES);
+        events = ib_progress(state);
+        state->watching = events == 0;
+        state->delay = 0;
+    }
     return events;
 }
 
@@ -359,9 +403,10 @@ bool ib_arm(void *argument)
             ib_progress(state);
         return status == 0;
     }
-    ib_bell_sleep(state->bell, true);
+    state->watching = false;
+    ib_bell_rest(state->bell, IB_SLEEPS);
     if (ib_progress(state) > 0) {
-        ib_bell_sleep(state->bell, false);
+        ib_bell_rest(state->bell, IB_LOOKS);
         return false;
     }
     state->armed = true;

@@ -229,6 +229,8 @@ static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8
     struct ib_fabric *fabric = state->fabric;
     ssize_t status;
 
+    if (link->bell)
+        ib_bell_announce(link->bell, (uint32_t)size);
     prefix_write(link, memory, size);
     if (slot)
         status = fi_send(fabric->endpoint, memory, size, slot->descriptor, link->peer->address,
