@@ -166,7 +166,7 @@ void ib_bell_rest(struct ib_bell *bell, enum ib_rest rest)
 
 bool ib_bell_untouched(const struct ib_bell *bell)
 {
-    return atomic_load_explicit(&bell->page->rest, memory_order_relaxed) == IB_WATCHES;
+    return atomic_load_explicit(&bell->page->rest, memory_order_acquire) == IB_WATCHES;
 }
 
 uint32_t ib_bell_coming(struct ib_bell *bell)

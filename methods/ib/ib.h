@@ -91,7 +91,7 @@ enum {
     IB_BATCH = 16,         /* completions read at a time */
     IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
     IB_LOOKS_MOST = 16,    /* for what a bell tells to come, */
-    IB_LOOK_DELAY = 2,     /* so many turns later, and one for each 128 bytes, */
+    IB_LOOK_DELAY = 2,     /* so many passes later, and one for each 128 bytes, */
     IB_LOOK_DELAY_MOST = 16,
     IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
     IB_RETRY_LEAST_MS = 1, /* when a full network tells nothing of room */
@@ -230,8 +230,8 @@ struct ib_state {
     struct bmi_watch wait_watch;
     bool armed;           /* driver: our bell says that we sleep */
     bool watching;        /* driver: or that we watch it; somebody may have taken that back */
-    uint32_t delay;       /* driver: turns until we look for what will come; 0: nothing will */
-    uint32_t looks;       /* driver: so many more in vain, and we watch */
+    uint32_t delay;       /* driver: passes until we look for what will come; 0: nothing will */
+    uint32_t looks;       /* driver: one more in vain than these, and we watch */
     struct ib_bell *bell; /* driver: our own; NULL: not needed */
     struct bmi_registration_cache *cache;
 
