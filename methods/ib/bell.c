@@ -31,8 +31,8 @@ enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, CACHE_LINE = 64 };
  * us at each look. */
 struct bell_page {
     uint64_t number;
-    _Alignas(CACHE_LINE) atomic_uint rest;   /* enum ib_rest */
-    _Alignas(CACHE_LINE) atomic_uint coming; /* bytes that somebody is about to send */
+    _Alignas(CACHE_LINE) atomic_uint rest;    /* enum ib_rest */
+    _Alignas(CACHE_LINE) atomic_uint coming;  /* bytes that somebody is about to send */
     _Alignas(CACHE_LINE) atomic_uint wanting; /* somebody's message found our queue full */
 };
 

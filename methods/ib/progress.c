@@ -339,19 +339,29 @@ int ib_progress(void *argument)
 }
 
 /* As who watches its bell: whether to go on doing so. Who is about to send is left alone until it
- * will have done so. */
+ * will have done so, nearly. */
 static bool watch_on(struct ib_state *state)
 {
     if (state->armed || untold(state) || !ib_bell_untouched(state->bell))
         return false;
     uint32_t bytes = ib_bell_coming(state->bell);
-    if (bytes > 0) {
-        state->delay = IB_LOOK_DELAY + bytes / 128;
-        if (state->delay > IB_LOOK_DELAY_MOST)
-            state->delay = IB_LOOK_DELAY_MOST;
-        return true;
-    }
-    return state->delay == 0 || --state->delay > 0;
+    if (bytes == 0)
+        return state->delay == 0 || --state->delay > 0;
+    state->delay = 1 + bytes / IB_LOOK_DELAY_BYTES;
+    if (state->delay > IB_LOOK_DELAY_MOST)
+        state->delay = IB_LOOK_DELAY_MOST;
+    return true;
+}
+
+/* Looks for what a bell told of, at once and again: it is under way. */
+static int look_for_it(struct ib_state *state)
+{
+    int events = 0;
+    state->watching = false;
+    for (int i = 0; i < IB_LOOKS_AT_ONCE && events == 0; i++)
+        events = ib_progress(state);
+    state->looks = events > 0 ? 0 : IB_LOOKS_MOST;
+    return events;
 }
 
 /* Over shm each look takes the lock of our own queue, and with it the cache line that whoever sends
@@ -362,12 +372,8 @@ int ib_look(void *argument)
     struct ib_state *state = argument;
     if (!state->bell || !state->fabric)
         return ib_progress(state);
-    if (state->watching) {
-        if (watch_on(state))
-            return 0;
-        state->watching = false;
-        state->looks = IB_LOOKS_MOST;
-    }
+    if (state->watching)
+        return watch_on(state) ? 0 : look_for_it(state);
     int events = ib_progress(state);
     if (events > 0) {
         state->looks = 0;
