@@ -2,10 +2,11 @@
  *
  * message.c - messages on their way in: whose they are, and the frames in them.
  *
- * Prefix: token (8 bytes), sequence number (4), size of what follows (4), little-endian. The token
- * is one of ours, told to one peer over one rendezvous: an index and 40 random bits, so that what
- * comes from elsewhere, or for a link that has gone, is nobody's. The sequence numbers of a link
- * have no gaps, or the provider lost something: then the link ends.
+ * Prefix: token (8 bytes), sequence number (4), bytes of frames behind it (4), little-endian; what
+ * follows those means nothing. The token is one of ours, told to one peer over one rendezvous: an
+ * index and 40 random bits, so that what comes from elsewhere, or for a link that has gone, is
+ * nobody's. The sequence numbers of a link have no gaps, or the provider lost something: then the
+ * link ends.
  *
  * Where the provider says so, each message must come from the endpoint that the link's greeting
  * named: nobody has a link in another's name, and can have what was sent to that one cut.
@@ -237,14 +238,14 @@ void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *b
         early_greeting(link);
         link = ib_token_find(state, le64toh(token));
     }
-    if (!link || link->phase != IB_UP || le32toh(length) != size - IB_PREFIX) {
+    if (!link || link->phase != IB_UP || le32toh(length) > size - IB_PREFIX) {
         bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: a message of %zu bytes that is no link's",
                        state->kind->scheme, size);
         return;
     }
     bmi_link_ref(&link->base);
     if (source_is_right(link, from))
-        message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, size - IB_PREFIX);
+        message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, le32toh(length));
     else
         source_refuse(link);
     bmi_link_unref(&link->base);
