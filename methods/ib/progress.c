@@ -342,7 +342,7 @@ int ib_progress(void *argument)
  * will have done so, nearly. */
 static bool watch_on(struct ib_state *state)
 {
-    if (state->armed || untold(state) || !ib_bell_untouched(state->bell))
+    if (untold(state) || !ib_bell_untouched(state->bell))
         return false;
     uint32_t bytes = ib_bell_coming(state->bell);
     if (bytes == 0)

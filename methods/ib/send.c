@@ -229,7 +229,7 @@ static size_t message_pad(const struct ib_fabric *fabric, uint8_t *memory, size_
     enum { HALF = 32, LINE = 64, SHORT = 128 };
     if (!fabric->peer_copies || size > SHORT || (size - 1) % LINE < HALF)
         return size;
-    size_t padded = (size / LINE + (size % LINE > 0)) * LINE + 1;
+    size_t padded = ((size - 1) / LINE + 1) * LINE + 1;
     memset(memory + size, 0, padded - size);
     return padded;
 }
