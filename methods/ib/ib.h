@@ -68,7 +68,7 @@ void ib_signals_save(struct ib_signals *signals);
 void ib_signals_restore(const struct ib_signals *signals);
 
 enum {
-    IB_VERSION = 1,           /* of the rendezvous and of the messages' prefix */
+    IB_VERSION = 2,           /* of the rendezvous, the bell's page, and the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
     IB_SLOTS = 128,           /* messages under way, of all links, */

@@ -205,7 +205,7 @@ static void case_send(int socket, unsigned i)
 /* A page of this process's, as methods/ib/bell.c describes it. */
 static void bell_make(uint8_t *record)
 {
-    enum { PAGE = 192 };
+    enum { PAGE = 256 };
     static int fd = -1;
     const uint64_t number = 77;
     const int32_t pid = getpid();
@@ -228,7 +228,7 @@ static void greeting_read(int socket)
         CHECK(got > 0, "no greeting from the library");
         have += (size_t)got;
     }
-    CHECK(memcmp(librarys, "BMI ib\r\n", 8) == 0 && librarys[VERSION_AT] == 1,
+    CHECK(memcmp(librarys, "BMI ib\r\n", 8) == 0 && librarys[VERSION_AT] == 2,
           "the library's own greeting is another than this test knows");
     memcpy(honest, librarys, GREETING);
     if (has_bell(librarys))
@@ -315,9 +315,12 @@ static void others_unharmed(const char *name, struct echo_report *report, unsign
     CHECK(gauges.unmatched_bytes == 0 && gauges.unexpected_bytes == 0, "%s: memory is left", name);
 }
 
+/* Whoever is refused is so for what is wrong with it, not for a page that is not as ours here. */
 static void told_check(const char *name, const char *told)
 {
-    if (told != NULL)
+    if (told == NULL)
+        CHECK(strstr(said, "page") == NULL, "%s: %s", name, said);
+    else
         CHECK(strstr(said, told) != NULL, "%s: the log does not say \"%s\", but: %s", name, told,
               said);
 }
