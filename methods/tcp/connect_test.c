@@ -28,15 +28,54 @@ static uint8_t into[4096];
 static _Thread_local volatile char each_threads_own[1 << 20]; /* threads have room for that, too */
 static char bound[128];
 static int port;
+static int held[2]; /* that port of 127.0.0.2 and of 127.0.0.3: nobody listens there */
+
+/* A socket that has the port of the host and does not listen, so that nobody else does and who
+ * dials it is refused. Returns it, or -1 where another process has the port. */
+static int port_hold(const char *host, int number)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, host, &at.sin_addr);
+    if (bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0)
+        return fd;
+    CU_ASSERT_EQUAL(errno, EADDRINUSE);
+    close(fd);
+    return -1;
+}
+
+static void port_release(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+static void neighbours_release(void)
+{
+    port_release(held[0]);
+    port_release(held[1]);
+}
+
+enum { TRIES = 20 }; /* other programs listen here, too, at ports of their own */
 
 static void setup(void)
 {
-    fake_start();
-    port = fake_listen(bound, sizeof(bound));
+    for (int i = 0; i < TRIES; i++) {
+        fake_start();
+        port = fake_listen(bound, sizeof(bound));
+        held[0] = port_hold("127.0.0.2", port);
+        held[1] = port_hold("127.0.0.3", port);
+        if (held[0] >= 0 && held[1] >= 0)
+            return;
+        neighbours_release();
+        CU_ASSERT_EQUAL(fake_stop(), 0);
+    }
+    CU_FAIL_FATAL("no port is free on three hosts");
 }
 
 static void teardown(void)
 {
+    neighbours_release();
     CU_ASSERT_EQUAL(fake_stop(), 0);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS], 0);
 }
@@ -92,25 +131,13 @@ static void frames_go_both_ways(void)
     teardown();
 }
 
-/* A port of this host on which nobody listens. */
-static void unused_address(char *address, size_t size)
-{
-    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(any);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CU_ASSERT_EQUAL(bind(fd, (struct sockaddr *)&any, sizeof(any)), 0);
-    getsockname(fd, (struct sockaddr *)&any, &length);
-    snprintf(address, size, "127.0.0.1:%d", ntohs(any.sin_port));
-    close(fd);
-}
-
 static void refusal_fails_what_waited(void)
 {
     struct fake_owner here;
     struct bmi_frame frame;
     char address[64];
     setup();
-    unused_address(address, sizeof(address));
+    snprintf(address, sizeof(address), "127.0.0.2:%d", port);
     CU_ASSERT_EQUAL(dial(address, &here), 0);
     header_send(&here, &frame, 1);
     CU_ASSERT(FAKE_UNTIL(here.downs == 1));
@@ -265,19 +292,16 @@ static void names_and_their_addresses(void)
     CU_ASSERT_EQUAL(descriptors_open(), descriptors);
 }
 
-/* Binds the method's port on another host; connections to it are neither made nor refused. */
-static int mute_listener(int fillers[3])
+/* At the method's port on another host connections are neither made nor refused from now on. */
+static void neighbour_is_mute(int fillers[3])
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
     inet_pton(AF_INET, "127.0.0.2", &at.sin_addr);
-    CU_ASSERT_EQUAL(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
-    CU_ASSERT_EQUAL(listen(fd, 0), 0);
+    CU_ASSERT_EQUAL(listen(held[0], 0), 0);
     for (int i = 0; i < 3; i++) {
         fillers[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
         connect(fillers[i], (struct sockaddr *)&at, sizeof(at));
     }
-    return fd;
 }
 
 /* An address that does not answer has its share of the time, then the next one is tried. */
@@ -286,7 +310,7 @@ static void addresses_that_do_not_answer(void)
     struct fake_owner here, there;
     int fillers[3], descriptors = descriptors_open();
     setup();
-    int mute = mute_listener(fillers);
+    neighbour_is_mute(fillers);
     fake_connect_timeout_ms = 100;
     int64_t start = fake_now_ms();
     CU_ASSERT_EQUAL(dial_name("mute.test", &here), -ETIMEDOUT);
@@ -296,7 +320,6 @@ static void addresses_that_do_not_answer(void)
     fake_connect_timeout_ms = 10000;
     for (int i = 0; i < 3; i++)
         close(fillers[i]);
-    close(mute);
     teardown();
     CU_ASSERT_EQUAL(descriptors_open(), descriptors);
 }
@@ -445,11 +468,25 @@ static bool reached(const char *host, int there)
     return up;
 }
 
+/* Listens on all of IPv6, at a port that nobody has on 127.0.0.1. Returns that, held at *fd. */
+static int listen_at_six(int *fd)
+{
+    char where[128];
+    for (int i = 0; i < TRIES; i++) {
+        int six = listen_at("[::1]:0", 0, where, sizeof(where));
+        *fd = port_hold("127.0.0.1", six);
+        if (*fd >= 0)
+            return six;
+    }
+    CU_FAIL_FATAL("no port is free on 127.0.0.1");
+    return -1;
+}
+
 /* All interfaces of the host's family, or that host alone. The port told is that of the first. */
 static void listens_on_a_family(void)
 {
     char where[128];
-    int first = 0;
+    int first = 0, fd = -1;
     setup();
     int four = listen_at("127.0.0.1:0", 0, where, sizeof(where));
     CU_ASSERT(strncmp(where, "127.0.0.1:", 10) == 0);
@@ -458,7 +495,7 @@ static void listens_on_a_family(void)
     CU_ASSERT(!reached("127.0.0.2", port)); /* fake_listen binds to its host */
     if (bmi__method_tcp.listen(fake_state, "[::1]:0", BMI_TCP_BIND_SPECIFIC, where,
                                sizeof(where)) == 0) {
-        int six = listen_at("[::1]:0", 0, where, sizeof(where));
+        int six = listen_at_six(&fd);
         CU_ASSERT(reached("[::1]", six));
         CU_ASSERT(!reached("127.0.0.1", six));
     } else {
@@ -466,6 +503,7 @@ static void listens_on_a_family(void)
     }
     CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_GET_PORT, &first, false), 0);
     CU_ASSERT_EQUAL(first, port);
+    port_release(fd);
     teardown();
 }
 
