@@ -313,12 +313,13 @@ static void opened_log(const struct ib_state *state, const struct ib_fabric *fab
 {
     bmi_method_log(
         BMI_LOG_INFO, NULL,
-        "%s: provider %s, device %s; local memory %s, regions by %s, keys of %s; waits %s",
+        "%s: provider %s, device %s; local memory %s, regions by %s, keys of %s; waits %s%s",
         state->kind->scheme, fabric->info->fabric_attr->prov_name, fabric->info->domain_attr->name,
         fabric->local_memory ? "registered" : "plain",
         fabric->virtual_addresses ? "address" : "offset",
         fabric->provider_keys ? "the provider" : "ours",
-        fabric->wait_fd >= 0 ? "for its descriptor" : "for a bell");
+        fabric->wait_fd >= 0 ? "for its descriptor" : "for a bell",
+        !fabric->peer_copies || ib_library.latches ? "" : "; locks of dead processes stay shut");
 }
 
 /* Makes all that is libfabric's. The program keeps its signals. */

@@ -53,11 +53,19 @@ extern struct ib_library {
     int (*getparams)(struct fi_param **parameters, int *count);
     void (*freeparams)(struct fi_param *parameters);
     int (*param_get)(struct fi_provider *provider, const char *name, void *value);
+    uint32_t (*version)(void);
+    bool latches;  /* its locks outlive who has them */
     bool cuts;     /* an address that is removed takes its connection with it */
     bool threaded; /* it may have threads that drive its connections */
 } ib_library;
 /* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used, for that reason. */
 int ib_library_load(char *reason, size_t size);
+/* latch.c */
+/* Has the library's locks, those that it shares with other processes among them, outlive who has
+ * them, where its version needs that and we can. Returns whether so. Before it is used. */
+bool ib_latches_make(void *libfabric);
+/* How many were taken from dead processes. Any thread. */
+unsigned ib_latches_inherited(void);
 /* What the program does at which signal: providers change it. */
 enum { IB_SIGNALS = 65 };
 struct ib_signals {
@@ -244,6 +252,7 @@ struct ib_state {
     /* driver */
     struct bmi_timer retry;
     uint32_t retry_ms;       /* 0: not set */
+    unsigned inherited;      /* locks of dead processes, as far as the log says */
     uint32_t uneasy;         /* how often to look again, though no bell may ring */
     struct ib_link **tokens; /* by index; NULL: free */
     uint32_t token_count;

@@ -52,6 +52,7 @@ static const char *symbols_find(void)
         {"fi_getparams", (void **)&ib_library.getparams},
         {"fi_freeparams", (void **)&ib_library.freeparams},
         {"fi_param_get", (void **)&ib_library.param_get},
+        {"fi_version", (void **)&ib_library.version},
     };
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
         *symbols[i].place = dlsym(handle, symbols[i].name);
@@ -134,6 +135,8 @@ int ib_library_load(char *reason, size_t size)
             free(environment);
         else
             settings_read();
+        if (error == 0)
+            ib_library.latches = ib_latches_make(handle);
     }
     pthread_mutex_unlock(&lock);
     return error;

@@ -90,6 +90,17 @@ void ib_kicked(struct bmi_deferred *deferred)
     retry_set(ib_container(deferred, struct ib_state, kick));
 }
 
+/* Called for a while after a peer has gone. */
+static void inherited_log(struct ib_state *state)
+{
+    unsigned locks = ib_latches_inherited();
+    if (locks != state->inherited)
+        bmi_method_log(BMI_LOG_INFO, NULL,
+                       "%s: %u of libfabric's locks were taken from processes that died with them",
+                       state->kind->scheme, locks);
+    state->inherited = locks;
+}
+
 void ib_retry_expired(struct bmi_timer *timer)
 {
     struct ib_state *state = ib_container(timer, struct ib_state, retry);
@@ -98,6 +109,7 @@ void ib_retry_expired(struct bmi_timer *timer)
     blocked_flush(state);
     state->retry_ms = 0;
     state->uneasy -= state->uneasy > 0;
+    inherited_log(state);
     if (!untold(state))
         return;
     if (events > 0)
