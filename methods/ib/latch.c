@@ -42,7 +42,7 @@ enum { OPEN = 1, WAITING_BITS = 8 };
 typedef _Atomic int latch_word;
 _Static_assert(sizeof(latch_word) == sizeof(pthread_spinlock_t), "a lock is one word");
 
-static int32_t our_process; /* getpid() is a system call; forks are rare */
+static int our_word; /* of a lock that we have shut: getpid() is a system call, forks are rare */
 static atomic_uint inherited;
 static atomic_uint tries; /* in vain */
 
@@ -59,8 +59,8 @@ static int32_t owner_of(int word)
 
 static bool shut_if(latch_word *word, int found)
 {
-    return atomic_compare_exchange_strong_explicit(word, &found, -our_process * (1 << WAITING_BITS),
-                                                   memory_order_acquire, memory_order_relaxed);
+    return atomic_compare_exchange_strong_explicit(word, &found, our_word, memory_order_acquire,
+                                                   memory_order_relaxed);
 }
 
 /* Whether it runs no more: it is gone, or its parent has yet to hear of its end. */
@@ -85,7 +85,8 @@ static bool inherit(latch_word *word)
     int found = atomic_load_explicit(word, memory_order_relaxed);
     int32_t owner = owner_of(found);
     int error = errno;
-    bool ours = owner > 0 && owner != our_process && has_ended(owner) && shut_if(word, found);
+    bool ours =
+        owner > 0 && owner != owner_of(our_word) && has_ended(owner) && shut_if(word, found);
     errno = error;
     if (ours)
         atomic_fetch_add(&inherited, 1);
@@ -95,7 +96,7 @@ static bool inherit(latch_word *word)
 /* Who has a lock is through within a microsecond, unless another thread runs on its CPU: at first
  * we wait for it, then let others run, and in the end, when it must have died or been stopped,
  * sleep. */
-static void lock_wait(latch_word *word)
+static __attribute__((noinline, cold)) void lock_wait(latch_word *word)
 {
     enum { PAUSES = 1000, YIELDS = 1000, LOOK_EACH = 100 };
     static const struct timespec moment = {.tv_nsec = 1000000};
@@ -233,7 +234,7 @@ __attribute__((destructor)) static void latches_remove(void)
 
 static void process_learn(void)
 {
-    our_process = getpid();
+    our_word = -getpid() * (1 << WAITING_BITS);
 }
 
 bool ib_latches_make(void *libfabric)

@@ -93,10 +93,10 @@ void ib_kicked(struct bmi_deferred *deferred)
 /* Called for a while after a peer has gone. */
 static void inherited_log(struct ib_state *state)
 {
-    unsigned locks = ib_latches_inherited();
+    unsigned locks = state->bell ? ib_latches_inherited() : 0;
     if (locks != state->inherited)
         bmi_method_log(BMI_LOG_INFO, NULL,
-                       "%s: %u of libfabric's locks were taken from processes that died with them",
+                       "%s: locks of libfabric's taken from processes that died with them: %u",
                        state->kind->scheme, locks);
     state->inherited = locks;
 }
