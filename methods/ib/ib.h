@@ -60,12 +60,6 @@ extern struct ib_library {
 } ib_library;
 /* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used, for that reason. */
 int ib_library_load(char *reason, size_t size);
-/* latch.c */
-/* Has the library's locks, those that it shares with other processes among them, outlive who has
- * them, where its version needs that and we can. Returns whether so. Before it is used. */
-bool ib_latches_make(void *libfabric);
-/* How many were taken from dead processes. Any thread. */
-unsigned ib_latches_inherited(void);
 /* What the program does at which signal: providers change it. */
 enum { IB_SIGNALS = 65 };
 struct ib_signals {
@@ -548,6 +542,13 @@ void ib_moves_fail(struct ib_link *link, int status, enum ib_abandon abandon);
 void ib_moves_tell(struct ib_link *link);
 /* The endpoint is closed. */
 void ib_pieces_free(struct ib_state *state);
+
+/* latch.c */
+/* Has the library's locks, those that it shares with other processes among them, outlive who has
+ * them, where its version needs that and we can. Returns whether so. Before it is used. */
+bool ib_latches_make(void *libfabric);
+/* How many were taken from dead processes. Any thread. */
+unsigned ib_latches_inherited(void);
 
 /* bell.c */
 int ib_bell_make(struct ib_bell **bell);
