@@ -319,7 +319,7 @@ static void opened_log(const struct ib_state *state, const struct ib_fabric *fab
         fabric->virtual_addresses ? "address" : "offset",
         fabric->provider_keys ? "the provider" : "ours",
         fabric->wait_fd >= 0 ? "for its descriptor" : "for a bell",
-        !fabric->peer_copies || ib_library.latches ? "" : "; locks of dead processes stay shut");
+        !fabric->peer_copies || ib_library.latches ? "" : "; its locks are left as they are");
 }
 
 /* Makes all that is libfabric's. The program keeps its signals. */
