@@ -29,6 +29,7 @@
 #include "bmi/progress.h"
 #include "bmi/report.h"
 #include "bmi/settings.h"
+#include "bmi/tags.h"
 #include "bmi/timers.h"
 #include "bmi/unexpected.h"
 #include "task/gate.h"
@@ -327,6 +328,7 @@ static void stop(void)
     bmi__unexpected_stop();
     bmi__addresses_free();
     bmi__meeting_stop();
+    bmi__tags_stop();
     bmi__peers_free();
     bmi__credit_stop();
     bmi__contexts_free();

@@ -23,7 +23,7 @@ static const struct bmi_flow_extent whole = {.size = FILE_SIZE, .count = 1};
 static const struct region memory = {arrived, FILE_SIZE};
 
 /* A flow that nobody sends to, and so is under way until it is cancelled. */
-static bmi_flow_id_t endless_post(bmi_msg_tag_t tag, bmi_flow_context_id where)
+static bmi_flow_id_t endless_post(bmi_msg_tag_t tag, bmi_flow_context_id_t where)
 {
     bmi_flow_id_t id;
     CU_ASSERT_EQUAL(bmi_flow_post(&id,
@@ -72,16 +72,16 @@ static void flows_go_on(void)
 
 static void closing_a_context_ends_its_flows(void)
 {
-    bmi_flow_context_id another;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
+    bmi_flow_context_id_t another;
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&another), 0);
     for (int i = 0; i < 4; i++)
         endless_post(60 + i, another);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(another), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(another), -BMI_EINVAL);
 }
 
 struct closing {
-    bmi_flow_context_id context;
+    bmi_flow_context_id_t context;
     int result;
 };
 
@@ -89,7 +89,7 @@ static enum bmi_task_verdict close_task(struct bmi_task *task, void *argument)
 {
     struct closing *closing = argument;
     (void)task;
-    closing->result = bmi_flow_close_context(closing->context);
+    closing->result = bmi_flow_context_close(closing->context);
     return BMI_TASK_DONE;
 }
 
@@ -98,9 +98,9 @@ static enum bmi_task_verdict reopen_task(struct bmi_task *task, void *argument)
 {
     struct closing *closing = argument;
     (void)task;
-    closing->result = closing->context != 0 ? bmi_flow_close_context(closing->context) : 0;
+    closing->result = closing->context != 0 ? bmi_flow_context_close(closing->context) : 0;
     if (closing->result == 0)
-        closing->result = bmi_flow_open_context(&closing->context);
+        closing->result = bmi_flow_context_open(&closing->context);
     return BMI_TASK_DONE;
 }
 
@@ -121,13 +121,13 @@ static void a_task_closes_a_context_with_flows(void)
     bmi_flow_id_t id;
     bmi_error_code_t error;
     int count;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&closing.context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&closing.context), 0);
     endless_post(70, closing.context);
     closing_submit(&task, &closing, reopen_task);
     CU_ASSERT_EQUAL(bmi_flow_testcontext(1, &id, &count, &error, NULL, NULL, 0, context), 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
     CU_ASSERT_EQUAL(closing.result, 0);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(closing.context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(closing.context), 0);
 }
 
 /* After the last was closed BMI may be finalized: nothing of flow's is left in it. */
@@ -149,7 +149,7 @@ static void a_task_closes_the_last_context(void)
     BMI_close_context(mine);
     CU_ASSERT_EQUAL_FATAL(BMI_finalize(), 0);
     network_start();
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
     flows_go_on();
 }
 
@@ -166,7 +166,7 @@ static void a_task_opens_while_the_last_closes(void)
                              NULL),
                     -BMI_ETIMEDOUT);
     closing_submit(&task, &closing, reopen_task);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, PATIENCE_MS), 0);
     CU_ASSERT_EQUAL_FATAL(closing.result, 0);
     context = closing.context;
@@ -177,12 +177,12 @@ static void a_task_opens_while_the_last_closes(void)
 static enum bmi_task_verdict wait_for_flow(struct bmi_task *task, void *argument)
 {
     atomic_bool *ended = argument;
-    bmi_flow_context_id another;
+    bmi_flow_context_id_t another;
     bmi_flow_id_t id;
     bmi_error_code_t error = 0;
     int count = 0;
     (void)task;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&another), 0);
     endless_post(75, another);
     CU_ASSERT_EQUAL(bmi_flow_post(&id,
                                   &(struct bmi_flow_description){.source = from_network(76),
@@ -197,7 +197,7 @@ static enum bmi_task_verdict wait_for_flow(struct bmi_task *task, void *argument
                     1);
     CU_ASSERT_EQUAL(error, -BMI_ETIMEDOUT);
     atomic_store(ended, count == 1);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(another), 0);
     return BMI_TASK_DONE;
 }
 
@@ -235,9 +235,9 @@ static void post_and_close(void *argument)
 {
     const struct region from = {file, FILE_SIZE};
     const struct bmi_trove_place *place = argument;
-    bmi_flow_context_id another;
+    bmi_flow_context_id_t another;
     bmi_flow_id_t id;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&another), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&another), 0);
     int result = bmi_flow_post(&id,
                                &(struct bmi_flow_description){.source = in_memory(&from),
                                                               .destination = on_storage(place),
@@ -247,7 +247,7 @@ static void post_and_close(void *argument)
                                NULL, another);
     CU_ASSERT(result == 0 || result == 1); /* another thread may have run it meanwhile */
     endless_post(74, another);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(another), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(another), 0);
 }
 
 static void a_context_is_closed_deep_in_tasks(void)
@@ -262,27 +262,27 @@ static void a_context_is_closed_deep_in_tasks(void)
 static void contexts_come_and_go_while_workers_poll(void)
 {
     enum { ROUNDS = 20, TASKS = 2 };
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_WORKERS), 0);
     for (int round = 0; round < ROUNDS; round++) {
         struct closing closing[TASKS];
         struct bmi_task tasks[TASKS];
-        CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+        CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
         for (int i = 0; i < TASKS; i++) {
-            CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&closing[i].context), 0);
+            CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&closing[i].context), 0);
             endless_post(80 + i, closing[i].context);
             closing_submit(&tasks[i], &closing[i], i == 0 ? close_task : reopen_task);
         }
         endless_post(80 + TASKS, context);
-        CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+        CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
         for (int i = 0; i < TASKS; i++) {
             CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], PATIENCE_MS), 0);
             CU_ASSERT_EQUAL(closing[i].result, 0);
         }
-        CU_ASSERT_EQUAL(bmi_flow_close_context(closing[1].context), 0);
+        CU_ASSERT_EQUAL(bmi_flow_context_close(closing[1].context), 0);
     }
     CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_WORKERS), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
 }
 
 /* A space of operations that complete when the test says so. */
@@ -536,8 +536,8 @@ static void the_descriptor_forgets_a_network_that_is_closed(void)
     int count, readable = 1;
     CU_ASSERT_FATAL(bmi_flow_context_fd(context) >= 0);
     flows_go_on();
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_open_context(&mine), 0);
     message_leave(mine);
     poll_fd.fd = bmi_flow_context_fd(context);

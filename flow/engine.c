@@ -52,7 +52,7 @@ static struct {
     unsigned users;                 /* life: open flow contexts */
     pthread_mutex_t in_use;         /* the poll task's */
     bool open;                      /* life and in_use to write: the poll task may use contexts */
-    bmi_trove_context_id storage;   /* life to write */
+    bmi_trove_context_id_t storage; /* life to write */
     _Atomic bmi_context_id network; /* life to write; 0: not open */
     atomic_uint wanted;             /* 1 until the task is prepared */
     atomic_uint events, sleepers; /* told to sleepers; threads in BMI's wait, that poll after it */
@@ -345,7 +345,7 @@ int bmi__engine_source(void)
 
 static int storage_open_locked(void)
 {
-    int result = bmi_trove_open_context(&engine.storage);
+    int result = bmi_trove_context_open(&engine.storage);
     if (result != 0)
         return result;
     int fd = bmi_trove_context_fd(engine.storage);
@@ -353,7 +353,7 @@ static int storage_open_locked(void)
     if (result == 0)
         result = bmi_trove_context_notify(engine.storage, poll_wanted, NULL);
     if (result != 0)
-        bmi_trove_close_context(engine.storage);
+        bmi_trove_context_close(engine.storage);
     return result;
 }
 
@@ -478,7 +478,7 @@ static int network_open_locked(void)
 
 /* What was open for the last users, to be closed without a lock. */
 struct past {
-    bmi_trove_context_id storage;
+    bmi_trove_context_id_t storage;
     bmi_context_id network; /* 0: was not open */
     struct storage_watch *watch;
 };
@@ -543,7 +543,7 @@ void bmi__engine_close(void)
         bmi__buffers_free();
         if (past.network != 0)
             network_close(past.network, past.watch);
-        bmi_trove_close_context(past.storage);
+        bmi_trove_context_close(past.storage);
     }
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
 }
@@ -652,7 +652,7 @@ bmi_context_id bmi__engine_network(void)
     return atomic_load(&engine.network); /* constant while there are flows that use it */
 }
 
-bmi_trove_context_id bmi__engine_storage(void)
+bmi_trove_context_id_t bmi__engine_storage(void)
 {
     return engine.storage; /* constant while there are flows */
 }

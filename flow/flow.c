@@ -284,7 +284,7 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
 }
 
 int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *description, void *user_ptr,
-                  bmi_flow_context_id context)
+                  bmi_flow_context_id_t context)
 {
     if (id != NULL)
         *id = 0;
@@ -331,7 +331,7 @@ static void fork_watch(void)
     pthread_atfork(NULL, NULL, after_fork_child);
 }
 
-int bmi_flow_open_context(bmi_flow_context_id *context)
+int bmi_flow_context_open(bmi_flow_context_id_t *context)
 {
     static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
     if (context == NULL)
@@ -346,7 +346,7 @@ int bmi_flow_open_context(bmi_flow_context_id *context)
     return result;
 }
 
-int bmi_flow_close_context(bmi_flow_context_id context)
+int bmi_flow_context_close(bmi_flow_context_id_t context)
 {
     int result = bmi__space_close_context(&bmi__flow_space, context);
     if (result == 0)
@@ -354,19 +354,19 @@ int bmi_flow_close_context(bmi_flow_context_id context)
     return result;
 }
 
-int bmi_flow_context_fd(bmi_flow_context_id context)
+int bmi_flow_context_fd(bmi_flow_context_id_t context)
 {
     return bmi__space_context_fd(&bmi__flow_space, context);
 }
 
-int bmi_flow_context_notify(bmi_flow_context_id context, void (*notify)(void *argument),
+int bmi_flow_context_notify(bmi_flow_context_id_t context, void (*notify)(void *argument),
                             void *argument)
 {
     return bmi__space_context_notify(&bmi__flow_space, context, notify, argument);
 }
 
 int bmi_flow_test(bmi_flow_id_t flow, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
-                  void **user_ptr, int max_idle_ms, bmi_flow_context_id context)
+                  void **user_ptr, int max_idle_ms, bmi_flow_context_id_t context)
 {
     if (flow == 0 && outcount != NULL)
         *outcount = 0;
@@ -377,7 +377,7 @@ int bmi_flow_test(bmi_flow_id_t flow, int *outcount, bmi_error_code_t *error, bm
 
 int bmi_flow_testsome(int incount, const bmi_flow_id_t *flows, int *outcount, int *index,
                       bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
-                      int max_idle_ms, bmi_flow_context_id context)
+                      int max_idle_ms, bmi_flow_context_id_t context)
 {
     if (incount > 0 && index == NULL)
         return -BMI_EINVAL;
@@ -387,13 +387,13 @@ int bmi_flow_testsome(int incount, const bmi_flow_id_t *flows, int *outcount, in
 
 int bmi_flow_testcontext(int incount, bmi_flow_id_t *flows, int *outcount, bmi_error_code_t *errors,
                          bmi_size_t *actuals, void **user_ptrs, int max_idle_ms,
-                         bmi_flow_context_id context)
+                         bmi_flow_context_id_t context)
 {
     return bmi__space_testcontext(&bmi__flow_space, incount, flows, outcount, errors, actuals,
                                   user_ptrs, max_idle_ms, context);
 }
 
-int bmi_flow_cancel(bmi_flow_id_t flow, bmi_flow_context_id context)
+int bmi_flow_cancel(bmi_flow_id_t flow, bmi_flow_context_id_t context)
 {
     return bmi__space_cancel(&bmi__flow_space, flow, context);
 }
@@ -413,7 +413,7 @@ static void progress_look(struct bmi__posted *posted, void *argument)
 }
 
 int bmi_flow_get_progress(bmi_flow_id_t flow, struct bmi_flow_progress *progress,
-                          bmi_flow_context_id context)
+                          bmi_flow_context_id_t context)
 {
     if (progress == NULL)
         return -BMI_EINVAL;

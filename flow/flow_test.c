@@ -294,7 +294,7 @@ static void a_store_is_closed_before_an_end_is_fetched(void)
     const struct bmi_flow_extent extent = all(FILE_SIZE);
     struct bmi_trove_store *before = store;
     struct bmi_trove_statistics statistics;
-    bmi_flow_context_id mine;
+    bmi_flow_context_id_t mine;
     bmi_flow_id_t id = 0;
     bmi_error_code_t error = 0;
     bmi_size_t actual = 0;
@@ -302,7 +302,7 @@ static void a_store_is_closed_before_an_end_is_fetched(void)
     int count = 0;
     CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&store, "mem:", NULL, NULL, 0), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_create(store, 1), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&mine), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&mine), 0);
     CU_ASSERT_EQUAL(bmi_flow_context_notify(mine, ended, &has_ended), 0);
     struct bmi_trove_place from = object_make(file, FILE_SIZE);
     struct region to = {arrived, FILE_SIZE};
@@ -326,7 +326,7 @@ static void a_store_is_closed_before_an_end_is_fetched(void)
     CU_ASSERT_EQUAL(bmi_flow_test(id, &count, &error, &actual, NULL, 0, mine), 1);
     CU_ASSERT_EQUAL(error, 0);
     CU_ASSERT_EQUAL(actual, FILE_SIZE);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(mine), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(mine), 0);
 }
 
 static void bad_flows_are_refused(void)

@@ -10,25 +10,25 @@
 #include "trove-stub/trove_testing.h"
 
 static struct bmi_trove_store *store;
-static bmi_trove_context_id storage_context;
-static bmi_flow_context_id context;
+static bmi_trove_context_id_t storage_context;
+static bmi_flow_context_id_t context;
 static BMI_addr_t self;
 
 static inline void store_open(void)
 {
     CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&store, "mem:", NULL, NULL, 0), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_create(store, 1), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_trove_open_context(&storage_context), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_context_open(&storage_context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
 }
 
 static inline void store_close(void)
 {
     struct bmi_trove_statistics statistics;
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.outstanding, 0);
-    CU_ASSERT_EQUAL(bmi_trove_close_context(storage_context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(storage_context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 

@@ -122,7 +122,7 @@ void bmi__engine_forget(void);
 int bmi__engine_network_open(void);
 /* The contexts that flows' operations are posted to. */
 bmi_context_id bmi__engine_network(void);
-bmi_trove_context_id bmi__engine_storage(void);
+bmi_trove_context_id_t bmi__engine_storage(void);
 void bmi__engine_poll(void);
 int bmi__engine_source(void);
 /* What completion.h wants of a space that has its own way to sleep. */

@@ -98,8 +98,8 @@ static void server_run(void)
     need(bmi_trove_open(&store, number == 0 ? where : "mem:",
                         &(struct bmi_trove_settings){.create = true}, NULL, 0) == 0);
     need(bmi_trove_collection_create(store, 1) == 0);
-    need(bmi_trove_open_context(&storage_context) == 0);
-    need(bmi_flow_open_context(&context) == 0);
+    need(bmi_trove_context_open(&storage_context) == 0);
+    need(bmi_flow_context_open(&context) == 0);
     struct bmi_trove_place place = object_make("", 0);
     need(write(tell, address, sizeof address) == sizeof address);
     for (bool stop = false; !stop;) {
@@ -118,8 +118,8 @@ static void server_run(void)
             server_flow(&request, message.addr, &place, &reply);
         reply_send(message.addr, &reply);
     }
-    need(bmi_flow_close_context(context) == 0);
-    need(bmi_trove_close_context(storage_context) == 0);
+    need(bmi_flow_context_close(context) == 0);
+    need(bmi_trove_context_close(storage_context) == 0);
     need(bmi_trove_close(store) == 0);
     need(BMI_finalize() == 0);
     _exit(0);
@@ -161,7 +161,7 @@ static void set_up(void)
     CU_ASSERT_EQUAL_FATAL(BMI_initialize(NULL, NULL, 0), 0);
     for (int i = 0; i < SERVERS; i++)
         CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&servers[i], addresses[i]), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
 }
 
 /* ---- the client --------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ static void transfer(enum request_kind kind, char *bytes)
 
 static void tear_down(void)
 {
-    CU_ASSERT_EQUAL(bmi_flow_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
     BMI_close_context(client_context);
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
     folder_remove(&folder);
@@ -329,10 +329,10 @@ static bool storage_is_read(void)
 /* Has a store and contexts of its own; those of its parent are unknown. */
 static void child_run_flow(void)
 {
-    bmi_flow_context_id parents = context;
+    bmi_flow_context_id_t parents = context;
     alarm(PATIENCE_MS / 1000);
     store_open();
-    CU_ASSERT_EQUAL(bmi_flow_close_context(parents), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(parents), -BMI_EINVAL);
     CU_ASSERT_TRUE(storage_is_read());
     store_close();
     _exit(CU_get_number_of_failures() > 0);

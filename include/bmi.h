@@ -30,7 +30,7 @@ extern "C" {
 /* ---- types -------------------------------------------------------------------------------- */
 
 typedef int64_t bmi_size_t;     /* bytes */
-typedef int32_t bmi_msg_tag_t;  /* user's message tag */
+typedef int32_t bmi_msg_tag_t;  /* user's message tag: any value, negative ones too */
 typedef int64_t bmi_context_id; /* completion context */
 typedef int64_t bmi_op_id_t;    /* outstanding operation; 0 is none */
 typedef int64_t BMI_addr_t;     /* peer's address handle; its upper 32 bits differ between peers */
@@ -313,8 +313,8 @@ void BMI_close_context(bmi_context_id context_id);
 /* ---- post ------------------------------------------------------------------------------------
  * Common to all: `*id` is set before any completion can be seen. Returns 0: pending, a test call
  * will report it once; 1: completed already, *id is 0 and no test reports it (BMI_IMMEDIATE=off
- * turns this off); <0: refused, *id is 0, nothing happens. Refusals: EINVAL (NULL or negative
- * argument, stale address or context, list whose total is not its sum), EMSGSIZE (see each),
+ * turns this off); <0: refused, *id is 0, nothing happens. Refusals: EINVAL (NULL, negative size or
+ * count, stale address or context, list whose total is not its sum), EMSGSIZE (see each),
  * ENOMEM, or the cause with which an accepted peer went (ECONNRESET, ...).
  * Completion errors: ECANCEL, EMSGSIZE, EPROTO, ENOMEM, EMFILE; of connections ECONNREFUSED,
  * ECONNRESET, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH; of names EHOSTNTFD, EADDRNTFD, and not now
@@ -518,6 +518,21 @@ int bmi_method_choose(int index, struct bmi_method_choice *choice);
  * Returns: 0; EINVAL, ETIMEDOUT, or the cause of a failed connection. Owns: nothing. Threads: any.
  * Blocks: up to timeout_ms. */
 int bmi_ping(BMI_addr_t addr, int timeout_ms, double *round_trip_us);
+
+/* A tag for one conversation with a peer: no other that this process has taken, and none that the
+ * peer takes for conversations of its own. Taken tags are BMI_TAG_FIRST or above, so a program that
+ * also chooses tags itself stays below. The two sides of a connection take different ones as long
+ * as one of them knows the other from unexpected messages only; two processes that have both looked
+ * each other up must agree which of them takes tags.
+ * Returns: the tag, > 0; EINVAL (stale address, not initialized), ENOMEM. Owns: the tag is the
+ * caller's until bmi_tag_give, or the last BMI_finalize. Threads: any. Blocks: no. */
+bmi_msg_tag_t bmi_tag_take(BMI_addr_t addr);
+#define BMI_TAG_FIRST (1 << 30)
+
+/* Gives a tag back; the address may be stale. It is taken again only after 2^29 others, so that a
+ * message which comes late meets no other conversation.
+ * Returns: 0; EINVAL: it is not taken. Owns: takes the tag. Threads: any. Blocks: no. */
+int bmi_tag_give(BMI_addr_t addr, bmi_msg_tag_t tag);
 
 /* The library's version. Returns: "0.1.0". Owns: static. Threads: any, at any time. Blocks: no. */
 const char *bmi_version(void);

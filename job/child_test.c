@@ -14,7 +14,7 @@ static bool own_timer_told(void)
     struct bmi_job_options options = {0};
     struct bmi_job_context *own;
     struct bmi_job_status status;
-    bmi_job_id id;
+    bmi_job_id_t id;
     int count = 0;
     if (bmi_job_context_open(BMI_JOB_BACKGROUND, &own) != 0 ||
         bmi_job_timer(own, bmi_job_deadline(1), &options, &id, NULL) != 0)

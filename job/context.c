@@ -143,10 +143,10 @@ static void messages_return(struct bmi_job_context *context)
         }
 }
 
-void bmi_job_context_close(struct bmi_job_context *context)
+int bmi_job_context_close(struct bmi_job_context *context)
 {
     if (context == NULL)
-        return;
+        return -BMI_EINVAL;
     drain(context);
     bmi__job_source_quiet(&context->flow);
     bmi__job_source_quiet(&context->trove);
@@ -170,10 +170,10 @@ void bmi_job_context_close(struct bmi_job_context *context)
     }
     pthread_mutex_destroy(&context->stepping);
     free(context);
+    return 0;
 }
 
-int bmi_job_context_statistics(struct bmi_job_context *context,
-                               struct bmi_job_statistics *statistics)
+int bmi_job_get_statistics(struct bmi_job_context *context, struct bmi_job_statistics *statistics)
 {
     if (context == NULL || statistics == NULL)
         return -BMI_EINVAL;

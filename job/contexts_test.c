@@ -22,12 +22,12 @@ static void other_open(void)
 /* ---- a descriptor's context, and a thread that waits ------------------------------------------
  */
 
-static _Atomic bmi_job_id event;
+static _Atomic bmi_job_id_t event;
 
 static int wait_event(struct bmi_sm *machine, void *data)
 {
     struct bmi_job_options options = {.machine = machine};
-    bmi_job_id id;
+    bmi_job_id_t id;
     (void)data;
     int posted = bmi_job_event(bmi_sm_context(machine), &options, &id, NULL);
     atomic_store(&event, id);
@@ -43,7 +43,7 @@ static atomic_bool told;
 /* Waits for longer than the test: a wait looks once more when its time is over. */
 static void *wait_for(void *argument)
 {
-    bmi_job_id *id = argument;
+    bmi_job_id_t *id = argument;
     struct bmi_job_status status;
     int count = 0;
     bmi_job_test(other, *id, &count, &status, 100 * PATIENCE_MS);
@@ -55,7 +55,7 @@ static void *wait_for(void *argument)
 static void test_descriptor_beside(void)
 {
     struct bmi_job_status status;
-    bmi_job_id id;
+    bmi_job_id_t id;
     int count;
     pthread_t thread;
     other_open();

@@ -17,15 +17,15 @@ static struct bmi_job_options of(struct bmi_sm *machine)
     return (struct bmi_job_options){.machine = machine};
 }
 
-static bmi_job_id start(struct bmi_sm_table *table, void *data)
+static bmi_job_id_t start(struct bmi_sm_table *table, void *data)
 {
-    bmi_job_id id = 0;
+    bmi_job_id_t id = 0;
     CU_ASSERT_EQUAL_FATAL(bmi_sm_start(job_case.context, table, data, NULL, NULL, &id, NULL), 0);
     return id;
 }
 
 /* Runs what the foreground has to run until *what is not 0; `id` is pending meanwhile. */
-static void run_until(_Atomic bmi_job_id *what, bmi_job_id id)
+static void run_until(_Atomic bmi_job_id_t *what, bmi_job_id_t id)
 {
     time_t end = time(NULL) + PATIENCE_MS / 1000;
     while (atomic_load(what) == 0 && time(NULL) < end) {
@@ -56,7 +56,7 @@ static void leaving_is_cancelled(bool at_once)
 {
     static struct bmi_job_status received;
     memset(&received, 0, sizeof received);
-    bmi_job_id id = start(&leaving, &received);
+    bmi_job_id_t id = start(&leaving, &received);
     for (int i = 0; i < 10 && !at_once; i++)
         job_case_none();
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
@@ -104,7 +104,7 @@ static void test_leaving_child(void)
     static struct bmi_sm_table table = {"parent of a leaving one", states, 1, 0};
     static struct bmi_job_status received;
     memset(&received, 0, sizeof received);
-    bmi_job_id id = start(&table, &received);
+    bmi_job_id_t id = start(&table, &received);
     struct bmi_job_status status = job_case_fetch();
     CU_ASSERT_EQUAL(status.id, id);
     CU_ASSERT_EQUAL(status.error, -BMI_EROFS);
@@ -115,15 +115,15 @@ static void test_leaving_child(void)
 
 /* Waits for one event, and in its second state, however the first ended, for another. */
 struct child {
-    _Atomic bmi_job_id id, first, second;
+    _Atomic bmi_job_id_t id, first, second;
     struct bmi_job_status ended, second_ended;
 };
 
-static int wait_event(struct bmi_sm *machine, _Atomic bmi_job_id *event,
+static int wait_event(struct bmi_sm *machine, _Atomic bmi_job_id_t *event,
                       struct bmi_job_status *status)
 {
     struct bmi_job_options options = of(machine);
-    bmi_job_id id;
+    bmi_job_id_t id;
     int posted = bmi_job_event(bmi_sm_context(machine), &options, &id, status);
     atomic_store(event, id);
     return bmi_sm_posted(posted);
@@ -153,7 +153,7 @@ static int children_start(struct bmi_sm *machine, void *data)
     struct child *children = data;
     struct bmi_job_options options = of(machine);
     for (int i = 0; i < 2; i++) {
-        bmi_job_id id;
+        bmi_job_id_t id;
         int result = bmi_sm_start(bmi_sm_context(machine), &tidying, &children[i], NULL, &options,
                                   &id, &children[i].ended);
         if (result < 0)
@@ -168,12 +168,12 @@ static const struct bmi_sm_state parent_states[] = {{"children", .action = child
                                                      .on = {BMI_SM_ELSE(BMI_SM_END)}}};
 static struct bmi_sm_table parent = {"parent", parent_states, 1, 0};
 
-static void complete(_Atomic bmi_job_id *event, bmi_error_code_t error)
+static void complete(_Atomic bmi_job_id_t *event, bmi_error_code_t error)
 {
     CU_ASSERT_EQUAL(bmi_job_event_complete(job_case.context, atomic_load(event), error, 0), 0);
 }
 
-static void wait_alive(bmi_job_id id, uint64_t machines)
+static void wait_alive(bmi_job_id_t id, uint64_t machines)
 {
     time_t end = time(NULL) + PATIENCE_MS / 1000;
     struct bmi_job_statistics statistics = {.machines_alive = machines + 1};
@@ -181,16 +181,16 @@ static void wait_alive(bmi_job_id id, uint64_t machines)
         struct bmi_job_status status;
         int count;
         CU_ASSERT_EQUAL_FATAL(bmi_job_test(job_case.context, id, &count, &status, 1), 0);
-        bmi_job_context_statistics(job_case.context, &statistics);
+        bmi_job_get_statistics(job_case.context, &statistics);
     }
     CU_ASSERT_EQUAL_FATAL(statistics.machines_alive, machines);
 }
 
 /* A parent is cancelled, both children tidy up, and one has done so: its ECANCEL is no reason to
  * cancel the other once more. */
-static bmi_job_id one_has_tidied(struct child children[2])
+static bmi_job_id_t one_has_tidied(struct child children[2])
 {
-    bmi_job_id id = start(&parent, children);
+    bmi_job_id_t id = start(&parent, children);
     run_until(&children[0].first, id);
     run_until(&children[1].first, id);
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
@@ -205,7 +205,7 @@ static void test_tidying_child(void)
 {
     static struct child children[2];
     memset(children, 0, sizeof children);
-    bmi_job_id id = one_has_tidied(children);
+    bmi_job_id_t id = one_has_tidied(children);
     complete(&children[0].second, 0); /* it is pending */
     struct bmi_job_status status = job_case_fetch();
     CU_ASSERT_EQUAL(status.id, id);
@@ -220,7 +220,7 @@ static void test_cancelled_twice(void)
 {
     static struct child children[2];
     memset(children, 0, sizeof children);
-    bmi_job_id id = one_has_tidied(children);
+    bmi_job_id_t id = one_has_tidied(children);
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
     CU_ASSERT_EQUAL(job_case_fetch().error, -BMI_ECANCEL);
     CU_ASSERT_EQUAL(children[0].second_ended.error, -BMI_ECANCEL);
@@ -231,7 +231,7 @@ static void test_child_goes_on(void)
 {
     static struct child children[2];
     memset(children, 0, sizeof children);
-    bmi_job_id id = start(&parent, children);
+    bmi_job_id_t id = start(&parent, children);
     run_until(&children[0].first, id);
     run_until(&children[1].first, id);
     run_until(&children[0].id, id);
@@ -252,7 +252,7 @@ static int receive_many(struct bmi_sm *machine, void *data)
 {
     static char memory[32];
     struct bmi_job_options options = of(machine);
-    _Atomic bmi_job_id *posted = data;
+    _Atomic bmi_job_id_t *posted = data;
     for (int i = 0; i < MANY; i++) {
         int result = bmi_job_recv(bmi_sm_context(machine), job_case.self, memory, 32, BMI_EXT_ALLOC,
                                   1000 + i, &options, NULL, NULL);
@@ -269,9 +269,9 @@ static void test_many(void)
     static const struct bmi_sm_state states[] = {
         {"receive", .action = receive_many, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
     static struct bmi_sm_table table = {"many", states, 1, 0};
-    static _Atomic bmi_job_id posted;
+    static _Atomic bmi_job_id_t posted;
     atomic_store(&posted, 0);
-    bmi_job_id id = start(&table, &posted);
+    bmi_job_id_t id = start(&table, &posted);
     run_until(&posted, id);
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
     CU_ASSERT_EQUAL(job_case_fetch().error, -BMI_ECANCEL);
@@ -281,7 +281,7 @@ static void test_many(void)
 static void test_posting(void)
 {
     struct bmi__job_ends ends = {0};
-    bmi_job_id id;
+    bmi_job_id_t id;
     int result;
     struct bmi__job *job = bmi__job_new(job_case.context, BMI_JOB_EVENT, NULL, &id, NULL, &result);
     CU_ASSERT_PTR_NOT_NULL_FATAL(job);
@@ -299,7 +299,7 @@ static void test_posting(void)
 static void test_timer_with_deadline(void)
 {
     struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(PATIENCE_MS)};
-    bmi_job_id id;
+    bmi_job_id_t id;
     CU_ASSERT_EQUAL_FATAL(bmi_job_timer(job_case.context, bmi_job_deadline(2 * PATIENCE_MS),
                                         &options, &id, NULL),
                           0);
@@ -316,7 +316,7 @@ static void test_timer_with_deadline(void)
 static void test_deadline_for_ever(void)
 {
     struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(INT64_MAX)};
-    bmi_job_id id;
+    bmi_job_id_t id;
     CU_ASSERT_EQUAL(options.deadline_ns, UINT64_MAX);
     CU_ASSERT_TRUE(bmi_job_deadline(INT64_MAX / 1000000) > bmi_job_deadline(PATIENCE_MS));
     CU_ASSERT_EQUAL(bmi_job_timer(job_case.context, bmi_job_deadline(1), &options, &id, NULL), 0);
@@ -382,7 +382,7 @@ static void test_failing_jump(void)
     CU_ASSERT_EQUAL(job_case_fetch().error, 0);
     CU_ASSERT_EQUAL(job_case_fetch().error, 0);
     CU_ASSERT_FALSE(jumping.impatient);
-    bmi_job_context_statistics(job_case.context, &statistics);
+    bmi_job_get_statistics(job_case.context, &statistics);
     CU_ASSERT_EQUAL(statistics.steps, 2);
 }
 
@@ -403,7 +403,7 @@ static void start_and_close(void *argument)
 {
     struct bmi_job_status *received = argument;
     struct bmi_job_context *other = other_open();
-    bmi_job_id event;
+    bmi_job_id_t event;
     CU_ASSERT_EQUAL(bmi_sm_start(other, &leaving, received, NULL, NULL, NULL, NULL), 0);
     CU_ASSERT_EQUAL(bmi_job_event(other, NULL, &event, NULL), 0);
     bmi_job_context_close(other);
@@ -461,7 +461,7 @@ static void test_closed_above_the_driver(void)
                         0);
     }
     while (!atomic_load(&closed) && time(NULL) < end) {
-        bmi_job_id id;
+        bmi_job_id_t id;
         bmi_job_timer(other, bmi__monotonic_ns() + 1000, NULL, &id, NULL);
         for (int i = 0; i < CLOSERS; i++)
             bmi_task_submit(&closers[i].task);

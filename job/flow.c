@@ -23,7 +23,7 @@ static int timeout_of(const struct bmi_flow_description *description,
 }
 
 int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_description *description,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status)
 {
     int result;
@@ -43,7 +43,7 @@ int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_descript
     return bmi__job_posted(context, job, result, id, status);
 }
 
-int bmi_job_flow_progress(struct bmi_job_context *context, bmi_job_id id,
+int bmi_job_flow_progress(struct bmi_job_context *context, bmi_job_id_t id,
                           struct bmi_flow_progress *progress)
 {
     if (context == NULL || progress == NULL)

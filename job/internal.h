@@ -185,13 +185,13 @@ int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
 /* The same, its source open, told of by its id from before that can complete it; NULL: *result says
  * why. */
 struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind kind,
-                              const struct bmi_job_options *options, bmi_job_id *id,
+                              const struct bmi_job_options *options, bmi_job_id_t *id,
                               struct bmi_job_status *status, int *result);
 /* What of `options` holds: the job's own deadline or its machine's, whichever is earlier. */
 uint64_t bmi__job_deadline_of(const struct bmi_job_options *options);
 /* Ends a post whose source said `posted` (0, 1, or an error); returns it. */
 int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int posted,
-                    bmi_job_id *id, struct bmi_job_status *status);
+                    bmi_job_id_t *id, struct bmi_job_status *status);
 /* Ends a job. */
 void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
                          bmi_error_code_t error, bmi_size_t actual, struct bmi__job_ends *ends);
@@ -199,8 +199,8 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
                             struct bmi__job_ends *ends);
 /* The lock is released: does what was collected. */
 void bmi__job_after(struct bmi_job_context *context, struct bmi__job_ends *ends);
-struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id id);
-bmi_job_id bmi__job_id(const struct bmi__job *job);
+struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id_t id);
+bmi_job_id_t bmi__job_id(const struct bmi__job *job);
 /* Takes a READY job out; it is free then. */
 void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *job,
                             struct bmi_job_status *status);

@@ -44,12 +44,12 @@ void bmi__job_table_free(struct bmi_job_context *context)
     free(context->heap);
 }
 
-bmi_job_id bmi__job_id(const struct bmi__job *job)
+bmi_job_id_t bmi__job_id(const struct bmi__job *job)
 {
-    return (bmi_job_id)((uint64_t)job->generation << 32 | (job->slot + 1));
+    return (bmi_job_id_t)((uint64_t)job->generation << 32 | (job->slot + 1));
 }
 
-struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id id)
+struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id_t id)
 {
     uint32_t slot = (uint32_t)id - 1;
     if (id <= 0 || slot / CHUNK >= context->chunk_count)
@@ -195,7 +195,7 @@ int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
 }
 
 struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind kind,
-                              const struct bmi_job_options *options, bmi_job_id *id,
+                              const struct bmi_job_options *options, bmi_job_id_t *id,
                               struct bmi_job_status *status, int *result)
 {
     struct bmi__job *job = NULL;
@@ -213,7 +213,7 @@ struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-static void status_of(const struct bmi__job *job, bmi_job_id id, struct bmi_job_status *status)
+static void status_of(const struct bmi__job *job, bmi_job_id_t id, struct bmi_job_status *status)
 {
     *status = (struct bmi_job_status){.id = id,
                                       .kind = job->kind,
@@ -278,7 +278,7 @@ static void job_undo_locked(struct bmi_job_context *context, struct bmi__job *jo
 }
 
 int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int posted,
-                    bmi_job_id *id, struct bmi_job_status *status)
+                    bmi_job_id_t *id, struct bmi_job_status *status)
 {
     struct bmi__job_ends ends = {0};
     bmi_lock_take(&context->lock);
@@ -357,7 +357,7 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
     }
 }
 
-int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id id)
+int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id_t id)
 {
     struct bmi__job_ends ends = {0};
     if (context == NULL)

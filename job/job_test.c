@@ -26,7 +26,7 @@ static void join_good(pthread_t thread)
 static void message_there_and_back(bmi_size_t size)
 {
     char *out = malloc((size_t)size), *in = calloc(1, (size_t)size);
-    bmi_job_id send, receive;
+    bmi_job_id_t send, receive;
     struct bmi_job_status sent = {0}, received = {0};
     memset(out, 'x', (size_t)size);
     int receiving = bmi_job_recv(job_case.context, job_case.self, in, size, BMI_EXT_ALLOC, 7,
@@ -66,7 +66,7 @@ static void test_lists(void)
     const void *out[] = {one, two};
     void *into[] = {in, in + 2};
     bmi_size_t sizes[] = {2, 4};
-    bmi_job_id ids[2];
+    bmi_job_id_t ids[2];
     struct bmi_job_status status;
     int left = 0;
     int posted = bmi_job_recv_list(job_case.context, job_case.self, into, sizes, 2, 6,
@@ -86,7 +86,7 @@ static void test_lists(void)
 static void test_unexpected(void)
 {
     struct BMI_unexpected_info info[2];
-    bmi_job_id ids[2];
+    bmi_job_id_t ids[2];
     struct bmi_job_status status, got[2];
     const void *list[] = {"se", "cond"};
     bmi_size_t sizes[] = {2, 4};
@@ -143,7 +143,7 @@ static void test_unexpected_not_fetched(void)
     struct bmi_job_statistics statistics = {0};
     struct BMI_unexpected_info taken[2], info;
     struct bmi_job_status status;
-    bmi_job_id event;
+    bmi_job_id_t event;
     int count = 0, options = job_case.background ? BMI_JOB_BACKGROUND : 0;
     CU_ASSERT_EQUAL_FATAL(bmi_job_context_open((unsigned)options, &closed), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_job_event(closed, NULL, &event, NULL), 0);
@@ -155,7 +155,7 @@ static void test_unexpected_not_fetched(void)
     }
     while (statistics.completions_waiting < 2) {
         CU_ASSERT_EQUAL_FATAL(bmi_job_test(closed, event, &count, &status, 1), 0);
-        CU_ASSERT_EQUAL(bmi_job_context_statistics(closed, &statistics), 0);
+        CU_ASSERT_EQUAL(bmi_job_get_statistics(closed, &statistics), 0);
     }
     bmi_job_context_close(closed);
     for (int i = 0; i < 2; i++) {
@@ -174,7 +174,7 @@ static void test_timers(void)
 {
     enum { TIMERS = 500 };
     uint64_t first = bmi_job_deadline(50), last = 0, due[TIMERS];
-    bmi_job_id ids[TIMERS];
+    bmi_job_id_t ids[TIMERS];
     int cancelled = 0;
     for (int i = 0; i < TIMERS; i++) {
         due[i] = first + (uint64_t)(i * 7919 % TIMERS) * 20000u;
@@ -210,7 +210,7 @@ static void *timer_thread(void *context)
 static void test_earlier_timer(void)
 {
     pthread_t thread;
-    bmi_job_id late;
+    bmi_job_id_t late;
     CU_ASSERT_EQUAL(bmi_job_timer(job_case.context, bmi_job_deadline(10 * PATIENCE_MS), NULL, &late,
                                   NULL),
                     0);
@@ -227,7 +227,7 @@ static void test_earlier_timer(void)
 static void *deadline_thread(void *context)
 {
     int posted;
-    bmi_job_id id;
+    bmi_job_id_t id;
     do {
         struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(1)};
         posted = bmi_job_event(context, &options, &id, NULL);
@@ -248,7 +248,7 @@ static void test_deadlines(void)
     char in[8];
     struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(50), .user_ptr = in};
     struct BMI_unexpected_info info;
-    bmi_job_id id;
+    bmi_job_id_t id;
     int posted[4], pending = 0;
     posted[0] = bmi_job_recv(job_case.context, job_case.self, in, 8, BMI_EXT_ALLOC, 9, &options,
                              NULL, NULL);
@@ -276,7 +276,7 @@ static void test_cancel(void)
 {
     char in[8];
     struct BMI_unexpected_info info;
-    bmi_job_id ids[4];
+    bmi_job_id_t ids[4];
     struct bmi_job_status status;
     int count;
     bmi_job_recv(job_case.context, job_case.self, in, 8, BMI_EXT_ALLOC, 9, NULL, &ids[0], NULL);
@@ -298,7 +298,7 @@ static void test_cancel(void)
 
 static void test_null(void)
 {
-    bmi_job_id id;
+    bmi_job_id_t id;
     CU_ASSERT_EQUAL(bmi_job_null(job_case.context, 0, with(&id), &id, NULL), 0);
     CU_ASSERT_EQUAL(bmi_job_null(job_case.context, -BMI_EIO, NULL, NULL, NULL), 0);
     struct bmi_job_status status = job_case_fetch();
@@ -310,7 +310,7 @@ static void test_null(void)
 
 static void *event_thread(void *argument)
 {
-    const bmi_job_id *id = argument;
+    const bmi_job_id_t *id = argument;
     bool good = bmi_job_event_complete(job_case.context, *id, -BMI_EROFS, 0) == 0 &&
                 bmi_job_event_complete(job_case.context, *id, 0, 0) == -BMI_EINVAL;
     return good ? argument : NULL;
@@ -319,7 +319,7 @@ static void *event_thread(void *argument)
 static void test_event(void)
 {
     pthread_t thread;
-    bmi_job_id id;
+    bmi_job_id_t id;
     CU_ASSERT_EQUAL(bmi_job_event(job_case.context, NULL, &id, NULL), 0);
     pthread_create(&thread, NULL, event_thread, &id);
     join_good(thread);
@@ -334,7 +334,7 @@ static void test_event(void)
 /* Threads that wait for their own job each are all woken. */
 static void *waiter_thread(void *argument)
 {
-    const bmi_job_id *id = argument;
+    const bmi_job_id_t *id = argument;
     struct bmi_job_status status = {0};
     int count = 0;
     bool good =
@@ -346,7 +346,7 @@ static void test_waiters(void)
 {
     enum { WAITERS = 8 };
     pthread_t threads[WAITERS];
-    bmi_job_id ids[WAITERS];
+    bmi_job_id_t ids[WAITERS];
     for (int i = 0; i < WAITERS; i++) {
         CU_ASSERT_EQUAL_FATAL(bmi_job_event(job_case.context, NULL, &ids[i], NULL), 0);
         pthread_create(&threads[i], NULL, waiter_thread, &ids[i]);
@@ -385,7 +385,7 @@ static void test_fd(void)
 {
     pthread_t thread;
     char in[4];
-    bmi_job_id id;
+    bmi_job_id_t id;
     int fd = bmi_job_context_fd(job_case.context);
     CU_ASSERT_TRUE_FATAL(fd >= 0);
     CU_ASSERT_EQUAL(bmi_job_context_fd(job_case.context), fd);
@@ -424,7 +424,7 @@ static void test_bad_arguments(void)
 {
     struct bmi_job_status status;
     struct bmi_job_context *none;
-    bmi_job_id id = 5, stale = INT64_C(1) << 40 | 3;
+    bmi_job_id_t id = 5, stale = INT64_C(1) << 40 | 3;
     int count = 7;
     char byte;
     CU_ASSERT_EQUAL(bmi_job_context_open(99, &none), -BMI_EINVAL);
@@ -470,9 +470,9 @@ static void test_refused(void)
                                      NULL, NULL),
                         -BMI_EINVAL);
         if (i == 0)
-            CU_ASSERT_EQUAL(bmi_job_context_statistics(job_case.context, &before), 0);
+            CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &before), 0);
     }
-    CU_ASSERT_EQUAL(bmi_job_context_statistics(job_case.context, &after), 0);
+    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &after), 0);
     CU_ASSERT_EQUAL(after.posted, 0);
     CU_ASSERT_EQUAL(after.pending, 0);
     CU_ASSERT_EQUAL(after.job_bytes, before.job_bytes);
@@ -484,7 +484,7 @@ static void test_close_with_jobs(void)
     static char in[100];
     static struct BMI_unexpected_info info[4];
     struct bmi_job_statistics statistics;
-    bmi_job_id id;
+    bmi_job_id_t id;
     for (int i = 0; i < 4; i++) {
         bmi_job_recv(job_case.context, job_case.self, in, 100, BMI_EXT_ALLOC, i, NULL, NULL, NULL);
         bmi_job_unexpected(job_case.context, &info[i], NULL, NULL, NULL);
@@ -492,7 +492,7 @@ static void test_close_with_jobs(void)
         bmi_job_event(job_case.context, NULL, &id, NULL);
         bmi_job_null(job_case.context, 0, NULL, NULL, NULL);
     }
-    CU_ASSERT_EQUAL(bmi_job_context_statistics(job_case.context, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.pending, 16);
     CU_ASSERT_EQUAL(statistics.completions_waiting, 4);
     CU_ASSERT_EQUAL(statistics.posted, 20);

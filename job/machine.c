@@ -414,7 +414,7 @@ static void machine_drop(struct bmi_job_context *context, struct bmi_sm *machine
 
 int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
                  const struct bmi_sm_placement *placement, const struct bmi_job_options *options,
-                 bmi_job_id *id, struct bmi_job_status *status)
+                 bmi_job_id_t *id, struct bmi_job_status *status)
 {
     int frames = table != NULL ? bmi__sm_frames(table) : -BMI_EINVAL;
     if (id != NULL)
@@ -475,7 +475,7 @@ bool bmi_sm_cancelled(const struct bmi_sm *machine)
     return cancelled;
 }
 
-bmi_job_id bmi_sm_id(const struct bmi_sm *machine)
+bmi_job_id_t bmi_sm_id(const struct bmi_sm *machine)
 {
     return bmi__job_id(machine->job);
 }

@@ -13,7 +13,7 @@ struct life {
     char path[64]; /* a letter for each step */
     int count;
     struct bmi_job_status status[4];
-    bmi_job_id event;
+    bmi_job_id_t event;
     uint64_t deadline_ns;
     struct life *children;
     char memory[32];
@@ -29,7 +29,7 @@ static void step(struct life *life, char letter)
 static struct bmi_job_status run(struct bmi_sm_table *table, void *data, uint64_t deadline_ns)
 {
     struct bmi_job_options options = {.user_ptr = data, .deadline_ns = deadline_ns};
-    bmi_job_id id;
+    bmi_job_id_t id;
     CU_ASSERT_EQUAL_FATAL(bmi_sm_start(job_case.context, table, data, NULL, &options, &id, NULL),
                           0);
     struct bmi_job_status status = job_case_fetch();
@@ -112,7 +112,7 @@ static void test_refused(void)
     static const struct bmi_sm_state states[] = {
         {"only", .action = work, .on = {BMI_SM_OK(BMI_SM_END)}}};
     static struct bmi_sm_table table = {"flawed", states, 1, 0};
-    bmi_job_id id = 7;
+    bmi_job_id_t id = 7;
     CU_ASSERT_EQUAL(bmi_sm_start(job_case.context, &table, NULL, NULL, NULL, &id, NULL),
                     -BMI_EINVAL);
     CU_ASSERT_EQUAL(id, 0);
@@ -169,9 +169,9 @@ static void test_jumps(void)
     life = (struct life){.children = &inner};
     CU_ASSERT_EQUAL(run(&outmost, &life, 0).error, 0);
     CU_ASSERT_STRING_EQUAL(life.path, "c0c1cfxfx");
-    CU_ASSERT_EQUAL(bmi_job_context_statistics(job_case.context, &before), 0);
+    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &before), 0);
     CU_ASSERT_EQUAL(run(&outmost, &without, 0).error, 0);
-    CU_ASSERT_EQUAL(bmi_job_context_statistics(job_case.context, &after), 0);
+    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &after), 0);
     CU_ASSERT_EQUAL(after.machine_bytes, before.machine_bytes);
     CU_ASSERT_EQUAL(run(&outer, &without, 0).error, -BMI_ENOMEM);
 }
@@ -289,7 +289,7 @@ static struct bmi_sm_table waiting = {"waiting", waiting_states, 2, 0};
 static void test_cancel(void)
 {
     struct life life = {0};
-    bmi_job_id id;
+    bmi_job_id_t id;
     CU_ASSERT_EQUAL_FATAL(bmi_sm_start(job_case.context, &waiting, &life, NULL, NULL, &id, NULL),
                           0);
     job_case_none(); /* it may have begun to wait, or not */
@@ -304,7 +304,7 @@ static void test_cancel(void)
 static void test_cancel_at_once(void)
 {
     struct life life = {0};
-    bmi_job_id id;
+    bmi_job_id_t id;
     bmi_sm_start(job_case.context, &waiting, &life, NULL, NULL, &id, NULL);
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
     CU_ASSERT_EQUAL(job_case_fetch().error, -BMI_ECANCEL);
@@ -404,7 +404,7 @@ static void test_first_failure(void)
 static void test_children_cancelled(void)
 {
     struct life lives[CHILDREN] = {0}, life = {.children = lives, .count = 100};
-    bmi_job_id id;
+    bmi_job_id_t id;
     bmi_sm_start(job_case.context, &all, &life, NULL, NULL, &id, NULL);
     job_case_none();
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
@@ -470,7 +470,7 @@ static void test_many(void)
     }
     CU_ASSERT_EQUAL(atomic_load(&fetched), MANY);
     CU_ASSERT_EQUAL(atomic_load(&hops), MANY * 5);
-    bmi_job_context_statistics(job_case.context, &statistics);
+    bmi_job_get_statistics(job_case.context, &statistics);
     CU_ASSERT_EQUAL(statistics.machines, MANY);
     CU_ASSERT_EQUAL(statistics.machines_alive, 0);
     CU_ASSERT_EQUAL(statistics.pending, 0);
@@ -490,7 +490,7 @@ static void test_fair(void)
         {"spin", .action = spin, .choices = 2, .on = {BMI_SM_OK(0), BMI_SM_ELSE(BMI_SM_END)}}};
     static struct bmi_sm_table table = {"spinner", states, 1, 0};
     atomic_int stop = 0;
-    bmi_job_id timer;
+    bmi_job_id_t timer;
     bmi_sm_start(job_case.context, &table, &stop, NULL, NULL, NULL, NULL);
     bmi_job_timer(job_case.context, bmi_job_deadline(1), NULL, &timer, NULL);
     CU_ASSERT_EQUAL(job_case_fetch().id, timer);

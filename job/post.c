@@ -10,7 +10,7 @@
 
 int bmi_job_send(struct bmi_job_context *context, BMI_addr_t to, const void *buffer,
                  bmi_size_t size, enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status)
 {
     int result;
@@ -26,7 +26,7 @@ int bmi_job_send(struct bmi_job_context *context, BMI_addr_t to, const void *buf
 int bmi_job_send_list(struct bmi_job_context *context, BMI_addr_t to, const void *const *buffers,
                       const bmi_size_t *sizes, int count, bmi_size_t total,
                       enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status)
 {
     int result;
@@ -42,7 +42,7 @@ int bmi_job_send_list(struct bmi_job_context *context, BMI_addr_t to, const void
 
 int bmi_job_sendunexpected(struct bmi_job_context *context, BMI_addr_t to, const void *buffer,
                            bmi_size_t size, enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                           const struct bmi_job_options *options, bmi_job_id *id,
+                           const struct bmi_job_options *options, bmi_job_id_t *id,
                            struct bmi_job_status *status)
 {
     int result;
@@ -60,7 +60,7 @@ int bmi_job_sendunexpected(struct bmi_job_context *context, BMI_addr_t to, const
 int bmi_job_sendunexpected_list(struct bmi_job_context *context, BMI_addr_t to,
                                 const void *const *buffers, const bmi_size_t *sizes, int count,
                                 bmi_size_t total, enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                                const struct bmi_job_options *options, bmi_job_id *id,
+                                const struct bmi_job_options *options, bmi_job_id_t *id,
                                 struct bmi_job_status *status)
 {
     int result;
@@ -77,7 +77,7 @@ int bmi_job_sendunexpected_list(struct bmi_job_context *context, BMI_addr_t to,
 
 int bmi_job_recv(struct bmi_job_context *context, BMI_addr_t from, void *buffer, bmi_size_t size,
                  enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status)
 {
     int result;
@@ -95,7 +95,7 @@ int bmi_job_recv(struct bmi_job_context *context, BMI_addr_t from, void *buffer,
 int bmi_job_recv_list(struct bmi_job_context *context, BMI_addr_t from, void *const *buffers,
                       const bmi_size_t *sizes, int count, bmi_size_t total,
                       enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status)
 {
     int result;
@@ -126,7 +126,7 @@ static void unexpected_append_locked(struct bmi_job_context *context, struct bmi
 }
 
 int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_info *info,
-                       const struct bmi_job_options *options, bmi_job_id *id,
+                       const struct bmi_job_options *options, bmi_job_id_t *id,
                        struct bmi_job_status *status)
 {
     int result;
@@ -148,7 +148,7 @@ int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_in
 /* ---- the rest -------------------------------------------------------------------------------- */
 
 int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
-                  const struct bmi_job_options *options, bmi_job_id *id,
+                  const struct bmi_job_options *options, bmi_job_id_t *id,
                   struct bmi_job_status *status)
 {
     int result;
@@ -169,7 +169,7 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
 }
 
 int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status)
 {
     int result;
@@ -186,7 +186,7 @@ int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
 }
 
 int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options *options,
-                  bmi_job_id *id, struct bmi_job_status *status)
+                  bmi_job_id_t *id, struct bmi_job_status *status)
 {
     int result;
     if (id == NULL)
@@ -197,7 +197,7 @@ int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options 
     return bmi__job_posted(context, job, 0, id, status);
 }
 
-int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id id, bmi_error_code_t error,
+int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id_t id, bmi_error_code_t error,
                            bmi_size_t actual)
 {
     struct bmi__job_ends ends = {0};

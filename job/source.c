@@ -36,16 +36,16 @@ static void source_readable(struct bmi_watch *watch, uint32_t events)
 
 static int kind_open(struct bmi__job_source *source)
 {
-    return source->is_flow ? bmi_flow_open_context(&source->id)
-                           : bmi_trove_open_context(&source->id);
+    return source->is_flow ? bmi_flow_context_open(&source->id)
+                           : bmi_trove_context_open(&source->id);
 }
 
 static void kind_close(struct bmi__job_source *source)
 {
     if (source->is_flow)
-        bmi_flow_close_context(source->id);
+        bmi_flow_context_close(source->id);
     else
-        bmi_trove_close_context(source->id);
+        bmi_trove_context_close(source->id);
 }
 
 static int kind_notify(struct bmi__job_source *source, void (*notify)(void *argument))

@@ -15,7 +15,7 @@ static bmi_size_t pairs_found(const struct bmi_trove_pair *pairs, int count)
 
 int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          bmi_trove_object_t *object, unsigned flags,
-                         const struct bmi_job_options *options, bmi_job_id *id,
+                         const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status)
 {
     int result;
@@ -27,7 +27,7 @@ int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove
 }
 
 int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                         unsigned flags, const struct bmi_job_options *options, bmi_job_id *id,
+                         unsigned flags, const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status)
 {
     int result;
@@ -40,7 +40,7 @@ int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove
 
 int bmi_job_trove_objects(struct bmi_job_context *context, const struct bmi_trove_place *place,
                           bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                          const struct bmi_job_options *options, bmi_job_id *id,
+                          const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status)
 {
     int result;
@@ -56,7 +56,7 @@ int bmi_job_trove_read_list(struct bmi_job_context *context, const struct bmi_tr
                             void *const *buffers, const bmi_size_t *sizes, int count,
                             const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                             int stream_count, unsigned flags, const struct bmi_job_options *options,
-                            bmi_job_id *id, struct bmi_job_status *status)
+                            bmi_job_id_t *id, struct bmi_job_status *status)
 {
     int result;
     struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
@@ -72,7 +72,7 @@ int bmi_job_trove_write_list(struct bmi_job_context *context, const struct bmi_t
                              const void *const *buffers, const bmi_size_t *sizes, int count,
                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                              int stream_count, unsigned flags,
-                             const struct bmi_job_options *options, bmi_job_id *id,
+                             const struct bmi_job_options *options, bmi_job_id_t *id,
                              struct bmi_job_status *status)
 {
     int result;
@@ -87,7 +87,7 @@ int bmi_job_trove_write_list(struct bmi_job_context *context, const struct bmi_t
 
 int bmi_job_trove_read_at(struct bmi_job_context *context, const struct bmi_trove_place *place,
                           void *buffer, bmi_size_t size, bmi_size_t offset, unsigned flags,
-                          const struct bmi_job_options *options, bmi_job_id *id,
+                          const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status)
 {
     int result;
@@ -101,7 +101,7 @@ int bmi_job_trove_read_at(struct bmi_job_context *context, const struct bmi_trov
 
 int bmi_job_trove_write_at(struct bmi_job_context *context, const struct bmi_trove_place *place,
                            const void *buffer, bmi_size_t size, bmi_size_t offset, unsigned flags,
-                           const struct bmi_job_options *options, bmi_job_id *id,
+                           const struct bmi_job_options *options, bmi_job_id_t *id,
                            struct bmi_job_status *status)
 {
     int result;
@@ -115,7 +115,7 @@ int bmi_job_trove_write_at(struct bmi_job_context *context, const struct bmi_tro
 
 int bmi_job_trove_resize(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          bmi_size_t size, unsigned flags, const struct bmi_job_options *options,
-                         bmi_job_id *id, struct bmi_job_status *status)
+                         bmi_job_id_t *id, struct bmi_job_status *status)
 {
     int result;
     struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
@@ -126,7 +126,7 @@ int bmi_job_trove_resize(struct bmi_job_context *context, const struct bmi_trove
 }
 
 int bmi_job_trove_flush(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                        const struct bmi_job_options *options, bmi_job_id *id,
+                        const struct bmi_job_options *options, bmi_job_id_t *id,
                         struct bmi_job_status *status)
 {
     int result;
@@ -138,7 +138,7 @@ int bmi_job_trove_flush(struct bmi_job_context *context, const struct bmi_trove_
 }
 
 int bmi_job_trove_size(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                       bmi_size_t *size, const struct bmi_job_options *options, bmi_job_id *id,
+                       bmi_size_t *size, const struct bmi_job_options *options, bmi_job_id_t *id,
                        struct bmi_job_status *status)
 {
     int result;
@@ -151,7 +151,7 @@ int bmi_job_trove_size(struct bmi_job_context *context, const struct bmi_trove_p
 
 int bmi_job_trove_get(struct bmi_job_context *context, const struct bmi_trove_place *place,
                       struct bmi_trove_pair *pairs, int count,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status)
 {
     int result;
@@ -166,7 +166,7 @@ int bmi_job_trove_get(struct bmi_job_context *context, const struct bmi_trove_pl
 
 int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_place *place,
                       struct bmi_trove_pair *pairs, int count, unsigned flags,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status)
 {
     int result;
@@ -181,7 +181,7 @@ int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_pl
 
 int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_trove_place *place,
                               struct bmi_trove_pair *pairs, int count, unsigned flags,
-                              const struct bmi_job_options *options, bmi_job_id *id,
+                              const struct bmi_job_options *options, bmi_job_id_t *id,
                               struct bmi_job_status *status)
 {
     int result;
@@ -197,7 +197,7 @@ int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_
 
 int bmi_job_trove_iterate(struct bmi_job_context *context, const struct bmi_trove_place *place,
                           struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
-                          int count, const struct bmi_job_options *options, bmi_job_id *id,
+                          int count, const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status)
 {
     int result;

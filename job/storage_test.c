@@ -140,7 +140,7 @@ static void flow_pair(struct bmi_flow_endpoint source, struct bmi_flow_endpoint 
                                            .extent_count = 1};
     struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(PATIENCE_MS)};
     struct bmi_flow_progress progress;
-    bmi_job_id id;
+    bmi_job_id_t id;
     CU_ASSERT_EQUAL_FATAL(bmi_job_flow(job_case.context, &receive, &options, &id, NULL), 0);
     CU_ASSERT_EQUAL(bmi_job_flow_progress(job_case.context, id, &progress), 0);
     struct bmi_job_status status = {0};
@@ -184,7 +184,7 @@ static void flow_ends(void)
                                            .extents = &extent,
                                            .extent_count = 1};
     struct bmi_job_options options = {.deadline_ns = bmi_job_deadline(100)};
-    bmi_job_id id;
+    bmi_job_id_t id;
     int posted = bmi_job_flow(job_case.context, &receive, &options, &id, NULL);
     CU_ASSERT_TRUE(posted == 0 || posted == -BMI_ETIMEDOUT);
     if (posted == 0)

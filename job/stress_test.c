@@ -18,9 +18,9 @@ enum { THREADS = 4, ROUNDS = 60, SIZE = 40000, POSTS = 8, PLACES = 2 * POSTS, TA
 struct actor {
     pthread_t thread;
     unsigned number, random;
-    bmi_flow_context_id flows;
+    bmi_flow_context_id_t flows;
     struct bmi_job_context *jobs;
-    bmi_job_id ids[POSTS];
+    bmi_job_id_t ids[POSTS];
     int id_count;
     struct bmi_trove_place source, places[PLACES]; /* an object to read, others to write */
     char from[SIZE], to[PLACES][SIZE];
@@ -136,10 +136,10 @@ static const struct bmi_sm_state states[] = {
 };
 static struct bmi_sm_table table = {"stress", states, 2, 0};
 
-static bmi_job_id job_post(struct actor *actor)
+static bmi_job_id_t job_post(struct actor *actor)
 {
     struct bmi_flow_description what;
-    bmi_job_id id = 0;
+    bmi_job_id_t id = 0;
     switch (choose(actor, 5)) {
     case 0:
         bmi_sm_start(actor->jobs, &table, actor, NULL, NULL, &id, NULL);
@@ -166,7 +166,7 @@ static void jobs_post(struct actor *actor)
     struct bmi_job_status statuses[POSTS];
     int count = 0;
     for (unsigned i = 0, posts = choose(actor, POSTS); i < posts; i++) {
-        bmi_job_id id = job_post(actor);
+        bmi_job_id_t id = job_post(actor);
         if (id != 0 && choose(actor, 3) == 0)
             bmi_job_cancel(actor->jobs, id);
     }
@@ -181,7 +181,7 @@ static enum bmi_task_verdict close_all(struct bmi_task *task, void *argument)
     struct actor *actor = argument;
     (void)task;
     bmi_job_context_close(actor->jobs);
-    CU_ASSERT_EQUAL(bmi_flow_close_context(actor->flows), 0);
+    CU_ASSERT_EQUAL(bmi_flow_context_close(actor->flows), 0);
     return BMI_TASK_DONE;
 }
 
@@ -201,7 +201,7 @@ static void close_by_task(struct actor *actor)
 static void round_run(struct actor *actor)
 {
     unsigned options = choose(actor, 2) == 0 ? BMI_JOB_BACKGROUND : 0;
-    CU_ASSERT_EQUAL_FATAL(bmi_flow_open_context(&actor->flows), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&actor->flows), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_job_context_open(options, &actor->jobs), 0);
     actor->used = 0;
     flows_post(actor);
@@ -220,7 +220,7 @@ static void *actor_run(void *argument)
     return NULL;
 }
 
-static struct bmi_trove_place object_make(bmi_trove_context_id context)
+static struct bmi_trove_place object_make(bmi_trove_context_id_t context)
 {
     struct bmi_trove_place place = {.store = store, .collection = 1};
     bmi_trove_op_id_t op;
@@ -230,16 +230,16 @@ static struct bmi_trove_place object_make(bmi_trove_context_id context)
 
 static void actor_make(struct actor *actor, unsigned number, unsigned seed)
 {
-    bmi_trove_context_id context;
+    bmi_trove_context_id_t context;
     *actor = (struct actor){.number = number, .random = seed + number, .size = SIZE};
     actor->buffers[0] = actor->from;
-    CU_ASSERT_EQUAL_FATAL(bmi_trove_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_context_open(&context), 0);
     actor->source = object_make(context);
     for (int i = 0; i < PLACES; i++) {
         actor->buffers[1 + i] = actor->to[i];
         actor->places[i] = object_make(context);
     }
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
 }
 
 static void all_run(enum bmi_task_threads threads)

@@ -4,6 +4,8 @@
  * again; else wait. A call that finds completions at once polls only every few times, so that a
  * program that always has some still reads its network and runs its tasks.
  */
+#include <limits.h>
+
 #include "bmi/address.h"
 #include "bmi/progress.h"
 #include "job/internal.h"
@@ -16,7 +18,7 @@ static _Thread_local unsigned calls_without_poll;
 struct take {
     struct bmi_job_context *context;
     int (*take_locked)(struct take *take); /* returns how many it took; -1: an id is none */
-    const bmi_job_id *ids;                 /* NULL: any */
+    const bmi_job_id_t *ids;               /* NULL: any */
     int count;                             /* of ids, or of what is wanted */
     int *index;
     struct bmi_job_status *statuses;
@@ -112,7 +114,7 @@ static bool arguments_good(const struct bmi_job_context *context, int *outcount,
     return context != NULL && outcount != NULL && max_idle_ms >= 0;
 }
 
-int bmi_job_test(struct bmi_job_context *context, bmi_job_id id, int *outcount,
+int bmi_job_test(struct bmi_job_context *context, bmi_job_id_t id, int *outcount,
                  struct bmi_job_status *status, int max_idle_ms)
 {
     struct take take = {.context = context,
@@ -125,7 +127,7 @@ int bmi_job_test(struct bmi_job_context *context, bmi_job_id id, int *outcount,
     return test(&take, outcount, max_idle_ms);
 }
 
-int bmi_job_testsome(struct bmi_job_context *context, int incount, const bmi_job_id *ids,
+int bmi_job_testsome(struct bmi_job_context *context, int incount, const bmi_job_id_t *ids,
                      int *outcount, int *index, struct bmi_job_status *statuses, int max_idle_ms)
 {
     struct take take = {.context = context,
@@ -150,4 +152,40 @@ int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outco
     if (!arguments_good(context, outcount, max_idle_ms) || incount < 1 || statuses == NULL)
         return -BMI_EINVAL;
     return test(&take, outcount, max_idle_ms);
+}
+
+/* ---- one job ---------------------------------------------------------------------------------- */
+
+static void cancel_late(struct bmi_job_context *context, bmi_job_id_t id)
+{
+    struct bmi__job_ends ends = {0};
+    bmi_lock_take(&context->lock);
+    struct bmi__job *job = bmi__job_find_locked(context, id);
+    if (job != NULL) {
+        job->flags |= JOB_TIMED_OUT;
+        bmi__job_cancel_locked(context, job, &ends);
+    }
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+}
+
+int bmi_job_wait(struct bmi_job_context *context, bmi_job_id_t id, struct bmi_job_status *status,
+                 int posted, int timeout_ms)
+{
+    struct bmi_job_status own = {0};
+    struct bmi_job_status *into = status != NULL ? status : &own;
+    int count = 0;
+    if (context == NULL)
+        return -BMI_EINVAL;
+    if (posted != 0) {
+        if (posted < 0)
+            into->error = posted;
+        return posted < 0 ? posted : into->error;
+    }
+    int result = bmi_job_test(context, id, &count, into, timeout_ms < 0 ? INT_MAX : timeout_ms);
+    if (result == 0 && timeout_ms >= 0)
+        cancel_late(context, id);
+    while (result == 0)
+        result = bmi_job_test(context, id, &count, into, INT_MAX);
+    return result < 0 ? result : into->error;
 }

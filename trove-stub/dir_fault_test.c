@@ -361,7 +361,7 @@ static void keys_that_a_flush_has_lost_are_told_on_and_on(void)
     CU_ASSERT_EQUAL(object_flush(), -BMI_EIO);
     CU_ASSERT_EQUAL(value_put(5, value, sizeof value), 0);
     CU_ASSERT_EQUAL(value_find(5), 0);
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), -BMI_EIO);
     work_open(false);
     CU_ASSERT_EQUAL(value_put_with(BMI_TROVE_SYNC, 4, value, sizeof value), 0);

@@ -339,7 +339,7 @@ static void a_closed_store_leaves_descriptors_quiet(void)
     for (int i = 0; i < TESTS && is_readable(fd, 0); i++)
         CU_ASSERT_EQUAL(bmi_trove_testcontext(1, &op, &count, &error, NULL, NULL, 0, context), 0);
     CU_ASSERT_FALSE(is_readable(fd, 0));
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
 }
 
 /* Somebody who reaps, and is held up when he has looked at a ring. */
@@ -533,7 +533,7 @@ static void objects_are_used_beyond_the_descriptors(void)
             CU_ASSERT_EQUAL(done(result, &op).error, 0);
         }
     setrlimit(RLIMIT_NOFILE, &before);
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 
@@ -545,16 +545,16 @@ static void objects_are_used_beyond_the_descriptors(void)
 static void child_look(int end)
 {
     struct bmi_trove_store *own;
-    bmi_trove_context_id mine;
+    bmi_trove_context_id_t mine;
     bmi_trove_op_id_t op;
     bmi_error_code_t error;
     int count = 0;
     char byte;
     need(bmi_trove_open(&own, "mem:", NULL, NULL, 0) == 0);
-    need(bmi_trove_open_context(&mine) == 0);
+    need(bmi_trove_context_open(&mine) == 0);
     while (read(end, &byte, 1) < 0 && errno == EAGAIN)
         need(bmi_trove_testcontext(1, &op, &count, &error, NULL, NULL, 1, mine) == 0);
-    need(bmi_trove_close_context(mine) == 0 && bmi_trove_close(own) == 0);
+    need(bmi_trove_context_close(mine) == 0 && bmi_trove_close(own) == 0);
     _exit(0);
 }
 

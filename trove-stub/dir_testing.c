@@ -10,7 +10,7 @@
 struct folder folder;
 char where[300], told[512];
 struct bmi_trove_store *store;
-bmi_trove_context_id context;
+bmi_trove_context_id_t context;
 struct bmi_trove_place place;
 bool by_tasks;
 uint32_t own_first;
@@ -63,7 +63,7 @@ void work_open(bool create)
     bmi_trove_object_t number = 1;
     bmi_trove_op_id_t op;
     need(store_open(true) == 0);
-    need(bmi_trove_open_context(&context) == 0);
+    need(bmi_trove_context_open(&context) == 0);
     place = (struct bmi_trove_place){.store = store, .collection = 1, .object = 1};
     if (create) {
         need(bmi_trove_collection_create(store, 1) == 0);
@@ -74,7 +74,7 @@ void work_open(bool create)
 
 void work_close(void)
 {
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 

@@ -11,7 +11,7 @@
 extern struct folder folder;
 extern char where[300], told[512]; /* the store's URL; why it was not opened */
 extern struct bmi_trove_store *store;
-extern bmi_trove_context_id context;
+extern bmi_trove_context_id_t context;
 extern struct bmi_trove_place place; /* of object 1 in collection 1, which work_open makes */
 extern bool by_tasks;                /* without io_uring, and with one file kept open */
 

@@ -38,7 +38,7 @@ int bmi__trove_post_write_lent(bmi_trove_op_id_t *op, const struct bmi_trove_pla
                                const void *const *buffers, const bmi_size_t *sizes, int count,
                                const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                                int stream_count, bmi_size_t *actual, struct trove_loan *loan,
-                               void *user_ptr, bmi_trove_context_id context);
+                               void *user_ptr, bmi_trove_context_id_t context);
 /* Empties it. */
 void bmi__trove_loan_return(struct trove_loan *loan);
 /* Empties it, and frees what it has of its own. */

@@ -9,7 +9,7 @@
 enum { SIZE = 4 * BLOCK_SIZE, CAPACITY = 6 * BLOCK_SIZE };
 
 static struct bmi_trove_store *store;
-static bmi_trove_context_id context;
+static bmi_trove_context_id_t context;
 static struct bmi_trove_place place;
 static char bytes[SIZE], other[SIZE], found[SIZE];
 
@@ -20,7 +20,7 @@ static void store_open(const char *where)
     bmi_trove_op_id_t op;
     CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&store, where, &settings, NULL, 0), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_create(store, 1), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_trove_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_context_open(&context), 0);
     place = (struct bmi_trove_place){.store = store, .collection = 1};
     int result = bmi_trove_post_create(&op, &place, &object, 0, NULL, context);
     CU_ASSERT_EQUAL_FATAL(outcome_of(result, &op, context).error, 0);
@@ -31,7 +31,7 @@ static void store_open(const char *where)
 
 static void store_close(void)
 {
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 

@@ -31,7 +31,7 @@ static int op_make(bmi_trove_op_id_t *id, const struct bmi_trove_place *place, e
 
 int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           bmi_trove_object_t *object, unsigned flags, void *user_ptr,
-                          bmi_trove_context_id context)
+                          bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_CREATE, flags, object != NULL, &new);
@@ -42,7 +42,7 @@ int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
 }
 
 int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                          unsigned flags, void *user_ptr, bmi_trove_context_id context)
+                          unsigned flags, void *user_ptr, bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_REMOVE, flags, true, &new);
@@ -51,7 +51,7 @@ int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
 
 int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                           void *user_ptr, bmi_trove_context_id context)
+                           void *user_ptr, bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     bool valid = position != NULL && objects != NULL && count > 0 && count <= BMI_TROVE_LIST_MAX;
@@ -65,7 +65,7 @@ int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *
 }
 
 int bmi_trove_post_flush(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *user_ptr,
-                         bmi_trove_context_id context)
+                         bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_FLUSH, 0, true, &new);
@@ -73,7 +73,7 @@ int bmi_trove_post_flush(bmi_trove_op_id_t *op, const struct bmi_trove_place *pl
 }
 
 int bmi_trove_post_size(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                        bmi_size_t *size, void *user_ptr, bmi_trove_context_id context)
+                        bmi_size_t *size, void *user_ptr, bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_SIZE, 0, size != NULL, &new);
@@ -85,7 +85,7 @@ int bmi_trove_post_size(bmi_trove_op_id_t *op, const struct bmi_trove_place *pla
 
 int bmi_trove_post_resize(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           bmi_size_t size, unsigned flags, void *user_ptr,
-                          bmi_trove_context_id context)
+                          bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_RESIZE, flags, size >= 0, &new);
@@ -139,7 +139,7 @@ static int lists_check(const struct trove_op *op)
 
 /* Of an operation that was given its lists. */
 static int move_start(struct trove_op *op, bmi_trove_op_id_t *id, bmi_size_t *actual,
-                      void *user_ptr, bmi_trove_context_id context)
+                      void *user_ptr, bmi_trove_context_id_t context)
 {
     int result = lists_check(op);
     if (result != 0) {
@@ -155,7 +155,7 @@ int bmi_trove_post_read_list(bmi_trove_op_id_t *op, const struct bmi_trove_place
                              void *const *buffers, const bmi_size_t *sizes, int count,
                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                              int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
-                             bmi_trove_context_id context)
+                             bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_READ, flags, true, &new);
@@ -174,7 +174,7 @@ static int write_start(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
                        const void *const *buffers, const bmi_size_t *sizes, int count,
                        const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                        int stream_count, bmi_size_t *actual, unsigned flags,
-                       struct trove_loan *loan, void *user_ptr, bmi_trove_context_id context)
+                       struct trove_loan *loan, void *user_ptr, bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_WRITE, flags, true, &new);
@@ -194,7 +194,7 @@ int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_plac
                               const void *const *buffers, const bmi_size_t *sizes, int count,
                               const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                               int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
-                              bmi_trove_context_id context)
+                              bmi_trove_context_id_t context)
 {
     return write_start(op, place, buffers, sizes, count, stream_offsets, stream_sizes, stream_count,
                        actual, flags, NULL, user_ptr, context);
@@ -204,7 +204,7 @@ int bmi__trove_post_write_lent(bmi_trove_op_id_t *op, const struct bmi_trove_pla
                                const void *const *buffers, const bmi_size_t *sizes, int count,
                                const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                                int stream_count, bmi_size_t *actual, struct trove_loan *loan,
-                               void *user_ptr, bmi_trove_context_id context)
+                               void *user_ptr, bmi_trove_context_id_t context)
 {
     return write_start(op, place, buffers, sizes, count, stream_offsets, stream_sizes, stream_count,
                        actual, 0, loan, user_ptr, context);
@@ -213,7 +213,7 @@ int bmi__trove_post_write_lent(bmi_trove_op_id_t *op, const struct bmi_trove_pla
 static int move_one(enum trove_what what, bmi_trove_op_id_t *op,
                     const struct bmi_trove_place *place, void *buffer, bmi_size_t size,
                     bmi_size_t offset, bmi_size_t *actual, unsigned flags, void *user_ptr,
-                    bmi_trove_context_id context)
+                    bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, what, flags, true, &new);
@@ -231,7 +231,7 @@ static int move_one(enum trove_what what, bmi_trove_op_id_t *op,
 
 int bmi_trove_post_read_at(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *buffer,
                            bmi_size_t size, bmi_size_t offset, bmi_size_t *actual, unsigned flags,
-                           void *user_ptr, bmi_trove_context_id context)
+                           void *user_ptr, bmi_trove_context_id_t context)
 {
     return move_one(TROVE_READ, op, place, buffer, size, offset, actual, flags, user_ptr, context);
 }
@@ -239,7 +239,7 @@ int bmi_trove_post_read_at(bmi_trove_op_id_t *op, const struct bmi_trove_place *
 int bmi_trove_post_write_at(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                             const void *buffer, bmi_size_t size, bmi_size_t offset,
                             bmi_size_t *actual, unsigned flags, void *user_ptr,
-                            bmi_trove_context_id context)
+                            bmi_trove_context_id_t context)
 {
     return move_one(TROVE_WRITE, op, place, (void *)buffer, size, offset, actual, flags, user_ptr,
                     context);
@@ -270,7 +270,7 @@ static bool pairs_valid(const struct bmi_trove_pair *pairs, int count, enum trov
 static int keys_start(enum trove_what what, bmi_trove_op_id_t *op,
                       const struct bmi_trove_place *place, struct bmi_trove_position *position,
                       struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
-                      bmi_trove_context_id context)
+                      bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     bool valid =
@@ -287,28 +287,28 @@ static int keys_start(enum trove_what what, bmi_trove_op_id_t *op,
 
 int bmi_trove_post_get(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, void *user_ptr,
-                       bmi_trove_context_id context)
+                       bmi_trove_context_id_t context)
 {
     return keys_start(TROVE_GET, op, place, NULL, pairs, count, 0, user_ptr, context);
 }
 
 int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
-                       bmi_trove_context_id context)
+                       bmi_trove_context_id_t context)
 {
     return keys_start(TROVE_PUT, op, place, NULL, pairs, count, flags, user_ptr, context);
 }
 
 int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                                struct bmi_trove_pair *pairs, int count, unsigned flags,
-                               void *user_ptr, bmi_trove_context_id context)
+                               void *user_ptr, bmi_trove_context_id_t context)
 {
     return keys_start(TROVE_REMOVE_KEYS, op, place, NULL, pairs, count, flags, user_ptr, context);
 }
 
 int bmi_trove_post_iterate(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
-                           int count, void *user_ptr, bmi_trove_context_id context)
+                           int count, void *user_ptr, bmi_trove_context_id_t context)
 {
     return keys_start(TROVE_ITERATE, op, place, position, pairs, count, 0, user_ptr, context);
 }

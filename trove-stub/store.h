@@ -135,7 +135,7 @@ extern struct bmi__space bmi__trove_space;
 
 /* The post of an operation that was made up: what the post returns. Takes the operation. */
 int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
-                     bmi_trove_context_id context);
+                     bmi_trove_context_id_t context);
 /* Ends the operation; it may be gone then. */
 void bmi__trove_finish(struct trove_op *op, int error);
 /* Has it run, from where it is, by a task that may block. */

@@ -207,7 +207,7 @@ static enum bmi__posted_immediate immediate_of(const struct trove_op *op)
 }
 
 int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
-                     bmi_trove_context_id context)
+                     bmi_trove_context_id_t context)
 {
     struct bmi_trove_store *store = op->place.store;
     *id = 0;
@@ -413,31 +413,31 @@ int bmi_trove_get_statistics(struct bmi_trove_store *store, struct bmi_trove_sta
 /* ---- contexts and tests: completion.c does it --------------------------------------------------
  */
 
-int bmi_trove_open_context(bmi_trove_context_id *context)
+int bmi_trove_context_open(bmi_trove_context_id_t *context)
 {
     static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
     pthread_once(&fork_once, fork_watch);
     return bmi__space_open_context(&bmi__trove_space, context);
 }
 
-int bmi_trove_close_context(bmi_trove_context_id context)
+int bmi_trove_context_close(bmi_trove_context_id_t context)
 {
     return bmi__space_close_context(&bmi__trove_space, context);
 }
 
-int bmi_trove_context_fd(bmi_trove_context_id context)
+int bmi_trove_context_fd(bmi_trove_context_id_t context)
 {
     return bmi__space_context_fd(&bmi__trove_space, context);
 }
 
-int bmi_trove_context_notify(bmi_trove_context_id context, void (*notify)(void *argument),
+int bmi_trove_context_notify(bmi_trove_context_id_t context, void (*notify)(void *argument),
                              void *argument)
 {
     return bmi__space_context_notify(&bmi__trove_space, context, notify, argument);
 }
 
 int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
-                   void **user_ptr, int max_idle_ms, bmi_trove_context_id context)
+                   void **user_ptr, int max_idle_ms, bmi_trove_context_id_t context)
 {
     if (op == 0 && outcount != NULL)
         *outcount = 0;
@@ -448,7 +448,7 @@ int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error,
 
 int bmi_trove_testsome(int incount, const bmi_trove_op_id_t *ops, int *outcount, int *index,
                        bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
-                       int max_idle_ms, bmi_trove_context_id context)
+                       int max_idle_ms, bmi_trove_context_id_t context)
 {
     if (incount > 0 && index == NULL)
         return -BMI_EINVAL;
@@ -458,13 +458,13 @@ int bmi_trove_testsome(int incount, const bmi_trove_op_id_t *ops, int *outcount,
 
 int bmi_trove_testcontext(int incount, bmi_trove_op_id_t *ops, int *outcount,
                           bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
-                          int max_idle_ms, bmi_trove_context_id context)
+                          int max_idle_ms, bmi_trove_context_id_t context)
 {
     return bmi__space_testcontext(&bmi__trove_space, incount, ops, outcount, errors, actuals,
                                   user_ptrs, max_idle_ms, context);
 }
 
-int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id context)
+int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id_t context)
 {
     return bmi__space_cancel(&bmi__trove_space, op, context);
 }

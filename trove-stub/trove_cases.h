@@ -14,7 +14,7 @@ extern struct kind {
     bool has_keys;
 } kind;
 extern struct bmi_trove_store *store;
-extern bmi_trove_context_id context;
+extern bmi_trove_context_id_t context;
 extern struct bmi_trove_place place; /* the object's */
 
 /* Waits for what a post returned and gave. */

@@ -6,7 +6,7 @@
 
 struct kind kind;
 struct bmi_trove_store *store;
-bmi_trove_context_id context;
+bmi_trove_context_id_t context;
 struct bmi_trove_place place;
 static struct folder folder;
 
@@ -37,7 +37,7 @@ static void set_up(void)
     settings.create = true;
     CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&store, where, &settings, error, sizeof error), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_create(store, 7), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_trove_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_context_open(&context), 0);
     place = (struct bmi_trove_place){.store = store, .collection = 7};
     object_make();
 }
@@ -47,7 +47,7 @@ static void tear_down(void)
     struct bmi_trove_statistics statistics;
     CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.outstanding, 0);
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
     if (strcmp(kind.backend, "dir:") == 0)
         folder_remove(&folder);

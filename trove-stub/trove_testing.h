@@ -51,7 +51,7 @@ struct outcome {
 
 /* Waits for what a post returned and gave. */
 static inline struct outcome outcome_of(int result, const bmi_trove_op_id_t *op,
-                                        bmi_trove_context_id context)
+                                        bmi_trove_context_id_t context)
 {
     struct outcome outcome = {.error = result < 0 ? result : 0,
                               .actual = -1,

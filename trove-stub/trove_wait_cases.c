@@ -147,10 +147,10 @@ void closing_a_context_cancels(void)
         CU_ASSERT_EQUAL_FATAL(bmi_trove_post_write_at(&op, &place, &bytes[i], 1, i, NULL, 0, NULL,
                                                       context),
                               0);
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), 0);
-    CU_ASSERT_EQUAL(bmi_trove_close_context(context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
+    CU_ASSERT_EQUAL(bmi_trove_context_close(context), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_trove_open_context(&context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_trove_context_open(&context), 0);
     CU_ASSERT_EQUAL(size_now(), 0);
 }
 

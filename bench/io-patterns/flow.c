@@ -25,7 +25,7 @@ enum { WRITES = 1, IN_MEMORY = 2, KINDS = 4, COMPLETIONS = 16 }; /* work.on */
 
 extern const struct pattern pattern_read, pattern_write;
 
-static bmi_flow_context_id flow_context;
+static bmi_flow_context_id_t flow_context;
 static struct pollfd flow_fds[2]; /* flows', the side's */
 
 /* A flow whose end is counted, and told by `ended` where that is set. */
@@ -87,7 +87,7 @@ static void flows_open(struct bmi_side *side, bool server)
     struct bmi_context_fd fd = {.context = side->context};
     if (side->other_step)
         return;
-    bmi_check(bmi_flow_open_context(&flow_context), "bmi_flow_open_context");
+    bmi_check(bmi_flow_context_open(&flow_context), "bmi_flow_context_open");
     side->other_step = server ? server_step : client_step;
     if (!server)
         return;
@@ -167,7 +167,7 @@ static void client_await(struct bmi_side *side, const struct work *work, const u
  */
 
 /* Waits for an operation on storage. */
-static void storage_check(int result, bmi_trove_op_id_t op, bmi_trove_context_id context)
+static void storage_check(int result, bmi_trove_op_id_t op, bmi_trove_context_id_t context)
 {
     bmi_error_code_t error = 0;
     int count;
@@ -179,12 +179,12 @@ static void storage_check(int result, bmi_trove_op_id_t op, bmi_trove_context_id
 static struct bmi_trove_place object_make(const char *where, bmi_size_t size)
 {
     struct bmi_trove_place place = {.collection = 1};
-    bmi_trove_context_id context;
+    bmi_trove_context_id_t context;
     bmi_trove_object_t object = 0;
     bmi_trove_op_id_t op;
     bmi_check(bmi_trove_open(&place.store, where, NULL, NULL, 0), "bmi_trove_open");
     bmi_check(bmi_trove_collection_create(place.store, 1), "bmi_trove_collection_create");
-    bmi_check(bmi_trove_open_context(&context), "bmi_trove_open_context");
+    bmi_check(bmi_trove_context_open(&context), "bmi_trove_context_open");
     int result = bmi_trove_post_create(&op, &place, &object, 0, NULL, context);
     storage_check(result, op, context);
     place.object = object;
@@ -192,7 +192,7 @@ static struct bmi_trove_place object_make(const char *where, bmi_size_t size)
     result = bmi_trove_post_write_at(&op, &place, bytes, size, 0, NULL, 0, NULL, context);
     storage_check(result, op, context);
     free(bytes);
-    bmi_check(bmi_trove_close_context(context), "bmi_trove_close_context");
+    bmi_check(bmi_trove_context_close(context), "bmi_trove_context_close");
     return place;
 }
 

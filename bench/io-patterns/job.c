@@ -165,7 +165,7 @@ static double deferred_sample(uint64_t count)
 /* Machines that all wait at once: started, each woken by its event, and fetched. */
 static double alive_sample(uint64_t count)
 {
-    bmi_job_id *events = allocate(count * sizeof *events);
+    bmi_job_id_t *events = allocate(count * sizeof *events);
     struct bmi_job_status status;
     int none;
     uint64_t start = now_ns();
@@ -204,7 +204,7 @@ static void notes_write(struct row *rows)
     struct series *alive = &rows[KINDS - 1].series[CONTENDER_BMI];
     format_text(job->note, sizeof job->note, "%.1f over bare",
                 job->value - rows[0].series[CONTENDER_BMI].value);
-    bmi_job_context_statistics(bench.jobs, &statistics);
+    bmi_job_get_statistics(bench.jobs, &statistics);
     format_text(alive->note, sizeof alive->note, "%llu of them, %llu bytes each and %llu for jobs",
                 (unsigned long long)rows[KINDS - 1].work.amount,
                 (unsigned long long)(statistics.machine_bytes / rows[KINDS - 1].work.amount),

@@ -18,7 +18,7 @@ enum { TAG = 1000, PATIENCE_MS = 60000 };
 static struct bmi_job_context *jobs;
 static BMI_addr_t server;
 
-static int await(int posted, bmi_job_id id, struct bmi_job_status *status)
+static int await(int posted, bmi_job_id_t id, struct bmi_job_status *status)
 {
     int count = 0;
     if (posted != 0)
@@ -30,7 +30,7 @@ static int await(int posted, bmi_job_id id, struct bmi_job_status *status)
 static int message_send(const uint8_t *bytes, int64_t size)
 {
     struct bmi_job_status status;
-    bmi_job_id id;
+    bmi_job_id_t id;
     int posted =
         bmi_job_sendunexpected(jobs, server, bytes, size, BMI_EXT_ALLOC, TAG, NULL, &id, &status);
     return await(posted, id, &status);
@@ -76,7 +76,7 @@ static int space_ask(void)
     struct sfs_reply reply;
     struct bmi_job_status received;
     uint8_t bytes[SFS_REQUEST_MAX], answer[1000];
-    bmi_job_id id;
+    bmi_job_id_t id;
     int64_t size = sfs_request_encode(&request, bytes, sizeof bytes);
     int posted =
         bmi_job_recv(jobs, server, answer, sizeof answer, BMI_EXT_ALLOC, TAG, NULL, &id, &received);

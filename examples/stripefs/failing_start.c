@@ -10,16 +10,16 @@
 
 int __real_bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
                         const struct bmi_sm_placement *placement,
-                        const struct bmi_job_options *options, bmi_job_id *id,
+                        const struct bmi_job_options *options, bmi_job_id_t *id,
                         struct bmi_job_status *status);
 int __wrap_bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
                         const struct bmi_sm_placement *placement,
-                        const struct bmi_job_options *options, bmi_job_id *id,
+                        const struct bmi_job_options *options, bmi_job_id_t *id,
                         struct bmi_job_status *status);
 
 int __wrap_bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
                         const struct bmi_sm_placement *placement,
-                        const struct bmi_job_options *options, bmi_job_id *id,
+                        const struct bmi_job_options *options, bmi_job_id_t *id,
                         struct bmi_job_status *status)
 {
     static atomic_long starts;

@@ -26,7 +26,7 @@ static int write_ask(struct bmi_job_context *jobs, BMI_addr_t server, unsigned n
                                   .extents = {{0, 1 << 20}}};
     struct bmi_job_status status;
     uint8_t bytes[SFS_REQUEST_MAX];
-    bmi_job_id id;
+    bmi_job_id_t id;
     int count = 0;
     int64_t size = sfs_request_encode(&request, bytes, sizeof bytes);
     int posted = bmi_job_sendunexpected(jobs, server, bytes, size, BMI_EXT_ALLOC,

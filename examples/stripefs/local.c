@@ -100,7 +100,7 @@ static enum bmi_task_verdict local_run(struct bmi_task *task, void *argument)
     (void)task;
     for (struct local *local = argument, *next; local != NULL; local = next) {
         struct bmi_job_context *jobs = local->file->client->jobs;
-        bmi_job_id event = local->event;
+        bmi_job_id_t event = local->event;
         int result = pieces_move(local);
         next = local->file->put ? NULL : written(local->file);
         bmi_job_event_complete(jobs, event, result, 0);

@@ -14,7 +14,7 @@ struct local {
     int count;
     /* local.c's own */
     struct bmi_task task;
-    bmi_job_id event;
+    bmi_job_id_t event;
     struct file *file;
     struct local *next; /* the file's lock */
     uint8_t *buffer;

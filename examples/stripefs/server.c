@@ -36,7 +36,7 @@ struct slot {
     struct bmi_flow_stripe stripe;
     bmi_size_t prefix_size;
     uint32_t cluster;
-    bmi_job_id machine;
+    bmi_job_id_t machine;
     char keys[LISTED][BMI_TROVE_KEY_MAX];
     uint8_t values[LISTED][SFS_META_MAX];
     uint8_t entries[SFS_REPLY_MAX];

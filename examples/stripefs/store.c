@@ -17,7 +17,7 @@ struct bmi_trove_place index_of(const struct server *server)
 }
 
 /* Waits for a job, before the server serves. Returns its error. */
-static int await(struct server *server, int posted, bmi_job_id id, struct bmi_job_status *status)
+static int await(struct server *server, int posted, bmi_job_id_t id, struct bmi_job_status *status)
 {
     int count = 0;
     if (posted != 0)
@@ -30,7 +30,7 @@ static int pair_get(struct server *server, struct bmi_trove_pair *pair)
 {
     struct bmi_trove_place place = index_of(server);
     struct bmi_job_status status;
-    bmi_job_id id;
+    bmi_job_id_t id;
     int posted = bmi_job_trove_get(server->jobs, &place, pair, 1, NULL, &id, &status);
     int result = await(server, posted, id, &status);
     return result < 0 ? result : pair->error;
@@ -40,7 +40,7 @@ static int pair_put(struct server *server, struct bmi_trove_pair *pair)
 {
     struct bmi_trove_place place = index_of(server);
     struct bmi_job_status status;
-    bmi_job_id id;
+    bmi_job_id_t id;
     int posted =
         bmi_job_trove_put(server->jobs, &place, pair, 1, BMI_TROVE_SYNC, NULL, &id, &status);
     return await(server, posted, id, &status);
@@ -61,7 +61,7 @@ static int version_check(struct server *server, const char *folder)
     struct bmi_trove_place place = index_of(server);
     bmi_trove_object_t object = INDEX;
     struct bmi_job_status status;
-    bmi_job_id id;
+    bmi_job_id_t id;
     char text[128];
     int result = pair_get(server, &pair);
     if (result == 0 && pair.value_size == 1 && version == STORE_VERSION)

@@ -18,7 +18,7 @@ enum { WAIT_MS = 60000, BATCH = 64 };
  * event, for which the loop waits among all the rest. */
 struct ending {
     struct bmi_job_context *jobs;
-    bmi_job_id event;
+    bmi_job_id_t event;
     sigset_t signals;
     pthread_t thread;
 };

@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 typedef int64_t bmi_flow_id_t; /* outstanding flow; 0 is none */
-typedef int64_t bmi_flow_context_id;
+typedef int64_t bmi_flow_context_id_t;
 
 /* ---- distributions --------------------------------------------------------------------------- */
 
@@ -168,30 +168,30 @@ struct bmi_flow_description {
  * Owns: memory, extents, arrays of memory regions, and parameters are lent until the completion;
  *       the description is copied. Threads: any. Blocks: no. */
 int bmi_flow_post(bmi_flow_id_t *flow, const struct bmi_flow_description *description,
-                  void *user_ptr, bmi_flow_context_id context);
+                  void *user_ptr, bmi_flow_context_id_t context);
 
 /* Contexts and tests: as those of trove.h in every word, with flows for operations. `actual` is the
  * bytes known good: the length of the flow's beginning that has arrived at the destination without
  * a gap (network: handed over, as a completed BMI send is), whether it failed or not. Opening a
  * context is EDEADLK, too, as bmi_trove_open is. */
-int bmi_flow_open_context(bmi_flow_context_id *context);
-int bmi_flow_close_context(bmi_flow_context_id context);
-int bmi_flow_context_fd(bmi_flow_context_id context);
-int bmi_flow_context_notify(bmi_flow_context_id context, void (*notify)(void *argument),
+int bmi_flow_context_open(bmi_flow_context_id_t *context);
+int bmi_flow_context_close(bmi_flow_context_id_t context);
+int bmi_flow_context_fd(bmi_flow_context_id_t context);
+int bmi_flow_context_notify(bmi_flow_context_id_t context, void (*notify)(void *argument),
                             void *argument);
 int bmi_flow_test(bmi_flow_id_t flow, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
-                  void **user_ptr, int max_idle_ms, bmi_flow_context_id context);
+                  void **user_ptr, int max_idle_ms, bmi_flow_context_id_t context);
 int bmi_flow_testsome(int incount, const bmi_flow_id_t *flows, int *outcount, int *index,
                       bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
-                      int max_idle_ms, bmi_flow_context_id context);
+                      int max_idle_ms, bmi_flow_context_id_t context);
 int bmi_flow_testcontext(int incount, bmi_flow_id_t *flows, int *outcount, bmi_error_code_t *errors,
                          bmi_size_t *actuals, void **user_ptrs, int max_idle_ms,
-                         bmi_flow_context_id context);
+                         bmi_flow_context_id_t context);
 
 /* Asks a flow to end: with ECANCEL, or with its real result where that came first; once. The other
  * side of a network is not told. Returns: 0; EINVAL. Owns: memory stays lent until the completion.
  * Threads: any. Blocks: no. */
-int bmi_flow_cancel(bmi_flow_id_t flow, bmi_flow_context_id context);
+int bmi_flow_cancel(bmi_flow_id_t flow, bmi_flow_context_id_t context);
 
 /* How far a flow is. */
 struct bmi_flow_progress {
@@ -206,7 +206,7 @@ struct bmi_flow_progress {
 /* Reads it while the flow runs, or before its completion is fetched.
  * Returns: 0; EINVAL (no such flow or context). Owns: nothing. Threads: any. Blocks: no. */
 int bmi_flow_get_progress(bmi_flow_id_t flow, struct bmi_flow_progress *progress,
-                          bmi_flow_context_id context);
+                          bmi_flow_context_id_t context);
 
 #ifdef __cplusplus
 }

@@ -14,8 +14,9 @@
  * of any other; with BMI_JOB_BACKGROUND, on the workers, and the network is driven in the
  * background as well.
  *
- * Errors are negated BMI errors. Deadlines are CLOCK_MONOTONIC times in nanoseconds, as
- * bmi_job_deadline() makes them; 0 is none. BMI must be initialized before a context is opened.
+ * Errors are negated BMI errors. A name that ends in _ms is a time from now on, in milliseconds;
+ * one that ends in deadline_ns or due_ns is a moment of CLOCK_MONOTONIC, in nanoseconds, as
+ * bmi_job_deadline() makes it, and 0 is none. BMI must be initialized before a context is opened.
  * Unless it says otherwise, a function may be called by any thread while its context is open. A
  * child of fork() that may use BMI (see bmi(7)) opens contexts of its own; its parent's are not for
  * it.
@@ -40,7 +41,7 @@ extern "C" {
 struct bmi_job_context;
 struct bmi_sm; /* a state machine that runs */
 
-typedef int64_t bmi_job_id; /* a job that is pending; positive; 0: none */
+typedef int64_t bmi_job_id_t; /* a job that is pending; positive; 0: none */
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
@@ -62,10 +63,10 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **context);
 /* Cancels every job, runs machines on until each has ended (one that is cancelled must end), drops
  * completions not fetched, and frees the context. An unexpected message that no test call has told
  * of stays for whoever asks next.
- * Returns: nothing. Owns: buffers and statuses are the caller's again. Threads: nobody may be using
- * the context; not within a machine's action, but in other tasks, however deep. Blocks: until the
- * last job has ended. */
-void bmi_job_context_close(struct bmi_job_context *context);
+ * Returns: 0; EINVAL (NULL). Owns: buffers and statuses are the caller's again. Threads: nobody may
+ * be using the context; not within a machine's action, but in other tasks, however deep. Blocks:
+ * until the last job has ended. */
+int bmi_job_context_close(struct bmi_job_context *context);
 
 /* One descriptor for a program's own loop, level-triggered: while it is readable, call
  * bmi_job_testcontext with 0 ms until that has nothing. Without BMI_JOB_BACKGROUND it is readable,
@@ -86,8 +87,7 @@ struct bmi_job_statistics {
 };
 
 /* Returns: 0; EINVAL. Owns: nothing. Threads: any. Blocks: no. */
-int bmi_job_context_statistics(struct bmi_job_context *context,
-                               struct bmi_job_statistics *statistics);
+int bmi_job_get_statistics(struct bmi_job_context *context, struct bmi_job_statistics *statistics);
 
 /* The deadline that is `ms` from now; 0 for ms < 0: none. A time beyond the clock's is its last
  * one, which never comes. Returns: a time. Owns: nothing. Threads: any, at any time. Blocks: no. */
@@ -110,7 +110,7 @@ enum bmi_job_kind {
 
 /* How a job ended. */
 struct bmi_job_status {
-    bmi_job_id id; /* 0 where it was done at once */
+    bmi_job_id_t id; /* 0 where it was done at once */
     enum bmi_job_kind kind;
     bmi_error_code_t error; /* 0, or why it failed; a machine: its result, which may be positive */
     bmi_size_t actual; /* bytes sent or received, 0 after an error; storage and flows: see there */
@@ -125,6 +125,11 @@ struct bmi_job_options {
     struct bmi_sm *machine; /* the job is this machine's: no test call reports it, the machine goes
                                on when all of its jobs have ended. To be set by its actions only */
 };
+
+#ifndef __cplusplus
+/* Options of a job that is this machine's, and nothing else; valid to the end of the block. */
+#define BMI_SM_MINE(its) (&(const struct bmi_job_options){NULL, 0, (its)})
+#endif
 
 /* Common to all posts.
  *   options  may be NULL
@@ -141,57 +146,57 @@ struct bmi_job_options {
 /* BMI_post_send and its relatives, see bmi.h. */
 int bmi_job_send(struct bmi_job_context *context, BMI_addr_t to, const void *buffer,
                  bmi_size_t size, enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status);
 int bmi_job_send_list(struct bmi_job_context *context, BMI_addr_t to, const void *const *buffers,
                       const bmi_size_t *sizes, int count, bmi_size_t total,
                       enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status);
 int bmi_job_sendunexpected(struct bmi_job_context *context, BMI_addr_t to, const void *buffer,
                            bmi_size_t size, enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                           const struct bmi_job_options *options, bmi_job_id *id,
+                           const struct bmi_job_options *options, bmi_job_id_t *id,
                            struct bmi_job_status *status);
 int bmi_job_sendunexpected_list(struct bmi_job_context *context, BMI_addr_t to,
                                 const void *const *buffers, const bmi_size_t *sizes, int count,
                                 bmi_size_t total, enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                                const struct bmi_job_options *options, bmi_job_id *id,
+                                const struct bmi_job_options *options, bmi_job_id_t *id,
                                 struct bmi_job_status *status);
 int bmi_job_recv(struct bmi_job_context *context, BMI_addr_t from, void *buffer, bmi_size_t size,
                  enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status);
 int bmi_job_recv_list(struct bmi_job_context *context, BMI_addr_t from, void *const *buffers,
                       const bmi_size_t *sizes, int count, bmi_size_t total,
                       enum bmi_buffer_type type, bmi_msg_tag_t tag,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status);
 
 /* Takes the next unexpected message; jobs that wait for one get them in the order of their posts.
  * *info is lent until the job ends. Its buffer is to be given back by BMI_unexpected_free. */
 int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_info *info,
-                       const struct bmi_job_options *options, bmi_job_id *id,
+                       const struct bmi_job_options *options, bmi_job_id_t *id,
                        struct bmi_job_status *status);
 
 /* Ends well at `due_ns`, a time as deadlines are; at once if that has passed. */
 int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
-                  const struct bmi_job_options *options, bmi_job_id *id,
+                  const struct bmi_job_options *options, bmi_job_id_t *id,
                   struct bmi_job_status *status);
 
 /* Has ended already, with `error` (0 or negative), and is reported as any other: it is never done
  * at once. To put a result of the program's own among the completions. */
 int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status);
 
 /* Pending until the program says so: a thread of its own, or another library. `id` may not be NULL:
  * nobody could complete it. */
 int bmi_job_event(struct bmi_job_context *context, const struct bmi_job_options *options,
-                  bmi_job_id *id, struct bmi_job_status *status);
+                  bmi_job_id_t *id, struct bmi_job_status *status);
 
 /* Ends an event, with this error (0 or negative) and this count of bytes.
  * Returns: 0; EINVAL: no event that is pending. Owns: nothing. Threads: any. Blocks: no. */
-int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id id, bmi_error_code_t error,
+int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id_t id, bmi_error_code_t error,
                            bmi_size_t actual);
 
 /* Operations of storage: see bmi/trove.h, by the same names, for what each does and lends. One that
@@ -199,69 +204,69 @@ int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id id, bmi_e
  * bytes known good: a write that ran out of space may have written some. */
 int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          bmi_trove_object_t *object, unsigned flags,
-                         const struct bmi_job_options *options, bmi_job_id *id,
+                         const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status);
 int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                         unsigned flags, const struct bmi_job_options *options, bmi_job_id *id,
+                         unsigned flags, const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status);
 int bmi_job_trove_objects(struct bmi_job_context *context, const struct bmi_trove_place *place,
                           bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                          const struct bmi_job_options *options, bmi_job_id *id,
+                          const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status);
 int bmi_job_trove_read_list(struct bmi_job_context *context, const struct bmi_trove_place *place,
                             void *const *buffers, const bmi_size_t *sizes, int count,
                             const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                             int stream_count, unsigned flags, const struct bmi_job_options *options,
-                            bmi_job_id *id, struct bmi_job_status *status);
+                            bmi_job_id_t *id, struct bmi_job_status *status);
 int bmi_job_trove_write_list(struct bmi_job_context *context, const struct bmi_trove_place *place,
                              const void *const *buffers, const bmi_size_t *sizes, int count,
                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                              int stream_count, unsigned flags,
-                             const struct bmi_job_options *options, bmi_job_id *id,
+                             const struct bmi_job_options *options, bmi_job_id_t *id,
                              struct bmi_job_status *status);
 int bmi_job_trove_read_at(struct bmi_job_context *context, const struct bmi_trove_place *place,
                           void *buffer, bmi_size_t size, bmi_size_t offset, unsigned flags,
-                          const struct bmi_job_options *options, bmi_job_id *id,
+                          const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status);
 int bmi_job_trove_write_at(struct bmi_job_context *context, const struct bmi_trove_place *place,
                            const void *buffer, bmi_size_t size, bmi_size_t offset, unsigned flags,
-                           const struct bmi_job_options *options, bmi_job_id *id,
+                           const struct bmi_job_options *options, bmi_job_id_t *id,
                            struct bmi_job_status *status);
 int bmi_job_trove_resize(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          bmi_size_t size, unsigned flags, const struct bmi_job_options *options,
-                         bmi_job_id *id, struct bmi_job_status *status);
+                         bmi_job_id_t *id, struct bmi_job_status *status);
 int bmi_job_trove_flush(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                        const struct bmi_job_options *options, bmi_job_id *id,
+                        const struct bmi_job_options *options, bmi_job_id_t *id,
                         struct bmi_job_status *status);
 int bmi_job_trove_size(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                       bmi_size_t *size, const struct bmi_job_options *options, bmi_job_id *id,
+                       bmi_size_t *size, const struct bmi_job_options *options, bmi_job_id_t *id,
                        struct bmi_job_status *status);
 int bmi_job_trove_get(struct bmi_job_context *context, const struct bmi_trove_place *place,
                       struct bmi_trove_pair *pairs, int count,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status);
 int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_place *place,
                       struct bmi_trove_pair *pairs, int count, unsigned flags,
-                      const struct bmi_job_options *options, bmi_job_id *id,
+                      const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status);
 int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_trove_place *place,
                               struct bmi_trove_pair *pairs, int count, unsigned flags,
-                              const struct bmi_job_options *options, bmi_job_id *id,
+                              const struct bmi_job_options *options, bmi_job_id_t *id,
                               struct bmi_job_status *status);
 int bmi_job_trove_iterate(struct bmi_job_context *context, const struct bmi_trove_place *place,
                           struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
-                          int count, const struct bmi_job_options *options, bmi_job_id *id,
+                          int count, const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status);
 
 /* A flow, see bmi/flow.h; what it is lent there is lent until the job ends. A deadline is handed
  * down as its timeout_ms, where that is not earlier. status->actual: the bytes known good. */
 int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_description *description,
-                 const struct bmi_job_options *options, bmi_job_id *id,
+                 const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status);
 
 /* How far a flow is. Returns: 0; EINVAL: no flow that is pending. Owns: nothing. Threads: any.
  * Blocks: no. */
-int bmi_job_flow_progress(struct bmi_job_context *context, bmi_job_id id,
+int bmi_job_flow_progress(struct bmi_job_context *context, bmi_job_id_t id,
                           struct bmi_flow_progress *progress);
 
 /* Asks a job to end: it ends once, with ECANCEL, or with its result where that came first. A
@@ -270,7 +275,7 @@ int bmi_job_flow_progress(struct bmi_job_context *context, bmi_job_id id,
  * that it then cleans up in are not disturbed. Returns: 0, also for a job that has ended and was
  * not fetched; EINVAL: no such job. Owns: what was lent stays so until the job is reported.
  * Threads: any. Blocks: no. */
-int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id id);
+int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id_t id);
 
 /* ---- test ------------------------------------------------------------------------------------
  * Common to all: max_idle_ms of 0 looks once, driving the network and running tasks once; above 0
@@ -281,17 +286,36 @@ int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id id);
  * to max_idle_ms, and as long as a task that it runs takes. */
 
 /* Whether this job has ended. */
-int bmi_job_test(struct bmi_job_context *context, bmi_job_id id, int *outcount,
+int bmi_job_test(struct bmi_job_context *context, bmi_job_id_t id, int *outcount,
                  struct bmi_job_status *status, int max_idle_ms);
 
 /* Which of `incount` jobs have ended (ids of 0 are skipped); statuses and places in `ids` are
  * packed at [0..*outcount). `index` may be NULL. */
-int bmi_job_testsome(struct bmi_job_context *context, int incount, const bmi_job_id *ids,
+int bmi_job_testsome(struct bmi_job_context *context, int incount, const bmi_job_id_t *ids,
                      int *outcount, int *index, struct bmi_job_status *statuses, int max_idle_ms);
 
 /* Up to `incount` jobs that have ended, in the order of their ends. */
 int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outcount,
                         struct bmi_job_status *statuses, int max_idle_ms);
+
+/* Waits for one job: post and wait, and cancel and wait. A job that has not ended after `timeout_ms`
+ * is cancelled, and waited for until it has: what it was lent is the caller's again in any case.
+ *
+ *     int posted = bmi_job_recv(context, from, buffer, size, BMI_EXT_ALLOC, tag, NULL, &id, &status);
+ *     int error = bmi_job_wait(context, id, &status, posted, 5000);
+ *
+ *   id          as the post set it
+ *   status      the post's, filled here where the job was pending; may be NULL
+ *   posted      what the post returned. Where that is not 0 nothing is waited for
+ *   timeout_ms  0 cancels at once; < 0: no limit
+ * Returns: the job's error, as in *status: 0, or why it failed (ETIMEDOUT: cancelled here), of a
+ *          machine its result; `posted` if that is < 0; EINVAL: no such job, or another thread's
+ *          test call has reported it.
+ * Owns: what the job had been lent returns to the caller. Threads: any, other jobs may be waited
+ *       for at once; not within a machine's action. Blocks: up to timeout_ms, and then for as long
+ *       as the cancel takes. */
+int bmi_job_wait(struct bmi_job_context *context, bmi_job_id_t id, struct bmi_job_status *status,
+                 int posted, int timeout_ms);
 
 /* ---- tables of state machines ----------------------------------------------------------------
  * For instance:
@@ -304,7 +328,7 @@ int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outco
  *                   .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_FAIL(GIVE_UP)}},
  *       [GIVE_UP] = {"give up", .action = give_up, .on = {BMI_SM_ELSE(BMI_SM_END)}},
  *   };
- *   static struct bmi_sm_table request = {"request", states, 3};
+ *   static struct bmi_sm_table request = BMI_SM_TABLE("request", states);
  */
 
 /* What an action returns: BMI_SM_DONE, done, with the result 0; any other result >= 0, a choice
@@ -374,6 +398,12 @@ struct bmi_sm_table {
     BMI_TASK_ATOMIC(int) checked; /* the library's: how many tables deep, once it was found good */
 };
 
+/* Initializes a table from an array of states. */
+#define BMI_SM_TABLE(name, states)                                       \
+    {                                                                    \
+        (name), (states), (int)(sizeof(states) / sizeof((states)[0])), 0 \
+    }
+
 /* Checks a table, and those that it jumps into; starting a machine does so the first time. Refused
  * are: a state without a name, or without one of action and jump; a transition to no state, for a
  * result that the state cannot have, or after another one for the same; a result without a
@@ -399,7 +429,7 @@ struct bmi_sm_placement {
  * only from its parent's actions. Blocks: no. */
 int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
                  const struct bmi_sm_placement *placement, const struct bmi_job_options *options,
-                 bmi_job_id *id, struct bmi_job_status *status);
+                 bmi_job_id_t *id, struct bmi_job_status *status);
 
 /* What follows is for actions, on their own machine. Threads: the one that runs the action.
  * Blocks: no. Owns: nothing. */
@@ -410,7 +440,7 @@ struct bmi_job_context *bmi_sm_context(const struct bmi_sm *machine);
 int bmi_sm_last(const struct bmi_sm *machine);
 uint64_t bmi_sm_deadline(const struct bmi_sm *machine);
 bool bmi_sm_cancelled(const struct bmi_sm *machine);
-bmi_job_id bmi_sm_id(const struct bmi_sm *machine);
+bmi_job_id_t bmi_sm_id(const struct bmi_sm *machine);
 
 /* Moves the deadline, for jobs posted from now on: states that clean up may need time. */
 void bmi_sm_set_deadline(struct bmi_sm *machine, uint64_t deadline_ns);
@@ -430,7 +460,7 @@ enum bmi_sm_event {
 
 struct bmi_sm_trace {
     enum bmi_sm_event event;
-    bmi_job_id machine;
+    bmi_job_id_t machine;
     const char *table, *state; /* state: NULL for STARTED and ENDED */
     int result;                /* BMI_SM_DEFERRED: it waits */
     uint64_t time_ns;          /* CLOCK_MONOTONIC */

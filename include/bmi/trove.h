@@ -44,7 +44,7 @@ struct bmi_trove_store;
 typedef uint32_t bmi_trove_collection_t;
 typedef uint64_t bmi_trove_object_t; /* never 0 */
 typedef int64_t bmi_trove_op_id_t;   /* outstanding operation; 0 is none */
-typedef int64_t bmi_trove_context_id;
+typedef int64_t bmi_trove_context_id_t;
 
 #define BMI_TROVE_KEY_MAX 480          /* bytes of a key; at least 1 */
 #define BMI_TROVE_VALUE_MAX (1 << 24)  /* bytes of a value; 0 is legal */
@@ -138,19 +138,19 @@ int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collectio
 /* ---- contexts and tests ---------------------------------------------------------------------- */
 
 /* Opens a context: where completions of what is posted to it are queued. It belongs to no store.
- * Returns: 0; EINVAL (NULL), ENOMEM, EMFILE. Owns: *context until bmi_trove_close_context.
+ * Returns: 0; EINVAL (NULL), ENOMEM, EMFILE. Owns: *context until bmi_trove_context_close.
  * Threads: any. Blocks: no. */
-int bmi_trove_open_context(bmi_trove_context_id *context);
+int bmi_trove_context_open(bmi_trove_context_id_t *context);
 
 /* Closes it: what is outstanding is cancelled and waited for, completions not fetched are dropped.
  * Returns: 0; EINVAL. Owns: buffers are the caller's again. Threads: nobody may wait on it.
  * Blocks: for as long as the disk takes for what it has begun. */
-int bmi_trove_close_context(bmi_trove_context_id context);
+int bmi_trove_context_close(bmi_trove_context_id_t context);
 
 /* The context's descriptor, for poll, select, or epoll: see the top. Never read, write or close it.
  * Returns: the descriptor; EINVAL, EMFILE, ENOMEM. Owns: the library's, valid until the context is
  * closed. Threads: any. Blocks: no. */
-int bmi_trove_context_fd(bmi_trove_context_id context);
+int bmi_trove_context_fd(bmi_trove_context_id_t context);
 
 /* Has `notify` called once at each completion, after it was queued, by the thread that completed
  * it, with a lock held: it may write to an eventfd, signal a condition, count, or submit a task,
@@ -158,7 +158,7 @@ int bmi_trove_context_fd(bmi_trove_context_id context);
  * io_uring completions come about when somebody tests: also watch the descriptor. Returns: 0;
  * EINVAL. Owns: the argument is lent until NULL is set. Threads: any, but not within notify.
  * Blocks: no. */
-int bmi_trove_context_notify(bmi_trove_context_id context, void (*notify)(void *argument),
+int bmi_trove_context_notify(bmi_trove_context_id_t context, void (*notify)(void *argument),
                              void *argument);
 
 /* The tests are as those of bmi.h: max_idle_ms 0 looks, >0 waits up to that long and uses no CPU
@@ -169,24 +169,24 @@ int bmi_trove_context_notify(bmi_trove_context_id context, void (*notify)(void *
  * waits takes a descriptor and some memory, and there is none left). Owns: the operation's buffers
  * and arrays are the caller's again. Threads: any number at once. Blocks: up to max_idle_ms. */
 int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
-                   void **user_ptr, int max_idle_ms, bmi_trove_context_id context);
+                   void **user_ptr, int max_idle_ms, bmi_trove_context_id_t context);
 
 /* Those of `incount` operations (0 is skipped) that have completed; outputs are packed, index[k] is
  * the place in ops. Else as above. */
 int bmi_trove_testsome(int incount, const bmi_trove_op_id_t *ops, int *outcount, int *index,
                        bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
-                       int max_idle_ms, bmi_trove_context_id context);
+                       int max_idle_ms, bmi_trove_context_id_t context);
 
 /* Up to `incount` completions of the context. Else as above. */
 int bmi_trove_testcontext(int incount, bmi_trove_op_id_t *ops, int *outcount,
                           bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
-                          int max_idle_ms, bmi_trove_context_id context);
+                          int max_idle_ms, bmi_trove_context_id_t context);
 
 /* Asks an operation to end: it completes once, with ECANCEL, or with its real result where that
  * came first. What a disk has begun is not taken back: `actual` tells.
  * Returns: 0, also where it has completed and is not tested yet; EINVAL (no such operation or
  * context). Owns: buffers stay lent until the completion. Threads: any. Blocks: no. */
-int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id context);
+int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id_t context);
 
 /* ---- posts -----------------------------------------------------------------------------------
  * Common to all: `*op` is set before the completion can be seen; 0 if there will be none. Out
@@ -203,18 +203,18 @@ int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id context);
  * EEXIST: there is one of that number. place->object is ignored. */
 int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           bmi_trove_object_t *object, unsigned flags, void *user_ptr,
-                          bmi_trove_context_id context);
+                          bmi_trove_context_id_t context);
 
 /* Removes an object with its stream and key/values. */
 int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                          unsigned flags, void *user_ptr, bmi_trove_context_id context);
+                          unsigned flags, void *user_ptr, bmi_trove_context_id_t context);
 
 /* Lists up to `count` objects of the collection in ascending order, beginning after *position (0 at
  * first), which is moved on. actual: how many; fewer than count: there were no more. A test tells
  * it: this is never done within the post. */
 int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                           void *user_ptr, bmi_trove_context_id context);
+                           void *user_ptr, bmi_trove_context_id_t context);
 
 /* Reads the pieces (stream_offsets[], stream_sizes[]) of the stream, in that order, into the pieces
  * (buffers[], sizes[]) of memory; the counts need not be alike, the totals must. Zero-length pieces
@@ -225,7 +225,7 @@ int bmi_trove_post_read_list(bmi_trove_op_id_t *op, const struct bmi_trove_place
                              void *const *buffers, const bmi_size_t *sizes, int count,
                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                              int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
-                             bmi_trove_context_id context);
+                             bmi_trove_context_id_t context);
 
 /* Writes, in the same way; the stream grows as needed. On ENOSPC or EIO `actual` tells how many
  * bytes, in order of the lists, were written before. */
@@ -233,32 +233,32 @@ int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_plac
                               const void *const *buffers, const bmi_size_t *sizes, int count,
                               const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                               int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
-                              bmi_trove_context_id context);
+                              bmi_trove_context_id_t context);
 
 /* One piece of each. */
 int bmi_trove_post_read_at(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *buffer,
                            bmi_size_t size, bmi_size_t offset, bmi_size_t *actual, unsigned flags,
-                           void *user_ptr, bmi_trove_context_id context);
+                           void *user_ptr, bmi_trove_context_id_t context);
 int bmi_trove_post_write_at(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                             const void *buffer, bmi_size_t size, bmi_size_t offset,
                             bmi_size_t *actual, unsigned flags, void *user_ptr,
-                            bmi_trove_context_id context);
+                            bmi_trove_context_id_t context);
 
 /* Cuts or extends the stream; what is added reads as zeros. */
 int bmi_trove_post_resize(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           bmi_size_t size, unsigned flags, void *user_ptr,
-                          bmi_trove_context_id context);
+                          bmi_trove_context_id_t context);
 
 /* Has the object's stream and key/values on disk, with all that completed before the post. Once
  * that failed (EIO, ENOSPC), or within an operation with BMI_TROVE_SYNC, something is lost: it
  * fails, and so do those operations, until the store is opened anew or, of a stream, the object
  * removed. */
 int bmi_trove_post_flush(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *user_ptr,
-                         bmi_trove_context_id context);
+                         bmi_trove_context_id_t context);
 
 /* Tells the stream's size. */
 int bmi_trove_post_size(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                        bmi_size_t *size, void *user_ptr, bmi_trove_context_id context);
+                        bmi_size_t *size, void *user_ptr, bmi_trove_context_id_t context);
 
 /* Key/values of an object, as lists of 1 or more. A list is one step: all of it or nothing, for
  * everybody and across a crash. Keys are bytes, in the order of memcmp. Where the dir backend was
@@ -268,20 +268,20 @@ int bmi_trove_post_size(bmi_trove_op_id_t *op, const struct bmi_trove_place *pla
  * store failed. */
 int bmi_trove_post_get(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, void *user_ptr,
-                       bmi_trove_context_id context);
+                       bmi_trove_context_id_t context);
 
 /* Puts or replaces. EEXIST with BMI_TROVE_ONLY_NEW. EINVAL: a key or value beyond its maximum. With
  * BMI_TROVE_SYNC, EIO and ENOSPC may come from the flush that follows: then the list may be there
  * for everybody, though `actual` is 0 and a crash of the machine may lose it. */
 int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
-                       bmi_trove_context_id context);
+                       bmi_trove_context_id_t context);
 
 /* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure.
  * With BMI_TROVE_SYNC, as put: after EIO and ENOSPC they may be gone. */
 int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                                struct bmi_trove_pair *pairs, int count, unsigned flags,
-                               void *user_ptr, bmi_trove_context_id context);
+                               void *user_ptr, bmi_trove_context_id_t context);
 
 /* Gives up to `count` pairs whose keys come after *position, which is moved on. Fewer: no more. A
  * pair's error is -EMSGSIZE where its room was too small: its sizes tell what it takes. value NULL:
@@ -289,7 +289,7 @@ int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_pla
  * the post. */
 int bmi_trove_post_iterate(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
-                           int count, void *user_ptr, bmi_trove_context_id context);
+                           int count, void *user_ptr, bmi_trove_context_id_t context);
 
 /* ---- faults and statistics ------------------------------------------------------------------- */
 

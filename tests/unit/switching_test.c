@@ -96,10 +96,10 @@ static int fork_and_wait(void)
 
 static int flow_context_try(void)
 {
-    bmi_flow_context_id context;
-    int result = bmi_flow_open_context(&context);
+    bmi_flow_context_id_t context;
+    int result = bmi_flow_context_open(&context);
     if (result == 0)
-        bmi_flow_close_context(context);
+        bmi_flow_context_close(context);
     return result;
 }
 
