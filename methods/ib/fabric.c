@@ -96,12 +96,8 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->breaks = ib_provider_connects(info->fabric_attr->prov_name);
     bool ordered = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
     /* tcp's own completion is a write into a socket, whose connection may break, and be made again
-     * before the next message. rxm lets go of a connection, and takes another one, only where it
-     * makes progress. */
+     * before the next message. */
     fabric->put_delivers = tcp || !ordered;
-    fabric->put_witnessed = strcmp(info->fabric_attr->prov_name, "tcp;ofi_rxm") == 0 && ordered &&
-                            info->domain_attr->data_progress == FI_PROGRESS_MANUAL &&
-                            !ib_library.threaded;
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
     if (fabric->iovecs == 0)
@@ -309,17 +305,32 @@ static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
     free(fabric);
 }
 
+/* Before version 1.18, shm's senders take a spin lock in the receiver's memory. */
+static void locks_warn(const struct ib_state *state)
+{
+    static atomic_bool warned;
+    uint32_t version = ib_library.version();
+    bool locks = FI_MAJOR(version) == 1 && FI_MINOR(version) < 18;
+    if (locks && !atomic_exchange(&warned, true))
+        bmi_method_log(
+            BMI_LOG_WARN, NULL,
+            "%s: with libfabric %u.%u, a process that is killed while it sends can block "
+            "its peers for ever. Within a host use gm://, or libfabric 1.18",
+            state->kind->scheme, FI_MAJOR(version), FI_MINOR(version));
+}
+
 static void opened_log(const struct ib_state *state, const struct ib_fabric *fabric)
 {
     bmi_method_log(
         BMI_LOG_INFO, NULL,
-        "%s: provider %s, device %s; local memory %s, regions by %s, keys of %s; waits %s%s",
+        "%s: provider %s, device %s; local memory %s, regions by %s, keys of %s; waits for %s",
         state->kind->scheme, fabric->info->fabric_attr->prov_name, fabric->info->domain_attr->name,
         fabric->local_memory ? "registered" : "plain",
         fabric->virtual_addresses ? "address" : "offset",
         fabric->provider_keys ? "the provider" : "ours",
-        fabric->wait_fd >= 0 ? "for its descriptor" : "for a bell",
-        !fabric->peer_copies || ib_library.latches ? "" : "; its locks are left as they are");
+        fabric->wait_fd >= 0 ? "its descriptor" : "its wake-up flag");
+    if (fabric->peer_copies)
+        locks_warn(state);
 }
 
 /* Makes all that is libfabric's. The program keeps its signals. */
@@ -360,8 +371,8 @@ int ib_fabric_open(struct ib_state *state, const char *host)
     state->wait_watch = (struct bmi_watch){.fd = fabric->wait_fd, .ready = ib_wait_ready};
     if (fabric->wait_fd >= 0)
         status = bmi_method_watch_add(&state->wait_watch, EPOLLIN);
-    else if (!state->bell)
-        status = ib_bell_make(&state->bell);
+    else if (!state->doorbell)
+        status = ib_doorbell_make(&state->doorbell);
     if (status)
         goto undo_fabric;
     opened_log(state, fabric);
@@ -425,7 +436,6 @@ static bool peer_remove(struct ib_state *state, struct ib_peer *peer)
 {
     struct ib_fabric *fabric = state->fabric;
     ib_lock(&state->fabric_lock);
-    fabric->epoch++;
     bool removable = peer_removable_locked(fabric, peer);
     if (removable)
         fi_av_remove(fabric->addresses, &peer->address, 1, 0);

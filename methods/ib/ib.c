@@ -38,7 +38,7 @@ static void puts_allow(struct bmi_method *method, struct ib_state *state)
     state->reads = strcmp(state->provider, "shm") == 0 && ib_reads_allowed();
     method->limits.put = safe && !state->reads;
     method->limits.get = safe;
-    method->limits.polled = strcmp(state->provider, "shm") == 0; /* rings are for who sleeps */
+    method->limits.polled = strcmp(state->provider, "shm") == 0; /* rings only wake sleepers */
     if (!safe)
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "%s: no puts and gets: this program has called libfabric before, without "
@@ -74,11 +74,10 @@ static void ib_stop(void *argument)
     bmi_method_timer_clear(&state->retry);
     while (state->links)
         ib_link_cut(state->links);
-    for (enum ib_due due = 0; due < IB_DUES; due++)
-        ib_due_each(state, due, NULL);
+    ib_blocked_flush(state, false);
     ib_fabric_close(state);
-    ib_bell_free(state->bell);
-    state->bell = NULL;
+    ib_doorbell_free(state->doorbell);
+    state->doorbell = NULL;
     free(state->tokens);
     state->tokens = NULL;
     state->token_count = 0;
@@ -146,7 +145,7 @@ static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link
                                 .withdraw = ib_withdraw,                                    \
                                 .retract = ib_retract,                                      \
                                 .close = ib_close,                                          \
-                                .progress = ib_look,                                        \
+                                .progress = ib_progress,                                    \
                                 .arm = ib_arm,                                              \
                                 .option = option_##symbol,                                  \
                                 .enroll = ib_enroll,                                        \

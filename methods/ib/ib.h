@@ -54,9 +54,7 @@ extern struct ib_library {
     void (*freeparams)(struct fi_param *parameters);
     int (*param_get)(struct fi_provider *provider, const char *name, void *value);
     uint32_t (*version)(void);
-    bool latches;  /* its locks outlive who has them */
-    bool cuts;     /* an address that is removed takes its connection with it */
-    bool threaded; /* it may have threads that drive its connections */
+    bool cuts; /* an address that is removed takes its connection with it */
 } ib_library;
 /* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used, for that reason. */
 int ib_library_load(char *reason, size_t size);
@@ -70,7 +68,7 @@ void ib_signals_save(struct ib_signals *signals);
 void ib_signals_restore(const struct ib_signals *signals);
 
 enum {
-    IB_VERSION = 2,           /* of the rendezvous, the bell's page, and the messages' prefix */
+    IB_VERSION = 2,           /* of the rendezvous, the doorbell's page, and the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
     IB_SLOTS = 128,           /* messages under way, of all links, */
@@ -86,20 +84,15 @@ enum {
     IB_REGIONS = 64,          /* segments of one registration */
     IB_IOVECS = 16,           /* of one put or get; the provider's limit may be less */
     IB_PIECE_BYTES = 1 << 20, /* of one put or get */
-    IB_PIECES = 8,        /* of one link under way: what frames, pings among them, wait behind */
-    IB_PIECES_SHM = 64,   /* the same, where a piece is no more than a message */
-    IB_PIECES_ALL = 512,  /* of all links: beyond that each has one */
-    IB_PIECES_KEPT = 64,  /* free ones, of all links */
-    IB_BATCH = 16,        /* completions read at a time */
-    IB_PASS_BATCHES = 8,  /* of one pass; then others have their turn */
-    IB_LOOKS_AT_ONCE = 8, /* for what a bell tells to come, */
-    IB_LOOKS_MOST = 8,    /* and so many more, one a pass. The first comes a pass later, and */
-    IB_LOOK_DELAY_BYTES = 128, /* another one for each of these, */
-    IB_LOOK_DELAY_MOST = 16,   /* so many at most */
-    IB_IDLE_PEERS = 64,        /* names kept in the address vector though no link uses them */
-    IB_RETRY_LEAST_MS = 1,     /* when a full network tells nothing of room */
+    IB_PIECES = 8,         /* of one link under way: what frames, pings among them, wait behind */
+    IB_PIECES_SHM = 64,    /* the same, where a piece is no more than a message */
+    IB_PIECES_ALL = 512,   /* of all links: beyond that each has one */
+    IB_PIECES_KEPT = 64,   /* free ones, of all links */
+    IB_BATCH = 16,         /* completions read at a time */
+    IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
+    IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
+    IB_RETRY_LEAST_MS = 1, /* when a full network tells nothing of room */
     IB_RETRY_MOST_MS = 16,
-    IB_UNEASY_LOOKS = 64,      /* after a link with a bell has gone */
     IB_TRANSFER_WAIT_MS = 2000 /* a dead link's transfers may still be with the network that long */
 };
 
@@ -158,7 +151,7 @@ struct ib_peer {
     uint8_t name[];
 };
 
-struct ib_bell; /* bell.c: a page that two processes share */
+struct ib_doorbell; /* doorbell.c: a wake-up flag in memory that two processes share */
 struct ib_dial;
 struct ib_listener;
 struct ib_remainder;
@@ -173,15 +166,14 @@ struct ib_fabric {
     struct fid_av *addresses;
     struct fid_cq *queue;
     struct fid_ep *endpoint;
-    int wait_fd;            /* -1: the provider has none, bells ring instead */
+    int wait_fd;            /* -1: the provider has none, the doorbell serves */
     bool local_memory;      /* local memory of transfers must be registered */
     bool virtual_addresses; /* regions are told by address, else by offset */
     bool provider_keys;     /* the provider chooses keys, else we */
     bool real_registration; /* costs much: through the cache */
     bool breaks;            /* there are connections: see ib_provider_connects */
-    bool put_delivers;      /* a put must ask for delivery: later messages may overtake it, or a
-                               connection that breaks lose it unnoticed. Unless */
-    bool put_witnessed;     /* a message right behind it will do: see transfer.c */
+    bool put_delivers;      /* a put asks for delivery: later messages may overtake it, or a
+                               connection that breaks lose it unnoticed */
     bool tells_source;      /* see ib_provider_tells_source */
     bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
     size_t message_max;   /* bytes of a message */
@@ -196,7 +188,6 @@ struct ib_fabric {
     struct fid_mr *memory_registration; /* NULL: needs none */
 
     /* fabric_lock */
-    uint64_t epoch;         /* calls in which a connection may have taken another's place */
     uint64_t keys[IB_KEYS]; /* random; the first `key_count` were not used yet */
     uint32_t key_count;
     struct ib_slot *free_slots;
@@ -216,9 +207,6 @@ struct ib_fabric {
     struct ib_buffer buffers[IB_BUFFERS_SHM];
 };
 
-/* Why the driver is to look at a link: its next message found no room; its puts want a witness. */
-enum ib_due { IB_BLOCKED, IB_BARE, IB_DUES };
-
 struct ib_state {
     struct bmi_method *method;
     _Atomic int64_t *counters; /* the method's */
@@ -231,23 +219,18 @@ struct ib_state {
                                  by a link that is up */
     atomic_bool registers;    /* any thread: it is open, and registering costs */
     struct bmi_watch wait_watch;
-    bool armed;           /* driver: our bell says that we sleep */
-    bool watching;        /* driver: or that we watch it; somebody may have taken that back */
-    uint32_t delay;       /* driver: passes until we look for what will come; 0: nothing will */
-    uint32_t looks;       /* driver: one more in vain than these, and we watch */
-    struct ib_bell *bell; /* driver: our own; NULL: not needed */
+    bool armed;                   /* driver: our doorbell says that we sleep */
+    struct ib_doorbell *doorbell; /* driver: our own; NULL: not needed */
     struct bmi_registration_cache *cache;
 
     struct bmi_lock list_lock;
-    struct ib_link *links;                  /* list_lock */
-    _Atomic(struct ib_link *) due[IB_DUES]; /* lists; referenced */
-    struct bmi_deferred kick;               /* has the driver look at the blocked ones */
+    struct ib_link *links;             /* list_lock */
+    _Atomic(struct ib_link *) blocked; /* links whose next message found no room; referenced */
+    struct bmi_deferred kick;          /* has the driver look at the blocked ones */
 
     /* driver */
     struct bmi_timer retry;
     uint32_t retry_ms;       /* 0: not set */
-    unsigned inherited;      /* locks of dead processes, as far as the log says */
-    uint32_t uneasy;         /* how often to look again, though no bell may ring */
     struct ib_link **tokens; /* by index; NULL: free */
     uint32_t token_count;
     struct ib_peer *peers, *idle_peers;
@@ -272,16 +255,16 @@ struct ib_link {
     struct bmi_watch watch; /* watch.fd is the rendezvous, -1: none. Changed in the driver under
                                send_lock */
     struct ib_link *list_next, **list_to_me; /* list_lock */
-    struct ib_link *due_next[IB_DUES];       /* who put it there, then who took the list */
+    struct ib_link *blocked_next;            /* of the thread that put it there, then took it */
     struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
-    atomic_bool is_due[IB_DUES];
+    atomic_bool is_blocked;
     atomic_uint enrolled; /* registrations that the peer was told of, and may be writing to */
 
     /* Changed in the driver under send_lock; read in the driver or under send_lock. */
     enum ib_phase phase;
     struct ib_peer *peer;
-    struct ib_bell *bell; /* the other side's; NULL: it needs none */
+    struct ib_doorbell *doorbell; /* the peer's; NULL: it needs none */
     uint64_t their_token;
     uint64_t token; /* ours; 0: none */
 
@@ -298,12 +281,10 @@ struct ib_link {
     enum ib_closing closing;            /* what the core asked for */
     uint8_t out[12];                    /* what the rendezvous did not take yet */
     uint8_t out_size;
-    uint32_t pieces;     /* with the network */
-    uint32_t slots;      /* fabric_lock: likewise, of messages */
-    bool wants_slot;     /* fabric_lock: waits for one of them */
-    bool nudge_due;      /* puts were posted, whose end nothing but a bell tells */
-    bool bare;           /* puts were posted since the last message, the first of them in this */
-    uint64_t bare_epoch; /* of the fabric's */
+    uint32_t pieces; /* with the network */
+    uint32_t slots;  /* fabric_lock: likewise, of messages */
+    bool wants_slot; /* fabric_lock: waits for one of them */
+    uint32_t rung;   /* the peer's sleep that we rang for last */
 
     /* driver */
     bool watched;
@@ -415,17 +396,11 @@ bool ib_sockets_joined(int one, int other);
 /* progress.c */
 /* Looks at the completion queue. Driver. */
 int ib_progress(void *state);
-/* The same, or looks whether there is anything to look for. Driver. */
-int ib_look(void *state);
 bool ib_arm(void *state);
 /* Has the driver flush the link again when there is room. Any thread, send_lock. */
 void ib_link_block_locked(struct ib_link *link);
-/* Puts the link on a list, with a reference, unless it is there. Returns whether it did. Any
- * thread.
- */
-bool ib_due_put(struct ib_link *link, enum ib_due due);
-/* Takes all links off a list, and calls that for each (NULL: nothing). Driver. */
-void ib_due_each(struct ib_state *state, enum ib_due due, void (*visit)(struct ib_link *link));
+/* Takes all blocked links off the list, and flushes them if asked to. Driver. */
+void ib_blocked_flush(struct ib_state *state, bool flush);
 void ib_kicked(struct bmi_deferred *deferred);
 void ib_retry_expired(struct bmi_timer *timer);
 void ib_wait_ready(struct bmi_watch *watch, uint32_t events);
@@ -493,11 +468,6 @@ bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
 bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
 /* Takes frames of our own making off the front of a chain that goes back to the core. */
 struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *chain);
-/* Posts a message without frames, whose arrival makes the other side ring, or has that done later.
- * send_lock. */
-void ib_nudge_locked(struct ib_link *link);
-/* Has a message sent for each link that is IB_BARE, if no other was. Driver, no lock. */
-void ib_witnesses_send(struct ib_state *state);
 /* A slot is back from the network. `link` has taken it; NULL: it is gone. Returns whether that one
  * waits for a slot. Driver. */
 bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *slot);
@@ -527,8 +497,6 @@ void ib_moves_post_locked(struct ib_link *link);
 bool ib_reads_allowed(void);
 /* Goes on with the link's gets where those are ours. Driver, no lock. */
 void ib_moves_read(struct ib_link *link);
-/* What was put since the link's last message may have been lost. send_lock. */
-void ib_moves_redo_locked(struct ib_link *link);
 /* The link that waits for the piece, or NULL. Driver. */
 struct ib_link *ib_piece_link(struct ib_operation *operation);
 /* A piece is back from the network. Driver, no lock. */
@@ -543,40 +511,23 @@ void ib_moves_tell(struct ib_link *link);
 /* The endpoint is closed. */
 void ib_pieces_free(struct ib_state *state);
 
-/* latch.c */
-/* Has the library's locks, those that it shares with other processes among them, outlive who has
- * them, where its version needs that and we can. Returns whether so. Before it is used. */
-bool ib_latches_make(void *libfabric);
-/* How many were taken from dead processes. Any thread. */
-unsigned ib_latches_inherited(void);
-
-/* bell.c */
-int ib_bell_make(struct ib_bell **bell);
-/* The record as it is now: a child goes on with its parent's. */
-void ib_bell_record(const struct ib_bell *bell, uint8_t record[16]);
-/* The other side's, from its record; NULL: it has none. Returns 0 or an errno. */
-int ib_bell_open(const uint8_t record[16], struct ib_bell **bell);
-void ib_bell_free(struct ib_bell *bell);
-/* To share a page with another process, and the provider its memory, takes a descriptor for a
- * moment: ours keeps one, and lends it then. NULL: none is needed. Driver. */
-void ib_bell_spare_take(struct ib_bell *bell);
-void ib_bell_spare_lend(struct ib_bell *bell);
-/* What the driver does while it waits: look at the completion queue, watch our bell, or sleep. */
-enum ib_rest { IB_LOOKS, IB_WATCHES, IB_SLEEPS };
-void ib_bell_rest(struct ib_bell *bell, enum ib_rest rest);
-/* As who watches: whether nobody has sent anything since; how many bytes somebody is about to send,
- * told once (0: none). */
-bool ib_bell_untouched(const struct ib_bell *bell);
-uint32_t ib_bell_coming(struct ib_bell *bell);
-/* Tells the other side that so many bytes will come, more than 0: a hint. */
-void ib_bell_announce(struct ib_bell *bell, uint32_t bytes);
-/* The process whose it is. */
-int ib_bell_process(const struct ib_bell *bell);
-/* Whether the other side sleeps; it counts as woken then. */
-bool ib_bell_take(struct ib_bell *bell);
-/* Asks the other side to ring when it has taken messages; whether somebody has asked us. A timer
- * looks in any case. */
-void ib_bell_want(struct ib_bell *bell);
-bool ib_bell_wanted(struct ib_bell *bell);
+/* doorbell.c */
+int ib_doorbell_make(struct ib_doorbell **doorbell);
+/* The record as it is now: a forked child goes on with its parent's page. */
+void ib_doorbell_record(const struct ib_doorbell *doorbell, uint8_t record[16]);
+/* Opens the peer's from its record; NULL: it has none. Returns 0 or an errno. */
+int ib_doorbell_open(const uint8_t record[16], struct ib_doorbell **doorbell);
+void ib_doorbell_free(struct ib_doorbell *doorbell);
+/* To map a peer's page and the provider's memory takes a descriptor for a moment. Our own doorbell
+ * keeps one in reserve, and lends it then. NULL: none is needed. Driver. */
+void ib_doorbell_spare_take(struct ib_doorbell *doorbell);
+void ib_doorbell_spare_lend(struct ib_doorbell *doorbell);
+/* Announces that the poller is about to sleep, or is awake. Driver. */
+void ib_doorbell_sleep(struct ib_doorbell *doorbell, bool asleep);
+/* Whether the peer sleeps and was not rung for this sleep, which `rung` then notes. To be called
+ * after a post. */
+bool ib_doorbell_wanted(const struct ib_doorbell *doorbell, uint32_t *rung);
+/* The process that has it. */
+int ib_doorbell_process(const struct ib_doorbell *doorbell);
 
 #endif

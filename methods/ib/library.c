@@ -102,7 +102,6 @@ static void settings_read(void)
             environ = before;
     }
     ib_library.cuts = on;
-    ib_library.threaded = getenv("FI_OFI_RXM_DATA_AUTO_PROGRESS") != NULL;
 }
 
 /* -ENOSYS: it cannot be used, for that reason. */
@@ -135,8 +134,6 @@ int ib_library_load(char *reason, size_t size)
             free(environment);
         else
             settings_read();
-        if (error == 0)
-            ib_library.latches = ib_latches_make(handle);
     }
     pthread_mutex_unlock(&lock);
     return error;

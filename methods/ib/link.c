@@ -88,13 +88,13 @@ static void link_release(struct ib_link *link)
     ib_token_drop(link);
     ib_lock(&link->send_lock);
     struct ib_peer *peer = link->peer;
-    struct ib_bell *bell = link->bell;
+    struct ib_doorbell *doorbell = link->doorbell;
     link->peer = NULL;
-    link->bell = NULL;
+    link->doorbell = NULL;
     ib_unlock(&link->send_lock);
     if (peer)
         ib_peer_put(state, peer);
-    ib_bell_free(bell);
+    ib_doorbell_free(doorbell);
     list_remove(state, link);
     bmi_link_unref(&link->base);
 }
@@ -120,8 +120,6 @@ static void rendezvous_shut(const struct ib_link *link)
 static void rendezvous_close(struct ib_link *link)
 {
     rendezvous_shut(link);
-    if (link->bell)
-        ib_state_of(link)->uneasy = IB_UNEASY_LOOKS;
     ib_dial_free(link);
     if (link->watched)
         bmi_method_watch_remove(&link->watch);

@@ -173,22 +173,15 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
 
 static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8_t *at, size_t size)
 {
-    struct ib_state *state = ib_state_of(link);
     uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
     atomic_store_explicit(&link->base.bytes_in, before + IB_PREFIX + size, memory_order_relaxed);
     int status = message_take(link, sequence, at, size);
     if (status < 0) {
-        ib_count(state, BMI_COUNT_BAD_FRAMES, 1);
+        ib_count(ib_state_of(link), BMI_COUNT_BAD_FRAMES, 1);
         ib_link_end(link, status);
-        return;
+    } else {
+        ib_bye_check(link);
     }
-    /* The sender of what does not fit into an envelope, or of a nudge, waits for our answer. */
-    if (link->bell && (size == 0 || IB_PREFIX + size > state->fabric->inject_max)) {
-        ib_lock(&link->send_lock);
-        ib_ring_locked(link);
-        ib_unlock(&link->send_lock);
-    }
-    ib_bye_check(link);
 }
 
 /* What the provider had queued before the peer's name was known to it is from nobody: that is taken

@@ -1,79 +1,62 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * progress.c - completions, and when the driver may sleep.
+ * progress.c - completions, and when the poller may sleep.
  *
  * A pass reads completions under fabric_lock and handles them without it. A link that has as many
- * messages under way as it may is flushed when one of them is back. Links whose message found no
- * room stand in a list and are flushed again in each pass; what gives room is a completion
- * nearly always. Where it is none (a provider's connection being made, another process's full
- * queue) nothing tells: then a timer looks again, after 1 ms, then 2, up to 16. The same timer
- * looks while no descriptor, but bells, tell of completions, and
- *   - pieces are with the network: shm reports one only if it gets a lock of the other process's at
- *     that moment, else at some later look;
- *   - a link has gone a moment ago: its other side, which does not know yet, may have taken the
- * word that we sleep, and rung over the closed rendezvous.
+ * messages under way as it may have is flushed when one of them completes. A link whose message
+ * found no room stands in a list and is flushed again in each pass that had a completion. Where no
+ * completion reports room (a provider's connection being made, another process's full queue), a
+ * timer retries after 1 ms, then 2, up to 16. The same timer runs while pieces of puts are with a
+ * provider that has no descriptor: shm reports their end only at some later look.
  */
 #include <poll.h>
 
 #include "ib.h"
 
-/* ---- links that the driver is to look at ----------------------------------------------------- */
+/* ---- links that wait for room ---------------------------------------------------------------- */
 
-bool ib_due_put(struct ib_link *link, enum ib_due due)
+/* Puts the link on the list of blocked ones, with a reference. Returns false if it was there. */
+static bool blocked_put(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
-    if (atomic_exchange(&link->is_due[due], true))
+    if (atomic_exchange(&link->is_blocked, true))
         return false;
     bmi_link_ref(&link->base);
-    link->due_next[due] = atomic_load(&state->due[due]);
-    while (!atomic_compare_exchange_weak(&state->due[due], &link->due_next[due], link))
+    link->blocked_next = atomic_load(&state->blocked);
+    while (!atomic_compare_exchange_weak(&state->blocked, &link->blocked_next, link))
         continue;
     return true;
 }
 
-void ib_due_each(struct ib_state *state, enum ib_due due, void (*visit)(struct ib_link *link))
+void ib_blocked_flush(struct ib_state *state, bool flush)
 {
-    struct ib_link *list = atomic_exchange(&state->due[due], NULL), *next;
+    struct ib_link *list = atomic_exchange(&state->blocked, NULL), *next;
     for (; list; list = next) {
-        next = list->due_next[due];
-        atomic_store(&list->is_due[due], false);
-        if (visit)
-            visit(list);
+        next = list->blocked_next;
+        atomic_store(&list->is_blocked, false);
+        if (flush)
+            ib_flush(&list->base);
         bmi_link_unref(&list->base);
     }
 }
-
-/* ---- links that wait for room ---------------------------------------------------------------- */
 
 void ib_link_block_locked(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
     ib_assert_locked(&link->send_lock);
-    if (link->bell)
-        ib_bell_want(link->bell);
     ib_ring_locked(link); /* the first message asks the other side for a connection */
-    if (ib_due_put(link, IB_BLOCKED))
+    if (blocked_put(link))
         bmi_method_defer(&state->kick);
-}
-
-static void link_flush(struct ib_link *link)
-{
-    ib_flush(&link->base);
-}
-
-static void blocked_flush(struct ib_state *state)
-{
-    ib_due_each(state, IB_BLOCKED, link_flush);
 }
 
 /* Whether something is due that nothing may tell of. */
 static bool untold(struct ib_state *state)
 {
-    if (atomic_load(&state->due[IB_BLOCKED]) || (state->fabric && state->fabric->unposted > 0))
+    if (atomic_load(&state->blocked) || (state->fabric && state->fabric->unposted > 0))
         return true;
     if (!state->fabric || state->fabric->wait_fd >= 0)
         return false;
-    return atomic_load(&state->fabric->pieces) > 0 || state->uneasy > 0;
+    return atomic_load(&state->fabric->pieces) > 0;
 }
 
 /* Looks again later if so. */
@@ -90,26 +73,13 @@ void ib_kicked(struct bmi_deferred *deferred)
     retry_set(ib_container(deferred, struct ib_state, kick));
 }
 
-/* Called for a while after a peer has gone. */
-static void inherited_log(struct ib_state *state)
-{
-    unsigned locks = state->bell ? ib_latches_inherited() : 0;
-    if (locks != state->inherited)
-        bmi_method_log(BMI_LOG_INFO, NULL,
-                       "%s: locks of libfabric's taken from processes that died with them: %u",
-                       state->kind->scheme, locks);
-    state->inherited = locks;
-}
-
 void ib_retry_expired(struct bmi_timer *timer)
 {
     struct ib_state *state = ib_container(timer, struct ib_state, retry);
     uint32_t next = state->retry_ms * 2;
     int events = ib_progress(state);
-    blocked_flush(state);
+    ib_blocked_flush(state, true);
     state->retry_ms = 0;
-    state->uneasy -= state->uneasy > 0;
-    inherited_log(state);
     if (!untold(state))
         return;
     if (events > 0)
@@ -127,7 +97,7 @@ static void slot_done(struct ib_state *state, struct ib_slot *slot, int status)
     if (link && status)
         ib_link_end(link, status);
     else if (wanted)
-        ib_due_put(link, IB_BLOCKED); /* this pass flushes it */
+        blocked_put(link); /* this pass flushes it */
 }
 
 static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
@@ -274,27 +244,12 @@ static void error_handle(struct ib_state *state)
         buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
 }
 
-/* Takes fabric_lock for a call that makes progress, when puts have their witnesses. Those that
- * other threads post again and again go without, and are done once more. */
-static void progress_lock(struct ib_state *state)
-{
-    enum { TRIES = 8 };
-    ib_witnesses_send(state);
-    ib_lock(&state->fabric_lock);
-    for (int i = 0; i < TRIES && atomic_load(&state->due[IB_BARE]); i++) {
-        ib_unlock(&state->fabric_lock);
-        ib_witnesses_send(state);
-        ib_lock(&state->fabric_lock);
-    }
-    state->fabric->epoch++;
-}
-
 /* Reads and handles a batch. Returns the number of completions. */
 static int batch_run(struct ib_state *state)
 {
     struct fi_cq_data_entry entries[IB_BATCH];
     fi_addr_t from[IB_BATCH] = {0};
-    progress_lock(state);
+    ib_lock(&state->fabric_lock);
     ssize_t count = state->fabric->tells_source
                         ? fi_cq_readfrom(state->fabric->queue, entries, IB_BATCH, from)
                         : fi_cq_read(state->fabric->queue, entries, IB_BATCH);
@@ -310,19 +265,6 @@ static int batch_run(struct ib_state *state)
     return count > 0 ? (int)count : 0;
 }
 
-/* Wakes those that wait for room with us. */
-static void room_tell(struct ib_state *state)
-{
-    for (uint32_t i = 0; i < state->token_count; i++) {
-        struct ib_link *link = state->tokens[i];
-        if (!link)
-            continue;
-        ib_lock(&link->send_lock);
-        ib_ring_locked(link);
-        ib_unlock(&link->send_lock);
-    }
-}
-
 int ib_progress(void *argument)
 {
     struct ib_state *state = argument;
@@ -331,7 +273,7 @@ int ib_progress(void *argument)
         return 0;
     if (state->armed) {
         state->armed = false;
-        ib_bell_rest(state->bell, IB_LOOKS);
+        ib_doorbell_sleep(state->doorbell, false);
     }
     if (state->fabric->unposted > 0)
         buffers_repost(state);
@@ -341,62 +283,10 @@ int ib_progress(void *argument)
         if (count < IB_BATCH)
             break;
     }
-    if (state->bell && ib_bell_wanted(state->bell))
-        room_tell(state); /* also where nothing but puts to us was taken, which are no events */
-    /* Where bells ring what makes room is no completion. */
-    if ((events > 0 || state->bell) && atomic_load(&state->due[IB_BLOCKED]))
-        blocked_flush(state);
+    /* Over shm no completion tells of room. */
+    if ((events > 0 || state->doorbell) && atomic_load(&state->blocked))
+        ib_blocked_flush(state, true);
     retry_set(state);
-    return events;
-}
-
-/* As who watches its bell: whether to go on doing so. Who is about to send is left alone until it
- * will have done so, nearly. */
-static bool watch_on(struct ib_state *state)
-{
-    if (untold(state) || !ib_bell_untouched(state->bell))
-        return false;
-    uint32_t bytes = ib_bell_coming(state->bell);
-    if (bytes == 0)
-        return state->delay == 0 || --state->delay > 0;
-    state->delay = 1 + bytes / IB_LOOK_DELAY_BYTES;
-    if (state->delay > IB_LOOK_DELAY_MOST)
-        state->delay = IB_LOOK_DELAY_MOST;
-    return true;
-}
-
-/* Looks for what a bell told of, at once and again: it is under way. */
-static int look_for_it(struct ib_state *state)
-{
-    int events = 0;
-    state->watching = false;
-    for (int i = 0; i < IB_LOOKS_AT_ONCE && events == 0; i++)
-        events = ib_progress(state);
-    state->looks = events > 0 ? 0 : IB_LOOKS_MOST;
-    return events;
-}
-
-/* Over shm each look takes the lock of our own queue, and with it the cache line that whoever sends
- * us something wants at that moment: who spins in it makes its senders slow. So after a look in
- * vain we watch our bell instead, unless something is due that it does not tell of. */
-int ib_look(void *argument)
-{
-    struct ib_state *state = argument;
-    if (!state->bell || !state->fabric)
-        return ib_progress(state);
-    if (state->watching)
-        return watch_on(state) ? 0 : look_for_it(state);
-    int events = ib_progress(state);
-    if (events > 0) {
-        state->looks = 0;
-    } else if (state->looks > 0) {
-        state->looks--;
-    } else if (!untold(state)) {
-        ib_bell_rest(state->bell, IB_WATCHES);
-        events = ib_progress(state);
-        state->watching = events == 0;
-        state->delay = 0;
-    }
     return events;
 }
 
@@ -414,17 +304,16 @@ bool ib_arm(void *argument)
         return true;
     if (state->fabric->wait_fd >= 0) {
         struct fid *ids[] = {&state->fabric->queue->fid};
-        progress_lock(state);
+        ib_lock(&state->fabric_lock);
         int status = fi_trywait(state->fabric->fabric, ids, 1);
         ib_unlock(&state->fabric_lock);
         if (status)
             ib_progress(state);
         return status == 0;
     }
-    state->watching = false;
-    ib_bell_rest(state->bell, IB_SLEEPS);
+    ib_doorbell_sleep(state->doorbell, true);
     if (ib_progress(state) > 0) {
-        ib_bell_rest(state->bell, IB_LOOKS);
+        ib_doorbell_sleep(state->doorbell, false);
         return false;
     }
     state->armed = true;

@@ -131,8 +131,8 @@ static int hello_send(struct ib_link *link)
     number_put(hello + HELLO_VERSION, IB_VERSION);
     number_put(hello + HELLO_FORMAT, fabric->info->addr_format);
     memcpy(hello + HELLO_TOKEN, &token, 8);
-    if (state->bell)
-        ib_bell_record(state->bell, hello + HELLO_BELL);
+    if (state->doorbell)
+        ib_doorbell_record(state->doorbell, hello + HELLO_BELL);
     number_put(hello + HELLO_NAME_SIZE, (uint32_t)fabric->name_size);
     number_put(hello + HELLO_MESSAGE, IB_MESSAGE_BYTES);
     memcpy(hello + HELLO_PROVIDER, state->provider, strlen(state->provider) + 1);
@@ -157,7 +157,7 @@ static const char *hello_nonsense(const struct ib_state *state, const uint8_t *h
     if (fabric->info->addr_format == FI_ADDR_STR ? !memchr(hello + HELLO_NAME, '\0', size)
                                                  : size != fabric->name_size)
         return "an endpoint's name that is none";
-    if ((state->bell != NULL) != (bell != 0))
+    if ((state->doorbell != NULL) != (bell != 0))
         return bell != 0 ? "a page to share, which we need not" : "no page to share";
     return NULL;
 }
@@ -216,12 +216,12 @@ static bool is_to_ourselves(const struct ib_link *link)
 
 /* The other side's bell. It names the process whose memory our gets read: ours only if that is the
  * other side. */
-static int bell_take(const struct ib_link *link, const uint8_t *record, struct ib_bell **bell)
+static int bell_take(const struct ib_link *link, const uint8_t *record, struct ib_doorbell **bell)
 {
-    int status = ib_bell_open(record, bell);
-    if (status || !*bell || ib_bell_process(*bell) != getpid() || is_to_ourselves(link))
+    int status = ib_doorbell_open(record, bell);
+    if (status || !*bell || ib_doorbell_process(*bell) != getpid() || is_to_ourselves(link))
         return status;
-    ib_bell_free(*bell);
+    ib_doorbell_free(*bell);
     *bell = NULL;
     return -EPERM;
 }
@@ -230,7 +230,7 @@ static int bell_take(const struct ib_link *link, const uint8_t *record, struct i
 static int hello_open(struct ib_link *link, const uint8_t *hello)
 {
     struct ib_state *state = ib_state_of(link);
-    struct ib_bell *bell = NULL;
+    struct ib_doorbell *bell = NULL;
     struct ib_peer *peer = NULL;
     int status = bell_take(link, hello + HELLO_BELL, &bell);
     if (status)
@@ -246,7 +246,7 @@ static int hello_open(struct ib_link *link, const uint8_t *hello)
                        state->kind->scheme);
     ib_lock(&link->send_lock);
     link->peer = peer;
-    link->bell = bell;
+    link->doorbell = bell;
     ib_unlock(&link->send_lock);
     return status;
 }
@@ -260,9 +260,9 @@ static int hello_take(struct ib_link *link, const uint8_t *hello)
     if (status)
         return status;
     memcpy(&token, hello + HELLO_TOKEN, 8);
-    ib_bell_spare_lend(state->bell);
+    ib_doorbell_spare_lend(state->doorbell);
     status = hello_open(link, hello);
-    ib_bell_spare_take(state->bell);
+    ib_doorbell_spare_take(state->doorbell);
     ib_lock(&link->send_lock);
     link->their_token = le64toh(token);
     ib_unlock(&link->send_lock);
@@ -575,7 +575,7 @@ void ib_ring_locked(struct ib_link *link)
 {
     static const uint8_t ring = RECORD_RING;
     ib_assert_locked(&link->send_lock);
-    if (!link->bell || link->watch.fd < 0 || !ib_bell_take(link->bell))
+    if (!link->doorbell || link->watch.fd < 0 || !ib_doorbell_wanted(link->doorbell, &link->rung))
         return;
     /* If other records wait, or the socket is full, it has something to wake up for. */
     if (link->out_size == 0 && send(link->watch.fd, &ring, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)

@@ -220,20 +220,6 @@ bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *
 /* ---- posting ----------------------------------------------------------------------------------
  */
 
-/* Short messages of 33 to 64 and of 97 to 128 bytes take a tenth longer over libfabric's shm, which
- * carries them in cache lines beside its own header, than those that are longer by 32
- * (docs/benchmarks.md). Adds bytes that mean nothing, for which the memory has room. Returns how
- * many there are then. */
-static size_t message_pad(const struct ib_fabric *fabric, uint8_t *memory, size_t size)
-{
-    enum { HALF = 32, LINE = 64, SHORT = 128 };
-    if (!fabric->peer_copies || size > SHORT || (size - 1) % LINE < HALF)
-        return size;
-    size_t padded = ((size - 1) / LINE + 1) * LINE + 1;
-    memset(memory + size, 0, padded - size);
-    return padded;
-}
-
 /* Hands a message to the network: one in a slot to be sent from there, another to be copied at
  * once. Returns 0, -EAGAIN, or another errno; after 0 the slot is the network's. fabric_lock. */
 static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8_t *memory,
@@ -243,38 +229,27 @@ static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8
     struct ib_fabric *fabric = state->fabric;
     ssize_t status;
 
-    if (link->bell)
-        ib_bell_announce(link->bell, (uint32_t)size);
     prefix_write(link, memory, size);
-    size = message_pad(fabric, memory, size);
     if (slot)
         status = fi_send(fabric->endpoint, memory, size, slot->descriptor, link->peer->address,
                          &slot->operation.context);
     else
         status = fi_inject(fabric->endpoint, memory, size, link->peer->address);
-    fabric->epoch += status == -FI_EAGAIN;
     if (status) {
         link->peer->doubtful = true;
         return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
     }
     link->sequence_out++;
-    link->bare = false;
     ib_count(state, BMI_COUNT_WRITES, 1);
     ib_count(state, BMI_COUNT_BYTES_SENT, (int64_t)size);
     return 0;
 }
 
-/* The same. A message can't vouch for puts that may have gone over another connection. */
 static int message_post(struct ib_link *link, struct ib_slot *slot, uint8_t *memory, size_t size)
 {
     struct ib_state *state = ib_state_of(link);
     ib_assert_locked(&link->send_lock);
     ib_lock(&state->fabric_lock);
-    if (link->bare && link->bare_epoch != state->fabric->epoch) {
-        ib_unlock(&state->fabric_lock);
-        ib_moves_redo_locked(link);
-        ib_lock(&state->fabric_lock);
-    }
     int status = message_hand_locked(link, slot, memory, size);
     ib_unlock(&state->fabric_lock);
     if (status == 0)
@@ -294,17 +269,6 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
         ib_unlock(&state->fabric_lock);
     }
     return status;
-}
-
-/* Posts a message without frames. */
-static int empty_post(struct ib_link *link)
-{
-    uint8_t memory[IB_PREFIX];
-    if (sizeof(memory) <= ib_state_of(link)->fabric->inject_max)
-        return message_post(link, NULL, memory, sizeof(memory));
-    struct ib_slot *slot = NULL;
-    int status = slot_take(link, &slot);
-    return status ? status : slot_post(link, slot, IB_PREFIX);
 }
 
 /* Takes off the queue what is in the message. Returns the frames that are complete, a chain. */
@@ -348,16 +312,6 @@ static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
     while (**done)
         *done = &(**done)->next;
     return 0;
-}
-
-void ib_nudge_locked(struct ib_link *link)
-{
-    ib_assert_locked(&link->send_lock);
-    int status = empty_post(link);
-    link->nudge_due = status == -EAGAIN || status == WAITS;
-    if (status == -EAGAIN)
-        ib_link_block_locked(link);
-    ib_ring_locked(link);
 }
 
 static bool may_send_locked(const struct ib_link *link)
@@ -412,21 +366,4 @@ bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
     ib_unlock(&link->send_lock);
     ib_count(state, BMI_COUNT_FRAMES_SENT, sent);
     return sent;
-}
-
-/* ---- witnesses ------------------------------------------------------------------------------ */
-
-static void witness_send(struct ib_link *link)
-{
-    ib_flush(&link->base); /* what waits in the queue is as good */
-    ib_lock(&link->send_lock);
-    if (link->bare && may_send_locked(link))
-        empty_post(link);
-    ib_unlock(&link->send_lock);
-}
-
-void ib_witnesses_send(struct ib_state *state)
-{
-    if (atomic_load_explicit(&state->due[IB_BARE], memory_order_relaxed))
-        ib_due_each(state, IB_BARE, witness_send);
 }

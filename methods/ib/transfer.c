@@ -5,15 +5,8 @@
  * A piece has as many remote regions and local segments as the provider takes. A transfer ends when
  * all pieces are back, with the first failure; then the driver tells the core.
  *
- * Over tcp a piece is given back when it was written to a socket, or, at the price of a round trip,
- * when the other side says that it has it. The first will do if a message of the link's follows
- * over the same connection: where that breaks, and loses the piece, it loses the message too, the
- * next one that comes is out of sequence, and no word of the put's end gets to the receiver. That
- * message is the piece's witness: one that was to be sent anyway, or one without frames. libfabric
- * takes another connection in place of one only in certain calls: to make progress, or when it
- * answers EAGAIN. The fabric counts those (`epoch`), the driver sends witnesses before it makes
- * progress, and a put whose witness would come in another epoch is done once more, as one that the
- * other side acknowledges.
+ * A put asks for delivery (FI_DELIVERY_COMPLETE) where its own completion only means that it was
+ * written to a socket (tcp), or where later messages may overtake it.
  *
  * Pieces that a dead link's network never gives back are let go of, those that the other process
  * copies at once, others after a while: they read from memory that is the program's again (a put),
@@ -39,15 +32,12 @@ struct ib_move {
     struct bmi_segments local; /* what is not posted */
     struct ib_place remote;    /* where that goes, or comes from */
     int status;                /* send_lock */
-    bool deliver;              /* send_lock: a put whose pieces must say that they are there */
 };
 
 struct ib_piece {
     struct ib_operation operation;
     struct ib_piece *next, **link_to_me; /* send_lock: of its move; fabric_lock: free, or lost */
     struct ib_move *move;                /* driver, once posted; NULL: nobody waits for it */
-    bool bare;         /* of a put that does not ask for delivery: needs a witness, */
-    uint32_t sequence; /* the message with this number or a later one */
     uint32_t count, remote_count;
     struct fi_rma_iov remote[IB_IOVECS];
     struct iovec iov[IB_IOVECS];
@@ -162,20 +152,14 @@ static ssize_t piece_issue_locked(struct ib_link *link, struct ib_piece *piece)
                                  .rma_iov = piece->remote,
                                  .rma_iov_count = piece->remote_count,
                                  .context = &piece->operation.context};
-    piece->sequence = link->sequence_out;
-    bool deliver = put && fabric->put_delivers && !piece->bare;
+    bool deliver = put && fabric->put_delivers;
     uint64_t flags = FI_COMPLETION | (deliver ? FI_DELIVERY_COMPLETE : 0);
     ssize_t status = put ? fi_writemsg(fabric->endpoint, &message, flags)
                          : fi_readmsg(fabric->endpoint, &message, flags);
-    fabric->epoch += status == -FI_EAGAIN;
     if (status == 0)
         atomic_fetch_add(&fabric->pieces, 1);
     else
         link->peer->doubtful = true;
-    if (status == 0 && piece->bare && !link->bare) {
-        link->bare = true;
-        link->bare_epoch = fabric->epoch;
-    }
     return status;
 }
 
@@ -238,9 +222,6 @@ static int piece_post_locked(struct ib_link *link, struct ib_move *move)
     int status = piece_make(link, move, &piece);
     if (status)
         return status;
-    piece->bare = !move->transfer->get && state->fabric->put_witnessed && !move->deliver;
-    if (piece->bare)
-        ib_due_put(link, IB_BARE);
     ib_lock(&state->fabric_lock);
     ssize_t answer = piece_issue_locked(link, piece);
     ib_unlock(&state->fabric_lock);
@@ -251,7 +232,6 @@ static int piece_post_locked(struct ib_link *link, struct ib_move *move)
         return answer == -FI_EAGAIN ? -EAGAIN : ib_error(answer);
     }
     piece_insert_locked(move, piece);
-    link->nudge_due = link->bell != NULL;
     return 0;
 }
 
@@ -334,8 +314,8 @@ void ib_moves_post_locked(struct ib_link *link)
             ib_link_kick(link);
         }
     }
-    if (link->nudge_due)
-        ib_nudge_locked(link);
+    if (link->pieces > 0)
+        ib_ring_locked(link); /* the peer's process copies, over shm */
 }
 
 /* ---- gets of ours -------------------------------------------------------------------------------
@@ -364,7 +344,8 @@ static int part_read(const struct ib_link *link, struct ib_move *move)
     size_t locals = bmi_segments_window(&move->local, local, IB_REGIONS, bytes, &bytes);
     place = move->remote;
     size_t remotes = remote_window(move->transfer, &place, bytes, remote, &bytes);
-    ssize_t got = process_vm_readv(ib_bell_process(link->bell), local, locals, remote, remotes, 0);
+    ssize_t got =
+        process_vm_readv(ib_doorbell_process(link->doorbell), local, locals, remote, remotes, 0);
     if (got <= 0)
         return got < 0 ? -errno : -EFAULT;
     bmi_segments_advance(&move->local, (size_t)got);
@@ -413,34 +394,6 @@ bool ib_reads_allowed(void)
         close(fd);
     return known && scope == '0' && !bmi_method_setting("ofi_register_all") &&
            process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
-}
-
-/* ---- witnesses ----------------------------------------------------------------------------------
- */
-
-static bool piece_witnessed(const struct ib_link *link, const struct ib_piece *piece)
-{
-    return !piece->bare || piece->sequence != link->sequence_out;
-}
-
-/* All of the put goes once more, and has to say that it is there. */
-static void move_redo_locked(struct ib_link *link, struct ib_move *move)
-{
-    ib_assert_locked(&link->send_lock);
-    move->deliver = true;
-    move->local = move->transfer->local;
-    move->remote = (struct ib_place){0};
-    link->posting = link->moves; /* those before it have nothing to post */
-    ib_link_block_locked(link);
-}
-
-void ib_moves_redo_locked(struct ib_link *link)
-{
-    link->bare = false;
-    for (struct ib_move *move = link->moves; move; move = move->next)
-        for (struct ib_piece *piece = move->pieces; piece && !move->deliver; piece = piece->next)
-            if (!piece_witnessed(link, piece))
-                move_redo_locked(link, move);
 }
 
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
@@ -505,8 +458,6 @@ void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int s
     atomic_fetch_sub(&state->fabric->pieces, 1);
     if (status && move->status == 0)
         move->status = status;
-    if (!piece_witnessed(link, piece) && !move->deliver)
-        move_redo_locked(link, move);
     bool over = move_over_locked(move);
     if (over)
         move_done_locked(link, move);

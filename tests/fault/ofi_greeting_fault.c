@@ -202,10 +202,10 @@ static void case_send(int socket, unsigned i)
     raw_write(socket, cases[i].records, strlen(cases[i].records));
 }
 
-/* A page of this process's, as methods/ib/bell.c describes it. */
+/* A page of this process's, as methods/ib/doorbell.c describes it. */
 static void bell_make(uint8_t *record)
 {
-    enum { PAGE = 256 };
+    enum { PAGE = 128 };
     static int fd = -1;
     const uint64_t number = 77;
     const int32_t pid = getpid();

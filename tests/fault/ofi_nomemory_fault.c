@@ -110,17 +110,17 @@ static void starts(bool between)
 
 static void page_of_a_peer(void)
 {
-    struct ib_bell *bell, *other;
+    struct ib_doorbell *ours, *theirs;
     uint8_t record[16];
-    CHECK(ib_bell_make(&bell) == 0, "no page");
-    ib_bell_record(bell, record);
+    CHECK(ib_doorbell_make(&ours) == 0, "no page");
+    ib_doorbell_record(ours, record);
     atomic_store(&fail_at, 0);
-    int status = ib_bell_open(record, &other);
+    int status = ib_doorbell_open(record, &theirs);
     atomic_store(&fail_at, -1);
     CHECK(status == -ENOMEM, "no memory for a peer's page: %s", strerror(-status));
-    CHECK(ib_bell_open(record, &other) == 0, "no page with memory");
-    ib_bell_free(other);
-    ib_bell_free(bell);
+    CHECK(ib_doorbell_open(record, &theirs) == 0, "no page with memory");
+    ib_doorbell_free(theirs);
+    ib_doorbell_free(ours);
 }
 
 static void name_of_a_peer(void)
