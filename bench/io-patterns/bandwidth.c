@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bandwidth.c - one way, `amount` bytes in messages of `size`, all posted at the start.
+ * bandwidth.c - one way, `amount` bytes in messages of `size`, `window` of them posted at the
+ * start: all of them, unless --post says less.
  *
- * The server posts all receives and acknowledges; the client then posts all sends. The time ends
- * with the server's second acknowledgement: all has come. Each message has memory of its own, or,
- * with --memory, they take turns in less.
+ * The server posts its first receives and acknowledges (--first together: the other way round); the
+ * client then posts its first sends. With --first sender those come ahead of the request. The time
+ * begins with the first send and ends with the server's second acknowledgement: all has come. Each
+ * message has memory of its own, or, with --memory, they take turns in less.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -21,7 +24,9 @@
 
 struct flood {
     struct work work;
-    uint64_t messages, received;
+    struct bmi_side *side;
+    BMI_addr_t client;
+    uint64_t messages, next, received;
     uint8_t *memory;
     struct bmi_acks acks;
     struct flood_op {
@@ -30,10 +35,20 @@ struct flood {
     } ops[];
 };
 
+static void flood_receive_next(struct flood *flood, struct flood_op *op)
+{
+    const struct work *work = &flood->work;
+    uint64_t message = flood->next++;
+    side_recv(flood->side, &op->op, flood->client, flood->memory + memory_place(work, message),
+              message_size(work, message), BMI_EXT_ALLOC, tag_data(work));
+}
+
 /* The last receive has completed: check, and tell the client. */
 static void flood_receive_complete(struct bmi_op *op)
 {
     struct flood *flood = ((struct flood_op *)op)->flood;
+    if (flood->next < flood->messages)
+        flood_receive_next(flood, (struct flood_op *)op);
     if (++flood->received < flood->messages)
         return;
     if (flood->work.verify)
@@ -48,40 +63,83 @@ static void flood_close(struct bmi_acks *acks)
 
 static void bandwidth_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
-    uint64_t messages = message_count(work);
-    struct flood *flood = allocate(sizeof *flood + messages * sizeof(struct flood_op));
+    struct flood *flood = allocate(sizeof *flood + work->window * sizeof(struct flood_op));
     *flood = (struct flood){.work = *work,
-                            .messages = messages,
+                            .side = side,
+                            .client = client,
+                            .messages = message_count(work),
                             .memory = data_arena(memory_size(work))};
     if (work->verify)
         memset(flood->memory, 0, work->amount);
-    for (uint64_t i = 0; i < messages; i++) {
-        flood->ops[i] = (struct flood_op){{.complete = flood_receive_complete}, flood};
-        side_recv(side, &flood->ops[i].op, client, flood->memory + memory_place(work, i),
-                  message_size(work, i), BMI_EXT_ALLOC, tag_data(work));
-    }
     acks_open(&flood->acks, side, client, work, flood_close);
-    acks_send(&flood->acks);
+    if (work->first == FIRST_TOGETHER)
+        acks_send(&flood->acks);
+    for (uint64_t i = 0; i < work->window && flood->next < flood->messages; i++) {
+        flood->ops[i] = (struct flood_op){{.complete = flood_receive_complete}, flood};
+        flood_receive_next(flood, &flood->ops[i]);
+    }
+    if (work->first != FIRST_TOGETHER)
+        acks_send(&flood->acks);
+}
+
+struct source {
+    const struct work *work;
+    struct bmi_client *client;
+    const uint8_t *data;
+    uint64_t messages, next, ended; /* `ended`: the last acknowledgement, too */
+    struct source_op {
+        struct bmi_op op;
+        struct source *source;
+    } ops[];
+};
+
+static void source_send_next(struct source *source, struct source_op *op)
+{
+    const struct work *work = source->work;
+    uint64_t message = source->next++;
+    side_send(&source->client->side, &op->op, source->client->servers[0],
+              source->data + memory_place(work, message), message_size(work, message),
+              BMI_EXT_ALLOC, tag_data(work));
+}
+
+static void source_op_complete(struct bmi_op *op)
+{
+    struct source *source = ((struct source_op *)op)->source;
+    source->ended++;
+    if (source->next < source->messages)
+        source_send_next(source, (struct source_op *)op);
+}
+
+static void source_start(struct source *source)
+{
+    for (uint32_t i = 0; i < source->work->window && source->next < source->messages; i++) {
+        source->ops[i] = (struct source_op){{.complete = source_op_complete}, source};
+        source_send_next(source, &source->ops[i]);
+    }
 }
 
 static double bandwidth_run_bmi(struct bmi_client *client, const struct work *work)
 {
-    const uint8_t *data = data_source(STREAM, memory_size(work));
-    uint64_t messages = message_count(work), ended = 0;
+    struct source *source = allocate(sizeof *source + work->window * sizeof(struct source_op));
+    *source = (struct source){.work = work,
+                              .client = client,
+                              .data = data_source(STREAM, memory_size(work)),
+                              .messages = message_count(work)};
+    struct bmi_counted end = {.op.complete = counted_complete, .counter = &source->ended};
     uint8_t ack[ACK_SIZE];
-    struct bmi_counted *ops = allocate((messages + 1) * sizeof *ops);
-    for (uint64_t i = 0; i <= messages; i++)
-        ops[i] = (struct bmi_counted){.op.complete = counted_complete, .counter = &ended};
-    client_ask(client, 0, work);
-    side_recv(&client->side, &ops[messages].op, client->servers[0], ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(work));
     uint64_t start = now_ns();
-    for (uint64_t i = 0; i < messages; i++)
-        side_send(&client->side, &ops[i].op, client->servers[0], data + memory_place(work, i),
-                  message_size(work, i), BMI_EXT_ALLOC, tag_data(work));
-    side_await(&client->side, &ended, messages + 1);
+    if (work->first == FIRST_SENDER)
+        source_start(source);
+    client_ask(client, 0, work);
+    side_recv(&client->side, &end.op, client->servers[0], ack, ACK_SIZE, BMI_EXT_ALLOC,
+              tag_ack(work));
+    if (work->first != FIRST_SENDER) {
+        start = now_ns();
+        source_start(source);
+    }
+    side_await(&client->side, &source->ended, source->messages + 1);
     double seconds = seconds_since(start);
-    free(ops);
+    free(source);
     return seconds;
 }
 
@@ -89,18 +147,20 @@ static double bandwidth_run_bmi(struct bmi_client *client, const struct work *wo
 
 static void bandwidth_serve_raw(struct raw_link *link, const struct work *work)
 {
-    uint64_t area = memory_size(work);
+    uint64_t area = memory_size(work), posted = (uint64_t)work->window * work->size;
+    uint64_t most = posted < RAW_READ ? posted : RAW_READ;
     uint8_t *memory = data_arena(area);
     uint8_t ack[ACK_SIZE] = {0};
     if (work->verify)
         memset(memory, 0, work->amount);
-    link_blocking_set(link, true);
+    link_blocking_set(link, !work->spin);
     socket_send(link->socket, ack, sizeof ack);
     for (uint64_t got = 0; got < work->amount;) {
         uint64_t left = work->amount - got, to_end = area - got % area;
         left = left < to_end ? left : to_end;
-        ssize_t more =
-            recv(link->socket, memory + got % area, left < RAW_READ ? left : RAW_READ, 0);
+        ssize_t more = recv(link->socket, memory + got % area, left < most ? left : most, 0);
+        if (more < 0 && errno == EAGAIN)
+            continue;
         if (more <= 0)
             die("recv: the peer has gone");
         got += (uint64_t)more;
@@ -117,11 +177,17 @@ static double bandwidth_run_raw(struct raw_client *client, const struct work *wo
     uint64_t messages = message_count(work);
     struct raw_link *link = &client->links[0];
     uint8_t ack[ACK_SIZE];
-    link_blocking_set(link, true);
-    link_ask_and_await(link, 0, work);
+    link_blocking_set(link, !work->spin);
     uint64_t start = now_ns();
+    link_ask(link, 0, work);
+    if (work->first != FIRST_SENDER) {
+        socket_recv(link->socket, ack, sizeof ack);
+        start = now_ns();
+    }
     for (uint64_t i = 0; i < messages; i++)
         socket_send(link->socket, data + memory_place(work, i), message_size(work, i));
+    if (work->first == FIRST_SENDER)
+        socket_recv(link->socket, ack, sizeof ack);
     socket_recv(link->socket, ack, sizeof ack);
     double seconds = seconds_since(start);
     link_blocking_set(link, false);
@@ -130,14 +196,17 @@ static double bandwidth_run_raw(struct raw_client *client, const struct work *wo
 
 const struct pattern pattern_bandwidth = {
     .name = "bandwidth",
-    .summary = "one way, all messages posted at the start",
+    .summary = "one way, messages posted at the start",
     .unit = "MB/s",
     .size_name = "message",
     .sizes = "1K,4K,16K,64K,256K,1M,4M",
     .amount = "120MB",
     .amount_is_bytes = true,
     .one_pair = true,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY | TAKES_MEMORY,
+    .post = POST_ALL,
+    .window = 8,
+    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY | TAKES_MEMORY | TAKES_WINDOW |
+             TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
                   BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY),

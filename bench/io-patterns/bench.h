@@ -59,18 +59,25 @@ enum {
     TAKES_COMPUTE = 128,
     TAKES_TREE = 256,
     TAKES_ON = 512,
-    TAKES_MEMORY = 1024
+    TAKES_MEMORY = 1024,
+    TAKES_POST = 2048 /* --post --first --poll */
 };
 
 /* Who computes while a message is on its way. */
 enum { ON_SENDER = 1, ON_RECEIVER = 2, ON_BOTH = 3 };
+
+/* How many messages a side posts at once. */
+enum post { POST_DEFAULT, POST_ALL, POST_WINDOW, POST_ONE };
+/* Which side posts its first messages before the other one does. */
+enum first { FIRST_RECEIVER, FIRST_SENDER, FIRST_TOGETHER };
 
 /* One sample as its client and server both know it. */
 struct work {
     uint8_t pattern;     /* place in the pattern table */
     bool verify;         /* check every byte */
     bool plain;          /* plain buffers instead of BMI_memalloc's */
-    bool spin;           /* sockets: spin instead of block */
+    bool spin;           /* calls do not wait; sockets spin instead of block */
+    uint8_t first;       /* enum first */
     uint8_t on;          /* overlap: who computes */
     uint8_t server;      /* number of the server asked */
     uint16_t client;     /* number of the client that asks */
@@ -108,6 +115,9 @@ struct options {
     uint64_t bytes, messages; /* amount of a sample, each where the pattern counts so */
     uint64_t segment;
     uint64_t memory; /* bandwidth; 0: each message has its own */
+    enum post post;
+    enum first first;
+    bool poll;
     int window;
     int reps;
     int timeout_s;
@@ -150,6 +160,7 @@ struct pattern {
     bool plain_is_bare;  /* bmi-plain is not other memory, but the messages alone */
     bool low_quartile;   /* the value is not the median of samples, but a quarter from below */
     unsigned takes;      /* TAKES_* bits of options that mean something to it */
+    enum post post;      /* if not given; POST_DEFAULT: a window */
     int window;          /* 0: 1 */
     int reps;            /* 0: 5 */
     const char *grid;    /* servers x clients, if not given; NULL: 1x1 */
@@ -177,6 +188,8 @@ const struct pattern *pattern_numbered(uint8_t number);
 uint8_t pattern_number(const struct pattern *pattern);
 const char *contender_name(enum contender contender);
 const char *on_name(uint8_t on);
+const char *post_name(enum post post);
+const char *first_name(enum first first);
 
 double value_bandwidth(double slowest, const struct work *work, int pairs);
 double value_rate(double slowest, const struct work *work, int pairs);
@@ -214,6 +227,8 @@ void compute(uint64_t time_us); /* for so long on a CPU, not by the clock on the
 void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work);
 void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE]);
 void work_start(struct work *work, const struct options *options);
+/* Sets the window from the sample's size and amount, where not every sample has the same. */
+void work_window_set(struct work *work, const struct options *options);
 void work_fill(struct work *work, const struct options *options, const struct grid *grid,
                uint64_t size);
 uint64_t message_count(const struct work *work);

@@ -144,6 +144,13 @@ refused bandwidth --memory 64K --size 4K,64K,65537
 grep -q "65536 bytes do not hold a message of 65537" "$folder/out" || fail "$(cat "$folder/out")"
 refused bandwidth --memory 64K --size 4K --verify
 grep -q "not with --verify" "$folder/out" || fail "$(cat "$folder/out")"
+refused read --post some
+refused read --post all --window 4
+refused read --first neither
+refused latency --post all
+refused rate --poll
+refused bandwidth --memory 1M --post one
+refused read --first sender --reference mpi
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
 # servers that run already: as many of each contender's, and one where a pattern has one pair
 wrong read --role client --servers tcp://127.0.0.1:1,raw://127.0.0.1:1,raw://127.0.0.1:2 \

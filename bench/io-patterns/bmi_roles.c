@@ -117,6 +117,7 @@ static void request_serve(struct bmi_side *side, const struct BMI_unexpected_inf
     if (!pattern || !pattern->serve_bmi)
         die("a request for pattern %d, which is none", work.pattern);
     memory_choose(&work, info->addr);
+    side->polls = work.spin;
     pattern->serve_bmi(side, &work, info->addr);
 }
 
@@ -145,7 +146,8 @@ void bmi_server_run(struct bmi_side *side, uint64_t requests)
             return;
         if (!busy) {
             served += (uint64_t)requests_serve(side, WAIT_MS);
-        } else if (side_step(side, WAIT_MS) == 0 || ++turns >= TURNS_BETWEEN_REQUESTS) {
+        } else if (side_step(side, WAIT_MS) == 0 || side->polls ||
+                   ++turns >= TURNS_BETWEEN_REQUESTS) {
             served += (uint64_t)requests_serve(side, 0);
             turns = 0;
         }
@@ -177,6 +179,7 @@ double bmi_client_run(struct bmi_client *client, const struct work *work)
 {
     if (client->server_count > 0)
         memory_choose(work, client->servers[0]);
+    client->side.polls = work->spin && pattern_numbered(work->pattern)->takes & TAKES_POST;
     return pattern_numbered(work->pattern)->run_bmi(client, work);
 }
 

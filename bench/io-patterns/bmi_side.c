@@ -109,7 +109,7 @@ int side_step(struct bmi_side *side, int wait_ms)
     void *users[COMPLETIONS_MAX];
     int count = 0;
     int run = immediate_run(side);
-    if (run || side->done_first)
+    if (run || side->done_first || side->polls)
         wait_ms = 0;
     if (side->others > 0) {
         run += side->other_step(side, wait_ms);
@@ -130,10 +130,22 @@ int side_step(struct bmi_side *side, int wait_ms)
     return run + count;
 }
 
+/* A client that polls looks for unexpected messages, too, as programs with one thread do. */
+static void unexpected_poll(void)
+{
+    struct BMI_unexpected_info info;
+    int count = 0;
+    bmi_check(BMI_testunexpected(1, &count, &info, 0), "BMI_testunexpected");
+    if (count > 0)
+        die("an unexpected message came to a client");
+}
+
 void side_await(struct bmi_side *side, const uint64_t *value, uint64_t target)
 {
     uint64_t moved = 0; /* when something last completed, looked at only while nothing does */
     while (*value < target) {
+        if (side->polls)
+            unexpected_poll();
         if (side_step(side, WAIT_MS) > 0)
             moved = 0;
         else if (moved == 0)

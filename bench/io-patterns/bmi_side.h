@@ -27,6 +27,7 @@ struct bmi_side {
     struct bmi_op *done_first, *done_last; /* completed at once, not run yet */
     uint64_t outstanding;                  /* posted, not completed */
     int timeout_s;
+    bool polls;  /* test calls do not wait */
     bool ending; /* what fails from here on is no matter */
     /* Where a pattern has more than messages to wait for: how many, and what waits for both, at
      * most wait_ms. Returns: how many have ended. */

@@ -112,6 +112,7 @@ void samples_take(int control, const struct options *options,
     work_start(&work, options);
     control_tell(control, "ready");
     while (control_work(control, &work, &start_ns)) {
+        work_window_set(&work, options);
         start_await(start_ns);
         control_tell(control, "result %.9g", run(client, &work));
     }

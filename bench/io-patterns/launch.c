@@ -226,6 +226,10 @@ static void common_add(struct command *command, const struct options *options)
     option_add(command, "--method", options->method);
     number_add(command, "--segment", options->segment);
     number_add(command, "--window", (unsigned long long)options->window);
+    option_add(command, "--post", post_name(options->post));
+    option_add(command, "--first", first_name(options->first));
+    if (options->poll)
+        argument_add(command, "--poll");
     number_add(command, "--timeout", (unsigned long long)options->timeout_s);
     if (options->memory)
         number_add(command, "--memory", options->memory);

@@ -30,6 +30,9 @@ enum {
     OPTION_SEGMENT,
     OPTION_WINDOW,
     OPTION_MEMORY,
+    OPTION_POST,
+    OPTION_FIRST,
+    OPTION_POLL,
     OPTION_REPS,
     OPTION_TIMEOUT,
     OPTION_VERIFY,
@@ -62,6 +65,9 @@ static const struct option long_options[] = {
     {"segment", required_argument, NULL, OPTION_SEGMENT},
     {"window", required_argument, NULL, OPTION_WINDOW},
     {"memory", required_argument, NULL, OPTION_MEMORY},
+    {"post", required_argument, NULL, OPTION_POST},
+    {"first", required_argument, NULL, OPTION_FIRST},
+    {"poll", no_argument, NULL, OPTION_POLL},
     {"reps", required_argument, NULL, OPTION_REPS},
     {"timeout", required_argument, NULL, OPTION_TIMEOUT},
     {"verify", no_argument, NULL, OPTION_VERIFY},
@@ -103,6 +109,12 @@ static const char help_text[] =
     "                       testcost, reapcost: calls; tasks, job: of these; idle: ms\n"
     "  --segment SIZE       read, write: bytes of a client's list segment (64K)\n"
     "  --window COUNT       messages under way for each pair (read, write, flow: 8; rate: 1000)\n"
+    "  --post NAME          read, write, bandwidth: how many messages a side posts at once: all,\n"
+    "                       each in memory of its own; a window; or one (bandwidth: all; else a\n"
+    "                       window)\n"
+    "  --first NAME         read, write, bandwidth: which side posts its first messages before\n"
+    "                       the other: receiver, sender; or both at once: together (receiver)\n"
+    "  --poll               read, write, bandwidth: test calls and socket calls do not wait\n"
     "  --memory SIZE        bandwidth: a side's messages take turns in so much memory, which then\n"
     "                       stays in the caches if it fits (each has its own)\n"
     "  --compute LIST       overlap: microseconds to compute (by size: to 200, to 2000);\n"
@@ -267,6 +279,26 @@ static void on_take(struct options *options, const char *text)
         refuse("--on %s: sender, receiver, or both is wanted", text);
 }
 
+static void post_take(struct options *options, const char *text)
+{
+    for (enum post i = POST_ALL; i <= POST_ONE; i++)
+        if (strcmp(text, post_name(i)) == 0) {
+            options->post = i;
+            return;
+        }
+    refuse("--post %s: all, window, or one is wanted", text);
+}
+
+static void first_take(struct options *options, const char *text)
+{
+    for (enum first i = FIRST_RECEIVER; i <= FIRST_TOGETHER; i++)
+        if (strcmp(text, first_name(i)) == 0) {
+            options->first = i;
+            return;
+        }
+    refuse("--first %s: receiver, sender, or together is wanted", text);
+}
+
 static void role_take(struct options *options, const char *text)
 {
     if (strcmp(text, "server") == 0)
@@ -349,6 +381,31 @@ static bool party_option_take(struct options *options, struct counts *counts, in
     return true;
 }
 
+/* Takes an option that says how messages are posted. Returns: whether it is one. */
+static bool post_option_take(struct options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPTION_WINDOW:
+        options->window = (int)number_read("window", text, 1, 1u << 20);
+        break;
+    case OPTION_MEMORY:
+        options->memory = size_read("memory", text, 1, 1u << 30);
+        break;
+    case OPTION_POST:
+        post_take(options, text);
+        break;
+    case OPTION_FIRST:
+        first_take(options, text);
+        break;
+    case OPTION_POLL:
+        options->poll = true;
+        break;
+    default:
+        return false;
+    }
+    return true;
+}
+
 /* Returns: the TAKES_* bit of an option, 0 for one that all patterns know. */
 static unsigned option_takes(int option)
 {
@@ -373,6 +430,10 @@ static unsigned option_takes(int option)
         return TAKES_WINDOW;
     case OPTION_MEMORY:
         return TAKES_MEMORY;
+    case OPTION_POST:
+    case OPTION_FIRST:
+    case OPTION_POLL:
+        return TAKES_POST;
     case OPTION_VERIFY:
         return TAKES_VERIFY;
     case OPTION_COMPUTE:
@@ -390,7 +451,7 @@ static void option_take(struct options *options, struct counts *counts, int opti
                         const char *text)
 {
     options->given |= option_takes(option);
-    if (party_option_take(options, counts, option, text))
+    if (party_option_take(options, counts, option, text) || post_option_take(options, option, text))
         return;
     switch (option) {
     case OPTION_SIZE:
@@ -413,12 +474,6 @@ static void option_take(struct options *options, struct counts *counts, int opti
         break;
     case OPTION_SEGMENT:
         options->segment = size_read("segment", text, 1, 1u << 30);
-        break;
-    case OPTION_WINDOW:
-        options->window = (int)number_read("window", text, 1, 1u << 20);
-        break;
-    case OPTION_MEMORY:
-        options->memory = size_read("memory", text, 1, 1u << 30);
         break;
     case OPTION_REPS:
         options->reps = (int)number_read("reps", text, 1, REPS_MAX);
@@ -495,6 +550,8 @@ static void defaults_fill(struct options *options, const struct counts *counts)
     }
     if (!options->messages && !pattern->amount_is_bytes)
         size_parse(pattern->amount, &options->messages);
+    if (options->post == POST_DEFAULT)
+        options->post = options->given & TAKES_WINDOW ? POST_WINDOW : pattern->post;
     if (!options->window)
         options->window = pattern->window ? pattern->window : 1;
     if (!options->reps)

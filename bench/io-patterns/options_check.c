@@ -45,6 +45,7 @@ static void given_check(const struct options *options)
         {TAKES_SEGMENT, "--segment"},
         {TAKES_WINDOW, "--window"},
         {TAKES_MEMORY, "--memory"},
+        {TAKES_POST, "--post, --first, --poll"},
         {TAKES_VERIFY, "--verify"},
         {TAKES_COMPUTE, "--compute"},
         {TAKES_ON, "--on"},
@@ -118,6 +119,19 @@ static void memory_check(const struct options *options)
                    (unsigned long long)options->memory, (unsigned long long)options->sizes[i]);
 }
 
+/* The references that have one way to post. */
+static void post_check(const struct options *options)
+{
+    const unsigned others = BIT(CONTENDER_MPI) | BIT(CONTENDER_FI);
+    bool whole = options->post == POST_ALL || options->post == POST_ONE;
+    if (options->given & TAKES_WINDOW && options->pattern->takes & TAKES_POST && whole)
+        refuse("--window: with --post window");
+    if (options->memory && options->post != POST_ALL)
+        refuse("--memory: with --post all");
+    if (options->given & TAKES_POST && options->contenders & others)
+        refuse("--post, --first, --poll: not beside mpi and fi");
+}
+
 int options_servers(const struct options *options, bool raw)
 {
     int count = 0;
@@ -153,6 +167,7 @@ void options_check(const struct options *options)
         given_check(options);
         contenders_check(options);
         memory_check(options);
+        post_check(options);
         servers_check(options);
     }
     for (int i = 0; pattern->one_pair && i < options->grid_count; i++)

@@ -68,6 +68,22 @@ const char *on_name(uint8_t on)
     return names[on & ON_BOTH];
 }
 
+const char *post_name(enum post post)
+{
+    static const char *const names[] = {[POST_DEFAULT] = "window",
+                                        [POST_ALL] = "all",
+                                        [POST_WINDOW] = "window",
+                                        [POST_ONE] = "one"};
+    return names[post];
+}
+
+const char *first_name(enum first first)
+{
+    static const char *const names[] = {
+        [FIRST_RECEIVER] = "receiver", [FIRST_SENDER] = "sender", [FIRST_TOGETHER] = "together"};
+    return names[first];
+}
+
 double value_bandwidth(double slowest, const struct work *work, int pairs)
 {
     return (double)work->amount * pairs / slowest / 1e6;

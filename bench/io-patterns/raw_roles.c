@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define EVENTS_MAX 64
+#define TURNS_BETWEEN_REQUESTS 8 /* of answers that spin */
 
 /* Splits "raw://host:port". */
 static void url_split(const char *url, char *host, size_t host_size, char *port, size_t port_size)
@@ -102,6 +103,10 @@ static void link_request_read(struct raw_server *server, struct raw_link *link)
     pattern->serve_raw(link, &work);
     server->served++;
     server->busy += link->ready != NULL;
+    if (link->ready && link->spins) {
+        link->next = server->spinning;
+        server->spinning = link;
+    }
 }
 
 /* Continues an answer. */
@@ -111,18 +116,36 @@ static void link_continue(struct raw_server *server, struct raw_link *link)
     server->busy -= link->ready == NULL;
 }
 
+/* Continues all answers that spin. */
+static void spinning_continue(struct raw_server *server)
+{
+    for (struct raw_link **place = &server->spinning; *place;) {
+        struct raw_link *link = *place;
+        link_continue(server, link);
+        if (link->ready)
+            place = &link->next;
+        else
+            *place = link->next;
+    }
+}
+
 void raw_server_run(struct raw_server *server, uint64_t requests)
 {
     struct epoll_event events[EVENTS_MAX];
     uint64_t end = requests > 0 ? server->served + requests : UINT64_MAX;
-    while (server->served < end || server->busy > 0) {
-        int count = epoll_wait(server->epoll, events, EVENTS_MAX, -1);
+    for (int turn = 0; server->served < end || server->busy > 0; turn++) {
+        spinning_continue(server);
+        if (server->spinning && turn % TURNS_BETWEEN_REQUESTS != 0)
+            continue;
+        int count = epoll_wait(server->epoll, events, EVENTS_MAX, server->spinning ? 0 : -1);
         if (count < 0 && errno != EINTR)
             die("epoll_wait: %s", strerror(errno));
         for (int i = 0; i < count; i++) {
             struct raw_link *link = events[i].data.ptr;
             if (!link)
                 link_accept(server->listener, server->epoll);
+            else if (link->ready && link->spins)
+                continue;
             else if (link->ready)
                 link_continue(server, link);
             else

@@ -42,7 +42,7 @@ void socket_send(int socket, const void *buffer, size_t size)
     const uint8_t *bytes = buffer;
     while (size > 0) {
         ssize_t sent = send(socket, bytes, size, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
+        if (sent < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (sent < 0)
             die("send: %s", strerror(errno));
@@ -56,7 +56,7 @@ void socket_recv(int socket, void *buffer, size_t size)
     uint8_t *bytes = buffer;
     while (size > 0) {
         ssize_t got = recv(socket, bytes, size, 0);
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (got <= 0)
             die("recv: %s", got < 0 ? strerror(errno) : "the peer has gone");
@@ -99,9 +99,26 @@ void link_ask_and_await(struct raw_link *link, int server, const struct work *wo
     socket_recv(link->socket, ack, sizeof ack);
 }
 
-void raw_await(struct raw_client *client, const uint64_t *value, uint64_t target)
+static void raw_spin(struct raw_client *client, const uint64_t *value, uint64_t target)
+{
+    uint64_t before = *value, start = now_ns();
+    while (*value < target) {
+        for (int i = 0; i < client->link_count; i++)
+            client->links[i].ready(&client->links[i]);
+        if (*value != before) {
+            before = *value;
+            start = now_ns();
+        } else if (seconds_since(start) > client->timeout_s) {
+            die("nothing came for %d s", client->timeout_s);
+        }
+    }
+}
+
+void raw_await(struct raw_client *client, const uint64_t *value, uint64_t target, bool spin)
 {
     struct epoll_event events[EVENTS_MAX];
+    if (spin)
+        raw_spin(client, value, target);
     while (*value < target) {
         int count = epoll_wait(client->epoll, events, EVENTS_MAX, client->timeout_s * 1000);
         if (count < 0 && errno != EINTR)

@@ -20,13 +20,16 @@ struct raw_link {
     void (*ready)(struct raw_link *link); /* continue; NULL: a request is awaited */
     uint8_t request[REQUEST_SIZE];
     size_t request_used;
-    void *state; /* the pattern's */
+    void *state;           /* the pattern's */
+    bool spins;            /* is continued all the time, not only when epoll says so */
+    struct raw_link *next; /* of those */
 };
 
 struct raw_server {
     int listener, epoll;
     uint64_t served; /* requests taken */
     int busy;        /* links whose answers go on */
+    struct raw_link *spinning;
 };
 
 struct raw_client {
@@ -41,7 +44,7 @@ void link_watch(struct raw_link *link, uint32_t events);
 void link_blocking_set(struct raw_link *link, bool blocking);
 
 void socket_nodelay_set(int socket);
-/* Blocking: all of it, or the process ends. */
+/* Blocking, or spinning on a socket that does not block: all of it, or the process ends. */
 void socket_send(int socket, const void *buffer, size_t size);
 void socket_recv(int socket, void *buffer, size_t size);
 
@@ -53,8 +56,8 @@ size_t socket_recv_some(int socket, struct iovec *pieces, int count);
 void link_ask(struct raw_link *link, int server, const struct work *work);
 void link_ask_and_await(struct raw_link *link, int server, const struct work *work);
 
-/* Runs the clients' links until *value reaches `target`. */
-void raw_await(struct raw_client *client, const uint64_t *value, uint64_t target);
+/* Runs the clients' links until *value reaches `target`; `spin`: without waiting. */
+void raw_await(struct raw_client *client, const uint64_t *value, uint64_t target, bool spin);
 
 /* A process's whole life, and its parts. A server runs until it has answered `requests` requests
  * to their end, or for ever (0). */

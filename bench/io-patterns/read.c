@@ -3,9 +3,10 @@
  * read.c - the N x M parallel read.
  *
  * Each client asks each server with an unexpected message of 25 bytes, gets an acknowledgement of
- * 400, then `amount` bytes in messages of `size`, which it receives as lists of segments. Its
- * receives are posted ahead, `window` of them for each server. A server sends from one buffer,
- * `window` messages of each client at a time.
+ * 400, then `amount` bytes in messages of `size`, which it receives as lists of segments, `window`
+ * of them posted for each server. A server sends from one buffer, `window` messages of each client
+ * at a time. The first receives are posted ahead of the request (--first receiver), or when the
+ * acknowledgement comes, which goes out before the first sends (together) or after them (sender).
  */
 #include "bmi_side.h"
 #include "layout.h"
@@ -64,6 +65,12 @@ static void machine_op_complete(struct bmi_op *op)
         free(machine);
 }
 
+static void machine_acknowledge(struct read_machine *machine)
+{
+    side_send(machine->side, &machine->ops[0].op, machine->client, machine->ack, ACK_SIZE,
+              BMI_EXT_ALLOC, tag_ack(&machine->work));
+}
+
 static void read_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
     uint32_t ops = work->window + 1;
@@ -75,10 +82,12 @@ static void read_serve_bmi(struct bmi_side *side, const struct work *work, bmi_p
                                      .messages = message_count(work)};
     for (uint32_t i = 0; i < ops; i++)
         machine->ops[i] = (struct machine_op){{.complete = machine_op_complete}, machine};
-    side_send(side, &machine->ops[0].op, client, machine->ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(work));
+    if (work->first != FIRST_SENDER)
+        machine_acknowledge(machine);
     for (uint32_t i = 1; i < ops && machine->next < machine->messages; i++)
         machine_send_next(machine, &machine->ops[i]);
+    if (work->first == FIRST_SENDER)
+        machine_acknowledge(machine);
 }
 
 /* ---- BMI client ---------------------------------------------------------------------------- */
@@ -136,6 +145,7 @@ static void read_serve_raw(struct raw_link *link, const struct work *work)
     sender->data = server_data(work);
     link->state = sender;
     link->ready = raw_sender_ready;
+    link->spins = work->spin;
     link_watch(link, EPOLLOUT);
 }
 
@@ -158,6 +168,8 @@ static void raw_receiver_ready(struct raw_link *link)
     size_t ack_left = ACK_SIZE - receiver->ack_got;
     if (ack_left > 0)
         pieces[count++] = (struct iovec){receiver->ack + receiver->ack_got, ack_left};
+    if (receiver->position == work->amount)
+        return; /* where links are continued all the time */
     uint64_t place = data_place(work, receiver->position);
     uint64_t size = data_ahead(work, receiver->position);
     count += layout_pieces(receiver->layout, receiver->server, place, size, pieces + count,
@@ -189,7 +201,7 @@ static double read_run_raw(struct raw_client *client, const struct work *work)
     uint64_t start = now_ns();
     for (int i = 0; i < count; i++)
         link_ask(&client->links[i], i, work);
-    raw_await(client, &received, (uint64_t)count * (ACK_SIZE + work->amount));
+    raw_await(client, &received, (uint64_t)count * (ACK_SIZE + work->amount), work->spin);
     double seconds = seconds_since(start);
     for (int i = 0; work->verify && i < count; i++)
         layout_check(&layout, i, (uint32_t)i, client_shift(work), work->amount);
@@ -206,7 +218,8 @@ const struct pattern pattern_read = {
     .amount = "10MB",
     .amount_is_bytes = true,
     .window = 8,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW | TAKES_VERIFY,
+    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW |
+             TAKES_VERIFY | TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders =
         BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),

@@ -131,8 +131,16 @@ void report_start(const struct report *report)
                pattern->one_pair ? "" : " a pair");
     if (pattern->takes & TAKES_SEGMENT)
         printf(", segments of %llu", (unsigned long long)options->segment);
-    if (pattern->takes & TAKES_WINDOW)
+    if (options->post == POST_ALL)
+        printf(", all posted at once");
+    else if (options->post == POST_ONE)
+        printf(", one at a time");
+    else if (pattern->takes & TAKES_WINDOW)
         printf(", window %d", options->window);
+    if (options->first != FIRST_RECEIVER)
+        printf(", %s first", options->first == FIRST_SENDER ? "sender" : "nobody");
+    if (options->poll)
+        printf(", polling");
     if (options->memory)
         printf(", in turn in %llu bytes of memory", (unsigned long long)options->memory);
     printf("%s\n", options->verify ? "; every byte checked, NOT a measurement" : "");
@@ -210,6 +218,10 @@ static void json_line_write(FILE *file, const struct report *report, const struc
         fprintf(file, "\"on\": \"%s\", ", on_name(row->work.on));
     if (pattern->takes & TAKES_COMPUTE)
         fprintf(file, "\"compute_us\": %u, ", row->work.compute_us);
+    if (pattern->takes & TAKES_POST)
+        fprintf(file, "\"post\": \"%s\", \"first\": \"%s\", \"poll\": %s, ",
+                post_name(options->post), first_name(options->first),
+                options->poll ? "true" : "false");
     if (row->work.memory)
         fprintf(file, "\"memory\": %llu, ", (unsigned long long)row->work.memory);
     if (series->note[0])

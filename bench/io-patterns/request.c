@@ -11,7 +11,8 @@ enum {
     FLAG_PLAIN = 2,
     FLAG_SPIN = 4,
     FLAG_ON = 8 /* two bits */,
-    FLAG_MEMORY = 32
+    FLAG_MEMORY = 32,
+    FLAG_FIRST = 64 /* two bits */
 };
 
 static void bytes_put(uint8_t **place, uint64_t value, int count)
@@ -35,7 +36,7 @@ void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work)
     bytes_put(&place,
               (work->verify ? FLAG_VERIFY : 0u) | (work->plain ? FLAG_PLAIN : 0u) |
                   (work->spin ? FLAG_SPIN : 0u) | (unsigned)work->on * FLAG_ON |
-                  (work->memory ? FLAG_MEMORY : 0u),
+                  (work->memory ? FLAG_MEMORY : 0u) | (unsigned)work->first * FLAG_FIRST,
               1);
     bytes_put(&place, work->server, 1);
     bytes_put(&place, work->client, 2);
@@ -55,6 +56,7 @@ void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
     work->plain = flags & FLAG_PLAIN;
     work->spin = flags & FLAG_SPIN;
     work->on = flags / FLAG_ON & ON_BOTH;
+    work->first = flags / FLAG_FIRST & 3;
     work->server = (uint8_t)bytes_get(&place, 1);
     work->client = (uint16_t)bytes_get(&place, 2);
     work->window = (uint32_t)bytes_get(&place, 4);
@@ -62,7 +64,12 @@ void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
     work->amount = bytes_get(&place, 6);
     work->compute_us = (uint16_t)bytes_get(&place, 2);
     work->sequence = (uint32_t)bytes_get(&place, 4);
-    work->memory = flags & FLAG_MEMORY ? (uint64_t)work->window * work->size : 0;
+    if (!(flags & FLAG_MEMORY)) {
+        work->memory = 0;
+        return;
+    }
+    work->memory = (uint64_t)work->window * work->size;
+    work->window = (uint32_t)message_count(work); /* bandwidth posts all of them then */
 }
 
 /* What a client knows of all its samples. */
@@ -71,10 +78,19 @@ void work_start(struct work *work, const struct options *options)
     *work = (struct work){.pattern = pattern_number(options->pattern),
                           .verify = options->verify,
                           .plain = options->contender == CONTENDER_BMI_PLAIN,
-                          .spin = options->contender == CONTENDER_RAW_POLL,
+                          .spin = options->poll || options->contender == CONTENDER_RAW_POLL,
+                          .first = options->first,
                           .client = (uint16_t)options->number,
                           .memory = options->memory,
                           .window = (uint32_t)options->window};
+}
+
+void work_window_set(struct work *work, const struct options *options)
+{
+    if (options->post == POST_ALL)
+        work->window = (uint32_t)message_count(work);
+    else if (options->post == POST_ONE)
+        work->window = 1;
 }
 
 /* What all processes know of one sample. */
@@ -85,6 +101,7 @@ void work_fill(struct work *work, const struct options *options, const struct gr
     work_start(work, options);
     work->size = pattern->size_is_clients ? (uint32_t)grid->clients : (uint32_t)size;
     work->amount = pattern->amount_is_bytes ? options->bytes : options->messages;
+    work_window_set(work, options);
 }
 
 /* Messages in a sample whose amount is in bytes; the last may be shorter. */

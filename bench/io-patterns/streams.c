@@ -53,12 +53,18 @@ static void stream_post_window(struct stream *stream)
         stream_post_next(stream, &stream->ops[i]);
 }
 
-/* The server is ready: a writer begins to send. */
+/* Whether this side posts before the server does. */
+static bool stream_is_first(const struct stream *stream)
+{
+    return stream->work->first == (stream->writes ? FIRST_SENDER : FIRST_RECEIVER);
+}
+
+/* The server is ready. */
 static void stream_ack_complete(struct bmi_op *op)
 {
     struct stream *stream = (void *)((char *)op - offsetof(struct stream, ack_op));
     ++*stream->ended;
-    if (stream->writes)
+    if (!stream_is_first(stream))
         stream_post_window(stream);
 }
 
@@ -88,7 +94,7 @@ static void stream_start(struct stream *stream)
     if (stream->writes)
         side_recv(side, &stream->end_op.op, server, stream->end, ACK_SIZE, BMI_EXT_ALLOC,
                   tag_ack(&asked));
-    else
+    if (stream_is_first(stream))
         stream_post_window(stream);
     side_request(side, &stream->request_op.op, server, &asked, stream->request);
 }

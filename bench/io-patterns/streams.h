@@ -9,8 +9,8 @@
 #include "layout.h"
 
 /* Asks every server, then receives (or, where it writes, sends) all messages of all streams, lists
- * of segments, `window` of each stream at once. A reader posts its receives ahead of the request; a
- * writer sends from a server's acknowledgement on and ends with its second one.
+ * of segments, `window` of each stream at once. The first ones are posted ahead of the request if
+ * this side posts first, else at the server's acknowledgement. A writer ends with the second one.
  * Returns: the seconds that this took. */
 double streams_run(struct bmi_client *client, const struct work *work, const struct layout *layout,
                    bool writes);

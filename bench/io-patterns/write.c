@@ -3,8 +3,10 @@
  * write.c - the N x M parallel write: read, the other way round.
  *
  * Each client asks each server with an unexpected message of 25 bytes, gets an acknowledgement of
- * 400 once the server has posted its first receives, sends `amount` bytes in messages of `size`,
- * each a list of segments, and ends with the server's second acknowledgement: all has come.
+ * 400, sends `amount` bytes in messages of `size`, each a list of segments, and ends with the
+ * server's second acknowledgement: all has come. The server posts its first receives before the
+ * acknowledgement (--first receiver) or behind it (together); the client posts its first sends at
+ * the acknowledgement, or ahead of the request (sender).
  */
 #include "bmi_side.h"
 #include "layout.h"
@@ -124,14 +126,17 @@ static void write_serve_bmi(struct bmi_side *side, const struct work *work, bmi_
     if (work->verify)
         memset(machine->sink->memory, 0, machine->sink->size);
     machine->ops = allocate(work->window * sizeof *machine->ops);
+    acks_open(&machine->acks, side, client, work, machine_close);
+    if (work->first == FIRST_TOGETHER)
+        acks_send(&machine->acks);
     for (uint32_t i = 0; i < work->window; i++) {
         machine->ops[i].op.complete = machine_op_complete;
         machine->ops[i].machine = machine;
         if (machine->next < machine->messages)
             machine_receive_next(machine, &machine->ops[i]);
     }
-    acks_open(&machine->acks, side, client, work, machine_close);
-    acks_send(&machine->acks);
+    if (work->first != FIRST_TOGETHER)
+        acks_send(&machine->acks);
 }
 
 /* ---- BMI client ---------------------------------------------------------------------------- */
@@ -186,6 +191,7 @@ static void write_serve_raw(struct raw_link *link, const struct work *work)
     *receiver = (struct raw_receiver){.work = *work, .sink = sink_take(data_area(work))};
     link->state = receiver;
     link->ready = raw_receiver_ready;
+    link->spins = work->spin;
     socket_send(link->socket, raw_ack, ACK_SIZE);
 }
 
@@ -203,13 +209,14 @@ static void raw_sender_ready(struct raw_link *link)
 {
     struct raw_sender *sender = link->state;
     const struct work *work = sender->work;
-    if (sender->acks_got < ACK_SIZE || sender->position == work->amount) {
+    bool asked = sender->acks_got < ACK_SIZE && work->first != FIRST_SENDER;
+    if (asked || sender->position == work->amount) {
         uint8_t ack[ACK_SIZE];
         struct iovec piece = {ack, ACK_SIZE - sender->acks_got % ACK_SIZE};
         size_t got = socket_recv_some(link->socket, &piece, 1);
         sender->acks_got += got;
         *sender->received += got;
-        if (sender->acks_got == ACK_SIZE)
+        if (sender->acks_got == ACK_SIZE && sender->position < work->amount)
             link_watch(link, EPOLLOUT);
         return;
     }
@@ -239,9 +246,12 @@ static double write_run_raw(struct raw_client *client, const struct work *work)
         client->links[i].ready = raw_sender_ready;
     }
     uint64_t start = now_ns();
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         link_ask(&client->links[i], i, work);
-    raw_await(client, &received, (uint64_t)count * 2 * ACK_SIZE);
+        if (work->first == FIRST_SENDER)
+            link_watch(&client->links[i], EPOLLOUT);
+    }
+    raw_await(client, &received, (uint64_t)count * 2 * ACK_SIZE, work->spin);
     double seconds = seconds_since(start);
     free(senders);
     return seconds;
@@ -256,7 +266,8 @@ const struct pattern pattern_write = {
     .amount = "10MB",
     .amount_is_bytes = true,
     .window = 8,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW | TAKES_VERIFY,
+    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW |
+             TAKES_VERIFY | TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders =
         BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),

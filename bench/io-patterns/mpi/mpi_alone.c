@@ -108,7 +108,7 @@ static double sample_take(struct alone *alone, enum contender contender, struct 
     uint64_t requests = (uint64_t)alone->world->clients;
     double figure = 0, slowest = 0;
     work->plain = contender == CONTENDER_BMI_PLAIN;
-    work->spin = contender == CONTENDER_RAW_POLL;
+    work->spin = alone->options->poll || contender == CONTENDER_RAW_POLL;
     work->sequence = ++alone->sequence;
     data_allocator_set(NULL); /* BMI's own samples and requests say it anew */
     MPI_Barrier(MPI_COMM_WORLD);
