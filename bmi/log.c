@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * log.c - formats a message and hands it to the callback or to standard error, whole lines only.
+ * log.c - formats a message and passes it to the callback or to standard error as one whole line:
+ * emit() escapes control bytes, whoever wrote them.
  * The callback and its level change under `lock`, which is also held while it runs.
  *
  * Warnings tell of what peers do, who can do it as often as they like: so many a second are
@@ -23,8 +24,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/base/escape.h"
 #include "bmi/method.h"
 #include "bmi/settings.h"
+
+enum { LINE_MOST = 1100 }; /* bytes of a message; what is longer is cut */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bmi_log_callback callback; /* under lock */
@@ -115,8 +119,11 @@ static bool warning_may_locked(void)
     return may;
 }
 
-static void emit(enum bmi_log_level level, const char *text)
+/* Text of peers may be part of any message: control bytes would forge lines, or reach a terminal. */
+static void emit(enum bmi_log_level level, const char *message)
 {
+    char text[LINE_MOST];
+    bmi__escape(text, sizeof text, message, strlen(message));
     pthread_mutex_lock(&lock);
     if (level != BMI_LOG_WARN || warning_may_locked())
         emit_locked(level, text);
@@ -127,7 +134,7 @@ void bmi__log(enum bmi_log_level level, const char *format, ...)
 {
     if (!bmi__log_wanted(level))
         return;
-    char text[1100];
+    char text[LINE_MOST];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -139,7 +146,7 @@ void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const
 {
     if (!bmi__log_wanted(level))
         return;
-    char text[1100];
+    char text[LINE_MOST];
     size_t used = 0;
     if (link != NULL)
         used = (size_t)snprintf(text, sizeof text, "%s: ", link->method->name);

@@ -16,6 +16,7 @@
 
 #include "bmi/address.h"
 #include "bmi/background.h"
+#include "bmi/base/escape.h"
 #include "bmi/context.h"
 #include "bmi/credit.h"
 #include "bmi/failure.h"
@@ -167,9 +168,11 @@ static const char *state_name(const struct peer *peer)
 static void peer_write_locked(FILE *out, struct peer *peer)
 {
     struct bmi_statistics s = {0};
+    char name[BMI_MAX_ADDR_LEN];
+    bmi__escape(name, sizeof name, bmi__peer_name(peer), strlen(bmi__peer_name(peer)));
     bmi__peer_statistics(peer, &s);
-    fprintf(out, "  %s %s%s%s: messages %llu out %llu in, bytes %llu out %llu in",
-            bmi__peer_name(peer), peer->flags & PEER_ACCEPTED ? "accepted, " : "", state_name(peer),
+    fprintf(out, "  %s %s%s%s: messages %llu out %llu in, bytes %llu out %llu in", name,
+            peer->flags & PEER_ACCEPTED ? "accepted, " : "", state_name(peer),
             peer->flags & PEER_SELF ? ", itself" : "",
             (number)(s.messages_sent + s.unexpected_sent),
             (number)(s.messages_received + s.unexpected_received), (number)s.bytes_sent,
@@ -211,7 +214,9 @@ static void head_write(FILE *out)
         program[strcspn(program, "\n")] = '\0';
     if (file != NULL)
         fclose(file);
-    fprintf(out, "libbmi %s, process %ld (%s)\n", bmi_version(), (long)getpid(), program);
+    char shown[4 * sizeof program];
+    bmi__escape(shown, sizeof shown, program, strlen(program));
+    fprintf(out, "libbmi %s, process %ld (%s)\n", bmi_version(), (long)getpid(), shown);
     fprintf(out, "progress by %s; memory lent to peers or held for them %lld of %lld bytes\n",
             bmi__background_on() ? "a thread of the library's" : "the caller",
             (long long)bmi__credit_used(), (long long)bmi__setting(SETTING_TOTAL_MEMORY));

@@ -24,6 +24,7 @@
 
 #include "bmi.h"
 #include "bmi/task.h"
+#include "line.h"
 
 static const char usage[] =
     "usage: bmi-info [--methods] [--settings] [--topology] [--json]\n"
@@ -81,26 +82,27 @@ static void print_choice(int index)
     int status = bmi_method_choose(index, &choice);
 
     if (status == 0 && choice.provider[0])
-        printf("    here                provider %s, device %s: %s\n", choice.provider,
-               choice.device, choice.reason);
+        line_print(stdout, "    here                provider %s, device %s: %s", choice.provider,
+                   choice.device, choice.reason);
     else if (status != 0)
-        printf("    here                not usable: %s: %s\n", bmi_status_string(status),
-               choice.reason);
+        line_print(stdout, "    here                not usable: %s: %s", bmi_status_string(status),
+                   choice.reason);
 }
 
 static void print_methods(void)
 {
     struct bmi_method_info info;
 
-    printf("methods\n");
+    line_print(stdout, "methods");
     for (int i = 0; bmi_method_next(i, &info) == 0; i++) {
-        printf("  %-10s %s\n", info.name, info.description);
-        printf("    schemes             %s\n", info.schemes);
-        printf("    eager up to         %" PRId64 " bytes\n", info.eager_max);
-        printf("    unexpected up to    %" PRId64 " bytes\n", info.unexpected_max);
-        printf("    segments at once    %d\n", info.segments_max);
-        printf("    remote put, get     %s, %s\n", yes_no(info.can_put), yes_no(info.can_get));
-        printf("    needs registration  %s\n", yes_no(info.needs_registration));
+        line_print(stdout, "  %-10s %s", info.name, info.description);
+        line_print(stdout, "    schemes             %s", info.schemes);
+        line_print(stdout, "    eager up to         %" PRId64 " bytes", info.eager_max);
+        line_print(stdout, "    unexpected up to    %" PRId64 " bytes", info.unexpected_max);
+        line_print(stdout, "    segments at once    %d", info.segments_max);
+        line_print(stdout, "    remote put, get     %s, %s", yes_no(info.can_put),
+                   yes_no(info.can_get));
+        line_print(stdout, "    needs registration  %s", yes_no(info.needs_registration));
         print_choice(i);
     }
 }
@@ -119,7 +121,7 @@ static void print_wrapped(const char *text)
             if (length == 0)
                 length = width;
         }
-        printf("      %.*s\n", (int)length, text);
+        line_print(stdout, "      %.*s", (int)length, text);
         text += length;
         text += strspn(text, " ");
     }
@@ -130,13 +132,13 @@ static void print_settings(void)
     const char *name, *value, *help;
     char valid[VALID_MAX];
 
-    printf("settings (name in the environment, in capitals with BMI_ in front: value)\n");
+    line_print(stdout, "settings (name in the environment, in capitals with BMI_ in front: value)");
     for (int i = 0; bmi_setting_next(i, &name, &value, &help) == 0; i++) {
-        printf("  %s: %s\n", name, *value ? value : "(none)");
+        line_print(stdout, "  %s: %s", name, *value ? value : "(none)");
         print_wrapped(help);
         valid_find(name, valid);
         if (*valid)
-            printf("      valid: %s\n", valid);
+            line_print(stdout, "      valid: %s", valid);
     }
 }
 
@@ -149,7 +151,8 @@ static bool print_topology(void)
     if (text == NULL)
         return false;
     bmi_task_topology_text(NULL, text, length + 1);
-    printf("topology\n%s", text);
+    line_print(stdout, "topology");
+    text_print(stdout, text, strlen(text));
     free(text);
     return true;
 }
@@ -277,7 +280,7 @@ static int output_end(void)
 
 /* ---- a running process ----------------------------------------------------------------------- */
 
-/* So long is waited for a process; the library lets go of one that does not read after 5000. */
+/* How long bmi-info waits for a process; the library drops a reader that is slower than 5000. */
 enum { PATIENCE_MS = 6000 };
 
 /* Connects to who answers for the process. Returns the socket, or -1 with errno set; EAGAIN: others
@@ -302,11 +305,39 @@ static int process_connect(long process)
     return fd;
 }
 
-/* Copies what comes to standard output. Returns how many bytes, or -1 if nothing came for long, or
- * it broke off. */
+/* Any process of the network namespace can take the name of another's socket. The kernel says which
+ * process listens: it must be the one asked for, of our user or root's; root itself may ask all.
+ * Returns whether it is, and says so if not. */
+static bool answer_is_genuine(int fd, long process)
+{
+    struct ucred from;
+    socklen_t size = sizeof from;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &from, &size) < 0) {
+        line_print(stderr, "bmi-info: cannot find out which process answers for %ld: %s", process,
+                   strerror(errno));
+        return false;
+    }
+    if (from.pid != process) {
+        line_print(stderr,
+                   "bmi-info: process %ld of user %ld answers for process %ld: not believed",
+                   (long)from.pid, (long)from.uid, process);
+        return false;
+    }
+    if (from.uid != geteuid() && from.uid != 0 && geteuid() != 0) {
+        line_print(stderr, "bmi-info: process %ld is of user %ld, neither yours nor root's",
+                   process, (long)from.uid);
+        return false;
+    }
+    return true;
+}
+
+/* Prints what comes, whole lines. Returns how many bytes, or -1 if nothing came for long, or it broke
+ * off. */
 static long report_copy(int fd)
 {
-    char text[16384];
+    char text[16384]; /* longer lines are broken */
+    size_t have = 0;
     long copied = 0;
 
     for (;;) {
@@ -315,20 +346,28 @@ static long report_copy(int fd)
 
         if (ready < 0 && errno == EINTR)
             continue;
-        ssize_t got = ready > 0 ? read(fd, text, sizeof text) : -1;
+        ssize_t got = ready > 0 ? read(fd, text + have, sizeof text - have) : -1;
+        if (got > 0)
+            have += (size_t)got;
+        const char *end = have > 0 ? memrchr(text, '\n', have) : NULL;
+        size_t whole = got <= 0 || have == sizeof text ? have : 0;
+        if (end != NULL && got > 0)
+            whole = (size_t)(end + 1 - text);
+        text_print(stdout, text, whole);
+        have -= whole;
+        memmove(text, text + whole, have);
+        copied += (long)whole;
         if (got <= 0)
             return got == 0 ? copied : -1;
-        fwrite(text, 1, (size_t)got, stdout);
-        copied += got;
     }
 }
 
 static int unanswered(long process)
 {
-    fprintf(stderr,
-            "bmi-info: process %ld does not answer: no thread of it is in a test call (nor is its "
-            "setting `progress` background)\n",
-            process);
+    line_print(stderr,
+               "bmi-info: process %ld does not answer: no thread of it is in a test call (nor is "
+               "its setting `progress` background)",
+               process);
     return 1;
 }
 
@@ -346,8 +385,11 @@ static int process_print(long process)
                                       : "");
         return 1;
     }
-    long copied = report_copy(fd);
+    bool genuine = answer_is_genuine(fd, process);
+    long copied = genuine ? report_copy(fd) : 0;
     close(fd);
+    if (!genuine)
+        return 1;
     if (copied > 0)
         return output_end();
     if (copied < 0)

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "bmi.h"
+#include "line.h"
 
 static const char usage[] =
     "usage: bmi-ping [-c count] [-i interval] [-W timeout] [-q] URL\n"
@@ -62,8 +63,8 @@ static double number(char option, const char *text, double least, double most)
     double value = strtod(text, &end);
 
     if (end == text || *end || !(value >= least && value <= most)) {
-        fprintf(stderr, "bmi-ping: -%c %s: a number from %g to %g is wanted\n", option, text, least,
-                most);
+        line_print(stderr, "bmi-ping: -%c %s: a number from %g to %g is wanted", option, text,
+                   least, most);
         exit(2);
     }
     return value;
@@ -146,9 +147,9 @@ static void ask_locked(struct ping *ping, BMI_addr_t addr)
     if (ping->request.quiet)
         return;
     if (status < 0)
-        printf("%ld: no answer: %s\n", number, bmi_status_string(status));
+        line_print(stdout, "%ld: no answer: %s", number, bmi_status_string(status));
     else
-        printf("%ld: %.1f us\n", number, us);
+        line_print(stdout, "%ld: %.1f us", number, us);
 }
 
 static void time_add(struct timespec *time, double seconds)
@@ -203,15 +204,16 @@ static int finish_locked(struct ping *ping)
     long lost = summary->sent - summary->answered;
     double percent = summary->sent > 0 ? 100.0 * (double)lost / (double)summary->sent : 0;
 
-    printf("--- %s ---\n%ld asked, %ld answered, %.0f %% lost\n", ping->request.url, summary->sent,
-           summary->answered, percent);
+    line_print(stdout, "--- %s ---", ping->request.url);
+    line_print(stdout, "%ld asked, %ld answered, %.0f %% lost", summary->sent, summary->answered,
+               percent);
     if (summary->answered) {
         double count = (double)summary->answered;
         double mean = summary->sum_us / count;
         double variance = summary->square_sum_us / count - mean * mean;
 
-        printf("round trip min/mean/max/deviation = %.1f/%.1f/%.1f/%.1f us\n", summary->least_us,
-               mean, summary->most_us, sqrt(variance > 0 ? variance : 0));
+        line_print(stdout, "round trip min/mean/max/deviation = %.1f/%.1f/%.1f/%.1f us",
+                   summary->least_us, mean, summary->most_us, sqrt(variance > 0 ? variance : 0));
     }
     ping->over = true;
     pthread_cond_broadcast(&ping->changed);
@@ -266,8 +268,7 @@ static int failure(const char *what, int status)
     bool usage_is_wrong =
         status == -BMI_EINVAL || status == -BMI_ENAMETOOLONG || status == -BMI_ENOPROTOOPT;
 
-    fprintf(stderr, "bmi-ping: %s: %s (BMI_LOG=error tells more)\n", what,
-            bmi_status_string(status));
+    line_print(stderr, "bmi-ping: %s: %s (see BMI_LOG=error)", what, bmi_status_string(status));
     return usage_is_wrong ? 2 : 1;
 }
 

@@ -9,8 +9,9 @@ set -euo pipefail
 bin=$1
 work=$(mktemp -d)
 server=
+imposter=
 cleanup() {
-  [ -z "$server" ] || kill "$server" 2>/dev/null || true
+  for one in $server $imposter; do kill "$one" 2>/dev/null || true; done
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -127,6 +128,31 @@ kill -CONT "$server"
 status_is 1 "$bin/bmi-info" --process $$
 grep -q 'nobody answers .*BMI_REPORT=on' "$work/err" || { cat "$work/err"; fail "no such process"; }
 status_is 2 "$bin/bmi-info" --process none
+# Another process that answers in its name is not believed: nothing of what it says is printed.
+mkfifo "$work/ready"
+python3 - "$work/ready" "$$" <<'TXT' &
+import socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+listener.bind("\0bmi-report-" + sys.argv[2])
+listener.listen()
+open(sys.argv[1], "w").write("ready\n")
+while True:
+    one, _ = listener.accept()
+    try:
+        one.sendall(b"forged\n")
+    except OSError:
+        pass
+    one.close()
+TXT
+imposter=$!
+read -r _ <"$work/ready"
+status_is 1 "$bin/bmi-info" --process $$
+grep -q "process $imposter of user $(id -u) answers for process $$: not believed" "$work/err" ||
+  { cat "$work/err"; fail "an imposter is not told"; }
+! grep -q forged "$work/out" || fail "an imposter's report was printed"
+kill "$imposter"
+wait "$imposter" 2>/dev/null || true
+imposter=
 status_is 2 "$bin/bmi-info" --process "$server" --json
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then # another user is not told
   status_is 1 setpriv --reuid 65534 --clear-groups "$bin/bmi-info" --process "$server"
@@ -172,6 +198,13 @@ wait "$server" 2>/dev/null || true
 server=
 status_is 1 "$bin/bmi-ping" -c 1 -W 5 "$url"
 grep -q 'refused' "$work/out" || { cat "$work/out"; fail "a closed port is not told as refused"; }
+
+# Text from outside is printed without its control bytes.
+status_is 2 "$bin/bmi-ping" $'nonsense://\e[31m\nforged'
+grep -q '^bmi-ping: nonsense://\\x1b\[31m\\x0aforged' "$work/err" ||
+  { cat -v "$work/err"; fail "bmi-ping prints control bytes"; }
+BMI_IB_DEVICE=$'\e[2J' status_is 0 "$bin/bmi-info" --settings
+! grep -q $'\e' "$work/out" || fail "bmi-info prints control bytes"
 
 status_is 2 "$bin/bmi-ping"
 status_is 2 "$bin/bmi-ping" -c x "$url"

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/method.h"
 #include "bmi/settings.h"
 #include "unit.h"
 
@@ -76,6 +77,28 @@ static void a_line_tells_when_and_who(void)
     CU_ASSERT_STRING_EQUAL(text, "wrong: 7");
 }
 
+static void text_keep(void *argument, enum bmi_log_level level, const char *text)
+{
+    (void)level;
+    snprintf(argument, 200, "%s", text);
+}
+
+static void text_of_peers_is_escaped(void)
+{
+    char text[200];
+    struct bmi_link link = {.method = &(const struct bmi_method){.name = "bmi_x"}};
+    struct bmi_log_callback callback = {.write = text_keep,
+                                        .argument = text,
+                                        .level = BMI_LOG_ERROR};
+    bmi__log_callback(&callback);
+    bmi__log(BMI_LOG_ERROR, "%s is up", "\x1b[31mhost\n2026-01-01 libbmi[1] error: forged");
+    CU_ASSERT_STRING_EQUAL(text, "\\x1b[31mhost\\x0a2026-01-01 libbmi[1] error: forged is up");
+    bmi_method_log(BMI_LOG_ERROR, &link, "%s", "a\xe2\x80\xae\xff");
+    CU_ASSERT_STRING_EQUAL(text, "bmi_x: a\\xe2\\x80\\xae\\xff");
+    callback.write = NULL;
+    bmi__log_callback(&callback);
+}
+
 /* Standard error is a pipe that nobody reads, then one whose reader has gone: neither keeps who
  * logs waiting, nor ends it; what was left out is told once there is room. */
 static void nobody_reads(void)
@@ -114,6 +137,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"warnings are bounded", warnings_are_bounded},
         {"a line tells when and who", a_line_tells_when_and_who},
+        {"text of peers is escaped", text_of_peers_is_escaped},
         {"nobody reads", nobody_reads},
         CU_TEST_INFO_NULL,
     };

@@ -56,6 +56,27 @@ static bool says(const char *text, const char *what)
     return false;
 }
 
+/* A program may look up what a peer told it. */
+static void names_are_escaped(void)
+{
+    char text[16384], url[BMI_MAX_ADDR_LEN + 32], address[BMI_MAX_ADDR_LEN];
+    BMI_addr_t strange;
+    bmi_op_id_t op;
+    bmi_size_t actual;
+    static char in[BYTES];
+    start();
+    CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), 0);
+    snprintf(url, sizeof url, "%s/\x1b[2J\n  forged", address);
+    CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&strange, url), 0);
+    CU_ASSERT_EQUAL(BMI_post_recv(&op, strange, in, BYTES, &actual, BMI_EXT_ALLOC, TAG, NULL,
+                                  context, NULL),
+                    0);
+    bmi_report(text, sizeof text);
+    CU_ASSERT_TRUE(says(text, "/\\x1b[2J\\x0a  forged "));
+    CU_ASSERT_PTR_NULL(strchr(text, '\x1b'));
+    end();
+}
+
 static void the_program_itself(void)
 {
     char text[16384], some[20];
@@ -268,6 +289,7 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"to the program itself", the_program_itself},
+        {"names are escaped", names_are_escaped},
         {"to who asks", who_asks},
         {"to who asks, without descriptors", who_asks_without_descriptors},
         {"one does not read", one_does_not_read},

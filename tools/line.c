@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * line.c - see line.h. The escapes themselves are the library's (bmi/base/escape.c).
+ */
+#include "line.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "../bmi/base/escape.h"
+
+enum { LINE_MOST = 8192, PART = 1024, ESCAPED = 4 /* bytes for each of the text, at most */ };
+
+/* A long line goes in parts, none of which ends within a character. */
+static void escaped_print(FILE *out, const char *text, size_t length)
+{
+    while (length > 0) {
+        char shown[PART * ESCAPED + 1];
+        size_t part = length < PART ? length : PART;
+
+        while (part < length && part > PART - 4 && ((unsigned char)text[part] & 0xc0) == 0x80)
+            part--;
+        fwrite(shown, 1, bmi__escape(shown, sizeof shown, text, part), out);
+        text += part;
+        length -= part;
+    }
+}
+
+void line_print(FILE *out, const char *format, ...)
+{
+    char line[LINE_MOST];
+    va_list arguments;
+
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        return;
+    escaped_print(out, line, strlen(line));
+    putc('\n', out);
+}
+
+void text_print(FILE *out, const char *text, size_t length)
+{
+    while (length > 0) {
+        const char *end = memchr(text, '\n', length);
+        size_t line = end != NULL ? (size_t)(end - text) : length;
+
+        escaped_print(out, text, line);
+        if (end == NULL)
+            return;
+        putc('\n', out);
+        text += line + 1;
+        length -= line + 1;
+    }
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * line.h - how the programs print: text that may come from a peer, a file, or another process cannot
+ * move the cursor, forge a line, or reverse what stands beside it.
+ */
+#ifndef LINE_H
+#define LINE_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+/* Prints one line and ends it. Everything in it is escaped, newlines included; at most 8 KiB. */
+void line_print(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Prints text of many lines: newlines stay, everything else is escaped. */
+void text_print(FILE *out, const char *text, size_t length);
+
+#endif
