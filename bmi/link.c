@@ -16,6 +16,7 @@
 #include "bmi/peer.h"
 #include "bmi/progress.h"
 #include "bmi/settings.h"
+#include "bmi/stranger.h"
 
 /* A frame with a body of the protocol's own. */
 struct inbound {
@@ -261,6 +262,7 @@ void bmi__arriving_free(struct bmi_link *link)
 
 /* A header, taken apart; `reason` tells why it is none if status < 0. */
 struct shown {
+    const uint8_t *bytes;
     struct wire_header header;
     const char *reason;
     int status;
@@ -288,6 +290,8 @@ static void refused_log_locked(struct peer *peer, const struct shown *shown, int
         bmi__log(BMI_LOG_WARN,
                  "%s refuses us: it speaks another version of the protocol, we speak %u",
                  bmi__peer_name(peer), WIRE_VERSION);
+    else if (shown->status < 0 && (peer->state == PEER_DIALLING || peer->state == PEER_GREETING))
+        bmi__stranger_log_locked(peer, shown->bytes, bmi_frame_header_size(shown->bytes[0]));
     else
         bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer),
                  shown->header.type, shown->reason, strerror(-status));
@@ -339,16 +343,33 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
 
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *bytes, struct bmi_sink *sink)
 {
-    struct shown shown = {.header.type = bytes[0] & 0x7f, .reason = "out of place"};
+    struct shown shown = {.bytes = bytes, .header.type = bytes[0] & 0x7f, .reason = "out of place"};
     shown.status = wire_decode(bytes, &shown.header, &shown.reason);
     return frame_take(link, &shown, NULL, sink);
+}
+
+int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t have)
+{
+    struct peer *peer = wire_begins(bytes, have) ? NULL : link_owner(link);
+    int status = 0;
+    if (peer == NULL)
+        return 0;
+    peer_lock(peer);
+    if (peer->state == PEER_DIALLING) {
+        bmi__stranger_log_locked(peer, bytes, have);
+        if (peer->cause == 0)
+            peer->cause = -EPROTO;
+        status = -EPROTO;
+    }
+    peer_unlock(peer);
+    return status;
 }
 
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *bytes, const uint8_t *body,
                            size_t have)
 {
     enum { LONGEST = 2048 }; /* what is copied under the peer's lock */
-    struct shown shown = {.reason = "out of place"};
+    struct shown shown = {.bytes = bytes, .reason = "out of place"};
     struct bmi_sink sink;
     if (bmi_frame_header_size(bytes[0]) != BMI_FRAME_SHORT)
         return 0; /* only messages have those, and all small ones do */

@@ -176,9 +176,20 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
     return 0;
 }
 
+bool wire_begins(const uint8_t *bytes, size_t have)
+{
+    uint8_t magic[2];
+    put16(magic, WIRE_MAGIC);
+    return (have < 1 || (bytes[0] != 0 && bytes[0] < WIRE_TYPES)) &&
+           (have < 3 || bytes[2] == magic[0]) && (have < 4 || bytes[3] == magic[1]);
+}
+
 /* Fixed part of a HELLO's body: incarnation 16, nonce 16, version 2, length of listen 2, four
  * numbers of 4. */
 enum { HELLO_FIXED = 52 };
+
+static const char empty_line[WIRE_HELLO_TAIL] = {'\r', '\n', '\r', '\n'};
+_Static_assert(HELLO_FIXED + BMI_MAX_ADDR_LEN + sizeof empty_line <= WIRE_HELLO_MAX, "it fits");
 
 size_t wire_hello_encode(uint8_t *bytes, const struct wire_hello *hello)
 {
@@ -192,7 +203,8 @@ size_t wire_hello_encode(uint8_t *bytes, const struct wire_hello *hello)
     put32(bytes + 44, hello->eager_credit);
     put32(bytes + 48, hello->unexpected_credit);
     memcpy(bytes + HELLO_FIXED, hello->listen, length);
-    return HELLO_FIXED + length;
+    memcpy(bytes + HELLO_FIXED + length, empty_line, sizeof empty_line);
+    return HELLO_FIXED + length + sizeof empty_line;
 }
 
 int wire_hello_decode(const uint8_t *bytes, size_t size, struct wire_hello *hello,

@@ -66,7 +66,7 @@ enum wire_flags {
 
 /* What a message held unmatched is charged beyond its bytes, both as credit and as memory. */
 enum { WIRE_MESSAGE_CHARGE = 128 };
-enum { WIRE_HELLO_MAX = 4096, WIRE_REGIONS_MAX = 64, WIRE_DATA_MAX = 1 << 26 };
+enum { WIRE_HELLO_MAX = 4096, WIRE_HELLO_TAIL = 4, WIRE_REGIONS_MAX = 64, WIRE_DATA_MAX = 1 << 26 };
 
 struct wire_header {
     uint8_t type, flags;
@@ -92,10 +92,15 @@ void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *head
 /* Of as many bytes. Returns 0, or -EBADMSG with *reason set: not a frame of this protocol. */
 int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **reason);
 
+/* Whether a frame with a long header can begin with these bytes. */
+bool wire_begins(const uint8_t *bytes, size_t have);
+
 /* The name of a type, for the log. */
 const char *wire_type_name(uint8_t type);
 
-/* Returns the number of bytes written, at most WIRE_HELLO_MAX. */
+/* Returns the number of bytes written, at most WIRE_HELLO_MAX. The last WIRE_HELLO_TAIL of
+ * them are an empty line, which is no part of the HELLO: a server of another protocol that reads lines answers then, be it with an
+ * error, and so shows what it is. */
 size_t wire_hello_encode(uint8_t *bytes, const struct wire_hello *hello);
 int wire_hello_decode(const uint8_t *bytes, size_t size, struct wire_hello *hello,
                       const char **reason);

@@ -329,6 +329,12 @@ void bmi_method_link_down(struct bmi_link *link, int status);
  * retract. Threads: driver, receive lock held. Blocks: briefly. */
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *header, struct bmi_sink *sink);
 
+/* The first `have` bytes of a header arrived, of a link that brought no whole one so far. For
+ * streams: a server of another protocol may say less than a header and wait. Returns: 0: read on;
+ * <0: it is none of ours, end the link with this status. Owns: nothing is kept. Threads: driver,
+ * receive lock held. Blocks: briefly. */
+int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t have);
+
 /* As frame_arrived and body_arrived in one, for a small message, with a short header, whose body is
  * in memory already: `have` bytes follow its header. Nothing of it waits between two calls, so no
  * receive lock is needed. Returns: how many bytes the frame has; 0: it is not for this, show it to

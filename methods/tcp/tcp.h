@@ -115,6 +115,7 @@ struct tcp_link {
     uint64_t body_left;  /* bytes of the present body still to come */
     bool body_direct;    /* none of them was staged so far */
     bool retracted;      /* the sink's owner has gone */
+    bool any_frame;      /* one header at least was whole */
     uint8_t header_have; /* bytes of the next header */
     uint8_t header[BMI_FRAME_HEADER];
 };

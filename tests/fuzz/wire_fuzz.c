@@ -47,7 +47,9 @@ static void try_hello(const uint8_t *data, size_t size)
         return;
     }
     size_t length = wire_hello_encode(again, &hello);
-    require(length <= size && length <= sizeof again && memcmp(again, data, length) == 0);
+    require(length > WIRE_HELLO_TAIL && length <= sizeof again);
+    length -= WIRE_HELLO_TAIL;
+    require(length <= size && memcmp(again, data, length) == 0);
 }
 
 static void try_regions(const uint8_t *data, size_t size)

@@ -284,7 +284,8 @@ static void hello_round_trip(void)
         uint8_t bytes[WIRE_HELLO_MAX];
         const char *reason = "";
         size_t size = wire_hello_encode(bytes, &hello);
-        CU_ASSERT_EQUAL(size, 52 + lengths[i]);
+        CU_ASSERT_EQUAL(size, 52 + lengths[i] + WIRE_HELLO_TAIL);
+        CU_ASSERT_EQUAL(memcmp(bytes + size - WIRE_HELLO_TAIL, "\r\n\r\n", 4), 0);
         CU_ASSERT_TRUE(size <= WIRE_HELLO_MAX);
         CU_ASSERT_EQUAL(wire_hello_decode(bytes, size, &decoded, &reason), 0);
         CU_ASSERT_EQUAL(memcmp(decoded.incarnation, hello.incarnation, 16), 0);
@@ -303,7 +304,7 @@ static void hello_truncated_anywhere(void)
 {
     struct wire_hello hello = hello_make(40), decoded;
     uint8_t bytes[WIRE_HELLO_MAX];
-    size_t size = wire_hello_encode(bytes, &hello);
+    size_t size = wire_hello_encode(bytes, &hello) - WIRE_HELLO_TAIL;
     for (size_t left = 0; left < size; left++) {
         uint8_t *exact = malloc(left > 0 ? left : 1);
         const char *reason = NULL;
