@@ -10,12 +10,12 @@
 #include <time.h>
 
 #include "bmi/address.h"
-#include "bmi/background.h"
 #include "bmi/cancel.h"
 #include "bmi/context.h"
 #include "bmi/error.h"
 #include "bmi/failure.h"
 #include "bmi/greeting.h"
+#include "bmi/offload.h"
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 
@@ -57,9 +57,7 @@ static void flush_and_drop(struct bmi_link *link)
 {
     if (link == NULL)
         return;
-    if (bmi__background_on())
-        bmi__background_flush(link);
-    else
+    if (!bmi__offload_on() || !bmi__offload_flush(link))
         link->method->flush(link);
     bmi_link_unref(link);
 }
@@ -160,7 +158,7 @@ static bool sent_now_locked(struct peer *peer, const struct post *post)
     uint32_t now = bmi__progress_pass();
     if (post->kind != OP_SEND || post->buffers != NULL ||
         (peer->flush_pass == now && bmi__setting(SETTING_COALESCE) != 0) ||
-        bmi__setting(SETTING_IMMEDIATE) == 0 || bmi__background_on() ||
+        bmi__setting(SETTING_IMMEDIATE) == 0 || bmi__offload_on() ||
         !bmi__send_now_locked(peer, post->tag, post->buffer, post->total))
         return false;
     peer->flush_pass = now;
@@ -214,8 +212,6 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
         return -BMI_ENOMEM;
     }
     op_fill(op, post, context);
-    if (bmi__background_on())
-        bmi__background_posted();
     status = start_locked(peer, op, post->address);
     struct bmi_link *link = flush_wanted_locked(peer, post->kind);
     peer_unlock(peer);

@@ -129,15 +129,13 @@ int bmi__methods_progress(void)
     return events;
 }
 
-enum bmi__telling bmi__methods_telling(void)
+bool bmi__methods_polled(void)
 {
     struct running_method *one;
-    bool any = false, all = true;
-    for (int i = 0; (one = started_at(i)) != NULL; i++) {
-        any = any || one->method->progress != NULL;
-        all = all && one->method->limits.polled;
-    }
-    return !any ? BMI__TELLS_ALL : all ? BMI__TELLS_LITTLE : BMI__TELLS_MUCH;
+    for (int i = 0; (one = started_at(i)) != NULL; i++)
+        if (one->method->progress != NULL)
+            return true;
+    return false;
 }
 
 bool bmi__methods_arm(void)

@@ -28,9 +28,8 @@ void bmi__methods_stop(void);
 
 /* For the driver, over all that run. */
 int bmi__methods_progress(void);
-/* What descriptors tell of, where methods are polled: all (none is), much, or hardly anything. */
-enum bmi__telling { BMI__TELLS_ALL, BMI__TELLS_MUCH, BMI__TELLS_LITTLE };
-enum bmi__telling bmi__methods_telling(void);
+/* Whether any of them has descriptors, or queues, that are looked at without the epoll set. */
+bool bmi__methods_polled(void);
 bool bmi__methods_arm(void);
 
 #endif

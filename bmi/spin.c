@@ -1,114 +1,70 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- *
- * spin.c - see spin.h.
- */
+ * spin.c - see spin.h. */
 #include "bmi/spin.h"
 
-#include <sched.h>
-#include <sys/resource.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "bmi/settings.h"
 
-enum { SKIP_MOST = 255, STRETCH_MOST = 3, YIELDS = 16 };
-enum { PREEMPTED_NS = 100000, PREEMPTED_TIMES = 10, PAUSE_MOST_NS = 100000000 };
+enum { SKIP_MOST = 63, SAMPLE_NS = 10000000 };
 
-struct bmi__spin bmi__spin;
+static struct {
+    unsigned skip, backoff; /* waits that go without a spin: left, and after the next failure */
+    uint64_t sampled_ns;    /* when the machine was last asked */
+    bool crowded;           /* and more threads were runnable then than there are CPUs */
+} spin;
 
-static uint64_t setting_ns(void)
+/* From /proc/loadavg, "0.20 0.18 0.12 3/80 11206": three threads are runnable. */
+static bool is_crowded(void)
 {
-    return (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
+    char text[128];
+    int fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return false;
+    text[length] = '\0';
+    char *slash = strchr(text, '/');
+    while (slash != NULL && slash > text && slash[-1] != ' ')
+        slash--;
+    return slash != NULL && strtol(slash, NULL, 10) > sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-uint64_t bmi__spin_most(void)
+uint64_t bmi__spin_window(uint64_t now_ns)
 {
-    return setting_ns() * (1 + bmi__spin.stretch);
-}
-
-/* Spinning pays if what is waited for comes while we spin. Where it fails, because the time is long
- * or because whoever is to send wants this core, it is left out more and more often. */
-bool bmi__spin_worth_it(uint64_t now)
-{
-    if (setting_ns() == 0 || now < bmi__spin.paused_until_ns)
-        return false;
-    if (bmi__spin.skip > 0) {
-        bmi__spin.skip--;
-        return false;
+    uint64_t window_ns = (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
+    if (window_ns == 0)
+        return 0;
+    if (spin.skip > 0) {
+        spin.skip--;
+        return 0;
     }
-    bmi__spin.alone = false;
-    return true;
+    if (now_ns - spin.sampled_ns > SAMPLE_NS) {
+        spin.sampled_ns = now_ns;
+        spin.crowded = is_crowded();
+    }
+    return spin.crowded ? 0 : window_ns;
 }
 
-bool bmi__spin_failed(void)
+void bmi__spin_paid(void)
 {
-    bmi__spin.backoff = bmi__spin.backoff * 2 + 1;
-    if (bmi__spin.backoff > SKIP_MOST)
-        bmi__spin.backoff = SKIP_MOST;
-    bmi__spin.skip = bmi__spin.backoff;
-    bmi__spin.just_failed = true;
-    return false;
+    spin.skip = spin.backoff = 0;
 }
 
-/* A sleep was short, for one whose end takes some tens of microseconds: to spin would have paid. If
- * that had just been tried in vain, what came needed the core that the spin was on: the next one
- * yields it. If it did so and nobody took it, what came is due a little later than spins end: they
- * take longer then, until one fails before a long sleep. */
-void bmi__spin_learn(uint64_t slept_ns)
+void bmi__spin_failed(void)
 {
-    bool brief = slept_ns < 2 * setting_ns();
-    bool failed = bmi__spin.just_failed;
-    bmi__spin.just_failed = false;
-    if (brief && !bmi__spin.in_the_way)
-        bmi__spin_paid();
-    if (!failed)
-        return;
-    if (!bmi__spin.in_the_way) /* else the question stands: a spin may end before its answer */
-        bmi__spin.yields = 0;
-    bmi__spin.in_the_way = brief && !bmi__spin.alone;
-    if (!brief)
-        bmi__spin.stretch = 0;
-    else if (bmi__spin.alone && bmi__spin.stretch < STRETCH_MOST)
-        bmi__spin.stretch = bmi__spin.stretch * 2 + 1;
-}
-
-bool bmi__core_was_taken(void)
-{
-    static _Thread_local long before;
-    struct rusage usage;
-    if (getrusage(RUSAGE_THREAD, &usage) < 0)
-        return true;
-    bool taken = usage.ru_nivcsw != before;
-    before = usage.ru_nivcsw;
-    return taken;
-}
-
-/* Two processes that began on one core answer each other at the cost of a switch then, and since
- * neither sleeps, the system moves one to an idle core. Whether anybody took it the system tells:
- * by the time that a yield takes that cannot be told, it is 0.3 us on one machine and 1.5 us on
- * another. A driver that asks for the yields of one before it hears of its own past too, so rather
- * goes on yielding. */
-void bmi__spin_yield(void)
-{
-    if (bmi__spin.yields == 0)
-        bmi__core_was_taken(); /* what was before does not count */
-    sched_yield();
-    if (++bmi__spin.yields < YIELDS)
-        return;
-    bmi__spin.yields = 0;
-    bmi__spin.in_the_way = bmi__core_was_taken();
-    bmi__spin.alone = !bmi__spin.in_the_way;
-}
-
-/* A pass that took very long may have had much to move, too. */
-bool bmi__spin_interrupted(uint64_t last, uint64_t now)
-{
-    if (now - last <= PREEMPTED_NS || !bmi__core_was_taken())
-        return false;
-    uint64_t pause_ns = (now - last) * PREEMPTED_TIMES;
-    bmi__spin.paused_until_ns = now + (pause_ns < PAUSE_MOST_NS ? pause_ns : PAUSE_MOST_NS);
-    return true;
+    spin.backoff = spin.backoff * 2 + 1;
+    if (spin.backoff > SKIP_MOST)
+        spin.backoff = SKIP_MOST;
+    spin.skip = spin.backoff;
 }
 
 void bmi__spin_reset(void)
 {
-    bmi__spin = (struct bmi__spin){0};
+    memset(&spin, 0, sizeof spin);
 }

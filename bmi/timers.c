@@ -10,8 +10,9 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "bmi/clock.h"
 #include "bmi/method.h"
-#include "bmi/progress.h"
+#include "bmi/wakeup.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bmi_timer *soonest;                /* lock */
@@ -60,11 +61,6 @@ void bmi_method_timer_clear(struct bmi_timer *timer)
     unlink_locked(timer);
     publish_locked();
     pthread_mutex_unlock(&lock);
-}
-
-uint64_t bmi_method_now_ns(void)
-{
-    return bmi__monotonic_ns();
 }
 
 uint64_t bmi__timers_next(void)

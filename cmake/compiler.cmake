@@ -22,17 +22,6 @@ endif()
 # a task costs, and 3 of a message over gm: they begin where instructions are fetched.
 set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG -falign-functions=32")
 
-# To load, in a wide piece, what was just stored in narrow ones stalls the processor until all stores
-# before are done. gcc does so where it joins neighbouring fields; and it clears and copies structures by
-# `rep stos` and `rep movs`, which take some 30 cycles to begin. A small message over gm takes 13 % longer.
-include(CheckCCompilerFlag)
-set(strategy "unrolled_loop:256:noalign,libcall:-1:noalign")
-check_c_compiler_flag("-mmemset-strategy=${strategy}" BMI_HAVE_MEMSET_STRATEGY)
-if(BMI_HAVE_MEMSET_STRATEGY)
-    add_compile_options(-fno-tree-slp-vectorize "-mmemset-strategy=${strategy}"
-                        "-mmemcpy-strategy=${strategy}")
-endif()
-
 add_library(bmi_flags INTERFACE)
 target_compile_options(bmi_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion
     $<$<C_COMPILER_ID:Clang>:-Wthread-safety> $<$<C_COMPILER_ID:Clang>:-Werror=thread-safety>

@@ -140,7 +140,6 @@ struct bmi_method_limits {
     uint32_t regions_max;  /* segments of one registration; 0: no put or get */
     bool put, get;         /* remote memory operations */
     bool registration;     /* local memory of transfers must be registered */
-    bool polled; /* progress sees all messages: descriptors are for who sleeps, and rare things */
 };
 
 /* ---- the operations ------------------------------------------------------------------------- */

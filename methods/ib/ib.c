@@ -38,7 +38,6 @@ static void puts_allow(struct bmi_method *method, struct ib_state *state)
     state->reads = strcmp(state->provider, "shm") == 0 && ib_reads_allowed();
     method->limits.put = safe && !state->reads;
     method->limits.get = safe;
-    method->limits.polled = strcmp(state->provider, "shm") == 0; /* rings only wake sleepers */
     if (!safe)
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "%s: no puts and gets: this program has called libfabric before, without "

@@ -377,90 +377,6 @@ static void a_child_has_idle_cpus_of_its_own(void)
     one_finalizes(&self);
 }
 
-/* ---- where it runs -------------------------------------------------------------------------- */
-
-enum { FAR_APART = 77 };
-
-static cpu_set_t cpus_of(const int *cpus, int count)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (int i = 0; i < count; i++)
-        CPU_SET((size_t)cpus[i], &set);
-    return set;
-}
-
-/* Whether a thread of this process's may run on that CPU alone. */
-static bool thread_is_on(int cpu)
-{
-    cpu_set_t wanted = cpus_of(&cpu, 1), set;
-    DIR *threads = opendir("/proc/self/task");
-    struct dirent *entry;
-    bool found = false;
-    while (threads != NULL && (entry = readdir(threads)) != NULL) {
-        pid_t thread = (pid_t)atoi(entry->d_name);
-        found =
-            found || (thread > 0 && thread != getpid() &&
-                      sched_getaffinity(thread, sizeof set, &set) == 0 && CPU_EQUAL(&set, &wanted));
-    }
-    if (threads != NULL)
-        closedir(threads);
-    return found;
-}
-
-/* A process of these two CPUs, whose one thread posts from either in turn. Returns 0; FAR_APART
- * where they share no cache; or 1. */
-static int child_posts_from_both(const int cpus[2])
-{
-    cpu_set_t both = cpus_of(cpus, 2);
-    struct bmi_cpuset near;
-    struct self self;
-    if (sched_setaffinity(0, sizeof both, &both) != 0)
-        return 1;
-    self_open(&self, "loop", BACKGROUND);
-    if (bmi_task_cpus_near(NULL, cpus[0], BMI_TASK_LEVEL_CACHE, &near) != 0)
-        return 1;
-    if (!bmi_cpuset_has(&near, cpus[1]))
-        return FAR_APART;
-    for (int turn = 0; turn < 4; turn++) {
-        cpu_set_t one = cpus_of(&cpus[turn % 2], 1);
-        time_t since = 0;
-        if (sched_setaffinity(0, sizeof one, &one) != 0)
-            return 1;
-        while (!thread_is_on(cpus[1 - turn % 2])) {
-            message_moves_unattended(&self, 20000, turn);
-            if (late(&since))
-                return 1;
-        }
-    }
-    self_close(&self);
-    return CU_get_number_of_failures() != 0;
-}
-
-static void it_leaves_the_posting_cpu(void)
-{
-    cpu_set_t allowed;
-    int cpus[2], count = 0, status = -1;
-    CU_ASSERT_EQUAL_FATAL(sched_getaffinity(0, sizeof allowed, &allowed), 0);
-    for (int cpu = 0; cpu < CPU_SETSIZE && count < 2; cpu++)
-        if (CPU_ISSET((size_t)cpu, &allowed))
-            cpus[count++] = cpu;
-    if (count < 2) {
-        printf("skipped: one CPU ");
-        return;
-    }
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(PATIENCE_S);
-        _exit(child_posts_from_both(cpus));
-    }
-    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == FAR_APART)
-        printf("skipped: CPUs %d and %d share no cache ", cpus[0], cpus[1]);
-    else
-        CU_ASSERT_EQUAL(status, 0);
-}
-
 /* ---- tasks ---------------------------------------------------------------------------------- */
 
 static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
@@ -698,7 +614,8 @@ static void it_is_switched_off_by_who_runs_tasks(void)
 static bool notify(struct context *context, bmi_op_id_t op)
 {
     struct wakes wakes = {.count = 0};
-    bool any = bmi__waiters_notify(context, op, &wakes);
+    bmi__waiters_notify(context, op, &wakes);
+    bool any = wakes.count > 0;
     bmi__wakes_finish(&wakes);
     return any;
 }
@@ -813,7 +730,7 @@ static void what_is_left_is_told(bool unexpected)
         takers[i].self = &self;
         takers[i].unexpected = unexpected;
         CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, take, &takers[i]), 0);
-        while (!bmi__progress_driver_sleeps() || bmi__waiters_asleep() != i)
+        while (!bmi__progress_poller_blocks() || bmi__waiters_asleep() != i)
             sched_yield();
     }
     int done = unexpected ? BMI_post_sendunexpected(&id, self.address, "", 0, BMI_EXT_ALLOC, 0,
@@ -853,7 +770,6 @@ int main(void)
         {"messages move, over loop", they_move_over_loop},
         {"messages move, over tcp", they_move_over_tcp},
         {"it comes after a long exchange", it_comes_after_a_long_exchange},
-        {"it leaves the CPU that posts", it_leaves_the_posting_cpu},
         {"idle CPUs write", idle_cpus_write},
         {"switched while threads wait", switched_while_threads_wait},
         {"the end finds things outstanding", the_end_finds_things_outstanding},

@@ -188,7 +188,7 @@ static void another_runs_the_hooks(void)
     atomic_store(&over, false);
     atomic_store(&left, false);
     CU_ASSERT_EQUAL_FATAL(pthread_create(&delayed, NULL, wait_long, found), 0);
-    while (!bmi__progress_driver_sleeps())
+    while (!bmi__progress_poller_blocks())
         sched_yield();
     atomic_store(&delay, true);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
@@ -196,7 +196,7 @@ static void another_runs_the_hooks(void)
     bmi__progress_wait(&at_once, 1000); /* runs the hooks */
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
     atomic_store(&go, true);
-    while (!atomic_load(&left) && !bmi__progress_driver_sleeps())
+    while (!atomic_load(&left) && !bmi__progress_poller_blocks())
         sched_yield();
     CU_ASSERT_FALSE(atomic_load(&left));
     atomic_store(&over, true);

@@ -83,7 +83,7 @@ static void child_goes_on(void)
 {
     pthread_t threads[THREADS];
     MUST(bmi__waiters_asleep() == 0 && bmi__waiters_for_unexpected() == 0);
-    MUST(!bmi__progress_driven());
+    MUST(!bmi__progress_polled());
     exchange(&contexts[0]);
     threads_make(threads, exchange);
     for (int i = 0; i < THREADS; i++)
@@ -104,7 +104,7 @@ static void parent_waits(const char *method, const char *listen, int flags)
     for (int i = 0; i < THREADS; i++)
         MUST(BMI_open_context(&contexts[i]) == 0);
     threads_make(threads, wait_for_nothing);
-    while (bmi__waiters_asleep() < THREADS - 1 || !bmi__progress_driver_sleeps())
+    while (bmi__waiters_asleep() < THREADS - 1 || !bmi__progress_poller_blocks())
         usleep(1000);
 }
 

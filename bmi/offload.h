@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * offload.h - a send's submission as one task on the nearest idle CPU (PIOMan). Off unless the
+ * settings `progress` and `offload` ask for it.
+ *
+ * Threads: start and stop are called with background.c's `control` held; the rest by any thread.
+ */
+#ifndef BMI_OFFLOAD_H
+#define BMI_OFFLOAD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "bmi/method.h"
+
+extern atomic_bool bmi__offload_is_on;
+
+static inline bool bmi__offload_on(void)
+{
+    return atomic_load_explicit(&bmi__offload_is_on, memory_order_acquire);
+}
+
+/* Starts the task manager's workers. Returns 0 or -errno. */
+int bmi__offload_start_locked(void);
+void bmi__offload_stop_locked(void);
+/* Has the nearest idle CPU flush the link. Returns false if no CPU is idle: the caller does it. */
+bool bmi__offload_flush(struct bmi_link *link);
+/* The tasks are the parent's. */
+void bmi__offload_after_fork_child(void);
+
+#endif
