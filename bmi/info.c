@@ -20,6 +20,7 @@
 #include "bmi/option.h"
 #include "bmi/report.h"
 #include "bmi/settings.h"
+#include "bmi/task.h"
 #include "bmi/unexpected.h"
 
 /* ---- methods -------------------------------------------------------------------------------- */
@@ -142,6 +143,7 @@ static int setting_set(const char *text)
 {
     int64_t before = bmi__setting(SETTING_PROGRESS);
     int status = bmi__settings_set(text);
+    bmi_task_manager_set_policy(NULL, (enum bmi_task_policy)bmi__setting(SETTING_WORKER_POLICY));
     if (status == 0 && bmi__running()) {
         bmi__reap_wanted();
         bmi__reporter_follow();

@@ -14,10 +14,11 @@
 
 #include "bmi/log.h"
 
-enum kind { BYTES, NUMBER, SWITCH, LEVEL, DRIVER };
+enum kind { BYTES, NUMBER, SWITCH, LEVEL, DRIVER, POLICY };
 
 static const char *const levels[] = {"off", "error", "warn", "info", "debug", "trace", NULL};
 static const char *const drivers[] = {"caller", "background", NULL};
+static const char *const policies[] = {"batch", "normal", "idle", NULL}; /* enum bmi_task_policy */
 
 static struct {
     const char *name;
@@ -62,6 +63,11 @@ static struct {
     [SETTING_OFFLOAD] =
         {"offload", SWITCH, 0, 0, 1,
          "with progress=background, have the nearest idle core write what is posted", 0},
+    [SETTING_WORKER_POLICY] =
+        {"worker_policy", POLICY, 0, 0, 2,
+         "how task workers share busy CPUs: batch: a fair share; normal: and start at once; idle: "
+         "only while nobody else computes, begun tasks wait, too",
+         0},
     [SETTING_DEAD_PEERS] = {"dead_peers", NUMBER, 4096, 0, 1 << 24,
                             "accepted peers that are gone and whose cause is still told", 4096},
     [SETTING_REGISTRATION_BYTES] = {"registration_bytes", BYTES, INT64_C(1) << 32, 1 << 16,
@@ -201,6 +207,8 @@ static int parse(int index, const char *text, int64_t *value)
         status = parse_word(text, levels, value);
     if (table[index].kind == DRIVER)
         status = parse_word(text, drivers, value);
+    if (table[index].kind == POLICY)
+        status = parse_word(text, policies, value);
     if (table[index].kind == SWITCH) {
         status = parse_word(text, off_on, value);
         if (status < 0)
@@ -280,6 +288,7 @@ static int parse_logged(int index, const char *text, int64_t *value)
                  table[index].kind == LEVEL    ? "off, error, warn, info, debug, trace, or "
                  : table[index].kind == SWITCH ? "off, on, or "
                  : table[index].kind == DRIVER ? "caller, background, or "
+                 : table[index].kind == POLICY ? "batch, normal, idle, or "
                                                : "",
                  (long long)table[index].least, (long long)table[index].most);
     return status;
@@ -412,6 +421,8 @@ static void show(int index, char *text, size_t size)
         snprintf(text, size, "%s", levels[value]);
     else if (table[index].kind == DRIVER)
         snprintf(text, size, "%s", drivers[value]);
+    else if (table[index].kind == POLICY)
+        snprintf(text, size, "%s", policies[value]);
     else if (table[index].kind == SWITCH)
         snprintf(text, size, "%s", value ? "on" : "off");
     else

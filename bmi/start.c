@@ -30,6 +30,7 @@
 #include "bmi/report.h"
 #include "bmi/settings.h"
 #include "bmi/tags.h"
+#include "bmi/task.h"
 #include "bmi/timers.h"
 #include "bmi/unexpected.h"
 #include "task/gate.h"
@@ -214,6 +215,8 @@ static int initialize(const char *method_list, const char *listen_addr, int flag
             status = bmi__settings_lend(options);
         if (status == 0)
             status = bmi__settings_load();
+        bmi_task_manager_set_policy(NULL,
+                                    (enum bmi_task_policy)bmi__setting(SETTING_WORKER_POLICY));
         if (status == 0)
             status = arguments_check(method_list, listen_addr, flags);
         if (status == 0)

@@ -389,6 +389,8 @@ static int machine_prepare(struct bmi_sm *machine, const struct bmi_sm_placement
         attributes.hints = placement->hints;
     }
     int result = bmi_task_prepare(&machine->task, machine->context->manager, &attributes);
+    if (result == 0 && !machine->context->background)
+        bmi__callers_only(&machine->task); /* test calls run it, never a worker */
     return result == 0 ? 0 : result == -ENOMEM ? -BMI_ENOMEM : -BMI_EINVAL;
 }
 

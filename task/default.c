@@ -5,7 +5,7 @@
  * long as it is not there it has no tasks, so a program that has none pays one atomic read for
  * them. A sleeper that is armed meanwhile stands in `early`, and is woken when the manager is made.
  *
- * `own_mutex` serialises the making; `early_mutex`, within it, guards `early`, and that `own` is
+ * `own_mutex` serialises the making, and guards `policy`; `early_mutex`, within it, guards `early`, and that `own` is
  * set with nobody left in it. In the child of a fork the parent's manager, whose threads are not
  * there, is put aside.
  */
@@ -17,6 +17,7 @@ static _Atomic(struct bmi_task_manager *) own; /* set under both mutexes */
 /* A parent's, kept in sight of leak checkers. */
 __attribute__((used)) static struct bmi_task_manager *put_aside;
 static struct bmi_task_sleeper *early; /* under early_mutex */
+static enum bmi_task_policy policy;    /* under own_mutex */
 
 /* ---- fork ---- */
 
@@ -107,10 +108,21 @@ struct bmi_task_manager *bmi_task_manager_default(void)
         return manager;
     pthread_mutex_lock(&own_mutex);
     manager = atomic_load_explicit(&own, memory_order_relaxed);
-    if (manager == NULL && bmi_task_manager_create(NULL, &manager, NULL, 0) == 0)
+    struct bmi_task_settings settings = {.worker_policy = policy};
+    if (manager == NULL && bmi_task_manager_create(&settings, &manager, NULL, 0) == 0)
         own_publish(manager);
     pthread_mutex_unlock(&own_mutex);
     return manager;
+}
+
+void bmi__default_policy(enum bmi_task_policy wanted)
+{
+    pthread_mutex_lock(&own_mutex);
+    policy = wanted;
+    struct bmi_task_manager *manager = atomic_load_explicit(&own, memory_order_relaxed);
+    if (manager != NULL)
+        atomic_store(&manager->policy, (int)wanted);
+    pthread_mutex_unlock(&own_mutex);
 }
 
 struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager)

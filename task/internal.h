@@ -37,7 +37,9 @@ enum {
     BMI__RUNNER_SHIFT = 8 /* RUNNING: from this bit on, which thread runs it */
 };
 
-#define BMI__FIRST 0x4000u /* option of our own, see bmi__spare_first */
+/* Options of our own: see bmi__spare_first, bmi__callers_only. */
+#define BMI__FIRST 0x4000u
+#define BMI__CALLERS 0x2000u
 
 /* Tasks of a node whose set is not the node's: any CPU of the node passes by, but only those of the
  * set may take them. */
@@ -73,6 +75,7 @@ struct bmi__worker {
     bool started;                    /* under control: has a thread to be joined */
     bool serving;                    /* under serving: runs tasks */
     bool roaming;                    /* its own: bound to no CPU any more */
+    enum bmi_task_policy policy;     /* its own: what it has set */
 };
 
 /* The thread that runs urgent tasks, and due ones for the timer, on one CPU. */
@@ -130,6 +133,7 @@ struct bmi_task_manager {
     _Alignas(BMI__LINE) atomic_bool closed; /* not started, or shut down */
     atomic_bool timer_armed;
     atomic_uint live_workers;
+    atomic_int policy; /* of workers: enum bmi_task_policy */
     atomic_uint sleeper_count;
     _Atomic(uint64_t) *occupied; /* bit a node: may have something queued */
     _Atomic(uint64_t) *unserved; /* bit a node: no worker below it */
@@ -146,6 +150,8 @@ struct bmi_task_manager {
     pthread_t timer;
     struct bmi__event timer_event;
     atomic_bool workers_stopping, helpers_stopping, timer_stopping;
+
+    struct bmi__queue *callers; /* tasks that only hooks run */
 
     pthread_mutex_t serving;  /* who serves which node */
     pthread_mutex_t making;   /* starting helpers and spare threads */
@@ -192,7 +198,12 @@ struct bmi_task_manager *bmi__manager_made(struct bmi_task_manager *manager);
 bool bmi__early_arm(struct bmi_task_sleeper *sleeper);
 bool bmi__early_disarm(struct bmi_task_sleeper *sleeper);
 
+/* Sets the policy of the default manager's workers, also before it is made. */
+void bmi__default_policy(enum bmi_task_policy policy);
+
 /* ---- manager.c ---- */
+
+bool bmi__policy_known(enum bmi_task_policy policy);
 
 /* Frees all of a manager that is not started, or was made in part. */
 void bmi__manager_free(struct bmi_task_manager *manager);
@@ -247,10 +258,17 @@ static inline bool bmi__choosy_empty(struct bmi__choosy *choosy)
 uint32_t bmi__cpu_self(struct bmi_task_manager *manager);
 /* One round for a CPU (Algorithm 1), until deadline_ns if that is not 0. Returns how many ran. */
 unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns);
+/* The same by a thread that calls a hook: it runs the tasks that are for callers as well. */
+unsigned bmi__schedule_hook(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns);
+/* A prepared task, without URGENT and MAY_BLOCK, is run by hooks only: no worker and no helper
+ * takes it. Its set of CPUs does not count. */
+void bmi__callers_only(struct bmi_task *task);
 /* Whether a round would find something. */
 bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu);
 /* Whether a queue that no worker serves has something. */
 bool bmi__unserved_has(struct bmi_task_manager *manager);
+/* The same, or there are tasks for callers: a hook has work that nobody else does. */
+bool bmi__hooks_wanted(struct bmi_task_manager *manager);
 /* Calls a task's function. */
 enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task);
 /* How many tasks, of any manager, the caller is within. */
@@ -330,9 +348,9 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
 /* Makes the caller real-time at the lowest priority if it may, else gives it a short time slice, so
  * that it preempts soon after a wake. */
 void bmi__thread_raise(bool realtime);
-/* Makes the caller run only when nothing else wants its CPU. */
-void bmi__thread_lower(void);
-/* Undoes that for another thread, if the process may. */
+/* Has the kernel schedule the caller, a worker, by this policy, if the process may. */
+void bmi__thread_policy(enum bmi_task_policy policy);
+/* Makes another thread a normal one, if the process may. */
 void bmi__thread_normal(pthread_t thread);
 
 /* ---- worker.c, timer.c, helper.c, spare.c ---- */

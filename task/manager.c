@@ -44,6 +44,8 @@ static int settings_fill(struct bmi_task_settings *settings, char *error, size_t
     else if (settings->queue != BMI_TASK_QUEUE_LOCK_FREE &&
              settings->queue != BMI_TASK_QUEUE_SPINLOCK)
         wrong = "queue is no known kind";
+    else if (!bmi__policy_known(settings->worker_policy))
+        wrong = "worker_policy is no known policy";
     else if (settings->topology < BMI_TASK_TOPOLOGY_LIVE ||
              settings->topology > BMI_TASK_TOPOLOGY_XML)
         wrong = "topology is no known source";
@@ -126,7 +128,8 @@ static bool manager_fill(struct bmi_task_manager *manager)
         if (!cpu_init(manager, i, kind))
             return false;
     }
-    return true;
+    manager->callers = kind->create(manager->settings.queue_slots);
+    return manager->callers != NULL;
 }
 
 void bmi__manager_free(struct bmi_task_manager *manager)
@@ -143,6 +146,8 @@ void bmi__manager_free(struct bmi_task_manager *manager)
         if (urgent != NULL)
             urgent->kind->destroy(urgent);
     }
+    if (manager->callers != NULL)
+        manager->callers->kind->destroy(manager->callers);
     while (manager->interned != NULL) {
         struct bmi__interned *entry = manager->interned;
         manager->interned = entry->next;
@@ -187,6 +192,7 @@ static int manager_make(const struct bmi_task_settings *settings, struct bmi_tas
     memset(manager, 0, sizeof(*manager));
     manager->settings = filled;
     atomic_store(&manager->closed, true);
+    atomic_store(&manager->policy, (int)filled.worker_policy);
     mutexes_init(manager);
     result = bmi__topology_build(&manager->settings, &manager->topology, error, error_size);
     if (result != 0)
@@ -222,6 +228,22 @@ int bmi_task_manager_create(const struct bmi_task_settings *settings,
         return -EINVAL;
     }
     return manager_make(settings, manager, error, error_size);
+}
+
+bool bmi__policy_known(enum bmi_task_policy policy)
+{
+    return policy >= BMI_TASK_POLICY_BATCH && policy <= BMI_TASK_POLICY_IDLE;
+}
+
+int bmi_task_manager_set_policy(struct bmi_task_manager *manager, enum bmi_task_policy policy)
+{
+    if (!bmi__policy_known(policy))
+        return -EINVAL;
+    if (manager == NULL)
+        bmi__default_policy(policy);
+    else
+        atomic_store(&manager->policy, (int)policy);
+    return 0;
 }
 
 /* ---- serving ---- */
@@ -295,8 +317,8 @@ static void background_stop(struct bmi_task_manager *manager)
     bmi__timer_stop(manager);
 }
 
-/* Takes any queued task, from one place after the other: nodes, then CPUs, then the list of those
- * that may block. NULL: there is none at `*place` or behind it. */
+/* Takes any queued task, from one place after the other: nodes, then CPUs, then those for callers
+ * and those that may block. NULL: there is none at `*place` or behind it. */
 static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *place)
 {
     const uint32_t nodes = manager->topology.node_count, cpus = manager->topology.cpu_count;
@@ -310,7 +332,8 @@ static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *plac
         if (task != NULL)
             return task;
     }
-    return bmi__spare_pop(manager);
+    task = bmi__queue_pop(manager->callers);
+    return task != NULL ? task : bmi__spare_pop(manager);
 }
 
 /* Who came here since it saw `closed` may be late: what it takes after the manager was started

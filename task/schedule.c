@@ -240,6 +240,18 @@ static bool queue_claim(struct bmi_task_manager *manager, struct bmi__task_node 
     return found;
 }
 
+/* The same of tasks for callers. */
+static bool callers_claim(struct bmi_task_manager *manager, const struct bmi_task *task)
+{
+    uint64_t others;
+    bool found = queue_search(manager, manager->callers, task, &others);
+    if (others > 0 && atomic_load(&manager->sleeper_count) != 0)
+        bmi__sleepers_wake(manager);
+    if (others > 0 && atomic_load(&manager->closed))
+        bmi__manager_cancel_queued(manager);
+    return found;
+}
+
 /* The same of urgent tasks, by the CPU's own helper, which nobody else has to be woken for. */
 static bool urgent_claim(struct bmi__task_cpu *cpu, const struct bmi_task *task)
 {
@@ -256,8 +268,10 @@ bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
 {
     struct bmi__task_node *node = task->node;
     bool blocks = task->options & BMI_TASK_MAY_BLOCK, urgent = task->options & BMI_TASK_URGENT;
-    bool found;
-    if (blocks)
+    bool callers = task->options & BMI__CALLERS, found;
+    if (callers)
+        found = callers_claim(manager, task);
+    else if (blocks)
         found = bmi__thread_self_of(manager) && self.worker == NULL && self.helper == NULL &&
                 bmi__spare_claim(manager, task);
     else if (urgent) /* its CPU's helper runs it: nobody else does, if that is the caller */
@@ -270,7 +284,7 @@ bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
     if (!found)
         return false;
     self.depth++;
-    if (blocks || urgent)
+    if (blocks || urgent || callers)
         bmi__task_run(manager, task);
     else
         node_run(manager, node, bmi__cpu_self(manager), task);
@@ -329,6 +343,11 @@ bool bmi__unserved_has(struct bmi_task_manager *manager)
     return false;
 }
 
+bool bmi__hooks_wanted(struct bmi_task_manager *manager)
+{
+    return !bmi__queue_empty(manager->callers) || bmi__unserved_has(manager);
+}
+
 /* ---- rounds ---- */
 
 bool bmi__urgent_run(struct bmi__task_cpu *cpu)
@@ -342,8 +361,8 @@ bool bmi__urgent_run(struct bmi__task_cpu *cpu)
     return true;
 }
 
-/* Not workers: being SCHED_IDLE they might keep an urgent task for as long as others want the CPU.
- * But where the helper waits so deep within tasks that it takes none, who else would run them? */
+/* Workers leave urgent tasks to the helper, which is scheduled before the threads that compute. But
+ * a helper that waits deep within tasks takes none: then the worker does. */
 static bool takes_urgent(struct bmi__task_cpu *cpu)
 {
     return self.worker == NULL || atomic_load(&cpu->helper.deep);
@@ -372,6 +391,33 @@ unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t 
     return ran;
 }
 
+/* Of the tasks for callers, at most as many as there are now. */
+static unsigned callers_visit(struct bmi_task_manager *manager, uint64_t deadline_ns)
+{
+    unsigned ran = 0;
+    struct bmi_task *task = bmi__queue_pop(manager->callers);
+    if (task == NULL)
+        return 0;
+    uint64_t left = bmi__queue_length(manager->callers);
+    left = left < BATCH ? left : BATCH - 1;
+    self.depth++;
+    do {
+        bmi__task_run(manager, task);
+        ran++;
+    } while (left-- > 0 && !expired(deadline_ns) &&
+             (task = bmi__queue_pop(manager->callers)) != NULL);
+    self.depth--;
+    return ran;
+}
+
+unsigned bmi__schedule_hook(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns)
+{
+    unsigned ran = 0;
+    if (!bmi__schedule_too_deep() && !bmi__queue_empty(manager->callers))
+        ran = callers_visit(manager, deadline_ns);
+    return ran + bmi__schedule(manager, cpu, deadline_ns);
+}
+
 bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu)
 {
     struct bmi__task_cpu *at = &manager->cpus[cpu];
@@ -391,7 +437,7 @@ bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu)
 unsigned bmi_task_schedule(struct bmi_task_manager *manager)
 {
     manager = bmi__manager_made(manager);
-    return manager != NULL ? bmi__schedule(manager, bmi__cpu_self(manager), 0) : 0;
+    return manager != NULL ? bmi__schedule_hook(manager, bmi__cpu_self(manager), 0) : 0;
 }
 
 unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu)
@@ -400,5 +446,5 @@ unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu)
     if (manager == NULL || cpu < 0 || cpu >= BMI_CPUSET_MAX)
         return 0;
     uint32_t local = manager->topology.local_of[cpu];
-    return local != BMI__NO_CPU ? bmi__schedule(manager, local, 0) : 0;
+    return local != BMI__NO_CPU ? bmi__schedule_hook(manager, local, 0) : 0;
 }

@@ -20,6 +20,9 @@
 #define KNOWN_OPTIONS (BMI_TASK_REPEAT | BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK)
 #define FOLLOWED 0x8000u /* option of our own: some of its memory moves to where it runs */
 
+/* These do not go to a node's queue. */
+#define SPECIAL (BMI_TASK_MAY_BLOCK | BMI_TASK_URGENT | BMI__CALLERS)
+
 /* ---- preparing ---- */
 
 /* Keeps one copy of each set that is no node's, until the manager ends. */
@@ -124,6 +127,11 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
     return result;
 }
 
+void bmi__callers_only(struct bmi_task *task)
+{
+    task->options |= BMI__CALLERS;
+}
+
 /* ---- submitting ---- */
 
 void bmi__urgent_push(struct bmi__task_cpu *cpu, struct bmi_task *task)
@@ -149,7 +157,11 @@ static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *m
 {
     struct bmi__task_node *node = task->node;
     const struct bmi_cpuset *only = task->only;
-    if (task->options & BMI_TASK_MAY_BLOCK) {
+    if (task->options & BMI__CALLERS) {
+        bmi__queue_push(manager->callers, task);
+        if (atomic_load(&manager->sleeper_count) != 0)
+            bmi__sleepers_wake(manager);
+    } else if (task->options & BMI_TASK_MAY_BLOCK) {
         bmi__spare_submit(manager, task);
     } else if (task->options & BMI_TASK_URGENT) {
         struct bmi__task_cpu *cpu = &manager->cpus[task->cpu];
@@ -164,7 +176,7 @@ static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *m
 /* Queues a QUEUED task, which is not ours any more then. */
 static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task, bool again)
 {
-    if (task->only != NULL || (task->options & (BMI_TASK_MAY_BLOCK | BMI_TASK_URGENT))) {
+    if (task->only != NULL || (task->options & SPECIAL)) {
         enqueue_special(manager, task, again);
     } else {
         struct bmi__task_node *node = task->node;
@@ -177,7 +189,7 @@ static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task
 
 void bmi__task_put_back(struct bmi_task_manager *manager, struct bmi_task *task)
 {
-    if (task->only == NULL && !(task->options & (BMI_TASK_MAY_BLOCK | BMI_TASK_URGENT)))
+    if (task->only == NULL && !(task->options & SPECIAL))
         atomic_fetch_add_explicit(&task->node->turned, 1, memory_order_relaxed);
     task_enqueue(manager, task, false);
 }

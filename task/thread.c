@@ -74,10 +74,14 @@ void bmi__thread_raise(bool realtime)
     syscall(SYS_sched_setattr, 0, &slice, 0);
 }
 
-void bmi__thread_lower(void)
+void bmi__thread_policy(enum bmi_task_policy policy)
 {
     struct sched_param none = {.sched_priority = 0};
-    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+    if (policy == BMI_TASK_POLICY_NORMAL)
+        bmi__thread_raise(false);
+    else
+        pthread_setschedparam(pthread_self(),
+                              policy == BMI_TASK_POLICY_IDLE ? SCHED_IDLE : SCHED_BATCH, &none);
 }
 
 void bmi__thread_normal(pthread_t thread)

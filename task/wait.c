@@ -121,7 +121,7 @@ bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_slee
         atomic_fetch_add(&manager->sleeper_count, 1);
     }
     pthread_mutex_unlock(&manager->sleepers_mutex);
-    if (bmi__unserved_has(manager)) {
+    if (bmi__hooks_wanted(manager)) {
         bmi_task_sleeper_disarm(manager, sleeper);
         return false;
     }
@@ -221,7 +221,7 @@ static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *w
         bmi__event_post(heir->event);
     pthread_mutex_unlock(&manager->sleepers_mutex);
     /* what this one was woken for, if it did not get to it */
-    if (heir == NULL && atomic_load(&manager->sleeper_count) != 0 && bmi__unserved_has(manager))
+    if (heir == NULL && atomic_load(&manager->sleeper_count) != 0 && bmi__hooks_wanted(manager))
         bmi__sleepers_wake(manager);
 }
 
@@ -245,11 +245,11 @@ static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
 {
     if (!driver_become(manager, waiter)) {
         /* The driver may be in a long task, and what is queued be the one waited for. */
-        if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) == 0)
+        if (bmi__schedule_hook(manager, bmi__cpu_self(manager), deadline_ns) == 0)
             stand_by(manager, waiter, deadline_ns);
         return;
     }
-    if (bmi__schedule(manager, bmi__cpu_self(manager), deadline_ns) != 0)
+    if (bmi__schedule_hook(manager, bmi__cpu_self(manager), deadline_ns) != 0)
         return;
     if (bmi_task_sleeper_arm(manager, &waiter->sleeper))
         bmi__event_wait(waiter->event, deadline_ns);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * worker.c - the threads that run tasks in the background: one for each CPU, bound to it,
- * SCHED_IDLE, so that it runs in the holes that the program leaves; asleep when there is nothing.
- * How sleeping and waking avoid each other's gaps: wake.c.
+ * worker.c - the threads that run tasks in the background: one for each CPU, bound to it; asleep
+ * when there is nothing. How sleeping and waking avoid each other's gaps: wake.c.
+ *
+ * The kernel schedules workers as SCHED_BATCH unless a setting says otherwise. Such a worker starts
+ * at once on an idle CPU. On a busy one it does not interrupt the thread that computes, but takes
+ * turns with it, so that a task that it has begun gets a fair share of the CPU until its end.
  *
  * A CPU may be taken from the process (a cgroup's CPU set or an affinity mask shrinks): the kernel
  * then moves the worker elsewhere. A worker that finds itself on another CPU binds itself again,
@@ -100,6 +103,12 @@ void bmi__worker_rouse(struct bmi__task_cpu *cpu)
         bmi__futex_wake(&cpu->worker.asleep);
 }
 
+static void worker_set_policy(struct bmi__worker *worker, enum bmi_task_policy policy)
+{
+    worker->policy = policy;
+    bmi__thread_policy(policy);
+}
+
 static void *worker_main(void *argument)
 {
     struct bmi__task_cpu *cpu = argument;
@@ -107,10 +116,13 @@ static void *worker_main(void *argument)
     /* until whoever starts it has counted it: before that nobody wakes it */
     pthread_mutex_lock(&manager->serving);
     pthread_mutex_unlock(&manager->serving);
-    bmi__thread_lower();
+    worker_set_policy(&cpu->worker, (enum bmi_task_policy)atomic_load(&manager->policy));
     bmi__thread_is_of(manager);
     bmi__worker_is(cpu);
     while (!atomic_load(&manager->workers_stopping) && worker_in_place(cpu)) {
+        int policy = atomic_load_explicit(&manager->policy, memory_order_relaxed);
+        if ((int)cpu->worker.policy != policy)
+            worker_set_policy(&cpu->worker, (enum bmi_task_policy)policy);
         if (bmi__schedule(manager, cpu->index, 0) == 0)
             worker_sleep(cpu);
     }

@@ -415,7 +415,8 @@ int bmi_sm_check(struct bmi_sm_table *table, char *text, size_t size);
 
 /* ---- machines -------------------------------------------------------------------------------- */
 
-/* Where a machine's steps run; NULL: anywhere. */
+/* Where a machine's steps run in the background; NULL: anywhere. In the foreground callers take
+ * them, on the CPU that they are on. */
 struct bmi_sm_placement {
     const struct bmi_cpuset *cpus;      /* copied */
     const struct bmi_task_hints *hints; /* memory that it uses; lent until it ends */

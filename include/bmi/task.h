@@ -7,8 +7,8 @@
  * cache, core, and processing unit (here: CPU); levels with the same CPUs are one. A task is a
  * function with an argument and a set of CPUs; it waits in the lowest queue that covers the set. A
  * CPU runs what is in its own queue, then what is in each one above, up to the global one. Queues
- * are worked on by worker threads (one bound to each CPU, SCHED_IDLE: they run when nothing else
- * does, and sleep when there is nothing), by a timer where a CPU is too busy for its worker, and by
+ * are worked on by worker threads (one bound to each CPU; they sleep when there is nothing), by a
+ * timer where a CPU is too busy for its worker, and by
  * hooks: whoever calls bmi_task_schedule() or waits. Without workers the hooks run all queues, and
  * the manager has no thread of its own.
  *
@@ -114,10 +114,7 @@ enum bmi_task_option {
     BMI_TASK_REPEAT = 1,   /* run it until it says DONE */
     BMI_TASK_URGENT = 2,   /* at once, on the lowest CPU of its set, even if that CPU computes: by a
                               thread that waits there, real-time where the process may have that.
-                              That thread also runs what was due on the CPU: then after that. In a
-                              process that may not leave SCHED_IDLE (RLIMIT_NICE) the first one of
-                              a CPU had better be prepared on a thread of the program's own: the
-                              thread is as the preparer's, and workers are SCHED_IDLE */
+                              That thread also runs what was due on the CPU: then after that */
     BMI_TASK_MAY_BLOCK = 4 /* on a spare thread that may run on the CPUs of the set; never on a
                               worker or a caller. At most settings.spare_threads at a time */
 };
@@ -256,6 +253,18 @@ enum bmi_task_queue_kind {
     BMI_TASK_QUEUE_SPINLOCK /* the paper's; to compare with */
 };
 
+/* How the kernel schedules workers. */
+enum bmi_task_policy {
+    BMI_TASK_POLICY_BATCH = 0, /* SCHED_BATCH: a worker starts at once on an idle CPU; on a busy one
+                                  it takes turns with the threads that compute, at the process's
+                                  own priority, and interrupts none of them */
+    BMI_TASK_POLICY_NORMAL,    /* SCHED_OTHER with a slice of 0.1 ms: it starts at once on a busy
+                                  CPU, too, and interrupts the thread that computes there */
+    BMI_TASK_POLICY_IDLE       /* SCHED_IDLE: it runs while nobody else wants its CPU. A task that
+                                  it has begun stands still while others compute there. A process
+                                  without RLIMIT_NICE cannot choose another policy afterwards */
+};
+
 enum bmi_task_topology_source {
     BMI_TASK_TOPOLOGY_LIVE = 0,  /* this machine: CPUs that affinity mask and cgroup allow */
     BMI_TASK_TOPOLOGY_SYNTHETIC, /* hwloc's text: "package:8 l3:1 core:32 pu:1" */
@@ -272,6 +281,7 @@ struct bmi_task_settings {
     int32_t spare_threads; /* 4: most threads for MAY_BLOCK tasks; -1: none */
     uint32_t timer_us;     /* 2000: a task that a busy CPU left for that long is run by the timer */
     uint32_t timer_budget_us; /* 200: for so long at a time */
+    enum bmi_task_policy worker_policy;
     bool no_realtime; /* threads for urgent tasks and the timer stay with the normal scheduler */
 };
 
@@ -302,6 +312,12 @@ int bmi_task_manager_create(const struct bmi_task_settings *settings,
  * threads, and its memory is lost). The default manager and NULL are left alone. Blocks: until
  * running tasks have ended. */
 void bmi_task_manager_destroy(struct bmi_task_manager *manager);
+
+/* Changes the policy of a manager's workers. Each worker follows when it has ended the task that it
+ * runs. BMI's setting `worker_policy` does this for the default manager at BMI_initialize and when
+ * it is set.
+ * Returns: 0; -EINVAL (no such policy). Owns: nothing. Threads: any. Blocks: no. */
+int bmi_task_manager_set_policy(struct bmi_task_manager *manager, enum bmi_task_policy policy);
 
 /* Lets tasks be submitted; with BMI_TASK_WORKERS, starts workers and timer. Counted: each start
  * wants its stop with the same `threads`; workers run while anybody wants them.
