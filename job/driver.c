@@ -132,7 +132,7 @@ static void driver_end(struct bmi__job_driver *driver)
 {
     atomic_store(&driver->stop, true);
     bmi__progress_notify(driver->network, 0);
-    driver->orphan = bmi__task_await(&driver->task) == -EDEADLK;
+    driver->orphan = bmi__task_await(&driver->task) == -BMI_EDEADLK;
     if (!driver->orphan)
         driver_free(driver);
 }

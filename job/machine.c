@@ -391,7 +391,7 @@ static int machine_prepare(struct bmi_sm *machine, const struct bmi_sm_placement
     int result = bmi_task_prepare(&machine->task, machine->context->manager, &attributes);
     if (result == 0 && !machine->context->background)
         bmi__callers_only(&machine->task); /* test calls run it, never a worker */
-    return result == 0 ? 0 : result == -ENOMEM ? -BMI_ENOMEM : -BMI_EINVAL;
+    return result;
 }
 
 static void machine_fill(struct bmi_sm *machine, struct bmi_job_context *context,

@@ -23,15 +23,16 @@ static void test_nearest_idle(void)
     struct bmi_cpuset all;
     bmi_task_cpus(manager, &all);
     int first = bmi_cpuset_next(&all, 0);
-    CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, first), -ENOENT); /* no worker sleeps there */
+    CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, first),
+                    -BMI_ENOENT); /* no worker sleeps there */
     bmi_task_manager_start(manager, BMI_TASK_WORKERS);
-    int nearest = -ENOENT;
+    int nearest = -BMI_ENOENT;
     uint64_t end = test_now_ns() + 20000000000u;
     while ((nearest = bmi_task_nearest_idle(manager, first)) < 0 && test_now_ns() < end)
         sched_yield(); /* until workers have found that there is nothing */
     CU_ASSERT_TRUE(nearest >= 0 && nearest != first && bmi_cpuset_has(&all, nearest));
     bmi_task_manager_stop(manager, BMI_TASK_WORKERS);
-    CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, first), -ENOENT);
+    CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, first), -BMI_ENOENT);
     bmi_task_manager_destroy(manager);
 }
 

@@ -5,8 +5,6 @@
 #include "task/gate.h"
 #include "task/internal.h"
 
-#include <errno.h>
-
 void bmi__gate_init(struct bmi__gate *gate)
 {
     pthread_mutex_init(&gate->mutex, NULL);
@@ -23,7 +21,7 @@ int bmi__gate_take(struct bmi__gate *gate)
     if (!refused)
         gate->taken = true;
     pthread_mutex_unlock(&gate->mutex);
-    return refused ? -EDEADLK : 0;
+    return refused ? -BMI_EDEADLK : 0;
 }
 
 void bmi__gate_waits(struct bmi__gate *gate)

@@ -2,7 +2,7 @@
  *
  * gate.h - a lock whose holder may wait for tasks, or for the threads that run them. A task that
  * comes to it then would be waited for by whom it waits for itself, at once or over others: it is
- * told so (-EDEADLK) instead. Who comes from outside any task waits, as for a mutex.
+ * told so (-BMI_EDEADLK) instead. Who comes from outside any task waits, as for a mutex.
  *
  * Who holds a gate and takes another one says before that it waits: the other's holder may.
  */
@@ -25,7 +25,7 @@ struct bmi__gate {
 
 /* Also in the child of a fork: whoever held it is not there. */
 void bmi__gate_init(struct bmi__gate *gate);
-/* Returns 0, or -EDEADLK: within a task, and the holder waits for tasks. */
+/* Returns 0, or -BMI_EDEADLK: within a task, and the holder waits for tasks. */
 int bmi__gate_take(struct bmi__gate *gate);
 /* From here on, until it gives the gate back, the holder waits for tasks. */
 void bmi__gate_waits(struct bmi__gate *gate);

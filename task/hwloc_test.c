@@ -36,13 +36,13 @@ static void test_256_cores(void)
     CU_ASSERT_EQUAL(statistics.parent, 0);
     CU_ASSERT_EQUAL(bmi_cpuset_count(&statistics.cpus), 32);
     CU_ASSERT_PTR_NOT_NULL(strstr(statistics.name, "NUMANode"));
-    CU_ASSERT_EQUAL(bmi_task_queue_statistics(manager, 297, &statistics), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_queue_statistics(manager, 297, &statistics), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_task_cpus_near(manager, 200, BMI_TASK_LEVEL_CACHE, &cpus), 0);
     CU_ASSERT_EQUAL(bmi_cpuset_count(&cpus), 8);
     CU_ASSERT_EQUAL(bmi_cpuset_next(&cpus, 0), 200);
     CU_ASSERT_EQUAL(bmi_task_cpus_near(manager, 200, BMI_TASK_LEVEL_NUMA, &cpus), 0);
     CU_ASSERT_EQUAL(bmi_cpuset_count(&cpus), 32);
-    CU_ASSERT_EQUAL(bmi_task_cpus_near(manager, 256, BMI_TASK_LEVEL_NUMA, &cpus), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_cpus_near(manager, 256, BMI_TASK_LEVEL_NUMA, &cpus), -BMI_EINVAL);
     bmi_task_manager_destroy(manager);
 }
 
@@ -76,14 +76,14 @@ static void test_refused_text_has_hwlocs_message(void)
 {
     char error[256];
     CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, "package:2 cores:x", error, sizeof(error)),
-                    -EINVAL);
+                    -BMI_EINVAL);
     CU_ASSERT_PTR_NOT_NULL(strstr(error, "package:2 cores:x"));
     CU_ASSERT_PTR_NOT_NULL(strstr(error, "unknown object type")); /* hwloc's words */
-    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, "", error, sizeof(error)), -EINVAL);
-    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, NULL, error, sizeof(error)), -EINVAL);
+    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, "", error, sizeof(error)), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, NULL, error, sizeof(error)), -BMI_EINVAL);
     CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, "core:2000 pu:1", error, sizeof(error)),
-                    -E2BIG);
-    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, "cores:x", NULL, 0), -EINVAL);
+                    -BMI_EOVERFLOW);
+    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_SYNTHETIC, "cores:x", NULL, 0), -BMI_EINVAL);
 }
 
 static void test_xml(void)
@@ -91,7 +91,7 @@ static void test_xml(void)
     char folder[] = "/tmp/bmi-task-XXXXXX", path[64], error[256];
     CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/machine.xml", folder);
-    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_XML, path, error, sizeof(error)), -ENOENT);
+    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_XML, path, error, sizeof(error)), -BMI_ENOENT);
 
     hwloc_topology_t topology;
     hwloc_topology_init(&topology);
@@ -108,7 +108,7 @@ static void test_xml(void)
     FILE *file = fopen(path, "w");
     fputs("<topology><object", file);
     fclose(file);
-    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_XML, path, error, sizeof(error)), -EINVAL);
+    CU_ASSERT_EQUAL(create(BMI_TASK_TOPOLOGY_XML, path, error, sizeof(error)), -BMI_EINVAL);
     CU_ASSERT_PTR_NOT_NULL(strstr(error, path));
     unlink(path);
     rmdir(folder);

@@ -17,6 +17,7 @@
 #define BMI_TASK_INTERNAL_H
 
 #include "bmi/task.h"
+#include "task/error.h"
 #include "task/event.h"
 #include "task/gate.h"
 #include "task/queue.h"
@@ -144,14 +145,18 @@ struct bmi_task_manager {
 
     _Alignas(BMI__LINE) struct bmi__gate control;
     pthread_mutex_t counting;
-    uint32_t users, worker_users; /* under counting */
-    bool open, working;           /* under counting; both locks to write: it has its threads */
-    bool timer_running;           /* under control */
+    uint32_t users, worker_users;     /* under counting */
+    bool open, working;               /* under counting; both locks to write: it has its threads */
+    bool timer_running, timer_wanted; /* under making */
     pthread_t timer;
     struct bmi__event timer_event;
     atomic_bool workers_stopping, helpers_stopping, timer_stopping;
 
     struct bmi__queue *callers; /* tasks that only hooks run */
+
+    pthread_mutex_t delaying;     /* innermost */
+    struct bmi_task *delayed;     /* until their interval is over; under delaying */
+    _Atomic(uint64_t) delayed_ns; /* when the first of them is due, or UINT64_MAX */
 
     pthread_mutex_t serving;  /* who serves which node */
     pthread_mutex_t making;   /* starting helpers and spare threads */
@@ -252,6 +257,15 @@ static inline bool bmi__choosy_empty(struct bmi__choosy *choosy)
     return atomic_load(&choosy->pushed) == popped;
 }
 
+/* ---- delay.c ---- */
+
+/* Queues a task that was popped, and is QUEUED again, after its interval. */
+void bmi__delay(struct bmi_task_manager *manager, struct bmi_task *task);
+/* Queues it now, if it waits for that. It was cancelled, and may be gone. */
+void bmi__delay_end(struct bmi_task_manager *manager, const struct bmi_task *task);
+/* Takes a task that is due at `now_ns`, or NULL. */
+struct bmi_task *bmi__delayed_pop(struct bmi_task_manager *manager, uint64_t now_ns);
+
 /* ---- schedule.c ---- */
 
 /* The local number of the CPU that the caller is on. */
@@ -331,7 +345,7 @@ void bmi__lot_wake_all(struct bmi_task_manager *manager);
 /* Whether the calling thread waits for a task of this manager and runs others meanwhile. */
 bool bmi__drives(const struct bmi_task_manager *manager);
 /* What who closes something waits with for a task of its own that it has cancelled, or that will
- * end: like bmi_task_wait, however deep in tasks. Returns -EDEADLK where the task is below on the
+ * end: like bmi_task_wait, however deep in tasks. Returns -BMI_EDEADLK where the task is below on the
  * caller's own stack, so that it cannot end before: it has to be left what is to be freed. Else the
  * task is the caller's. */
 int bmi__task_await(struct bmi_task *task);
@@ -341,7 +355,8 @@ void bmi__sleepers_wake(struct bmi_task_manager *manager);
 /* ---- thread.c ---- */
 
 uint64_t bmi__now_ns(void);
-/* Starts a thread with all signals blocked, named, bound to os_cpu unless that is -1. 0 or errno.
+/* Starts a thread with all signals blocked, named, bound to os_cpu unless that is -1. 0 or an
+ * error.
  */
 int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument, int os_cpu,
                       const char *name, uint32_t number);
@@ -355,17 +370,22 @@ void bmi__thread_normal(pthread_t thread);
 
 /* ---- worker.c, timer.c, helper.c, spare.c ---- */
 
-int bmi__workers_start(struct bmi_task_manager *manager); /* control held; 0 or errno */
+int bmi__workers_start(struct bmi_task_manager *manager); /* control held; 0 or an error */
 void bmi__workers_stop(struct bmi_task_manager *manager); /* control held */
 /* Sleeps on the caller's own CPU, whose worker it is, within a task that waits: until there is a
  * task for it, or bmi__worker_rouse, or the deadline; at once if `event` is posted, which it takes.
  */
 void bmi__worker_nap(struct bmi__task_cpu *cpu, struct bmi__event *event, uint64_t deadline_ns);
 void bmi__worker_rouse(struct bmi__task_cpu *cpu);
-int bmi__timer_start(struct bmi_task_manager *manager); /* control held */
-void bmi__timer_stop(struct bmi_task_manager *manager); /* control held */
+/* Starts the timer's thread if it does not run. 0 or -BMI_EAGAIN. */
+int bmi__timer_start(struct bmi_task_manager *manager);
+/* The same where the manager is started, and whenever it is from now on. */
+int bmi__timer_need(struct bmi_task_manager *manager);
+/* The manager starts, and its helpers may: starts the thread if it is needed. control held. */
+int bmi__timer_open(struct bmi_task_manager *manager);
+void bmi__timer_stop(struct bmi_task_manager *manager); /* control held; helpers are stopped */
 void bmi__timer_arm(struct bmi_task_manager *manager);
-/* Makes sure that a CPU has its helper once the manager is started. 0 or -EAGAIN. */
+/* Makes sure that a CPU has its helper once the manager is started. 0 or -BMI_EAGAIN. */
 int bmi__helper_need(struct bmi__task_cpu *cpu);
 /* Has a CPU's helper run what is due there. */
 void bmi__helper_kick(struct bmi__task_cpu *cpu);
@@ -374,7 +394,7 @@ void bmi__helper_kick(struct bmi__task_cpu *cpu);
 void bmi__helper_deep(struct bmi__task_cpu *cpu, bool deep);
 int bmi__helpers_start(struct bmi_task_manager *manager); /* control held */
 void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
-int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -EAGAIN */
+int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -BMI_EAGAIN */
 /* Has a task that may block, and is prepared, go before all others that wait for a thread. */
 void bmi__spare_first(struct bmi_task *task);
 void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task);

@@ -9,7 +9,6 @@
  */
 #include "task/internal.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +53,7 @@ static int settings_fill(struct bmi_task_settings *settings, char *error, size_t
     if (wrong == NULL)
         return 0;
     snprintf(error, error_size, "%s", wrong);
-    return -EINVAL;
+    return -BMI_EINVAL;
 }
 
 static bool node_init(struct bmi_task_manager *manager, uint32_t index,
@@ -89,6 +88,7 @@ static void mutexes_init(struct bmi_task_manager *manager)
     bmi__gate_init(&manager->control);
     pthread_mutex_init(&manager->counting, NULL);
     pthread_mutex_init(&manager->serving, NULL);
+    pthread_mutex_init(&manager->delaying, NULL);
     pthread_mutex_init(&manager->making, NULL);
     pthread_mutex_init(&manager->interning, NULL);
     pthread_mutex_init(&manager->claiming, NULL);
@@ -187,11 +187,12 @@ static int manager_make(const struct bmi_task_settings *settings, struct bmi_tas
     struct bmi_task_manager *manager = aligned_alloc(BMI__LINE, sizeof(*manager));
     if (manager == NULL) {
         snprintf(error, error_size, "out of memory");
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     }
     memset(manager, 0, sizeof(*manager));
     manager->settings = filled;
     atomic_store(&manager->closed, true);
+    atomic_store(&manager->delayed_ns, UINT64_MAX);
     atomic_store(&manager->policy, (int)filled.worker_policy);
     mutexes_init(manager);
     result = bmi__topology_build(&manager->settings, &manager->topology, error, error_size);
@@ -200,7 +201,7 @@ static int manager_make(const struct bmi_task_settings *settings, struct bmi_tas
     result = workers_choose(manager, error, error_size);
     if (result != 0)
         goto undo_manager;
-    result = -ENOMEM;
+    result = -BMI_ENOMEM;
     snprintf(error, error_size, "out of memory");
     if (!manager_fill(manager))
         goto undo_manager;
@@ -225,7 +226,7 @@ int bmi_task_manager_create(const struct bmi_task_settings *settings,
     }
     if (manager == NULL) {
         snprintf(error, error_size, "no place for the manager");
-        return -EINVAL;
+        return -BMI_EINVAL;
     }
     return manager_make(settings, manager, error, error_size);
 }
@@ -238,7 +239,7 @@ bool bmi__policy_known(enum bmi_task_policy policy)
 int bmi_task_manager_set_policy(struct bmi_task_manager *manager, enum bmi_task_policy policy)
 {
     if (!bmi__policy_known(policy))
-        return -EINVAL;
+        return -BMI_EINVAL;
     if (manager == NULL)
         bmi__default_policy(policy);
     else
@@ -280,13 +281,19 @@ static int manager_open(struct bmi_task_manager *manager)
     int result = bmi__helpers_start(manager);
     if (result != 0)
         return result;
+    result = bmi__timer_open(manager);
+    if (result != 0)
+        goto undo_helpers;
     result = bmi__spare_start(manager);
-    if (result != 0) {
-        bmi__helpers_stop(manager);
-        return result;
-    }
+    if (result != 0)
+        goto undo_helpers;
     atomic_store(&manager->closed, false);
     return 0;
+
+undo_helpers:
+    bmi__helpers_stop(manager);
+    bmi__timer_stop(manager);
+    return result;
 }
 
 /* The last user: every task ends. Tasks that run may wait for queued ones, so those are cancelled
@@ -297,6 +304,7 @@ static void manager_close(struct bmi_task_manager *manager)
     bmi__manager_cancel_queued(manager);
     bmi__spare_stop(manager);
     bmi__helpers_stop(manager);
+    bmi__timer_stop(manager);
     bmi__manager_cancel_queued(manager);
 }
 
@@ -305,20 +313,11 @@ static int background_start(struct bmi_task_manager *manager)
     int result = bmi__timer_start(manager);
     if (result != 0)
         return result;
-    result = bmi__workers_start(manager);
-    if (result != 0)
-        bmi__timer_stop(manager);
-    return result;
+    return bmi__workers_start(manager);
 }
 
-static void background_stop(struct bmi_task_manager *manager)
-{
-    bmi__workers_stop(manager);
-    bmi__timer_stop(manager);
-}
-
-/* Takes any queued task, from one place after the other: nodes, then CPUs, then those for callers
- * and those that may block. NULL: there is none at `*place` or behind it. */
+/* Takes any queued task, from one place after the other: nodes, then CPUs, then those for callers,
+ * those that wait for their interval, and those that may block. NULL: there is none at `*place` or behind it. */
 static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *place)
 {
     const uint32_t nodes = manager->topology.node_count, cpus = manager->topology.cpu_count;
@@ -333,6 +332,8 @@ static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *plac
             return task;
     }
     task = bmi__queue_pop(manager->callers);
+    if (task == NULL)
+        task = bmi__delayed_pop(manager, UINT64_MAX - 1);
     return task != NULL ? task : bmi__spare_pop(manager);
 }
 
@@ -401,7 +402,7 @@ static void threads_stop_locked(struct bmi_task_manager *manager)
         bmi__manager_cancel_queued(manager);
     }
     if (last_worker)
-        background_stop(manager);
+        bmi__workers_stop(manager); /* the timer's thread sleeps until the manager closes */
     if (last)
         manager_close(manager);
 }
@@ -409,10 +410,10 @@ static void threads_stop_locked(struct bmi_task_manager *manager)
 int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads)
 {
     if (threads != BMI_TASK_HOOKS_ONLY && threads != BMI_TASK_WORKERS)
-        return -EINVAL;
+        return -BMI_EINVAL;
     manager = bmi__manager(manager);
     if (manager == NULL)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     if (user_add(manager, threads))
         return 0;
     int result = bmi__gate_take(&manager->control);
@@ -459,11 +460,11 @@ int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_thread
     bool unwanted;
     manager = bmi__manager(manager);
     if (manager == NULL)
-        return -EINVAL;
+        return -BMI_EINVAL;
     bool known = user_remove(manager, threads, &unwanted);
     if (unwanted)
         threads_stop(manager);
-    return known ? 0 : -EINVAL;
+    return known ? 0 : -BMI_EINVAL;
 }
 
 void bmi_task_manager_destroy(struct bmi_task_manager *manager)

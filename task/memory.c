@@ -8,7 +8,6 @@
 #include "task/memory.h"
 #include "task/internal.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -21,12 +20,12 @@ static int node_check(const struct bmi_task_manager *manager, int node)
     const struct bmi__topology *topology = &manager->topology;
     int nodes = bmi__topology_numa_count(topology);
     if (node < -1 || (node >= 0 && nodes > 0 && bmi__topology_numa(topology, node) == BMI__NO_NODE))
-        return -EINVAL;
+        return -BMI_EINVAL;
     if (nodes == 0 && node > 0)
-        return -EINVAL; /* a machine that says nothing of nodes has one, which is 0 */
+        return -BMI_EINVAL; /* a machine that says nothing of nodes has one, which is 0 */
     if (nodes <= 1 && topology->machine_numa <= 1)
         return NOTHING_TO_DO;
-    return topology->this_system ? 0 : -ENOTSUP;
+    return topology->this_system ? 0 : -BMI_EOPNOTSUPP;
 }
 
 int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, int node,
@@ -34,15 +33,15 @@ int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, i
 {
     manager = bmi__manager(manager);
     if (manager == NULL)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     if (memory == NULL || bytes == 0 || bytes > SIZE_MAX)
-        return -EINVAL;
+        return -BMI_EINVAL;
     int check = node_check(manager, node);
     if (check < 0)
         return check;
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     int result = check == 0 && node >= 0 ? bmi__memory_bind(pages, bytes, node) : 0;
     if (result < 0) {
         munmap(pages, bytes);
@@ -62,9 +61,9 @@ int bmi_task_memory_move(struct bmi_task_manager *manager, void *memory, uint64_
 {
     manager = bmi__manager(manager);
     if (manager == NULL)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     if (memory == NULL || bytes == 0 || bytes > SIZE_MAX)
-        return -EINVAL;
+        return -BMI_EINVAL;
     int check = node_check(manager, node);
     if (check != 0)
         return check == NOTHING_TO_DO ? 0 : check;
@@ -75,9 +74,9 @@ int bmi_task_memory_node(struct bmi_task_manager *manager, const void *memory, u
 {
     manager = bmi__manager(manager);
     if (manager == NULL)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     if (memory == NULL || bytes == 0 || bytes > SIZE_MAX)
-        return -EINVAL;
+        return -BMI_EINVAL;
     int check = node_check(manager, -1);
     if (check < 0)
         return check;
@@ -93,7 +92,7 @@ int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task
     int moved = 0;
     if (hints == NULL || choice == NULL || hints->count > 64 ||
         (hints->count < 64 && choice->moved >> hints->count != 0))
-        return -EINVAL;
+        return -BMI_EINVAL;
     for (uint32_t i = 0; i < hints->count; i++) {
         const struct bmi_task_region *region = &hints->regions[i];
         if (!(choice->moved >> i & 1) || region->pinned)

@@ -6,12 +6,12 @@
 #define BMI_TASK_MEMORY_H
 
 #include "bmi/task.h"
+#include "task/error.h"
 
 /* Binds memory to a node and moves what lies elsewhere; -1: unbinds it, what is there stays.
- * 0; -ENOTSUP (built without hwloc, or the system can't), -EPERM, -ENOMEM, -EIO (some page could
- * not be moved). */
+ * Returns 0, or as bmi_task_memory_move. */
 int bmi__memory_bind(const void *memory, uint64_t bytes, int node);
-/* The node that all of it lies on; -1: on several, or none yet; -ENOTSUP etc. are below that. */
+/* The node that all of it lies on; -1: on several, or none yet; errors are below that. */
 int bmi__memory_node(const void *memory, uint64_t bytes);
 
 /* Moves the regions of a task that is about to run here and wants them to follow it. */

@@ -30,13 +30,13 @@ static int error_of(int error)
     switch (error) {
     case ENOSYS:
     case EXDEV:
-        return -ENOTSUP;
+        return -BMI_EOPNOTSUPP;
     case EPERM:
     case ENOMEM:
     case EIO:
-        return -error;
+        return bmi__task_error(error);
     default:
-        return -EIO;
+        return -BMI_EIO;
     }
 }
 
@@ -46,7 +46,7 @@ int bmi__memory_bind(const void *memory, uint64_t bytes, int node)
     hwloc_nodeset_t set = hwloc_bitmap_alloc();
     if (machine == NULL || set == NULL) {
         hwloc_bitmap_free(set);
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     }
     int flags = HWLOC_MEMBIND_BYNODESET, result;
     if (node >= 0) {
@@ -70,7 +70,7 @@ int bmi__memory_node(const void *memory, uint64_t bytes)
     int result = -1;
     if (machine == NULL || set == NULL) {
         hwloc_bitmap_free(set);
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     }
     if (hwloc_get_area_memlocation(machine, memory, bytes, set, HWLOC_MEMBIND_BYNODESET) < 0)
         result = error_of(errno);
@@ -87,13 +87,13 @@ int bmi__memory_bind(const void *memory, uint64_t bytes, int node)
     (void)memory;
     (void)bytes;
     (void)node;
-    return -ENOTSUP;
+    return -BMI_EOPNOTSUPP;
 }
 
 int bmi__memory_node(const void *memory, uint64_t bytes)
 {
     (void)memory;
     (void)bytes;
-    return -ENOTSUP;
+    return -BMI_EOPNOTSUPP;
 }
 #endif

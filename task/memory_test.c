@@ -71,11 +71,11 @@ static void test_applies_a_choice(void)
     CU_ASSERT_EQUAL(bmi_task_memory_node(live, memory[1], BYTES), last_node());
     CU_ASSERT_EQUAL(bmi_task_memory_node(live, memory[2], BYTES), first_node);
     choice.moved = 8;
-    CU_ASSERT_EQUAL(bmi_task_place_apply(live, &hints, &choice), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place_apply(live, &hints, &choice), -BMI_EINVAL);
     choice.moved = 0;
     CU_ASSERT_EQUAL(bmi_task_place_apply(live, &hints, &choice), 0);
-    CU_ASSERT_EQUAL(bmi_task_place_apply(live, NULL, &choice), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_place_apply(live, &hints, NULL), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place_apply(live, NULL, &choice), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place_apply(live, &hints, NULL), -BMI_EINVAL);
     for (int i = 0; i < 3; i++)
         bmi_task_memory_free(memory[i], BYTES);
 }
@@ -126,16 +126,16 @@ static void test_bad_input(void)
 {
     void *memory = NULL;
     char byte;
-    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, 0, -1, &memory), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, BYTES, -2, &memory), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, BYTES, 4000, &memory), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, BYTES, -1, NULL), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, UINT64_MAX / 2, -1, &memory), -ENOMEM);
+    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, 0, -1, &memory), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, BYTES, -2, &memory), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, BYTES, 4000, &memory), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, BYTES, -1, NULL), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_allocate(live, UINT64_MAX / 2, -1, &memory), -BMI_ENOMEM);
     CU_ASSERT_PTR_NULL(memory);
-    CU_ASSERT_EQUAL(bmi_task_memory_move(live, NULL, BYTES, -1), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_move(live, &byte, 0, -1), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_move(live, &byte, 1, 4000), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_node(live, NULL, 1), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_move(live, NULL, BYTES, -1), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_move(live, &byte, 0, -1), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_move(live, &byte, 1, 4000), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_node(live, NULL, 1), -BMI_EINVAL);
 }
 
 /* What was decided for another machine can't be carried out on this one. */
@@ -149,7 +149,7 @@ static void test_other_machine(void)
     struct bmi_task_manager *other;
     char error[256];
     int result = bmi_task_manager_create(&settings, &other, error, sizeof(error));
-    if (result == -ENOTSUP) {
+    if (result == -BMI_EOPNOTSUPP) {
         printf("skipped: built without hwloc, which makes the other machine ");
         return;
     }
@@ -163,9 +163,9 @@ static void test_other_machine(void)
     CU_ASSERT_EQUAL(bmi_task_place(other, &hints, 0, 0, 0, NULL, &choice), 0);
     CU_ASSERT_EQUAL(choice.placement, BMI_TASK_PLACE_DATA);
     CU_ASSERT_EQUAL(choice.moved, 1);
-    CU_ASSERT_EQUAL(bmi_task_place_apply(other, &hints, &choice), -ENOTSUP);
-    CU_ASSERT_EQUAL(bmi_task_memory_move(other, page, BYTES, 8), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_memory_node(other, page, BYTES), -ENOTSUP);
+    CU_ASSERT_EQUAL(bmi_task_place_apply(other, &hints, &choice), -BMI_EOPNOTSUPP);
+    CU_ASSERT_EQUAL(bmi_task_memory_move(other, page, BYTES, 8), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_memory_node(other, page, BYTES), -BMI_EOPNOTSUPP);
     bmi_task_manager_destroy(other);
 }
 

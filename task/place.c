@@ -8,8 +8,6 @@
  */
 #include "task/internal.h"
 
-#include <errno.h>
-
 #define MOST_REGIONS 64
 
 static const struct bmi_task_costs typical = {
@@ -84,11 +82,11 @@ int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints
     if (manager == NULL || hints == NULL || choice == NULL || hints->count > MOST_REGIONS ||
         home < 0 || home >= BMI_CPUSET_MAX || idle < 0 || idle >= BMI_CPUSET_MAX ||
         !(wait_ns >= 0) || !costs_valid(costs))
-        return -EINVAL;
+        return -BMI_EINVAL;
     const struct bmi__topology *topology = &manager->topology;
     uint32_t home_cpu = topology->local_of[home], idle_cpu = topology->local_of[idle];
     if (home_cpu == BMI__NO_CPU || idle_cpu == BMI__NO_CPU)
-        return -EINVAL;
+        return -BMI_EINVAL;
 
     uint32_t home_node = bmi__topology_numa_of(topology, home_cpu);
     uint32_t idle_node = bmi__topology_numa_of(topology, idle_cpu);

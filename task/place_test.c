@@ -117,13 +117,13 @@ static void test_bad_input(void)
     static const struct bmi_task_costs negative = {.remote_factor = -1};
     struct bmi_task_hints hints = {.count = 0};
     struct bmi_task_choice choice;
-    CU_ASSERT_EQUAL(bmi_task_place(manager, NULL, 0, 0, 1, NULL, &choice), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, 0, 1, NULL, NULL), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 64, 0, 1, NULL, &choice), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, -1, 1, NULL, &choice), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, 0, 1, &negative, &choice), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place(manager, NULL, 0, 0, 1, NULL, &choice), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, 0, 1, NULL, NULL), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 64, 0, 1, NULL, &choice), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, -1, 1, NULL, &choice), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, 0, 1, &negative, &choice), -BMI_EINVAL);
     hints.count = 65;
-    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, 0, 1, NULL, &choice), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, 0, 1, NULL, &choice), -BMI_EINVAL);
     hints.count = 0;
     CU_ASSERT_EQUAL(bmi_task_place(manager, &hints, 0, 0, 1, NULL, &choice), 0);
 }

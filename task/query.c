@@ -5,7 +5,6 @@
  */
 #include "task/internal.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -27,10 +26,10 @@ int bmi_task_cpus_near(struct bmi_task_manager *manager, int cpu, enum bmi_task_
     manager = bmi__manager(manager);
     if (manager == NULL || cpus == NULL || cpu < 0 || cpu >= BMI_CPUSET_MAX ||
         level < BMI_TASK_LEVEL_CPU || level > BMI_TASK_LEVEL_MACHINE)
-        return -EINVAL;
+        return -BMI_EINVAL;
     uint32_t local = manager->topology.local_of[cpu];
     if (local == BMI__NO_CPU)
-        return -EINVAL;
+        return -BMI_EINVAL;
     bmi__topology_cpus(&manager->topology, bmi__topology_near(&manager->topology, local, level),
                        cpus);
     return 0;
@@ -48,7 +47,7 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
     manager = bmi__manager(manager);
     if (manager == NULL || statistics == NULL || queue < 0 ||
         (uint32_t)queue >= manager->topology.node_count)
-        return -EINVAL;
+        return -BMI_EINVAL;
     struct bmi__task_node *node = &manager->nodes[queue];
     struct bmi__queue_counts counts;
     node->queue->kind->count(node->queue, &counts);

@@ -193,7 +193,7 @@ static void test_busy_orders_like_a_submit(void)
         for (unsigned pause = tries % 32; pause > 0; pause--)
             bmi__pause();
         atomic_store_explicit(&letters.written, tries, memory_order_relaxed);
-        busy += bmi_task_submit(&letters.task) == -EBUSY;
+        busy += bmi_task_submit(&letters.task) == -BMI_EBUSY;
         for (unsigned look = 1; bmi_task_state(&letters.task) != BMI_TASK_ENDED; look++)
             look % 1024 ? bmi__pause() : (void)sched_yield();
         unseen += atomic_load(&letters.seen) != tries;
@@ -464,7 +464,7 @@ int main(void)
     CU_TestInfo cases[] = {
         {"workers start under a driver", test_workers_start_under_a_driver},
         {"started again under a straggler", test_started_again_under_a_straggler},
-        {"-EBUSY orders like a submit", test_busy_orders_like_a_submit},
+        {"-BMI_EBUSY orders like a submit", test_busy_orders_like_a_submit},
         {"workers leave urgent tasks alone", test_workers_leave_urgent_tasks},
         {"urgent tasks within many", test_urgent_tasks_within_many},
         {"a worker stands in for a deep helper", test_a_worker_stands_in_for_a_deep_helper},

@@ -32,7 +32,7 @@ int __wrap_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void 
                              int os_cpu, const char *name, uint32_t number)
 {
     if (may_not_bind && os_cpu >= 0)
-        return -EPERM;
+        return -BMI_EPERM;
     if (atomic_load(&refusals) == 0) {
         int result = __real_bmi__thread_start(thread, function, argument, os_cpu, name, number);
         if (result == 0 && meanwhile != NULL && strcmp(name, "bmi-worker") == 0)
@@ -41,7 +41,7 @@ int __wrap_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void 
     }
     atomic_fetch_sub(&refusals, 1);
     atomic_fetch_add(&refused, 1);
-    return -EAGAIN;
+    return -BMI_EAGAIN;
 }
 
 struct blocking {
@@ -114,7 +114,7 @@ static void test_none(void)
     struct blocking later;
     atomic_uint go = 1;
     atomic_store(&refusals, 1);
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EAGAIN);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EAGAIN);
     given(&later, manager, &go);
     CU_ASSERT_EQUAL(bmi_task_submit(&later.task), 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&later.task, -1), 0);

@@ -118,6 +118,7 @@ static void prepare_items(uint32_t *state)
             .argument = item,
             .cpus = random_set(&set, state),
             .options = item->way == REPEATING ? BMI_TASK_REPEAT : 0,
+            .interval_us = item->way == REPEATING ? random_next(state) % 200 : 0,
         };
         if (bmi_task_prepare(&item->task, manager, &attributes) != 0)
             atomic_fetch_add(&wrong, 1);
@@ -139,7 +140,7 @@ static void submit_item(struct item *item, uint32_t *state)
         int result = bmi_task_submit(&item->task);
         if (result != 0)
             atomic_fetch_sub(&item->accepted, 1);
-        if (result != 0 && result != -ESHUTDOWN)
+        if (result != 0 && result != -BMI_ENODEV)
             atomic_fetch_add(&wrong, 1);
         return;
     }
@@ -161,7 +162,7 @@ static void submit_fleeting(uint32_t *state)
     atomic_fetch_add(&fleeting_made, 1);
     if (bmi_task_prepare(&fleeting->task, manager, &attributes) != 0)
         atomic_fetch_add(&wrong, 1);
-    else if (bmi_task_submit(&fleeting->task) == -ESHUTDOWN)
+    else if (bmi_task_submit(&fleeting->task) == -BMI_ENODEV)
         fleeting_run(&fleeting->task, fleeting);
 }
 
@@ -206,7 +207,7 @@ static void settle(void)
         int result = bmi_task_state(&items[i].task) != BMI_TASK_IDLE
                          ? bmi_task_wait(&items[i].task, 60000)
                          : 0;
-        if (result != 0 && result != -ECANCELED)
+        if (result != 0 && result != -BMI_ECANCEL)
             atomic_fetch_add(&wrong, 1);
     }
     while (atomic_load(&fleeting_gone) != atomic_load(&fleeting_made))

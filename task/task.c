@@ -13,7 +13,6 @@
 #include "task/internal.h"
 #include "task/memory.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +54,7 @@ static int task_place(struct bmi_task *task, const struct bmi_cpuset *cpus)
         return 0;
     }
     if (bmi__topology_local(topology, cpus, &local) != 0)
-        return -EINVAL;
+        return -BMI_EINVAL;
     uint32_t first = (uint32_t)bmi_cpuset_next(&local, 0);
     uint32_t last = first;
     for (int cpu = (int)first; cpu >= 0; cpu = bmi_cpuset_next(&local, cpu + 1))
@@ -64,7 +63,7 @@ static int task_place(struct bmi_task *task, const struct bmi_cpuset *cpus)
     if ((uint32_t)bmi_cpuset_count(&local) == task->node->shape->count)
         return 0;
     task->only = set_intern(manager, &local);
-    return task->only != NULL ? 0 : -ENOMEM;
+    return task->only != NULL ? 0 : -BMI_ENOMEM;
 }
 
 /* Urgent tasks have a CPU: the lowest of the set, as the system counts. */
@@ -87,7 +86,7 @@ static int task_needs(struct bmi_task *task, const struct bmi_task_attributes *a
         return bmi__helper_need(&manager->cpus[task->cpu]);
     }
     if (task->options & BMI_TASK_MAY_BLOCK)
-        return manager->settings.spare_threads > 0 ? bmi__spare_need(manager) : -ENOTSUP;
+        return manager->settings.spare_threads > 0 ? bmi__spare_need(manager) : -BMI_EOPNOTSUPP;
     return 0;
 }
 
@@ -106,20 +105,24 @@ int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
 {
     const unsigned both = BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK;
     if (task == NULL || attributes == NULL || attributes->function == NULL ||
-        (attributes->options & ~(unsigned)KNOWN_OPTIONS) || (attributes->options & both) == both)
-        return -EINVAL;
+        (attributes->options & ~(unsigned)KNOWN_OPTIONS) || (attributes->options & both) == both ||
+        (attributes->interval_us != 0 && !(attributes->options & BMI_TASK_REPEAT)))
+        return -BMI_EINVAL;
     manager = bmi__manager(manager);
     if (manager == NULL)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     struct bmi_task prepared = {
         .options = options_of(attributes),
         .function = attributes->function,
         .argument = attributes->argument,
         .manager = manager,
         .cancelled = attributes->cancelled,
+        .interval_us = attributes->interval_us,
         .hints = attributes->hints,
     };
     int result = task_place(&prepared, attributes->cpus);
+    if (result == 0 && attributes->interval_us != 0)
+        result = bmi__timer_need(manager);
     if (result == 0)
         result = task_needs(&prepared, attributes);
     if (result == 0)
@@ -198,9 +201,9 @@ int bmi_task_submit(struct bmi_task *task)
 {
     struct bmi_task_manager *manager = task->manager;
     if (manager == NULL) /* never prepared */
-        return -EINVAL;
+        return -BMI_EINVAL;
     if (atomic_load_explicit(&manager->closed, memory_order_relaxed))
-        return -ESHUTDOWN;
+        return -BMI_ENODEV;
     bmi__queue_expect(task->node->queue);
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t next;
@@ -213,20 +216,24 @@ int bmi_task_submit(struct bmi_task *task)
                                                     memory_order_acq_rel, memory_order_relaxed));
     if (!busy && next == BMI_TASK_QUEUED)
         task_enqueue(manager, task, false);
-    return busy ? -EBUSY : 0;
+    return busy ? -BMI_EBUSY : 0;
 }
 
 int bmi_task_cancel(struct bmi_task *task)
 {
+    struct bmi_task_manager *manager = task->manager;
+    bool delayed = task->interval_us != 0; /* after the change the task may be gone */
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t phase;
     do {
         phase = state & BMI__PHASE;
         if (phase != BMI_TASK_QUEUED && phase != BMI_TASK_RUNNING)
-            return -EALREADY;
+            return -BMI_EALREADY;
     } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, state | BMI__CANCEL,
                                                     memory_order_acq_rel, memory_order_relaxed));
-    return phase == BMI_TASK_QUEUED ? 0 : -EINPROGRESS;
+    if (phase == BMI_TASK_QUEUED && delayed)
+        bmi__delay_end(manager, task);
+    return phase == BMI_TASK_QUEUED ? 0 : -BMI_EBUSY;
 }
 
 enum bmi_task_state bmi_task_state(const struct bmi_task *task)
@@ -254,12 +261,21 @@ static void task_end_cancelled(struct bmi_task_manager *manager, struct bmi_task
         task_finish(manager, task, BMI_TASK_CANCELLED);
 }
 
+static void task_delay(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    bmi__delay(manager, task);
+    if (atomic_load(&manager->closed))
+        bmi__manager_cancel_queued(manager);
+}
+
 /* After a run: ends the task, or queues it once more. */
 static void task_settle(struct bmi_task_manager *manager, struct bmi_task *task, bool repeat)
 {
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t next;
+    bool delay;
     do {
+        delay = repeat && task->interval_us != 0 && !(state & BMI__AGAIN);
         bool again = repeat || (state & BMI__AGAIN);
         if (again && (state & BMI__CANCEL)) {
             task_end_cancelled(manager, task);
@@ -268,7 +284,9 @@ static void task_settle(struct bmi_task_manager *manager, struct bmi_task *task,
         next = again ? BMI_TASK_QUEUED | (state & BMI__WAITED) : BMI_TASK_ENDED;
     } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, next,
                                                     memory_order_acq_rel, memory_order_relaxed));
-    if (next != BMI_TASK_ENDED)
+    if (next != BMI_TASK_ENDED && delay)
+        task_delay(manager, task);
+    else if (next != BMI_TASK_ENDED)
         task_enqueue(manager, task, true);
     else if (state & BMI__WAITED)
         bmi__lot_wake(manager, task);

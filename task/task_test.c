@@ -45,11 +45,11 @@ static void test_submit_run_done(void)
     atomic_uint runs = 0;
     prepare(&task, manager, count_up, &runs, 0);
     CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_IDLE);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -BMI_EINVAL);
     for (unsigned i = 1; i <= 3; i++) {
         CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
         CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_QUEUED);
-        CU_ASSERT_EQUAL(bmi_task_submit(&task), -EBUSY);
+        CU_ASSERT_EQUAL(bmi_task_submit(&task), -BMI_EBUSY);
         CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
         CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_ENDED);
         CU_ASSERT_EQUAL(runs, i);
@@ -66,36 +66,38 @@ static void test_bad_input(void)
     struct bmi_cpuset cpus;
     struct bmi_task_attributes attributes = {.function = count_up, .cpus = &cpus};
     bmi_cpuset_clear(&cpus);
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EINVAL);
     bmi_cpuset_add(&cpus, BMI_CPUSET_MAX - 1);
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EINVAL);
     attributes = (struct bmi_task_attributes){.function = NULL};
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EINVAL);
     attributes = (struct bmi_task_attributes){.function = count_up, .options = 64};
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EINVAL);
     attributes.options = BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK;
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_prepare(NULL, manager, &attributes), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, NULL), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(NULL, manager, &attributes), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, NULL), -BMI_EINVAL);
     task = (struct bmi_task){0};
-    CU_ASSERT_EQUAL(bmi_task_submit(&task), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, BMI_CPUSET_MAX), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_nearest_idle(manager, BMI_CPUSET_MAX), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, -1), 0);
-    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, (enum bmi_task_threads)7), -EINVAL);
-    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_manager_start(manager, (enum bmi_task_threads)7), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), -BMI_EINVAL);
     bmi_task_manager_destroy(manager);
 
     struct bmi_task_settings settings = {.queue_slots = 12};
     char error[64];
-    CU_ASSERT_EQUAL(bmi_task_manager_create(&settings, &manager, error, sizeof(error)), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_manager_create(&settings, &manager, error, sizeof(error)),
+                    -BMI_EINVAL);
     CU_ASSERT_PTR_NOT_NULL(strstr(error, "queue_slots"));
     settings = (struct bmi_task_settings){.worker_cpus = &cpus};
-    CU_ASSERT_EQUAL(bmi_task_manager_create(&settings, &manager, error, sizeof(error)), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_manager_create(&settings, &manager, error, sizeof(error)),
+                    -BMI_EINVAL);
     settings = (struct bmi_task_settings){.spare_threads = -1};
     manager = test_manager(&settings, BMI_TASK_HOOKS_ONLY);
     attributes.options = BMI_TASK_MAY_BLOCK;
-    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -ENOTSUP);
+    CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EOPNOTSUPP);
     bmi_task_manager_destroy(manager);
 }
 
@@ -105,7 +107,7 @@ static enum bmi_task_verdict submit_itself(struct bmi_task *task, void *argument
 {
     if (atomic_fetch_add((atomic_uint *)argument, 1) < 2) {
         CU_ASSERT_EQUAL(bmi_task_submit(task), 0);
-        CU_ASSERT_EQUAL(bmi_task_submit(task), -EBUSY);
+        CU_ASSERT_EQUAL(bmi_task_submit(task), -BMI_EBUSY);
     }
     return BMI_TASK_DONE;
 }
@@ -193,7 +195,7 @@ static void test_repeating_is_fair(void)
         CU_ASSERT_EQUAL(repeats, i);
     }
     CU_ASSERT_EQUAL(bmi_task_cancel(&forever), 0);
-    CU_ASSERT_EQUAL(bmi_task_wait(&forever, -1), -ECANCELED);
+    CU_ASSERT_EQUAL(bmi_task_wait(&forever, -1), -BMI_ECANCEL);
     bmi_task_manager_destroy(manager);
 }
 
@@ -244,14 +246,14 @@ static void test_cancel(void)
     atomic_uint runs = 0, cancels = 0;
     prepare(&task, manager, count_up, &runs, 0);
     task.cancelled = NULL;
-    CU_ASSERT_EQUAL(bmi_task_cancel(&task), -EALREADY);
+    CU_ASSERT_EQUAL(bmi_task_cancel(&task), -BMI_EALREADY);
     bmi_task_submit(&task);
     CU_ASSERT_EQUAL(bmi_task_cancel(&task), 0);
     CU_ASSERT_TRUE(bmi_task_cancel_wanted(&task));
-    CU_ASSERT_EQUAL(bmi_task_submit(&task), -EBUSY);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -ECANCELED);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), -BMI_EBUSY);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -BMI_ECANCEL);
     CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_CANCELLED);
-    CU_ASSERT_EQUAL(bmi_task_cancel(&task), -EALREADY);
+    CU_ASSERT_EQUAL(bmi_task_cancel(&task), -BMI_EALREADY);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0); /* and it can be used again */
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
     CU_ASSERT_EQUAL(runs, 1);
@@ -266,7 +268,7 @@ static void test_cancel(void)
     bmi_task_submit(&task);
     bmi_task_schedule(manager);
     bmi_task_cancel(&task);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -ECANCELED);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -BMI_ECANCEL);
     CU_ASSERT_EQUAL(cancels, 2); /* one run, one cancel */
     bmi_task_manager_destroy(manager);
 }
@@ -275,7 +277,7 @@ static enum bmi_task_verdict cancel_itself(struct bmi_task *task, void *argument
 {
     (void)argument;
     CU_ASSERT_FALSE(bmi_task_cancel_wanted(task));
-    CU_ASSERT_EQUAL(bmi_task_cancel(task), -EINPROGRESS);
+    CU_ASSERT_EQUAL(bmi_task_cancel(task), -BMI_EBUSY);
     CU_ASSERT_TRUE(bmi_task_cancel_wanted(task));
     return BMI_TASK_AGAIN;
 }
@@ -286,7 +288,7 @@ static void test_cancel_while_running(void)
     struct bmi_task task;
     prepare(&task, manager, cancel_itself, NULL, BMI_TASK_REPEAT);
     bmi_task_submit(&task);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -ECANCELED);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), -BMI_ECANCEL);
     prepare(&task, manager, cancel_itself, NULL, 0); /* its real result came first */
     bmi_task_submit(&task);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
@@ -312,11 +314,11 @@ static void test_shutdown_reports_cancelled(void)
     }
     CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY), 0);
     for (int i = 0; i < 50; i++)
-        CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], 0), -ECANCELED);
+        CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], 0), -BMI_ECANCEL);
     CU_ASSERT_EQUAL(bmi_task_state(&forever), BMI_TASK_CANCELLED);
     CU_ASSERT_EQUAL(runs, 0);
-    CU_ASSERT_EQUAL(bmi_task_submit(&forever), -ESHUTDOWN);
-    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_submit(&forever), -BMI_ENODEV);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_HOOKS_ONLY), 0);
     CU_ASSERT_EQUAL(bmi_task_submit(&tasks[0]), 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&tasks[0], -1), 0);
@@ -330,7 +332,7 @@ static void test_shutdown_reports_cancelled(void)
     CU_ASSERT_TRUE(test_reaches(&repeats, 3));
     bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY);
     pthread_join(waiter, &result);
-    CU_ASSERT_EQUAL((intptr_t)result, -ECANCELED);
+    CU_ASSERT_EQUAL((intptr_t)result, -BMI_ECANCEL);
     bmi_task_manager_destroy(manager);
 }
 
@@ -350,9 +352,9 @@ static void test_wait_times_out(void)
     prepare(&task, manager, await_flag, &flag, BMI_TASK_REPEAT);
     bmi_task_submit(&task);
     uint64_t start = test_now_ns();
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, 30), -ETIMEDOUT);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 30), -BMI_ETIMEDOUT);
     CU_ASSERT_TRUE(test_now_ns() - start >= 30000000);
-    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -ETIMEDOUT);
+    CU_ASSERT_EQUAL(bmi_task_wait(&task, 0), -BMI_ETIMEDOUT);
     flag = 1;
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
     bmi_task_manager_destroy(manager);
@@ -377,7 +379,7 @@ static enum bmi_task_verdict await_deeper(struct bmi_task *task, void *argument)
     atomic_int *deepest = argument;
     bmi_task_submit(next);
     int result = bmi_task_wait(next, -1);
-    if (result == -EDEADLK)
+    if (result == -BMI_EDEADLK)
         atomic_store(deepest, (int)bmi_task_state(next));
     else
         CU_ASSERT_EQUAL(result, 0);
@@ -495,11 +497,11 @@ static void test_waits_for_what_is_below(void)
     CU_ASSERT_EQUAL(bmi_task_wait(&three[0].task, -1), 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&three[1].task, -1), 0);
     CU_ASSERT_EQUAL(three[0].result, 0);
-    CU_ASSERT_EQUAL(three[1].result, -EDEADLK);
+    CU_ASSERT_EQUAL(three[1].result, -BMI_EDEADLK);
     prepare(&itself.task, manager, await_wanted, &itself, 0);
     bmi_task_submit(&itself.task);
     CU_ASSERT_EQUAL(bmi_task_wait(&itself.task, -1), 0);
-    CU_ASSERT_EQUAL(itself.result, -EDEADLK);
+    CU_ASSERT_EQUAL(itself.result, -BMI_EDEADLK);
     bmi_task_manager_destroy(manager);
 }
 
@@ -652,7 +654,7 @@ static void test_default_manager(void)
     CU_ASSERT_PTR_NOT_NULL(bmi_task_manager_default());
     CU_ASSERT_PTR_EQUAL(bmi_task_manager_default(), bmi_task_manager_default());
     prepare(&task, NULL, count_up, &runs, 0);
-    CU_ASSERT_EQUAL(bmi_task_submit(&task), -ESHUTDOWN);
+    CU_ASSERT_EQUAL(bmi_task_submit(&task), -BMI_ENODEV);
     CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
     CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
     CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
@@ -706,7 +708,7 @@ static void test_default_manager_of_a_child(void)
 /* Owners embed it: its size is theirs. */
 static void test_size(void)
 {
-    CU_ASSERT_TRUE(sizeof(struct bmi_task) <= 80);
+    CU_ASSERT_TRUE(sizeof(struct bmi_task) <= 88);
 }
 
 /* ---- the end of the process ------------------------------------------------------------------ */

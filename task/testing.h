@@ -6,6 +6,7 @@
 #ifndef BMI_TASK_TESTING_H
 #define BMI_TASK_TESTING_H
 
+#include "bmi.h"
 #include "bmi/task.h"
 
 #include <CUnit/Basic.h>

@@ -27,7 +27,7 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
     pthread_attr_t attributes;
     int result = pthread_attr_init(&attributes);
     if (result != 0)
-        return -result;
+        return bmi__task_error(result);
     if (os_cpu >= 0 && os_cpu < CPU_SETSIZE) {
         cpu_set_t mask;
         CPU_ZERO(&mask);
@@ -48,7 +48,7 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
         snprintf(label, sizeof(label), "%s/%u", name, number);
         pthread_setname_np(*thread, label);
     }
-    return -result;
+    return bmi__task_error(result);
 }
 
 /* As the kernel has it; glibc 2.36 does not declare it. */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * timer.c - the thread that keeps a program which never blocks from starving tasks. It sleeps while
- * nothing is queued; the first submit arms it, then it looks at the occupied nodes once a tick. A
- * task is due if it was queued a tick ago and is still: queues are first in, first out, so that is
- * so if fewer were popped since than had been queued. For a node with a due task it first wakes one
- * more worker, where one sleeps; where none does, or a tick later, the helper of one of its CPUs
+ * timer.c - the thread that queues repeating tasks when their interval is over (delay.c), and keeps
+ * a program that never blocks from starving tasks. It runs with the workers, and where a task with
+ * an interval was prepared. It sleeps while nothing is queued and nothing delayed.
+ *
+ * The first submit arms it; then it looks at the occupied nodes once a tick. A task is due if it
+ * was queued a tick ago and is still: queues are first in, first out, so that is so if fewer tasks
+ * were popped since than had been queued. For a node with a due task the timer first wakes one more
+ * worker, where one sleeps; where none does, or a tick later, the helper of one of the node's CPUs
  * runs a round, for a bounded time. The members `timer` of nodes are this thread's alone.
  */
 #include "task/internal.h"
@@ -100,50 +103,101 @@ static bool tick(struct bmi_task_manager *manager)
     return any;
 }
 
-/* Ticks while anything is queued. Returns false if the timer shall end. */
-static bool timer_run(struct bmi_task_manager *manager)
+/* Looks at the nodes if the time for that has come. `tick_ns` is when it is to look, 0 while it need
+ * not. Returns when it is to look next. */
+static uint64_t ticks(struct bmi_task_manager *manager, uint64_t tick_ns, unsigned *quiet)
 {
-    uint64_t period_ns = (uint64_t)manager->settings.timer_us * 1000;
-    for (unsigned quiet = 0; quiet < QUIET_TICKS; quiet++) {
-        bmi__event_wait(&manager->timer_event, bmi__now_ns() + period_ns);
-        if (atomic_load(&manager->timer_stopping))
-            return false;
-        if (tick(manager))
-            quiet = 0;
+    uint64_t now_ns = bmi__now_ns();
+    uint64_t next_ns = now_ns + (uint64_t)manager->settings.timer_us * 1000;
+    if (tick_ns == 0) {
+        *quiet = 0;
+        return atomic_load(&manager->timer_armed) ? next_ns : 0;
     }
+    if (now_ns < tick_ns)
+        return tick_ns;
+    *quiet = tick(manager) ? 0 : *quiet + 1;
+    if (*quiet < QUIET_TICKS)
+        return next_ns;
     atomic_store(&manager->timer_armed, false);
-    if (tick(manager)) /* submitted before it could see that the timer is not armed */
-        bmi__timer_arm(manager);
-    return true;
+    if (!tick(manager))
+        return 0;
+    atomic_store(&manager->timer_armed, true); /* queued before the submit could see that */
+    *quiet = 0;
+    return next_ns;
 }
 
 static void *timer_main(void *argument)
 {
     struct bmi_task_manager *manager = argument;
+    uint64_t tick_ns = 0;
+    unsigned quiet = 0;
     bmi__thread_raise(!manager->settings.no_realtime);
-    do {
-        bmi__event_wait(&manager->timer_event, 0);
-    } while (!atomic_load(&manager->timer_stopping) && timer_run(manager));
-    return NULL;
+    bmi__thread_is_of(manager); /* it may end tasks as cancelled */
+    for (;;) {
+        uint64_t until_ns = atomic_load(&manager->delayed_ns);
+        if (tick_ns != 0 && tick_ns < until_ns)
+            until_ns = tick_ns;
+        bmi__event_wait(&manager->timer_event, until_ns != UINT64_MAX ? until_ns : 0);
+        if (atomic_load(&manager->timer_stopping))
+            return NULL;
+        struct bmi_task *task;
+        uint64_t now_ns = bmi__now_ns();
+        while ((task = bmi__delayed_pop(manager, now_ns)) != NULL)
+            bmi__task_put_back(manager, task);
+        tick_ns = ticks(manager, tick_ns, &quiet);
+    }
 }
 
-int bmi__timer_start(struct bmi_task_manager *manager)
+static int timer_start_locked(struct bmi_task_manager *manager)
 {
+    if (manager->timer_running)
+        return 0;
     atomic_store(&manager->timer_stopping, false);
     atomic_store(&manager->timer_armed, false);
     int result = bmi__thread_start(&manager->timer, timer_main, manager, -1, "bmi-timer", 0);
     manager->timer_running = result == 0;
+    return result;
+}
+
+int bmi__timer_start(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->making);
+    int result = timer_start_locked(manager);
+    pthread_mutex_unlock(&manager->making);
     if (result == 0)
         bmi__timer_arm(manager); /* something may be queued from before */
     return result;
 }
 
+int bmi__timer_need(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->making);
+    int result = manager->helpers_open ? timer_start_locked(manager) : 0;
+    manager->timer_wanted = manager->timer_wanted || result == 0;
+    pthread_mutex_unlock(&manager->making);
+    return result;
+}
+
+int bmi__timer_open(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->making);
+    int result = manager->timer_wanted ? timer_start_locked(manager) : 0;
+    pthread_mutex_unlock(&manager->making);
+    return result;
+}
+
+/* `making` is not held while the thread is joined: it may start a thread for a task. */
 void bmi__timer_stop(struct bmi_task_manager *manager)
 {
-    if (!manager->timer_running)
+    pthread_mutex_lock(&manager->making);
+    bool running = manager->timer_running;
+    pthread_mutex_unlock(&manager->making);
+    if (!running)
         return;
     atomic_store(&manager->timer_stopping, true);
     bmi__event_post(&manager->timer_event);
     pthread_join(manager->timer, NULL);
+    pthread_mutex_lock(&manager->making);
     manager->timer_running = false;
+    pthread_mutex_unlock(&manager->making);
 }

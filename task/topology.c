@@ -81,7 +81,7 @@ int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__to
         topology->local_of[i] = BMI__NO_CPU;
     topology->os_of = calloc(BMI_CPUSET_MAX, sizeof(*topology->os_of));
     topology->leaf_of = calloc(BMI_CPUSET_MAX, sizeof(*topology->leaf_of));
-    int result = -ENOMEM;
+    int result = -BMI_ENOMEM;
     if (topology->os_of != NULL && topology->leaf_of != NULL) {
 #if BMI_WITH_HWLOC
         if (settings->topology == BMI_TASK_TOPOLOGY_LIVE && !system_tells())
@@ -95,11 +95,11 @@ int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__to
             snprintf(error, error_size,
                      "topologies from text or file need hwloc, which this "
                      "library was built without");
-            result = -ENOTSUP;
+            result = -BMI_EOPNOTSUPP;
         }
 #endif
     }
-    if (result == -ENOMEM)
+    if (result == -BMI_ENOMEM)
         snprintf(error, error_size, "out of memory");
     if (result != 0)
         bmi__topology_free(topology);
@@ -122,10 +122,10 @@ int bmi__topology_local(const struct bmi__topology *topology, const struct bmi_c
     bmi_cpuset_clear(local);
     int cpu = bmi_cpuset_next(cpus, 0);
     if (cpu < 0)
-        return -EINVAL;
+        return -BMI_EINVAL;
     for (; cpu >= 0; cpu = bmi_cpuset_next(cpus, cpu + 1)) {
         if (topology->local_of[cpu] == BMI__NO_CPU)
-            return -EINVAL;
+            return -BMI_EINVAL;
         bmi_cpuset_add(local, (int)topology->local_of[cpu]);
     }
     return 0;

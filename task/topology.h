@@ -11,6 +11,7 @@
 #define BMI_TASK_TOPOLOGY_H
 
 #include "bmi/task.h"
+#include "task/error.h"
 
 #define BMI__NODE_NAME 64
 #define BMI__NO_CPU UINT32_MAX
@@ -36,7 +37,7 @@ struct bmi__topology {
     bool this_system; /* threads can be bound to its CPUs */
 };
 
-/* Builds the topology that the settings ask for. Returns 0 or an errno, with a text in error. */
+/* Builds the topology that the settings ask for. Returns 0 or an error, with a text in error. */
 int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__topology *topology,
                         char *error, size_t error_size);
 void bmi__topology_free(struct bmi__topology *topology);
@@ -52,7 +53,7 @@ int bmi__topology_from_hwloc(const struct bmi_task_settings *settings,
                              struct bmi__topology *topology, char *error, size_t error_size);
 int bmi__topology_from_mask(struct bmi__topology *topology, char *error, size_t error_size);
 
-/* Translates a set of the system's numbers. Returns 0; -EINVAL: empty, or a CPU is not ours. */
+/* Translates a set of the system's numbers. Returns 0; -BMI_EINVAL: empty, or a CPU is not ours. */
 int bmi__topology_local(const struct bmi__topology *topology, const struct bmi_cpuset *cpus,
                         struct bmi_cpuset *local);
 /* Fills the system's numbers of a node's CPUs. */

@@ -82,10 +82,10 @@ static int add_object(struct bmi__topology *topology, uint32_t parent, hwloc_obj
         bottom = child;
     bool leaf = bottom->type == HWLOC_OBJ_PU;
     if (leaf && bottom->os_index >= BMI_CPUSET_MAX)
-        return -E2BIG;
+        return -BMI_EOVERFLOW;
     uint32_t index = bmi__topology_add(topology, parent, leaf ? (int)bottom->os_index : -1);
     if (index == BMI__NO_NODE)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     for (hwloc_obj_t part = object; part != NULL; part = only_child(part))
         node_add_object(&topology->nodes[index], part);
     for (unsigned i = 0; i < bottom->arity; i++) {
@@ -107,7 +107,7 @@ static int source_set(hwloc_topology_t from, const struct bmi_task_settings *set
     return 0;
 }
 
-/* Initialises, sets the source, loads. Returns 0 or an errno; then nothing is left. */
+/* Initialises, sets the source, loads. Returns 0 or a negated errno; then nothing is left. */
 static int source_open(hwloc_topology_t *from, const struct bmi_task_settings *settings)
 {
     if (hwloc_topology_init(from) != 0)
@@ -169,7 +169,7 @@ static int source_refused(const struct bmi_task_settings *settings, int result, 
     char words[256] = "";
     if (settings->topology == BMI_TASK_TOPOLOGY_LIVE) {
         snprintf(error, error_size, "hwloc can't read this machine: %s", strerror(-result));
-        return result;
+        return bmi__task_error(-result);
     }
     bool file = settings->topology == BMI_TASK_TOPOLOGY_XML;
     if (file && access(settings->topology_text, R_OK) != 0) {
@@ -180,7 +180,7 @@ static int source_refused(const struct bmi_task_settings *settings, int result, 
     }
     snprintf(error, error_size, "hwloc refuses the topology %s \"%s\": %s", file ? "file" : "text",
              settings->topology_text, words[0] ? words : strerror(-result));
-    return result;
+    return bmi__task_error(-result);
 }
 
 /* Leaves the CPUs that the process may run on: those of any of its threads; without /proc, which
@@ -209,7 +209,7 @@ int bmi__topology_from_hwloc(const struct bmi_task_settings *settings,
         restrict_to_mask(from);
     topology->this_system = hwloc_topology_is_thissystem(from) != 0;
     result = add_object(topology, BMI__NO_NODE, hwloc_get_root_obj(from));
-    if (result == -E2BIG)
+    if (result == -BMI_EOVERFLOW)
         snprintf(error, error_size, "the topology has a CPU number above %d", BMI_CPUSET_MAX - 1);
     hwloc_topology_destroy(from);
     return result;

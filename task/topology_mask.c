@@ -45,19 +45,19 @@ int bmi__topology_from_mask(struct bmi__topology *topology, char *error, size_t 
     topology->this_system = sched_getaffinity(0, sizeof(mask), &mask) == 0;
     if (!topology->this_system && errno == EINVAL) {
         snprintf(error, error_size, "the affinity mask is larger than %d CPUs", CPU_SETSIZE);
-        return -E2BIG;
+        return -BMI_EOVERFLOW;
     }
     if (!topology->this_system)
         mask_guess(&mask);
     uint32_t root = mask_root(topology, &mask);
     if (root == BMI__NO_NODE)
-        return -ENOMEM;
+        return -BMI_ENOMEM;
     for (int cpu = 0; CPU_COUNT(&mask) > 1 && cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET((size_t)cpu, &mask))
             continue;
         uint32_t leaf = bmi__topology_add(topology, root, cpu);
         if (leaf == BMI__NO_NODE)
-            return -ENOMEM;
+            return -BMI_ENOMEM;
         bmi__topology_name(&topology->nodes[leaf], "CPU");
         topology->nodes[leaf].levels = 1u << BMI_TASK_LEVEL_CORE | 1u << BMI_TASK_LEVEL_CPU;
     }

@@ -120,7 +120,7 @@ static void test_local_sets(void)
     given_tree();
     struct bmi_cpuset cpus, local;
     bmi_cpuset_clear(&cpus);
-    CU_ASSERT_EQUAL(bmi__topology_local(&tree, &cpus, &local), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__topology_local(&tree, &cpus, &local), -BMI_EINVAL);
     bmi_cpuset_add(&cpus, 4);
     bmi_cpuset_add(&cpus, 3);
     CU_ASSERT_EQUAL(bmi__topology_local(&tree, &cpus, &local), 0);
@@ -128,7 +128,7 @@ static void test_local_sets(void)
     CU_ASSERT_TRUE(bmi_cpuset_has(&local, 1));
     CU_ASSERT_TRUE(bmi_cpuset_has(&local, 6));
     bmi_cpuset_add(&cpus, 8);
-    CU_ASSERT_EQUAL(bmi__topology_local(&tree, &cpus, &local), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__topology_local(&tree, &cpus, &local), -BMI_EINVAL);
     bmi__topology_free(&tree);
 }
 

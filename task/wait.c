@@ -18,8 +18,6 @@
  */
 #include "task/internal.h"
 
-#include <errno.h>
-
 struct bmi__waiter {
     const struct bmi_task_manager *manager;
     struct bmi_task *task;
@@ -338,7 +336,7 @@ static int wait_for_end(struct bmi_task *task, uint64_t deadline_ns)
     while (result == 0 && task_watch(task)) {
         wait_step(manager, &waiter, deadline_ns);
         if (deadline_ns != 0 && bmi__now_ns() >= deadline_ns)
-            result = -ETIMEDOUT;
+            result = -BMI_ETIMEDOUT;
     }
     lot_remove(manager, &waiter);
     driver_cease(manager, &waiter);
@@ -349,11 +347,11 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms)
 {
     uint32_t state = atomic_load_explicit(&task->state, memory_order_acquire);
     if ((state & BMI__PHASE) == BMI_TASK_IDLE)
-        return -EINVAL;
+        return -BMI_EINVAL;
     if (!task_final(state) && timeout_ms != 0) {
         struct bmi_task_manager *manager = task->manager;
         if (bmi__wait_too_deep() || task_is_below(state))
-            return -EDEADLK;
+            return -BMI_EDEADLK;
         uint64_t deadline_ns = 0;
         if (timeout_ms > 0)
             deadline_ns = bmi__now_ns() + (uint64_t)timeout_ms * 1000000;
@@ -362,8 +360,8 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms)
         state = atomic_load_explicit(&task->state, memory_order_acquire);
     }
     if (!task_final(state))
-        return -ETIMEDOUT;
-    return (state & BMI__PHASE) == BMI_TASK_CANCELLED ? -ECANCELED : 0;
+        return -BMI_ETIMEDOUT;
+    return (state & BMI__PHASE) == BMI_TASK_CANCELLED ? -BMI_ECANCEL : 0;
 }
 
 int bmi__task_await(struct bmi_task *task)

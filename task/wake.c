@@ -8,8 +8,6 @@
  */
 #include "task/internal.h"
 
-#include <errno.h>
-
 /* The idle CPUs of a word, of those that lie from `first` to `last`. */
 static inline uint64_t idle_word(struct bmi_task_manager *manager, uint32_t word, uint32_t first,
                                  uint32_t last)
@@ -133,13 +131,13 @@ int bmi_task_nearest_idle(struct bmi_task_manager *manager, int cpu)
     manager = bmi__manager(manager);
     if (manager == NULL || cpu < 0 || cpu >= BMI_CPUSET_MAX ||
         manager->topology.local_of[cpu] == BMI__NO_CPU)
-        return -EINVAL;
+        return -BMI_EINVAL;
     uint32_t local = manager->topology.local_of[cpu];
     struct bmi_cpuset idle;
     if (!idle_in(manager, 0, manager->topology.cpu_count, &idle))
-        return -ENOENT;
+        return -BMI_ENOENT;
     drop_slow(manager, &idle);
     bmi_cpuset_remove(&idle, (int)local);
     uint32_t nearest = bmi__topology_nearest(&manager->topology, &idle, local);
-    return nearest != BMI__NO_CPU ? manager->topology.os_of[nearest] : -ENOENT;
+    return nearest != BMI__NO_CPU ? manager->topology.os_of[nearest] : -BMI_ENOENT;
 }

@@ -14,7 +14,6 @@
  */
 #include "task/internal.h"
 
-#include <errno.h>
 #include <sched.h>
 
 #define SLOW_NS 500000        /* woken, and not run within that: the CPU is busy */
@@ -152,14 +151,14 @@ static int worker_start(struct bmi_task_manager *manager, uint32_t index)
     struct bmi__task_cpu *cpu = &manager->cpus[index];
     pthread_mutex_lock(&manager->serving); /* it can't retire before it serves */
     int result = worker_start_thread(cpu, manager->topology.this_system);
-    if (result == -EPERM || result == -EACCES || result == -ENOSYS)
+    if (result == -BMI_EPERM || result == -BMI_EACCES || result == -BMI_ENOSYS)
         result = worker_start_thread(cpu, false);
     if (result == 0) {
         cpu->worker.started = true;
         bmi__manager_serve_locked(manager, index, true);
     }
     pthread_mutex_unlock(&manager->serving);
-    return result == -EINVAL ? 0 : result;
+    return result == -BMI_EINVAL ? 0 : result;
 }
 
 int bmi__workers_start(struct bmi_task_manager *manager)
@@ -170,7 +169,7 @@ int bmi__workers_start(struct bmi_task_manager *manager)
          i = bmi_cpuset_next(&manager->worker_cpus, i + 1))
         result = worker_start(manager, (uint32_t)i);
     if (result == 0 && atomic_load(&manager->live_workers) == 0)
-        result = -EAGAIN;
+        result = -BMI_EAGAIN;
     if (result != 0)
         bmi__workers_stop(manager);
     return result;

@@ -187,7 +187,7 @@ static void test_threads_follow_start_and_stop(void)
     CU_ASSERT_EQUAL_FATAL(bmi_task_manager_create(NULL, &manager, NULL, 0), 0);
     test_prepare_on(&urgent, manager, test_count, &runs, BMI_TASK_URGENT, NULL);
     test_prepare_on(&blocking, manager, test_count, &runs, BMI_TASK_MAY_BLOCK, NULL);
-    CU_ASSERT_EQUAL(bmi_task_submit(&urgent), -ESHUTDOWN);
+    CU_ASSERT_EQUAL(bmi_task_submit(&urgent), -BMI_ENODEV);
     for (int round = 0; round < 5; round++) {
         CU_ASSERT_EQUAL(bmi_task_manager_start(manager, BMI_TASK_HOOKS_ONLY), 0);
         CU_ASSERT_EQUAL(bmi_task_submit(&urgent), 0);
@@ -256,9 +256,9 @@ static void test_may_block(void)
     }
     CU_ASSERT_EQUAL(gate.inside, SPARES); /* no more than may be, and the others are cancelled */
     CU_ASSERT_EQUAL(bmi_task_cancel(&blocking[TASKS - 1]), 0);
-    CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 0), -ETIMEDOUT);
+    CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 0), -BMI_ETIMEDOUT);
     gate_open(&gate);
-    CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 20000), -ECANCELED);
+    CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 20000), -BMI_ECANCEL);
     for (int i = 0; i < TASKS - 1; i++)
         CU_ASSERT_EQUAL(bmi_task_wait(&blocking[i], 20000), 0);
     CU_ASSERT_EQUAL(gate.through, TASKS - 1);
@@ -283,7 +283,7 @@ static void *wait_again_and_again(void *argument)
 {
     struct waiting *waiting = argument;
     for (int i = 0; i < 30; i++) {
-        if (bmi_task_wait(waiting->task, 1 + i % 3) == -ETIMEDOUT)
+        if (bmi_task_wait(waiting->task, 1 + i % 3) == -BMI_ETIMEDOUT)
             atomic_fetch_add(waiting->impatient, 1);
     }
     waiting->result = bmi_task_wait(waiting->task, 20000);
@@ -333,7 +333,7 @@ static void test_counted(void)
     CU_ASSERT_TRUE(test_reaches(&runs, 1)); /* by a worker */
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
     CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), 0);
-    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_task_manager_stop(manager, BMI_TASK_WORKERS), -BMI_EINVAL);
     bmi_task_submit(&task);
     CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_QUEUED);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0); /* by this thread */
@@ -353,7 +353,7 @@ static enum bmi_task_verdict await_other(struct bmi_task *task, void *argument)
     (void)task;
     struct bmi_task *other = argument;
     int result = bmi_task_wait(other, -1);
-    return result == 0 || result == -ECANCELED ? BMI_TASK_DONE : BMI_TASK_AGAIN;
+    return result == 0 || result == -BMI_ECANCEL ? BMI_TASK_DONE : BMI_TASK_AGAIN;
 }
 
 /* Shutting down over repeating tasks, queued ones, and one that waits for another. */
@@ -553,7 +553,7 @@ static void test_waiting_without_workers(void)
     }
     for (int i = 0; i < 2; i++) {
         pthread_join(patients[i].thread, NULL);
-        CU_ASSERT_EQUAL(patients[i].result, -ETIMEDOUT);
+        CU_ASSERT_EQUAL(patients[i].result, -BMI_ETIMEDOUT);
         CU_ASSERT_TRUE(patients[i].cpu_ns < 10000000);
     }
     CU_ASSERT_PTR_NULL(manager->sleepers);

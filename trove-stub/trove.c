@@ -163,7 +163,7 @@ void bmi__trove_by_task(struct trove_op *op)
         result = bmi_task_submit(&op->task);
     }
     if (result != 0)
-        bmi__trove_finish(op, result == -ENOTSUP ? -EAGAIN : result);
+        bmi__trove_finish(op, result == -BMI_EOPNOTSUPP ? -EAGAIN : result);
 }
 
 /* Whether this operation is to fail, and how. */

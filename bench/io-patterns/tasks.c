@@ -15,6 +15,7 @@
  */
 #include "report.h"
 
+#include "bmi.h"
 #include "bmi/task.h"
 
 #include <errno.h>
@@ -87,7 +88,7 @@ static bool pair_open(struct pair *pair, const char *tree, enum bmi_task_threads
             .topology_text = tree,
         };
         int status = bmi_task_manager_create(&settings, &pair->managers[kind], error, sizeof error);
-        if (status == -ENOTSUP)
+        if (status == -BMI_EOPNOTSUPP)
             return false;
         if (status < 0)
             die("task manager: %s", error);

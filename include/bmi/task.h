@@ -12,8 +12,8 @@
  * hooks: whoever calls bmi_task_schedule() or waits. Without workers the hooks run all queues, and
  * the manager has no thread of its own.
  *
- * The header needs no other of ours, the code no other part of libbmi. Errors are negated errno
- * values. CPU numbers are the operating system's. Where a manager is asked for, NULL is the
+ * The header needs no other of ours, the code no other part of libbmi. Errors are BMI's codes, of
+ * bmi.h, negated; bmi_status_string() names them. CPU numbers are the operating system's. Where a manager is asked for, NULL is the
  * process's own, bmi_task_manager_default(). After fork() a child may use none of its parent's; its
  * default manager is a new one.
  */
@@ -111,8 +111,10 @@ enum bmi_task_verdict {
 typedef enum bmi_task_verdict (*bmi_task_function)(struct bmi_task *task, void *argument);
 
 enum bmi_task_option {
-    BMI_TASK_REPEAT = 1,   /* run it until it says DONE */
-    BMI_TASK_URGENT = 2,   /* at once, on the lowest CPU of its set, even if that CPU computes: by a
+    BMI_TASK_REPEAT = 1, /* run it until it says DONE: with an interval between two runs, or, where
+                              that is 0, again and again, which takes all of a CPU that is idle and
+                              a share of one that is not */
+    BMI_TASK_URGENT = 2, /* at once, on the lowest CPU of its set, even if that CPU computes: by a
                               thread that waits there, real-time where the process may have that.
                               That thread also runs what was due on the CPU: then after that */
     BMI_TASK_MAY_BLOCK = 4 /* on a spare thread that may run on the CPUs of the set; never on a
@@ -136,6 +138,10 @@ struct bmi_task_attributes {
     bmi_task_function cancelled;   /* called instead of a run when the task is cancelled, also by
                                       shutting down; NULL: only its state tells */
     const struct bmi_task_hints *hints; /* memory that it uses; lent until the task has ended */
+    uint32_t interval_us; /* with REPEAT: a run that says AGAIN is followed by the next one so much
+                             later. A thread of the manager's waits for that, also without workers.
+                             Each run looks at the delayed tasks that are due before: for tens of
+                             them, not thousands */
 };
 
 /* A task, embedded in its owner's structure; 8-byte aligned as any structure with pointers. All
@@ -152,23 +158,25 @@ struct bmi_task {
     struct bmi_task *next;         /* in a list, under that list's lock */
     bmi_task_function cancelled;
     const struct bmi_task_hints *hints;
+    uint64_t due_ns; /* delayed: until then */
+    uint32_t interval_us;
 };
 
 /* Makes a task ready to be submitted, to this manager (NULL: the default one). A task may be
  * prepared anew whenever it is not queued or running, and nobody waits for it.
- * Returns: 0; -EINVAL (NULL, unknown options, a set that is empty or has a CPU that is not the
- *          manager's, MAY_BLOCK together with URGENT), -ENOMEM, -EAGAIN (a thread that URGENT or
- *          MAY_BLOCK needs cannot be started), -ENOTSUP (MAY_BLOCK, but no spare threads).
+ * Returns: 0; -BMI_EINVAL (NULL, unknown options, an interval without REPEAT, a set that is empty or has a CPU that is not the
+ *          manager's, MAY_BLOCK together with URGENT), -BMI_ENOMEM, -BMI_EAGAIN (a thread that URGENT,
+ *          MAY_BLOCK, or an interval needs cannot be started), -BMI_EOPNOTSUPP (MAY_BLOCK, but no spare threads).
  * Owns: the task's memory is lent to the manager from submit until its end; attributes are copied.
  * Threads: any, one at a time for each task. Blocks: no, it may start a thread. */
 int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
                      const struct bmi_task_attributes *attributes);
 
 /* Queues a task. A task that is running just now may be submitted once: it runs again after that.
- * Its next run sees what the caller has written before, also where -EBUSY says that it is queued
+ * Its next run sees what the caller has written before, also where -BMI_EBUSY says that it is queued
  * already.
- * Returns: 0; -EBUSY (queued already, or cancelled while it runs), -ESHUTDOWN (the manager is not
- *          started), -EINVAL (zeroed memory that was never prepared).
+ * Returns: 0; -BMI_EBUSY (queued already, or cancelled while it runs), -BMI_ENODEV (the manager is not
+ *          started), -BMI_EINVAL (zeroed memory that was never prepared).
  * Owns: the task is lent until its end. Nothing is allocated.
  * Threads: any, also within tasks. Blocks: no; it makes a system call where a thread has to be
  * woken, and tries to start one for MAY_BLOCK where that had failed. While another thread stops the
@@ -177,8 +185,8 @@ int bmi_task_submit(struct bmi_task *task);
 
 /* Takes a task out of its queue, or ends its repetition. The task's end (CANCELLED, and the
  * `cancelled` function) comes when a CPU reaches it in its queue; bmi_task_wait waits for that.
- * Returns: 0 (was queued: will not run again), -EINPROGRESS (is running: will not run again after
- *          that), -EALREADY (neither: nothing changes).
+ * Returns: 0 (was queued: will not run again), -BMI_EBUSY (is running: will not run again after
+ *          that), -BMI_EALREADY (neither: nothing changes).
  * Owns: nothing changes hands before the task's end. Threads: any. Blocks: no. */
 int bmi_task_cancel(struct bmi_task *task);
 
@@ -197,10 +205,10 @@ bool bmi_task_cancel_wanted(const struct bmi_task *task);
  * Within BMI_TASK_DEPTH tasks within tasks it runs the awaited one alone, where it finds it queued;
  * a thread for tasks that may block does so with an awaited one of these, however deep. A task that
  * somebody submits again at once may be waited for once more.
- * Returns: 0 (ended), -ECANCELED, -ETIMEDOUT, -EINVAL (never submitted), -EDEADLK (called within
+ * Returns: 0 (ended), -BMI_ECANCEL, -BMI_ETIMEDOUT, -BMI_EINVAL (never submitted), -BMI_EDEADLK (called within
  *          BMI_TASK_WAIT_DEPTH tasks within tasks; or for a task that waits itself, below on the
  *          same stack, and so cannot end before the caller does).
- * Owns: the task is the caller's again with 0 and -ECANCELED. Threads: any, also within tasks.
+ * Owns: the task is the caller's again with 0 and -BMI_ECANCEL. Threads: any, also within tasks.
  * Blocks: up to timeout_ms (<0: no limit; 0: it only looks), and for as long as a task that it runs
  * takes. */
 int bmi_task_wait(struct bmi_task *task, int timeout_ms);
@@ -297,9 +305,9 @@ enum bmi_task_threads {
 struct bmi_task_manager *bmi_task_manager_default(void);
 
 /* Makes a manager of its own, e.g. for a test; `settings` may be NULL.
- * Returns: 0 and *manager; -EINVAL (settings, or a topology text that hwloc refuses), -ENOENT (no
- *          such file; -EACCES, -ENOTDIR, ...), -ENOTSUP (a text or file, but built without hwloc),
- *          -E2BIG (a CPU number above BMI_CPUSET_MAX), -ENOMEM. `error` (may be NULL) gets a text
+ * Returns: 0 and *manager; -BMI_EINVAL (settings, or a topology text that hwloc refuses), -BMI_ENOENT (no
+ *          such file; -BMI_EACCES, -BMI_ENOTDIR, ...), -BMI_EOPNOTSUPP (a text or file, but built without hwloc),
+ *          -BMI_EOVERFLOW (a CPU number above BMI_CPUSET_MAX), -BMI_ENOMEM. `error` (may be NULL) gets a text
  *          in each case, with hwloc's own words where it has some.
  * Owns: *manager is the caller's until bmi_task_manager_destroy; settings are copied.
  * Threads: any. Blocks: to read the topology. */
@@ -316,12 +324,12 @@ void bmi_task_manager_destroy(struct bmi_task_manager *manager);
 /* Changes the policy of a manager's workers. Each worker follows when it has ended the task that it
  * runs. BMI's setting `worker_policy` does this for the default manager at BMI_initialize and when
  * it is set.
- * Returns: 0; -EINVAL (no such policy). Owns: nothing. Threads: any. Blocks: no. */
+ * Returns: 0; -BMI_EINVAL (no such policy). Owns: nothing. Threads: any. Blocks: no. */
 int bmi_task_manager_set_policy(struct bmi_task_manager *manager, enum bmi_task_policy policy);
 
 /* Lets tasks be submitted; with BMI_TASK_WORKERS, starts workers and timer. Counted: each start
  * wants its stop with the same `threads`; workers run while anybody wants them.
- * Returns: 0; -EAGAIN, -ENOMEM (threads can't be started: nothing has changed), -EINVAL, -EDEADLK
+ * Returns: 0; -BMI_EAGAIN, -BMI_ENOMEM (threads can't be started: nothing has changed), -BMI_EINVAL, -BMI_EDEADLK
  *          (within a task, while another thread stops the manager and may wait for that task).
  * Owns: nothing. Threads: any. Blocks: until workers run. */
 int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads);
@@ -332,7 +340,7 @@ int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threa
  * Stores, contexts of flows and jobs, and progress in the background start and stop the default
  * manager. On one of the manager's own threads, and within a task that whoever stops it just now
  * may wait for, nothing of this happens at once: it is left to who starts or stops the manager
- * next. Returns: 0; -EINVAL (more stops than starts). Owns: tasks return to their owners.
+ * next. Returns: 0; -BMI_EINVAL (more stops than starts). Owns: tasks return to their owners.
  * Threads: any. Blocks: until tasks on the manager's threads have ended. */
 int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 
@@ -354,14 +362,14 @@ enum bmi_task_level {
 /* Fills *cpus with the CPUs at most that far from `cpu`: the lowest node of the tree above it that
  * is of this level or higher. E.g. BMI_TASK_LEVEL_CACHE of the CPU of sched_getcpu() for a task
  * that polls near to its caller.
- * Returns: 0; -EINVAL (not the manager's CPU, unknown level). Owns: nothing, *cpus is a copy.
+ * Returns: 0; -BMI_EINVAL (not the manager's CPU, unknown level). Owns: nothing, *cpus is a copy.
  * Threads: any. Blocks: no. */
 int bmi_task_cpus_near(struct bmi_task_manager *manager, int cpu, enum bmi_task_level level,
                        struct bmi_cpuset *cpus);
 
 /* Looks for the nearest CPU other than `cpu` that is idle: its worker sleeps, and did not have to
  * wait for the CPU the last time that it was woken.
- * Returns: the CPU; -ENOENT: none (submit to a wider set instead), -EINVAL: not the manager's CPU.
+ * Returns: the CPU; -BMI_ENOENT: none (submit to a wider set instead), -BMI_EINVAL: not the manager's CPU.
  * Owns: nothing. Threads: any; the answer may be old at once. Blocks: no. */
 int bmi_task_nearest_idle(struct bmi_task_manager *manager, int cpu);
 
@@ -379,7 +387,7 @@ struct bmi_task_queue_statistics {
 };
 
 /* Queues have indices 0 (global) to count - 1, each after its parent.
- * Returns: the count; 0, or -EINVAL for an index out of range. Owns: *statistics is the caller's,
+ * Returns: the count; 0, or -BMI_EINVAL for an index out of range. Owns: *statistics is the caller's,
  * its name the manager's. Threads: any. Blocks: no. */
 int bmi_task_queue_count(struct bmi_task_manager *manager);
 #if defined(__cplusplus) && defined(__GNUC__) /* has the structure's name, as C allows */
@@ -453,7 +461,7 @@ struct bmi_task_choice {
 /* Decides where a task should run that would start on `home` in wait_ns from now and could start on
  * `idle` now. Moves nothing. Of placements that cost the same, the first of the enum is taken.
  * `costs` NULL: typical ones of a two-socket server.
- * Returns: 0 and *choice; -EINVAL (NULL, a CPU that is not the manager's, more than 64 regions,
+ * Returns: 0 and *choice; -BMI_EINVAL (NULL, a CPU that is not the manager's, more than 64 regions,
  *          a negative cost). Owns: nothing. Threads: any. Blocks: no. */
 int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints *hints, int home,
                    double wait_ns, int idle, const struct bmi_task_costs *costs,
@@ -461,7 +469,7 @@ int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints
 
 /* Carries out what a choice says of memory: moves its regions, but pinned ones, to its node. The
  * task itself is moved by preparing it with CPUs of that node.
- * Returns: how many regions were moved; -EINVAL (NULL, a choice of other hints), or as
+ * Returns: how many regions were moved; -BMI_EINVAL (NULL, a choice of other hints), or as
  * bmi_task_memory_move, where those before have been moved. Owns: nothing.
  * Threads: any; the task may be running. Blocks: while the system copies. */
 int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task_hints *hints,
@@ -469,8 +477,8 @@ int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task
 
 /* Allocates whole pages, zeroed, on a NUMA node, by the system's number; -1: each page lies where
  * it is touched first. A machine with one node has node 0 and nothing to bind. Returns: 0 and
- * *memory; -EINVAL (no bytes, no such node in the manager's tree), -ENOMEM, -ENOTSUP (the tree is
- * not this machine's and has several nodes, or the system cannot bind), -EPERM. Owns: *memory is
+ * *memory; -BMI_EINVAL (no bytes, no such node in the manager's tree), -BMI_ENOMEM, -BMI_EOPNOTSUPP (the tree is
+ * not this machine's and has several nodes, or the system cannot bind), -BMI_EPERM. Owns: *memory is
  * the caller's until bmi_task_memory_free. Threads: any. Blocks: no. */
 int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, int node,
                              void **memory);
@@ -481,14 +489,14 @@ void bmi_task_memory_free(void *memory, uint64_t bytes);
 
 /* Moves memory to a node and keeps it there, pages as a whole, so that neighbours on the first and
  * last page come along; -1: nothing moves, pages not there yet lie where they are touched first.
- * Returns: 0 (also where there is one node only); -EINVAL, -ENOMEM, -ENOTSUP, -EPERM as above; -EIO
+ * Returns: 0 (also where there is one node only); -BMI_EINVAL, -BMI_ENOMEM, -BMI_EOPNOTSUPP, -BMI_EPERM as above; -BMI_EIO
  *          (pages that cannot be moved now: shared, or locked by the system; the others have been).
  * Owns: nothing. Threads: any, also while others use the memory. Blocks: while it is copied. */
 int bmi_task_memory_move(struct bmi_task_manager *manager, void *memory, uint64_t bytes, int node);
 
 /* Asks where memory lies.
  * Returns: the node that all of the memory lies on; -1: on several, or not touched yet; other
- * errors below that: -EINVAL, -ENOMEM, -ENOTSUP, -EIO. (-EPERM, which is -1, is none of them.)
+ * errors below that: -BMI_EINVAL, -BMI_ENOMEM, -BMI_EOPNOTSUPP, -BMI_EIO.
  * Owns: nothing. Threads: any. Blocks: no. */
 int bmi_task_memory_node(struct bmi_task_manager *manager, const void *memory, uint64_t bytes);
 
