@@ -32,6 +32,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "bmi/error.h"
 #include "bmi/log.h"
 #include "bmi/offload.h"
 #include "bmi/progress.h"
@@ -197,9 +198,9 @@ static enum bmi_task_verdict run(struct bmi_task *task, void *argument)
 
 static int task_submit(void)
 {
-    int status = bmi_task_prepare(
-        &background.task, NULL,
-        &(struct bmi_task_attributes){.function = run, .options = BMI_TASK_MAY_BLOCK});
+    int status = bmi_task_prepare(&background.task, NULL,
+                                  &(struct bmi_task_attributes){.function = run,
+                                                                .options = BMI_TASK_MAY_BLOCK});
     return status < 0 ? status : bmi_task_submit(&background.task);
 }
 
@@ -270,7 +271,8 @@ static int follow_locked(bool wanted, bool offload_wanted)
     if (!offload_wanted)
         bmi__offload_stop_locked();
     if (status < 0)
-        bmi__log(BMI_LOG_ERROR, "progress in the background: %s", strerror(-status));
+        bmi__log(BMI_LOG_ERROR, "progress in the background: %s",
+                 bmi_status_string(bmi__error(status)));
     return status;
 }
 

@@ -30,7 +30,7 @@ bool bmi__offload_flush(struct bmi_link *link)
         return false;
     bmi__work_dirty(link); /* wakes no poller: the task flushes it */
     int status = bmi_task_submit(&tasks[cpu]);
-    return status == 0 || status == -EBUSY; /* busy: it has yet to run */
+    return status == 0 || status == -BMI_EBUSY; /* busy: it has yet to run */
 }
 
 static int prepare_locked(void)

@@ -5,9 +5,9 @@
  * long as it is not there it has no tasks, so a program that has none pays one atomic read for
  * them. A sleeper that is armed meanwhile stands in `early`, and is woken when the manager is made.
  *
- * `own_mutex` serialises the making, and guards `policy`; `early_mutex`, within it, guards `early`, and that `own` is
- * set with nobody left in it. In the child of a fork the parent's manager, whose threads are not
- * there, is put aside.
+ * `own_mutex` serialises the making, and guards `policy`; `early_mutex`, within it, guards `early`,
+ * and that `own` is set with nobody left in it. In the child of a fork the parent's manager, whose
+ * threads are not there, is put aside.
  */
 #include "task/internal.h"
 

@@ -9,9 +9,10 @@
  *   push to a queue, then look at `closed`  |  set `closed`, then empty the queues
  *   push, then look whether the node is served | mark it unserved, then wake everybody
  * Locks, in this order: control > making > serving > (interning, lot, sleepers, spare list, a
- * node's choosy list, a queue's own). None is held while a task runs. `control` is held while the
- * manager's threads are started and joined, and so is a gate (gate.h): tasks that come to it then
- * are told. `counting`, within it, guards the counts of users, and what is to be started or joined.
+ * node's choosy list, delaying, a queue's own). None is held while a task runs. `control` is held
+ * while the manager's threads are started and joined, and so is a gate (gate.h): tasks that come to
+ * it then are told. `counting`, within it, guards the counts of users, and what is to be started or
+ * joined.
  */
 #ifndef BMI_TASK_INTERNAL_H
 #define BMI_TASK_INTERNAL_H
@@ -345,9 +346,9 @@ void bmi__lot_wake_all(struct bmi_task_manager *manager);
 /* Whether the calling thread waits for a task of this manager and runs others meanwhile. */
 bool bmi__drives(const struct bmi_task_manager *manager);
 /* What who closes something waits with for a task of its own that it has cancelled, or that will
- * end: like bmi_task_wait, however deep in tasks. Returns -BMI_EDEADLK where the task is below on the
- * caller's own stack, so that it cannot end before: it has to be left what is to be freed. Else the
- * task is the caller's. */
+ * end: like bmi_task_wait, however deep in tasks. Returns -BMI_EDEADLK where the task is below on
+ * the caller's own stack, so that it cannot end before: it has to be left what is to be freed. Else
+ * the task is the caller's. */
 int bmi__task_await(struct bmi_task *task);
 /* Wakes one armed sleeper that is not away, or all that are, and those armed after it. */
 void bmi__sleepers_wake(struct bmi_task_manager *manager);

@@ -317,7 +317,8 @@ static int background_start(struct bmi_task_manager *manager)
 }
 
 /* Takes any queued task, from one place after the other: nodes, then CPUs, then those for callers,
- * those that wait for their interval, and those that may block. NULL: there is none at `*place` or behind it. */
+ * those that wait for their interval, and those that may block. NULL: there is none at `*place` or
+ * behind it. */
 static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *place)
 {
     const uint32_t nodes = manager->topology.node_count, cpus = manager->topology.cpu_count;

@@ -103,8 +103,8 @@ static bool tick(struct bmi_task_manager *manager)
     return any;
 }
 
-/* Looks at the nodes if the time for that has come. `tick_ns` is when it is to look, 0 while it need
- * not. Returns when it is to look next. */
+/* Looks at the nodes if the time for that has come. `tick_ns` is when it is to look, 0 while it
+ * need not. Returns when it is to look next. */
 static uint64_t ticks(struct bmi_task_manager *manager, uint64_t tick_ns, unsigned *quiet)
 {
     uint64_t now_ns = bmi__now_ns();

@@ -13,9 +13,9 @@
  * the manager has no thread of its own.
  *
  * The header needs no other of ours, the code no other part of libbmi. Errors are BMI's codes, of
- * bmi.h, negated; bmi_status_string() names them. CPU numbers are the operating system's. Where a manager is asked for, NULL is the
- * process's own, bmi_task_manager_default(). After fork() a child may use none of its parent's; its
- * default manager is a new one.
+ * bmi.h, negated; bmi_status_string() names them. CPU numbers are the operating system's. Where a
+ * manager is asked for, NULL is the process's own, bmi_task_manager_default(). After fork() a child
+ * may use none of its parent's; its default manager is a new one.
  */
 #ifndef BMI_TASK_H
 #define BMI_TASK_H
@@ -164,23 +164,26 @@ struct bmi_task {
 
 /* Makes a task ready to be submitted, to this manager (NULL: the default one). A task may be
  * prepared anew whenever it is not queued or running, and nobody waits for it.
- * Returns: 0; -BMI_EINVAL (NULL, unknown options, an interval without REPEAT, a set that is empty or has a CPU that is not the
- *          manager's, MAY_BLOCK together with URGENT), -BMI_ENOMEM, -BMI_EAGAIN (a thread that URGENT,
- *          MAY_BLOCK, or an interval needs cannot be started), -BMI_EOPNOTSUPP (MAY_BLOCK, but no spare threads).
- * Owns: the task's memory is lent to the manager from submit until its end; attributes are copied.
- * Threads: any, one at a time for each task. Blocks: no, it may start a thread. */
+ * Returns: 0; -BMI_EINVAL (NULL, unknown options, an interval without REPEAT, a set that is empty
+ * or has a CPU that is not the manager's, MAY_BLOCK together with URGENT), -BMI_ENOMEM, -BMI_EAGAIN
+ * (a thread that URGENT, MAY_BLOCK, or an interval needs cannot be started), -BMI_EOPNOTSUPP
+ * (MAY_BLOCK, but no spare threads).
+ * Owns: the task's memory is lent to the manager from submit
+ * until its end; attributes are copied. Threads: any, one at a time for each task. Blocks: no, it
+ * may start a thread. */
 int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
                      const struct bmi_task_attributes *attributes);
 
 /* Queues a task. A task that is running just now may be submitted once: it runs again after that.
- * Its next run sees what the caller has written before, also where -BMI_EBUSY says that it is queued
- * already.
- * Returns: 0; -BMI_EBUSY (queued already, or cancelled while it runs), -BMI_ENODEV (the manager is not
- *          started), -BMI_EINVAL (zeroed memory that was never prepared).
- * Owns: the task is lent until its end. Nothing is allocated.
- * Threads: any, also within tasks. Blocks: no; it makes a system call where a thread has to be
- * woken, and tries to start one for MAY_BLOCK where that had failed. While another thread stops the
- * manager it may end what is queued, calling `cancelled` of these tasks. */
+ * Its next run sees what the caller has written before, also where -BMI_EBUSY says that it is
+ * queued already.
+ * Returns: 0; -BMI_EBUSY (queued already, or cancelled while it runs), -BMI_ENODEV
+ * (the manager is not started), -BMI_EINVAL (zeroed memory that was never prepared).
+ * Owns: the task
+ * is lent until its end. Nothing is allocated. Threads: any, also within tasks. Blocks: no; it
+ * makes a system call where a thread has to be woken, and tries to start one for MAY_BLOCK where
+ * that had failed. While another thread stops the manager it may end what is queued, calling
+ * `cancelled` of these tasks. */
 int bmi_task_submit(struct bmi_task *task);
 
 /* Takes a task out of its queue, or ends its repetition. The task's end (CANCELLED, and the
@@ -205,12 +208,12 @@ bool bmi_task_cancel_wanted(const struct bmi_task *task);
  * Within BMI_TASK_DEPTH tasks within tasks it runs the awaited one alone, where it finds it queued;
  * a thread for tasks that may block does so with an awaited one of these, however deep. A task that
  * somebody submits again at once may be waited for once more.
- * Returns: 0 (ended), -BMI_ECANCEL, -BMI_ETIMEDOUT, -BMI_EINVAL (never submitted), -BMI_EDEADLK (called within
- *          BMI_TASK_WAIT_DEPTH tasks within tasks; or for a task that waits itself, below on the
- *          same stack, and so cannot end before the caller does).
- * Owns: the task is the caller's again with 0 and -BMI_ECANCEL. Threads: any, also within tasks.
- * Blocks: up to timeout_ms (<0: no limit; 0: it only looks), and for as long as a task that it runs
- * takes. */
+ * Returns: 0 (ended), -BMI_ECANCEL, -BMI_ETIMEDOUT, -BMI_EINVAL (never submitted), -BMI_EDEADLK
+ * (called within BMI_TASK_WAIT_DEPTH tasks within tasks; or for a task that waits itself, below on
+ * the same stack, and so cannot end before the caller does).
+ * Owns: the task is the caller's again
+ * with 0 and -BMI_ECANCEL. Threads: any, also within tasks. Blocks: up to timeout_ms (<0: no limit;
+ * 0: it only looks), and for as long as a task that it runs takes. */
 int bmi_task_wait(struct bmi_task *task, int timeout_ms);
 
 #define BMI_TASK_DEPTH 8
@@ -305,12 +308,13 @@ enum bmi_task_threads {
 struct bmi_task_manager *bmi_task_manager_default(void);
 
 /* Makes a manager of its own, e.g. for a test; `settings` may be NULL.
- * Returns: 0 and *manager; -BMI_EINVAL (settings, or a topology text that hwloc refuses), -BMI_ENOENT (no
- *          such file; -BMI_EACCES, -BMI_ENOTDIR, ...), -BMI_EOPNOTSUPP (a text or file, but built without hwloc),
- *          -BMI_EOVERFLOW (a CPU number above BMI_CPUSET_MAX), -BMI_ENOMEM. `error` (may be NULL) gets a text
- *          in each case, with hwloc's own words where it has some.
- * Owns: *manager is the caller's until bmi_task_manager_destroy; settings are copied.
- * Threads: any. Blocks: to read the topology. */
+ * Returns: 0 and *manager; -BMI_EINVAL (settings, or a topology text that hwloc refuses),
+ * -BMI_ENOENT (no such file; -BMI_EACCES, -BMI_ENOTDIR, ...), -BMI_EOPNOTSUPP (a text or file, but
+ * built without hwloc), -BMI_EOVERFLOW (a CPU number above BMI_CPUSET_MAX), -BMI_ENOMEM. `error`
+ * (may be NULL) gets a text in each case, with hwloc's own words where it has some.
+ * Owns: *manager
+ * is the caller's until bmi_task_manager_destroy; settings are copied. Threads: any. Blocks: to
+ * read the topology. */
 int bmi_task_manager_create(const struct bmi_task_settings *settings,
                             struct bmi_task_manager **manager, char *error, size_t error_size);
 
@@ -329,8 +333,9 @@ int bmi_task_manager_set_policy(struct bmi_task_manager *manager, enum bmi_task_
 
 /* Lets tasks be submitted; with BMI_TASK_WORKERS, starts workers and timer. Counted: each start
  * wants its stop with the same `threads`; workers run while anybody wants them.
- * Returns: 0; -BMI_EAGAIN, -BMI_ENOMEM (threads can't be started: nothing has changed), -BMI_EINVAL, -BMI_EDEADLK
- *          (within a task, while another thread stops the manager and may wait for that task).
+ * Returns: 0; -BMI_EAGAIN, -BMI_ENOMEM (threads can't be started: nothing has changed),
+ * -BMI_EINVAL, -BMI_EDEADLK (within a task, while another thread stops the manager and may wait for
+ * that task).
  * Owns: nothing. Threads: any. Blocks: until workers run. */
 int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 
@@ -369,7 +374,8 @@ int bmi_task_cpus_near(struct bmi_task_manager *manager, int cpu, enum bmi_task_
 
 /* Looks for the nearest CPU other than `cpu` that is idle: its worker sleeps, and did not have to
  * wait for the CPU the last time that it was woken.
- * Returns: the CPU; -BMI_ENOENT: none (submit to a wider set instead), -BMI_EINVAL: not the manager's CPU.
+ * Returns: the CPU; -BMI_ENOENT: none (submit to a wider set instead), -BMI_EINVAL: not the
+ * manager's CPU.
  * Owns: nothing. Threads: any; the answer may be old at once. Blocks: no. */
 int bmi_task_nearest_idle(struct bmi_task_manager *manager, int cpu);
 
@@ -387,8 +393,9 @@ struct bmi_task_queue_statistics {
 };
 
 /* Queues have indices 0 (global) to count - 1, each after its parent.
- * Returns: the count; 0, or -BMI_EINVAL for an index out of range. Owns: *statistics is the caller's,
- * its name the manager's. Threads: any. Blocks: no. */
+ * Returns: the count; 0, or -BMI_EINVAL for an index out of range.
+ * Owns: *statistics is the
+ * caller's, its name the manager's. Threads: any. Blocks: no. */
 int bmi_task_queue_count(struct bmi_task_manager *manager);
 #if defined(__cplusplus) && defined(__GNUC__) /* has the structure's name, as C allows */
 #pragma GCC diagnostic push
@@ -477,9 +484,9 @@ int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task
 
 /* Allocates whole pages, zeroed, on a NUMA node, by the system's number; -1: each page lies where
  * it is touched first. A machine with one node has node 0 and nothing to bind. Returns: 0 and
- * *memory; -BMI_EINVAL (no bytes, no such node in the manager's tree), -BMI_ENOMEM, -BMI_EOPNOTSUPP (the tree is
- * not this machine's and has several nodes, or the system cannot bind), -BMI_EPERM. Owns: *memory is
- * the caller's until bmi_task_memory_free. Threads: any. Blocks: no. */
+ * *memory; -BMI_EINVAL (no bytes, no such node in the manager's tree), -BMI_ENOMEM, -BMI_EOPNOTSUPP
+ * (the tree is not this machine's and has several nodes, or the system cannot bind), -BMI_EPERM.
+ * Owns: *memory is the caller's until bmi_task_memory_free. Threads: any. Blocks: no. */
 int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, int node,
                              void **memory);
 
@@ -489,9 +496,11 @@ void bmi_task_memory_free(void *memory, uint64_t bytes);
 
 /* Moves memory to a node and keeps it there, pages as a whole, so that neighbours on the first and
  * last page come along; -1: nothing moves, pages not there yet lie where they are touched first.
- * Returns: 0 (also where there is one node only); -BMI_EINVAL, -BMI_ENOMEM, -BMI_EOPNOTSUPP, -BMI_EPERM as above; -BMI_EIO
- *          (pages that cannot be moved now: shared, or locked by the system; the others have been).
- * Owns: nothing. Threads: any, also while others use the memory. Blocks: while it is copied. */
+ * Returns: 0 (also where there is one node only); -BMI_EINVAL, -BMI_ENOMEM, -BMI_EOPNOTSUPP,
+ * -BMI_EPERM as above; -BMI_EIO (pages that cannot be moved now: shared, or locked by the system;
+ * the others have been).
+ * Owns: nothing. Threads: any, also while others use the memory. Blocks:
+ * while it is copied. */
 int bmi_task_memory_move(struct bmi_task_manager *manager, void *memory, uint64_t bytes, int node);
 
 /* Asks where memory lies.

@@ -280,7 +280,7 @@ static bool finalize_with_tasks(struct meddler *meddlers, int count)
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
     is_main = false;
     for (int i = 0; i < count; i++) {
-        bmi_task_wait(&meddlers[i].task, -1); /* -ECANCELED: the manager ended first */
+        bmi_task_wait(&meddlers[i].task, -1); /* -BMI_ECANCEL: the manager ended first */
         if (!atomic_load(&meddlers[i].in_place))
             continue;
         refused_while_finalizing(&meddlers[i]);
