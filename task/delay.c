@@ -39,7 +39,7 @@ void bmi__delay(struct bmi_task_manager *manager, struct bmi_task *task)
     }
     pthread_mutex_unlock(&manager->delaying);
     if (cancelled)
-        bmi__task_put_back(manager, task);
+        bmi__task_queue(manager, task);
     else if (first)
         bmi__event_post(&manager->timer_event);
 }
@@ -54,7 +54,7 @@ void bmi__delay_end(struct bmi_task_manager *manager, const struct bmi_task *tas
         found = take_locked(manager, link);
     pthread_mutex_unlock(&manager->delaying);
     if (found != NULL)
-        bmi__task_put_back(manager, found);
+        bmi__task_queue(manager, found);
 }
 
 struct bmi_task *bmi__delayed_pop(struct bmi_task_manager *manager, uint64_t now_ns)

@@ -224,6 +224,8 @@ void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, b
 void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Ends a task that was popped without running it. */
 void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task);
+/* Queues a task that is QUEUED, in no queue, and the caller's. */
+void bmi__task_queue(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Queues a task that was popped once more, and wakes who may run it: somebody may have looked while
  * it was out. */
 void bmi__task_put_back(struct bmi_task_manager *manager, struct bmi_task *task);

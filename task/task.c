@@ -190,6 +190,11 @@ static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task
         bmi__manager_cancel_queued(manager);
 }
 
+void bmi__task_queue(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    task_enqueue(manager, task, false);
+}
+
 void bmi__task_put_back(struct bmi_task_manager *manager, struct bmi_task *task)
 {
     if (task->only == NULL && !(task->options & SPECIAL))

@@ -143,7 +143,7 @@ static void *timer_main(void *argument)
         struct bmi_task *task;
         uint64_t now_ns = bmi__now_ns();
         while ((task = bmi__delayed_pop(manager, now_ns)) != NULL)
-            bmi__task_put_back(manager, task);
+            bmi__task_queue(manager, task);
         tick_ns = ticks(manager, tick_ns, &quiet);
     }
 }
