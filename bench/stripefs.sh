@@ -64,7 +64,7 @@ median() { sort -n | sed -n "$(((rounds + 1) / 2))p"; }
 
 for i in 0 1 2 3; do
   mkfifo "$memory/fifo"
-  "$bin/bmi-stripefsd" --listen tcp://127.0.0.1:0 --store "$folder/store$i" >"$memory/fifo" &
+  "$bin/bmi-stripefsd" --listen tcp://127.0.0.1:0 --store "$folder/store$i" --place $((i + 1))/4 >"$memory/fifo" &
   pid+=($!)
   read -r 'url['$i']' <"$memory/fifo"
   rm "$memory/fifo"

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * client.h - what the files of bmi-stripefs share. Machines run inside client_run only, in the one
- * thread of the program; just reading and writing of local files is done by tasks that may block.
+ * client.h - shared by the files of bmi-stripefs. Machines run inside client_run only, in the main
+ * thread; only tasks that may block read and write local files.
  */
 #ifndef STRIPEFS_CLIENT_H
 #define STRIPEFS_CLIENT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include <bmi/job.h>
 
 #include "protocol.h"
 
-enum { CHUNK = 2 << 20, SMALL_REPLY = 2048, WORKERS_MAX = 64 };
+enum { CHUNK = 2 << 20, SMALL_REPLY = 8192, WORKERS_MAX = 64 };
 
 struct client {
     struct bmi_job_context *jobs;
@@ -21,10 +22,21 @@ struct client {
     char *urls[SFS_SERVERS_MAX];
     uint32_t stripe;
     int timeout_ms, parallel;
-    bool sync, recursive, trace;
+    bool sync, recursive, repair, trace;
     uint32_t next_tag;
-    int failures;      /* things that went wrong, each told on standard error */
-    char failure[512]; /* which server failed the request that failed last, and why */
+    uint64_t id;       /* a random number: the servers know by it which connections are ours */
+    int failures;      /* how many errors were printed on standard error */
+    char failure[512]; /* of the request that failed last: which server, and why */
+    char target[SFS_TARGET_MAX + 1]; /* of the link that was looked up last */
+    bool attributes_missed;          /* the warning that they are not kept was printed */
+    /* the end by a signal: signals.c */
+    atomic_int ended;    /* the signal; 0: none has come */
+    atomic_bool running; /* in client_run */
+    int end_fd;          /* readable once a signal has come */
+    bmi_job_id_t end_event;
+    struct rpc *rpcs; /* that run */
+    /* stops of this process: rpc.c */
+    uint64_t tick_ns, woken_ns; /* when client_run looked last; when a stop was noticed */
     /* the progress bar's */
     bool show;
     uint64_t bytes_done, bytes_all;
@@ -37,15 +49,21 @@ struct client {
 struct rpc {
     struct client *client;
     int server;
-    bool quiet;                 /* a failure is no failure of what it is for */
+    bool quiet;                 /* a failure does not matter */
     struct sfs_request request; /* the caller's: op, flags, and what the op wants */
     struct sfs_reply reply;
-    uint64_t *start; /* the server's for this file so far, 0: none yet; NULL: no matter */
+    uint64_t *start;   /* the server's at the file's first request, 0: none yet; NULL: no matter */
+    uint64_t *written; /* WRITE: servers that have replied to a WRITE of the object */
     bool has_flow;
     struct bmi_flow_description flow; /* but for the network's end */
     /* rpc.c's own */
-    bool anew;     /* the server was started anew since `start` */
-    uint8_t *room; /* for the reply; NULL: small */
+    bool anew;    /* the server was started anew since `start` */
+    bool retried; /* it may have been done twice */
+    int tries;
+    uint64_t asked_ns;
+    bmi_job_id_t machine;
+    struct rpc *next, **at; /* of the client's */
+    uint8_t *room;          /* for the reply; NULL: small */
     size_t room_size;
     struct bmi_job_status received;
     int parts; /* children that have not posted theirs yet */
@@ -66,28 +84,36 @@ int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
  * memory, and end before the state does. It is noted as a child's failure would be. Returns
  * BMI_SM_DEFERRED or an error. */
 int rpc_refused(struct client *client, struct bmi_sm *machine, int error);
-/* SYNC or DROP of an object on all servers that hold it, as children; `rpcs` has one a server, as
+/* KEEP or DROP of an object on all servers that hold it, as children; `rpcs` has one a server, as
  * has `starts` (NULL: no matter). Returns BMI_SM_DEFERRED or an error. */
 int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
                const struct sfs_meta *meta, uint64_t *starts);
 /* Runs a machine to its end. Returns its result. */
 int client_run(struct client *client, struct bmi_sm_table *table, void *data);
-/* Says what went wrong with `name` and counts it. */
+/* Cancels what may be cut short, since a signal has come. */
+void client_cancel(struct client *client);
+/* Prints what went wrong with `name` and counts it; not after a signal has come. */
 void client_complain(struct client *client, const char *name, int error);
 int path_server(const struct client *client, const char *path);
 
 /* ---- transfer.c: files ---- */
 
-/* A file on its way. */
+/* A file that is put or got; or a link or folder that is put. */
 struct file {
     struct client *client;
     char *remote, *local;
+    char *target; /* of a link */
     bool put;
+    bool follow;  /* put: where a link leads to */
+    bool stream;  /* put: read to its end, which is not known before */
+    bool *failed; /* set if it fails; NULL: no matter */
     struct sfs_meta meta;
     int fd;           /* -1: not open */
     off_t data, hole; /* put: where it has data, as far as was looked */
     uint64_t chunks;  /* not yet done */
     int error;
+    bool kept;                        /* put: the server keeps its bytes already */
+    uint64_t written;                 /* put: see struct rpc */
     uint64_t starts[SFS_SERVERS_MAX]; /* put, to be on disk: see struct rpc */
     char temporary[4200];             /* get: written here, then renamed */
     /* local.c's */
@@ -111,34 +137,63 @@ int transfers_add(struct transfers *transfers, struct file *file);
 void transfers_run(struct transfers *transfers);
 /* Writes a file's bytes to standard output. */
 int file_cat(struct client *client, const struct sfs_meta *meta);
-/* Removes the bytes of a file; what can't be reached is left. */
-void file_drop(struct client *client, const struct sfs_meta *meta);
 
-/* ---- verbs.c ---- */
+/* ---- list.c ---- */
 
+/* Entries of a folder, in order; their names and targets have a NUL behind them. */
 struct listing {
+    const char *path;
     struct sfs_entry *entries;
     size_t count, room;
+    int error;
+    char *failure; /* which server failed, and why; NULL: not known */
 };
 
-/* Complains of a path that is none. */
+/* Lists `count` folders, several at a time. Each has its entries, or an error. */
+void lists_read(struct client *client, struct listing *listings, size_t count);
+/* One folder. Returns 0 or an error, of which client->failure tells more. */
+int list_read(struct client *client, struct listing *listing, const char *path);
+void list_free(struct listing *listing);
+
+/* ---- path.c ---- */
+
+/* An argument: repeated slashes become one, and one at the end goes; *folder: it had one. Complains
+ * of what is no path. Returns whether it is one. */
+bool path_take(struct client *client, char *path, bool *folder);
+/* Complains of what is no path. */
 bool path_good(struct client *client, const char *path);
-/* folder/name, allocated; NULL and a complaint if there is no memory. */
+/* Both are allocated; NULL and a complaint if there is no memory. */
 char *path_join(struct client *client, const char *folder, const char *name);
-/* Returns 0 and *meta, or an error, which it does not complain of. */
+char *path_copy(struct client *client, const char *path);
+/* The last name of a local or remote path, and its length without slashes behind it. */
+const char *base_find(const char *path, size_t *length);
+/* folder/last name of path, allocated; NULL and a complaint if there is no memory. */
+char *base_join(struct client *client, const char *folder, const char *path);
+/* Whether each path has another last name, since all go to one folder. Complains if not. */
+bool bases_differ(struct client *client, int count, char **paths);
+/* Returns 0 and *meta, whose target is in client->target, or an error, without a complaint. */
 int lookup(struct client *client, const char *path, struct sfs_meta *meta);
-/* All entries of a folder, in order; the caller frees them. Returns 0 or an error. */
-int list(struct client *client, const char *path, struct listing *listing);
+/* The same for an argument that had a slash behind it or not: ENOTDIR if it has to be a folder. */
+int lookup_argument(struct client *client, const char *path, bool folder, struct sfs_meta *meta);
+
+/* ---- verbs: put.c, get.c, remove.c, check.c, verbs.c ---- */
 
 int verb_put(struct client *client, int count, char **arguments);
 int verb_get(struct client *client, int count, char **arguments);
+int verb_rm(struct client *client, int count, char **arguments);
+int verb_check(struct client *client, int count, char **arguments);
 int verb_cat(struct client *client, int count, char **arguments);
 int verb_ls(struct client *client, int count, char **arguments);
 int verb_stat(struct client *client, int count, char **arguments);
 int verb_df(struct client *client, int count, char **arguments);
 
-/* ---- remove.c ---- */
+/* ---- signals.c ---- */
 
-int verb_rm(struct client *client, int count, char **arguments);
+/* Blocks the signals that end the program and starts the thread that waits for them. */
+void signals_take(struct client *client);
+/* Prepares the end of machines. Returns 0 or an error. */
+int signals_open(struct client *client);
+/* Ends the program, if a signal has come: the machines have ended. */
+void signals_end(const struct client *client);
 
 #endif

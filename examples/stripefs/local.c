@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,36 @@ static int piece_read(int fd, uint8_t *buffer, bmi_size_t size, bmi_size_t offse
         buffer += got;
         offset += got;
         size -= got;
+    }
+    return 0;
+}
+
+/* Waits until a stream has bytes, or a signal ends the program. */
+static int stream_await(const struct file *file)
+{
+    struct pollfd fds[] = {{.fd = file->fd, .events = POLLIN},
+                           {.fd = file->client->end_fd, .events = POLLIN}};
+    while (poll(fds, 2, -1) < 0)
+        if (errno != EINTR && errno != EAGAIN)
+            return bmi_status_of(errno);
+    return fds[1].revents != 0 ? -BMI_ECANCEL : 0;
+}
+
+static int stream_read(struct local *local)
+{
+    const struct file *file = local->file;
+    local->got = 0;
+    while (local->got < local->room) {
+        int result = stream_await(file);
+        if (result < 0)
+            return result;
+        ssize_t got =
+            read(file->fd, local->buffer + local->got, (size_t)(local->room - local->got));
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
+            return bmi_status_of(errno);
+        if (got == 0)
+            break;
+        local->got += got > 0 ? got : 0;
     }
     return 0;
 }
@@ -68,11 +99,13 @@ static int piece_write(int fd, const uint8_t *buffer, bmi_size_t size, bmi_size_
     return block_write(fd, buffer + run, size - run, offset + run);
 }
 
-static int pieces_move(const struct local *local)
+static int pieces_move(struct local *local)
 {
     const struct file *file = local->file;
     uint8_t *at = local->buffer;
     int result = 0;
+    if (local->stream)
+        return stream_read(local);
     for (int i = 0; i < local->count && result == 0; i++) {
         const struct bmi_flow_extent *extent = &local->extents[i];
         result = file->put ? piece_read(file->fd, at, extent->size, extent->offset)
@@ -121,7 +154,8 @@ static bool write_queue(struct local *local, struct file *file)
     return first;
 }
 
-int local_start(struct local *local, struct file *file, struct bmi_sm *machine, uint8_t *buffer)
+static int task_start(struct local *local, struct file *file, struct bmi_sm *machine,
+                      uint8_t *buffer)
 {
     struct bmi_task_attributes attributes = {.function = local_run,
                                              .argument = local,
@@ -145,6 +179,20 @@ int local_start(struct local *local, struct file *file, struct bmi_sm *machine, 
         bmi_job_event_complete(jobs, local->event, bmi_status_of(-result), 0);
     }
     return BMI_SM_DEFERRED;
+}
+
+int local_start(struct local *local, struct file *file, struct bmi_sm *machine, uint8_t *buffer)
+{
+    local->stream = false;
+    return task_start(local, file, machine, buffer);
+}
+
+int stream_start(struct local *local, struct file *file, struct bmi_sm *machine, uint8_t *buffer,
+                 bmi_size_t room)
+{
+    local->stream = true;
+    local->room = room;
+    return task_start(local, file, machine, buffer);
 }
 
 /* The run of data at or after `at`. Returns 0, or an error; ENODATA: nothing but holes. The last
@@ -260,7 +308,10 @@ int file_open(struct file *file)
         return 0;
     if (!file->put)
         return temporary_open(file);
-    file->fd = open(file->local, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file->stream && strcmp(file->local, "-") == 0)
+        file->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    else
+        file->fd = open(file->local, O_RDONLY | O_CLOEXEC | (file->follow ? 0 : O_NOFOLLOW));
     return file->fd < 0 ? bmi_status_of(errno) : 0;
 }
 
@@ -278,6 +329,20 @@ int file_unchanged(const struct file *file)
     return more < 0 ? bmi_status_of(errno) : more > 0 ? -BMI_EOPNOTSUPP : 0;
 }
 
+/* As cp -p: where the owner may not be set, the group alone is tried, and the special bits go. */
+static int owner_apply(const char *path, const struct sfs_meta *meta, mode_t *mode)
+{
+    if (fchownat(AT_FDCWD, path, meta->uid, meta->gid, AT_SYMLINK_NOFOLLOW) == 0)
+        return 0;
+    if (errno != EPERM && errno != EINVAL)
+        return bmi_status_of(errno);
+    *mode &= 0777;
+    if (fchownat(AT_FDCWD, path, (uid_t)-1, meta->gid, AT_SYMLINK_NOFOLLOW) < 0 && errno != EPERM &&
+        errno != EINVAL)
+        return bmi_status_of(errno);
+    return 0;
+}
+
 int metadata_apply(const char *path, int fd, const struct sfs_meta *meta)
 {
     struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
@@ -287,10 +352,11 @@ int metadata_apply(const char *path, int fd, const struct sfs_meta *meta)
         times[1].tv_nsec += 1000000000;
         times[1].tv_sec--;
     }
-    bool link = meta->kind == SFS_LINK;
-    if (geteuid() == 0 && fchownat(AT_FDCWD, path, meta->uid, meta->gid, AT_SYMLINK_NOFOLLOW) < 0)
-        return bmi_status_of(errno);
-    if (!link && (fd >= 0 ? fchmod(fd, meta->mode) : chmod(path, meta->mode)) < 0)
+    mode_t mode = meta->mode;
+    int result = owner_apply(path, meta, &mode);
+    if (result < 0)
+        return result;
+    if (meta->kind != SFS_LINK && (fd >= 0 ? fchmod(fd, mode) : chmod(path, mode)) < 0)
         return bmi_status_of(errno);
     if (utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW) < 0)
         return bmi_status_of(errno);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * local.h - local files: reading and writing by tasks that may block, holes, and what a file that
- * was fetched gets at its end.
+ * local.h - local files: reading and writing by tasks that may block, holes, and the metadata of a
+ * file that was got.
  */
 #ifndef STRIPEFS_LOCAL_H
 #define STRIPEFS_LOCAL_H
@@ -12,7 +12,10 @@
 struct local {
     const struct bmi_flow_extent *extents;
     int count;
+    bmi_size_t got; /* by stream_start */
     /* local.c's own */
+    bool stream;
+    bmi_size_t room;
     struct bmi_task task;
     bmi_job_id_t event;
     struct file *file;
@@ -25,6 +28,10 @@ struct local {
  * holes. */
 int local_start(struct local *local, struct file *file, struct bmi_sm *machine, uint8_t *buffer);
 
+/* Begins to read up to `room` bytes of a stream: fewer only at its end. */
+int stream_start(struct local *local, struct file *file, struct bmi_sm *machine, uint8_t *buffer,
+                 bmi_size_t room);
+
 /* The pieces of [at, at + size) of a file that are no holes: SFS_EXTENTS_MAX at most, the last of
  * which may have some. Returns 0 or an error. */
 int extents_find(struct file *file, uint64_t at, uint64_t size, struct bmi_flow_extent *extents,
@@ -35,6 +42,8 @@ int file_open(struct file *file); /* once; the file, or the temporary one */
 /* Put: size and time are what they were; and an empty file has no bytes, as those of /proc have. */
 int file_unchanged(const struct file *file);
 int file_finish(struct file *file); /* get: its metadata, and its name */
+/* Owner and group as far as this user may set them; without them neither set-user-id, set-group-id,
+ * nor the sticky bit, which would act for somebody else. */
 int metadata_apply(const char *path, int fd, const struct sfs_meta *meta);
 void file_undo(struct file *file); /* get: removes the temporary one */
 void file_close(struct file *file);

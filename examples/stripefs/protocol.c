@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * protocol.c - encodes and decodes. Does no I/O and keeps no state; tests/fuzz feeds it anything.
- * A cursor that ran out of bytes, or met what cannot be, is `bad` and gives zeros from then on.
+ * protocol.c - encodes and decodes messages, without I/O or state; tests/fuzz feeds it any bytes.
+ * A cursor at which a message ended too early, or had an impossible value, is `bad` and yields
+ * zeros from then on.
  */
 #include "protocol.h"
 
@@ -33,15 +34,21 @@ static void put(struct writer *writer, uint64_t value, unsigned bytes)
         *writer->at++ = (uint8_t)(value >> (8 * i));
 }
 
-static void put_text(struct writer *writer, const char *text, uint16_t size)
+static void put_bytes(struct writer *writer, const void *bytes, size_t size)
 {
-    put(writer, size, 2);
     if (writer->bad || (size_t)(writer->end - writer->at) < size) {
         writer->bad = true;
         return;
     }
-    memcpy(writer->at, text, size);
+    if (size > 0)
+        memcpy(writer->at, bytes, size);
     writer->at += size;
+}
+
+static void put_text(struct writer *writer, const char *text, uint16_t size)
+{
+    put(writer, size, 2);
+    put_bytes(writer, text, size);
 }
 
 static uint64_t get(struct reader *reader, unsigned bytes)
@@ -56,19 +63,27 @@ static uint64_t get(struct reader *reader, unsigned bytes)
     return value;
 }
 
-/* Into `text`, with a NUL behind it, which must not be within. */
-static uint16_t get_text(struct reader *reader, char *text, size_t most)
+/* Text within the message; a NUL in it is an error. */
+static uint16_t get_span(struct reader *reader, const char **text, size_t most)
 {
     uint16_t size = (uint16_t)get(reader, 2);
-    text[0] = '\0';
+    *text = (const char *)reader->at;
     if (reader->bad || size > most || (size_t)(reader->end - reader->at) < size ||
         memchr(reader->at, '\0', size) != NULL) {
         reader->bad = true;
         return 0;
     }
-    memcpy(text, reader->at, size);
-    text[size] = '\0';
     reader->at += size;
+    return size;
+}
+
+/* Copies into `text` and adds a NUL. */
+static uint16_t get_text(struct reader *reader, char *text, size_t most)
+{
+    const char *span;
+    uint16_t size = get_span(reader, &span, most);
+    memcpy(text, span, size);
+    text[size] = '\0';
     return size;
 }
 
@@ -106,7 +121,7 @@ static void get_meta(struct reader *reader, struct sfs_meta *meta)
     meta->object = get(reader, 8);
     meta->holders = get(reader, 8);
     meta->stripe = (uint32_t)get(reader, 4);
-    meta->target_size = get_text(reader, meta->target, SFS_TARGET_MAX);
+    meta->target_size = get_span(reader, &meta->target, SFS_TARGET_MAX);
     bool file = meta->kind == SFS_FILE;
     if (version != SFS_META_VERSION || meta->kind < SFS_FILE || meta->kind > SFS_LINK ||
         meta->mode > 07777 || meta->size > INT64_MAX ||
@@ -133,12 +148,12 @@ int sfs_meta_decode(struct sfs_meta *meta, const uint8_t *bytes, size_t size)
 
 static bool op_has_path(uint16_t op)
 {
-    return op >= SFS_COMMIT && op <= SFS_UNLINK;
+    return (op >= SFS_COMMIT && op <= SFS_LIST) || op == SFS_NAMES;
 }
 
 static bool op_has_object(uint16_t op)
 {
-    return op >= SFS_WRITE && op <= SFS_DROP;
+    return (op >= SFS_WRITE && op <= SFS_KEEP) || op == SFS_OBJECTS;
 }
 
 static bool op_has_extents(uint16_t op)
@@ -156,6 +171,7 @@ int64_t sfs_request_encode(const struct sfs_request *request, uint8_t *bytes, si
     put(&writer, request->server, 2);
     put(&writer, request->servers, 2);
     put(&writer, request->flags, 4);
+    put(&writer, request->client, 8);
     if (op_has_object(request->op))
         put(&writer, request->object, 8);
     if (op_has_extents(request->op)) {
@@ -167,8 +183,17 @@ int64_t sfs_request_encode(const struct sfs_request *request, uint8_t *bytes, si
             put(&writer, request->extents[i].size, 8);
         }
     }
+    if (request->op == SFS_DROP) {
+        put(&writer, request->object_count, 2);
+        for (int i = 0; i < request->object_count; i++)
+            put(&writer, request->objects[i], 8);
+    }
     if (op_has_path(request->op))
         put_text(&writer, request->path, request->path_size);
+    if (request->op == SFS_UNLINK) {
+        put(&writer, request->path_count, 2);
+        put_bytes(&writer, request->paths, request->paths_size);
+    }
     if (request->op == SFS_LIST)
         put_text(&writer, request->after, request->after_size);
     if (request->op == SFS_COMMIT)
@@ -197,19 +222,53 @@ static void get_extents(struct reader *reader, struct sfs_request *request)
     }
 }
 
+static void get_objects(struct reader *reader, struct sfs_request *request)
+{
+    request->object_count = (uint16_t)get(reader, 2);
+    if (request->object_count == 0 || request->object_count > SFS_BATCH_MAX)
+        reader->bad = true;
+    for (int i = 0; i < request->object_count && !reader->bad; i++) {
+        request->objects[i] = get(reader, 8);
+        if (request->objects[i] == 0)
+            reader->bad = true;
+    }
+}
+
+static void get_path(struct reader *reader, char *path)
+{
+    uint16_t size = get_text(reader, path, SFS_PATH_MAX);
+    if (sfs_path_check(path, size) < 0)
+        reader->bad = true;
+}
+
+static void get_paths(struct reader *reader, struct sfs_request *request)
+{
+    char path[SFS_PATH_MAX + 1];
+    request->path_count = (uint16_t)get(reader, 2);
+    if (request->path_count == 0 || request->path_count > SFS_BATCH_MAX)
+        reader->bad = true;
+    request->paths = reader->at;
+    for (int i = 0; i < request->path_count && !reader->bad; i++)
+        get_path(reader, path);
+    request->paths_size = (size_t)(reader->at - request->paths);
+}
+
 static void get_body(struct reader *reader, struct sfs_request *request)
 {
     if (op_has_object(request->op)) {
         request->object = get(reader, 8);
-        if (request->object == 0)
+        if (request->object == 0 && request->op != SFS_OBJECTS)
             reader->bad = true;
     }
     if (op_has_extents(request->op))
         get_extents(reader, request);
+    if (request->op == SFS_DROP)
+        get_objects(reader, request);
+    if (request->op == SFS_UNLINK)
+        get_paths(reader, request);
     if (op_has_path(request->op)) {
-        request->path_size = get_text(reader, request->path, SFS_PATH_MAX);
-        if (sfs_path_check(request->path, request->path_size) < 0)
-            reader->bad = true;
+        get_path(reader, request->path);
+        request->path_size = (uint16_t)strlen(request->path);
     }
     if (request->op == SFS_LIST)
         request->after_size = get_text(reader, request->after, SFS_NAME_MAX);
@@ -231,6 +290,7 @@ int sfs_request_decode(struct sfs_request *request, const uint8_t *bytes, size_t
     request->server = (uint16_t)get(&reader, 2);
     request->servers = (uint16_t)get(&reader, 2);
     request->flags = (uint32_t)get(&reader, 4);
+    request->client = get(&reader, 8);
     if (request->op < SFS_WRITE || request->op >= SFS_OPS || request->servers == 0 ||
         request->servers > SFS_SERVERS_MAX || request->server >= request->servers)
         return -BMI_EPROTO;
@@ -246,13 +306,41 @@ static void put_entry(struct writer *writer, const struct sfs_entry *entry)
     put_meta(writer, &entry->meta);
 }
 
-static void get_entry(struct reader *reader, struct sfs_entry *entry)
+static bool name_good(const char *name, size_t size)
 {
-    entry->name_size = get_text(reader, entry->name, SFS_NAME_MAX);
+    return size > 0 && size <= SFS_NAME_MAX && memchr(name, '/', size) == NULL &&
+           strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+/* A name becomes part of a local path, so it must not lead elsewhere. */
+static void get_entry(struct reader *reader, struct sfs_entry *entry, bool is_path)
+{
+    entry->name_size = get_text(reader, entry->name, SFS_PATH_MAX);
     get_meta(reader, &entry->meta);
-    if (entry->name_size == 0 || memchr(entry->name, '/', entry->name_size) != NULL ||
-        strcmp(entry->name, ".") == 0 || strcmp(entry->name, "..") == 0)
-        reader->bad = true; /* it becomes a local file's name */
+    if (is_path ? sfs_path_check(entry->name, entry->name_size) < 0
+                : !name_good(entry->name, entry->name_size))
+        reader->bad = true;
+}
+
+static void get_former(struct reader *reader, struct sfs_former *former)
+{
+    former->status = (int32_t)(uint32_t)get(reader, 4);
+    former->kind = (uint8_t)get(reader, 1);
+    former->object = get(reader, 8);
+    former->holders = get(reader, 8);
+    if (former->status > 0 || former->kind > SFS_LINK ||
+        (former->kind == SFS_FILE) != (former->object != 0))
+        reader->bad = true;
+}
+
+static void get_object(struct reader *reader, struct sfs_object *object)
+{
+    uint64_t used;
+    object->object = get(reader, 8);
+    used = get(reader, 1);
+    object->used = used != 0;
+    if (object->object == 0 || used > 1)
+        reader->bad = true;
 }
 
 int64_t sfs_entry_encode(const struct sfs_entry *entry, uint8_t *bytes, size_t room)
@@ -262,11 +350,75 @@ int64_t sfs_entry_encode(const struct sfs_entry *entry, uint8_t *bytes, size_t r
     return written(&writer, bytes);
 }
 
+int64_t sfs_former_encode(const struct sfs_former *former, uint8_t *bytes, size_t room)
+{
+    struct writer writer = {bytes, bytes + room, false};
+    put(&writer, (uint32_t)former->status, 4);
+    put(&writer, former->kind, 1);
+    put(&writer, former->object, 8);
+    put(&writer, former->holders, 8);
+    return written(&writer, bytes);
+}
+
+int64_t sfs_object_encode(const struct sfs_object *object, uint8_t *bytes, size_t room)
+{
+    struct writer writer = {bytes, bytes + room, false};
+    put(&writer, object->object, 8);
+    put(&writer, object->used, 1);
+    return written(&writer, bytes);
+}
+
+int64_t sfs_path_encode(const char *path, size_t size, uint8_t *bytes, size_t room)
+{
+    struct writer writer = {bytes, bytes + room, false};
+    put_text(&writer, path, (uint16_t)size);
+    return written(&writer, bytes);
+}
+
 void sfs_entry_take(struct sfs_entry *entry, const uint8_t **at, const uint8_t *end)
 {
     struct reader reader = {*at, end, false};
-    get_entry(&reader, entry);
+    get_entry(&reader, entry, true);
     *at = reader.at;
+}
+
+void sfs_former_take(struct sfs_former *former, const uint8_t **at, const uint8_t *end)
+{
+    struct reader reader = {*at, end, false};
+    get_former(&reader, former);
+    *at = reader.at;
+}
+
+void sfs_object_take(struct sfs_object *object, const uint8_t **at, const uint8_t *end)
+{
+    struct reader reader = {*at, end, false};
+    get_object(&reader, object);
+    *at = reader.at;
+}
+
+uint16_t sfs_path_take(char *path, const uint8_t **at, const uint8_t *end)
+{
+    struct reader reader = {*at, end, false};
+    uint16_t size = get_text(&reader, path, SFS_PATH_MAX);
+    *at = reader.at;
+    return size;
+}
+
+static void get_entries(struct reader *reader, const struct sfs_reply *reply)
+{
+    union {
+        struct sfs_entry entry;
+        struct sfs_former former;
+        struct sfs_object object;
+    } any;
+    for (uint32_t i = 0; i < reply->entry_count && !reader->bad; i++) {
+        if (reply->op == SFS_UNLINK)
+            get_former(reader, &any.former);
+        else if (reply->op == SFS_OBJECTS)
+            get_object(reader, &any.object);
+        else
+            get_entry(reader, &any.entry, reply->op == SFS_NAMES);
+    }
 }
 
 int64_t sfs_reply_encode(const struct sfs_reply *reply, uint8_t *bytes, size_t room)
@@ -286,20 +438,13 @@ int64_t sfs_reply_encode(const struct sfs_reply *reply, uint8_t *bytes, size_t r
         put_meta(&writer, &reply->meta);
     put(&writer, reply->more, 1);
     put(&writer, reply->entry_count, 4);
-    if (!writer.bad && (size_t)(writer.end - writer.at) >= reply->entries_size) {
-        if (reply->entries_size > 0)
-            memcpy(writer.at, reply->entries, reply->entries_size);
-        writer.at += reply->entries_size;
-    } else {
-        writer.bad = true;
-    }
+    put_bytes(&writer, reply->entries, reply->entries_size);
     return written(&writer, bytes);
 }
 
 int sfs_reply_decode(struct sfs_reply *reply, const uint8_t *bytes, size_t size)
 {
     struct reader reader = {bytes, bytes + size, false};
-    struct sfs_entry entry;
     memset(reply, 0, sizeof *reply);
     if (get(&reader, 4) != SFS_MAGIC)
         return -BMI_EPROTO;
@@ -318,8 +463,7 @@ int sfs_reply_decode(struct sfs_reply *reply, const uint8_t *bytes, size_t size)
     reply->more = get(&reader, 1) != 0;
     reply->entry_count = (uint32_t)get(&reader, 4);
     reply->entries = reader.at;
-    for (uint32_t i = 0; i < reply->entry_count && !reader.bad; i++)
-        get_entry(&reader, &entry);
+    get_entries(&reader, reply);
     reply->entries_size = (size_t)(reader.at - reply->entries);
     return reader.bad || reader.at != reader.end || reply->status > 0 ? -BMI_EPROTO : 0;
 }
@@ -384,4 +528,46 @@ bool sfs_output_good(const char *program)
         return true;
     fprintf(stderr, "%s: cannot write to standard output\n", program);
     return false;
+}
+
+/* The length of the character at `at` if it is UTF-8 and no control character, else 0. */
+static size_t printable_length(const unsigned char *at)
+{
+    static const struct {
+        unsigned char mask, lead;
+        uint32_t least;
+    } forms[] = {{0x80, 0x00, 0x20},
+                 {0xe0, 0xc0, 0xa0},
+                 {0xf0, 0xe0, 0x800},
+                 {0xf8, 0xf0, 0x10000}};
+    for (size_t more = 0; more < 4; more++) {
+        if ((at[0] & forms[more].mask) != forms[more].lead)
+            continue;
+        uint32_t code = at[0] & (unsigned char)~forms[more].mask;
+        for (size_t i = 1; i <= more; i++) {
+            if ((at[i] & 0xc0) != 0x80)
+                return 0;
+            code = code << 6 | (at[i] & 0x3fu);
+        }
+        bool good = code >= forms[more].least && code <= 0x10ffff && code != 0x7f;
+        /* U+2028 and U+2029 end lines; U+202A..U+202E, U+2066..U+2069 turn their direction */
+        bool turns = (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+        return good && !turns ? more + 1 : 0;
+    }
+    return 0;
+}
+
+void sfs_name_print(FILE *file, const char *name)
+{
+    const unsigned char *at = (const unsigned char *)name;
+    while (*at != '\0') {
+        size_t length = printable_length(at);
+        if (*at == '\\')
+            fputs("\\\\", file);
+        else if (length > 0)
+            fwrite(at, 1, length, file);
+        else
+            fprintf(file, "\\x%02x", *at);
+        at += length > 0 ? length : 1;
+    }
 }

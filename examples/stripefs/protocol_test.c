@@ -12,10 +12,19 @@
 
 static struct sfs_request request_of(enum sfs_op op)
 {
-    struct sfs_request request = {
-        .op = (uint16_t)op, .server = 1, .servers = 4, .tag = 0x1234, .flags = SFS_SYNCED};
-    if (op <= SFS_DROP)
+    struct sfs_request request = {.op = (uint16_t)op,
+                                  .server = 1,
+                                  .servers = 4,
+                                  .tag = 0x1234,
+                                  .flags = SFS_SYNCED,
+                                  .client = 99};
+    if (op <= SFS_KEEP || op == SFS_OBJECTS)
         request.object = 77;
+    if (op == SFS_DROP) {
+        request.object_count = 2;
+        request.objects[0] = 5;
+        request.objects[1] = UINT64_MAX;
+    }
     if (op <= SFS_READ) {
         request.part = 2;
         request.stripe = 65536;
@@ -23,7 +32,14 @@ static struct sfs_request request_of(enum sfs_op op)
         request.extents[0] = (struct sfs_extent){0, 100};
         request.extents[1] = (struct sfs_extent){4096, UINT64_C(1) << 40};
     }
-    if (op >= SFS_COMMIT && op <= SFS_UNLINK) {
+    if (op == SFS_UNLINK) {
+        static uint8_t paths[64];
+        request.path_count = 2;
+        request.paths = paths;
+        request.paths_size = (size_t)sfs_path_encode("/a", 2, paths, sizeof paths);
+        request.paths_size += (size_t)sfs_path_encode("/b/c", 4, paths + request.paths_size, 32);
+    }
+    if ((op >= SFS_COMMIT && op <= SFS_LIST) || op == SFS_NAMES) {
         strcpy(request.path, "/some folder/and a file");
         request.path_size = (uint16_t)strlen(request.path);
     }

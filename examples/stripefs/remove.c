@@ -1,21 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * remove.c - rm: what is to go is collected first, then removed by several machines at a time:
+ * remove.c - the verb rm. The tree is collected first, level by level, then removed by several
+ * machines at a time, each of which takes a batch of names that are on one server:
  *
- *   next -> unlink: its name -> drop: its bytes -> over -> next
- *                      failed ------------------> over
+ *   next -> unlink: the names -> drop: their bytes -> over -> next
+ *                         failed ------------------> over
  *
- * A folder goes when all that was in it has gone, so `left` counts what has not, and one more while
- * it is being collected. One that keeps anything stays, and so do those that it is in.
+ * A folder is removed when all its entries have been, so `left` counts those that have not, and one
+ * more while they are being collected. A folder that keeps any entry stays, and so do the folders
+ * that it is in.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "client.h"
 
+enum { BATCH_BYTES = SFS_REQUEST_MAX - 256 - SFS_PATH_MAX, LEVEL_MOST = 256 };
+
 struct victim {
     char *path;
-    struct victim *parent, *next; /* NULL: named by the user; in the list of all */
+    bool folder;
+    uint64_t object, holders; /* of a file: as it was listed */
+    struct victim *parent;    /* NULL: an argument */
+    struct victim *next;      /* of all */
     struct victim *next_ready;
     size_t left;
     bool failed;
@@ -23,26 +30,33 @@ struct victim {
 
 struct removal {
     struct client *client;
-    struct victim *all, *ready;
+    struct victim *all;
+    struct victim *entered; /* in `all`: this one and those behind it have been collected */
+    struct victim *ready[SFS_SERVERS_MAX]; /* by the server that has the name */
 };
 
 struct remover {
     struct removal *removal;
-    struct victim *victim;
-    struct sfs_meta meta; /* of what was unlinked */
-    struct rpc *rpcs;     /* one a server */
+    struct victim *victims[SFS_BATCH_MAX];
+    int count, server;
+    uint8_t paths[SFS_REQUEST_MAX];
+    struct rpc *rpcs; /* one a server */
 };
 
-/* ---- what is to go --------------------------------------------------------------------------- */
+/* ---- collecting ------------------------------------------------------------------------------ */
 
+/* "/" has no name to be removed. */
 static void ready_push(struct removal *removal, struct victim *victim)
 {
-    victim->next_ready = removal->ready;
-    removal->ready = victim;
+    struct victim **at = &removal->ready[path_server(removal->client, victim->path)];
+    if (strcmp(victim->path, "/") == 0)
+        return;
+    victim->next_ready = *at;
+    *at = victim;
 }
 
-/* One of what a victim waits for is done with: the victim may go, or stays, which is told upwards.
- */
+/* One of those that a victim waits for is done: the victim may be removed, or stays, and then so does
+ * its parent. */
 static void settle(struct removal *removal, struct victim *victim, bool failed)
 {
     while (victim != NULL) {
@@ -58,7 +72,8 @@ static void settle(struct removal *removal, struct victim *victim, bool failed)
     }
 }
 
-static struct victim *victim_add(struct removal *removal, const char *path, struct victim *parent)
+static struct victim *victim_add(struct removal *removal, const char *path,
+                                 const struct sfs_meta *meta, struct victim *parent)
 {
     struct victim *victim = calloc(1, sizeof *victim);
     char *copy = strdup(path);
@@ -67,84 +82,189 @@ static struct victim *victim_add(struct removal *removal, const char *path, stru
         free(victim);
         return NULL;
     }
-    *victim = (struct victim){.path = copy, .parent = parent, .next = removal->all, .left = 1};
+    *victim = (struct victim){.path = copy,
+                              .folder = meta->kind == SFS_FOLDER,
+                              .object = meta->kind == SFS_FILE ? meta->object : 0,
+                              .holders = meta->holders,
+                              .parent = parent,
+                              .next = removal->all,
+                              .left = 1};
     removal->all = victim;
     if (parent != NULL)
         parent->left++;
     return victim;
 }
 
-/* A victim and all that is in it. */
-static void collect(struct removal *removal, const char *path, const struct sfs_meta *meta,
-                    struct victim *parent)
+/* A folder's entries become victims. */
+static void entries_add(struct removal *removal, struct victim *folder,
+                        const struct listing *listing)
 {
     struct client *client = removal->client;
-    struct listing listing = {0};
-    struct victim *victim = victim_add(removal, path, parent);
-    int result = victim == NULL ? -BMI_ENOMEM : 0;
-    if (result == 0 && meta->kind == SFS_FOLDER)
-        result = list(client, path, &listing);
-    if (result == 0 && listing.count > 0 && !client->recursive)
-        result = -BMI_ENOTEMPTY;
-    if (result < 0)
-        client_complain(client, path, result);
-    for (size_t i = 0; i < listing.count && result == 0; i++) {
-        char *below = path_join(client, path, listing.entries[i].name);
-        if (below != NULL)
-            collect(removal, below, &listing.entries[i].meta, victim);
-        else
-            victim->failed = true;
-        free(below);
+    int error = listing->error;
+    if (error == 0 && listing->count > 0 && !client->recursive)
+        error = -BMI_ENOTEMPTY;
+    for (size_t i = 0; i < listing->count && error == 0; i++) {
+        const struct sfs_entry *entry = &listing->entries[i];
+        char *path = path_join(client, folder->path, entry->name);
+        struct victim *victim =
+            path != NULL ? victim_add(removal, path, &entry->meta, folder) : NULL;
+        if (victim == NULL)
+            error = -BMI_ENOMEM;
+        else if (!victim->folder)
+            settle(removal, victim, false);
+        free(path);
     }
-    free(listing.entries);
-    if (victim != NULL)
-        settle(removal, victim, result < 0);
-    else if (parent != NULL)
-        parent->failed = true;
+    if (error < 0) {
+        if (listing->failure != NULL)
+            strncpy(client->failure, listing->failure, sizeof client->failure - 1);
+        client_complain(client, folder->path, error);
+    }
+    settle(removal, folder, error < 0);
+}
+
+/* Lists some folders at once, and adds their entries. */
+static void folders_enter(struct removal *removal, struct victim **folders, size_t count)
+{
+    struct client *client = removal->client;
+    struct listing *listings = calloc(count, sizeof *listings);
+    struct listing none = {.error = -BMI_ENOMEM};
+    for (size_t i = 0; i < count && listings != NULL; i++)
+        listings[i].path = folders[i]->path;
+    if (listings != NULL)
+        lists_read(client, listings, count);
+    for (size_t i = 0; i < count; i++) {
+        entries_add(removal, folders[i], listings != NULL ? &listings[i] : &none);
+        if (listings != NULL)
+            list_free(&listings[i]);
+    }
+    free(listings);
+}
+
+/* New victims come before all others, so that each level is before `entered` when it is entered. */
+static void levels_enter(struct removal *removal)
+{
+    struct victim *folders[LEVEL_MOST];
+    while (removal->all != removal->entered) {
+        struct victim *until = removal->entered;
+        size_t count = 0;
+        removal->entered = removal->all;
+        for (struct victim *victim = removal->entered; victim != until; victim = victim->next) {
+            if (victim->folder)
+                folders[count++] = victim;
+            if (count == LEVEL_MOST) {
+                folders_enter(removal, folders, count);
+                count = 0;
+            }
+        }
+        if (count > 0)
+            folders_enter(removal, folders, count);
+    }
 }
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-/* Choices: 0: nothing is left that may go; 1: unlink; 2: "/", which has no name. */
+/* Takes victims of one server, each time of another where that has some. */
+static void batch_take(struct remover *remover)
+{
+    struct removal *removal = remover->removal;
+    struct client *client = removal->client;
+    size_t size = 0;
+    remover->count = 0;
+    for (int tries = 0; tries < client->count; tries++) {
+        remover->server = (remover->server + 1) % client->count;
+        if (removal->ready[remover->server] != NULL)
+            break;
+    }
+    struct victim **ready = &removal->ready[remover->server];
+    struct rpc *rpc = &remover->rpcs[remover->server];
+    rpc_make(rpc, client, remover->server, SFS_UNLINK, NULL);
+    while (*ready != NULL && remover->count < SFS_BATCH_MAX && size < BATCH_BYTES) {
+        struct victim *victim = *ready;
+        int64_t length = sfs_path_encode(victim->path, strlen(victim->path), remover->paths + size,
+                                         sizeof remover->paths - size);
+        size += (size_t)length;
+        *ready = victim->next_ready;
+        remover->victims[remover->count++] = victim;
+    }
+    rpc->request.path_count = (uint16_t)remover->count;
+    rpc->request.paths = remover->paths;
+    rpc->request.paths_size = size;
+}
+
+/* Choices: 0: no name may be removed now; 1: unlink. A machine that makes a folder ready takes it
+ * itself. */
 static int next(struct bmi_sm *machine, void *data)
 {
     struct remover *remover = data;
-    struct removal *removal = remover->removal;
     (void)machine;
-    remover->victim = removal->ready;
-    if (removal->ready == NULL)
-        return 0; /* what becomes ready is for whoever makes it so */
-    removal->ready = remover->victim->next_ready;
-    return strcmp(remover->victim->path, "/") == 0 ? 2 : 1;
+    if (remover->removal->client->ended != 0)
+        return 0;
+    batch_take(remover);
+    return remover->count > 0;
 }
 
-static int unlink_name(struct bmi_sm *machine, void *data)
+static int unlink_names(struct bmi_sm *machine, void *data)
 {
     struct remover *remover = data;
+    return rpc_start(&remover->rpcs[remover->server], machine);
+}
+
+/* Each name's outcome. A name that an earlier try has removed already had what was listed. */
+static void formers_take(struct remover *remover)
+{
     struct client *client = remover->removal->client;
-    const char *path = remover->victim->path;
-    int server = path_server(client, path);
-    rpc_make(&remover->rpcs[server], client, server, SFS_UNLINK, path);
-    return rpc_start(&remover->rpcs[server], machine);
+    const struct rpc *rpc = &remover->rpcs[remover->server];
+    const uint8_t *at = rpc->reply.entries, *end = at + rpc->reply.entries_size;
+    for (int i = 0; i < remover->count; i++) {
+        struct victim *victim = remover->victims[i];
+        struct sfs_former former = {.status = -BMI_EPROTO};
+        if ((uint32_t)i < rpc->reply.entry_count)
+            sfs_former_take(&former, &at, end);
+        if (former.status == -BMI_ENOENT && rpc->retried)
+            continue;
+        if (former.status < 0) {
+            victim->failed = true;
+            victim->object = 0;
+            client_complain(client, victim->path, former.status);
+            continue;
+        }
+        victim->object = former.object;
+        victim->holders = former.holders;
+    }
 }
 
 static int drop(struct bmi_sm *machine, void *data)
 {
     struct remover *remover = data;
     struct client *client = remover->removal->client;
-    const struct sfs_reply *reply =
-        &remover->rpcs[path_server(client, remover->victim->path)].reply;
-    if (!reply->has_meta || reply->meta.kind != SFS_FILE)
-        return BMI_SM_DONE;
-    remover->meta = reply->meta;
-    return rpc_object(client, remover->rpcs, machine, SFS_DROP, &remover->meta, NULL);
+    formers_take(remover);
+    for (int server = 0; server < client->count; server++) {
+        struct rpc *rpc = &remover->rpcs[server];
+        rpc_make(rpc, client, server, SFS_DROP, NULL);
+        rpc->quiet = true;
+        for (int i = 0; i < remover->count; i++) {
+            const struct victim *victim = remover->victims[i];
+            if (victim->object != 0 && (victim->holders >> server & 1))
+                rpc->request.objects[rpc->request.object_count++] = victim->object;
+        }
+        int result = rpc->request.object_count > 0 ? rpc_start(rpc, machine) : BMI_SM_DEFERRED;
+        if (result != BMI_SM_DEFERRED)
+            return rpc_refused(client, machine, result);
+    }
+    return BMI_SM_DEFERRED;
 }
 
 static int failed(struct bmi_sm *machine, void *data)
 {
     struct remover *remover = data;
-    remover->victim->failed = true;
-    client_complain(remover->removal->client, remover->victim->path, bmi_sm_last(machine));
+    struct client *client = remover->removal->client;
+    char failure[sizeof client->failure];
+    memcpy(failure, client->failure, sizeof failure);
+    for (int i = 0; i < remover->count; i++) {
+        remover->victims[i]->failed = true;
+        memcpy(client->failure, failure, sizeof failure);
+        client_complain(client, remover->victims[i]->path, bmi_sm_last(machine));
+    }
     return BMI_SM_DONE;
 }
 
@@ -152,16 +272,17 @@ static int over(struct bmi_sm *machine, void *data)
 {
     struct remover *remover = data;
     (void)machine;
-    settle(remover->removal, remover->victim->parent, remover->victim->failed);
+    for (int i = 0; i < remover->count; i++)
+        settle(remover->removal, remover->victims[i]->parent, remover->victims[i]->failed);
     return BMI_SM_DONE;
 }
 
 enum { NEXT, UNLINK, DROP, FAILED, OVER, STATES };
 
 static const struct bmi_sm_state remover_states[STATES] = {
-    [NEXT] = {"next", .action = next, .choices = 3,
-              .on = {BMI_SM_ON(0, BMI_SM_END), BMI_SM_ON(1, UNLINK), BMI_SM_ELSE(OVER)}},
-    [UNLINK] = {"unlink", .action = unlink_name, .on = {BMI_SM_OK(DROP), BMI_SM_FAIL(FAILED)}},
+    [NEXT] = {"next", .action = next, .choices = 2,
+              .on = {BMI_SM_ON(0, BMI_SM_END), BMI_SM_ELSE(UNLINK)}},
+    [UNLINK] = {"unlink", .action = unlink_names, .on = {BMI_SM_OK(DROP), BMI_SM_FAIL(FAILED)}},
     [DROP] = {"drop", .action = drop, .on = {BMI_SM_ELSE(OVER)}},
     [FAILED] = {"failed", .action = failed, .on = {BMI_SM_ELSE(OVER)}},
     [OVER] = {"over", .action = over, .on = {BMI_SM_ELSE(NEXT)}},
@@ -192,6 +313,7 @@ static void removal_run(struct removal *removal)
     int result = removers == NULL ? -BMI_ENOMEM : 0;
     for (int i = 0; i < client->parallel && result == 0; i++) {
         removers[i].removal = removal;
+        removers[i].server = i; /* each begins with another server */
         removers[i].rpcs = calloc((size_t)client->count, sizeof *removers[i].rpcs);
         result = removers[i].rpcs == NULL ? -BMI_ENOMEM : 0;
     }
@@ -208,15 +330,19 @@ int verb_rm(struct client *client, int count, char **arguments)
 {
     struct removal removal = {.client = client};
     struct sfs_meta meta;
+    bool slash;
     for (int i = 0; i < count; i++) {
-        if (!path_good(client, arguments[i]))
+        if (!path_take(client, arguments[i], &slash))
             continue;
-        int result = lookup(client, arguments[i], &meta);
-        if (result < 0)
-            client_complain(client, arguments[i], result);
-        else
-            collect(&removal, arguments[i], &meta, NULL);
+        int result = lookup_argument(client, arguments[i], slash, &meta);
+        struct victim *victim =
+            result == 0 ? victim_add(&removal, arguments[i], &meta, NULL) : NULL;
+        if (victim == NULL)
+            client_complain(client, arguments[i], result < 0 ? result : -BMI_ENOMEM);
+        else if (!victim->folder)
+            settle(&removal, victim, false);
     }
+    levels_enter(&removal);
     removal_run(&removal);
     for (struct victim *victim = removal.all, *following; victim != NULL; victim = following) {
         following = victim->next;

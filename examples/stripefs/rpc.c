@@ -3,16 +3,42 @@
  * rpc.c - a request to a server and its reply, and perhaps a flow beside it, as a machine:
  *
  *   ask: its children receive the reply and carry the flow, and the last of them to post its part
- *        sends the request: what comes of it, be it the connection's end, finds them waiting. The
- *        first failure cancels the rest, so that a request which the server refuses does not leave
- *        a flow behind.
- *   done: notes which server it was that failed.
+ *        sends the request, so that whatever follows it, even the connection's end, finds them
+ *        waiting. The first failure cancels the rest: a request that the server refuses leaves no
+ *        flow behind.
+ *   done: notes which server failed. A request that was under way while this process was stopped is
+ *        asked again: time-outs and connections that ended then are not the server's fault. All
+ *        requests may be done twice; COMMIT and UNLINK find in `retried` that their reply may be
+ *        the second one.
  */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "client.h"
+
+enum { STOPPED_MS = 2000, WAKING_MS = 5000, TRIES_MAX = 10 };
+
+/* ---- stops of this process ------------------------------------------------------------------- */
+
+/* client_run looks every SHOW_MS. After a longer gap the process was stopped: by ^Z, a debugger, or
+ * a host that stood still. */
+static void stop_notice(struct client *client)
+{
+    uint64_t now_ns = bmi_job_deadline(0);
+    if (client->tick_ns != 0 && now_ns - client->tick_ns > (uint64_t)STOPPED_MS * 1000000)
+        client->woken_ns = now_ns;
+    client->tick_ns = now_ns;
+}
+
+static bool retry_due(struct rpc *rpc, int error)
+{
+    struct client *client = rpc->client;
+    stop_notice(client);
+    bool ours = error == -BMI_ETIMEDOUT || error == -BMI_ECONNRESET || error == -BMI_EPIPE;
+    return ours && client->ended == 0 && client->woken_ns != 0 && rpc->tries < TRIES_MAX &&
+           rpc->asked_ns < client->woken_ns + (uint64_t)WAKING_MS * 1000000;
+}
 
 static struct bmi_job_options options_of(struct rpc *rpc, struct bmi_sm *machine)
 {
@@ -115,14 +141,56 @@ static void flow_prepare(struct rpc *rpc)
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
+/* After a signal has come only requests that end what was begun are sent. */
+static bool may_ask(const struct rpc *rpc)
+{
+    uint16_t op = rpc->request.op;
+    return rpc->client->ended == 0 || op == SFS_KEEP || op == SFS_DROP || op == SFS_COMMIT;
+}
+
+static void running_add(struct rpc *rpc, struct bmi_sm *machine)
+{
+    struct client *client = rpc->client;
+    rpc->machine = bmi_sm_id(machine);
+    if (rpc->at != NULL)
+        return;
+    rpc->next = client->rpcs;
+    rpc->at = &client->rpcs;
+    if (rpc->next != NULL)
+        rpc->next->at = &rpc->next;
+    client->rpcs = rpc;
+}
+
+static void running_remove(struct rpc *rpc)
+{
+    if (rpc->at == NULL)
+        return;
+    *rpc->at = rpc->next;
+    if (rpc->next != NULL)
+        rpc->next->at = rpc->at;
+    rpc->at = NULL;
+}
+
+static void tag_choose(struct client *client)
+{
+    client->next_tag = (client->next_tag + 2) & 0x7ffffffe;
+    if (client->next_tag == 0)
+        client->next_tag = 2;
+}
+
 static int ask(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;
     struct client *client = rpc->client;
     struct bmi_job_options options = options_of(rpc, machine);
-    rpc->request.tag = client->next_tag = (client->next_tag + 2) & 0x7ffffffe;
-    if (rpc->request.tag == 0)
-        rpc->request.tag = client->next_tag = 2;
+    if (!may_ask(rpc))
+        return -BMI_ECANCEL;
+    tag_choose(client);
+    rpc->request.tag = client->next_tag;
+    rpc->asked_ns = bmi_job_deadline(0);
+    rpc->tries++;
+    if (rpc->written != NULL && *rpc->written >> rpc->server & 1)
+        rpc->request.flags |= SFS_MORE;
     rpc->size = sfs_request_encode(&rpc->request, rpc->bytes, sizeof rpc->bytes);
     if (rpc->size < 0)
         return (int)rpc->size;
@@ -135,27 +203,56 @@ static int ask(struct bmi_sm *machine, void *data)
     /* A refusal is noted as a job's failure would be, and cancels the children in the same way. */
     if (result < 0)
         result = bmi_job_null(client->jobs, result, &options, NULL, NULL);
-    return result < 0 ? result : BMI_SM_DEFERRED;
+    if (result < 0)
+        return result;
+    running_add(rpc, machine);
+    return BMI_SM_DEFERRED;
 }
 
+static const char *cause_of(const struct rpc *rpc, int error)
+{
+    if (error == -BMI_EBADR)
+        return " (its place in the list of servers is another)";
+    if (rpc->anew)
+        return " (it was started anew meanwhile: put it once more)";
+    if (error == -BMI_ENOENT && rpc->request.op <= SFS_KEEP && rpc->request.op != SFS_READ)
+        return " (it has given up this put: put it once more)";
+    return "";
+}
+
+/* Choices: 0: it is done; 1: ask again. */
 static int done(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;
     int error = bmi_sm_last(machine);
+    running_remove(rpc);
+    if (error == 0 && rpc->written != NULL)
+        *rpc->written |= UINT64_C(1) << rpc->server;
+    if (error < 0 && retry_due(rpc, error)) {
+        rpc->retried = true;
+        return 1;
+    }
     if (error < 0 && error != -BMI_ECANCEL && !rpc->quiet)
         snprintf(rpc->client->failure, sizeof rpc->client->failure, "server %s: %s%s",
-                 rpc->client->urls[rpc->server], bmi_status_string(error),
-                 error == -BMI_EBADR ? " (its place in the list of servers is another)"
-                 : rpc->anew         ? " (it was started anew meanwhile: put it once more)"
-                                     : "");
+                 rpc->client->urls[rpc->server], bmi_status_string(error), cause_of(rpc, error));
     return error;
 }
 
 static const struct bmi_sm_state rpc_states[] = {
     {"ask", .action = ask, .wait = BMI_SM_FIRST_FAILURE, .on = {BMI_SM_ELSE(1)}},
-    {"done", .action = done, .on = {BMI_SM_ELSE(BMI_SM_END)}},
+    {"done", .action = done, .choices = 2, .on = {BMI_SM_ON(1, 0), BMI_SM_ELSE(BMI_SM_END)}},
 };
 struct bmi_sm_table rpc_table = {"request", rpc_states, 2, 0};
+
+void client_cancel(struct client *client)
+{
+    for (struct rpc *rpc = client->rpcs, *next; rpc != NULL; rpc = next) {
+        uint16_t op = rpc->request.op;
+        next = rpc->next;
+        if (op != SFS_KEEP && op != SFS_DROP && op != SFS_COMMIT && op != SFS_UNLINK)
+            bmi_job_cancel(client->jobs, rpc->machine);
+    }
+}
 
 /* ---- for others ------------------------------------------------------------------------------ */
 
@@ -169,6 +266,7 @@ void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op
     rpc->request.op = (uint16_t)op;
     rpc->request.server = (uint16_t)server;
     rpc->request.servers = (uint16_t)client->count;
+    rpc->request.client = client->id;
     rpc->request.flags = client->sync ? SFS_SYNCED : 0;
     if (path != NULL) {
         rpc->request.path_size = (uint16_t)strlen(path);
@@ -206,6 +304,10 @@ int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, 
         rpc->quiet = op == SFS_DROP;
         rpc->start = starts != NULL ? &starts[server] : NULL;
         rpc->request.object = meta->object;
+        if (op == SFS_DROP) {
+            rpc->request.object_count = 1;
+            rpc->request.objects[0] = meta->object;
+        }
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)
             return rpc_refused(client, machine, result);
@@ -242,26 +344,39 @@ int client_run(struct client *client, struct bmi_sm_table *table, void *data)
 {
     enum { SHOW_MS = 200 };
     struct bmi_job_status status;
-    int count = 0;
+    bool over = false, show = client->show && client->files_all > 0;
+    atomic_store(&client->running, true);
+    if (client->ended != 0)
+        signals_end(client);
+    client->tick_ns = bmi_job_deadline(0);
     int result = bmi_sm_start(client->jobs, table, data, NULL, NULL, NULL, NULL);
-    bool show = client->show && client->files_all > 0;
-    while (result >= 0 && count == 0) {
+    while (result >= 0 && !over) {
+        int count = 0;
         result = bmi_job_testcontext(client->jobs, 1, &count, &status, SHOW_MS);
+        if (count > 0 && status.kind == BMI_JOB_EVENT)
+            client_cancel(client);
+        over = count > 0 && status.kind == BMI_JOB_MACHINE;
+        stop_notice(client);
         progress_show(client, false);
     }
     if (show)
         progress_show(client, true);
+    atomic_store(&client->running, false);
+    if (client->ended != 0)
+        signals_end(client);
     return result < 0 ? result : status.error;
 }
 
 void client_complain(struct client *client, const char *name, int error)
 {
     client->failures++;
-    if (client->failure[0] != '\0')
-        fprintf(stderr, "%sbmi-stripefs: %s: %s\n", client->show ? "\r" : "", name,
-                client->failure);
-    else
-        fprintf(stderr, "%sbmi-stripefs: %s: %s\n", client->show ? "\r" : "", name,
-                bmi_status_string(error));
+    if (client->ended == 0) {
+        fprintf(stderr, "%sbmi-stripefs: ", client->show ? "\r" : "");
+        sfs_name_print(stderr, name);
+        fputs(": ", stderr);
+        sfs_name_print(stderr,
+                       client->failure[0] != '\0' ? client->failure : bmi_status_string(error));
+        fputc('\n', stderr);
+    }
     client->failure[0] = '\0';
 }

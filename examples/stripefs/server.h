@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * server.h - a store, and the machines that serve it: see server.c.
+ * server.h - a store, and the state machines that serve it: see server.c. The job context runs one
+ * machine at a time, so that what only machines use needs no lock.
  */
 #ifndef STRIPEFS_SERVER_H
 #define STRIPEFS_SERVER_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include <bmi/job.h>
 
@@ -16,56 +16,162 @@
 enum { NAMES = 1, DATA = 2 }; /* collections */
 enum { INDEX = 1 };           /* the object of NAMES that has all key/values */
 
-struct slot;
+enum { LISTED = 16, REPLY_RESERVE = 256, OBJECTS_LISTED = 4096, HEADER_ROOM = 64 };
 
-/* share.c: whose request is served next. */
 struct share;
+struct host;
+struct session;
+struct server;
+
+/* Which request is served next: share.c. */
 struct shares {
-    int most, most_each; /* requests that are served at a time, of all clients and of one */
+    int most, most_client,
+        most_host; /* requests served at a time: in all, of a client, of a host */
     pthread_mutex_t lock;
-    int served;          /* lock */
+    int served, waiting; /* lock */
     struct share *first; /* lock */
+    struct host *hosts;  /* lock */
+};
+
+/* Objects without a name, by client: session.c. */
+enum { SESSION_BITS = 14 };
+struct sessions {
+    struct session *first;
+    struct object *buckets[1 << SESSION_BITS];
+};
+
+/* A request that is being served. */
+struct slot {
+    struct server *server;
+    struct BMI_unexpected_info info; /* its buffer is kept until the request has been served */
+    struct sfs_request request;
+    struct sfs_reply reply;
+    struct session *session; /* NULL: none */
+    struct bmi_job_status status;
+    struct bmi_trove_place place;
+    bmi_trove_object_t object;
+    struct bmi_trove_pair pairs[SFS_BATCH_MAX];
+    struct bmi_job_status statuses[SFS_BATCH_MAX];
+    struct bmi_trove_position position;
+    struct bmi_flow_extent extents[SFS_EXTENTS_MAX];
+    struct bmi_flow_stripe stripe;
+    bmi_size_t size;
+    bmi_job_id_t machine;
+    /* watch.c's */
+    bmi_job_id_t flow; /* 0: none runs */
+    bool stalled;
+    uint64_t progress_ns; /* when the client moved bytes last */
+    bmi_size_t moved;
+    union {
+        struct {
+            char keys[LISTED][BMI_TROVE_KEY_MAX];
+            uint8_t values[LISTED][SFS_META_MAX];
+        } list;
+        struct {
+            char keys[SFS_BATCH_MAX][BMI_TROVE_KEY_MAX];
+            uint8_t values[SFS_BATCH_MAX][HEADER_ROOM]; /* enough but for links */
+        } batch;
+        bmi_trove_object_t objects[OBJECTS_LISTED];
+    } u;
+    uint8_t entries[SFS_REPLY_MAX];
+    uint8_t bytes[SFS_REPLY_MAX];
 };
 
 struct server {
     struct bmi_job_context *jobs;
     struct bmi_trove_store *store;
-    struct slot *slots; /* one for each request that is served at a time, one to hear of more */
+    struct slot *slots; /* one for each request served at a time, and one that receives the next */
     int slot_count;
     struct shares shares;
-    uint64_t start; /* told in each reply */
-    /* which server of how many this store is, once a client has said so: position << 16 | count */
-    atomic_uint place;
+    struct sessions sessions;
+    uint64_t start;           /* in each reply */
+    bool watching;            /* watch.c's machine runs */
+    unsigned position, count; /* which server of how many this store is */
 };
 
-/* Opens the store, made if it is not there. Says on standard error what is wrong. Returns 0 or -1.
- */
-int server_open(struct server *server, const char *folder);
-/* Starts `requests` machines, each of which serves one request after another. */
+/* Opens the store, which is made if it is absent. `count` 0: the store's own place. Prints what is
+ * wrong on standard error. Returns 0 or -1. */
+int server_open(struct server *server, const char *folder, unsigned position, unsigned count);
+/* Starts a machine for each of `requests` slots. */
 int server_start(struct server *server, int requests);
-/* Ends the machines, and what server_open did. */
+/* Ends the machines, and undoes server_open. */
 int server_close(struct server *server);
 
-void shares_open(struct shares *shares, int requests);
-/* What is still kept is given back. */
-void shares_close(struct shares *shares);
-/* A request has come. Returns 1: it is to be served now; 0: it is kept, its turn comes; ENOMEM. */
-int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request);
-/* A request of this client has been served. Returns whether there is a next one. */
-bool shares_next(struct shares *shares, BMI_addr_t client, struct BMI_unexpected_info *next);
+/* ---- share.c ---- */
 
-/* store.c: opens and checks; blocks. */
-int store_open(struct server *server, const char *folder);
+void shares_open(struct shares *shares, int requests);
+/* Frees the requests that wait. */
+void shares_close(struct shares *shares);
+/* Takes a request of a client on `host` (NULL: not known). Returns 1: serve it now; 0: it waits for
+ * its turn; ENOMEM. */
+int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request,
+                 const char *host);
+/* A request of this client has been served; `stalled`: it was ended because the client moved
+ * nothing. Returns whether *next is to be served now. */
+bool shares_next(struct shares *shares, BMI_addr_t client, bool stalled,
+                 struct BMI_unexpected_info *next);
+bool shares_waiting(struct shares *shares);
+
+/* ---- session.c ---- */
+
+/* Begins a request that concerns objects of the slot's client. Returns 0 or ENOMEM. */
+int session_enter(struct slot *slot);
+/* Ends it, if it was begun. */
+void session_leave(struct slot *slot);
+/* The object has no name yet: it is removed when the client has gone, unless it is kept. Returns 0
+ * or ENOMEM. */
+int object_track(struct slot *slot, uint64_t object);
+/* Returns whether the object was tracked. */
+bool object_keep(struct slot *slot, uint64_t object);
+void object_forget(struct server *server, uint64_t object);
+/* Whether a client that is connected may be about to name it. */
+bool object_used(struct server *server, uint64_t object);
+/* After the job context was closed. */
+void sessions_close(struct server *server);
+
+/* ---- watch.c ---- */
+
+/* The slot's flow has begun: it is ended when its client moves no bytes for too long. */
+void watch_flow(struct slot *slot);
+
+/* ---- data.c, names.c: actions of server.c's table ---- */
+
+struct bmi_job_options slot_options(struct bmi_sm *machine);
+
+int data_create(struct bmi_sm *machine, void *data);
+int data_flow(struct bmi_sm *machine, void *data);
+int data_moved(struct bmi_sm *machine, void *data);
+int data_keep(struct bmi_sm *machine, void *data);
+int data_kept(struct bmi_sm *machine, void *data);
+int data_drop(struct bmi_sm *machine, void *data);
+int data_dropped(struct bmi_sm *machine, void *data);
+int data_objects(struct bmi_sm *machine, void *data);
+int data_listed(struct bmi_sm *machine, void *data);
+
+int names_get(struct bmi_sm *machine, void *data);
+int names_got(struct bmi_sm *machine, void *data);
+int names_put(struct bmi_sm *machine, void *data);
+int names_find(struct bmi_sm *machine, void *data);
+int names_remove(struct bmi_sm *machine, void *data);
+int names_removed(struct bmi_sm *machine, void *data);
+int names_begin(struct bmi_sm *machine, void *data);
+int names_iterate(struct bmi_sm *machine, void *data);
+int names_collect(struct bmi_sm *machine, void *data);
+
+/* ---- store.c ---- */
+
+/* Opens and checks; blocks. */
+int store_open(struct server *server, const char *folder, unsigned position, unsigned count);
 
 /* For tests: after `skip` operations of the store one fails, as on a full disk. */
 void store_fault(struct server *server, uint64_t skip);
 
 struct bmi_trove_place index_of(const struct server *server);
-/* Whether a request is for this server; the first one tells the store what it is. */
-int place_check(struct server *server, unsigned position, unsigned count);
 /* The key of a path's metadata: 'N', the folder, a NUL, the name. Returns its size. */
 bmi_size_t path_key(char *key, const char *path, size_t size);
 /* The beginning of keys of a folder's entries. */
 bmi_size_t folder_key(char *key, const char *path, size_t size);
+/* The path of such a key, SFS_PATH_MAX + 1 bytes with a NUL. Returns its size, 0: no such key. */
+size_t key_path(char *path, const char *key, size_t size);
 
 #endif

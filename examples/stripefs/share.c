@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * share.c - whose request is served next. No client has more than a quarter of what is served at a
- * time, so that one whose requests stand still holds up itself only; and where all is in use, the
- * client that has least of it comes next, in turn. Requests that wait are kept in BMI's memory,
- * which it bounds for each client.
+ * share.c - decides which request is served next. No client (connection) has more than a quarter of
+ * the requests served at a time, and no host more than half, so that others are served while theirs
+ * stand still. A client one of whose requests was ended for that has one at a time until one of them
+ * ends well. Where all places are in use, the client that has fewest comes next, in turn. Requests
+ * that wait are kept in BMI's memory, which it bounds for each client.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "server.h"
 
@@ -14,17 +16,27 @@ struct waiting {
     struct BMI_unexpected_info request;
 };
 
-/* One that has a request which is served, or waits. */
+/* A host of such clients. */
+struct host {
+    struct host *next;
+    int clients, served;
+    char name[];
+};
+
+/* A client that has a request which is served, or waits. */
 struct share {
     struct share *next;
+    struct host *host;
     BMI_addr_t client;
-    int served;
+    int served, most;
     struct waiting *first, **end; /* the oldest first */
 };
 
 void shares_open(struct shares *shares, int requests)
 {
-    *shares = (struct shares){.most = requests, .most_each = requests > 4 ? requests / 4 : 1};
+    *shares = (struct shares){.most = requests,
+                              .most_client = requests > 4 ? requests / 4 : 1,
+                              .most_host = requests > 2 ? requests / 2 : 1};
     pthread_mutex_init(&shares->lock, NULL);
 }
 
@@ -37,41 +49,84 @@ static struct share **share_find_locked(struct shares *shares, BMI_addr_t client
     return at;
 }
 
-static struct share *share_get_locked(struct shares *shares, BMI_addr_t client)
+static struct host *host_get_locked(struct shares *shares, const char *name)
 {
-    struct share **at = share_find_locked(shares, client);
-    if (*at == NULL) {
-        *at = calloc(1, sizeof **at);
-        if (*at != NULL) {
-            (*at)->client = client;
-            (*at)->end = &(*at)->first;
-        }
-    }
-    return *at;
+    struct host *host = shares->hosts;
+    while (host != NULL && strcmp(host->name, name) != 0)
+        host = host->next;
+    if (host != NULL)
+        return host;
+    host = calloc(1, sizeof *host + strlen(name) + 1);
+    if (host == NULL)
+        return NULL;
+    strcpy(host->name, name);
+    host->next = shares->hosts;
+    shares->hosts = host;
+    return host;
 }
 
-/* Forgets a client that has nothing here. */
+static void host_tidy_locked(struct shares *shares, struct host *host)
+{
+    struct host **at = &shares->hosts;
+    if (host->clients > 0)
+        return;
+    while (*at != host)
+        at = &(*at)->next;
+    *at = host->next;
+    free(host);
+}
+
+static struct share *share_get_locked(struct shares *shares, BMI_addr_t client, const char *name)
+{
+    struct share **at = share_find_locked(shares, client), *share = *at;
+    if (share != NULL)
+        return share;
+    struct host *host = host_get_locked(shares, name);
+    if (host == NULL)
+        return NULL;
+    share = calloc(1, sizeof *share);
+    if (share != NULL) {
+        *share = (struct share){.host = host, .client = client, .most = shares->most_client};
+        share->end = &share->first;
+        host->clients++;
+        *at = share;
+    }
+    host_tidy_locked(shares, host);
+    return share;
+}
+
+/* Frees the share of a client that has no request here. */
 static void share_tidy_locked(struct shares *shares, BMI_addr_t client)
 {
     struct share **at = share_find_locked(shares, client), *share = *at;
     if (share->served > 0 || share->first != NULL)
         return;
     *at = share->next;
+    share->host->clients--;
+    host_tidy_locked(shares, share->host);
     free(share);
 }
 
 static void served_add_locked(struct shares *shares, struct share *share, int more)
 {
     shares->served += more;
+    share->host->served += more;
     share->served += more;
 }
 
-static int admit_locked(struct shares *shares, const struct BMI_unexpected_info *request)
+static bool share_may_locked(const struct shares *shares, const struct share *share)
 {
-    struct share *share = share_get_locked(shares, request->addr);
+    return shares->served < shares->most && share->served < share->most &&
+           share->host->served < shares->most_host;
+}
+
+static int admit_locked(struct shares *shares, const struct BMI_unexpected_info *request,
+                        const char *host)
+{
+    struct share *share = share_get_locked(shares, request->addr, host != NULL ? host : "");
     if (share == NULL)
         return -BMI_ENOMEM;
-    if (shares->served < shares->most && share->served < shares->most_each) {
+    if (share_may_locked(shares, share)) {
         served_add_locked(shares, share, 1);
         return 1;
     }
@@ -83,13 +138,14 @@ static int admit_locked(struct shares *shares, const struct BMI_unexpected_info 
     *waiting = (struct waiting){.request = *request};
     *share->end = waiting;
     share->end = &waiting->next;
+    shares->waiting++;
     return 0;
 }
 
-int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request)
+int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request, const char *host)
 {
     pthread_mutex_lock(&shares->lock);
-    int result = admit_locked(shares, request);
+    int result = admit_locked(shares, request, host);
     pthread_mutex_unlock(&shares->lock);
     return result;
 }
@@ -105,14 +161,14 @@ static void share_move_last_locked(struct shares *shares, struct share *share)
     *at = share;
 }
 
-/* The share that may have one more, and has least; NULL if nobody waits who may. It goes to the
- * end of the list: of those that have as little, all others come before it next time, also where
- * it always has something waiting. */
+/* The share with the fewest served requests among those that have a waiting one and may have one more;
+ * NULL if there is none. It goes to the end of the list: of those that have as few, all others come
+ * before it next time, even if it always has a request waiting. */
 static struct share *share_choose_locked(struct shares *shares)
 {
     struct share *least = NULL;
     for (struct share *at = shares->first; at != NULL; at = at->next)
-        if (at->first != NULL && at->served < shares->most_each &&
+        if (at->first != NULL && share_may_locked(shares, at) &&
             (least == NULL || at->served < least->served))
             least = at;
     if (least != NULL)
@@ -120,8 +176,9 @@ static struct share *share_choose_locked(struct shares *shares)
     return least;
 }
 
-static struct waiting *waiting_take(struct share *share)
+static struct waiting *waiting_take_locked(struct shares *shares, struct share *share)
 {
+    shares->waiting--;
     struct waiting *waiting = share->first;
     share->first = waiting->next;
     if (share->first == NULL)
@@ -129,15 +186,18 @@ static struct waiting *waiting_take(struct share *share)
     return waiting;
 }
 
-bool shares_next(struct shares *shares, BMI_addr_t client, struct BMI_unexpected_info *next)
+bool shares_next(struct shares *shares, BMI_addr_t client, bool stalled,
+                 struct BMI_unexpected_info *next)
 {
     struct waiting *waiting = NULL;
     pthread_mutex_lock(&shares->lock);
-    served_add_locked(shares, *share_find_locked(shares, client), -1);
+    struct share *done = *share_find_locked(shares, client);
+    done->most = stalled ? 1 : shares->most_client;
+    served_add_locked(shares, done, -1);
     share_tidy_locked(shares, client);
     struct share *share = share_choose_locked(shares);
     if (share != NULL) {
-        waiting = waiting_take(share);
+        waiting = waiting_take_locked(shares, share);
         *next = waiting->request;
         served_add_locked(shares, share, 1);
     }
@@ -146,17 +206,32 @@ bool shares_next(struct shares *shares, BMI_addr_t client, struct BMI_unexpected
     return share != NULL;
 }
 
+bool shares_waiting(struct shares *shares)
+{
+    pthread_mutex_lock(&shares->lock);
+    bool waiting = shares->waiting > 0;
+    pthread_mutex_unlock(&shares->lock);
+    return waiting;
+}
+
 void shares_close(struct shares *shares)
 {
+    pthread_mutex_lock(&shares->lock);
     while (shares->first != NULL) {
         struct share *share = shares->first;
         while (share->first != NULL) {
-            struct waiting *waiting = waiting_take(share);
+            struct waiting *waiting = waiting_take_locked(shares, share);
             BMI_unexpected_free(waiting->request.addr, waiting->request.buffer);
             free(waiting);
         }
         shares->first = share->next;
         free(share);
     }
+    while (shares->hosts != NULL) {
+        struct host *host = shares->hosts;
+        shares->hosts = host->next;
+        free(host);
+    }
+    pthread_mutex_unlock(&shares->lock);
     pthread_mutex_destroy(&shares->lock);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * store.c - what a server's store holds: collection NAMES with one object, INDEX, whose key/values
- * are "V" (the version), "P" (which server of how many it is), and "N..." (metadata, by path); and
- * collection DATA with an object for each file that has bytes here.
+ * store.c - the contents of a server's store: collection NAMES with one object, INDEX, whose
+ * key/values are "V" (the version), "P" (which server of how many it is), and "N..." (metadata, by
+ * path); and collection DATA with an object for each file that has bytes here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -91,18 +91,33 @@ static int version_check(struct server *server, const char *folder)
     return result < 0 ? refuse(folder, bmi_status_string(result)) : 0;
 }
 
-static int place_read(struct server *server, const char *folder)
+/* The place of a new store is the one given; a store that has one keeps it. No client may set it:
+ * the first wrong list of servers would make the store useless. */
+static int place_take(struct server *server, const char *folder, unsigned position, unsigned count)
 {
-    uint32_t place = 0;
+    uint32_t given = position << 16 | count, place = given;
     struct bmi_trove_pair pair = {(void *)"P", 1, &place, sizeof place, 0};
+    char text[128];
     int result = pair_get(server, &pair);
-    if (result < 0 && result != -BMI_ENOENT)
+    if (result == -BMI_ENOENT && count == 0)
+        return refuse(folder, "is new: --place N/COUNT has to say which server of how many it is");
+    if (result == -BMI_ENOENT) {
+        place = given;
+        pair = (struct bmi_trove_pair){(void *)"P", 1, &place, sizeof place, 0};
+        result = pair_put(server, &pair);
+    }
+    if (result < 0)
         return refuse(folder, bmi_status_string(result));
-    atomic_store(&server->place, result == 0 ? place : 0);
-    return 0;
+    server->position = place >> 16;
+    server->count = place & 0xffff;
+    if (count == 0 || place == given)
+        return 0;
+    snprintf(text, sizeof text, "is that of server %u/%u, not %u/%u", server->position + 1,
+             server->count, position + 1, count);
+    return refuse(folder, text);
 }
 
-int store_open(struct server *server, const char *folder)
+int store_open(struct server *server, const char *folder, unsigned position, unsigned count)
 {
     /* Every operation completes through its job: iterations tell their count there. Careful: a put
      * without sync must not put at risk what others put with it. */
@@ -116,7 +131,7 @@ int store_open(struct server *server, const char *folder)
         return refuse(folder, error[0] != '\0' ? error : bmi_status_string(result));
     if (version_check(server, folder) < 0)
         return -1;
-    return place_read(server, folder);
+    return place_take(server, folder, position, count);
 }
 
 void store_fault(struct server *server, uint64_t skip)
@@ -126,16 +141,6 @@ void store_fault(struct server *server, uint64_t skip)
                                     .times = 1,
                                     .error = -BMI_ENOSPC};
     bmi_trove_inject(server->store, &fault);
-}
-
-/* Stores what place this is. The put is not waited for: it is repeated by the next request if it
- * fails, and comes before all that this server puts later. */
-int place_check(struct server *server, unsigned position, unsigned count)
-{
-    unsigned asked = position << 16 | count, none = 0;
-    if (atomic_compare_exchange_strong(&server->place, &none, asked))
-        return 1;
-    return none == asked ? 0 : -BMI_EBADR;
 }
 
 bmi_size_t path_key(char *key, const char *path, size_t size)
@@ -155,4 +160,21 @@ bmi_size_t folder_key(char *key, const char *path, size_t size)
     memcpy(key + 1, path, size);
     key[1 + size] = '\0';
     return (bmi_size_t)(2 + size);
+}
+
+size_t key_path(char *path, const char *key, size_t size)
+{
+    const char *end = size > 1 ? memchr(key + 1, '\0', size - 1) : NULL;
+    if (key[0] != 'N' || end == NULL || size > SFS_PATH_MAX + 2)
+        return 0;
+    size_t folder = (size_t)(end - key) - 1, name = size - folder - 2;
+    if (folder == 1)
+        folder = 0; /* "/" */
+    if (folder + 1 + name > SFS_PATH_MAX)
+        return 0;
+    memcpy(path, key + 1, folder);
+    path[folder] = '/';
+    memcpy(path + folder + 1, end + 1, name);
+    path[folder + 1 + name] = '\0';
+    return folder + 1 + name;
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stripefs.c - the client program: options, servers, and which verb.
+ * stripefs.c - the client program: options, servers, and the choice of the verb.
  */
 #include <getopt.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +11,6 @@
 #include <unistd.h>
 
 #include "client.h"
-#include "local.h"
 
 static const struct {
     const char *name, *arguments;
@@ -27,6 +24,7 @@ static const struct {
     {"stat", "REMOTE...", verb_stat, 1, INT_MAX},
     {"rm", "[-r] REMOTE...", verb_rm, 1, INT_MAX},
     {"df", "", verb_df, 0, 0},
+    {"check", "[--repair]", verb_check, 0, 0},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 
@@ -57,11 +55,17 @@ static int output_end(int status)
 static const char *options_take(struct client *client, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"servers", required_argument, NULL, 's'},  {"sync", no_argument, NULL, 'y'},
-        {"parallel", required_argument, NULL, 'j'}, {"stripe", required_argument, NULL, 'b'},
-        {"timeout", required_argument, NULL, 't'},  {"recursive", no_argument, NULL, 'r'},
-        {"trace", no_argument, NULL, 'x'},          {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},        {0},
+        {"servers", required_argument, NULL, 's'},
+        {"sync", no_argument, NULL, 'y'},
+        {"parallel", required_argument, NULL, 'j'},
+        {"stripe", required_argument, NULL, 'b'},
+        {"timeout", required_argument, NULL, 't'},
+        {"recursive", no_argument, NULL, 'r'},
+        {"trace", no_argument, NULL, 'x'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},
+        {"repair", no_argument, NULL, 'R'},
+        {0},
     };
     const char *servers = getenv("BMI_STRIPEFS_SERVERS");
     int option;
@@ -85,6 +89,9 @@ static const char *options_take(struct client *client, int argc, char **argv)
         case 'r':
             client->recursive = true;
             break;
+        case 'R':
+            client->repair = true;
+            break;
         case 'x':
             client->trace = true;
             break;
@@ -102,7 +109,8 @@ static const char *options_take(struct client *client, int argc, char **argv)
     return servers;
 }
 
-/* Which verb it is; exits where it is none, or its arguments are too few or too many. */
+/* Returns the verb's number; exits if there is no such verb, or its arguments are too few or too
+ * many. */
 static int verb_find(int count, char **arguments)
 {
     const char *wrong = NULL;
@@ -184,9 +192,11 @@ static bool client_open(struct client *client, const char *servers)
         return refused(NULL, result);
     if (client->trace)
         bmi_sm_trace_to(client->jobs, bmi_sm_trace_print, stderr);
-    if (getrandom(&client->next_tag, sizeof client->next_tag, 0) < 0)
-        client->next_tag = 0;
-    return true;
+    if (getrandom(&client->next_tag, sizeof client->next_tag, 0) < 0 ||
+        getrandom(&client->id, sizeof client->id, 0) < 0)
+        return refused(NULL, -BMI_EIO);
+    result = signals_open(client);
+    return result < 0 ? refused(NULL, result) : true;
 }
 
 /* What of it was opened. */
@@ -199,48 +209,13 @@ static void client_close(struct client *client)
         free(client->urls[i]);
 }
 
-/* ---- signals: they end the program, but its temporary files first ---- */
-
-static sigset_t signals; /* blocked everywhere; a thread waits for them */
-
-static void *signals_await(void *argument)
-{
-    int number = SIGTERM;
-    (void)argument;
-    sigwait(&signals, &number);
-    temporaries_remove();
-    signal(number, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
-    raise(number);
-    return NULL;
-}
-
-/* Those that are ignored, by nohup(1) for instance, stay so. */
-static void signals_take(void)
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-    struct sigaction action;
-    pthread_t thread;
-    sigemptyset(&signals);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
-            sigaddset(&signals, numbers[i]);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (pthread_create(&thread, NULL, signals_await, NULL) == 0)
-        pthread_detach(thread);
-    else
-        pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* EFBIG tells of it */
-}
-
 int main(int argc, char **argv)
 {
     struct client client = {.stripe = BMI_FLOW_STRIPE_SIZE, .timeout_ms = 30000, .parallel = 8};
     const char *servers = options_take(&client, argc, argv);
     int verb = verb_find(argc - optind, argv + optind);
     servers_check(servers);
-    signals_take();
+    signals_take(&client);
     client.show = isatty(STDERR_FILENO);
     int status = 1;
     bool open = client_open(&client, servers);

@@ -65,13 +65,15 @@ to_full() {
   timeout 20 "$@" >/dev/full
 }
 
-# server_start N URL [STORE OPTION...]: waits for the line with the URL that it listens on. `program` may
-# name another program.
+# server_start N URL [STORE OPTION...]: waits for the line with the URL that it listens on. Servers 0 to 3
+# belong together, others serve alone. `program` may name another program.
 server_start() {
-  local fifo=$work/fifo$1
+  local fifo=$work/fifo$1 place=1/1
+  [ "$1" -gt 3 ] || place=$(($1 + 1))/4
   rm -f "$fifo"
   mkfifo "$fifo"
-  "$bin/${program:-bmi-stripefsd}" --listen "$2" --store "${3:-$work/store$1}" "${@:4}" >"$fifo" 2>>"$work/log$1" &
+  "$bin/${program:-bmi-stripefsd}" --listen "$2" --store "${3:-$work/store$1}" \
+    --place $place "${@:4}" >"$fifo" 2>>"$work/log$1" &
   pid[$1]=$!
   read -r 'url['"$1"']' <"$fifo" || { fail "server $1 does not start"; cat "$work/log$1"; exit 1; }
 }

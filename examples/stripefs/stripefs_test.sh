@@ -122,7 +122,7 @@ check "requests that are none" "$bin/stripefs-bad-requests" "${url[0]}"
 mkdir "$work/other"
 echo important >"$work/other/file"
 refused "a folder that is no store" "store" "$bin/bmi-stripefsd" \
-  --listen "$scheme://$host:0" --store "$work/other"
+  --listen "$scheme://$host:0" --store "$work/other" --place 1/1
 [ "$(cat "$work/other/file")" = important ] || fail "the folder that is no store was touched"
 
 wrong "no verb" "no verb" fs
@@ -132,7 +132,7 @@ wrong "too many arguments" "df: too many arguments" fs df /tree
 wrong "no servers" "--servers" "$bin/bmi-stripefs" --servers '' ls
 wrong "servers without names" "--servers" "$bin/bmi-stripefs" --servers , ls
 wrong "a number that is none" "--parallel 3x" fs --parallel 3x ls
-server=("$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem:)
+server=("$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem: --place 1/1)
 wrong "no store" "--fault" "$bin/bmi-stripefsd" --listen "$scheme://$host:0"
 wrong "requests that are no number" "--requests 4x" timeout 20 "${server[@]}" --requests 4x
 wrong "no requests" "--requests 0" timeout 20 "${server[@]}" --requests 0

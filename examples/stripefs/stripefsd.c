@@ -42,27 +42,53 @@ static void *signals_wait(void *argument)
 
 static void usage(FILE *file)
 {
-    fprintf(file, "usage: bmi-stripefsd --listen URL --store DIR [--requests N] [--fault N]\n"
-                  "                    [--trace]\n"
+    fprintf(file, "usage: bmi-stripefsd --listen URL --store DIR [--place N/COUNT] [--requests N]\n"
+                  "                    [--fault N] [--trace]\n"
                   "The manual page bmi-stripefsd(1) says more.\n");
 }
 
 struct choices {
     const char *listen, *store;
     long requests, fault;
+    unsigned position, count; /* which server of how many; count 0: not said */
     bool trace;
 };
 
 static const char program[] = "bmi-stripefsd";
 
+/* Reads "N/COUNT", counted from 1. */
+static bool place_take(struct choices *choices, const char *text)
+{
+    char first[8];
+    size_t size = strcspn(text, "/");
+    long position, count;
+    if (text[size] == '\0' || size >= sizeof first) {
+        fprintf(stderr, "%s: --place %s: N/COUNT is wanted, as 1/4\n", program, text);
+        return false;
+    }
+    memcpy(first, text, size);
+    first[size] = '\0';
+    if (!sfs_number(program, "--place", text + size + 1, 1, SFS_SERVERS_MAX, &count) ||
+        !sfs_number(program, "--place", first, 1, count, &position))
+        return false;
+    choices->position = (unsigned)position - 1;
+    choices->count = (unsigned)count;
+    return true;
+}
+
 /* Returns the exit status to end with, or -1 to go on. */
 static int choices_take(struct choices *choices, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"listen", required_argument, NULL, 'l'},   {"store", required_argument, NULL, 's'},
-        {"requests", required_argument, NULL, 'r'}, {"trace", no_argument, NULL, 't'},
-        {"fault", required_argument, NULL, 'f'},    {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},        {0},
+        {"listen", required_argument, NULL, 'l'},
+        {"store", required_argument, NULL, 's'},
+        {"requests", required_argument, NULL, 'r'},
+        {"trace", no_argument, NULL, 't'},
+        {"fault", required_argument, NULL, 'f'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},
+        {"place", required_argument, NULL, 'p'},
+        {0},
     };
     int option;
     while ((option = getopt_long(argc, argv, "hV", options, NULL)) != -1) {
@@ -75,6 +101,10 @@ static int choices_take(struct choices *choices, int argc, char **argv)
             break;
         case 'r':
             if (!sfs_number(program, "--requests", optarg, 1, 4096, &choices->requests))
+                return 2;
+            break;
+        case 'p':
+            if (!place_take(choices, optarg))
                 return 2;
             break;
         case 't':
@@ -148,7 +178,7 @@ int main(int argc, char **argv)
 {
     struct choices choices = {.requests = 64, .fault = -1};
     struct ending ending = {.jobs = NULL};
-    struct server server = {0};
+    static struct server server;
     char url[BMI_MAX_ADDR_LEN] = "";
     int result = choices_take(&choices, argc, argv);
     if (result >= 0)
@@ -162,7 +192,7 @@ int main(int argc, char **argv)
                 choices.listen, bmi_status_string(result));
         return 1;
     }
-    result = server_open(&server, choices.store);
+    result = server_open(&server, choices.store, choices.position, choices.count);
     if (result == 0) {
         if (choices.fault >= 0)
             store_fault(&server, (uint64_t)choices.fault);

@@ -4,11 +4,14 @@
  * a large file from its beginning to its end:
  *
  *   next -> read, send | fetch, write -> chunk done
- *        -> the last chunk of a file: [sync] -> commit -> drop the former -> next
+ *        -> the last chunk of a file: keep -> commit -> drop the former -> next
+ *   next -> commit: a link or folder that is put
  *
- * A file that is put gets a number of its own; only the commit, when all its bytes are there, gives
- * its name to them. A put that fails leaves what had that name before, and a get that fails leaves
- * what had its local name.
+ * A file that is put gets an object number of its own. When all bytes are there, the servers are
+ * asked to keep them even if this client goes; then the commit gives them their name. A put that
+ * fails, or is ended by a signal, removes its bytes and leaves what had that name before; a get
+ * leaves what had its local name. A stream (a pipe, standard input) is read chunk by chunk by one
+ * worker, since its size is not known before.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -49,6 +52,19 @@ static bool all_hold(const struct worker *worker)
     return (worker->file->meta.holders & all) == all;
 }
 
+/* The only bytes of a file that one server has need no KEEP of their own. */
+static void write_prepare(struct worker *worker, struct rpc *rpc, int server)
+{
+    struct file *file = worker->file;
+    bool whole = !file->stream && file->meta.size <= CHUNK && !worker->client->sync;
+    rpc->start = worker->client->sync ? &file->starts[server] : NULL;
+    rpc->written = &file->written;
+    file->meta.holders |= UINT64_C(1) << server;
+    file->kept = whole && file->meta.size <= file->meta.stripe;
+    if (file->kept)
+        rpc->request.flags |= SFS_LAST;
+}
+
 /* A WRITE or READ of the chunk to each server that has bytes of it. */
 static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op op)
 {
@@ -69,7 +85,8 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
             continue;
         struct rpc *rpc = &worker->rpcs[server];
         rpc_make(rpc, client, server, op, NULL);
-        rpc->start = op == SFS_WRITE && client->sync ? &worker->file->starts[server] : NULL;
+        if (op == SFS_WRITE)
+            write_prepare(worker, rpc, server);
         rpc->request.object = meta->object;
         rpc->request.part = part;
         rpc->request.stripe = meta->stripe;
@@ -91,8 +108,6 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
                                                   .server = part,
                                                   .servers = (uint32_t)client->count,
                                                   .buffer_count = 4};
-        if (op == SFS_WRITE)
-            meta->holders |= UINT64_C(1) << server;
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)
             return rpc_refused(client, machine, result);
@@ -103,12 +118,13 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
 /* ---- steps of a worker ----------------------------------------------------------------------- */
 
 /* The next chunk of all; an empty file has one, too. Of a file that has failed all that are left
- * are one: its size is what somebody has written. */
+ * are taken as one: the size may be any that was written in some file's metadata. */
 static void chunk_take(struct worker *worker)
 {
     struct transfers *transfers = worker->transfers;
     struct file *file = transfers->files[transfers->next];
-    uint64_t left = file->meta.size - transfers->at;
+    uint64_t left =
+        file->stream || file->meta.kind != SFS_FILE ? 0 : file->meta.size - transfers->at;
     if (file->error < 0 && left > CHUNK) {
         file->chunks -= (left - 1) / CHUNK;
         transfers->at = file->meta.size - CHUNK;
@@ -118,22 +134,36 @@ static void chunk_take(struct worker *worker)
     worker->at = transfers->at;
     worker->chunk_size = left < CHUNK ? left : CHUNK;
     transfers->at += worker->chunk_size;
-    if (transfers->at == file->meta.size) {
+    if (left <= CHUNK) {
         transfers->at = 0;
         transfers->next++;
     }
 }
 
-/* Choices: 0: no more chunks; 1: put; 2: get. */
+/* After a signal only files that were begun are gone on with, to their undo. */
+static bool none_left(const struct worker *worker)
+{
+    const struct transfers *transfers = worker->transfers;
+    bool ended = worker->client->ended != 0;
+    if (transfers->next == transfers->count || (ended && transfers->at == 0))
+        return true;
+    if (ended && transfers->files[transfers->next]->error == 0)
+        transfers->files[transfers->next]->error = -BMI_ECANCEL;
+    return false;
+}
+
+/* Choices: 0: no more chunks; 1: put; 2: get; 3: put a link or folder. */
 static int next(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     (void)machine;
-    if (worker->transfers->next == worker->transfers->count)
+    if (none_left(worker))
         return 0;
     chunk_take(worker);
     if (worker->file->error < 0)
         return worker->file->error; /* another chunk of it failed */
+    if (worker->file->meta.kind != SFS_FILE)
+        return 3;
     int result = file_open(worker->file);
     return result < 0 ? result : worker->file->put ? 1 : 2;
 }
@@ -142,6 +172,8 @@ static int next(struct bmi_sm *machine, void *data)
 static int put_read(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
+    if (worker->file->stream)
+        return stream_start(&worker->local, worker->file, machine, worker->buffer, CHUNK);
     int result = extents_find(worker->file, worker->at, worker->chunk_size, worker->extents,
                               &worker->extent_count, &worker->bytes);
     if (result < 0)
@@ -153,17 +185,34 @@ static int put_read(struct bmi_sm *machine, void *data)
     return local_start(&worker->local, worker->file, machine, worker->buffer);
 }
 
+/* Choices: 0: sent; 1: the stream has ended. */
 static int put_send(struct bmi_sm *machine, void *data)
 {
-    return chunk_ask(data, machine, SFS_WRITE);
+    struct worker *worker = data;
+    if (worker->file->stream) {
+        worker->bytes = worker->local.got;
+        worker->chunk_size = (uint64_t)worker->bytes;
+        worker->extents[0] = (struct bmi_flow_extent){.offset = (bmi_size_t)worker->at,
+                                                      .size = worker->bytes,
+                                                      .count = 1};
+        worker->extent_count = 1;
+        if (worker->bytes == 0)
+            return 1;
+    }
+    return chunk_ask(worker, machine, SFS_WRITE);
 }
 
+/* Choices: 0: the chunk is done; 1: a stream's next one. */
 static int moved(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     (void)machine;
     worker->client->bytes_done += worker->chunk_size;
-    return BMI_SM_DONE;
+    if (!worker->file->stream)
+        return 0;
+    worker->at += worker->chunk_size;
+    worker->file->meta.size = worker->at;
+    return worker->chunk_size == CHUNK;
 }
 
 /* Choices: 0: fetch, then write; 1: no bytes in this chunk. */
@@ -196,6 +245,8 @@ static int failed(struct bmi_sm *machine, void *data)
     if (file->error == 0) {
         bool here = file->put || worker->client->failure[0] == '\0'; /* no server failed */
         file->error = error < 0 ? error : -BMI_EIO;
+        if (file->failed != NULL)
+            *file->failed = true;
         client_complain(worker->client, here ? file->local : file->remote, file->error);
     }
     return BMI_SM_DONE;
@@ -211,14 +262,15 @@ static int chunk_done(struct bmi_sm *machine, void *data)
     return worker->file->error < 0 ? 3 : worker->file->put ? 1 : 2;
 }
 
-static int put_sync(struct bmi_sm *machine, void *data)
+static int put_keep(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    int result = file_unchanged(worker->file);
-    if (result < 0 || !worker->client->sync)
+    struct file *file = worker->file;
+    int result = file->stream ? 0 : file_unchanged(file);
+    if (result < 0 || file->kept)
         return result;
-    return rpc_object(worker->client, worker->rpcs, machine, SFS_SYNC, &worker->file->meta,
-                      worker->file->starts);
+    return rpc_object(worker->client, worker->rpcs, machine, SFS_KEEP, &file->meta,
+                      worker->client->sync ? file->starts : NULL);
 }
 
 static int put_commit(struct bmi_sm *machine, void *data)
@@ -231,16 +283,16 @@ static int put_commit(struct bmi_sm *machine, void *data)
     return rpc_start(&worker->rpcs[server], machine);
 }
 
-/* Whether a commit's reply says that nobody knows: with sync a server that names the bytes and then
- * cannot flush that has an error to tell, and shows the name nevertheless. */
+/* Whether the outcome of a commit that failed is open: with sync a server that cannot flush the name
+ * reports an error, and may show the name nevertheless. */
 static bool flush_failed(const struct client *client, int status)
 {
     return client->sync && (status == -BMI_EIO || status == -BMI_ENOSPC);
 }
 
-/* Choices: 0: the server has refused: undo; 1: nobody knows whether it has the name by now. Then
- * the bytes stay, those of the former, too: a name without bytes would be worse than bytes without
- * a name. put_commit has cleared the reply, so that a status is this request's. */
+/* Choices: 0: the server has refused: undo; 1: the name may be the new file's or not. Then the bytes
+ * stay, those of the former, too: a name without bytes would be worse than bytes without a name.
+ * put_commit has cleared the reply, so that a status is this request's. */
 static int commit_failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
@@ -256,7 +308,8 @@ static int put_drop_former(struct bmi_sm *machine, void *data)
     struct worker *worker = data;
     int server = path_server(worker->client, worker->file->remote);
     const struct sfs_reply *reply = &worker->rpcs[server].reply;
-    if (!reply->has_meta || reply->meta.kind != SFS_FILE)
+    if (!reply->has_meta || reply->meta.kind != SFS_FILE ||
+        reply->meta.object == worker->file->meta.object) /* the commit was asked for twice */
         return BMI_SM_DONE;
     worker->former = reply->meta;
     return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former, NULL);
@@ -269,10 +322,12 @@ static int get_finish(struct bmi_sm *machine, void *data)
     return file_finish(worker->file);
 }
 
-/* Of a put that failed no bytes are to be left. Nothing more can be done where that fails. */
+/* Of a put that failed no bytes may be left. A server that cannot be reached removes them itself. */
 static int undo(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
+    if (worker->file->meta.kind != SFS_FILE)
+        return BMI_SM_DONE;
     if (worker->file->put)
         return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->file->meta,
                           NULL);
@@ -298,7 +353,7 @@ enum {
     GET_WRITE,
     CHUNK_FAILED,
     CHUNK_DONE,
-    PUT_SYNC,
+    PUT_KEEP,
     PUT_COMMIT,
     COMMIT_FAILED,
     PUT_DROP_FORMER,
@@ -310,24 +365,26 @@ enum {
 };
 
 static const struct bmi_sm_state worker_states[STATES] = {
-    [NEXT] = {"next", .action = next, .choices = 3,
+    [NEXT] = {"next", .action = next, .choices = 4,
               .on = {BMI_SM_ON(0, BMI_SM_END), BMI_SM_ON(1, PUT_READ), BMI_SM_ON(2, GET_FETCH),
-                     BMI_SM_FAIL(CHUNK_FAILED)}},
+                     BMI_SM_ON(3, PUT_COMMIT), BMI_SM_FAIL(CHUNK_FAILED)}},
     [PUT_READ] = {"read", .action = put_read, .choices = 2,
                   .on = {BMI_SM_OK(PUT_SEND), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
-    /* All: a server would wait long for what is not sent to it any more because of another one,
-     * and make the file anew when it was removed. */
-    [PUT_SEND] = {"send", .action = put_send, .on = {BMI_SM_OK(MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
+    /* It waits for all servers: one of them would wait long for bytes that are not sent any more
+     * because of another's failure, and make the object anew after it was dropped. */
+    [PUT_SEND] = {"send", .action = put_send, .choices = 2,
+                  .on = {BMI_SM_OK(MOVED), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [GET_FETCH] = {"fetch", .action = get_fetch, .wait = BMI_SM_FIRST_FAILURE, .choices = 2,
                    .on = {BMI_SM_OK(GET_WRITE), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [GET_WRITE] = {"write", .action = get_write,
                    .on = {BMI_SM_OK(MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
-    [MOVED] = {"moved", .action = moved, .on = {BMI_SM_ELSE(CHUNK_DONE)}},
+    [MOVED] = {"moved", .action = moved, .choices = 2,
+               .on = {BMI_SM_ON(1, PUT_READ), BMI_SM_ELSE(CHUNK_DONE)}},
     [CHUNK_FAILED] = {"chunk failed", .action = failed, .on = {BMI_SM_ELSE(CHUNK_DONE)}},
     [CHUNK_DONE] = {"chunk done", .action = chunk_done, .choices = 4,
-                    .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PUT_SYNC), BMI_SM_ON(2, GET_FINISH),
+                    .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PUT_KEEP), BMI_SM_ON(2, GET_FINISH),
                            BMI_SM_ELSE(UNDO)}},
-    [PUT_SYNC] = {"sync", .action = put_sync, .wait = BMI_SM_FIRST_FAILURE,
+    [PUT_KEEP] = {"keep", .action = put_keep, .wait = BMI_SM_FIRST_FAILURE,
                   .on = {BMI_SM_OK(PUT_COMMIT), BMI_SM_FAIL(FINISH_FAILED)}},
     [PUT_COMMIT] = {"commit", .action = put_commit,
                     .on = {BMI_SM_OK(PUT_DROP_FORMER), BMI_SM_FAIL(COMMIT_FAILED)}},
@@ -383,6 +440,7 @@ static void file_free(struct file *file)
     pthread_mutex_destroy(&file->lock);
     free(file->remote);
     free(file->local);
+    free(file->target);
     free(file);
 }
 
@@ -419,17 +477,20 @@ int transfers_add(struct transfers *transfers, struct file *file)
         transfers->files = grown;
         transfers->room = room;
     }
-    if (file->put) {
+    if (file->put && file->meta.kind == SFS_FILE) {
         if (getrandom(&file->meta.object, sizeof file->meta.object, 0) < 0)
             return -BMI_EIO;
         file->meta.object = (file->meta.object >> 2) + 1; /* never 0; odd and even alike */
     }
     pthread_mutex_init(&file->lock, NULL);
-    file->chunks = file->meta.size > 0 ? (file->meta.size + CHUNK - 1) / CHUNK : 1;
+    file->chunks = file->meta.kind == SFS_FILE && file->meta.size > 0
+                       ? (file->meta.size + CHUNK - 1) / CHUNK
+                       : 1;
     transfers->files[transfers->count++] = file;
     transfers->chunks += file->chunks;
     transfers->client->files_all++;
-    transfers->client->bytes_all += file->meta.size;
+    if (file->meta.kind == SFS_FILE)
+        transfers->client->bytes_all += file->meta.size;
     return 0;
 }
 
@@ -475,22 +536,4 @@ int file_cat(struct client *client, const struct sfs_meta *meta)
         result = output_error(client);
     worker_free(&worker);
     return result;
-}
-
-static int drop_only(struct bmi_sm *machine, void *data)
-{
-    struct worker *worker = data;
-    return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former, NULL);
-}
-
-static const struct bmi_sm_state drop_states[] = {
-    {"drop", .action = drop_only, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
-static struct bmi_sm_table drop_table = {"drop", drop_states, 1, 0};
-
-void file_drop(struct client *client, const struct sfs_meta *meta)
-{
-    struct worker worker = {.former = *meta};
-    if (worker_make(&worker, client, NULL) == 0)
-        client_run(client, &drop_table, &worker);
-    worker_free(&worker);
 }

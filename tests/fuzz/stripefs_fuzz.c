@@ -31,25 +31,48 @@ static void request_try(const uint8_t *data, size_t size)
                 request.servers);
         require(sfs_path_name(request.path, request.path_size) >= 1);
     }
+    const uint8_t *at = request.paths, *end = at + request.paths_size;
+    char path[SFS_PATH_MAX + 1];
+    for (int i = 0; i < request.path_count; i++)
+        require(sfs_path_check(path, sfs_path_take(path, &at, end)) == 0);
+    require(at == end);
     int64_t length = sfs_request_encode(&request, again, sizeof again);
     require(length == (int64_t)size);
     /* the tag's uppermost bit is not ours */
     require(memcmp(again, data, 8) == 0 && memcmp(again + 12, data + 12, size - 12) == 0);
 }
 
+static void entry_try(uint16_t op, const uint8_t **at, const uint8_t *end)
+{
+    struct sfs_entry entry;
+    struct sfs_former former;
+    struct sfs_object object;
+    if (op == SFS_UNLINK) {
+        sfs_former_take(&former, at, end);
+        require(former.status <= 0 && (former.kind == SFS_FILE) == (former.object != 0));
+        return;
+    }
+    if (op == SFS_OBJECTS) {
+        sfs_object_take(&object, at, end);
+        require(object.object != 0);
+        return;
+    }
+    sfs_entry_take(&entry, at, end);
+    require(entry.name_size == strlen(entry.name));
+    require(op == SFS_NAMES || strchr(entry.name, '/') == NULL);
+    require(entry.meta.target_size == 0 ||
+            memchr(entry.meta.target, 0, entry.meta.target_size) == NULL);
+}
+
 static void reply_try(const uint8_t *data, size_t size)
 {
     static struct sfs_reply reply;
     static uint8_t again[SFS_REPLY_MAX];
-    struct sfs_entry entry;
     if (sfs_reply_decode(&reply, data, size) < 0)
         return;
     const uint8_t *at = reply.entries, *end = at + reply.entries_size;
-    for (uint32_t i = 0; i < reply.entry_count; i++) {
-        sfs_entry_take(&entry, &at, end);
-        require(entry.name_size == strlen(entry.name) && strchr(entry.name, '/') == NULL);
-        require(entry.meta.target_size == strlen(entry.meta.target));
-    }
+    for (uint32_t i = 0; i < reply.entry_count; i++)
+        entry_try(reply.op, &at, end);
     require(at == end);
     if (size <= sizeof again)
         require(sfs_reply_encode(&reply, again, sizeof again) == (int64_t)size);

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * check.c - the verb check: compares the objects of all servers with all names. It finds
+ *
+ *   - objects without a name, which clients and servers that were killed leave behind; with --repair
+ *     they are removed;
+ *   - files some of whose objects are missing;
+ *   - names in folders that are not there; with --repair these are made.
+ *
+ * The objects are listed before the names, so that what is put meanwhile is no orphan. An object that
+ * a connected client has written is none either: the servers know those.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+
+/* A named file's object, or an object of a server. */
+struct item {
+    uint64_t object, holders; /* of a server's: only that server's bit */
+    size_t name;              /* in `paths` */
+};
+
+struct items {
+    struct item *list;
+    size_t count, room;
+};
+
+struct check {
+    struct client *client;
+    struct items stored[SFS_SERVERS_MAX]; /* by object */
+    struct items named;                   /* by object */
+    char **paths;                         /* of all names, with their kind in front, in order */
+    size_t path_count, path_room;
+    uint8_t *room;
+    unsigned long used, orphans, damaged, lost;
+};
+
+static int item_add(struct items *items, struct item item)
+{
+    if (items->count == items->room) {
+        size_t room = items->room != 0 ? items->room * 2 : 1024;
+        struct item *grown = realloc(items->list, room * sizeof *grown);
+        if (grown == NULL)
+            return -BMI_ENOMEM;
+        items->list = grown;
+        items->room = room;
+    }
+    items->list[items->count++] = item;
+    return 0;
+}
+
+static int item_order(const void *one, const void *other)
+{
+    const struct item *a = one, *b = other;
+    return (a->object > b->object) - (a->object < b->object);
+}
+
+static void items_sort(struct items *items)
+{
+    if (items->count > 0)
+        qsort(items->list, items->count, sizeof *items->list, item_order);
+}
+
+static struct item *item_find(const struct items *items, uint64_t object)
+{
+    struct item key = {.object = object};
+    return items->count == 0
+               ? NULL
+               : bsearch(&key, items->list, items->count, sizeof *items->list, item_order);
+}
+
+/* ---- reading the servers --------------------------------------------------------------------- */
+
+/* Asks for a page after `object` or `path`. Returns the reply's status. */
+static int page_ask(struct check *check, struct rpc *rpc, int server, enum sfs_op op,
+                    uint64_t object, const char *path)
+{
+    rpc_make(rpc, check->client, server, op, path);
+    rpc->request.object = object;
+    rpc->room = check->room;
+    rpc->room_size = SFS_REPLY_MAX;
+    return rpc_call(rpc);
+}
+
+static int objects_read(struct check *check, int server)
+{
+    struct sfs_object object = {0};
+    struct rpc rpc;
+    int result;
+    do {
+        result = page_ask(check, &rpc, server, SFS_OBJECTS, object.object, NULL);
+        const uint8_t *at = rpc.reply.entries, *end = at + rpc.reply.entries_size;
+        for (uint32_t i = 0; result == 0 && i < rpc.reply.entry_count; i++) {
+            sfs_object_take(&object, &at, end);
+            check->used += object.used;
+            result = item_add(&check->stored[server],
+                              (struct item){object.object, (uint64_t)!object.used << server, 0});
+        }
+    } while (result == 0 && rpc.reply.more && rpc.reply.entry_count > 0);
+    items_sort(&check->stored[server]);
+    return result;
+}
+
+static int name_add(struct check *check, const struct sfs_entry *entry)
+{
+    if (check->path_count == check->path_room) {
+        size_t room = check->path_room != 0 ? check->path_room * 2 : 1024;
+        char **grown = realloc(check->paths, room * sizeof *grown);
+        if (grown == NULL)
+            return -BMI_ENOMEM;
+        check->paths = grown;
+        check->path_room = room;
+    }
+    char *path = malloc((size_t)entry->name_size + 2);
+    if (path == NULL)
+        return -BMI_ENOMEM;
+    path[0] = (char)entry->meta.kind;
+    memcpy(path + 1, entry->name, (size_t)entry->name_size + 1);
+    check->paths[check->path_count++] = path;
+    if (entry->meta.kind != SFS_FILE)
+        return 0;
+    return item_add(&check->named,
+                    (struct item){entry->meta.object, entry->meta.holders, check->path_count - 1});
+}
+
+static int names_read(struct check *check, int server)
+{
+    struct sfs_entry entry = {.name = "/"};
+    struct rpc rpc;
+    int result;
+    do {
+        result = page_ask(check, &rpc, server, SFS_NAMES, 0, entry.name);
+        const uint8_t *at = rpc.reply.entries, *end = at + rpc.reply.entries_size;
+        for (uint32_t i = 0; result == 0 && i < rpc.reply.entry_count; i++) {
+            sfs_entry_take(&entry, &at, end);
+            result = name_add(check, &entry);
+        }
+    } while (result == 0 && rpc.reply.more && rpc.reply.entry_count > 0);
+    return result;
+}
+
+/* Complains of a server that does not answer: without it nothing can be said. */
+static int servers_read(struct check *check)
+{
+    struct client *client = check->client;
+    for (int pass = 0; pass < 2; pass++)
+        for (int server = 0; server < client->count; server++) {
+            int result = pass == 0 ? objects_read(check, server) : names_read(check, server);
+            if (result < 0) {
+                client_complain(client, client->urls[server], result);
+                return result;
+            }
+        }
+    items_sort(&check->named);
+    return 0;
+}
+
+/* ---- orphans --------------------------------------------------------------------------------- */
+
+static void orphans_drop(struct check *check, int server, struct rpc *rpc)
+{
+    struct client *client = check->client;
+    if (rpc->request.object_count == 0)
+        return;
+    int result = rpc_call(rpc);
+    if (result < 0)
+        client_complain(client, client->urls[server], result);
+    rpc_make(rpc, client, server, SFS_DROP, NULL);
+}
+
+static void orphans_find(struct check *check, int server)
+{
+    struct client *client = check->client;
+    struct rpc rpc;
+    rpc_make(&rpc, client, server, SFS_DROP, NULL);
+    for (size_t i = 0; i < check->stored[server].count; i++) {
+        const struct item *stored = &check->stored[server].list[i];
+        const struct item *named = item_find(&check->named, stored->object);
+        if (stored->holders == 0 || (named != NULL && (named->holders >> server & 1)))
+            continue;
+        check->orphans++;
+        printf("server %s: object %016llx has no name%s\n", client->urls[server],
+               (unsigned long long)stored->object, client->repair ? ": removed" : "");
+        if (!client->repair)
+            continue;
+        rpc.request.objects[rpc.request.object_count++] = stored->object;
+        if (rpc.request.object_count == SFS_BATCH_MAX)
+            orphans_drop(check, server, &rpc);
+    }
+    orphans_drop(check, server, &rpc);
+}
+
+/* ---- files with missing parts ---------------------------------------------------------------- */
+
+static bool object_there(struct check *check, int server, uint64_t object)
+{
+    struct sfs_object found = {0};
+    struct rpc rpc;
+    int result = page_ask(check, &rpc, server, SFS_OBJECTS, object - 1, NULL);
+    const uint8_t *at = rpc.reply.entries;
+    if (result == 0 && rpc.reply.entry_count > 0)
+        sfs_object_take(&found, &at, at + rpc.reply.entries_size);
+    return result < 0 || found.object == object;
+}
+
+/* It may have been put after the objects were listed, or be gone now: then nothing is missing. */
+static bool part_missing(struct check *check, const struct item *named, int server)
+{
+    struct sfs_meta meta;
+    if (!(named->holders >> server & 1) ||
+        item_find(&check->stored[server], named->object) != NULL ||
+        object_there(check, server, named->object))
+        return false;
+    int result = lookup(check->client, check->paths[named->name] + 1, &meta);
+    check->client->failure[0] = '\0';
+    return result == 0 && meta.kind == SFS_FILE && meta.object == named->object;
+}
+
+static void damaged_find(struct check *check)
+{
+    struct client *client = check->client;
+    for (size_t i = 0; i < check->named.count; i++) {
+        const struct item *named = &check->named.list[i];
+        bool damaged = false;
+        for (int server = 0; server < client->count; server++) {
+            if (!part_missing(check, named, server))
+                continue;
+            damaged = true;
+            sfs_name_print(stdout, check->paths[named->name] + 1);
+            printf(": its part on server %s is missing\n", client->urls[server]);
+        }
+        check->damaged += damaged;
+    }
+}
+
+/* ---- names that no folder leads to ----------------------------------------------------------- */
+
+static int path_order(const void *one, const void *other)
+{
+    return strcmp(*(char *const *)one + 1, *(char *const *)other + 1);
+}
+
+static bool folder_known(const struct check *check, char *folder)
+{
+    char **found =
+        bsearch(&folder, check->paths, check->path_count, sizeof *check->paths, path_order);
+    return found != NULL && (*found)[0] == SFS_FOLDER;
+}
+
+static int folder_make(struct client *client, const char *path)
+{
+    struct rpc rpc;
+    rpc_make(&rpc, client, path_server(client, path), SFS_COMMIT, path);
+    rpc.request.meta = (struct sfs_meta){.kind = SFS_FOLDER, .mode = 0700};
+    return rpc_call(&rpc);
+}
+
+/* In the order of paths a folder comes before its entries, and an entry of a lost one after another;
+ * so each lost folder is met once, but for some that have other names between. */
+static void lost_find(struct check *check)
+{
+    struct client *client = check->client;
+    char folder[SFS_PATH_MAX + 2], last[SFS_PATH_MAX + 2] = "";
+    if (check->path_count > 0)
+        qsort(check->paths, check->path_count, sizeof *check->paths, path_order);
+    for (size_t i = 0; i < check->path_count; i++) {
+        strcpy(folder, check->paths[i]);
+        for (char *slash; (slash = strrchr(folder + 1, '/')) > folder + 1;) {
+            *slash = '\0';
+            if (folder_known(check, folder) || strcmp(folder + 1, last) == 0)
+                break;
+            strcpy(last, folder + 1);
+            struct sfs_meta meta;
+            if (lookup(client, last, &meta) == 0 && meta.kind == SFS_FOLDER)
+                break; /* made meanwhile */
+            client->failure[0] = '\0';
+            int result = client->repair ? folder_make(client, last) : 0;
+            check->lost++;
+            sfs_name_print(stdout, last);
+            printf(": has entries, but is not there%s\n", client->repair ? ": made" : "");
+            if (result < 0)
+                client_complain(client, last, result);
+        }
+    }
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static void check_free(struct check *check)
+{
+    for (int server = 0; server < SFS_SERVERS_MAX; server++)
+        free(check->stored[server].list);
+    for (size_t i = 0; i < check->path_count; i++)
+        free(check->paths[i]);
+    free(check->paths);
+    free(check->named.list);
+    free(check->room);
+}
+
+int verb_check(struct client *client, int count, char **arguments)
+{
+    struct check check = {.client = client, .room = malloc(SFS_REPLY_MAX)};
+    (void)count;
+    (void)arguments;
+    if (check.room == NULL)
+        client_complain(client, "check", -BMI_ENOMEM);
+    else if (servers_read(&check) == 0) {
+        for (int server = 0; server < client->count; server++)
+            orphans_find(&check, server);
+        damaged_find(&check);
+        lost_find(&check);
+        printf("%zu names, %lu objects in use by clients; objects without a name: %lu, files with "
+               "missing parts: %lu, missing folders: %lu\n",
+               check.path_count, check.used, check.orphans, check.damaged, check.lost);
+    }
+    check_free(&check);
+    bool left = check.damaged > 0 || (!client->repair && (check.orphans > 0 || check.lost > 0));
+    return client->failures > 0 || left;
+}

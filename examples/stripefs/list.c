@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * list.c - lists of folders. Each server has some of a folder's entries; machines take one folder on
+ * one server after another, and ask for page after page of it:
+ *
+ *   next -> page -> took: page, next
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+
+struct lists {
+    struct client *client;
+    struct listing *listings;
+    size_t count, next; /* of listings times servers */
+};
+
+struct lister {
+    struct lists *lists;
+    struct listing *listing;
+    int server;
+    char after[SFS_NAME_MAX + 1];
+    struct rpc rpc;
+    uint8_t room[SFS_REPLY_MAX];
+};
+
+static int entry_add(struct listing *listing, const struct sfs_entry *entry)
+{
+    if (listing->count == listing->room) {
+        size_t room = listing->room != 0 ? listing->room * 2 : 64;
+        struct sfs_entry *grown = realloc(listing->entries, room * sizeof *grown);
+        if (grown == NULL)
+            return -BMI_ENOMEM;
+        listing->entries = grown;
+        listing->room = room;
+    }
+    struct sfs_entry *to = &listing->entries[listing->count];
+    *to = *entry;
+    to->meta.target = NULL;
+    if (entry->meta.kind == SFS_LINK) {
+        char *target = malloc((size_t)entry->meta.target_size + 1);
+        if (target == NULL)
+            return -BMI_ENOMEM;
+        memcpy(target, entry->meta.target, entry->meta.target_size);
+        target[entry->meta.target_size] = '\0';
+        to->meta.target = target;
+    }
+    listing->count++;
+    return 0;
+}
+
+void list_free(struct listing *listing)
+{
+    for (size_t i = 0; i < listing->count; i++)
+        free((char *)listing->entries[i].meta.target);
+    free(listing->entries);
+    free(listing->failure);
+    *listing = (struct listing){0};
+}
+
+/* ---- machines -------------------------------------------------------------------------------- */
+
+/* Choices: 0: a folder on a server; 1: there are no more. */
+static int next(struct bmi_sm *machine, void *data)
+{
+    struct lister *lister = data;
+    struct lists *lists = lister->lists;
+    size_t servers = (size_t)lists->client->count;
+    (void)machine;
+    while (lists->next < lists->count * servers) {
+        lister->listing = &lists->listings[lists->next / servers];
+        lister->server = (int)(lists->next++ % servers);
+        lister->after[0] = '\0';
+        if (lister->listing->error == 0)
+            return 0;
+    }
+    return 1;
+}
+
+static int page(struct bmi_sm *machine, void *data)
+{
+    struct lister *lister = data;
+    struct rpc *rpc = &lister->rpc;
+    rpc_make(rpc, lister->lists->client, lister->server, SFS_LIST, lister->listing->path);
+    rpc->room = lister->room;
+    rpc->room_size = sizeof lister->room;
+    rpc->request.after_size = (uint16_t)strlen(lister->after);
+    memcpy(rpc->request.after, lister->after, rpc->request.after_size);
+    return rpc_start(rpc, machine);
+}
+
+/* Choices: 0: that was all of this server; 1: the next page. */
+static int took(struct bmi_sm *machine, void *data)
+{
+    struct lister *lister = data;
+    const struct sfs_reply *reply = &lister->rpc.reply;
+    const uint8_t *at = reply->entries, *end = at + reply->entries_size;
+    struct sfs_entry entry = {.name_size = 0};
+    (void)machine;
+    for (uint32_t i = 0; i < reply->entry_count; i++) {
+        sfs_entry_take(&entry, &at, end);
+        int result = entry_add(lister->listing, &entry);
+        if (result < 0)
+            return result;
+    }
+    memcpy(lister->after, entry.name, entry.name_size);
+    lister->after[entry.name_size] = '\0';
+    return reply->more && reply->entry_count > 0;
+}
+
+static int failed(struct bmi_sm *machine, void *data)
+{
+    struct lister *lister = data;
+    struct client *client = lister->lists->client;
+    lister->listing->error = bmi_sm_last(machine);
+    if (lister->listing->failure == NULL && client->failure[0] != '\0')
+        lister->listing->failure = strdup(client->failure);
+    client->failure[0] = '\0';
+    return BMI_SM_DONE;
+}
+
+enum { NEXT, PAGE, TOOK, FAILED, STATES };
+
+static const struct bmi_sm_state lister_states[STATES] = {
+    [NEXT] = {"next", .action = next, .choices = 2,
+              .on = {BMI_SM_OK(PAGE), BMI_SM_ELSE(BMI_SM_END)}},
+    [PAGE] = {"page", .action = page, .on = {BMI_SM_OK(TOOK), BMI_SM_FAIL(FAILED)}},
+    [TOOK] = {"took", .action = took, .choices = 2,
+              .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PAGE), BMI_SM_FAIL(FAILED)}},
+    [FAILED] = {"failed", .action = failed, .on = {BMI_SM_ELSE(NEXT)}},
+};
+static struct bmi_sm_table lister_table = {"lister", lister_states, STATES, 0};
+
+static int listers_start(struct bmi_sm *machine, void *data)
+{
+    struct lister *listers = data;
+    struct bmi_job_options options = {.machine = machine};
+    for (int i = 0; listers[i].lists != NULL; i++) {
+        int result = bmi_sm_start(listers[i].lists->client->jobs, &lister_table, &listers[i], NULL,
+                                  &options, NULL, NULL);
+        if (result < 0) /* the others do its work */
+            return i > 0 ? BMI_SM_DEFERRED : result;
+    }
+    return BMI_SM_DEFERRED;
+}
+
+static const struct bmi_sm_state all_states[] = {
+    {"listers", .action = listers_start, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table all_table = {"lists", all_states, 1, 0};
+
+static int entry_order(const void *one, const void *other)
+{
+    const struct sfs_entry *a = one, *b = other;
+    return strcmp(a->name, b->name);
+}
+
+void lists_read(struct client *client, struct listing *listings, size_t count)
+{
+    struct lists lists = {client, listings, count, 0};
+    size_t all = count * (size_t)client->count, parallel = (size_t)client->parallel;
+    size_t machines = all < parallel ? all : parallel;
+    struct lister *listers = calloc(machines + 1, sizeof *listers);
+    int result = listers == NULL ? -BMI_ENOMEM : 0;
+    for (size_t i = 0; i < machines && result == 0; i++)
+        listers[i].lists = &lists;
+    if (result == 0 && count > 0)
+        result = client_run(client, &all_table, listers);
+    free(listers);
+    for (size_t i = 0; i < count; i++) {
+        struct listing *listing = &listings[i];
+        if (listing->error == 0 && result < 0)
+            listing->error = result;
+        if (listing->count > 0)
+            qsort(listing->entries, listing->count, sizeof *listing->entries, entry_order);
+    }
+}
+
+int list_read(struct client *client, struct listing *listing, const char *path)
+{
+    *listing = (struct listing){.path = path};
+    lists_read(client, listing, 1);
+    if (listing->failure != NULL)
+        snprintf(client->failure, sizeof client->failure, "%s", listing->failure);
+    return listing->error;
+}

@@ -1,0 +1,316 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# What clients leave behind and what they ask for: puts that are interrupted, killed, or stopped; clients
+# that hold all places or lie about their servers; check; and arguments as cp takes them.
+#
+# usage: stripefs_life_test.sh BIN [SCHEME [HOST]]
+source "$(dirname "$0")/stripefs_lib.sh"
+
+# objects: how many objects with bytes of files the stores hold.
+objects() {
+  find "$work"/store[0123]/collections/ -type f -path '*/2/*' | wc -l
+}
+
+# until_true COMMAND...: waits, for a minute at most, until it succeeds.
+until_true() {
+  local end=$((SECONDS + 60))
+  until "$@"; do
+    [ $SECONDS -lt $end ] || return 1
+    read -rt 0.05 <> <(:)
+  done
+  return 0
+}
+
+objects_are() { [ "$(objects)" = "$1" ]; }
+bytes_came() { [ "$(du -sk "$work"/store2 | cut -f 1)" -gt $((before + 2048)) ]; }
+
+# put_begin NAME: a put of a large file that has sent some of it; its process is $put.
+put_begin() {
+  before=$(du -sk "$work"/store2 | cut -f 1)
+  env --default-signal=INT,HUP "$bin/bmi-stripefs" --servers "$servers" put "$work/large" "$1" >"$work/put" 2>&1 &
+  put=$!
+  until_true bytes_came || fail "the put does not begin: $(cat "$work/put")"
+}
+
+# put_end STATUS NAME: it ends with that status.
+put_end() {
+  wait $put 2>/dev/null
+  local status=$?
+  [ $status = "$1" ] && echo "passed: $2" || { fail "$2: the put ended with $status, not $1"; cat "$work/put"; }
+}
+
+servers_start() {
+  local i
+  for i in 0 1 2 3; do server_start $i "${url[$i]:-$scheme://$host:0}"; done
+  servers=$(IFS=,; echo "${url[*]:0:4}")
+}
+
+servers_start
+head -c 400M /dev/zero | tr '\0' x >"$work/large"
+echo small >"$work/small"
+check "put a first file" fs put "$work/small" /small
+whole=$(objects)
+
+# ---- a signal ends a put, and nothing of it is left ----
+for signal in INT TERM HUP; do
+  put_begin /cut
+  kill -s $signal $put
+  put_end $((128 + $(kill -l $signal))) "$signal ends a put"
+  objects_are "$whole" || fail "$signal left $(($(objects) - whole)) objects"
+done
+refused "nothing has its name" "no such file" fs stat /cut
+check "what was there is there" fs cat /small
+
+# ---- a signal while a server stands still ----
+put_begin /cut
+kill -STOP "${pid[1]}"
+kill -INT $put
+put_end 130 "a signal ends a put to a server that stands still"
+kill -CONT "${pid[1]}"
+until_true objects_are "$whole" || fail "it left $(($(objects) - whole)) objects"
+
+# ---- kill -9 of a client: the servers drop what has no name ----
+put_begin /killed
+kill -9 $put
+put_end 137 "a put is killed"
+until_true objects_are "$whole" && echo "passed: the servers dropped its bytes" ||
+  fail "the servers keep $(($(objects) - whole)) objects of a client that was killed"
+mkdir "$work/many"
+for i in {1..3000}; do echo "$i" >"$work/many/$i"; done
+"$bin/bmi-stripefs" --servers "$servers" put -r "$work/many" / >"$work/out" 2>&1 &
+put=$!
+until_true eval '[ "$(objects)" -gt $((whole + 20)) ]'
+kill -9 $put
+wait $put 2>/dev/null
+fs rm -r /many >"$work/out" 2>&1
+until_true eval '[ "$(objects)" -le $((whole + 8)) ]' || fail "$(objects) objects of small files are left"
+check "those between their bytes and their name" fs check --repair
+objects_are "$whole" || fail "check --repair left $(objects) objects"
+
+# ---- a client that is stopped for longer than the servers wait for it goes on ----
+export BMI_PEER_TIMEOUT_MS=1500
+kill -TERM "${pid[@]}"
+wait "${pid[@]}"
+pid=()
+servers_start
+unset BMI_PEER_TIMEOUT_MS
+env --default-signal=INT "$bin/bmi-stripefs" --servers "$servers" --timeout 2 put "$work/large" /stopped >"$work/put" 2>&1 &
+put=$!
+before=$(du -sk "$work"/store2 | cut -f 1)
+until_true bytes_came
+kill -STOP $put
+sleep 5 # the stop itself
+check "check knows that a stopped client is not gone" fs check --repair
+kill -CONT $put
+put_end 0 "a put goes on after a stop"
+fs cat /stopped | cmp -s - "$work/large" || fail "a put that was stopped is damaged"
+check "remove it" fs rm /stopped
+
+# ---- kill -9 of everybody: check finds what is left ----
+put_begin /crash
+kill -9 $put "${pid[@]}"
+wait 2>/dev/null
+pid=()
+servers_start
+refused "check finds objects without a name" "has no name" fs check
+check "check removes them" fs check --repair
+objects_are "$whole" || fail "check left $(($(objects) - whole)) objects"
+check "check finds nothing more" fs check
+check "what was there is still there" fs cat /small
+head -c 1M "$work/large" >"$work/part"
+check "put a file that will lack a part" fs put "$work/part" /part
+object=$(fs stat /part | sed -n 's/.*object 0*\([0-9a-f]*\),.*/\1/p')
+kill -TERM "${pid[1]}"
+wait "${pid[1]}"
+lost=$(find "$work/store1/collections" -type f -size +200k | head -n 1)
+rm "$lost"
+server_start 1 "${url[1]}"
+refused "check finds a file that lacks a part" "/part: its part on server ${url[1]} is missing" fs check --repair
+check "remove it" fs rm /part
+check "check finds nothing" fs check
+"$bin/bmi-stripefs" --servers "$servers" put -r "$work/many" / || fail "put"
+
+# ---- one lie about the servers does not spoil a store ----
+server_start 4 "$scheme://$host:0"
+refused "a false list of servers" "its place in the list" \
+  "$bin/bmi-stripefs" --servers "${url[0]},${url[4]}" put "$work/small" /
+check "the true list after it" "$bin/bmi-stripefs" --servers "${url[4]}" put "$work/small" /
+refused "a new store without a place" "--place" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem:
+kill -TERM "${pid[4]}"
+wait "${pid[4]}"
+refused "a store at another place" "1/1, not 2/3" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" \
+  --store "$work/store4" --place 2/3
+wrong "a place that is none" "--place 3" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem: --place 3
+wrong "a place beyond the last" "--place 3" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem: --place 3/2
+
+# ---- idle clients hold neither all places nor theirs for long ----
+# idle_begin URL: four clients begin sixteen writes each, and send nothing.
+idle_begin() {
+  local i said
+  rm -f "$work/idle.in" "$work/idle.out"*
+  mkfifo "$work/idle.in"
+  idle=()
+  for i in 1 2 3 4; do
+    mkfifo "$work/idle.out$i"
+    "$bin/stripefs-idle-writes" "$1" 16 <"$work/idle.in" >"$work/idle.out$i" 2>&1 &
+    idle+=($!)
+  done
+  exec 4>"$work/idle.in"
+  for i in 1 2 3 4; do read -r said <"$work/idle.out$i"; done
+}
+idle_end() {
+  exec 4>&-
+  wait "${idle[@]}"
+}
+if [ "$scheme" = tcp ]; then
+  server_start 4 "tcp://:0" mem:
+  port=${url[4]##*:}
+  idle_begin "tcp://[::1]:$port"
+  if [[ $(cat /proc/net/tcp6 2>/dev/null) = *"$(printf '00000000000000000000000001000000:%04X' "$port")"* ]]; then
+    check "a client on another host" "$bin/bmi-stripefs" --servers "tcp://127.0.0.1:$port" --timeout 3 put "$work/small" /
+  else
+    echo "left out: there is no IPv6 here, and so no second host"
+  fi
+  idle_end
+  kill -TERM "${pid[4]}"
+  wait "${pid[4]}"
+fi
+server_start 4 "$scheme://$host:0" mem:
+idle_begin "${url[4]}"
+check "a client on the same host" "$bin/bmi-stripefs" --servers "${url[4]}" --timeout 20 put "$work/small" /
+idle_end
+
+# ---- names that act on terminals ----
+fs rm -r /many
+printf -v odd 'a\033]0;x\007\nb'
+echo odd >"$work/$odd"
+check "put an odd name" fs put "$work/$odd" /
+fs ls / >"$work/list"
+fs ls -r / >>"$work/list"
+fs stat "/$odd" >>"$work/list"
+fs cat "/$odd/nothing" >>"$work/list" 2>&1
+fs get "/$odd" "$work/none/x" >>"$work/list" 2>&1
+LC_ALL=C grep -q $'[\001-\011\013-\037\177]' "$work/list" && fail "control bytes are printed: $(cat -v "$work/list")"
+[ "$(grep -cF 'a\x1b]0;x\x07\x0ab' "$work/list")" = 4 ] || { fail "an odd name is not escaped"; cat -v "$work/list"; }
+check "remove it" fs rm "/$odd"
+
+# ---- links, pipes, and standard input, as cp takes them ----
+ln -s small "$work/link"
+check "put a link without -r" fs put "$work/link" /followed
+[ "$(fs cat /followed)" = small ] || fail "a link was not followed"
+check "put a link with -r" fs put -r "$work/link" /link
+fs ls / | grep -q ' link -> small$' || fail "a link was followed in spite of -r"
+check "put /dev/stdin from a file" eval 'fs put /dev/stdin /stdin <"$work/small"'
+check "put /dev/stdin from a pipe" eval 'cat "$work/part" | fs put /dev/stdin /piped'
+check "put - from a pipe" eval 'cat "$work/large" | fs --sync put - /dash'
+check "put - from a file" eval 'fs put - /dash2 <"$work/small"'
+check "put - of nothing" fs put - /nothing </dev/null
+mkfifo "$work/pipe"
+cat "$work/part" >"$work/pipe" &
+check "put a pipe" fs put "$work/pipe" /pipe
+wait $!
+[ "$(fs cat /stdin)" = small ] || fail "/dev/stdin"
+fs cat /piped | cmp -s - "$work/part" || fail "/dev/stdin from a pipe"
+fs cat /pipe | cmp -s - "$work/part" || fail "a pipe"
+fs cat /dash | cmp -s - "$work/large" || fail "- from a pipe"
+[ "$(fs cat /dash2)" = small ] || fail "- from a file"
+[ -z "$(fs cat /nothing)" ] || fail "- of nothing"
+refused "a pipe with -r" "EOPNOTSUPP" fs put -r "$work/pipe" /
+refused "- into a folder" "needs a name" fs put - / <"$work/small"
+refused "a link to nothing" "ENOENT" eval 'ln -s nowhere "$work/dangling"; fs put "$work/dangling" /'
+"$bin/bmi-stripefs" --servers "$servers" put - /waits < <(sleep 100) >"$work/put" 2>&1 &
+put=$!
+until_true grep -q -- '- /waits' <(tr '\0' ' ' </proc/$put/cmdline) # it has started
+kill -TERM $put
+put_end 143 "a signal ends a put that waits for its input"
+fs rm -r /followed /link /stdin /piped /pipe /dash /dash2 /nothing || fail "remove them"
+
+# ---- slashes at the end, as in cp ----
+mkdir -p "$work/dir/below"
+echo inner >"$work/dir/below/file"
+check "put a folder with a slash" fs put -r "$work/dir/" /
+check "put a folder into one with a slash" fs put -r "$work/dir/" /dir/
+check "put a folder to a new name with a slash" fs put -r "$work/dir/" /new/
+check "list a folder with a slash" fs ls /dir//dir/
+check "get a folder with a slash" fs get -r /new/ "$work/back/"
+check "it is the same" same "$work/dir" "$work/back"
+check "put a file into a folder with a slash" fs put "$work/small" /new/
+[ "$(fs cat //new///small)" = small ] || fail "slashes in a path"
+ln -s dir "$work/dirlink"
+check "put a link to a folder, with a slash" fs put -r "$work/dirlink/" /
+[ "$(fs cat /dirlink/below/file)" = inner ] || fail "a link with a slash was not followed"
+refused "put a file to a new name with a slash" "ENOTDIR" fs put "$work/small" /newer/
+refused "put to a file with a slash" "ENOTDIR" fs put "$work/small" /small/
+refused "put a file with a slash" "ENOTDIR" fs put "$work/small/" /
+refused "get a file with a slash" "ENOTDIR" fs get /small/ "$work/x"
+refused "get to a new name with a slash" "ENOTDIR" fs get /small "$work/newer/"
+refused "cat with a slash" "ENOTDIR" fs cat /small/
+refused "rm with a slash" "ENOTDIR" fs rm /small/
+check "rm a folder with a slash" fs rm -r /dir/ /new/ /dirlink/
+check "put what is in a folder" fs put -r "$work/dir/." /
+[ "$(fs cat /below/file)" = inner ] || fail "the contents of a folder"
+check "remove it" fs rm -r /below
+
+# ---- a link's target may be long ----
+target=$(printf 'x%.0s' {1..4095})
+ln -s "$target" "$work/dir/longest"
+check "put a link of 4095 bytes" fs put -r "$work/dir" /
+rm -rf "$work/back"
+check "get it" fs get -r /dir "$work/back"
+[ "$(readlink "$work/back/longest")" = "$target" ] || fail "a link of 4095 bytes"
+check "replace it" fs put -r "$work/dir" /
+check "remove it" fs rm -r /dir
+
+# ---- special bits ----
+cp "$work/small" "$work/special"
+for mode in 4755 4644 2755 2644 1755 1644 7777; do
+  chmod $mode "$work/special"
+  fs put "$work/special" / || fail "put mode $mode"
+  [ "$(fs ls /special | cut -c 1-10)" = "$(stat -c %A "$work/special")" ] ||
+    fail "mode $mode is shown as $(fs ls /special)"
+done
+if [ "$(id -u)" = 0 ]; then
+  mkdir -m 0777 "$work/nobody's"
+  chmod 0711 "$work"
+  nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+  if "${nobody[@]}" "$bin/bmi-stripefs" --servers "$servers" ls / >/dev/null 2>&1; then
+    check "get a file of another user" "${nobody[@]}" "$bin/bmi-stripefs" --servers "$servers" get /special "$work/nobody's/"
+    [ "$(stat -c '%a %u' "$work/nobody's/special")" = "777 65534" ] ||
+      fail "a file of another user is $(stat -c '%a %u' "$work/nobody's/special")"
+  fi
+  check "get it as root" fs get /special "$work/special.back"
+  [ "$(stat -c %a "$work/special.back")" = 7777 ] || fail "a mode that may be kept"
+fi
+
+# ---- extended attributes are not kept, which is said once ----
+if python3 - "$work" <<'END' 2>/dev/null; then
+import os, sys
+for name in ("small", "part"):
+    os.setxattr(os.path.join(sys.argv[1], name), "user.test", b"1")
+END
+  fs put "$work/small" "$work/part" / 2>"$work/warned" || fail "put with attributes"
+  [ "$(grep -c "attributes.*not kept" "$work/warned")" = 1 ] || { fail "a warning of attributes"; cat "$work/warned"; }
+else
+  echo "left out: this file system keeps no extended attributes"
+fi
+
+# ---- many small files ----
+rm -rf "$work/many"
+for d in {1..40}; do
+  mkdir -p "$work/many/$d/a/b"
+  for f in {1..40}; do echo $f >"$work/many/$d/$f"; done
+  : >"$work/many/$d/a/b/deep"
+done
+check "put many files" fs put -r "$work/many" /
+rm -rf "$work/back"
+check "get them" fs get -r /many "$work/back"
+check "they are the same" same "$work/many" "$work/back"
+check "remove them" fs rm -r /many
+refused "they are gone" "no such" fs stat /many/1
+check "remove all" fs rm -r /
+objects_are 0 || fail "$(objects) objects are left"
+check "nothing is left" fs check
+
+servers_stop
+ends
