@@ -2,13 +2,13 @@
  *
  * check.c - the verb check: compares the objects of all servers with all names. It finds
  *
- *   - objects without a name, which clients and servers that were killed leave behind; with --repair
- *     they are removed;
+ *   - objects without a name, which clients and servers that were killed leave behind; with
+ *     --repair they are removed;
  *   - files some of whose objects are missing;
  *   - names in folders that are not there; with --repair these are made.
  *
- * The objects are listed before the names, so that what is put meanwhile is no orphan. An object that
- * a connected client has written is none either: the servers know those.
+ * The objects are listed before the names, so that what is put meanwhile is no orphan. An object
+ * that a connected client has written is none either: the servers know those.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -256,8 +256,8 @@ static int folder_make(struct client *client, const char *path)
     return rpc_call(&rpc);
 }
 
-/* In the order of paths a folder comes before its entries, and an entry of a lost one after another;
- * so each lost folder is met once, but for some that have other names between. */
+/* In the order of paths a folder comes before its entries, and an entry of a lost one after
+ * another; so each lost folder is met once, but for some that have other names between. */
 static void lost_find(struct check *check)
 {
     struct client *client = check->client;

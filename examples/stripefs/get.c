@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * get.c - the verb get. Folders and links are made here; files are collected, and moved by transfer.c.
+ * get.c - the verb get. Folders and links are made here; files are collected, and moved by
+ * transfer.c.
  */
 #include <errno.h>
 #include <stdio.h>

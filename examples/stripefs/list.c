@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * list.c - lists of folders. Each server has some of a folder's entries; machines take one folder on
- * one server after another, and ask for page after page of it:
+ * list.c - lists of folders. Each server has some of a folder's entries; machines take one folder
+ * on one server after another, and ask for page after page of it:
  *
  *   next -> page -> took: page, next
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * names.c - a server's requests for metadata: COMMIT, LOOKUP, UNLINK, LIST, NAMES. Each name is a key
- * of the store's index, and a list of names is removed in one step.
+ * names.c - a server's requests for metadata: COMMIT, LOOKUP, UNLINK, LIST, NAMES. Each name is a
+ * key of the store's index, and a list of names is removed in one step.
  */
 #include <string.h>
 
@@ -173,8 +173,8 @@ int names_iterate(struct bmi_sm *machine, void *data)
                                                slot->pairs, LISTED, &options, NULL, &slot->status));
 }
 
-/* The entry's name: of LIST within the folder, of NAMES its path. Returns false if the key is not of
- * the folder, or of no name. */
+/* The entry's name: of LIST within the folder, of NAMES its path. Returns false if the key is not
+ * of the folder, or of no name. */
 static bool entry_name(const struct slot *slot, const struct bmi_trove_pair *pair,
                        struct sfs_entry *entry)
 {

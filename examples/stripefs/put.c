@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * put.c - the verb put. A tree is walked level by level: the folders of a level are made at once, by
- * several machines, and those that could not be made are not entered. Files and links are collected,
- * and moved at the end by transfer.c.
+ * put.c - the verb put. A tree is walked level by level: the folders of a level are made at once,
+ * by several machines, and those that could not be made are not entered. Files and links are
+ * collected, and moved at the end by transfer.c.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -270,8 +270,8 @@ static bool is_folder(const struct client *client, const char *local)
     return client->recursive && stat(local, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* Returns 0: the last argument is a folder that is there; 1: it is the name for the only one before it;
- * <0: an error, after the complaint. */
+/* Returns 0: the last argument is a folder that is there; 1: it is the name for the only one before
+ * it; <0: an error, after the complaint. */
 static int destination_check(struct client *client, int count, char **arguments)
 {
     struct sfs_meta meta = {0};

@@ -55,8 +55,8 @@ static void ready_push(struct removal *removal, struct victim *victim)
     *at = victim;
 }
 
-/* One of those that a victim waits for is done: the victim may be removed, or stays, and then so does
- * its parent. */
+/* One of those that a victim waits for is done: the victim may be removed, or stays, and then so
+ * does its parent. */
 static void settle(struct removal *removal, struct victim *victim, bool failed)
 {
     while (victim != NULL) {

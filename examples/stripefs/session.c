@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * session.c - objects that have no name yet, by the client that writes them. A session is a client's
- * process, known by a random number, with its connections. It notices the end of a connection by a
- * receive that is pending there (a lease). When the last one has ended, the client may connect again
- * for a while: 2 s, but 10 minutes where the connection was not closed but silent, since a stopped
- * process or a broken network is silent too. After that the objects that the session has not kept
- * are removed. Those that it has kept are not looked at any more: the client has named them, or
- * was interrupted just before; then `bmi-stripefs check` finds them.
+ * session.c - objects that have no name yet, by the client that writes them. A session is a
+ * client's process, known by a random number, with its connections. It notices the end of a
+ * connection by a receive that is pending there (a lease). When the last one has ended, the client
+ * may connect again for a while: 2 s, but 10 minutes where the connection was not closed but
+ * silent, since a stopped process or a broken network is silent too. After that the objects that
+ * the session has not kept are removed. Those that it has kept are not looked at any more: the
+ * client has named them, or was interrupted just before; then `bmi-stripefs check` finds them.
  *
  *   lease:  hold -> ended -> grace -> expired
  *   reap:   take -> take ...

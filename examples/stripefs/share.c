@@ -2,9 +2,9 @@
  *
  * share.c - decides which request is served next. No client (connection) has more than a quarter of
  * the requests served at a time, and no host more than half, so that others are served while theirs
- * stand still. A client one of whose requests was ended for that has one at a time until one of them
- * ends well. Where all places are in use, the client that has fewest comes next, in turn. Requests
- * that wait are kept in BMI's memory, which it bounds for each client.
+ * stand still. A client one of whose requests was ended for that has one at a time until one of
+ * them ends well. Where all places are in use, the client that has fewest comes next, in turn.
+ * Requests that wait are kept in BMI's memory, which it bounds for each client.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -161,9 +161,9 @@ static void share_move_last_locked(struct shares *shares, struct share *share)
     *at = share;
 }
 
-/* The share with the fewest served requests among those that have a waiting one and may have one more;
- * NULL if there is none. It goes to the end of the list: of those that have as few, all others come
- * before it next time, even if it always has a request waiting. */
+/* The share with the fewest served requests among those that have a waiting one and may have one
+ * more; NULL if there is none. It goes to the end of the list: of those that have as few, all
+ * others come before it next time, even if it always has a request waiting. */
 static struct share *share_choose_locked(struct shares *shares)
 {
     struct share *least = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * signals.c - signals end the program, but first it removes what it has begun: the temporary files of
- * a get, and on the servers the bytes of a put that have no name yet. A second signal, or 5 s in
+ * signals.c - signals end the program, but first it removes what it has begun: the temporary files
+ * of a get, and on the servers the bytes of a put that have no name yet. A second signal, or 5 s in
  * which the servers do not answer, end it at once: the servers then remove those bytes themselves.
  */
 #include <errno.h>

@@ -283,16 +283,16 @@ static int put_commit(struct bmi_sm *machine, void *data)
     return rpc_start(&worker->rpcs[server], machine);
 }
 
-/* Whether the outcome of a commit that failed is open: with sync a server that cannot flush the name
- * reports an error, and may show the name nevertheless. */
+/* Whether the outcome of a commit that failed is open: with sync a server that cannot flush the
+ * name reports an error, and may show the name nevertheless. */
 static bool flush_failed(const struct client *client, int status)
 {
     return client->sync && (status == -BMI_EIO || status == -BMI_ENOSPC);
 }
 
-/* Choices: 0: the server has refused: undo; 1: the name may be the new file's or not. Then the bytes
- * stay, those of the former, too: a name without bytes would be worse than bytes without a name.
- * put_commit has cleared the reply, so that a status is this request's. */
+/* Choices: 0: the server has refused: undo; 1: the name may be the new file's or not. Then the
+ * bytes stay, those of the former, too: a name without bytes would be worse than bytes without a
+ * name. put_commit has cleared the reply, so that a status is this request's. */
 static int commit_failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
@@ -322,7 +322,7 @@ static int get_finish(struct bmi_sm *machine, void *data)
     return file_finish(worker->file);
 }
 
-/* Of a put that failed no bytes may be left. A server that cannot be reached removes them itself. */
+/* Of a put that failed no bytes may be left. An unreachable server removes them itself. */
 static int undo(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;

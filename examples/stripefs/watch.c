@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * watch.c - a deadline on progress: a machine looks at all flows once a second, as long as there are
- * any, and ends those whose clients move no bytes. Such a flow may last 30 s; 5 s where other
+ * watch.c - a deadline on progress: a machine looks at all flows once a second, as long as there
+ * are any, and ends those whose clients move no bytes. Such a flow may last 30 s; 5 s where other
  * requests wait. Time that the store takes is not counted.
  */
 #include "server.h"
 
 enum { LOOK_MS = 1000, STALL_MS = 30000, STALL_WAITED_MS = 5000 };
 
-/* Whether it is the client's turn to move bytes: to send some, or to receive those that were read. */
+/* Whether it is the client's turn to move bytes: to send them, or to receive those read. */
 static bool client_due(const struct slot *slot, const struct bmi_flow_progress *progress)
 {
     bool under_way = progress->taken > progress->delivered;
