@@ -9,7 +9,7 @@ source "$(dirname "$0")/stripefs_lib.sh"
 
 # objects: how many objects with bytes of files the stores hold.
 objects() {
-  find "$work"/store[0123]/collections/ -type f -path '*/2/*' | wc -l
+  find "$work"/store[0123]/collections/ -type f -path '*/collections/00000002/*' | wc -l
 }
 
 # until_true COMMAND...: waits, for a minute at most, until it succeeds.
