@@ -650,10 +650,6 @@ static int drop_locked(struct address *address, struct peer *peer)
         atomic_fetch_add(&address->generation, 1);
         address->references = 0;
         address->dropped = true;
-    } else if (peer->state == PEER_AWAITING) { /* nobody waits for that connection any more */
-        bmi__meeting_clear_locked(peer);
-        atomic_store(&peer->state, PEER_IDLE);
-        bmi__attention_locked(peer);
     }
     return 0;
 }

@@ -17,7 +17,7 @@
 struct alternative {
     struct running_method *method;
     char *canonical;             /* what the method dials */
-    char *url;                   /* scheme://canonical, to be compared with what others claim */
+    char *url;                   /* scheme://canonical, for the log */
     struct kept_option *options; /* of the address, with its first: option.c; its peer's lock */
 };
 

@@ -5,6 +5,7 @@
  */
 #include "bmi/digest.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <string.h>
 
@@ -46,14 +47,15 @@ static void round_do(uint32_t s[8], uint32_t input)
     s[0] = first + second;
 }
 
-void bmi__digest16(uint8_t digest[16], const uint8_t secret[16])
+void bmi__digest16(uint8_t digest[16], const void *bytes, size_t size)
 {
     uint32_t words[64] = {0}, state[8];
-    memcpy(words, secret, 16);
-    for (int i = 0; i < 4; i++)
+    assert(size <= DIGEST_MOST);
+    memcpy(words, bytes, size);
+    ((uint8_t *)words)[size] = 0x80; /* the end of the message */
+    for (int i = 0; i < 14; i++)
         words[i] = be32toh(words[i]);
-    words[4] = 0x80000000; /* the end, and the length in bits */
-    words[15] = 128;
+    words[15] = (uint32_t)size * 8;
     schedule(words);
     memcpy(state, square_roots, sizeof state);
     for (int i = 0; i < 64; i++)

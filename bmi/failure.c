@@ -57,8 +57,7 @@ void bmi__attention_locked(struct peer *peer)
 {
     bool has = (peer->flags & PEER_ATTENTION) != 0;
     bool needs = peer->op_count > 0 || peer->state == PEER_DIALLING ||
-                 peer->state == PEER_AWAITING || peer->state == PEER_GREETING ||
-                 peer->state == PEER_HELD || is_closing(peer);
+                 peer->state == PEER_GREETING || is_closing(peer);
     if (has == needs)
         return;
     peer->flags ^= PEER_ATTENTION;
@@ -128,17 +127,6 @@ static void check_silence(struct peer *peer)
         bmi__peer_fail_locked(peer, -ETIMEDOUT, "silent for too long");
 }
 
-static void await_over(struct peer *peer)
-{
-    peer->flags |= PEER_INSIST;
-    int status = bmi__dial_locked(peer);
-    if (status < 0) {
-        bmi__meeting_clear_locked(peer);
-        atomic_store(&peer->state, PEER_IDLE);
-        bmi__peer_abandon_locked(peer, status);
-    }
-}
-
 static void look_at(struct peer *peer, void *argument)
 {
     uint64_t now = *(uint64_t *)argument;
@@ -152,20 +140,9 @@ static void look_at(struct peer *peer, void *argument)
     }
     switch (state) {
     case PEER_DIALLING:
-        if (late && peer->hello != NULL) {
-            peer->link->method->close(peer->link, false);
-            peer->since_ns = 0;
-            break;
-        }
-        /* fallthrough */
     case PEER_GREETING:
-    case PEER_HELD:
         if (late)
             bmi__peer_fail_locked(peer, -ETIMEDOUT, "not connected in time");
-        break;
-    case PEER_AWAITING:
-        if (late)
-            await_over(peer);
         break;
     case PEER_UP:
         if (peer->op_count > 0) {
@@ -294,13 +271,11 @@ static void self_link_forget(struct peer *peer)
 static bool dial_failed(struct peer *peer, int status)
 {
     int next = -ECONNREFUSED;
-    bool answered = peer->hello != NULL; /* and waited for another connection, in vain */
-    bmi__credit_forget_locked(peer);     /* opened with the greeting */
-    free(peer->hello);
-    peer->hello = NULL;
+    bmi__credit_forget_locked(peer); /* opened with the HELLO */
+    free(peer->question);
+    peer->question = NULL;
     if (!(peer->flags & PEER_DROPPED) && peer->op_count > 0) {
-        peer->flags = answered ? peer->flags | PEER_INSIST : peer->flags & ~(uint32_t)PEER_INSIST;
-        peer->alternative += !answered;
+        peer->alternative++;
         next = bmi__dial_locked(peer);
     }
     if (next == 0) {
@@ -308,7 +283,6 @@ static bool dial_failed(struct peer *peer, int status)
         return false;
     }
     peer->alternative = 0;
-    peer->flags &= ~(uint32_t)PEER_INSIST;
     bmi__meeting_clear_locked(peer);
     atomic_store(&peer->state, PEER_IDLE);
     bmi__peer_abandon_locked(peer, status != 0 ? status : -ECONNREFUSED);
@@ -361,7 +335,7 @@ static void down_log_locked(struct peer *peer, int status)
 
 void bmi_method_link_down(struct bmi_link *link, int status)
 {
-    bool give = false, held = false, mine = false;
+    bool give = false, mine = false;
     if (status ==
         -EPIPE) /* the other end has gone: to those that wait to receive from it as well */
         status = -ECONNRESET;
@@ -375,7 +349,6 @@ void bmi_method_link_down(struct bmi_link *link, int status)
         mine = link == peer->link;
         if (mine) {
             down_log_locked(peer, peer->cause != 0 ? peer->cause : status);
-            held = peer->state == PEER_DIALLING;
             bmi__memories_release_locked(peer);
             peer->link = NULL;
             link_own(link, NULL);
@@ -386,10 +359,6 @@ void bmi_method_link_down(struct bmi_link *link, int status)
     }
     free(link->host);
     link->host = NULL;
-    if (held)
-        bmi__greeting_settle_held();
-    if (mine)
-        bmi__greeting_settle_twins();
     if (give)
         bmi__peer_give(peer);
     bmi__book_unlock();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * greeting.c - dialling, HELLO, and one link for a pair of processes. See greeting.h.
+ * greeting.c - dialling, the handshake, and one link for a pair of processes. See greeting.h.
  */
 #include "bmi/greeting.h"
 
@@ -78,28 +78,26 @@ static void listen_addresses(char *text, size_t size)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-static void hello_send_locked(struct peer *peer, bool reply)
+/* `nonce`: NULL in a REPLY. */
+static void hello_send_locked(struct peer *peer, const uint8_t *nonce)
 {
     struct wire_hello *hello = calloc(1, sizeof *hello);
     uint8_t *bytes = malloc(WIRE_HELLO_MAX);
     if (hello != NULL && bytes != NULL) {
         const struct bmi_method *method = peer->link->method;
         memcpy(hello->incarnation, incarnation, sizeof incarnation);
-        memcpy(hello->nonce, peer->nonce, sizeof peer->nonce);
+        if (nonce != NULL)
+            memcpy(hello->nonce, nonce, sizeof hello->nonce);
         hello->version = WIRE_VERSION;
         hello->eager_max = peer->eager_max = own_eager_max(method);
         hello->unexpected_max = (uint32_t)method->limits.unexpected_max;
         hello->eager_credit = peer->eager.granted;
         hello->unexpected_credit = peer->unexpected_window.granted;
         listen_addresses(hello->listen, sizeof hello->listen);
-        struct wire_header header = {.type = WIRE_HELLO};
-        if (reply)
-            header.flags = WIRE_REPLY;
-        else if (peer->flags & PEER_INSIST)
-            header.flags = WIRE_INSIST;
+        struct wire_header header = {.type = WIRE_HELLO, .flags = nonce == NULL ? WIRE_REPLY : 0};
         bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
     } else {
-        bmi__peer_fail_locked(peer, -ENOMEM, "no memory to greet");
+        bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a handshake");
     }
     free(hello);
     free(bytes);
@@ -111,11 +109,6 @@ int bmi__dial_locked(struct peer *peer)
     int status = -EADDRNOTAVAIL;
     while (address != NULL && address->string == NULL)
         address = address->alias_next;
-    /* One nonce for all alternatives: others may be told of it before our link is up. Who was told
-     * knows our link by it alone, and if that one is lost, waits for the next. */
-    if (peer->state != PEER_DIALLING && !(peer->flags & PEER_NONCE_TOLD) &&
-        getrandom(peer->nonce, sizeof peer->nonce, 0) != sizeof peer->nonce)
-        return -EIO;
     for (; address != NULL && peer->alternative < address->alternative_count; peer->alternative++) {
         struct alternative *alternative = &address->alternatives[peer->alternative];
         struct running_method *method = alternative->method;
@@ -130,15 +123,13 @@ int bmi__dial_locked(struct peer *peer)
             continue;
         }
         bmi_link_ref(peer->link);
-        free(peer->known);
-        peer->known = NULL;
         bmi__options_give_locked(address, peer->link);
         peer->since_ns =
             bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
         peer->cause = 0;
-        peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED);
+        peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED | PEER_ASKED | PEER_KEPT);
         atomic_store(&peer->state, PEER_DIALLING);
-        bmi__meeting_set_locked(peer, MEETING_URL, alternative->url, strlen(alternative->url));
+        bmi__meeting_clear_locked(peer);
         bmi__attention_locked(peer);
         return 0;
     }
@@ -146,20 +137,68 @@ int bmi__dial_locked(struct peer *peer)
     return status;
 }
 
-/* The time for the greeting begins here: until now a method may have been making what it connects
+/* ---- names and proofs of links ----------------------------------------------------------------
+ *
+ * A link's secret is made of its dialler's nonce and of both ends of the connection as either side
+ * sees them: both sides compute the same one only if nobody is between them.
+ */
+
+enum proof_label { PROOF_NAME = 1, PROOF_QUESTION, PROOF_ANSWER };
+
+static void link_secret(uint8_t secret[16], const uint8_t nonce[16], const struct bmi_link *link)
+{
+    uint8_t bytes[16 + BMI_LINK_ENDS];
+    memcpy(bytes, nonce, 16);
+    memcpy(bytes + 16, link->ends, sizeof link->ends);
+    bmi__digest16(secret, bytes, sizeof bytes);
+}
+
+/* What a link is called when two processes speak of it. It does not give the secret away. */
+static void link_name(uint8_t name[16], const uint8_t secret[16])
+{
+    uint8_t bytes[17] = {PROOF_NAME};
+    memcpy(bytes + 1, secret, 16);
+    bmi__digest16(name, bytes, sizeof bytes);
+}
+
+/* Said over the link `over`: its sender knows the secret of `of` as well. */
+static void proof_make(uint8_t proof[WIRE_PROOF], enum proof_label label, const uint8_t of[16],
+                       const uint8_t over[16])
+{
+    uint8_t bytes[33] = {(uint8_t)label};
+    memcpy(bytes + 1, of, 16);
+    memcpy(bytes + 17, over, 16);
+    bmi__digest16(proof, bytes, sizeof bytes);
+}
+
+static bool proof_holds(const uint8_t *proof, enum proof_label label, const uint8_t of[16],
+                        const uint8_t over[16])
+{
+    uint8_t expected[WIRE_PROOF];
+    proof_make(expected, label, of, over);
+    return memcmp(proof, expected, WIRE_PROOF) == 0;
+}
+
+/* The time for the handshake begins here: until now a method may have been making what it connects
  * with, which takes long on a busy host. */
 int bmi__greeting_up(struct bmi_link *link)
 {
     int status = 0;
+    uint8_t nonce[16], name[16];
+    if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
+        return -EIO;
     bmi__book_lock();
     struct peer *peer = link_owner(link);
     if (peer != NULL) {
         peer_lock(peer);
         if (peer->link == link && peer->state == PEER_DIALLING) {
+            link_secret(peer->secret, nonce, link);
+            link_name(name, peer->secret);
+            bmi__meeting_set_locked(peer, MEETING_NAME, name, sizeof name);
             bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
             peer->since_ns =
                 bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
-            hello_send_locked(peer, false);
+            hello_send_locked(peer, nonce);
         }
         peer_unlock(peer);
     }
@@ -178,15 +217,12 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     peer->eager_credit = peer->eager_window = hello->eager_credit;
     peer->unexpected_credit = hello->unexpected_credit;
     peer->unexpected_wanted = 0;
-    peer->flags &=
-        ~(uint32_t)(PEER_INSIST | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED | PEER_ANNOUNCE_ALL |
-                    PEER_FORGOT | PEER_ASKED_SEEN | PEER_NONCE_TOLD | PEER_HUNGRY |
-                    PEER_HUNGRY_UNEXPECTED | PEER_FULL | PEER_FULL_UNEXPECTED);
+    peer->flags &= ~(uint32_t)(PEER_KEPT | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED |
+                               PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN | PEER_HUNGRY |
+                               PEER_HUNGRY_UNEXPECTED | PEER_FULL | PEER_FULL_UNEXPECTED);
     peer->silent_ticks = 0;
     peer->since_ns = bmi__monotonic_ns();
     if (peer->flags & PEER_ACCEPTED)
-        bmi__meeting_set_locked(peer, MEETING_DIGEST, peer->nonce, sizeof peer->nonce);
-    else
         bmi__meeting_set_locked(peer, MEETING_INCARNATION, peer->incarnation,
                                 sizeof peer->incarnation);
     bmi__address_host_locked(peer);
@@ -198,214 +234,62 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     bmi__pings_send_locked(peer);
 }
 
-static int accept_locked(struct peer *peer, const struct wire_hello *hello)
+/* ---- finding the other link of a pair --------------------------------------------------------- */
+
+static bool dialled_as(struct peer *peer, const uint8_t name[16])
 {
-    bmi__digest16(peer->nonce, hello->nonce);
-    if (bmi__address_accept_locked(peer) == NULL)
-        return -ENOMEM;
-    peer->flags |= PEER_GREETED;
-    free(peer->known);
-    peer->known = hello->listen[0] != '\0' ? strdup(hello->listen) : NULL;
-    bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
-    hello_send_locked(peer, true);
-    up_locked(peer, hello);
-    return 0;
-}
-
-/* ---- looking for the other side ------------------------------------------------------------- */
-
-/* Until when one waits for what another's word has named. */
-static uint64_t await_deadline(void)
-{
-    return bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 500000u;
-}
-
-struct search {
-    const void *bytes; /* nonce, a nonce's digest, incarnation, or address */
-    size_t size;
-    struct peer *found;
-};
-
-/* An accepted peer, by the digest of its nonce. */
-static void match_digest(struct peer *peer, void *argument)
-{
-    struct search *search = argument;
-    uint8_t held[16];
+    uint8_t own[16];
     peer_lock(peer);
-    bool waits = peer->state == PEER_HELD && peer->hello != NULL; /* NULL: it was answered */
-    if (waits)
-        bmi__digest16(held, peer->hello->nonce);
-    if ((peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) &&
-         memcmp(peer->nonce, search->bytes, 16) == 0) ||
-        (waits && memcmp(held, search->bytes, 16) == 0))
-        search->found = peer;
+    link_name(own, peer->secret);
+    bool fits = peer->link != NULL && !(peer->flags & (PEER_ACCEPTED | PEER_CLOSING)) &&
+                (peer->state == PEER_DIALLING || peer->state == PEER_UP) &&
+                memcmp(own, name, sizeof own) == 0;
     peer_unlock(peer);
+    return fits;
 }
 
-static void match_awaiting(struct peer *peer, void *argument)
-{
-    struct search *search = argument;
-    peer_lock(peer);
-    if (peer->state == PEER_AWAITING && memcmp(peer->nonce, search->bytes, 16) == 0)
-        search->found = peer;
-    peer_unlock(peer);
-}
-
-static void match_own_dial(struct peer *peer, void *argument)
-{
-    struct search *search = argument;
-    peer_lock(peer);
-    if (peer->state == PEER_DIALLING && memcmp(peer->nonce, search->bytes, 16) == 0)
-        search->found = peer;
-    peer_unlock(peer);
-}
-
-static void match_dialled(struct peer *peer, void *argument)
-{
-    struct search *search = argument;
-    peer_lock(peer);
-    if (peer->state == PEER_UP && !(peer->flags & (PEER_ACCEPTED | PEER_SELF | PEER_CLOSING)) &&
-        memcmp(peer->incarnation, search->bytes, 16) == 0)
-        search->found = peer;
-    peer_unlock(peer);
-}
-
-/* Whether that is what the peer is dialled at. */
-static bool dials_locked(const struct peer *peer, const char *url, size_t size)
-{
-    for (struct address *a = peer->address; a != NULL; a = a->alias_next)
-        if (peer->alternative < a->alternative_count &&
-            strlen(a->alternatives[peer->alternative].url) == size &&
-            memcmp(a->alternatives[peer->alternative].url, url, size) == 0)
-            return true;
-    return false;
-}
-
-/* A peer that we are dialling at an address that the other claims. */
-static void match_url(struct peer *peer, void *argument)
-{
-    struct search *search = argument;
-    peer_lock(peer);
-    if (peer->state == PEER_DIALLING && dials_locked(peer, search->bytes, search->size))
-        search->found = peer;
-    peer_unlock(peer);
-}
-
-/* An accepted peer, by its incarnation. */
-static void match_accepted(struct peer *peer, void *argument)
-{
-    struct search *search = argument;
-    peer_lock(peer);
-    if (peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) && !(peer->flags & PEER_CLOSING) &&
-        memcmp(peer->incarnation, search->bytes, 16) == 0)
-        search->found = peer;
-    peer_unlock(peer);
-}
-
-static struct peer *search_among(void (*match)(struct peer *, void *), enum meeting kind,
-                                 const void *bytes, size_t size)
+/* Of a link that we dialled; NULL: none has that name. */
+static struct peer *dialled_find(const uint8_t name[16])
 {
     enum { CANDIDATES = 16 }; /* there are more than one only where hashes are alike */
-    struct search search = {.bytes = bytes, .size = size};
     struct peer *candidates[CANDIDATES];
-    unsigned count = bmi__meeting_find(kind, bytes, size, candidates, CANDIDATES);
+    unsigned count = bmi__meeting_find(MEETING_NAME, name, 16, candidates, CANDIDATES);
     for (unsigned i = 0; i < count; i++)
-        match(candidates[i], &search);
-    return search.found;
+        if (dialled_as(candidates[i], name))
+            return candidates[i];
+    return NULL;
 }
 
-/* `claims` is a list of addresses with commas between. */
-static struct peer *search_claimed(const char *claims)
+/* Whether it is an accepted link of a process that says it has this incarnation. */
+static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said)
 {
-    struct peer *found = NULL;
-    while (found == NULL && *claims != '\0') {
-        size_t length = strcspn(claims, ",");
-        found = search_among(match_url, MEETING_URL, claims, length);
-        claims += length + (claims[length] == ',');
-    }
-    return found;
-}
-
-/* ---- one process, two connections -------------------------------------------------------------
- *
- * Whom we dial is known by what it answers, and it may answer in another's name: with an
- * incarnation, or a digest, that it has been told by that one. So what is posted for it goes over a
- * connection that was accepted only where that one's own words, or its host, say the same. Book.
- */
-
-static const char *host_of(const struct peer *peer)
-{
-    if (peer->state == PEER_AWAITING)
-        return peer->known != NULL ? peer->known : "";
-    if (peer->link != NULL && peer->link->host != NULL)
-        return peer->link->host; /* not greeted yet */
-    return peer->address != NULL && peer->address->host != NULL ? peer->address->host->numeric : "";
-}
-
-static bool may_be_one(struct peer *dialled, struct peer *accepted)
-{
-    bool held = accepted->state == PEER_HELD && accepted->hello != NULL;
-    const char *claims = held ? accepted->hello->listen : accepted->known;
-    bool one = host_of(dialled)[0] != '\0' && strcmp(host_of(dialled), host_of(accepted)) == 0;
-    peer_lock(dialled);
-    while (!one && claims != NULL && *claims != '\0') {
-        size_t length = strcspn(claims, ",");
-        one = dials_locked(dialled, claims, length);
-        claims += length + (claims[length] == ',');
-    }
-    peer_unlock(dialled);
-    return one;
-}
-
-static bool we_listen(void)
-{
-    struct running_method *method;
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++)
-        if (atomic_load(&method->started) && method->listen[0] != '\0')
-            return true;
-    return false;
-}
-
-/* The peer that dials ourselves with this nonce. Not found by a table, since that is rarely asked:
- * by who has our incarnation. */
-static struct peer *search_own_dial(const uint8_t *nonce)
-{
-    struct search search = {.bytes = nonce};
-    bmi__peer_each(match_own_dial, &search);
-    return search.found;
-}
-
-/* ---- a HELLO on a link that was dialled to us ------------------------------------------------ */
-
-/* Who is told may be somebody who claims to be another, and must not learn the nonce: with it the
- * link that the other one waits for could be forged. Its digest names it as well. */
-static void redundant_tell(struct peer *peer, struct peer *dialled)
-{
-    uint8_t digest[16];
-    peer_lock(dialled);
-    bmi__digest16(digest, dialled->nonce);
-    dialled->flags |= PEER_NONCE_TOLD;
-    peer_unlock(dialled);
     peer_lock(peer);
-    struct wire_header header = {.type = WIRE_REDUNDANT};
-    bmi__control_send_locked(peer, header, digest, sizeof digest);
+    bool fits = peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) &&
+                !(peer->flags & PEER_CLOSING) &&
+                memcmp(peer->incarnation, incarnation_said, sizeof peer->incarnation) == 0;
     peer_unlock(peer);
+    return fits;
 }
 
-static int redundant_send(struct peer *peer, struct peer *dialled)
+/* The accepted links whose other sides say that they have this incarnation, the newest first, as
+ * many as one question has room for. Returns their number. */
+static unsigned accepted_find(const uint8_t *incarnation_said, struct peer **found)
 {
-    redundant_tell(peer, dialled);
-    peer_lock(peer);
-    bmi__peer_leave_locked(peer);
-    peer_unlock(peer);
-    return 0;
+    unsigned kept = 0, count = bmi__meeting_find(MEETING_INCARNATION, incarnation_said, 16, found,
+                                                 WIRE_JOIN_ITEMS);
+    for (unsigned i = 0; i < count; i++)
+        if (accepted_from(found[i], incarnation_said))
+            found[kept++] = found[i];
+    return kept;
 }
+
+/* ---- a HELLO on an accepted link ------------------------------------------------------------- */
 
 /* The other end is this very process: its two ends become one peer. */
 static int self_join(struct peer *accepted, struct peer *dialled)
 {
     if (dialled->self_link != NULL)
-        return -EPROTO; /* only who is not us connects twice */
+        return -EPROTO; /* a HELLO of ours goes over one link only */
     bmi__peers_lock(accepted, dialled);
     struct bmi_link *link = accepted->link;
     accepted->link = NULL;
@@ -416,203 +300,223 @@ static int self_join(struct peer *accepted, struct peer *dialled)
     peer_unlock(accepted);
     struct bmi_link *outgoing = dialled->link;
     dialled->link = link; /* the answer goes the other way */
-    hello_send_locked(dialled, true);
+    hello_send_locked(dialled, NULL);
     dialled->link = outgoing;
     peer_unlock(dialled);
     bmi__peer_give(accepted);
     return 0;
 }
 
-static bool any_held; /* book: some may be HELD */
-
-static int hold(struct peer *peer, const struct wire_hello *hello)
+static int accept_locked(struct peer *peer, const struct wire_hello *hello)
 {
-    peer_lock(peer);
-    if (peer->hello == NULL)
-        peer->hello = malloc(sizeof *hello);
-    int status = peer->hello != NULL ? 0 : -ENOMEM;
-    if (status == 0) {
-        uint8_t digest[16];
-        memcpy(peer->hello, hello, sizeof *hello);
-        bmi__digest16(digest, hello->nonce);
-        bmi__meeting_set_locked(peer, MEETING_DIGEST, digest, sizeof digest);
-        atomic_store(&peer->state, PEER_HELD);
-        any_held = true;
-    }
-    peer_unlock(peer);
-    return status;
+    if (bmi__address_accept_locked(peer) == NULL)
+        return -ENOMEM;
+    peer->flags |= PEER_GREETED;
+    link_secret(peer->secret, hello->nonce, peer->link);
+    bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
+    hello_send_locked(peer, NULL);
+    up_locked(peer, hello);
+    return 0;
 }
 
-/* Each string that the other was looked up by. */
-static void awaiting_join(struct peer *peer, const uint8_t *digest)
+static int accept_hello(struct peer *peer, const struct wire_hello *hello)
 {
-    struct peer *awaiting;
-    while ((awaiting = search_among(match_awaiting, MEETING_AWAITED, digest, 16)) != NULL) {
-        if (may_be_one(awaiting, peer)) {
-            bmi__join(awaiting, peer);
-            continue;
-        }
-        peer_lock(awaiting);
-        bmi__meeting_clear_locked(awaiting); /* waits, and then insists */
-        peer_unlock(awaiting);
+    if (memcmp(hello->incarnation, incarnation, sizeof incarnation) == 0) {
+        uint8_t secret[16], name[16];
+        link_secret(secret, hello->nonce, peer->link);
+        link_name(name, secret);
+        struct peer *own = dialled_find(name);
+        if (own != NULL)
+            return own->state == PEER_DIALLING ? self_join(peer, own) : -EPROTO;
     }
-}
-
-static int accept_and_join(struct peer *peer, bool insist, const struct wire_hello *hello)
-{
-    uint8_t digest[16];
-    bmi__digest16(digest, hello->nonce);
     peer_lock(peer);
-    if (insist)
-        peer->flags |= PEER_INSISTED;
     int status = accept_locked(peer, hello);
     peer_unlock(peer);
-    if (status == 0)
-        awaiting_join(peer, digest);
     return status;
 }
 
-static int accept_hello(struct peer *peer, bool insist, const struct wire_hello *hello)
+/* ---- a REPLY on a link that we dialled ------------------------------------------------------- */
+
+/* Our link is used. */
+static void dialled_up_locked(struct peer *peer, const struct wire_hello *hello)
 {
-    struct peer *other;
-    if (memcmp(hello->incarnation, incarnation, 16) == 0 &&
-        (other = search_own_dial(hello->nonce)) != NULL)
-        return self_join(peer, other);
-    if (!insist && (other = search_among(match_dialled, MEETING_INCARNATION, hello->incarnation,
-                                         sizeof hello->incarnation)) != NULL)
-        return redundant_send(peer, other);
-    if (!insist && (other = search_claimed(hello->listen)) != NULL) {
-        if (memcmp(incarnation, hello->incarnation, 16) < 0)
-            return hold(peer, hello);
-        return redundant_send(peer, other);
+    peer->counters.connects++;
+    up_locked(peer, hello);
+}
+
+/* What a JOIN of ours asked, over a link whose HELLO was answered. */
+struct question {
+    struct wire_hello hello; /* the answer */
+    unsigned count;
+    uint8_t items[][WIRE_JOIN_ITEM]; /* a link's name, and our proof that we know it */
+};
+
+/* Our link is used after all. */
+static void question_over_locked(struct peer *peer)
+{
+    struct question *question = peer->question;
+    peer->question = NULL;
+    dialled_up_locked(peer, &question->hello);
+    free(question);
+}
+
+static bool question_names(const struct question *question, const struct peer *accepted)
+{
+    uint8_t name[16];
+    link_name(name, accepted->secret);
+    for (unsigned i = 0; i < question->count; i++)
+        if (memcmp(question->items[i], name, sizeof name) == 0)
+            return true;
+    return false;
+}
+
+static struct question *question_make(const struct peer *peer, const struct wire_hello *hello)
+{
+    struct peer *accepted[WIRE_JOIN_ITEMS];
+    unsigned count = accepted_find(hello->incarnation, accepted);
+    if (count == 0)
+        return NULL;
+    struct question *question = malloc(sizeof *question + (size_t)count * WIRE_JOIN_ITEM);
+    if (question == NULL)
+        return NULL; /* two processes may have two links then */
+    question->hello = *hello;
+    question->count = count;
+    for (unsigned i = 0; i < count; i++) {
+        link_name(question->items[i], accepted[i]->secret);
+        proof_make(question->items[i] + 16, PROOF_QUESTION, accepted[i]->secret, peer->secret);
     }
-    return accept_and_join(peer, insist, hello);
+    return question;
 }
 
-static void settle(struct peer *peer, void *argument)
+/* Asks the other side, over the link that we dialled, whether one of the links that we accepted
+ * from its incarnation is its own. Returns whether it was asked; else our link is to be used. */
+static bool question_send(struct peer *peer, const struct wire_hello *hello)
 {
-    (void)argument;
-    if (peer->state != PEER_HELD || peer->hello == NULL)
-        return;
-    struct wire_hello *hello = peer->hello;
-    peer->hello = NULL;
-    int status = accept_hello(peer, false, hello);
-    if (status < 0) {
-        peer_lock(peer);
-        bmi__peer_fail_locked(peer, status, "cannot be greeted");
-        peer_unlock(peer);
-    }
-    free(hello);
-}
-
-void bmi__greeting_settle_held(void)
-{
-    if (!any_held)
-        return;
-    any_held = false; /* who has to wait on says so again */
-    bmi__peer_each(settle, NULL);
-}
-
-/* ---- answers on a link that we dialled ------------------------------------------------------- */
-
-/* The connection that the process whose answer this is, by what it says, has dialled to us in the
- * same moment, each of us by a name that the other does not know itself by. NULL: there is none. */
-static struct peer *twin_find(const struct wire_hello *hello)
-{
-    struct search search = {.bytes = hello->incarnation};
-    if (we_listen())
-        bmi__peer_each(match_accepted, &search);
-    return search.found;
-}
-
-static bool twins_awaited; /* book: some dial may wait */
-
-/* Of twins that of the greater incarnation stays: the lesser one waits for the other's word of it
- * before it uses its own. */
-static bool twin_awaited(struct peer *peer, const struct wire_hello *hello)
-{
-    struct peer *twin = NULL;
-    if (memcmp(incarnation, hello->incarnation, sizeof incarnation) < 0)
-        twin = twin_find(hello);
-    if (twin == NULL || !may_be_one(peer, twin))
+    struct question *question = question_make(peer, hello);
+    if (question == NULL)
         return false;
     peer_lock(peer);
-    bool waits = !(peer->flags & (PEER_INSIST | PEER_NONCE_TOLD | PEER_CLOSING)) &&
-                 (peer->hello = malloc(sizeof *hello)) != NULL;
-    if (waits) {
-        *peer->hello = *hello;
-        peer->since_ns = await_deadline();
-        twins_awaited = true;
+    bool asks = !(peer->flags & PEER_KEPT);
+    if (asks) {
+        struct wire_header header = {.type = WIRE_JOIN};
+        peer->question = question;
+        peer->flags |= PEER_ASKED;
+        bmi__control_send_locked(peer, header, question->items,
+                                 (size_t)question->count * WIRE_JOIN_ITEM);
     }
     peer_unlock(peer);
-    return waits;
-}
-
-/* The other side does not use the connection that is given up, or does already: then it goes on. */
-static void twin_tell(struct peer *peer, const struct wire_hello *hello)
-{
-    struct peer *twin = NULL;
-    if (memcmp(incarnation, hello->incarnation, sizeof incarnation) > 0)
-        twin = twin_find(hello);
-    if (twin == NULL)
-        return;
-    peer_lock(twin);
-    bool unused = twin->seen == 0 && twin->op_count == 0 && !(twin->flags & PEER_INSISTED);
-    peer_unlock(twin);
-    if (unused)
-        redundant_tell(twin, peer);
+    if (!asks)
+        free(question);
+    return asks;
 }
 
 static int reply_arrived(struct peer *peer, const struct bmi_link *link,
                          const struct wire_hello *hello)
 {
     peer_lock(peer);
-    bool fits = peer->state == PEER_DIALLING && link == peer->link && peer->hello == NULL;
+    bool fits = peer->state == PEER_DIALLING && link == peer->link && peer->question == NULL;
     bool self = peer->self_link != NULL;
     peer_unlock(peer);
     if (!fits)
         return -EPROTO;
-    if (!self && twin_awaited(peer, hello))
+    if (!self && question_send(peer, hello))
         return 0;
     peer_lock(peer);
-    peer->counters.connects++;
-    up_locked(peer, hello);
+    dialled_up_locked(peer, hello);
     peer_unlock(peer);
-    if (!self)
-        twin_tell(peer, hello);
-    bmi__greeting_settle_held();
     return 0;
 }
 
-static void twin_settle(struct peer *peer, void *argument)
+/* ---- JOIN ------------------------------------------------------------------------------------- */
+
+/* Whether the link that we dialled stays, now that the other side asks for it over another one. If
+ * both handshakes are under way that of the greater incarnation does, provided that the other side
+ * is asked as well: that one may have been accepted after we asked. */
+static bool keeps(struct peer *dialled, const struct peer *asker)
 {
-    (void)argument;
-    if (peer->state != PEER_DIALLING || peer->hello == NULL)
-        return;
-    if (twin_find(peer->hello) != NULL) {
-        twins_awaited = true;
-        return;
+    peer_lock(dialled);
+    bool up = dialled->state == PEER_UP;
+    bool stays = up || memcmp(incarnation, asker->incarnation, sizeof incarnation) > 0 ||
+                 (dialled->question != NULL && !question_names(dialled->question, asker));
+    if (stays && !up && dialled->question != NULL)
+        question_over_locked(dialled);
+    else if (stays && !up)
+        dialled->flags |= PEER_KEPT;
+    peer_unlock(dialled);
+    return stays;
+}
+
+/* The other side has dialled us, over this link, and asks for links that it has accepted. */
+static int question_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
+{
+    uint8_t proof[WIRE_PROOF] = {0};
+    bool found = false;
+    if (size == 0 || size % WIRE_JOIN_ITEM != 0)
+        return -EBADMSG;
+    for (size_t i = 0; !found && i < size; i += WIRE_JOIN_ITEM) {
+        struct peer *dialled = dialled_find(bytes + i);
+        found = dialled != NULL &&
+                proof_holds(bytes + i + 16, PROOF_QUESTION, dialled->secret, peer->secret);
+        if (found && keeps(dialled, peer))
+            proof_make(proof, PROOF_ANSWER, dialled->secret, peer->secret);
     }
     peer_lock(peer);
-    struct wire_hello *hello = peer->hello;
-    peer->hello = NULL;
-    peer->counters.connects++;
-    up_locked(peer, hello);
+    peer->flags |= PEER_ASKED;
+    struct wire_header header = {.type = WIRE_JOIN, .flags = WIRE_REPLY};
+    bmi__control_send_locked(peer, header, proof, sizeof proof);
     peer_unlock(peer);
-    free(hello);
+    return 0;
 }
 
-void bmi__greeting_settle_twins(void)
+/* The other side has answered, over the link that we dialled. */
+static int answer_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
 {
-    if (!twins_awaited)
-        return;
-    twins_awaited = false; /* who has to wait on says so again */
-    bmi__peer_each(twin_settle, NULL);
-    bmi__greeting_settle_held();
+    struct peer *accepted[WIRE_JOIN_ITEMS], *same = NULL;
+    if (size != WIRE_PROOF)
+        return -EBADMSG;
+    peer_lock(peer);
+    peer->flags &= ~(uint32_t)PEER_ASKED;
+    bool waits = peer->state == PEER_DIALLING && peer->question != NULL;
+    peer_unlock(peer);
+    if (!waits) /* it asked as well, and was answered that our link stays */
+        return 0;
+    unsigned count = accepted_find(peer->question->hello.incarnation, accepted);
+    for (unsigned i = 0; i < count && same == NULL; i++)
+        if (question_names(peer->question, accepted[i]) &&
+            proof_holds(bytes, PROOF_ANSWER, accepted[i]->secret, peer->secret))
+            same = accepted[i];
+    if (same != NULL) {
+        bmi__join(peer, same);
+        return 0;
+    }
+    peer_lock(peer);
+    question_over_locked(peer);
+    peer_unlock(peer);
+    return 0;
 }
 
-static int hello_handle(struct bmi_link *link, bool reply, bool insist,
-                        const struct wire_hello *hello)
+int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size)
+{
+    int status = -EPROTO;
+    bmi__book_lock();
+    struct peer *peer = link_owner(link);
+    if (peer != NULL) {
+        peer_lock(peer);
+        bool dialled = !(peer->flags & PEER_ACCEPTED), asked = (peer->flags & PEER_ASKED) != 0;
+        bool up = peer->state == PEER_UP && peer->link == link && peer->self_link == NULL;
+        peer_unlock(peer);
+        if (reply && dialled && asked)
+            status = answer_arrived(peer, bytes, size);
+        else if (!reply && !dialled && !asked && up)
+            status = question_arrived(peer, bytes, size);
+    }
+    bmi__book_unlock();
+    return status;
+}
+
+/* ---- frames ----------------------------------------------------------------------------------- */
+
+static int hello_handle(struct bmi_link *link, bool reply, const struct wire_hello *hello)
 {
     struct peer *peer = link_owner(link);
     if (peer == NULL)
@@ -633,11 +537,10 @@ static int hello_handle(struct bmi_link *link, bool reply, bool insist,
         return reply_arrived(peer, link, hello);
     if (peer->state != PEER_GREETING || (peer->flags & PEER_CLOSING))
         return -EPROTO;
-    return accept_hello(peer, insist, hello);
+    return accept_hello(peer, hello);
 }
 
-int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uint8_t *bytes,
-                       size_t size)
+int bmi__hello_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size)
 {
     struct wire_hello *hello = malloc(sizeof *hello);
     const char *reason = "";
@@ -648,81 +551,8 @@ int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uin
     if (status < 0)
         bmi__log(BMI_LOG_WARN, "%s: %s", link->host != NULL ? link->host : "?", reason);
     else
-        status = hello_handle(link, reply, insist, hello);
+        status = hello_handle(link, reply, hello);
     bmi__book_unlock();
     free(hello);
     return status;
-}
-
-/* Our link is not wanted, since one of the other side's reaches us, or will: told over a link that
- * we dialled, so it is true. */
-static void await_locked(struct peer *peer, const uint8_t *digest)
-{
-    free(peer->hello);
-    peer->known = peer->link->host;
-    peer->link->host = NULL;
-    bmi__link_forget_locked(peer);
-    bmi__credit_forget_locked(peer);
-    memcpy(peer->nonce, digest, sizeof peer->nonce);
-    peer->since_ns = await_deadline();
-    bmi__meeting_set_locked(peer, MEETING_AWAITED, peer->nonce, sizeof peer->nonce);
-    atomic_store(&peer->state, PEER_AWAITING);
-    peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_NONCE_TOLD); /* of what is not ours any more */
-    bmi__next_start_locked(peer, 0);
-}
-
-/* Threads that post change the flags meanwhile; what is asked for is the driver's to change. */
-static bool may_be_redundant(struct peer *peer, const struct bmi_link *link)
-{
-    peer_lock(peer);
-    bool may = peer->state == PEER_DIALLING && peer->link == link && peer->self_link == NULL &&
-               !(peer->flags & PEER_INSIST);
-    peer_unlock(peer);
-    return may;
-}
-
-/* What we dialled is up: of two connections to one process, both are used. */
-static bool is_in_use(struct peer *peer, const struct bmi_link *link)
-{
-    peer_lock(peer);
-    bool used = peer->state == PEER_UP && peer->link == link && !(peer->flags & PEER_ACCEPTED);
-    peer_unlock(peer);
-    return used;
-}
-
-int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t size)
-{
-    if (size != 16)
-        return -EBADMSG;
-    bmi__book_lock();
-    struct peer *peer = link_owner(link);
-    bool fits = peer != NULL && may_be_redundant(peer, link);
-    bool late = peer != NULL && is_in_use(peer, link);
-    struct peer *accepted = fits ? search_among(match_digest, MEETING_DIGEST, bytes, 16) : NULL;
-    if (accepted != NULL && !may_be_one(peer, accepted)) {
-        bmi__log(BMI_LOG_WARN, "%s names a connection of another host's as its own",
-                 bmi__peer_name(peer));
-        accepted = NULL;
-    }
-    if (fits && accepted == NULL) {
-        peer_lock(peer);
-        await_locked(peer, bytes);
-        peer_unlock(peer);
-    }
-    if (accepted != NULL && accepted->state == PEER_HELD) {
-        struct wire_hello *hello = accepted->hello;
-        accepted->hello = NULL;
-        int status = accept_and_join(accepted, false, hello);
-        free(hello);
-        if (status < 0) { /* what is joined to it is dialled for once it has gone */
-            peer_lock(accepted);
-            bmi__peer_fail_locked(accepted, status, "cannot be greeted");
-            peer_unlock(accepted);
-        }
-    }
-    if (accepted != NULL)
-        bmi__join(peer, accepted);
-    bmi__greeting_settle_held();
-    bmi__book_unlock();
-    return fits || late ? 0 : -EPROTO;
 }

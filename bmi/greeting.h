@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * greeting.h - how two processes come to share one link.
+ * greeting.h - the handshake of a link, and how two processes come to use one link.
  *
- * Both ends of a link send a HELLO first, the dialler at once, the accepter in answer. What a HELLO
- * claims (listen addresses, incarnation) is a hint; the one fact is that a link which we dialled
- * reaches who we looked up. So when two processes dial each other, or one dials a process that it
- * has accepted a link from, the dialled side answers REDUNDANT with the nonce of the link to be
- * used instead: told over a link that we dialled, that proves whose the accepted link is, and the
- * looked-up address is joined to it. The nonce itself is a secret of who dials and who is dialled:
- * REDUNDANT tells its digest, which is believed of links from the host that was dialled, or that
- * claim to be it. Nothing but greetings was sent on either link by then. Who finds, as its dial is
- * answered, that the other has dialled as well waits for that word, if its incarnation is the
- * lesser one.
+ * The dialler sends HELLO, the accepter answers; nothing else goes before. One fact is certain: a
+ * link that we dialled reaches the process that was looked up. The process behind a link that we
+ * accepted says who it is; that is a hint. So when our dial is answered with an incarnation that
+ * accepted links have named too, the dialler asks, over its own link, whether one of those is the
+ * other side's (JOIN). The question and its answer prove that both sides hold both ends of both
+ * links. If so, what was posted goes over the accepted link, and the dialled one is closed;
+ * otherwise the dialled one is used. docs/wire-protocol.md says why nobody in between can forge
+ * that. A wrong hint costs one exchange with the process that was dialled, and no waiting.
  * The book's lock is held throughout.
  */
 #ifndef BMI_GREETING_H
@@ -28,17 +26,12 @@ int bmi__dial_locked(struct peer *peer);
 
 /* Driver; take the book's and the peer's lock. <0: end the link. */
 int bmi__greeting_up(struct bmi_link *link);
-int bmi__hello_arrived(struct bmi_link *link, bool reply, bool insist, const uint8_t *bytes,
-                       size_t size);
-int bmi__redundant_arrived(struct bmi_link *link, const uint8_t *bytes, size_t size);
-/* Peers that waited for a dial of ours to be settled are answered. Book's lock held. */
-void bmi__greeting_settle_held(void);
-/* An accepted link has ended: dials that waited for word of it go on. Book's lock held. */
-void bmi__greeting_settle_twins(void);
+int bmi__hello_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size);
+int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size);
 
-/* What people know a peer by: the address that it was looked up by, or its host and a number that
- * tells it from others there, while it is connected. Valid until the thread's next call, with the
- * peer's lock held. */
+/* The name of a peer for the log: the address that it was looked up by, or its host and a number
+ * that distinguishes it from others there, while it is connected. Valid until the thread's next
+ * call, with the peer's lock held. */
 const char *bmi__peer_name(const struct peer *peer);
 
 #endif

@@ -5,11 +5,13 @@
  * A frame's header is decoded here and nothing else about it is decided here. Bodies that are the
  * protocol's own (greetings, regions) come into memory of this file's and are handled when whole.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bmi/credit.h"
+#include "bmi/digest.h"
 #include "bmi/failure.h"
 #include "bmi/greeting.h"
 #include "bmi/log.h"
@@ -65,6 +67,16 @@ void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t numb
     link->host_number = number;
     free(link->host);
     link->host = host != NULL ? strdup(host) : NULL;
+}
+
+void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void *accepter,
+                          size_t size)
+{
+    uint8_t bytes[2 * BMI_LINK_END];
+    assert(size <= BMI_LINK_END);
+    memcpy(bytes, dialler, size);
+    memcpy(bytes + size, accepter, size);
+    bmi__digest16(link->ends, bytes, 2 * size);
 }
 
 /* ---- frames that are whole ------------------------------------------------------------------ */
@@ -211,6 +223,7 @@ static int up_frame_locked(struct peer *peer, const struct wire_header *header, 
     case WIRE_RTS:
     case WIRE_CTS:
     case WIRE_RTR:
+    case WIRE_JOIN:
         if (header->length > 0)
             return inbound_make(header, sink);
         return bodiless_locked(peer, header);
@@ -219,10 +232,10 @@ static int up_frame_locked(struct peer *peer, const struct wire_header *header, 
     }
 }
 
-static int greeting_frame(const struct wire_header *header, struct bmi_sink *sink)
+static int handshake_frame(const struct wire_header *header, struct bmi_sink *sink)
 {
-    bool greeting = header->type == WIRE_HELLO || header->type == WIRE_REDUNDANT;
-    if (greeting && header->length > 0)
+    bool handshake = header->type == WIRE_HELLO || header->type == WIRE_JOIN;
+    if (handshake && header->length > 0)
         return inbound_make(header, sink);
     return -EPROTO;
 }
@@ -310,7 +323,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
         bmi__frame_trace(peer, "from", &shown->header);
         sink->length = shown->header.length;
         if (peer->state != PEER_UP)
-            status = greeting_frame(&shown->header, sink);
+            status = handshake_frame(&shown->header, sink);
         else if (peer->self_link == NULL || link == peer->self_link)
             status = up_frame_locked(peer, &shown->header, body, sink);
         else
@@ -409,10 +422,9 @@ static int inbound_arrived(struct bmi_link *link, struct inbound *inbound)
     size_t size = (size_t)inbound->size;
     int status;
     if (header->type == WIRE_HELLO)
-        status = bmi__hello_arrived(link, (header->flags & WIRE_REPLY) != 0,
-                                    (header->flags & WIRE_INSIST) != 0, inbound->bytes, size);
-    else if (header->type == WIRE_REDUNDANT)
-        status = bmi__redundant_arrived(link, inbound->bytes, size);
+        status = bmi__hello_arrived(link, (header->flags & WIRE_REPLY) != 0, inbound->bytes, size);
+    else if (header->type == WIRE_JOIN)
+        status = bmi__join_arrived(link, (header->flags & WIRE_REPLY) != 0, inbound->bytes, size);
     else
         status = regions_arrived(link, inbound);
     free(inbound);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * meeting.h - finds peers by what a greeting tells of them, however many there are.
+ * meeting.h - finds peers by what a handshake says of them, however many there are.
  *
  * A peer can be found by one thing at a time, which depends on its state. What is found is a
  * candidate: it may have changed, or merely share a hash, so its finder locks it and looks.
@@ -11,10 +11,8 @@
 #include "bmi/peer.h"
 
 enum meeting {
-    MEETING_URL = 1,     /* DIALLING: by the address that is being dialled */
-    MEETING_AWAITED,     /* AWAITING: by the digest of the nonce of the link to come */
-    MEETING_DIGEST,      /* accepted, UP or HELD: by the digest of its nonce */
-    MEETING_INCARNATION, /* dialled, UP */
+    MEETING_NAME = 1,    /* dialled, once a HELLO has gone: by the name of its link */
+    MEETING_INCARNATION, /* accepted, UP */
 };
 
 /* Has the peer found by these bytes from now on, and by nothing else. Its lock is held. Without

@@ -81,7 +81,7 @@ void bmi__peer_give(struct peer *peer)
     bmi__credit_forget_locked(peer);
     bmi__keys_free_locked(peer);
     bmi__meeting_clear_locked(peer);
-    free(peer->hello); /* or what is known */
+    free(peer->question);
     size_t head = offsetof(struct peer, link);
     memset((char *)peer + head, 0, sizeof *peer - head);
     peer->buckets = peer->inline_buckets;
@@ -343,7 +343,7 @@ static void header_encode(struct peer *peer, struct wire_header *header,
 {
     header->seen = peer->seen;
     peer->seen_reported = peer->seen;
-    if (header->type != WIRE_RTR)
+    if (header->type != WIRE_RTR && header->type != WIRE_JOIN) /* it may end with its link */
         header->credit = bmi__credit_report_locked(peer);
     wire_encode(bytes, header);
     bmi__frame_trace(peer, "to", header);

@@ -25,14 +25,13 @@
 #include "bmi/wire.h"
 
 struct address;
+struct question; /* greeting.c */
 
 enum peer_state {
     PEER_FREE,     /* in the slab */
     PEER_IDLE,     /* looked up, not connected */
-    PEER_DIALLING, /* connecting, or waiting for the answer to our HELLO */
-    PEER_AWAITING, /* told to use a connection that the other side dials */
+    PEER_DIALLING, /* connecting, or waiting for the answer to our HELLO, or to our JOIN */
     PEER_GREETING, /* accepted, its HELLO has not come */
-    PEER_HELD,     /* accepted, its HELLO is answered when a dial of ours is settled */
     PEER_UP,
     PEER_GONE, /* its link went; nothing can be posted */
 };
@@ -44,22 +43,21 @@ enum peer_flags {
     PEER_WANTS_EAGER = 8,       /* we have told that we lack credit */
     PEER_WANTS_UNEXPECTED = 16, /* likewise, for unexpected messages */
     PEER_IN_WANTS = 32,         /* in the budget's queue */
-    PEER_INSIST = 64,           /* the next HELLO of ours admits no REDUNDANT */
-    PEER_PINGED = 128,          /* silent for long: asked for a sign of life */
-    PEER_ATTENTION = 256,       /* counted among those that the liveness tick has to look at */
-    PEER_CLOSING = 512,         /* its link was told to close */
-    PEER_DROPPED = 1024,        /* not to be dialled again for what is posted now */
-    PEER_HUNGRY = 2048,         /* it asked for eager credit and was told of none since */
-    PEER_FULL = 4096,           /* asked and holds its share: credit comes back as it is consumed */
-    PEER_GREETED = 8192,        /* accepted, and its HELLO answered */
-    PEER_FORGOT = 16384,        /* announcements of the peer's were dropped that it counts on */
-    PEER_ASKED_SEEN = 32768,    /* it has not said for long what it has seen, and was asked */
-    PEER_ANSWERING = 65536,     /* a frame of its own is being handled */
-    PEER_QUESTIONS = 131072,    /* receives have OP_CANCEL_WAITS */
-    PEER_NONCE_TOLD = 262144,   /* the other side waits for a link with this nonce of ours */
+    PEER_ASKED = 64,      /* a JOIN of ours waits for its answer; accepted: the peer has sent one */
+    PEER_PINGED = 128,    /* silent for long: asked for a sign of life */
+    PEER_ATTENTION = 256, /* counted among those that the liveness tick has to look at */
+    PEER_CLOSING = 512,   /* its link was told to close */
+    PEER_DROPPED = 1024,  /* not to be dialled again for what is posted now */
+    PEER_HUNGRY = 2048,   /* it asked for eager credit and was told of none since */
+    PEER_FULL = 4096,     /* asked and holds its share: credit comes back as it is consumed */
+    PEER_GREETED = 8192,  /* accepted, and its HELLO answered */
+    PEER_FORGOT = 16384,  /* announcements of the peer's were dropped that it counts on */
+    PEER_ASKED_SEEN = 32768, /* it has not said for long what it has seen, and was asked */
+    PEER_ANSWERING = 65536,  /* a frame of its own is being handled */
+    PEER_QUESTIONS = 131072, /* receives have OP_CANCEL_WAITS */
+    PEER_KEPT = 262144,      /* dialling: the other side was answered that this link stays */
     PEER_HUNGRY_UNEXPECTED = 524288, /* HUNGRY and FULL, of the window for unexpected messages */
     PEER_FULL_UNEXPECTED = 1048576,
-    PEER_INSISTED = 2097152, /* accepted: its HELLO admitted no REDUNDANT */
 };
 
 /* An announcement received: where the message of that position may go unasked. */
@@ -164,15 +162,9 @@ struct peer {
     struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
-    uint32_t meeting_key; /* meeting.c's lock, as meeting_next */
-    /* One at a time, each from malloc; NULL: none. `hello`: HELD, the HELLO to answer; DIALLING,
-     * the answer, see twin_find. `known`: accepted, where the other side says it listens; AWAITING,
-     * the numeric host that was dialled. */
-    union {
-        struct wire_hello *hello;
-        char *known;
-    };
-    struct peer *wants_next; /* budget's lock */
+    uint32_t meeting_key;      /* meeting.c's lock, as meeting_next */
+    struct question *question; /* DIALLING: our JOIN that waits for an answer; from malloc */
+    struct peer *wants_next;   /* budget's lock */
     struct peer *meeting_next;
     uint64_t bytes_in; /* liveness: link's count at the last tick */
     uint64_t since_ns; /* see failure.c: deadline of a dial, silence, or idleness */
@@ -194,7 +186,7 @@ struct peer {
     uint16_t questions; /* RTR_CANCELs that were not answered */
     uint32_t answers;   /* control frames with the method that the peer caused */
     uint8_t incarnation[16];
-    uint8_t nonce[16]; /* dialled: our own; accepted or awaited: the digest of the other side's */
+    uint8_t secret[16]; /* of its link, see greeting.c; once a HELLO has gone or come */
     struct peer_counters counters;
 };
 

@@ -156,9 +156,7 @@ static const char *state_name(const struct peer *peer)
         [PEER_FREE] = "free",
         [PEER_IDLE] = "not connected",
         [PEER_DIALLING] = "connecting",
-        [PEER_AWAITING] = "awaited",
         [PEER_GREETING] = "greeting",
-        [PEER_HELD] = "greeting",
         [PEER_UP] = "up",
         [PEER_GONE] = "gone",
     };

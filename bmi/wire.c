@@ -15,8 +15,8 @@ static const struct {
     uint8_t flags;
     uint64_t body_max;
 } rules[WIRE_TYPES] = {
-    [WIRE_HELLO] = {"HELLO", WIRE_REPLY | WIRE_INSIST, WIRE_HELLO_MAX},
-    [WIRE_REDUNDANT] = {"REDUNDANT", 0, 16},
+    [WIRE_HELLO] = {"HELLO", WIRE_REPLY, WIRE_HELLO_MAX},
+    [WIRE_JOIN] = {"JOIN", WIRE_REPLY, WIRE_JOIN_ITEMS *WIRE_JOIN_ITEM},
     [WIRE_REJECT] = {"REJECT", 0, 0},
     [WIRE_EAGER] = {"EAGER", 0, WIRE_DATA_MAX},
     [WIRE_UNEXPECTED] = {"UNEXPECTED", 0, WIRE_DATA_MAX},

@@ -16,11 +16,12 @@
 
 #include "bmi/method.h"
 
-enum { WIRE_MAGIC = 0xB31F, WIRE_VERSION = 2 };
+enum { WIRE_MAGIC = 0xB31F, WIRE_VERSION = 3 };
 
 enum wire_type {
     WIRE_HELLO = 1,     /* body: struct wire_hello. The first frame both ways */
-    WIRE_REDUNDANT,     /* body: digest of the nonce of the connection to use */
+    WIRE_JOIN,          /* body: accepted connections, each a name and a proof: "is one of these
+                           yours?" With REPLY: a proof, "that one, use it", or zeros, "none" */
     WIRE_REJECT,        /* target: errno. The connection is refused */
     WIRE_EAGER,         /* tag; body: the message. Expected, unasked. Starts a message */
     WIRE_UNEXPECTED,    /* tag; body: the message */
@@ -51,8 +52,7 @@ enum wire_type {
 };
 
 enum wire_flags {
-    WIRE_REPLY = 1,        /* HELLO: answers one */
-    WIRE_INSIST = 2,       /* HELLO: not to be answered by REDUNDANT */
+    WIRE_REPLY = 1,        /* HELLO, JOIN: answers one */
     WIRE_FIRST = 1,        /* DATA: starts an announced message */
     WIRE_LAST = 2,         /* DATA: the message's last bytes */
     WIRE_BY_PUT = 4,       /* DATA with FIRST: the body comes by put */
@@ -67,6 +67,7 @@ enum wire_flags {
 /* What a message held unmatched is charged beyond its bytes, both as credit and as memory. */
 enum { WIRE_MESSAGE_CHARGE = 128 };
 enum { WIRE_HELLO_MAX = 4096, WIRE_HELLO_TAIL = 4, WIRE_REGIONS_MAX = 64, WIRE_DATA_MAX = 1 << 26 };
+enum { WIRE_JOIN_ITEM = 32, WIRE_JOIN_ITEMS = 64, WIRE_PROOF = 16 };
 
 struct wire_header {
     uint8_t type, flags;
@@ -79,12 +80,12 @@ struct wire_header {
 
 struct wire_hello {
     uint8_t incarnation[16]; /* random, one a process and initialization */
-    uint8_t nonce[16];       /* random, one a connection */
+    uint8_t nonce[16];       /* random, one a connection, its dialler's; zeros in a REPLY */
     uint16_t version;
     uint32_t eager_max; /* largest eager message that I take */
     uint32_t unexpected_max;
     uint32_t eager_credit, unexpected_credit;
-    char listen[BMI_MAX_ADDR_LEN]; /* addresses that I claim to listen on: a hint, no identity */
+    char listen[BMI_MAX_ADDR_LEN]; /* addresses that I say I listen on: for people to read */
 };
 
 /* Writes bmi_frame_header_size(bytes[0]) bytes. */

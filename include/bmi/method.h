@@ -256,6 +256,8 @@ struct bmi_method {
 
 /* ---- links ---------------------------------------------------------------------------------- */
 
+enum { BMI_LINK_END = 20, BMI_LINK_ENDS = 16 };
+
 struct bmi_link {
     const struct bmi_method *method;
     void *state;                            /* the method's state */
@@ -272,6 +274,7 @@ struct bmi_link {
     atomic_bool dirty;
     uint32_t host_number; /* this and host are the core's, see bmi_method_link_host */
     char *host;
+    uint8_t ends[BMI_LINK_ENDS]; /* the core's, see bmi_method_link_ends */
 };
 
 /* Takes a reference. Returns: nothing. Owns: the link stays until it is dropped. Threads: any that
@@ -479,6 +482,14 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
  * told of. Returns: nothing; without memory the host stays unknown. Owns: copied. Threads: driver.
  * Blocks: no. */
 void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t number);
+
+/* Tells the two ends of the connection, before link_accepted or link_up: `size` bytes each, at most
+ * BMI_LINK_END, in a form that is the same on both sides (tcp: address and port of both sockets).
+ * They distinguish a direct connection from two with a relay between them; a network whose
+ * processes trust each other can leave them out, on both sides. Returns: nothing. Owns: copied.
+ * Threads: driver. Blocks: no. */
+void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void *accepter,
+                          size_t size);
 
 /* ---- registrations -------------------------------------------------------------------------- */
 

@@ -470,6 +470,7 @@ static int connection_check(struct ib_link *link, char *here_host, size_t size)
     union tcp_socket_address here = {0}, there = {0};
     socklen_t length = sizeof(int), here_length = sizeof(here), there_length = sizeof(there);
     char host[INET6_ADDRSTRLEN];
+    uint8_t ends[2][TCP_ADDRESS_BYTES];
     int error = 0;
     if (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
         return -errno;
@@ -482,6 +483,9 @@ static int connection_check(struct ib_link *link, char *here_host, size_t size)
         return -ECONNREFUSED;
     tcp_socket_address_host(&there, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(&there));
+    tcp_socket_address_bytes(&here, ends[0]);
+    tcp_socket_address_bytes(&there, ends[1]);
+    bmi_method_link_ends(&link->base, ends[0], ends[1], TCP_ADDRESS_BYTES);
     tcp_socket_address_host(&here, here_host, size);
     return 0;
 }
@@ -674,6 +678,18 @@ static void rendezvous_ready(struct bmi_watch *watch, uint32_t events)
 /* ---- listening --------------------------------------------------------------------------------
  */
 
+static void link_ends(struct bmi_link *link, int fd, const union tcp_socket_address *from)
+{
+    union tcp_socket_address here = {0};
+    socklen_t length = sizeof(here);
+    uint8_t ends[2][TCP_ADDRESS_BYTES];
+    if (getsockname(fd, &here.any, &length) < 0)
+        return; /* it is never joined with another one then */
+    tcp_socket_address_bytes(from, ends[0]);
+    tcp_socket_address_bytes(&here, ends[1]);
+    bmi_method_link_ends(link, ends[0], ends[1], TCP_ADDRESS_BYTES);
+}
+
 static void accept_link(struct ib_state *state, int fd, const union tcp_socket_address *from)
 {
     char host[INET6_ADDRSTRLEN];
@@ -685,6 +701,7 @@ static void accept_link(struct ib_state *state, int fd, const union tcp_socket_a
     ib_socket_set_options(fd);
     tcp_socket_address_host(from, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
+    link_ends(&link->base, fd, from);
     link->dial = calloc(1, sizeof(*link->dial));
     int status = link->dial ? greeting_start(link) : -ENOMEM;
     if (status)

@@ -282,3 +282,17 @@ void tcp_socket_address_host(const union tcp_socket_address *address, char *out,
     if (!text && size > 0)
         out[0] = '\0';
 }
+
+void tcp_socket_address_bytes(const union tcp_socket_address *address,
+                              uint8_t bytes[TCP_ADDRESS_BYTES])
+{
+    uint16_t port = htons(tcp_socket_address_port(address));
+    memset(bytes, 0, 16);
+    if (address->any.sa_family == AF_INET) {
+        memset(bytes + 10, 0xff, 2);
+        memcpy(bytes + 12, &address->ipv4.sin_addr, 4);
+    } else {
+        memcpy(bytes, &address->ipv6.sin6_addr, 16);
+    }
+    memcpy(bytes + 16, &port, sizeof(port));
+}

@@ -52,6 +52,11 @@ socklen_t tcp_socket_address_length(const union tcp_socket_address *address);
 uint16_t tcp_socket_address_port(const union tcp_socket_address *address);
 void tcp_socket_address_set_port(union tcp_socket_address *address, uint16_t port);
 
+/* Host and port in one form: an IPv4 host as the IPv6 address that it is mapped to. */
+enum { TCP_ADDRESS_BYTES = 18 };
+void tcp_socket_address_bytes(const union tcp_socket_address *address,
+                              uint8_t bytes[TCP_ADDRESS_BYTES]);
+
 /* Writes the bare numeric host; an IPv4 host on a dual-stack socket reads as IPv4. */
 void tcp_socket_address_host(const union tcp_socket_address *address, char *out, size_t size);
 

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "address.h"
 #include "fake_core.h"
 
 extern const struct bmi_method bmi__method_tcp;
@@ -120,6 +121,8 @@ static void frames_go_both_ways(void)
     CU_ASSERT_EQUAL(here.last.sequence, 3);
     CU_ASSERT_STRING_EQUAL(here.host, "127.0.0.1");
     CU_ASSERT_STRING_EQUAL(there->host, "127.0.0.1");
+    CU_ASSERT_EQUAL(memcmp(here.ends, there->ends, sizeof here.ends), 0);
+    CU_ASSERT_NOT_EQUAL(memcmp(here.ends, here.ends + TCP_ADDRESS_BYTES, TCP_ADDRESS_BYTES), 0);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS], 2);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_OPENED], 1);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_ACCEPTED], 1);
@@ -428,6 +431,7 @@ static void listens_on_everything(void)
     CU_ASSERT_EQUAL(dial(address, &four), 0);
     CU_ASSERT(FAKE_UNTIL(four.ups == 1 && fake_accepted_count == 1));
     CU_ASSERT_STRING_EQUAL(fake_accepted[0].host, "127.0.0.1");
+    CU_ASSERT_EQUAL(memcmp(four.ends, fake_accepted[0].ends, sizeof four.ends), 0);
 
     int probe = socket(AF_INET6, SOCK_STREAM, 0);
     struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
@@ -438,6 +442,7 @@ static void listens_on_everything(void)
         CU_ASSERT_EQUAL(dial(address, &six), 0);
         CU_ASSERT(FAKE_UNTIL(six.ups == 1 && fake_accepted_count == 2));
         CU_ASSERT_STRING_EQUAL(fake_accepted[1].host, "::1");
+        CU_ASSERT_EQUAL(memcmp(six.ends, fake_accepted[1].ends, sizeof six.ends), 0);
     } else {
         fprintf(stderr, "(no IPv6 here) ");
     }

@@ -187,6 +187,7 @@ static int connection_check(struct tcp_link *link)
     union tcp_socket_address here = {0}, there = {0};
     socklen_t length = sizeof(int), here_length = sizeof(here), there_length = sizeof(there);
     char host[INET6_ADDRSTRLEN];
+    uint8_t ends[2][TCP_ADDRESS_BYTES];
     int error = 0;
 
     if (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
@@ -201,6 +202,9 @@ static int connection_check(struct tcp_link *link)
         return -ECONNREFUSED;
     tcp_socket_address_host(&there, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(&there));
+    tcp_socket_address_bytes(&here, ends[0]);
+    tcp_socket_address_bytes(&there, ends[1]);
+    bmi_method_link_ends(&link->base, ends[0], ends[1], TCP_ADDRESS_BYTES);
     return 0;
 }
 

@@ -32,6 +32,7 @@ static int epoll_fd;
 static _Atomic(struct bmi_deferred *) deferred;
 static struct bmi_timer *timers;
 static char pending_host[64]; /* of a link that has no owner yet */
+static uint8_t pending_ends[2 * BMI_LINK_END];
 static int links_made, links_gone;
 
 uint64_t bmi_method_now_ns(void)
@@ -58,6 +59,7 @@ int bmi_method_link_accepted(struct bmi_link *link)
     owner->link = link;
     link->owner = owner;
     memcpy(owner->host, pending_host, sizeof(owner->host));
+    memcpy(owner->ends, pending_ends, sizeof(owner->ends));
     bmi_link_ref(link);
     links_made++;
     return 0;
@@ -259,6 +261,16 @@ void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t numb
     if (!host)
         return; /* the link goes */
     snprintf(owner ? owner->host : pending_host, sizeof(pending_host), "%s", host);
+}
+
+void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void *accepter,
+                          size_t size)
+{
+    if (size > BMI_LINK_END)
+        abort();
+    uint8_t *ends = link->owner ? ((struct fake_owner *)link->owner)->ends : pending_ends;
+    memcpy(ends, dialler, size);
+    memcpy(ends + size, accepter, size);
 }
 
 /* ---- driving -------------------------------------------------------------------------------- */

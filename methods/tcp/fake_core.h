@@ -29,6 +29,7 @@ struct fake_short {
 struct fake_owner {
     struct bmi_link *link;
     char host[64];
+    uint8_t ends[2 * BMI_LINK_END]; /* the dialler's, then the accepter's */
     int ups, downs, status;
     int frames, bodies;           /* that arrived */
     struct fake_header last;      /* header of the last frame */

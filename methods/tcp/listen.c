@@ -64,6 +64,19 @@ void tcp_listen_resume(struct tcp_state *state)
     }
 }
 
+static void link_ends(struct bmi_link *link, int fd, const union tcp_socket_address *from)
+{
+    union tcp_socket_address here = {0};
+    socklen_t length = sizeof(here);
+    uint8_t ends[2][TCP_ADDRESS_BYTES];
+
+    if (getsockname(fd, &here.any, &length) < 0)
+        return; /* it is never joined with another one then */
+    tcp_socket_address_bytes(from, ends[0]);
+    tcp_socket_address_bytes(&here, ends[1]);
+    bmi_method_link_ends(link, ends[0], ends[1], TCP_ADDRESS_BYTES);
+}
+
 static void accept_link(struct tcp_state *state, int fd, const union tcp_socket_address *from)
 {
     char host[INET6_ADDRSTRLEN];
@@ -78,6 +91,7 @@ static void accept_link(struct tcp_state *state, int fd, const union tcp_socket_
     tcp_unlock(&link->send_lock);
     tcp_socket_address_host(from, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
+    link_ends(&link->base, fd, from);
     if (bmi_method_link_accepted(&link->base) < 0) {
         tcp_link_forget(link);
         return;

@@ -90,7 +90,7 @@ static bool frame_check(const struct raw_frame *frame)
               frame->type != RAW_DATA && frame->type != RAW_CTS && frame->type != RAW_RTR,
           "the impostor got a frame of type %u, tag %d, that was meant for the victim", frame->type,
           frame->tag);
-    return frame->type == RAW_REDUNDANT || frame->type == RAW_REJECT;
+    return frame->type == RAW_REJECT;
 }
 
 /* Reads what comes until the parent speaks, and tells it of the first sign of a refusal. */

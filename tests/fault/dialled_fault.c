@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * dialled_fault.c - what a server that we dial can do to us: it answers as if it were ourselves, it
- * connects back while we dial, it says that our connections are not wanted, while others are being
- * closed, it speaks another version of the protocol; it goes, and another one of its address's
- * alternatives is there; it waits for a connection of ours that is lost.
+ * dialled_fault.c - a server that we dial answers as if it were ourselves, connects back while we
+ * dial, says truly or falsely that one of two connections is its own, or says nothing; speaks
+ * another version of the protocol; goes, and another one of its address's alternatives is there.
  *
  * The servers are sockets of this process, so that what they do is in order with what we do.
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -105,12 +105,73 @@ static int back_connect(const struct raw_hello *identity, const char *listening)
     return socket;
 }
 
-static void redundant_send(int socket, const uint8_t nonce[16])
+/* ---- names and proofs of connections ----------------------------------------------------------
+ */
+
+enum { SECRET = 16, ITEM = 32, PROOF = 16, END = 18 };
+enum { NAME_LABEL = 1, QUESTION_LABEL, ANSWER_LABEL };
+
+/* Address and port, as an IPv6 socket has them. */
+static void end_put(uint8_t end[END], const struct sockaddr_in *address)
 {
-    struct raw_frame frame = {.type = RAW_REDUNDANT, .length = 16};
-    uint8_t digest[16];
-    bmi__digest16(digest, nonce);
-    CHECK(raw_send(socket, &frame, digest), "the connection has ended");
+    memset(end, 0, END);
+    memset(end + 10, 0xff, 2);
+    memcpy(end + 12, &address->sin_addr, 4);
+    memcpy(end + 16, &address->sin_port, 2);
+}
+
+/* Of a connection whose dialler's HELLO had that nonce; `dialled`: by us. */
+static void secret_make(uint8_t secret[SECRET], int socket, bool dialled, const uint8_t nonce[16])
+{
+    struct sockaddr_in here, there;
+    socklen_t size = sizeof here;
+    uint8_t ends[2 * END], bytes[32];
+    getsockname(socket, (struct sockaddr *)&here, &size);
+    size = sizeof there;
+    getpeername(socket, (struct sockaddr *)&there, &size);
+    end_put(ends, dialled ? &there : &here);
+    end_put(ends + END, dialled ? &here : &there);
+    memcpy(bytes, nonce, 16);
+    bmi__digest16(bytes + 16, ends, sizeof ends);
+    bmi__digest16(secret, bytes, sizeof bytes);
+}
+
+static void proof_make(uint8_t proof[PROOF], uint8_t label, const uint8_t of[SECRET],
+                       const uint8_t over[SECRET])
+{
+    uint8_t bytes[1 + 2 * SECRET] = {label};
+    memcpy(bytes + 1, of, SECRET);
+    memcpy(bytes + 1 + SECRET, over, SECRET);
+    bmi__digest16(proof, bytes, sizeof bytes);
+}
+
+/* A name, and the proof of a question over the other one. */
+static void item_make(uint8_t item[ITEM], const uint8_t of[SECRET], const uint8_t over[SECRET])
+{
+    uint8_t bytes[1 + SECRET] = {NAME_LABEL};
+    memcpy(bytes + 1, of, SECRET);
+    bmi__digest16(item, bytes, sizeof bytes);
+    proof_make(item + SECRET, QUESTION_LABEL, of, over);
+}
+
+static void join_send(int socket, uint8_t flags, const uint8_t *bytes, size_t size)
+{
+    struct raw_frame frame = {.type = RAW_JOIN, .flags = flags, .length = size};
+    CHECK(raw_send(socket, &frame, bytes), "the connection has ended");
+}
+
+/* "That one is mine"; over the connection that was dialled. */
+static void join_answer(int socket, const uint8_t of[SECRET], const uint8_t over[SECRET])
+{
+    uint8_t proof[PROOF];
+    proof_make(proof, ANSWER_LABEL, of, over);
+    join_send(socket, RAW_REPLY, proof, sizeof proof);
+}
+
+static void join_deny(int socket)
+{
+    uint8_t none[PROOF] = {0};
+    join_send(socket, RAW_REPLY, none, sizeof none);
 }
 
 /* Forgets an address, with what is posted to it. */
@@ -159,108 +220,15 @@ static void mirror(void)
     whole.flags = RAW_LAST;
     whole.source = 0;
     raw_send(back, &whole, body);
-    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS) && receive.status != 0,
-          "two connections have written to one receive, which has ended well");
-    end_await(front, "the connection on which we do not listen to ourselves");
-    free(memory);
+    struct raw_frame ping = {.type = RAW_PING};
+    raw_send(back, &ping, NULL);
+    frame_await(back, RAW_PONG, "the answer to a ping behind another connection's message");
+    CHECK(!receive.ended, "two connections have written to one receive");
+    raw_write(front, body, SIZE - SIZE / 2);
+    noted_good(&receive, "the message over its own connection");
+    close(front);
     close(back);
-    close(listener);
-    drop(address);
-}
-
-/* The dialled end goes while the other one brings a message. If that is seen first the receive ends
- * with it, and nothing is written to it any more. */
-static void mirror_ends_in_mid_body(void)
-{
-    enum { REST = 1000 };
-    char listening[BMI_MAX_ADDR_LEN];
-    struct raw_hello dialled, answer = raw_hello_make(&chance);
-    struct noted receive;
-    BMI_addr_t address;
-    int listener = server_open(listening);
-    char *memory = calloc(1, SIZE);
-    CHECK(memory != NULL, "no memory");
-    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
-    note_receive(&receive, address, memory, SIZE, TAG);
-    int front = dial_await(listener, &dialled);
-    int back = back_connect(&dialled, "");
-    frame_await(back, RAW_HELLO, "the answer to ourselves");
-    CHECK(raw_answer_hello(front, &answer), "the dialled connection has ended");
-    struct raw_frame announced = frame_await(front, RAW_RTR, "the announcement");
-    struct raw_frame whole = {.type = RAW_DATA,
-                              .flags = RAW_FIRST | RAW_LAST,
-                              .tag = TAG,
-                              .length = SIZE,
-                              .source = SIZE,
-                              .target = announced.source};
-    uint8_t header[RAW_HEADER];
-    memset(body, 1, SIZE);
-    raw_write(back, header, raw_encode(header, &whole));
-    raw_write(back, body, SIZE - REST);
-    uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
-    while (memory[SIZE - REST - 1] == 0 && now_ns() < until)
-        operations_step(5);
-    raw_reset(front);
-    raw_write(back, body, REST);
-    CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "a receive outlives its connection");
-    end_await(back, "the connection to ourselves without its other end");
-    CHECK(memory[SIZE - REST - 1] != 0, "the message did not begin");
-    for (unsigned i = SIZE - REST; i < SIZE; i++)
-        CHECK(memory[i] == (receive.status == 0), "a receive that has ended is written to");
     free(memory);
-    close(listener);
-    drop(address);
-}
-
-/* Ourselves would connect once, and want the connection. */
-static void mirror_twice(void)
-{
-    char listening[BMI_MAX_ADDR_LEN];
-    struct raw_hello dialled;
-    struct noted ask;
-    uint64_t number = 0;
-    BMI_addr_t address;
-    int listener = server_open(listening);
-    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
-    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
-    int front = dial_await(listener, &dialled);
-    int back = back_connect(&dialled, "");
-    frame_await(back, RAW_HELLO, "the answer to ourselves");
-    int again = back_connect(&dialled, "");
-    end_await(again, "the second connection of ourselves");
-    redundant_send(front, dialled.nonce);
-    end_await(front, "the connection that ourselves does not want");
-    end_await(back, "its other end");
-    CHECK(noted_wait(&ask, 1, TEST_BOUND_MS) && ask.status != 0, "the message has gone");
-    close(listener);
-    drop(address);
-}
-
-/* A server that tells us to wait for a connection of its own, which never comes, and again when we
- * insist: what is posted to it ends. */
-static void redundant_for_ever(void)
-{
-    char listening[BMI_MAX_ADDR_LEN];
-    uint64_t number = 0, until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
-    struct noted ask;
-    BMI_addr_t address;
-    int listener = server_open(listening);
-    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=1500"), "BMI_SETTING");
-    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
-    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
-    while (!ask.ended) {
-        struct raw_hello dialled;
-        CHECK(now_ns() < until, "a message waits for ever");
-        operations_step(5);
-        if (!readable(listener))
-            continue;
-        struct raw_frame redundant = {.type = RAW_REDUNDANT, .length = 16};
-        int front = dial_await(listener, &dialled);
-        raw_send(front, &redundant, body); /* to whom it was too slow it has ended */
-        end_await(front, "a connection that is redundant");
-    }
-    CHECK(ask.status != 0, "the message has gone");
-    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
     close(listener);
     drop(address);
 }
@@ -338,201 +306,184 @@ static void eager_max_set_while_greeted(void)
     drop(address);
 }
 
-/* ---- two strings of one server ----------------------------------------------------------------
- */
-
-struct two {
-    char listening[BMI_MAX_ADDR_LEN];
-    int listener, fronts[2];
-    struct raw_hello identity; /* the server's; last of all, so that its HELLO is held */
-    struct noted asks[2];
-    BMI_addr_t addresses[2];
-};
-
-static void two_begin(struct two *two)
-{
-    static uint64_t numbers[2];
-    struct raw_hello hello;
-    two->listener = server_open(two->listening);
-    two->identity = raw_hello_make(&chance);
-    memset(two->identity.incarnation, 0xff, sizeof two->identity.incarnation);
-    strcpy(two->identity.listen, two->listening);
-    for (int i = 0; i < 2; i++) {
-        char string[BMI_MAX_ADDR_LEN + 16];
-        snprintf(string, sizeof string, "%s/%d", two->listening, i);
-        must(BMI_addr_lookup(&two->addresses[i], string), "BMI_addr_lookup");
-        note_sendunexpected(&two->asks[i], two->addresses[i], &numbers[i], sizeof numbers[i],
-                            ASK_TAG);
-    }
-    for (int i = 0; i < 2; i++)
-        two->fronts[i] = dial_await(two->listener, &hello);
-}
-
-static void two_end(struct two *two)
-{
-    close(two->listener);
-    for (int i = 0; i < 2; i++) {
-        CHECK(noted_wait(&two->asks[i], 1, TEST_BOUND_MS), "a message has neither gone nor failed");
-        drop(two->addresses[i]);
-    }
-}
-
-/* What we keep of a HELLO is used up when the first string is answered: the second is told of the
- * connection that it came on. */
-static void answered_and_redundant(void)
-{
-    struct two two;
-    two_begin(&two);
-    int back = back_connect(&two.identity, two.listening);
-    for (int i = 0; i < 20; i++)
-        operations_step(5); /* it is held: nothing is said that we could wait for */
-    struct raw_hello answer = raw_hello_make(&chance);
-    memcpy(answer.incarnation, two.identity.incarnation, sizeof answer.incarnation);
-    CHECK(raw_answer_hello(two.fronts[0], &answer), "the connection has ended");
-    redundant_send(two.fronts[1], two.identity.nonce);
-    frame_await(two.fronts[0], RAW_UNEXPECTED, "the first string's message");
-    end_await(back, "the connection that is redundant");
-    close(two.fronts[0]);
-    close(two.fronts[1]);
-    two_end(&two);
-}
-
-/* Both strings are told to wait for the server's connection to us. */
-static void both_wait(void)
-{
-    struct two two;
-    two_begin(&two);
-    for (int i = 0; i < 2; i++)
-        redundant_send(two.fronts[i], two.identity.nonce);
-    for (int i = 0; i < 2; i++)
-        end_await(two.fronts[i], "a connection that is redundant");
-    int back = back_connect(&two.identity, two.listening);
-    for (int i = 0; i < 2; i++) {
-        while (!readable(back) && !readable(two.listener))
-            operations_step(5);
-        CHECK(!readable(two.listener), "a string is dialled again, though its server is connected");
-        frame_await(back, RAW_UNEXPECTED, "a string's message");
-    }
-    close(back);
-    two_end(&two);
-}
-
-/* ---- each dials the other by a name that it does not know itself by ---------------------------
+/* ---- a server that has connected to us --------------------------------------------------------
  */
 
 enum { LESSER = 0, GREATER = 0xff };
 
-struct twins {
-    int listener, front, back;
-    struct raw_hello dialled, identity;
-    struct noted ask;
-    BMI_addr_t address;
+/* A server with a connection to us, which we dial `count` times, by as many strings. */
+struct both {
+    char listening[BMI_MAX_ADDR_LEN];
+    int listener, back, count, fronts[2];
+    struct raw_hello identity;
+    struct noted asks[2];
+    BMI_addr_t addresses[2];
+    uint8_t back_secret[SECRET], front_secrets[2][SECRET];
 };
 
-/* We dial the server, which has dialled us by then, and is greeted there; it answers us, too. */
-static void twins_begin(struct twins *twins, int incarnation)
+/* Its answer to our HELLO has the incarnation that it connected with: we ask. */
+static void both_begin(struct both *both, int count, int incarnation)
 {
     static uint64_t number;
-    char listening[BMI_MAX_ADDR_LEN];
-    twins->listener = server_open(listening);
-    twins->identity = raw_hello_make(&chance);
-    memset(twins->identity.incarnation, incarnation, sizeof twins->identity.incarnation);
-    must(BMI_addr_lookup(&twins->address, listening), "BMI_addr_lookup");
-    note_sendunexpected(&twins->ask, twins->address, &number, sizeof number, ASK_TAG);
-    twins->front = dial_await(twins->listener, &twins->dialled);
-    twins->back = back_connect(&twins->identity, "tcp://127.0.0.1:1");
-    frame_await(twins->back, RAW_HELLO, "the answer to the server's own connection");
-    CHECK(raw_answer_hello(twins->front, &twins->identity), "the connection has ended");
+    uint8_t item[ITEM];
+    struct raw_hello dialled;
+    both->count = count;
+    both->listener = server_open(both->listening);
+    both->identity = raw_hello_make(&chance);
+    memset(both->identity.incarnation, incarnation, sizeof both->identity.incarnation);
+    both->back = back_connect(&both->identity, both->listening);
+    frame_await(both->back, RAW_HELLO, "the answer to the server's own connection");
+    secret_make(both->back_secret, both->back, false, both->identity.nonce);
+    for (int i = 0; i < count; i++) {
+        char string[BMI_MAX_ADDR_LEN + 16];
+        snprintf(string, sizeof string, "%s/%d", both->listening, i);
+        must(BMI_addr_lookup(&both->addresses[i], string), "BMI_addr_lookup");
+        note_sendunexpected(&both->asks[i], both->addresses[i], &number, sizeof number, ASK_TAG);
+        both->fronts[i] = dial_await(both->listener, &dialled);
+        secret_make(both->front_secrets[i], both->fronts[i], true, dialled.nonce);
+        CHECK(raw_answer_hello(both->fronts[i], &both->identity), "the connection has ended");
+        struct raw_frame question = frame_await(both->fronts[i], RAW_JOIN, "the question");
+        CHECK(question.length == ITEM && question.flags == 0, "a question of %llu bytes",
+              (unsigned long long)question.length);
+        item_make(item, both->back_secret, both->front_secrets[i]);
+        CHECK(memcmp(body, item, sizeof item) == 0, "it asks for another connection");
+    }
 }
 
-static void twins_end(struct twins *twins, int socket)
+/* The messages come over that connection. */
+static void both_end(struct both *both, bool over_back)
 {
-    frame_await(socket, RAW_UNEXPECTED, "the message");
-    CHECK(noted_wait(&twins->ask, 1, TEST_BOUND_MS) && twins->ask.status == 0,
-          "the message is not told to have gone");
-    close(twins->front);
-    close(twins->back);
-    close(twins->listener);
-    drop(twins->address);
+    for (int i = 0; i < both->count; i++) {
+        frame_await(over_back ? both->back : both->fronts[i], RAW_UNEXPECTED, "the message");
+        noted_good(&both->asks[i], "a message");
+        if (over_back)
+            end_await(both->fronts[i], "a connection that is not used");
+        else
+            close(both->fronts[i]);
+    }
+    close(both->back);
+    close(both->listener);
+    for (int i = 0; i < both->count; i++)
+        drop(both->addresses[i]);
 }
 
-static void nothing_comes(int socket, const char *what)
+/* Each of the two strings goes over to the server's connection, whichever incarnation is greater. */
+static void joined(int incarnation)
 {
+    struct both both;
+    both_begin(&both, 2, incarnation);
+    for (int i = 0; i < 2; i++)
+        join_answer(both.fronts[i], both.back_secret, both.front_secrets[i]);
+    both_end(&both, true);
+}
+
+/* The connection was somebody else's, with the server's incarnation: our own is used at once, not
+ * when some time is over. */
+static void denied(void)
+{
+    struct both both;
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=600000"), "BMI_SETTING");
+    both_begin(&both, 1, GREATER);
+    join_deny(both.fronts[0]);
+    both_end(&both, false);
+    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
+}
+
+/* The server's connection goes before the answer that names it comes. */
+static void named_one_has_gone(void)
+{
+    struct both both;
+    both_begin(&both, 1, GREATER);
+    shutdown(both.back, SHUT_RDWR);
     for (int i = 0; i < 20; i++)
         operations_step(5);
-    CHECK(!readable(socket), "%s", what);
+    join_answer(both.fronts[0], both.back_secret, both.front_secrets[0]);
+    both_end(&both, false);
 }
 
-/* The server's connection stays, and it says so. */
-static void twin_of_a_greater(void)
+/* The server knows the nonce of a connection, but not its ends: it was relayed. Or it repeats the
+ * proof of the question, or an answer that was for another connection. */
+static void forged(int how)
 {
-    struct twins twins;
-    twins_begin(&twins, GREATER);
-    nothing_comes(twins.front, "our connection is used, though the server's is there");
-    redundant_send(twins.front, twins.identity.nonce);
-    twins_end(&twins, twins.back);
+    struct both both;
+    uint8_t bytes[32] = {0}, other[SECRET], item[ITEM];
+    both_begin(&both, 1, GREATER);
+    memcpy(bytes, both.identity.nonce, 16);
+    bmi__digest16(other, bytes, sizeof bytes);
+    item_make(item, both.back_secret, both.front_secrets[0]);
+    if (how == 0)
+        join_answer(both.fronts[0], other, both.front_secrets[0]);
+    else if (how == 1)
+        join_answer(both.fronts[0], both.back_secret, other);
+    else
+        join_send(both.fronts[0], RAW_REPLY, item + SECRET, PROOF);
+    both_end(&both, false);
 }
 
-/* Ours stays, and we say so. */
-static void twin_of_a_lesser(void)
+/* A server that does not answer a question: what is posted to it ends in time. */
+static void no_answer(void)
 {
-    struct twins twins;
-    uint8_t digest[16];
-    twins_begin(&twins, LESSER);
-    frame_await(twins.back, RAW_REDUNDANT, "the word that another connection is to be used");
-    bmi__digest16(digest, twins.dialled.nonce);
-    CHECK(memcmp(body, digest, sizeof digest) == 0, "it names another one");
-    twins_end(&twins, twins.front);
-}
-
-/* What seemed to be the server's connection goes before any word of it comes. */
-static void twin_goes(void)
-{
-    struct twins twins;
-    twins_begin(&twins, GREATER);
-    nothing_comes(twins.front, "our connection is used, though the server's is there");
-    shutdown(twins.back, SHUT_RDWR);
-    twins_end(&twins, twins.front);
-}
-
-/* It was somebody else's, who had the server's incarnation: no word of it comes. */
-static void twin_of_a_liar(void)
-{
-    struct twins twins;
+    struct both both;
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=1500"), "BMI_SETTING");
-    twins_begin(&twins, GREATER);
-    end_await(twins.front, "the connection of which it seemed that there is another");
-    twins.front = dial_await(twins.listener, &twins.dialled);
-    CHECK(raw_answer_hello(twins.front, &twins.identity), "the connection has ended");
+    both_begin(&both, 1, GREATER);
+    CHECK(noted_wait(both.asks, 1, TEST_BOUND_MS), "a message waits for ever");
+    CHECK(both.asks[0].status == -BMI_ETIMEDOUT, "it ends with %s",
+          bmi_status_string(both.asks[0].status));
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
-    twins_end(&twins, twins.front);
+    end_await(both.fronts[0], "the connection without an answer");
+    close(both.back);
+    close(both.listener);
+    drop(both.addresses[0]);
 }
 
-/* A server that we dial names a connection of another host's as its own, whose digest it was told
- * as it greeted that one in our name. */
-static void named_by_another_host(void)
+/* ---- a server that asks us --------------------------------------------------------------------
+ */
+
+/* We are connected to the server, which connects to us and asks for that. Returns whether we
+ * answered that it is ours; `right`: with the right proof. */
+static bool question_put(int front, const uint8_t front_secret[SECRET], struct raw_hello *identity,
+                         const char *listening, bool right)
 {
-    struct twins twins = {.back = -1};
-    struct raw_hello innocent = raw_hello_make(&chance);
+    uint8_t back_secret[SECRET], item[ITEM], proof[PROOF], none[PROOF] = {0};
+    int back = back_connect(identity, listening);
+    frame_await(back, RAW_HELLO, "the answer to the server's own connection");
+    secret_make(back_secret, back, false, identity->nonce);
+    item_make(item, front_secret, right ? back_secret : front_secret);
+    join_send(back, 0, item, sizeof item);
+    struct raw_frame answer = frame_await(back, RAW_JOIN, "the answer to a question");
+    CHECK(answer.flags == RAW_REPLY && answer.length == PROOF, "no answer");
+    proof_make(proof, ANSWER_LABEL, front_secret, back_secret);
+    bool yes = memcmp(body, proof, PROOF) == 0;
+    CHECK(yes || memcmp(body, none, PROOF) == 0, "an answer that is none");
+    join_send(back, 0, item, sizeof item);
+    end_await(back, "a connection over which we are asked twice");
+    CHECK(!readable(front), "the other connection suffers");
+    return yes;
+}
+
+static void asked(void)
+{
     char listening[BMI_MAX_ADDR_LEN];
+    struct raw_hello dialled, identity = raw_hello_make(&chance);
+    uint8_t front_secret[SECRET];
     uint64_t number = 0;
-    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=1500"), "BMI_SETTING");
-    twins.listener = server_open(listening);
-    strcpy(innocent.listen, "tcp://127.0.0.2:1");
-    twins.back = raw_connect_from("127.0.0.2", ours);
-    CHECK(raw_send_hello(twins.back, &innocent), "our side has closed");
-    frame_await(twins.back, RAW_HELLO, "the answer to the innocent");
-    must(BMI_addr_lookup(&twins.address, listening), "BMI_addr_lookup");
-    note_sendunexpected(&twins.ask, twins.address, &number, sizeof number, ASK_TAG);
-    twins.front = dial_await(twins.listener, &twins.dialled);
-    redundant_send(twins.front, innocent.nonce);
-    end_await(twins.front, "a connection that is redundant");
-    twins.front = dial_await(twins.listener, &twins.dialled);
-    CHECK(!readable(twins.back), "what is posted for one goes to another");
-    twins.identity = raw_hello_make(&chance);
-    CHECK(raw_answer_hello(twins.front, &twins.identity), "the connection has ended");
-    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
-    twins_end(&twins, twins.front);
+    struct noted ask;
+    BMI_addr_t address;
+    int listener = server_open(listening);
+    must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
+    note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
+    int front = dial_await(listener, &dialled);
+    secret_make(front_secret, front, true, dialled.nonce);
+    CHECK(raw_answer_hello(front, &identity), "the connection has ended");
+    frame_await(front, RAW_UNEXPECTED, "the message");
+    noted_good(&ask, "a message");
+    CHECK(question_put(front, front_secret, &identity, listening, true),
+          "we do not know our own connection");
+    CHECK(!question_put(front, front_secret, &identity, listening, false),
+          "we take a proof that was made for another connection");
+    close(front);
+    close(listener);
+    drop(address);
 }
 
 /* ---- a connection that is just closing --------------------------------------------------------
@@ -568,56 +519,39 @@ static void lose(BMI_addr_t address, int socket)
           "a connection has not gone");
 }
 
-static void *ping_run(void *address)
-{
-    double us;
-    must(bmi_ping(*(BMI_addr_t *)address, TEST_BOUND_MS, &us), "bmi_ping");
-    return NULL;
-}
-
-/* What goes over to a connection that is closing waits for the next one. */
-static void joins_one_that_closes(void)
+/* One that is closing is not asked for. */
+static void not_joined_to_one_that_closes(void)
 {
     char listening[BMI_MAX_ADDR_LEN];
     struct raw_hello identity = raw_hello_make(&chance), hello;
     uint64_t number = 0;
     struct noted ask;
-    struct bmi_statistics statistics;
     BMI_addr_t address;
-    pthread_t pinger;
     int listener = server_open(listening), back = raw_connect(ours, SMALL_BUFFER);
     CHECK(raw_send_hello(back, &identity), "our side has closed");
     frame_await(back, RAW_HELLO, "the answer");
     idle_close(back);
     must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
     note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
-    pthread_create(&pinger, NULL, ping_run, &address);
     int front = dial_await(listener, &hello);
-    do {
-        operations_step(1);
-        must(BMI_get_info(address, BMI_GET_STATISTICS, &statistics), "BMI_get_info");
-    } while (statistics.outstanding_sends < 2); /* the ping is one */
-    redundant_send(front, identity.nonce);
-    end_await(front, "the connection that is redundant");
-    CHECK(!ask.ended, "a message ends with a connection that it was not posted to");
+    CHECK(raw_answer_hello(front, &identity), "the connection has ended");
+    struct raw_frame first;
+    readable_await(front, "the message");
+    CHECK(raw_receive(front, &first, body, TEST_BOUND_MS) && first.type == RAW_UNEXPECTED,
+          "a frame of type %u comes first", first.type);
+    noted_good(&ask, "a message beside a connection that is closing");
     end_await(back, "the connection that is closing");
-    front = dial_answer(listener, listening);
-    frame_await(front, RAW_UNEXPECTED, "the message");
-    noted_good(&ask, "a message after a connection that was closing");
-    struct raw_frame pong = {.type = RAW_PONG};
-    pong.target = frame_await(front, RAW_PING, "the ping").source;
-    CHECK(raw_send(front, &pong, NULL), "the connection has ended");
-    pthread_join(pinger, NULL);
     lose(address, front);
     close(listener);
     drop(address);
 }
 
-/* Who connects is not told to use a connection that we are closing. */
-static void not_told_of_one_that_closes(void)
+/* Nor is the other side answered that it may use one that we are closing. */
+static void not_answered_with_one_that_closes(void)
 {
     char listening[BMI_MAX_ADDR_LEN];
     struct raw_hello identity = raw_hello_make(&chance), hello;
+    uint8_t front_secret[SECRET];
     uint64_t number = 0;
     struct noted ask;
     BMI_addr_t address;
@@ -626,11 +560,18 @@ static void not_told_of_one_that_closes(void)
     must(BMI_addr_lookup(&address, listening), "BMI_addr_lookup");
     note_sendunexpected(&ask, address, &number, sizeof number, ASK_TAG);
     int front = dial_await(listener, &hello);
+    secret_make(front_secret, front, true, hello.nonce);
     CHECK(raw_answer_hello(front, &identity), "the connection has ended");
     noted_good(&ask, "a message");
     idle_close(front);
+    uint8_t back_secret[SECRET], item[ITEM], none[PROOF] = {0};
     int back = back_connect(&identity, listening);
     frame_await(back, RAW_HELLO, "the answer to who connects while its other connection closes");
+    secret_make(back_secret, back, false, identity.nonce);
+    item_make(item, front_secret, back_secret);
+    join_send(back, 0, item, sizeof item);
+    frame_await(back, RAW_JOIN, "the answer to a question");
+    CHECK(memcmp(body, none, PROOF) == 0, "a connection that is closing is to be used");
     end_await(front, "the connection that is closing");
     close(back);
     close(listener);
@@ -727,102 +668,6 @@ static void in_the_place_of_another(void)
     drop(other);
 }
 
-/* ---- a connection of ours that the other side waits for, and that is lost ---------------------
- */
-
-/* Until we have handled all that was sent before. */
-static void settled_await(int socket)
-{
-    struct raw_frame ping = {.type = RAW_PING};
-    CHECK(raw_send(socket, &ping, NULL), "the connection has ended");
-    frame_await(socket, RAW_PONG, "the answer to a ping");
-}
-
-struct lost {
-    char listening[BMI_MAX_ADDR_LEN], memory[8];
-    int listener;
-    BMI_addr_t address;
-    struct raw_hello identity, first; /* the server's; of what was lost */
-    struct noted receive;
-};
-
-/* The server dials us, too, and is told to wait for ours. That is reset before we know that the
- * server has taken it, or after. The server knows the next one by its nonce alone: if that were
- * another, the two would be connected twice, and each would send where the other does not receive.
- * Returns the next one. */
-static int told_and_lost(struct lost *lost, bool up)
-{
-    struct raw_hello second;
-    uint8_t digest[16];
-    lost->identity = raw_hello_make(&chance);
-    memset(lost->identity.incarnation, 0, 16); /* ours is larger: it has to wait */
-    lost->listener = server_open(lost->listening);
-    must(BMI_addr_lookup(&lost->address, lost->listening), "BMI_addr_lookup");
-    note_receive(&lost->receive, lost->address, lost->memory, sizeof lost->memory, TAG);
-    int socket = dial_await(lost->listener, &lost->first);
-    if (up) {
-        CHECK(raw_answer_hello(socket, &lost->identity), "the connection has ended");
-        settled_await(socket);
-    }
-    int back = back_connect(&lost->identity, lost->listening);
-    frame_await(back, RAW_REDUNDANT, "REDUNDANT");
-    bmi__digest16(digest, lost->first.nonce);
-    CHECK(memcmp(body, digest, sizeof digest) == 0, "another connection is named");
-    end_await(back, "the connection that is redundant");
-    raw_reset(socket);
-    CHECK(noted_wait(&lost->receive, 1, TEST_BOUND_MS) && lost->receive.status == -BMI_ECONNRESET,
-          "a receive does not end with its connection");
-    note_receive(&lost->receive, lost->address, lost->memory, sizeof lost->memory, TAG);
-    socket = dial_await(lost->listener, &second);
-    CHECK(memcmp(second.nonce, lost->first.nonce, sizeof second.nonce) == 0,
-          "the connection that is waited for comes under another name");
-    return socket;
-}
-
-static void lost_end(struct lost *lost, int socket)
-{
-    close(socket);
-    CHECK(noted_wait(&lost->receive, 1, TEST_BOUND_MS), "a receive outlives its connection");
-    close(lost->listener);
-    drop(lost->address);
-}
-
-static void told_of_one_that_is_lost(bool up)
-{
-    struct lost lost;
-    struct raw_hello third;
-    int socket = told_and_lost(&lost, up);
-    CHECK(raw_answer_hello(socket, &lost.identity), "the connection has ended");
-    settled_await(socket);
-    raw_reset(socket);
-    CHECK(noted_wait(&lost.receive, 1, TEST_BOUND_MS), "a receive outlives its connection");
-    note_receive(&lost.receive, lost.address, lost.memory, sizeof lost.memory, TAG);
-    socket = dial_await(lost.listener, &third);
-    CHECK(memcmp(third.nonce, lost.first.nonce, sizeof third.nonce) != 0,
-          "a nonce is used on though nobody waits for it");
-    lost_end(&lost, socket);
-}
-
-/* It is we who have to wait, after all, and in vain. What the server has named is not ours. */
-static void told_of_one_and_then_told(void)
-{
-    struct lost lost;
-    struct raw_hello third;
-    uint8_t digest[16];
-    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=2000"), "BMI_SETTING");
-    int socket = told_and_lost(&lost, false);
-    redundant_send(socket, lost.identity.nonce);
-    end_await(socket, "a connection that is redundant");
-    socket = dial_await(lost.listener, &third);
-    bmi__digest16(digest, lost.identity.nonce);
-    CHECK(memcmp(third.nonce, digest, sizeof digest) != 0,
-          "the other side's name is taken for ours");
-    CHECK(memcmp(third.nonce, lost.first.nonce, sizeof third.nonce) != 0,
-          "a nonce is used on though nobody waits for it");
-    must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
-    lost_end(&lost, socket);
-}
-
 int main(void)
 {
     test_begin("dialled_fault", 120);
@@ -830,27 +675,22 @@ int main(void)
     serve("tcp://127.0.0.1:0", 0, ours);
     operations_open();
     mirror();
-    mirror_ends_in_mid_body();
-    mirror_twice();
-    redundant_for_ever();
     other_version(true, "refuses us: it speaks another version of the protocol");
     other_version(false, "speaks version 999 of the protocol");
     eager_max_set_while_greeted();
-    answered_and_redundant();
-    both_wait();
-    twin_of_a_greater();
-    twin_of_a_lesser();
-    twin_goes();
-    twin_of_a_liar();
-    named_by_another_host();
-    joins_one_that_closes();
-    not_told_of_one_that_closes();
+    joined(GREATER);
+    joined(LESSER);
+    denied();
+    named_one_has_gone();
+    for (int how = 0; how < 3; how++)
+        forged(how);
+    no_answer();
+    asked();
+    not_joined_to_one_that_closes();
+    not_answered_with_one_that_closes();
     test_unexpected = spoken;
     alternatives();
     in_the_place_of_another();
-    told_of_one_that_is_lost(false);
-    told_of_one_that_is_lost(true);
-    told_of_one_and_then_told();
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     return test_passed();

@@ -14,15 +14,15 @@ enum {
     RAW_HEADER = 40,
     RAW_SHORT = 16,
     RAW_MAGIC = 0xb31f,
-    RAW_VERSION = 2,
+    RAW_VERSION = 3,
     RAW_BODY_MAX = 1 << 20
 };
 
-enum { RAW_REPLY = 1, RAW_FIRST = 1, RAW_LAST = 2 }; /* flags of a HELLO; of DATA */
+enum { RAW_REPLY = 1, RAW_FIRST = 1, RAW_LAST = 2 }; /* flags of a HELLO or JOIN; of DATA */
 
 enum raw_type {
     RAW_HELLO = 1,
-    RAW_REDUNDANT,
+    RAW_JOIN,
     RAW_REJECT,
     RAW_EAGER,
     RAW_UNEXPECTED,

@@ -123,8 +123,8 @@ static size_t body_size(uint8_t type)
         return region_bytes(take());
     case WIRE_HELLO:
         return (size_t)take_number(2) % (WIRE_HELLO_MAX + 1);
-    case WIRE_REDUNDANT:
-        return take() % 17;
+    case WIRE_JOIN:
+        return take() % 4 * WIRE_PROOF;
     default:
         return 0;
     }

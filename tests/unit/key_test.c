@@ -233,7 +233,7 @@ static void announced_again_takes_the_place(void)
     CU_ASSERT_EQUAL(peer->announcement_bytes, 500);
 }
 
-/* A peer that awaits the other side's link has none. */
+/* A peer that is being dialled has none. */
 static void a_receive_without_a_link_is_not_announced(void)
 {
     struct op *op = bmi__op_take();
@@ -241,7 +241,7 @@ static void a_receive_without_a_link_is_not_announced(void)
     op->kind = OP_RECV;
     op->tag = 1;
     op->total = 1 << 20;
-    atomic_store(&peer->state, PEER_AWAITING);
+    atomic_store(&peer->state, PEER_DIALLING);
     bmi__peer_adopt_locked(peer, op);
     CU_ASSERT_EQUAL(bmi__receive_start_locked(peer, op, true), 0);
     CU_ASSERT_EQUAL(op->stage, RECV_POSTED);

@@ -6,7 +6,7 @@
 
 #include "unit.h"
 
-enum { PEERS = 3000 };
+enum { PEERS = 3000, MEETING_OTHER = MEETING_INCARNATION + 1 };
 
 static struct peer *peers[PEERS];
 
@@ -27,21 +27,21 @@ static struct peer *find(enum meeting kind, int number)
 
 static void found_by_one_thing_at_a_time(void)
 {
-    CU_ASSERT_PTR_NULL(find(MEETING_URL, 1)); /* before there is any */
+    CU_ASSERT_PTR_NULL(find(MEETING_NAME, 1)); /* before there is any */
     for (int i = 0; i < PEERS; i++) {
         peers[i] = bmi__peer_take();
         CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
-        set(i, MEETING_URL, i);
+        set(i, MEETING_NAME, i);
     }
     for (int i = 0; i < PEERS; i++) {
-        CU_ASSERT_PTR_EQUAL(find(MEETING_URL, i), peers[i]);
-        CU_ASSERT_PTR_NULL(find(MEETING_DIGEST, i));
+        CU_ASSERT_PTR_EQUAL(find(MEETING_NAME, i), peers[i]);
+        CU_ASSERT_PTR_NULL(find((enum meeting)MEETING_OTHER, i));
     }
-    CU_ASSERT_PTR_NULL(find(MEETING_URL, PEERS));
+    CU_ASSERT_PTR_NULL(find(MEETING_NAME, PEERS));
     for (int i = 0; i < PEERS; i += 2)
         set(i, MEETING_INCARNATION, i + 1);
     for (int i = 0; i < PEERS; i++) {
-        CU_ASSERT_PTR_EQUAL(find(MEETING_URL, i), i % 2 == 0 ? NULL : peers[i]);
+        CU_ASSERT_PTR_EQUAL(find(MEETING_NAME, i), i % 2 == 0 ? NULL : peers[i]);
         CU_ASSERT_PTR_EQUAL(find(MEETING_INCARNATION, i), i % 2 == 0 ? NULL : peers[i - 1]);
     }
     for (int i = 0; i < PEERS; i += 3) {
@@ -52,14 +52,14 @@ static void found_by_one_thing_at_a_time(void)
     }
     for (int i = 0; i < PEERS; i++) {
         bool there = i % 3 != 0;
-        CU_ASSERT_PTR_EQUAL(find(i % 2 == 0 ? MEETING_INCARNATION : MEETING_URL,
+        CU_ASSERT_PTR_EQUAL(find(i % 2 == 0 ? MEETING_INCARNATION : MEETING_NAME,
                                  i % 2 == 0 ? i + 1 : i),
                             there ? peers[i] : NULL);
     }
     for (int i = 0; i < PEERS; i++)
         bmi__peer_give(peers[i]); /* found no more */
     for (int i = 0; i < PEERS; i++)
-        CU_ASSERT_PTR_NULL(find(MEETING_URL, i));
+        CU_ASSERT_PTR_NULL(find(MEETING_NAME, i));
     bmi__meeting_stop();
     bmi__peers_free();
 }
@@ -72,11 +72,15 @@ static void several_by_the_same(void)
     for (int i = 0; i < 3; i++) {
         peers[i] = bmi__peer_take();
         CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
-        set(i, MEETING_DIGEST, number);
+        set(i, (enum meeting)MEETING_OTHER, number);
     }
-    CU_ASSERT_EQUAL(bmi__meeting_find(MEETING_DIGEST, &number, sizeof number, found, 4), 3);
+    CU_ASSERT_EQUAL(bmi__meeting_find((enum meeting)MEETING_OTHER, &number, sizeof number, found,
+                                      4),
+                    3);
     CU_ASSERT_TRUE(found[0] != found[1] && found[1] != found[2] && found[0] != found[2]);
-    CU_ASSERT_EQUAL(bmi__meeting_find(MEETING_DIGEST, &number, sizeof number, found, 2), 2);
+    CU_ASSERT_EQUAL(bmi__meeting_find((enum meeting)MEETING_OTHER, &number, sizeof number, found,
+                                      2),
+                    2);
     for (int i = 0; i < 3; i++)
         bmi__peer_give(peers[i]);
     bmi__meeting_stop();

@@ -229,7 +229,7 @@ static void claims_that_cannot_be_end_the_link(void)
         {.type = WIRE_RTS, .source = 0, .target = 1},
         {.type = WIRE_DATA, .flags = WIRE_FIRST, .source = 1, .target = 1}, /* never announced */
         {.type = WIRE_HELLO},
-        {.type = WIRE_REDUNDANT},
+        {.type = WIRE_JOIN},
         {.type = WIRE_REJECT},
     };
     struct script *other = open_script(SCRIPT_FRAMES, NULL);

@@ -14,8 +14,8 @@ static const struct {
     uint64_t body_max;
     const char *name;
 } types[] = {
-    {WIRE_HELLO, WIRE_REPLY | WIRE_INSIST, WIRE_HELLO_MAX, "HELLO"},
-    {WIRE_REDUNDANT, 0, 16, "REDUNDANT"},
+    {WIRE_HELLO, WIRE_REPLY, WIRE_HELLO_MAX, "HELLO"},
+    {WIRE_JOIN, WIRE_REPLY, WIRE_JOIN_ITEMS *WIRE_JOIN_ITEM, "JOIN"},
     {WIRE_REJECT, 0, 0, "REJECT"},
     {WIRE_EAGER, 0, WIRE_DATA_MAX, "EAGER"},
     {WIRE_UNEXPECTED, 0, WIRE_DATA_MAX, "UNEXPECTED"},
