@@ -41,17 +41,6 @@ static bool is_word(const char *text, size_t length, const char *word)
     return strlen(word) == length && strncmp(text, word, length) == 0;
 }
 
-struct running_method *bmi__method_named(const char *name, size_t length)
-{
-    struct running_method *method;
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
-        const char *whole = method->method->name;
-        if (is_word(name, length, whole) || is_word(name, length, whole + strlen("bmi_")))
-            return method;
-    }
-    return NULL;
-}
-
 /* Whether a comma list has the word. */
 static bool list_has(const char *list, const char *word, size_t length)
 {
@@ -71,6 +60,22 @@ struct running_method *bmi__method_of_scheme(const char *scheme, size_t length)
         if (list_has(method->method->schemes, scheme, length))
             return method;
     return NULL;
+}
+
+/* Programs build a method's name as "bmi_" and the scheme of their addresses. */
+struct running_method *bmi__method_named(const char *name, size_t length)
+{
+    static const char prefix[] = "bmi_";
+    const size_t skip = sizeof prefix - 1;
+    struct running_method *method;
+    if (length > skip && strncmp(name, prefix, skip) == 0) {
+        name += skip;
+        length -= skip;
+    }
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++)
+        if (is_word(name, length, method->method->name + skip))
+            return method;
+    return bmi__method_of_scheme(name, length);
 }
 
 struct running_method *bmi__method_of(const struct bmi_method *method)

@@ -41,21 +41,11 @@ static void side_open(struct bmi_side *side, const struct options *options)
     bmi_check(BMI_open_context(&side->context), "BMI_open_context");
 }
 
-/* "bmi_ofi_tcp" of "ofi+tcp": methods are named after their schemes. */
-static void method_name(char *name, size_t size, const char *scheme)
-{
-    format_text(name, size, "bmi_%s", scheme);
-    for (char *plus = name; (plus = strchr(plus, '+')) != NULL;)
-        *plus = '_';
-}
-
 /* Starts BMI as a server, and tells its address. */
 void bmi_server_open(struct bmi_side *side, const struct options *options, const char *listen,
                      char address[BMI_MAX_ADDR_LEN])
 {
-    char method[64];
-    method_name(method, sizeof method, options->method);
-    bmi_check(BMI_initialize(method, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
+    bmi_check(BMI_initialize(options->method, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
               "BMI_initialize (BMI_LOG=error tells more)");
     side_open(side, options);
     bmi_check(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), "BMI_get_info(BMI_GET_LISTEN_ADDR)");
