@@ -175,12 +175,36 @@ static void gm_stop(void *argument)
 
 /* ---- listening ------------------------------------------------------------------------------ */
 
+/* Listens as the host, and as this machine, unless another port does. A free number is to be free
+ * under both names. */
+static int listen_everywhere(struct gm_state *state, const char *host, uint16_t *number)
+{
+    enum { TRIES = 8 };
+    uint16_t here = *number;
+    int status = -EADDRINUSE;
+    for (int i = 0; i < TRIES && *number == 0 && status == -EADDRINUSE; i++) {
+        here = 0;
+        status = nic_listen(state->port, NIC_THIS_HOST, &here);
+        if (status == 0)
+            status = nic_listen(state->port, host, &here);
+    }
+    if (*number == 0) {
+        *number = here;
+        return status;
+    }
+    status = nic_listen(state->port, host, number);
+    if (status == 0 && nic_listen(state->port, NIC_THIS_HOST, &here) == -EADDRINUSE)
+        bmi_method_log(BMI_LOG_INFO, NULL, "gm: %s:%u is another's: reached as %s only",
+                       NIC_THIS_HOST, here, host);
+    return status;
+}
+
+/* Without BMI_TCP_BIND_SPECIFIC the host is one name among those of this machine. */
 static int gm_listen(void *argument, const char *text, int flags, char *bound, size_t size)
 {
     struct gm_state *state = argument;
     struct gm_address address;
     const char *reason;
-    (void)flags; /* a port is bound to nothing but its names */
     int status = gm_address_parse(text, &address, &reason);
     if (status != 0) {
         bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, reason);
@@ -188,7 +212,10 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
     }
     if (strchr(text, ':') == NULL || (text[0] == '[' && strstr(text, "]:") == NULL))
         address.number = 0; /* without a port: a free one */
-    status = nic_listen(state->port, address.host, &address.number);
+    bool exact = (flags & BMI_TCP_BIND_SPECIFIC) || address.host[0] == '\0' ||
+                 strcmp(address.host, NIC_THIS_HOST) == 0;
+    status = exact ? nic_listen(state->port, address.host, &address.number)
+                   : listen_everywhere(state, address.host, &address.number);
     if (status != 0) {
         bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, strerror(-status));
         return status;

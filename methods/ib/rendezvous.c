@@ -56,7 +56,8 @@ struct ib_listener {
     struct ib_listener *next;
     struct ib_state *state;
     struct bmi_watch watch;
-    struct bmi_timer timer; /* while out of descriptors */
+    struct bmi_timer timer;     /* while out of descriptors */
+    struct tcp_address address; /* its name, if it has one, was not looked up */
 };
 
 static void rendezvous_ready(struct bmi_watch *watch, uint32_t events);
@@ -431,6 +432,16 @@ static void dial_resolved(void *argument, int status, const union tcp_socket_add
     dial_next(link);
 }
 
+/* A name that this process listens as may be unknown to resolvers. */
+static bool listens_as(const struct ib_state *state, const struct tcp_address *address)
+{
+    const struct ib_listener *at = state->listeners;
+    while (at && (at->address.kind != TCP_HOST_NAME || at->address.port != address->port ||
+                  strcmp(at->address.host, address->host) != 0))
+        at = at->next;
+    return at != NULL;
+}
+
 void ib_dial_start(struct ib_link *link)
 {
     struct ib_dial *dial = link->dial;
@@ -441,6 +452,12 @@ void ib_dial_start(struct ib_link *link)
         tcp_address_to_socket(&dial->address, &dial->candidates[0]);
         if (dial->address.scope[0])
             dial->candidates[0].ipv6.sin6_scope_id = if_nametoindex(dial->address.scope);
+        dial->count = 1;
+        dial_next(link);
+        return;
+    }
+    if (listens_as(ib_state_of(link), &dial->address)) {
+        tcp_socket_address_loopback(&dial->candidates[0], dial->address.port);
         dial->count = 1;
         dial_next(link);
         return;
@@ -737,13 +754,15 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
     }
 }
 
-/* The host of "host:port" as numbers, for the endpoint's own address; false: any will do. */
-static bool host_numeric(const char *bound, char *host, size_t size)
+/* The host of "host:port" as numbers, for the endpoint's own address; false: any will do. A name is
+ * looked up to bind to it, only. */
+static bool host_numeric(const char *bound, int flags, char *host, size_t size)
 {
     struct tcp_address address;
     union tcp_socket_address addresses[TCP_NAME_ADDRESSES];
     size_t count = 0;
-    if (tcp_address_parse(bound, &address, NULL))
+    if (tcp_address_parse(bound, &address, NULL) ||
+        (address.kind == TCP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC)))
         return false;
     if (address.kind == TCP_HOST_NAME && tcp_resolve_now(address.host, 0, addresses, &count) == 0)
         tcp_socket_address_host(&addresses[0], host, size);
@@ -763,9 +782,12 @@ int ib_listen(void *argument, const char *text, int flags, char *bound, size_t s
     struct ib_listener *listener = calloc(1, sizeof(*listener));
     int status = listener ? 0 : -ENOMEM;
     if (status == 0)
-        status = ib_fabric_open(state, host_numeric(bound, host, sizeof(host)) ? host : NULL);
+        status =
+            ib_fabric_open(state, host_numeric(bound, flags, host, sizeof(host)) ? host : NULL);
     if (status == 0) {
         listener->state = state;
+        if (!(flags & BMI_TCP_BIND_SPECIFIC))
+            tcp_address_parse(bound, &listener->address, NULL);
         listener->watch = (struct bmi_watch){.fd = fd, .ready = listener_ready};
         listener->timer.expired = accept_resumed;
         status = bmi_method_watch_add(&listener->watch, EPOLLIN);

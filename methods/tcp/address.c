@@ -251,6 +251,14 @@ void tcp_address_to_socket(const struct tcp_address *address, union tcp_socket_a
     tcp_socket_address_set_port(to, address->port);
 }
 
+void tcp_socket_address_loopback(union tcp_socket_address *to, uint16_t port)
+{
+    memset(to, 0, sizeof(*to));
+    to->ipv4.sin_family = AF_INET;
+    to->ipv4.sin_port = htons(port);
+    to->ipv4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+}
+
 socklen_t tcp_socket_address_length(const union tcp_socket_address *address)
 {
     return address->any.sa_family == AF_INET ? sizeof(address->ipv4) : sizeof(address->ipv6);

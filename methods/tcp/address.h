@@ -47,6 +47,7 @@ int tcp_parse(const char *text, char *canonical, size_t size, const char **reaso
 
 /* Makes a socket address of a numeric host; the scope is left to the caller. */
 void tcp_address_to_socket(const struct tcp_address *address, union tcp_socket_address *to);
+void tcp_socket_address_loopback(union tcp_socket_address *to, uint16_t port);
 
 socklen_t tcp_socket_address_length(const union tcp_socket_address *address);
 uint16_t tcp_socket_address_port(const union tcp_socket_address *address);

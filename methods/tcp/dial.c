@@ -173,6 +173,13 @@ void tcp_dial_start(struct tcp_link *link)
         dial_next(link);
         return;
     }
+    /* A name that this process listens as may be unknown to resolvers. */
+    if (tcp_listens_as(tcp_state_of(link), dial->address.host, dial->address.port)) {
+        tcp_socket_address_loopback(&dial->candidates[0], dial->address.port);
+        dial->count = 1;
+        dial_next(link);
+        return;
+    }
     int status = tcp_resolve_start(dial->address.host, dial->address.port, dial_resolved, link,
                                    &dial->resolve);
     if (status == 0)

@@ -20,6 +20,8 @@ struct tcp_listener {
     struct tcp_state *state;
     struct bmi_watch watch;
     bool watched;
+    char *name; /* host name that stands for all interfaces; NULL: none */
+    uint16_t port;
 };
 
 /* ---- accepting ------------------------------------------------------------------------------ */
@@ -201,7 +203,7 @@ static int host_addresses(const struct tcp_address *host, union tcp_socket_addre
     *count = 0;
     if (host->kind == TCP_HOST_EMPTY)
         return 0;
-    if (host->kind == TCP_HOST_NAME) {
+    if (host->kind == TCP_HOST_NAME) { /* to bind to it */
         int error = tcp_resolve_now(host->host, host->port, addresses, count);
         if (error)
             return error;
@@ -272,16 +274,24 @@ static void host_choose(int family, struct tcp_address *host)
     freeifaddrs(interfaces);
 }
 
-static int listener_add(struct tcp_state *state, int fd)
+/* `name`: NULL, or a host name that need not be known to any resolver. */
+static int listener_add(struct tcp_state *state, int fd, const char *name, uint16_t port)
 {
     struct tcp_listener *listener = calloc(1, sizeof(*listener));
     if (!listener)
         return -ENOMEM;
     listener->state = state;
+    listener->port = port;
+    listener->name = name ? strdup(name) : NULL;
+    if (name && !listener->name) {
+        free(listener);
+        return -ENOMEM;
+    }
     listener->watch.fd = fd;
     listener->watch.ready = listener_ready;
     int error = bmi_method_watch_add(&listener->watch, EPOLLIN);
     if (error) {
+        free(listener->name);
         free(listener);
         return error;
     }
@@ -306,14 +316,18 @@ static bool any_is_here(const union tcp_socket_address *addresses, size_t count)
     return here;
 }
 
-/* On all interfaces the host is but what peers are told: one that is not ours may be meant, where
- * addresses are translated, or mistyped. */
+/* On all interfaces the host only tells peers where to connect to. A name is not looked up: none
+ * may be known for this machine, or another one where addresses are translated. A numeric host that
+ * is not this machine's is worth a warning. */
 static int socket_open(struct tcp_state *state, const struct tcp_address *host, int flags,
                        int *family)
 {
     union tcp_socket_address addresses[TCP_NAME_ADDRESSES];
     size_t count;
 
+    *family = AF_UNSPEC;
+    if (host->kind == TCP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC))
+        return listen_everywhere(state, AF_UNSPEC, host->port);
     int error = host_addresses(host, addresses, &count, family);
     if (error)
         return error;
@@ -370,7 +384,11 @@ int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t 
     int fd = tcp_listen_open(state, text, flags, bound, size, &port);
     if (fd < 0)
         return fd;
-    int error = listener_add(state, fd);
+    struct tcp_address host;
+    int error = tcp_address_parse(bound, &host, NULL);
+    bool unresolved = host.kind == TCP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC);
+    if (!error)
+        error = listener_add(state, fd, unresolved ? host.host : NULL, port);
     if (error) {
         close(fd);
         return error;
@@ -390,6 +408,15 @@ void tcp_listen_stop(struct tcp_state *state)
         if (listener->watched)
             bmi_method_watch_remove(&listener->watch);
         close(listener->watch.fd);
+        free(listener->name);
         free(listener);
     }
+}
+
+bool tcp_listens_as(const struct tcp_state *state, const char *name, uint16_t port)
+{
+    const struct tcp_listener *at = state->listeners;
+    while (at && (!at->name || at->port != port || strcmp(at->name, name) != 0))
+        at = at->next;
+    return at != NULL;
 }

@@ -276,6 +276,8 @@ int tcp_listen_open(struct tcp_state *state, const char *text, int flags, char *
                     uint16_t *port);
 int tcp_listen(void *state, const char *address, int flags, char *bound, size_t size);
 void tcp_listen_stop(struct tcp_state *state);
+/* Whether this process listens as that host name, in lower case, on all interfaces. Driver. */
+bool tcp_listens_as(const struct tcp_state *state, const char *name, uint16_t port);
 /* A descriptor is free again. Driver. */
 void tcp_listen_resume(struct tcp_state *state);
 

@@ -4,12 +4,15 @@
  *
  * An abstract address is a name in the network namespace: no file, gone with its socket. It has no
  * owner either, so both sides look at each other's credentials (greet.c). A host is a mere name: a
- * port that listens without one is found under all of them, as "*".
+ * port that listens without one is found under all of them, as "*". A port that listens as
+ * NIC_THIS_HOST is found under each name of this machine that no other port listens as.
  */
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -32,6 +35,47 @@ static uint64_t name_hash(const char *name, uint64_t hash)
     for (; *name != '\0'; name++)
         hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
     return hash;
+}
+
+/* Whether a socket can be bound to the numeric address: it is one of this machine's. */
+static bool numeric_is_here(const char *host)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in ipv4;
+        struct sockaddr_in6 ipv6;
+    } address = {.any.sa_family = AF_UNSPEC};
+    char text[INET6_ADDRSTRLEN];
+    bool bracket = *host == '[';
+    int length =
+        snprintf(text, sizeof(text), "%.*s", (int)strcspn(host + bracket, "]"), host + bracket);
+    if (length >= (int)sizeof(text))
+        return false;
+    if (inet_pton(AF_INET, text, &address.ipv4.sin_addr) == 1)
+        address.any.sa_family = AF_INET;
+    else if (inet_pton(AF_INET6, text, &address.ipv6.sin6_addr) == 1)
+        address.any.sa_family = AF_INET6;
+    else
+        return false;
+    int fd = socket(address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool here = fd >= 0 && bind(fd, &address.any, sizeof(address)) == 0;
+    if (fd >= 0)
+        close(fd);
+    return here;
+}
+
+bool nic__host_is_here(const char *host)
+{
+    char name[NIC_NODE_MAX] = "";
+    if (strcasecmp(host, NIC_THIS_HOST) == 0)
+        return true;
+    if (gethostname(name, sizeof(name) - 1) == 0 && *name != '\0') {
+        size_t label = strcspn(name, "."); /* the short name, where the system knows the long one */
+        if (strcasecmp(host, name) == 0 ||
+            (strlen(host) == label && strncasecmp(host, name, label) == 0))
+            return true;
+    }
+    return numeric_is_here(host);
 }
 
 int nic__address(const char *host, uint16_t number, struct sockaddr_un *address, uint32_t *length)
@@ -106,8 +150,8 @@ int nic_listen(struct nic_port *port, const char *host, uint16_t *number)
     }
     if (status == 0)
         return 0;
-    nic__log(port, NIC_LOG_ERROR, "cannot listen on gm port %.200s:%u: %s", host, *number,
-             strerror(-status));
+    nic__log(port, status == -EADDRINUSE ? NIC_LOG_INFO : NIC_LOG_ERROR,
+             "cannot listen on gm port %.200s:%u: %s", host, *number, strerror(-status));
     if (fd >= 0)
         close(fd);
     free(listener);

@@ -553,6 +553,8 @@ int nic__dial(struct nic_peer *peer)
     if (fd < 0)
         return -errno;
     int status = socket_connect(fd, peer->host, peer->number);
+    if (status == -ECONNREFUSED && nic__host_is_here(peer->host))
+        status = socket_connect(fd, NIC_THIS_HOST, peer->number);
     if (status == -ECONNREFUSED && *peer->host != '\0')
         status = socket_connect(fd, "", peer->number);
     if (status != 0)

@@ -367,6 +367,8 @@ int nic__memory_map(int fd, uint64_t length, bool write, void **memory);
 struct sockaddr_un;
 /* Fills the abstract address of host:number. Returns 0 or an errno; *length is the address's. */
 int nic__address(const char *host, uint16_t number, struct sockaddr_un *address, uint32_t *length);
+/* Whether it is "localhost", the machine's name, or a numeric address of the machine's. */
+bool nic__host_is_here(const char *host);
 
 /* ---- greet.c: sockets and what is said there --------------------------------------------------
  */

@@ -79,6 +79,30 @@ static void a_port_without_a_host_has_all_names(void)
     host_close(&server);
 }
 
+/* Names of another machine are not this one's, whoever listens here. */
+static void a_port_of_this_host_has_its_names(void)
+{
+    struct host exact;
+    char name[NIC_NODE_MAX] = "";
+    host_open(&server, NULL);
+    host_open(&client, NULL);
+    host_open(&exact, NULL);
+    uint16_t number = host_listen(&server, NIC_THIS_HOST);
+    CU_ASSERT_EQUAL(gethostname(name, sizeof(name) - 1), 0);
+    const char *const names[] = {NIC_THIS_HOST, "127.0.0.1", "127.1.2.3", name};
+    for (unsigned i = 0; i < sizeof(names) / sizeof(*names); i++)
+        CU_ASSERT_EQUAL(dial_outcome(names[i], number), 0);
+    CU_ASSERT(UNTIL(server.accepted == sizeof(names) / sizeof(*names)));
+    CU_ASSERT_EQUAL(dial_outcome("elsewhere", number), -ECONNREFUSED);
+    CU_ASSERT_EQUAL(dial_outcome("192.0.2.1", number), -ECONNREFUSED);
+    CU_ASSERT_EQUAL(nic_listen(exact.port, "127.1.2.3", &number), 0);
+    CU_ASSERT_EQUAL(dial_outcome("127.1.2.3", number), 0);
+    CU_ASSERT(UNTIL(exact.accepted == 1));
+    host_close(&exact);
+    host_close(&client);
+    host_close(&server);
+}
+
 static void a_closed_port_leaves_its_name_free(void)
 {
     host_open(&server, NULL);
@@ -666,6 +690,7 @@ int main(int argc, char **argv)
     static const struct test_case CASES[] = {
         {"a name is found, and used once", a_name_is_found_and_used_once},
         {"a port without a host has all names", a_port_without_a_host_has_all_names},
+        {"a port of this host has its names", a_port_of_this_host_has_its_names},
         {"a closed port leaves its name free", a_closed_port_leaves_its_name_free},
         {"options have ranges", options_have_ranges},
         {"the smaller of two classes counts", the_smaller_of_two_classes_counts},
