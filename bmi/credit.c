@@ -16,6 +16,7 @@
 
 #include "bmi/progress.h"
 #include "bmi/settings.h"
+#include "bmi/unexpected.h"
 
 static _Atomic int64_t used;
 static _Atomic int64_t announced; /* of it, what announcements take */
@@ -299,6 +300,8 @@ static bool window_lend(struct peer *peer, bool unexpected, bool first)
     uint32_t most = window_most(unexpected, (uint32_t)peer->link->method->limits.unexpected_max);
     if (window->held > 0 && window_sum(window) + missing > (int64_t)most + least) {
         peer->flags |= full_of(unexpected); /* it gets on as the program takes its messages */
+        if (unexpected)
+            bmi__unexpected_stalled();
         return true;
     }
     if ((!first && kept_for_first()) || !budget_take(missing, bmi__setting(SETTING_TOTAL_MEMORY)))

@@ -15,9 +15,11 @@
 #include "bmi/address.h"
 #include "bmi/context.h"
 #include "bmi/credit.h"
+#include "bmi/greeting.h"
+#include "bmi/log.h"
 #include "bmi/progress.h"
 
-enum { COOKIE = 0x756e6578 };
+enum { COOKIE = 0x756e6578, STALLED_MS = 1000 };
 
 struct unexpected {
     enum sink_kind kind;                      /* SINK_UNEXPECTED; first, see link.c */
@@ -30,6 +32,7 @@ struct unexpected {
     bmi_size_t size;
     bmi_msg_tag_t tag;
     uint32_t cookie; /* tells our buffers from others */
+    bool fetched;    /* lock: the program has it */
     _Alignas(16) char bytes[];
 };
 
@@ -144,6 +147,7 @@ int bmi__unexpected_take(struct BMI_unexpected_info *info, int most)
         if (first == NULL)
             end = &first;
         atomic_fetch_sub(&waiting, 1);
+        message->fetched = true;
         info[count++] = (struct BMI_unexpected_info){.addr = message->address,
                                                      .buffer = message->bytes,
                                                      .size = message->size,
@@ -162,6 +166,7 @@ void bmi__unexpected_untake(void *buffer)
 {
     struct unexpected *message = message_of(buffer);
     pthread_mutex_lock(&lock);
+    message->fetched = false;
     message->next = first;
     if (first == NULL)
         end = &message->next;
@@ -220,8 +225,106 @@ int bmi__unexpected_count(BMI_addr_t address)
     return count;
 }
 
+/* ---- peers that wait for the program --------------------------------------------------------- */
+
+/* One that lacks credit since the program has not freed its messages. */
+struct stalled {
+    struct peer *peer;
+    uint64_t epoch;
+    uint64_t held_bytes; /* of those held */
+    unsigned held;       /* fetched, not freed */
+    unsigned unfetched;
+};
+
+/* More warnings than the log writes in a second are of no use. */
+struct survey {
+    int count;
+    struct stalled list[BMI__LOG_WARNINGS];
+};
+
+static void stalled_timer_expired(struct bmi_timer *timer);
+static struct bmi_timer stalled_timer = {.expired = stalled_timer_expired}; /* driver */
+static bool stalled_timer_runs;                                             /* driver */
+
+static bool is_stalled_locked(const struct peer *peer)
+{
+    return peer->state == PEER_UP && (peer->flags & PEER_FULL_UNEXPECTED) != 0;
+}
+
+static void survey_peer(struct peer *peer, void *argument)
+{
+    struct survey *survey = argument;
+    peer_lock(peer);
+    if (is_stalled_locked(peer) && survey->count < BMI__LOG_WARNINGS)
+        survey->list[survey->count++] = (struct stalled){.peer = peer, .epoch = peer->epoch};
+    peer_unlock(peer);
+}
+
+static int by_peer(const void *one, const void *other)
+{
+    uintptr_t a = (uintptr_t)((const struct stalled *)one)->peer;
+    uintptr_t b = (uintptr_t)((const struct stalled *)other)->peer;
+    return (a > b) - (a < b);
+}
+
+/* Counts each stalled peer's messages, in one walk. */
+static void survey_messages(struct survey *survey)
+{
+    pthread_mutex_lock(&lock);
+    for (const struct unexpected *message = all; message != NULL; message = message->all_next) {
+        const struct stalled wanted = {.peer = message->peer};
+        struct stalled *found =
+            bsearch(&wanted, survey->list, (size_t)survey->count, sizeof wanted, by_peer);
+        if (found == NULL || found->epoch != message->epoch)
+            continue;
+        found->unfetched += !message->fetched;
+        found->held += message->fetched;
+        found->held_bytes += message->fetched ? (uint64_t)message->size : 0;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void stalled_warn(const struct stalled *stalled)
+{
+    struct peer *peer = stalled->peer;
+    peer_lock(peer);
+    if (peer->epoch == stalled->epoch && is_stalled_locked(peer))
+        bmi__log(BMI_LOG_WARN,
+                 "%s waits to send unexpected messages: of its messages the program holds %u "
+                 "buffers of %llu bytes (BMI_unexpected_free gives them back) and has %u to fetch; "
+                 "the setting peer_memory is the limit",
+                 bmi__peer_name(peer), stalled->held, (unsigned long long)stalled->held_bytes,
+                 stalled->unfetched);
+    peer_unlock(peer);
+}
+
+/* Once a second as long as there is such a peer. */
+static void stalled_timer_expired(struct bmi_timer *timer)
+{
+    struct survey survey = {.count = 0};
+    bmi__peer_each(survey_peer, &survey);
+    stalled_timer_runs = survey.count > 0;
+    if (!stalled_timer_runs)
+        return;
+    bmi_method_timer_set(timer, STALLED_MS);
+    if (!bmi__log_wanted(BMI_LOG_WARN))
+        return;
+    qsort(survey.list, (size_t)survey.count, sizeof *survey.list, by_peer);
+    survey_messages(&survey);
+    for (int i = 0; i < survey.count; i++)
+        stalled_warn(&survey.list[i]);
+}
+
+void bmi__unexpected_stalled(void)
+{
+    if (!stalled_timer_runs)
+        bmi_method_timer_set(&stalled_timer, STALLED_MS);
+    stalled_timer_runs = true;
+}
+
 void bmi__unexpected_stop(void)
 {
+    stalled_timer_runs = false;
     while (all != NULL) {
         struct unexpected *message = all;
         all = message->all_next;

@@ -22,6 +22,9 @@ void bmi__unexpected_set_hook(void (*hook)(void));
 int bmi__unexpected_release(void *buffer);
 /* Messages of an address that wait. */
 int bmi__unexpected_count(BMI_addr_t address);
+/* A peer has PEER_FULL_UNEXPECTED from now on: as long as it has, the program is warned once a
+ * second. Driver. */
+void bmi__unexpected_stalled(void);
 void bmi__unexpected_stop(void);
 
 #endif
