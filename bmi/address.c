@@ -15,6 +15,7 @@
 #include "bmi/meeting.h"
 #include "bmi/option.h"
 #include "bmi/settings.h"
+#include "bmi/text.h"
 
 enum { CHUNK = 256, CHUNKS = 1 << 16, ALTERNATIVES_MOST = 64 };
 
@@ -225,8 +226,9 @@ static struct address *table_find_locked(const char *string)
 }
 
 /* Checks one "scheme://rest" and adds it. -ENOPROTOOPT: no such scheme here. */
-static int alternative_parse(const char *text, struct alternative *alternative)
+static int alternative_parse(char *text, struct alternative *alternative)
 {
+    text = bmi__trimmed(text);
     char rest[BMI_MAX_ADDR_LEN], canonical[BMI_MAX_ADDR_LEN];
     const char *separator = strstr(text, "://"), *reason = "not understood";
     if (separator == NULL) {

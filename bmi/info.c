@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "bmi/address.h"
 #include "bmi/background.h"
@@ -80,23 +81,35 @@ static void listen_addresses(char *text, size_t size)
     }
 }
 
-/* The smallest bound of the address's method, or of all that run. */
+/* 0: any. */
+static int handle_check(BMI_addr_t addr)
+{
+    bmi__book_lock();
+    bool known = addr == 0 || bmi__address_find_locked(addr) != NULL;
+    bmi__book_unlock();
+    return known ? 0 : -EINVAL;
+}
+
+/* What programs are to take for the largest unexpected message: the setting, unless the address's
+ * method and peer, or any method that runs, take less. */
 static bmi_size_t unexpected_max(BMI_addr_t addr)
 {
-    bmi_size_t most = INT_MAX;
+    bmi_size_t most = bmi__setting(SETTING_UNEXPECTED_SIZE);
     struct running_method *method;
     struct peer *peer = NULL;
+    bool bound = false;
     if (addr != 0 && bmi__address_lock(addr, &peer) == 0) {
-        if (peer->link != NULL)
+        bound = peer->link != NULL;
+        if (bound && peer->link->method->limits.unexpected_max < most)
             most = peer->link->method->limits.unexpected_max;
         if (peer->state == PEER_UP && (bmi_size_t)peer->unexpected_max < most)
             most = (bmi_size_t)peer->unexpected_max;
         peer_unlock(peer);
     }
-    for (int i = 0; most == INT_MAX && (method = bmi__method_at(i)) != NULL; i++)
+    for (int i = 0; !bound && (method = bmi__method_at(i)) != NULL; i++)
         if (atomic_load(&method->started) && method->method->limits.unexpected_max < most)
             most = method->method->limits.unexpected_max;
-    return most == INT_MAX ? 16384 : most;
+    return most;
 }
 
 /* ---- statistics ----------------------------------------------------------------------------- */
@@ -160,11 +173,23 @@ static int background_set(int value)
     return background_follow(before);
 }
 
+/* Of the whole library, for whatever address; no more is told than the peer's limit. */
+static int unexpected_size_set(BMI_addr_t addr, int bytes)
+{
+    if (bytes < 1)
+        return -EINVAL;
+    int status = handle_check(addr);
+    if (status == 0)
+        bmi__setting_put(SETTING_UNEXPECTED_SIZE, bytes);
+    return status;
+}
+
 static int option_set(BMI_addr_t addr, int option, void *value)
 {
     bool needs_value = option == BMI_SETTING || option == BMI_LOG_CALLBACK ||
                        option == BMI_BACKGROUND || option == BMI_REAP_IDLE ||
-                       option == BMI_TCP_BUFFER_SEND_SIZE || option == BMI_TCP_BUFFER_RECEIVE_SIZE;
+                       option == BMI_TCP_BUFFER_SEND_SIZE ||
+                       option == BMI_TCP_BUFFER_RECEIVE_SIZE || option == BMI_GET_UNEXP_SIZE;
     if (needs_value && value == NULL)
         return -EINVAL;
     switch (option) {
@@ -180,6 +205,8 @@ static int option_set(BMI_addr_t addr, int option, void *value)
     case BMI_TRUSTED_CONNECTION:
     case BMI_OPTIMISTIC_BUFFER_REG:
         return 0;
+    case BMI_GET_UNEXP_SIZE:
+        return unexpected_size_set(addr, *(const int *)value);
     case BMI_SETTING:
         return setting_set(value);
     case BMI_BACKGROUND:
@@ -252,15 +279,6 @@ static int method_names(char **names)
         end += sprintf(end, "%s%s", i > 0 ? "," : "",
                        bmi__method_at(i)->method->name + strlen("bmi_"));
     return count;
-}
-
-/* 0: any. */
-static int handle_check(BMI_addr_t addr)
-{
-    bmi__book_lock();
-    bool known = addr == 0 || bmi__address_find_locked(addr) != NULL;
-    bmi__book_unlock();
-    return known ? 0 : -EINVAL;
 }
 
 static int option_get_number(BMI_addr_t addr, int option, int *value)
@@ -355,7 +373,7 @@ bool bmi__address_any_memory(BMI_addr_t handle)
     return method != NULL && !method->method->limits.put && !method->method->limits.get;
 }
 
-/* What the method offers for its transfers, or NULL. */
+/* Zeroed memory that the method offers for its transfers, or NULL. */
 static void *method_memory(const struct running_method *method, bmi_size_t size)
 {
     struct bmi_method_memory memory = {.size = size};
@@ -365,10 +383,24 @@ static void *method_memory(const struct running_method *method, bmi_size_t size)
     return memory.buffer;
 }
 
-/* Memory of the process's own. Page-aligned where that matters: page boundaries fall alike on the
- * kernel's and our side. Of a large piece the system is asked for huge pages, since who copies
- * between processes (process_vm_readv) pins it page by page; not for the first one, so that what
- * only begins to be used stays small, nor beyond the last whole one. */
+/* Zeroes a large piece that is aligned to pages without touching it: the system gives zeroed pages
+ * anew. Where the memory is locked or shared, or registered with a network for good, its pages stay
+ * and are written. */
+static void zero_large(char *memory, size_t size)
+{
+    volatile char *probe = memory;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = size / page * page;
+    *probe = 1;
+    if (bmi__setting(SETTING_REGISTRATION_KEEP) != 0 ||
+        madvise(memory, whole, MADV_DONTNEED) != 0 || *probe != 0)
+        whole = 0;
+    memset(memory + whole, 0, size - whole);
+}
+
+/* Zeroed memory of the process's own, which free(3) may free. Its pages begin where the kernel's
+ * do. For a large piece huge pages are asked for, since the kernel pins it page by page when
+ * another process copies it (process_vm_readv). The first huge page is left out, so that a piece
+ * that is hardly used stays small, and so is the end behind the last whole one. */
 static void *plain_memory(size_t size)
 {
     enum { PAGE = 4096, HUGE_PAGE = 2 << 20, LARGE = 2 * HUGE_PAGE };
@@ -376,8 +408,13 @@ static void *plain_memory(size_t size)
     size_t alignment = size >= LARGE ? HUGE_PAGE : size >= PAGE ? PAGE : 64;
     if (posix_memalign(&memory, alignment, size) != 0)
         return NULL;
-    if (size >= LARGE) /* may fail: small ones will do */
+    if (size >= LARGE) {
+        zero_large(memory, size);
+        /* may fail: small pages will do */
         madvise((char *)memory + HUGE_PAGE, (size / HUGE_PAGE - 1) * HUGE_PAGE, MADV_HUGEPAGE);
+    } else {
+        memset(memory, 0, size);
+    }
     return memory;
 }
 
@@ -387,13 +424,13 @@ void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
     struct address *address = bmi__running() ? bmi__address_find_locked(addr) : NULL;
     struct running_method *method = address != NULL ? method_of_locked(address) : NULL;
     bmi__book_unlock();
-    if (address == NULL || size <= 0 || size > INT64_MAX / 2 ||
-        (send_recv != BMI_SEND && send_recv != BMI_RECV))
+    (void)send_recv; /* memory serves both ways */
+    if (address == NULL || size < 0 || size > INT64_MAX / 2)
         return NULL;
+    if (size == 0)
+        size = 1; /* classic programs take NULL for a lack of memory */
     void *memory = method_memory(method, size);
-    if (memory != NULL)
-        return memory;
-    return plain_memory((size_t)size);
+    return memory != NULL ? memory : plain_memory((size_t)size);
 }
 
 int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type send_recv)
@@ -421,6 +458,14 @@ int BMI_unexpected_free(BMI_addr_t addr, void *buffer)
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
+/* Under BMI_CLASSIC_API: classic programs print and compare the host without a look at it. */
+const char *bmi_classic_addr_rev_lookup_unexpected(BMI_addr_t addr);
+const char *bmi_classic_addr_rev_lookup_unexpected(BMI_addr_t addr)
+{
+    const char *host = BMI_addr_rev_lookup_unexpected(addr);
+    return host != NULL ? host : "UNKNOWN";
+}
+
 const char *BMI_addr_rev_lookup(BMI_addr_t addr)
 {
     return bmi__running() ? bmi__address_string(addr) : NULL;
@@ -440,6 +485,8 @@ static bool bits_alike(const uint8_t *one, const uint8_t *other, int bits)
     return rest == 0 || ((one[bytes] ^ other[bytes]) >> (8 - rest)) == 0;
 }
 
+enum { ALL_BITS = -2 };
+
 static int in_network(const char *host, const char *network, int bits)
 {
     uint8_t one[16], other[16];
@@ -447,6 +494,8 @@ static int in_network(const char *host, const char *network, int bits)
     for (int i = 0; i < 2; i++) {
         if (inet_pton(families[i], network, other) != 1)
             continue;
+        if (bits == ALL_BITS)
+            bits = widths[i];
         if (bits < 0 || bits > widths[i])
             return -EINVAL;
         return inet_pton(families[i], host, one) == 1 && bits_alike(one, other, bits);
@@ -470,12 +519,19 @@ static int range_host(const char *range, char *host, size_t size)
     return 0;
 }
 
-/* "10.1.*": alike up to the star, which stands for whole numbers of the address. */
+/* "10.1.*", or "10.1.*.*": alike up to the star, which stands for whole numbers of the address. */
 static int in_wildcard(const char *host, const char *pattern)
 {
     size_t length = strcspn(pattern, "*");
-    if (strspn(pattern, "0123456789.") != length || pattern[length + 1] != '\0' ||
-        (length > 0 && pattern[length - 1] != '.'))
+    const char *more = pattern + length + 1;
+    if (strspn(pattern, "0123456789.") != length || (length > 0 && pattern[length - 1] != '.'))
+        return -EINVAL;
+    int numbers = 1;
+    for (size_t i = 0; i < length; i++)
+        numbers += pattern[i] == '.';
+    for (; strncmp(more, ".*", 2) == 0; numbers++)
+        more += 2;
+    if (*more != '\0' || numbers > 4)
         return -EINVAL;
     return strncmp(host, pattern, length) == 0;
 }
@@ -487,7 +543,7 @@ static bool range_scheme(const char *range, const struct bmi_method *method)
     return named != NULL && named->method == method;
 }
 
-int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
+static int query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 {
     char wanted[256];
     if (!bmi__running() || id_string == NULL || range_host(id_string, wanted, sizeof wanted) < 0)
@@ -500,4 +556,17 @@ int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
     status =
         strchr(wanted, '*') != NULL ? in_wildcard(host, wanted) : in_network(host, wanted, netmask);
     return status < 0 ? bmi__error(status) : status && range_scheme(id_string, method);
+}
+
+int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
+{
+    return query_addr_range(addr, id_string, netmask < 0 ? -1 : netmask);
+}
+
+/* Under BMI_CLASSIC_API: -1 is the netmask of all that classic configurations name without one, a
+ * single host as well as a wildcard. */
+int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
+int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
+{
+    return query_addr_range(addr, id_string, netmask == -1 ? ALL_BITS : netmask);
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bmi/log.h"
+#include "bmi/text.h"
 
 enum kind { BYTES, NUMBER, SWITCH, LEVEL, DRIVER, POLICY };
 
@@ -37,6 +38,9 @@ static struct {
     [SETTING_EAGER_MAX] =
         {"eager_max", BYTES, 0, 0, 1 << 20,
          "largest message sent unasked, at most a frame of the method; 0: its own", 0},
+    [SETTING_UNEXPECTED_SIZE] =
+        {"unexpected_size", BYTES, 16384, 1, INT32_MAX,
+         "largest unexpected message that programs are told of, if the peer takes it", 16384},
     [SETTING_PEER_MEMORY] = {"peer_memory", BYTES, 1 << 20, 1 << 15, 1 << 30,
                              "memory for unmatched and unfetched messages of one peer", 1 << 20},
     [SETTING_TOTAL_MEMORY] = {"total_memory", BYTES, 1 << 28, 1 << 17, INT64_C(1) << 40,
@@ -343,7 +347,8 @@ int bmi__settings_load(void)
     return status;
 }
 
-enum how { CHECK, SET, LEND };
+/* Whether an assignment is checked only, or made: for good, or until the library ends. */
+enum how { CHECK, CHECK_LENT, SET, LEND };
 
 static void lend(int index, int64_t value)
 {
@@ -364,11 +369,28 @@ void bmi__settings_return(void)
     }
 }
 
+/* Options of the classic library's network modules are named after the module. A program passes the
+ * same string to each library that it is built with, so those of modules that have no settings here
+ * are no mistake. */
+static bool is_classic_option(const char *name)
+{
+    static const char *const modules[] = {"ib_", "mx_", "portals_", "rdma_", "zoid_", NULL};
+    for (int i = 0; modules[i] != NULL; i++)
+        if (alike(name, modules[i], strlen(modules[i])))
+            return true;
+    return false;
+}
+
 static int set_one(char *text, enum how how)
 {
     char *equals = strchr(text, '=');
     size_t length = equals != NULL ? (size_t)(equals - text) : strlen(text);
     int index = find(text, length);
+    if (index < 0 && (how == CHECK_LENT || how == LEND) && is_classic_option(text)) {
+        if (how == LEND)
+            bmi__log(BMI_LOG_WARN, "option \"%.100s\" is of the classic library: ignored", text);
+        return 0;
+    }
     if (equals == NULL && index >= 0) {
         bmi__log(BMI_LOG_ERROR, "setting %s: no value; %s=value is wanted", table[index].name,
                  table[index].name);
@@ -385,7 +407,7 @@ static int set_one(char *text, enum how how)
         return -EINVAL;
     if (how == LEND)
         lend(index, value);
-    if (how != CHECK)
+    if (how == SET || how == LEND)
         atomic_store(&table[index].value, value);
     return 0;
 }
@@ -396,9 +418,11 @@ static int set_all(const char *text, enum how how)
     if (*text == '\0' || strlen(text) >= sizeof copy)
         return -EINVAL;
     strcpy(copy, text);
-    while ((part = strsep(&rest, ",")) != NULL)
+    while ((part = strsep(&rest, ",")) != NULL) {
+        part = bmi__trimmed(part);
         if (*part != '\0' && set_one(part, how) < 0)
             return -EINVAL;
+    }
     return 0;
 }
 
@@ -410,7 +434,9 @@ int bmi__settings_set(const char *text)
 
 int bmi__settings_lend(const char *text)
 {
-    int status = set_all(text, CHECK);
+    int status = load_one(SETTING_LOG); /* so that what is wrong, or ignored, is logged */
+    if (status == 0)
+        status = set_all(text, CHECK_LENT);
     return status < 0 ? status : set_all(text, LEND);
 }
 

@@ -16,6 +16,7 @@ enum setting {
     SETTING_COALESCE,
     SETTING_ANNOUNCE,
     SETTING_EAGER_MAX,
+    SETTING_UNEXPECTED_SIZE,
     SETTING_PEER_MEMORY,
     SETTING_TOTAL_MEMORY,
     SETTING_PEER_TIMEOUT,
@@ -60,7 +61,7 @@ int64_t bmi__setting(enum setting setting);
 void bmi__setting_put(enum setting setting, int64_t value);
 
 /* Sets "name=value[,name=value...]", all or none, for the time from a BMI_initialize to the last
- * BMI_finalize. -EINVAL: the log says why. */
+ * BMI_finalize. Options of the classic library's modules are ignored. -EINVAL: the log says why. */
 int bmi__settings_lend(const char *text);
 /* Gives those of bmi__settings_lend their former values, unless they were changed since. */
 void bmi__settings_return(void);

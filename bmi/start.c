@@ -31,6 +31,7 @@
 #include "bmi/settings.h"
 #include "bmi/tags.h"
 #include "bmi/task.h"
+#include "bmi/text.h"
 #include "bmi/timers.h"
 #include "bmi/unexpected.h"
 #include "task/gate.h"
@@ -80,24 +81,29 @@ static bool is_anothers(void)
 
 static int methods_start(const char *list)
 {
-    while (list != NULL && *list != '\0') {
-        list += strspn(list, " ");
-        size_t length = strcspn(list, ", ");
-        struct running_method *method = bmi__method_named(list, length);
-        if (length > 0 && method == NULL) {
-            bmi__log(BMI_LOG_ERROR, "no method \"%.*s\" in this library", (int)length, list);
+    char copy[BMI_MAX_ADDR_LEN], *rest = copy, *name;
+    if (list == NULL)
+        return 0;
+    if (strlen(list) >= sizeof copy)
+        return -ENAMETOOLONG;
+    strcpy(copy, list);
+    while ((name = strsep(&rest, ",")) != NULL) {
+        name = bmi__trimmed(name);
+        if (*name == '\0')
+            continue;
+        struct running_method *method = bmi__method_named(name, strlen(name));
+        if (method == NULL) {
+            bmi__log(BMI_LOG_ERROR, "no method \"%s\" in this library", name);
             return -ENOPROTOOPT;
         }
-        int status = length > 0 ? bmi__method_start(method) : 0;
+        int status = bmi__method_start(method);
         if (status < 0)
             return status;
-        list += length + strspn(list + length, " ");
-        list += *list == ',';
     }
     return 0;
 }
 
-/* Listens on one "scheme://address[/path]". */
+/* Listens on one "scheme://address[/path]". -ENOPROTOOPT: no method that runs has the scheme. */
 static int listen_one(const char *text, int flags)
 {
     char address[BMI_MAX_ADDR_LEN], bound[BMI_MAX_ADDR_LEN - 64];
@@ -109,7 +115,7 @@ static int listen_one(const char *text, int flags)
     size_t scheme = (size_t)(separator - text);
     struct running_method *method = bmi__method_of_scheme(text, scheme);
     if (method == NULL || !atomic_load(&method->started)) {
-        bmi__log(BMI_LOG_ERROR, "listen address \"%s\": %s", text,
+        bmi__log(BMI_LOG_WARN, "listen address \"%s\": %s", text,
                  method == NULL ? "no method has that scheme"
                                 : "its method is not in the list of methods");
         return -ENOPROTOOPT;
@@ -128,20 +134,26 @@ static int listen_one(const char *text, int flags)
     return 0;
 }
 
+/* A server's configuration may name more networks than this server uses: what no method that runs
+ * has the scheme of is left out, as long as there is another address. */
 static int listen_all(const char *list, int flags)
 {
     char copy[BMI_MAX_ADDR_LEN], *rest = copy, *part;
+    int listening = 0;
     if (list == NULL)
         return 0;
     if (strlen(list) >= sizeof copy)
         return -ENAMETOOLONG;
     strcpy(copy, list);
     while ((part = strsep(&rest, ",")) != NULL) {
-        int status = listen_one(part, flags);
-        if (status < 0)
+        int status = listen_one(bmi__trimmed(part), flags);
+        if (status < 0 && status != -ENOPROTOOPT)
             return status;
+        listening += status == 0;
     }
-    return 0;
+    if (listening == 0)
+        bmi__log(BMI_LOG_ERROR, "listen address \"%s\": no method that was asked for has it", list);
+    return listening > 0 ? 0 : -ENOPROTOOPT;
 }
 
 static void stop(void);
@@ -455,5 +467,7 @@ int bmi_classic_addr_lookup(BMI_addr_t *new_addr, const char *id_string, const c
 int bmi_classic_addr_lookup(BMI_addr_t *new_addr, const char *id_string, const char *options)
 {
     (void)options;
+    if (new_addr != NULL)
+        *new_addr = 0; /* what the classic library leaves there when it fails */
     return BMI_addr_lookup(new_addr, id_string);
 }

@@ -60,17 +60,19 @@ enum {
 
 /* options of BMI_set_info and BMI_get_info; the parameter's type stands behind each */
 enum {
-    BMI_DROP_ADDR = 1,             /* set: forget an address, close a connection only it has */
-    BMI_CHECK_INIT = 2,            /* get: int, nonzero if initialized; with NULL instead the status
+    BMI_DROP_ADDR = 1,            /* set: forget an address, close a connection only it has */
+    BMI_CHECK_INIT = 2,           /* get: int, nonzero if initialized; with NULL instead the status
                                         tells: 0, or ENETDOWN if not */
-    BMI_CHECK_MAXSIZE = 3,         /* get: int, largest expected message (clamped to INT_MAX) */
-    BMI_GET_METH_ADDR = 4,         /* get: void *, the method's link of this address or NULL */
-    BMI_INC_ADDR_REF = 5,          /* set: add a reference (parameter unused) */
-    BMI_DEC_ADDR_REF = 6,          /* set: drop a reference (parameter unused) */
-    BMI_DROP_ADDR_QUERY = 7,       /* get: int, nonzero if there is no connection to close */
-    BMI_FORCEFUL_CANCEL_MODE = 8,  /* set: accepted, changes nothing */
-    BMI_TRUSTED_CONNECTION = 9,    /* set: accepted, changes nothing */
-    BMI_GET_UNEXP_SIZE = 10,       /* get: int, largest unexpected message */
+    BMI_CHECK_MAXSIZE = 3,        /* get: int, largest expected message (clamped to INT_MAX) */
+    BMI_GET_METH_ADDR = 4,        /* get: void *, the method's link of this address or NULL */
+    BMI_INC_ADDR_REF = 5,         /* set: add a reference (parameter unused) */
+    BMI_DEC_ADDR_REF = 6,         /* set: drop a reference (parameter unused) */
+    BMI_DROP_ADDR_QUERY = 7,      /* get: int, nonzero if there is no connection to close */
+    BMI_FORCEFUL_CANCEL_MODE = 8, /* set: accepted, changes nothing */
+    BMI_TRUSTED_CONNECTION = 9,   /* set: accepted, changes nothing */
+    BMI_GET_UNEXP_SIZE = 10,      /* get: int, largest unexpected message that programs should send:
+                                        16384, or what is set (const int *, for the whole library),
+                                        but no more than the peer takes. Larger ones go up to that */
     BMI_TCP_BUFFER_SEND_SIZE = 11, /* set, get: int, bytes of socket send buffer; 0 = automatic */
     BMI_TCP_BUFFER_RECEIVE_SIZE = 12, /* set, get: int, bytes of receive buffer; 0 = automatic */
     BMI_TCP_CLOSE_SOCKET = 13,        /* set: close the address's connection (parameter unused) */
@@ -272,16 +274,18 @@ struct bmi_context_statistics {
 /* ---- start and end ------------------------------------------------------------------------- */
 
 /* Starts the library, or counts one more user of it.
- *   method_list  "bmi_tcp,bmi_ib", or "tcp,ib": methods to start now; NULL: each starts on its
- *                first look-up
+ *   method_list  "bmi_tcp,bmi_ofi+tcp", or "tcp,ofi+tcp": methods to start now, by name or scheme;
+ *                NULL: each starts on its first look-up
  *   listen_addr  "tcp://host:port,...": where a server listens, matched to methods by scheme; a
- *                port of 0, or none, takes a free one (BMI_TCP_GET_PORT, BMI_GET_LISTEN_ADDR tell)
+ *                port of 0, or none, takes a free one (BMI_TCP_GET_PORT, BMI_GET_LISTEN_ADDR tell).
+ *                A host name is looked up with BMI_TCP_BIND_SPECIFIC only. Addresses of methods that
+ *                are not in the list are left out, if another remains
  *   flags        BMI_INIT_SERVER and the others above, or 0
  * Later calls only count; their arguments are ignored.
  * Returns: 0; EINVAL (NULL methods with an address, server without an address, an address without
  *          BMI_INIT_SERVER, unknown flag, bad address or setting), ENOPROTOOPT (unknown method or
  *          scheme), ENAMETOOLONG, EADDRINUSE, EADDRNOTAVAIL, EACCES, EHOSTNTFD, ETRYAGAIN (the
- *          name to listen on), ENOMEM, EMFILE, EAGAIN (no thread for progress in the background),
+ *          name to bind to), ENOMEM, EMFILE, EAGAIN (no thread for progress in the background),
  *          EBUSY (a child of fork, see bmi(7)), or why a method does not start: ENODEV (no device),
  *          ENOSYS (a library is missing), EPERM (the system refuses what it needs); the log tells.
  *          EDEADLK (within a task, while another thread finalizes and may wait for that task).
@@ -332,7 +336,7 @@ int BMI_post_send(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size
                   bmi_context_id context_id, bmi_hint hints);
 
 /* Sends a message that the peer gets from BMI_testunexpected without having posted for it.
- * EMSGSIZE: larger than BMI_GET_UNEXP_SIZE. */
+ * EMSGSIZE: larger than the network or the peer takes; up to BMI_GET_UNEXP_SIZE all take. */
 int BMI_post_sendunexpected(bmi_op_id_t *id, BMI_addr_t dest, const void *buffer, bmi_size_t size,
                             enum bmi_buffer_type buffer_type, bmi_msg_tag_t tag, void *user_ptr,
                             bmi_context_id context_id, bmi_hint hints);
@@ -403,8 +407,9 @@ int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id);
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Allocates memory that the address's method uses best (aligned, registered where the network
- * wants that), for BMI_PRE_ALLOC. Returns: memory, or NULL (stale address, size <= 0, no memory).
+/* Allocates zeroed memory that the address's method uses best (aligned, registered where the network
+ * wants that), for BMI_PRE_ALLOC and either direction; of size 0 a pointer as well.
+ * Returns: memory, or NULL (stale address, size < 0, no memory).
  * Owns: the caller, until BMI_memfree. Threads: any. Blocks: no. */
 void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv);
 
@@ -540,12 +545,19 @@ const char *bmi_version(void);
 #ifdef BMI_CLASSIC_API
 /* Classic file-system code passes an options string as the last argument; it may be NULL or empty,
  * else "name=value,..." settings for the BMI_initialize that starts the library. What the
- * environment sets counts more. It is ignored by BMI_addr_lookup. */
+ * environment sets counts more. Options of the classic library's network modules (ib_port=1) are
+ * ignored with a warning in the log. It is ignored by BMI_addr_lookup.
+ * Such code also gets: an address of 0 where a look-up fails; "UNKNOWN" instead of NULL of
+ * BMI_addr_rev_lookup_unexpected; netmask -1 of BMI_query_addr_range for a single host. */
 int bmi_classic_initialize(const char *method_list, const char *listen_addr, int flags,
                            const char *options);
 int bmi_classic_addr_lookup(BMI_addr_t *new_addr, const char *id_string, const char *options);
+const char *bmi_classic_addr_rev_lookup_unexpected(BMI_addr_t addr);
+int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
 #define BMI_initialize bmi_classic_initialize
 #define BMI_addr_lookup bmi_classic_addr_lookup
+#define BMI_addr_rev_lookup_unexpected bmi_classic_addr_rev_lookup_unexpected
+#define BMI_query_addr_range bmi_classic_query_addr_range
 #endif
 
 #ifdef __cplusplus

@@ -109,6 +109,7 @@ static int block_allocate(struct gm_state *state, struct bmi_method_memory *memo
         nic_dma_free(state->port, buffer);
         return -ENOMEM;
     }
+    memset(buffer, 0, (size_t)memory->size); /* another block may have had it before */
     memory->buffer = buffer;
     return 0;
 }

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * classic_cases.c - the prototypes of file-system code that grew up with the classic header:
- * BMI_CLASSIC_API adds an options string to BMI_initialize and BMI_addr_lookup. This file includes
- * bmi.h as such a program does; that it compiles is half of the test.
+ * classic_cases.c - what file-system code relies on that grew up with the classic header: its
+ * prototypes, with an options string for BMI_initialize and BMI_addr_lookup, and behaviour that no
+ * header states (docs/compatibility.md). This file includes bmi.h as such a program does.
  */
 #define BMI_CLASSIC_API
 #include "bmi.h"
 
 #include "harness.h"
 
+#include <netdb.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void classic_start(struct party *party, const char *options)
 {
@@ -104,22 +109,409 @@ static void classic_counted(struct party *party)
     CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
 }
 
+/* ---- the log -------------------------------------------------------------------------------- */
+
+/* Lines that contain a text. */
+struct scan {
+    const char *text;
+    atomic_int lines;
+    char last[600];
+};
+
+static void scan_line(void *argument, enum bmi_log_level level, const char *text)
+{
+    struct scan *scan = argument;
+    if (level > BMI_LOG_WARN || strstr(text, scan->text) == NULL)
+        return;
+    snprintf(scan->last, sizeof scan->last, "%s", text);
+    atomic_fetch_add(&scan->lines, 1);
+}
+
+static void scan_begin(struct party *party, struct scan *scan, const char *text)
+{
+    *scan = (struct scan){.text = text};
+    struct bmi_log_callback callback = {.write = scan_line,
+                                        .argument = scan,
+                                        .level = BMI_LOG_WARN};
+    NEED_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
+}
+
+static void scan_end(struct party *party)
+{
+    struct bmi_log_callback none = {.write = NULL};
+    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &none), 0);
+}
+
+/* ---- options -------------------------------------------------------------------------------- */
+
+/* The string goes to all modules of the classic library: it may hold options of others. */
+static void classic_options_of_modules(struct party *party)
+{
+    static const char *const options[] = {"ib_port=1", "ib_port=2,dead_peers=77",
+                                          " dead_peers=77 , ib_port=1\n", "mx_board=0,ib_port=1"};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        struct scan scan;
+        scan_begin(party, &scan, "ib_port");
+        classic_start(party, options[i]);
+        scan_end(party);
+        CHECK_EQUAL(party, atomic_load(&scan.lines), 1);
+        if (strstr(options[i], "77") != NULL)
+            expect_setting(party, "dead_peers", "77");
+        classic_message(party);
+    }
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "ib_port=1"), -BMI_EINVAL);
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static bool is_zeroed(const char *memory, bmi_size_t size)
+{
+    return size == 0 || (memory[0] == 0 && memcmp(memory, memory + 1, (size_t)size - 1) == 0);
+}
+
+/* Given: memory that was used and freed. When: it is allocated anew. Then: it is zeroed. */
+static void classic_memory_zeroed(struct party *party)
+{
+    static const bmi_size_t sizes[] = {1,     7,   24,  600,          4095,        4096,
+                                       65537, MIB, MIB, 4 * MIB + 77, 9 * MIB + 1, 32};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    for (int round = 0; round < 3; round++) {
+        char *memory[COUNT];
+        for (int i = 0; i < COUNT; i++) {
+            memory[i] = BMI_memalloc(party->peer, sizes[i], i % 2 ? BMI_SEND : BMI_RECV);
+            NEED(party, memory[i] != NULL);
+            CHECK(party, is_zeroed(memory[i], sizes[i]));
+            memset(memory[i], 0xa5, (size_t)sizes[i]);
+        }
+        for (int i = 0; i < COUNT; i++)
+            CHECK_STATUS(party, BMI_memfree(party->peer, memory[i], sizes[i], BMI_RECV), 0);
+    }
+}
+
+/* A read behind the end of a file allocates, sends, and frees a buffer of 0 bytes. */
+static void classic_memory_empty(struct party *party)
+{
+    bmi_size_t actual = 7;
+    void *from = BMI_memalloc(party->peer, 0, BMI_SEND);
+    void *to = BMI_memalloc(party->peer, 0, BMI_RECV);
+    struct op send = {.size = 0}, receive = {.size = 0};
+    NEED(party, from != NULL && to != NULL && from != to);
+    receive.posted = BMI_post_recv(&receive.id, party->peer, to, 0, &actual, BMI_PRE_ALLOC, 9,
+                                   &receive, party->context, NULL);
+    NEED_STATUS(party, receive.posted, 0);
+    party->pending++;
+    send.sends = true;
+    send.posted = BMI_post_send(&send.id, party->peer, from, 0, BMI_PRE_ALLOC, 9, &send,
+                                party->context, NULL);
+    NEED(party, send.posted >= 0);
+    party->pending += send.posted == 0;
+    send.done = send.posted == 1;
+    op_finish(party, &send, 0);
+    op_finish(party, &receive, 0);
+    CHECK_STATUS(party, BMI_memfree(party->peer, from, 0, BMI_SEND), 0);
+    CHECK_STATUS(party, BMI_memfree(party->peer, to, 0, BMI_RECV), 0);
+}
+
+/* What it is for makes no difference to the classic modules, so programs pass anything. */
+static void classic_memory_any_use(struct party *party)
+{
+    static const int uses[] = {0, BMI_SEND, BMI_RECV, 3, 7};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        void *memory = BMI_memalloc(party->peer, 100, (enum bmi_op_type)uses[i]);
+        NEED(party, memory != NULL);
+        CHECK_STATUS(party, BMI_memfree(party->peer, memory, 100, (enum bmi_op_type)0), 0);
+    }
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------- */
+
+static int reported_size(struct party *party, BMI_addr_t addr)
+{
+    int size = -1;
+    CHECK_STATUS(party, BMI_get_info(addr, BMI_GET_UNEXP_SIZE, &size), 0);
+    return size;
+}
+
+static void unexpected_pass(struct party *party, bmi_size_t size)
+{
+    struct BMI_unexpected_info info;
+    struct op send;
+    char *memory = memory_take(party, size);
+    pattern_fill(memory, size, 4);
+    op_send_unexpected(party, &send, memory, size, 4);
+    unexpected_take(party, &info);
+    op_finish(party, &send, size);
+    CHECK_EQUAL(party, info.size, size);
+    CHECK(party, pattern_holds(info.buffer, size, 4));
+    unexpected_give_back(party, &info);
+    memory_give_back(memory);
+}
+
+/* Programs size their requests by what is reported, and have buffers of their own for no more. What
+ * is larger goes all the same. */
+static void classic_unexpected_size(struct party *party)
+{
+    int limit = unexpected_limit(party), less = 1000, none = 0, more = 1 << 24;
+    unexpected_pass(party, limit);
+    CHECK_EQUAL(party, reported_size(party, 0), 16384);
+    CHECK_EQUAL(party, reported_size(party, party->peer), 16384);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_GET_UNEXP_SIZE, &less), 0);
+    CHECK_EQUAL(party, reported_size(party, party->peer), 1000);
+    CHECK_STATUS(party, BMI_set_info(party->peer, BMI_GET_UNEXP_SIZE, &more), 0);
+    CHECK_EQUAL(party, reported_size(party, party->peer), limit);
+    CHECK_EQUAL(party, reported_size(party, 0), limit);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_GET_UNEXP_SIZE, &none), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_GET_UNEXP_SIZE, NULL), -BMI_EINVAL);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "unexpected_size=2K"), 0);
+    CHECK_EQUAL(party, reported_size(party, party->peer), 2048);
+    unexpected_pass(party, limit);
+    CHECK_STATUS(party, BMI_set_info(0, BMI_SETTING, "unexpected_size=16384"), 0);
+}
+
+/* ---- methods and addresses ------------------------------------------------------------------ */
+
+/* Programs prefix an address's scheme with "bmi_". */
+static void classic_method_names(struct party *party)
+{
+    char list[300];
+    const char *const lists[] = {"bmi_%s", "%s", "\tbmi_%s\n", "bmi_loop, bmi_%s"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        snprintf(list, sizeof list, lists[i], party->method->scheme);
+        NEED_STATUS(party, BMI_initialize(list, party->method->listen, BMI_INIT_SERVER, NULL), 0);
+        NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, party->listen), 0);
+        NEED_STATUS(party, BMI_open_context(&party->context), 0);
+        party->peer = party_look_up(party, party->listen);
+        message_pass_self(party);
+        party_stop(party);
+    }
+    snprintf(list, sizeof list, "bmi_bmi_%s", party->method->scheme);
+    CHECK_STATUS(party, BMI_initialize(list, party->method->listen, BMI_INIT_SERVER, NULL),
+                 -BMI_ENOPROTOOPT);
+}
+
+static void pass_by_host(struct party *party, const char *host)
+{
+    char url[BMI_MAX_ADDR_LEN];
+    snprintf(url, sizeof url, " %s://%s:%d/path\n", party->method->scheme, host,
+             url_port(party->listen));
+    party->peer = party_look_up(party, url);
+    CHECK(party, strcmp(BMI_addr_rev_lookup(party->peer), url) == 0);
+    message_pass_self(party);
+}
+
+/* Given: a host that no resolver knows, or white space around. Then: all interfaces are listened
+ * on, and a client that knows the machine by another name connects. */
+static void classic_listen(struct party *party)
+{
+    static const char *const listens[] = {"%s://NULL:0", "%s://no-such-host.invalid:0\n",
+                                          " %s://localhost:0\t", "%s://127.0.0.1:0/pvfs2-fs\n"};
+    struct addrinfo *found = NULL;
+    char listen[BMI_MAX_ADDR_LEN], name[256] = "";
+    if (strcmp(party->method->scheme, "gm") != 0 && !(party->method->features & CONFORMANCE_PORTS))
+        party_skip(party, "addresses are names, not hosts");
+    gethostname(name, sizeof name - 1);
+    bool known = getaddrinfo(name, NULL, NULL, &found) == 0;
+    if (known)
+        freeaddrinfo(found);
+    for (size_t i = 0; i < sizeof listens / sizeof *listens; i++) {
+        snprintf(listen, sizeof listen, listens[i], party->method->scheme);
+        NEED_STATUS(party, BMI_initialize(party->method->name, listen, BMI_INIT_SERVER, NULL), 0);
+        NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, party->listen), 0);
+        NEED_STATUS(party, BMI_open_context(&party->context), 0);
+        party->peer = party_look_up(party, party->listen);
+        message_pass_self(party);
+        pass_by_host(party, "localhost");
+        pass_by_host(party, "127.0.0.1");
+        if (known)
+            pass_by_host(party, name);
+        party_stop(party);
+    }
+}
+
+/* With the flag the host is the one to bind to. */
+static void classic_listen_specific(struct party *party)
+{
+    char listen[200];
+    snprintf(listen, sizeof listen, "%s://no-such-host.invalid:0", party->method->scheme);
+    int status =
+        BMI_initialize(party->method->name, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC, NULL);
+    CHECK(party, status == -BMI_EHOSTNTFD || status == -BMI_ETRYAGAIN);
+}
+
+/* A configuration names networks of all servers; one that this server does not use is left out. */
+static void classic_listen_more(struct party *party)
+{
+    char listen[BMI_MAX_ADDR_LEN];
+    snprintf(listen, sizeof listen, "nosuch://a:1, %s,mx://NULL:5", party->method->listen);
+    NEED_STATUS(party, BMI_initialize(party->method->name, listen, BMI_INIT_SERVER, NULL), 0);
+    NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, party->listen), 0);
+    CHECK(party, strchr(party->listen, ',') == NULL);
+    NEED_STATUS(party, BMI_open_context(&party->context), 0);
+    party->peer = party_look_up(party, party->listen);
+    message_pass_self(party);
+    party_stop(party);
+}
+
+static void classic_lookup_fails(struct party *party)
+{
+    static const char *const bad[] = {"nosuch://a:1", "nothing", ""};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        BMI_addr_t addr = 7;
+        CHECK(party, BMI_addr_lookup(&addr, bad[i], NULL) < 0);
+        CHECK_EQUAL(party, addr, 0);
+    }
+    CHECK_STATUS(party, BMI_addr_lookup(NULL, party->listen, NULL), -BMI_EINVAL);
+}
+
+/* Programs print the host, and compare it, without a look at it. */
+static void classic_host_unknown(struct party *party)
+{
+    char url[BMI_MAX_ADDR_LEN];
+    BMI_addr_t addr;
+    made_up_address(party, 3, url, sizeof url);
+    NEED_STATUS(party, BMI_addr_lookup(&addr, url, NULL), 0);
+    CHECK(party, strcmp(BMI_addr_rev_lookup_unexpected(addr), "UNKNOWN") == 0);
+    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
+    CHECK(party, strcmp(BMI_addr_rev_lookup_unexpected(addr), "UNKNOWN") == 0);
+    CHECK(party, strcmp(BMI_addr_rev_lookup_unexpected(0), "UNKNOWN") == 0);
+    CHECK(party, BMI_addr_rev_lookup(addr) == NULL);
+}
+
+/* Export lists name hosts and wildcards without a netmask: -1. */
+static void classic_ranges(struct party *party)
+{
+    static const struct {
+        const char *text;
+        int expected;
+    } table[] = {{"%s://127.0.0.1", 1},
+                 {"%s://127.0.0.2", 0},
+                 {"%s://*", 1},
+                 {"%s://127.*", 1},
+                 {"%s://127.*.*.*", 1},
+                 {"%s://127.0.*.*", 1},
+                 {"%s://10.*.*.*", 0},
+                 {"%s://*.*.*.*", 1},
+                 {"%s://127.0.0.*.*", -BMI_EINVAL},
+                 {"%s://127.*.0.*", -BMI_EINVAL}};
+    char url[BMI_MAX_ADDR_LEN], text[200];
+    BMI_addr_t addr;
+    snprintf(url, sizeof url, "%s://127.0.0.1:9", party->method->scheme);
+    NEED_STATUS(party, BMI_addr_lookup(&addr, url, NULL), 0);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        snprintf(text, sizeof text, table[i].text, party->method->scheme);
+        CHECK_STATUS(party, BMI_query_addr_range(addr, text, -1), table[i].expected);
+    }
+    CHECK_STATUS(party, BMI_query_addr_range(addr, text, -2), -BMI_EINVAL);
+}
+
+/* ---- buffers that a program keeps ----------------------------------------------------------- */
+
+enum { KEPT_SIZE = 8000, KEPT_SENDS = 60 };
+
+static void kept_send(struct party *party)
+{
+    static struct op ops[KEPT_SENDS];
+    char *memory = memory_take(party, KEPT_SIZE);
+    party_start_client(party);
+    party_hear_idle(party, RECEIVER, party->peer_url, sizeof party->peer_url);
+    party->peer = party_look_up(party, party->peer_url);
+    party_greet(party);
+    for (int i = 0; i < KEPT_SENDS; i++)
+        op_send_unexpected(party, &ops[i], memory, KEPT_SIZE, i);
+    for (int i = 0; i < KEPT_SENDS; i++)
+        op_finish(party, &ops[i], KEPT_SIZE);
+    party_meet(party);
+    party_stop(party);
+    memory_give_back(memory);
+}
+
+/* Fetches what comes and keeps it until the log has warned so often. */
+static int kept_fetch(struct party *party, struct BMI_unexpected_info *infos, struct scan *scan,
+                      int warnings)
+{
+    int64_t deadline = now_ms() + 30000 * patience();
+    int kept = 0;
+    while (atomic_load(&scan->lines) < warnings) {
+        int count = 0;
+        NEED(party, now_ms() < deadline);
+        NEED(party, kept < KEPT_SENDS);
+        NEED(party, BMI_testunexpected(1, &count, &infos[kept], 50) >= 0);
+        kept += count;
+    }
+    return kept;
+}
+
+/* Given: a program that keeps unexpected buffers until their sender has to wait. Then: the log says
+ * once a second how many, of how many bytes. When they are freed all the others come. */
+static void kept_receive(struct party *party)
+{
+    static struct BMI_unexpected_info infos[KEPT_SENDS];
+    struct scan scan;
+    char expected[100];
+    scan_begin(party, &scan, "the program holds");
+    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "peer_memory=64K"), 0);
+    party_start_server(party, NULL, 0);
+    party_tell(party, SENDER, party->listen, sizeof party->listen);
+    party->peer = party_be_greeted(party);
+    int64_t start = now_ms();
+    int kept = kept_fetch(party, infos, &scan, 2);
+    int64_t seconds = (now_ms() - start) / 1000;
+    CHECK(party, atomic_load(&scan.lines) <= seconds + 1);
+    snprintf(expected, sizeof expected, "holds %d buffers of %d bytes", kept, kept * KEPT_SIZE);
+    if (strstr(scan.last, expected) == NULL)
+        party_fail(party, false, __FILE__, __LINE__, "\"%s\" has no \"%s\"", scan.last, expected);
+    for (int i = 0; i < kept; i++)
+        unexpected_give_back(party, &infos[i]);
+    for (int i = kept; i < KEPT_SENDS; i++) {
+        unexpected_take(party, &infos[i]);
+        CHECK_EQUAL(party, infos[i].tag, i);
+        unexpected_give_back(party, &infos[i]);
+    }
+    party_meet(party);
+    party_stop(party);
+    scan_end(party);
+}
+
+static void classic_kept(struct party *party)
+{
+    if (party->role == SENDER)
+        kept_send(party);
+    else
+        kept_receive(party);
+}
+
+#define SECTION .section = "Functions"
 const struct conformance_case classic_cases[] = {
-    {.section = "Functions",
-     .name = "BMI_CLASSIC_API's initialize and lookup",
-     .run = classic,
+    {SECTION, .name = "BMI_CLASSIC_API's initialize and lookup", .run = classic, .where = RAW},
+    {SECTION, .name = "BMI_CLASSIC_API's options are settings", .run = classic_settings,
      .where = RAW},
-    {.section = "Functions",
-     .name = "BMI_CLASSIC_API's options are settings",
-     .run = classic_settings,
+    {SECTION, .name = "BMI_CLASSIC_API's options end with the library", .run = classic_settings_end,
      .where = RAW},
-    {.section = "Functions",
-     .name = "BMI_CLASSIC_API's options end with the library",
-     .run = classic_settings_end,
+    {SECTION, .name = "BMI_CLASSIC_API's later calls count", .run = classic_counted, .where = RAW},
+    {SECTION, .name = "classic: options of other modules are ignored",
+     .run = classic_options_of_modules, .where = RAW},
+    {SECTION, .name = "classic: BMI_memalloc gives zeroed memory", .run = classic_memory_zeroed,
+     .where = SOLO},
+    {SECTION, .name = "classic: BMI_memalloc gives memory of 0 bytes", .run = classic_memory_empty,
+     .where = SOLO},
+    {SECTION, .name = "classic: BMI_memalloc for any use", .run = classic_memory_any_use,
+     .where = SOLO},
+    {SECTION, .name = "classic: BMI_GET_UNEXP_SIZE is 16384, or what is set",
+     .run = classic_unexpected_size, .where = SOLO},
+    {SECTION, .name = "classic: a method by its scheme", .run = classic_method_names, .where = RAW},
+    {SECTION, .name = "classic: the host listened on is not looked up", .run = classic_listen,
      .where = RAW},
-    {.section = "Functions",
-     .name = "BMI_CLASSIC_API's later calls count",
-     .run = classic_counted,
+    {SECTION, .name = "classic: the host bound to is looked up", .run = classic_listen_specific,
+     .where = RAW | PORTS},
+    {SECTION, .name = "classic: listen addresses of other networks", .run = classic_listen_more,
      .where = RAW},
+    {SECTION, .name = "classic: a look-up that fails sets 0", .run = classic_lookup_fails,
+     .where = SOLO},
+    {SECTION, .name = "classic: a host that is not known", .run = classic_host_unknown,
+     .where = SOLO},
+    {SECTION, .name = "classic: ranges without a netmask", .run = classic_ranges,
+     .where = SOLO | PORTS},
+    {SECTION, .name = "classic: a program that keeps unexpected buffers is warned",
+     .run = classic_kept, .where = CAST, .roles = 2},
     {0},
 };

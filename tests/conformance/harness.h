@@ -267,6 +267,7 @@ size_t capture_end(struct party *party, struct capture *capture, char *text, siz
 struct bmi_method_info method_info(struct party *party);
 struct bmi_statistics statistics_of(struct party *party, BMI_addr_t addr);
 struct bmi_method_statistics method_statistics(struct party *party);
+/* The largest unexpected message that goes: BMI_GET_UNEXP_SIZE may report less. */
 int unexpected_limit(struct party *party);
 
 /* Every file's cases; each table ends with a NULL name. */

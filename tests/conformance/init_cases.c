@@ -106,15 +106,17 @@ static void client(struct party *party)
     char url[BMI_MAX_ADDR_LEN];
     int holder;
     struct bmi_method_info method;
-    int size = 0;
+    int size = 0, raised = 1 << 20;
     refused_address(party, url, sizeof url, &holder);
     for (int i = 0; bmi_method_next(i, &method) == 0; i++)
         if (strcmp(method.name, party->method->name) == 0)
             size = (int)method.unexpected_max;
     party_start_client(party);
-    /* As long as none runs it is the least that any method takes. */
     CHECK_EQUAL(party, unexpected_size(party), 16384);
     party_look_up(party, url);
+    CHECK_EQUAL(party, unexpected_size(party), 16384);
+    /* No more is told than the method takes. */
+    NEED_STATUS(party, BMI_set_info(0, BMI_GET_UNEXP_SIZE, &raised), 0);
     CHECK_EQUAL(party, unexpected_size(party), size);
     party_stop(party);
 }

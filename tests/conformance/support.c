@@ -354,9 +354,5 @@ struct bmi_method_statistics method_statistics(struct party *party)
 
 int unexpected_limit(struct party *party)
 {
-    int limit = 0;
-    int status = BMI_get_info(party->peer, BMI_GET_UNEXP_SIZE, &limit);
-    if (status != 0)
-        party_fail_here(party, true, "BMI_GET_UNEXP_SIZE: %s", bmi_status_string(status));
-    return limit;
+    return (int)method_info(party).unexpected_max;
 }

@@ -346,7 +346,7 @@ const struct conformance_case unmatched_cases[] = {
      .seconds = 300},
     {SECTION, .name = "memory for unmatched messages is bounded by settings",
      .run = bounded_by_settings, .where = CAST, .roles = 2},
-    {SECTION, .name = "unexpected messages up to BMI_GET_UNEXP_SIZE", .run = unexpected_sizes},
+    {SECTION, .name = "unexpected messages up to the method's limit", .run = unexpected_sizes},
     {SECTION, .name = "a larger unexpected message is refused: EMSGSIZE",
      .run = unexpected_too_large},
     {SECTION, .name = "many unexpected messages: in order, bounded, none lost",
