@@ -79,7 +79,7 @@ void work_start(struct work *work, const struct options *options)
                           .verify = options->verify,
                           .plain = options->contender == CONTENDER_BMI_PLAIN,
                           .spin = options->poll || options->contender == CONTENDER_RAW_POLL,
-                          .first = options->first,
+                          .first = (uint8_t)options->first,
                           .client = (uint16_t)options->number,
                           .memory = options->memory,
                           .window = (uint32_t)options->window};
