@@ -115,6 +115,8 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
         bmi__keys_pump_locked(peer);
     if (starts_message(header) && !(header->type == WIRE_RTS && header->length > 0))
         peer->seen++; /* one with regions when it is matched: what is announced before is for it */
+    if (header->type == WIRE_CREDIT && header->target != 0)
+        bmi__large_told_locked(peer, header->target);
     uint32_t eager = header->type == WIRE_RTR ? 0 : header->credit;
     uint64_t unexpected = header->type == WIRE_CREDIT ? header->source : 0;
     if (unexpected > UINT32_MAX)
@@ -429,6 +431,18 @@ static int inbound_arrived(struct bmi_link *link, struct inbound *inbound)
         status = regions_arrived(link, inbound);
     free(inbound);
     return status;
+}
+
+void bmi_method_body_place(struct bmi_link *link, struct bmi_sink *sink)
+{
+    if (sink->owner == NULL || sink->cookie != SINK_UNMATCHED)
+        return;
+    struct peer *peer = owner_lock(link);
+    if (peer == NULL)
+        return;
+    if (peer->state == PEER_UP)
+        bmi__message_place_locked(peer, sink);
+    owner_unlock(peer);
 }
 
 int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)

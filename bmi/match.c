@@ -6,6 +6,10 @@
  * message too large for a receive aside, which is refused at the post). Receives are taken oldest
  * first, messages in the order in which they came. An eager message that no receive waits for is
  * held in memory that the peer's window pays for; of a large one just the request is held.
+ *
+ * Large messages go eager, too, while their receives come in time: with the message, or before the
+ * next one of the peer. The receiver counts how many did, one after the other; its CREDIT allows
+ * the sender to send them unasked (receiver-controlled threshold), until one had to be copied.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,10 +20,37 @@
 #include "bmi/failure.h"
 #include "bmi/log.h"
 #include "bmi/peer.h"
+#include "bmi/progress.h"
 
 static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, uint64_t length)
 {
     *sink = (struct bmi_sink){.length = length, .owner = owner, .cookie = (uint64_t)kind};
+}
+
+/* ---- large messages ------------------------------------------------------------------------- */
+
+/* A message found its receive in time, or too late. Networks that put or get copy what goes eager:
+ * there large messages always ask. */
+static void large_learn(struct peer *peer, bmi_size_t size, bool in_time)
+{
+    enum { IN_TIME_ENOUGH = 4 };
+    const struct bmi_method_limits *limits = &peer->link->method->limits;
+    if (size <= (bmi_size_t)peer->eager_max || size > limits->frame_max || limits->put ||
+        limits->get)
+        return;
+    bool allowed = peer->in_time == IN_TIME_ENOUGH;
+    if (!in_time)
+        peer->in_time = 0;
+    else if (!allowed)
+        peer->in_time++;
+    bool allow = peer->in_time == IN_TIME_ENOUGH;
+    if (allow == allowed)
+        return;
+    struct wire_header header = {.type = WIRE_CREDIT,
+                                 .target = allow ? (uint64_t)limits->frame_max
+                                                 : (uint64_t)peer->eager_max};
+    bmi__control_send_locked(peer, header, NULL, 0);
+    bmi__progress_dirty(peer->link);
 }
 
 /* ---- unmatched messages --------------------------------------------------------------------- */
@@ -125,6 +156,7 @@ static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatch
         peer->counters.copies++;
         peer->counters.copied_bytes += (uint64_t)size;
     }
+    large_learn(peer, size, false);
     bmi__unmatched_remove_locked(peer, key, message);
     bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : fits ? 0 : -EMSGSIZE, size);
 }
@@ -149,6 +181,7 @@ static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
         uint32_t count = message->region_count;
         uint64_t sender = message->sender;
         bmi_size_t size = message->size;
+        large_learn(peer, size, message->seen == peer->seen);
         memcpy(regions, message->body, count * sizeof *regions);
         bmi__unmatched_remove_locked(peer, key, message);
         if (size <= op->total)
@@ -270,6 +303,7 @@ static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length, 
 {
     bool fits = (bmi_size_t)length <= op->total && !(op->flags & OP_GHOST);
     bmi__credit_return_locked(peer, false, length);
+    large_learn(peer, (bmi_size_t)length, true);
     op->expected = (bmi_size_t)length;
     op->stage = RECV_ARRIVING;
     if (!fits)
@@ -307,7 +341,9 @@ static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,
 int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
                               const uint8_t *body, struct bmi_sink *sink)
 {
-    if (header->length > peer->eager_max)
+    /* One that was allowed may come after that was taken back: the credit is what bounds it. */
+    uint64_t most = (uint64_t)peer->link->method->limits.frame_max;
+    if (header->length > peer->eager_max && header->length > most)
         return -EMSGSIZE;
     int status = bmi__credit_charge_locked(peer, false, header->length);
     if (status < 0)
@@ -330,6 +366,7 @@ static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_h
 {
     bmi_size_t size = (bmi_size_t)header->target;
     bmi__credit_return_locked(peer, false, 0);
+    large_learn(peer, size, true);
     if (size <= op->total && !(op->flags & OP_GHOST)) {
         bmi__receive_grant_locked(peer, op, header->source, size, regions, count);
         return;
@@ -362,9 +399,30 @@ int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
     if (message == NULL)
         return -ENOMEM;
     message->region_count = count;
+    message->seen = peer->seen;
     if (count > 0)
         memcpy(message->body, regions, count * sizeof *regions);
     return 0;
+}
+
+void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink)
+{
+    struct unmatched *message = sink->owner;
+    struct op *op = message->claimed_by;
+    if (op == NULL || (op->flags & OP_GHOST) || message->size > op->total)
+        return;
+    struct key *key = bmi__key_find_locked(peer, message->tag);
+    bmi_size_t size = message->size, left = sink->body.left;
+    bmi_segments_scatter(&op->list, message->body, (size_t)(size - left));
+    bmi__unmatched_remove_locked(peer, key, message);
+    large_learn(peer, size, true);
+    op->held = NULL;
+    op->expected = size;
+    op->stage = RECV_ARRIVING;
+    sink_fill(sink, SINK_OP, op, (uint64_t)size);
+    bmi__segments_lend(&sink->body, &op->list, left);
+    bmi__key_release_locked(peer, key);
+    bmi__credit_tell_locked(peer);
 }
 
 /* A body of sink_kind SINK_OP or SINK_UNMATCHED is whole. */

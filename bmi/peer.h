@@ -58,6 +58,7 @@ enum peer_flags {
     PEER_KEPT = 262144,      /* dialling: the other side was answered that this link stays */
     PEER_HUNGRY_UNEXPECTED = 524288, /* HUNGRY and FULL, of the window for unexpected messages */
     PEER_FULL_UNEXPECTED = 1048576,
+    PEER_TAKES_LARGE = 2097152, /* its receives come in time: large messages go eager to it */
 };
 
 /* An announcement received: where the message of that position may go unasked. */
@@ -81,6 +82,7 @@ struct unmatched {
     uint64_t sender; /* RTS: the other side's operation; 0: eager, `body` holds it */
     bmi_msg_tag_t tag;
     uint32_t region_count; /* RTS: memory to get from, in `body` */
+    uint32_t seen;         /* RTS: the peer's count of what we had seen, with this */
     bool whole;
     char body[];
 };
@@ -185,6 +187,7 @@ struct peer {
     int16_t cause;      /* GONE: why; else the failure being carried out */
     uint16_t questions; /* RTR_CANCELs that were not answered */
     uint32_t answers;   /* control frames with the method that the peer caused */
+    uint8_t in_time;    /* its last large messages that found their receive in time, see match.c */
     uint8_t incarnation[16];
     uint8_t secret[16]; /* of its link, see greeting.c; once a HELLO has gone or come */
     struct peer_counters counters;
@@ -307,6 +310,8 @@ void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
 bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer,
                           bmi_size_t size);
 void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
+/* A CREDIT says how large an eager message may be. */
+void bmi__large_told_locked(struct peer *peer, uint64_t most);
 /* The first unexpected message that waited was cancelled: asks for what the others need. */
 void bmi__unexpected_want_anew_locked(struct peer *peer);
 void bmi__key_pump_locked(struct peer *peer, struct key *key);
@@ -356,6 +361,9 @@ int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *heade
                               const uint8_t *body, struct bmi_sink *sink);
 int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
                             const struct bmi_region *regions, uint32_t count);
+/* The body of a message without a receive goes on arriving: to its receive, if that is there now.
+ */
+void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink);
 int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink);
 /* The request of that sender's operation that waits under the key; NULL: none. */
 struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender);

@@ -4,7 +4,8 @@
  *
  * Messages of one tag start in the order of their posts. The next one goes
  *   - where a receive was announced for it and it is large: as DATA straight away;
- *   - eager, if it is small and the peer's credit covers it;
+ *   - eager, if it is small, or the peer's receives for large ones come in time, and the peer's
+ *     credit covers it;
  *   - by RTS, if it is large and there is credit for that;
  *   - else it waits (pending), and the peer is told (WANT). If unmatched messages hold its memory
  * the peer then announces every receive that it has, so that a message whose receive is posted is
@@ -48,8 +49,9 @@ static void eager_send(struct peer *peer, struct op *op)
 /* Whether it goes as one frame, if there is credit. */
 static bool is_small(const struct peer *peer, const struct op *op)
 {
-    return (uint64_t)op->total <= peer->eager_max &&
-           op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
+    bmi_size_t most = peer->flags & PEER_TAKES_LARGE ? peer->link->method->limits.frame_max
+                                                     : (bmi_size_t)peer->eager_max;
+    return op->total <= most && op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
 }
 
 /* The message goes to the receive that was announced for it. One that is too small for it ends with
@@ -313,6 +315,16 @@ static void eager_pump(struct peer *peer)
     }
     if (peer->waiting_first != NULL)
         eager_want(peer, peer->waiting_first);
+}
+
+void bmi__large_told_locked(struct peer *peer, uint64_t most)
+{
+    bool before = (peer->flags & PEER_TAKES_LARGE) != 0;
+    bool now = most >= (uint64_t)peer->link->method->limits.frame_max;
+    peer->flags &= ~(uint32_t)PEER_TAKES_LARGE;
+    peer->flags |= now ? PEER_TAKES_LARGE : 0;
+    if (before && !now)
+        eager_pump(peer); /* one that waits for credit asks now */
 }
 
 void bmi__keys_pump_locked(struct peer *peer)

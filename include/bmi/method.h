@@ -345,6 +345,12 @@ int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t 
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *header, const uint8_t *body,
                            size_t have);
 
+/* A method may call this whenever it is about to put more of the present body to its place: where
+ * the message had no receive when its header came, and has one by now, *sink names the receive's
+ * memory from here on. Returns: nothing. Owns: as frame_arrived's sink; memory named before is the
+ * core's again. Threads: driver, receive lock held. Blocks: briefly. */
+void bmi_method_body_place(struct bmi_link *link, struct bmi_sink *sink);
+
 /* The whole body of the sink has arrived (or was drained). Not called for a retracted sink.
  * Returns: 0; <0: end the link with this status (a control frame's body was bad). Owns: the sink's
  * memory is the core's again, perhaps the program's. Threads: driver, receive lock held.

@@ -108,6 +108,12 @@ int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *bytes, struct
     return 0;
 }
 
+void bmi_method_body_place(struct bmi_link *link, struct bmi_sink *sink)
+{
+    (void)link;
+    (void)sink;
+}
+
 int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
 {
     struct fake_owner *owner = link->owner;

@@ -58,12 +58,21 @@ static void reading_add_body(struct tcp_link *link, struct reading *reading)
     reading->body = reading->wanted;
 }
 
+static bool closed(const struct tcp_link *link)
+{
+    return atomic_load_explicit(&link->closed, memory_order_acquire);
+}
+
 static void reading_plan(struct tcp_link *link, struct reading *reading)
 {
-    bool exact = atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0;
+    /* A large body is followed by another, as like as not. */
+    bool exact = link->body_left > TCP_STAGE_BYTES ||
+                 atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0;
 
     reading->count = reading->wanted = reading->body = reading->in_list = 0;
     reading->staged = !exact;
+    if (link->body_left > 0 && !closed(link))
+        bmi_method_body_place(&link->base, &link->sink);
     if (link->body_left > 0)
         reading_add_body(link, reading);
     if (reading->body < link->body_left)
@@ -93,11 +102,6 @@ static void drain_begin(struct tcp_link *link)
     link->sink = (struct bmi_sink){.length = UINT64_MAX};
     link->body_left = UINT64_MAX;
     link->body_direct = false;
-}
-
-static bool closed(const struct tcp_link *link)
-{
-    return atomic_load_explicit(&link->closed, memory_order_acquire);
 }
 
 /* The core wants no more of a link that it has closed at once: the body's owner may be gone, with

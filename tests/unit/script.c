@@ -415,6 +415,8 @@ int script_body(struct script *script, const void *bytes, size_t size)
 {
     if (!script->receiving || size > script->body_left)
         return -EPIPE;
+    if (script->places)
+        bmi_method_body_place(&script->link, &script->sink);
     bmi_segments_scatter(&script->sink.body, bytes, size);
     script->body_left -= size;
     atomic_fetch_add(&script->link.bytes_in, size);

@@ -41,6 +41,7 @@ struct script {
     bool refuse_memory;                 /* enroll fails */
     bool writes;      /* the peer is in the midst of writing: memory is kept if nobody waits */
     bool manual_seen; /* the test sets header.seen itself */
+    bool places;      /* asks the core anew where each part of a body goes */
     bool no_memory;   /* regions are made up: transfers move nothing */
     bool closing, down, linger, retracted, receiving;
     int status; /* of the link's end */
