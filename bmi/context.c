@@ -73,6 +73,7 @@ int bmi__context_open(bmi_context_id *id)
         context->completions = context->immediate = 0;
         atomic_store(&context->claimed, true);
         atomic_store(&context->hidden, false);
+        atomic_store(&context->completions_only, false);
         atomic_store(&context->open, true);
         atomic_fetch_add(&open_count, 1);
         *id = context->id;
@@ -97,7 +98,7 @@ static void quiet_remove(struct context *context)
 static void quiet_add(struct context *context)
 {
     pthread_mutex_lock(&quiet_lock);
-    if (context->quiet_place == NULL) {
+    if (context->quiet_place == NULL && !atomic_load(&context->completions_only)) {
         struct context *first = atomic_load(&quiet_first);
         atomic_store(&context->quiet_next, first);
         context->quiet_place = &quiet_first;
@@ -167,6 +168,11 @@ void bmi__context_hide(struct context *context)
     bmi__progress_notify(NULL, 0); /* another may be the only one now, and have completions */
 }
 
+void bmi__context_completions_only(struct context *context)
+{
+    atomic_store(&context->completions_only, true);
+}
+
 struct context *bmi__context_only(void)
 {
     if (atomic_load_explicit(&open_count, memory_order_relaxed) != 1)
@@ -197,6 +203,12 @@ void bmi__contexts_free(void)
     atomic_store(&last_only, NULL);
 }
 
+/* Whether an unexpected message waits that its descriptor is to tell of. */
+static bool message_to_tell(struct context *context)
+{
+    return !atomic_load(&context->completions_only) && bmi__unexpected_waiting();
+}
+
 static void signal_locked(struct context *context)
 {
     int fd = atomic_load(&context->event_fd);
@@ -211,12 +223,12 @@ static void unsignal_locked(struct context *context)
 {
     eventfd_t value;
     if (!context->signalled || atomic_load(&context->incoming) != NULL ||
-        context->ready.first != NULL || bmi__unexpected_waiting())
+        context->ready.first != NULL || message_to_tell(context))
         return;
     context->signalled = false;
     eventfd_read(atomic_load(&context->event_fd), &value);
     quiet_add(context);
-    if (bmi__unexpected_waiting()) /* came before it was on the list */
+    if (message_to_tell(context)) /* came before it was on the list */
         signal_locked(context);
 }
 
@@ -432,7 +444,7 @@ int bmi__context_fd(struct context *context)
     int fd = context->poll_fd;
     if (fd < 0)
         fd = fd_make_locked(context);
-    if (fd >= 0 && (bmi__context_has(context) || bmi__unexpected_waiting()))
+    if (fd >= 0 && (bmi__context_has(context) || message_to_tell(context)))
         signal_locked(context);
     bmi_lock_give(&context->lock);
     return fd;

@@ -34,9 +34,10 @@ struct context {
     _Atomic(struct context *) *quiet_place; /* what points to it there; NULL: it is not there */
     atomic_bool signalled;                  /* event_fd is readable; written under lock */
     atomic_bool open;
-    atomic_bool hidden;  /* not the program's */
-    atomic_bool claimed; /* in use, or being freed */
-    bmi_context_id id;   /* set while claimed */
+    atomic_bool hidden;           /* not the program's */
+    atomic_bool completions_only; /* its descriptor says nothing of unexpected messages */
+    atomic_bool claimed;          /* in use, or being freed */
+    bmi_context_id id;            /* set while claimed */
     uint32_t slot, generation;
     atomic_uint ready_count;      /* of ready; written under lock */
     _Atomic uint64_t completions; /* reported; written under lock */
@@ -54,6 +55,8 @@ struct context *bmi__context_find(bmi_context_id id);
 void bmi__context_each(void (*visit)(bmi_context_id id, void *argument), void *argument);
 /* It is the library's own: flows' for example. A program with one context still has one. */
 void bmi__context_hide(struct context *context);
+/* Unexpected messages do not make its descriptor readable: a job context takes them by its hook. */
+void bmi__context_completions_only(struct context *context);
 /* The only open context of the program's, or NULL if there are none or several. */
 struct context *bmi__context_only(void);
 void bmi__contexts_free(void);

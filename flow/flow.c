@@ -248,6 +248,17 @@ static bool any_memory(const struct bmi_flow_endpoint *end)
     return end->kind != BMI_FLOW_NETWORK || bmi__address_any_memory(end->u.network.address);
 }
 
+/* The bytes of the flow, where the request alone says it; else -1: to be found by the walk. */
+static bmi_size_t total_of(const struct bmi_flow_description *what)
+{
+    bmi_size_t total = bmi__flow_request_total(what->extents, what->extent_count);
+    if (what->servers == 1)
+        return total;
+    if (what->distribution == &bmi_flow_contiguous)
+        return what->server == 0 ? total : 0;
+    return -1;
+}
+
 static int flow_make(const struct bmi_flow_description *what, struct flow **made)
 {
     struct flow *flow = calloc(1, sizeof *flow);
@@ -275,7 +286,7 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     flow->any_memory = any_memory(&what->source) && any_memory(&what->destination);
     flow->source_losses = losses_of(&what->source);
     flow->destination_losses = losses_of(&what->destination);
-    flow->total = -1;
+    flow->total = total_of(what);
     flow->broken_at = UINT64_MAX;
     flow->arrived_end = &flow->arrived;
     pthread_mutex_init(&flow->lock, NULL);

@@ -588,6 +588,9 @@ static void cancelled_and_late_flows_end_once(void)
                                                       .extents = &extent,
                                                       .extent_count = 1,
                                                       .timeout_ms = 1000000});
+    struct bmi_flow_progress progress = {0};
+    CU_ASSERT_EQUAL(bmi_flow_get_progress(flows.ids[0], &progress, context), 0);
+    CU_ASSERT_EQUAL(progress.total, FILE_SIZE); /* though nothing has come */
     CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
     CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
     CU_ASSERT_EQUAL(bmi_flow_cancel(12345, context), -BMI_EINVAL);

@@ -40,9 +40,11 @@ static int background_begin(struct bmi_job_context *context)
 static int network_begin(struct bmi_job_context *context)
 {
     int result = BMI_open_context(&context->bmi);
-    if (result == 0)
-        context->network = bmi__context_find(context->bmi);
-    return result;
+    if (result < 0)
+        return result;
+    context->network = bmi__context_find(context->bmi);
+    bmi__context_completions_only(context->network);
+    return 0;
 }
 
 static enum bmi_task_threads threads_of(const struct bmi_job_context *context)
@@ -127,6 +129,7 @@ static void drain(struct bmi_job_context *context)
         if (pending) /* what ends as a machine's is no completion: look again soon */
             bmi__job_wait(context, seen, bmi__monotonic_ns() + 10000000u);
     }
+    bmi__job_watches_end(context);
     while (atomic_load(&context->runners) > 0)
         sched_yield(); /* within the last lines of a machine's end */
     bmi__tasks_needed_end();

@@ -37,10 +37,12 @@ enum job_phase {
 };
 
 enum job_flags {
-    JOB_TIMED_OUT = 1,     /* its deadline has passed: its cancel is called a time-out */
-    JOB_CANCEL_WANTED = 2, /* cancelled while POSTING */
-    JOB_LISTED = 4,        /* among those that wait for an unexpected message */
-    JOB_DEADLINE_FIRST = 8 /* a timer: its deadline comes before its time */
+    JOB_TIMED_OUT = 1,      /* its deadline has passed: its cancel is called a time-out */
+    JOB_CANCEL_WANTED = 2,  /* cancelled while POSTING */
+    JOB_LISTED = 4,         /* among those that wait for an unexpected message */
+    JOB_DEADLINE_FIRST = 8, /* a timer: its deadline comes before its time */
+    JOB_UNREPORTED = 16,    /* a machine that bmi_job_accept has started */
+    JOB_REPEATS = 32 /* a timer: READY with a time, it is PENDING again when that is reported */
 };
 
 #define JOB_NOT_IN_HEAP UINT32_MAX
@@ -58,7 +60,11 @@ struct bmi__job {
     uint8_t kind, phase, flags;
     union {
         bmi_op_id_t op;
-        struct bmi_sm *child; /* BMI_JOB_MACHINE: the machine that it is */
+        struct bmi_sm *child;         /* BMI_JOB_MACHINE: the machine that it is */
+        struct bmi__job_watch *watch; /* BMI_JOB_SIGNAL, BMI_JOB_CHILD */
+        struct {
+            uint64_t interval_ns, deadline_ns; /* JOB_REPEATS; deadline 0: none */
+        } repeat;
         struct {
             struct BMI_unexpected_info *info;
             struct bmi__job *next, *previous;
@@ -94,6 +100,17 @@ struct bmi__job_source {
     struct bmi_deferred removal;
 };
 
+/* bmi_job_accept: see accept.c. */
+struct bmi__accept {
+    struct bmi__job *job; /* NULL: none is pending */
+    struct bmi_sm_table *table;
+    size_t data_size;
+    int limit, alive; /* machines, and those that are about to be started */
+    uint64_t started;
+    bool listed; /* counted in unexpected_wanted */
+    bool stopping;
+};
+
 struct bmi_job_context {
     bmi_context_id bmi;
     struct context *network; /* the same */
@@ -109,13 +126,15 @@ struct bmi_job_context {
     struct bmi__job **heap;
     uint32_t heap_count, heap_room;
     struct bmi_sm *free_machines;
+    struct bmi__accept accept;
     bool closing;
     struct bmi_job_statistics counts; /* but for steps */
     struct bmi__tracer *tracers;
     /* above: lock */
     _Atomic uint64_t next_due_ns;    /* of the heap, or UINT64_MAX; written under lock */
     _Atomic uint64_t ready_sequence; /* how many ever became ready; written under lock */
-    atomic_uint unexpected_wanted;   /* length of that list; written under lock */
+    atomic_uint unexpected_wanted;   /* length of that list, and 1 where `accept` has room; written
+                                        under lock */
     _Atomic uint64_t steps;
     atomic_uint runners; /* threads that run one of its machines */
     /* foreground: held, before all other locks, by who runs one of its machines; recursive. Who
@@ -125,6 +144,7 @@ struct bmi_job_context {
     bool wants_listed;                  /* poll.c's list of those who want messages; its lock */
     struct bmi_job_context *wants_next; /* the same */
     struct bmi__job_source trove, flow;
+    atomic_uint watches;  /* signal.c: descriptors that the driver watches */
     struct bmi_task poll; /* background: takes what has come */
     bool poll_submitted;  /* ever, at the end of the opening */
     struct bmi__job_driver *driver;
@@ -171,6 +191,7 @@ struct bmi_sm {
     bool cancelling;     /* lock */
     bool jobs_cancelled; /* lock: all of its jobs were, since it began to wait */
     bool has_result;
+    bool accepted; /* by bmi_job_accept: its data and message are freed at its end */
     uint16_t depth, depth_most;
     struct sm_frame frames[];
 };
@@ -204,9 +225,30 @@ bmi_job_id_t bmi__job_id(const struct bmi__job *job);
 /* Takes a READY job out; it is free then. */
 void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *job,
                             struct bmi_job_status *status);
+/* A repeating timer's time has come, `times` times. */
+void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t times,
+                          struct bmi__job_ends *ends);
 /* Calls cancel for every job that has not ended. */
 void bmi__job_cancel_all_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
 void bmi__job_table_free(struct bmi_job_context *context);
+
+/* ---- accept.c ---- */
+
+/* Starts machines for messages that wait, as far as there is room. Returns whether it did. */
+bool bmi__job_accept_take(struct bmi_job_context *context);
+/* The accepting job is cancelled: it takes no more. */
+void bmi__job_accept_cancel_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
+/* One of its machines has ended. */
+void bmi__job_accept_ended_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
+/* Frees what such a machine had. No lock. */
+void bmi__job_accept_free(struct bmi_job_accepted *data);
+
+/* ---- signal.c ---- */
+
+void bmi__job_watch_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
+                                  struct bmi__job_ends *ends);
+/* Waits until no descriptor is watched. No job is pending. */
+void bmi__job_watches_end(struct bmi_job_context *context);
 
 /* ---- timer.c: the heap of deadlines ---- */
 
@@ -270,6 +312,9 @@ void bmi__sm_job_ended_locked(struct bmi_job_context *context, struct bmi_sm *ma
                               bmi_error_code_t error, struct bmi__job_ends *ends);
 void bmi__sm_cancel_locked(struct bmi_job_context *context, struct bmi_sm *machine,
                            struct bmi__job_ends *ends);
+/* Starts one that bmi_job_accept has made the data of. */
+int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
+                           struct bmi_job_accepted *data);
 void bmi__sm_resume(struct bmi_sm *machine);
 void bmi__sm_free_all(struct bmi_job_context *context);
 

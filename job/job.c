@@ -251,6 +251,10 @@ void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
         bmi__job_timer_remove_locked(context, job);
     count_end_locked(context, job);
     struct bmi_sm *machine = job->machine;
+    if (job->flags & JOB_UNREPORTED) {
+        job_free_locked(context, job);
+        return;
+    }
     if (machine == NULL) {
         job->phase = JOB_READY;
         ready_append_locked(context, job);
@@ -262,6 +266,27 @@ void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
         status_of(job, bmi__job_id(job), job->into);
     job_free_locked(context, job);
     bmi__sm_job_ended_locked(context, machine, error, ends);
+}
+
+void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t times,
+                          struct bmi__job_ends *ends)
+{
+    job->actual += (bmi_size_t)times;
+    if (job->phase == JOB_READY)
+        return;
+    job->phase = JOB_READY;
+    ready_append_locked(context, job);
+    ends->ready = true;
+}
+
+/* A repeating timer with a time that is not fetched ends: that report is its last one. */
+static void repeat_end_locked(struct bmi_job_context *context, struct bmi__job *job)
+{
+    job->flags &= (uint8_t)~JOB_REPEATS;
+    job->error = job->flags & JOB_TIMED_OUT ? -BMI_ETIMEDOUT : -BMI_ECANCEL;
+    if (job->heap_index != JOB_NOT_IN_HEAP)
+        bmi__job_timer_remove_locked(context, job);
+    count_end_locked(context, job);
 }
 
 /* The source did it at once, or refused it: as if it had never been pending. */
@@ -323,7 +348,12 @@ void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *jo
     assert(job->phase == JOB_READY);
     ready_remove_locked(context, job);
     status_of(job, bmi__job_id(job), status);
-    job_free_locked(context, job);
+    if (job->flags & JOB_REPEATS) {
+        job->phase = JOB_PENDING;
+        job->actual = 0;
+    } else {
+        job_free_locked(context, job);
+    }
 }
 
 /* ---- cancel ---------------------------------------------------------------------------------- */
@@ -335,8 +365,11 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
         job->flags |= JOB_CANCEL_WANTED;
         return;
     }
+    if (job->phase == JOB_READY && (job->flags & JOB_REPEATS))
+        repeat_end_locked(context, job);
     if (job->phase != JOB_PENDING)
         return;
+    job->flags &= (uint8_t)~JOB_REPEATS;
     switch (job->kind) {
     case BMI_JOB_SEND:
     case BMI_JOB_SEND_UNEXPECTED:
@@ -348,6 +381,13 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
         break;
     case BMI_JOB_FLOW:
         bmi_flow_cancel(job->op, context->flow.id);
+        break;
+    case BMI_JOB_SIGNAL:
+    case BMI_JOB_CHILD:
+        bmi__job_watch_cancel_locked(context, job, ends);
+        break;
+    case BMI_JOB_ACCEPT:
+        bmi__job_accept_cancel_locked(context, ends);
         break;
     case BMI_JOB_MACHINE:
         bmi__sm_cancel_locked(context, job->child, ends);

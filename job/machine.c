@@ -270,6 +270,20 @@ static int machine_awake(struct bmi_sm *machine)
     return result;
 }
 
+/* A machine of bmi_job_accept has ended: another message may have its place. */
+static void accepted_end(struct bmi_job_context *context, struct bmi_job_accepted *data)
+{
+    struct bmi__job_ends ends = {0};
+    bmi__job_accept_free(data);
+    bmi_lock_take(&context->lock);
+    bmi__job_accept_ended_locked(context, &ends);
+    bool room = context->accept.listed;
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    if (room && bmi__unexpected_waiting())
+        bmi__job_poll_soon(context);
+}
+
 /* After its last state: its job ends, once the jobs that it still has did. Returns false where it
  * has to wait for them. */
 static bool machine_end(struct bmi_sm *machine)
@@ -290,6 +304,7 @@ static bool machine_end(struct bmi_sm *machine)
     }
     if (tracer != NULL)
         bmi__sm_trace_event(tracer, machine, BMI_SM_ENDED, machine->result, machine->started_ns);
+    struct bmi_job_accepted *data = machine->accepted ? machine->frames[0].data : NULL;
     bmi_lock_take(&context->lock);
     bmi__job_end_locked(context, machine->job, machine->result, 0, &ends);
     context->counts.machines_alive--;
@@ -297,6 +312,8 @@ static bool machine_end(struct bmi_sm *machine)
     bmi_lock_give(&context->lock);
     bmi__job_after(context, &ends);
     free(memory);
+    if (data != NULL)
+        accepted_end(context, data);
     return true;
 }
 
@@ -414,9 +431,10 @@ static void machine_drop(struct bmi_job_context *context, struct bmi_sm *machine
     free(memory);
 }
 
-int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
-                 const struct bmi_sm_placement *placement, const struct bmi_job_options *options,
-                 bmi_job_id_t *id, struct bmi_job_status *status)
+static int machine_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
+                         const struct bmi_sm_placement *placement,
+                         const struct bmi_job_options *options, bool accepted, bmi_job_id_t *id,
+                         struct bmi_job_status *status)
 {
     int frames = table != NULL ? bmi__sm_frames(table) : -BMI_EINVAL;
     if (id != NULL)
@@ -435,6 +453,9 @@ int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, vo
         return result;
     }
     machine->job->child = machine;
+    machine->accepted = accepted;
+    if (accepted)
+        machine->job->flags |= JOB_UNREPORTED;
     if (id != NULL)
         *id = bmi__job_id(machine->job);
     struct bmi__tracer *tracer = tracer_of(machine);
@@ -449,6 +470,19 @@ int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, vo
     bmi__job_posted(context, machine->job, 0, id, status);
     bmi__sm_resume(machine);
     return 0;
+}
+
+int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
+                 const struct bmi_sm_placement *placement, const struct bmi_job_options *options,
+                 bmi_job_id_t *id, struct bmi_job_status *status)
+{
+    return machine_start(context, table, data, placement, options, false, id, status);
+}
+
+int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
+                           struct bmi_job_accepted *data)
+{
+    return machine_start(context, table, data, NULL, NULL, true, NULL, NULL);
 }
 
 /* ---- questions, by actions ------------------------------------------------------------------- */

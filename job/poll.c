@@ -57,7 +57,7 @@ static bool unexpected_take(struct bmi_job_context *context)
     }
     bmi_lock_give(&context->lock);
     bmi__job_after(context, &ends);
-    return any;
+    return bmi__job_accept_take(context) || any;
 }
 
 bool bmi__job_poll(struct bmi_job_context *context)

@@ -168,6 +168,46 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
     return bmi__job_posted(context, job, result, id, status);
 }
 
+/* It is PENDING with the same hold of the lock, so that no time comes before. */
+static int repeat_begin_locked(struct bmi_job_context *context, struct bmi__job *job,
+                               uint64_t due_ns, struct bmi__job_ends *ends)
+{
+    uint64_t deadline_ns = job->repeat.deadline_ns;
+    if (deadline_ns != 0 && deadline_ns <= due_ns) {
+        job->flags |= JOB_DEADLINE_FIRST;
+        due_ns = deadline_ns;
+    }
+    int result = bmi__job_timer_add_locked(context, job, due_ns, ends);
+    if (result < 0)
+        return result;
+    job->flags |= JOB_REPEATS;
+    job->phase = JOB_PENDING;
+    if (job->flags & JOB_CANCEL_WANTED)
+        bmi__job_cancel_locked(context, job, ends);
+    return 0;
+}
+
+int bmi_job_timer_repeat(struct bmi_job_context *context, uint64_t due_ns, int64_t interval_ms,
+                         const struct bmi_job_options *options, bmi_job_id_t *id,
+                         struct bmi_job_status *status)
+{
+    int result;
+    struct bmi__job_ends ends = {0};
+    if (id == NULL || interval_ms < 1 || interval_ms > INT64_MAX / 1000000 ||
+        (options != NULL && options->machine != NULL))
+        return -BMI_EINVAL;
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TIMER, options, id, status, &result);
+    if (job == NULL)
+        return result;
+    bmi_lock_take(&context->lock);
+    job->repeat.interval_ns = (uint64_t)interval_ms * 1000000u;
+    job->repeat.deadline_ns = bmi__job_deadline_of(options);
+    result = repeat_begin_locked(context, job, due_ns, &ends);
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    return result == 0 ? 0 : bmi__job_posted(context, job, result, id, status);
+}
+
 int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
                  const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status)

@@ -179,6 +179,23 @@ int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_pl
     return bmi__job_posted(context, job, result, id, status);
 }
 
+int bmi_job_trove_exchange(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                           struct bmi_trove_pair *pairs, const struct bmi_trove_pair *expected,
+                           struct bmi_trove_pair *old, int count, unsigned flags,
+                           const struct bmi_job_options *options, bmi_job_id_t *id,
+                           struct bmi_job_status *status)
+{
+    int result;
+    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    if (job == NULL)
+        return result;
+    result = bmi_trove_post_exchange(&job->op, place, pairs, expected, old, count, flags, job,
+                                     context->trove.id);
+    if (result > 0)
+        job->actual = count;
+    return bmi__job_posted(context, job, result, id, status);
+}
+
 int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_trove_place *place,
                               struct bmi_trove_pair *pairs, int count, unsigned flags,
                               const struct bmi_job_options *options, bmi_job_id_t *id,

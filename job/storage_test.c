@@ -51,6 +51,17 @@ static void keys(void)
     struct bmi_trove_pair found[] = {{name, 8, NULL, 0, 0}, {name, 8, NULL, 0, 0}};
     int posted = bmi_job_trove_put(context, &place, &pair, 1, BMI_TROVE_SYNC, NULL, NULL, &status);
     CU_ASSERT_EQUAL(done(posted, &status).actual, 1);
+    struct bmi_trove_pair next = {"key", 3, "more", 4, 0}, old = {NULL, 0, value, 8, 0};
+    posted = bmi_job_trove_exchange(context, &place, &next, &pair, &old, 1, 0, NULL, NULL, &status);
+    CU_ASSERT_EQUAL(done(posted, &status).actual, 1);
+    CU_ASSERT_EQUAL(memcmp(value, "some", 4), 0);
+    posted = bmi_job_trove_exchange(context, &place, &next, &pair, &old, 1, 0, NULL, NULL, &status);
+    CU_ASSERT_EQUAL(posted < 0 ? posted : done(posted, &status).error, -BMI_EAGAIN);
+    CU_ASSERT_EQUAL(memcmp(value, "more", 4), 0);
+    memset(value, 0, 8);
+    pair.value = "some", next.value = "some";
+    posted = bmi_job_trove_put(context, &place, &pair, 1, 0, NULL, NULL, &status);
+    CU_ASSERT_EQUAL(done(posted, &status).error, 0);
     posted = bmi_job_trove_get(context, &place, got, 2, NULL, NULL, &status);
     status = done(posted, &status);
     CU_ASSERT_EQUAL(status.error, 0);

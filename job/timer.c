@@ -87,9 +87,30 @@ void bmi__job_timer_remove_locked(struct bmi_job_context *context, struct bmi__j
         next_due_tell_locked(context);
 }
 
-static void timer_fire_locked(struct bmi_job_context *context, struct bmi__job *job,
+/* A repeating timer goes back into the heap, where its place has become free. */
+static void repeat_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t now,
+                          struct bmi__job_ends *ends)
+{
+    uint64_t interval = job->repeat.interval_ns, deadline = job->repeat.deadline_ns;
+    uint64_t times = 1 + (now - job->due_ns) / interval;
+    uint64_t next = job->due_ns + times * interval;
+    if (next < job->due_ns)
+        next = UINT64_MAX;
+    if (deadline != 0 && deadline <= next) {
+        job->flags |= JOB_DEADLINE_FIRST;
+        next = deadline;
+    }
+    bmi__job_timer_add_locked(context, job, next, ends);
+    bmi__job_tick_locked(context, job, times, ends);
+}
+
+static void timer_fire_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t now,
                               struct bmi__job_ends *ends)
 {
+    if ((job->flags & (JOB_REPEATS | JOB_DEADLINE_FIRST)) == JOB_REPEATS) {
+        repeat_locked(context, job, now, ends);
+        return;
+    }
     if (job->kind == BMI_JOB_TIMER && !(job->flags & JOB_DEADLINE_FIRST)) {
         bmi__job_end_locked(context, job, 0, 0, ends);
         return;
@@ -111,7 +132,7 @@ bool bmi__job_timers_run(struct bmi_job_context *context)
     while (context->heap_count > 0 && context->heap[0]->due_ns <= now) {
         struct bmi__job *job = context->heap[0];
         bmi__job_timer_remove_locked(context, job);
-        timer_fire_locked(context, job, &ends);
+        timer_fire_locked(context, job, now, &ends);
         any = true;
     }
     bmi_lock_give(&context->lock);

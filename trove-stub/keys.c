@@ -319,11 +319,29 @@ static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
 /* ---- what operations do ------------------------------------------------------------------------
  */
 
+/* What was there before: compared and told. An empty value's data may be anywhere, but is not
+ * NULL. */
+static int put_compare(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
+{
+    struct full_key full;
+    bool same = true;
+    for (int i = 0; i < op->count; i++) {
+        MDB_val key = key_make(&full, op, op->pairs[i].key, op->pairs[i].key_size), value;
+        int result = mdb_get(txn, keys->table, &key, &value);
+        if (result != 0 && result != MDB_NOTFOUND)
+            return result;
+        same &= bmi__pair_exchange(op, i, result == 0 ? value.mv_data : NULL,
+                                   result == 0 ? value.mv_size : 0);
+    }
+    return same ? 0 : EAGAIN;
+}
+
 static int put_all(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
 {
     struct full_key full;
     unsigned flags = (op->flags & BMI_TROVE_ONLY_NEW) != 0 ? MDB_NOOVERWRITE : 0;
-    int result = 0;
+    bool compares = op->expected != NULL || op->old != NULL;
+    int result = compares ? put_compare(keys, txn, op) : 0;
     for (int i = 0; i < op->count && result == 0; i++) {
         struct bmi_trove_pair *pair = &op->pairs[i];
         MDB_val key = key_make(&full, op, pair->key, pair->key_size);

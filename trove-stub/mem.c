@@ -490,8 +490,25 @@ static void keys_drop_empty(struct trove_op *op, struct mem_object *object)
     }
 }
 
+/* What was there before: compared and told. */
+static bool keys_compare(struct trove_op *op, struct mem_object *object)
+{
+    bool same = true;
+    for (int i = 0; i < op->count; i++) {
+        struct index_entry *entry =
+            bmi__index_find(&object->keys, op->pairs[i].key, (size_t)op->pairs[i].key_size);
+        const struct mem_value *value = entry != NULL ? entry->value : NULL;
+        same &= bmi__pair_exchange(op, i, value != NULL ? value->data : NULL,
+                                   value != NULL ? value->size : 0);
+    }
+    return same;
+}
+
 static int keys_put(struct trove_op *op, struct mem_object *object)
 {
+    bool compares = op->expected != NULL || op->old != NULL;
+    if (compares && !keys_compare(op, object))
+        return -EAGAIN;
     size_t count = op->count > 0 ? (size_t)op->count : 0;
     void **values = calloc(count, sizeof *values);
     if (values == NULL)

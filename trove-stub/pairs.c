@@ -31,3 +31,23 @@ void bmi__pair_next(struct bmi_trove_pair *pair, struct bmi_trove_position *posi
     position->key_size = (uint32_t)key_size;
     memcpy(position->key, key, key_size);
 }
+
+static bool as_expected(const struct bmi_trove_pair *expected, const void *value, size_t value_size)
+{
+    if (value == NULL || expected->error != 0)
+        return value == NULL && expected->error != 0;
+    return value_size == (size_t)expected->value_size &&
+           (value_size == 0 || memcmp(value, expected->value, value_size) == 0);
+}
+
+bool bmi__pair_exchange(struct trove_op *op, int index, const void *value, size_t value_size)
+{
+    if (op->old != NULL) {
+        struct bmi_trove_pair *old = &op->old[index];
+        old->value_size = op->rooms[index]; /* of a transaction that is done again, too */
+        old->error = -BMI_ENOENT;
+        if (value != NULL)
+            bmi__pair_found(old, value, value_size);
+    }
+    return op->expected == NULL || as_expected(&op->expected[index], value, value_size);
+}

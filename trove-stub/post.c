@@ -6,7 +6,7 @@
 
 #include "trove-stub/loan.h"
 
-enum { FLAGS = BMI_TROVE_SYNC | BMI_TROVE_ONLY_NEW | BMI_TROVE_ZEROS };
+enum { FLAGS = BMI_TROVE_SYNC | BMI_TROVE_ONLY_NEW | BMI_TROVE_ZEROS | BMI_TROVE_WHEN_RELEASED };
 
 /* `valid`: the post's own arguments are. Returns 0 and *op, or what the post returns. */
 static int op_make(bmi_trove_op_id_t *id, const struct bmi_trove_place *place, enum trove_what what,
@@ -297,6 +297,39 @@ int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
                        bmi_trove_context_id_t context)
 {
     return keys_start(TROVE_PUT, op, place, NULL, pairs, count, flags, user_ptr, context);
+}
+
+/* What is compared with, or filled: NULL, or values with their sizes. */
+static bool values_valid(const struct bmi_trove_pair *pairs, int count)
+{
+    for (int i = 0; pairs != NULL && i < count; i++)
+        if (pairs[i].value_size < 0 || (pairs[i].value == NULL && pairs[i].value_size > 0))
+            return false;
+    return true;
+}
+
+int bmi_trove_post_exchange(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                            struct bmi_trove_pair *pairs, const struct bmi_trove_pair *expected,
+                            struct bmi_trove_pair *old, int count, unsigned flags, void *user_ptr,
+                            bmi_trove_context_id_t context)
+{
+    struct trove_op *new;
+    bool valid = pairs_valid(pairs, count, TROVE_PUT) && values_valid(expected, count) &&
+                 values_valid(old, count) && (old == NULL || old != expected);
+    int result = op_make(op, place, TROVE_PUT, flags, valid, &new);
+    if (result != 0)
+        return result;
+    if (old != NULL && (new->rooms = calloc((size_t)count, sizeof *new->rooms)) == NULL) {
+        free(new);
+        return -BMI_ENOMEM;
+    }
+    for (int i = 0; old != NULL && i < count; i++)
+        new->rooms[i] = old[i].value_size;
+    new->pairs = pairs;
+    new->expected = expected;
+    new->old = old;
+    new->count = count;
+    return bmi__trove_start(new, op, user_ptr, context);
 }
 
 int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,

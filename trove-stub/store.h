@@ -69,6 +69,9 @@ struct trove_op {
     } one; /* a list of one */
     /* the others */
     struct bmi_trove_pair *pairs;
+    const struct bmi_trove_pair *expected; /* puts; or NULL */
+    struct bmi_trove_pair *old;            /* puts: what was there; or NULL */
+    bmi_size_t *rooms;                     /* value_size of each of `old` at the post */
     struct bmi_trove_position *position;
     bmi_trove_object_t *objects, *object_position;
     bmi_size_t *size_out;
@@ -122,11 +125,32 @@ struct bmi_trove_store {
     pthread_cond_t delays; /* an operation that is delayed was cancelled */
     struct bmi_trove_fault fault;
     uint64_t fault_seen;
+    void *held; /* holds.c's tree; lock */
     struct {
         _Atomic uint64_t operations, immediate, reads, read_bytes, writes, written_bytes, keys,
             errors, cancels, uring, tasks, faults, lent_bytes;
     } counts;
 };
+
+/* ---- holds.c ---- */
+
+/* Has a removal wait for the object's holders. Returns 1: it waits, and may be over already; 0: there
+ * are none; or a negated errno. */
+int bmi__trove_removal_wait(struct trove_op *op);
+/* A removal was cancelled: has it run, if it waited, to end so. The space's lock is held. Returns
+ * whether it waited. */
+bool bmi__trove_removal_cancel(struct trove_op *op);
+/* The store is being closed: all holds end. */
+void bmi__trove_holds_end(struct bmi_trove_store *store);
+
+/* Prepares the operation's task. Returns 0 or a negated errno. */
+int bmi__trove_task_prepare(struct trove_op *op);
+
+/* ---- pairs.c ---- */
+
+/* Compares and fills what a put was asked to, of pair `index`, whose value is now `value` (NULL: the
+ * key is absent). Returns whether it is as expected. */
+bool bmi__pair_exchange(struct trove_op *op, int index, const void *value, size_t value_size);
 
 extern const struct trove_backend bmi__trove_dir, bmi__trove_mem, bmi__trove_null;
 extern struct bmi__space bmi__trove_space;

@@ -25,6 +25,8 @@ static void op_cancel(struct bmi__posted *posted)
         pthread_cond_broadcast(&store->delays);
         pthread_mutex_unlock(&store->lock);
     }
+    if (op->what == TROVE_REMOVE && bmi__trove_removal_cancel(op))
+        return;
     if (op->has_task)
         bmi_task_cancel(&op->task);
 }
@@ -40,6 +42,7 @@ static void op_destroy(struct bmi__posted *posted)
 {
     struct trove_op *op = (struct trove_op *)posted;
     free(op->piece);
+    free(op->rooms);
     free(op);
 }
 
@@ -148,14 +151,19 @@ static enum bmi_task_verdict task_cancelled(struct bmi_task *task, void *argumen
     return BMI_TASK_GONE;
 }
 
+int bmi__trove_task_prepare(struct trove_op *op)
+{
+    return bmi_task_prepare(&op->task, NULL,
+                            &(struct bmi_task_attributes){.function = task_run,
+                                                          .argument = op,
+                                                          .cancelled = task_cancelled,
+                                                          .options = BMI_TASK_MAY_BLOCK});
+}
+
 void bmi__trove_by_task(struct trove_op *op)
 {
     counted(&op->place.store->counts.tasks, 1);
-    int result = bmi_task_prepare(&op->task, NULL,
-                                  &(struct bmi_task_attributes){.function = task_run,
-                                                                .argument = op,
-                                                                .cancelled = task_cancelled,
-                                                                .options = BMI_TASK_MAY_BLOCK});
+    int result = bmi__trove_task_prepare(op);
     if (result == 0) {
         pthread_mutex_lock(&bmi__trove_space.lock);
         op->has_task = true;
@@ -206,6 +214,24 @@ static enum bmi__posted_immediate immediate_of(const struct trove_op *op)
                                                            : POSTED_IMMEDIATE_ALWAYS;
 }
 
+/* Runs it, or has it run. */
+static void op_begin(struct trove_op *op)
+{
+    struct bmi_trove_store *store = op->place.store;
+    const struct trove_backend *backend = store->backend;
+    bool waits = op->what == TROVE_REMOVE && (op->flags & BMI_TROVE_WHEN_RELEASED) != 0;
+    int held = waits ? bmi__trove_removal_wait(op) : 0;
+    if (held > 0)
+        return;
+    if (held < 0)
+        bmi__trove_finish(op, held);
+    else if (op->delay_ms == 0 && !store->settings.no_immediate && backend->immediate &&
+             op->total <= store->settings.immediate_max)
+        bmi__trove_finish(op, op_run(op));
+    else if (op->delay_ms > 0 || op->faulty || backend->start == NULL || !backend->start(op))
+        bmi__trove_by_task(op);
+}
+
 int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
                      bmi_trove_context_id_t context)
 {
@@ -214,19 +240,14 @@ int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
     op->most = op->total;
     int result = bmi__posted_begin(&bmi__trove_space, &op->posted, context, user_ptr, id);
     if (result != 0) {
+        free(op->rooms);
         free(op);
         return bmi_status_of(result);
     }
     atomic_fetch_add(&store->outstanding, 1);
     counted(&store->counts.operations, 1);
     fault_apply(op);
-    const struct trove_backend *backend = store->backend;
-    bool immediate = !store->settings.no_immediate;
-    if (op->delay_ms == 0 && immediate && backend->immediate &&
-        op->total <= store->settings.immediate_max)
-        bmi__trove_finish(op, op_run(op));
-    else if (op->delay_ms > 0 || op->faulty || backend->start == NULL || !backend->start(op))
-        bmi__trove_by_task(op);
+    op_begin(op);
     int ended = bmi__posted_end(&bmi__trove_space, &op->posted, immediate_of(op), id);
     if (ended != 0)
         counted(&store->counts.immediate, 1);
@@ -338,6 +359,7 @@ int bmi_trove_close(struct bmi_trove_store *store)
 {
     if (store == NULL)
         return -BMI_EINVAL;
+    bmi__trove_holds_end(store);
     bmi__space_wait_until(&bmi__trove_space, store_idle, store);
     int result = store->backend->close(store);
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);

@@ -49,5 +49,14 @@ void a_poster_may_end(void);
 void io_uring_is_used_where_it_is_there(void);
 void faults_strike_the_nth(void);
 void faults_may_move_some_bytes_first(void);
+void a_removal_waits_for_the_last_holder(void);
+void without_holders_a_removal_does_not_wait(void);
+void a_removal_that_waits_is_cancelled(void);
+void closing_a_store_ends_holds(void);
+void readers_and_a_removal(void);
+void a_put_tells_what_was_there(void);
+void a_put_if_nothing_has_changed(void);
+void bad_exchanges_are_refused(void);
+void many_threads_put_if_nothing_has_changed(void);
 
 #endif

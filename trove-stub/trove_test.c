@@ -123,6 +123,15 @@ static CU_TestInfo cases[] = {
     {"io_uring is used where it is there", io_uring_is_used_where_it_is_there},
     {"faults strike the nth", faults_strike_the_nth},
     {"faults may move some bytes first", faults_may_move_some_bytes_first},
+    {"a removal waits for the last holder", a_removal_waits_for_the_last_holder},
+    {"without holders a removal does not wait", without_holders_a_removal_does_not_wait},
+    {"a removal that waits is cancelled", a_removal_that_waits_is_cancelled},
+    {"closing a store ends holds", closing_a_store_ends_holds},
+    {"readers and a removal", readers_and_a_removal},
+    {"a put tells what was there", a_put_tells_what_was_there},
+    {"a put if nothing has changed", a_put_if_nothing_has_changed},
+    {"bad exchanges are refused", bad_exchanges_are_refused},
+    {"many threads put if nothing has changed", many_threads_put_if_nothing_has_changed},
     CU_TEST_INFO_NULL};
 
 #define KIND(name, where, keys, ...)                              \

@@ -195,7 +195,9 @@ int bmi_flow_cancel(bmi_flow_id_t flow, bmi_flow_context_id_t context);
 
 /* How far a flow is. */
 struct bmi_flow_progress {
-    bmi_size_t total;     /* bytes of the whole flow; -1 while not known */
+    bmi_size_t total;     /* bytes of the whole flow. Of one server, or of the distribution
+                             contiguous, from the post on; else -1 until the flow has walked through
+                             its request. bmi_flow_request_size tells it at any time */
     bmi_size_t taken;     /* from the source, in all */
     bmi_size_t delivered; /* to the destination, in all */
     bmi_size_t good;      /* of these, without a gap from the beginning */

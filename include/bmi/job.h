@@ -28,6 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include <bmi.h>
 #include <bmi/flow.h>
@@ -69,8 +70,9 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **context);
 int bmi_job_context_close(struct bmi_job_context *context);
 
 /* One descriptor for a program's own loop, level-triggered: while it is readable, call
- * bmi_job_testcontext with 0 ms until that has nothing. Without BMI_JOB_BACKGROUND it is readable,
- * too, while an unexpected message waits that no job takes.
+ * bmi_job_testcontext with 0 ms until that has nothing. An unexpected message makes it readable
+ * only if a job of this context takes it: a program that also calls BMI_testunexpected watches a
+ * descriptor of BMI_GET_CONTEXT_FD for that.
  * Returns: the descriptor, never to be read, written, or closed, valid until the context is closed;
  *          EMFILE, ENOMEM. Owns: the context's. Threads: any. Blocks: no. */
 int bmi_job_context_fd(struct bmi_job_context *context);
@@ -105,7 +107,10 @@ enum bmi_job_kind {
     BMI_JOB_EVENT,
     BMI_JOB_MACHINE,
     BMI_JOB_TROVE, /* an operation of storage */
-    BMI_JOB_FLOW
+    BMI_JOB_FLOW,
+    BMI_JOB_ACCEPT, /* machines for unexpected messages */
+    BMI_JOB_SIGNAL,
+    BMI_JOB_CHILD /* the end of a process */
 };
 
 /* How a job ended. */
@@ -183,6 +188,29 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
                   const struct bmi_job_options *options, bmi_job_id_t *id,
                   struct bmi_job_status *status);
 
+/* The same, again and again: at `due_ns`, and at each `interval_ms` (above 0) after that, until it is
+ * cancelled, or to its deadline. Each time is reported, with the same id; times that pass before a
+ * test call has fetched the one before are one report. status->actual: how many they are. `id` may
+ * not be NULL, nor may it be a machine's: a machine posts the next timer itself. */
+int bmi_job_timer_repeat(struct bmi_job_context *context, uint64_t due_ns, int64_t interval_ms,
+                         const struct bmi_job_options *options, bmi_job_id_t *id,
+                         struct bmi_job_status *status);
+
+/* Ends when this signal has come to the process, which takes it: no handler is called. For instance
+ * SIGINT, so that Ctrl-C ends a wait. status->actual: its number. Of several jobs for one signal
+ * each takes one. The program blocks the signal in all threads, by pthread_sigmask before it starts
+ * any: before BMI_initialize. EINVAL, too, where the calling thread does not block it. */
+int bmi_job_signal(struct bmi_job_context *context, int number,
+                   const struct bmi_job_options *options, bmi_job_id_t *id,
+                   struct bmi_job_status *status);
+
+/* Ends when this child process has ended, and reaps it. status->actual: its status, as of
+ * waitpid(2). ENOENT: the process has no such child; the job ends with it where another waitpid of
+ * the program reaped the child first. EMFILE, too. */
+int bmi_job_child(struct bmi_job_context *context, pid_t child,
+                  const struct bmi_job_options *options, bmi_job_id_t *id,
+                  struct bmi_job_status *status);
+
 /* Has ended already, with `error` (0 or negative), and is reported as any other: it is never done
  * at once. To put a result of the program's own among the completions. */
 int bmi_job_null(struct bmi_job_context *context, bmi_error_code_t error,
@@ -249,6 +277,11 @@ int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_pl
                       struct bmi_trove_pair *pairs, int count, unsigned flags,
                       const struct bmi_job_options *options, bmi_job_id_t *id,
                       struct bmi_job_status *status);
+int bmi_job_trove_exchange(struct bmi_job_context *context, const struct bmi_trove_place *place,
+                           struct bmi_trove_pair *pairs, const struct bmi_trove_pair *expected,
+                           struct bmi_trove_pair *old, int count, unsigned flags,
+                           const struct bmi_job_options *options, bmi_job_id_t *id,
+                           struct bmi_job_status *status);
 int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_trove_place *place,
                               struct bmi_trove_pair *pairs, int count, unsigned flags,
                               const struct bmi_job_options *options, bmi_job_id_t *id,
@@ -448,6 +481,37 @@ void bmi_sm_set_deadline(struct bmi_sm *machine, uint64_t deadline_ns);
 
 /* What the whole machine ends with, in place of its last state's result. */
 void bmi_sm_set_result(struct bmi_sm *machine, int result);
+
+/* ---- servers --------------------------------------------------------------------------------- */
+
+/* The beginning of the data of a machine that bmi_job_accept has started. */
+struct bmi_job_accepted {
+    struct BMI_unexpected_info
+        message;    /* the request; its buffer is freed when the machine ends. An
+                                           action that frees it earlier, by BMI_unexpected_free,
+                                           sets it to NULL */
+    void *user_ptr; /* that of the options of bmi_job_accept */
+};
+
+/* Starts a machine of `table` for each unexpected message, with at most `limit` of them alive. A
+ * message above the limit stays with the library, in its sender's budget (the
+ * setting peer_memory): when that is used up its sender's next unexpected sends wait. The same
+ * holds while memory for a machine cannot be had.
+ *   limit       >= 1
+ *   data_size   bytes of a machine's data: zeroed, and beginning with a struct bmi_job_accepted; 0:
+ *               that only. The library frees them when the machine has ended
+ *   options     as for all posts, but for `machine`, which must be NULL. The deadline is that of the
+ *               accepting, not the machines'; an action sets its own, see bmi_sm_set_deadline
+ * The job ends when it is cancelled, or at its deadline: it then takes no more messages, and ends
+ * when its machines have ended, which are not cancelled. status->actual: how many it started. The
+ * machines' own ends are not reported. A context has one such job at a time; jobs of
+ * bmi_job_unexpected have their messages first.
+ * Returns: 0: pending, never 1; EINVAL (a bad table: the log tells; limit; data_size above 0 and
+ *          below that of struct bmi_job_accepted), EBUSY (the context has one), ENOMEM, ETIMEDOUT,
+ *          ECANCEL. Owns: the table is lent until the job has ended. Threads: any. Blocks: no. */
+int bmi_job_accept(struct bmi_job_context *context, struct bmi_sm_table *table, int limit,
+                   size_t data_size, const struct bmi_job_options *options, bmi_job_id_t *id,
+                   struct bmi_job_status *status);
 
 /* ---- trace ----------------------------------------------------------------------------------- */
 

@@ -62,7 +62,8 @@ struct bmi_trove_place {
 enum bmi_trove_flag {
     BMI_TROVE_SYNC = 1,     /* on disk before it completes (writes, resize, create, remove, put) */
     BMI_TROVE_ONLY_NEW = 2, /* put: EEXIST where one of the keys is there, or in the list twice */
-    BMI_TROVE_ZEROS = 4     /* reads: what lies beyond the stream's end reads as zeros */
+    BMI_TROVE_ZEROS = 4,    /* reads: what lies beyond the stream's end reads as zeros */
+    BMI_TROVE_WHEN_RELEASED = 8 /* remove: when nobody holds the object, see bmi_trove_hold */
 };
 
 /* One key/value. For put: key and value are read. For get: value and value_size give room,
@@ -205,9 +206,23 @@ int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
                           bmi_trove_object_t *object, unsigned flags, void *user_ptr,
                           bmi_trove_context_id_t context);
 
-/* Removes an object with its stream and key/values. */
+/* Removes an object with its stream and key/values. With BMI_TROVE_WHEN_RELEASED: when its last
+ * holder has released it; until then the operation is pending and may be cancelled. ENOENT, too,
+ * where another removal waits already. */
 int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           unsigned flags, void *user_ptr, bmi_trove_context_id_t context);
+
+/* Holds an object of the store, for readers: a removal with BMI_TROVE_WHEN_RELEASED waits until each
+ * hold was released. Once such a removal waits there are no new holds. A hold is this process's and
+ * ends with the store; other operations on the object go on as ever. Whether the object exists is
+ * not looked at: a read tells.
+ * Returns: 0; ENOENT (a removal waits), EINVAL, ENOMEM. Owns: the hold is the caller's until
+ * bmi_trove_release; the place is copied. Threads: any. Blocks: no. */
+int bmi_trove_hold(const struct bmi_trove_place *place);
+
+/* Ends one hold; the last one starts a removal that waits.
+ * Returns: 0; EINVAL: it is not held. Owns: takes the hold. Threads: any. Blocks: no. */
+int bmi_trove_release(const struct bmi_trove_place *place);
 
 /* Lists up to `count` objects of the collection in ascending order, beginning after *position (0 at
  * first), which is moved on. actual: how many; fewer than count: there were no more. A test tells
@@ -276,6 +291,19 @@ int bmi_trove_post_get(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
 int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
                        bmi_trove_context_id_t context);
+
+/* Puts, and compares and tells what was there before, in one step.
+ *   expected  NULL, or an array of `count`: nothing is put unless the value of each key is that of
+ *             its entry (error 0: value, value_size; error -ENOENT: the key is absent), as a get has
+ *             filled it. EAGAIN: one was another. Keys of these entries are not looked at
+ *   old       NULL, or an array of `count` whose value and value_size give room: each is filled as a
+ *             get of the key would have before the put, also where that ends with EAGAIN. Keys of
+ *             these entries are not looked at
+ * Else as put. */
+int bmi_trove_post_exchange(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
+                            struct bmi_trove_pair *pairs, const struct bmi_trove_pair *expected,
+                            struct bmi_trove_pair *old, int count, unsigned flags, void *user_ptr,
+                            bmi_trove_context_id_t context);
 
 /* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure.
  * With BMI_TROVE_SYNC, as put: after EIO and ENOSPC they may be gone. */
