@@ -147,7 +147,8 @@ enum bmi_flow_flag {
 struct bmi_flow_description {
     struct bmi_flow_endpoint source, destination;
     const struct bmi_flow_extent *extents; /* the request */
-    int extent_count;                      /* 0: nothing is moved, and the flow is done */
+    int extent_count;                      /* 0, or sizes of 0: nothing is moved, and the flow is
+                                              done within the post */
     const struct bmi_flow_distribution *distribution; /* NULL: contiguous */
     const void *distribution_parameters;
     uint32_t server, servers; /* this flow's, of how many; servers 0 is 1 */
