@@ -47,7 +47,7 @@ servers_start() {
 }
 
 servers_start
-head -c 400M /dev/zero | tr '\0' x >"$work/large"
+head -c 200M /dev/zero | tr '\0' x >"$work/large"
 echo small >"$work/small"
 check "put a first file" fs put "$work/small" /small
 whole=$(objects)
@@ -89,18 +89,18 @@ check "those between their bytes and their name" fs check --repair
 objects_are "$whole" || fail "check --repair left $(objects) objects"
 
 # ---- a client that is stopped for longer than the servers wait for it goes on ----
-export BMI_PEER_TIMEOUT_MS=1500
+export BMI_PEER_TIMEOUT_MS=5000
 kill -TERM "${pid[@]}"
 wait "${pid[@]}"
 pid=()
 servers_start
 unset BMI_PEER_TIMEOUT_MS
-env --default-signal=INT "$bin/bmi-stripefs" --servers "$servers" --timeout 2 put "$work/large" /stopped >"$work/put" 2>&1 &
+env --default-signal=INT "$bin/bmi-stripefs" --servers "$servers" --timeout 10 put "$work/large" /stopped >"$work/put" 2>&1 &
 put=$!
 before=$(du -sk "$work"/store2 | cut -f 1)
 until_true bytes_came
 kill -STOP $put
-sleep 5 # the stop itself
+sleep 13 # the stop itself, longer than both time-outs
 check "check knows that a stopped client is not gone" fs check --repair
 kill -CONT $put
 put_end 0 "a put goes on after a stop"
