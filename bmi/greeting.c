@@ -234,7 +234,7 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     bmi__pings_send_locked(peer);
 }
 
-/* ---- finding the other link of a pair --------------------------------------------------------- */
+/* ---- finding the other link of a pair -------------------------------------------------------- */
 
 static bool dialled_as(struct peer *peer, const uint8_t name[16])
 {
@@ -427,7 +427,7 @@ static int reply_arrived(struct peer *peer, const struct bmi_link *link,
     return 0;
 }
 
-/* ---- JOIN ------------------------------------------------------------------------------------- */
+/* ---- JOIN ------------------------------------------------------------------------------------ */
 
 /* Whether the link that we dialled stays, now that the other side asks for it over another one. If
  * both handshakes are under way that of the greater incarnation does, provided that the other side
@@ -514,7 +514,7 @@ int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, s
     return status;
 }
 
-/* ---- frames ----------------------------------------------------------------------------------- */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 static int hello_handle(struct bmi_link *link, bool reply, const struct wire_hello *hello)
 {

@@ -119,7 +119,8 @@ static bool warning_may_locked(void)
     return may;
 }
 
-/* Text of peers may be part of any message: control bytes would forge lines, or reach a terminal. */
+/* Text of peers may be part of any message: control bytes would forge lines, or reach a
+ * terminal. */
 static void emit(enum bmi_log_level level, const char *message)
 {
     char text[LINE_MOST];

@@ -237,10 +237,10 @@ static bool pass_blocking(struct waiter *waiter, uint64_t deadline_ns)
 static bool role_take(void)
 {
     unsigned free = 0;
-    bool taken = atomic_load(&progress.role) == free &&
-                 atomic_compare_exchange_strong_explicit(&progress.role, &free, ROLE_TAKEN,
-                                                         memory_order_acquire,
-                                                         memory_order_relaxed);
+    bool taken =
+        atomic_load(&progress.role) == free &&
+        atomic_compare_exchange_strong_explicit(&progress.role, &free, ROLE_TAKEN,
+                                                memory_order_acquire, memory_order_relaxed);
     bmi__wakeup_set_poller(taken);
     return taken;
 }

@@ -21,7 +21,8 @@ struct context;
 
 /* A thread that wants something. Lives on its stack. */
 struct waiter {
-    bool (*ready)(struct waiter *waiter); /* has it come? may take it; called by the thread itself */
+    bool (*ready)(
+        struct waiter *waiter); /* has it come? may take it; called by the thread itself */
     void *argument;
     struct context *context; /* whose completions it waits for; NULL: unexpected messages */
     bmi_op_id_t op;          /* only this operation; 0: any */

@@ -100,8 +100,8 @@ bool wire_begins(const uint8_t *bytes, size_t have);
 const char *wire_type_name(uint8_t type);
 
 /* Returns the number of bytes written, at most WIRE_HELLO_MAX. The last WIRE_HELLO_TAIL of
- * them are an empty line, which is no part of the HELLO: a server of another protocol that reads lines answers then, be it with an
- * error, and so shows what it is. */
+ * them are an empty line, which is no part of the HELLO: a server of another protocol that reads
+ * lines answers then, be it with an error, and so shows what it is. */
 size_t wire_hello_encode(uint8_t *bytes, const struct wire_hello *hello);
 int wire_hello_decode(const uint8_t *bytes, size_t size, struct wire_hello *hello,
                       const char **reason);

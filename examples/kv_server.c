@@ -72,7 +72,7 @@ static int begin(struct bmi_sm *machine, void *data)
     return request->operation == KV_PUT ? KV_PUT : KV_GET;
 }
 
-/* ---- put -------------------------------------------------------------------------------------- */
+/* ---- put ------------------------------------------------------------------------------------- */
 
 static int create(struct bmi_sm *machine, void *data)
 {
@@ -124,7 +124,7 @@ static int drop(struct bmi_sm *machine, void *data)
     return BMI_SM_DEFERRED;
 }
 
-/* ---- get -------------------------------------------------------------------------------------- */
+/* ---- get ------------------------------------------------------------------------------------- */
 
 static int look(struct bmi_sm *machine, void *data)
 {
@@ -218,7 +218,7 @@ static const struct bmi_sm_state states[] = {
 };
 static struct bmi_sm_table requests = BMI_SM_TABLE("kv request", states);
 
-/* ---- the program ------------------------------------------------------------------------------ */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 /* Opens the store and makes the object whose keys are the index. */
 static int store_open(struct bmi_job_context *context, const char *where)

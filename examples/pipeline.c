@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * pipeline.c - three processes, a flow each: the source sends memory, the relay passes it on without
- * looking at it, the sink receives it and checks it. The program forks the three before BMI starts,
- * and hands each one the addresses of all.
+ * pipeline.c - three processes, a flow each: the source sends memory, the relay passes it on
+ * without looking at it, the sink receives it and checks it. The program forks the three before
+ * BMI starts, and hands each one the addresses of all.
  *
  *     pipeline BYTES
  */

@@ -72,7 +72,7 @@ enum {
     BMI_TRUSTED_CONNECTION = 9,   /* set: accepted, changes nothing */
     BMI_GET_UNEXP_SIZE = 10,      /* get: int, largest unexpected message that programs should send:
                                         16384, or what is set (const int *, for the whole library),
-                                        but no more than the peer takes. Larger ones go up to that */
+                                        at most what the peer takes. Larger ones go up to that */
     BMI_TCP_BUFFER_SEND_SIZE = 11, /* set, get: int, bytes of socket send buffer; 0 = automatic */
     BMI_TCP_BUFFER_RECEIVE_SIZE = 12, /* set, get: int, bytes of receive buffer; 0 = automatic */
     BMI_TCP_CLOSE_SOCKET = 13,        /* set: close the address's connection (parameter unused) */
@@ -278,8 +278,8 @@ struct bmi_context_statistics {
  *                NULL: each starts on its first look-up
  *   listen_addr  "tcp://host:port,...": where a server listens, matched to methods by scheme; a
  *                port of 0, or none, takes a free one (BMI_TCP_GET_PORT, BMI_GET_LISTEN_ADDR tell).
- *                A host name is looked up with BMI_TCP_BIND_SPECIFIC only. Addresses of methods that
- *                are not in the list are left out, if another remains
+ *                A host name is looked up with BMI_TCP_BIND_SPECIFIC only. Addresses of methods
+ *                that are not in the list are left out, if another remains
  *   flags        BMI_INIT_SERVER and the others above, or 0
  * Later calls only count; their arguments are ignored.
  * Returns: 0; EINVAL (NULL methods with an address, server without an address, an address without
@@ -407,8 +407,8 @@ int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id);
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Allocates zeroed memory that the address's method uses best (aligned, registered where the network
- * wants that), for BMI_PRE_ALLOC and either direction; of size 0 a pointer as well.
+/* Allocates zeroed memory that the address's method uses best (aligned, registered where the
+ * network wants that), for BMI_PRE_ALLOC and either direction; of size 0 a pointer as well.
  * Returns: memory, or NULL (stale address, size < 0, no memory).
  * Owns: the caller, until BMI_memfree. Threads: any. Blocks: no. */
 void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv);

@@ -56,7 +56,7 @@ void bmi__job_accept_free(struct bmi_job_accepted *data)
     free(data);
 }
 
-/* ---- taking ----------------------------------------------------------------------------------- */
+/* ---- taking ---------------------------------------------------------------------------------- */
 
 static bool reserve(struct bmi_job_context *context, struct bmi__accept *copy)
 {
@@ -119,7 +119,7 @@ bool bmi__job_accept_take(struct bmi_job_context *context)
     return any;
 }
 
-/* ---- posting ---------------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 static int begin_locked(struct bmi_job_context *context, struct bmi__job *job,
                         const struct bmi__accept *wanted)

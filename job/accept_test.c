@@ -242,7 +242,7 @@ static void test_close(void)
     CU_ASSERT_TRUE(reached(&alive, 2));
 }
 
-/* ---- the descriptor --------------------------------------------------------------------------- */
+/* ---- the descriptor -------------------------------------------------------------------------- */
 
 /* How often a loop on the descriptor turns within `ms`, calling test each time. */
 static int turns(int ms)

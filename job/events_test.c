@@ -16,7 +16,7 @@ static int wait_for(bmi_job_id_t id, struct bmi_job_status *status)
     return bmi_job_wait(job_case.context, id, status, 0, PATIENCE_MS);
 }
 
-/* ---- signals ---------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------- */
 
 static void test_signal(void)
 {
@@ -101,7 +101,7 @@ static void test_signal_ends_wait(void)
     pthread_join(thread, NULL);
 }
 
-/* ---- children --------------------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------- */
 
 /* A child that ends with this code when the pipe's other end is closed. */
 static pid_t child_start(int code, int *hold)
@@ -184,7 +184,7 @@ static void test_closed(void)
                     0);
 }
 
-/* ---- timers that repeat ----------------------------------------------------------------------- */
+/* ---- timers that repeat ---------------------------------------------------------------------- */
 
 static void test_repeat(void)
 {

@@ -30,7 +30,7 @@ struct bmi__job_watch {
     bool over; /* the context's lock */
 };
 
-/* ---- ends ------------------------------------------------------------------------------------- */
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 static void watch_remove(struct bmi_deferred *deferred)
 {
@@ -76,7 +76,7 @@ void bmi__job_watches_end(struct bmi_job_context *context)
         bmi__progress_wait(&waiter, 1000);
 }
 
-/* ---- what has come ---------------------------------------------------------------------------- */
+/* ---- what has come --------------------------------------------------------------------------- */
 
 /* Returns the signal's number; 0: none, another job has taken it. */
 static bmi_size_t signal_take(int fd)
@@ -114,7 +114,7 @@ static void child_ready(struct bmi_watch *ready, uint32_t events)
     bmi__job_after(context, &ends);
 }
 
-/* ---- posts ------------------------------------------------------------------------------------ */
+/* ---- posts ----------------------------------------------------------------------------------- */
 
 /* Has the descriptor (or negated errno) watched, and closes it where that cannot be. */
 static int watch_begin(struct bmi_job_context *context, struct bmi__job *job, int fd, pid_t child,

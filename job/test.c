@@ -154,7 +154,7 @@ int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outco
     return test(&take, outcount, max_idle_ms);
 }
 
-/* ---- one job ---------------------------------------------------------------------------------- */
+/* ---- one job --------------------------------------------------------------------------------- */
 
 static void cancel_late(struct bmi_job_context *context, bmi_job_id_t id)
 {

@@ -87,7 +87,7 @@ static void test_others_stay(void)
     CU_ASSERT_EQUAL(status.error, -BMI_EIO);
 }
 
-/* ---- machines: BMI_SM_TABLE, BMI_SM_MINE ------------------------------------------------------ */
+/* ---- machines: BMI_SM_TABLE, BMI_SM_MINE ----------------------------------------------------- */
 
 static int pause_action(struct bmi_sm *machine, void *data)
 {
@@ -127,7 +127,7 @@ static void test_machine(void)
     job_case_none();
 }
 
-/* ---- threads ---------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 enum { WAITERS = 8, ROUNDS = 50 };
 

@@ -332,8 +332,8 @@ static bool answer_is_genuine(int fd, long process)
     return true;
 }
 
-/* Prints what comes, whole lines. Returns how many bytes, or -1 if nothing came for long, or it broke
- * off. */
+/* Prints what comes, whole lines. Returns how many bytes, or -1 if nothing came for long, or it
+ * broke off. */
 static long report_copy(int fd)
 {
     char text[16384]; /* longer lines are broken */

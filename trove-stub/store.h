@@ -134,8 +134,8 @@ struct bmi_trove_store {
 
 /* ---- holds.c ---- */
 
-/* Has a removal wait for the object's holders. Returns 1: it waits, and may be over already; 0: there
- * are none; or a negated errno. */
+/* Has a removal wait for the object's holders. Returns 1: it waits, and may be over already; 0:
+ * there are none; or a negated errno. */
 int bmi__trove_removal_wait(struct trove_op *op);
 /* A removal was cancelled: has it run, if it waited, to end so. The space's lock is held. Returns
  * whether it waited. */
@@ -148,8 +148,8 @@ int bmi__trove_task_prepare(struct trove_op *op);
 
 /* ---- pairs.c ---- */
 
-/* Compares and fills what a put was asked to, of pair `index`, whose value is now `value` (NULL: the
- * key is absent). Returns whether it is as expected. */
+/* Compares and fills what a put was asked to, of pair `index`, whose value is now `value` (NULL:
+ * the key is absent). Returns whether it is as expected. */
 bool bmi__pair_exchange(struct trove_op *op, int index, const void *value, size_t value_size);
 
 extern const struct trove_backend bmi__trove_dir, bmi__trove_mem, bmi__trove_null;

@@ -7,7 +7,7 @@
 
 #include "trove-stub/trove_cases.h"
 
-/* ---- holds ------------------------------------------------------------------------------------ */
+/* ---- holds ----------------------------------------------------------------------------------- */
 
 static bool exists(void)
 {
@@ -155,7 +155,7 @@ void readers_and_a_removal(void)
     }
 }
 
-/* ---- exchange --------------------------------------------------------------------------------- */
+/* ---- exchange -------------------------------------------------------------------------------- */
 
 static struct bmi_trove_pair pair_of(const char *key, const char *value)
 {
@@ -227,7 +227,8 @@ void a_put_if_nothing_has_changed(void)
     CU_ASSERT_EQUAL(exchange(third, stale, old, 2, 0).error, -BMI_EAGAIN);
     CU_ASSERT(has_value("a", "2") && has_value("b", "2"));
     CU_ASSERT(old[1].error == 0 && old[1].value_size == 1 && room[0] == '2');
-    /* absent where a value was expected, there where none was, and an empty value is none of both */
+    /* absent where a value was expected, there where none was, and an empty value is none of
+     * both */
     struct bmi_trove_pair c = pair_of("c", ""), some = pair_of("c", "x"), none = pair_of("c", NULL);
     CU_ASSERT_EQUAL(exchange(&c, &some, NULL, 1, 0).error, -BMI_EAGAIN);
     CU_ASSERT_EQUAL(exchange(&c, &none, NULL, 1, 0).error, 0);

@@ -10,11 +10,11 @@
 
 #include <stddef.h>
 
-/* Copies `length` bytes of `from` to `to`, as one line of UTF-8: each byte of a control character, of
- * a character that changes the order or the lines of the text around it, and of what is no UTF-8
+/* Copies `length` bytes of `from` to `to`, as one line of UTF-8: each byte of a control character,
+ * of a character that changes the order or the lines of the text around it, and of what is no UTF-8
  * becomes \xHH. A backslash stays as it is: the result is for people, not for parsers. Stops before
- * the first character that does not fit whole. `to` ends with a NUL; size > 0. Returns the length of
- * the result. */
+ * the first character that does not fit whole. `to` ends with a NUL; size > 0. Returns the length
+ * of the result. */
 size_t bmi__escape(char *to, size_t size, const void *from, size_t length);
 
 #endif

@@ -188,10 +188,10 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
                   const struct bmi_job_options *options, bmi_job_id_t *id,
                   struct bmi_job_status *status);
 
-/* The same, again and again: at `due_ns`, and at each `interval_ms` (above 0) after that, until it is
- * cancelled, or to its deadline. Each time is reported, with the same id; times that pass before a
- * test call has fetched the one before are one report. status->actual: how many they are. `id` may
- * not be NULL, nor may it be a machine's: a machine posts the next timer itself. */
+/* The same, again and again: at `due_ns`, and at each `interval_ms` (above 0) after that, until it
+ * is cancelled, or to its deadline. Each time is reported, with the same id; times that pass
+ * before a test call has fetched the one before are one report. status->actual: how many they are.
+ * `id` may not be NULL, nor may it be a machine's: a machine posts the next timer itself. */
 int bmi_job_timer_repeat(struct bmi_job_context *context, uint64_t due_ns, int64_t interval_ms,
                          const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status);
@@ -331,11 +331,12 @@ int bmi_job_testsome(struct bmi_job_context *context, int incount, const bmi_job
 int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outcount,
                         struct bmi_job_status *statuses, int max_idle_ms);
 
-/* Waits for one job: post and wait, and cancel and wait. A job that has not ended after `timeout_ms`
- * is cancelled, and waited for until it has: what it was lent is the caller's again in any case.
+/* Waits for one job: post and wait, and cancel and wait. A job that has not ended after
+ * `timeout_ms` is cancelled, and waited for until it has: what it was lent is the caller's again
+ * in any case.
  *
- *     int posted = bmi_job_recv(context, from, buffer, size, BMI_EXT_ALLOC, tag, NULL, &id, &status);
- *     int error = bmi_job_wait(context, id, &status, posted, 5000);
+ *     int posted = bmi_job_recv(context, from, buffer, size, BMI_EXT_ALLOC, tag, NULL, &id,
+ *     &status); int error = bmi_job_wait(context, id, &status, posted, 5000);
  *
  *   id          as the post set it
  *   status      the post's, filled here where the job was pending; may be NULL
@@ -469,7 +470,8 @@ int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, vo
  * Blocks: no. Owns: nothing. */
 
 /* Returns: its context; the result that led to this state; its deadline, 0: none; whether it was
- * cancelled (also after that was delivered); its job's id. */
+ * cancelled (also after that was delivered); its job's id. Owns: nothing. Threads: the one that
+ * runs the action. Blocks: no. */
 struct bmi_job_context *bmi_sm_context(const struct bmi_sm *machine);
 int bmi_sm_last(const struct bmi_sm *machine);
 uint64_t bmi_sm_deadline(const struct bmi_sm *machine);
@@ -500,7 +502,8 @@ struct bmi_job_accepted {
  *   limit       >= 1
  *   data_size   bytes of a machine's data: zeroed, and beginning with a struct bmi_job_accepted; 0:
  *               that only. The library frees them when the machine has ended
- *   options     as for all posts, but for `machine`, which must be NULL. The deadline is that of the
+ *   options     as for all posts, but for `machine`, which must be NULL. The deadline is that of
+ *   the
  *               accepting, not the machines'; an action sets its own, see bmi_sm_set_deadline
  * The job ends when it is cancelled, or at its deadline: it then takes no more messages, and ends
  * when its machines have ended, which are not cancelled. status->actual: how many it started. The

@@ -568,10 +568,10 @@ void bmi_method_cache_statistics(struct bmi_registration_cache *cache,
 
 /* Memory of BMI_memalloc. A method that has better memory than malloc's for its transfers (in reach
  * of its peers, registered for good) knows this option: `set` false allocates, sets `buffer` to
- * zeroed memory, page-aligned where size >= 4096; `set` true frees. Returns: 0; an errno (allocate): the core
- * takes plain memory; -ENOENT (free): not this method's. Owns: the memory is the program's until it
- * is freed. `link` is NULL; so is `state` when memory is freed while the method does not run.
- * Threads: any. Blocks: no. */
+ * zeroed memory, page-aligned where size >= 4096; `set` true frees. Returns: 0; an errno
+ * (allocate): the core takes plain memory; -ENOENT (free): not this method's. Owns: the memory is
+ * the program's until it is freed. `link` is NULL; so is `state` when memory is freed while the
+ * method does not run. Threads: any. Blocks: no. */
 enum { BMI_METHOD_MEMORY = 1 << 20 };
 struct bmi_method_memory {
     void *buffer;

@@ -212,10 +212,10 @@ int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
 int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           unsigned flags, void *user_ptr, bmi_trove_context_id_t context);
 
-/* Holds an object of the store, for readers: a removal with BMI_TROVE_WHEN_RELEASED waits until each
- * hold was released. Once such a removal waits there are no new holds. A hold is this process's and
- * ends with the store; other operations on the object go on as ever. Whether the object exists is
- * not looked at: a read tells.
+/* Holds an object of the store, for readers: a removal with BMI_TROVE_WHEN_RELEASED waits until
+ * each hold was released. Once such a removal waits there are no new holds. A hold is this
+ * process's and ends with the store; other operations on the object go on as ever. Whether the
+ * object exists is not looked at: a read tells.
  * Returns: 0; ENOENT (a removal waits), EINVAL, ENOMEM. Owns: the hold is the caller's until
  * bmi_trove_release; the place is copied. Threads: any. Blocks: no. */
 int bmi_trove_hold(const struct bmi_trove_place *place);
@@ -294,9 +294,10 @@ int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
 
 /* Puts, and compares and tells what was there before, in one step.
  *   expected  NULL, or an array of `count`: nothing is put unless the value of each key is that of
- *             its entry (error 0: value, value_size; error -ENOENT: the key is absent), as a get has
- *             filled it. EAGAIN: one was another. Keys of these entries are not looked at
- *   old       NULL, or an array of `count` whose value and value_size give room: each is filled as a
+ *             its entry (error 0: value, value_size; error -ENOENT: the key is absent), as a get
+ *             has filled it. EAGAIN: one was another. Keys of these entries are not looked at
+ *   old       NULL, or an array of `count` whose value and value_size give room: each is filled as
+ *   a
  *             get of the key would have before the put, also where that ends with EAGAIN. Keys of
  *             these entries are not looked at
  * Else as put. */

@@ -367,7 +367,8 @@ static void both_end(struct both *both, bool over_back)
         drop(both->addresses[i]);
 }
 
-/* Each of the two strings goes over to the server's connection, whichever incarnation is greater. */
+/* Each of the two strings goes over to the server's connection, whichever incarnation is
+ * greater. */
 static void joined(int incarnation)
 {
     struct both both;

@@ -28,7 +28,7 @@ struct order {
     char url[BMI_MAX_ADDR_LEN];
 };
 
-/* ---- P and X ---------------------------------------------------------------------------------- */
+/* ---- P and X --------------------------------------------------------------------------------- */
 
 struct answer {
     struct noted noted;
@@ -114,7 +114,7 @@ static void order_give(const struct child *child, int64_t kind, const char *url,
     tell(child->channel, &order, sizeof order);
 }
 
-/* ---- M ---------------------------------------------------------------------------------------- */
+/* ---- M --------------------------------------------------------------------------------------- */
 
 /* A connection from one, and one to the other; all that comes over either goes out of the other. */
 struct relay {
@@ -179,7 +179,7 @@ static void relay_end(struct relay *relay)
             close(relay->sockets[i]);
 }
 
-/* ---- cases ------------------------------------------------------------------------------------ */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 struct stage {
     const char *hosts[3]; /* of P, X, and M */

@@ -31,7 +31,7 @@ struct stranger {
     struct child child;
 };
 
-/* ---- strangers: children that never start the library ----------------------------------------- */
+/* ---- strangers: children that never start the library ---------------------------------------- */
 
 static int port_listen(unsigned *port)
 {
@@ -114,7 +114,7 @@ static int python_run(void *argument, int channel)
     return 0;
 }
 
-/* ---- the client ------------------------------------------------------------------------------- */
+/* ---- the client ------------------------------------------------------------------------------ */
 
 static char heard_of[4096]; /* the log's warnings since the last call */
 

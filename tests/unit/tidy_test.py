@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks the style that a compiler does not: sizes, headings, labels, and language.
+
+usage: tidy_test.py SOURCE [--list]    the source tree; --list prints what tidy_allowed.txt has to hold
+
+Sizes: 100 columns, 800 lines a file, 60 lines a function, CHANGELOG.md 8 KiB. Each C file begins with the SPDX line. The
+comment of a public function has the labels Returns, Owns, Threads, Blocks. Prose has an acting subject: no clause of the
+kind "who waits is told".
+
+tidy_allowed.txt beside this file lists what breaks a rule today. An entry may only shrink: one that is larger than needed
+fails, too.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+COLUMNS, FILE_LINES, FUNCTION_LINES, CHANGELOG_BYTES = 100, 800, 60, 8192
+LABELS = ("Returns:", "Owns:", "Threads:", "Blocks:")
+# Clauses that make a pronoun act, and phrases that hide the acting subject.
+PHRASES = re.compile(
+    r"\b(?:[Ww]hoever|(?<!\w )[Ww]ho (?!is at|are we)|is told|are told|has (?:it|them|him)"
+    r"|[Ww]hat (?:is|was|has|comes|came|goes|waits|needs|follows))\b")
+TEXTS = (".c", ".h", ".md", ".1", ".3", ".7", ".8")
+
+
+def tracked(source):
+    names = subprocess.run(["git", "-C", source, "ls-files"], check=True, capture_output=True,
+                           text=True).stdout.split("\n")
+    return [n for n in names if n and (source / n).is_file()]
+
+
+def function_lengths(lines):
+    """(line of the brace, length) of each function of a C file."""
+    start = None
+    for number, line in enumerate(lines, 1):
+        if line == "{":
+            start = number
+        elif line.startswith("}") and start is not None:
+            yield start, number - start - 1
+            start = None
+
+
+def public_comments(text):
+    """(name, comment) of each function that a public header declares right after a comment."""
+    pattern = re.compile(r"/\*((?:[^*]|\*(?!/))*)\*/\s*\n((?:static inline )?[a-z][\w \*]*?\b(\w+)\()")
+    for match in pattern.finditer(text):
+        yield match.group(3), match.group(1)
+
+
+def check_c(name, text, lines, bad):
+    for number, line in enumerate(lines, 1):
+        if len(line) > COLUMNS:
+            bad(name, f"line {number}: {len(line)} columns, {COLUMNS} at most")
+    for number, length in function_lengths(lines):
+        if length > FUNCTION_LINES:
+            bad(name, f"line {number}: a function of {length} lines, {FUNCTION_LINES} at most")
+    if name.startswith("include/"):
+        for function, comment in public_comments(text):
+            missing = [label for label in LABELS if label[:-1] not in comment]
+            if missing and "Returns" in comment:
+                bad(name, f"{function}: its comment lacks {', '.join(missing)}")
+
+
+def allowances(path):
+    """{(kind, name): number} of the file tidy_allowed.txt."""
+    entries = [line.split() for line in path.read_text().split("\n") if line and line[0] != "#"]
+    return {(kind, name): int(number) for kind, name, number in entries}
+
+
+def compare(have, allowed, bad):
+    """Fails what is above its allowance, and an allowance that is above what is there."""
+    for key in sorted(set(have) | set(allowed)):
+        kind, name = key
+        limit = FILE_LINES if kind == "lines" else 0
+        count, may = have.get(key, limit), allowed.get(key, limit)
+        if count > may:
+            bad(name, f"{kind}: {count}, {may} at most")
+        elif count < may:
+            bad(name, f"{kind}: {count}; lower the {may} in tidy_allowed.txt")
+
+
+def main():
+    source = pathlib.Path(sys.argv[1]).resolve()
+    if not (source / ".git").exists():
+        print("skipped: no git checkout, so no list of files")
+        sys.exit(77)
+    found, have = [], {}
+
+    def bad(name, text):
+        found.append(f"{name}: {text}")
+
+    for name in tracked(source):
+        path = source / name
+        if path.suffix not in TEXTS:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        lines = text.rstrip("\n").split("\n")
+        if path.suffix in (".c", ".h"):
+            check_c(name, text, lines, bad)
+            if not any("SPDX-License-Identifier: BSD-3-Clause" in line for line in lines[:3]):
+                bad(name, "no SPDX line at its beginning")
+            if len(lines) > FILE_LINES:
+                have["lines", name] = len(lines)
+        folder = ("phrases", name.split("/")[0])
+        count = sum(len(PHRASES.findall(line)) for line in lines)
+        if count:
+            have[folder] = have.get(folder, 0) + count
+    if (source / "CHANGELOG.md").stat().st_size > CHANGELOG_BYTES:
+        bad("CHANGELOG.md", f"more than {CHANGELOG_BYTES} bytes")
+    if len(sys.argv) > 2:
+        for (kind, name), number in sorted(have.items()):
+            print(kind, name, number)
+        return
+    compare(have, allowances(source / "tests/unit/tidy_allowed.txt"), bad)
+    print("\n".join(found))
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
