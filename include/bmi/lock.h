@@ -2,14 +2,14 @@
  *
  * bmi/lock.h - a mutex of four bytes.
  *
- * There are two or three for each of thousands of peers, and several are taken for each small
- * message: a pthread_mutex_t of 40 bytes that is called through the linkage table costs a tenth of
- * an idle peer's memory and of a message's time. The algorithm is the third of Drepper, "Futexes
- * Are Tricky" (2011): 0 free, 1 taken, 2 taken and somebody waits. Not recursive; zero is free.
+ * Each of thousands of peers has two or three locks, and each small message takes several of them.
+ * A pthread_mutex_t takes 40 bytes and a call through the linkage table: that costs a tenth of an
+ * idle peer's memory and of a message's time. The algorithm is the third of Drepper, "Futexes Are
+ * Tricky" (2011): 0 free, 1 taken, 2 taken and a thread waits. Not recursive; zero is free.
  *
- * A process of one thread, as a server of state machines is, needs no locked instructions: the C
- * library tells whether it is one (glibc 2.32, "Single-Threaded"). A second thread is made by the
- * first, and so sees what that left behind without them.
+ * A process of one thread, for example a server of state machines, needs no locked instructions:
+ * the C library reports whether the process has one thread (glibc 2.32, "Single-Threaded"). The
+ * first thread creates the second one, which therefore sees all earlier writes.
  */
 #ifndef BMI_LOCK_H
 #define BMI_LOCK_H
@@ -28,7 +28,7 @@
 #include <sys/single_threaded.h>
 #endif
 
-#ifndef __USE_MISC /* strict ISO C: <unistd.h> keeps it to itself */
+#ifndef __USE_MISC /* strict ISO C: <unistd.h> does not declare it */
 long syscall(long number, ...);
 #endif
 
@@ -36,8 +36,8 @@ struct bmi_lock {
     _Atomic uint32_t state;
 };
 
-/* Returns: whether the process has no other thread; false where the C library does not tell. Owns:
- * nothing. Threads: any. Blocks: no. */
+/* Returns: whether the process has no other thread; false where the C library does not report it.
+ * Owns: nothing. Threads: any. Blocks: no. */
 static inline bool bmi_one_thread(void)
 {
 #if __has_include(<sys/single_threaded.h>)
@@ -47,11 +47,11 @@ static inline bool bmi_one_thread(void)
 #endif
 }
 
-/* Takes a lock that was found taken. Returns: nothing, with the lock. Owns: as bmi_lock_take.
- * Threads: any. Blocks: until the holder gives it; spins a moment, then sleeps on a futex. */
+/* Takes a lock that another thread holds. Returns: nothing, with the lock. Owns: as bmi_lock_take.
+ * Threads: any. Blocks: until the holder releases it; spins a moment, then sleeps on a futex. */
 static inline void bmi_lock_wait(struct bmi_lock *lock)
 {
-    enum { TRIES = 100 }; /* sections are short: the holder is likely to be done at once */
+    enum { TRIES = 100 }; /* sections are short: the holder probably releases the lock at once */
     for (int i = 0; i < TRIES; i++) {
         uint32_t unlocked = 0;
         if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 &&
@@ -66,8 +66,8 @@ static inline void bmi_lock_wait(struct bmi_lock *lock)
         syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 }
 
-/* Takes the lock. Returns: nothing, with the lock. Owns: what it guards, until bmi_lock_give.
- * Threads: any that does not hold it. Blocks: while another holds it. */
+/* Takes the lock. Returns: nothing, with the lock. Owns: the data that it guards, until
+ * bmi_lock_give. Threads: any that does not hold it. Blocks: while another holds it. */
 static inline void bmi_lock_take(struct bmi_lock *lock)
 {
     uint32_t unlocked = 0;
@@ -78,8 +78,8 @@ static inline void bmi_lock_take(struct bmi_lock *lock)
         bmi_lock_wait(lock);
 }
 
-/* Gives the lock and wakes one who waits for it. Returns: nothing. Owns: what it guards is others'.
- * Threads: the holder. Blocks: no. */
+/* Releases the lock and wakes one waiting thread. Returns: nothing. Owns: the guarded data is no
+ * longer the caller's. Threads: the holder. Blocks: no. */
 static inline void bmi_lock_give(struct bmi_lock *lock)
 {
     if (bmi_one_thread())
@@ -88,8 +88,8 @@ static inline void bmi_lock_give(struct bmi_lock *lock)
         syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* For assertions. Returns: whether anybody holds it, at that moment. Owns: nothing. Threads: any.
- * Blocks: no. */
+/* For assertions. Returns: whether any thread holds it, at that moment. Owns: nothing. Threads:
+ * any. Blocks: no. */
 static inline bool bmi_lock_held(struct bmi_lock *lock)
 {
     return atomic_load_explicit(&lock->state, memory_order_relaxed) != 0;

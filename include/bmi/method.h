@@ -5,25 +5,27 @@
  * The protocol (matching, eager and rendezvous, credits, cancel, failure) is written once, in bmi/.
  * A method moves frames. It knows *links*: ordered, reliable, two-way channels of frames between
  * two processes, each made by connect() or accepted. It
- *   1. sends a frame (a header of 40 or 16 bytes, a body by reference) and says when it has gone;
- *   2. on arrival shows the core the header, is told where the body goes, and puts it there;
+ *   1. sends a frame (a header of 40 or 16 bytes, a body by reference) and reports when it has gone;
+ *   2. on arrival passes the header to the core, which returns the place of the body, and stores the
+ *      body there;
  *   3. where the network can, registers memory and moves it remotely (transfer);
- *   4. makes progress when asked and says when a link came, went up, or went down.
+ *   4. makes progress when asked and reports when a link came, went up, or went down.
  * A new method is a folder with an operations table, and three lines of CMake.
  *
- * Threads. `progress`, watch callbacks, and the timer are called by one thread at a time (the
- * driver). send, send_now, flush, withdraw, retract, close, transfer may be called by any thread at
- * any time between the link's making and its link_down. Core calls send and send_now with the
- * peer's lock held, so they must never call back into the core; every other operation is called
- * with no core lock held, except where its comment says more. Lock order: a method's receive lock >
- * the core's peer lock > a method's send lock. The core's services (bmi_method_*) may take the peer
- * lock: never call one with a send lock held.
+ * Threads. One thread at a time (the poller) calls `progress`, watch callbacks, and timers. Any
+ * thread may call send, send_now, flush, withdraw, retract, close, transfer at any time between the
+ * creation of the link and its link_down. The core calls send and send_now with the peer's lock
+ * held, so they must never call back into the core; it calls every other operation with no core
+ * lock held, except where its comment says more. Lock order: a method's receive lock > the core's
+ * peer lock > a method's send lock. The core's services (bmi_method_*) may take the peer lock:
+ * never call one with a send lock held.
  *
  * Life of a link. The method allocates it with `bmi_link` as its first member, references = 1 (the
  * method's own). The core takes further references with bmi_link_ref. After bmi_method_link_down
- * the method makes no further call about the link and drops its own reference; when the last is
- * gone, `destroy` is called, from any thread. Between link_down and destroy the core may still call
- * flush, withdraw, retract, and close: they do nothing. It does not call send or transfer any more.
+ * the method makes no further call about the link and drops its own reference; the thread that
+ * drops the last reference, which may be any thread, calls `destroy`. Between link_down and destroy
+ * the core may still call flush, withdraw, retract, and close: they do nothing. It does not call
+ * send or transfer any more.
  *
  * Errors are negated errno values (-ECONNREFUSED), as the system gives them; the core translates.
  */
@@ -51,8 +53,8 @@ struct bmi_link;
 
 /* ---- memory lists -------------------------------------------------------------------------- */
 
-/* A cursor over a scatter list: what is left of it. The arrays are lent, never written. A single
- * buffer is a list of one whose arrays are the owner's fields. */
+/* A cursor over the rest of a scatter list. The arrays are lent, never written. A single buffer is
+ * a list of one whose arrays are the owner's fields. */
 struct bmi_segments {
     void *const *buffers;
     const bmi_size_t *sizes;
@@ -62,17 +64,18 @@ struct bmi_segments {
     bmi_size_t left;   /* bytes still to move, at most; may be less than the list holds */
 };
 
-/* Fills up to `max` entries of iov with what comes next, at most `limit` bytes; skips empty
+/* Fills up to `max` entries of iov with the next segments, at most `limit` bytes; skips empty
  * segments. Returns: the number of entries, 0 when nothing is left; *bytes (may be NULL) is their
- * sum. Owns: nothing; the entries point into the list's memory. Threads: who has the cursor.
+ * sum. Owns: nothing; the entries point into the list's memory. Threads: the owner of the cursor.
  * Blocks: no. */
 size_t bmi_segments_window(const struct bmi_segments *segments, struct iovec *iov, size_t max,
                            size_t limit, size_t *bytes);
 /* Moves the cursor by `bytes` (<= left). Returns: nothing. Owns: nothing; the arrays are read
- * unless `bytes` is 0. Threads: who has the cursor. Blocks: no. */
+ * unless `bytes` is 0. Threads: the owner of the cursor. Blocks: no. */
 void bmi_segments_advance(struct bmi_segments *segments, size_t bytes);
 /* Copies min(bytes, left) into (scatter) or out of (gather) the list and advances. Returns: the
- * number of bytes copied. Owns: nothing. Threads: who has the cursor and the memory. Blocks: no. */
+ * number of bytes copied. Owns: nothing. Threads: the owner of the cursor and the memory. Blocks:
+ * no. */
 size_t bmi_segments_scatter(struct bmi_segments *segments, const void *from, size_t bytes);
 size_t bmi_segments_gather(struct bmi_segments *segments, void *to, size_t bytes);
 
@@ -95,16 +98,16 @@ struct bmi_frame {
     uint8_t header[BMI_FRAME_HEADER]; /* of bmi_frame_header_size(header[0]) bytes */
 };
 
-/* Returns: bytes of the frame's header that have not been moved. Owns: nothing. Threads: who has
- * the frame. Blocks: no. */
+/* Returns: bytes of the frame's header that have not been moved. Owns: nothing. Threads: the owner
+ * of the frame. Blocks: no. */
 static inline uint32_t bmi_frame_header_left(const struct bmi_frame *frame)
 {
     return bmi_frame_header_size(frame->header[0]) - frame->header_sent;
 }
 
-/* Where an arriving body goes. Filled by bmi_method_frame_arrived; the method keeps it (in its
- * link) until it gives it back by bmi_method_body_arrived. `length` bytes follow on the wire; the
- * first `body.left` of them go to the list, the rest to nowhere. */
+/* The destination of an arriving body. bmi_method_frame_arrived fills it; the method keeps it (in
+ * its link) until it gives it back by bmi_method_body_arrived. `length` bytes follow on the wire;
+ * the first `body.left` of them go to the list, the method drops the rest. */
 struct bmi_sink {
     struct bmi_segments body;
     uint64_t length;
@@ -136,10 +139,10 @@ struct bmi_method_limits {
     bmi_size_t eager_max;      /* largest body that the core should send unasked */
     bmi_size_t unexpected_max; /* largest unexpected message, >= 16384 */
     bmi_size_t frame_max;      /* largest body of one frame (larger messages go in several) */
-    uint32_t segments_max; /* segments it gathers in one operation; a figure to tell, no limit */
-    uint32_t regions_max;  /* segments of one registration; 0: no put or get */
-    bool put, get;         /* remote memory operations */
-    bool registration;     /* local memory of transfers must be registered */
+    uint32_t segments_max;     /* segments it gathers in one operation; for information, no limit */
+    uint32_t regions_max;      /* segments of one registration; 0: no put or get */
+    bool put, get;             /* remote memory operations */
+    bool registration;         /* local memory of transfers must be registered */
 };
 
 /* ---- the operations ------------------------------------------------------------------------- */
@@ -151,12 +154,12 @@ struct bmi_method {
     struct bmi_method_limits limits;
 
     /* 1. Starts the method: *state is its own. Called once before anything else, from
-     * BMI_initialize or a first look-up; one instance a process. Returns 0 or an errno: then
+     * BMI_initialize or a first look-up; one instance per process. Returns 0 or an errno: then
      * nothing is left. May block briefly, takes no address. */
     int (*start)(void **state);
 
-    /* 2. Stops: ends listening, closes what is left of links (each gets its link_down), frees
-     * state. The core has closed all links before and driven their lingering. */
+    /* 2. Stops: ends listening, closes the remaining links (each gets its link_down), frees state.
+     * The core has closed all links before and polled until their lingering ended. */
     void (*stop)(void *state);
 
     /* 3. Listens on an address (without scheme: "host:port"). `flags`: BMI_TCP_BIND_SPECIFIC.
@@ -170,73 +173,76 @@ struct bmi_method {
     int (*parse)(const char *address, char *canonical, size_t size, const char **reason);
 
     /* 5. Starts a connection to a canonical address; never blocks (names are looked up elsewhere).
-     * Sets *link, with link->owner = owner. Called with the peer's lock held: no core service may
-     * be called from within; the outcome comes later, from the driver: bmi_method_link_up or
-     * bmi_method_link_down. An error here: nothing was made. */
+     * Sets *link, with link->owner = owner. Called with the peer's lock held: it must not call a
+     * core service. The poller reports the outcome later: bmi_method_link_up or
+     * bmi_method_link_down. After an error here no link exists. */
     int (*connect)(void *state, const char *canonical, void *owner, struct bmi_link **link);
 
     /* 6. Queues frames (a chain by next) to go in order. Called with the peer's lock held, also
-     * before link_up (then they wait). Never fails: if the link is down or goes down, frames come
-     * back with that status from the driver, never from within send or close. */
+     * before link_up (then they wait). Never fails: if the link is down or goes down, the poller
+     * gives the frames back with that status, never send or close themselves. */
     void (*send)(struct bmi_link *link, struct bmi_frame *frames);
 
-    /* 7. Writes what is queued, as much as the network takes now, gathering as many frames as it
-     * can into each system call. Frames that have gone come back by bmi_method_frames_sent before
-     * it returns, or from another thread's flush that was under way. What is left is written by
-     * the driver when there is room. Any thread; no core lock held, perhaps the receive lock. */
+    /* 7. Writes queued frames, as many as the network takes now, gathering as many frames as it can
+     * into each system call. Frames that have gone come back by bmi_method_frames_sent before it
+     * returns, or from another thread's flush that was under way. The poller writes the rest when
+     * there is room. Any thread; no core lock held, perhaps the receive lock. */
     void (*flush)(struct bmi_link *link);
 
-    /* 8. Takes a queued frame back. Not a byte of it has gone: `replacement` (if not NULL) takes
-     * its place in the queue, and the frame is the core's again: returns true. Some of it has gone:
-     * the method copies what is left of the body to memory of its own, sends that in its place, and
-     * gives the frame back with body.left 0: returns true too, with frame->header_sent > 0, and the
-     * replacement is not used. All of it has gone, or there is no memory: false; frames_sent has
-     * come or will come. Waits for another thread's write of that frame to end (a write never
-     * blocks). Called with the peer's lock held. */
+    /* 8. Takes a queued frame back. Three cases.
+     *   - No byte of it has gone: `replacement` (if not NULL) takes its place in the queue, and the frame
+     *     is the core's again: returns true.
+     *   - Some of it has gone: the method copies the rest of the body to memory of its own, sends that in
+     *     its place, and gives the frame back with body.left 0: returns true too, with
+     *     frame->header_sent > 0, and does not use the replacement.
+     *   - All of it has gone, or there is no memory: false; frames_sent has come or will come.
+     * Waits for another thread's write of that frame to end (a write never blocks). Called with the
+     * peer's lock held. */
     bool (*withdraw)(struct bmi_link *link, struct bmi_frame *frame, struct bmi_frame *replacement);
 
-    /* 9. Stops putting an arriving body to its owner's memory: if the link's present sink has this
-     * owner, the rest is drained, owner is forgotten, and no bmi_method_body_arrived follows for
-     * it. Returns true then. Takes the receive lock: called with no lock held. After return of
-     * either value no byte is written for that owner by this link (a pending transfer aside). */
+    /* 9. Stops writing an arriving body to its owner's memory: if the link's present sink has this
+     * owner, the method drains the rest, forgets the owner, and does not call
+     * bmi_method_body_arrived for it. Returns true then. Takes the receive lock: called with no
+     * lock held. After it has returned, with either value, this link writes no byte for that owner
+     * (except a pending transfer). */
     bool (*retract)(struct bmi_link *link, void *owner);
 
     /* 10. Ends a link: queued frames are still written if `linger` (up to the core's limit: a
-     * second close without linger cuts it), else they come back with -ECANCELED. No frame is shown
-     * to the core any more. The link_down follows from the driver (status 0). Takes no receive
+     * second close without linger cuts it), else they come back with -ECANCELED. The method passes
+     * no more frames to the core. The poller calls link_down later (status 0). Takes no receive
      * lock: may be called from a core service. Called with any of the core's locks held, or none:
      * calls no core service but bmi_method_defer and the timers. */
     void (*close)(struct bmi_link *link, bool linger);
 
-    /* 11. Polls without blocking, for methods (or moments) in which descriptors do not tell enough:
-     * rings in memory, the busy link that is likeliest to have something. NULL: nothing to poll.
-     * Returns the number of events handled. Driver only. */
+    /* 11. Polls without blocking, for methods (or moments) in which descriptors do not report
+     * everything: rings in memory, the busy link that most probably has data. NULL: nothing to
+     * poll. Returns the number of events handled. Poller only. */
     int (*progress)(void *state);
 
-    /* 12. Before the driver blocks: makes sure that whatever comes from now on makes a watched
-     * descriptor readable. Returns false if something is there already (then progress is called
-     * again). NULL: descriptors are always armed. Driver only. */
+    /* 12. Called before the poller blocks: makes sure that every later arrival makes a watched
+     * descriptor readable. Returns false if something has arrived already (then progress is called
+     * again). NULL: descriptors are always armed. Poller only. */
     bool (*arm)(void *state);
 
     /* 13. Reads (set false) or sets an option of bmi.h that concerns the method; link may be NULL
      * for the method as a whole, and to read its default. -ENOSYS: not one of its options. Any
-     * thread, perhaps with a peer's lock held. What is set of a link that is not up yet holds from
-     * its connecting on, in place of the default: the core sets right after connect() what its
-     * address was given before. */
+     * thread, perhaps with a peer's lock held. An option that is set on a link before link_up
+     * applies from the start of its connection, in place of the default: right after connect() the
+     * core sets the options that the program gave to the address before. */
     int (*option)(void *state, struct bmi_link *link, int option, void *value, bool set);
 
-    /* 14. Registers memory for put and get: fills at most `*count` regions, tells how many, and a
-     * handle. There is room for one for each segment, up to limits.regions_max (a longer list:
-     * -EMSGSIZE, the core falls back to frames). NULL where put and get are absent.
-     * Called with the peer's lock held or not; must not block. */
+    /* 14. Registers memory for put and get: fills at most `*count` regions, sets their number, and
+     * a handle. There is room for one for each segment, up to limits.regions_max (a longer list:
+     * -EMSGSIZE, the core falls back to frames). NULL where put and get are absent. Called with the
+     * peer's lock held or not; must not block. */
     int (*enroll)(struct bmi_link *link, const struct bmi_segments *memory,
                   struct bmi_region *regions, uint32_t *count, void **handle);
 
-    /* 15. Ends a registration: from its return on the peer can no longer reach the memory (or the
-     * method says in its page how long it still can). Where the peer is in the midst of writing
-     * there and cannot be kept from it, waits, or, if not `wait`, returns false: then the handle is
-     * still valid, and the core calls again until the peer has answered; a method that has seen
-     * enough of that ends the link. Called with the peer's lock held. */
+    /* 15. Ends a registration: after its return the peer can no longer access the memory (or the
+     * method documents in its page how long it still can). If the peer is writing there and cannot
+     * be stopped, it waits, or, if not `wait`, returns false: then the handle is still valid, and
+     * the core calls again until the peer has answered. A method may end the link when that takes
+     * too long. Called with the peer's lock held. */
     bool (*release)(struct bmi_link *link, void *handle, bool wait);
 
     /* 16. Starts a put or get; bmi_method_transfer_done follows, also when the link goes down
@@ -245,10 +251,10 @@ struct bmi_method {
      * come. */
     void (*transfer)(struct bmi_link *link, struct bmi_transfer *transfer);
 
-    /* 17. Sends one frame at once: a short header, and a body of 1 to BMI_SEND_NOW bytes that lies
-     * in one piece. Returns true: it has gone, or is copied to where nothing keeps it from going,
-     * before whatever is sent later, and what was sent before has gone. false: nothing was done,
-     * send() it. NULL: never. Called with the peer's lock held; neither waits nor calls the
+    /* 17. Sends one frame at once: a short header, and a body of 1 to BMI_SEND_NOW bytes in one
+     * piece. Returns true: all earlier frames have gone, and this one has gone too or is copied to
+     * a place from which nothing can stop it, ahead of all later frames. false: nothing was done,
+     * use send(). NULL: never. Called with the peer's lock held; neither waits nor calls the
      * core. */
     bool (*send_now)(struct bmi_link *link, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                      size_t bytes);
@@ -262,14 +268,14 @@ struct bmi_link {
     const struct bmi_method *method;
     void *state;                            /* the method's state */
     void *owner;                            /* the core's, set by connect and link_accepted */
-    void *arriving;                         /* the core's: memory that a body is coming to */
+    void *arriving;                         /* the core's: memory that receives a body */
     void (*destroy)(struct bmi_link *link); /* frees the memory; any thread, no lock held */
     atomic_uint references;
-    /* Frames whose body is large and goes straight into users' memory are on their way: the core
-     * sets it. While above 0 a stream reads no further than the next header, so that no body byte
-     * is copied; at 0 it may read ahead as much as it likes. */
+    /* Number of frames under way with a large body that goes straight into users' memory; the core
+     * sets it. While it is above 0 a stream reads no further than the next header, so that no body
+     * byte is copied; at 0 it may read ahead as much as it likes. */
     atomic_uint large_expected;
-    _Atomic uint64_t bytes_in;             /* method: whatever has arrived; liveness */
+    _Atomic uint64_t bytes_in;             /* method: all bytes that have arrived; liveness */
     _Atomic(struct bmi_link *) dirty_next; /* the core's list of links to flush */
     atomic_bool dirty;
     uint32_t host_number; /* this and host are the core's, see bmi_method_link_host */
@@ -289,8 +295,8 @@ static inline void bmi_link_ref(struct bmi_link *link)
         atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
 }
 
-/* Drops a reference; who drops the last calls destroy. Returns: nothing. Owns: not to be used
- * afterwards. Threads: any, no lock held that destroy takes. Blocks: as destroy does. */
+/* Drops a reference; the thread that drops the last one calls destroy. Returns: nothing. Owns: not
+ * to be used afterwards. Threads: any, no lock held that destroy takes. Blocks: as destroy does. */
 static inline void bmi_link_unref(struct bmi_link *link)
 {
     unsigned before = atomic_load_explicit(&link->references, memory_order_relaxed);
@@ -310,37 +316,37 @@ static inline void bmi_link_unref(struct bmi_link *link)
  */
 
 /* A link came in. Sets link->owner. Returns: 0, or -ENOMEM: then close and forget it without
- * link_down. Owns: the core takes a reference of its own. Threads: driver, no lock held.
- * Blocks: briefly. */
+ * link_down. Owns: the core takes a reference of its own. Threads: poller, no lock held. Blocks:
+ * briefly. */
 int bmi_method_link_accepted(struct bmi_link *link);
 
-/* A link of connect() reached its peer: frames flow from now on. A peer that cannot be greeted has
- * the link closed from within. Returns: nothing. Owns: nothing new. Threads: driver, no lock held.
- * Blocks: briefly. */
+/* A link of connect() reached its peer: frames flow from now on. If the core cannot start the
+ * handshake, it closes the link within this call. Returns: nothing. Owns: nothing new. Threads:
+ * poller, no lock held. Blocks: briefly. */
 void bmi_method_link_up(struct bmi_link *link);
 
-/* A link is gone; status 0 (closed by us or the peer) or the errno. Frames and transfers of it have
- * been given back before; those that another thread queued meanwhile are given back right after it
- * returns. Returns: nothing. Owns: the core drops its references; then the method drops its own.
- * Threads: driver, no lock held. Blocks: briefly. */
+/* A link is gone; status 0 (closed by us or the peer) or the errno. The method has given back its
+ * frames and transfers before; it gives back those that another thread queued meanwhile right after
+ * this call returns. Returns: nothing. Owns: the core drops its references; then the method drops
+ * its own. Threads: poller, no lock held. Blocks: briefly. */
 void bmi_method_link_down(struct bmi_link *link, int status);
 
 /* A whole header arrived. Fills *sink (length 0: no body, nothing further to do; body_arrived is
  * not called then). Returns: 0; <0: no valid frame, end the link with this status. Owns: the header
  * is read before it returns; the sink's memory is the method's to write until body_arrived or
- * retract. Threads: driver, receive lock held. Blocks: briefly. */
+ * retract. Threads: poller, receive lock held. Blocks: briefly. */
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *header, struct bmi_sink *sink);
 
-/* The first `have` bytes of a header arrived, of a link that brought no whole one so far. For
- * streams: a server of another protocol may say less than a header and wait. Returns: 0: read on;
- * <0: it is none of ours, end the link with this status. Owns: nothing is kept. Threads: driver,
+/* The first `have` bytes of a header arrived, on a link that has received no whole header so far.
+ * For streams: a server of another protocol may send less than a header and wait. Returns: 0: read
+ * on; <0: not our protocol, end the link with this status. Owns: nothing is kept. Threads: poller,
  * receive lock held. Blocks: briefly. */
 int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t have);
 
-/* As frame_arrived and body_arrived in one, for a small message, with a short header, whose body is
- * in memory already: `have` bytes follow its header. Nothing of it waits between two calls, so no
- * receive lock is needed. Returns: how many bytes the frame has; 0: it is not for this, show it to
- * frame_arrived; <0: end the link with this status. Owns: nothing is kept. Threads: driver, between
+/* As frame_arrived and body_arrived in one, for a small message with a short header whose body is
+ * in memory already: `have` bytes follow its header. No part of it waits between two calls, so no
+ * receive lock is needed. Returns: how many bytes the frame has; 0: not suited, pass it to
+ * frame_arrived; <0: end the link with this status. Owns: nothing is kept. Threads: poller, between
  * two frames of the link. Blocks: briefly. */
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *header, const uint8_t *body,
                            size_t have);
@@ -353,8 +359,8 @@ void bmi_method_body_place(struct bmi_link *link, struct bmi_sink *sink);
 
 /* The whole body of the sink has arrived (or was drained). Not called for a retracted sink.
  * Returns: 0; <0: end the link with this status (a control frame's body was bad). Owns: the sink's
- * memory is the core's again, perhaps the program's. Threads: driver, receive lock held.
- * Blocks: briefly. */
+ * memory is the core's again, perhaps the program's. Threads: poller, receive lock held. Blocks:
+ * briefly. */
 int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink);
 
 /* Frames (a chain by next, each with its status) have gone or failed. Returns: nothing. Owns: the
@@ -363,13 +369,13 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink);
 void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames);
 
 /* A transfer is complete, status 0 or an errno. Returns: nothing. Owns: the transfer and its memory
- * are the core's again. Threads: driver, no send lock held. Blocks: briefly. */
+ * are the core's again. Threads: poller, no send lock held. Blocks: briefly. */
 void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transfer, int status);
 
-/* A descriptor that the driver waits for, together with all others: one wait over all methods.
- * `ready` is called by the driver with EPOLL* events. EPOLLIN is level-triggered unless `events`
- * has EPOLLET. The structure is embedded in its owner and must outlive the watch; removal is to be
- * done by the driver, or before the owner was shown to it. */
+/* A descriptor that the poller waits for, together with all others: one wait over all methods. The
+ * poller calls `ready` with EPOLL* events. EPOLLIN is level-triggered unless `events` has EPOLLET.
+ * The structure is embedded in its owner and must outlive the watch. Only the poller may remove it,
+ * or any thread while no other thread knows the owner yet. */
 struct bmi_watch {
     void (*ready)(struct bmi_watch *watch, uint32_t events);
     int fd;
@@ -380,9 +386,9 @@ struct bmi_watch {
  * the caller's. Threads: any. Blocks: no. */
 int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events);
 
-/* Waits for it no more: `ready` is not called again. Before the descriptor is closed. Returns:
- * nothing. Owns: the watch is the caller's again. Threads: driver, or any before the owner was
- * shown to it. Blocks: no. */
+/* Stops waiting for it: `ready` is not called again. Call it before the descriptor is closed.
+ * Returns: nothing. Owns: the watch is the caller's again. Threads: poller, or any before the
+ * poller knows the owner. Blocks: no. */
 void bmi_method_watch_remove(struct bmi_watch *watch);
 
 /* A one-shot timer, embedded in its owner. */
@@ -392,29 +398,30 @@ struct bmi_timer {
     struct bmi_timer *next, **link_to_me; /* the core's; zero before first use */
 };
 
-/* Has `expired` called by the driver, not before `delay_ms` milliseconds from now; set again to
- * move it, also from within `expired`. Returns: nothing. Owns: the timer is lent until it has run
- * or was cleared. Threads: driver; others through bmi_method_defer. Blocks: no. */
+/* Arms the timer: the poller calls `expired`, not before `delay_ms` milliseconds from now. Set it
+ * again to move it, also from within `expired`. Returns: nothing. Owns: the timer is lent until it
+ * has run or was cleared. Threads: poller; others through bmi_method_defer. Blocks: no. */
 void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms);
 
-/* It does not run any more; one that is not set: nothing. Returns: nothing. Owns: the timer is the
- * caller's again. Threads: driver. Blocks: no. */
+/* Disarms a timer; does nothing if it is not set. Returns: nothing. Owns: the timer is the caller's
+ * again. Threads: poller. Blocks: no. */
 void bmi_method_timer_clear(struct bmi_timer *timer);
 
 /* The clock that timers go by. Returns: nanoseconds since some moment (CLOCK_MONOTONIC). Owns:
  * nothing. Threads: any. Blocks: no. */
 uint64_t bmi_method_now_ns(void);
 
-/* A call that the driver is to make. */
+/* A call that the poller is to make. */
 struct bmi_deferred {
     void (*run)(struct bmi_deferred *deferred);
     _Atomic(struct bmi_deferred *) next;
     atomic_bool pending;
 };
 
-/* Has `run` called by the driver soon; wakes it if it sleeps. One pending call at a time for each
- * structure: a second before it ran is merged. Returns: nothing. Owns: the structure is lent until
- * `run` is called, and not looked at after that. Threads: any, any lock held. Blocks: no. */
+/* Queues a call: the poller calls `run` soon, and is woken if it sleeps. Each structure has one
+ * pending call at a time; a second request before it ran is merged. Returns: nothing. Owns: the
+ * structure is lent until `run` is called, and not accessed after that. Threads: any, any lock
+ * held. Blocks: no. */
 void bmi_method_defer(struct bmi_deferred *deferred);
 
 /* The value of a setting of the table in bmi/settings.c ("tcp_sndbuf"): a method's settings live
@@ -428,7 +435,7 @@ int64_t bmi_method_setting(const char *name);
 void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The method's counters, told by BMI_GET_METHOD_STATISTICS. */
+/* The method's counters, which BMI_GET_METHOD_STATISTICS returns. */
 enum bmi_method_counter {
     BMI_COUNT_FRAMES_SENT,
     BMI_COUNT_FRAMES_RECEIVED,
@@ -457,11 +464,11 @@ enum bmi_method_counter {
  * Blocks: no. */
 _Atomic int64_t *bmi_method_counters(const struct bmi_method *method);
 
-/* Adds `amount` to one of bmi_method_counters: what a method that counts on each message's way
- * calls, in a few instructions. What arrives is counted by the driver alone, and before who waits
- * for it looks: no atomic addition, nor in a process of one thread. Returns: nothing. Owns:
- * nothing. Threads: what is received (frames, bytes, reads, copies) the driver alone, the rest any.
- * Blocks: no. */
+/* Adds `amount` to one of bmi_method_counters, in a few instructions: for methods that count for
+ * each message. Only the poller counts arrivals, and before the receiving thread reads the counter:
+ * this needs no atomic addition, and neither does a process of one thread. Returns: nothing. Owns:
+ * nothing. Threads: counters of received things (frames, bytes, reads, copies) the poller alone,
+ * the rest any. Blocks: no. */
 static inline void bmi_counter_add(_Atomic int64_t *counters, enum bmi_method_counter counter,
                                    int64_t amount)
 {
@@ -477,16 +484,15 @@ static inline void bmi_counter_add(_Atomic int64_t *counters, enum bmi_method_co
 }
 
 /* Adds `amount` to a counter; BMI_COUNT_LINKS is a gauge, which goes down too. Returns: nothing; a
- * method that does not run counts nothing. Owns: nothing. Threads: what is received (frames, bytes,
- * reads, copies) the driver alone, the rest any. Blocks: no. */
+ * method that does not run counts nothing. Owns: nothing. Threads: counters of received things
+ * (frames, bytes, reads, copies) the poller alone, the rest any. Blocks: no. */
 void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
                       int64_t amount);
 
-/* Tells the numeric host of the link's other side, before link_accepted or link_up; a network that
- * has none leaves it empty. And a number that tells the peers of one host apart, for the log: a
- * port, or that of the process; 0: not known. NULL takes it back, of a link that the core is never
- * told of. Returns: nothing; without memory the host stays unknown. Owns: copied. Threads: driver.
- * Blocks: no. */
+/* Sets the numeric host of the link's other side, before link_accepted or link_up; a network that
+ * has none leaves it empty. `number` distinguishes the peers of one host in the log: a port, or a
+ * process id; 0: not known. NULL removes the host of a link that the core never learns of. Returns:
+ * nothing; without memory the host stays unknown. Owns: copied. Threads: poller. Blocks: no. */
 void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t number);
 
 /* Tells the two ends of the connection, before link_accepted or link_up: `size` bytes each, at most
@@ -499,30 +505,31 @@ void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void
 
 /* ---- registrations -------------------------------------------------------------------------- */
 
-/* A cache of registrations of the program's memory, for networks that want it registered. Keyed by
- * address range, in whole pages; each registration has its users counted and ends when it is not
- * wanted. It is bounded (settings registration_bytes, registration_count): beyond them unused ones
- * go, least recently used first. Correct when a program gives memory back and maps other memory at
- * the same address, without being told of it: bmi/registration.c says how.
+/* A cache of registrations of the program's memory, for networks that need it registered. Keyed by
+ * address range, in whole pages. Each registration counts its users and ends when it is no longer
+ * needed. The cache is bounded (settings registration_bytes, registration_count): beyond the bounds
+ * unused registrations end, least recently used first. The cache stays correct when a program frees
+ * memory and maps other memory at the same address, without a notice from the program:
+ * bmi/registration.c explains how.
  *
- * Memory that is to stay registered, BMI_memalloc's, is got once, whole, when it is allocated and
- * put when it is freed; whatever is got within it meanwhile costs a look-up. Keep it from sharing
+ * Memory that stays registered (BMI_memalloc's) is registered once, whole, when it is allocated,
+ * and put when it is freed; a get within it then costs only a look-up. Such memory must not share
  * pages with other memory. */
 struct bmi_registrar {
-    /* Registers whole pages: 0 and a handle, or an errno; after -ENOMEM and -ENOBUFS it is called
-     * again when an unused one has been given up. leave ends a registration. Both are called with
-     * the cache's lock held, by any thread, perhaps with a peer's lock held: they must not call the
+    /* Registers whole pages: 0 and a handle, or an errno. After -ENOMEM and -ENOBUFS the cache ends
+     * an unused registration and calls it again. leave ends a registration. Any thread may call
+     * both, with the cache's lock held, perhaps with a peer's lock held: they must not call the
      * core, nor the cache. */
     int (*enter)(void *owner, uintptr_t address, size_t length, void **handle);
     void (*leave)(void *owner, uintptr_t address, size_t length, void *handle);
-    /* A registration stands for addresses, whatever is mapped there when the network uses it (a
-     * copy by the processor, on-demand paging), not for the pages of now: then unused ones are
-     * kept, and neighbours merged. */
+    /* A registration stands for addresses, for whichever pages are mapped there when the network
+     * uses it (a copy by the processor, on-demand paging), not for the present pages: then the
+     * cache keeps unused ones, and merges neighbours. */
     bool follows_mapping;
 };
 
 struct bmi_registration {
-    uintptr_t address; /* of the registered range, which holds what was asked for */
+    uintptr_t address; /* of the registered range, which covers the requested one */
     size_t length;
     void *handle;            /* enter's */
     uint32_t users, holders; /* the rest is the cache's own */
@@ -537,8 +544,9 @@ struct bmi_registration_cache;
  * Threads: any. Blocks: no. */
 int bmi_method_cache_create(const struct bmi_method *method, const struct bmi_registrar *registrar,
                             void *owner, struct bmi_registration_cache **cache);
-/* Ends what nobody uses, and the cache. NULL: nothing. Returns: nothing. Owns: everything got has
- * been put; no handle is valid afterwards. Threads: one, the last user. Blocks: as leave does. */
+/* Ends unused registrations, and the cache. NULL: nothing. Returns: nothing. Owns: the caller has
+ * put every registration before; no handle is valid afterwards. Threads: one, the last user.
+ * Blocks: as leave does. */
 void bmi_method_cache_destroy(struct bmi_registration_cache *cache);
 /* A registration that holds these bytes. Returns: 0, -EINVAL (no bytes, or none that a program can
  * have), -ENOBUFS (over the bounds, all in use), -ENOMEM, or what enter returned. Owns: the
@@ -550,12 +558,12 @@ int bmi_method_cache_get(struct bmi_registration_cache *cache, const void *memor
  * more. Threads: any; takes only the cache's lock. Blocks: as leave does. */
 void bmi_method_cache_put(struct bmi_registration_cache *cache,
                           struct bmi_registration *registration, const void *memory, size_t length);
-/* Has nothing found any more that touches these bytes: to be called before the method itself unmaps
- * memory. Returns: nothing. Owns: what is in use stays its users', and ends with the last. Threads:
- * any; takes only the cache's lock. Blocks: as leave does. */
+/* Makes the cache forget every registration that touches these bytes: a method calls it before it
+ * unmaps memory itself. Returns: nothing. Owns: registrations in use stay their users', and end
+ * with the last. Threads: any; takes only the cache's lock. Blocks: as leave does. */
 void bmi_method_cache_forget(struct bmi_registration_cache *cache, const void *memory,
                              size_t length);
-/* What a cache did: `uses` - `registrations` were found. */
+/* Counters of a cache: `uses` - `registrations` were found. */
 struct bmi_cache_statistics {
     uint64_t uses, registrations, evictions;
     uint64_t bytes, count; /* gauge: registered now */
@@ -578,7 +586,7 @@ struct bmi_method_memory {
     bmi_size_t size;
 };
 
-/* What the method would take on this host, into a struct bmi_method_choice (bmi.h), which is
+/* What the method would choose on this host, into a struct bmi_method_choice (bmi.h), which is
  * zeroed; `state` and `link` are NULL. Returns: 0, or what start would return; -ENOSYS: there is
  * nothing to choose. Owns: nothing. Threads: any. Blocks: briefly, as start does. */
 enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };

@@ -4,18 +4,19 @@
  * Scheduling System for Communication Libraries", Cluster 2009).
  *
  * A tree of queues mirrors the machine: one queue for the machine, each package, NUMA node, shared
- * cache, core, and processing unit (here: CPU); levels with the same CPUs are one. A task is a
- * function with an argument and a set of CPUs; it waits in the lowest queue that covers the set. A
- * CPU runs what is in its own queue, then what is in each one above, up to the global one. Queues
- * are worked on by worker threads (one bound to each CPU; they sleep when there is nothing), by a
- * timer where a CPU is too busy for its worker, and by
- * hooks: whoever calls bmi_task_schedule() or waits. Without workers the hooks run all queues, and
- * the manager has no thread of its own.
+ * cache, core, and processing unit (here: CPU). Levels that have the same CPUs share one queue. A
+ * task is a function with an argument and a set of CPUs; it waits in the lowest queue that covers
+ * the set. A CPU runs the tasks of its own queue, then those of each queue above it, up to the
+ * global one. Three kinds of threads run tasks: worker threads (one bound to each CPU; they sleep
+ * while their queues are empty), a timer thread where a CPU is too busy for its worker, and hooks:
+ * threads of the program that call bmi_task_schedule() or wait for a task. Without workers the
+ * hooks run all queues, and the manager has no thread of its own.
  *
- * The header needs no other of ours, the code no other part of libbmi. Errors are BMI's codes, of
- * bmi.h, negated; bmi_status_string() names them. CPU numbers are the operating system's. Where a
- * manager is asked for, NULL is the process's own, bmi_task_manager_default(). After fork() a child
- * may use none of its parent's; its default manager is a new one.
+ * This header includes no other header of libbmi, and the code uses no other part of libbmi. Errors
+ * are the negated codes of bmi.h; bmi_status_string() names them. CPU numbers are the operating
+ * system's. Where a function takes a manager, NULL stands for the process's own,
+ * bmi_task_manager_default(). After fork() a child must not use its parent's managers; its default
+ * manager is a new one.
  */
 #ifndef BMI_TASK_H
 #define BMI_TASK_H
@@ -27,7 +28,7 @@
 #include <stdatomic.h>
 #define BMI_TASK_ATOMIC(type) _Atomic(type)
 #else
-#define BMI_TASK_ATOMIC(type) type /* same size and alignment; only the library looks inside */
+#define BMI_TASK_ATOMIC(type) type /* same size and alignment; only the library accesses it */
 #endif
 #ifdef __cplusplus
 extern "C" {
@@ -41,10 +42,10 @@ struct bmi_cpuset {
     uint64_t words[BMI_CPUSET_MAX / 64];
 };
 
-/* Empties a set; adds, removes, looks for a CPU; counts. A CPU number outside 0..BMI_CPUSET_MAX-1
- * is never in a set; adding it changes nothing. Returns: nothing; of bmi_cpuset_has and
- * bmi_cpuset_count the answer. Owns: nothing, sets are the caller's. Threads: the caller's care, as
- * for any data. Blocks: no. */
+/* Empty a set; add a CPU, remove it, test for it; count the CPUs. A CPU number outside
+ * 0..BMI_CPUSET_MAX-1 is never in a set; adding it changes nothing. Returns: nothing;
+ * bmi_cpuset_has and bmi_cpuset_count return the answer. Owns: nothing, sets are the caller's.
+ * Threads: the caller synchronizes, as for any data. Blocks: no. */
 static inline void bmi_cpuset_clear(struct bmi_cpuset *set)
 {
     for (size_t i = 0; i < BMI_CPUSET_MAX / 64; i++)
@@ -94,126 +95,124 @@ static inline int bmi_cpuset_count(const struct bmi_cpuset *set)
 struct bmi_task;
 struct bmi_task_manager;
 
-/* What a task's function says at its end. */
+/* The status that a task's function returns. */
 enum bmi_task_verdict {
-    BMI_TASK_DONE = 0, /* it has ended */
+    BMI_TASK_DONE = 0, /* the task has ended */
     BMI_TASK_AGAIN,    /* BMI_TASK_REPEAT: run it again, after others of its queue. Else: as DONE */
-    BMI_TASK_GONE      /* it has ended and its memory may be gone: nothing looks at it any more.
-                          Nobody may be waiting for it */
+    BMI_TASK_GONE      /* the task has ended and its memory may be freed already: the manager does
+                          not access it any more. No thread may be waiting for it */
 };
 
 /* A task's function. It may submit other tasks and itself (then it runs once more), wait for other
- * tasks, and, with the verdict GONE, free the task. It runs on a worker's or a caller's stack; on
- * the manager's threads all signals are blocked but those of a thread's own faults.
- * Returns: what is to become of the task. Owns: the task stays lent to the manager, but with GONE.
- * Threads: whichever runs it, one at a time. Blocks: it should be short; one that may block says so
- * (BMI_TASK_MAY_BLOCK). */
+ * tasks, and free the task if it returns GONE. It runs on the stack of a worker or of a caller. The
+ * manager's threads block all signals except those that a thread's own faults raise. Returns: the
+ * task's status. Owns: the task stays lent to the manager, except after GONE. Threads: any that
+ * runs tasks, one at a time. Blocks: it should be short; a task that may block must set
+ * BMI_TASK_MAY_BLOCK. */
 typedef enum bmi_task_verdict (*bmi_task_function)(struct bmi_task *task, void *argument);
 
 enum bmi_task_option {
-    BMI_TASK_REPEAT = 1, /* run it until it says DONE: with an interval between two runs, or, where
-                              that is 0, again and again, which takes all of a CPU that is idle and
-                              a share of one that is not */
-    BMI_TASK_URGENT = 2, /* at once, on the lowest CPU of its set, even if that CPU computes: by a
-                              thread that waits there, real-time where the process may have that.
-                              That thread also runs what was due on the CPU: then after that */
-    BMI_TASK_MAY_BLOCK = 4 /* on a spare thread that may run on the CPUs of the set; never on a
-                              worker or a caller. At most settings.spare_threads at a time */
+    BMI_TASK_REPEAT = 1, /* run it until it returns DONE. Between two runs the interval passes;
+                            where that is 0, the task runs again and again, which takes all of an
+                            idle CPU and a share of a busy one */
+    BMI_TASK_URGENT = 2, /* run it at once, on the lowest CPU of its set, even if that CPU computes.
+                            A thread that waits on that CPU runs it, real-time where the process may
+                            use that. After it, this thread also runs the other due tasks of the
+                            CPU */
+    BMI_TASK_MAY_BLOCK = 4 /* run it on a thread of the blocking pool, which may run on the CPUs of
+                              the set; never on a worker or a caller. At most settings.spare_threads
+                              run at a time */
 };
 
 enum bmi_task_state {
     BMI_TASK_IDLE = 0, /* prepared, never submitted */
     BMI_TASK_QUEUED,
     BMI_TASK_RUNNING,
-    BMI_TASK_ENDED,    /* its function said DONE */
-    BMI_TASK_CANCELLED /* it was taken out before its (next) run */
+    BMI_TASK_ENDED,    /* its function returned DONE */
+    BMI_TASK_CANCELLED /* it was removed before its (next) run */
 };
 
-/* How a task is made up; zero what is not wanted. */
+/* The properties of a new task; zero those that are not needed. */
 struct bmi_task_attributes {
     bmi_task_function function; /* needed */
     void *argument;
-    const struct bmi_cpuset *cpus; /* may run there; NULL: anywhere. Copied */
+    const struct bmi_cpuset *cpus; /* the task may run there; NULL: anywhere. Copied */
     unsigned options;              /* of enum bmi_task_option */
-    bmi_task_function cancelled;   /* called instead of a run when the task is cancelled, also by
-                                      shutting down; NULL: only its state tells */
+    bmi_task_function cancelled;   /* called instead of a run when the task is cancelled, also by a
+                                      shutdown; NULL: only the state shows it */
     const struct bmi_task_hints *hints; /* memory that it uses; lent until the task has ended */
-    uint32_t interval_us; /* with REPEAT: a run that says AGAIN is followed by the next one so much
-                             later. A thread of the manager's waits for that, also without workers.
-                             Each run looks at the delayed tasks that are due before: for tens of
-                             them, not thousands */
+    uint32_t interval_us; /* with REPEAT: after a run that returns AGAIN, the next run starts so
+                             much later. A thread of the manager waits for that, also without
+                             workers. Each run scans the delayed tasks that are due before: meant
+                             for tens of them, not thousands */
 };
 
-/* A task, embedded in its owner's structure; 8-byte aligned as any structure with pointers. All
- * members are the manager's. */
+/* A task, embedded in its owner's structure; 8-byte aligned as any structure with pointers. Only
+ * the manager accesses the members. */
 struct bmi_task {
     BMI_TASK_ATOMIC(uint32_t) state;
     uint16_t options;
-    uint16_t cpu; /* urgent: where; the tree's own number */
+    uint16_t cpu; /* of an urgent task: the CPU to run on, by the tree's own number */
     bmi_task_function function;
     void *argument;
     struct bmi_task_manager *manager;
-    struct bmi__task_node *node;   /* whose queue it goes to */
-    const struct bmi_cpuset *only; /* set that is no node's: who may take it; or NULL */
+    struct bmi__task_node *node;   /* the node whose queue it enters */
+    const struct bmi_cpuset *only; /* a set that is no node's: the CPUs that may take it; or NULL */
     struct bmi_task *next;         /* in a list, under that list's lock */
     bmi_task_function cancelled;
     const struct bmi_task_hints *hints;
-    uint64_t due_ns; /* delayed: until then */
+    uint64_t due_ns; /* when a delayed task is due */
     uint32_t interval_us;
 };
 
-/* Makes a task ready to be submitted, to this manager (NULL: the default one). A task may be
- * prepared anew whenever it is not queued or running, and nobody waits for it.
- * Returns: 0; -BMI_EINVAL (NULL, unknown options, an interval without REPEAT, a set that is empty
- * or has a CPU that is not the manager's, MAY_BLOCK together with URGENT), -BMI_ENOMEM, -BMI_EAGAIN
- * (a thread that URGENT, MAY_BLOCK, or an interval needs cannot be started), -BMI_EOPNOTSUPP
- * (MAY_BLOCK, but no spare threads).
- * Owns: the task's memory is lent to the manager from submit
- * until its end; attributes are copied. Threads: any, one at a time for each task. Blocks: no, it
- * may start a thread. */
+/* Makes a task ready to be submitted to this manager (NULL: the default one). A task may be
+ * prepared again when it is neither queued nor running and no thread waits for it. Returns: 0;
+ * -BMI_EINVAL (NULL, unknown options, an interval without REPEAT, a set that is empty or has a CPU
+ * that is not the manager's, MAY_BLOCK together with URGENT), -BMI_ENOMEM, -BMI_EAGAIN (a thread
+ * that URGENT, MAY_BLOCK, or an interval needs cannot be started), -BMI_EOPNOTSUPP (MAY_BLOCK
+ * without a blocking pool). Owns: the task's memory is lent to the manager from submit until its
+ * end; attributes are copied. Threads: any, one at a time for each task. Blocks: no, it may start a
+ * thread. */
 int bmi_task_prepare(struct bmi_task *task, struct bmi_task_manager *manager,
                      const struct bmi_task_attributes *attributes);
 
-/* Queues a task. A task that is running just now may be submitted once: it runs again after that.
- * Its next run sees what the caller has written before, also where -BMI_EBUSY says that it is
- * queued already.
- * Returns: 0; -BMI_EBUSY (queued already, or cancelled while it runs), -BMI_ENODEV
- * (the manager is not started), -BMI_EINVAL (zeroed memory that was never prepared).
- * Owns: the task
- * is lent until its end. Nothing is allocated. Threads: any, also within tasks. Blocks: no; it
- * makes a system call where a thread has to be woken, and tries to start one for MAY_BLOCK where
- * that had failed. While another thread stops the manager it may end what is queued, calling
- * `cancelled` of these tasks. */
+/* Queues a task. A task that is running may be submitted once: it runs again after that. Its next
+ * run sees all that the caller has written before, also where -BMI_EBUSY says that it is queued
+ * already. Returns: 0; -BMI_EBUSY (queued already, or cancelled while it runs), -BMI_ENODEV (the
+ * manager is not started), -BMI_EINVAL (zeroed memory that was never prepared). Owns: the task is
+ * lent until its end. Nothing is allocated. Threads: any, also within tasks. Blocks: no; it makes a
+ * system call if it must wake a thread, and for MAY_BLOCK it tries again to start a thread if that
+ * failed before. While another thread stops the manager, it may end queued tasks and call their
+ * `cancelled` functions. */
 int bmi_task_submit(struct bmi_task *task);
 
-/* Takes a task out of its queue, or ends its repetition. The task's end (CANCELLED, and the
- * `cancelled` function) comes when a CPU reaches it in its queue; bmi_task_wait waits for that.
- * Returns: 0 (was queued: will not run again), -BMI_EBUSY (is running: will not run again after
- *          that), -BMI_EALREADY (neither: nothing changes).
- * Owns: nothing changes hands before the task's end. Threads: any. Blocks: no. */
+/* Takes a task out of its queue, or ends its repetition. The task ends (state CANCELLED,
+ * `cancelled` is called) when a CPU reaches it in its queue; bmi_task_wait waits for that. Returns:
+ * 0 (was queued: will not run again), -BMI_EBUSY (is running: will not run again after that),
+ * -BMI_EALREADY (neither: nothing changes). Owns: ownership does not change before the task's end.
+ * Threads: any. Blocks: no. */
 int bmi_task_cancel(struct bmi_task *task);
 
-/* Tells how far a task has come. Where a GONE verdict is possible only its own function may ask.
+/* Reads a task's state. If the task's function may return GONE, only this function may call it.
  * Returns: the task's state. Owns: nothing; with ENDED and CANCELLED the task is the caller's
  * again. Threads: any. Blocks: no. */
 enum bmi_task_state bmi_task_state(const struct bmi_task *task);
 
-/* For long functions to look at: are they to end soon?
- * Returns: whether bmi_task_cancel was called since the task was submitted. Owns: nothing.
- * Threads: any. Blocks: no. */
+/* A long-running function calls it to learn whether it should end soon. Returns: whether
+ * bmi_task_cancel was called since the task was submitted. Owns: nothing. Threads: any. Blocks:
+ * no. */
 bool bmi_task_cancel_wanted(const struct bmi_task *task);
 
-/* Waits until a task has ended; meanwhile runs what the calling thread's CPU may run, and without
- * workers anything. (While workers run, a thread that is none of them looks once, then sleeps.)
- * Within BMI_TASK_DEPTH tasks within tasks it runs the awaited one alone, where it finds it queued;
- * a thread for tasks that may block does so with an awaited one of these, however deep. A task that
- * somebody submits again at once may be waited for once more.
+/* Waits until a task has ended. Meanwhile it runs tasks that the calling thread's CPU may run, and
+ * without workers any task. (While workers run, a thread that is not a worker runs one round of
+ * tasks, then sleeps.) In a call nested BMI_TASK_DEPTH tasks deep it runs only the awaited task, if
+ * that is queued; a thread of the blocking pool does the same with an awaited MAY_BLOCK task at any
+ * depth. If another thread submits the task again at once, the call may wait for that run as well.
  * Returns: 0 (ended), -BMI_ECANCEL, -BMI_ETIMEDOUT, -BMI_EINVAL (never submitted), -BMI_EDEADLK
  * (called within BMI_TASK_WAIT_DEPTH tasks within tasks; or for a task that waits itself, below on
- * the same stack, and so cannot end before the caller does).
- * Owns: the task is the caller's again
+ * the same stack, and so cannot end before the caller does). Owns: the task is the caller's again
  * with 0 and -BMI_ECANCEL. Threads: any, also within tasks. Blocks: up to timeout_ms (<0: no limit;
- * 0: it only looks), and for as long as a task that it runs takes. */
+ * 0: it only checks), and for as long as a task that it runs takes. */
 int bmi_task_wait(struct bmi_task *task, int timeout_ms);
 
 #define BMI_TASK_DEPTH 8
@@ -221,58 +220,57 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms);
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
-/* One round of Algorithm 1 for the CPU that the caller is on: what waits in its own queue, then in
- * each one above, then in queues that no worker serves; of each queue no more than was in it.
- * Returns: how many tasks it ran; 0 at once where queues are empty. Owns: nothing; the tasks' ends
- * are told to their owners. Threads: any, also within tasks. Blocks: as the tasks do. */
+/* Runs one round of the paper's Algorithm 1 for the CPU that the caller is on: the tasks of its own
+ * queue, then of each queue above, then of queues that no worker serves. From each queue it runs at
+ * most as many tasks as it found there. Returns: how many tasks it ran; 0 at once where queues are
+ * empty. Owns: nothing; tasks that end return to their owners. Threads: any, also within tasks.
+ * Blocks: as the tasks do. */
 unsigned bmi_task_schedule(struct bmi_task_manager *manager);
 
-/* The same as if the caller were on `cpu` (a CPU of the manager's, else 0 is returned): for tests
- * and for measuring trees that are not this machine's.
- * Returns, Owns, Threads, Blocks: as bmi_task_schedule. */
+/* The same as if the caller ran on `cpu` (a CPU of the manager's, else it returns 0): for tests and
+ * for measuring trees of other machines. Returns, Owns, Threads, Blocks: as bmi_task_schedule. */
 unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu);
 
-/* For an event loop that drives a manager without workers and wants to sleep: it arms a sleeper,
- * sleeps in its own way, disarms, and calls bmi_task_schedule. `wake` is called once by the first
- * submit that no worker will serve, on the submitting thread, with a lock held: it may write to an
- * eventfd or signal a condition, and must not call the manager. Of several sleepers one is woken,
- * the last that was armed. An owner that does not sleep itself, but stays armed until its program
- * comes by (a descriptor in somebody's event loop), sets `away` before it arms: its sleeper is
- * woken as any other, but then the next one as well, since the program may be long in coming, or
- * may wait for the very task elsewhere.
- * Returns, Owns, Threads, Blocks: see bmi_task_sleeper_arm; `wake` itself must not block. */
+/* For an event loop that drives a manager without workers and wants to sleep. The loop arms a
+ * sleeper, sleeps in its own way, disarms the sleeper, and calls bmi_task_schedule. The first
+ * submit that no worker will serve calls `wake` once, on the submitting thread, with a lock held:
+ * `wake` may write to an eventfd or signal a condition, and must not call the manager. If several
+ * sleepers are armed, the one armed last is woken. Some owners do not sleep themselves, but stay
+ * armed until the program calls them (a descriptor in another event loop). Such an owner sets
+ * `away` before it arms: then the next sleeper is woken as well, since the program may be slow to
+ * call, or may be waiting for this very task elsewhere. Returns, Owns, Threads, Blocks: see
+ * bmi_task_sleeper_arm; `wake` itself must not block. */
 struct bmi_task_sleeper {
     void (*wake)(struct bmi_task_sleeper *sleeper); /* set by the owner */
     struct bmi_task_sleeper *next, **link_to_me;    /* the manager's; zero before first use */
     bool away; /* set by the owner, before it arms: see above */
 };
 
-/* Arms a sleeper.
- * Returns: true: armed, sleep now; false: there is work, call bmi_task_schedule instead.
- * Owns: the sleeper is lent until disarmed. Threads: any, one at a time for each sleeper.
+/* Arms a sleeper. Returns: true: armed, sleep now; false: tasks are queued, call bmi_task_schedule
+ * instead. Owns: the sleeper is lent until disarmed. Threads: any, one at a time for each sleeper.
  * Blocks: no. */
 bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper);
 
-/* Ends it, whether woken or not, or not even armed. Returns: nothing. Owns: the sleeper is the
- * caller's again. Threads: as for arm. Blocks: no. */
+/* Disarms a sleeper, whether it was woken, not woken, or not even armed. Returns: nothing. Owns:
+ * the sleeper is the caller's again. Threads: as for arm. Blocks: no. */
 void bmi_task_sleeper_disarm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper);
 
 /* ---- managers -------------------------------------------------------------------------------- */
 
 enum bmi_task_queue_kind {
     BMI_TASK_QUEUE_LOCK_FREE = 0,
-    BMI_TASK_QUEUE_SPINLOCK /* the paper's; to compare with */
+    BMI_TASK_QUEUE_SPINLOCK /* the paper's queue, for comparison */
 };
 
 /* How the kernel schedules workers. */
 enum bmi_task_policy {
-    BMI_TASK_POLICY_BATCH = 0, /* SCHED_BATCH: a worker starts at once on an idle CPU; on a busy one
-                                  it takes turns with the threads that compute, at the process's
-                                  own priority, and interrupts none of them */
-    BMI_TASK_POLICY_NORMAL,    /* SCHED_OTHER with a slice of 0.1 ms: it starts at once on a busy
-                                  CPU, too, and interrupts the thread that computes there */
-    BMI_TASK_POLICY_IDLE       /* SCHED_IDLE: it runs while nobody else wants its CPU. A task that
-                                  it has begun stands still while others compute there. A process
+    BMI_TASK_POLICY_BATCH = 0, /* SCHED_BATCH: a worker starts at once on an idle CPU. On a busy CPU
+                                  it takes turns with the threads that compute, at the process's own
+                                  priority, and interrupts none of them */
+    BMI_TASK_POLICY_NORMAL,    /* SCHED_OTHER with a slice of 0.1 ms: a worker starts at once on a
+                                  busy CPU, too, and interrupts the thread that computes there */
+    BMI_TASK_POLICY_IDLE       /* SCHED_IDLE: a worker runs while no other thread wants its CPU. A
+                                  task that it has begun stops while others compute there. A process
                                   without RLIMIT_NICE cannot choose another policy afterwards */
 };
 
@@ -287,66 +285,65 @@ struct bmi_task_settings {
     enum bmi_task_queue_kind queue;
     enum bmi_task_topology_source topology;
     const char *topology_text;            /* the text, or the file's name */
-    const struct bmi_cpuset *worker_cpus; /* that get a worker; NULL: all */
-    uint32_t queue_slots;  /* 1024: tasks that a queue takes without a lock; a power of 2, >= 8 */
-    int32_t spare_threads; /* 4: most threads for MAY_BLOCK tasks; -1: none */
-    uint32_t timer_us;     /* 2000: a task that a busy CPU left for that long is run by the timer */
-    uint32_t timer_budget_us; /* 200: for so long at a time */
+    const struct bmi_cpuset *worker_cpus; /* these get a worker; NULL: all */
+    uint32_t queue_slots;  /* 1024: tasks that a queue holds without a lock; a power of 2, >= 8 */
+    int32_t spare_threads; /* 4: most threads of the blocking pool (MAY_BLOCK); -1: none */
+    uint32_t timer_us;     /* 2000: the timer runs a task that a busy CPU did not run for so long */
+    uint32_t timer_budget_us; /* 200: the timer runs tasks for so long at a time */
     enum bmi_task_policy worker_policy;
-    bool no_realtime; /* threads for urgent tasks and the timer stay with the normal scheduler */
+    bool no_realtime; /* threads for urgent tasks and the timer keep the normal scheduler */
 };
 
 enum bmi_task_threads {
-    BMI_TASK_HOOKS_ONLY = 0, /* tasks run where somebody schedules or waits */
+    BMI_TASK_HOOKS_ONLY = 0, /* tasks run in bmi_task_schedule and bmi_task_wait only */
     BMI_TASK_WORKERS = 1     /* and in the background, on workers */
 };
 
-/* The process's manager: live topology, default settings. Made at first use, kept to the end; hooks
- * (bmi_task_schedule, sleepers) do not make it.
- * Returns: the manager, or NULL (out of memory, or the topology can't be read).
- * Owns: the library's. Threads: any. Blocks: the first call, to read the topology. */
+/* The process's manager: live topology, default settings. The first use creates it, and it exists
+ * until the process ends; hooks (bmi_task_schedule, sleepers) do not create it. Returns: the
+ * manager, or NULL (out of memory, or the topology can't be read). Owns: the library's. Threads:
+ * any. Blocks: the first call, to read the topology. */
 struct bmi_task_manager *bmi_task_manager_default(void);
 
-/* Makes a manager of its own, e.g. for a test; `settings` may be NULL.
- * Returns: 0 and *manager; -BMI_EINVAL (settings, or a topology text that hwloc refuses),
- * -BMI_ENOENT (no such file; -BMI_EACCES, -BMI_ENOTDIR, ...), -BMI_EOPNOTSUPP (a text or file, but
- * built without hwloc), -BMI_EOVERFLOW (a CPU number above BMI_CPUSET_MAX), -BMI_ENOMEM. `error`
- * (may be NULL) gets a text in each case, with hwloc's own words where it has some.
- * Owns: *manager
- * is the caller's until bmi_task_manager_destroy; settings are copied. Threads: any. Blocks: to
- * read the topology. */
+/* Creates a separate manager, e.g. for a test; `settings` may be NULL. Returns: 0 and *manager;
+ * -BMI_EINVAL (settings, or a topology text that hwloc rejects), -BMI_ENOENT (no such file;
+ * -BMI_EACCES, -BMI_ENOTDIR, ...), -BMI_EOPNOTSUPP (a text or file, but built without hwloc),
+ * -BMI_EOVERFLOW (a CPU number above BMI_CPUSET_MAX), -BMI_ENOMEM. `error` (may be NULL) receives a
+ * text in each case, with hwloc's own message where it has one. Owns: *manager is the caller's
+ * until bmi_task_manager_destroy; settings are copied. Threads: any. Blocks: to read the
+ * topology. */
 int bmi_task_manager_create(const struct bmi_task_settings *settings,
                             struct bmi_task_manager **manager, char *error, size_t error_size);
 
-/* Stops a manager as often as it was started, and frees it.
- * Returns: nothing. Owns: all its memory goes; tasks are their owners'. Threads: nobody may be
- * using it: not from within a task that one of its threads runs (it stays then, stopped but for its
- * threads, and its memory is lost). The default manager and NULL are left alone. Blocks: until
- * running tasks have ended. */
+/* Stops a manager as often as it was started, and frees it. It leaves the default manager and NULL
+ * alone. Returns: nothing. Owns: all its memory is freed; tasks belong to their owners. Threads: no
+ * other thread may be using the manager. It must not be called within a task that one of the
+ * manager's threads runs: then the manager is stopped except for its threads, and its memory is
+ * lost. Blocks: until running tasks have ended. */
 void bmi_task_manager_destroy(struct bmi_task_manager *manager);
 
-/* Changes the policy of a manager's workers. Each worker follows when it has ended the task that it
- * runs. BMI's setting `worker_policy` does this for the default manager at BMI_initialize and when
- * it is set.
- * Returns: 0; -BMI_EINVAL (no such policy). Owns: nothing. Threads: any. Blocks: no. */
+/* Changes the scheduling policy of a manager's workers. Each worker changes when the task that it
+ * runs has ended. BMI's setting `worker_policy` does this for the default manager at BMI_initialize
+ * and when it is set. Returns: 0; -BMI_EINVAL (no such policy). Owns: nothing. Threads: any.
+ * Blocks: no. */
 int bmi_task_manager_set_policy(struct bmi_task_manager *manager, enum bmi_task_policy policy);
 
-/* Lets tasks be submitted; with BMI_TASK_WORKERS, starts workers and timer. Counted: each start
- * wants its stop with the same `threads`; workers run while anybody wants them.
- * Returns: 0; -BMI_EAGAIN, -BMI_ENOMEM (threads can't be started: nothing has changed),
- * -BMI_EINVAL, -BMI_EDEADLK (within a task, while another thread stops the manager and may wait for
- * that task).
- * Owns: nothing. Threads: any. Blocks: until workers run. */
+/* Allows tasks to be submitted; with BMI_TASK_WORKERS, starts workers and timer. Starts are
+ * counted: each needs its stop with the same `threads`; workers run until the last start that asked
+ * for them is undone. Returns: 0; -BMI_EAGAIN, -BMI_ENOMEM (threads can't be started: nothing has
+ * changed), -BMI_EINVAL, -BMI_EDEADLK (within a task, while another thread stops the manager and
+ * may wait for that task). Owns: nothing. Threads: any. Blocks: until workers run. */
 int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 
-/* Undoes one start. With the last that wanted workers these end, and hooks run what is queued. With
- * the last of all the manager shuts down: every task still queued ends CANCELLED, repeating ones
- * too; those that run on the manager's threads are waited for (those that a hook runs are not).
- * Stores, contexts of flows and jobs, and progress in the background start and stop the default
- * manager. On one of the manager's own threads, and within a task that whoever stops it just now
- * may wait for, nothing of this happens at once: it is left to who starts or stops the manager
- * next. Returns: 0; -BMI_EINVAL (more stops than starts). Owns: tasks return to their owners.
- * Threads: any. Blocks: until tasks on the manager's threads have ended. */
+/* Undoes one start. When the last start with workers is undone, the workers end, and hooks run the
+ * queued tasks. When the last start of all is undone, the manager shuts down: every task still
+ * queued ends CANCELLED, repeating ones too; the call waits for tasks that run on the manager's
+ * threads, and not for those that a hook runs. Stores, contexts of flows and jobs, and progress in
+ * the background start and stop the default manager. Two calls do none of this at once: one on a
+ * thread of the manager, and one within a task that another stopping thread may wait for. The next
+ * start or stop of the manager then does it. Returns: 0; -BMI_EINVAL (more stops than starts).
+ * Owns: tasks return to their owners. Threads: any. Blocks: until tasks on the manager's threads
+ * have ended. */
 int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 
 /* ---- questions ------------------------------------------------------------------------------- */
@@ -364,38 +361,35 @@ enum bmi_task_level {
     BMI_TASK_LEVEL_MACHINE
 };
 
-/* Fills *cpus with the CPUs at most that far from `cpu`: the lowest node of the tree above it that
- * is of this level or higher. E.g. BMI_TASK_LEVEL_CACHE of the CPU of sched_getcpu() for a task
- * that polls near to its caller.
- * Returns: 0; -BMI_EINVAL (not the manager's CPU, unknown level). Owns: nothing, *cpus is a copy.
- * Threads: any. Blocks: no. */
+/* Fills *cpus with the CPUs at most that far from `cpu`: those of the lowest node above it in the
+ * tree that is of this level or higher. E.g. BMI_TASK_LEVEL_CACHE of the CPU of sched_getcpu() for
+ * a task that polls near its caller. Returns: 0; -BMI_EINVAL (not the manager's CPU, unknown
+ * level). Owns: nothing, *cpus is a copy. Threads: any. Blocks: no. */
 int bmi_task_cpus_near(struct bmi_task_manager *manager, int cpu, enum bmi_task_level level,
                        struct bmi_cpuset *cpus);
 
-/* Looks for the nearest CPU other than `cpu` that is idle: its worker sleeps, and did not have to
- * wait for the CPU the last time that it was woken.
- * Returns: the CPU; -BMI_ENOENT: none (submit to a wider set instead), -BMI_EINVAL: not the
- * manager's CPU.
- * Owns: nothing. Threads: any; the answer may be old at once. Blocks: no. */
+/* Looks for the nearest CPU other than `cpu` that is idle: its worker sleeps, and got the CPU at
+ * once when it was woken last. Returns: the CPU; -BMI_ENOENT: none (submit to a wider set instead),
+ * -BMI_EINVAL: not the manager's CPU. Owns: nothing. Threads: any; the answer may be outdated at
+ * once. Blocks: no. */
 int bmi_task_nearest_idle(struct bmi_task_manager *manager, int cpu);
 
 struct bmi_task_queue_statistics {
-    const char *name; /* "Package + NUMANode + L3"; the manager's */
+    const char *name; /* "Package + NUMANode + L3"; owned by the manager */
     int parent;       /* index of the queue above, or -1 */
     int depth;        /* 0: the global queue */
     struct bmi_cpuset cpus;
     uint64_t submitted; /* tasks that entered it, each repetition counted */
     uint64_t run;       /* tasks that left it */
-    uint64_t contended; /* times that two got into each other's way: a lock that was taken, a
-                           compare-and-swap that failed */
-    uint64_t queued;    /* in it now; may be off by what is under way */
+    uint64_t contended; /* conflicts between threads: a lock that was held, a compare-and-swap that
+                           failed */
+    uint64_t queued;    /* in it now; may differ by the operations under way */
     bool served;        /* a worker serves it */
 };
 
-/* Queues have indices 0 (global) to count - 1, each after its parent.
- * Returns: the count; 0, or -BMI_EINVAL for an index out of range.
- * Owns: *statistics is the
- * caller's, its name the manager's. Threads: any. Blocks: no. */
+/* Queues have indices 0 (global) to count - 1, each after its parent. Returns: the count; 0, or
+ * -BMI_EINVAL for an index out of range. Owns: *statistics is the caller's, its name the manager's.
+ * Threads: any. Blocks: no. */
 int bmi_task_queue_count(struct bmi_task_manager *manager);
 #if defined(__cplusplus) && defined(__GNUC__) /* has the structure's name, as C allows */
 #pragma GCC diagnostic push
@@ -407,9 +401,10 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
 #pragma GCC diagnostic pop
 #endif
 
-/* How many tasks of a queue `cpu` has run; cpu -1: those run by CPUs that are not the queue's (a
- * hook's, where no worker serves it). A round's tasks count when it leaves the queue.
- * Returns: the number; 0 for what is not there. Owns: nothing. Threads: any. Blocks: no. */
+/* How many tasks of a queue `cpu` has run; cpu -1: those run by CPUs outside the queue's set (a
+ * hook does that where no worker serves the queue). The tasks of a round are counted when the round
+ * leaves the queue. Returns: the number; 0 for a queue or CPU that does not exist. Owns: nothing.
+ * Threads: any. Blocks: no. */
 uint64_t bmi_task_queue_run_by(struct bmi_task_manager *manager, int queue, int cpu);
 
 /* Draws the tree with its queues as text, one line each, into `text` (as snprintf does).
@@ -427,12 +422,12 @@ size_t bmi_task_topology_text(struct bmi_task_manager *manager, char *text, size
 struct bmi_task_region {
     void *address;
     uint64_t bytes;
-    uint64_t traffic; /* bytes of it that the task will read and write until its end */
-    int node;         /* NUMA node that it lies on (the system's number); -1: not known, or on none
+    uint64_t traffic; /* bytes of the region that the task will read and write until its end */
+    int node;         /* NUMA node that it lies on (the system's number); -1: unknown, or on none
                          yet: it costs the same from everywhere */
-    bool pinned;      /* must not move: registered with a network, or others use it more */
-    bool next_touch;  /* moves to the node of the CPU that runs the task next, before it does; needs
-                         an address. Looked for when the task is prepared */
+    bool pinned;      /* must not move: a network has registered it, or others use it more */
+    bool next_touch;  /* moves to the node of the CPU that runs the task next, before the run; needs
+                         an address. Read when the task is prepared */
 };
 
 /* Lent with the task until its end. */
@@ -441,72 +436,70 @@ struct bmi_task_hints {
     uint32_t count; /* up to 64 */
 };
 
-/* What things cost on this machine. A distance is the number of levels of the tree that have to be
- * climbed from a CPU's NUMA node to one that covers the memory as well; 0: its own. */
+/* Costs on this machine. A distance is the number of levels of the tree to climb from a CPU's NUMA
+ * node to a node that covers the memory as well; 0: its own. */
 struct bmi_task_costs {
-    double local_ns_per_kib; /* to read or write memory of the own node */
-    double remote_factor;    /* a distance of d makes that 1 + d * remote_factor as slow */
-    double move_ns_per_kib;  /* to move memory, beside reading it over the distance */
+    double local_ns_per_kib; /* to read or write memory of the CPU's own node */
+    double remote_factor;    /* at distance d this takes 1 + d * remote_factor times as long */
+    double move_ns_per_kib;  /* to move memory, in addition to reading it over the distance */
     double move_region_ns;   /* for each region that moves: the system call */
-    double move_task_ns;     /* for a task that starts with cold caches elsewhere */
+    double move_task_ns;     /* for a task that starts elsewhere with cold caches */
 };
 
 enum bmi_task_placement {
-    BMI_TASK_PLACE_STAY = 0, /* it waits for its CPU, memory stays */
-    BMI_TASK_PLACE_DATA,     /* it waits for its CPU, memory moves there */
-    BMI_TASK_PLACE_TASK,     /* it runs on the idle CPU, memory stays */
-    BMI_TASK_PLACE_BOTH      /* it runs on the idle CPU, memory moves there */
+    BMI_TASK_PLACE_STAY = 0, /* the task waits for its CPU, memory stays */
+    BMI_TASK_PLACE_DATA,     /* the task waits for its CPU, memory moves there */
+    BMI_TASK_PLACE_TASK,     /* the task runs on the idle CPU, memory stays */
+    BMI_TASK_PLACE_BOTH      /* the task runs on the idle CPU, memory moves there */
 };
 
 struct bmi_task_choice {
     enum bmi_task_placement placement;
     uint64_t moved;    /* bit i: region i is to move to the CPU's node */
-    int node;          /* that node; -1: it has none */
+    int node;          /* that node; -1: the CPU has none */
     double cost_ns[4]; /* of each placement, from now to the task's end */
 };
 
-/* Decides where a task should run that would start on `home` in wait_ns from now and could start on
- * `idle` now. Moves nothing. Of placements that cost the same, the first of the enum is taken.
- * `costs` NULL: typical ones of a two-socket server.
- * Returns: 0 and *choice; -BMI_EINVAL (NULL, a CPU that is not the manager's, more than 64 regions,
- *          a negative cost). Owns: nothing. Threads: any. Blocks: no. */
+/* Decides where a task should run that could start on `home` in wait_ns from now, or on `idle` now.
+ * Moves nothing. If placements cost the same, it takes the first of the enum. `costs` NULL: typical
+ * ones of a two-socket server. Returns: 0 and *choice; -BMI_EINVAL (NULL, a CPU that is not the
+ * manager's, more than 64 regions, a negative cost). Owns: nothing. Threads: any. Blocks: no. */
 int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints *hints, int home,
                    double wait_ns, int idle, const struct bmi_task_costs *costs,
                    struct bmi_task_choice *choice);
 
-/* Carries out what a choice says of memory: moves its regions, but pinned ones, to its node. The
- * task itself is moved by preparing it with CPUs of that node.
- * Returns: how many regions were moved; -BMI_EINVAL (NULL, a choice of other hints), or as
- * bmi_task_memory_move, where those before have been moved. Owns: nothing.
- * Threads: any; the task may be running. Blocks: while the system copies. */
+/* Applies the memory part of a choice: moves its regions, except pinned ones, to its node. To move
+ * the task itself, prepare it with CPUs of that node. Returns: how many regions were moved;
+ * -BMI_EINVAL (NULL, a choice of other hints), or an error of bmi_task_memory_move, after earlier
+ * regions have been moved. Owns: nothing. Threads: any; the task may be running. Blocks: while the
+ * system copies. */
 int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task_hints *hints,
                          const struct bmi_task_choice *choice);
 
-/* Allocates whole pages, zeroed, on a NUMA node, by the system's number; -1: each page lies where
- * it is touched first. A machine with one node has node 0 and nothing to bind. Returns: 0 and
- * *memory; -BMI_EINVAL (no bytes, no such node in the manager's tree), -BMI_ENOMEM, -BMI_EOPNOTSUPP
- * (the tree is not this machine's and has several nodes, or the system cannot bind), -BMI_EPERM.
- * Owns: *memory is the caller's until bmi_task_memory_free. Threads: any. Blocks: no. */
+/* Allocates whole pages, zeroed, on a NUMA node, by the system's number; -1: each page lies on the
+ * node that touches it first. A machine with one node has node 0 and needs no binding. Returns: 0
+ * and *memory; -BMI_EINVAL (no bytes, no such node in the manager's tree), -BMI_ENOMEM,
+ * -BMI_EOPNOTSUPP (the tree is not this machine's and has several nodes, or the system cannot
+ * bind), -BMI_EPERM. Owns: *memory is the caller's until bmi_task_memory_free. Threads: any.
+ * Blocks: no. */
 int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, int node,
                              void **memory);
 
-/* Gives it back, with the bytes that it was allocated with. NULL is left alone. Returns: nothing.
- * Owns: the memory goes. Threads: any. Blocks: no. */
+/* Frees memory of bmi_task_memory_allocate; `bytes` is the size that was allocated. NULL is left
+ * alone. Returns: nothing. Owns: the memory is freed. Threads: any. Blocks: no. */
 void bmi_task_memory_free(void *memory, uint64_t bytes);
 
-/* Moves memory to a node and keeps it there, pages as a whole, so that neighbours on the first and
- * last page come along; -1: nothing moves, pages not there yet lie where they are touched first.
- * Returns: 0 (also where there is one node only); -BMI_EINVAL, -BMI_ENOMEM, -BMI_EOPNOTSUPP,
- * -BMI_EPERM as above; -BMI_EIO (pages that cannot be moved now: shared, or locked by the system;
- * the others have been).
- * Owns: nothing. Threads: any, also while others use the memory. Blocks:
- * while it is copied. */
+/* Moves memory to a node and binds it there. Pages move as a whole, so that neighbouring data on
+ * the first and last page moves as well. -1: nothing moves; pages that do not exist yet are placed
+ * on the node that touches them first. Returns: 0 (also where there is one node only); -BMI_EINVAL,
+ * -BMI_ENOMEM, -BMI_EOPNOTSUPP, -BMI_EPERM as above; -BMI_EIO (some pages cannot be moved now:
+ * shared, or locked by the system; the others have been moved). Owns: nothing. Threads: any, also
+ * while others use the memory. Blocks: while it is copied. */
 int bmi_task_memory_move(struct bmi_task_manager *manager, void *memory, uint64_t bytes, int node);
 
-/* Asks where memory lies.
- * Returns: the node that all of the memory lies on; -1: on several, or not touched yet; other
- * errors below that: -BMI_EINVAL, -BMI_ENOMEM, -BMI_EOPNOTSUPP, -BMI_EIO.
- * Owns: nothing. Threads: any. Blocks: no. */
+/* Finds the node that memory lies on. Returns: the node that all of the memory lies on; -1: on
+ * several, or not touched yet; other errors below that: -BMI_EINVAL, -BMI_ENOMEM, -BMI_EOPNOTSUPP,
+ * -BMI_EIO. Owns: nothing. Threads: any. Blocks: no. */
 int bmi_task_memory_node(struct bmi_task_manager *manager, const void *memory, uint64_t bytes);
 
 #ifdef __cplusplus
