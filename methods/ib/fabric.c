@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fabric.c - the endpoint of a process: opened, its buffers posted, its peers' names, closed.
+ * fabric.c - what a process has once for each scheme: device, address vector, completion queue,
+ * slots for messages on their way out, and the names of peers.
  *
- * It is opened when its address is known: by listen, or at the first connection, on the network by
- * which the rendezvous goes there. One allocation holds all buffers and slots, registered as a
- * whole where the provider wants local memory registered.
+ * The fabric is opened by listen, or at the first connection. endpoint.c makes its endpoints.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ib.h"
@@ -45,8 +46,7 @@ int ib_error(ssize_t status)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Logs a failed step, with what can be done. Returns the errno. */
-static int step_failed(const struct ib_state *state, const char *step, ssize_t status)
+int ib_step_failed(const struct ib_state *state, const char *step, ssize_t status)
 {
     struct rlimit limit = {0};
     getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -57,13 +57,12 @@ static int step_failed(const struct ib_state *state, const char *step, ssize_t s
                        "%s: the locked-memory limit is %llu bytes: raise it (ulimit -l), or lower "
                        "FI_UNIVERSE_SIZE, by which providers size their queues",
                        state->kind->scheme, (unsigned long long)limit.rlim_cur);
-    return ib_error(status);
+    return status == -FI_EAGAIN ? -ENOMEM : ib_error(status); /* no room for a thread */
 }
 
-/* Likewise, where queues are made: too large ones are refused as a wrong argument. */
-static int queues_failed(const struct ib_state *state, const char *step, ssize_t status)
+int ib_queues_failed(const struct ib_state *state, const char *step, ssize_t status)
 {
-    int error = step_failed(state, step, status);
+    int error = ib_step_failed(state, step, status);
     if (status != -FI_EINVAL)
         return error;
     bmi_method_log(BMI_LOG_ERROR, NULL,
@@ -83,12 +82,10 @@ static void info_apply(struct ib_fabric *fabric)
     if (bmi_method_setting("ofi_register_all"))
         fabric->local_memory = true;
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
-    fabric->peer_copies = info->addr_format == FI_ADDR_STR; /* shm */
-    /* shm takes all that is in its queue at one look, what no buffer has room for into entries that
-     * posting a buffer needs as well: then none could be posted any more. */
-    fabric->buffer_count = fabric->peer_copies ? IB_BUFFERS_SHM : IB_BUFFERS;
+    fabric->shared = info->addr_format == FI_ADDR_STR; /* shm */
+    fabric->many = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
     /* What waits for the other process to copy it out is never given back where that dies. */
-    fabric->message_max = fabric->peer_copies && info->tx_attr->inject_size < IB_MESSAGE_BYTES
+    fabric->message_max = fabric->shared && info->tx_attr->inject_size < IB_MESSAGE_BYTES
                               ? info->tx_attr->inject_size
                               : IB_MESSAGE_BYTES;
     bool tcp = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
@@ -108,30 +105,25 @@ static void info_apply(struct ib_fabric *fabric)
         fabric->remote_iovecs = 1;
     fabric->piece_max =
         info->ep_attr->max_msg_size < IB_PIECE_BYTES ? info->ep_attr->max_msg_size : IB_PIECE_BYTES;
-    fabric->pieces_most = IB_PIECES;
-    if (fabric->peer_copies) { /* what the provider copies at once: see message_max */
-        fabric->piece_max = fabric->message_max;
-        fabric->pieces_most = IB_PIECES_SHM;
-    }
 }
 
 /* The completion queue, with a descriptor to wait for where the provider can. */
 static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
 {
-    struct fi_cq_attr attributes = {.size = fabric->peer_copies ? IB_QUEUE_SHM : 4 * IB_SLOTS,
+    struct fi_cq_attr attributes = {.size = fabric->shared ? IB_QUEUE_SHM : 4 * IB_SLOTS,
                                     .format = FI_CQ_FORMAT_DATA,
                                     .wait_obj = FI_WAIT_FD};
     int status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
     if (status == 0) {
         status = fi_control(&fabric->queue->fid, FI_GETWAIT, &fabric->wait_fd);
-        return status ? step_failed(state, "tell what to wait for", status) : 0;
+        return status ? ib_step_failed(state, "tell what to wait for", status) : 0;
     }
     if (status != -FI_ENOSYS)
-        return queues_failed(state, "open a completion queue", status);
+        return ib_queues_failed(state, "open a completion queue", status);
     fabric->wait_fd = -1; /* the provider has none: shm */
     attributes.wait_obj = FI_WAIT_NONE;
     status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
-    return status ? queues_failed(state, "open a completion queue", status) : 0;
+    return status ? ib_queues_failed(state, "open a completion queue", status) : 0;
 }
 
 static int objects_open(struct ib_state *state, struct ib_fabric *fabric)
@@ -139,47 +131,19 @@ static int objects_open(struct ib_state *state, struct ib_fabric *fabric)
     struct fi_av_attr table = {.type = FI_AV_TABLE};
     int status = ib_library.fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
     if (status)
-        return step_failed(state, "open its fabric", status);
+        return ib_step_failed(state, "open its fabric", status);
     status = fi_domain(fabric->fabric, fabric->info, &fabric->domain, NULL);
     if (status)
-        return step_failed(state, "open its device", status);
+        return ib_step_failed(state, "open its device", status);
     status = queue_open(state, fabric);
     if (status)
         return status;
     status = fi_av_open(fabric->domain, &table, &fabric->addresses, NULL);
-    if (status)
-        return step_failed(state, "open an address vector", status);
-    status = fi_endpoint(fabric->domain, fabric->info, &fabric->endpoint, NULL);
-    if (status)
-        return step_failed(state, "make an endpoint", status);
-    status = fi_ep_bind(fabric->endpoint, &fabric->queue->fid, FI_TRANSMIT | FI_RECV);
-    if (status == 0)
-        status = fi_ep_bind(fabric->endpoint, &fabric->addresses->fid, 0);
-    return status ? step_failed(state, "bind the endpoint", status) : 0;
+    return status ? ib_step_failed(state, "open an address vector", status) : 0;
 }
 
-/* The option comes after enabling: shm keeps it in what it makes then. */
-static int endpoint_enable(struct ib_state *state, struct ib_fabric *fabric)
-{
-    size_t least = IB_MESSAGE_BYTES;
-    int status = fi_enable(fabric->endpoint);
-    if (status)
-        return queues_failed(state, "enable the endpoint", status);
-    status = fi_setopt(&fabric->endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least,
-                       sizeof(least));
-    if (status)
-        return step_failed(state, "take many messages in one buffer", status);
-    fabric->name_size = sizeof(fabric->name);
-    status = fi_getname(&fabric->endpoint->fid, fabric->name, &fabric->name_size);
-    if (status)
-        return step_failed(state, "tell its name", status);
-    if (fabric->peer_copies)
-        fabric->name_hold = ib_provider_name_hold((const char *)fabric->name);
-    return 0;
-}
-
-void ib_slots_add_locked(struct ib_fabric *fabric, struct ib_slot *slots, int count,
-                         uint8_t *memory, struct fid_mr *registration)
+static void slots_add_locked(struct ib_fabric *fabric, struct ib_slot *slots, int count,
+                             uint8_t *memory, struct fid_mr *registration)
 {
     void *descriptor = registration ? fi_mr_desc(registration) : NULL;
     for (int i = 0; i < count; i++, memory += IB_MESSAGE_BYTES) {
@@ -197,76 +161,31 @@ int ib_slots_make_locked(struct ib_fabric *fabric)
     if (!more)
         return -ENOMEM;
     int status = fabric->local_memory
-                     ? fi_mr_reg(fabric->domain, more->memory, sizeof(more->memory), FI_SEND, 0, 0,
-                                 0, &more->registration, NULL)
+                     ? ib_region_register_locked(fabric, more->memory, sizeof(more->memory),
+                                                 FI_SEND, &more->registration)
                      : 0;
     if (status) {
         free(more);
-        return ib_error(status);
+        return status;
     }
-    ib_slots_add_locked(fabric, more->slots, IB_SLOTS_MORE, more->memory[0], more->registration);
+    slots_add_locked(fabric, more->slots, IB_SLOTS_MORE, more->memory[0], more->registration);
     more->next = fabric->more_slots;
     fabric->more_slots = more;
     return 0;
 }
 
-static int memory_make(struct ib_state *state, struct ib_fabric *fabric)
+static int slots_make(struct ib_state *state, struct ib_fabric *fabric)
 {
-    fabric->memory_size =
-        (size_t)fabric->buffer_count * IB_BUFFER_BYTES + (size_t)IB_SLOTS * IB_MESSAGE_BYTES;
-    fabric->memory =
-        mmap(NULL, fabric->memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fabric->memory == MAP_FAILED) {
-        fabric->memory = NULL;
-        return -ENOMEM;
-    }
-    uint8_t *at = fabric->memory;
-    for (uint32_t i = 0; i < fabric->buffer_count; i++, at += IB_BUFFER_BYTES)
-        fabric->buffers[i] =
-            (struct ib_buffer){.memory = at, .operation.kind = IB_OPERATION_RECEIVE};
-    int status = fabric->local_memory
-                     ? fi_mr_reg(fabric->domain, fabric->memory, fabric->memory_size,
-                                 FI_SEND | FI_RECV, 0, 0, 0, &fabric->memory_registration, NULL)
-                     : 0;
+    size_t size = (size_t)IB_SLOTS * IB_MESSAGE_BYTES;
+    int status = ib_memory_map_locked(fabric, size, &fabric->memory);
     if (status)
-        return step_failed(state, "register its message buffers", status);
-    ib_slots_add_locked(fabric, fabric->slots, IB_SLOTS, at, fabric->memory_registration);
+        return ib_step_failed(state, "register its message slots", status);
+    slots_add_locked(fabric, fabric->slots, IB_SLOTS, fabric->memory.bytes,
+                     fabric->memory.registration);
     return 0;
 }
 
-int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer)
-{
-    void *descriptor = fabric->memory_registration ? fi_mr_desc(fabric->memory_registration) : NULL;
-    struct iovec iov = {.iov_base = buffer->memory, .iov_len = IB_BUFFER_BYTES};
-    struct fi_msg message = {.msg_iov = &iov,
-                             .desc = &descriptor,
-                             .iov_count = 1,
-                             .addr = FI_ADDR_UNSPEC,
-                             .context = &buffer->operation.context};
-    return ib_error(fi_recvmsg(fabric->endpoint, &message, FI_MULTI_RECV));
-}
-
-int ib_spare_post_locked(struct ib_fabric *fabric)
-{
-    fabric->spare.kind = IB_OPERATION_SPARE;
-    ssize_t status =
-        fi_trecv(fabric->endpoint, NULL, 0, NULL, FI_ADDR_UNSPEC, 0, 0, &fabric->spare.context);
-    fabric->spare_posted = status == 0;
-    return ib_error(status);
-}
-
-static int buffers_post(struct ib_state *state, struct ib_fabric *fabric)
-{
-    for (uint32_t i = 0; i < fabric->buffer_count; i++) {
-        int status = ib_buffer_post_locked(fabric, &fabric->buffers[i]);
-        if (status)
-            return step_failed(state, "take a buffer for messages", status);
-    }
-    int status = fabric->peer_copies ? ib_spare_post_locked(fabric) : 0;
-    return status ? step_failed(state, "take a spare receive", status) : 0;
-}
-
-static void id_close(struct fid *id)
+void ib_id_close(struct fid *id)
 {
     if (id)
         fi_close(id);
@@ -277,29 +196,26 @@ static void more_slots_free(struct ib_fabric *fabric)
     while (fabric->more_slots) {
         struct ib_slots *more = fabric->more_slots;
         fabric->more_slots = more->next;
-        id_close(more->registration ? &more->registration->fid : NULL);
+        ib_id_close(more->registration ? &more->registration->fid : NULL);
         free(more);
     }
 }
 
-/* The endpoint first, so that nothing is under way when its memory goes. */
+/* The endpoints first, so that nothing is under way when its memory goes. */
 static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
 {
-    id_close(fabric->endpoint ? &fabric->endpoint->fid : NULL);
+    ib_endpoints_close(fabric);
     if (state->fabric)
         ib_pieces_free(state);
     ib_memory_stop(state);
     state->fabric = NULL;
-    id_close(fabric->memory_registration ? &fabric->memory_registration->fid : NULL);
     more_slots_free(fabric);
-    id_close(fabric->addresses ? &fabric->addresses->fid : NULL);
-    id_close(fabric->queue ? &fabric->queue->fid : NULL);
-    id_close(fabric->domain ? &fabric->domain->fid : NULL);
-    id_close(fabric->fabric ? &fabric->fabric->fid : NULL);
-    if (fabric->name_hold >= 0)
-        close(fabric->name_hold);
-    if (fabric->memory)
-        munmap(fabric->memory, fabric->memory_size);
+    ib_endpoints_free(fabric);
+    ib_memory_unmap(&fabric->memory);
+    ib_id_close(fabric->addresses ? &fabric->addresses->fid : NULL);
+    ib_id_close(fabric->queue ? &fabric->queue->fid : NULL);
+    ib_id_close(fabric->domain ? &fabric->domain->fid : NULL);
+    ib_id_close(fabric->fabric ? &fabric->fabric->fid : NULL);
     if (fabric->info)
         ib_library.freeinfo(fabric->info);
     free(fabric);
@@ -329,30 +245,18 @@ static void opened_log(const struct ib_state *state, const struct ib_fabric *fab
         fabric->virtual_addresses ? "address" : "offset",
         fabric->provider_keys ? "the provider" : "ours",
         fabric->wait_fd >= 0 ? "its descriptor" : "its wake-up flag");
-    if (fabric->peer_copies)
+    if (fabric->shared)
         locks_warn(state);
 }
 
-/* Makes all that is libfabric's. The program keeps its signals. */
 static int fabric_make(struct ib_state *state, struct ib_fabric *fabric, const char *host)
 {
-    struct ib_signals signals;
-    ib_signals_save(&signals);
     int status = ib_provider_info(state, host, &fabric->info);
-    if (status) {
-        step_failed(state, "find a device", status);
-    } else {
-        info_apply(fabric);
-        status = objects_open(state, fabric);
-    }
-    if (status == 0)
-        status = endpoint_enable(state, fabric);
-    if (status == 0)
-        status = memory_make(state, fabric);
-    if (status == 0)
-        status = buffers_post(state, fabric);
-    ib_signals_restore(&signals);
-    return status;
+    if (status)
+        return ib_step_failed(state, "find a device", status);
+    info_apply(fabric);
+    status = objects_open(state, fabric);
+    return status ? status : slots_make(state, fabric);
 }
 
 int ib_fabric_open(struct ib_state *state, const char *host)
@@ -362,10 +266,12 @@ int ib_fabric_open(struct ib_state *state, const char *host)
     struct ib_fabric *fabric = calloc(1, sizeof(*fabric));
     if (!fabric)
         return -ENOMEM;
-    fabric->name_hold = -1;
+    struct ib_signals signals;
+    ib_signals_save(&signals); /* the program keeps its own */
     int status = ib_memory_start(state);
     if (status == 0)
         status = fabric_make(state, fabric, host);
+    ib_signals_restore(&signals);
     if (status)
         goto undo_fabric;
     state->wait_watch = (struct bmi_watch){.fd = fabric->wait_fd, .ready = ib_wait_ready};
@@ -418,7 +324,7 @@ static struct ib_peer **peer_find(struct ib_peer **list, const uint8_t *name, ui
  * crashes where it is to cut a connection that failed before it came under way. Where a post has
  * failed one more tells: it has the connection tried again, or says that there can be none. It is
  * of a message with nobody's token. fabric_lock. */
-static bool peer_removable_locked(struct ib_fabric *fabric, const struct ib_peer *peer)
+static bool peer_removable_locked(const struct ib_fabric *fabric, const struct ib_peer *peer)
 {
     enum { LOOKS = 2 }; /* the first may be what finds that the last try was turned down */
     static const uint8_t nobodys[IB_PREFIX];
@@ -427,7 +333,7 @@ static bool peer_removable_locked(struct ib_fabric *fabric, const struct ib_peer
     if (!fabric->breaks || !peer->doubtful)
         return true;
     for (int i = 0; i < LOOKS && status == -FI_EAGAIN; i++)
-        status = fi_inject(fabric->endpoint, nobodys, size, peer->address);
+        status = fi_inject(peer->doubtful->id, nobodys, size, peer->address);
     return status == 0 || status == -FI_EAGAIN;
 }
 
@@ -474,6 +380,31 @@ static int name_insert(struct ib_state *state, struct ib_peer *peer)
     return inserted == 1 ? 0 : inserted == -FI_ENOMEM ? -ENOMEM : -EADDRNOTAVAIL;
 }
 
+/* libfabric crashes, or fails much later and without a reason, where there is no memory to map a
+ * peer's, or for a connection: so that is tried first. */
+static int room_check(const struct ib_state *state, const char *name)
+{
+    size_t size = IB_CONNECTION_ROOM;
+    if (state->fabric->shared) {
+        struct stat file = {0};
+        const char *path = strstr(name, "bmi-");
+        int fd = path ? shm_open(path, O_RDWR | O_CLOEXEC, 0) : -1;
+        int status = !path ? -EADDRNOTAVAIL : fd < 0 ? -errno : 0;
+        if (status == 0 && fstat(fd, &file) < 0)
+            status = -errno;
+        if (fd >= 0)
+            close(fd);
+        if (status)
+            return status == -ENOENT ? -EADDRNOTAVAIL : status;
+        size = IB_PEER_ROOM + (size_t)file.st_size;
+    }
+    void *room = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        return -ENOMEM;
+    munmap(room, size);
+    return 0;
+}
+
 /* One that is not known yet. shm has room for so many, a name that is kept among them. */
 static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
                     struct ib_peer **out)
@@ -481,12 +412,17 @@ static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
     struct ib_peer *peer = malloc(sizeof(*peer) + size);
     if (!peer)
         return -ENOMEM;
+    int status = room_check(state, (const char *)name);
+    if (status) {
+        free(peer);
+        return status;
+    }
     peer->size = size;
-    peer->doubtful = false;
+    peer->doubtful = NULL;
     atomic_init(&peer->settled, false);
     memcpy(peer->name, name, size);
-    int status = name_insert(state, peer);
-    if (status && state->idle_peers && state->fabric->peer_copies) {
+    status = name_insert(state, peer);
+    if (status && state->idle_peers && state->fabric->shared) {
         oldest_forget(state);
         status = name_insert(state, peer);
     }
@@ -570,7 +506,7 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
 static bool stays(struct ib_state *state)
 {
     ib_lock(&state->fabric_lock);
-    bool any = !state->fabric->peer_copies || state->fabric->lost;
+    bool any = !state->fabric->shared || state->fabric->lost;
     ib_unlock(&state->fabric_lock);
     return any;
 }

@@ -35,9 +35,10 @@ static const struct ib_kind kind_verbs = {
 static void puts_allow(struct bmi_method *method, struct ib_state *state)
 {
     bool safe = ib_library.cuts || !ib_provider_connects(state->provider);
-    state->reads = strcmp(state->provider, "shm") == 0 && ib_reads_allowed();
-    method->limits.put = safe && !state->reads;
-    method->limits.get = safe;
+    bool shm = strcmp(state->provider, "shm") == 0;
+    state->reads = shm && ib_reads_allowed();
+    method->limits.put = safe && !shm;
+    method->limits.get = shm ? state->reads : safe;
     if (!safe)
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "%s: no puts and gets: this program has called libfabric before, without "

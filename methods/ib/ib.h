@@ -2,29 +2,31 @@
  *
  * ib.h - what the files of the ib method share.
  *
- * A link is a pair of things: a TCP connection made at the listen address (the *rendezvous*, over
- * which two processes tell each other their endpoints' names, ring, say goodbye, and notice each
- * other's death), and a token in each direction that marks the link's messages on the one reliable
- * datagram endpoint that a process has. Messages carry frames: a prefix (token, sequence number),
- * then headers and bodies, back to back; a body may go on in the next message.
+ * A link is a TCP connection made at the listen address (the *rendezvous*: the two processes
+ * exchange their endpoints' names there, wake each other up, say goodbye, and notice each other's
+ * death), and a token in each direction that marks the link's messages on a reliable datagram
+ * endpoint of libfabric's. A process has one endpoint, over tcp one for each of its addresses that
+ * a peer uses. Messages carry frames: a prefix (token, sequence number), then headers and bodies,
+ * back to back; a body may go on in the next message.
  *
  * Locks, in this order; each is held for a few lines:
- *   receive_lock  one link's receive side. Held by the driver over a message, calls of
+ *   receive_lock  one link's receive side. The poller holds it over a message, calls of
  *                 bmi_method_frame_arrived and body_arrived included.
  *   (the core's peer lock)
  *   send_lock     one link's queue, state, and the writing side of its rendezvous.
- *   fabric_lock   one endpoint: every call of libfabric on it, its slots and pieces. No call of the
- *                 core under it but bmi_method_defer and the registration cache's.
- * "Driver" below means: touched only by the thread that drives, so by one thread at a time.
+ *   fabric_lock   the fabric and its endpoints: every call of libfabric on them, slots and pieces.
+ *                 Of the core only bmi_method_defer and the registration cache are called under it.
+ * "Driver" below means: touched only by the polling thread, so by one thread at a time.
  *
- * Who posts: whoever flushes, under send_lock and, for each call, fabric_lock. Frames are copied
- * into a slot of registered memory and go back to the core at once: nothing that the core lends
- * is in the network's hands but the memory of puts and gets.
+ * A thread that flushes posts, under send_lock and, for each call, fabric_lock. Frames are copied
+ * into a slot of registered memory and go back to the core at once: the network holds nothing that
+ * the core lends but the memory of puts and gets.
  */
 #ifndef IB_H
 #define IB_H
 
 #include <assert.h>
+#include <endian.h>
 #include <errno.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -68,7 +70,7 @@ void ib_signals_save(struct ib_signals *signals);
 void ib_signals_restore(const struct ib_signals *signals);
 
 enum {
-    IB_VERSION = 2,           /* of the rendezvous, the doorbell's page, and the messages' prefix */
+    IB_VERSION = 3,           /* of the rendezvous, the doorbell's page, and the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
     IB_SLOTS = 128,           /* messages under way, of all links, */
@@ -80,18 +82,21 @@ enum {
     IB_QUEUE_SHM = 4096, /* completions that have room, likewise */
     IB_BUFFER_BYTES = 256 << 10,
     IB_NAME_BYTES = 128,      /* of an endpoint's name */
+    IB_HOST_BYTES = 64,       /* of a numeric host with its interface */
     IB_PROVIDER_BYTES = 64,   /* of a provider's name */
     IB_REGIONS = 64,          /* segments of one registration */
     IB_IOVECS = 16,           /* of one put or get; the provider's limit may be less */
     IB_PIECE_BYTES = 1 << 20, /* of one put or get */
-    IB_PIECES = 8,         /* of one link under way: what frames, pings among them, wait behind */
-    IB_PIECES_SHM = 64,    /* the same, where a piece is no more than a message */
-    IB_PIECES_ALL = 512,   /* of all links: beyond that each has one */
-    IB_PIECES_KEPT = 64,   /* free ones, of all links */
-    IB_BATCH = 16,         /* completions read at a time */
-    IB_PASS_BATCHES = 8,   /* of one pass; then others have their turn */
-    IB_IDLE_PEERS = 64,    /* names kept in the address vector though no link uses them */
-    IB_RETRY_LEAST_MS = 1, /* when a full network tells nothing of room */
+    IB_PIECES = 8,          /* of one link under way: what frames, pings among them, wait behind */
+    IB_PIECES_ALL = 512,    /* of all links: beyond that each has one */
+    IB_PIECES_KEPT = 64,    /* free ones, of all links */
+    IB_BATCH = 16,          /* completions read at a time */
+    IB_PASS_BATCHES = 8,    /* of one pass; then others have their turn */
+    IB_ENDPOINTS = 16,      /* of one process, each with a local address of its own */
+    IB_PEER_ROOM = 1 << 20, /* for what shm has for a peer, beside memory that they share */
+    IB_CONNECTION_ROOM = 16 << 20, /* for what others have for one */
+    IB_IDLE_PEERS = 64,            /* names kept in the address vector though no link uses them */
+    IB_RETRY_LEAST_MS = 1,         /* when a full network tells nothing of room */
     IB_RETRY_MOST_MS = 16,
     IB_TRANSFER_WAIT_MS = 2000 /* a dead link's transfers may still be with the network that long */
 };
@@ -111,8 +116,9 @@ struct ib_operation {
 /* Where messages arrive: many in each, one behind the other. */
 struct ib_buffer {
     struct ib_operation operation;
+    struct ib_endpoint *endpoint;
     uint8_t *memory;
-    bool unposted;
+    bool unposted; /* driver */
 };
 
 /* A message on its way out. */
@@ -145,18 +151,43 @@ struct ib_peer {
     fi_addr_t address;
     uint32_t users; /* links */
     uint32_t size;
-    bool broken;         /* not in the vector any more, or on its way out of it */
-    bool doubtful;       /* fabric_lock: a post to it has failed, or had to wait */
+    bool broken; /* not in the vector any more, or on its way out of it */
+    /* fabric_lock: where a post to it has failed, or had to wait; NULL: nowhere */
+    const struct ib_endpoint *doubtful;
     atomic_bool settled; /* any thread: its connection was looked for */
     uint8_t name[];
 };
 
 struct ib_doorbell; /* doorbell.c: a wake-up flag in memory that two processes share */
 struct ib_dial;
+struct ib_greeting;
 struct ib_listener;
 struct ib_remainder;
 struct ib_piece;
 struct ib_move;
+
+/* Memory of ours, registered where the provider wants that. */
+struct ib_memory {
+    uint8_t *bytes;
+    size_t size;
+    struct fid_mr *registration; /* NULL: needs none */
+};
+
+/* Constant once made, but for what posting needs. */
+struct ib_endpoint {
+    struct ib_endpoint *next; /* driver */
+    struct fid_ep *id;
+    char host[IB_HOST_BYTES]; /* the local address that it is for, where there are several */
+    uint8_t name[IB_NAME_BYTES];
+    size_t name_size;
+    int name_hold; /* see ib_provider_name_hold */
+    struct ib_memory memory;
+    uint32_t buffer_count;
+    uint32_t unposted;         /* driver: buffers that the provider did not take back yet */
+    struct ib_operation spare; /* driver: a receive that holds what posting a buffer needs */
+    bool spare_posted;         /* driver */
+    struct ib_buffer buffers[IB_BUFFERS_SHM];
+};
 
 struct ib_fabric {
     /* constant once open */
@@ -165,7 +196,6 @@ struct ib_fabric {
     struct fid_domain *domain;
     struct fid_av *addresses;
     struct fid_cq *queue;
-    struct fid_ep *endpoint;
     int wait_fd;            /* -1: the provider has none, the doorbell serves */
     bool local_memory;      /* local memory of transfers must be registered */
     bool virtual_addresses; /* regions are told by address, else by offset */
@@ -175,17 +205,12 @@ struct ib_fabric {
     bool put_delivers;      /* a put asks for delivery: later messages may overtake it, or a
                                connection that breaks lose it unnoticed */
     bool tells_source;      /* see ib_provider_tells_source */
-    bool peer_copies;     /* puts are copied by the other process's processor, out of our memory */
-    size_t message_max;   /* bytes of a message */
-    uint32_t pieces_most; /* of one link under way */
-    uint8_t name[IB_NAME_BYTES];
-    size_t name_size;
-    int name_hold; /* see ib_provider_name_hold */
+    bool shared;            /* the provider is shm: processes share memory */
+    bool many;              /* it has an endpoint for each local address */
+    size_t message_max;     /* bytes of a message */
     size_t inject_max, piece_max;
     size_t iovecs, remote_iovecs; /* of a piece */
-    void *memory;                 /* of buffers and slots */
-    size_t memory_size;
-    struct fid_mr *memory_registration; /* NULL: needs none */
+    struct ib_memory memory;      /* of slots */
 
     /* fabric_lock */
     uint64_t keys[IB_KEYS]; /* random; the first `key_count` were not used yet */
@@ -199,12 +224,7 @@ struct ib_fabric {
     atomic_uint pieces; /* with the network, of all links that live */
 
     struct ib_slot slots[IB_SLOTS];
-    uint32_t buffer_count;
-    uint32_t drains;           /* driver: how often the queue was read to its end */
-    uint32_t unposted;         /* driver: buffers that the provider did not take back yet */
-    struct ib_operation spare; /* driver: a receive that holds what posting a buffer needs */
-    bool spare_posted;         /* driver */
-    struct ib_buffer buffers[IB_BUFFERS_SHM];
+    struct ib_endpoint *endpoints; /* driver */
 };
 
 struct ib_state {
@@ -263,6 +283,7 @@ struct ib_link {
 
     /* Changed in the driver under send_lock; read in the driver or under send_lock. */
     enum ib_phase phase;
+    struct ib_endpoint *endpoint; /* ours, by which the peer is reached */
     struct ib_peer *peer;
     struct ib_doorbell *doorbell; /* the peer's; NULL: it needs none */
     uint64_t their_token;
@@ -284,6 +305,7 @@ struct ib_link {
     uint32_t pieces; /* with the network */
     uint32_t slots;  /* fabric_lock: likewise, of messages */
     bool wants_slot; /* fabric_lock: waits for one of them */
+    bool ready;      /* the peer is: it has dialled us, and sent its first message, or we it */
     uint32_t rung;   /* the peer's sleep that we rang for last */
 
     /* driver */
@@ -292,13 +314,12 @@ struct ib_link {
     bool taken_down; /* its end is under way, or over */
     bool bye_sent, bye_seen, done_sent;
     bool room_watched; /* for room in the rendezvous */
-    bool early;        /* messages came before its greeting, when the queue */
-    uint32_t drains;   /* had been read to its end that often */
     uint8_t in_size;
     uint8_t in[4];         /* a record cut in two */
     uint32_t bye_sequence; /* what the other side will have sent */
     int end_status;
-    struct ib_dial *dial; /* while dialling or greeting */
+    struct ib_dial *dial;         /* while dialling */
+    struct ib_greeting *greeting; /* while greeting */
     struct bmi_timer timer;
 
     /* receive_lock */
@@ -338,6 +359,19 @@ static inline void ib_assert_locked(struct bmi_lock *lock)
     (void)lock;
 }
 
+static inline void ib_number_put(uint8_t *to, uint32_t number)
+{
+    number = htole32(number);
+    memcpy(to, &number, 4);
+}
+
+static inline uint32_t ib_number_get(const uint8_t *from)
+{
+    uint32_t number;
+    memcpy(&number, from, 4);
+    return le32toh(number);
+}
+
 static inline void ib_count(const struct ib_state *state, enum bmi_method_counter counter,
                             int64_t amount)
 {
@@ -357,24 +391,44 @@ bool ib_provider_tells_source(const char *provider);
 /* The provider's description for an endpoint at this numeric host (NULL: any). To be freed with
  * fi_freeinfo. */
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info);
+/* Chooses the endpoint's name where that is text. */
+int ib_provider_name_choose(struct fi_info *info);
 /* Keeps other processes from removing what an endpoint of that name shares, also when the process
  * has ended that its name tells of, and a child has it. Returns a descriptor to be closed with the
  * endpoint; -1: nothing is shared. */
 int ib_provider_name_hold(const char *name);
 
-/* fabric.c: the endpoint. */
-/* Opens it at this numeric host if it is not open. listen, before the library runs, or driver. */
+/* fabric.c: what all endpoints share. */
+/* Opens it, on the network of this numeric host (NULL: any), if it is not open. listen, before the
+ * library runs, or driver. */
 int ib_fabric_open(struct ib_state *state, const char *host);
 void ib_fabric_close(struct ib_state *state);
-/* Posts a buffer for messages to arrive in. fabric_lock. */
-int ib_buffer_post_locked(struct ib_fabric *fabric, struct ib_buffer *buffer);
-/* Puts slots with this memory among the free ones. fabric_lock. */
-void ib_slots_add_locked(struct ib_fabric *fabric, struct ib_slot *slots, int count,
-                         uint8_t *memory, struct fid_mr *registration);
 /* Makes more slots. Returns 0, -ENOMEM, or what registering failed with. fabric_lock. */
 int ib_slots_make_locked(struct ib_fabric *fabric);
+/* Logs a failed step of opening, with what can be done. Returns the errno. */
+int ib_step_failed(const struct ib_state *state, const char *step, ssize_t status);
+/* The same where queues are made: providers refuse too large ones as a wrong argument. */
+int ib_queues_failed(const struct ib_state *state, const char *step, ssize_t status);
+/* Closes an object of libfabric's; NULL: none. */
+void ib_id_close(struct fid *id);
+
+/* endpoint.c */
+/* The endpoint for this numeric local host (NULL: any), made if it is not there, as the fabric is.
+ * listen, before the library runs, or driver. */
+int ib_endpoint_get(struct ib_state *state, const char *host, struct ib_endpoint **endpoint);
+/* Closes all; their memory is freed later, when nothing of libfabric's knows it. */
+void ib_endpoints_close(struct ib_fabric *fabric);
+void ib_endpoints_free(struct ib_fabric *fabric);
+/* Posts a buffer for messages to arrive in. fabric_lock. */
+int ib_buffer_post_locked(struct ib_buffer *buffer);
 /* Posts a receive for a tag, which nobody sends to. fabric_lock. */
-int ib_spare_post_locked(struct ib_fabric *fabric);
+int ib_spare_post_locked(struct ib_endpoint *endpoint);
+/* Maps memory of ours, and registers it where the provider wants that. Returns 0 or an errno; what
+ * is there then is to be unmapped in any case. fabric_lock, or nobody else knows the fabric. */
+int ib_memory_map_locked(struct ib_fabric *fabric, size_t size, struct ib_memory *memory);
+void ib_memory_unmap(struct ib_memory *memory);
+
+/* fabric.c: peers */
 /* The peer of that name, counted up. Returns 0, -ENOMEM, -EADDRNOTAVAIL: the provider does not take
  * it. Driver. */
 int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out);
@@ -387,11 +441,19 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status);
 int ib_error(ssize_t status);
 
 /* socket.c */
-/* Has the provider's connection to the peer, if it is one of TCP, set as the tcp method's are. To
- * be called when it has taken a message. Any thread. */
-void ib_peer_settle(struct ib_state *state, struct ib_peer *peer);
+/* Gives the provider's connection to the link's peer, if it is one of TCP, the options of the tcp
+ * method's. To be called when it has taken a message. Any thread. */
+void ib_peer_settle(const struct ib_link *link);
 /* Whether these are the two ends of one TCP connection. */
 bool ib_sockets_joined(int one, int other);
+/* The numeric local host of a connection, with the interface where the address needs that. */
+int ib_socket_host(int fd, char *host, size_t size);
+/* Makes a peer's name right for this host, where it is an address of one link, and logs a name
+ * that is another host's than the rendezvous. Returns 0 or an errno. Driver. */
+int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size);
+/* The user whose process has the other end of a connection within this host. Returns 0 or an errno;
+ * -ENOENT: it is not within this host. */
+int ib_socket_peer_user(int fd, uid_t *user);
 
 /* progress.c */
 /* Looks at the completion queue. Driver. */
@@ -446,9 +508,8 @@ void ib_dial_start(struct ib_link *link);
 /* The time for what is under way is over. Driver, no lock. */
 void ib_dial_expired(struct ib_link *link);
 void ib_dial_free(struct ib_link *link);
-/* Takes what has come of the other side's greeting; the link may be up, or gone, at return. Driver,
- * no lock. */
-void ib_greeting_read(struct ib_link *link);
+/* Watches the rendezvous, for these events instead of those before. Returns 0 or an errno. */
+int ib_rendezvous_watch(struct ib_link *link, uint32_t events);
 /* Goodbye: we send no more messages than these. Driver. */
 void ib_bye_send(struct ib_link *link);
 /* If the other side has said goodbye and all its messages are here, says so and ends the link
@@ -459,6 +520,16 @@ void ib_bye_check(struct ib_link *link);
 void ib_socket_set_options(int fd);
 /* Wakes the other side if it sleeps, without a descriptor of its provider's. send_lock. */
 void ib_ring_locked(struct ib_link *link);
+
+/* greeting.c */
+/* The rendezvous is connected. Returns 0 or an errno. Driver, no lock. */
+int ib_greeting_start(struct ib_link *link);
+/* Takes what has come; the link may be up, or gone, at return. Driver, no lock. */
+void ib_greeting_read(struct ib_link *link);
+void ib_greeting_expired(struct ib_link *link);
+/* Says why the link ends before it is up. Driver. */
+void ib_greeting_refuse(struct ib_link *link, int status);
+void ib_greeting_free(struct ib_link *link);
 
 /* send.c */
 void ib_send(struct bmi_link *base, struct bmi_frame *frames);
@@ -473,6 +544,9 @@ struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *c
 bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *slot);
 
 /* memory.c */
+/* Registers memory, with a random key where the provider lets us choose. fabric_lock. */
+int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size_t size,
+                              uint64_t access, struct fid_mr **region);
 int ib_memory_start(struct ib_state *state);
 /* Ends all registrations; memory of BMI_memalloc lives on as plain memory. */
 void ib_memory_stop(struct ib_state *state);
@@ -501,11 +575,9 @@ void ib_moves_read(struct ib_link *link);
 struct ib_link *ib_piece_link(struct ib_operation *operation);
 /* A piece is back from the network. Driver, no lock. */
 void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
-/* Ends what was not posted, with the status, and tells the core. Of what the network has not given
- * back it ends all, or the puts that the other process carries out: those only read our memory, and
- * where that process has died nobody ever gives them back. Driver, no lock. */
-enum ib_abandon { IB_LET_PUTS_GO, IB_LET_ALL_GO };
-void ib_moves_fail(struct ib_link *link, int status, enum ib_abandon abandon);
+/* Ends what was not posted, with the status, and, if `all`, what the network has not given back.
+ * Tells the core. Driver, no lock. */
+void ib_moves_fail(struct ib_link *link, int status, bool all);
 /* Tells the core of transfers that are over. Driver, no lock. */
 void ib_moves_tell(struct ib_link *link);
 /* The endpoint is closed. */

@@ -37,8 +37,10 @@ static void link_finish(struct ib_link *link);
 static void link_expired(struct bmi_timer *timer)
 {
     struct ib_link *link = ib_container(timer, struct ib_link, timer);
-    if (link->phase == IB_DIALLING || link->phase == IB_GREETING)
+    if (link->phase == IB_DIALLING)
         ib_dial_expired(link);
+    else if (link->phase == IB_GREETING)
+        ib_greeting_expired(link);
     else if (link->phase == IB_ENDING)
         link_finish(link);
 }
@@ -121,6 +123,7 @@ static void rendezvous_close(struct ib_link *link)
 {
     rendezvous_shut(link);
     ib_dial_free(link);
+    ib_greeting_free(link);
     if (link->watched)
         bmi_method_watch_remove(&link->watch);
     link->watched = false;
@@ -152,6 +155,7 @@ void ib_link_open(struct ib_link *link)
 {
     ib_lock(&link->send_lock);
     link->phase = IB_UP;
+    link->ready = link->dialled;
     ib_unlock(&link->send_lock);
     bmi_method_timer_clear(&link->timer);
     ib_count(ib_state_of(link), BMI_COUNT_LINKS, 1);
@@ -250,7 +254,7 @@ static void give_back_frames(struct ib_link *link)
 static void link_finish(struct ib_link *link)
 {
     int status = link->end_status;
-    ib_moves_fail(link, status ? status : -ECONNRESET, IB_LET_ALL_GO);
+    ib_moves_fail(link, status ? status : -ECONNRESET, true);
     give_back_frames(link);
     if (status)
         ib_count(ib_state_of(link), BMI_COUNT_LINKS_FAILED, 1);
@@ -258,7 +262,7 @@ static void link_finish(struct ib_link *link)
     link->phase = IB_DOWN;
     ib_unlock(&link->send_lock);
     bmi_method_link_down(&link->base, status);
-    ib_moves_fail(link, status ? status : -ECONNRESET, IB_LET_ALL_GO);
+    ib_moves_fail(link, status ? status : -ECONNRESET, true);
     give_back_frames(link); /* sent by a thread that the core could not tell yet */
     link_release(link);
 }
@@ -273,7 +277,7 @@ void ib_link_take_down(struct ib_link *link)
     link->sink.body.left = 0;
     ib_unlock(&link->receive_lock);
     give_back_frames(link);
-    ib_moves_fail(link, link->end_status ? link->end_status : -ECONNRESET, IB_LET_PUTS_GO);
+    ib_moves_fail(link, link->end_status ? link->end_status : -ECONNRESET, false);
 
     ib_lock(&link->send_lock);
     bool wait = link->moves != NULL;
@@ -311,6 +315,7 @@ void ib_link_cut(struct ib_link *link)
 {
     bool known = link->dialled || link->phase >= IB_UP;
     if (!known) {
+        ib_greeting_refuse(link, -ECONNREFUSED);
         ib_link_forget(link);
         return;
     }

@@ -53,11 +53,9 @@ static int key_take(struct ib_fabric *fabric, uint64_t *key)
     return 0;
 }
 
-/* fabric_lock. */
-static int region_register(struct ib_state *state, const void *memory, size_t size,
-                           struct fid_mr **region)
+int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size_t size,
+                              uint64_t access, struct fid_mr **region)
 {
-    struct ib_fabric *fabric = state->fabric;
     ssize_t status = -FI_ENOKEY;
     for (int i = 0; i < KEY_TRIES && status == -FI_ENOKEY; i++) {
         uint64_t key = 0;
@@ -65,7 +63,7 @@ static int region_register(struct ib_state *state, const void *memory, size_t si
             return -EIO;
         if (fabric->info->domain_attr->mr_key_size < sizeof(key))
             key &= (UINT64_C(1) << (8 * fabric->info->domain_attr->mr_key_size)) - 1;
-        status = fi_mr_reg(fabric->domain, memory, size, access_all(), 0, key, 0, region, NULL);
+        status = fi_mr_reg(fabric->domain, memory, size, access, 0, key, 0, region, NULL);
     }
     return status ? ib_error(status) : 0;
 }
@@ -76,7 +74,8 @@ static int cache_enter(void *owner, uintptr_t address, size_t length, void **han
     struct ib_state *state = owner;
     struct fid_mr *region = NULL;
     ib_lock(&state->fabric_lock);
-    int status = region_register(state, (const void *)address, length, &region);
+    int status = ib_region_register_locked(state->fabric, (const void *)address, length,
+                                           access_all(), &region);
     ib_unlock(&state->fabric_lock);
     *handle = region;
     return status;
@@ -135,7 +134,7 @@ static int segment_enter(struct ib_state *state, struct ib_enrolment *enrolment,
         start = registration->address;
     } else {
         ib_lock(&state->fabric_lock);
-        status = region_register(state, memory, size, &handle);
+        status = ib_region_register_locked(state->fabric, memory, size, access_all(), &handle);
         ib_unlock(&state->fabric_lock);
         if (status)
             return status;

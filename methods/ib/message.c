@@ -171,6 +171,18 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
     return status;
 }
 
+/* The side that dialled sends first: then it has read our greeting, and the provider's connection
+ * is made. */
+static void ready_set(struct ib_link *link)
+{
+    if (link->ready)
+        return;
+    ib_lock(&link->send_lock);
+    link->ready = true;
+    ib_unlock(&link->send_lock);
+    ib_flush(&link->base);
+}
+
 static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8_t *at, size_t size)
 {
     uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
@@ -180,28 +192,14 @@ static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8
         ib_count(ib_state_of(link), BMI_COUNT_BAD_FRAMES, 1);
         ib_link_end(link, status);
     } else {
+        ready_set(link);
         ib_bye_check(link);
     }
 }
 
-/* What the provider had queued before the peer's name was known to it is from nobody: that is taken
- * when the queue was read to its end once more. */
-static bool source_is_right(struct ib_link *link, fi_addr_t from)
+static bool source_is_right(const struct ib_link *link, fi_addr_t from)
 {
-    const struct ib_fabric *fabric = ib_state_of(link)->fabric;
-    if (!fabric->tells_source || from == link->peer->address)
-        return true;
-    return link->early && fabric->drains - link->drains < 2 && from == FI_ADDR_NOTAVAIL;
-}
-
-/* A message came before the greeting was read, which was sent before it. */
-static void early_greeting(struct ib_link *link)
-{
-    bmi_link_ref(&link->base);
-    link->early = true;
-    link->drains = ib_state_of(link)->fabric->drains;
-    ib_greeting_read(link);
-    bmi_link_unref(&link->base);
+    return !ib_state_of(link)->fabric->tells_source || from == link->peer->address;
 }
 
 static void source_refuse(struct ib_link *link)
@@ -227,10 +225,6 @@ void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *b
     ib_count(state, BMI_COUNT_READS, 1);
     ib_count(state, BMI_COUNT_BYTES_RECEIVED, (int64_t)size);
     struct ib_link *link = ib_token_find(state, le64toh(token));
-    if (link && link->phase == IB_GREETING) {
-        early_greeting(link);
-        link = ib_token_find(state, le64toh(token));
-    }
     if (!link || link->phase != IB_UP || le32toh(length) > size - IB_PREFIX) {
         bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: a message of %zu bytes that is no link's",
                        state->kind->scheme, size);

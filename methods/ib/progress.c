@@ -6,8 +6,7 @@
  * messages under way as it may have is flushed when one of them completes. A link whose message
  * found no room stands in a list and is flushed again in each pass that had a completion. Where no
  * completion reports room (a provider's connection being made, another process's full queue), a
- * timer retries after 1 ms, then 2, up to 16. The same timer runs while pieces of puts are with a
- * provider that has no descriptor: shm reports their end only at some later look.
+ * timer retries after 1 ms, then 2, up to 16.
  */
 #include <poll.h>
 
@@ -52,11 +51,10 @@ void ib_link_block_locked(struct ib_link *link)
 /* Whether something is due that nothing may tell of. */
 static bool untold(struct ib_state *state)
 {
-    if (atomic_load(&state->blocked) || (state->fabric && state->fabric->unposted > 0))
-        return true;
-    if (!state->fabric || state->fabric->wait_fd >= 0)
-        return false;
-    return atomic_load(&state->fabric->pieces) > 0;
+    const struct ib_endpoint *at = state->fabric ? state->fabric->endpoints : NULL;
+    while (at && at->unposted == 0)
+        at = at->next;
+    return at || atomic_load(&state->blocked);
 }
 
 /* Looks again later if so. */
@@ -103,41 +101,39 @@ static void slot_done(struct ib_state *state, struct ib_slot *slot, int status)
 static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
 {
     ib_lock(&state->fabric_lock);
-    int status = ib_buffer_post_locked(state->fabric, buffer);
+    int status = ib_buffer_post_locked(buffer);
     ib_unlock(&state->fabric_lock);
     if (status && !buffer->unposted)
         bmi_method_log(BMI_LOG_INFO, NULL, "%s: cannot post a buffer yet: %s", state->kind->scheme,
                        strerror(-status));
-    state->fabric->unposted += (uint32_t)(status != 0) - buffer->unposted;
+    buffer->endpoint->unposted += (uint32_t)(status != 0) - buffer->unposted;
     buffer->unposted = status != 0;
 }
 
-static void spare_set(struct ib_state *state, bool posted)
+static void spare_set(struct ib_state *state, struct ib_endpoint *endpoint, bool posted)
 {
-    struct ib_fabric *fabric = state->fabric;
     ib_lock(&state->fabric_lock);
     if (posted)
-        ib_spare_post_locked(fabric);
+        ib_spare_post_locked(endpoint);
     else
-        fi_cancel(&fabric->endpoint->fid, &fabric->spare.context);
+        fi_cancel(&endpoint->id->fid, &endpoint->spare.context);
     ib_unlock(&state->fabric_lock);
 }
 
 /* Tries again what the provider did not take. Where messages that found no buffer have used up what
  * posting one needs, so that none could be posted for ever, the spare receive gives back its own:
  * the first buffer takes some of them in. */
-static void buffers_repost(struct ib_state *state)
+static void buffers_repost(struct ib_state *state, struct ib_endpoint *endpoint)
 {
-    struct ib_fabric *fabric = state->fabric;
-    if (fabric->unposted == fabric->buffer_count && fabric->spare_posted) {
-        fabric->spare_posted = false;
-        spare_set(state, false);
+    if (endpoint->unposted == endpoint->buffer_count && endpoint->spare_posted) {
+        endpoint->spare_posted = false;
+        spare_set(state, endpoint, false);
     }
-    for (uint32_t i = 0; i < fabric->buffer_count && fabric->unposted > 0; i++)
-        if (fabric->buffers[i].unposted)
-            buffer_repost(state, &fabric->buffers[i]);
-    if (fabric->unposted == 0 && fabric->peer_copies && !fabric->spare_posted)
-        spare_set(state, true);
+    for (uint32_t i = 0; i < endpoint->buffer_count && endpoint->unposted > 0; i++)
+        if (endpoint->buffers[i].unposted)
+            buffer_repost(state, &endpoint->buffers[i]);
+    if (endpoint->unposted == 0 && state->fabric->shared && !endpoint->spare_posted)
+        spare_set(state, endpoint, true);
 }
 
 static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry,
@@ -160,7 +156,7 @@ static void completion_handle(struct ib_state *state, const struct fi_cq_data_en
         ib_piece_done(state, operation, 0);
         break;
     case IB_OPERATION_SPARE: /* somebody sends to tags */
-        state->fabric->spare_posted = false;
+        ib_container(operation, struct ib_endpoint, spare)->spare_posted = false;
         break;
     }
 }
@@ -260,8 +256,6 @@ static int batch_run(struct ib_state *state)
     }
     for (ssize_t i = 0; i < count; i++)
         completion_handle(state, &entries[i], from[i]);
-    if (state->fabric)
-        state->fabric->drains += count < IB_BATCH;
     return count > 0 ? (int)count : 0;
 }
 
@@ -275,8 +269,9 @@ int ib_progress(void *argument)
         state->armed = false;
         ib_doorbell_sleep(state->doorbell, false);
     }
-    if (state->fabric->unposted > 0)
-        buffers_repost(state);
+    for (struct ib_endpoint *at = state->fabric->endpoints; at; at = at->next)
+        if (at->unposted > 0)
+            buffers_repost(state, at);
     for (int i = 0; i < IB_PASS_BATCHES; i++) {
         count = batch_run(state);
         events += count;

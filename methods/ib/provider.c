@@ -115,7 +115,7 @@ static int leftovers_remove(unsigned long long table)
 /* Providers that are told apart by a string make it of the address, or of the process's number. One
  * that was killed leaves its shared memory behind, and the next process of that number would find
  * it in its way: so ours is random, too. */
-static int name_choose(struct fi_info *info)
+int ib_provider_name_choose(struct fi_info *info)
 {
     struct stat table = {0};
     uint64_t number;
@@ -145,7 +145,7 @@ int ib_provider_info(const struct ib_state *state, const char *host, struct fi_i
     int status = host ? info_get(state->provider, host, info) : -ENODATA;
     if (status && status != -ENOMEM)
         status = info_get(state->provider, NULL, info);
-    return status ? status : name_choose(*info);
+    return status;
 }
 
 /* Appends to a text, as much as it has room for. */

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rendezvous.c - the TCP connection beside each link: greeting, rings, goodbye, and its end.
+ * rendezvous.c - the TCP connection beside each link: dialled, accepted, its records, and its end.
  *
- * Greeting: both sides send 240 bytes: version, provider, token, bell, the endpoint's name. The
- * dialler speaks first. Then records of one byte, some with a number: RING (look at your queue),
- * BYE n (I have sent n messages and send no more), DONE (all of yours are here). A side that closes
- * in good order says BYE and waits for DONE; so nothing is lost when its endpoint goes. A
- * connection that ends otherwise is the other process's death: what has arrived is taken, then the
- * link goes down.
+ * greeting.c describes what both sides say first. Then come records of one byte, some with a
+ * number: RING (look at your queue), BYE n (I have sent n messages and send no more), DONE (all of
+ * yours are here). A side that closes in good order says BYE and waits for DONE, so nothing is lost
+ * when its endpoint goes. A connection that ends otherwise is the other process's death: what has
+ * arrived is taken, then the link goes down.
  *
  * Runs in the driver, but for ib_connect, ib_listen, and ib_ring_locked.
  */
-#include <endian.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -22,34 +21,19 @@
 #include "methods/tcp/tcp.h"
 
 enum {
-    HELLO_BYTES = 240,
-    HELLO_VERSION = 8,
-    HELLO_FORMAT = 12,
-    HELLO_TOKEN = 16,
-    HELLO_BELL = 24,
-    HELLO_NAME_SIZE = 40,
-    HELLO_MESSAGE = 44,
-    HELLO_PROVIDER = 48,
-    HELLO_NAME = 112,
     DRAIN_PASSES = 256, /* over what a dead peer has sent */
     RECORDS_BYTES = 64, /* read at a time */
     KEEPALIVE_PROBES = 3
 };
 enum record { RECORD_RING = 'r', RECORD_BYE = 'b', RECORD_DONE = 'd' };
 
-_Static_assert(HELLO_NAME + IB_NAME_BYTES == HELLO_BYTES, "the name stands last");
-_Static_assert(HELLO_PROVIDER + IB_PROVIDER_BYTES == HELLO_NAME, "the provider before it");
-static const uint8_t magic[8] = "BMI ib\r\n";
-
-/* A link on its way up. */
+/* A link that is being dialled. */
 struct ib_dial {
     struct tcp_resolve *resolve; /* while the name is being looked up */
     struct tcp_address address;
     union tcp_socket_address candidates[TCP_NAME_ADDRESSES];
     size_t count, next;
     int error; /* of the last candidate */
-    size_t hello_have;
-    uint8_t hello[HELLO_BYTES];
 };
 
 struct ib_listener {
@@ -61,19 +45,6 @@ struct ib_listener {
 };
 
 static void rendezvous_ready(struct bmi_watch *watch, uint32_t events);
-
-static void number_put(uint8_t *to, uint32_t number)
-{
-    number = htole32(number);
-    memcpy(to, &number, 4);
-}
-
-static uint32_t number_get(const uint8_t *from)
-{
-    uint32_t number;
-    memcpy(&number, from, 4);
-    return le32toh(number);
-}
 
 /* ---- sockets ----------------------------------------------------------------------------------
  */
@@ -99,8 +70,7 @@ void ib_socket_set_options(int fd)
         option_set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)timeout_ms);
 }
 
-/* Watches the rendezvous, for these events instead of those before. Returns 0 or an errno. */
-static int watch_set(struct ib_link *link, uint32_t events)
+int ib_rendezvous_watch(struct ib_link *link, uint32_t events)
 {
     if (link->watched)
         bmi_method_watch_remove(&link->watch);
@@ -108,224 +78,6 @@ static int watch_set(struct ib_link *link, uint32_t events)
     int status = bmi_method_watch_add(&link->watch, events);
     link->watched = status == 0;
     return status;
-}
-
-/* A link that fails before it is up: the core knows those that it dialled only. */
-static void rise_failed(struct ib_link *link, int status)
-{
-    if (link->dialled)
-        ib_link_end(link, status);
-    else
-        ib_link_forget(link);
-}
-
-/* ---- greeting ---------------------------------------------------------------------------------
- */
-
-static int hello_send(struct ib_link *link)
-{
-    struct ib_state *state = ib_state_of(link);
-    const struct ib_fabric *fabric = state->fabric;
-    uint64_t token = htole64(link->token);
-    uint8_t hello[HELLO_BYTES] = {0};
-    memcpy(hello, magic, sizeof(magic));
-    number_put(hello + HELLO_VERSION, IB_VERSION);
-    number_put(hello + HELLO_FORMAT, fabric->info->addr_format);
-    memcpy(hello + HELLO_TOKEN, &token, 8);
-    if (state->doorbell)
-        ib_doorbell_record(state->doorbell, hello + HELLO_BELL);
-    number_put(hello + HELLO_NAME_SIZE, (uint32_t)fabric->name_size);
-    number_put(hello + HELLO_MESSAGE, IB_MESSAGE_BYTES);
-    memcpy(hello + HELLO_PROVIDER, state->provider, strlen(state->provider) + 1);
-    memcpy(hello + HELLO_NAME, fabric->name, fabric->name_size);
-    ssize_t sent = send(link->watch.fd, hello, sizeof(hello), MSG_NOSIGNAL | MSG_DONTWAIT);
-    return sent == HELLO_BYTES ? 0 : sent < 0 ? -errno : -ENOBUFS; /* it is the first on the wire */
-}
-
-/* What a greeting of the right version and provider tells that cannot be; NULL: nothing. A name
- * that is text ends within its bytes: the provider asks no size of it. A bell, which is opened as a
- * file, is there only where the provider needs one. */
-static const char *hello_nonsense(const struct ib_state *state, const uint8_t *hello)
-{
-    const struct ib_fabric *fabric = state->fabric;
-    uint32_t size = number_get(hello + HELLO_NAME_SIZE);
-    uint64_t bell;
-    memcpy(&bell, hello + HELLO_BELL, sizeof(bell));
-    if (number_get(hello + HELLO_MESSAGE) != IB_MESSAGE_BYTES)
-        return "messages of another size";
-    if (size == 0 || size > IB_NAME_BYTES)
-        return "an endpoint's name of no possible size";
-    if (fabric->info->addr_format == FI_ADDR_STR ? !memchr(hello + HELLO_NAME, '\0', size)
-                                                 : size != fabric->name_size)
-        return "an endpoint's name that is none";
-    if ((state->doorbell != NULL) != (bell != 0))
-        return bell != 0 ? "a page to share, which we need not" : "no page to share";
-    return NULL;
-}
-
-/* Whether the other side's greeting fits ours. Logs what does not. */
-static int hello_check(struct ib_link *link, const uint8_t *hello)
-{
-    struct ib_state *state = ib_state_of(link);
-    const char *scheme = state->kind->scheme;
-    const char *provider = (const char *)hello + HELLO_PROVIDER;
-    uint32_t version = number_get(hello + HELLO_VERSION);
-    if (memcmp(hello, magic, sizeof(magic)) != 0) {
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s does not speak this protocol", scheme,
-                       link->base.host ? link->base.host : "a peer");
-        return -EPROTO;
-    }
-    if (version != IB_VERSION) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: %s speaks version %u of the rendezvous, we speak %d", scheme,
-                       link->base.host ? link->base.host : "a peer", version, IB_VERSION);
-        return -EPROTONOSUPPORT;
-    }
-    if (memchr(provider, '\0', IB_PROVIDER_BYTES) == NULL ||
-        strcmp(provider, state->provider) != 0) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: %s uses provider %.*s, we use %s: choose one scheme on both sides",
-                       scheme, link->base.host ? link->base.host : "a peer", IB_PROVIDER_BYTES - 1,
-                       provider, state->provider);
-        return -EPROTONOSUPPORT;
-    }
-    if (number_get(hello + HELLO_FORMAT) != state->fabric->info->addr_format) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: the endpoint of %s has an address of another family than ours (IPv4, "
-                       "IPv6): have the server listen, and be dialled, by one of one family",
-                       scheme, link->base.host ? link->base.host : "a peer");
-        return -EPROTONOSUPPORT;
-    }
-    const char *nonsense = hello_nonsense(state, hello);
-    if (nonsense)
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s greets with %s", scheme,
-                       link->base.host ? link->base.host : "a peer", nonsense);
-    return nonsense ? -EPROTO : 0;
-}
-
-/* Whether the other end of the rendezvous is a link's of this process, too. */
-static bool is_to_ourselves(const struct ib_link *link)
-{
-    struct ib_state *state = ib_state_of(link);
-    ib_lock(&state->list_lock);
-    const struct ib_link *other = state->links;
-    while (other && !ib_sockets_joined(link->watch.fd, other->watch.fd))
-        other = other->list_next;
-    ib_unlock(&state->list_lock);
-    return other != NULL;
-}
-
-/* The other side's bell. It names the process whose memory our gets read: ours only if that is the
- * other side. */
-static int bell_take(const struct ib_link *link, const uint8_t *record, struct ib_doorbell **bell)
-{
-    int status = ib_doorbell_open(record, bell);
-    if (status || !*bell || ib_doorbell_process(*bell) != getpid() || is_to_ourselves(link))
-        return status;
-    ib_doorbell_free(*bell);
-    *bell = NULL;
-    return -EPERM;
-}
-
-/* Opens what the other side shares with us. The link has it, also if only in part. */
-static int hello_open(struct ib_link *link, const uint8_t *hello)
-{
-    struct ib_state *state = ib_state_of(link);
-    struct ib_doorbell *bell = NULL;
-    struct ib_peer *peer = NULL;
-    int status = bell_take(link, hello + HELLO_BELL, &bell);
-    if (status)
-        bmi_method_log(
-            BMI_LOG_WARN, &link->base,
-            "%s: cannot share a page with the peer: %s. This provider connects processes "
-            "of one user on one host",
-            state->kind->scheme, strerror(-status));
-    else
-        status = ib_peer_get(state, hello + HELLO_NAME, number_get(hello + HELLO_NAME_SIZE), &peer);
-    if (status == -EADDRNOTAVAIL)
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: the provider does not take the peer's name",
-                       state->kind->scheme);
-    ib_lock(&link->send_lock);
-    link->peer = peer;
-    link->doorbell = bell;
-    ib_unlock(&link->send_lock);
-    return status;
-}
-
-/* The other side is known: its endpoint, its token, its bell. */
-static int hello_take(struct ib_link *link, const uint8_t *hello)
-{
-    struct ib_state *state = ib_state_of(link);
-    uint64_t token;
-    int status = hello_check(link, hello);
-    if (status)
-        return status;
-    memcpy(&token, hello + HELLO_TOKEN, 8);
-    ib_doorbell_spare_lend(state->doorbell);
-    status = hello_open(link, hello);
-    ib_doorbell_spare_take(state->doorbell);
-    ib_lock(&link->send_lock);
-    link->their_token = le64toh(token);
-    ib_unlock(&link->send_lock);
-    return status;
-}
-
-/* Both sides know each other. Returns 0 or an errno. */
-static int greeted(struct ib_link *link)
-{
-    struct ib_state *state = ib_state_of(link);
-    int status = hello_take(link, link->dial->hello);
-    if (status == -EPROTONOSUPPORT && !link->dialled)
-        hello_send(link); /* so that the other side can say why it is refused */
-    if (status)
-        return status;
-    if (link->dialled) {
-        ib_dial_free(link);
-        ib_count(state, BMI_COUNT_LINKS_OPENED, 1);
-        bmi_method_link_up(&link->base);
-        ib_link_open(link);
-        return 0;
-    }
-    status = ib_token_make(link);
-    if (status == 0)
-        status = hello_send(link);
-    if (status == 0)
-        status = bmi_method_link_accepted(&link->base);
-    if (status)
-        return status;
-    ib_dial_free(link);
-    ib_count(state, BMI_COUNT_LINKS_ACCEPTED, 1);
-    ib_link_open(link);
-    return 0;
-}
-
-void ib_greeting_read(struct ib_link *link)
-{
-    struct ib_dial *dial = link->dial;
-    ssize_t got = recv(link->watch.fd, dial->hello + dial->hello_have,
-                       HELLO_BYTES - dial->hello_have, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    int status = got < 0 ? -errno : got == 0 ? -ECONNREFUSED : 0;
-    if (got > 0)
-        dial->hello_have += (size_t)got;
-    if (status == 0 && dial->hello_have == HELLO_BYTES)
-        status = greeted(link);
-    if (status)
-        rise_failed(link, status);
-}
-
-/* Connected: what the other side has to say is next. */
-static int greeting_start(struct ib_link *link)
-{
-    int status = watch_set(link, EPOLLIN | EPOLLRDHUP);
-    if (status)
-        return status;
-    ib_lock(&link->send_lock);
-    link->phase = IB_GREETING;
-    ib_unlock(&link->send_lock);
-    bmi_method_timer_set(&link->timer, (uint64_t)bmi_method_setting("connect_timeout_ms"));
-    return 0;
 }
 
 /* ---- dialling ---------------------------------------------------------------------------------
@@ -387,7 +139,7 @@ static int attempt(struct ib_link *link, const union tcp_socket_address *to)
     ib_lock(&link->send_lock);
     link->watch.fd = fd;
     ib_unlock(&link->send_lock);
-    int status = watch_set(link, EPOLLOUT);
+    int status = ib_rendezvous_watch(link, EPOLLOUT);
     if (status)
         socket_close(link);
     return status;
@@ -472,17 +224,13 @@ void ib_dial_start(struct ib_link *link)
 
 void ib_dial_expired(struct ib_link *link)
 {
-    if (link->phase == IB_GREETING) {
-        rise_failed(link, -ETIMEDOUT);
-        return;
-    }
     link->dial->error = -ETIMEDOUT;
     socket_close(link);
     dial_next(link);
 }
 
-/* Returns 0 if the socket is connected, to somebody else; fills in the local host. */
-static int connection_check(struct ib_link *link, char *here_host, size_t size)
+/* Returns 0 if the socket is connected, to another one. */
+static int connection_check(struct ib_link *link)
 {
     union tcp_socket_address here = {0}, there = {0};
     socklen_t length = sizeof(int), here_length = sizeof(here), there_length = sizeof(there);
@@ -503,14 +251,12 @@ static int connection_check(struct ib_link *link, char *here_host, size_t size)
     tcp_socket_address_bytes(&here, ends[0]);
     tcp_socket_address_bytes(&there, ends[1]);
     bmi_method_link_ends(&link->base, ends[0], ends[1], TCP_ADDRESS_BYTES);
-    tcp_socket_address_host(&here, here_host, size);
     return 0;
 }
 
 static void connect_ready(struct ib_link *link)
 {
-    char host[INET6_ADDRSTRLEN];
-    int error = connection_check(link, host, sizeof(host));
+    int error = connection_check(link);
     if (error == -ENOTCONN)
         return; /* told too early: still under way */
     if (error) {
@@ -519,13 +265,8 @@ static void connect_ready(struct ib_link *link)
         dial_next(link);
         return;
     }
-    error = ib_fabric_open(ib_state_of(link), host);
-    if (error == 0)
-        error = ib_token_make(link);
-    if (error == 0)
-        error = hello_send(link);
-    if (error == 0)
-        error = greeting_start(link);
+    ib_dial_free(link);
+    error = ib_greeting_start(link);
     if (error)
         ib_link_end(link, error);
 }
@@ -550,7 +291,7 @@ static void out_write(struct ib_link *link)
     if (left == link->room_watched || link->watch.fd < 0)
         return;
     link->room_watched = left;
-    int status = watch_set(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
+    int status = ib_rendezvous_watch(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
     if (status) /* nothing would tell of its end */
         ib_link_fail(link, status);
 }
@@ -571,7 +312,7 @@ void ib_bye_send(struct ib_link *link)
         return;
     link->bye_sent = true;
     ib_lock(&link->send_lock);
-    number_put(record + 1, link->sequence_out);
+    ib_number_put(record + 1, link->sequence_out);
     ib_unlock(&link->send_lock);
     record_send(link, record, sizeof(record));
 }
@@ -618,7 +359,7 @@ static int record_take(struct ib_link *link, const uint8_t *at, size_t size, boo
         if (link->bye_seen)
             return -EPROTO;
         link->bye_seen = true;
-        link->bye_sequence = number_get(at + 1);
+        link->bye_sequence = ib_number_get(at + 1);
         return 5;
     case RECORD_DONE:
         return link->bye_sent ? -ESHUTDOWN : -EPROTO;
@@ -719,9 +460,7 @@ static void accept_link(struct ib_state *state, int fd, const union tcp_socket_a
     tcp_socket_address_host(from, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
     link_ends(&link->base, fd, from);
-    link->dial = calloc(1, sizeof(*link->dial));
-    int status = link->dial ? greeting_start(link) : -ENOMEM;
-    if (status)
+    if (ib_greeting_start(link))
         ib_link_forget(link);
 }
 
@@ -732,14 +471,34 @@ static void accept_resumed(struct bmi_timer *timer)
         bmi_method_timer_set(timer, TCP_ACCEPT_RETRY_MS);
 }
 
+/* Accepts a connection if there will be descriptors for the provider's as well: else newcomers wait.
+ * shm takes one for a moment only, which the wake-up flag has in reserve. */
+static int connection_accept(const struct ib_state *state, int listener,
+                             union tcp_socket_address *from)
+{
+    enum { PROVIDERS = 2 };
+    socklen_t length = sizeof(*from);
+    int spare[PROVIDERS], count = 0;
+    while (!state->doorbell && count < PROVIDERS &&
+           (spare[count] = fcntl(listener, F_DUPFD_CLOEXEC, 0)) >= 0)
+        count++;
+    int fd = state->doorbell || count == PROVIDERS
+                 ? accept4(listener, &from->any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
+                 : -1;
+    int error = errno;
+    while (count > 0)
+        close(spare[--count]);
+    errno = error;
+    return fd;
+}
+
 static void listener_ready(struct bmi_watch *watch, uint32_t events)
 {
     struct ib_listener *listener = ib_container(watch, struct ib_listener, watch);
     (void)events;
     for (int i = 0; i < TCP_ACCEPT_BATCH; i++) {
         union tcp_socket_address from = {0};
-        socklen_t length = sizeof(from);
-        int fd = accept4(watch->fd, &from.any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = connection_accept(listener->state, watch->fd, &from);
         if (fd >= 0) {
             accept_link(listener->state, fd, &from);
             continue;
@@ -767,14 +526,15 @@ static bool host_numeric(const char *bound, int flags, char *host, size_t size)
     if (address.kind == TCP_HOST_NAME && tcp_resolve_now(address.host, 0, addresses, &count) == 0)
         tcp_socket_address_host(&addresses[0], host, size);
     else if (address.kind != TCP_HOST_NAME)
-        snprintf(host, size, "%s", address.host);
+        snprintf(host, size, "%s%s%s", address.host, address.scope[0] ? "%" : "", address.scope);
     return address.kind != TCP_HOST_NAME || count > 0;
 }
 
 int ib_listen(void *argument, const char *text, int flags, char *bound, size_t size)
 {
     struct ib_state *state = argument;
-    char host[TCP_HOST_SIZE];
+    char host[TCP_HOST_SIZE + IF_NAMESIZE];
+    struct ib_endpoint *endpoint;
     uint16_t port;
     int fd = tcp_listen_open(NULL, text, flags, bound, size, &port);
     if (fd < 0)
@@ -783,7 +543,8 @@ int ib_listen(void *argument, const char *text, int flags, char *bound, size_t s
     int status = listener ? 0 : -ENOMEM;
     if (status == 0)
         status =
-            ib_fabric_open(state, host_numeric(bound, flags, host, sizeof(host)) ? host : NULL);
+            ib_endpoint_get(state, host_numeric(bound, flags, host, sizeof(host)) ? host : NULL,
+                            &endpoint);
     if (status == 0) {
         listener->state = state;
         if (!(flags & BMI_TCP_BIND_SPECIFIC))

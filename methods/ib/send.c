@@ -226,17 +226,16 @@ static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8
                                size_t size)
 {
     struct ib_state *state = ib_state_of(link);
-    struct ib_fabric *fabric = state->fabric;
     ssize_t status;
 
     prefix_write(link, memory, size);
     if (slot)
-        status = fi_send(fabric->endpoint, memory, size, slot->descriptor, link->peer->address,
+        status = fi_send(link->endpoint->id, memory, size, slot->descriptor, link->peer->address,
                          &slot->operation.context);
     else
-        status = fi_inject(fabric->endpoint, memory, size, link->peer->address);
+        status = fi_inject(link->endpoint->id, memory, size, link->peer->address);
     if (status) {
-        link->peer->doubtful = true;
+        link->peer->doubtful = link->endpoint;
         return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
     }
     link->sequence_out++;
@@ -253,7 +252,7 @@ static int message_post(struct ib_link *link, struct ib_slot *slot, uint8_t *mem
     int status = message_hand_locked(link, slot, memory, size);
     ib_unlock(&state->fabric_lock);
     if (status == 0)
-        ib_peer_settle(state, link->peer);
+        ib_peer_settle(link);
     return status;
 }
 
@@ -316,7 +315,7 @@ static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
 
 static bool may_send_locked(const struct ib_link *link)
 {
-    return link->phase == IB_UP && !link->failure && link->closing != IB_CLOSE_NOW;
+    return link->phase == IB_UP && link->ready && !link->failure && link->closing != IB_CLOSE_NOW;
 }
 
 void ib_flush(struct bmi_link *base)

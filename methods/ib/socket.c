@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * socket.c - TCP connections told apart by their addresses: libfabric's own, of which it tells
- * nothing, and a rendezvous both of whose ends are ours.
+ * socket.c - the ends of TCP connections: of rendezvous, and of libfabric's own.
  *
- * Each of libfabric's goes from some port to a listening endpoint's, whose address is its name. A
- * connection is there when the first message to a process was taken; then it is looked for among
- * the process's descriptors, once for each process, and gets what a connection of the tcp method
- * gets. Only who sends has to: it is the sender's congestion control that counts.
+ * libfabric gives no access to its connections. Each goes from some port to a listening endpoint's,
+ * whose address is its name. The connection is there when the first message to a process was taken.
+ * Then it is looked for among the process's descriptors, once for each peer, and gets the options
+ * of the tcp method's connections.
  */
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <unistd.h>
+
 #include "ib.h"
 #include "methods/tcp/address.h"
 #include "methods/tcp/tcp.h"
@@ -61,15 +68,119 @@ bool ib_sockets_joined(int one, int other)
            same_place(&here, &others_there) && same_place(&there, &others_here);
 }
 
-void ib_peer_settle(struct ib_state *state, struct ib_peer *peer)
+int ib_socket_host(int fd, char *host, size_t size)
 {
-    const struct ib_fabric *fabric = state->fabric;
+    union tcp_socket_address address = {0};
+    socklen_t length = sizeof(address);
+    char interface[IF_NAMESIZE];
+    if (getsockname(fd, &address.any, &length) < 0)
+        return -errno;
+    tcp_socket_address_host(&address, host, size);
+    size_t used = strlen(host);
+    if (address.any.sa_family == AF_INET6 && address.ipv6.sin6_scope_id != 0 &&
+        if_indextoname(address.ipv6.sin6_scope_id, interface))
+        snprintf(host + used, size - used, "%%%s", interface);
+    return 0;
+}
+
+int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
+{
+    union tcp_socket_address told, there = {0};
+    socklen_t length = sizeof(there);
+    char told_host[INET6_ADDRSTRLEN], host[INET6_ADDRSTRLEN];
+    if (!name_read(&told, name, size))
+        return 0;
+    if (getpeername(link->watch.fd, &there.any, &length) < 0)
+        return -errno;
+    if (told.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&told.ipv6.sin6_addr)) {
+        told.ipv6.sin6_scope_id = there.ipv6.sin6_scope_id; /* theirs means nothing here */
+        memcpy(name, &told, size);
+    }
+    tcp_socket_address_host(&told, told_host, sizeof(told_host));
+    tcp_socket_address_host(&there, host, sizeof(host));
+    if (strcmp(told_host, host) != 0)
+        bmi_method_log(BMI_LOG_WARN, &link->base,
+                       "%s: the peer's rendezvous is at %s, but its endpoint is at %s",
+                       ib_state_of(link)->kind->scheme, host, told_host);
+    return 0;
+}
+
+/* ---- whose process a peer is ------------------------------------------------------------------ */
+
+/* Asks the kernel about the TCP socket with these ends. The structures are the kernel's. */
+static int socket_ask(int netlink, const union tcp_socket_address *here,
+                      const union tcp_socket_address *there)
+{
+    struct {
+        struct nlmsghdr header;
+        struct inet_diag_req_v2 body;
+    } request = {.header = {.nlmsg_len = sizeof(request),
+                            .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                            .nlmsg_flags = NLM_F_REQUEST},
+                 .body = {.sdiag_protocol = IPPROTO_TCP,
+                          .idiag_states = UINT32_MAX,
+                          .id = {.idiag_sport = htons(tcp_socket_address_port(here)),
+                                 .idiag_dport = htons(tcp_socket_address_port(there)),
+                                 .idiag_cookie = {INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE}}}};
+    char host[INET6_ADDRSTRLEN];
+    tcp_socket_address_host(here, host, sizeof(host));
+    bool ipv4 = inet_pton(AF_INET, host, request.body.id.idiag_src) == 1;
+    request.body.sdiag_family = ipv4 ? AF_INET : AF_INET6;
+    if (!ipv4) {
+        inet_pton(AF_INET6, host, request.body.id.idiag_src);
+        request.body.id.idiag_if = here->ipv6.sin6_scope_id;
+    }
+    tcp_socket_address_host(there, host, sizeof(host));
+    inet_pton(ipv4 ? AF_INET : AF_INET6, host, request.body.id.idiag_dst);
+    return send(netlink, &request, sizeof(request), 0) < 0 ? -errno : 0;
+}
+
+static int socket_user(int netlink, uid_t *user)
+{
+    union {
+        struct nlmsghdr header;
+        char bytes[1024];
+    } answer = {0};
+    ssize_t got = recv(netlink, &answer, sizeof(answer), 0);
+    if (got < 0)
+        return -errno;
+    if (answer.header.nlmsg_type == NLMSG_ERROR &&
+        (size_t)got >= NLMSG_LENGTH(sizeof(struct nlmsgerr)))
+        return ((const struct nlmsgerr *)NLMSG_DATA(&answer.header))->error;
+    if (answer.header.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+        (size_t)got < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
+        return -EPROTO;
+    *user = ((const struct inet_diag_msg *)NLMSG_DATA(&answer.header))->idiag_uid;
+    return 0;
+}
+
+int ib_socket_peer_user(int fd, uid_t *user)
+{
+    union tcp_socket_address here, there;
+    if (!ends_read(fd, &here, &there))
+        return -ENOTCONN;
+    int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    if (netlink < 0)
+        return -errno;
+    int status = socket_ask(netlink, &there, &here); /* as the other side has it */
+    if (status == 0)
+        status = socket_user(netlink, user);
+    close(netlink);
+    return status;
+}
+
+/* ---- libfabric's connections ------------------------------------------------------------------ */
+
+void ib_peer_settle(const struct ib_link *link)
+{
+    const struct ib_endpoint *endpoint = link->endpoint;
+    struct ib_peer *peer = link->peer;
     union tcp_socket_address ours, theirs;
     if (atomic_load_explicit(&peer->settled, memory_order_relaxed) ||
         atomic_exchange(&peer->settled, true))
         return;
-    if (strncmp(state->provider, "tcp", 3) != 0 ||
-        !name_read(&ours, fabric->name, fabric->name_size) ||
+    if (!ib_state_of(link)->fabric->many ||
+        !name_read(&ours, endpoint->name, endpoint->name_size) ||
         !name_read(&theirs, peer->name, peer->size))
         return;
     for (int fd = 0; fd < DESCRIPTORS_MOST; fd++)

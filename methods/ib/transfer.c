@@ -8,9 +8,10 @@
  * A put asks for delivery (FI_DELIVERY_COMPLETE) where its own completion only means that it was
  * written to a socket (tcp), or where later messages may overtake it.
  *
- * Pieces that a dead link's network never gives back are let go of, those that the other process
- * copies at once, others after a while: they read from memory that is the program's again (a put),
- * and belong to the endpoint until it closes.
+ * Pieces that a dead link's network does not give back are let go of after a while, and belong to
+ * the fabric until it closes.
+ *
+ * Over shm there are no puts. The receiver reads the sender's memory itself (process_vm_readv).
  */
 #include <fcntl.h>
 #include <sys/uio.h>
@@ -154,12 +155,12 @@ static ssize_t piece_issue_locked(struct ib_link *link, struct ib_piece *piece)
                                  .context = &piece->operation.context};
     bool deliver = put && fabric->put_delivers;
     uint64_t flags = FI_COMPLETION | (deliver ? FI_DELIVERY_COMPLETE : 0);
-    ssize_t status = put ? fi_writemsg(fabric->endpoint, &message, flags)
-                         : fi_readmsg(fabric->endpoint, &message, flags);
+    ssize_t status = put ? fi_writemsg(link->endpoint->id, &message, flags)
+                         : fi_readmsg(link->endpoint->id, &message, flags);
     if (status == 0)
         atomic_fetch_add(&fabric->pieces, 1);
     else
-        link->peer->doubtful = true;
+        link->peer->doubtful = link->endpoint;
     return status;
 }
 
@@ -274,7 +275,7 @@ static bool piece_allowed_locked(const struct ib_link *link)
 {
     const struct ib_fabric *fabric = ib_state_of(link)->fabric;
     return link->pieces == 0 ||
-           (link->pieces < fabric->pieces_most && atomic_load(&fabric->pieces) < IB_PIECES_ALL);
+           (link->pieces < IB_PIECES && atomic_load(&fabric->pieces) < IB_PIECES_ALL);
 }
 
 /* Posts as much of a transfer as may be under way. Returns false if it has to wait, for room in the
@@ -314,8 +315,6 @@ void ib_moves_post_locked(struct ib_link *link)
             ib_link_kick(link);
         }
     }
-    if (link->pieces > 0)
-        ib_ring_locked(link); /* the peer's process copies, over shm */
 }
 
 /* ---- gets of ours -------------------------------------------------------------------------------
@@ -538,16 +537,14 @@ static void pieces_lose_locked(struct ib_move *move)
     ib_unlock(&ib_state_of(move->link)->fabric_lock);
 }
 
-void ib_moves_fail(struct ib_link *link, int status, enum ib_abandon abandon)
+void ib_moves_fail(struct ib_link *link, int status, bool all)
 {
-    const struct ib_fabric *fabric = ib_state_of(link)->fabric;
-    bool puts_go = abandon == IB_LET_ALL_GO || (fabric && fabric->peer_copies);
     ib_lock(&link->send_lock);
     for (struct ib_move *move = link->moves, *next; move; move = next) {
         next = move->next;
         if (move->status == 0)
             move->status = status;
-        if (abandon == IB_LET_ALL_GO || (puts_go && !move->transfer->get))
+        if (all)
             pieces_lose_locked(move);
         if (move_over_locked(move))
             move_done_locked(link, move);

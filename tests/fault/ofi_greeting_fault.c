@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_greeting_fault.c - who speaks badly at the listen address of a method on libfabric, and at
- * one that we dial: silence, rubbish, another version, another provider, an endpoint that nobody
- * has (a process that is no more), our own page for its own, records that make no sense.
+ * ofi_greeting_fault.c - a bad peer at the listen address of a method on libfabric, and at one that
+ * the library dials: silence, rubbish, another version, another provider, an endpoint that nobody
+ * has (a process that has ended), our own page for its own, records that make no sense.
  *
  * Each loses its connection, and only its own: a healthy client goes on all the while, and nothing
- * is left afterwards. What is wrong with the other side is told in the log. The bad peer gets an
- * honest greeting first, by listening where the library dials, and spoils that.
+ * is left afterwards. The log names what is wrong. A peer that is refused learns why, but nothing
+ * that it could use: no token, no wake-up flag, no endpoint. The bad peer gets an honest greeting
+ * first, by listening where the library dials, and spoils that.
  *
  * Over TCP it greets as well with endpoints that nothing can be sent to, more of them than names
  * are kept: libfabric has no connection to any of them, and crashes where it is to cut one.
@@ -25,24 +26,29 @@
 #include "raw_peer.h"
 #include "serve.h"
 
-/* The greeting, as methods/ib/rendezvous.c describes it: spelled out here, so that a change of the
- * protocol shows. */
+/* An opening and a greeting, one behind the other, as methods/ib/greeting.c describes them: spelled
+ * out here, so that a change of the protocol shows. */
 enum {
-    GREETING = 240,
-    VERSION_AT = 8,
-    FORMAT_AT = 12,
-    TOKEN_AT = 16,
-    BELL_AT = 24,
+    OPENING = 96,
+    GREETING = 160,
+    WHOLE = OPENING + GREETING,
+    VERSION_AT = 12,
+    STATUS_AT = 16,
+    FORMAT_AT = 20,
+    MESSAGE_AT = 24,
+    PROVIDER_AT = 32,
+    NAME_SIZE_AT = OPENING + 4,
+    TOKEN_AT = OPENING + 8,
+    BELL_AT = OPENING + 16,
     BELL_BYTES = 16,
-    NAME_SIZE_AT = 40,
-    MESSAGE_AT = 44,
-    PROVIDER_AT = 48,
-    NAME_AT = 112
+    NAME_AT = OPENING + 32,
+    STATUS_BYTES = 4,
+    VERSION = 3
 };
 
 static char listening[BMI_MAX_ADDR_LEN];
-static uint8_t librarys[GREETING]; /* its own */
-static uint8_t honest[GREETING];   /* the same with the bad peer's page, where pages are shared */
+static uint8_t librarys[WHOLE]; /* its own */
+static uint8_t honest[WHOLE];   /* the same with the bad peer's page, where pages are shared */
 
 /* ---- the bad peer: a child that never starts the library ------------------------------------- */
 
@@ -54,14 +60,21 @@ static void nothing(uint8_t *greeting)
 static void garbage(uint8_t *greeting)
 {
     struct chance chance = {.state = test_seed()};
-    for (int i = 0; i < GREETING; i++)
+    for (int i = 0; i < WHOLE; i++)
         greeting[i] = (uint8_t)chance_next(&chance);
 }
 
 static void web_request(uint8_t *greeting)
 {
-    memset(greeting, ' ', GREETING);
+    memset(greeting, ' ', WHOLE);
     memcpy(greeting, "GET / HTTP/1.1\r\n", 16);
+}
+
+static void tcp_frame(uint8_t *greeting)
+{
+    static const uint8_t hello[4] = {RAW_HELLO, 0, RAW_MAGIC & 0xff, RAW_MAGIC >> 8};
+    memset(greeting, 0, WHOLE);
+    memcpy(greeting, hello, sizeof hello);
 }
 
 static void other_version(uint8_t *greeting)
@@ -81,7 +94,7 @@ static void other_provider(uint8_t *greeting)
 
 static void endless_provider(uint8_t *greeting)
 {
-    memset(greeting + PROVIDER_AT, 'p', NAME_AT - PROVIDER_AT);
+    memset(greeting + PROVIDER_AT, 'p', OPENING - PROVIDER_AT);
 }
 
 static void no_name(uint8_t *greeting)
@@ -103,8 +116,8 @@ static void other_messages(uint8_t *greeting)
 static void endless_name(uint8_t *greeting)
 {
     memset(greeting + NAME_SIZE_AT, 0, 4);
-    greeting[NAME_SIZE_AT] = GREETING - NAME_AT;
-    memset(greeting + NAME_AT, 'n', GREETING - NAME_AT);
+    greeting[NAME_SIZE_AT] = WHOLE - NAME_AT;
+    memset(greeting + NAME_AT, 'n', WHOLE - NAME_AT);
 }
 
 static void short_name(uint8_t *greeting)
@@ -145,43 +158,54 @@ static void endpoint_of_nobody(uint8_t *greeting)
     greeting[NAME_AT + 3] ^= 0x15;
 }
 
+/* How far the library gets with a peer. */
+enum stage {
+    AT_OPENING,  /* it refuses the opening */
+    AT_GREETING, /* it refuses the greeting */
+    GREETED
+};
+
 /* What is sent, after which the library is to end the connection. `told`: in its log. */
 static const struct {
     const char *name;
     void (*spoil)(uint8_t *greeting);
-    unsigned size;       /* bytes of the greeting that are sent */
-    const char *records; /* what follows it */
+    unsigned size; /* bytes that are sent */
+    enum stage stage;
+    const char *records; /* what follows the greeting */
     const char *told;
 } cases[] = {
-    {"silence", nothing, 0, "", NULL},
-    {"half a greeting, then silence", nothing, 100, "", NULL},
-    {"garbage", garbage, GREETING, "", "does not speak this protocol"},
-    {"a web request", web_request, GREETING, "", "does not speak this protocol"},
-    {"another version", other_version, GREETING, "", "speaks version 99 of the rendezvous, we"},
-    {"another provider", other_provider, GREETING, "", "uses provider pigeons, we use"},
-    {"a provider's name without end", endless_provider, GREETING, "", "uses provider pppp"},
-    {"another kind of address", other_format, GREETING, "", "address of another family"},
-    {"an endpoint without a name", no_name, GREETING, "", "name of no possible size"},
-    {"a name of 4 GiB", name_too_long, GREETING, "", "name of no possible size"},
-    {"a name without end", endless_name, GREETING, "", "name that is none"},
-    {"a name cut short", short_name, GREETING, "", "name that is none"},
-    {"messages of another size", other_messages, GREETING, "", "messages of another size"},
-    {"a bell of nobody's", bell_of_nobody, GREETING, "", "page"},
-    {"the library's own bell", bell_of_the_librarys, GREETING, "", "page"},
-    {"a bell or none, as is wrong", other_bell, GREETING, "", "page to share"},
-    {"an endpoint of nobody's", endpoint_of_nobody, GREETING, "", NULL},
-    {"an honest greeting, then silence", nothing, GREETING, "", NULL},
-    {"an honest greeting, then garbage", nothing, GREETING, "?!", NULL},
-    {"goodbye twice", nothing, GREETING,
+    {"silence", nothing, 0, AT_OPENING, "", NULL},
+    {"half an opening, then silence", nothing, 50, AT_OPENING, "", NULL},
+    {"an opening, then silence", nothing, OPENING, AT_GREETING, "", NULL},
+    {"garbage", garbage, WHOLE, AT_OPENING, "", "does not speak this protocol"},
+    {"a web request", web_request, 18, AT_OPENING, "", "but: an HTTP client"},
+    {"a frame of tcp's", tcp_frame, 40, AT_OPENING, "", "but: BMI's method tcp"},
+    {"another version", other_version, WHOLE, AT_OPENING, "", "speaks version 99 of the rendez"},
+    {"another provider", other_provider, WHOLE, AT_OPENING, "", "uses another provider than"},
+    {"a provider's name without end", endless_provider, WHOLE, AT_OPENING, "", "another provider"},
+    {"another kind of address", other_format, WHOLE, AT_OPENING, "", "address of another family"},
+    {"messages of another size", other_messages, WHOLE, AT_OPENING, "", "messages of another size"},
+    {"an endpoint without a name", no_name, WHOLE, AT_GREETING, "", "name of no possible size"},
+    {"a name of 4 GiB", name_too_long, WHOLE, AT_GREETING, "", "name of no possible size"},
+    {"a name without end", endless_name, WHOLE, AT_GREETING, "", "name that is none"},
+    {"a name cut short", short_name, WHOLE, AT_GREETING, "", "name that is none"},
+    {"a bell of nobody's", bell_of_nobody, WHOLE, AT_GREETING, "", "page"},
+    {"the library's own bell", bell_of_the_librarys, WHOLE, AT_GREETING, "", "page"},
+    {"a bell or none, as is wrong", other_bell, WHOLE, AT_GREETING, "", "page to share"},
+    {"an endpoint of nobody's", endpoint_of_nobody, WHOLE, GREETED, "", NULL},
+    {"an honest greeting, then silence", nothing, WHOLE, GREETED, "", NULL},
+    {"an honest greeting, then garbage", nothing, WHOLE, GREETED, "?!", NULL},
+    {"goodbye twice", nothing, WHOLE, GREETED,
      "b\x07\x07\x07\x07"
      "b\x07\x07\x07\x07",
      NULL},
-    {"an answer to no goodbye", nothing, GREETING, "d", NULL},
+    {"an answer to no goodbye", nothing, WHOLE, GREETED, "d", NULL},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-/* The cases in which we dial the bad peer: what it answers. */
-static const unsigned answers[] = {2, 4, 5, 9};
+/* The cases in which we dial the bad peer: what it answers. The first one has to get the library's
+ * greeting. */
+static const unsigned answers[] = {12, 3, 5, 6, 7};
 enum { ANSWERS = sizeof answers / sizeof answers[0] };
 
 /* Endpoints out of reach that it names where names are addresses, each with a port of its own. */
@@ -195,8 +219,8 @@ static bool names_are_addresses(void)
 
 static void case_send(int socket, unsigned i)
 {
-    uint8_t greeting[GREETING];
-    memcpy(greeting, honest, GREETING);
+    uint8_t greeting[WHOLE];
+    memcpy(greeting, honest, WHOLE);
     cases[i].spoil(greeting);
     raw_write(socket, greeting, cases[i].size);
     raw_write(socket, cases[i].records, strlen(cases[i].records));
@@ -220,36 +244,66 @@ static void bell_make(uint8_t *record)
     memcpy(record + 12, &fd, 4);
 }
 
-static void greeting_read(int socket)
+static void bytes_read(int socket, uint8_t *bytes, size_t size)
 {
     size_t have = 0;
-    while (have < GREETING) {
-        ssize_t got = recv(socket, librarys + have, GREETING - have, 0);
+    while (have < size) {
+        ssize_t got = recv(socket, bytes + have, size - have, 0);
         CHECK(got > 0, "no greeting from the library");
         have += (size_t)got;
     }
-    CHECK(memcmp(librarys, "BMI ib\r\n", 8) == 0 && librarys[VERSION_AT] == 2,
-          "the library's own greeting is another than this test knows");
-    memcpy(honest, librarys, GREETING);
+}
+
+static void opening_read(int socket)
+{
+    bytes_read(socket, librarys, OPENING);
+    CHECK(memcmp(librarys, "BMI ib\r\n\r\n", 10) == 0 && librarys[VERSION_AT] == VERSION,
+          "the library's own opening is another than this test knows");
+}
+
+/* Answers with the library's own opening, so that it greets. */
+static void greeting_learn(int socket)
+{
+    raw_write(socket, librarys, OPENING);
+    bytes_read(socket, librarys + OPENING, GREETING);
+    memcpy(honest, librarys, WHOLE);
     if (has_bell(librarys))
         bell_make(honest + BELL_AT);
+}
+
+/* Reads to the end of the connection. Returns whether all that the library says is what a refused
+ * peer may learn: openings and a status. */
+static bool refused(int socket, unsigned i)
+{
+    uint8_t said[2 * WHOLE] = {0};
+    size_t have = 0;
+    ssize_t got;
+    while (have < sizeof said && (got = recv(socket, said + have, sizeof said - have, 0)) > 0)
+        have += (size_t)got;
+    if (cases[i].stage == AT_OPENING)
+        return have == OPENING && memcmp(said, librarys, STATUS_AT) == 0 &&
+               memcmp(said + STATUS_AT, (uint8_t[STATUS_BYTES]){0}, STATUS_BYTES) != 0;
+    for (size_t at = OPENING + STATUS_BYTES; at < WHOLE; at++)
+        if (said[at] != 0)
+            return false;
+    return have == WHOLE && memcmp(said, librarys, OPENING) == 0 && said[OPENING] != 0;
 }
 
 static void far_name_send(int socket, unsigned i)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)(FAR_PORT + i))};
-    uint8_t greeting[GREETING];
-    memcpy(greeting, honest, GREETING);
+    uint8_t greeting[WHOLE];
+    memcpy(greeting, honest, WHOLE);
     inet_pton(AF_INET, far[i % FAR_KINDS], &name.sin_addr);
     memcpy(greeting + NAME_AT, &name, sizeof name);
-    raw_write(socket, greeting, GREETING);
+    raw_write(socket, greeting, WHOLE);
 }
 
 static void far_names_answer(int listener)
 {
     for (unsigned i = 0; i < FAR_NAMES && names_are_addresses(); i++) {
         int dialled = accept(listener, NULL, NULL);
-        greeting_read(dialled);
+        opening_read(dialled);
         far_name_send(dialled, i);
         CHECK(raw_ended(dialled, TEST_BOUND_MS), "the library bears a peer out of reach");
         close(dialled);
@@ -270,8 +324,16 @@ static int bad_peer(void *argument, int channel)
     hear(channel, listening, sizeof listening);
     for (unsigned i = 0; i < ANSWERS; i++) {
         int dialled = accept(listener, NULL, NULL);
-        greeting_read(dialled);
-        case_send(dialled, answers[i]);
+        opening_read(dialled);
+        if (i == 0) {
+            uint8_t greeting[WHOLE];
+            greeting_learn(dialled);
+            memcpy(greeting, honest, WHOLE);
+            cases[answers[i]].spoil(greeting);
+            raw_write(dialled, greeting + OPENING, GREETING);
+        } else {
+            case_send(dialled, answers[i]);
+        }
         CHECK(raw_ended(dialled, TEST_BOUND_MS), "the library bears a bad answer");
         close(dialled);
     }
@@ -280,7 +342,8 @@ static int bad_peer(void *argument, int channel)
         hear_number(channel);
         int connection = raw_connect(listening, 0);
         case_send(connection, i);
-        bool ended = raw_ended(connection, TEST_BOUND_MS);
+        bool ended = cases[i].stage == GREETED ? raw_ended(connection, TEST_BOUND_MS)
+                                               : refused(connection, i);
         close(connection);
         tell_number(channel, ended);
     }
@@ -359,7 +422,8 @@ static void case_run(struct child *peer, unsigned i, struct echo_report *report)
     bool ended = hear_number(peer->channel) != 0;
     printf("  %-40s %s after %4.0f ms\n", cases[i].name, ended ? "ended" : "is borne",
            (double)(now_ns() - start) / 1e6);
-    CHECK(ended, "%s: the connection was not ended", cases[i].name);
+    CHECK(ended, "%s: the connection was not ended, or the peer learned what it must not",
+          cases[i].name);
     told_check(cases[i].name, cases[i].told);
     others_unharmed(cases[i].name, report, exchanges);
 }

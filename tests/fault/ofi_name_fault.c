@@ -31,7 +31,7 @@ static int honest(void *argument, int channel)
     struct echo_report *report = argument;
     BMI_addr_t server = client_open(channel);
     echo_hello(server);
-    tell(channel, fabric_here()->name, IB_NAME_BYTES);
+    tell(channel, fabric_here()->endpoints->name, IB_NAME_BYTES);
     for (uint64_t i = 0; !heard(channel, 0); i++) {
         echo_call(server, i, 1000);
         atomic_fetch_add(&report->exchanges, 1);
@@ -60,7 +60,7 @@ static int liar(void *argument, int channel)
     note_sendunexpected(&noted, server, "", 0, TRUE_TAG);
     noted_good(&noted, "a message under its own name");
     closed(server);
-    memcpy(fabric_here()->name, name, sizeof name);
+    memcpy(fabric_here()->endpoints->name, name, sizeof name);
     for (int i = 0; i < TURNS; i++) {
         struct noted answer;
         char byte;
