@@ -2,7 +2,7 @@
  *
  * holds.c - objects that are held by readers, and removals that wait for their release.
  *
- * A store has a tree (tsearch(3)'s) of the objects that are held, under its lock, which is inside
+ * A store has a tree (tsearch(3)'s) of the objects that are held or being removed, under its lock, which is inside
  * the space's. A removal that waits has its task prepared. The last release, a cancel, or the
  * store's end takes it out of the tree, under the lock, and submits it: one of them does.
  */
@@ -16,7 +16,7 @@ struct held {
     bmi_trove_collection_t collection;
     bmi_trove_object_t object;
     unsigned holders;
-    struct trove_op *removal; /* that waits; or NULL */
+    struct trove_op *removal; /* or NULL; waits while there are holders, then runs */
 };
 
 static int compare(const void *a, const void *b)
@@ -34,12 +34,20 @@ static struct held *find_locked(const struct bmi_trove_place *place)
     return found != NULL ? *found : NULL;
 }
 
-/* Returns the removal that waited, or NULL. */
-static struct trove_op *drop_locked(struct bmi_trove_store *store, struct held *held)
+static void drop_locked(struct bmi_trove_store *store, struct held *held)
 {
-    struct trove_op *removal = held->removal;
     tdelete(held, &store->held, compare);
     free(held);
+}
+
+/* The last holder has gone. Returns the removal that waited, whose entry stays to its end, so that
+ * nobody holds what is being removed; or NULL. */
+static struct trove_op *released_locked(struct bmi_trove_store *store, struct held *held)
+{
+    struct trove_op *removal = held->removal;
+    held->holders = 0;
+    if (removal == NULL)
+        drop_locked(store, held);
     return removal;
 }
 
@@ -51,6 +59,22 @@ static void removal_begin(struct trove_op *op)
         bmi__trove_finish(op, result == -ENOTSUP ? -EAGAIN : result);
 }
 
+static struct held *insert_locked(const struct bmi_trove_place *place, unsigned holders,
+                                  struct trove_op *removal)
+{
+    struct held *held = malloc(sizeof *held);
+    if (held == NULL)
+        return NULL;
+    *held = (struct held){.collection = place->collection,
+                          .object = place->object,
+                          .holders = holders,
+                          .removal = removal};
+    if (tsearch(held, &place->store->held, compare) != NULL)
+        return held;
+    free(held);
+    return NULL;
+}
+
 static int hold_locked(const struct bmi_trove_place *place)
 {
     struct held *held = find_locked(place);
@@ -60,14 +84,7 @@ static int hold_locked(const struct bmi_trove_place *place)
         held->holders++;
         return 0;
     }
-    held = malloc(sizeof *held);
-    if (held == NULL)
-        return -BMI_ENOMEM;
-    *held = (struct held){.collection = place->collection, .object = place->object, .holders = 1};
-    if (tsearch(held, &place->store->held, compare) != NULL)
-        return 0;
-    free(held);
-    return -BMI_ENOMEM;
+    return insert_locked(place, 1, NULL) != NULL ? 0 : -BMI_ENOMEM;
 }
 
 int bmi_trove_hold(const struct bmi_trove_place *place)
@@ -87,8 +104,10 @@ int bmi_trove_release(const struct bmi_trove_place *place)
     struct trove_op *removal = NULL;
     pthread_mutex_lock(&place->store->lock);
     struct held *held = find_locked(place);
-    if (held != NULL && --held->holders == 0)
-        removal = drop_locked(place->store, held);
+    if (held != NULL && held->holders == 0)
+        held = NULL; /* it is being removed */
+    else if (held != NULL && --held->holders == 0)
+        removal = released_locked(place->store, held);
     pthread_mutex_unlock(&place->store->lock);
     removal_begin(removal);
     return held != NULL ? 0 : -BMI_EINVAL;
@@ -106,8 +125,20 @@ int bmi__trove_removal_wait(struct trove_op *op)
         result = -ENOENT;
     else if (held != NULL)
         held->removal = op;
+    else if (insert_locked(&op->place, 0, op) == NULL)
+        result = -ENOMEM;
     pthread_mutex_unlock(&store->lock);
     return result != 0 ? result : held != NULL;
+}
+
+void bmi__trove_removal_over(struct trove_op *op)
+{
+    struct bmi_trove_store *store = op->place.store;
+    pthread_mutex_lock(&store->lock);
+    struct held *held = find_locked(&op->place);
+    if (held != NULL && held->removal == op)
+        drop_locked(store, held);
+    pthread_mutex_unlock(&store->lock);
 }
 
 bool bmi__trove_removal_cancel(struct trove_op *op)
@@ -115,24 +146,32 @@ bool bmi__trove_removal_cancel(struct trove_op *op)
     struct bmi_trove_store *store = op->place.store;
     pthread_mutex_lock(&store->lock);
     struct held *held = find_locked(&op->place);
-    bool waited = held != NULL && held->removal == op;
+    bool waited = held != NULL && held->removal == op && held->holders > 0;
     if (waited && bmi_task_submit(&op->task) == 0)
         held->removal = NULL; /* else no thread can be had: it ends with the last release */
     pthread_mutex_unlock(&store->lock);
     return waited;
 }
 
+/* For twalk_r(3): any entry with holders. */
+static void held_find(const void *node, VISIT visit, void *found)
+{
+    struct held *held = *(struct held *const *)node;
+    if ((visit == postorder || visit == leaf) && held->holders > 0)
+        *(struct held **)found = held;
+}
+
 void bmi__trove_holds_end(struct bmi_trove_store *store)
 {
-    for (;;) {
+    struct held *held;
+    do {
         struct trove_op *removal = NULL;
+        held = NULL;
         pthread_mutex_lock(&store->lock);
-        bool any = store->held != NULL;
-        if (any)
-            removal = drop_locked(store, *(struct held **)store->held);
+        twalk_r(store->held, held_find, &held);
+        if (held != NULL)
+            removal = released_locked(store, held);
         pthread_mutex_unlock(&store->lock);
-        if (!any)
-            return;
         removal_begin(removal);
-    }
+    } while (held != NULL);
 }

@@ -140,6 +140,8 @@ int bmi__trove_removal_wait(struct trove_op *op);
 /* A removal was cancelled: has it run, if it waited, to end so. The space's lock is held. Returns
  * whether it waited. */
 bool bmi__trove_removal_cancel(struct trove_op *op);
+/* A removal that may have waited has run, or will not: the object may be held again. */
+void bmi__trove_removal_over(struct trove_op *op);
 /* The store is being closed: all holds end. */
 void bmi__trove_holds_end(struct bmi_trove_store *store);
 

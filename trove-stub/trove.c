@@ -98,6 +98,8 @@ void bmi__trove_finish(struct trove_op *op, int error)
     if (moves && store->backend->end != NULL)
         store->backend->end(op);
     finish_count(op, error);
+    if (op->what == TROVE_REMOVE && (op->flags & BMI_TROVE_WHEN_RELEASED) != 0)
+        bmi__trove_removal_over(op);
     if (op->actual_out != NULL)
         *op->actual_out = op->actual;
     bmi__posted_complete(&bmi__trove_space, &op->posted, bmi_status_of(error), op->actual);
