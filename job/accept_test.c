@@ -263,9 +263,18 @@ static int turns(int ms)
     }
 }
 
+/* Whether the loop sleeps, after what is still under way in the background has ended. */
+static bool comes_to_rest(void)
+{
+    enum { FEW = 50, TRIES = 20 }; /* it was some 200 a millisecond, for ever */
+    for (int i = 0; i < TRIES; i++)
+        if (turns(100) < FEW)
+            return true;
+    return false;
+}
+
 static void test_quiet(void)
 {
-    enum { FEW = 50 }; /* it was some 200 a millisecond */
     struct BMI_unexpected_info info;
     int count = 0;
     /* given a message that no job takes, and a loop on the descriptor */
@@ -274,7 +283,7 @@ static void test_quiet(void)
     while (!bmi__unexpected_waiting())
         turns(1);
     /* then the loop sleeps */
-    CU_ASSERT(turns(100) < FEW);
+    CU_ASSERT_TRUE(comes_to_rest());
     /* also where a server is at its limit */
     CU_ASSERT_EQUAL(BMI_testunexpected(1, &count, &info, 0), 1);
     BMI_unexpected_free(info.addr, info.buffer);
@@ -282,7 +291,7 @@ static void test_quiet(void)
     message_send(0);
     message_send(1);
     CU_ASSERT_TRUE(reached(&alive, 1));
-    CU_ASSERT(turns(100) < FEW);
+    CU_ASSERT_TRUE(comes_to_rest());
     /* and the loop learns of room */
     let_go(0);
     while (locked(&served) < 1 || locked(&alive) < 1)
