@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * choosy.c - the second queue of a node: tasks whose set of CPUs is not exactly the node's, e.g.
- * the first CPU of each of two packages. They are rare, so this is a plain list under a mutex,
- * searched from its start for the first task that the asking CPU may take. Lock: the list's own
- * mutex, nothing within.
+ * choosy.c - the affinity list, the second queue of a node: tasks whose set of CPUs is not exactly
+ * the node's, e.g. the first CPU of each of two packages. They are rare, so this is a plain list
+ * under a mutex; a CPU searches it from its start for the first task that it may take. Lock: the
+ * list's own mutex; no lock is taken within it.
  */
 #include "task/internal.h"
 

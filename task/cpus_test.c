@@ -51,9 +51,8 @@ static pid_t worker_thread(int cpu)
     return thread;
 }
 
-/* What `taskset -a` does, or the kernel when a cgroup's CPU set shrinks: the worker's mask loses
- * its CPU. What is in that CPU's queue is run elsewhere, now and later; what may run anywhere too.
- */
+/* As `taskset -a`, or the kernel when a cgroup's CPU set shrinks: the worker's mask loses its CPU.
+ * The tasks in that CPU's queue run elsewhere, now and later; so do those that may run anywhere. */
 static void test_mask_shrinks(void)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);

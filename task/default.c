@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * default.c - the process's own manager: made by whoever first needs it, kept to the end, and not
- * freed then, since other threads may be in hooks while the process ends. Hooks do not make it: as
- * long as it is not there it has no tasks, so a program that has none pays one atomic read for
- * them. A sleeper that is armed meanwhile stands in `early`, and is woken when the manager is made.
+ * default.c - the process's own manager. Its first user makes it, and it is never freed, since
+ * other threads may be in hooks while the process ends. Hooks do not make it: before it exists it
+ * has no tasks, so a program without tasks pays one atomic read for them. A sleeper that is armed
+ * before goes into `early`, and is woken when the manager is made.
  *
- * `own_mutex` serialises the making, and guards `policy`; `early_mutex`, within it, guards `early`,
- * and that `own` is set with nobody left in it. In the child of a fork the parent's manager, whose
- * threads are not there, is put aside.
+ * `own_mutex` serialises the making, and guards `policy`. `early_mutex`, within it, guards `early`,
+ * and ensures that `early` is empty once `own` is set. A forked child puts the parent's manager
+ * aside, since its threads do not exist in the child.
  */
 #include "task/internal.h"
 
@@ -42,8 +42,8 @@ static void after_fork_child(void)
     after_fork_parent();
 }
 
-/* When the library is loaded: the handlers that were registered first run last before a fork, so
- * that these locks are taken within those of whoever calls the manager. */
+/* When the library is loaded: handlers registered first run last before a fork, so that these locks
+ * are taken after those of the manager's callers. */
 __attribute__((constructor)) static void fork_watch(void)
 {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
@@ -86,7 +86,7 @@ bool bmi__early_disarm(struct bmi_task_sleeper *sleeper)
     return is_early;
 }
 
-/* From here on the manager is to be seen. */
+/* From here on other threads see the manager. */
 static void own_publish(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&early_mutex);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * delay.c - repeating tasks between two runs: those with an interval wait in a list, sorted by the
- * time at which they are due, and the timer's thread queues them then. Such a task is QUEUED, but
- * in no queue. A cancel queues it at once, so that its end does not wait for the interval.
+ * delay.c - repeating tasks between two runs: those with an interval wait in a list, sorted by due
+ * time, and the timer's thread queues them then. Such a task is QUEUED, but in no queue. A cancel
+ * queues it at once, so that its end does not wait for the interval.
  *
- * Lock: `delaying`, for the list. Nothing is taken within it, and no task is queued under it.
+ * Lock: `delaying`, for the list. No lock is taken within it, and no task is queued under it.
  */
 #include "task/internal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * event.h - a futex, and a binary semaphore on it: posts before or while somebody waits are not
- * lost, several are one. Any thread posts; one waits.
+ * event.h - a futex, and a binary semaphore on it: a post before or during a wait is not lost,
+ * several posts count as one. Any thread posts; one waits.
  */
 #ifndef BMI_TASK_EVENT_H
 #define BMI_TASK_EVENT_H

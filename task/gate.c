@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gate.c - see gate.h. `mutex` is held for a few lines, and nothing is taken within it.
+ * gate.c - see gate.h. `mutex` is held for a few lines, and no other lock is taken within it.
  */
 #include "task/gate.h"
 #include "task/internal.h"

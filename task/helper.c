@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * helper.c - the threads that run tasks on a CPU although that computes: urgent ones, and for the
- * timer those that are due. One for each CPU that needs it, bound to it, asleep else; real-time at
- * the lowest priority where the process may have that, else a normal thread with a short slice.
- * (A signal to the thread that computes would be no faster, and would have to know that thread, and
- * its handler might run no code that takes a lock: docs/tasks.md has the figures.)
+ * helper.c - the threads that run tasks on a CPU that computes: urgent ones, and due ones for the
+ * timer. There is one for each CPU that needs it, bound to it, asleep otherwise. It is real-time at
+ * the lowest priority where the process may use that, else a normal thread with a short slice. (A
+ * signal to the thread that computes would be no faster, would need to find that thread, and its
+ * handler could run no code that takes a lock: docs/tasks.md has the figures.)
  *
- * `wanted` and `started` are guarded by the manager's `making`, which is not held while a thread is
- * joined: a task may prepare another one meanwhile.
+ * `making` of the manager guards `wanted` and `started`. It is not held while a thread is joined: a
+ * task may prepare another one in the meantime.
  */
 #include "task/internal.h"
 

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * internal.h - the manager's structures, and what its files offer to each other.
+ * internal.h - the manager's structures, and the functions that its files share.
  *
- * What never changes while a manager exists: topology, array of nodes, array of CPUs, queues,
- * settings. What many threads write is atomic; sequentially consistent where one side writes A and
- * reads B while the other writes B and reads A, else relaxed counters. Three such pairs:
- *   push to a queue, then look who sleeps   |  note that one sleeps, then look at the queues
- *   push to a queue, then look at `closed`  |  set `closed`, then empty the queues
- *   push, then look whether the node is served | mark it unserved, then wake everybody
- * Locks, in this order: control > making > serving > (interning, lot, sleepers, spare list, a
- * node's choosy list, delaying, a queue's own). None is held while a task runs. `control` is held
- * while the manager's threads are started and joined, and so is a gate (gate.h): tasks that come to
- * it then are told. `counting`, within it, guards the counts of users, and what is to be started or
- * joined.
+ * Topology, array of nodes, array of CPUs, queues, and settings never change while a manager
+ * exists. Data that many threads write is atomic. It is sequentially consistent where one side
+ * writes A and reads B while the other writes B and reads A, else counters are relaxed. There are
+ * three such pairs:
+ *   push to a queue, then check for sleepers      | note that a thread sleeps, then check queues
+ *   push to a queue, then check `closed`          | set `closed`, then empty the queues
+ *   push, then check whether the node is served   | mark it unserved, then wake all threads
+ *
+ * Locks, in this order: control > making > serving > (interning, lot, sleepers, the blocking pool's
+ * list, a node's affinity list, delaying, a queue's own). None is held while a task runs. `control`
+ * is a deadlock-checking lock (gate.h): its holder may start and join the manager's threads, so a
+ * task that tries to take it then gets an error. `counting`, within it, guards the counts of users,
+ * and which threads are to be started or joined.
  */
 #ifndef BMI_TASK_INTERNAL_H
 #define BMI_TASK_INTERNAL_H
@@ -33,18 +35,18 @@
 /* bmi_task.state: a phase, and flags that come with it. */
 enum {
     BMI__PHASE = 7,       /* mask: enum bmi_task_state */
-    BMI__AGAIN = 8,       /* RUNNING: submitted meanwhile */
-    BMI__CANCEL = 16,     /* QUEUED, RUNNING: it shall not run again */
-    BMI__WAITED = 32,     /* somebody waits in the lot */
-    BMI__RUNNER_SHIFT = 8 /* RUNNING: from this bit on, which thread runs it */
+    BMI__AGAIN = 8,       /* RUNNING: submitted again during the run */
+    BMI__CANCEL = 16,     /* QUEUED, RUNNING: it must not run again */
+    BMI__WAITED = 32,     /* a thread waits in the lot */
+    BMI__RUNNER_SHIFT = 8 /* RUNNING: from this bit on, the number of the thread that runs it */
 };
 
-/* Options of our own: see bmi__spare_first, bmi__callers_only. */
+/* The library's own options: see bmi__spare_first, bmi__callers_only. */
 #define BMI__FIRST 0x4000u
 #define BMI__CALLERS 0x2000u
 
-/* Tasks of a node whose set is not the node's: any CPU of the node passes by, but only those of the
- * set may take them. */
+/* The affinity list: tasks of a node whose set is not the node's. Any CPU of the node searches it,
+ * but only those of a task's set may take the task. */
 struct bmi__choosy {
     pthread_mutex_t mutex;
     struct bmi_task *first, **end;    /* under mutex */
@@ -61,10 +63,10 @@ struct bmi__task_node {
     struct bmi__choosy choosy;
     _Atomic(uint64_t) turned;  /* tasks that were popped and pushed again unrun */
     _Atomic(uint64_t) *run_by; /* by the CPU's place in the node; behind the last: by others */
-    struct {                   /* the timer's own: what it saw a tick ago */
+    struct {                   /* the timer's own: the state at the last tick */
         uint64_t popped, queued;
         uint64_t choosy_heads, choosy_queued;
-        bool warned; /* it was due then, and a worker has been woken for it */
+        bool warned; /* it was due then, and the timer has woken a worker for it */
         uint32_t next_cpu;
     } timer;
 };
@@ -72,11 +74,11 @@ struct bmi__task_node {
 struct bmi__worker {
     pthread_t thread;
     atomic_uint asleep;              /* futex: 1 while it sleeps or is about to */
-    _Atomic(uint64_t) woken_ns;      /* when somebody woke it */
-    _Atomic(uint64_t) slow_until_ns; /* its CPU let it wait for long: not idle until then */
+    _Atomic(uint64_t) woken_ns;      /* when another thread woke it */
+    _Atomic(uint64_t) slow_until_ns; /* its CPU started it late: not idle until then */
     bool started;                    /* under control: has a thread to be joined */
     bool serving;                    /* under serving: runs tasks */
-    bool roaming;                    /* its own: bound to no CPU any more */
+    bool roaming;                    /* its own: no longer bound to a CPU */
     enum bmi_task_policy policy;     /* its own: what it has set */
 };
 
@@ -86,7 +88,7 @@ struct bmi__helper {
     struct bmi__event event;
     bool wanted, started; /* under making */
     atomic_bool due;
-    atomic_bool deep; /* it waits, so deep within tasks that it runs none but the awaited one */
+    atomic_bool deep; /* it waits so deep within tasks that it runs only the awaited one */
 };
 
 struct bmi__task_cpu {
@@ -100,7 +102,7 @@ struct bmi__task_cpu {
     struct bmi__helper helper;
 };
 
-/* Threads for tasks that may block. */
+/* The blocking pool: threads for tasks that may block. */
 struct bmi__spare {
     pthread_mutex_t mutex;
     pthread_cond_t arrived;
@@ -108,7 +110,7 @@ struct bmi__spare {
     pthread_t *threads;
     uint32_t count, idle, limit;
     bool wanted, open;
-    bool starved; /* the last thread that was wanted could not be started */
+    bool starved; /* the last start of a needed thread failed */
 };
 
 struct bmi__waiter;
@@ -131,13 +133,13 @@ struct bmi_task_manager {
     struct bmi__task_cpu *cpus;
     uint32_t node_words; /* of the bitmaps over nodes */
 
-    /* rarely written, looked at by each submit */
+    /* rarely written, read by each submit */
     _Alignas(BMI__LINE) atomic_bool closed; /* not started, or shut down */
     atomic_bool timer_armed;
     atomic_uint live_workers;
     atomic_int policy; /* of workers: enum bmi_task_policy */
     atomic_uint sleeper_count;
-    _Atomic(uint64_t) *occupied; /* bit a node: may have something queued */
+    _Atomic(uint64_t) *occupied; /* bit a node: may have queued tasks */
     _Atomic(uint64_t) *unserved; /* bit a node: no worker below it */
 
     /* bit a CPU: its worker sleeps; it has a worker (written under serving) */
@@ -156,20 +158,21 @@ struct bmi_task_manager {
     struct bmi__queue *callers; /* tasks that only hooks run */
 
     pthread_mutex_t delaying;     /* innermost */
-    struct bmi_task *delayed;     /* until their interval is over; under delaying */
+    struct bmi_task *delayed;     /* until their interval has passed; under delaying */
     _Atomic(uint64_t) delayed_ns; /* when the first of them is due, or UINT64_MAX */
 
-    pthread_mutex_t serving;  /* who serves which node */
-    pthread_mutex_t making;   /* starting helpers and spare threads */
+    pthread_mutex_t serving;  /* which CPU serves which node */
+    pthread_mutex_t making;   /* starting helpers and threads of the blocking pool */
     bool helpers_open;        /* under making: they may be started */
-    pthread_mutex_t claiming; /* innermost but a queue's own: looking for a task in a queue */
+    pthread_mutex_t claiming; /* taken last but for a queue's own: searching a queue for a task */
     pthread_mutex_t interning;
     struct bmi__interned *interned; /* under interning */
 
     pthread_mutex_t sleepers_mutex;
     struct bmi_task_sleeper *sleepers; /* armed ones; under sleepers_mutex */
-    struct bmi__waiter *driver;        /* of those who wait, who runs tasks; under sleepers_mutex */
-    struct bmi__waiter *bystanders;    /* the others; under sleepers_mutex */
+    struct bmi__waiter *driver;        /* the leader: the waiting thread that runs tasks; under
+                                          sleepers_mutex */
+    struct bmi__waiter *bystanders;    /* the followers; under sleepers_mutex */
     struct bmi__spare spare;
     struct bmi__lot_bucket lot[BMI__LOT_BUCKETS];
 };
@@ -181,7 +184,7 @@ static inline bool bmi__bit_get(_Atomic(uint64_t) *words, uint32_t bit)
     return (atomic_load(&words[bit / 64]) >> (bit % 64) & 1) != 0;
 }
 
-/* Returns what it was. */
+/* Returns the previous value. */
 static inline bool bmi__bit_set(_Atomic(uint64_t) *words, uint32_t bit)
 {
     uint64_t mask = (uint64_t)1 << (bit % 64);
@@ -198,9 +201,9 @@ static inline bool bmi__bit_clear(_Atomic(uint64_t) *words, uint32_t bit)
 
 /* NULL becomes the default manager. */
 struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager);
-/* The same, but does not make it: NULL while it is not there, and so has no tasks. */
+/* The same, but does not create it: NULL while it does not exist, and so has no tasks. */
 struct bmi_task_manager *bmi__manager_made(struct bmi_task_manager *manager);
-/* Arms and disarms a sleeper of the default manager that is not there yet; false: it is now. */
+/* Arms and disarms a sleeper of the default manager before that exists; false: it exists now. */
 bool bmi__early_arm(struct bmi_task_sleeper *sleeper);
 bool bmi__early_disarm(struct bmi_task_sleeper *sleeper);
 
@@ -211,11 +214,11 @@ void bmi__default_policy(enum bmi_task_policy policy);
 
 bool bmi__policy_known(enum bmi_task_policy policy);
 
-/* Frees all of a manager that is not started, or was made in part. */
+/* Frees a manager that is not started, or was created in part. */
 void bmi__manager_free(struct bmi_task_manager *manager);
 /* Ends every queued task as cancelled, while the manager is closed. */
 void bmi__manager_cancel_queued(struct bmi_task_manager *manager);
-/* A worker has begun to serve its CPU's nodes, or ceased to. serving held. */
+/* A worker has begun to serve its CPU's nodes, or has stopped that. serving held. */
 void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, bool serve);
 
 /* ---- task.c ---- */
@@ -226,11 +229,11 @@ void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task);
 void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task);
 /* Queues a task that is QUEUED, in no queue, and the caller's. */
 void bmi__task_queue(struct bmi_task_manager *manager, struct bmi_task *task);
-/* Queues a task that was popped once more, and wakes who may run it: somebody may have looked while
- * it was out. */
+/* Queues a task again that was popped, and wakes the threads that may run it: a thread may have
+ * searched the queue while the task was out. */
 void bmi__task_put_back(struct bmi_task_manager *manager, struct bmi_task *task);
 
-/* Queues an urgent task on its CPU, and takes one from there. NULL at once if there is none. */
+/* Queues an urgent task on its CPU; takes one from there. NULL at once if there is none. */
 void bmi__urgent_push(struct bmi__task_cpu *cpu, struct bmi_task *task);
 static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
 {
@@ -244,15 +247,15 @@ static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
 
 void bmi__choosy_init(struct bmi__choosy *choosy);
 void bmi__choosy_push(struct bmi__choosy *choosy, struct bmi_task *task);
-/* The first task that `cpu` may take, or NULL: a task whose set has it; where none of its set is
- * `served` (local numbers), everybody. BMI__NO_CPU takes any. */
+/* The first task that `cpu` may take, or NULL: a task whose set has it, or a task of whose set no
+ * CPU is `served` (local numbers). BMI__NO_CPU takes any. */
 struct bmi_task *bmi__choosy_pop(struct bmi__choosy *choosy, const struct bmi_cpuset *served,
                                  uint32_t cpu);
-/* Takes that task, if it is there: then the caller runs it. */
+/* Takes that task, if the list has it: then the caller runs it. */
 bool bmi__choosy_claim(struct bmi__choosy *choosy, const struct bmi_task *task);
 bool bmi__choosy_has(struct bmi__choosy *choosy, const struct bmi_cpuset *served, uint32_t cpu);
-/* How often the first task has left; *only is the set of the present first, NULL if there is none.
- */
+/* How often the first task has left; *only is the set of the present first, NULL if there is
+ * none. */
 uint64_t bmi__choosy_heads(struct bmi__choosy *choosy, const struct bmi_cpuset **only);
 static inline bool bmi__choosy_empty(struct bmi__choosy *choosy)
 {
@@ -264,7 +267,8 @@ static inline bool bmi__choosy_empty(struct bmi__choosy *choosy)
 
 /* Queues a task that was popped, and is QUEUED again, after its interval. */
 void bmi__delay(struct bmi_task_manager *manager, struct bmi_task *task);
-/* Queues it now, if it waits for that. It was cancelled, and may be gone. */
+/* Queues the task now, if it waits for its interval. It was cancelled, and its memory may be
+ * freed. */
 void bmi__delay_end(struct bmi_task_manager *manager, const struct bmi_task *task);
 /* Takes a task that is due at `now_ns`, or NULL. */
 struct bmi_task *bmi__delayed_pop(struct bmi_task_manager *manager, uint64_t now_ns);
@@ -275,45 +279,45 @@ struct bmi_task *bmi__delayed_pop(struct bmi_task_manager *manager, uint64_t now
 uint32_t bmi__cpu_self(struct bmi_task_manager *manager);
 /* One round for a CPU (Algorithm 1), until deadline_ns if that is not 0. Returns how many ran. */
 unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns);
-/* The same by a thread that calls a hook: it runs the tasks that are for callers as well. */
+/* The same for a thread that calls a hook: it also runs the tasks that are for callers. */
 unsigned bmi__schedule_hook(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns);
-/* A prepared task, without URGENT and MAY_BLOCK, is run by hooks only: no worker and no helper
- * takes it. Its set of CPUs does not count. */
+/* Only hooks run this prepared task (without URGENT and MAY_BLOCK): no worker and no helper takes
+ * it. Its set of CPUs is ignored. */
 void bmi__callers_only(struct bmi_task *task);
-/* Whether a round would find something. */
+/* Whether a round would find a task. */
 bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu);
-/* Whether a queue that no worker serves has something. */
+/* Whether a queue that no worker serves has a task. */
 bool bmi__unserved_has(struct bmi_task_manager *manager);
-/* The same, or there are tasks for callers: a hook has work that nobody else does. */
+/* The same, or there are tasks for callers: only a hook can run these. */
 bool bmi__hooks_wanted(struct bmi_task_manager *manager);
 /* Calls a task's function. */
 enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task);
-/* How many tasks, of any manager, the caller is within. */
+/* How many tasks, of any manager, the caller is nested in. */
 unsigned bmi__tasks_within(void);
-/* Whether the caller is within so many tasks that it runs none but one that it waits for. */
+/* Whether the caller is nested in so many tasks that it runs only a task that it waits for. */
 bool bmi__schedule_too_deep(void);
-/* Whether it is within as many as may be. */
+/* Whether the nesting has reached its limit. */
 bool bmi__wait_too_deep(void);
-/* Runs a task that the caller waits for, if it finds it queued where the caller may run it: one
- * that may block, on a thread for these; an urgent one, on its CPU's helper. Returns false: whoever
- * runs it, or queues it, sees to it. */
+/* Runs a task that the caller waits for, if it is queued and the caller may run it: a MAY_BLOCK
+ * task on a thread of the blocking pool, an urgent one on its CPU's helper. Returns false: the
+ * thread that runs or queues the task completes it. */
 bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task);
-/* Between these the calling thread runs tasks also where it is too deep for that: who closes
- * something has to wait until it has ended, and may be the only one who can run what ends it. This
- * does not hold within the tasks that it runs, but these may do the same, BMI_TASK_WAIT_DEPTH deep.
- * They nest. */
+/* Between these two calls the calling thread runs tasks even where it is nested too deep for that:
+ * a thread that closes an object must wait for the object's end, and may be the only one that can
+ * run the tasks that lead to it. This does not apply inside the tasks that it runs, but these may
+ * do the same, BMI_TASK_WAIT_DEPTH deep. The calls nest. */
 void bmi__tasks_needed(void);
 void bmi__tasks_needed_end(void);
-/* Between these the calling thread runs no task, whatever it calls: it holds a lock that tasks may
- * take. They nest. */
+/* Between these two calls the calling thread runs no task in any call: it holds a lock that tasks
+ * may take. The calls nest. */
 void bmi__tasks_hold(void);
 void bmi__tasks_release(void);
-/* The calling thread's number, which no other one alive has. */
+/* The calling thread's number, unique among the live threads. */
 uint32_t bmi__runner_self(void);
-/* Says that the calling thread is this CPU's worker (NULL: none). */
+/* Marks the calling thread as this CPU's worker (NULL: none). */
 void bmi__worker_is(struct bmi__task_cpu *cpu);
 struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager);
-/* Says that the calling thread is one of the manager's, which it joins when it stops. */
+/* Marks the calling thread as one of the manager's, which joins it when it stops. */
 void bmi__thread_is_of(const struct bmi_task_manager *manager);
 bool bmi__thread_self_of(const struct bmi_task_manager *manager);
 /* As bmi__worker_is, of its helper. */
@@ -321,17 +325,17 @@ void bmi__helper_is(struct bmi__task_cpu *cpu);
 struct bmi__task_cpu *bmi__helper_self(struct bmi_task_manager *manager);
 /* Runs an urgent task of a CPU. Returns false if there is none. */
 bool bmi__urgent_run(struct bmi__task_cpu *cpu);
-/* Whether the caller is a worker or driver that will look at this node again by itself. */
+/* Whether the caller is a worker or leader that will visit this node again by itself. */
 bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__task_node *node,
                          const struct bmi_cpuset *only);
-/* Whether a node has nothing; clears its bit in `occupied` then. */
+/* Whether a node has no tasks; clears its bit in `occupied` then. */
 bool bmi__node_settle(struct bmi_task_manager *manager, struct bmi__task_node *node);
 /* Fills the CPUs that have a worker. */
 void bmi__served(struct bmi_task_manager *manager, struct bmi_cpuset *served);
 
 /* ---- wake.c ---- */
 
-/* A task was pushed to a node: wakes who may run it. `only`: its set, or NULL. */
+/* A task was pushed to a node: wakes threads that may run it. `only`: its set, or NULL. */
 void bmi__wake_for(struct bmi_task_manager *manager, struct bmi__task_node *node,
                    const struct bmi_cpuset *only);
 void bmi__wake_all(struct bmi_task_manager *manager);
@@ -341,18 +345,18 @@ bool bmi__wake_one(struct bmi_task_manager *manager, const struct bmi__task_node
 
 /* ---- wait.c ---- */
 
-/* Wakes those who wait for a task that has ended (which is not looked at). */
+/* Wakes the threads that wait for a task that has ended; does not access the task. */
 void bmi__lot_wake(struct bmi_task_manager *manager, const struct bmi_task *task);
-/* Wakes all that wait for any task: who serves queues has changed. */
+/* Wakes all threads that wait for any task: other CPUs serve the queues now. */
 void bmi__lot_wake_all(struct bmi_task_manager *manager);
-/* Whether the calling thread waits for a task of this manager and runs others meanwhile. */
+/* Whether the calling thread waits for a task of this manager and runs others in the meantime. */
 bool bmi__drives(const struct bmi_task_manager *manager);
-/* What who closes something waits with for a task of its own that it has cancelled, or that will
- * end: like bmi_task_wait, however deep in tasks. Returns -BMI_EDEADLK where the task is below on
- * the caller's own stack, so that it cannot end before: it has to be left what is to be freed. Else
- * the task is the caller's. */
+/* A thread that closes an object waits with it for a task of the object that it has cancelled, or
+ * that will end: like bmi_task_wait, at any nesting depth. Returns -BMI_EDEADLK if the task is
+ * below on the caller's own stack, so that it cannot end first: the caller must then leave the
+ * freeing to the task. Else the task is the caller's. */
 int bmi__task_await(struct bmi_task *task);
-/* Wakes one armed sleeper that is not away, or all that are, and those armed after it. */
+/* Wakes one armed sleeper that is not `away`, or all that are, and those armed after it. */
 void bmi__sleepers_wake(struct bmi_task_manager *manager);
 
 /* ---- thread.c ---- */
@@ -366,7 +370,7 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
 /* Makes the caller real-time at the lowest priority if it may, else gives it a short time slice, so
  * that it preempts soon after a wake. */
 void bmi__thread_raise(bool realtime);
-/* Has the kernel schedule the caller, a worker, by this policy, if the process may. */
+/* Sets the kernel's scheduling policy of the caller, a worker, if the process may. */
 void bmi__thread_policy(enum bmi_task_policy policy);
 /* Makes another thread a normal one, if the process may. */
 void bmi__thread_normal(pthread_t thread);
@@ -375,34 +379,34 @@ void bmi__thread_normal(pthread_t thread);
 
 int bmi__workers_start(struct bmi_task_manager *manager); /* control held; 0 or an error */
 void bmi__workers_stop(struct bmi_task_manager *manager); /* control held */
-/* Sleeps on the caller's own CPU, whose worker it is, within a task that waits: until there is a
- * task for it, or bmi__worker_rouse, or the deadline; at once if `event` is posted, which it takes.
- */
+/* The worker of this CPU sleeps, within a task that waits: until there is a task for it, or
+ * bmi__worker_rouse, or the deadline; at once if `event` is posted, which it consumes. */
 void bmi__worker_nap(struct bmi__task_cpu *cpu, struct bmi__event *event, uint64_t deadline_ns);
 void bmi__worker_rouse(struct bmi__task_cpu *cpu);
 /* Starts the timer's thread if it does not run. 0 or -BMI_EAGAIN. */
 int bmi__timer_start(struct bmi_task_manager *manager);
-/* The same where the manager is started, and whenever it is from now on. */
+/* The same if the manager is started, and at each later start. */
 int bmi__timer_need(struct bmi_task_manager *manager);
-/* The manager starts, and its helpers may: starts the thread if it is needed. control held. */
+/* The manager starts and allows helpers: starts the timer's thread if it is needed. control
+ * held. */
 int bmi__timer_open(struct bmi_task_manager *manager);
 void bmi__timer_stop(struct bmi_task_manager *manager); /* control held; helpers are stopped */
 void bmi__timer_arm(struct bmi_task_manager *manager);
 /* Makes sure that a CPU has its helper once the manager is started. 0 or -BMI_EAGAIN. */
 int bmi__helper_need(struct bmi__task_cpu *cpu);
-/* Has a CPU's helper run what is due there. */
+/* Wakes a CPU's helper to run the due tasks there. */
 void bmi__helper_kick(struct bmi__task_cpu *cpu);
-/* Says whether a CPU's helper, the caller, is about to wait so deep within tasks that it runs no
- * urgent ones: the CPU's worker does then. */
+/* The caller, a CPU's helper, reports whether it is about to wait so deep within tasks that it runs
+ * no urgent ones: then the CPU's worker runs them. */
 void bmi__helper_deep(struct bmi__task_cpu *cpu, bool deep);
 int bmi__helpers_start(struct bmi_task_manager *manager); /* control held */
 void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
 int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -BMI_EAGAIN */
-/* Has a task that may block, and is prepared, go before all others that wait for a thread. */
+/* Puts a task that may block, and is prepared, ahead of all others that wait for a thread. */
 void bmi__spare_first(struct bmi_task *task);
 void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task);
 struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager);
-/* Takes that task, if it is there: then the caller runs it. */
+/* Takes that task, if it is queued: then the caller runs it. */
 bool bmi__spare_claim(struct bmi_task_manager *manager, const struct bmi_task *task);
 int bmi__spare_start(struct bmi_task_manager *manager); /* control held */
 void bmi__spare_stop(struct bmi_task_manager *manager); /* control held */

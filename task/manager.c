@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * manager.c - making a manager from a topology, starting and stopping it. `counting` guards the
- * counts of users; `control` is held over the starting and joining of threads, so these exclude
- * each other. Users come and go without it while what runs is enough for them and wanted by others:
- * tasks do, while somebody joins the thread that they run on. `closed` is set whenever nobody has
- * the manager started: a submit that slipped in then sees it after its push and ends what is
- * queued, as the stop does (internal.h), until the manager is started again.
+ * counts of users. A thread holds `control` while it starts or joins threads, so that these exclude
+ * each other. A user comes or goes without `control` if the running threads suffice for it and
+ * other users need them: tasks do so while another thread joins the thread that they run on.
+ *
+ * `closed` is set while no user has the manager started. A submit that runs at the same time sees
+ * `closed` after its push and ends the queued tasks, as the stop does (internal.h), until the
+ * manager is started again.
  */
 #include "task/internal.h"
 
@@ -99,7 +101,7 @@ static void mutexes_init(struct bmi_task_manager *manager)
         pthread_mutex_init(&manager->lot[i].mutex, NULL);
 }
 
-/* Everything on top of the topology. On failure what there is is left to bmi__manager_free. */
+/* Everything on top of the topology. On failure bmi__manager_free frees the parts. */
 static bool manager_fill(struct bmi_task_manager *manager)
 {
     const struct bmi__topology *topology = &manager->topology;
@@ -257,7 +259,8 @@ void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, b
     worker->serving = serve;
     for (struct bmi__task_node *node = manager->cpus[cpu].leaf; node != NULL; node = node->parent) {
         unsigned live = atomic_load_explicit(&node->live, memory_order_relaxed);
-        /* the bit before the count: who sees the count at 0 wakes those who go by the bits */
+        /* the bit before the count: a thread that sees the count at 0 wakes the readers of the
+         * bits */
         if (!serve && live == 1)
             bmi__bit_set(manager->unserved, node->index);
         atomic_store(&node->live, serve ? live + 1 : live - 1);
@@ -275,7 +278,7 @@ void bmi__manager_serve_locked(struct bmi_task_manager *manager, uint32_t cpu, b
 
 /* ---- start and stop ---- */
 
-/* The first user: whatever tasks prepared so far need. */
+/* The first user: starts the threads that the tasks prepared so far need. */
 static int manager_open(struct bmi_task_manager *manager)
 {
     int result = bmi__helpers_start(manager);
@@ -296,8 +299,9 @@ undo_helpers:
     return result;
 }
 
-/* The last user: every task ends. Tasks that run may wait for queued ones, so those are cancelled
- * before threads are joined; what running ones still submit, after. */
+/* The last user: every task ends. Running tasks may wait for queued ones, so the queued ones are
+ * cancelled before threads are joined; those that running tasks submit later are cancelled
+ * after. */
 static void manager_close(struct bmi_task_manager *manager)
 {
     atomic_store(&manager->closed, true);
@@ -316,9 +320,9 @@ static int background_start(struct bmi_task_manager *manager)
     return bmi__workers_start(manager);
 }
 
-/* Takes any queued task, from one place after the other: nodes, then CPUs, then those for callers,
- * those that wait for their interval, and those that may block. NULL: there is none at `*place` or
- * behind it. */
+/* Takes any queued task, from one place after the other: nodes, CPUs, the tasks for callers, those
+ * that wait for their interval, and those that may block. NULL: there is none at `*place` or
+ * later. */
 static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *place)
 {
     const uint32_t nodes = manager->topology.node_count, cpus = manager->topology.cpu_count;
@@ -338,8 +342,8 @@ static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *plac
     return task != NULL ? task : bmi__spare_pop(manager);
 }
 
-/* Who came here since it saw `closed` may be late: what it takes after the manager was started
- * again may be the new users'. A task that was taken before that is none of theirs. */
+/* A caller that saw `closed` may arrive late: after a new start it could take tasks of the new
+ * users. A task that it took before the start belongs to the old users. */
 void bmi__manager_cancel_queued(struct bmi_task_manager *manager)
 {
     struct bmi_task *task;
@@ -353,7 +357,7 @@ void bmi__manager_cancel_queued(struct bmi_task_manager *manager)
     }
 }
 
-/* Counts a user whom what runs already is enough for. Returns false if more has to be started. */
+/* Counts a user for which the running threads suffice. Returns false if more must be started. */
 static bool user_add(struct bmi_task_manager *manager, enum bmi_task_threads threads)
 {
     bool workers = threads == BMI_TASK_WORKERS;
@@ -367,7 +371,7 @@ static bool user_add(struct bmi_task_manager *manager, enum bmi_task_threads thr
     return enough;
 }
 
-/* control held: only its holder changes what there is. */
+/* control held: only its holder changes which threads exist. */
 static int threads_start_locked(struct bmi_task_manager *manager, enum bmi_task_threads threads)
 {
     bool start_open = !manager->open;
@@ -389,7 +393,7 @@ static int threads_start_locked(struct bmi_task_manager *manager, enum bmi_task_
     return 0;
 }
 
-/* Joins what no user wants. control held, and it is said that its holder waits. */
+/* Joins the threads that no user needs. control held, after bmi__gate_waits. */
 static void threads_stop_locked(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&manager->counting);
@@ -420,15 +424,15 @@ int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threa
     int result = bmi__gate_take(&manager->control);
     if (result != 0)
         return result;
-    /* who is not the last stops without `control`, but the last only with it */
+    /* a stop without `control` cannot be the last; the last one holds it */
     while (result == 0 && !user_add(manager, threads))
         result = threads_start_locked(manager, threads);
     bmi__gate_give(&manager->control);
     return result;
 }
 
-/* Stops what no user wants, if the caller may wait for that: the manager's own threads, and tasks
- * that whoever stops it just now waits for, leave it to whoever starts or stops it next. */
+/* Stops the threads that no user needs, if the caller may wait for that. The manager's own threads,
+ * and tasks that another stopping thread waits for, leave it to the next start or stop. */
 static void threads_stop(struct bmi_task_manager *manager)
 {
     if (bmi__thread_self_of(manager) || bmi__gate_take(&manager->control) != 0)
@@ -438,7 +442,7 @@ static void threads_stop(struct bmi_task_manager *manager)
     bmi__gate_give(&manager->control);
 }
 
-/* Returns false if there is no such user. *unwanted: what runs is more than the others want. */
+/* Returns false if there is no such user. *unwanted: more threads run than the others need. */
 static bool user_remove(struct bmi_task_manager *manager, enum bmi_task_threads threads,
                         bool *unwanted)
 {
@@ -476,7 +480,7 @@ void bmi_task_manager_destroy(struct bmi_task_manager *manager)
         continue;
     while (bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY) == 0)
         continue;
-    /* Within a task of its own the threads are still there: rather its memory is lost. */
+    /* Within a task of the manager its threads still exist: losing its memory is safer. */
     if (!bmi__thread_self_of(manager))
         bmi__manager_free(manager);
 }

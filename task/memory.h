@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory.h - what memory.c asks of the system, by hwloc. Any thread may call.
+ * memory.h - the system's part of memory.c, by hwloc. Any thread may call.
  */
 #ifndef BMI_TASK_MEMORY_H
 #define BMI_TASK_MEMORY_H
@@ -8,8 +8,8 @@
 #include "bmi/task.h"
 #include "task/error.h"
 
-/* Binds memory to a node and moves what lies elsewhere; -1: unbinds it, what is there stays.
- * Returns 0, or as bmi_task_memory_move. */
+/* Binds memory to a node and moves the pages that lie elsewhere; -1: unbinds it, pages stay where
+ * they are. Returns 0, or as bmi_task_memory_move. */
 int bmi__memory_bind(const void *memory, uint64_t bytes, int node);
 /* The node that all of it lies on; -1: on several, or none yet; errors are below that. */
 int bmi__memory_node(const void *memory, uint64_t bytes);

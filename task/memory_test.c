@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Memory on NUMA nodes. On a machine with one node the calls succeed and do nothing; what they
- * refuse, and decisions made for a machine of eight, are tested there as well. Where there are
- * several nodes, memory must lie where it was put.
+ * Memory on NUMA nodes. On a machine with one node the calls succeed and do nothing; the tests
+ * check there the errors that they return, and decisions made for a machine of eight nodes. On a
+ * machine with several nodes, memory must lie where it was put.
  */
 #include "task/internal.h"
 #include "task/testing.h"
@@ -138,7 +138,7 @@ static void test_bad_input(void)
     CU_ASSERT_EQUAL(bmi_task_memory_node(live, NULL, 1), -BMI_EINVAL);
 }
 
-/* What was decided for another machine can't be carried out on this one. */
+/* A decision for another machine can't be applied on this one. */
 static void test_other_machine(void)
 {
     static char page[BYTES];

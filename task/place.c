@@ -32,7 +32,8 @@ static unsigned distance(const struct bmi__topology *topology, uint32_t from, ui
     return levels;
 }
 
-/* What a region's use costs from `at`, where it lies; and where it is moved there first. */
+/* The cost of a region's use from `at`, where the region lies, and where it is moved there
+ * first. */
 struct use {
     double stays_ns, moved_ns;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * queue.h - calls of a node's queue (queue_kind.h), by any thread. What the usual kind does at once
- * stands in line where it is called.
+ * queue.h - calls of a node's queue (queue_kind.h), by any thread. The common case of the default
+ * queue is inlined in the caller.
  */
 #ifndef BMI_TASK_QUEUE_H
 #define BMI_TASK_QUEUE_H

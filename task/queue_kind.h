@@ -4,11 +4,12 @@
  * of threads at both ends. Two implementations behind one table: a ring without locks, the default
  * (queue_ring.h), and a list under a spinlock, the paper's (queue_spin.c).
  *
- * What both promise: push never fails and never allocates; each task pushed is popped once; a push
- * that has returned is seen by every empty() and pop() that starts afterwards, also against the
- * sleeper's protocol (push, then look whether somebody sleeps; note that one sleeps, then look
- * whether it is empty: one of them sees the other), for which all these accesses are sequentially
- * consistent. After the push the queue's caller must not touch the task: it may have ended.
+ * Both guarantee: push never fails and never allocates; each pushed task is popped once; every
+ * empty() and pop() that starts after a push has returned sees that push. The last also holds for
+ * the sleep protocol (push, then check for sleeping threads; note that a thread sleeps, then check
+ * whether the queue is empty: one of them sees the other), for which all these accesses are
+ * sequentially consistent. After the push the queue's caller must not access the task: it may have
+ * ended.
  */
 #ifndef BMI_TASK_QUEUE_KIND_H
 #define BMI_TASK_QUEUE_KIND_H
@@ -30,7 +31,7 @@ struct bmi__queue_kind {
     /* NULL of the ring: queue.h has that in line. */
     void (*push)(struct bmi__queue *queue, struct bmi_task *task);
     struct bmi_task *(*pop)(struct bmi__queue *queue); /* NULL: empty */
-    uint64_t (*length)(struct bmi__queue *queue);      /* roughly; at a loss, less */
+    uint64_t (*length)(struct bmi__queue *queue);      /* approximate; a lower number if in doubt */
 };
 
 /* The start of both. */
@@ -41,7 +42,7 @@ struct bmi__queue {
 extern const struct bmi__queue_kind bmi__queue_ring;
 extern const struct bmi__queue_kind bmi__queue_spin;
 
-/* For who waits in a loop: the CPU does nothing for a moment. */
+/* For a thread that waits in a loop: pauses the CPU for a moment. */
 static inline void bmi__pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * queue_ring.c - the lock-free queue (queue_ring.h): what does not succeed at once, as others are
- * at it or its ring is full, and what is asked of it.
+ * queue_ring.c - the slow paths of the lock-free queue (queue_ring.h), for contention and a full
+ * ring, and its queries.
  */
 #include "task/queue.h"
 
@@ -10,11 +10,11 @@
 #include "task/internal.h"
 
 #define GIVE_WAY_NS 3000
-#define PAUSES 16 /* between two looks at the clock */
+#define PAUSES 16 /* between two reads of the clock */
 
-/* A compare-and-swap failed: somebody else is at it. Who lets that one go on for a moment, rather
- * than to take the line from it at once, has both done sooner: the other one does dozens of
- * operations in the time of few ways of the line from core to core. */
+/* A compare-and-swap failed: another thread uses the queue. Both finish sooner if this one lets the
+ * other go on for a moment than if it takes the cache line at once: the other does dozens of
+ * operations in the time in which the line moves between cores a few times. */
 static __attribute__((cold)) void give_way(struct bmi__ring *ring)
 {
     uint64_t until = bmi__now_ns() + GIVE_WAY_NS;
@@ -107,7 +107,7 @@ static void spill_push(struct bmi__ring *ring, struct bmi_task *task)
     pthread_mutex_unlock(&ring->mutex);
 }
 
-/* There is one. */
+/* The caller has checked that there is one. */
 static struct bmi_task *spill_pop_locked(struct bmi__ring *ring)
 {
     struct bmi_task *task = ring->first;
@@ -117,14 +117,14 @@ static struct bmi_task *spill_pop_locked(struct bmi__ring *ring)
     return task;
 }
 
-/* Moves spilled tasks into the ring, unless somebody is at it. */
+/* Moves spilled tasks into the ring, unless another thread does so. */
 static void spill_refill(struct bmi__ring *ring)
 {
     if (pthread_mutex_trylock(&ring->mutex) != 0)
         return;
     while (ring->first != NULL) {
         struct bmi_task *task = ring->first;
-        struct bmi_task *next = task->next; /* once filled in it is not ours */
+        struct bmi_task *next = task->next; /* once filled in the task is not the caller's */
         if (!ring_fill(ring, task))
             break;
         ring->first = next;
@@ -150,7 +150,7 @@ static enum bmi__attempt spill_take(struct bmi__ring *ring, struct bmi_task **ta
 
 /* ---- what lies behind the place for one ---- */
 
-/* The list first: what has left it by then is in the ring, or popped. */
+/* The list first: a task that has left it by then is in the ring, or popped. */
 static inline bool behind_empty(struct bmi__ring *ring)
 {
     return atomic_load(&ring->spilled) == 0 && ring_has_none(ring);
@@ -167,7 +167,7 @@ static enum bmi__attempt behind_take(struct bmi__ring *ring, struct bmi_task **t
 {
     enum bmi__attempt attempt = bmi__ring_claim(ring, task);
     if (atomic_load(&ring->spilled) == 0) {
-        /* somebody has moved it from the list to the ring? */
+        /* has another thread moved it from the list to the ring? */
         return attempt == BMI__NO_MORE && !ring_has_none(ring) ? BMI__PASSED : attempt;
     }
     if (attempt == BMI__NO_MORE)
@@ -197,7 +197,8 @@ struct bmi_task *bmi__ring_pop_on(struct bmi__ring *ring, enum bmi__attempt atte
 {
     struct bmi_task *task = NULL;
     while (attempt == BMI__BEATEN || attempt == BMI__PASSED) {
-        if (attempt == BMI__BEATEN && ring_empty(&ring->queue)) { /* that one had the last */
+        if (attempt == BMI__BEATEN && ring_empty(&ring->queue)) { /* that thread took the last
+                                                                     one */
             atomic_fetch_add_explicit(&ring->contended, 1, memory_order_relaxed);
             return NULL;
         }

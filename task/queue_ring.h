@@ -3,38 +3,38 @@
  * queue_ring.h - the lock-free queue: a place for one task, and a ring of slots behind it.
  *
  * The place, which suffices while there is one task at a time, is a word: 0 "free", 1 "taken", or
- * the task. Who may do what:
- *   fill: puts a task there by compare-and-swap from free.
- *   claim: changes the task to taken by compare-and-swap. Whoever succeeds owns the task, and the
- *     word: he counts in `single_popped`, then sets it free. One who is stopped before that holds
- *     up nobody: tasks go behind meanwhile.
+ * the task. Two operations change it:
+ *   fill:  puts a task there by compare-and-swap from free.
+ *   claim: changes the task to taken by compare-and-swap. The thread that succeeds owns the task
+ *          and the word: it counts in `single_popped`, then sets the word free. If it is stopped
+ *          before that, it delays no other thread: tasks go into the ring in the meantime.
  *
  * A ring's position is a number that only grows; it stands for slot position % slots in round
  * position / slots. A slot holds either "empty, waiting for position P" (2P + 1) or a task with the
- * parity of its round in bit 1. Who may do what:
- *   fill: puts a task into the slot of the first free position by compare-and-swap from "waiting
- *     for it"; that is the moment at which the task is in the ring. `tail` only says where to start
- *     looking: it is stored without care, by whoever filled a slot, and may lie behind the truth.
- *     One who is stopped anywhere holds up nobody.
- *   claim: reads the slot of position `head` and claims it by moving head on; whoever succeeds owns
- *     the task and sets the slot to wait for its next round. One who is stopped before that holds
- *     up only those who want to fill the slot a whole round later.
- * Nobody follows a pointer to a task that is not its own, so that tasks may be freed at any time
- * after their pop. Parity tells whether a filled slot is filled for this position. If not, it is
- * still so from the round before (claimed, or the ring is full), or, once head has passed the
+ * parity of its round in bit 1. Two operations change it:
+ *   fill:  puts a task into the slot of the first free position by compare-and-swap from "waiting
+ *          for it"; at that moment the task is in the ring. `tail` is only a hint where to start
+ *          the search: each thread that filled a slot stores it without ordering, and it may be too
+ *          low. A thread that is stopped anywhere here delays no other.
+ *   claim: reads the slot of position `head` and claims it by moving head on. The thread that
+ *          succeeds owns the task and sets the slot to wait for its next round. If it is stopped
+ *          before that, it delays only threads that fill the slot a whole round later.
+ * No thread dereferences a task that it does not own, so that tasks may be freed at any time after
+ * their pop. Parity shows whether a filled slot is filled for this position. If not, it is still
+ * filled from the round before (claimed, or the ring is full), or, once head has passed the
  * position, from a later one.
  *
- * Tasks go behind, into the ring, while the place is not free, and from then on until all of those
- * have been popped, so that order is kept. For the same reason who has seen a task behind looks at
- * the place once more before he claims it: what was pushed before is there, or has been claimed.
- * When the ring is full too, tasks spill into a list under a mutex, in the same manner. Who pops
- * moves spilled ones into the ring, or takes one directly where the ring has nothing. Lock order:
- * spill mutex only. While the place suffices nobody writes to the lines of the others, so that to
- * look whether anything is there costs little.
+ * Tasks go into the ring while the place is not free, and from then on until all of those have been
+ * popped, so that order is kept. For the same reason a thread that has seen a task in the ring
+ * checks the place once more before it claims that task: a task that was pushed before is there, or
+ * has been claimed. When the ring is full too, tasks spill into a list under a mutex, in the same
+ * manner. A popping thread moves spilled tasks into the ring, or takes one directly if the ring is
+ * empty. Lock order: spill mutex only. While the place suffices no thread writes to the cache lines
+ * of the ring and the list, so that a check for emptiness is cheap.
  *
- * What succeeds at once, as where nobody else is at the queue, is here, to stand in line where it
- * is called; what does not is in queue_ring.c. Registers that calls save on the stack would have to
- * be written before a locked instruction ends.
+ * The uncontended paths are in this header, inlined in their callers; the others are in
+ * queue_ring.c. Registers that calls save on the stack would have to be written before a locked
+ * instruction ends.
  */
 #ifndef BMI_TASK_QUEUE_RING_H
 #define BMI_TASK_QUEUE_RING_H
@@ -67,21 +67,21 @@ struct bmi__ring {
     _Alignas(BMI__RING_LINE) _Atomic(uint64_t) slots[];
 };
 
-/* What came of an attempt to fill or to claim. */
+/* The outcome of an attempt to fill or to claim. */
 enum bmi__attempt {
     BMI__DONE,
-    BMI__BEATEN, /* somebody else did it at the same moment */
-    BMI__PASSED, /* what was looked at is used up, or not the oldest: look again */
+    BMI__BEATEN, /* another thread did it at the same moment */
+    BMI__PASSED, /* the slot is used up, or not the oldest: try again */
     BMI__NO_MORE /* full; empty */
 };
 
 /* ---- queue_ring.c: what goes on after an attempt that did not succeed at once ---- */
 
-/* Why the slot of a position, in which `seen` is, could not be filled; why there was nothing to
+/* Why the slot of a position, which holds `seen`, could not be filled; why there was no task to
  * claim in the slot of position `head`, which does not wait for that. */
 enum bmi__attempt bmi__ring_fill_none(struct bmi__ring *ring, uint64_t position, uint64_t seen);
 enum bmi__attempt bmi__ring_claim_none(struct bmi__ring *ring, uint64_t head, uint64_t seen);
-/* Pushes a task, for which the place was taken at the same moment by somebody else. */
+/* Pushes a task after another thread took the place at the same moment. */
 void bmi__ring_push_beaten(struct bmi__ring *ring, struct bmi_task *task);
 /* Pushes a task behind the place, after an attempt at a position. */
 void bmi__ring_push_on(struct bmi__ring *ring, struct bmi_task *task, uint64_t position,
@@ -148,7 +148,8 @@ static inline enum bmi__attempt bmi__ring_fill_at(struct bmi__ring *ring, uint64
     return BMI__DONE;
 }
 
-/* The place may have been filled, with an older task than is seen here, after it was looked at. */
+/* Another thread may have filled the place, with an older task than is seen here, after the caller
+ * read it. */
 static inline enum bmi__attempt bmi__ring_claim(struct bmi__ring *ring, struct bmi_task **task)
 {
     uint64_t head = atomic_load(&ring->head);
@@ -170,7 +171,7 @@ static inline enum bmi__attempt bmi__ring_claim(struct bmi__ring *ring, struct b
 
 /* ---- the queue ---- */
 
-/* Whether nothing is behind the place; at a loss, false. */
+/* Whether no task is behind the place; if in doubt, false. */
 static inline bool bmi__behind_unused(struct bmi__ring *ring)
 {
     uint64_t spilled = atomic_load(&ring->spilled);
@@ -178,7 +179,7 @@ static inline bool bmi__behind_unused(struct bmi__ring *ring)
     return spilled == 0 && atomic_load(bmi__ring_slot(ring, head)) == bmi__ring_waiting_for(head);
 }
 
-/* A task that goes behind without need keeps its turn. */
+/* A task that goes into the ring without need keeps its turn. */
 static inline enum bmi__attempt bmi__single_fill(struct bmi__ring *ring, struct bmi_task *task)
 {
     uintptr_t seen = atomic_load_explicit(&ring->single, memory_order_relaxed);
@@ -198,9 +199,9 @@ static inline void bmi__ring_push_behind(struct bmi__ring *ring, struct bmi_task
         bmi__ring_push_on(ring, task, position, attempt);
 }
 
-/* Asks for the place's line, to write to it: what follows until the push need not be waited for
- * first. (x86-64 processors of the last fifteen years know the instruction, or take it for
- * nothing; the compiler's own way asks for reading only.) */
+/* Prefetches the place's cache line for writing, so that the code up to the push does not wait for
+ * it. (x86-64 processors of the last fifteen years know the instruction or ignore it; the
+ * compiler's builtin prefetches for reading only.) */
 static inline void bmi__ring_expect(struct bmi__ring *ring)
 {
 #if defined(__x86_64__)

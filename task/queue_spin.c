@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * queue_spin.c - the paper's queue: a list under a spinlock, whose emptiness is looked at without
- * the lock first (Algorithm 2). `first`, `last` and links are touched under the lock only; `pushed`
- * and `popped` are written under it and read by anybody.
+ * queue_spin.c - the paper's queue: a list under a spinlock. A first check for emptiness takes no
+ * lock (Algorithm 2). `first`, `last` and links are accessed under the lock only; `pushed` and
+ * `popped` are written under it and any thread reads them.
  *
- * The holder of the lock may be a SCHED_IDLE worker that another thread of its CPU has displaced:
- * whoever has spun for a while yields, and then sleeps for moments, to let it run.
+ * The holder of the lock may be a SCHED_IDLE worker that another thread of its CPU has displaced: a
+ * thread that has spun for a while yields, and then sleeps for moments, so that the worker can run.
  */
 #include "task/queue.h"
 
@@ -66,7 +66,7 @@ static void spin_push(struct bmi__queue *queue, struct bmi_task *task)
         spin->last->next = task;
     spin->last = task;
     uint64_t pushed = atomic_load_explicit(&spin->pushed, memory_order_relaxed);
-    atomic_store(&spin->pushed, pushed + 1); /* sequentially consistent: the sleeper's protocol */
+    atomic_store(&spin->pushed, pushed + 1); /* sequentially consistent: the sleep protocol */
     spin_unlock(spin);
 }
 

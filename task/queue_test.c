@@ -41,7 +41,7 @@ static void test_order(void)
     }
 }
 
-/* Each task is in the queue or out; `out` says which, and that nobody else thinks so too. */
+/* Each task is in the queue or out; `out` records it, and detects a second owner. */
 struct item {
     struct bmi_task task; /* first */
     atomic_uint in;

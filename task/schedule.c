@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * schedule.c - Algorithm 1: a CPU runs what is in its own queue, then in each one above, up to the
- * global one; then what is in queues that no worker serves. Of each queue it runs at most as many
- * tasks as were in it when it came, and at most BATCH, so that a task that repeats keeps neither
- * the one-shot ones behind it nor the queues above from their turn. Emptiness is seen without any
- * lock (Algorithm 2, in the queues).
+ * schedule.c - Algorithm 1: a CPU runs the tasks of its own queue, then of each one above, up to
+ * the global one; then of queues that no worker serves. From each queue it runs at most as many
+ * tasks as it found there, and at most BATCH, so that a repeating task does not delay the one-shot
+ * tasks behind it or the queues above. It recognises an empty queue without a lock (Algorithm 2, in
+ * the queues).
  *
- * `occupied` has a bit for each node that may have something. Whoever pushes sets it where it is
- * not set; who clears it looks whether the node is empty before and after. A CPU that passes by
- * does so once in many vain visits only, so that it does not take a line from those who submit.
+ * `occupied` has a bit for each node that may have tasks. A pushing thread sets it where it is
+ * clear; a thread that clears it checks before and after that the node is empty. A CPU clears it
+ * only once in many visits that found nothing, so that it does not take a cache line from the
+ * submitting threads.
  */
 #include "task/internal.h"
 
@@ -18,17 +19,17 @@
 #define BATCH 64
 #define VAIN_VISITS 1024 /* a power of 2 */
 
-/* What the calling thread is. The model spares a call for each access from within the library. */
+/* The state of the calling thread. The TLS model saves a call for each access in the library. */
 static _Thread_local struct {
     unsigned depth;                     /* rounds within tasks within rounds */
-    unsigned within;                    /* tasks' functions that it is in */
+    unsigned within;                    /* tasks' functions on its stack */
     unsigned held;                      /* bmi__tasks_hold */
     unsigned needed;                    /* bmi__tasks_needed, in the innermost task */
-    unsigned vain;                      /* visits of nodes that had nothing */
+    unsigned vain;                      /* visits of nodes that had no task */
     struct bmi__task_cpu *worker;       /* it is this CPU's worker */
     struct bmi__task_cpu *helper;       /* its helper */
     const struct bmi_task_manager *own; /* it is one of the manager's threads */
-    uint32_t number;                    /* the system's; 0: not asked for yet */
+    uint32_t number;                    /* the system's; 0: not read yet */
 } self __attribute__((tls_model("initial-exec")));
 
 uint32_t bmi__runner_self(void)
@@ -76,7 +77,8 @@ static bool node_covers(const struct bmi__task_node *node, uint32_t cpu)
 bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__task_node *node,
                          const struct bmi_cpuset *only)
 {
-    if (self.worker == NULL) /* a driver goes on as one while no worker runs, be it another's */
+    if (self.worker == NULL) /* a leader remains the leader while no worker runs, even of another
+                                manager */
         return atomic_load(&manager->live_workers) == 0 && atomic_load(&node->live) == 0 &&
                bmi__drives(manager);
     return self.worker->manager == manager && node_covers(node, self.worker->index) &&
@@ -201,13 +203,14 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
     if (!bmi__choosy_empty(&node->choosy))
         ran += choosy_visit(manager, node, cpu, deadline_ns);
     if (ran == 0 && ++self.vain % VAIN_VISITS == 0 && !bmi__node_settle(manager, node))
-        bmi__wake_for(manager, node, NULL); /* who looked while the bit was clear */
+        bmi__wake_for(manager, node, NULL); /* for threads that checked while the bit was clear */
     return ran;
 }
 
-/* Looks for a task in a queue, whose others keep their order: each is taken and pushed again. One
- * looks at a time, so that whoever does not find it knows that somebody runs it, or is about to
- * push it. *others: how many were out for a moment, in which somebody may have looked. */
+/* Searches a queue for a task. The other tasks keep their order: each is taken and pushed again.
+ * One thread searches at a time, so that a thread that does not find the task knows that another
+ * runs it, or is about to push it. *others: how many tasks were out for a moment, in which another
+ * thread may have found the queue empty. */
 static bool queue_search(struct bmi_task_manager *manager, struct bmi__queue *queue,
                          const struct bmi_task *task, uint64_t *others)
 {
@@ -252,7 +255,7 @@ static bool callers_claim(struct bmi_task_manager *manager, const struct bmi_tas
     return found;
 }
 
-/* The same of urgent tasks, by the CPU's own helper, which nobody else has to be woken for. */
+/* The same for urgent tasks, by the CPU's own helper; no other thread needs a wake-up for them. */
 static bool urgent_claim(struct bmi__task_cpu *cpu, const struct bmi_task *task)
 {
     uint64_t others;
@@ -274,7 +277,7 @@ bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
     else if (blocks)
         found = bmi__thread_self_of(manager) && self.worker == NULL && self.helper == NULL &&
                 bmi__spare_claim(manager, task);
-    else if (urgent) /* its CPU's helper runs it: nobody else does, if that is the caller */
+    else if (urgent) /* if the caller is its CPU's helper, no other thread will */
         found = bmi__helper_self(manager) == &manager->cpus[task->cpu] &&
                 urgent_claim(&manager->cpus[task->cpu], task);
     else if (task->only != NULL)
@@ -320,7 +323,7 @@ static unsigned unserved_visit(struct bmi_task_manager *manager, uint32_t cpu, u
             struct bmi__task_node *node =
                 &manager->nodes[word * 64 + (uint32_t)__builtin_ctzll(bits)];
             if (node_covers(node, cpu) || bmi__node_settle(manager, node))
-                continue; /* the former it has just visited */
+                continue; /* the caller has just visited that one */
             ran += node_visit(manager, node, cpu, deadline_ns);
             if (expired(deadline_ns))
                 return ran;
@@ -361,8 +364,8 @@ bool bmi__urgent_run(struct bmi__task_cpu *cpu)
     return true;
 }
 
-/* Workers leave urgent tasks to the helper, which is scheduled before the threads that compute. But
- * a helper that waits deep within tasks takes none: then the worker does. */
+/* Workers leave urgent tasks to the helper, which the kernel schedules before the threads that
+ * compute. But a helper that waits deep within tasks takes none: then the worker does. */
 static bool takes_urgent(struct bmi__task_cpu *cpu)
 {
     return self.worker == NULL || atomic_load(&cpu->helper.deep);

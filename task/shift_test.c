@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Who runs a task when those who would have are busy, have gone, or are others now.
+ * Which thread runs a task when the usual threads are busy, have ended, or have changed.
  */
 #include "task/internal.h"
 #include "task/testing.h"
@@ -38,7 +38,8 @@ static enum bmi_task_verdict three_times(struct bmi_task *task, void *argument)
     return before < 2 ? BMI_TASK_AGAIN : BMI_TASK_DONE;
 }
 
-/* The driver drives no more then, so the task that it has queued again is told to a worker. */
+/* The leader stops running tasks then, so a worker is woken for the task that it has queued
+ * again. */
 static void test_workers_start_under_a_driver(void)
 {
     struct bmi_cpuset all, first, second;
@@ -103,8 +104,8 @@ static void *schedule_once(void *argument)
     return NULL;
 }
 
-/* Stopped under a run of its task, which finds that as it queues the task again: it is ending what
- * is queued. */
+/* A stop comes during a run of its task; the run sees that as it queues the task again: it ends the
+ * queued tasks. */
 static void straggler_begin(struct straggler *straggler, struct bmi_task_manager *manager)
 {
     struct bmi_task_attributes attributes = {
@@ -123,7 +124,7 @@ static void straggler_begin(struct straggler *straggler, struct bmi_task_manager
     CU_ASSERT_TRUE(test_reaches(&straggler->cancelling, 1));
 }
 
-/* What is submitted since is not its to end. */
+/* It must not end tasks that are submitted since. */
 static void test_started_again_under_a_straggler(void)
 {
     enum { TASKS = 3 };
@@ -155,7 +156,7 @@ struct letters {
     struct bmi_task task;
     struct bmi_task_manager *manager;
     atomic_uint stop;
-    _Alignas(BMI__LINE) atomic_uint written; /* what the task is to see */
+    _Alignas(BMI__LINE) atomic_uint written; /* the task must see it */
     _Alignas(BMI__LINE) atomic_uint seen;
 };
 
@@ -176,8 +177,8 @@ static void *schedule_on_and_on(void *argument)
     return NULL;
 }
 
-/* Whoever submits a task is told that it is queued, or queues it: either way it is yet to run, and
- * sees what was written before. (Where it would not, some of so many tries tell.) */
+/* A thread that submits a task queues it or gets -BMI_EBUSY: in both cases a later run sees the
+ * thread's earlier writes. (A defect would show in some of so many attempts.) */
 static void test_busy_orders_like_a_submit(void)
 {
     enum { TRIES = 300000 };
@@ -335,7 +336,7 @@ static void test_urgent_tasks_within_many(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* What it waits for waits, on a worker, for an urgent task that it can't run. */
+/* It waits for a task that waits, on a worker, for an urgent task that it can't run. */
 static void test_a_worker_stands_in_for_a_deep_helper(void)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * spare.c - threads for tasks that may block, at most settings.spare_threads, so that no worker and
- * no caller is held up. They share one list of tasks, first in, first out but for those that say so
- * (bmi__spare_first). There is always one idle thread as long as the limit allows: whoever takes a
- * task starts another first if it was the last idle one, so that submitting has to only where that
- * has failed. A thread moves to the CPUs of its task.
+ * spare.c - the blocking pool: at most settings.spare_threads threads for tasks that may block, so
+ * that these hold up no worker and no caller. The threads share one list of tasks, first in, first
+ * out except for tasks of bmi__spare_first. There is always one idle thread as long as the limit
+ * allows: the last idle thread starts another one before it runs a task, so that a submit starts
+ * one only where that has failed. A thread moves to the CPUs of its task.
  *
- * All of struct bmi__spare is under its mutex, which is not held while a task runs or a thread is
- * joined; `count` is changed under both the mutex and the manager's `making` (taken first), under
+ * The mutex of struct bmi__spare guards all of it, and is not held while a task runs or a thread is
+ * joined. `count` changes under both this mutex and the manager's `making` (taken first), under
  * which threads are started.
  */
 #include "task/internal.h"
@@ -62,7 +62,7 @@ static struct bmi_task *take_locked(struct bmi__spare *spare, struct bmi_task **
     return task;
 }
 
-/* Waits for a task. Returns NULL when the thread shall end. *last: it was the last idle one. */
+/* Waits for a task. Returns NULL when the thread must end. *last: it was the last idle one. */
 static struct bmi_task *spare_take(struct bmi__spare *spare, bool *last)
 {
     pthread_mutex_lock(&spare->mutex);
@@ -94,12 +94,13 @@ static void *spare_main(void *argument)
 {
     struct bmi_task_manager *manager = argument;
     struct bmi__spare *spare = &manager->spare;
-    const struct bmi__task_node *at = NULL; /* where whoever started it may run: not known */
+    const struct bmi__task_node *at = NULL; /* at its start, the CPUs that its starter may use:
+                                               unknown */
     const struct bmi_cpuset *only = NULL;
     struct bmi_task *task;
     bool last;
     bmi__thread_is_of(manager);
-    bmi__thread_raise(false); /* a short slice: what it has waited for is handled soon */
+    bmi__thread_raise(false); /* a short slice: it handles the event that it waited for soon */
     while ((task = spare_take(spare, &last)) != NULL) {
         if (last)
             spare_grow(manager);
@@ -184,7 +185,7 @@ void bmi__spare_stop(struct bmi_task_manager *manager)
 {
     struct bmi__spare *spare = &manager->spare;
     bmi__gate_waits(&manager->control);
-    pthread_mutex_lock(&manager->making); /* whoever is about to start one has done so */
+    pthread_mutex_lock(&manager->making); /* a thread that was about to start one has done so */
     pthread_mutex_lock(&spare->mutex);
     spare->open = false;
     pthread_cond_broadcast(&spare->arrived);

@@ -56,7 +56,7 @@ static enum bmi_task_verdict block(struct bmi_task *task, void *argument)
     (void)task;
     atomic_fetch_add(&blocking->began, 1);
     for (int i = 0; i < 5 && !test_reaches(blocking->go, 1); i++)
-        continue; /* longer than whoever lets it go */
+        continue; /* longer than the thread that releases it */
     return BMI_TASK_DONE;
 }
 
@@ -105,7 +105,7 @@ static void test_prepared_after(void)
     refused_then_not(false);
 }
 
-/* Where there is none at all, who prepares is told. */
+/* Without a blocking pool the prepare fails. */
 static void test_none(void)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
@@ -135,7 +135,7 @@ static enum bmi_task_verdict note_order(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* The only thread takes what came first, but before that what goes before all others. */
+/* The only thread takes tasks in order, but first those of bmi__spare_first. */
 static void test_first(void)
 {
     static const unsigned places[] = {1, 2, 0, 3};
@@ -168,8 +168,8 @@ static void test_first(void)
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-/* What is submitted as a worker starts, which its starter has not counted yet, does not wait for
- * the next submit. */
+/* A task that is submitted while a worker starts, before its starter has counted it, does not wait
+ * for the next submit. */
 static void test_worker_begins(void)
 {
     struct bmi_cpuset all, first;
@@ -257,7 +257,8 @@ static void *submit_apart(void *argument)
     return NULL;
 }
 
-/* A task that may run anywhere does, whoever has started its thread; the nice value stays. */
+/* A task that may run anywhere does so, whichever thread started its thread; the nice value
+ * stays. */
 static void test_starter_is_bound_and_nice(void)
 {
     struct setting setting = {.manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY)};

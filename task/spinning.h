@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * spinning.h - for tests of what a program gets beside others that compute: one process that spins
- * on each CPU of the test, and the time that the same work takes on a plain thread beside them. The
- * test and its spinning processes are bound to at most two CPUs. Tests compare the two times and
- * judge neither by itself, since other programs may load the machine.
+ * spinning.h - for tests of the CPU share that a program gets beside others that compute: one
+ * process that spins on each CPU of the test, and the time that the same work takes on a plain
+ * thread beside them. The test and its spinning processes are bound to at most two CPUs. Tests
+ * compare the two times and judge neither by itself, since other programs may load the machine.
  */
 #ifndef BMI_TASK_SPINNING_H
 #define BMI_TASK_SPINNING_H

@@ -192,7 +192,7 @@ static void *act_at_random(void *argument)
     return NULL;
 }
 
-/* Ends the manager in the midst of submits: what is queued is cancelled. */
+/* Stops the manager in the midst of submits: queued tasks are cancelled. */
 static void shut_down(void)
 {
     while (bmi_task_manager_stop(manager, BMI_TASK_WORKERS) == 0 ||
@@ -233,7 +233,7 @@ static void check_sums(void)
     CU_ASSERT_EQUAL(lost, 0);
     CU_ASSERT_EQUAL(atomic_load(&wrong), 0);
     CU_ASSERT_EQUAL(submitted, run);
-    CU_ASSERT_TRUE(by_cpus <= run); /* those that a shutdown cancels nobody runs */
+    CU_ASSERT_TRUE(by_cpus <= run); /* no CPU runs those that a shutdown cancels */
     CU_ASSERT_EQUAL(atomic_load(&fleeting_gone), atomic_load(&fleeting_made));
 }
 
@@ -264,7 +264,7 @@ static void stress(enum bmi_task_queue_kind kind, bool workers, bool shutdown, u
         .tv_sec = (time_t)(length_ns / 1000000000),
         .tv_nsec = (long)(length_ns % 1000000000),
     };
-    nanosleep(&length, NULL); /* the test's length; what it checks does not depend on it */
+    nanosleep(&length, NULL); /* the test's length; its checks do not depend on it */
     if (shutdown)
         shut_down();
     atomic_store(&finish, 1);

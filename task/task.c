@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * task.c - a task's life. Its state is one word: a phase and flags (internal.h), changed by atomic
- * operations only, so that whoever finds a way to change it has the right to do what follows:
- *   submit   IDLE, ENDED, CANCELLED -> QUEUED, and pushes it; RUNNING -> RUNNING | AGAIN; else the
- *            same once more
- *   cancel   QUEUED, RUNNING -> the same | CANCEL; the task stays in its queue
- *   pop      who popped it: QUEUED -> RUNNING, and runs it, or, with CANCEL, ends it
- *   its end  who ran it: RUNNING -> ENDED, CANCELLED, or QUEUED once more
- * After the change to ENDED or CANCELLED, after a push, and after a verdict of GONE, the task's
- * memory is not looked at: the owner may have freed it.
+ * operations only. The thread whose change succeeds has the right to the step that follows:
+ *   submit  IDLE, ENDED, CANCELLED -> QUEUED, and pushes it;
+ *           RUNNING -> RUNNING | AGAIN; in other states it is written back unchanged
+ *   cancel  QUEUED, RUNNING -> the same | CANCEL; the task stays in its queue
+ *   pop     the popping thread: QUEUED -> RUNNING, and runs it, or, with CANCEL, ends it
+ *   end     the running thread: RUNNING -> ENDED, CANCELLED, or QUEUED once more
+ * After the change to ENDED or CANCELLED, after a push, and after the status GONE, no thread of the
+ * manager accesses the task's memory: the owner may have freed it.
  */
 #include "task/internal.h"
 #include "task/memory.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define KNOWN_OPTIONS (BMI_TASK_REPEAT | BMI_TASK_URGENT | BMI_TASK_MAY_BLOCK)
-#define FOLLOWED 0x8000u /* option of our own: some of its memory moves to where it runs */
+#define FOLLOWED 0x8000u /* the library's own: some of its memory moves to the CPU that runs it */
 
 /* These do not go to a node's queue. */
 #define SPECIAL (BMI_TASK_MAY_BLOCK | BMI_TASK_URGENT | BMI__CALLERS)
@@ -143,7 +143,7 @@ void bmi__urgent_push(struct bmi__task_cpu *cpu, struct bmi_task *task)
     bmi__queue_push(cpu->urgent, task);
 }
 
-/* Wakes who may run what was pushed to a node. `again`: by its runner, after a run. */
+/* Wakes the threads that may run a task pushed to a node. `again`: by its runner, after a run. */
 static inline void enqueued(struct bmi_task_manager *manager, struct bmi__task_node *node,
                             const struct bmi_cpuset *only, bool again)
 {
@@ -153,8 +153,8 @@ static inline void enqueued(struct bmi_task_manager *manager, struct bmi__task_n
         bmi__wake_for(manager, node, only);
 }
 
-/* Where a task goes that is not for just the CPUs of a node, or has options. As others that are
- * rare it is kept out of line, for the registers that it would have everybody save. */
+/* Queues a task that has options, or whose set is not exactly a node's. It is rare and kept out of
+ * line, since its registers would slow down every other caller. */
 static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *manager,
                                                       struct bmi_task *task, bool again)
 {
@@ -176,7 +176,7 @@ static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *m
     }
 }
 
-/* Queues a QUEUED task, which is not ours any more then. */
+/* Queues a QUEUED task, which the caller no longer owns then. */
 static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task, bool again)
 {
     if (task->only != NULL || (task->options & SPECIAL)) {
@@ -213,7 +213,7 @@ int bmi_task_submit(struct bmi_task *task)
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t next;
     bool busy;
-    do { /* where it is busy as well: only a change tells whoever runs it next what came before */
+    do { /* where it is busy as well: only a change publishes earlier writes to the next runner */
         uint32_t phase = state & BMI__PHASE;
         busy = phase == BMI_TASK_QUEUED || (state & (BMI__AGAIN | BMI__CANCEL));
         next = busy ? state : phase == BMI_TASK_RUNNING ? state | BMI__AGAIN : BMI_TASK_QUEUED;
@@ -227,7 +227,7 @@ int bmi_task_submit(struct bmi_task *task)
 int bmi_task_cancel(struct bmi_task *task)
 {
     struct bmi_task_manager *manager = task->manager;
-    bool delayed = task->interval_us != 0; /* after the change the task may be gone */
+    bool delayed = task->interval_us != 0; /* after the change the task may be freed */
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t phase;
     do {
@@ -259,7 +259,7 @@ static void task_finish(struct bmi_task_manager *manager, struct bmi_task *task,
         bmi__lot_wake(manager, task);
 }
 
-/* Ends a RUNNING | CANCEL task, whose state nobody else changes but to add WAITED. */
+/* Ends a RUNNING | CANCEL task; other threads can only add WAITED to its state. */
 static void task_end_cancelled(struct bmi_task_manager *manager, struct bmi_task *task)
 {
     if (task->cancelled == NULL || bmi__task_call(task->cancelled, task) != BMI_TASK_GONE)
@@ -316,7 +316,7 @@ void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
 
 void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task)
 {
-    /* first, so that nobody submits it once more while it seems to run */
+    /* first, so that no thread submits it again while it seems to run */
     atomic_fetch_or_explicit(&task->state, BMI__CANCEL, memory_order_relaxed);
     atomic_fetch_add_explicit(&task->state, BMI_TASK_RUNNING - BMI_TASK_QUEUED,
                               memory_order_acq_rel);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Tasks without workers: what hooks and waiting threads do. Every case runs with both queues.
+ * Tasks without workers: the work of hooks and waiting threads. Every case runs with both queues.
  */
 #include "task/testing.h"
 
@@ -300,7 +300,7 @@ static void *wait_for(void *argument)
     return (void *)(intptr_t)bmi_task_wait(argument, -1);
 }
 
-/* Nobody runs them before the stop. */
+/* No thread runs them before the stop. */
 static void test_shutdown_reports_cancelled(void)
 {
     struct bmi_task_manager *manager = given_manager();
@@ -324,7 +324,7 @@ static void test_shutdown_reports_cancelled(void)
     CU_ASSERT_EQUAL(bmi_task_wait(&tasks[0], -1), 0);
     CU_ASSERT_EQUAL(runs, 1);
 
-    pthread_t waiter; /* who waits is woken too */
+    pthread_t waiter; /* a waiting thread is woken too */
     void *result;
     bmi_task_submit(&forever);
     pthread_create(&waiter, NULL, wait_for, &forever);
@@ -505,7 +505,7 @@ static void test_waits_for_what_is_below(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* Many wait, one of them runs what there is; each ends when its own task has. */
+/* Many threads wait, one of them runs the tasks; each returns when its own task has ended. */
 static void test_many_wait(void)
 {
     enum { WAITERS = 16 };
@@ -529,8 +529,8 @@ static void test_many_wait(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* Who waits sleeps while nothing is queued, and is woken by what is: the waited-for task is first
- * submitted by a task that comes later. */
+/* A waiting thread sleeps while no task is queued, and a new task wakes it: a later task is the
+ * first to submit the awaited one. */
 static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
 {
     (void)task;
@@ -570,7 +570,7 @@ static void test_waiting_thread_serves_submits(void)
     for (unsigned i = 0; i < 100; i++) {
         prepare(&other[i], manager, count_up, &runs, 0);
         bmi_task_submit(&other[i]);
-        CU_ASSERT_TRUE(test_reaches(&runs, i + 1)); /* by the waiter: nobody else is there */
+        CU_ASSERT_TRUE(test_reaches(&runs, i + 1)); /* by the waiter: there is no other thread */
     }
     atomic_store(&phase, 2);
     pthread_join(waiter, &result);
@@ -616,7 +616,7 @@ static void test_sleepers_away(void)
     }
     CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
     CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleepers[0].sleeper));
-    bmi_task_submit(&task); /* nobody else is there */
+    bmi_task_submit(&task); /* no other thread runs tasks */
     CU_ASSERT_EQUAL(sleepers[0].wakes, 1);
     CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
     bmi_task_manager_destroy(manager);
@@ -713,7 +713,7 @@ static void test_size(void)
 
 /* ---- the end of the process ------------------------------------------------------------------ */
 
-static atomic_uint at_end; /* 1: a thread runs a task, 2: everything has been told of the end */
+static atomic_uint at_end; /* 1: a thread runs a task, 2: all waiting threads know of the end */
 static pthread_t runner;
 
 static enum bmi_task_verdict outlast(struct bmi_task *task, void *argument)
@@ -744,7 +744,7 @@ static void end_while_a_task_runs(void)
 {
     struct bmi_task_attributes attributes = {.function = outlast};
     static struct bmi_task task;
-    mallopt(M_PERTURB, 0x5a); /* what is freed is no pointer any more */
+    mallopt(M_PERTURB, 0x5a); /* freed memory holds no valid pointer */
     if (bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY) != 0 ||
         bmi_task_prepare(&task, NULL, &attributes) != 0 || bmi_task_submit(&task) != 0 ||
         pthread_create(&runner, NULL, schedule_default, NULL) != 0 || !test_reaches(&at_end, 1))

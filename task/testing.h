@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * testing.h - what the tests of the task manager share: running a table of cases with CUnit,
+ * testing.h - shared by the tests of the task manager: running a table of cases with CUnit,
  * managers, and waiting for conditions.
  */
 #ifndef BMI_TASK_TESTING_H

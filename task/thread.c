@@ -51,7 +51,7 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
     return bmi__task_error(result);
 }
 
-/* As the kernel has it; glibc 2.36 does not declare it. */
+/* Same layout as the kernel's; glibc 2.36 does not declare it. */
 struct scheduling {
     uint32_t size, policy;
     uint64_t flags;

@@ -2,13 +2,13 @@
  *
  * timer.c - the thread that queues repeating tasks when their interval is over (delay.c), and keeps
  * a program that never blocks from starving tasks. It runs with the workers, and where a task with
- * an interval was prepared. It sleeps while nothing is queued and nothing delayed.
+ * an interval was prepared. It sleeps while no task is queued or delayed.
  *
- * The first submit arms it; then it looks at the occupied nodes once a tick. A task is due if it
- * was queued a tick ago and is still: queues are first in, first out, so that is so if fewer tasks
+ * The first submit arms it; then it checks the occupied nodes once a tick. A task is due if it was
+ * queued a tick ago and still is: queues are first in, first out, so that is true if fewer tasks
  * were popped since than had been queued. For a node with a due task the timer first wakes one more
- * worker, where one sleeps; where none does, or a tick later, the helper of one of the node's CPUs
- * runs a round, for a bounded time. The members `timer` of nodes are this thread's alone.
+ * sleeping worker. If none sleeps, or a tick later, the helper of one of the node's CPUs runs a
+ * round, for a bounded time. Only this thread accesses the members `timer` of nodes.
  */
 #include "task/internal.h"
 
@@ -83,7 +83,7 @@ static void node_help(struct bmi_task_manager *manager, struct bmi__task_node *n
         bmi__helper_kick(&manager->cpus[cpu]);
 }
 
-/* Looks at every node once. Returns whether any has something. */
+/* Checks every node once. Returns whether any has a task. */
 static bool tick(struct bmi_task_manager *manager)
 {
     bool any = false;
@@ -103,8 +103,8 @@ static bool tick(struct bmi_task_manager *manager)
     return any;
 }
 
-/* Looks at the nodes if the time for that has come. `tick_ns` is when it is to look, 0 while it
- * need not. Returns when it is to look next. */
+/* Checks the nodes if the time for that has come: `tick_ns`, 0 while no check is due. Returns the
+ * time of the next check. */
 static uint64_t ticks(struct bmi_task_manager *manager, uint64_t tick_ns, unsigned *quiet)
 {
     uint64_t now_ns = bmi__now_ns();
@@ -165,7 +165,7 @@ int bmi__timer_start(struct bmi_task_manager *manager)
     int result = timer_start_locked(manager);
     pthread_mutex_unlock(&manager->making);
     if (result == 0)
-        bmi__timer_arm(manager); /* something may be queued from before */
+        bmi__timer_arm(manager); /* tasks may be queued from before */
     return result;
 }
 

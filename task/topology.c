@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * topology.c - the tree as data: building it node by node, and questions to it. See topology.h:
- * what is built is never written again. Nothing here knows tasks or queues, so that all of it can
- * be tested on trees of machines that are not at hand.
+ * topology.c - the tree as data: building it node by node, and queries of it. See topology.h: after
+ * it is built it is never written again. This file does not use tasks or queues, so that all of it
+ * can be tested on trees of other machines.
  */
 #include "task/topology.h"
 
@@ -62,9 +62,9 @@ void bmi__topology_name(struct bmi__topology_node *node, const char *name)
 }
 
 #if BMI_WITH_HWLOC
-/* Where the system tells nothing of its CPUs, as in most chroots, hwloc knows their number only,
- * and complains on standard error. Where it refuses to tell the affinity mask, as seccomp filters
- * may, hwloc asks for ever. EINVAL: a larger mask is wanted, which hwloc finds out. */
+/* If the system does not describe its CPUs, as in most chroots, hwloc knows only their number, and
+ * complains on standard error. If the system refuses the affinity mask, as with some seccomp
+ * filters, hwloc retries for ever. EINVAL: a larger mask is needed; hwloc finds its size. */
 static bool system_tells(void)
 {
     cpu_set_t mask;

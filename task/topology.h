@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * topology.h - the shape of the tree: which CPUs there are and what they share. Built once, by one
- * of two sources (topology_hwloc.c, topology_mask.c), then never written: any thread may read it.
+ * topology.h - the shape of the tree: the CPUs and the resources that they share. One of two
+ * sources builds it once (topology_hwloc.c, topology_mask.c); it is never written again: any thread
+ * may read it.
  *
  * CPUs are renumbered 0..cpu_count-1 in the order of the tree, so that each node covers a range
  * [first, first + count). Sets in this numbering are called local; those of callers have the

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * topology_hwloc.c - the topology as hwloc tells it: live (the CPUs that cgroup and affinity mask
+ * topology_hwloc.c - the topology as hwloc reports it: live (the CPUs that cgroup and affinity mask
  * allow), or from its synthetic text, or from an XML file. Levels whose CPUs are the same become
- * one node. NUMA nodes hang beside hwloc's tree, each at the object whose CPUs are its own, so they
- * always fold into one.
+ * one node. hwloc attaches NUMA nodes beside its tree, each at the object that has the same CPUs,
+ * so they always fold into one.
  *
- * hwloc tells what it dislikes in a text or file only on standard error, and only when an
- * environment variable says so. Neither is ours to change, so the refused text is given to it once
- * more in a child whose standard error is a pipe.
+ * hwloc reports errors in a text or file only on standard error, and only when an environment
+ * variable is set. The library must change neither, so a child whose standard error is a pipe
+ * parses the refused text once more.
  */
 #include "task/topology.h"
 
@@ -183,8 +183,8 @@ static int source_refused(const struct bmi_task_settings *settings, int result, 
     return bmi__task_error(-result);
 }
 
-/* Leaves the CPUs that the process may run on: those of any of its threads; without /proc, which
- * lists them, the caller's. What the cgroup forbids hwloc has left out already. */
+/* Keeps the CPUs that the process may run on: those of any of its threads; without /proc, which
+ * lists them, the caller's. hwloc has already removed the CPUs that the cgroup forbids. */
 static void restrict_to_mask(hwloc_topology_t from)
 {
     hwloc_bitmap_t mask = hwloc_bitmap_alloc();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Where tasks wait and who takes them, on a tree of two packages of two cores, by hooks that act
- * for its CPUs. Every case runs with both queues.
+ * Where tasks wait and which CPUs take them, on a tree of two packages of two cores, by hooks that
+ * act for its CPUs. Every case runs with both queues.
  */
 #include "task/testing.h"
 
@@ -133,7 +133,7 @@ static void test_choosy_sets(void)
     struct bmi_task_queue_statistics statistics;
     bmi_task_queue_statistics(manager, 0, &statistics);
     CU_ASSERT_EQUAL(statistics.queued, 10);
-    CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, 3), 10); /* nobody of the sets is served */
+    CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, 3), 10); /* no CPU of the sets is served */
     CU_ASSERT_EQUAL(runs, 9);
     CU_ASSERT_EQUAL(bmi_task_state(&tasks[5]), BMI_TASK_CANCELLED);
     CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, 2), 0);

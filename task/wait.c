@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wait.c - waiting for a task to end. Who waits stands in the lot, a table of
- * lists by the task's address, with an event of its own; who ends a task that has WAITED set posts
- * the events of those that wait for it, without looking at the task.
+ * wait.c - waiting for a task to end. A waiting thread enters the lot, a table of lists by the
+ * task's address, with an event of its own. The thread that ends a task with WAITED set posts the
+ * events of those that wait for it, without access to the task.
  *
- * While workers run, waiting is just that, but for a worker whose task waits: it goes on to serve
- * its CPU, and a helper, which serves what is urgent there. Without workers one of those who wait,
- * the driver, runs tasks until its own has ended, and sleeps, armed as a sleeper, when there are
- * none; the others, bystanders, run what they find, but are not woken for it, and when the driver
- * leaves one of them that sleeps becomes the driver. A driver within a task that the driver below
- * it on the same stack runs takes its place meanwhile. Who waits so deep within tasks that no more
- * may come on top runs the one it waits for, out of its queue (an urgent one, if it is its CPU's
- * helper); and so does a thread for tasks that may block, which may all be waiting for such.
+ * While workers run, a waiting thread only sleeps. Two kinds go on with their work: a worker whose
+ * task waits serves its CPU, and a helper runs the urgent tasks of its CPU. Without workers the
+ * waiting threads are leader and followers (`driver` and `bystanders`): the leader runs tasks until
+ * its own has ended, and sleeps, armed as a sleeper, when there are none. The followers run tasks
+ * that they find, but are not woken for them; when the leader leaves, a follower that sleeps
+ * becomes the leader. A wait inside a task that the leader runs, on the same stack, takes over the
+ * leader's place until it returns. A thread that waits so deep within tasks that it may start no
+ * more runs only the awaited task, out of its queue (an urgent one, if it is its CPU's helper). So
+ * does a thread of the blocking pool, since all threads of the pool may be waiting for such tasks.
  *
- * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, driver and bystanders;
+ * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, leader and followers;
  * neither within the other. Events are posted under them, so that a waiter that has left is safe.
  */
 #include "task/internal.h"
@@ -21,15 +22,15 @@
 struct bmi__waiter {
     const struct bmi_task_manager *manager;
     struct bmi_task *task;
-    struct bmi__event own_event, *event; /* a helper's is that which urgent tasks are told by */
+    struct bmi__event own_event, *event; /* a helper's is the one that urgent tasks post */
     struct bmi__waiter *next;            /* in its bucket */
-    struct bmi__waiter *bystander;       /* next in that list */
-    struct bmi__waiter *outer;           /* driver of the manager before it, on the same stack */
-    struct bmi__waiter *below;           /* driver of any manager before it on the same stack */
+    struct bmi__waiter *bystander;       /* next follower */
+    struct bmi__waiter *outer;           /* leader of the manager before it, on the same stack */
+    struct bmi__waiter *below;           /* leader of any manager before it on the same stack */
     struct bmi_task_sleeper sleeper;
     struct bmi__task_cpu *worker; /* the CPU whose worker waits, within a task; or NULL */
     struct bmi__task_cpu *helper; /* the same, of a helper */
-    bool standing_by, asleep;     /* asleep: as a bystander */
+    bool standing_by, asleep;     /* asleep: as a follower */
 };
 
 static _Thread_local struct bmi__waiter *own_driver __attribute__((tls_model("initial-exec")));
@@ -105,7 +106,7 @@ static bool sleeper_unlink_locked(struct bmi_task_manager *manager,
 bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
 {
     if (!sleeper->away && bmi__schedule_too_deep())
-        return true; /* it could run nothing: others are woken */
+        return true; /* it could run none: others are woken */
     if (bmi__manager_made(manager) == NULL && bmi__early_arm(sleeper))
         return true;
     manager = bmi__manager_made(manager);
@@ -172,7 +173,7 @@ bool bmi__drives(const struct bmi_task_manager *manager)
     return own_driver != NULL && own_driver->manager == manager;
 }
 
-/* Whether the driver waits below us on our own stack. */
+/* Whether the leader waits further down on the caller's own stack. */
 static bool driver_is_below(struct bmi_task_manager *manager)
 {
     const struct bmi__waiter *waiter = own_driver;
@@ -181,7 +182,7 @@ static bool driver_is_below(struct bmi_task_manager *manager)
     return waiter != NULL;
 }
 
-/* Returns whether the waiter is the driver now; else it is a bystander. */
+/* Returns whether the waiter is the leader now; else it is a follower. */
 static bool driver_become(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
 {
     pthread_mutex_lock(&manager->sleepers_mutex);
@@ -203,7 +204,7 @@ static bool driver_become(struct bmi_task_manager *manager, struct bmi__waiter *
     return driving;
 }
 
-/* Ends driving or standing by, and sees to it that somebody drives who can. */
+/* Stops being leader or follower, and passes the leader's role on to a thread that can take it. */
 static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
 {
     pthread_mutex_lock(&manager->sleepers_mutex);
@@ -213,17 +214,17 @@ static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *w
         own_driver = waiter->below;
     }
     struct bmi__waiter *heir = manager->driver == NULL ? manager->bystanders : NULL;
-    while (heir != NULL && !heir->asleep) /* it may be in a long task; then it looks by itself */
+    while (heir != NULL && !heir->asleep) /* it may be in a long task; then it checks by itself */
         heir = heir->bystander;
     if (heir != NULL)
         bmi__event_post(heir->event);
     pthread_mutex_unlock(&manager->sleepers_mutex);
-    /* what this one was woken for, if it did not get to it */
+    /* the task that this thread was woken for, if it did not run it */
     if (heir == NULL && atomic_load(&manager->sleeper_count) != 0 && bmi__hooks_wanted(manager))
         bmi__sleepers_wake(manager);
 }
 
-/* Sleeps, unless there is no driver: nobody tells one who is awake that it has left. */
+/* Sleeps, unless there is no leader: a thread that is awake is not notified that it has left. */
 static void stand_by(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                      uint64_t deadline_ns)
 {
@@ -242,7 +243,7 @@ static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                   uint64_t deadline_ns)
 {
     if (!driver_become(manager, waiter)) {
-        /* The driver may be in a long task, and what is queued be the one waited for. */
+        /* The leader may be in a long task, and the awaited task may be queued. */
         if (bmi__schedule_hook(manager, bmi__cpu_self(manager), deadline_ns) == 0)
             stand_by(manager, waiter, deadline_ns);
         return;
@@ -262,7 +263,7 @@ static bool task_final(uint32_t state)
     return phase != BMI_TASK_QUEUED && phase != BMI_TASK_RUNNING;
 }
 
-/* Has the end of the task post the event. Returns false: it has ended. */
+/* Makes the end of the task post the event. Returns false: it has ended. */
 static bool task_watch(struct bmi_task *task)
 {
     uint32_t state = atomic_load(&task->state);
@@ -273,8 +274,8 @@ static bool task_watch(struct bmi_task *task)
     return true;
 }
 
-/* Within many tasks, of which none but the innermost can go on: no other comes on top. The task may
- * be on its way into its queue, which nothing tells of. */
+/* The thread is nested in many tasks, of which only the innermost can go on: it starts no more. The
+ * task may be on its way into its queue, of which no event reports. */
 static void deep_step(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                       uint64_t deadline_ns)
 {
@@ -290,7 +291,7 @@ static void deep_step(struct bmi_task_manager *manager, struct bmi__waiter *wait
         bmi__helper_deep(waiter->helper, false);
 }
 
-/* One step of waiting, in the way that befits the caller. */
+/* One step of waiting, in the way that suits the caller. */
 static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                       uint64_t deadline_ns)
 {
@@ -298,12 +299,12 @@ static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *wait
         deep_step(manager, waiter, deadline_ns);
     } else if (bmi__thread_self_of(manager) && (waiter->task->options & BMI_TASK_MAY_BLOCK) &&
                bmi__awaited_run(manager, waiter->task)) {
-        /* all threads for such tasks may be waiting like this one */
+        /* all threads of the blocking pool may be waiting like this one */
     } else if (waiter->worker != NULL) {
         if (bmi__schedule(manager, waiter->worker->index, deadline_ns) == 0)
             bmi__worker_nap(waiter->worker, waiter->event, deadline_ns);
     } else if (waiter->helper != NULL && bmi__urgent_run(waiter->helper)) {
-        /* and once more: what is urgent does not wait for this one */
+        /* and again: an urgent task does not wait for this one */
     } else if (atomic_load(&manager->live_workers) == 0 ||
                atomic_load(&manager->workers_stopping)) {
         drive(manager, waiter, deadline_ns);

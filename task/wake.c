@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wake.c - after a push: who is to be woken. A worker that finds nothing sets its bit in `idle`,
- * looks at its queues once more, and sleeps; who pushes looks at the bits of the node's CPUs, and
- * whoever clears a bit wakes that worker. So a submit costs a system call only for a worker that
- * sleeps, and none while the workers it concerns are awake, or are woken but have not come to run.
- * Whether a CPU is really idle is learnt from how long its worker took to run after it was woken.
+ * wake.c - after a push: which threads to wake. A worker that finds no task sets its bit in `idle`,
+ * checks its queues once more, and sleeps. A pushing thread reads the bits of the node's CPUs, and
+ * the thread that clears a bit wakes that worker. So a submit makes a system call only for a worker
+ * that sleeps, and none while the workers concerned are awake, or are woken but do not run yet. How
+ * long a worker took to run after its last wake-up shows whether its CPU is really idle.
  */
 #include "task/internal.h"
 
@@ -44,7 +44,7 @@ static bool idle_in(struct bmi_task_manager *manager, uint32_t first, uint32_t c
     return any;
 }
 
-/* Takes out those whose CPU let them wait lately. */
+/* Removes those whose CPU started them late not long ago. */
 static void drop_slow(struct bmi_task_manager *manager, struct bmi_cpuset *idle)
 {
     uint64_t now = bmi__now_ns();
@@ -55,7 +55,7 @@ static void drop_slow(struct bmi_task_manager *manager, struct bmi_cpuset *idle)
     }
 }
 
-/* Returns false if somebody else has woken it, or it has woken by itself. */
+/* Returns false if another thread has woken it, or it has woken by itself. */
 static bool worker_wake(struct bmi_task_manager *manager, uint32_t cpu)
 {
     struct bmi__worker *worker = &manager->cpus[cpu].worker;

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * worker.c - the threads that run tasks in the background: one for each CPU, bound to it; asleep
- * when there is nothing. How sleeping and waking avoid each other's gaps: wake.c.
+ * while there is no task. wake.c explains why no wake-up is lost.
  *
  * The kernel schedules workers as SCHED_BATCH unless a setting says otherwise. Such a worker starts
  * at once on an idle CPU. On a busy one it does not interrupt the thread that computes, but takes
  * turns with it, so that a task that it has begun gets a fair share of the CPU until its end.
  *
- * A CPU may be taken from the process (a cgroup's CPU set or an affinity mask shrinks): the kernel
- * then moves the worker elsewhere. A worker that finds itself on another CPU binds itself again,
- * or, where its mask lacks the CPU or that is refused, retires: its CPU's nodes count as unserved,
- * if no other worker serves them, and every worker looks at those too. The last one stays, unbound.
+ * A process may lose a CPU (a cgroup's CPU set or an affinity mask shrinks): the kernel then moves
+ * the worker elsewhere. A worker that finds itself on another CPU binds itself again. If its mask
+ * lacks the CPU, or the kernel refuses, it retires: its CPU's nodes count as unserved, unless
+ * another worker serves them, and every worker checks unserved nodes too. The last worker stays,
+ * unbound.
  */
 #include "task/internal.h"
 
 #include <sched.h>
 
-#define SLOW_NS 500000        /* woken, and not run within that: the CPU is busy */
-#define SLOW_FACTOR 20        /* not held for idle for so many times the delay */
+#define SLOW_NS 500000        /* a worker that runs this long after its wake-up: the CPU is busy */
+#define SLOW_FACTOR 20        /* the CPU counts as busy for so many times the delay */
 #define SLOW_MAX_NS 100000000 /* but no longer than that */
 
 /* ---- CPUs that go ---- */
@@ -33,7 +34,7 @@ static bool worker_keeps_cpu(const struct bmi__task_cpu *cpu)
     return sched_setaffinity(0, sizeof(mask), &mask) == 0;
 }
 
-/* Ends the service of a CPU that is lost. Returns false if it has to go on as the last worker. */
+/* Ends the service of a lost CPU. Returns false if it must go on as the last worker. */
 static bool worker_retire(struct bmi__task_cpu *cpu)
 {
     struct bmi_task_manager *manager = cpu->manager;
@@ -45,11 +46,11 @@ static bool worker_retire(struct bmi__task_cpu *cpu)
     if (last)
         cpu->worker.roaming = true;
     else
-        bmi__wake_all(manager); /* they have more to look at now */
+        bmi__wake_all(manager); /* they have more queues to check now */
     return !last;
 }
 
-/* Returns false if the worker shall end. */
+/* Returns false if the worker must end. */
 static bool worker_in_place(struct bmi__task_cpu *cpu)
 {
     if (!cpu->manager->topology.this_system || cpu->worker.roaming || sched_getcpu() == cpu->os)
@@ -112,7 +113,7 @@ static void *worker_main(void *argument)
 {
     struct bmi__task_cpu *cpu = argument;
     struct bmi_task_manager *manager = cpu->manager;
-    /* until whoever starts it has counted it: before that nobody wakes it */
+    /* until its starter has counted it: no thread wakes it before */
     pthread_mutex_lock(&manager->serving);
     pthread_mutex_unlock(&manager->serving);
     worker_set_policy(&cpu->worker, (enum bmi_task_policy)atomic_load(&manager->policy));
@@ -129,7 +130,7 @@ static void *worker_main(void *argument)
     pthread_mutex_lock(&manager->serving);
     bmi__manager_serve_locked(manager, cpu->index, false);
     pthread_mutex_unlock(&manager->serving);
-    /* whoever waits, or other workers in tasks that wait, may have to look at its queues now */
+    /* waiting threads, and workers in tasks that wait, may have to check its queues now */
     bmi__sleepers_wake(manager);
     bmi__wake_all(manager);
     return NULL;
@@ -179,7 +180,8 @@ void bmi__workers_stop(struct bmi_task_manager *manager)
 {
     bmi__gate_waits(&manager->control);
     atomic_store(&manager->workers_stopping, true);
-    bmi__lot_wake_all(manager); /* tasks that wait for others, and anybody, have to run them now */
+    bmi__lot_wake_all(manager); /* waiting tasks and other waiting threads have to run the queued
+                                   tasks now */
     bmi__wake_all(manager);
     for (uint32_t i = 0; i < manager->topology.cpu_count; i++) {
         struct bmi__worker *worker = &manager->cpus[i].worker;

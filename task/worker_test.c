@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Tasks in the background: workers, timer, urgent tasks, spare threads, and CPUs that are taken
- * away.
+ * Tasks in the background: workers, timer, urgent tasks, the blocking pool, and CPUs that the
+ * process loses.
  */
 #include "task/internal.h"
 #include "task/testing.h"
@@ -50,7 +50,7 @@ static void busy_end(struct busy *busy)
     pthread_join(busy->thread, NULL);
 }
 
-/* Every CPU's own tasks run on it, by nobody but its worker: the test does not help. */
+/* Every CPU's own tasks run on it, only by its worker: the test runs none. */
 static void test_workers_run(void)
 {
     for (int kind = 0; kind < 2; kind++) {
@@ -104,7 +104,7 @@ static void test_idle_uses_no_cpu(void)
     bmi_task_submit(&task);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
 
-    const struct timespec span = {.tv_nsec = 300000000}; /* what is measured is a span of time */
+    const struct timespec span = {.tv_nsec = 300000000}; /* the test measures a span of time */
     uint64_t end = test_now_ns() + 20000000000u;
     long before, after;
     do { /* the timer ticks on for some 10 ms after the last task */
@@ -254,7 +254,7 @@ static void test_may_block(void)
         bmi_task_submit(&plain);
         CU_ASSERT_EQUAL(bmi_task_wait(&plain, 20000), 0);
     }
-    CU_ASSERT_EQUAL(gate.inside, SPARES); /* no more than may be, and the others are cancelled */
+    CU_ASSERT_EQUAL(gate.inside, SPARES); /* no more than the limit, and the others are cancelled */
     CU_ASSERT_EQUAL(bmi_task_cancel(&blocking[TASKS - 1]), 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 0), -BMI_ETIMEDOUT);
     gate_open(&gate);
@@ -290,7 +290,7 @@ static void *wait_again_and_again(void *argument)
     return NULL;
 }
 
-/* Several wait for one task, come and go, and all are told of its end. */
+/* Several threads wait for one task, come and go, and all return at its end. */
 static void test_several_wait_for_one(void)
 {
     enum { WAITERS = 4 };
@@ -319,7 +319,7 @@ static void test_several_wait_for_one(void)
 
 /* ---- start and stop ---- */
 
-/* Counted for each kind; without workers the hooks take over what is queued. */
+/* Starts are counted for each kind; without workers the hooks run the queued tasks. */
 static void test_counted(void)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
@@ -477,8 +477,8 @@ static enum bmi_task_verdict await_several(struct bmi_task *task, void *argument
     return BMI_TASK_DONE;
 }
 
-/* Who runs tasks while it waits does so within these as well, one after the other, also where
- * it waits in another manager in between. */
+/* A waiting thread that runs tasks also does so in waits within these, one after the other, also
+ * across a wait in another manager. */
 static void test_waits_within_waits(void)
 {
     for (int round = 0; round < 2; round++) {
@@ -528,11 +528,11 @@ static void *wait_for_a_while(void *argument)
 
 static void note_wake(struct bmi_task_sleeper *sleeper)
 {
-    sleeper->away = true; /* from here on it only notes that it was woken */
+    sleeper->away = true; /* from here on it only records its wake-up */
 }
 
-/* Without workers, those who wait sleep, and leave nothing behind. One that leaves with tasks still
- * queued, for which it was woken, wakes the next. */
+/* Without workers, waiting threads sleep, and leave no state behind. One that leaves with tasks
+ * still queued, for which it was woken, wakes the next. */
 static void test_waiting_without_workers(void)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);

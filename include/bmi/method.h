@@ -5,9 +5,10 @@
  * The protocol (matching, eager and rendezvous, credits, cancel, failure) is written once, in bmi/.
  * A method moves frames. It knows *links*: ordered, reliable, two-way channels of frames between
  * two processes, each made by connect() or accepted. It
- *   1. sends a frame (a header of 40 or 16 bytes, a body by reference) and reports when it has gone;
- *   2. on arrival passes the header to the core, which returns the place of the body, and stores the
- *      body there;
+ *   1. sends a frame (a header of 40 or 16 bytes, a body by reference) and reports when it has
+ *      gone;
+ *   2. on arrival passes the header to the core, which returns the place of the body, and stores
+ *      the body there;
  *   3. where the network can, registers memory and moves it remotely (transfer);
  *   4. makes progress when asked and reports when a link came, went up, or went down.
  * A new method is a folder with an operations table, and three lines of CMake.
@@ -190,10 +191,10 @@ struct bmi_method {
     void (*flush)(struct bmi_link *link);
 
     /* 8. Takes a queued frame back. Three cases.
-     *   - No byte of it has gone: `replacement` (if not NULL) takes its place in the queue, and the frame
-     *     is the core's again: returns true.
-     *   - Some of it has gone: the method copies the rest of the body to memory of its own, sends that in
-     *     its place, and gives the frame back with body.left 0: returns true too, with
+     *   - No byte of it has gone: `replacement` (if not NULL) takes its place in the queue, and the
+     *     frame is the core's again: returns true.
+     *   - Some of it has gone: the method copies the rest of the body to memory of its own, sends
+     *     that in its place, and gives the frame back with body.left 0: returns true too, with
      *     frame->header_sent > 0, and does not use the replacement.
      *   - All of it has gone, or there is no memory: false; frames_sent has come or will come.
      * Waits for another thread's write of that frame to end (a write never blocks). Called with the
