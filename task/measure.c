@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * measure.c - how long an urgent task takes to start on a CPU that computes: by the real-time
- * helper, the normal one, and a signal to the computing thread. What other tasks cost is measured
- * by `bmi-bench tasks`. Not installed; made of the task manager's files alone.
+ * helper, the normal one, and a signal to the computing thread. `bmi-bench tasks` measures the cost
+ * of other tasks. Not installed; built from the task manager's files alone.
  */
 #include "bmi/task.h"
 

@@ -13,8 +13,8 @@
 
 enum where { NOTHING_TO_DO = 1 };
 
-/* Whether a node (-1: none) can be meant. Returns NOTHING_TO_DO: yes, and there is no other; 0:
- * bind memory to it; or an error. */
+/* Whether a node (-1: none) is valid. Returns NOTHING_TO_DO: yes, and it is the only one; 0: bind
+ * memory to it; or an error. */
 static int node_check(const struct bmi_task_manager *manager, int node)
 {
     const struct bmi__topology *topology = &manager->topology;
@@ -22,7 +22,7 @@ static int node_check(const struct bmi_task_manager *manager, int node)
     if (node < -1 || (node >= 0 && nodes > 0 && bmi__topology_numa(topology, node) == BMI__NO_NODE))
         return -BMI_EINVAL;
     if (nodes == 0 && node > 0)
-        return -BMI_EINVAL; /* a machine that says nothing of nodes has one, which is 0 */
+        return -BMI_EINVAL; /* a machine that reports no nodes has one, which is 0 */
     if (nodes <= 1 && topology->machine_numa <= 1)
         return NOTHING_TO_DO;
     return topology->this_system ? 0 : -BMI_EOPNOTSUPP;

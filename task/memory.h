@@ -14,7 +14,7 @@ int bmi__memory_bind(const void *memory, uint64_t bytes, int node);
 /* The node that all of it lies on; -1: on several, or none yet; errors are below that. */
 int bmi__memory_node(const void *memory, uint64_t bytes);
 
-/* Moves the regions of a task that is about to run here and wants them to follow it. */
+/* Moves the regions of a task that is about to run here and that follow it (next_touch). */
 void bmi__memory_follow(struct bmi_task_manager *manager, const struct bmi_task_hints *hints);
 
 #endif

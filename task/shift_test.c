@@ -27,7 +27,7 @@ struct thrice {
     atomic_uint runs, go_on;
 };
 
-/* The first run is one on the way to waiting, the second is the driver's. */
+/* The first run is one before the waiting thread sleeps, the second is the leader's. */
 static enum bmi_task_verdict three_times(struct bmi_task *task, void *argument)
 {
     struct thrice *thrice = argument;
@@ -258,7 +258,8 @@ static void test_workers_leave_urgent_tasks(void)
     CU_ASSERT_EQUAL(bmi_task_submit(&urgent), 0);
     for (unsigned round = 1; round <= 20; round++) {
         CU_ASSERT_EQUAL(bmi_task_submit(&plain), 0);
-        CU_ASSERT_TRUE(test_reaches(&runs, round)); /* by the worker, which has looked there */
+        CU_ASSERT_TRUE(test_reaches(&runs, round)); /* by the worker, which finds no urgent task
+                                                       there */
         while (bmi_task_state(&plain) != BMI_TASK_ENDED)
             sched_yield();
     }
@@ -273,7 +274,7 @@ static void test_workers_leave_urgent_tasks(void)
 enum { LEVELS = 10 };
 
 struct deep {
-    struct bmi_task tasks[LEVELS]; /* each waits for the next, the last for `plain` if there is */
+    struct bmi_task tasks[LEVELS]; /* each waits for the next, the last for `plain` if it exists */
     struct bmi_task plain, bottom;
     int results[LEVELS], plain_result, bottom_result;
     unsigned levels;
@@ -315,7 +316,8 @@ static void deep_given(struct deep *deep, struct bmi_task_manager *manager, unsi
         test_prepare_on(&deep->tasks[level], manager, go_deeper, deep, BMI_TASK_URGENT, here);
 }
 
-/* The test looks on: the one thread that serves urgent tasks there waits within so many of them. */
+/* The test runs no task: the one thread that runs urgent tasks there waits within so many of
+ * them. */
 static void deep_runs(struct deep *deep)
 {
     CU_ASSERT_EQUAL(bmi_task_submit(&deep->tasks[0]), 0);
@@ -358,9 +360,9 @@ static void test_a_worker_stands_in_for_a_deep_helper(void)
 struct watch {
     struct bmi_task_manager *manager;
     struct bmi_task leaving, busy,
-        awaited; /* the driver waits for the first, others for the last */
+        awaited; /* the leader waits for the first, others for the last */
     struct waiting driver, idle, occupied;
-    struct bmi__waiter *first; /* to stand by */
+    struct bmi__waiter *first; /* to become a follower */
     struct hold driving, working, holding;
 };
 
@@ -380,7 +382,7 @@ static bool is_driven(struct bmi_task_manager *manager)
     return driven;
 }
 
-/* Run on the way to waiting it returns, so that it is the driver that is in it. */
+/* Returns in a run before the wait, so that only the leader stays in it. */
 static enum bmi_task_verdict leave_when_told(struct bmi_task *task, void *argument)
 {
     struct watch *watch = argument;
@@ -391,7 +393,7 @@ static enum bmi_task_verdict leave_when_told(struct bmi_task *task, void *argume
 
 static _Thread_local bool is_occupied;
 
-/* The same for the one that stands by last. */
+/* The same for the last follower. */
 static enum bmi_task_verdict work_when_last(struct bmi_task *task, void *argument)
 {
     struct watch *watch = argument;
@@ -400,7 +402,7 @@ static enum bmi_task_verdict work_when_last(struct bmi_task *task, void *argumen
     return hold_on(task, &watch->working);
 }
 
-/* Comes again if the other one had its task in hand just then. */
+/* Waits again if the other thread had its task in hand just then. */
 static void *wait_occupied(void *argument)
 {
     struct watch *watch = argument;
@@ -416,7 +418,7 @@ static void waiting_begin(struct waiting *waiting, struct bmi_task *task)
     pthread_create(&waiting->thread, NULL, wait_for, waiting);
 }
 
-/* One drives, two stand by: one of them sleeps, and the later one is in a task. */
+/* One leader, two followers: one of them sleeps, and the later one is in a task. */
 static void watch_begin(struct watch *watch)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);

@@ -11,7 +11,7 @@
 
 static atomic_uint refusals; /* how many threads are still to be refused */
 static atomic_uint refused;
-static bool may_not_bind;          /* threads that are to be bound are refused */
+static bool may_not_bind;          /* threads that need a binding are refused */
 static struct bmi_task *meanwhile; /* submitted once a worker has begun, and found nothing */
 
 int __real_bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument,
@@ -69,8 +69,8 @@ static void given(struct blocking *blocking, struct bmi_task_manager *manager, a
     CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&blocking->task, manager, &attributes), 0);
 }
 
-/* The first task takes the only thread; the next one's is refused. Later ones have a thread again,
- * while the first still blocks, whether they were prepared before that or after. */
+/* The first task takes the only thread; the next one's start is refused. Later tasks get a thread
+ * again, while the first still blocks, whether they were prepared before that or after. */
 static void refused_then_not(bool prepared_before)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
@@ -238,7 +238,7 @@ static enum bmi_task_verdict look(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* Bound to one CPU, and nicer than others. */
+/* Bound to one CPU, and with a higher nice value than others. */
 static void *submit_apart(void *argument)
 {
     struct setting *setting = argument;

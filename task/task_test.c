@@ -159,7 +159,7 @@ static enum bmi_task_verdict for_ever(struct bmi_task *task, void *argument)
     return BMI_TASK_AGAIN;
 }
 
-/* One that repeats in the CPU's own queue keeps neither those behind it nor those above waiting. */
+/* A repeating task in the CPU's own queue delays neither those behind it nor those above. */
 static void test_repeating_is_fair(void)
 {
     struct bmi_task_manager *manager = given_manager();
@@ -406,8 +406,8 @@ static void test_waits_within_tasks(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* Tasks that have nothing to do with each other, each of which waits for one of its own: however
- * many of them come on top of each other where one waits, and however many threads wait. */
+/* Independent tasks, each of which waits for one of its own: however many of them nest on one
+ * waiting thread, and however many threads wait. */
 struct parent {
     struct bmi_task task, child;
     struct bmi_task_manager *manager;
@@ -596,7 +596,7 @@ static bool disarm(struct bmi_task_manager *manager, struct counting_sleeper *sl
     return armed;
 }
 
-/* One that sleeps is woken, and with it those armed later whose owners are away. */
+/* A sleeping owner is woken, and with it those armed later whose owners are away. */
 static void test_sleepers_away(void)
 {
     struct bmi_task_manager *manager = given_manager();
@@ -667,7 +667,7 @@ static void test_default_manager(void)
     CU_ASSERT_EQUAL(bmi_task_state(&task), BMI_TASK_CANCELLED);
 }
 
-/* Runs in a child, where the default manager is not there yet. Returns the line that failed. */
+/* Runs in a child, where the default manager does not exist yet. Returns the line that failed. */
 static int before_it_is_made(void)
 {
     struct counting_sleeper woken = {.sleeper.wake = count_wake};
@@ -713,7 +713,7 @@ static void test_size(void)
 
 /* ---- the end of the process ------------------------------------------------------------------ */
 
-static atomic_uint at_end; /* 1: a thread runs a task, 2: all waiting threads know of the end */
+static atomic_uint at_end; /* 1: a thread runs a task, 2: the library's destructors have run */
 static pthread_t runner;
 
 static enum bmi_task_verdict outlast(struct bmi_task *task, void *argument)

@@ -54,7 +54,8 @@ int bmi__topology_from_hwloc(const struct bmi_task_settings *settings,
                              struct bmi__topology *topology, char *error, size_t error_size);
 int bmi__topology_from_mask(struct bmi__topology *topology, char *error, size_t error_size);
 
-/* Translates a set of the system's numbers. Returns 0; -BMI_EINVAL: empty, or a CPU is not ours. */
+/* Translates a set of the system's numbers. Returns 0; -BMI_EINVAL: empty, or a CPU is not the
+ * tree's. */
 int bmi__topology_local(const struct bmi__topology *topology, const struct bmi_cpuset *cpus,
                         struct bmi_cpuset *local);
 /* Fills the system's numbers of a node's CPUs. */

@@ -138,7 +138,7 @@ static void child_complain(const struct bmi_task_settings *settings, int output)
     _exit(0);
 }
 
-/* hwloc's own words on a source that it refuses; empty if it has none. */
+/* hwloc's own message about a source that it refuses; empty if it has none. */
 static void source_complaint(const struct bmi_task_settings *settings, char *text, size_t size)
 {
     int ends[2];

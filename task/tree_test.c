@@ -112,7 +112,7 @@ static void test_hook_reaches_all(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* Sets that are no node's: the first of many such tasks are not in the way of the last. */
+/* Sets that are no node's: the first of many such tasks do not block the last. */
 static void test_choosy_sets(void)
 {
     struct bmi_task_manager *manager = given_tree();
@@ -154,8 +154,8 @@ static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* Both workers of a set are busy: none of another CPU takes its task, though it waits where they
- * look; the timer has a helper of one of the set's do so. */
+/* Both workers of a set are busy: no worker of another CPU takes its task, though they search its
+ * queue; the timer makes a helper of one of the set's CPUs run it. */
 static void test_choosy_sets_with_workers(void)
 {
     struct bmi_cpuset workers = test_only(0), set = test_only(0);

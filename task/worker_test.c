@@ -118,7 +118,7 @@ static void test_idle_uses_no_cpu(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* A program that computes on every CPU and calls nothing: the timer sees to the tasks. */
+/* A program that computes on every CPU and makes no call: the timer gets the tasks run. */
 static void test_busy_cpus_do_not_starve(void)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
@@ -138,7 +138,7 @@ static void test_busy_cpus_do_not_starve(void)
         test_prepare_on(&task, manager, test_count, &runs, 0, round % 2 ? &only : NULL);
         uint64_t start = test_now_ns();
         bmi_task_submit(&task);
-        CU_ASSERT_TRUE(test_reaches(&runs, 1)); /* looks on, does not help */
+        CU_ASSERT_TRUE(test_reaches(&runs, 1)); /* the test runs no task */
         uint64_t took = test_now_ns() - start;
         worst = took > worst ? took : worst;
         CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
@@ -381,7 +381,7 @@ static void test_shutdown_hangs_nowhere(void)
     }
 }
 
-/* Workers end while a task on one of them waits for another task: hooks mode takes it on. */
+/* Workers end while a task on one of them waits for another task: the hooks run that one. */
 static enum bmi_task_verdict await_flag(struct bmi_task *task, void *argument)
 {
     (void)task;
@@ -451,7 +451,7 @@ struct nest {
     int results[3];
 };
 
-/* Runs often enough that it is not only run on the way to waiting for it. */
+/* Runs often enough that a run follows after the waiting thread has begun to wait. */
 static enum bmi_task_verdict three_times(struct bmi_task *task, void *argument)
 {
     (void)task;
@@ -462,7 +462,7 @@ static enum bmi_task_verdict await_several(struct bmi_task *task, void *argument
 {
     struct nest *nest = argument;
     if (task != &nest->between && atomic_fetch_add(&nest->outer_runs, 1) < 1)
-        return BMI_TASK_AGAIN; /* its second run is by one that waits for it */
+        return BMI_TASK_AGAIN; /* a waiting thread makes the second run */
     if (task != &nest->between && nest->other != NULL) {
         bmi_task_submit(&nest->between);
         nest->results[2] = bmi_task_wait(&nest->between, 20000);
@@ -596,7 +596,7 @@ static void test_a_waiting_worker_is_roused(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* Workers on some CPUs only: those of the others' queues are everybody's. */
+/* Workers on some CPUs only: any of them may run the tasks of the other CPUs' queues. */
 static void test_some_workers(void)
 {
     struct bmi_cpuset all, some;
