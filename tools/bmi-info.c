@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bmi-info - prints what this libbmi is: version, methods and their limits, settings; on request
- * the task manager's tree of queues, or what a running process does.
+ * bmi-info - prints the properties of this libbmi: version, methods and their limits, settings; on
+ * request the task manager's tree of queues, or the state of a running process.
  *
- * Everything comes from the library's own tables (bmi_method_next, bmi_setting_next); values of
- * settings are those that a program started now would have, since BMI_initialize reads the
- * environment. Which provider a method would take is asked of the host (bmi_method_choose).
- * So does the tree: it has the CPUs that a program started from here would be allowed.
+ * All data comes from the library's own tables (bmi_method_next, bmi_setting_next). Settings have
+ * the values that a program started now would have, since BMI_initialize reads the environment. The
+ * provider that a method would choose depends on the host (bmi_method_choose). So does the tree: it
+ * has the CPUs that a program started from here may use.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -57,7 +57,7 @@ static void valid_take(void *argument, enum bmi_log_level level, const char *tex
         snprintf(argument, VALID_MAX, "%s", valid + strlen("valid: "));
 }
 
-/* Which values a setting takes, in words; empty if that is not to be had. */
+/* The values that a setting takes, in words; empty if they are unknown. */
 static void valid_find(const char *name, char valid[VALID_MAX])
 {
     const struct bmi_log_callback heard = {.write = valid_take,
@@ -75,7 +75,7 @@ static void valid_find(const char *name, char valid[VALID_MAX])
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
-/* What a method would take on this host, where it has a choice. */
+/* The provider that a method would choose on this host, where it has a choice. */
 static void print_choice(int index)
 {
     struct bmi_method_choice choice;
@@ -269,7 +269,7 @@ static bool json_topology(void)
     return true;
 }
 
-/* The exit status: whether all that was printed has got where it should. */
+/* The exit status: whether all output was written. */
 static int output_end(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -283,8 +283,8 @@ static int output_end(void)
 /* How long bmi-info waits for a process; the library drops a reader that is slower than 5000. */
 enum { PATIENCE_MS = 6000 };
 
-/* Connects to who answers for the process. Returns the socket, or -1 with errno set; EAGAIN: others
- * wait for its answer already, as many as may. */
+/* Connects to the thread that answers for the process. Returns the socket, or -1 with errno set;
+ * EAGAIN: the limit of waiting readers is reached. */
 static int process_connect(long process)
 {
     const struct timeval patience = {.tv_sec = PATIENCE_MS / 1000};
@@ -305,9 +305,9 @@ static int process_connect(long process)
     return fd;
 }
 
-/* Any process of the network namespace can take the name of another's socket. The kernel says which
- * process listens: it must be the one asked for, of our user or root's; root itself may ask all.
- * Returns whether it is, and says so if not. */
+/* Any process of the network namespace can take the name of another's socket. The kernel reports
+ * which process listens: it must be the requested one, of our user or root's; root itself may query
+ * all. Returns whether that is so, and prints an error if not. */
 static bool answer_is_genuine(int fd, long process)
 {
     struct ucred from;
@@ -332,11 +332,11 @@ static bool answer_is_genuine(int fd, long process)
     return true;
 }
 
-/* Prints what comes, whole lines. Returns how many bytes, or -1 if nothing came for long, or it
- * broke off. */
+/* Prints the received lines, whole. Returns how many bytes, or -1 if nothing came for long, or the
+ * connection broke. */
 static long report_copy(int fd)
 {
-    char text[16384]; /* longer lines are broken */
+    char text[16384]; /* longer lines are split */
     size_t have = 0;
     long copied = 0;
 
@@ -405,7 +405,7 @@ struct request {
     long process; /* 0: none */
 };
 
-/* A process's number; exits where it is none. */
+/* Parses a process id; exits if it is none. */
 static long process_parse(const char *text)
 {
     char *end;
@@ -417,7 +417,7 @@ static long process_parse(const char *text)
     exit(2);
 }
 
-/* Reads the options; exits where there is nothing left to do. */
+/* Reads the options; exits after one that needs nothing more. */
 static struct request parse_options(int argc, char **argv)
 {
     static const struct option options[] = {

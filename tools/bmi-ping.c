@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bmi-ping - asks whether a BMI server is there, and how long a round trip takes.
+ * bmi-ping - checks whether a BMI server answers, and how long a round trip takes.
  *
- * The peer's library answers (bmi_ping), its program notices nothing. The first answer includes the
- * connection's making. An interrupt (Ctrl-C) ends it with the summary: a thread waits for the
- * signal and wakes the main one. If that waits for an answer which does not come, the thread ends
- * the program itself.
+ * The peer's library answers (bmi_ping), without its program. The first answer includes the time to
+ * connect. An interrupt (Ctrl-C) ends the program with the summary: a thread waits for the signal
+ * and wakes the main one. If the main thread waits for an answer that does not come, the signal
+ * thread ends the program itself.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -47,7 +47,7 @@ struct summary {
 struct ping {
     struct request request;
     sigset_t signals;     /* blocked everywhere */
-    pthread_mutex_t lock; /* of what follows, and of standard output */
+    pthread_mutex_t lock; /* of the members below, and of standard output */
     pthread_cond_t changed;
     struct summary summary;
     bool interrupted;
@@ -56,7 +56,7 @@ struct ping {
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-/* A number within limits from an option's text; exits where it is none. */
+/* Parses a number within limits; exits if it is none. */
 static double number(char option, const char *text, double least, double most)
 {
     char *end;
@@ -70,7 +70,7 @@ static double number(char option, const char *text, double least, double most)
     return value;
 }
 
-/* The exit status: 1 if what was printed has not got where it should. */
+/* The exit status: 1 if output could not be written. */
 static int output_end(int status)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -79,7 +79,7 @@ static int output_end(int status)
     return 1;
 }
 
-/* Reads the options; exits where there is nothing left to do. */
+/* Reads the options; exits after one that needs nothing more. */
 static struct request parse_options(int argc, char **argv)
 {
     static const struct option options[] = {{.name = "version", .val = 'V'},
@@ -134,7 +134,7 @@ static void answer_add(struct summary *summary, double us)
     summary->square_sum_us += us * us;
 }
 
-/* Called and returns with the lock, which it gives back while it waits. */
+/* Called and returns with the lock held; releases it while it waits. */
 static void ask_locked(struct ping *ping, BMI_addr_t addr)
 {
     double us = 0;
@@ -164,8 +164,8 @@ static void time_add(struct timespec *time, double seconds)
     }
 }
 
-/* The next time to ask: an interval after the last one, not before now. After answers that took
- * longer nothing is made up for. */
+/* The time of the next ping: an interval after the last one, not before now. Late answers are not
+ * made up for by a shorter interval. */
 static void due_next(struct timespec *due, double interval_s)
 {
     struct timespec now;
@@ -220,7 +220,7 @@ static int finish_locked(struct ping *ping)
     return output_end(summary->answered ? 0 : 1);
 }
 
-/* Wakes the main thread; the answer that it may wait for has half a second more. */
+/* Wakes the main thread; then gives an outstanding answer half a second more. */
 static void *interrupt_await(void *argument)
 {
     struct ping *ping = argument;
@@ -241,7 +241,7 @@ static void *interrupt_await(void *argument)
     return NULL;
 }
 
-/* Before BMI_initialize, so that its threads have the signals blocked as well. */
+/* Before BMI_initialize, so that the library's threads inherit the blocked signals. */
 static void interrupt_open(struct ping *ping)
 {
     pthread_condattr_t attributes;
@@ -262,7 +262,7 @@ static void interrupt_open(struct ping *ping)
         pthread_sigmask(SIG_UNBLOCK, &ping->signals, NULL);
 }
 
-/* Says why nothing can be asked. Returns the exit status: 2 if the URL is none. */
+/* Prints why no ping is possible. Returns the exit status: 2 if the URL is invalid. */
 static int failure(const char *what, int status)
 {
     bool usage_is_wrong =
@@ -274,7 +274,7 @@ static int failure(const char *what, int status)
 
 int main(int argc, char **argv)
 {
-    static struct ping ping; /* the thread's as well, until the process has ended */
+    static struct ping ping; /* the signal thread uses it until the process ends */
     BMI_addr_t addr;
 
     ping.request = parse_options(argc, argv);

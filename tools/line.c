@@ -11,7 +11,7 @@
 
 enum { LINE_MOST = 8192, PART = 1024, ESCAPED = 4 /* bytes for each of the text, at most */ };
 
-/* A long line goes in parts, none of which ends within a character. */
+/* Prints a long line in parts, none of which ends within a character. */
 static void escaped_print(FILE *out, const char *text, size_t length)
 {
     while (length > 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * line.h - how the programs print: text that may come from a peer, a file, or another process
- * cannot move the cursor, forge a line, or reverse what stands beside it.
+ * line.h - safe output of the programs: text that may come from a peer, a file, or another process
+ * cannot move the cursor, forge a line, or reverse the text beside it.
  */
 #ifndef LINE_H
 #define LINE_H
