@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * bandwidth.c - one way, `amount` bytes in messages of `size`, `window` of them posted at the
- * start: all of them, unless --post says less.
+ * start: all of them, unless --post sets fewer.
  *
- * The server posts its first receives and acknowledges (--first together: the other way round); the
- * client then posts its first sends. With --first sender those come ahead of the request. The time
- * begins with the first send and ends with the server's second acknowledgement: all has come. Each
- * message has memory of its own, or, with --memory, they take turns in less.
+ * The server posts its first receives and acknowledges (--first together: in the reverse order);
+ * the client then posts its first sends. With --first sender those precede the request. The time
+ * begins with the first send and ends with the server's second acknowledgement: all data has
+ * arrived. Each message has memory of its own, or, with --memory, messages share less memory in
+ * turn.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
@@ -17,7 +18,7 @@
 #include <sys/socket.h>
 
 #define STREAM 0x20000u
-/* A plain receiver takes as much as there is, whatever the messages. */
+/* A plain receiver takes all data that is there, whatever the message size. */
 #define RAW_READ (1u << 20)
 
 /* ---- BMI ----------------------------------------------------------------------------------- */
@@ -43,7 +44,7 @@ static void flood_receive_next(struct flood *flood, struct flood_op *op)
               message_size(work, message), BMI_EXT_ALLOC, tag_data(work));
 }
 
-/* The last receive has completed: check, and tell the client. */
+/* The last receive has completed: check, and notify the client. */
 static void flood_receive_complete(struct bmi_op *op)
 {
     struct flood *flood = ((struct flood_op *)op)->flood;

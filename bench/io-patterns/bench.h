@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bench.h - what all files of bmi-bench share.
+ * bench.h - shared by all files of bmi-bench.
  *
  * A *pattern* is one kind of exchange (read, latency, ...); a *contender* is one way to carry it
  * out (BMI, plain sockets, MPI). The coordinator, the process that the user started, starts for
  * each contender a *group* of server and client processes, and lets the groups take their samples
- * in turn. Each sample is described by a `struct work`, which the client tells the server in its
- * request of 25 bytes, so servers need no options. A process that finds something wrong says so
- * and exits non-zero (die); the coordinator then ends all others.
+ * in turn. A `struct work` describes each sample. The client sends it to the server in its request
+ * of 25 bytes, so servers need no options. A process that detects an error prints it and exits
+ * non-zero (die); the coordinator then ends all others.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -44,10 +44,10 @@ enum contender {
 #define BIT(contender) (1u << (contender))
 #define BITS_BMI (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND))
 #define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL))
-/* What is measured; all others are what it is compared with. */
+/* The measured contenders; all others are references. */
 #define BITS_OURS (BITS_BMI | BIT(CONTENDER_LOCK_FREE))
 
-/* Options that mean something to some patterns only. */
+/* Options that only some patterns use. */
 enum {
     TAKES_PARTIES = 1, /* --method --servers --clients --grid --role --listen */
     TAKES_SIZE = 2,
@@ -63,7 +63,7 @@ enum {
     TAKES_POST = 2048 /* --post --first --poll */
 };
 
-/* Who computes while a message is on its way. */
+/* The side that computes while a message is on its way. */
 enum { ON_SENDER = 1, ON_RECEIVER = 2, ON_BOTH = 3 };
 
 /* How many messages a side posts at once. */
@@ -78,7 +78,7 @@ struct work {
     bool plain;          /* plain buffers instead of BMI_memalloc's */
     bool spin;           /* calls do not wait; sockets spin instead of block */
     uint8_t first;       /* enum first */
-    uint8_t on;          /* overlap: who computes */
+    uint8_t on;          /* overlap: the side that computes */
     uint8_t server;      /* number of the server asked */
     uint16_t client;     /* number of the client that asks */
     uint32_t window;     /* messages under way at once */
@@ -124,15 +124,15 @@ struct options {
     bool verify;
     unsigned contenders; /* bits */
     bool references_only;
-    unsigned given; /* TAKES_* bits of what the command line has */
+    unsigned given; /* TAKES_* bits of the command line's options */
     const char *json, *plot;
-    /* told by the coordinator to the processes it starts */
+    /* the coordinator passes it to the processes that it starts */
     const char *control;
     enum contender contender;
     int number;
 };
 
-/* Whether the method goes through shared memory, so that MPI is to do so, too. */
+/* Whether the method goes through shared memory, so that MPI must do so, too. */
 bool options_use_memory(const struct options *options);
 
 struct report;
@@ -147,9 +147,9 @@ struct pattern {
     const char *name;
     const char *summary;
     const char *unit;      /* of value: "us", "MB/s", "msg/s" */
-    const char *size_name; /* what a size is here */
+    const char *size_name; /* the meaning of a size */
     const char *sizes;     /* the list taken if none is given */
-    uint32_t message_size; /* bytes, where a size is something else; else 0 */
+    uint32_t message_size; /* bytes, where a size has another meaning; else 0 */
     bool size_is_clients;  /* a size is the number of clients, whatever is given */
     const char *amount;    /* taken if none is given */
     bool amount_is_bytes;  /* else messages */
@@ -164,15 +164,15 @@ struct pattern {
     int window;          /* 0: 1 */
     int reps;            /* 0: 5 */
     const char *grid;    /* servers x clients, if not given; NULL: 1x1 */
-    unsigned on_request; /* bits: contenders of ours that take part only if asked for */
-    const char *labels;  /* what the labels of rows say, where rows are more than sizes */
+    unsigned on_request; /* bits: contenders of ours that take part only on request */
+    const char *labels;  /* the meaning of the rows' labels, where rows are more than sizes */
     unsigned contenders; /* bits: those that exist for it */
-    /* Prepares a grid's rows where they are more than sizes: work, panel, label.
-     * Returns: their number, at most ROWS_MAX. */
+    /* Prepares a grid's rows where they are more than sizes: work, panel, label. Returns: their
+     * number, at most ROWS_MAX. */
     int (*rows)(const struct options *options, const struct grid *grid, struct row *rows);
     /* The whole run, where it needs no other process. */
     void (*run_here)(const struct options *options, struct report *report);
-    /* The value from the slowest client's figure (seconds, where run_* does not say otherwise). */
+    /* The value from the slowest client's figure (seconds, unless run_* states another unit). */
     double (*value)(double slowest, const struct work *work, int pairs);
     /* A server got a request: begin to answer it. */
     void (*serve_bmi)(struct bmi_side *side, const struct work *work, bmi_peer peer);
@@ -217,11 +217,11 @@ void *allocate_pages(size_t size); /* page-aligned, touched */
 void format_text(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void cpu_take(int turn); /* binds the process to that CPU of its own; beyond the last they repeat */
-void thread_cpu_take(int turn); /* the same for this thread and those that it makes from now on */
+void thread_cpu_take(int turn); /* the same for this thread and those that it creates later */
 void thread_cpus_release(void); /* for one of those: back to all CPUs that the process began with */
 uint64_t now_ns(void);
 double seconds_since(uint64_t start_ns);
-void compute(uint64_t time_us); /* for so long on a CPU, not by the clock on the wall */
+void compute(uint64_t time_us); /* for so long in CPU time, not wall-clock time */
 
 /* request.c: a sample's description */
 void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work);
@@ -233,8 +233,8 @@ void work_fill(struct work *work, const struct options *options, const struct gr
                uint64_t size);
 uint64_t message_count(const struct work *work);
 uint32_t message_size(const struct work *work, uint64_t message);
-/* Of messages that share memory, or have memory of their own (bandwidth): bytes of all that, and
- * where in it a message lies. */
+/* Of messages that share memory, or have memory of their own (bandwidth): the bytes of that memory,
+ * and a message's place in it. */
 uint64_t memory_size(const struct work *work);
 uint64_t memory_place(const struct work *work, uint64_t message);
 
@@ -244,8 +244,8 @@ void data_check(const void *buffer, uint64_t size, uint32_t stream, uint64_t pos
 const uint8_t *data_source(uint32_t stream, uint64_t size);
 uint8_t *data_arena(uint64_t size);
 
-/* Where those have their memory from, if it is not the process's own. What they keep for later they
- * keep for either kind by itself. */
+/* The source of the data's memory, if it is not the process's own. Memory kept for reuse is kept
+ * separately for either kind. */
 struct data_allocator {
     void *(*allocate)(uint64_t size);
     void (*release)(void *memory, uint64_t size);
@@ -254,7 +254,8 @@ void data_allocator_set(const struct data_allocator *allocator); /* NULL: the pr
 bool data_is_own(void);
 void *data_allocate(uint64_t size); /* touched */
 void data_release(void *memory, uint64_t size);
-/* Memory that is kept, of each kind. Returns: that of the kind wanted, made anew if too small. */
+/* Memory that is kept, of each kind. Returns: that of the requested kind, allocated anew if too
+ * small. */
 struct data_kept {
     void *memory;
     uint64_t size;
@@ -277,7 +278,8 @@ void control_tell(int control, const char *format, ...) __attribute__((format(pr
 void address_tell(int control, const char *url);
 bool control_work(int control, struct work *work, uint64_t *start_ns);
 void start_await(uint64_t start_ns);
-/* A client's life: samples when the coordinator says so. `run` returns its pattern's figure. */
+/* A client's life: it takes samples when the coordinator asks for them. `run` returns its pattern's
+ * figure. */
 void samples_take(int control, const struct options *options,
                   double (*run)(void *client, const struct work *work), void *client);
 

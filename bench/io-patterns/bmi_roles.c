@@ -2,8 +2,8 @@
  *
  * bmi_roles.c - the life of a BMI server and of a BMI client process.
  *
- * The server is one loop over BMI_testunexpected and BMI_testcontext; what a request sets off lives
- * in the patterns' state machines, which the completions' user pointers find again.
+ * The server is one loop over BMI_testunexpected and BMI_testcontext. A request starts a state
+ * machine of its pattern; the completions' user pointers lead back to it.
  */
 #include "bmi_side.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define REQUESTS_MAX 16
-#define TURNS_BETWEEN_REQUESTS 8 /* busy turns after which requests are looked for all the same */
+#define TURNS_BETWEEN_REQUESTS 8 /* busy turns after which it checks for requests in any case */
 
 static volatile sig_atomic_t end_wanted;
 
@@ -22,7 +22,7 @@ static void end_want(int signal_number)
     end_wanted = 1;
 }
 
-/* Ends the process where the library does not do the progress that was asked of it. */
+/* Ends the process if the library does not use the requested progress. */
 static void progress_check(const struct options *options)
 {
     struct bmi_setting setting = {.name = "progress"};
@@ -41,7 +41,7 @@ static void side_open(struct bmi_side *side, const struct options *options)
     bmi_check(BMI_open_context(&side->context), "BMI_open_context");
 }
 
-/* Starts BMI as a server, and tells its address. */
+/* Starts BMI as a server, and reports its address. */
 void bmi_server_open(struct bmi_side *side, const struct options *options, const char *listen,
                      char address[BMI_MAX_ADDR_LEN])
 {
@@ -84,8 +84,8 @@ static void memory_release(void *memory, uint64_t size)
     bmi_check(BMI_memfree(memory_peer, memory, (bmi_size_t)size, BMI_RECV), "BMI_memfree");
 }
 
-/* The data of a sample is in memory of BMI_memalloc, for the network of this peer, or plain; of
- * bare messages beside flows in the same as the flows'. */
+/* The data of a sample lies in memory of BMI_memalloc, for the network of this peer, or in plain
+ * memory; bare messages beside flows use the same as the flows. */
 static void memory_choose(const struct work *work, BMI_addr_t peer)
 {
     static const struct data_allocator ours = {memory_allocate, memory_release};
@@ -142,7 +142,8 @@ void bmi_server_run(struct bmi_side *side, uint64_t requests)
             turns = 0;
         }
     }
-    /* A client that has its last message may have us ended before we know that it has gone. */
+    /* A client that has its last message may have this server ended before the server knows that
+     * the message has gone. */
     side->ending = true;
     while (is_busy(side) && side_step(side, WAIT_MS) > 0)
         continue;

@@ -15,7 +15,7 @@ void bmi_check(int status, const char *what)
         die("%s: %s", what, bmi_status_string(status));
 }
 
-/* Books what a post returned: pending, or completed at once. */
+/* Records the result of a post: pending, or completed at once. */
 static void op_posted(struct bmi_side *side, struct bmi_op *op, int status, const char *what)
 {
     bmi_check(status, what);
@@ -130,7 +130,7 @@ int side_step(struct bmi_side *side, int wait_ms)
     return run + count;
 }
 
-/* A client that polls looks for unexpected messages, too, as programs with one thread do. */
+/* A client that polls checks for unexpected messages, too, as programs with one thread do. */
 static void unexpected_poll(void)
 {
     struct BMI_unexpected_info info;
@@ -142,7 +142,7 @@ static void unexpected_poll(void)
 
 void side_await(struct bmi_side *side, const uint64_t *value, uint64_t target)
 {
-    uint64_t moved = 0; /* when something last completed, looked at only while nothing does */
+    uint64_t moved = 0; /* time of the last completion, read only while there are none */
     while (*value < target) {
         if (side->polls)
             unexpected_poll();

@@ -13,7 +13,7 @@
 #include "bmi.h"
 #include "layout.h"
 
-#define WAIT_MS 100 /* bound of one wait; between waits a server looks whether it shall end */
+#define WAIT_MS 100 /* bound of one wait; between waits a server checks whether it must end */
 
 struct bmi_op {
     struct bmi_op *next; /* in the list of those that completed at once */
@@ -28,9 +28,9 @@ struct bmi_side {
     uint64_t outstanding;                  /* posted, not completed */
     int timeout_s;
     bool polls;  /* test calls do not wait */
-    bool ending; /* what fails from here on is no matter */
-    /* Where a pattern has more than messages to wait for: how many, and what waits for both, at
-     * most wait_ms. Returns: how many have ended. */
+    bool ending; /* failures from here on are ignored */
+    /* For a pattern that waits for more than messages: the number of other operations, and the
+     * function that waits for both, at most wait_ms. Returns: how many have ended. */
     uint64_t others;
     int (*other_step)(struct bmi_side *side, int wait_ms);
 };
@@ -66,9 +66,10 @@ void side_recv_list(struct bmi_side *side, struct bmi_op *op, BMI_addr_t from,
 void side_request(struct bmi_side *side, struct bmi_op *op, BMI_addr_t to, const struct work *work,
                   uint8_t bytes[REQUEST_SIZE]);
 
-/* Runs what has completed, waiting at most `wait_ms` for it. Returns: completions run. */
+/* Runs the callbacks of completed operations, waiting at most `wait_ms` for one. Returns:
+ * completions run. */
 int side_step(struct bmi_side *side, int wait_ms);
-/* Steps until *value reaches `target`; ends the process where nothing moves for the time-out. */
+/* Steps until *value reaches `target`; ends the process if nothing moves for the time-out. */
 void side_await(struct bmi_side *side, const uint64_t *value, uint64_t target);
 
 /* A completion that only counts. */
@@ -115,7 +116,7 @@ void bmi_server_open(struct bmi_side *side, const struct options *options, const
                      char address[BMI_MAX_ADDR_LEN]);
 void bmi_server_run(struct bmi_side *side, uint64_t requests);
 void bmi_client_open(struct bmi_client *client, const struct options *options);
-/* Takes a sample in the memory that it says. Returns: the pattern's figure. */
+/* Takes a sample in the memory that it names. Returns: the pattern's figure. */
 double bmi_client_run(struct bmi_client *client, const struct work *work);
 void bmi_side_close(struct bmi_side *side);
 void bmi_server_main(const struct options *options);

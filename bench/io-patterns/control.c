@@ -2,7 +2,7 @@
  *
  * control.c - a process's line to its coordinator: an abstract Unix socket, lines of text.
  *
- * A server says "address URL", a client and each MPI rank "ready"; they get "run ..." for each
+ * A server sends "address URL", a client and each MPI rank "ready"; they receive "run ..." for each
  * sample and answer "result FIGURE". End of file from the coordinator ends the process.
  */
 #include "bench.h"
@@ -58,7 +58,7 @@ void control_tell(int control, const char *format, ...)
         die("coordinator is gone");
 }
 
-/* Tells the coordinator, or who started this server, where it listens. */
+/* Reports where this server listens, to the coordinator or to the user that started it. */
 void address_tell(int control, const char *url)
 {
     if (control >= 0) {

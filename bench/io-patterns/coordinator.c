@@ -3,7 +3,7 @@
  * coordinator.c - the whole run: groups, sizes, repetitions, contenders in turn.
  *
  * All contenders' processes live at the same time, waiting without using CPU, and take their
- * samples in turn, so that whatever else the machine does meets all of them. The turn's order
+ * samples in turn, so that other load of the machine affects all of them. The order of turns
  * reverses with each repetition. A first round of each size only warms up.
  */
 #include "coordinator.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * data.c - what the messages contain, and where it lies in memory.
+ * data.c - the contents of messages, and their place in memory.
  *
- * The byte at a position of a stream follows from the two, so data at a wrong place, from a wrong
- * stream, or left over from before is noticed. Without --verify a stream's buffer is at most
- * AREA_MAX bytes of whole messages, or a window of them where that is more, and used again and
+ * The byte at a position of a stream follows from the two, so a check detects data at a wrong
+ * place, from a wrong stream, or left over from before. Without --verify a stream's buffer is at
+ * most AREA_MAX bytes of whole messages, or a window of them where that is more, and used again and
  * again; with it, a stream lies in memory as a whole.
  *
- * Memory is the process's own, or what data_allocator_set says: BMI_memalloc's. Each sample says
- * which, since a server's requests, and the samples of a rank of MPI, are of several contenders.
+ * Memory is the process's own, or that of data_allocator_set: BMI_memalloc's. Each sample names its
+ * kind, since a server's requests, and the samples of a rank of MPI, are of several contenders.
  */
 #include "bench.h"
 

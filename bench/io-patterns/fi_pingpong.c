@@ -3,7 +3,7 @@
  * fi_pingpong.c - libfabric's own ping-pong as a reference, on the provider that BMI's method
  * takes.
  *
- * Two processes of fi_pingpong for each sample, on this host, which tell their result on standard
+ * Two processes of fi_pingpong for each sample, on this host, print their result on standard
  * output: one line of figures of two decimals, of which the greater ones are the more exact. Its
  * "bandwidth" is that of a ping-pong: the size over the time one way.
  */
@@ -52,7 +52,7 @@ void fi_pingpong_open(const struct options *options)
         die("--reference fi: " PROGRAM " is wanted (install libfabric-bin)");
 }
 
-/* A port that nobody uses at the moment. */
+/* A port that no process uses at the moment. */
 static int port_find(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -66,8 +66,8 @@ static int port_find(void)
     return ntohs(address.sin_port);
 }
 
-/* Whether somebody listens at the port, as the kernel tells: to connect would be taken for the
- * client. */
+/* Whether a process listens at the port, by the kernel's table: the server would take a connect for
+ * the client. */
 static bool port_is_open(int port)
 {
     FILE *file = fopen("/proc/net/tcp", "r");
@@ -125,7 +125,7 @@ static void sides_start(struct sides *sides, int out)
     sides->client = side_start(sides, false, -1);
 }
 
-/* Waits until the server says something, or has ended. */
+/* Waits until the server prints a line, or has ended. */
 static void text_await(const struct sides *sides, int from)
 {
     struct pollfd wait = {.fd = from, .events = POLLIN};
@@ -137,7 +137,7 @@ static void text_await(const struct sides *sides, int from)
     }
 }
 
-/* Reads what the server says, to its end. */
+/* Reads the server's output, to its end. */
 static void text_read(const struct sides *sides, int from, char *text, size_t size)
 {
     size_t used = 0;

@@ -3,14 +3,13 @@
  * flow.c - the N x M parallel read and write by flows: servers' storage, null and in memory, to the
  * clients' memory and back.
  *
- * Each client has a file that is striped over all servers and a flow with each server,
- * which posts the other half when it gets the request. `bmi-plain` is the same amount by the bare
- * patterns read and write (read.c, write.c), in the same run; flows against it is what storage and
- * flow cost.
+ * Each client has a file that is striped over all servers and a flow with each server, which posts
+ * the other half when it gets the request. `bmi-plain` is the same amount by the bare patterns read
+ * and write (read.c, write.c), in the same run; the difference is the cost of storage and flow.
  *
- * With --compute, clients with progress in the background compute while their flows run: they look
- * for their ends now and then only, and wait for nothing. What all others measure then is to
- * compare with: their clients wait, and they and their servers have one CPU less.
+ * With --compute, clients with progress in the background compute while their flows run: they only
+ * test for their ends now and then, and do not wait. The other contenders are the comparison: their
+ * clients wait, and they and their servers have one CPU less.
  */
 #include <poll.h>
 #include <sched.h>
@@ -28,7 +27,7 @@ extern const struct pattern pattern_read, pattern_write;
 static bmi_flow_context_id_t flow_context;
 static struct pollfd flow_fds[2]; /* flows', the side's */
 
-/* A flow whose end is counted, and told by `ended` where that is set. */
+/* A flow whose end is counted, and reported by `ended` where that is set. */
 struct half {
     void (*ended)(struct half *half);
     uint64_t *counter;
@@ -125,8 +124,8 @@ static bool in_background(void)
     return known;
 }
 
-/* This process is to leave one of its CPUs alone, as if somebody computed there. For good: no
- * server that runs already is asked for that, since its progress is not known. */
+/* Makes this process leave one of its CPUs free, as if another one computed there, until its end.
+ * No server that runs already gets this request, since its progress is not known. */
 static void cpu_leave(void)
 {
     static bool left;
@@ -216,7 +215,7 @@ static void half_free(struct bmi_op *op)
     free((char *)op - offsetof(struct half, ack_op.op));
 }
 
-/* A write has come: the client waits to hear of it. */
+/* A write has arrived: the client waits for this acknowledgement. */
 static void write_ended(struct half *half)
 {
     half->ack_op.op.complete = half_free;

@@ -30,7 +30,7 @@ static void member_name(const struct group *group, int member, char name[64])
                 server ? "server" : "client", server ? member : member - group->servers);
 }
 
-/* Ends the run because a member has gone, or says nothing in time. */
+/* Ends the run because a member has gone, or sends nothing in time. */
 static void member_lost(const struct group *group, int member, const char *what)
 {
     char name[64];
@@ -44,7 +44,7 @@ static int remaining_ms(uint64_t deadline)
     return now >= deadline ? 0 : (int)((deadline - now) / 1000000u) + 1;
 }
 
-/* Reads what a member has said. Returns: whether its line is whole, without the newline then. */
+/* Reads a member's output. Returns: whether its line is whole, without the newline then. */
 static bool member_read(struct group *group, int place)
 {
     struct member *member = &group->members[place];
@@ -64,7 +64,7 @@ static bool member_read(struct group *group, int place)
     return true;
 }
 
-/* Waits for one line of each of the members [first, end), and minds the ends of all. */
+/* Waits for one line of each of the members [first, end), and watches for the ends of all. */
 static void lines_await(struct group *group, int first, int end, const char *prefix)
 {
     int count = members_count(group), missing = end - first;
@@ -106,7 +106,7 @@ static void processes_mind(const struct group *group)
     }
 }
 
-/* Takes the hello of one process, whichever it is. */
+/* Takes the hello of one process, in any order. */
 static void hello_take(struct group *group, int line)
 {
     struct member *member;
@@ -127,7 +127,7 @@ static void hello_take(struct group *group, int line)
     member->line = line;
 }
 
-/* Waits until `missing` more processes have said hello. */
+/* Waits until `missing` more processes have sent hello. */
 static void hellos_await(struct group *group, int missing)
 {
     uint64_t deadline = now_ns() + (uint64_t)group->options->timeout_s * 1000000000u;
@@ -274,8 +274,9 @@ double group_sample(struct group *group, const struct work *work)
     return slowest;
 }
 
-/* MPI is not asked to end: over UCX's tcp MPI_Finalize now and then waits for ever, and ranks that
- * leave without it make mpiexec complain. A killed mpiexec takes its ranks along without a word. */
+/* The coordinator does not ask MPI to end: over UCX's tcp MPI_Finalize now and then waits for ever,
+ * and ranks that leave without it make mpiexec complain. A killed mpiexec ends its ranks without a
+ * message. */
 static void mpi_end(const struct group *group)
 {
     launch_end(group->processes[0], SIGKILL, group->options->timeout_s);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * group.h - a contender's processes, as the coordinator sees them.
+ * group.h - a contender's processes, from the coordinator's side.
  *
- * All are started by fork and exec of this program (MPI's by mpiexec), each with a line back to
- * the coordinator over which it says hello, where it listens, that it is ready, and what it
- * measured. The kernel ends them when the coordinator ends, however it does; one that ends early
- * ends the run.
+ * All are started by fork and exec of this program (MPI's by mpiexec). Each has a line back to the
+ * coordinator, on which it sends hello, its address, "ready", and its figures. The kernel ends them
+ * when the coordinator ends for any reason; a process that ends early ends the run.
  */
 #ifndef BENCH_GROUP_H
 #define BENCH_GROUP_H
@@ -15,7 +14,7 @@
 #include <sys/types.h>
 
 struct member {
-    int line; /* -1 until it has said hello */
+    int line; /* -1 until it has sent hello */
     size_t used;
     char text[4096]; /* read so far of its next line */
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * idle.c - what connected clients that do nothing cost a server.
+ * idle.c - the cost to a server of connected clients that do nothing.
  *
  * A thousand client processes connect; the first then asks the server for its use of CPU and
  * memory, waits `amount` milliseconds, and asks again. `idle` gives the CPU time between, in
- * percent of a core; `memory` the growth of the server's memory since its first client, a client.
+ * percent of a core; `memory` the growth of the server's memory since its first client, per client.
  */
 #include "bmi_side.h"
 
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What the server tells in its acknowledgement; both run on the same machine. */
+/* The contents of the server's acknowledgement; both run on the same machine. */
 struct usage {
     uint64_t cpu_ns;
     uint64_t heap;                       /* bytes that malloc has given out */
@@ -87,7 +87,7 @@ static double idle_run(struct bmi_client *client, const struct work *work)
         usage_ask(client, work, &before);
         return 0;
     }
-    /* The first second goes to what the other clients' connecting still causes. */
+    /* The first second is left out: the other clients' connecting still causes work then. */
     nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     usage_ask(client, work, &before);
     uint64_t start = now_ns();
@@ -98,7 +98,7 @@ static double idle_run(struct bmi_client *client, const struct work *work)
     return (double)(after.cpu_ns - before.cpu_ns) * 1e-9 / seconds_since(start) * 100;
 }
 
-/* Returns: bytes a client. */
+/* Returns: bytes per client. */
 static double memory_run(struct bmi_client *client, const struct work *work)
 {
     struct usage usage;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * job.c - what job costs over bare BMI, and state machines cost at all. Everything is in this one
- * process: messages go over the loop method, so that nothing but the library's own work is seen.
- * Each row is nanoseconds for one of what it names; bare BMI and job take their samples in turn.
+ * job.c - the cost of job over bare BMI, and of state machines. Everything is in this one process:
+ * messages go over the loop method, so that only the library's own work counts. Each row is
+ * nanoseconds for one operation of its label; bare BMI and job take their samples in turn.
  */
 #include "bmi_side.h"
 #include "report.h"
@@ -187,7 +187,7 @@ static double alive_sample(uint64_t count)
 static const struct {
     const char *panel, *label;
     double (*sample)(uint64_t count);
-    uint64_t most; /* of what is counted; 0: as many as --messages */
+    uint64_t most; /* most operations of a sample; 0: as many as --messages */
 } kinds[] = {
     {"a completion of a 24-byte message", "bare BMI", bare_sample, 0},
     {"a completion of a 24-byte message", "job", job_sample, 0},
@@ -215,7 +215,7 @@ static void bench_open(void)
 {
     char url[BMI_MAX_ADDR_LEN];
     bmi_check(BMI_initialize("bmi_loop", "loop://bench:0", BMI_INIT_SERVER), "BMI_initialize");
-    /* Every operation completes through a test call: the dearer way, and the same for both. */
+    /* Every operation completes through a test call: the slower way, and the same for both. */
     bmi_check(BMI_set_info(0, BMI_SETTING, (void *)"immediate=off"), "BMI_set_info");
     bmi_check(BMI_get_info(0, BMI_GET_LISTEN_ADDR, url), "BMI_get_info");
     bmi_check(BMI_addr_lookup(&bench.self, url), "BMI_addr_lookup");

@@ -3,10 +3,10 @@
  * latency.c - ping-pong: `amount` round trips of `size` bytes, one at a time, after WARM_UP_ROUNDS
  * others.
  *
- * Each side posts its receive when it has sent, as a program over sockets receives when it has
- * sent: nothing but the message is between a receive and the answer. The value is half of a round
- * trip. BMI's buffers are BMI_memalloc's, or plain ones; sockets block, or spin on a non-blocking
- * receive; both are the honest best that a program can do, on an idle machine and a busy one.
+ * Each side posts its receive after its send, as a program over sockets does: only the message lies
+ * between a receive and the answer. The value is half of a round trip. BMI's buffers are
+ * BMI_memalloc's, or plain ones. Sockets block, or spin on a non-blocking receive: the best that a
+ * program can do on a busy machine, and on an idle one.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
@@ -97,7 +97,7 @@ static void send_post(struct pingpong *pingpong)
         pingpong->pending++;
 }
 
-/* Waits until all that was posted has completed. */
+/* Waits until all posted operations have completed. */
 static void all_await(struct pingpong *pingpong)
 {
     uint64_t idle = 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * launch.c - fork, exec, and the certainty that no process stays behind.
+ * launch.c - fork, exec, and the guarantee that no process stays behind.
  *
  * Each process gets a parent death signal, so it ends even if the coordinator is killed (mpiexec's
- * ranks end with mpiexec). What ends the coordinator in an orderly way ends and awaits them first
- * (processes_end).
+ * ranks end with mpiexec). A coordinator that ends in an orderly way ends its processes and waits
+ * for them first (processes_end).
  */
 #include "launch.h"
 
@@ -64,8 +64,8 @@ static bool end_await(pid_t process, int *status, int wait_ms)
     return now_ns() <= deadline;
 }
 
-/* Reaps the processes of processes, which come to the coordinator when those end (subreaper), and
- * ends those that do not end by themselves. */
+/* Reaps the descendants that the coordinator inherits when their parents end (subreaper), and ends
+ * those that do not end by themselves. */
 static void descendants_end(void)
 {
     uint64_t deadline = now_ns() + PATIENCE_MS * 1000000ull;
@@ -81,7 +81,7 @@ static void descendants_end(void)
         fclose(file);
 }
 
-/* At exit: nothing stays behind, however the run ended. */
+/* At exit: no process stays behind, however the run ended. */
 static void processes_end(void)
 {
     int status;
@@ -219,7 +219,7 @@ static void command_free(struct command *command)
         free(command->arguments[i]);
 }
 
-/* What every process is told. */
+/* The options that every process gets. */
 static void common_add(struct command *command, const struct options *options)
 {
     option_add(command, "--control", listener_name);
@@ -238,7 +238,8 @@ static void common_add(struct command *command, const struct options *options)
     argument_add(command, options->pattern->name);
 }
 
-/* Where a pattern has the choice each contender gets its own progress; else the user's stays. */
+/* If the pattern has the choice each contender gets its own progress; else the user's setting
+ * stays. */
 static const char *progress_of(const struct options *options, enum contender contender)
 {
     if (contender == CONTENDER_BMI_BACKGROUND)

@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-/* Opens the socket to which processes report, and sees to it that none is left at exit. */
+/* Opens the socket to which processes report, and ensures that none is left at exit. */
 void launch_open(void);
 /* The next process is the first of a group: with --bind it gets the first CPU. */
 void launch_group_begin(void);
@@ -21,16 +21,17 @@ pid_t launch_self(const struct options *options, enum contender contender, const
                   int number, const char *urls);
 /* Starts mpiexec with all ranks. */
 pid_t launch_mpi(const struct options *options, const struct grid *grid);
-/* Starts another program; what it says goes to `out`, -1: nowhere. */
+/* Starts another program; its output goes to `out`, -1: nowhere. */
 pid_t launch_other(const struct options *options, const char *const *arguments, int out);
 /* Whether bmi-bench-mpi and mpiexec are there. */
 bool launch_mpi_found(void);
 /* Whether PATH has the program. */
 bool launch_found(const char *program);
 
-/* Waits for a process's end, after a signal if not 0. Ends the run if it ended otherwise badly. */
+/* Waits for a process's end, after a signal if not 0. Ends the run if the process failed
+ * otherwise. */
 void launch_end(pid_t process, int signal_number, int timeout_s);
-/* Whether a process has ended, which is still to be waited for. Ends the run if it ended badly. */
+/* Whether a process has ended; it remains to be reaped. Ends the run if it failed. */
 bool launch_ended(pid_t process, const char *name);
 void launch_forget(pid_t process); /* has been waited for */
 

@@ -331,7 +331,7 @@ static void servers_take(struct options *options, struct counts *counts, const c
         counts->servers = (int)number_read("servers", text, 1, SERVERS_MAX);
 }
 
-/* Takes an option that says who takes part. Returns: whether it is one. */
+/* Takes an option about the participants. Returns: whether it is one. */
 static bool party_option_take(struct options *options, struct counts *counts, int option,
                               const char *text)
 {
@@ -381,7 +381,7 @@ static bool party_option_take(struct options *options, struct counts *counts, in
     return true;
 }
 
-/* Takes an option that says how messages are posted. Returns: whether it is one. */
+/* Takes an option about how messages are posted. Returns: whether it is one. */
 static bool post_option_take(struct options *options, int option, const char *text)
 {
     switch (option) {
@@ -503,7 +503,7 @@ static void option_take(struct options *options, struct counts *counts, int opti
     }
 }
 
-/* A URL says the method; not where it is one of plain sockets. */
+/* A URL names the method, except one of plain sockets. */
 static void method_take(struct options *options, const char *option, const char *url)
 {
     const char *end = strstr(url, "://");
@@ -528,7 +528,7 @@ static void method_fill(struct options *options)
         options->method = "tcp";
 }
 
-/* Puts the pattern's defaults where nothing was given. */
+/* Sets the pattern's defaults where no option was given. */
 static void defaults_fill(struct options *options, const struct counts *counts)
 {
     const struct pattern *pattern = options->pattern;
@@ -564,7 +564,7 @@ static void defaults_fill(struct options *options, const struct counts *counts)
     }
     if (pattern->run_here)
         options->contenders |= pattern->contenders;
-    if (!options->control && options->url_count > 0) /* all who take part have as many */
+    if (!options->control && options->url_count > 0) /* all participants have as many */
         options->grids[0].servers = options_servers(options, !(options->contenders & BITS_BMI));
 }
 
@@ -581,7 +581,7 @@ void options_parse(struct options *options, int argc, char **argv)
     if (!options->control)
         options_method_check(options);
     if (optind == argc && options->role == ROLE_SERVER)
-        return; /* requests say the pattern */
+        return; /* requests name the pattern */
     if (optind + 1 != argc)
         refuse("one pattern is wanted; bmi-bench --help lists them");
     options->pattern = pattern_named(argv[optind]);

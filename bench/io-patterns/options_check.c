@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * options_check.c - refuses what a pattern cannot do: an option that says nothing to it, rather
- * than to leave it out silently, is refused with the patterns that know it.
+ * options_check.c - refuses options that a pattern cannot use: instead of ignoring such an option
+ * silently, it lists the patterns that use it.
  */
 #include "bmi.h"
 
@@ -140,7 +140,7 @@ int options_servers(const struct options *options, bool raw)
     return count;
 }
 
-/* Ends the process where those who take part do not have as many servers as each other. */
+/* Ends the process if the participants do not have equal numbers of servers. */
 static void servers_check(const struct options *options)
 {
     bool bmi = options->contenders & BITS_BMI, raw = options->contenders & BITS_RAW;
@@ -159,11 +159,11 @@ static void servers_check(const struct options *options)
         refuse("--servers: at most %d", SERVERS_MAX);
 }
 
-/* Ends the process where the pattern cannot do what is asked. */
+/* Ends the process if the pattern cannot do the requested run. */
 void options_check(const struct options *options)
 {
     const struct pattern *pattern = options->pattern;
-    if (!options->control) { /* the coordinator tells its processes all that it knows */
+    if (!options->control) { /* the coordinator passes on all that it knows */
         given_check(options);
         contenders_check(options);
         memory_check(options);

@@ -2,20 +2,21 @@
  *
  * overlap.c - does a message move while the program computes? Post, compute for T, wait: the value
  * is T / all of that time, in the median round, on the side that computes (of two that do, on the
- * slower one). 1 is the most; one that has to wait for the message after it has computed gets less.
+ * slower one). 1 is the most; a side that must wait for the message after it has computed gets
+ * less.
  *
- * The client sends, the server receives. In each round both meet first (two messages of one byte),
- * and post at the same moment: neither knows beforehand what the other has posted. T is time of the
- * thread on a CPU, so that who takes the CPU from it does not do its computing. The plain reference
- * moves the data by blocking calls in a second thread, which does nothing but the copies and needs
- * no word from the other side: that is the possible, and the ratio to it is printed with
- * `--reference raw`. On two cores no more than T / (T + C/2) can come of it where both sides
- * compute, C being the time that all copies of a message take a core.
+ * The client sends, the server receives. In each round both sides first synchronize (two messages
+ * of one byte), and post at the same moment: neither knows beforehand what the other has posted. T
+ * is CPU time of the thread, so that a thread that displaces it does not shorten its computing. The
+ * plain reference moves the data by blocking calls in a second thread, which only copies and needs
+ * no answer from the other side: that is the upper bound, and `--reference raw` prints the ratio to
+ * it. On two cores, if both sides compute, the bound is T / (T + C/2), where C is the time that all
+ * copies of a message take on a core.
  *
- * The threads that compute, one on each side, have a CPU each: left to the system both often shared
- * one of two for all of a sample, and then T of the one was waiting for the other. All other
- * threads go where they or the system like. One thread, or two that hand over to each other; no
- * locks.
+ * The threads that compute, one on each side, have a CPU each: without that the scheduler often put
+ * both on one of two CPUs for a whole sample, and then the T of one was waiting time of the other.
+ * All other threads run where they or the system choose. One thread, or two that hand over to each
+ * other; no locks.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
@@ -84,7 +85,7 @@ static void token_send(struct party *party)
               tag_ack(party->work));
 }
 
-/* Both sides meet. The client returns half of a round trip after the server. */
+/* Synchronizes both sides. The client returns half of a round trip after the server. */
 static void parties_meet(struct party *party, bool server)
 {
     token_recv(party);
@@ -199,7 +200,7 @@ static void mover_close(struct mover *mover)
     free(mover->rounds_ns);
 }
 
-/* One round after both have met. */
+/* One round after both sides have synchronized. */
 static void mover_round(struct mover *mover, uint8_t who, uint64_t round)
 {
     uint64_t start = now_ns();
@@ -267,7 +268,8 @@ static double value_overlap(double slowest, const struct work *work, int pairs)
     return work->compute_us * 1e-6 / slowest;
 }
 
-/* The times to compute: those given, or as far as a message of the size takes a few times over. */
+/* The times to compute: the given ones, or times up to a few times as long as a message of the size
+ * takes. */
 static int times_of(const struct options *options, uint64_t size, uint64_t times[TIMES_MAX])
 {
     static const uint64_t parts[] = {20, 10, 4, 2, 1};

@@ -21,7 +21,7 @@
 #define TOP 72
 #define BOTTOM 60
 
-/* Told apart by the colour-blind too. */
+/* Colour-blind readers can distinguish them, too. */
 static const char *const colours[CONTENDER_COUNT] = {
     [CONTENDER_BMI] = "#0072b2",
     [CONTENDER_BMI_PLAIN] = "#56b4e9",
@@ -76,7 +76,7 @@ static double x_of(const struct plot *plot, double row)
     return LEFT + (row + 0.5) * (WIDTH - LEFT - RIGHT) / plot->count;
 }
 
-/* A size as people write it. */
+/* A size in the usual units. */
 static void size_text(uint32_t size, char text[32])
 {
     if (size >= 1u << 20 && size % (1u << 20) == 0)

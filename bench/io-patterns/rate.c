@@ -3,7 +3,7 @@
  * rate.c - one way, `amount` small messages, `window` of them outstanding on either side.
  *
  * Each message has a buffer of its own; a completion posts the next message with it. The plain
- * reference does one write a message. The time ends with the server's second acknowledgement.
+ * reference does one write per message. The time ends with the server's second acknowledgement.
  */
 #include "bmi_side.h"
 #include "raw_side.h"

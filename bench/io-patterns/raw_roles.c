@@ -203,7 +203,7 @@ void raw_client_open(struct raw_client *client, const struct options *options)
     }
 }
 
-/* At once, also where a pattern waits for its connection: there is nothing to undo. */
+/* Ends at once, also while a pattern waits for its connection: there is nothing to undo. */
 static void end_now(int signal_number)
 {
     (void)signal_number;

@@ -21,7 +21,7 @@ struct raw_link {
     uint8_t request[REQUEST_SIZE];
     size_t request_used;
     void *state;           /* the pattern's */
-    bool spins;            /* is continued all the time, not only when epoll says so */
+    bool spins;            /* is continued all the time, not only when epoll reports it */
     struct raw_link *next; /* of those */
 };
 
@@ -39,7 +39,7 @@ struct raw_client {
     int timeout_s;
 };
 
-/* Says which events of the link continue it: EPOLLIN, EPOLLOUT. */
+/* Sets which events of the link continue it: EPOLLIN, EPOLLOUT. */
 void link_watch(struct raw_link *link, uint32_t events);
 void link_blocking_set(struct raw_link *link, bool blocking);
 

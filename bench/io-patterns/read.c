@@ -18,7 +18,7 @@
 
 #define RAW_PIECES 128
 
-/* What a server sends to a client begins at this position of the server's stream. */
+/* A server's data for a client begins at this position of the server's stream. */
 static uint64_t client_shift(const struct work *work)
 {
     return (uint64_t)work->client * DATA_SHIFT;
@@ -114,7 +114,7 @@ struct raw_sender {
     uint64_t position; /* sent so far */
 };
 
-/* Continues a server's answer: what is left of the acknowledgement, and one message at a time. */
+/* Continues a server's answer: the rest of the acknowledgement, and one message at a time. */
 static void raw_sender_ready(struct raw_link *link)
 {
     struct raw_sender *sender = link->state;

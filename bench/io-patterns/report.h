@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * report.h - what was measured: a table on the terminal, JSON lines, a drawing.
+ * report.h - the results: a table on the terminal, JSON lines, a drawing.
  */
 #ifndef BENCH_REPORT_H
 #define BENCH_REPORT_H
@@ -14,13 +14,11 @@ struct series {
     double *samples; /* in the order taken; NULL: the contender takes no part */
     int count;
     double value, least, most;
-    char note[256]; /* said behind the table's line, and as "note" in JSON; may be empty */
+    char note[256]; /* printed behind the table's line, and as "note" in JSON; may be empty */
 };
 
-/* One number of servers and clients, one size. Where the pattern has rows of its own kind, the
- * label tells them apart within a panel (neighbours with equal text: one part of table and
- * drawing).
- */
+/* One number of servers and clients, one size. If the pattern has rows of its own kind, the label
+ * distinguishes them within a panel (neighbours with equal text: one part of table and drawing). */
 struct row {
     char panel[64], label[48];
     struct grid grid;
@@ -39,7 +37,7 @@ int rows_prepare(const struct options *options, const struct grid *grid, struct 
 /* Room for the samples of the contenders that take part. */
 void row_open(struct row *row, const struct options *options, unsigned contenders);
 void row_finish(struct row *row, const struct options *options);
-/* Ends the process where a file that is wanted in the end cannot be written. */
+/* Ends the process if a file that the run needs at its end cannot be written. */
 void report_files_check(const struct options *options);
 void report_start(const struct report *report);
 void report_row_print(const struct report *report, const struct row *row);

@@ -72,7 +72,7 @@ void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
     work->window = (uint32_t)message_count(work); /* bandwidth posts all of them then */
 }
 
-/* What a client knows of all its samples. */
+/* Sets the members that a client knows for all its samples. */
 void work_start(struct work *work, const struct options *options)
 {
     *work = (struct work){.pattern = pattern_number(options->pattern),
@@ -93,7 +93,7 @@ void work_window_set(struct work *work, const struct options *options)
         work->window = 1;
 }
 
-/* What all processes know of one sample. */
+/* Sets the members that all processes know for one sample. */
 void work_fill(struct work *work, const struct options *options, const struct grid *grid,
                uint64_t size)
 {

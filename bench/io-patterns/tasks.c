@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tasks.c - what the task manager costs: nanoseconds from submit to seen done.
+ * tasks.c - the cost of the task manager: nanoseconds from submit until the submitter sees the end.
  *
- * Laid out as PIOMan's tables are: one thread has a task run by its own CPU, by each other CPU, by
- * whichever CPU of each shared level takes it first, up to the global queue; each CPU of the task's
- * set polls. Beside it the round trip of a cache line between the same two CPUs. Then the levels of
- * a large synthetic tree, with 1 to 16 threads on one queue. Samples are a few hundred microseconds
- * long and the two kinds of queue take turns, so that both see the same machine; the value is the
- * lower quartile, since whatever else the machine does only ever adds. Each sample has its tasks at
- * another place of a page: addresses that are alike in their lowest 12 bits are in each other's
- * way, by some hundredths of the value, and which of the tasks' and the queue's are is chance.
+ * The layout is that of PIOMan's tables. One thread submits a task for its own CPU, for each other
+ * CPU, and for each shared level up to the global queue, where the first CPU to poll takes it; each
+ * CPU of the task's set polls. Beside it stands the round trip of a cache line between the same two
+ * CPUs. Then follow the levels of a large synthetic tree, with 1 to 16 threads on one queue.
+ * Samples are a few hundred microseconds long and the two kinds of queue take turns, so that both
+ * see the same machine. The value is the lower quartile, since other load of the machine only ever
+ * adds. Each sample has its tasks at another place of a page: addresses that are equal in their
+ * lowest 12 bits slow each other down, by some hundredths of the value, and chance decides which of
+ * the tasks' and the queue's are equal.
  *
  * Samples are taken by the main thread alone; a sample's other threads live as long as it does.
  */
@@ -49,7 +50,7 @@ struct pair {
 struct probe {
     const struct pair *pair;
     int cpu;                  /* of the thread that submits */
-    struct bmi_cpuset target; /* who may run the task */
+    struct bmi_cpuset target; /* the CPUs that may run the task */
     bool creates;             /* the task is prepared anew each time */
     int threads;              /* that share the queue; 0: one task at a time */
 };
@@ -261,8 +262,8 @@ struct member {
     pthread_t thread;
 };
 
-/* Waits for the others without sleeping: a thread that is yet to be woken when the first begins
- * finds it done, and there was no crowd. */
+/* Waits for the others without sleeping: a thread that is still to be woken when the first one
+ * begins would find the work done, without any contention. */
 static void crowd_begin(struct crowd *crowd)
 {
     atomic_fetch_sub(&crowd->missing, 1);
@@ -334,7 +335,7 @@ static int queue_of(struct bmi_task_manager *manager, const struct bmi_cpuset *c
     die("a level without a queue");
 }
 
-/* Who ran the tasks of a queue that several CPUs share. */
+/* Which CPUs ran the tasks of a queue that several CPUs share. */
 static void shares_note(struct series *series, struct bmi_task_manager *manager,
                         const struct bmi_cpuset *cpus)
 {
@@ -490,7 +491,7 @@ static void tree_measure(struct report *report, const char *tree)
     pair_close(&pair);
 }
 
-/* A tree that hwloc refuses is told before anything is measured. */
+/* Reports a tree that hwloc refuses before the first measurement. */
 static void tree_check(const char *tree)
 {
     struct pair pair;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * testcost.c - what one BMI_testcontext call costs while `size` operations are outstanding.
+ * testcost.c - the cost of one BMI_testcontext call while `size` operations are outstanding.
  *
- * The client posts that many receives, each under a tag of its own, that nothing ever matches.
- * `testcost` then times calls that find nothing, `reapcost` calls that report one completion (of a
+ * The client posts that many receives, each under a tag of its own, that no message matches.
+ * `testcost` then times calls that find no completion, `reapcost` calls that report one (of a
  * receive that was cancelled just before). At the end all are cancelled and fetched.
  */
 #include "bmi_side.h"
@@ -64,7 +64,7 @@ static void waiting_open(struct waiting *waiting, struct bmi_client *client,
     waiting->buffers = allocate(work->size * sizeof *waiting->buffers);
     for (uint32_t i = 0; i < work->size; i++)
         receive_post(client, waiting, i);
-    /* Whatever posting set in motion towards the peer has gone when a round trip has been made. */
+    /* A round trip, after which all traffic that the posts caused towards the peer has gone. */
     client_ask(client, 0, work);
 }
 
@@ -116,7 +116,7 @@ static double value_call(double slowest, const struct work *work, int pairs)
     return slowest / (double)work->amount * 1e6;
 }
 
-/* The two differ in what they do, not in how they are taken. */
+/* The two differ in the timed calls, not in how the samples are taken. */
 #define COST(NAME, SUMMARY, RUN)                                                                \
     {                                                                                           \
         .name = NAME, .summary = SUMMARY, .unit = "us", .size_name = "outstanding",             \

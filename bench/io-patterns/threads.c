@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * threads.c - what many waiting threads cost: one process sends, `size` threads of another receive.
+ * threads.c - the cost of many waiting threads: one process sends, `size` threads of another
+ * receive.
  *
  * Each thread waits for messages of four bytes under a tag, and in a context, of its own, and
- * answers each. The sender turns to one after the other, waiting for the answer in between, so all
+ * answers each. The sender serves one after the other, waiting for the answer in between, so all
  * threads but one always wait. The value is half of a round trip, of the `amount` in the middle:
- * the clock starts when each thread has had WARM_UP messages (it is new, and the system has put it
- * where it likes), and stops before the first thread ends. In the plain reference each thread
- * blocks in a receive on a connection of its own.
+ * the clock starts when each thread has had WARM_UP messages (a new thread has to settle on a CPU),
+ * and stops before the first thread ends. In the plain reference each thread blocks in a receive on
+ * a connection of its own.
  *
- * A receiving thread touches its own struct only; the process's main thread waits for their end.
+ * A receiving thread accesses its own struct only; the process's main thread waits for their end.
  */
 #include "bmi_side.h"
 #include "raw_side.h"
@@ -115,7 +116,7 @@ static void *receiver_main(void *argument)
         side_send(side, &send_op.op, receiver->client, &out, sizeof out, BMI_EXT_ALLOC, tag);
         side_await(side, &sent, round + 1);
     }
-    pthread_barrier_wait(receiver->over); /* to end a thread takes time that is not to count */
+    pthread_barrier_wait(receiver->over); /* the time that a thread takes to end must not count */
     return NULL;
 }
 

@@ -23,7 +23,7 @@ void name_set(const char *format, ...)
     va_end(arguments);
 }
 
-/* Says what is wrong and ends the process. */
+/* Prints the error and ends the process. */
 static void say(const char *format, va_list arguments)
 {
     char text[1024];
@@ -50,7 +50,7 @@ void refuse(const char *format, ...)
     exit(2);
 }
 
-/* Writes out what was printed; ends the process where that does not get to where it should. */
+/* Flushes the output; ends the process if it cannot be written. */
 void output_flush(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))

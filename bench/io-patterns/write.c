@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * write.c - the N x M parallel write: read, the other way round.
+ * write.c - the N x M parallel write: read, in the other direction.
  *
  * Each client asks each server with an unexpected message of 25 bytes, gets an acknowledgement of
  * 400, sends `amount` bytes in messages of `size`, each a list of segments, and ends with the
- * server's second acknowledgement: all has come. The server posts its first receives before the
- * acknowledgement (--first receiver) or behind it (together); the client posts its first sends at
- * the acknowledgement, or ahead of the request (sender).
+ * server's second acknowledgement: all data has arrived. The server posts its first receives before
+ * the acknowledgement (--first receiver) or after it (together); the client posts its first sends
+ * at the acknowledgement, or before the request (sender).
  */
 #include "bmi_side.h"
 #include "layout.h"
@@ -37,7 +37,7 @@ static void message_check(const struct work *work, const uint8_t *bytes, uint64_
     data_check(bytes, size, client_stream(work), position + server_shift(work->server));
 }
 
-/* Where a server puts what it gets: memory that its requests of equal work share in turn. */
+/* The server's receive memory, which its requests of equal work share in turn. */
 struct sink {
     struct sink *next;
     uint8_t *memory;

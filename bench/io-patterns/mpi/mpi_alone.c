@@ -64,7 +64,7 @@ static void bmi_open(struct alone *alone)
     char listen[URL_SIZE], address[BMI_MAX_ADDR_LEN] = "", own[URL_SIZE] = "";
     format_text(listen, sizeof listen, "%s://%s:0", alone->options->method, alone->host);
     if (alone->options->pattern->contenders & BIT(CONTENDER_BMI_BACKGROUND))
-        setenv("BMI_PROGRESS", "caller", 1); /* which is what the report says */
+        setenv("BMI_PROGRESS", "caller", 1); /* the report states this progress */
     if (alone->server)
         bmi_server_open(&alone->bmi_server, alone->options, listen, address);
     format_text(own, sizeof own, "%s", address);
@@ -110,7 +110,7 @@ static double sample_take(struct alone *alone, enum contender contender, struct 
     work->plain = contender == CONTENDER_BMI_PLAIN;
     work->spin = alone->options->poll || contender == CONTENDER_RAW_POLL;
     work->sequence = ++alone->sequence;
-    data_allocator_set(NULL); /* BMI's own samples and requests say it anew */
+    data_allocator_set(NULL); /* BMI's own samples and requests set it again */
     MPI_Barrier(MPI_COMM_WORLD);
     if (contender == CONTENDER_MPI)
         figure = mpi_sample(alone, work);

@@ -24,8 +24,8 @@ const struct mpi_pattern *mpi_pattern_named(const char *name)
     refuse("%s: not written for MPI", name);
 }
 
-/* Whether all ranks are known to be on one host: a coordinator's are; of the user's some mpiexecs
- * tell. */
+/* Whether all ranks are known to be on one host: a coordinator's are; some mpiexecs of users report
+ * it. */
 static bool ranks_share_host(const struct options *options)
 {
     static const char *const counts[][2] = {
@@ -40,8 +40,8 @@ static bool ranks_share_host(const struct options *options)
     return options->control != NULL;
 }
 
-/* Makes any MPI that we know use tcp, also between processes of one host, where it prefers shared
- * memory; beside a method over that it may use what it likes best. To be done before MPI_Init. */
+/* Makes every known MPI use tcp, also between processes of one host, where it prefers shared
+ * memory; beside a method over shared memory it may use its own choice. Call it before MPI_Init. */
 static void environment_set(const struct options *options)
 {
     static const char *const variables[][2] = {
@@ -59,8 +59,8 @@ static void environment_set(const struct options *options)
         setenv("UCX_NET_DEVICES", "lo", 0); /* else it takes the first device */
 }
 
-/* Under a coordinator: samples when it says so. A rank that waits for that uses no CPU, as MPI's
- * own waiting would. */
+/* Under a coordinator: takes samples on request. A rank that waits for a request uses no CPU,
+ * unlike MPI's own waiting. */
 static void coordinated_run(const struct options *options, const struct mpi_world *world)
 {
     const struct mpi_pattern *pattern = mpi_pattern_named(options->pattern->name);
@@ -95,8 +95,8 @@ struct place {
     cpu_set_t cpus;
 };
 
-/* Whether this host has more of the ranks than CPUs that they may use together. MPI does not tell
- * which ranks share a host where it is to use no shared memory, so their names do. */
+/* Whether this host has more of the ranks than CPUs that they may use together. Without shared
+ * memory MPI does not report which ranks share a host, so their host names decide. */
 static bool host_crowded(int size)
 {
     struct place own = {0}, *all = allocate((size_t)size * sizeof *all);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * mpi_side.c - sets of requests, asking and acknowledging, datatypes. MPI's default error handler
- * ends the program with a message, so statuses are not looked at.
+ * ends the program with a message, so the code ignores statuses.
  */
 #include "mpi_side.h"
 
@@ -124,6 +124,6 @@ double mpi_sample_take(const struct mpi_pattern *pattern, const struct mpi_world
         pattern->serve(world);
     else
         seconds = pattern->run(world, work);
-    MPI_Barrier(MPI_COMM_WORLD); /* nobody leaves MPI alone with data still under way */
+    MPI_Barrier(MPI_COMM_WORLD); /* no rank leaves MPI with data still under way */
     return seconds;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * mpi_side.h - how the patterns are carried out with MPI.
+ * mpi_side.h - the patterns over MPI.
  *
  * Ranks 0 to servers-1 serve, the others are clients. Servers find requests with MPI_Iprobe, and
- * all wait with MPI_Testsome over an array of requests whose places tell what each is for.
+ * all wait with MPI_Testsome over an array of requests, where a request's place identifies its
+ * purpose.
  */
 #ifndef BENCH_MPI_SIDE_H
 #define BENCH_MPI_SIDE_H
@@ -20,7 +21,7 @@
 struct mpi_world {
     int servers, clients;
     int rank;
-    bool crowded; /* more processes on a host than CPUs: give way where there is nothing to do */
+    bool crowded; /* more processes on a host than CPUs: yield where there is nothing to do */
 };
 
 struct mpi_pattern {
@@ -47,11 +48,11 @@ struct mpi_set {
 };
 void set_open(struct mpi_set *set, int count);
 void set_close(struct mpi_set *set);
-/* Looks once for completions, and gives way if there are none and the machine is crowded.
- * Returns: their number; set->indices names the places. */
+/* Checks once for completions, and yields if there are none and the machine is crowded. Returns:
+ * their number; set->indices names the places. */
 int set_test(struct mpi_set *set, const struct mpi_world *world);
 
-/* Whether a request is there; takes it and tells who sent it. */
+/* Whether a request has arrived; receives it and reports its sender. */
 bool request_take(struct work *work, int *client);
 void request_await(struct work *work, int *client);
 void acknowledge(int client);

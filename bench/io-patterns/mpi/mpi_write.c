@@ -48,7 +48,7 @@ static void writer_start(struct writer *writer, const struct work *work, int cli
     MPI_Isend(writer->ack, ACK_SIZE, MPI_BYTE, client, TAG_ACK, MPI_COMM_WORLD, &requests[0]);
 }
 
-/* Goes on where a message has come: check, receive the next, or tell the client that it is all. */
+/* Continues after a message: check, receive the next, or notify the client of the end. */
 static void writer_continue(struct writer *writer, int client, int place, MPI_Request *requests)
 {
     const struct work *work = &writer->work;
@@ -70,7 +70,8 @@ static void write_serve(const struct mpi_world *world)
     struct mpi_set set = {0};
     struct work work;
     int client, asked = 0, places = 0;
-    uint64_t left = 1; /* completions to come; the clients' work is equal, so the first tells */
+    uint64_t left = 1; /* completions to come; the clients' work is equal, so the first one's
+                          counts */
     while (left > 0) {
         if (asked < world->clients && request_take(&work, &client)) {
             places = (int)work.window + 2;
