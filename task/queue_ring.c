@@ -148,7 +148,7 @@ static enum bmi__attempt spill_take(struct bmi__ring *ring, struct bmi_task **ta
     return attempt;
 }
 
-/* ---- what lies behind the place for one ---- */
+/* ---- tasks behind the place for one ---- */
 
 /* The list first: a task that has left it by then is in the ring, or popped. */
 static inline bool behind_empty(struct bmi__ring *ring)

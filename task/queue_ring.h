@@ -75,7 +75,7 @@ enum bmi__attempt {
     BMI__NO_MORE /* full; empty */
 };
 
-/* ---- queue_ring.c: what goes on after an attempt that did not succeed at once ---- */
+/* ---- queue_ring.c: continues after an attempt that failed ---- */
 
 /* Why the slot of a position, which holds `seen`, could not be filled; why there was no task to
  * claim in the slot of position `head`, which does not wait for that. */

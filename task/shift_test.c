@@ -21,7 +21,7 @@ static void *wait_for(void *argument)
     return NULL;
 }
 
-/* ---- workers start while a driver runs a task ---- */
+/* ---- workers start while a leader runs a task ---- */
 
 struct thrice {
     atomic_uint runs, go_on;
@@ -70,7 +70,7 @@ static void test_workers_start_under_a_driver(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* ---- a manager is started again while somebody still ends what its last stop has left ---- */
+/* ---- a manager starts again while a thread still ends tasks of its last stop ---- */
 
 struct straggler {
     struct bmi_task_manager *manager;
@@ -355,7 +355,7 @@ static void test_a_worker_stands_in_for_a_deep_helper(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* ---- a driver leaves, and one of those who stand by is in a long task ---- */
+/* ---- a leader leaves, and one of the followers is in a long task ---- */
 
 struct watch {
     struct bmi_task_manager *manager;

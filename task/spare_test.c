@@ -219,7 +219,7 @@ static void test_may_not_bind(void)
     may_not_bind = false;
 }
 
-/* ---- what a thread takes over from who started it -------------------------------------------- */
+/* ---- properties that a thread inherits from its starter -------------------------------------- */
 
 struct setting {
     struct bmi_task_manager *manager;

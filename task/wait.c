@@ -149,7 +149,7 @@ void bmi__sleepers_wake(struct bmi_task_manager *manager)
     pthread_mutex_unlock(&manager->sleepers_mutex);
 }
 
-/* ---- driver and bystanders ---- */
+/* ---- leader (driver) and followers (bystanders) ---- */
 
 static void waiter_wake(struct bmi_task_sleeper *sleeper)
 {
@@ -275,7 +275,7 @@ static bool task_watch(struct bmi_task *task)
 }
 
 /* The thread is nested in many tasks, of which only the innermost can go on: it starts no more. The
- * task may be on its way into its queue, of which no event reports. */
+ * task may be on its way into its queue; no event reports its arrival there. */
 static void deep_step(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                       uint64_t deadline_ns)
 {

@@ -21,7 +21,7 @@
 #define SLOW_FACTOR 20        /* the CPU counts as busy for so many times the delay */
 #define SLOW_MAX_NS 100000000 /* but no longer than that */
 
-/* ---- CPUs that go ---- */
+/* ---- lost CPUs ---- */
 
 static bool worker_keeps_cpu(const struct bmi__task_cpu *cpu)
 {

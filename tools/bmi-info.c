@@ -44,7 +44,7 @@ static const char *yes_no(int value)
     return value ? "yes" : "no";
 }
 
-/* ---- what is valid: the library says so where it refuses a value ---------------------------- */
+/* ---- valid values: the library lists them when it refuses a value --------------------------- */
 
 enum { VALID_MAX = 128 };
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # usage: tools_test.sh BIN      where the programs are
-# bmi-info's output is complete and well formed; bmi-ping finds a server that is there, and tells
-# one that is not; both refuse wrong usage with status 2.
+# bmi-info's output is complete and well formed; bmi-ping reaches a running server, and reports an
+# absent one; both refuse wrong usage with status 2.
 set -euo pipefail
 
 bin=$1
@@ -48,7 +48,7 @@ tcp = [m for m in info["methods"] if m["name"] == "bmi_tcp"][0]
 assert "tcp" in tcp["schemes"].split(","), tcp
 assert tcp["unexpected_max"] >= 16384, tcp
 assert tcp["eager_max"] > 0 and tcp["segments_max"] > 0, tcp
-for m in info["methods"]: # what would be taken, or what is missing and what to do
+for m in info["methods"]: # the choice, or the reason why there is none and a remedy
     if m["name"] in ("bmi_ofi_tcp", "bmi_ofi_shm"):
         assert m["usable"] and m["provider"] and m["device"] and m["reason"], m
     elif m["name"] == "bmi_ib" and not m["usable"]:
@@ -75,7 +75,7 @@ assert queues[0]["parent"] == -1 and queues[0]["depth"] == 0, queues
 assert set(queues[0]["cpus"]) == os.sched_getaffinity(0), queues
 assert all(q["cpus"] and q["parent"] < i for i, q in enumerate(queues)), queues
 TXT
-# The environment is read, and refused as a program's would be; a bad BMI_LOG needs no BMI_LOG.
+# bmi-info reads the environment, and refuses errors in it as a program does; a bad BMI_LOG needs no BMI_LOG.
 BMI_SPIN_US=77 status_is 0 "$bin/bmi-info" --settings
 grep -q '^  spin_us: 77$' "$work/out" || fail "bmi-info does not read the environment"
 grep -q '^      valid: 0 to 1000000$' "$work/out" || fail "bmi-info does not tell what is valid"
@@ -106,7 +106,7 @@ status_is 0 "$bin/bmi-ping" -c 5 -i 0.01 "$url"
 grep -q '^5 asked, 5 answered, 0 % lost$' "$work/out" || { cat "$work/out"; fail "bmi-ping $url"; }
 [ "$(grep -cE '^[0-9]+: [0-9.]+ us$' "$work/out")" = 5 ] || fail "bmi-ping printed no times"
 
-# What the server does, seen from outside.
+# The server's state, seen from outside.
 status_is 0 "$bin/bmi-info" --process "$server"
 grep -q "process $server (hello_server)" "$work/out" || { cat "$work/out"; fail "whose report?"; }
 grep -q "listens at $url" "$work/out" || { cat "$work/out"; fail "the report tells no address"; }
@@ -128,7 +128,7 @@ kill -CONT "$server"
 status_is 1 "$bin/bmi-info" --process $$
 grep -q 'nobody answers .*BMI_REPORT=on' "$work/err" || { cat "$work/err"; fail "no such process"; }
 status_is 2 "$bin/bmi-info" --process none
-# Another process that answers in its name is not believed: nothing of what it says is printed.
+# bmi-info rejects another process that answers in its name, and prints none of its text.
 mkfifo "$work/ready"
 python3 - "$work/ready" "$$" <<'TXT' &
 import socket, sys
@@ -167,13 +167,13 @@ exec 4<"$work/endless"
 for _ in 1 2 3; do
   read -r -t 20 line <&4 && [[ $line == *us ]] || fail "bmi-ping without -c printed '$line'"
 done
-status_is 0 "$bin/bmi-info" --process "$server" # its peer, with the port that tells it from others
+status_is 0 "$bin/bmi-info" --process "$server" # its peer, with the port that distinguishes it
 grep -qE '^  127\.0\.0\.1:[0-9]+ accepted, up: ' "$work/out" || { cat "$work/out"; fail "no peer"; }
 kill -TERM "$ping" # as an interrupt; a shell's background jobs ignore that one
 grep -q 'answered' <&4 || fail "no summary after a signal"
 wait "$ping" || fail "bmi-ping after a signal: status $?"
 
-# Also where it waits for an answer, in its own good time.
+# Also while it waits for an answer that is late.
 timeout 40 "$bin/bmi-ping" -i 0 -W 300 "$url" >"$work/silent" &
 ping=$!
 until [ -s "$work/silent" ]; do kill -0 "$ping" || fail "bmi-ping printed nothing"; done
@@ -212,7 +212,7 @@ status_is 2 "$bin/bmi-ping" -W -1 "$url"
 status_is 2 "$bin/bmi-ping" nonsense://host
 status_is 2 "$bin/bmi-ping" tcp://host:notaport
 grep -q 'BMI_LOG=error' "$work/err" || fail "bmi-ping does not tell who knows what is wrong with a URL"
-# What is wrong with this host or its environment is no wrong usage.
+# A fault of this host or its environment is not reported as wrong usage.
 BMI_SPIN_US=soon status_is 1 "$bin/bmi-ping" -c 1 tcp://127.0.0.1:1
 if "$bin/bmi-info" --methods | grep -A 8 '^  bmi_ib ' | grep -q 'not usable'; then
   status_is 1 "$bin/bmi-ping" -c 1 ib://127.0.0.1:1

@@ -83,7 +83,7 @@ static double job_sample(uint64_t messages)
     return batches(job_batch, messages);
 }
 
-/* ---- machines -------------------------------------------------------------------------------- */
+/* ---- state machines -------------------------------------------------------------------------- */
 
 struct count {
     uint64_t left;

@@ -31,7 +31,7 @@ static const uint8_t *server_data(const struct work *work)
     return data_source(work->server, data_area(work) + shifts) + client_shift(work);
 }
 
-/* ---- BMI server: one machine a request ----------------------------------------------------- */
+/* ---- BMI server: one state machine per request --------------------------------------------- */
 
 struct read_machine {
     struct bmi_side *side;

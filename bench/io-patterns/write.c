@@ -66,7 +66,7 @@ static void sink_give(struct sink *sink)
     sinks_free = sink;
 }
 
-/* ---- BMI server: one machine a request ----------------------------------------------------- */
+/* ---- BMI server: one state machine per request --------------------------------------------- */
 
 struct write_machine {
     struct bmi_side *side;

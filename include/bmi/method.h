@@ -95,7 +95,7 @@ struct bmi_frame {
     struct bmi_frame *next;
     struct bmi_segments body;
     uint32_t header_sent;             /* method's: bytes of the header already moved; 0 at send() */
-    int32_t status;                   /* out: 0, or why it was not sent */
+    int32_t status;                   /* out: 0, or the reason why it was not sent */
     uint8_t header[BMI_FRAME_HEADER]; /* of bmi_frame_header_size(header[0]) bytes */
 };
 
@@ -134,10 +134,10 @@ struct bmi_transfer {
     void *method_private[4];
 };
 
-/* ---- what a method tells of itself ---------------------------------------------------------- */
+/* ---- a method's properties ------------------------------------------------------------------ */
 
 struct bmi_method_limits {
-    bmi_size_t eager_max;      /* largest body that the core should send unasked */
+    bmi_size_t eager_max;      /* largest body that the core should send without a request */
     bmi_size_t unexpected_max; /* largest unexpected message, >= 16384 */
     bmi_size_t frame_max;      /* largest body of one frame (larger messages go in several) */
     uint32_t segments_max;     /* segments it gathers in one operation; for information, no limit */
@@ -352,10 +352,10 @@ int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t 
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *header, const uint8_t *body,
                            size_t have);
 
-/* A method may call this whenever it is about to put more of the present body to its place: where
- * the message had no receive when its header came, and has one by now, *sink names the receive's
- * memory from here on. Returns: nothing. Owns: as frame_arrived's sink; memory named before is the
- * core's again. Threads: driver, receive lock held. Blocks: briefly. */
+/* A method may call this whenever it is about to write more of the present body: if the message had
+ * no receive when its header came, and has one now, *sink names the receive's memory from here on.
+ * Returns: nothing. Owns: as frame_arrived's sink; memory named before is the core's again.
+ * Threads: poller, receive lock held. Blocks: briefly. */
 void bmi_method_body_place(struct bmi_link *link, struct bmi_sink *sink);
 
 /* The whole body of the sink has arrived (or was drained). Not called for a retracted sink.
@@ -496,11 +496,11 @@ void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter c
  * nothing; without memory the host stays unknown. Owns: copied. Threads: poller. Blocks: no. */
 void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t number);
 
-/* Tells the two ends of the connection, before link_accepted or link_up: `size` bytes each, at most
+/* Sets the two ends of the connection, before link_accepted or link_up: `size` bytes each, at most
  * BMI_LINK_END, in a form that is the same on both sides (tcp: address and port of both sockets).
  * They distinguish a direct connection from two with a relay between them; a network whose
  * processes trust each other can leave them out, on both sides. Returns: nothing. Owns: copied.
- * Threads: driver. Blocks: no. */
+ * Threads: poller. Blocks: no. */
 void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void *accepter,
                           size_t size);
 

@@ -346,7 +346,7 @@ int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threa
  * have ended. */
 int bmi_task_manager_stop(struct bmi_task_manager *manager, enum bmi_task_threads threads);
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 /* Counts the manager's CPUs, and fills *cpus (may be NULL) with them.
  * Returns: their number. Owns: nothing, *cpus is a copy. Threads: any. Blocks: no. */
