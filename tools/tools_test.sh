@@ -75,7 +75,8 @@ assert queues[0]["parent"] == -1 and queues[0]["depth"] == 0, queues
 assert set(queues[0]["cpus"]) == os.sched_getaffinity(0), queues
 assert all(q["cpus"] and q["parent"] < i for i, q in enumerate(queues)), queues
 TXT
-# bmi-info reads the environment, and refuses errors in it as a program does; a bad BMI_LOG needs no BMI_LOG.
+# bmi-info reads the environment, and refuses errors in it as a program does.
+# A bad BMI_LOG needs no BMI_LOG.
 BMI_SPIN_US=77 status_is 0 "$bin/bmi-info" --settings
 grep -q '^  spin_us: 77$' "$work/out" || fail "bmi-info does not read the environment"
 grep -q '^      valid: 0 to 1000000$' "$work/out" || fail "bmi-info does not tell what is valid"
