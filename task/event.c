@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * event.c - see event.h. A wake may come when its word has gone with its owner's stack, so threads
- * sleep in `places`, which stay, and a word's address says in which one only. Words that share a
- * place are woken together, and look again, as every waiter does.
+ * event.c - see event.h. A wake may come after the word and its owner's stack have gone, so threads
+ * do not sleep on the word. They sleep in `places`, which exist always; the word's address selects
+ * the place. All threads of a place wake together, and each checks its own word again.
  */
 #include "task/event.h"
 

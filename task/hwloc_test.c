@@ -114,7 +114,7 @@ static void test_xml(void)
     rmdir(folder);
 }
 
-/* A process that may use one CPU only has a tree of one: this program, started anew. */
+/* A process that may use only one CPU has a tree of one: the test runs this program again. */
 static int check_one_cpu(int cpu)
 {
     struct bmi_cpuset cpus;

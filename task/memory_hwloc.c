@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory_hwloc.c - binding and moving memory. The machine's topology is read once more for it, at
- * the first use, and kept until the process ends: only machines with several nodes come here.
+ * memory_hwloc.c - binding and moving memory. The first use reads the machine's topology once more,
+ * and keeps it until the process ends: only machines with several nodes use this file.
  */
 #include "task/memory.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * place.c - decides, by cost, whether a task with hints on its memory should wait for its own CPU
- * or run on an idle one elsewhere, and which of its memory should move there. Only looks at the
- * tree and the hints, so that it can be tested on machines that are not at hand; memory.c
- * carries the decision out. Distances are taken from the tree: hwloc's own matrices are missing
- * in synthetic topologies and, on real machines, seldom more than "near" and "far".
+ * or run on an idle one elsewhere, and which of its memory should move there. It reads only the
+ * tree and the hints, so that tests can use trees of other machines; memory.c applies the decision.
+ * Distances are taken from the tree: hwloc's own matrices are missing in synthetic topologies and,
+ * on real machines, seldom more than "near" and "far".
  */
 #include "task/internal.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * thread.c - starting the manager's threads, and how the kernel schedules them. All of them have
- * every signal blocked but those of a thread's own faults: handlers run on the program's own
- * threads.
+ * thread.c - starting the manager's threads, and how the kernel schedules them. All of them block
+ * every signal except those of a thread's own faults: handlers run on the program's own threads.
  */
 #include "task/internal.h"
 
@@ -66,7 +65,7 @@ void bmi__thread_raise(bool realtime)
     if (realtime && pthread_setschedparam(pthread_self(), SCHED_FIFO, &lowest) == 0)
         return;
     /* Since Linux 6.12 `runtime` is the slice of a normal thread, 0.1 ms at least; earlier kernels
-     * do not look at it. */
+     * ignore it. */
     struct scheduling slice = {.size = sizeof(slice),
                                .policy = SCHED_OTHER,
                                .nice = getpriority(PRIO_PROCESS, 0), /* the caller's own */

@@ -12,7 +12,7 @@
  */
 #include "task/internal.h"
 
-#define QUIET_TICKS 4 /* so long it ticks on when nothing is queued any more */
+#define QUIET_TICKS 4 /* ticks that it goes on for after the last queued task */
 
 void bmi__timer_arm(struct bmi_task_manager *manager)
 {
@@ -20,7 +20,7 @@ void bmi__timer_arm(struct bmi_task_manager *manager)
         bmi__event_post(&manager->timer_event);
 }
 
-/* Notes what a node has; returns whether something of the last tick is still there. */
+/* Records a node's counts; returns whether a task of the last tick is still there. */
 static bool node_due(struct bmi__task_node *node, const struct bmi_cpuset **only)
 {
     struct bmi__queue_counts counts;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * topology_mask.c - the topology where hwloc is absent: the CPUs of the process's affinity mask
- * (which a cgroup's CPU set has narrowed already), each with a queue, and the global one above.
- * Where the system refuses to tell the mask: as many CPUs as are online, and no thread is bound.
+ * (which a cgroup's CPU set has narrowed already), each with a queue, and the global one above. If
+ * the system refuses the mask: as many CPUs as are online, and no thread is bound.
  */
 #include "task/topology.h"
 

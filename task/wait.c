@@ -224,7 +224,7 @@ static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *w
         bmi__sleepers_wake(manager);
 }
 
-/* Sleeps, unless there is no leader: a thread that is awake gets no event when the leader leaves. */
+/* Sleeps, unless there is no leader: a thread that is awake gets no event when the leader ends. */
 static void stand_by(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                      uint64_t deadline_ns)
 {

@@ -311,9 +311,9 @@ static inline void bmi_link_unref(struct bmi_link *link)
 
 /* ---- the core's services --------------------------------------------------------------------
  *
- * What a method calls. "Driver" is the thread that makes progress, see the top. None of them waits
- * for the network or for a peer; those that say "briefly" take a lock of the core's that others
- * hold for a few instructions or a copy of an eager body.
+ * A method calls these functions. "Poller" is the thread that makes progress, see the top. No
+ * service waits for the network or for a peer; a service that blocks "briefly" takes a lock of the
+ * core that other threads hold for a few instructions or a copy of an eager body.
  */
 
 /* A link came in. Sets link->owner. Returns: 0, or -ENOMEM: then close and forget it without

@@ -414,9 +414,9 @@ size_t bmi_task_topology_text(struct bmi_task_manager *manager, char *text, size
 
 /* ---- where tasks and their memory go ----------------------------------------------------------
  * After "Dynamic Task and Data Placement over NUMA Architectures" (Broquedis, Furmento, Goglin,
- * Wacrenier, Namyst, 2009): a task says what memory it uses; when CPUs elsewhere are idle, the
- * costs of waiting, of remote memory, and of moving decide whether the task moves, its memory, or
- * both. */
+ * Wacrenier, Namyst, 2009): a task names the memory that it uses; when CPUs elsewhere are
+ * idle, the costs of waiting, of remote memory, and of moving decide whether the task moves, its
+ * memory, or both. */
 
 /* One piece of memory that a task uses. */
 struct bmi_task_region {
