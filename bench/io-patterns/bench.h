@@ -84,7 +84,7 @@ struct work {
     uint32_t window;     /* messages under way at once */
     uint64_t memory;     /* bandwidth: bytes that a side's messages share; 0: each has its own */
     uint32_t size;       /* bytes of a message */
-    uint64_t amount;     /* bytes, or messages, as the pattern says; below 2^48 */
+    uint64_t amount;     /* bytes, or messages, by the pattern's definition; below 2^48 */
     uint16_t compute_us; /* overlap, flow: for how long */
     uint32_t sequence;   /* number of the sample; BMI and MPI tags follow from it */
 };

@@ -8,7 +8,7 @@
 
 #define COMPLETIONS_MAX 64
 
-/* Ends the process where a BMI call failed. */
+/* Ends the process if a BMI call failed. */
 void bmi_check(int status, const char *what)
 {
     if (status < 0)

@@ -41,7 +41,7 @@ struct bmi_client {
     int server_count;
 };
 
-/* A scatter list as BMI wants it. */
+/* A scatter list in BMI's form. */
 struct bmi_pieces {
     void **buffers;
     bmi_size_t *sizes;

@@ -69,8 +69,8 @@ void address_tell(int control, const char *url)
     }
 }
 
-/* Waits for the next sample's description, which it puts over *work.
- * Returns: false when the coordinator wants no more. */
+/* Waits for the next sample's description, and stores it in *work. Returns: false when the
+ * coordinator has no more. */
 bool control_work(int control, struct work *work, uint64_t *start_ns)
 {
     char line[256];

@@ -9,7 +9,7 @@
 
 /* Ends the run where it cannot be compared with. */
 void fi_pingpong_open(const struct options *options);
-/* Takes a sample. Returns: seconds, as the pattern's `value` wants them. */
+/* Takes a sample. Returns: seconds, the unit of the pattern's `value`. */
 double fi_pingpong_sample(const struct options *options, const struct work *work);
 
 #endif

@@ -111,7 +111,7 @@ static struct bmi_job_options event_of(struct bmi_sm *machine)
     return (struct bmi_job_options){.machine = machine};
 }
 
-/* Waits for an event; its id goes where `data` says. */
+/* Waits for an event; stores its id at `data`. */
 static int wait_once(struct bmi_sm *machine, void *data)
 {
     struct bmi_job_options options = event_of(machine);

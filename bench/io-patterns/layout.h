@@ -2,9 +2,9 @@
  *
  * layout.h - a client's memory in read and write: striped over the servers, as a file is.
  *
- * A stream, what one server holds, lies in segments; segment k of server s begins at byte
- * (k * lanes + s) * segment. There are two lanes at least, so a message's pieces are never
- * neighbours in memory.
+ * A stream is the part of one server. It lies in segments; segment k of server s begins at byte (k
+ * * lanes + s) * segment. There are two lanes at least, so a message's pieces are never neighbours
+ * in memory.
  */
 #ifndef BENCH_LAYOUT_H
 #define BENCH_LAYOUT_H

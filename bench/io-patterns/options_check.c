@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Lists the patterns that `knows` says yes to. */
+/* Lists the patterns for which `knows` is true. */
 static void patterns_list(char text[512], bool (*knows)(const struct pattern *, unsigned),
                           unsigned bits)
 {

@@ -93,7 +93,7 @@ static void ratio_print(enum contender our, enum contender reference, const stru
         printf(" %14s", "-");
 }
 
-/* A contender's column is as wide as its name wants it. */
+/* A contender's column is wide enough for its name. */
 static int column_width(enum contender contender)
 {
     int length = (int)strlen(contender_name(contender));
