@@ -1,12 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# usage: headers_test.sh INCLUDE CC CXX      the folder of bmi.h; CXX may be empty
+# usage: headers_test.sh INCLUDE CC CXX...      the folder of bmi.h
 # Each public header stands alone, in strict C and C++, without a warning: those for programs from
-# C99 and C++11 on, those for methods, which have atomics, from C11 on.
+# C99 and C++11 on, those for methods, which have atomics, from C11 on. C++ is compiled with each CXX;
+# one that is not installed is named as skipped.
 set -euo pipefail
 
-include=$1 cc=$2 cxx=$3
+include=$1 cc=$2
+shift 2
+cxx=()
+for compiler in "$@"; do
+  if command -v "$compiler" >/dev/null; then
+    cxx+=("$compiler")
+  else
+    echo "skipped: C++ with $compiler, which is not installed"
+  fi
+done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -16,7 +26,7 @@ compile() {
   printf '#include <%s>\nint main(void) { return 0; }\n' "$4" > "$work/source"
   if ! "$1" -x "$2" -std="$3" -Wall -Wextra -Wshadow -Wconversion -pedantic -Werror -I"$include" \
     -fsyntax-only "$work/source"; then
-    echo "FAILED: <$4> as $3"
+    echo "FAILED: <$4> as $3 with $1"
     failed=1
   fi
 }
@@ -30,10 +40,10 @@ for path in "$include"/bmi.h "$include"/bmi/*.h; do
   for standard in $c; do
     compile "$cc" c "$standard" "$header"
   done
-  [ -n "$cxx" ] || continue
-  for standard in $cxx_standards; do
-    compile "$cxx" c++ "$standard" "$header"
+  for compiler in ${cxx[@]+"${cxx[@]}"}; do
+    for standard in $cxx_standards; do
+      compile "$compiler" c++ "$standard" "$header"
+    done
   done
 done
-[ -n "$cxx" ] || echo "skipped: C++, no compiler for it"
 exit $failed
