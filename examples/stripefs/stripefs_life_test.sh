@@ -12,9 +12,9 @@ objects() {
   find "$work"/store[0123]/collections/ -type f -path '*/collections/00000002/*' | wc -l
 }
 
-# until_true COMMAND...: waits, for a minute at most, until it succeeds.
+# until_true COMMAND...: waits, for two minutes at most, until it succeeds.
 until_true() {
-  local end=$((SECONDS + 60))
+  local end=$((SECONDS + 120))
   until "$@"; do
     [ $SECONDS -lt $end ] || return 1
     read -rt 0.05 <> <(:)
@@ -23,14 +23,21 @@ until_true() {
 }
 
 objects_are() { [ "$(objects)" = "$1" ]; }
-bytes_came() { [ "$(du -sk "$work"/store2 | cut -f 1)" -gt $((before + 2048)) ]; }
+bytes_came() { [ "$(du -sk "$work"/store2 | cut -f 1)" -gt $((before + 64)) ]; }
 
-# put_begin NAME: a put of a large file that has sent some of it; its process is $put.
+# put_begin NAME [OPTION...]: a put that has sent some of a large file; its process is $put. It cannot
+# end before the test continues server 1, which is stopped.
 put_begin() {
+  kill -STOP "${pid[1]}"
   before=$(du -sk "$work"/store2 | cut -f 1)
-  env --default-signal=INT,HUP "$bin/bmi-stripefs" --servers "$servers" put "$work/large" "$1" >"$work/put" 2>&1 &
+  env --default-signal=INT,HUP "$bin/bmi-stripefs" --servers "$servers" "${@:2}" put "$work/large" "$1" >"$work/put" 2>&1 &
   put=$!
   until_true bytes_came || fail "the put does not begin: $(cat "$work/put")"
+}
+
+# no_signal_pending PROCESS: it has taken all signals that it was sent, or has ended.
+no_signal_pending() {
+  ! grep -q '^ShdPnd:.*[1-9a-f]' "/proc/$1/status" 2>/dev/null
 }
 
 # put_end STATUS NAME: it ends with that status.
@@ -47,7 +54,7 @@ servers_start() {
 }
 
 servers_start
-head -c 200M /dev/zero | tr '\0' x >"$work/large"
+head -c 32M /dev/zero | tr '\0' x >"$work/large"
 echo small >"$work/small"
 check "put a first file" fs put "$work/small" /small
 whole=$(objects)
@@ -56,15 +63,17 @@ whole=$(objects)
 for signal in INT TERM HUP; do
   put_begin /cut
   kill -s $signal $put
+  until_true no_signal_pending $put || fail "the put does not take $signal"
+  kill -CONT "${pid[1]}"
   put_end $((128 + $(kill -l $signal))) "$signal ends a put"
-  objects_are "$whole" || fail "$signal left $(($(objects) - whole)) objects"
+  # The servers remove the objects if the put could not: it gives up after 5 s.
+  until_true objects_are "$whole" || fail "$signal left $(($(objects) - whole)) objects"
 done
 refused "nothing has its name" "no such file" fs stat /cut
 check "what was there is there" fs cat /small
 
 # ---- a signal while a server stands still ----
 put_begin /cut
-kill -STOP "${pid[1]}"
 kill -INT $put
 put_end 130 "a signal ends a put to a server that stands still"
 kill -CONT "${pid[1]}"
@@ -74,19 +83,27 @@ until_true objects_are "$whole" || fail "it left $(($(objects) - whole)) objects
 put_begin /killed
 kill -9 $put
 put_end 137 "a put is killed"
+kill -CONT "${pid[1]}"
 until_true objects_are "$whole" && echo "passed: the servers dropped its bytes" ||
   fail "the servers keep $(($(objects) - whole)) objects of a client that was killed"
 mkdir "$work/many"
-for i in {1..3000}; do echo "$i" >"$work/many/$i"; done
+for i in {1..1000}; do echo "$i" >"$work/many/$i"; done
 "$bin/bmi-stripefs" --servers "$servers" put -r "$work/many" / >"$work/out" 2>&1 &
 put=$!
 until_true eval '[ "$(objects)" -gt $((whole + 20)) ]'
 kill -9 $put
 wait $put 2>/dev/null
-fs rm -r /many >"$work/out" 2>&1
-until_true eval '[ "$(objects)" -le $((whole + 8)) ]' || fail "$(objects) objects of small files are left"
-check "those between their bytes and their name" fs check --repair
-objects_are "$whole" || fail "check --repair left $(objects) objects"
+# A server may still name what the client had asked for, and holds the rest until it drops the client.
+many_removed() {
+  fs rm -r /many >"$work/out" 2>&1
+  [ "$(objects)" -le $((whole + 8)) ]
+}
+many_repaired() {
+  many_removed && fs check --repair >"$work/out" 2>&1 && objects_are "$whole"
+}
+until_true many_removed || fail "$(objects) objects of small files are left"
+until_true many_repaired && echo "passed: those between their bytes and their name" ||
+  fail "check --repair left $(objects) objects: $(cat "$work/out")"
 
 # ---- a client that is stopped for longer than the servers wait for it goes on ----
 export BMI_PEER_TIMEOUT_MS=5000
@@ -95,12 +112,10 @@ wait "${pid[@]}"
 pid=()
 servers_start
 unset BMI_PEER_TIMEOUT_MS
-env --default-signal=INT "$bin/bmi-stripefs" --servers "$servers" --timeout 10 put "$work/large" /stopped >"$work/put" 2>&1 &
-put=$!
-before=$(du -sk "$work"/store2 | cut -f 1)
-until_true bytes_came
+put_begin /stopped --timeout 15
 kill -STOP $put
-sleep 13 # the stop itself, longer than both time-outs
+kill -CONT "${pid[1]}"
+sleep 17 # the stop itself, longer than both time-outs
 check "check knows that a stopped client is not gone" fs check --repair
 kill -CONT $put
 put_end 0 "a put goes on after a stop"
@@ -129,12 +144,12 @@ server_start 1 "${url[1]}"
 refused "check finds a file that lacks a part" "/part: its part on server ${url[1]} is missing" fs check --repair
 check "remove it" fs rm /part
 check "check finds nothing" fs check
-"$bin/bmi-stripefs" --servers "$servers" put -r "$work/many" / || fail "put"
 
 # ---- one lie about the servers does not spoil a store ----
 server_start 4 "$scheme://$host:0"
+# Only the new server gets the false list: another one would refuse it first.
 refused "a false list of servers" "its place in the list" \
-  "$bin/bmi-stripefs" --servers "${url[0]},${url[4]}" put "$work/small" /
+  "$bin/bmi-stripefs" --servers "${url[4]},${url[4]}" put "$work/small" /
 check "the true list after it" "$bin/bmi-stripefs" --servers "${url[4]}" put "$work/small" /
 refused "a new store without a place" "--place" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem:
 kill -TERM "${pid[4]}"
@@ -163,26 +178,35 @@ idle_end() {
   exec 4>&-
   wait "${idle[@]}"
 }
+# served_at_once URL IDLE_URL: a client's put ends before the server gives up the idle clients, which it
+# does after 5 s. A slow machine gets several tries.
+served_at_once() {
+  local try status=1
+  for try in 1 2 3 4 5 6; do
+    idle_begin "$2"
+    "$bin/bmi-stripefs" --servers "$1" --timeout 3 put "$work/small" / && status=0
+    idle_end
+    [ $status != 0 ] || return 0
+  done
+  return 1
+}
 if [ "$scheme" = tcp ]; then
   server_start 4 "tcp://:0" mem:
   port=${url[4]##*:}
-  idle_begin "tcp://[::1]:$port"
-  if [[ $(cat /proc/net/tcp6 2>/dev/null) = *"$(printf '00000000000000000000000001000000:%04X' "$port")"* ]]; then
-    check "a client on another host" "$bin/bmi-stripefs" --servers "tcp://127.0.0.1:$port" --timeout 3 put "$work/small" /
+  if grep -q '^0\{31\}1 .* lo$' /proc/net/if_inet6 2>/dev/null; then
+    check "a client on another host" served_at_once "tcp://127.0.0.1:$port" "tcp://[::1]:$port"
   else
     echo "left out: there is no IPv6 here, and so no second host"
   fi
-  idle_end
   kill -TERM "${pid[4]}"
   wait "${pid[4]}"
 fi
 server_start 4 "$scheme://$host:0" mem:
 idle_begin "${url[4]}"
-check "a client on the same host" "$bin/bmi-stripefs" --servers "${url[4]}" --timeout 20 put "$work/small" /
+check "a client on the same host" "$bin/bmi-stripefs" --servers "${url[4]}" --timeout 120 put "$work/small" /
 idle_end
 
 # ---- names that act on terminals ----
-fs rm -r /many
 printf -v odd 'a\033]0;x\007\nb'
 echo odd >"$work/$odd"
 check "put an odd name" fs put "$work/$odd" /
@@ -297,9 +321,9 @@ fi
 
 # ---- many small files ----
 rm -rf "$work/many"
-for d in {1..40}; do
+for d in {1..20}; do
   mkdir -p "$work/many/$d/a/b"
-  for f in {1..40}; do echo $f >"$work/many/$d/$f"; done
+  for f in {1..20}; do echo $f >"$work/many/$d/$f"; done
   : >"$work/many/$d/a/b/deep"
 done
 check "put many files" fs put -r "$work/many" /
