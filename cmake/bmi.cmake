@@ -8,6 +8,8 @@
 # A name after LIBRARIES is a package of options.cmake in lower case (hwloc, fabric, lmdb,
 # uring) or a library as the linker knows it (rt, m).
 
+include(CheckSymbolExists)
+
 # Sets `result` to the patterns of names that libbmi.map exports.
 function(bmi__exported result map)
     file(STRINGS "${map}" lines REGEX "^        [^*]+.*;$")
@@ -40,8 +42,13 @@ function(bmi_library)
     add_library(bmi_objects OBJECT "${PROJECT_BINARY_DIR}/method_table.c")
     set_target_properties(bmi_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(bmi_objects PRIVATE "${PROJECT_SOURCE_DIR}")
-    # initial-exec: the few bytes of thread-local storage fit where dlopen finds room, and cost no call.
-    target_compile_options(bmi_objects PRIVATE -fno-semantic-interposition -ftls-model=initial-exec)
+    target_compile_options(bmi_objects PRIVATE -fno-semantic-interposition)
+    # initial-exec: glibc's dlopen has room for the few bytes of thread-local storage, and they cost no
+    # call. musl's dlopen refuses a library that is built so.
+    check_symbol_exists(__GLIBC__ features.h BMI_GLIBC)
+    if(BMI_GLIBC)
+        target_compile_options(bmi_objects PRIVATE -ftls-model=initial-exec)
+    endif()
     target_link_libraries(bmi_objects PRIVATE bmi_flags)
     # A message's way leads through many small files: without link-time optimisation it takes 8 % more
     # instructions. Fat objects, so that the static library serves programs built without it as well.

@@ -19,7 +19,7 @@
 #define BATCH 64
 #define VAIN_VISITS 1024 /* a power of 2 */
 
-/* The state of the calling thread. The TLS model saves a call for each access in the library. */
+/* The state of the calling thread. */
 static _Thread_local struct {
     unsigned depth;                     /* rounds within tasks within rounds */
     unsigned within;                    /* tasks' functions on its stack */
@@ -30,7 +30,7 @@ static _Thread_local struct {
     struct bmi__task_cpu *helper;       /* its helper */
     const struct bmi_task_manager *own; /* it is one of the manager's threads */
     uint32_t number;                    /* the system's; 0: not read yet */
-} self __attribute__((tls_model("initial-exec")));
+} self;
 
 uint32_t bmi__runner_self(void)
 {

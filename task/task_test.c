@@ -744,7 +744,9 @@ static void end_while_a_task_runs(void)
 {
     struct bmi_task_attributes attributes = {.function = outlast};
     static struct bmi_task task;
-    mallopt(M_PERTURB, 0x5a); /* freed memory holds no valid pointer */
+#ifdef M_PERTURB
+    mallopt(M_PERTURB, 0x5a); /* freed memory holds no valid pointer; musl has no such setting */
+#endif
     if (bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY) != 0 ||
         bmi_task_prepare(&task, NULL, &attributes) != 0 || bmi_task_submit(&task) != 0 ||
         pthread_create(&runner, NULL, schedule_default, NULL) != 0 || !test_reaches(&at_end, 1))

@@ -27,11 +27,14 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
     int result = pthread_attr_init(&attributes);
     if (result != 0)
         return bmi__task_error(result);
-    if (os_cpu >= 0 && os_cpu < CPU_SETSIZE) {
-        cpu_set_t mask;
-        CPU_ZERO(&mask);
+    const bool bound = os_cpu >= 0 && os_cpu < CPU_SETSIZE;
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    if (bound) {
         CPU_SET((size_t)os_cpu, &mask);
+#ifdef __GLIBC__ /* musl has no such attribute */
         pthread_attr_setaffinity_np(&attributes, sizeof(mask), &mask);
+#endif
     }
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t all, before;
@@ -43,6 +46,10 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     if (result == 0) {
+#ifndef __GLIBC__
+        if (bound)
+            pthread_setaffinity_np(*thread, sizeof(mask), &mask);
+#endif
         char label[16]; /* the kernel's limit */
         snprintf(label, sizeof(label), "%s/%u", name, number);
         pthread_setname_np(*thread, label);

@@ -33,7 +33,7 @@ struct bmi__waiter {
     bool standing_by, asleep;     /* asleep: as a follower */
 };
 
-static _Thread_local struct bmi__waiter *own_driver __attribute__((tls_model("initial-exec")));
+static _Thread_local struct bmi__waiter *own_driver;
 
 /* ---- the lot ---- */
 

@@ -153,12 +153,16 @@ bool bmi__trove_removal_cancel(struct trove_op *op)
     return waited;
 }
 
-/* For twalk_r(3): any entry with holders. */
-static void held_find(const void *node, VISIT visit, void *found)
+/* The result of held_find: twalk(3) passes no argument on, and musl has no twalk_r(3). */
+static _Thread_local struct held *held_found;
+
+/* For twalk(3): finds any entry with holders. */
+static void held_find(const void *node, VISIT visit, int depth)
 {
     struct held *held = *(struct held *const *)node;
+    (void)depth;
     if ((visit == postorder || visit == leaf) && held->holders > 0)
-        *(struct held **)found = held;
+        held_found = held;
 }
 
 void bmi__trove_holds_end(struct bmi_trove_store *store)
@@ -166,9 +170,10 @@ void bmi__trove_holds_end(struct bmi_trove_store *store)
     struct held *held;
     do {
         struct trove_op *removal = NULL;
-        held = NULL;
+        held_found = NULL;
         pthread_mutex_lock(&store->lock);
-        twalk_r(store->held, held_find, &held);
+        twalk(store->held, held_find);
+        held = held_found;
         if (held != NULL)
             removal = released_locked(store, held);
         pthread_mutex_unlock(&store->lock);

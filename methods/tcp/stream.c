@@ -29,6 +29,7 @@ static size_t gather_small(uint8_t *to, size_t most, const struct iovec *iov, si
     return bytes;
 }
 
+/* The count of a msghdr is an int in musl, a size_t in glibc; IOV_MAX fits an unsigned short. */
 ssize_t tcp_stream_write(struct tcp_link *link, struct iovec *iov, size_t count)
 {
     uint8_t together[TCP_GATHER_BYTES];
@@ -38,7 +39,7 @@ ssize_t tcp_stream_write(struct tcp_link *link, struct iovec *iov, size_t count)
         iov = &one;
         count = 1;
     }
-    struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = (unsigned short)count};
     ssize_t moved;
     do
         moved = count == 1
@@ -50,7 +51,7 @@ ssize_t tcp_stream_write(struct tcp_link *link, struct iovec *iov, size_t count)
 
 ssize_t tcp_stream_read(struct tcp_link *link, struct iovec *iov, size_t count)
 {
-    struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = (unsigned short)count};
     ssize_t moved;
     do
         moved = count == 1 ? recv(link->watch.fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT)

@@ -359,8 +359,12 @@ bool next_completion(bmi_context_id context, int wait_ms, struct completion *com
 
 size_t memory_in_use(void)
 {
+#ifdef __GLIBC__
     struct mallinfo2 info = mallinfo2();
     return info.uordblks + info.hblkhd;
+#else /* nothing there counts what is allocated */
+    return memory_resident();
+#endif
 }
 
 size_t memory_resident(void)

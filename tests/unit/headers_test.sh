@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# usage: headers_test.sh INCLUDE CC CXX...      the folder of bmi.h
+# usage: headers_test.sh INCLUDE CC CXX...      the folder of bmi.h; CC may have options
 # Each public header stands alone, in strict C and C++, without a warning: those for programs from
 # C99 and C++11 on, those for methods, which have atomics, from C11 on. C++ is compiled with each CXX;
 # one that is not installed is named as skipped.
@@ -23,8 +23,10 @@ failed=0
 
 # compile COMPILER LANGUAGE STANDARD HEADER
 compile() {
+  local command
+  read -ra command <<<"$1"
   printf '#include <%s>\nint main(void) { return 0; }\n' "$4" > "$work/source"
-  if ! "$1" -x "$2" -std="$3" -Wall -Wextra -Wshadow -Wconversion -pedantic -Werror -I"$include" \
+  if ! "${command[@]}" -x "$2" -std="$3" -Wall -Wextra -Wshadow -Wconversion -pedantic -Werror -I"$include" \
     -fsyntax-only "$work/source"; then
     echo "FAILED: <$4> as $3 with $1"
     failed=1

@@ -47,10 +47,10 @@ int nic__greeting_send(int fd, const struct nic_greeting *greeting, const int *f
     if (count > 0) {
         memset(&control, 0, sizeof(control));
         message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        message.msg_controllen = (socklen_t)CMSG_SPACE(count * sizeof(int)); /* size_t in glibc */
         control.header.cmsg_level = SOL_SOCKET;
         control.header.cmsg_type = SCM_RIGHTS;
-        control.header.cmsg_len = CMSG_LEN(count * sizeof(int));
+        control.header.cmsg_len = (socklen_t)CMSG_LEN(count * sizeof(int));
         memcpy(CMSG_DATA(&control.header), fds, count * sizeof(int));
     }
     return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
@@ -86,10 +86,9 @@ static ssize_t greeting_receive(int fd, struct received *received)
     if (length < 0)
         return -errno;
     received->cut = (message.msg_flags & MSG_CTRUNC) != 0;
-    for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part != NULL;
-         part = CMSG_NXTHDR(&message, part)) {
-        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
-            continue;
+    /* The kernel writes all descriptors into one part, the first: credentials were not asked for. */
+    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+    if (part != NULL && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
         size_t bytes = part->cmsg_len - CMSG_LEN(0);
         received->count = bytes / sizeof(int) < FDS_MAX ? bytes / sizeof(int) : FDS_MAX;
         memcpy(received->fds, CMSG_DATA(part), received->count * sizeof(int));
