@@ -37,7 +37,8 @@ static void options_fill(struct nic_options *options)
         options->registered_pages_max = (uint64_t)bmi_method_setting("gm_pages");
     options->resend_timeout_ms = (uint32_t)bmi_method_setting("gm_resend_timeout_ms");
     options->connect_timeout_ms = (uint32_t)bmi_method_setting("connect_timeout_ms");
-    options->revoke_timeout_ms = GM_STOP_MS; /* each grant was waited for before its link went */
+    options->revoke_timeout_ms = GM_STOP_MS; /* each grant's end was waited for before its link
+                                              * ended */
     options->allow_other_users = bmi_method_setting("gm_other_users") != 0;
     options->refuse_vm_write = bmi_method_setting("gm_vm_write") == 0;
     options->refuse_mapping = bmi_method_setting("gm_mapping") == 0;
@@ -88,7 +89,7 @@ static uint32_t link_share(uint32_t puts_most)
     return share > 0 ? share : 1;
 }
 
-/* Static: what was deferred for it may run after the stop, and finds nothing to do. */
+/* Static: a deferred call may run after the stop, and then finds no work. */
 static struct gm_state the_state;
 
 _Atomic int64_t *gm_counters;
@@ -131,7 +132,7 @@ undo_port:
     return status;
 }
 
-/* What went which way: whoever finds it slow sees here what was refused. */
+/* Logs how data was sent, and the refusals, which may explain a low speed. */
 static void statistics_log(const struct gm_state *state)
 {
     struct nic_statistics of;
@@ -199,7 +200,7 @@ static int listen_everywhere(struct gm_state *state, const char *host, uint16_t 
     return status;
 }
 
-/* Without BMI_TCP_BIND_SPECIFIC the host is one name among those of this machine. */
+/* Without BMI_TCP_BIND_SPECIFIC the host is one of this machine's names. */
 static int gm_listen(void *argument, const char *text, int flags, char *bound, size_t size)
 {
     struct gm_state *state = argument;
@@ -270,9 +271,9 @@ static void event_handle(struct gm_state *state, struct nic_event *event)
     }
 }
 
-/* Whether what was sent had better be told at once. With several links that is done for all of them
- * at the end of the look: each word may wake somebody, and where these are more than processors, a
- * sixth is lost. */
+/* Whether to acknowledge at once. With several links, one pass at the end of the look does that
+ * for all: each acknowledgement may wake a process, and with more processes than processors that
+ * costs a sixth of the throughput. */
 static bool is_word_due(struct gm_state *state, const struct nic_event *event)
 {
     return event->type == NIC_SENT_EVENT &&
@@ -289,7 +290,8 @@ static int gm_progress(void *argument)
            (event = nic_receive(state->port))->type != NIC_NO_RECV_EVENT) {
         event_handle(state, event);
         count++;
-        if (event->type == NIC_HELP_EVENT || is_word_due(state, event)) /* others have their turn */
+        /* other methods have their turn */
+        if (event->type == NIC_HELP_EVENT || is_word_due(state, event))
             break;
     }
     state->busy = count > 0;

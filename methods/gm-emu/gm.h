@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gm.h - what the files of the gm method share: BMI's links on the software NIC (nic/nic.h).
+ * gm.h - declarations that the files of the gm method share: BMI's links on the software NIC
+ * (nic/nic.h).
  *
  * A link is one peer of the port, and a stream of frames cut into messages: each message is a
  * preamble and the next bytes of the stream, so small frames share one and large ones take several.
- * Frames without a body (control traffic) go with high priority; the sequence in the preamble puts
- * them into their place again (gm_receive.c, gm_send.c). Remote writes are directed sends
+ * Frames without a body (control traffic) go with high priority; the receiver restores the order by
+ * the sequence in the preamble (gm_receive.c, gm_send.c). Remote writes are directed sends
  * (gm_put.c), memory is registered through the core's cache (gm_memory.c).
  *
  * Locks, in this order:
- *   receive_lock  one link's receive side; held by the driver over calls of frame_arrived and
+ *   receive_lock  one link's receive side. The poller holds it over calls of frame_arrived and
  *                 body_arrived.
  *   (the core's peer lock)
  *   send_lock     one link's send side and state. Held over calls of the NIC that do not call back
  *                 (all but nic_unknown), never over a call of the core other than bmi_method_defer.
  *   lock          the method's lists (state); a leaf.
- * "Driver": touched only by the thread that drives. The NIC's callbacks are the driver's.
+ * "Poller": only the thread that polls touches it. The NIC's callbacks run in the poller.
  */
 #ifndef GM_H
 #define GM_H
@@ -43,27 +44,28 @@ enum {
     GM_FREE_PUTS = 16,     /* records of them that are kept for the next ones */
     GM_SLOTS = 64,         /* registered send buffers, at most */
     GM_IN_PLACE = 1024,    /* from here on a body in registered memory is not copied to a slot */
-    GM_PASS_EVENTS = 32,   /* of one look at the port, as far as they are there already: who waits
-                            * for one shall not wait for a look that finds nothing */
+    GM_PASS_EVENTS = 32,   /* of one look at the port, while events are there: a thread that
+                            * waits for one event must not wait for a look that finds nothing */
     GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
-    GM_STOPPED_MS = 10000, /* how long a link that has gone waits for a writer that is stopped */
+    GM_STOPPED_MS = 10000, /* how long an ended link waits for a stopped writer */
     GM_STOP_MS = 100,      /* the same at the stop, for all links: they had time to linger */
-    GM_PIECE_MS = 10,      /* the same for who told that it does not write any more: all wait */
+    GM_PIECE_MS = 10,      /* the same for a peer that reported that it writes no more: all links
+                            * wait meanwhile */
     GM_ENDING_MS = 10,     /* how often it looks */
     GM_ACK_EVERY = 16      /* a high message is acknowledged after so many, if by nothing else */
 };
 
-/* Starts each message. Sequences start at 1; 0: no frames follow, it tells `acknowledged` only. */
+/* Starts each message. Sequences start at 1; 0: no frames follow, only `acknowledged` counts. */
 struct gm_preamble {
     uint32_t sequence;
-    uint32_t acknowledged; /* the last that the other side has received in order */
+    uint32_t acknowledged; /* the last message received in order from the other side */
 };
 
 enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
-/* What to do while a peer is in the midst of writing to memory that is to be taken back. BRIEFLY:
- * it has told that it does not; who goes on claiming to lies, and is ended. */
+/* How to treat a peer that is writing to memory that we revoke. BRIEFLY: it has reported that it
+ * does not write; a peer that still claims to write is ended. */
 enum gm_patience { GM_LATER, GM_WAIT, GM_BRIEFLY, GM_GIVE_UP };
-/* What a link waits for that finds none: a token or slot for a message; one more directed send. */
+/* The resource that a link lacks and waits for: a token or slot for a message; a directed send. */
 enum gm_want { GM_WANT_MESSAGE, GM_WANT_PUT, GM_WANTS };
 enum gm_closing { GM_OPEN, GM_CLOSE_LINGERING, GM_CLOSE_NOW };
 
@@ -75,7 +77,7 @@ struct gm_enrolled;
 struct gm_slot {
     struct gm_slot *next, *made_next;
     struct gm_state *state;
-    struct gm_link *link; /* whose message is in it */
+    struct gm_link *link; /* the link whose message is in it */
     uint8_t *memory;
     struct iovec iov;
 };
@@ -88,7 +90,7 @@ struct gm_held {
     uint8_t bytes[];
 };
 
-/* What is left of a frame that the core took back half sent: always the queue's first. */
+/* The rest of a half-sent frame that the core took back: always the queue's first. */
 struct gm_remainder {
     struct bmi_frame frame;
     void *buffer;
@@ -109,7 +111,7 @@ struct gm_link {
     bool starved[GM_WANTS];                  /* state's lock */
     struct bmi_deferred deferred;            /* runs gm_link_step; holds a reference */
     atomic_bool kicked;
-    atomic_bool deaf; /* the core wants no more frames of it */
+    atomic_bool deaf; /* the core accepts no more frames of this link */
 
     /* send_lock */
     struct bmi_lock send_lock;
@@ -121,7 +123,7 @@ struct gm_link {
     struct gm_remainder *remainder; /* the queue's first, if it is of our making */
     struct gm_slot *pending_slot;
     size_t pending_bytes;                        /* of the queue */
-    struct gm_put *puts;                         /* those that were begun */
+    struct gm_put *puts;                         /* puts that were begun */
     struct bmi_transfer *waiting, *waiting_last; /* the others, in their order */
     struct gm_enrolled *enrolled;                /* memory that the peer may write to */
     uint32_t low_max, high_max;                  /* longest messages */
@@ -133,23 +135,23 @@ struct gm_link {
     bool ack_pending; /* the NIC has our bare acknowledgement */
     bool closed;      /* nic_peer_close was called */
     bool given_up;    /* the peer was stopped in the midst of writing for too long */
-    /* Driver: the peer has gone, but may be writing to memory of ours. */
+    /* Poller: the peer has gone, but may be writing to memory of ours. */
     bool ending;
     uint16_t ending_tries;
     int ending_status;
     struct nic_peer *ending_peer;
     struct gm_link *ending_next;
-    struct gm_sent before; /* what was sent before the message that is pending */
+    struct gm_sent before; /* the state before the message that is pending */
     struct gm_preamble preamble, ack;
     struct gm_put **puts_tail;
     struct bmi_transfer *refused; /* transfers that failed at once */
     struct iovec iov[GM_IOVECS], ack_iov;
 
-    /* Sequences. `sent` changes under send_lock, the others in the driver. */
+    /* Sequences. `sent` changes under send_lock, the others in the poller. */
     _Atomic uint32_t sent, acknowledged, received;
     atomic_bool stalled;  /* low messages wait until a high one is acknowledged */
     atomic_bool ack_owed; /* a high message came, and we sent nothing since */
-    uint32_t since_high;  /* driver: messages received since then */
+    uint32_t since_high;  /* poller: messages received since then */
 
     /* receive_lock */
     struct bmi_lock receive_lock;
@@ -158,8 +160,8 @@ struct gm_link {
     bool retracted;
     uint8_t header_have;
     uint8_t header[BMI_FRAME_HEADER];
-    uint32_t held_bytes;  /* driver */
-    struct gm_held *held; /* driver: by sequence */
+    uint32_t held_bytes;  /* poller */
+    struct gm_held *held; /* poller: by sequence */
 };
 
 struct gm_state {
@@ -183,10 +185,10 @@ struct gm_state {
     struct gm_put *put_free;                                     /* lock: for the next ones */
     unsigned put_free_count;                                     /* lock */
 
-    bool busy;                     /* driver: the last look found something */
-    uint64_t stop_ms;              /* driver: until when the stop waits; 0: it has not waited */
-    struct gm_link *ending;        /* driver */
-    struct bmi_timer ending_timer; /* driver */
+    bool busy;                     /* poller: the last look found something */
+    uint64_t stop_ms;              /* poller: until when the stop waits; 0: it has not waited */
+    struct gm_link *ending;        /* poller */
+    struct bmi_timer ending_timer; /* poller */
 };
 
 extern const struct bmi_method bmi__method_gm;
@@ -233,7 +235,7 @@ struct gm_address {
     char host[NIC_NODE_MAX]; /* "" for every host name */
     uint16_t number;
 };
-/* Takes "host:number" apart; -EINVAL with the reason. */
+/* Parses "host:number"; -EINVAL with the reason. */
 int gm_address_parse(const char *text, struct gm_address *address, const char **reason);
 int gm_address_format(const struct gm_address *address, char *out, size_t size);
 int gm_parse(const char *address, char *canonical, size_t size, const char **reason);
@@ -241,27 +243,27 @@ int gm_parse(const char *address, char *canonical, size_t size, const char **rea
 /* gm_link.c */
 int gm_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
 void gm_close(struct bmi_link *base, bool linger);
-/* The port's events. Driver, no lock. */
+/* The port's events. Poller, no lock. */
 void gm_link_accepted(struct gm_state *state, struct nic_peer *peer);
 void gm_link_up(struct gm_link *link, struct nic_peer *peer);
-/* Takes the link down, and gives the NIC's peer back (unless NULL). GM_LATER: where the peer is
- * stopped in the midst of writing to our memory that follows when it has written, so that the
- * others of the driver's don't wait. The link may be gone at return. Driver, no lock. */
+/* Takes the link down, and releases the NIC's peer (unless NULL). With GM_LATER, where the peer
+ * is stopped while it writes to our memory, the rest follows when it has written, so that the
+ * poller's other links do not wait. The link may be gone at return. Poller, no lock. */
 void gm_link_end(struct gm_link *link, struct nic_peer *peer, int status,
                  enum gm_patience patience);
 void gm_ending_retry(struct bmi_timer *timer);
-/* Ends a link that lingers and has nothing left; sends what is there. Driver, no lock. */
+/* Ends a link that lingers and has nothing left; sends its queued frames. Poller, no lock. */
 void gm_link_step(struct gm_link *link);
 /* Whether a lingering link has nothing left to send. */
 bool gm_link_idle_locked(const struct gm_link *link);
-/* Has the driver look at the link. Any thread, send_lock held or not. */
+/* Makes the poller run gm_link_step. Any thread, send_lock held or not. */
 void gm_link_kick(struct gm_link *link);
-/* The peer broke the rules, or the core wants no more of it: ends the link. Any thread, no
+/* The peer broke the rules, or the core accepts no more frames: ends the link. Any thread, no
  * send_lock. */
 void gm_link_fail(struct gm_link *link, int status);
 void gm_link_fail_locked(struct gm_link *link, int status);
-/* The link found none of what it wants, and is flushed when there may be one. Any thread, send_lock
- * held or not. */
+/* Lists the link as waiting for a resource; it is flushed when one may be free. Any thread,
+ * send_lock held or not. */
 void gm_link_starve(struct gm_link *link, enum gm_want want);
 void gm_starved_retry(struct bmi_deferred *deferred);
 void gm_starved_drop(struct gm_state *state);
@@ -272,19 +274,20 @@ void gm_flush(struct bmi_link *base);
 bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                  size_t bytes);
 bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
-/* Takes all frames off the queue, as a chain without what is our own. */
+/* Takes all frames off the queue, as a chain without the method's own frames. */
 struct bmi_frame *gm_send_strip_locked(struct gm_link *link);
-/* A message told what the other side has received. Driver, no lock. false: that cannot be. */
+/* Handles the acknowledged sequence of a message. Poller, no lock. false: an impossible
+ * sequence. */
 bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence);
-/* Tells the other side what was received, if we owe that. Any thread, no lock. */
+/* Sends an acknowledgement, if one is owed. Any thread, no lock. */
 void gm_send_ack(struct gm_link *link);
 
 /* gm_receive.c */
 bool gm_retract(struct bmi_link *base, void *owner);
-/* A message. Driver, no lock. Returns <0 to end the link. */
+/* A message. Poller, no lock. Returns <0 to end the link. */
 int gm_message_arrived(struct gm_link *link, enum nic_priority priority, const void *message,
                        size_t length);
-/* Forgets what has arrived in part. Driver. */
+/* Drops the partly received frame and the held messages. Poller. */
 void gm_receive_end(struct gm_link *link);
 
 /* gm_memory.c */
@@ -297,8 +300,8 @@ bool gm_memory_is_ours(const void *memory, size_t length);
 int gm_enroll(struct bmi_link *link, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
 bool gm_release(struct bmi_link *link, void *handle, bool wait);
-/* Ends what was not released, and lets nothing more begin. false: GM_LATER, and there is some left.
- */
+/* Ends the grants that were not released, and prevents new ones. false: GM_LATER, and some are
+ * left. */
 bool gm_grants_end(struct gm_link *link, enum gm_patience patience);
 /* A free send buffer, or NULL. Any lock. */
 struct gm_slot *gm_slot_take(struct gm_state *state);
@@ -306,15 +309,15 @@ void gm_slot_give(struct gm_slot *slot);
 
 /* gm_put.c */
 void gm_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
-/* Starts what waits for a token or its turn. Any thread, no lock. */
+/* Starts transfers that wait for a token or their turn. Any thread, no lock. */
 void gm_puts_start(struct gm_link *link);
-/* Gives back what could not be started. Driver, no lock. */
+/* Gives back the transfers that could not be started. Poller, no lock. */
 void gm_puts_refuse(struct gm_link *link);
-/* Gives all of them back. Driver, no lock; the link is down, and the NIC has none of them. */
+/* Gives all of them back. Poller, no lock; the link is down, and the NIC has none of them. */
 void gm_puts_end(struct gm_link *link, int status);
 /* Whether there are transfers that are not over. send_lock held. */
 bool gm_puts_left_locked(const struct gm_link *link);
-/* At the stop: frees what is kept. */
+/* At the stop: frees the kept records. */
 void gm_puts_free(struct gm_state *state);
 
 #endif

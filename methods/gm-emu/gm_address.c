@@ -53,7 +53,7 @@ static int bracket_parse(const char *text, struct gm_address *address, const cha
     return number_parse(close + 2, &address->number, reason);
 }
 
-/* Not the C library's, which goes by the program's locale: all processes have to agree. */
+/* Not the C library's function, which depends on the program's locale: all processes must agree. */
 static bool host_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||

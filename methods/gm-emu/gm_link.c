@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gm_link.c - a link's life: made by connect or accepted, up, closed, taken down.
+ * gm_link.c - a link's life: connected or accepted, up, closed, taken down.
  *
- * Any thread may ask for the end: it closes the NIC's peer under send_lock. The end itself comes
- * with the NIC's NIC_PEER_DOWN_EVENT, in the driver, once: by then the NIC has called all
- * callbacks.
+ * Any thread may request the end: it closes the NIC's peer under send_lock. The poller takes the
+ * link down once, on the NIC's NIC_PEER_DOWN_EVENT: by then the NIC has called all callbacks.
  */
 #include <stdlib.h>
 
@@ -52,7 +51,7 @@ static struct gm_link *link_new(struct gm_state *state)
     return link;
 }
 
-/* Off the lists of the method. */
+/* Removes the link from the method's lists. */
 static void link_remove(struct gm_link *link)
 {
     struct gm_state *state = gm_state_of(link);
@@ -76,7 +75,7 @@ int gm_connect(void *argument, const char *canonical, void *owner, struct bmi_li
     if (link == NULL)
         return -ENOMEM;
     link->base.owner = owner;
-    gm_lock(&link->send_lock); /* the driver may see the peer before we know it */
+    gm_lock(&link->send_lock); /* the poller may see the peer before link->peer is set */
     status = nic_connect(state->port, address.host, address.number, link, &link->peer);
     gm_unlock(&link->send_lock);
     if (status != 0) {
@@ -106,7 +105,7 @@ static void link_open(struct gm_link *link, struct nic_peer *peer)
     gm_unlock(&link->send_lock);
     gm_count(BMI_COUNT_LINKS, 1);
     nic_peer_process(peer, &process, &user);
-    /* Where all ports of this NIC are. */
+    /* All ports of this NIC are on this host. */
     bmi_method_link_host(&link->base, "127.0.0.1", (uint32_t)process);
 }
 
@@ -206,7 +205,7 @@ void gm_link_step(struct gm_link *link)
     gm_flush(&link->base);
 }
 
-/* What the link ends with, and what its frames come back with. */
+/* Chooses the status of the link, and of its returned frames. */
 static int end_status(struct gm_link *link, int status, int *returned)
 {
     gm_lock(&link->send_lock);
@@ -251,7 +250,7 @@ static void end_begin(struct gm_link *link, int status)
     gm_receive_end(link);
 }
 
-/* Nobody writes to our memory any more. */
+/* No peer writes to our memory any more. */
 static void end_finish(struct gm_link *link)
 {
     struct gm_link **at = &gm_state_of(link)->ending;
@@ -264,7 +263,8 @@ static void end_finish(struct gm_link *link)
     if (status != 0)
         gm_count(BMI_COUNT_LINKS_FAILED, 1);
     bmi_method_link_down(&link->base, status);
-    give_back(link, returned); /* sent by a thread that the core could not tell yet */
+    give_back(link, returned); /* frames of a thread that sent before the core could notify it of
+                                * the end */
     link_remove(link);
     bmi_link_unref(&link->base);
     if (peer != NULL)
@@ -296,8 +296,8 @@ void gm_ending_retry(struct bmi_timer *timer)
 
 /* ---- starving ------------------------------------------------------------------------------- */
 
-/* Only what was wanted counts: a link that waits for a token is tried again also while directed
- * sends to peers that are stopped hold all that there may be, and one of those is not meanwhile. */
+/* Only the wanted resource counts: a link that waits for a token is tried again even while
+ * directed sends to stopped peers use up all directed sends, and vice versa. */
 static bool resources_free(struct gm_state *state, enum gm_want want)
 {
     if (nic_num_send_tokens(state->port) == 0)
@@ -323,7 +323,7 @@ void gm_link_starve(struct gm_link *link, enum gm_want want)
     }
     gm_unlock(&state->lock);
     atomic_store(&state->any_starved[want], true);
-    if (resources_free(state, want)) /* they came back before we were on the list */
+    if (resources_free(state, want)) /* some came back before the link was on the list */
         bmi_method_defer(&state->retry);
 }
 
@@ -341,14 +341,14 @@ static struct gm_link *starved_pop(struct gm_state *state, enum gm_want want)
     return link;
 }
 
-/* The first that starved comes first; it stops when one starves again for the same. */
+/* Serves links in the order in which they starved; stops when one starves again for the same. */
 static void starved_feed(struct gm_state *state, enum gm_want want)
 {
     struct gm_link *link;
     atomic_store(&state->any_starved[want], false);
     while (!atomic_load(&state->any_starved[want]) && (link = starved_pop(state, want)) != NULL) {
         gm_flush(&link->base);
-        if (atomic_load(&link->ack_owed)) /* perhaps it was one that found no token */
+        if (atomic_load(&link->ack_owed)) /* perhaps the acknowledgement found no token */
             gm_send_ack(link);
         bmi_link_unref(&link->base);
     }

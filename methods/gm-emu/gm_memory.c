@@ -73,7 +73,7 @@ static bool block_insert(uintptr_t address, size_t length)
     return true;
 }
 
-/* Takes out the block that starts there. Returns false if there is none. */
+/* Removes the block that starts there. Returns false if there is none. */
 static bool block_take(uintptr_t address, bool *gone)
 {
     gm_lock(&blocks.lock);
@@ -202,8 +202,8 @@ static uint64_t now_ms(void)
     return bmi_method_now_ns() / 1000000;
 }
 
-/* What is left of the time that a peer is waited for, for all memory together: its claim may move
- * from one piece to the next. *until_ms is 0 as long as nothing was waited for. */
+/* The rest of the time to wait for a peer, over all its memory: its claim may move from one
+ * piece to the next. *until_ms is 0 until the first wait. */
 static uint32_t wait_left_ms(enum gm_patience patience, uint64_t *until_ms)
 {
     uint32_t whole = patience == GM_WAIT ? GM_STOP_MS : patience == GM_BRIEFLY ? GM_PIECE_MS : 0;
@@ -224,8 +224,8 @@ static void grants_revoke(struct gm_link *link, struct gm_enrolled *enrolled)
         enrolled->list[i].revoked = true;
 }
 
-/* Of a grant that is revoked. false: a peer is in the midst of writing there, and shall be asked
- * for later. */
+/* Ends a revoked grant. false: a peer is still writing there, and the caller must try again
+ * later. */
 static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_patience patience,
                         uint64_t *until_ms)
 {
@@ -244,7 +244,7 @@ static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_p
                        granted->length, granted->memory);
     if (status == -EBUSY && patience == GM_BRIEFLY)
         gm_link_fail_locked(link, -EPROTO);
-    if (status == -EBUSY) /* else its link is down, or is ended with all others */
+    if (status == -EBUSY) /* else its link is down, or ends together with all others */
         nic_revoke_leave(state->port, granted->key);
     if (granted->registration != NULL)
         bmi_method_cache_put(state->cache, granted->registration, granted->memory, granted->length);
@@ -269,7 +269,7 @@ static bool enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enroll
     return true;
 }
 
-/* The peer is still in the midst of writing: its connection ends when that takes too long. */
+/* The peer is still writing: its connection ends when that takes too long. */
 static void stopped_locked(struct gm_link *link, struct gm_enrolled *enrolled)
 {
     uint64_t now = now_ms();

@@ -38,7 +38,7 @@ static void client_connect(uint16_t number)
     receiver = (struct gm_link){.peer = server.peer, .phase = GM_UP, .base = {.state = &state}};
 }
 
-/* Enrolls the memory for the client; the handle goes to *handle. */
+/* Registers the memory for the client; the handle goes to *handle. */
 static int enroll(struct bmi_region *region, void **handle)
 {
     bmi_size_t size = LENGTH;
@@ -50,7 +50,8 @@ static int enroll(struct bmi_region *region, void **handle)
     return gm_enroll(&receiver.base, &segments, region, &count, handle);
 }
 
-/* It comes again and again: its receives would all go as frames, and those of all others. */
+/* The peer reconnects again and again: its receives, and those of all others, would go as
+ * frames. */
 static void a_peer_that_claims_for_ever_uses_up_no_grants(void)
 {
     struct bmi_region region;

@@ -13,7 +13,7 @@ static struct gm_link sender;
 static struct gm_state state;
 static _Atomic int64_t counters[BMI_COUNT_COUNTERS];
 
-/* Its last message was one of high priority, of that sequence, which is not acknowledged yet. */
+/* The link's last message was of high priority, of that sequence, and is not acknowledged yet. */
 static void link_open(uint32_t sequence)
 {
     hosts_pair(&server, &client, NULL);
@@ -37,7 +37,7 @@ static bool goes(void)
     return gm_send_now(&sender.base, HEADER, "word", 4);
 }
 
-/* So many numbers later, all acknowledged but the last. */
+/* Advances by so many sequences, all acknowledged but the last. */
 static void numbers_pass(uint32_t count)
 {
     sender.sent += count;
@@ -55,7 +55,7 @@ static void few_go_behind_one_that_is_not_acknowledged(void)
     link_close();
 }
 
-/* It would seem to lie ahead, and nothing would go for the other half of all numbers. */
+/* Else it would seem to lie ahead, and block the link for the other half of all numbers. */
 static void one_that_was_acknowledged_is_forgotten(void)
 {
     static const uint32_t FIRST[] = {7, UINT32_MAX - 3, INT32_MAX};

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * gm_put.c - remote writes: a transfer is one or more directed sends, one after another, each from
- * up to GM_PUT_IOVECS segments to one region. Their memory is held registered meanwhile.
+ * up to GM_PUT_IOVECS segments to one region. Their memory stays registered meanwhile.
  *
- * A transfer has a record from when it is begun, so that those that wait take nothing.
+ * A transfer gets a record when it begins, so that waiting transfers use no resources.
  *
  * Directed sends of all links use at most half of the send tokens, so that messages always find
- * one; those above wait until others are done. One link has a few of them at most, and only one
- * once half of them are out: a peer that is stopped keeps what it has until its connection ends,
- * and others need some. The core hears of the end from the driver only: what fails in another
- * thread is noted and the driver kicked.
+ * one; further ones wait until others are done. One link has a few of them at most, and only one
+ * once half of them are in use: a stopped peer keeps its directed sends until its connection ends,
+ * and other links need some. Only the poller reports the end to the core: another thread records
+ * its failure and kicks the poller.
  */
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ struct gm_put {
     struct bmi_transfer *transfer;
     uint32_t region;     /* the present one */
     uint64_t offset;     /* how far in it */
-    int status;          /* why it cannot go on */
+    int status;          /* the error that stops it */
     bool out;            /* the NIC has a piece */
     size_t count, bytes; /* the piece */
     struct iovec iov[GM_PUT_IOVECS];
@@ -135,7 +135,7 @@ static void piece_release(struct gm_put *put)
     put->count = 0;
 }
 
-/* Registers the piece's segments, as many as can be. Returns 0, or why not even the first can. */
+/* Registers the piece's segments, as many as possible. Returns 0, or the error of the first. */
 static int piece_register(struct gm_put *put, size_t count)
 {
     struct bmi_registration_cache *cache = gm_state_of(put->link)->cache;
@@ -195,7 +195,7 @@ static int piece_start_locked(struct gm_put *put)
     return status;
 }
 
-/* How many one link may have. Who may have no more goes on when one of its own is done. */
+/* The limit of one link. A link at its limit goes on when one of its own sends is done. */
 static uint32_t link_may_have(const struct gm_state *state)
 {
     return atomic_load(&state->puts_out) < state->puts_most / 2 ? state->link_puts_most : 1;
@@ -247,7 +247,8 @@ void gm_puts_start(struct gm_link *link)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* Tells the core; the put is off its link's list already, so that nobody starts it again. */
+/* Reports the end to the core. The put is off its link's list already, so no thread starts it
+ * again. */
 static void put_end(struct gm_put *put, int status)
 {
     struct gm_link *link = put->link;
@@ -275,7 +276,7 @@ static bool piece_end_locked(struct gm_put *put, int status)
     return true;
 }
 
-/* One is done: those of this link that wait for their turn are next, but after links that wait. */
+/* A put is done: the waiting puts of this link are next, but after waiting links. */
 static void puts_next(struct gm_link *link, bool same)
 {
     gm_lock(&link->send_lock);

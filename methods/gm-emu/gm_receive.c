@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gm_receive.c - messages in: put in order, cut into frames, bodies straight to their place.
+ * gm_receive.c - incoming messages: put in order, cut into frames, bodies straight to their place.
  *
  * A message may still lie in memory that the peer can write. So the preamble and each header are
- * copied before they are looked at; bodies are copied once, to where the core wants them, and are
- * not looked at here at all.
+ * copied before they are checked; bodies are copied once, to the place that the core chose, and
+ * their bytes are not inspected here.
  *
- * Order: each message of a link has the next sequence. One that comes early, because an earlier one
- * went with the other priority and is not here yet, is held as a copy; its buffer goes back to the
- * NIC at once, so that nothing held can keep from coming what it waits for. The sender keeps to a
- * window (gm_send.c) that bounds what is held; who does not is ended. So is who has more bytes held
- * than a ring can give: what is waited for is in its own ring, which is looked at first, or goes
- * there when the sender next goes on.
+ * Order: each message of a link has the next sequence. A message is early if an earlier one went
+ * with the other priority and is not here yet. An early message is held as a copy; its buffer goes
+ * back to the NIC at once, so that held messages cannot block the missing one. The sender keeps to
+ * a window (gm_send.c), which bounds the held messages; the link of a peer that does not is ended.
+ * So is a link with more bytes held than a ring can hold: the missing message is in its own ring,
+ * which is read first, or goes there when the sender next goes on.
  */
 #include <stdlib.h>
 
 #include "gm.h"
 
-/* The window of high messages, that of low ones behind the last of them, and the sequence 0 that is
- * left out. A ring of low priority has 16 of the largest. */
+/* The window of high messages, that of low ones behind the last of them, and the omitted
+ * sequence 0. A ring of low priority has 16 of the largest. */
 enum { HELD_MOST = 2 * GM_MIXED_WINDOW + 2, HELD_BYTES = 24 << GM_LOW_SIZE };
 
 /* ---- frames --------------------------------------------------------------------------------- */
@@ -51,7 +51,7 @@ static void header_copy_locked(struct gm_link *link, const uint8_t **bytes, size
     link->header_have = (uint8_t)(link->header_have + taken);
 }
 
-/* The first byte, which tells the header's size, is copied once and never read again. */
+/* The first byte, which gives the header's size, is copied once and never read again. */
 static int header_take_locked(struct gm_link *link, const uint8_t **bytes, size_t *length)
 {
     if (link->header_have == 0)
@@ -74,8 +74,7 @@ static int body_take_locked(struct gm_link *link, const uint8_t **bytes, size_t 
     return link->body_left == 0 ? body_end_locked(link) : 0;
 }
 
-/* Small messages that are whole here go without the receive lock. Returns how many bytes they had.
- */
+/* Takes small messages that are complete here, without the receive lock. Returns their bytes. */
 static int whole_take(struct gm_link *link, const uint8_t *bytes, size_t length)
 {
     int done = 0, taken = 1;
@@ -125,7 +124,8 @@ static int refuse(struct gm_link *link, const char *why)
     return -EPROTO;
 }
 
-/* Each priority comes in its order: what is held is all of the one that the missing one has not. */
+/* Each priority arrives in order: all held messages have the priority that the missing one has
+ * not. */
 static bool may_hold(const struct gm_link *link, uint32_t ahead, bool high, size_t length)
 {
     return ahead > 0 && ahead <= HELD_MOST && length <= HELD_BYTES - link->held_bytes &&
@@ -154,8 +154,8 @@ static int hold(struct gm_link *link, uint32_t sequence, bool high, const uint8_
     return 0;
 }
 
-/* The next in order is there. The other side waits for word of its high messages; whatever we send
- * carries it, or, if nothing else goes, a message of its own after GM_ACK_EVERY more. */
+/* The next message in order is there. The other side waits for an acknowledgement of its high
+ * messages; our next message carries it, or a message of its own after GM_ACK_EVERY more. */
 static int in_order_take(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
                          size_t length)
 {
@@ -167,7 +167,7 @@ static int in_order_take(struct gm_link *link, uint32_t sequence, bool high, con
     return stream_take(link, bytes, length);
 }
 
-/* Takes what was held for the messages that have come meanwhile. */
+/* Takes the held messages whose predecessors have arrived meanwhile. */
 static int held_take(struct gm_link *link)
 {
     int status = 0;

@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gm_send.c - frames on their way out: cut into messages, given to the NIC.
+ * gm_send.c - outgoing frames: cut into messages, given to the NIC.
  *
- * Usually the NIC copies a message at once: then its frames have gone. If the peer's ring is full
- * the message is pending, and the link waits until its callback; frames stay in the queue
- * meanwhile. If there is no send token at all the link is starved, and tried again when one comes
- * back. Each link has one pending message at most: as few as two tokens keep everything moving,
- * since a receiver gives each buffer back as soon as the message in it was looked at, whatever else
- * it waits for.
+ * Usually the NIC copies a message at once: its frames are then sent. If the peer's ring is full
+ * the message is pending, and the link waits for its callback; frames stay in the queue meanwhile.
+ * If there is no send token the link is starved, and tried again when a token comes back. Each link
+ * has one pending message at most: as few as two tokens keep everything moving, since a receiver
+ * gives each buffer back as soon as it has looked at the message in it, whatever else it waits for.
  *
  * Priorities. Frames without a body are control traffic and go with high priority, before the low
  * messages of all peers. Within a link they would overtake frames, so each message has a sequence,
- * and the receiver holds what comes early. What it may have to hold is bounded here: a high message
- * goes only while at most GM_MIXED_WINDOW messages are unacknowledged (else it goes low), and at
- * most GM_MIXED_WINDOW low ones go behind a high one that is not acknowledged. Every message
- * acknowledges; one that only does that is sent where nothing else was (GM_ACK_EVERY).
+ * and the receiver holds early messages. The sender bounds how many it holds: a high message goes
+ * only while at most GM_MIXED_WINDOW messages are unacknowledged (else it goes low), and at most
+ * GM_MIXED_WINDOW low ones go behind a high one that is not acknowledged. Every message
+ * acknowledges; a bare acknowledgement goes where nothing else was sent (GM_ACK_EVERY).
  *
- * What the NIC does not take from any memory (longer than pio_max) is copied to a slot, a
- * registered buffer, or, where a body lies in memory of BMI_memalloc, sent from there behind its
- * header.
+ * A message longer than pio_max must lie in registered memory. It is copied to a slot, a registered
+ * buffer, or, where a body lies in memory of BMI_memalloc, sent from there behind its header.
  */
 #include <stdlib.h>
 
@@ -68,7 +66,7 @@ static bool is_control(const struct bmi_frame *frame)
 /* Returns whether an acknowledgement was owed; if the message does not go it is again. */
 static bool preamble_fill(struct gm_link *link, struct gm_preamble *preamble, uint32_t sequence)
 {
-    /* in this order: one that comes to be owed meanwhile stays owed */
+    /* in this order: an acknowledgement that becomes due meanwhile stays owed */
     bool owed = atomic_load_explicit(&link->ack_owed, memory_order_acquire);
     if (owed)
         atomic_store_explicit(&link->ack_owed, false, memory_order_relaxed);
@@ -77,8 +75,8 @@ static bool preamble_fill(struct gm_link *link, struct gm_preamble *preamble, ui
     return owed;
 }
 
-/* Whether the last message of high priority is not acknowledged yet. One that is is forgotten: half
- * of all numbers later it would seem to lie ahead. */
+/* Whether the last message of high priority is not acknowledged yet. An acknowledged one is
+ * forgotten: half of all numbers later it would seem to lie ahead. */
 static bool high_is_out_locked(struct gm_link *link, uint32_t acknowledged)
 {
     if (link->any_high && (int32_t)(link->last_high - acknowledged) <= 0)
@@ -241,7 +239,7 @@ static size_t gathered_copy(const struct gm_link *link, size_t count, uint8_t *t
     return bytes;
 }
 
-/* Whether it is one header and a body in memory that is registered for good. */
+/* Whether it is one header and a body in permanently registered memory. */
 static bool in_place(const struct gm_link *link, const struct message *message)
 {
     if (message->bytes < GM_IN_PLACE || message->last != link->queue)
@@ -283,7 +281,7 @@ static int slot_give_locked(struct gm_link *link, struct message *message)
     return result == 0 ? 1 : result;
 }
 
-/* Returns 1: it has gone; 0: it is pending; or an errno. */
+/* Returns 1: it was sent; 0: it is pending; or an errno. */
 static int message_give_locked(struct gm_link *link, struct message *message)
 {
     uint32_t sent = relaxed(&link->sent), next = sequence_after(sent);
@@ -315,7 +313,7 @@ static bool may_send_locked(const struct gm_link *link)
     return link->phase == GM_UP && link->queue != NULL && !link->pending && !link->closed;
 }
 
-/* Sends as much as goes now. Returns the bytes that have gone. */
+/* Sends as much as possible now. Returns the bytes sent. */
 static size_t queue_send_locked(struct gm_link *link, struct bmi_frame **done)
 {
     struct message message;
@@ -411,7 +409,8 @@ bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence)
     if (bmi_one_thread())
         atomic_store_explicit(&link->acknowledged, sequence, memory_order_relaxed);
     else
-        atomic_store(&link->acknowledged, sequence); /* then look, as who stalls does in reverse */
+        atomic_store(&link->acknowledged, sequence); /* store, then check `stalled`; a stalling
+                                                      * thread does the reverse */
     if (atomic_load(&link->stalled)) {
         atomic_store(&link->stalled, false);
         gm_flush(&link->base);
@@ -426,7 +425,7 @@ static void ack_sent(struct nic_port *port, void *context, int status)
     gm_lock(&link->send_lock);
     link->ack_pending = false;
     gm_unlock(&link->send_lock);
-    if (status == 0 && atomic_load(&link->ack_owed)) /* a newer one came to be due meanwhile */
+    if (status == 0 && atomic_load(&link->ack_owed)) /* a newer one became due meanwhile */
         gm_send_ack(link);
 }
 
@@ -474,7 +473,8 @@ void gm_send_ack(struct gm_link *link)
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
 
-/* Finds a frame: where it hangs, and whether the NIC has it. Returns false if it has gone. */
+/* Finds a frame: its place in the queue, and whether the NIC has it. Returns false if it was
+ * sent. */
 static bool queue_find_locked(struct gm_link *link, const struct bmi_frame *frame,
                               struct bmi_frame ***place, struct bmi_frame **before, bool *pending)
 {
@@ -502,7 +502,7 @@ static bool pending_cancel_locked(struct gm_link *link)
     link->any_high = link->before.any_high;
     link->last_high = link->before.last_high;
     atomic_store_explicit(&link->sent, link->before.sent, memory_order_relaxed);
-    atomic_store(&link->ack_owed, true); /* perhaps */
+    atomic_store(&link->ack_owed, true); /* the message may have carried an acknowledgement */
     return true;
 }
 
@@ -518,7 +518,7 @@ static void queue_replace_locked(struct gm_link *link, struct bmi_frame **place,
     frame->next = NULL;
 }
 
-/* Copies what is left of a frame that is partly sent. Returns NULL without memory. */
+/* Copies the rest of a partly sent frame. Returns NULL without memory. */
 static struct bmi_frame *remainder_make(struct gm_link *link, struct bmi_frame *frame)
 {
     struct gm_remainder *remainder = malloc(sizeof *remainder + (size_t)frame->body.left);
@@ -552,6 +552,6 @@ bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fram
     if (found)
         queue_replace_locked(link, place, before, replacement);
     gm_unlock(&link->send_lock);
-    gm_link_kick(link); /* to send what it was in the way of, or to end */
+    gm_link_kick(link); /* to send the frames behind it, or to end */
     return found;
 }

@@ -3,7 +3,7 @@
  * address.c - from "host:number" to an abstract Unix-socket address, and listening there.
  *
  * An abstract address is a name in the network namespace: no file, gone with its socket. It has no
- * owner either, so both sides look at each other's credentials (greet.c). A host is a mere name: a
+ * owner either, so both sides check each other's credentials (greet.c). A host is a mere name: a
  * port that listens without one is found under all of them, as "*". A port that listens as
  * NIC_THIS_HOST is found under each name of this machine that no other port listens as.
  */

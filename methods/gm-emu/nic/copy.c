@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * copy.c - long copies into a peer's mapped memory, or out of it, through a stage, and out of that,
- * by the way that has been faster. Messages are copied by memcpy: nic__gather in send.c.
+ * copy.c - long copies into or out of a peer's mapped memory, and into or out of a ring used as a
+ * staging buffer. It selects the method that was faster lately. Messages are copied by memcpy:
+ * nic__gather in send.c.
  *
  * Ordinary stores first fetch each line, perhaps out of the other processor's cache, and leave it
- * in ours, from where the reader has to get it. Stores that stream write past the caches: nothing
- * is fetched, and the reader finds the line in memory. Which is faster depends on how far apart the
- * two processors are, which the program is not told (a virtual machine's change), and on whether
- * the memory fits into a cache: for 10 MB between two processors streaming had 1.2 to 3 times the
- * rate, for memory that is used again and again between near ones half.
- * So where a copy goes to is remembered for a while. What was not written to within as much as a
- * cache may hold is streamed: its lines would only drive others out, which are written to memory
- * then, by copies that come later, so that time tells nothing. For the rest the time of some copies
- * is noted (to look at the clock twice takes some hundredths of a copy of 32 KiB), the way with the
- * better average is taken, and the other one tried now and then.
+ * in ours, from where the reader must fetch it. Streaming stores write past the caches: nothing is
+ * fetched, and the reader finds the line in memory. The faster method depends on the distance
+ * between the two processors, which the program cannot learn (a virtual machine's changes), and on
+ * whether the memory fits into a cache: for 10 MB between two processors streaming had 1.2 to 3
+ * times the rate, for memory that is used again and again between near ones half.
+ * So the copier remembers the destinations of recent copies. A destination that was not written
+ * within as many bytes as a cache may hold is streamed: its lines would only evict others, and the
+ * cost of writing those back falls on later copies, so a measured time is meaningless. For the
+ * other destinations the copier times some copies (reading the clock twice takes some hundredths of
+ * a copy of 32 KiB), uses the method with the better average, and tries the other one now and then.
  *
  * Threads: any; the averages are only hints, and may be those of another thread.
  */
@@ -26,9 +27,10 @@
 enum {
     LINE = 64,
     WORTH_SHIFT = 14,
-    WORTH_IT = 1 << WORTH_SHIFT, /* what is shorter is not looked at */
+    WORTH_IT = 1 << WORTH_SHIFT, /* shorter copies are not tracked */
     TRY_EVERY = 64,              /* copies: then one each way */
-    NOTE_EVERY = 8,              /* copies: of these the first two are timed, as those tried are */
+    NOTE_EVERY = 8,              /* copies: the first two of these are timed, as are those that
+                                  * try the other method */
     SETTLED = 8                  /* a new average is made of this many */
 };
 
@@ -84,7 +86,7 @@ void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
         lines_stream_avx2(place + head, source + head, lines);
     else
         lines_stream(place + head, source + head, lines);
-    _mm_sfence(); /* before whatever tells of them */
+    _mm_sfence(); /* before any store that announces the data */
     memcpy(place + done, source + done, bytes - done);
 }
 
@@ -98,8 +100,8 @@ void nic__copy_streaming(void *to, const void *from, uint64_t bytes)
 }
 #endif
 
-/* Whether the place was written to while it, and all that came after it, may be in a cache yet.
- * Copies are no shorter than what a place stands for: each has its own. */
+/* Whether the place was written to so lately that it, and everything written since, may still be
+ * in a cache. Copies are no shorter than the unit of a place: each has its own. */
 static bool is_known(struct nic_copier *copier, uintptr_t to, uint64_t bytes)
 {
     uint64_t now = atomic_load_explicit(&copier->copied, memory_order_relaxed);

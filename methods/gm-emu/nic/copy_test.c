@@ -48,7 +48,7 @@ static void every_alignment_and_length(void)
     CU_ASSERT_EQUAL(wrong, 0);
 }
 
-/* So that the next copy there is one to memory that may be in a cache. */
+/* Makes the next copy there one to memory that may be in a cache. */
 static void know(struct nic_copier *copier, uint8_t *to)
 {
     unsigned turn = atomic_load(&copier->turn);
@@ -56,7 +56,7 @@ static void know(struct nic_copier *copier, uint8_t *to)
     atomic_store(&copier->turn, turn); /* where nothing streams it counted */
 }
 
-/* Of copies to other memory nothing is noted; memory that was written to too long ago is such. */
+/* Copies to other memory are not timed; memory that was written too long ago counts as other. */
 static void only_what_a_cache_may_hold_is_timed(void)
 {
     enum { PIECE = 16 << 10, MANY = NIC_COPY_PLACES + 1 };
@@ -68,10 +68,11 @@ static void only_what_a_cache_may_hold_is_timed(void)
         nic__copy(&copier, target, source, PIECE);
         CU_ASSERT(atomic_load(&copier.cost[NIC_COPY_PLAIN]) > 0);
         atomic_store(&copier.turn, 0);
-        atomic_fetch_add(&copier.copied, (uint64_t)MANY * PIECE); /* as if elsewhere */
+        /* as if other memory was written */
+        atomic_fetch_add(&copier.copied, (uint64_t)MANY * PIECE);
         atomic_store(&copier.cost[NIC_COPY_PLAIN], 0);
         nic__copy(&copier, target, source, PIECE);
-#ifdef __SSE2__ /* else there is one way, and none to choose */
+#ifdef __SSE2__ /* else there is only one method */
         CU_ASSERT_EQUAL(atomic_load(&copier.turn), 0);
         CU_ASSERT_EQUAL(atomic_load(&copier.cost[NIC_COPY_PLAIN]), 0);
 #endif
@@ -94,7 +95,7 @@ static void both_ways_copy_alike(void)
     CU_ASSERT(atomic_load(&copier.cost[NIC_COPY_STREAM]) > 0);
 }
 
-/* The dearer way is still tried, so that its average can come down. */
+/* The slower method is still tried, so that its average can come down. */
 static void a_way_that_was_bad_is_tried_again(void)
 {
     static const uint64_t DEAR = 1000000000000000; /* more than any copy takes */

@@ -3,18 +3,18 @@
  * directed.c - directed sends: writing into memory that a peer granted.
  *
  * They are done in order, piece by piece, by one thread at a time (peer->directed_lock): the
- * driver, or whoever pushes. For each piece the writer first stores its claim (the key), then reads
- * the grant; the owner first clears the grant, then waits for claims. So nothing is written after a
- * revocation has returned, and an entry does not change while it is claimed. Three ways, best
- * first:
+ * poller, or a thread in nic_push. For each piece the writer first stores its claim (the key), then
+ * reads the grant; the owner first clears the grant, then waits for claims. So nothing is written
+ * after a revocation has returned, and an entry does not change while it is claimed. Three ways,
+ * best first:
  *   mapped    the memory is of the peer's nic_dma_malloc, and mapped here: copied (copy.c)
- *   written   process_vm_writev, after the nonce was read again: the process is the one that
- *             greeted us, and has not become another program meanwhile
- *   bounced   through the ring of low priority; the peer's driver checks and copies, then answers
- * Of a long one the peer's driver copies a part, if it has nothing else to do (help.c). A long one
- * from plain to plain memory is bounced rather than written where that is faster (stage.c); a piece
- * that finds no room then is written. What is all in the ring waits for its answer in `answering`,
- * and the next one goes on.
+ *   written   process_vm_writev, after the nonce was read again: the process is still the one of
+ *             the handshake, and has not become another program meanwhile
+ *   bounced   through the ring of low priority; the peer's poller checks and copies, then answers
+ * The peer's poller copies a part of a long one, if it has no other work (help.c). A long one from
+ * plain to plain memory is bounced rather than written where that is faster (stage.c); a piece that
+ * finds no room then is written. A send whose data is all in the ring waits for its answer in
+ * `answering`, and the next one goes on.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -101,7 +101,8 @@ static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
     grant->arena = once->arena;
     grant->arena_offset = once->arena_offset;
     nic__fence_read();
-    /* Who was stopped here for so long that its claim was given up has read what is another's. */
+    /* If this writer was stopped here for so long that its claim was given up, it has read
+     * another grant. */
     if (atomic_load_explicit(&shared->key, memory_order_relaxed) != send->key)
         return -EACCES;
     if ((grant->link != 0 && grant->link != peer->link_name) || send->offset > grant->length ||
@@ -201,7 +202,8 @@ static void piece_time(struct nic_peer *peer, struct nic_send *send, uint64_t by
     send->due_ns = due_ns + peer->port->options.timing.latency_ns; /* the answer's way back */
 }
 
-/* Asks for help at the start of a send; then takes a chunk for each step. True: that was all. */
+/* Asks for help at the start of a send; then takes a chunk for each step. True: the step is
+ * over. */
 static bool help_ends_step(struct nic_peer *peer, struct nic_send *send, enum nic_step *step,
                            int *status)
 {
@@ -229,13 +231,13 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
         return step;
     if (send->chunks != 0 && send->taken - send->done < limit)
         limit = send->taken - send->done;
-    if (send->length - send->done < limit) /* what is behind is the receiver's share */
+    if (send->length - send->done < limit) /* the bytes behind are the receiver's share */
         limit = send->length - send->done;
     if (send->staged && nic__receiver_looks(peer)) {
         step = nic__stage_step(peer, send, limit);
         if (step != NIC_STEP_BLOCKED)
             return step;
-        if (limit > NIC_STAGE_PIECE) /* no room: meanwhile one by ourselves */
+        if (limit > NIC_STAGE_PIECE) /* no room: we write one ourselves meanwhile */
             limit = NIC_STAGE_PIECE;
     }
     if (send->number == 0 || (send->staged && send->done < send->length)) {
@@ -250,7 +252,7 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
         send->ring_full = send->ring_full && written == 0;
         step = send->done == send->length && send->number == 0 ? NIC_STEP_FINISHED : NIC_STEP_MORE;
     }
-    if (send->done == before && send->length > 0) /* no way but through the ring */
+    if (send->done == before && send->length > 0) /* the ring is the only way */
         step = nic__stage_step(peer, send, limit);
     if (port->timed && send->done > before)
         piece_time(peer, send, send->done - before, now);
@@ -267,7 +269,7 @@ static void finish_locked(struct nic_peer *peer, struct nic_send *send, int stat
     nic__send_done(peer->port, send, status);
 }
 
-/* Ends those that the peer has answered. peer->lock held. */
+/* Ends the sends that the peer has answered. peer->lock held. */
 static void answers_take_locked(struct nic_peer *peer)
 {
     int status;
@@ -275,7 +277,7 @@ static void answers_take_locked(struct nic_peer *peer)
         finish_locked(peer, nic__queue_take(&peer->answering), status);
 }
 
-/* The one to go on with; NULL: none now. peer->lock held. */
+/* The send to go on with; NULL: none now. peer->lock held. */
 static struct nic_send *next_locked(struct nic_peer *peer, uint64_t now)
 {
     uint64_t limit_ns = peer->port->options.resend_timeout_ms * 1000000ull;
@@ -302,7 +304,7 @@ static struct nic_send *next_locked(struct nic_peer *peer, uint64_t now)
     return send;
 }
 
-/* Returns what is left of `bytes`, or 0 when nothing can go on now. directed_lock held. */
+/* Returns how many of `bytes` are left, or 0 when nothing can go on now. directed_lock held. */
 static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes, uint64_t now)
 {
     while (bytes > 0) {
@@ -343,7 +345,7 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
     runnable = (landing != NULL && landing->due_ns <= now) ||
                (answering != NULL && nic__answered(peer, answering, &status));
     if (send == NULL || atomic_load(&peer->state) != NIC_UP ||
-        bmi_lock_held(&peer->directed_lock)) { /* who holds it wakes us */
+        bmi_lock_held(&peer->directed_lock)) { /* the thread that holds it wakes us */
         runnable = runnable || false;
     } else if (peer->faults.dead_link) {
         runnable =
@@ -367,13 +369,13 @@ bool nic__directed_run(struct nic_peer *peer, uint64_t bytes, uint64_t now)
         bmi_lock_give(&peer->directed_lock);
         nic__fence();
         if (atomic_load(&peer->state) != NIC_UP) {
-            nic__attention(peer->port); /* its end may have waited for us */
+            nic__attention(peer->port); /* the peer's end may have waited for us */
             return false;
         }
         bmi_lock_take(&peer->lock);
         bool left = peer->directed.head != NULL;
         bmi_lock_give(&peer->lock);
-        /* One that came while we held the lock has nobody else. */
+        /* No other thread handles a send that came while we held the lock. */
         if (peer->port->timed)
             now = nic__now();
         if (!left || bytes == 0 || !nic__directed_runnable(peer, now))
@@ -406,7 +408,7 @@ bool nic_push(struct nic_peer *peer, uint64_t bytes)
     if (atomic_load_explicit(&peer->state, memory_order_acquire) != NIC_UP)
         return false;
     bool left = nic__directed_run(peer, bytes, nic__now());
-    nic__wake(peer->port); /* for the callbacks, and for what is left */
+    nic__wake(peer->port); /* for the callbacks, and for the sends that are left */
     return left;
 }
 

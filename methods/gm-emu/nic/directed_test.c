@@ -35,7 +35,7 @@ static void *area_make(void)
     return area;
 }
 
-/* Whether the first memory of the other's nic_dma_malloc has been told, beside its messages. */
+/* Whether the other's first arena of nic_dma_malloc has been announced, beside its messages. */
 static bool arena_known(const struct host *host)
 {
     return atomic_load(&host->peer->arenas[0]) != NULL;
@@ -189,7 +189,7 @@ static void keys_and_bounds_are_checked(void)
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), -ENOENT);
     expect_status(key, 0, 1, -EACCES);
-    expect_status(0, 0, 1, -EACCES); /* which is what stands at its place now */
+    expect_status(0, 0, 1, -EACCES); /* the status of the grant at its place now */
     CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, 1000, &other), 0);
     CU_ASSERT_NOT_EQUAL(other, key); /* at the same place */
     expect_status(key, 0, 1, -EACCES);
@@ -264,7 +264,7 @@ static void pushing_does_it_in_the_callers_thread(void)
     teardown();
 }
 
-/* One step of the client's driver, which asks and copies a few chunks, then one of the server's. */
+/* One step of the client's poller, which asks and copies a few chunks, then one of the server's. */
 static void one_step_each(void)
 {
     nic_unknown(client.port, nic_receive(client.port));
@@ -280,13 +280,14 @@ static void the_receiver_helps(void)
     setup();
     uint8_t *from = way == WAY_BOUNCED ? source : nic_dma_malloc(client.port, LENGTH);
     CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
-    do { /* at first the server may not know the client's arena: it gives back what it took */
+    do { /* at first the server may not know the client's arena: it gives back the chunks that it
+          * took */
         struct iovec iov[] = {{from, 100001},
                               {from + 100001, 0},
                               {from + 100001, 7},
                               {from + 100008, LENGTH - 100008}};
         pattern_fill(from, LENGTH, ++rounds);
-        one_step_each(); /* nobody is asleep */
+        one_step_each(); /* no host sleeps */
         CU_ASSERT_EQUAL(put(iov, 4, key, 3), 0);
         while (client.callbacks < rounds)
             one_step_each();
@@ -306,8 +307,8 @@ static void the_receiver_helps(void)
     teardown();
 }
 
-/* The sender's memory is mapped by the receiver, who takes his share of it; the receiver's is not
- * in the sender's reach, whose share goes through the ring. */
+/* The receiver maps the sender's memory and copies its share of it; the sender cannot reach the
+ * receiver's memory, so its share goes through the ring. */
 static void the_receiver_helps_with_what_is_bounced(void)
 {
     enum { SIZE = 1 << 20, SENDS = 8, PASSES_MOST = 1000000 };
@@ -328,7 +329,7 @@ static void the_receiver_helps_with_what_is_bounced(void)
         unsigned before = client.callbacks;
         pattern_fill(source, AREA, i);
         memset(target, 0, AREA);
-        nic_receive(server.port); /* is awake: who sleeps is not asked */
+        nic_receive(server.port); /* keeps the server awake: a sleeping receiver is not asked */
         CU_ASSERT_EQUAL(put(&iov, 1, key, i), 0);
         for (unsigned pass = 0; client.callbacks == before && pass < PASSES_MOST; pass++)
             hosts_drive_once();
@@ -345,7 +346,7 @@ static void the_receiver_helps_with_what_is_bounced(void)
     munmap(target, AREA);
 }
 
-/* What fails while both copy fails once, when both have stopped. */
+/* A failure while both copy is reported once, when both have stopped. */
 static void help_ends_with_the_grant(void)
 {
     uint64_t key;
@@ -395,7 +396,7 @@ static void nothing_is_written_after_a_revocation(void)
     pthread_t writer;
     uint64_t key;
     unsigned good = 0;
-    if (way == WAY_BOUNCED) /* the owner's own driver writes */
+    if (way == WAY_BOUNCED) /* the owner's own poller writes */
         return;
     setup();
     memset(source, 0xff, AREA);

@@ -3,9 +3,9 @@
  * dma.c - nic_dma_malloc: memory that peers can map, cut from arenas.
  *
  * An arena is a memfd that all peers get. Arenas are only ever added, so that a range can be looked
- * up without a lock; one that is no longer used gives its pages back, but stays. What is used and
- * free is written down beside the memory, never in it, for peers can write there. First fit, in
- * order of addresses; neighbours that are free are one.
+ * up without a lock; an unused arena gives its pages back, but stays. The lists of used and free
+ * extents are kept beside the memory, never in it, since peers can write there. First fit, in order
+ * of addresses; free neighbours are merged.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static bool extent_split(struct nic_extent *extent, uint64_t length)
     return true;
 }
 
-/* Takes the following extent into this one. */
+/* Merges the following extent into this one. */
 static void extent_join(struct nic_extent *extent)
 {
     struct nic_extent *next = extent->next;
@@ -128,7 +128,7 @@ void *nic_dma_malloc(struct nic_port *port, uint64_t length)
     }
     bmi_lock_give(&port->lock);
     if (atomic_load(&port->arena_count) != count)
-        nic__attention(port); /* peers are told */
+        nic__attention(port); /* announces the arena to the peers */
     if (status != 0)
         errno = -status;
     else if (port->timed)
@@ -165,7 +165,7 @@ void nic_dma_free(struct nic_port *port, void *memory)
     if (extent != NULL) {
         length = extent->length;
         extent_free(arena, extent);
-        if (arena->used == 0 && index > 0) /* the first is wanted again soon */
+        if (arena->used == 0 && index > 0) /* the first is likely to be needed again soon */
             madvise(arena->base, arena->length, MADV_REMOVE);
     }
     bmi_lock_give(&port->lock);

@@ -4,11 +4,12 @@
  *
  * Grants stand in the port memory, which peers read. A key is a place there and a number that is
  * used once. Revoking clears the key, then waits until no peer claims it (directed.c has the other
- * half). Who claims and is dead does not write any more; who claims and is stopped gets some time.
+ * half). A dead peer that claims does not write any more; a stopped peer that claims gets some
+ * time.
  *
- * A place is used again when nobody claims its key. Where a claim did not end in time its place
- * stands at the other end of grant_free until those who claim it are freed: their connections are
- * ended, so that comes. One who was stopped and wakes then finds another key in the place.
+ * A place is used again when no peer claims its key. If a claim did not end in time, its place
+ * stands at the other end of grant_free until the peers that claim it are freed: their connections
+ * are ended, so that happens. A stopped peer that wakes later finds another key in the place.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -101,7 +102,7 @@ int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_
 /* ---- the end of a grant ------------------------------------------------------------------------
  */
 
-/* What the peer claims: a key, or 0. */
+/* The peer's claim: a key, or 0. */
 static uint64_t claim_of(struct nic_peer *peer)
 {
     if (atomic_load(&peer->state) < NIC_UP || peer->theirs == NULL ||
@@ -110,7 +111,7 @@ static uint64_t claim_of(struct nic_peer *peer)
     return atomic_load(&peer->theirs->claim);
 }
 
-/* A process that is gone, or runs another program, has left its claim behind. */
+/* A process that has ended, or runs another program, has left its claim behind. */
 static bool claim_is_dead(struct nic_peer *peer)
 {
     return peer->vm_write && !nic__process_is_peer(peer);
@@ -121,9 +122,9 @@ bool nic__claimed(struct nic_peer *peer)
     return claim_of(peer) != 0 && !claim_is_dead(peer);
 }
 
-/* Whom that was granted to (key 0: all). Everybody can read all keys, but writes by one only if it
- * was granted to his connection: that stands in its place for as long as the place is not used
- * again. */
+/* Returns the connection that the key was granted to (key 0: all). Every peer can read all keys,
+ * but may write by one only if it was granted to its connection: the grant's place holds that
+ * until the place is used again. */
 static uint64_t granted_to(const struct nic_port *port, uint64_t key)
 {
     return key != 0 ? port->shared->grant[key & PLACE_MASK].link : 0;
@@ -136,7 +137,8 @@ static bool claims(struct nic_peer *peer, uint64_t key)
     return claim != 0 && (key == 0 || claim == key);
 }
 
-/* Somebody who claims the key (0: any), of those that it was granted to: mostly one, of many. */
+/* Finds a peer that claims the key (0: any), among those that the grant was for: mostly one of
+ * many. */
 static struct nic_peer *claimer_find_locked(struct nic_port *port, uint64_t key)
 {
     uint64_t link = granted_to(port, key);
@@ -171,7 +173,7 @@ static bool claim_wait(struct nic_port *port, uint64_t key, bool patient)
     return peer == NULL;
 }
 
-/* Who waits as well loses a wake-up here, for no longer than a slice. */
+/* Another waiting thread may lose a wake-up here, for no longer than a slice. */
 static void waits_forget(struct nic_port *port, uint64_t key)
 {
     uint64_t link = granted_to(port, key);
@@ -183,7 +185,7 @@ static void waits_forget(struct nic_port *port, uint64_t key)
     bmi_lock_give(&port->lock);
 }
 
-/* Waits until nobody claims the key, for a bounded time. */
+/* Waits until no peer claims the key, for a bounded time. */
 static bool claims_end(struct nic_port *port, uint64_t key, uint32_t limit_ms)
 {
     enum { ROUNDS = 200 };
@@ -202,7 +204,7 @@ static bool claims_end(struct nic_port *port, uint64_t key, uint32_t limit_ms)
     }
 }
 
-/* Ends the connections of those who still claim. */
+/* Ends the connections of the peers that still claim. */
 static void claimers_end(struct nic_port *port, uint64_t key)
 {
     uint64_t link = granted_to(port, key);
@@ -242,7 +244,7 @@ void nic__grants_left_look_locked(struct nic_port *port, uint64_t link)
 void nic_revoke_leave(struct nic_port *port, uint64_t key)
 {
     uint32_t place = (uint32_t)key & PLACE_MASK;
-    bmi_lock_take(&port->lock); /* nobody who claims it is freed meanwhile */
+    bmi_lock_take(&port->lock); /* no peer that claims it is freed meanwhile */
     bmi_lock_take(&port->grant_lock);
     uint64_t link = port->shared->grant[place].link;
     port->grant_free[port->options.grants_max - ++port->grant_left_count] = place;

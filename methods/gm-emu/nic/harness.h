@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * harness.h - ports for the NIC's tests: each host is a port with a pool of buffers and a record of
- * what happened. All hosts of a process are driven by one thread, which sleeps on their descriptors
- * when nothing is to be done, as programs do: a wake-up that is missed fails the test.
+ * its events. One thread polls all hosts of a process, and sleeps on their descriptors when there
+ * is no work, as programs do: a lost wake-up fails the test.
  */
 #ifndef BMI_GM_NIC_HARNESS_H
 #define BMI_GM_NIC_HARNESS_H
@@ -42,7 +42,7 @@ struct host {
     void *context;
 };
 
-/* Opens a port and adds it to those that are driven. */
+/* Opens a port and adds it to the polled hosts. */
 void host_open(struct host *host, const struct nic_options *options);
 void host_close(struct host *host);
 /* In a child, first: the parent's hosts are not ours, and it ends with the parent. */
@@ -58,11 +58,11 @@ void host_callback(struct nic_port *port, void *context, int status);
 /* One message from one segment. Returns as nic_send_with_callback. */
 int host_send(struct host *host, const void *data, size_t length, unsigned size,
               enum nic_priority priority, unsigned flags);
-/* Lets all hosts do what there is, or sleep till there is something. False: too long. */
+/* Lets all hosts do their work, or sleep until there is some. False: too long. */
 bool hosts_drive(void);
-/* Lets all hosts do what there is, once, without sleeping. True: there was something. */
+/* Lets all hosts do their work, once, without sleeping. True: there was some. */
 bool hosts_drive_once(void);
-/* Drives until the condition holds; false when that takes too long. */
+/* Polls until the condition holds; false when that takes too long. */
 #define UNTIL(condition)                                \
     ({                                                  \
         bool good_;                                     \
@@ -74,7 +74,7 @@ bool hosts_drive_once(void);
 /* How many descriptors this process has open. */
 unsigned descriptors_open(void);
 
-/* Bytes that tell where they stand. */
+/* Bytes that depend on their position. */
 void pattern_fill(void *memory, size_t length, unsigned seed);
 bool pattern_is(const void *memory, size_t length, unsigned seed);
 

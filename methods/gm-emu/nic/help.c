@@ -2,18 +2,19 @@
  *
  * help.c - a long directed send copied by both sides, each with its own processor.
  *
- * The sender cuts it into chunks and puts a request into the ring of low priority, which tells
- * where the bytes are and where they go; then it copies from the front. The receiver's driver, when
- * it has no message to look at, copies from the back: from its mapping of the sender's arena, or by
- * process_vm_readv. Who wants a chunk takes it by a compare-and-swap of one shared word: the
- * number of the request, and the chunks between `front` and `back` that nobody has. So a receiver
- * that is elsewhere costs nothing: the sender takes all chunks.
+ * The sender cuts it into chunks and puts a request into the ring of low priority, with the source
+ * and the destination; then it copies from the front. The receiver's poller, when it has no message
+ * to look at, copies from the back: from its mapping of the sender's arena, or by process_vm_readv.
+ * A side takes a chunk by a compare-and-swap of one shared word: the number of the request, and the
+ * chunks between `front` and `back`, which are not taken yet. So a receiver that is busy elsewhere
+ * costs nothing: the sender takes all chunks.
  *
  * The receiver checks the grant for each chunk under grant_lock, as with pieces that are bounced: a
- * revocation waits for the chunk. It reads what the sender named, from the sender's process only.
- * When nothing is left to take, and it took something, it answers in `helped`; the send is not done
- * before. What it cannot copy it gives back. The sender keeps `front` itself, so rubbish in the
- * word can only make it copy too much of its own, or wait for a peer that does not answer.
+ * revocation waits for the chunk. It reads only the addresses that the sender named, from the
+ * sender's process only. When nothing is left to take, and it took something, it answers in
+ * `helped`; the send is not done before. It gives back a chunk that it cannot copy. The sender
+ * keeps `front` itself, so an invalid word can only make it copy too much of its own, or wait for a
+ * peer that does not answer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,9 +23,9 @@
 #include "internal.h"
 
 enum {
-    HELP_MIN = 64 << 10, /* what is shorter is done sooner than asked */
+    HELP_MIN = 64 << 10, /* for less, asking takes longer than copying */
     CHUNK_MIN = 32 << 10,
-    CHUNK_MAX = 64 << 10, /* how long the receiver's messages may have to wait */
+    CHUNK_MAX = 64 << 10, /* bounds how long the receiver's messages may have to wait */
     CHUNKS = 8,           /* as long as they are within these */
     PLACE_BITS = 20,
     PLACE_MAX = (1 << PLACE_BITS) - 1,
@@ -35,7 +36,7 @@ struct word {
     uint32_t number, front, back;
 };
 
-/* Into how many chunks it is cut: both sides ask, and a place in the word must hold it. */
+/* The number of chunks: both sides compute it, and a field of the word must hold it. */
 static uint64_t chunks_of(uint64_t length, uint64_t chunk)
 {
     return length / chunk + (length % chunk != 0);
@@ -72,7 +73,7 @@ static bool sources_fill(struct nic_peer *peer, const struct nic_send *send,
     return true;
 }
 
-/* Numbers come again, and not each request is answered: the last answer is to none of ours. */
+/* Numbers wrap around, and not each request is answered: skips the number of the last answer. */
 static uint32_t number_next(struct nic_peer *peer)
 {
     uint64_t answer = atomic_load_explicit(&peer->theirs->helped, memory_order_relaxed);
@@ -82,7 +83,7 @@ static uint32_t number_next(struct nic_peer *peer)
     return peer->help_number;
 }
 
-/* What was asked and how it is cut, from the sender's own memory. peer->lock held. */
+/* Describes the data and its chunks, from the sender's own memory. peer->lock held. */
 static void request_fill(struct nic_peer *peer, struct nic_send *send, uint64_t chunk,
                          struct nic_help_request *request)
 {
@@ -98,8 +99,8 @@ static void request_fill(struct nic_peer *peer, struct nic_send *send, uint64_t 
     atomic_store_explicit(&peer->mine->help, word_make(word), memory_order_relaxed);
 }
 
-/* Who sleeps is not woken for it: with a processor for each side that gained nothing, and with more
- * processes than processors a third was lost. */
+/* A sleeping receiver is not woken for it: with a processor for each side that gained nothing,
+ * and with more processes than processors a third of the rate was lost. */
 static bool may_ask(const struct nic_peer *peer, const struct nic_send *send, uint64_t chunk)
 {
     return send->length >= HELP_MIN && chunks_of(send->length, chunk) <= PLACE_MAX &&
@@ -159,7 +160,8 @@ bool nic__help_waits(struct nic_peer *peer, const struct nic_send *send)
     return send->status != 0 || (word.front == word.back && word.back < send->chunks);
 }
 
-/* One answer ends it with what is not the receiver's share; without an answer there is none. */
+/* One answer ends the request, and says where the receiver's share begins; without one it has
+ * none. */
 static enum nic_help_step request_end(struct nic_send *send, uint32_t back)
 {
     uint64_t end = (uint64_t)back * send->chunk;
@@ -173,7 +175,7 @@ enum nic_help_step nic__help_take(struct nic_peer *peer, struct nic_send *send, 
 {
     if (nic__help_waits(peer, send))
         return NIC_HELP_WAITS;
-    answered(peer, send, status); /* before the word: what was given back is there again */
+    answered(peer, send, status); /* before the word: the chunks given back can be taken again */
     uint64_t value = atomic_load(&peer->mine->help);
     struct word word;
     do {
@@ -215,10 +217,10 @@ struct nic_help {
     struct nic_help_request request;
     struct nic_help_source sources[NIC_HELP_SOURCES];
     uint32_t count, chunks;
-    bool any; /* something was taken: an answer is waited for */
+    bool any; /* a chunk was taken: the sender waits for an answer */
 };
 
-/* Reads a copy of the request; false: rubbish. */
+/* Reads a copy of the request; false: invalid. */
 static bool request_read(struct nic_help *help, const uint8_t *payload, uint64_t length)
 {
     struct nic_help_request *request = &help->request;
@@ -245,7 +247,7 @@ bool nic__help_asked(struct nic_peer *peer, const uint8_t *payload, uint64_t len
     if (peer->help == NULL)
         peer->help = calloc(1, sizeof(*peer->help));
     if (peer->help == NULL)
-        return true; /* the sender does it all */
+        return true; /* the sender copies everything */
     nic__help_forget(peer);
     if (!request_read(peer->help, payload, length))
         return false;
@@ -261,7 +263,7 @@ void nic__help_forget(struct nic_peer *peer)
     peer->helping = false;
 }
 
-/* Takes the last chunk that nobody has. False: there is none, or the request is over. */
+/* Takes the last free chunk. False: there is none, or the request is over. */
 static bool chunk_take(struct nic_peer *peer, uint32_t *chunk)
 {
     const struct nic_help *help = peer->help;
@@ -319,7 +321,7 @@ static const uint8_t *source_place(struct nic_peer *peer, const struct nic_help_
     return nic__mapped(peer, source->arena, source->arena_offset + offset, bytes);
 }
 
-/* From the sender's memory to ours: 0, an errno, or 1 where that way is closed. */
+/* Copies from the sender's memory to ours: 0, an errno, or 1 where that way is closed. */
 static int part_copy(struct nic_peer *peer, uint8_t *to, const struct nic_help_source *source,
                      uint64_t offset, uint64_t bytes)
 {

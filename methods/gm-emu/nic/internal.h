@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * internal.h - what the NIC's files share. nic.h is for its users, share.h for the other process.
+ * internal.h - declarations that the NIC's files share. nic.h is for its users, share.h for the
+ * other process.
  *
- * Locks, outermost first; none is held while a callback or the user's code runs:
- *   peer->directed_lock   whoever writes a piece of a directed send, and who must wait for that
+ * Locks, outermost first; no thread holds one while a callback or the user's code runs:
+ *   peer->directed_lock   held by a thread that writes a piece of a directed send, or that must
+ *                         wait for that
  *   port->lock            the list of peers, events of peers, arenas
  *   peer->lock            the send side: rings that we fill, queues, `state` from UP on
  *   port->memory_lock     registrations;  port->grant_lock  grants
  *   port->buffer_lock     receive buffers;  port->token_lock  tokens and completed sends
  *   port->wire_lock       the timing model
- * Fields marked "driver" belong to the thread that drives the port.
+ * Fields marked "poller" belong to the thread that polls the port.
  */
 #ifndef BMI_GM_NIC_INTERNAL_H
 #define BMI_GM_NIC_INTERNAL_H
@@ -36,11 +38,12 @@ enum {
     NIC_HOT = 8,                /* peers that are polled by each nic_receive */
     NIC_COLD = 16,              /* and how many of the others */
     NIC_NAMES = 1024,           /* lists of peers by the names of their connections */
-    NIC_LOOK_NS = 1000000       /* how often the descriptor is looked at while polling */
+    NIC_LOOK_NS = 1000000       /* how often a polling thread checks the descriptor */
 };
 
-/* What is stored before is seen by whoever does the same and reads after: "I write mine, then I
- * read yours". ThreadSanitizer knows no fences; a read-modify-write is one on its machines. */
+/* Full fence: of two threads that each store, call this, then load the other's word, at least
+ * one sees the other's store. ThreadSanitizer knows no fences; a read-modify-write is one on its
+ * machines. */
 static inline void nic__fence(void)
 {
 #ifdef NIC_NO_FENCES
@@ -51,7 +54,7 @@ static inline void nic__fence(void)
 #endif
 }
 
-/* What is read before is not read after what follows. */
+/* Loads before it are not reordered with loads and stores after it. */
 static inline void nic__fence_read(void)
 {
 #ifdef NIC_NO_FENCES
@@ -66,7 +69,7 @@ struct nic_ring {
     uint8_t *base;
     uint64_t size;
     uint64_t position; /* producer: written so far; consumer: consumed so far */
-    uint64_t seen;     /* producer: consumed, as last read; consumer: as last told */
+    uint64_t seen;     /* producer: consumed, as last read; consumer: position as last reported */
     uint64_t cleared;  /* producer: the stamp there was cleared ahead of time */
     bool looked;       /* consumer: found empty since it last took something */
 };
@@ -80,7 +83,7 @@ struct nic_send {
     size_t count;
     uint64_t length;
     uint64_t begin, end;         /* positions of its record, once it is in the ring */
-    uint64_t since_ns, retry_ns; /* it was first tried; not to be tried before */
+    uint64_t since_ns, retry_ns; /* time of the first attempt; no new attempt before retry_ns */
     int status;
     uint8_t size, priority;
     bool buffered, lost_once;
@@ -99,7 +102,7 @@ struct nic_queue {
     struct nic_send *head, **tail;
 };
 
-/* What an epoll event points to. */
+/* The kind of object that an epoll event points to. */
 enum nic_source_kind {
     NIC_SOURCE_DOORBELL,
     NIC_SOURCE_TIMER,
@@ -122,7 +125,7 @@ enum nic_state {
     NIC_DIALLING, /* not connected yet: tried again */
     NIC_GREETING, /* HELLO was sent, or is awaited */
     NIC_UP,
-    NIC_ENDING, /* no more sends; what is outstanding is given back */
+    NIC_ENDING, /* no more sends; outstanding sends are given back */
     NIC_DOWN    /* the event is queued, or was handed out */
 };
 
@@ -135,15 +138,15 @@ struct nic_mapping {
 struct nic_peer {
     struct nic_port *port;
     void *context;
-    _Atomic int state; /* enum nic_state; UP and beyond: written with peer->lock held, by driver */
+    _Atomic int state; /* enum nic_state; UP and beyond: written with peer->lock held, by poller */
     uint64_t max_length[NIC_PRIORITIES];
 
-    /* receive side; driver */
+    /* receive side; poller */
     struct nic_ring in[NIC_PRIORITIES];
     bool stalled[NIC_PRIORITIES];
-    uint32_t bounce_number; /* the directed send that comes through the ring, and how it goes */
+    uint32_t bounce_number; /* the directed send that comes through the ring, and its status */
     int bounce_status;
-    struct nic_help *help; /* what it asks us to help with, if `helping` */
+    struct nic_help *help; /* the peer's request for help, if `helping` */
     bool helping;
     uint64_t stall_until_ns; /* an orderly peer that has gone: how long its messages may wait */
 
@@ -156,7 +159,7 @@ struct nic_peer {
     struct nic_queue answering;               /* all in the ring, until the peer has answered */
     struct nic_queue landing;                 /* written, until the timing model says so */
     _Atomic uint32_t busy;                    /* all in these */
-    atomic_bool unsettled;                    /* there may be something that can time out */
+    atomic_bool unsettled;                    /* some send may time out */
     uint32_t bounces, help_number;            /* numbers given */
     uint64_t stall_position[NIC_PRIORITIES], stall_since_ns[NIC_PRIORITIES];
     uint64_t directed_next_ns;
@@ -165,7 +168,8 @@ struct nic_peer {
     _Atomic uint64_t sent, sent_bytes;
     struct bmi_lock directed_lock;
     uint64_t unrung;                 /* directed_lock: bytes in the ring since the last doorbell */
-    uint32_t turns_seen, turns_same; /* directed_lock: the receiver's, and for how many pieces */
+    uint32_t turns_seen, turns_same; /* directed_lock: the receiver's `turns`, and for how many
+                                      * pieces they were the same */
 
     /* shared; set before UP, unmapped when the peer is freed */
     struct nic_shared_end *mine, *theirs;
@@ -175,23 +179,24 @@ struct nic_peer {
     uint64_t link_size, their_port_size, link_name;
     _Atomic(struct nic_mapping *) arenas[NIC_ARENAS_MAX];
     int doorbell;           /* their eventfd */
-    bool vm_write;          /* process_vm_writev works and reaches the process that greeted us */
-    atomic_bool vm_refused; /* it did, but does not any more */
+    bool vm_write;          /* process_vm_writev works and reaches the process that sent the
+                             * handshake */
+    atomic_bool vm_refused; /* it worked, but is refused since */
     int pid;
     unsigned uid;
     uint64_t nonce[2], nonce_address;
 
-    /* life; driver, or before the driver knows it */
+    /* life; poller, or before the poller knows it */
     struct nic_source socket, process;
     bool accepted;
-    bool crowded;            /* the kernel took no more descriptors on their way in its greeting */
+    bool crowded;            /* the kernel refused to send more descriptors during the handshake */
     bool said_bye;           /* by the peer */
-    bool hung_up;            /* by us: of its socket only the end is looked at */
-    atomic_bool remote_gone; /* its socket or process: it writes nothing any more */
+    bool hung_up;            /* by us: on its socket only the end is watched for */
+    atomic_bool remote_gone; /* its socket or process has ended: it writes nothing any more */
     bool closed_by_us;
     bool announced; /* the user knows it */
     int status;
-    uint64_t deadline_ns; /* of its greeting; once it is down, of what it may still be writing */
+    uint64_t deadline_ns; /* of its handshake; once it is down, of writes that it may still make */
     uint64_t retry_ns;
     char host[NIC_NODE_MAX];
     uint16_t number;
@@ -202,11 +207,11 @@ struct nic_peer {
     atomic_bool close_asked, released, broken;
 
     struct nic_peer *next;       /* port->lock: all peers */
-    struct nic_peer *named_next; /* port->lock: those that were up, of some names */
+    struct nic_peer *named_next; /* port->lock: peers that were up, by hash of the name */
     struct nic_peer *event_next; /* port->lock: events */
     bool event_queued, event_up, event_down;
-    bool in_table; /* driver */
-    bool hot;      /* driver */
+    bool in_table; /* poller */
+    bool hot;      /* poller */
 };
 
 struct nic_registration {
@@ -231,7 +236,7 @@ enum nic_copy_way { NIC_COPY_PLAIN, NIC_COPY_STREAM, NIC_COPY_WAYS };
 
 enum { NIC_COPY_PLACES = 1024 }; /* of 16 KiB each: half of a common last cache */
 
-/* Where copies have gone lately, and what each way has cost, see copy.c. */
+/* The places of recent copies, and the cost of each way of copying, see copy.c. */
 struct nic_copier {
     _Atomic uint64_t copied;                  /* bytes, in all */
     _Atomic uint64_t places[NIC_COPY_PLACES]; /* name << 32 | when, in 16 KiB */
@@ -255,13 +260,13 @@ struct nic_port {
     struct nic_source doorbell, timer;
     uint64_t nonce[2];
 
-    /* driver */
+    /* poller */
     struct nic_event event;
     struct nic_peer *held; /* whose record the last event still refers to */
     enum nic_priority held_priority;
     uint64_t held_end;
     bool armed;
-    struct nic_peer **table;       /* all that may have something */
+    struct nic_peer **table;       /* all peers that may have something */
     uint32_t helping, help_cursor; /* peers that ask for help */
     uint32_t table_count, table_room, cold_cursor, hot_cursor, hot_burst, hot_count;
     struct nic_peer *hot[NIC_HOT];
@@ -274,7 +279,8 @@ struct nic_port {
     struct nic_buffer *own[NIC_PRIORITIES][NIC_MAX_SIZE + 1]; /* provided again by nic_unknown */
 
     _Alignas(NIC_LINE) struct bmi_lock lock;
-    struct nic_peer *peers, *named[NIC_NAMES]; /* who is in either is not freed while it is held */
+    struct nic_peer *peers, *named[NIC_NAMES]; /* a peer in either is not freed while a thread
+                                                * holds `lock` */
     struct nic_peer *event_first, **event_last;
     struct nic_listener *listeners;
     struct nic_arena arenas[NIC_ARENAS_MAX];
@@ -306,7 +312,7 @@ struct nic_port {
     _Atomic uint32_t completed_count;
 
     _Alignas(NIC_LINE) struct bmi_lock wire_lock;
-    uint64_t wire_free_ns; /* of what we send */
+    uint64_t wire_free_ns; /* of our outgoing traffic */
 
     /* into a peer's mapped memory; out of it; into a ring as a stage; out of it */
     _Alignas(NIC_LINE) struct nic_copier put_copier, help_copier, stage_copier, bounce_copier;
@@ -322,14 +328,15 @@ struct nic_port {
 uint64_t nic__now(void);
 void nic__log(struct nic_port *port, enum nic_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Adds to a doorbell. All that can ring it share its counter: one that was filled up, where nothing
- * more wakes anybody, is emptied first. Returns 0 or an errno. Any thread. */
+/* Rings a doorbell. All processes that can ring it share its counter. A full counter would wake
+ * nobody, so it is emptied first. Returns 0 or an errno. Any thread. */
 int nic__ring(int doorbell);
-/* Wakes our own driver, if it sleeps. What it shall see was stored before. Any thread. */
+/* Wakes our own poller, if it sleeps. The caller stores its data for the poller before. Any
+ * thread. */
 void nic__wake(struct nic_port *port);
-/* Has the driver look at all peers. Any thread. */
+/* Makes the poller look at all peers. Any thread. */
 void nic__attention(struct nic_port *port);
-/* One of the driver's. */
+/* One of the poller's. */
 static inline void nic__count_own(_Atomic uint64_t *counter, uint64_t amount)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
@@ -340,7 +347,7 @@ static inline void nic__count(_Atomic uint64_t *counter, uint64_t amount)
     atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
 }
 
-/* Shows peers that we look at what they send. Driver. */
+/* Shows peers that this port reads its rings. Poller. */
 static inline void nic__turn(struct nic_port *port)
 {
     _Atomic uint32_t *turns = &port->shared->turns;
@@ -360,7 +367,8 @@ void nic__copy_streaming(void *to, const void *from, uint64_t bytes);
 /* ---- memfd.c -------------------------------------------------------------------------------- */
 /* Makes shared memory: *fd, and its mapping. Returns 0 or an errno. */
 int nic__memory_make(uint64_t length, bool read_only_to_others, int *fd, void **memory);
-/* Maps memory of somebody else, if it is what nic__memory_make makes, and at least as long. */
+/* Maps memory of another process, if it is of the kind that nic__memory_make makes, and long
+ * enough. */
 int nic__memory_map(int fd, uint64_t length, bool write, void **memory);
 
 /* ---- address.c ------------------------------------------------------------------------------ */
@@ -370,45 +378,44 @@ int nic__address(const char *host, uint16_t number, struct sockaddr_un *address,
 /* Whether it is "localhost", the machine's name, or a numeric address of the machine's. */
 bool nic__host_is_here(const char *host);
 
-/* ---- greet.c: sockets and what is said there --------------------------------------------------
- */
+/* ---- greet.c: sockets and the messages on them ---------------------------------------------- */
 int nic__source_add(struct nic_port *port, struct nic_source *source, uint32_t events);
 void nic__source_remove(struct nic_port *port, struct nic_source *source);
 int nic__greeting_send(int fd, const struct nic_greeting *greeting, const int *fds, size_t count);
 void nic__hello_fill(struct nic_port *port, struct nic_greeting *greeting, uint16_t kind);
-/* Reads and handles what there is on a peer's socket, or on a listener's. Driver. */
+/* Reads and handles the messages on a peer's socket, or connections of a listener. Poller. */
 void nic__socket_ready(struct nic_peer *peer, uint32_t events);
 void nic__listener_ready(struct nic_port *port, struct nic_listener *listener);
-/* Looks at listeners again that had no descriptor to accept with. Driver. */
+/* Looks again at listeners that had no descriptor to accept with. Poller. */
 void nic__listeners_resume(struct nic_port *port, uint64_t now);
-/* Tries to connect, sends HELLO. Returns 0, -EAGAIN (again later), or why not. */
+/* Tries to connect, sends HELLO. Returns 0, -EAGAIN (again later), or the error. */
 int nic__dial(struct nic_peer *peer);
 /* Answers HELLO and goes up; where the kernel takes no more descriptors, `crowded`: again later.
- * Returns 0, or why not. */
+ * Returns 0, or the error. */
 int nic__welcome(struct nic_peer *peer);
-/* Whether the pid still is the process that greeted us, as far as we may look. */
+/* Whether the pid still is the process that sent the handshake, as far as we may look. */
 bool nic__process_is_peer(const struct nic_peer *peer);
-/* Its process has ended. Driver. */
+/* Its process has ended. Poller. */
 void nic__process_ended(struct nic_peer *peer);
-/* Tells a peer of arenas that it does not know yet. Driver. */
+/* Sends a peer the arenas that it does not know yet. Poller. */
 void nic__arenas_tell(struct nic_peer *peer);
 
 /* ---- peer.c: life ---------------------------------------------------------------------------- */
 struct nic_peer *nic__peer_new(struct nic_port *port);
 void nic__peer_add(struct nic_peer *peer); /* to the port's list */
 void nic__peer_free(struct nic_peer *peer);
-/* The peers that grants to that connection are to (0: all peers), one after another: the one after
- * `before`, the first after NULL. With a port that is connected to itself a connection has two
- * ends here. port->lock held. */
+/* Iterates over the peers that may use grants of that connection (0: all peers): returns the one
+ * after `before`, the first after NULL. With a port that is connected to itself a connection has
+ * two ends here. port->lock held. */
 struct nic_peer *nic__granted_locked(struct nic_port *port, uint64_t link,
                                      const struct nic_peer *before);
-/* Its rings are there: goes up. Driver. */
+/* Its rings are there: goes up. Poller. */
 int nic__peer_up(struct nic_peer *peer);
-/* Starts its end; the first status counts. Driver. */
+/* Starts its end; the first status counts. Poller. */
 void nic__peer_end(struct nic_peer *peer, int status);
-/* Whether messages of an ending peer may still be handed out. Driver. */
+/* Whether messages of an ending peer may still be handed out. Poller. */
 bool nic__last_messages(struct nic_peer *peer);
-/* Goes on with the end of a peer. Driver. */
+/* Goes on with the end of a peer. Poller. */
 void nic__peer_drain(struct nic_peer *peer);
 void nic__peers_look(struct nic_port *port, uint64_t now); /* after attention, each millisecond */
 /* The next event of a peer's life. */
@@ -420,7 +427,7 @@ uint8_t *nic__ring_reserve(struct nic_ring *ring, uint64_t length);
 /* The record is complete. */
 void nic__ring_publish(struct nic_ring *ring, uint64_t length, uint8_t kind, uint8_t size,
                        uint64_t due_ns);
-/* Reads how far the other end has come. False: rubbish. */
+/* Reads the other end's position. False: invalid. */
 bool nic__ring_refresh(struct nic_ring *ring, const _Atomic uint64_t *consumed);
 static inline uint64_t nic__record_span(uint64_t length)
 {
@@ -428,8 +435,8 @@ static inline uint64_t nic__record_span(uint64_t length)
 }
 /* Whether a record, or padding, is at the consumer's position. */
 bool nic__ring_speaks(const struct nic_ring *ring);
-/* The header at the consumer's position: copied to *head, true if one is there. Padding is skipped.
- * *bad is set where it is rubbish. */
+/* The header at the consumer's position: copied to *head, true if one is there. Padding is
+ * skipped. *bad is set where it is invalid. */
 bool nic__ring_head(struct nic_ring *ring, struct nic_record_head *head, const uint8_t **payload,
                     bool *bad);
 
@@ -443,11 +450,11 @@ void nic__token_return(struct nic_port *port, struct nic_send *send);
 void nic__send_done(struct nic_port *port, struct nic_send *send, int status);
 void nic__busy_add(struct nic_peer *peer);
 void nic__busy_drop(struct nic_peer *peer);
-/* Goes on with what waits or flies. Driver. */
+/* Goes on with sends that wait or are in flight. Poller. */
 void nic__send_progress(struct nic_peer *peer, uint64_t now);
-/* Resend time-outs; each millisecond or so. Driver. */
+/* Resend time-outs; each millisecond or so. Poller. */
 void nic__send_timeouts(struct nic_peer *peer, uint64_t now);
-/* Before sleeping: whether the driver could go on with something. */
+/* Before sleeping: whether the poller could go on with a send. */
 bool nic__send_runnable(struct nic_peer *peer, uint64_t now);
 void nic__send_fail_all(struct nic_peer *peer, int status);
 /* When a time-out or repetition may be due; UINT64_MAX: never. */
@@ -463,8 +470,8 @@ bool nic__directed_run(struct nic_peer *peer, uint64_t bytes, uint64_t now);
 bool nic__directed_runnable(struct nic_peer *peer, uint64_t now);
 /* Fails all, unless a piece is being written at the moment: false then. */
 bool nic__directed_fail_all(struct nic_peer *peer, int status);
-/* The next segments of what is sent, at most `limit` bytes. Returns how many; *bytes is their sum.
- * directed_lock. */
+/* Outputs the next segments of the send's data, at most `limit` bytes. Returns how many; *bytes
+ * is their sum. directed_lock. */
 size_t nic__source_window(const struct nic_send *send, struct iovec window[NIC_WINDOW],
                           uint64_t limit, uint64_t *bytes);
 void nic__source_advance(struct nic_send *send, uint64_t bytes);
@@ -475,20 +482,20 @@ const struct nic_shared_grant *nic__grant_named(const struct nic_peer *peer, uin
 uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uint64_t bytes);
 
 /* ---- stage.c --------------------------------------------------------------------------------- */
-/* How a directed send has come on by a piece. TOLD: all is in the ring; the answer is due. */
+/* The result of one step of a directed send. TOLD: all is in the ring; the answer is due. */
 enum nic_step { NIC_STEP_MORE, NIC_STEP_FINISHED, NIC_STEP_TOLD, NIC_STEP_BLOCKED };
 /* At its start: notes whether it shall go through the ring though it could be written. */
 void nic__stage_choose(struct nic_peer *peer, struct nic_send *send);
-/* Whether the receiver has looked at its rings since the last pieces, or sleeps: what is put there
- * it copies at once. To be asked once a piece; directed_lock. */
+/* Whether the receiver has looked at its rings since the last pieces, or sleeps: then it copies
+ * ring data at once. To be asked once a piece; directed_lock. */
 bool nic__receiver_looks(struct nic_peer *peer);
 /* Puts the next piece into the ring, at most `limit` bytes. MORE, TOLD, BLOCKED. directed_lock. */
 enum nic_step nic__stage_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit);
-/* Whether another one could not be told apart from those that wait for an answer. peer->lock. */
+/* Whether another send's answer could not be distinguished from those outstanding. peer->lock. */
 bool nic__answers_full_locked(const struct nic_peer *peer);
 /* Whether the peer has answered; its errno goes to *status. */
 bool nic__answered(const struct nic_peer *peer, const struct nic_send *send, int *status);
-/* A piece that came through the ring. False: rubbish. Driver. */
+/* A piece that came through the ring. False: invalid. Poller. */
 bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
 
 /* ---- help.c ---------------------------------------------------------------------------------- */
@@ -500,9 +507,9 @@ enum nic_help_step { NIC_HELP_TAKEN, NIC_HELP_WAITS, NIC_HELP_OVER };
 enum nic_help_step nic__help_take(struct nic_peer *peer, struct nic_send *send, int *status);
 /* Whether that would say WAITS. */
 bool nic__help_waits(struct nic_peer *peer, const struct nic_send *send);
-/* The send has failed. True: the receiver does nothing for it; else nic__help_take tells when. */
+/* The send has failed. True: the receiver does nothing for it; else nic__help_take reports when. */
 bool nic__help_stop(struct nic_peer *peer, struct nic_send *send, int status);
-/* The receiver's part; driver. A request came. False: rubbish. */
+/* The receiver's part; poller. A request came. False: invalid. */
 bool nic__help_asked(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
 bool nic__help_event(struct nic_port *port, struct nic_event *event);
 /* Copies a chunk, if there is one to take. */
@@ -513,9 +520,10 @@ void nic__help_forget(struct nic_peer *peer);
 bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event);
 /* Whether a poll would give something, without any change. */
 bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns);
-/* Has it polled by each nic_receive, for as long as no others speak. It is in the table. Driver. */
+/* Makes each nic_receive poll the peer, for as long as no others send. It is in the table.
+ * Poller. */
 void nic__hot_add(struct nic_peer *peer);
-/* Tells the peer how far we have come, if it does not know. */
+/* Reports our position to the peer, if it does not know it. */
 void nic__told(struct nic_peer *peer, int priority);
 bool nic__rings_empty(struct nic_peer *peer);
 void nic__hold_finish(struct nic_port *port);
@@ -538,15 +546,15 @@ uint32_t nic__arena_of(struct nic_port *port, const void *memory, uint64_t lengt
                        uint64_t *offset);
 void nic__arenas_free(struct nic_port *port);
 int nic__grants_init(struct nic_port *port);
-/* Copies into granted memory, if it is granted to that link: 0 or an errno. Driver. */
+/* Copies into granted memory, if it is granted to that link: 0 or an errno. Poller. */
 int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_t offset,
                      const void *from, uint64_t length);
 /* Where granted memory is, or NULL. */
 uint8_t *nic__grant_place_locked(struct nic_port *port, uint64_t link, uint64_t key,
                                  uint64_t offset, uint64_t length);
 void nic__grants_end(struct nic_port *port);
-/* A connection has gone (0: none): places of its grants that were left, or of grants to all, are
- * used again if nobody claims them. port->lock held. Driver, nic_revoke_leave. */
+/* A connection has gone (0: none): reuses the places of its abandoned grants, or of abandoned
+ * grants to all, if no peer claims them. port->lock held. Poller, nic_revoke_leave. */
 void nic__grants_left_look_locked(struct nic_port *port, uint64_t link);
 /* Whether the peer writes into our memory now. */
 bool nic__claimed(struct nic_peer *peer);

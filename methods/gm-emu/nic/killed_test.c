@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * killed_test.c - processes that are killed at any point: the peer learns, gets back what is
- * outstanding, and can go on; nothing is left behind, neither name, descriptor, nor memory.
+ * killed_test.c - processes that are killed at any point: the peer is notified, gets back its
+ * outstanding sends, and can go on; nothing is left behind, neither name, descriptor, nor memory.
  */
 #include "harness.h"
 
@@ -40,7 +40,7 @@ static bool name_is_left(const char *node)
     return left;
 }
 
-/* A child's life: talks to the parent with all it has, until it is killed. */
+/* A child's life: uses every operation with the parent, until it is killed. */
 static void child_live(bool listens, int tell)
 {
     struct host own;
@@ -153,7 +153,7 @@ static void killed_at_any_point(void)
     CU_ASSERT_EQUAL(mappings(), 0);
 }
 
-/* A child of the killed process has inherited its socket, so that does not end. */
+/* A child of the killed process has inherited its socket, so the socket does not end. */
 static void killed_with_a_heir(void)
 {
     int heir[2], hold[2];
@@ -195,7 +195,7 @@ static void killed_with_a_heir(void)
     host_close(&host);
 }
 
-/* The claim of a killed writer is nobody's. */
+/* The claim of a killed writer does not count. */
 static void a_killed_writer_holds_up_no_revocation(void)
 {
     uint64_t key;
@@ -224,15 +224,15 @@ static void a_killed_writer_holds_up_no_revocation(void)
     CU_ASSERT_EQUAL(host_send(&host, &key, sizeof(key), 6, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
     CU_ASSERT(UNTIL(host.received == 1));
     child_kill(child);
-    CU_ASSERT_EQUAL(nic_revoke(host.port, key), 0); /* before the driver has seen the end */
+    CU_ASSERT_EQUAL(nic_revoke(host.port, key), 0); /* before the poller has seen the end */
     CU_ASSERT(UNTIL(host.downs == 1));
     nic_peer_release(host.refused);
     nic_receive(host.port);
     host_close(&host);
 }
 
-/* A writer. One that cannot be watched says in HELLO of itself what is not so. It claims before or
- * after its connection was ended at the other side, which it does not look at. */
+/* A writer. One that cannot be watched sends false data about itself in HELLO. It claims before
+ * or after its connection was ended at the other side, which it does not check. */
 static void writer_live(int ready, int go, bool watched, bool late)
 {
     struct host own;
@@ -241,7 +241,7 @@ static void writer_live(int ready, int go, bool watched, bool late)
     host_open(&own, NULL);
     if (nic_connect(own.port, "parent", number, &own, &own.peer) != 0)
         _exit(1);
-    nic_receive(own.port); /* says HELLO */
+    nic_receive(own.port); /* sends HELLO */
     own.port->nonce[0] ^= !watched;
     if (write(ready, "", 1) != 1)
         _exit(1);
@@ -258,7 +258,7 @@ static void writer_live(int ready, int go, bool watched, bool late)
         pause();
 }
 
-/* As under a seccomp filter: only its socket tells that it was killed. */
+/* As under a seccomp filter: only the end of its socket shows that it was killed. */
 static void an_unwatched_writer_leaves_nothing(void)
 {
     int ready[2], go[2];
@@ -292,7 +292,8 @@ static void an_unwatched_writer_leaves_nothing(void)
     host_close(&host);
 }
 
-/* Who claims for ever is let go after a while, though it lives. One descriptor is kept so long. */
+/* A peer that claims for ever is given up after a while, though it lives. One descriptor is kept
+ * so long. */
 static void a_writer_without_end_leaves_nothing(void)
 {
     int ready[2], go[2];
@@ -338,7 +339,7 @@ static uint8_t *share_memory;
 static struct host other;
 static struct nic_peer *helper, *neighbour;
 
-/* The copy has come to memory that is closed, and stands there until it is told to go on. */
+/* The copy has come to memory that is closed, and stops there until it is signalled to go on. */
 static void share_fault(int number_of_signal)
 {
     char byte = 1;
@@ -348,7 +349,7 @@ static void share_fault(int number_of_signal)
         _exit(1);
 }
 
-/* The receiver: helps; when a message comes it tells whether all has come before. */
+/* The receiver: helps; when a message comes it reports whether all data has come before. */
 static void share_live(void)
 {
     struct host own;
@@ -367,7 +368,7 @@ static void share_live(void)
     mprotect(share_memory, AREA, PROT_NONE);
     host_send(&own, &key, sizeof(key), 6, NIC_LOW_PRIORITY, NIC_BUFFERED);
     while (own.received == 0)
-        hosts_drive_once(); /* who sleeps is not asked */
+        hosts_drive_once(); /* a sleeping receiver is not asked */
     bool good = pattern_is(share_memory, AREA, 5);
     host_send(&own, &good, sizeof(good), 6, NIC_LOW_PRIORITY, NIC_BUFFERED);
     for (;;)
@@ -389,7 +390,7 @@ static pid_t share_child(uint64_t *key)
     return child;
 }
 
-/* Sends until the child stands in its part. Before it knows our arena it gives that back. */
+/* Sends until the child stops in its part. Before it knows our arena it gives chunks back. */
 static void share_begin(struct iovec *from, uint64_t key)
 {
     enum { LOOK_MS = 50 };
@@ -411,7 +412,7 @@ static void share_begin(struct iovec *from, uint64_t key)
     CU_ASSERT_FATAL(UNTIL((nic_statistics(host.port, &now), now.mapped_bytes == sum)));
 }
 
-/* Others go on. */
+/* Another peer's traffic goes on. */
 static void share_neighbour(struct iovec *from)
 {
     uint64_t key;
@@ -431,7 +432,7 @@ static void share_neighbour(struct iovec *from)
 
 enum share_end { SHARE_KILLED, SHARE_CLOSED, SHARE_RESUMED };
 
-/* It goes on: the send is done, once, and right. */
+/* The child goes on: the send is done, once, and right. */
 static void share_resume(pid_t child)
 {
     unsigned before = host.callbacks;
@@ -508,7 +509,7 @@ static void resumed_in_its_share_of_a_copy(void)
     share_of_a_copy(SHARE_RESUMED);
 }
 
-/* Puts descriptors on their way until the kernel takes no more of this user. */
+/* Sends descriptors until the kernel takes no more of this user. */
 static bool crowd(int pair[2])
 {
     union {
@@ -533,7 +534,7 @@ static bool crowd(int pair[2])
     return false;
 }
 
-/* The server has heard HELLO, or has refused already. */
+/* Waits until the server has received HELLO, or the client was refused. */
 static void hello_await(const struct host *server, const struct host *own)
 {
     const struct nic_peer *const *peer = (const struct nic_peer *const *)&server->port->peers;
@@ -541,7 +542,8 @@ static void hello_await(const struct host *server, const struct host *own)
         hosts_drive_once();
 }
 
-/* Who waits for its welcome says HELLO once more. The kernel may still count what was closed. */
+/* A host that waits for its WELCOME sends HELLO once more. The kernel may still count the closed
+ * descriptors. */
 static bool hello_again(const struct host *own)
 {
     const int FDS[] = {own->port->shared_fd, own->port->doorbell.fd};
@@ -557,7 +559,7 @@ static bool hello_again(const struct host *own)
 /* As a user without privileges: 0 good, 1 bad, 77 the kernel has no such bound here. */
 static int crowded_child(bool welcome, bool twice)
 {
-    const uint64_t LIMIT_NS = 5000000000u; /* half of what a connection may take */
+    const uint64_t LIMIT_NS = 5000000000u; /* half of the time limit of a connection attempt */
     int pair[2];
     struct host server, own;
     host_forget();
@@ -571,7 +573,7 @@ static int crowded_child(bool welcome, bool twice)
     if (nic_connect(own.port, "crowded", at, &own, &own.peer) != 0)
         return 1;
     if (welcome) {
-        nic_receive(own.port); /* says HELLO */
+        nic_receive(own.port); /* sends HELLO */
         if (!crowd(pair))
             return 77;
         hello_await(&server, &own);
@@ -590,7 +592,7 @@ static int crowded_child(bool welcome, bool twice)
     return (own.downs == 1) == twice && nic__now() - begin < LIMIT_NS ? 0 : 1;
 }
 
-/* HELLO cannot be said, or not be answered: later it can. Two of them are rubbish. */
+/* HELLO cannot be sent, or not be answered: later it can. Two of them are invalid. */
 static void greeted_again_when_too_many_descriptors_are_on_their_way(void)
 {
     for (int way = 0; way < 3; way++) {

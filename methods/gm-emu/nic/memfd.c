@@ -3,8 +3,8 @@
  * memfd.c - memory that is shared with other processes.
  *
  * It has no name: the kernel takes it back with the last descriptor and mapping, however a process
- * ends. What others send is used only if it cannot shrink under us (an access would be a SIGBUS),
- * and is plain memory of the kernel's.
+ * ends. Memory of another process is used only if it cannot shrink under us (an access would be a
+ * SIGBUS), and is the kernel's plain memory.
  */
 #include <errno.h>
 #include <fcntl.h>

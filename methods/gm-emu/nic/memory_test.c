@@ -73,7 +73,7 @@ static void overlapping_ranges_are_found(void)
     host_close(&host);
 }
 
-/* Against a plain list: every answer is the same. */
+/* Compares with a plain list: every answer is the same. */
 static void registrations_agree_with_a_list(void)
 {
     enum { RANGES = 200, STEPS = 4000 };
@@ -144,7 +144,7 @@ static void dma_memory_is_cut_and_joined(void)
     uint8_t *again = nic_dma_malloc(port, 100 << 20);
     CU_ASSERT_PTR_EQUAL(again, large);
     CU_ASSERT_EQUAL(again[(100 << 20) - 1], 0); /* its pages went back */
-    nic_dma_free(port, area);                   /* told in the log, and nothing else */
+    nic_dma_free(port, area);                   /* is logged, and has no other effect */
     nic_dma_free(port, again + 4096);
     nic_dma_free(port, NULL);
     CU_ASSERT_EQUAL(nic_registered_pages(port), (100 << 20) / 4096);

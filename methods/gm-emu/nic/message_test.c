@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * message_test.c - messages between two ports: classes, priorities, order, tokens, time-outs, and
- * what is refused.
+ * refusals.
  */
 #include "harness.h"
 #include "internal.h"
@@ -115,7 +115,7 @@ static void messages_of_a_priority_keep_their_order(void)
     teardown();
 }
 
-/* At once, or not at all: where others wait it would pass them. */
+/* At once, or not at all: it must not overtake waiting messages. */
 static void short_ones_go_at_once_or_not_at_all(void)
 {
     enum { LONG = 32768 };
@@ -314,7 +314,7 @@ static void what_is_lost_is_sent_again_in_order(void)
     teardown();
 }
 
-/* One that is to be sent again, and finds its ring full, waits without being tried for ever. */
+/* A lost message that finds its ring full at the next attempt waits without constant retries. */
 static void what_is_lost_waits_for_room(void)
 {
     static uint8_t data[32768];
@@ -356,7 +356,7 @@ static void preset(struct nic_options *options)
     CU_ASSERT_EQUAL(nic_options_preset(options, "myrinet2000"), 0);
 }
 
-/* How long things take is for the benchmarks; here: nothing is early, and all arrives. */
+/* Benchmarks measure the delays; here: nothing is early, and all arrives. */
 static void the_timing_model_delays(void)
 {
     enum { COUNT = 20, LENGTH = 32768 };
@@ -406,7 +406,7 @@ static void alarms_ring_in_order(void)
     teardown();
 }
 
-/* How many looks it takes to find the message, by one that lies down before each of them. */
+/* The number of looks that find the message, by a poller that arms before it sleeps. */
 static unsigned looks_until_a_message(void)
 {
     enum { MOST = 100 };

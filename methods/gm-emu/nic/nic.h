@@ -2,47 +2,50 @@
  *
  * nic.h - a software NIC with the rules of Myrinet's GM, over shared memory.
  *
- * Words, GM's where GM has one:
- *   port      a program's door to the NIC. It may listen on names and has peers.
- *   node      who a port is reached as: "host:number". A name, not a route: all is on one host.
+ * Terms, GM's where GM has one:
+ *   port      a program's access to the NIC. It may listen on names and has peers.
+ *   node      the name under which peers reach a port: "host:number". Not a route: one host only.
  *   peer      the other port of a connection (GM has none: its NICs find each other by maps).
- *   token     the right to have one more thing outstanding. A send token goes with each send and
- *             directed send and comes back when its callback is called; a receive token goes with
- *             each buffer provided and comes back with the event that hands the buffer out.
+ *   token     the right to have one more operation outstanding. A send token goes with each send
+ *             and directed send and comes back when its callback is called; a receive token goes
+ *             with each buffer provided and comes back with the event that hands the buffer out.
  *   size      a power-of-two class. A buffer of size s holds messages of up to 2^s bytes. The
  *             sender names the class; the message takes a buffer of exactly that class and
- * priority. priority  high and low are two independent, ordered channels to each peer. registered
- * memory    what the NIC may touch. Counted in pages, with a limit, at a cost. grant     a peer's
- * leave to write into a piece of registered memory, known by a key. directed send        writes
- * into a granted piece at the peer; the peer gets no event.
+ *             priority.
+ *   priority  high and low are two independent, ordered channels to each peer.
+ *   registered memory    the memory that the NIC may access. Counted in pages, with a limit and a
+ *             cost.
+ *   grant     a peer's permission to write into a piece of registered memory, named by a key.
+ *   directed send        writes into a granted piece at the peer; the peer gets no event.
  *
  * A message that finds no buffer of its class and priority waits at the head of its channel, and so
- * does what is behind it; after `resend_timeout_ms` it fails with -ETIMEDOUT and the channel goes
- * on. (Who does not poll has no NIC that could say so: its messages wait until it polls or dies.)
+ * do the messages behind it; after `resend_timeout_ms` it fails with -ETIMEDOUT and the channel
+ * goes on. (Time-outs need a port that polls: messages to a port that does not poll wait until it
+ * polls or dies.)
  *
  * The NIC has no thread: it works inside these calls.
  *
- * Threads. "Driver" below: nic_receive, nic_blocking_receive, nic_unknown, nic_arm, nic_alarm_*,
- * and nic_close of one port are called by one thread at a time. Everything else may be called by
- * any thread at any time between nic_open and nic_close, also from callbacks. Callbacks are called
- * by the driver, from within nic_unknown (nic_blocking_receive does not call them), with no lock of
- * the NIC held. A peer's handle stays valid until nic_peer_release, whatever happens to the peer.
+ * Threads. "Poller" below: nic_receive, nic_blocking_receive, nic_unknown, nic_arm, nic_alarm_*,
+ * and nic_close of one port are called by one thread at a time. Any thread may call everything else
+ * at any time between nic_open and nic_close, also from callbacks. The poller calls callbacks from
+ * within nic_unknown (nic_blocking_receive does not call them), with no lock of the NIC held. A
+ * peer's handle stays valid until nic_peer_release, whatever happens to the peer.
  *
- * Errors are negated errno values. What a callback or event may carry:
+ * Errors are negated errno values. A callback or event may carry:
  *   -ETIMEDOUT    no buffer of that class and priority in time, or a dead link (GM_SEND_TIMED_OUT)
  *   -ECONNRESET   the peer closed its port, was killed, or broke the rules
  *                                                                (GM_SEND_TARGET_PORT_CLOSED)
- *   -ECONNREFUSED nobody listens on that name                    (GM_SEND_PORT_NOT_OPEN)
+ *   -ECONNREFUSED no port listens on that name                  (GM_SEND_PORT_NOT_OPEN)
  *   -EACCES       peer of another user; or no such grant, revoked, or out of its bounds
  *   -EPROTONOSUPPORT  the peer speaks another version
- *   -EPROTO       the peer wrote rubbish
+ *   -EPROTO       the peer wrote invalid data
  *   -ECANCELED    taken back by us                               (GM_SEND_DROPPED)
  *   -EFAULT       granted memory is not mapped at the peer any more
  *
  * Trust: processes of one user trust each other with their memory, as the kernel lets them
- * (process_vm_writev). What is guarded against is what a broken peer does through what it shares:
- * rings, tables, and messages on the socket are copied before they are checked and used; a bad one
- * ends that peer only. docs/methods/gm-nic.md has the whole of it.
+ * (process_vm_writev). The NIC protects itself against a broken peer's shared data: it copies
+ * rings, tables, and messages on the socket before it checks and uses them; invalid data ends that
+ * peer only. docs/methods/gm-nic.md has the details.
  */
 #ifndef BMI_GM_NIC_H
 #define BMI_GM_NIC_H
@@ -67,8 +70,7 @@ struct nic_peer;
 /* ---- opening a port ------------------------------------------------------------------------- */
 
 /* The timing model. All 0: off, and no time is spent on it. Both ends of a connection keep their
- * own side of it; a port with the model on paces what it sends, by its own link and by the other's.
- */
+ * own side of it; a port with the model on paces its sends, by its own link and by the other's. */
 struct nic_timing {
     uint64_t
         link_bytes_per_s;     /* of a port's link, each way; shared by all its peers; 0: no limit */
@@ -79,19 +81,19 @@ struct nic_timing {
     uint64_t deregister_ns, deregister_page_ns; /* the same */
 };
 
-/* What tests break. All 0: nothing. Applied to what this port sends. */
+/* Faults that tests inject. All 0: none. Applied to this port's outgoing traffic. */
 struct nic_faults {
     uint32_t drop_every; /* each nth message or directed send is lost once, then sent again */
     bool dead_link;      /* nothing goes out any more: fails after the resend time-out */
 };
 
-/* ERROR: of this process's own doing; what a peer can cause is WARN at most. */
+/* ERROR: caused by this process itself; a fault that a peer can cause is WARN at most. */
 enum nic_log_level { NIC_LOG_ERROR, NIC_LOG_WARN, NIC_LOG_INFO, NIC_LOG_DEBUG };
 
 struct nic_options {
     uint32_t send_tokens;              /* 2 or more */
     uint32_t receive_tokens;           /* 2 or more */
-    uint32_t max_size[NIC_PRIORITIES]; /* largest class of messages; rings are four of those */
+    uint32_t max_size[NIC_PRIORITIES]; /* largest class of messages; a ring holds four of those */
     uint32_t pio_max; /* sends of at most this much need not be in registered memory: the
                        * processor writes them into the NIC */
     uint64_t registered_pages_max;
@@ -99,13 +101,13 @@ struct nic_options {
     uint32_t resend_timeout_ms; /* at least 1 */
     uint32_t resend_ms;         /* a lost message is sent again after this; at least 1 */
     uint32_t connect_timeout_ms;
-    uint32_t revoke_timeout_ms; /* how long a peer in the midst of writing is waited for */
+    uint32_t revoke_timeout_ms; /* how long to wait for a peer that is writing */
     bool allow_other_users;
-    bool refuse_vm_write; /* does as if the kernel refused process_vm_writev: for tests */
+    bool refuse_vm_write; /* acts as if the kernel refused process_vm_writev: for tests */
     bool refuse_mapping;  /* does not map peers' dma_malloc'ed memory: for tests */
     struct nic_timing timing;
-    /* Called for what a person should know; by any thread, perhaps with locks held: must not call
-     * the NIC. NULL: silent. */
+    /* Reports an event worth a user's attention. Any thread calls it, perhaps with locks held:
+     * it must not call the NIC. NULL: silent. */
     void (*log)(void *context, enum nic_log_level level, const char *text);
     void *log_context;
 };
@@ -127,8 +129,9 @@ int nic_open(const struct nic_options *options, struct nic_port **port);
 
 /* Closes the port: peers are closed, their sends dropped without callbacks, memory of dma_malloc is
  * unmapped, peers not yet released are released. Waits until no peer writes into our memory.
- * Returns: nothing. Owns: takes the port. Threads: driver, and no other call is under way.
- * Blocks: at most as nic_revoke. */
+ * Returns: nothing. Owns: takes the port. Threads: poller, and no other call is under way.
+ * Blocks: at most as nic_revoke.
+ */
 void nic_close(struct nic_port *port);
 
 /* Listens as host:*number; an empty host stands for every host name that nobody listens on more
@@ -148,9 +151,9 @@ int nic_listen(struct nic_port *port, const char *host, uint16_t *number);
 int nic_connect(struct nic_port *port, const char *host, uint16_t number, void *context,
                 struct nic_peer **peer);
 
-/* Ends a connection. What was not sent fails with -ECANCELED; what is in the peer's rings already
- * is still received by it, if it has buffers. All callbacks come, then NIC_PEER_DOWN_EVENT with
- * status 0 (unless it was down before, or the event has been handed out). Returns: nothing. Owns:
+/* Ends a connection. Unsent messages fail with -ECANCELED; the peer still receives the messages
+ * in its rings, if it has buffers. All callbacks come, then NIC_PEER_DOWN_EVENT with status 0
+ * (unless it was down before, or the event has been handed out). Returns: nothing. Owns:
  * nothing. Threads: any. Blocks: no. */
 void nic_peer_close(struct nic_peer *peer);
 
@@ -159,17 +162,20 @@ void nic_peer_close(struct nic_peer *peer);
 void nic_peer_release(struct nic_peer *peer);
 
 /* The caller's pointer of a peer; NULL for an accepted one until it is set.
- * Returns: it. Owns: nothing. Threads: driver, or any that orders it itself. Blocks: no. */
+ * Returns: it. Owns: nothing. Threads: poller, or any that orders it itself. Blocks: no.
+ */
 void *nic_peer_context(const struct nic_peer *peer);
 void nic_peer_set_context(struct nic_peer *peer, void *context);
 
-/* What is known of a peer's process: pid as seen from here (0: of another PID namespace) and user.
- * Returns: nothing. Owns: nothing. Threads: any, once it was up. Blocks: no. */
+/* The known identity of a peer's process: pid as seen from here (0: of another PID namespace) and
+ * user.
+ * Returns: nothing. Owns: nothing. Threads: any, once it was up. Blocks: no.
+ */
 void nic_peer_process(const struct nic_peer *peer, int *pid, unsigned *uid);
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* Called by the driver once for each send that was accepted with 0. The token is back. */
+/* The poller calls it once for each send that was accepted with 0. The token is back. */
 typedef void nic_callback(struct nic_port *port, void *context, int status);
 
 /* The smallest class that holds `length` bytes, and the reverse (GM's gm_min_size_for_length and
@@ -202,37 +208,42 @@ int nic_send_with_callback(struct nic_peer *peer, const struct iovec *message, s
 
 enum { NIC_HEAD = 24 };
 
-/* A short message of low priority: NIC_HEAD bytes, then `length` of `body`, to a buffer of class
- * `size`, if it can be copied into the NIC at once. In order with the others.
- * Returns: whether it was; else nothing happened, and nic_send tells why or waits. Owns: nothing is
- * kept. Threads: any. Blocks: no. */
+/* Sends a short message of low priority: NIC_HEAD bytes, then `length` of `body`, to a buffer of
+ * class `size`, if it can be copied into the NIC at once. In order with the others.
+ * Returns: whether it was; else nothing happened: call nic_send, which reports the reason or waits.
+ * Owns: nothing is kept. Threads: any. Blocks: no.
+ */
 bool nic_send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,
                   unsigned size);
 
-/* Writes the segments, one after another, to `offset` of what the peer granted under `key`. Always
- * copies from registered memory. Goes its own way beside messages: what is sent after its callback
- * arrives after the data. Work is done by the driver, and by nic_push.
- * Returns: 0 accepted, the callback follows; -EAGAIN; -EFAULT; -ENOTCONN; -EINVAL as above. A wrong
- * key is told by the callback.
- * Owns: the array and the memory are lent until the callback. Threads: any. Blocks: no. */
+/* Writes the segments, one after another, to `offset` of the memory that the peer granted under
+ * `key`. Always copies from registered memory. Not ordered with messages, but a message sent after
+ * its callback arrives after the data. The poller and nic_push do the work.
+ * Returns: 0 accepted, the callback follows; -EAGAIN; -EFAULT; -ENOTCONN; -EINVAL as above. The
+ * callback reports a wrong key.
+ * Owns: the array and the memory are lent until the callback. Threads: any. Blocks: no.
+ */
 int nic_directed_send_with_callback(struct nic_peer *peer, const struct iovec *source, size_t count,
                                     uint64_t key, uint64_t offset, nic_callback *callback,
                                     void *context);
 
-/* Does pending directed sends to this peer in the calling thread, at most about `bytes` of them,
- * unless another thread is at it or the timing model paces them. Their callbacks are the driver's:
- * it is woken if it sleeps; of one that goes through shared memory it comes when the peer has taken
- * it from there.
+/* Runs pending directed sends to this peer in the calling thread, at most about `bytes` of them,
+ * unless another thread runs them or the timing model paces them. The poller calls their callbacks,
+ * and is woken if it sleeps; the callback of a send through shared memory comes when the peer has
+ * taken the data from there.
  * Returns: whether some are left to be done by us. Owns: nothing. Threads: any. Blocks: for the
- * copying. */
+ * copying.
+ */
 bool nic_push(struct nic_peer *peer, uint64_t bytes);
 
-/* Takes back sends of `context` to this peer. Of a message: only as long as nothing of it went out.
- * Of a directed send: what has been written stays written, and the peer takes what is in shared
- * memory already; waits for a piece (256 KiB) that is being written right now; not while the
- * receiver copies a part. No callback comes for what was taken back, and its token is back.
- * Returns: whether one was taken back (else its callback came or will come). Owns: what was lent is
- * the caller's again. Threads: any. Blocks: as told. */
+/* Takes back sends of `context` to this peer. A message: only as long as nothing of it went out. A
+ * directed send: the written part stays written, and the peer still takes the data in shared
+ * memory. The call waits for a piece (256 KiB) that is being written right now, and takes nothing
+ * back while the receiver copies a part. No callback comes for a send that was taken back, and its
+ * token is back.
+ * Returns: whether one was taken back (else its callback came or will come). Owns: the lent memory
+ * is the caller's again. Threads: any. Blocks: for that piece.
+ */
 bool nic_cancel_send(struct nic_peer *peer, const void *context);
 
 /* Send tokens that are left. Returns: a number, old when it is looked at. Threads: any. Blocks: no.
@@ -257,11 +268,11 @@ enum nic_event_type {
     NIC_PEER_ACCEPTED_EVENT, /* a port connected to ours: `peer` is ours until nic_peer_release.
                               * Comes before any message of it, as does UP */
     NIC_PEER_UP_EVENT,       /* a connection of ours is there */
-    NIC_PEER_DOWN_EVENT, /* it is gone, or did not come to be: `status` tells why. All its messages
-                          * were handed out and all its callbacks called before */
-    NIC_ALARM_EVENT,     /* nic_unknown calls the alarm's callback */
-    NIC_SENT_EVENT,      /* nic_unknown calls callbacks of sends */
-    NIC_HELP_EVENT       /* nic_unknown copies a part of a peer's long directed send (64 KiB) */
+    NIC_PEER_DOWN_EVENT,     /* it is gone, or could not be made: `status` gives the reason. All its
+                          * messages were handed out and all its callbacks called before */
+    NIC_ALARM_EVENT,         /* nic_unknown calls the alarm's callback */
+    NIC_SENT_EVENT,          /* nic_unknown calls callbacks of sends */
+    NIC_HELP_EVENT           /* nic_unknown copies a part of a peer's long directed send (64 KiB) */
 };
 
 struct nic_event {
@@ -277,29 +288,31 @@ struct nic_event {
 };
 
 /* Polls for one event: always one of the kinds above, with type NIC_NO_RECV_EVENT where there is
- * none. High priority messages come first. No system call is made as long as peers poll, too, but
- * for a look at the descriptor every millisecond.
+ * none. High priority messages come first. While the peers poll, too, the only system call is a
+ * look at the descriptor every millisecond.
  * Returns: the event, valid, with `message`, until the next nic_receive, nic_blocking_receive,
- * nic_arm or nic_close. Owns: the port's. Threads: driver. Blocks: no. */
+ * nic_arm or nic_close. Owns: the port's. Threads: poller. Blocks: no.
+ */
 struct nic_event *nic_receive(struct nic_port *port);
 
-/* Whether nic_receive is known to have something to do: for a peer that was heard lately, or a send
- * that has ended. In a few instructions, where nic_receive looks long. Returns: that; false says
- * little. Owns: nothing. Threads: driver. Blocks: no. */
+/* Whether nic_receive is known to have something to do: a message of a recently active peer, or
+ * a send that has ended. Takes a few instructions, while nic_receive looks at everything.
+ * Returns: that; false is no guarantee. Owns: nothing. Threads: poller. Blocks: no. */
 bool nic_pending(const struct nic_port *port);
 
 /* As nic_receive, but sleeps until there is an event, or for at most timeout_ms (<0: for ever; then
  * NIC_NO_RECV_EVENT).
- * Returns: as nic_receive. Owns: as there. Threads: driver. Blocks: yes. */
+ * Returns: as nic_receive. Owns: as there. Threads: poller. Blocks: yes. */
 struct nic_event *nic_blocking_receive(struct nic_port *port, int timeout_ms);
 
-/* What an event loop calls for each event that it does not handle itself, as with GM: it calls the
- * callbacks of sends and alarms; a message's buffer is provided again; it helps.
- * Returns: nothing. Owns: nothing. Threads: driver. Blocks: no (callbacks may). */
+/* An event loop calls this for each event that it does not handle itself, as with GM: it calls the
+ * callbacks of sends and alarms, provides a message's buffer again, and helps to copy.
+ * Returns: nothing. Owns: nothing. Threads: poller. Blocks: no (callbacks may).
+ */
 void nic_unknown(struct nic_port *port, struct nic_event *event);
 
 /* Copies the message of a FAST_RECV event to its buffer.
- * Returns: event->buffer. Owns: nothing. Threads: driver. Blocks: no. */
+ * Returns: event->buffer. Owns: nothing. Threads: poller. Blocks: no. */
 void *nic_memorize_message(struct nic_event *event);
 
 /* A descriptor that is readable once nic_arm has returned true and there is something to receive;
@@ -307,11 +320,12 @@ void *nic_memorize_message(struct nic_event *event);
  * Returns: the descriptor. Owns: the port's. Threads: any. Blocks: no. */
 int nic_descriptor(const struct nic_port *port);
 
-/* Before the driver sleeps on the descriptor: from now on peers ring the doorbell. The next
- * nic_receive takes that back.
+/* Called before the poller sleeps on the descriptor: from now on peers ring the doorbell. The next
+ * nic_receive reverses that.
  *     while (nic_arm(port) == false || poll(...) > 0) { event = nic_receive(port); ... }
  * Returns: false: there is something already: do not sleep, receive. Owns: nothing.
- * Threads: driver. Blocks: no. */
+ * Threads: poller. Blocks: no.
+ */
 bool nic_arm(struct nic_port *port);
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -347,28 +361,30 @@ void nic_dma_free(struct nic_port *port, void *memory);
 int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64_t length,
               uint64_t *key);
 
-/* Ends a grant: from its return on no peer writes into the memory. A peer that is in the midst of a
- * piece (256 KiB at most) is waited for; if it is stopped there for longer than revoke_timeout_ms
- * its connection is ended. Returns: 0; -ENOENT no such grant; -EBUSY revoked, but a stopped peer
- * may still write that piece when it wakes: keep the memory. Owns: the memory is the caller's alone
- * again. Threads: any. Blocks: as told. */
+/* Ends a grant: from its return on no peer writes into the memory. Waits for a peer that is
+ * writing a piece (256 KiB at most); if the peer is stopped there for longer than
+ * revoke_timeout_ms, its connection is ended. Returns: 0; -ENOENT no such grant; -EBUSY revoked,
+ * but a stopped peer may still write that piece when it wakes: keep the memory. Owns: the memory
+ * is the caller's alone again. Threads: any. Blocks: up to revoke_timeout_ms. */
 int nic_revoke(struct nic_port *port, uint64_t key);
 
-/* The same in two steps, for who must not wait. From the return of the first on no peer begins to
- * write there; one that has begun is not waited for.
+/* The same in two steps, for a caller that must not wait. From the return of the first on no peer
+ * begins to write there; it does not wait for a peer that has begun.
  * Returns: 0; -ENOENT no such grant. Owns: the memory is lent on until nic_revoke_end returns 0.
- * Threads: any. Blocks: while this process copies a chunk for a peer (64 KiB). */
+ * Threads: any. Blocks: while this process copies a chunk for a peer (64 KiB).
+ */
 int nic_revoke_begin(struct nic_port *port, uint64_t key);
 
-/* After nic_revoke_begin, until it returns 0: whether that was all. Nobody's connection is ended.
+/* Called after nic_revoke_begin until it returns 0: checks that no peer writes. Ends no connection.
  * Returns: 0 no peer writes there any more, the key is forgotten; -EBUSY one does still.
- * Owns: with 0 the memory is the caller's alone again. Threads: any. Blocks: up to wait_ms. */
+ * Owns: with 0 the memory is the caller's alone again. Threads: any. Blocks: up to wait_ms.
+ */
 int nic_revoke_end(struct nic_port *port, uint64_t key, uint32_t wait_ms);
 
-/* Instead of nic_revoke_end, once the caller waits no longer. The connections of those who claim to
- * write there are to be ended; when they have gone another grant may have this one's place. Until
- * then it counts as outstanding. Returns: nothing. Owns: takes the key; the memory is to be kept,
- * as nothing tells when it is safe. Threads: any. Blocks: no. */
+/* Called instead of nic_revoke_end by a caller that stops waiting. The caller must end the
+ * connections of the peers that claim to write there; when they have gone, another grant may use
+ * this one's place. Until then it counts as outstanding. Returns: nothing. Owns: takes the key;
+ * the memory must be kept, as nothing reports when it is safe. Threads: any. Blocks: no. */
 void nic_revoke_leave(struct nic_port *port, uint64_t key);
 
 /* ---- alarms, faults, figures ---------------------------------------------------------------- */
@@ -382,13 +398,14 @@ struct nic_alarm {
 };
 
 /* Sets an alarm, or moves it; cancels it, if it is set.
- * Returns: nothing. Owns: lent until it rang or was cancelled. Threads: driver. Blocks: no. */
+ * Returns: nothing. Owns: lent until it rang or was cancelled. Threads: poller. Blocks: no. */
 void nic_alarm_set(struct nic_port *port, struct nic_alarm *alarm, uint64_t delay_ns,
                    void (*callback)(struct nic_port *port, struct nic_alarm *alarm));
 void nic_alarm_cancel(struct nic_port *port, struct nic_alarm *alarm);
 
-/* Changes what is broken; peer NULL: for all peers of the port, also later ones.
- * Returns: nothing. Owns: copied. Threads: any. Blocks: no. */
+/* Changes the injected faults; peer NULL: for all peers of the port, also later ones.
+ * Returns: nothing. Owns: copied. Threads: any. Blocks: no.
+ */
 void nic_set_faults(struct nic_port *port, struct nic_peer *peer, const struct nic_faults *faults);
 
 struct nic_statistics {
@@ -404,7 +421,7 @@ struct nic_statistics {
     uint64_t doorbells;                    /* rung at sleeping peers */
     uint64_t sleeps;                       /* nic_arm that returned true */
     uint64_t refused;                      /* connections */
-    uint64_t broken_peers;                 /* ended for rubbish */
+    uint64_t broken_peers;                 /* ended for invalid data */
 };
 
 /* Reads the figures since nic_open. Returns: nothing. Threads: any. Blocks: no. */

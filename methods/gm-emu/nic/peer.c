@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * peer.c - a peer's life: made, up, ending, down, released, freed. All but making, asking for the
- * end, and giving back is the driver's; other threads set a flag and call for attention.
+ * peer.c - a peer's life: created, up, ending, down, released, freed. All but creating, requesting
+ * the end, and releasing runs in the poller; other threads set a flag and call nic__attention.
  *
- * The end has an order: no more sends are taken; those that are outstanding get their callbacks;
- * messages that arrived are handed out; only then the event says that the peer is down. The socket
- * is hung up when no thread of ours writes into the peer's memory, because the peer takes that for
- * the end of such writing; so its own end is waited for where it claims to write into ours, for
- * revoke_timeout_ms at most.
+ * The end has an order: no more sends are accepted; outstanding sends get their callbacks; messages
+ * that arrived are handed out; only then the event reports that the peer is down. The socket is
+ * hung up when no thread of ours writes into the peer's memory, because the peer takes that for the
+ * end of such writing. Likewise, where the peer claims to write into our memory, the poller waits
+ * for the end of its socket, for revoke_timeout_ms at most.
  *
- * A peer leaves the port's lists under port->lock and is freed afterwards, by the driver. So who
- * holds that lock may use each peer that it finds there, and none of them once it has given it; the
- * driver may always.
+ * A peer leaves the port's lists under port->lock, and the poller frees it afterwards. So a thread
+ * that holds that lock may use each peer that it finds there, and none of them once it has released
+ * the lock; the poller always may.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -145,7 +145,7 @@ void nic_peer_close(struct nic_peer *peer)
 void nic_peer_release(struct nic_peer *peer)
 {
     struct nic_port *port = peer->port;
-    atomic_store(&peer->released, true); /* the driver may free it from now on */
+    atomic_store(&peer->released, true); /* the poller may free it from now on */
     nic__attention(port);
 }
 
@@ -218,8 +218,8 @@ bool nic__peer_event(struct nic_port *port, struct nic_event *event)
     return true;
 }
 
-/* ---- the table of those that are polled -------------------------------------------------------
- */
+/* ---- the table of polled peers
+ * ---------------------------------------------------------------- */
 
 static int table_add(struct nic_peer *peer)
 {
@@ -301,12 +301,12 @@ bool nic__last_messages(struct nic_peer *peer)
         if (nic__ring_head(&peer->in[i], &head, &payload, &bad) && !peer->stalled[i])
             all_stalled = false;
     }
-    /* Who was killed does not send again; who closed in good order left its messages here. */
+    /* A killed peer does not send again; one that closed in good order left its messages here. */
     return !all_stalled || (peer->said_bye && nic__now() < peer->stall_until_ns);
 }
 
-/* Hangs up. Until the peer is freed its own end is still listened to: it may be in the midst of
- * writing to our memory, and perhaps nothing else tells when it is killed. */
+/* Hangs up. Until the peer is freed its own end is still watched for: it may be writing to our
+ * memory, and perhaps no other event shows that it was killed. */
 static void socket_hang_up(struct nic_peer *peer)
 {
     struct nic_greeting bye;
@@ -327,7 +327,8 @@ void nic__peer_drain(struct nic_peer *peer)
     if (atomic_load(&peer->state) != NIC_ENDING)
         return;
     int status = peer->closed_by_us ? -ECANCELED : peer->status != 0 ? peer->status : -ECONNRESET;
-    if (!nic__directed_fail_all(peer, status)) /* a thread is at it: it calls for attention */
+    if (!nic__directed_fail_all(peer, status)) /* a thread is writing: it calls nic__attention
+                                                * later */
         return;
     if (peer->mine != NULL)
         nic__send_fail_all(peer, status);
@@ -343,9 +344,9 @@ void nic__peer_drain(struct nic_peer *peer)
         atomic_store(&peer->released, true);
 }
 
-/* Whether it claims to write into our memory, and has time left for that: a grant to all may be the
- * one, so its claim is still looked at. Nobody calls it any more, so the one descriptor that tells
- * of its end is enough. */
+/* Whether it claims to write into our memory, and has time left for that: the claim may be to a
+ * grant to all, so it is still checked. The application uses the peer no more, so the one
+ * descriptor that shows its end is enough. */
 static bool is_waited_for(struct nic_peer *peer, uint64_t now)
 {
     if (!nic__claimed(peer))
@@ -358,7 +359,7 @@ static bool is_waited_for(struct nic_peer *peer, uint64_t now)
     return now < peer->deadline_ns;
 }
 
-/* Frees what was given back, unless the peer's process still writes into our memory. */
+/* Frees a released peer, unless its process still writes into our memory. */
 static bool try_free(struct nic_peer *peer, uint64_t now)
 {
     struct nic_port *port = peer->port;
@@ -375,7 +376,7 @@ static bool try_free(struct nic_peer *peer, uint64_t now)
     return true;
 }
 
-/* It wrote rubbish; what it has sent after that nobody sees, also if it has ended meanwhile. */
+/* It sent invalid data; its later messages are not handed out, even if it has ended meanwhile. */
 static void rubbish_seen(struct nic_peer *peer)
 {
     if (peer->status == -EPROTO)
@@ -391,7 +392,7 @@ static void rubbish_seen(struct nic_peer *peer)
     nic__count_own(&peer->port->counters.broken_peers, 1);
 }
 
-/* The backlog was full, or too many descriptors on their way: nothing tells when they are not. */
+/* The backlog was full, or too many descriptors were in transit: no event shows when that ends. */
 static void greet_again(struct nic_peer *peer, uint64_t now)
 {
     enum { RETRY_NS = 2000000 };
@@ -438,7 +439,7 @@ void nic__peers_look(struct nic_port *port, uint64_t now)
     bmi_lock_take(&port->lock);
     struct nic_peer *peer = port->peers;
     bmi_lock_give(&port->lock);
-    while (peer != NULL) { /* only the driver takes any out of the list */
+    while (peer != NULL) { /* only the poller removes from the list */
         struct nic_peer *next = peer->next;
         peer_look(peer, now);
         try_free(peer, now);

@@ -45,7 +45,7 @@ int nic__ring(int doorbell)
         if (errno != EAGAIN || (read(doorbell, &count, sizeof(count)) < 0 && errno != EAGAIN))
             return -errno;
     }
-    return 0; /* who filled it again has rung it */
+    return 0; /* the process that filled it again has rung it */
 }
 
 void nic__wake(struct nic_port *port)
@@ -129,7 +129,8 @@ static int descriptors_open(struct nic_port *port)
     port->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (port->doorbell.fd < 0 || port->timer.fd < 0)
         return -errno;
-    /* Edges: the doorbell's counter is read only by who finds it full (nic__ring). */
+    /* Edge-triggered: the counter of a doorbell is read only by a process that finds it full
+     * (nic__ring). */
     int status = nic__source_add(port, &port->doorbell, EPOLLIN | EPOLLET);
     return status != 0 ? status : nic__source_add(port, &port->timer, EPOLLIN | EPOLLET);
 }
@@ -170,7 +171,7 @@ static int tokens_make(struct nic_port *port)
     return nic__grants_init(port);
 }
 
-/* Gives back what belongs to the port itself. */
+/* Releases the port's own resources. */
 static void port_free(struct nic_port *port)
 {
     for (struct nic_listener *listener = port->listeners, *next; listener != NULL;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * receive.c - messages in: rings are polled, each message is given the oldest buffer of its class
- * and priority, and an event shows it. All of it is the driver's; providing buffers is anybody's.
+ * receive.c - incoming messages: the poller polls the rings, gives each message the oldest buffer
+ * of its class and priority, and returns an event. All of it runs in the poller, except that any
+ * thread may provide buffers.
  *
  * A record's header is copied before it is checked. A message of up to NIC_MEMORIZED bytes is
- * copied to its buffer; a longer one is shown in the ring, and consumed when the next event is
- * asked for. How far we came is told seldom: when a ring is found empty, or a quarter of it was
- * consumed.
+ * copied to its buffer; a longer one is handed out in the ring, and consumed when the next event is
+ * asked for. The consumer reports its position seldom: when a ring is found empty, or a quarter of
+ * it was consumed.
  *
- * Buffers are provided under buffer_lock, by anybody. The token of the one that an event hands out
- * is kept in `event_token` until the next event, or until a provider finds no other. So nic_unknown
- * can provide the buffer again without the lock: to the driver's own list, which is looked at
- * first.
+ * Buffers are provided under buffer_lock, by any thread. The token of the buffer that an event
+ * hands out is kept in `event_token` until the next event, or until a provider finds no other. So
+ * nic_unknown can provide the buffer again without the lock: to the poller's own list, which is
+ * searched first.
  */
 #include <errno.h>
 
@@ -80,7 +81,7 @@ static void *buffer_take(struct nic_port *port, int priority, unsigned size)
         port->own[priority][size] = buffer->next;
     } else {
         bmi_lock_take(&port->buffer_lock);
-        buffer = port->ready[priority][size]; /* only the driver takes any */
+        buffer = port->ready[priority][size]; /* only the poller takes any */
         port->ready[priority][size] = buffer->next;
         if (buffer->next == NULL)
             port->ready_last[priority][size] = &port->ready[priority][size];
@@ -92,7 +93,7 @@ static void *buffer_take(struct nic_port *port, int priority, unsigned size)
     return memory;
 }
 
-/* The token of the last event's buffer; NULL: a provider has it. */
+/* Takes the token of the last event's buffer; NULL: a provider took it. */
 static struct nic_buffer *event_token_take(struct nic_port *port)
 {
     struct nic_buffer *token = atomic_load_explicit(&port->event_token, memory_order_relaxed);
@@ -143,8 +144,8 @@ void nic__told(struct nic_peer *peer, int priority)
         nic__doorbell(peer);
 }
 
-/* The ring is empty: a sender that nothing keeps from sending is told at the next look, by when
- * what has come last may have been answered. */
+/* The ring is empty: a sender that is not blocked gets the position at the next look, when the
+ * last messages may have been answered. */
 static void told_soon(struct nic_peer *peer, int priority)
 {
     struct nic_ring *ring = &peer->in[priority];
@@ -178,7 +179,7 @@ static void broken(struct nic_peer *peer)
     nic__attention(peer->port);
 }
 
-/* The first record waits for a buffer. Marks it; tells the sender, who counts the time. */
+/* The first record waits for a buffer. Marks it and notifies the sender, which counts the time. */
 static void stall_mark(struct nic_peer *peer, int priority)
 {
     peer->stalled[priority] = true;
@@ -266,7 +267,8 @@ static enum taken message_take(struct nic_peer *peer, int priority,
     return TAKEN_MESSAGE;
 }
 
-/* Whether the timing model lets a record be seen. What is due too far off is rubbish: at once. */
+/* Whether the timing model lets a record be seen. A due time too far off is invalid: seen at
+ * once. */
 static bool is_due(const struct nic_record_head *head, uint64_t *due_ns)
 {
     const uint64_t FAR_NS = 20000000000u;
@@ -434,7 +436,7 @@ static bool cold_poll(struct nic_port *port, struct nic_event *event)
     return false;
 }
 
-/* Whether one of those that spoke last does, while we look at nothing else. */
+/* Whether one of the recently active peers sends, while no other peer is looked at. */
 static bool hot_speaks(const struct nic_port *port)
 {
     for (uint32_t i = 0; i < port->hot_count; i++)
@@ -444,7 +446,8 @@ static bool hot_speaks(const struct nic_port *port)
     return false;
 }
 
-/* Who waits for the answer of one peer, or of few, sees it sooner so than by the next call. */
+/* A caller that waits for the answer of one peer, or of few, sees it sooner here than in the
+ * next call. */
 static bool hot_watch(struct nic_port *port, struct nic_event *event)
 {
     enum { FEW = 4, LOOKS = 16 };
@@ -458,7 +461,7 @@ static bool hot_watch(struct nic_port *port, struct nic_event *event)
 
 static bool peers_poll(struct nic_port *port, struct nic_event *event)
 {
-    enum { COLD_EVERY = 16 }; /* busy ones must not keep the others waiting */
+    enum { COLD_EVERY = 16 }; /* busy peers must not keep the others waiting */
     if (port->calls % COLD_EVERY == 0 && cold_poll(port, event))
         return true;
     return hot_watch(port, event) || cold_poll(port, event);
@@ -487,19 +490,19 @@ struct nic_event *nic_receive(struct nic_port *port)
     else if (port->calls % CLOCK_EVERY == 0 || port->timed ||
              atomic_load_explicit(&port->attention, memory_order_relaxed))
         nic__look(port, nic__now());
-    if (nic__peer_event(port, event)) /* a peer is told before its messages */
+    if (nic__peer_event(port, event)) /* a peer's UP comes before its messages */
         return event;
     if (sent_last && peers_poll(port, event)) /* neither kind may keep the other waiting */
         return event;
     if (sent_event(port, event) || nic__alarm_ring(port, event) ||
         (!sent_last && peers_poll(port, event)))
         return event;
-    if (!sent_event(port, event)) /* help comes after all else */
+    if (!sent_event(port, event)) /* help comes last */
         nic__help_event(port, event);
     return event;
 }
 
-/* Whether one of them has something of ours to go on with. */
+/* Whether a recently active peer has sends of ours to go on with. */
 static bool hot_busy(const struct nic_port *port)
 {
     for (uint32_t i = 0; i < port->hot_count; i++)

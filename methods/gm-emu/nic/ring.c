@@ -2,9 +2,9 @@
  *
  * ring.c - rings of records between two processes: one producer, one consumer.
  *
- * The producer keeps its position to itself; a record is there when its stamp says so, which costs
- * the consumer one cache line for a small message instead of two. The consumer tells its position
- * seldom (nic__ring_told in receive.c). Neither side believes the other: the producer checks the
+ * The producer keeps its position to itself; a record's stamp shows that it is complete, which
+ * costs the consumer one cache line for a small message instead of two. The consumer reports its
+ * position seldom (nic__told in receive.c). Neither side trusts the other: the producer checks the
  * position that it reads, the consumer each length. The caller has the lock of its side.
  */
 #include "internal.h"
@@ -30,8 +30,8 @@ static void stamp(struct nic_ring *ring, uint64_t span)
     atomic_store_explicit(&record->stamp, value, memory_order_release);
 }
 
-/* The next record is likely to be as long: clears the stamp behind it now, when nobody waits. Until
- * a record covers the place nobody writes there, and then none can end there. */
+/* The next record is likely to be as long: clears the stamp behind it now, when no process
+ * waits. Until a record covers the place it is not written to, and then no record can end there. */
 static void clear_ahead(struct nic_ring *ring, uint64_t span)
 {
     if (!has_room(ring, span) || ring->position + span == ring->cleared)

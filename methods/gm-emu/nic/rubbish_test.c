@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rubbish_test.c - a peer that writes rubbish into what it shares harms only itself: words of the
- * rings and of the connection, messages and descriptors on the socket, claims that never end. A
- * witness, connected to the same port, must notice nothing.
+ * rubbish_test.c - a peer that writes invalid data into shared memory harms only itself: words of
+ * the rings and of the connection, messages and descriptors on the socket, claims that never end. A
+ * well-behaved bystander, connected to the same port, must not be affected.
  */
 #include "harness.h"
 
@@ -43,7 +43,7 @@ static void connect_one(struct host *host)
     unsigned accepted = server.accepted;
     struct nic_options options;
     nic_options_default(&options);
-    options.revoke_timeout_ms = 100; /* rubbish looks like claims of the server, too */
+    options.revoke_timeout_ms = 100; /* invalid data looks like claims of the server, too */
     host_open(host, &options);
     CU_ASSERT_EQUAL_FATAL(nic_connect(host->port, "victim", number, host, &host->peer), 0);
     CU_ASSERT_FATAL(UNTIL(host->ups == 1 && server.accepted == accepted + 1));
@@ -120,11 +120,11 @@ static void bad_records_end_the_connection(void)
     }
 }
 
-/* The end of its socket is seen first, then what it left: an end all the same, and no messages. */
+/* The end of its socket is seen first, then its data: that is a normal end, without messages. */
 static void rubbish_left_by_one_that_has_gone(void)
 {
     setup();
-    while (!nic_arm(server.port)) /* what comes now is looked at in one go, descriptors first */
+    while (!nic_arm(server.port)) /* later input is handled in one pass, descriptors first */
         hosts_drive_once();
     record_put(&client.peer->out[NIC_LOW_PRIORITY], 10, NIC_RECORD_MESSAGE, 0);
     host_close(&client);
@@ -158,7 +158,7 @@ static void bad_positions_end_the_connection(void)
     }
 }
 
-/* Directed sends by way of the ring, with what their header must not hold. */
+/* Directed sends by way of the ring, with invalid header fields. */
 static void bad_bounces_write_nothing(void)
 {
     uint64_t key, other, theirs;
@@ -166,7 +166,7 @@ static void bad_bounces_write_nothing(void)
     memset(target, 0, 65536);
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 100, 100, &key), 0);
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 300, 100, &other), 0);
-    CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the witness, as the server sees it */
+    CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the bystander, as the server sees it */
     CU_ASSERT_EQUAL(nic_grant(server.port, bad->next, target + 500, 100, &theirs), 0);
     const struct nic_bounce BOUNCES[] = {
         {key, 101, 1, 1, {0}},  {key, UINT64_MAX, 2, 1, {0}},     {key, 60, 3, 1, {0}},
@@ -238,7 +238,7 @@ static void bad_requests_for_help_write_nothing(void)
     teardown();
 }
 
-/* Of all sizes that a sender asks with, up to as many chunks as the word can tell. */
+/* Of all sizes that a sender asks with, up to as many chunks as the word can express. */
 static void requests_are_as_long_as_their_chunks_can_be_told(void)
 {
     enum { CHUNK_MIN = 32 << 10, CHUNK_MAX = 64 << 10, PLACES = (1 << 20) - 1 };
@@ -267,7 +267,7 @@ static void requests_are_as_long_as_their_chunks_can_be_told(void)
     teardown();
 }
 
-/* What a receiver must not make of the word that it shares with the sender. */
+/* Values that a receiver must not set in the word that it shares with the sender. */
 static void bad_words_end_the_connection(void)
 {
     const uint64_t WORDS[] = {0, UINT64_MAX, 1ull << 40 | 32 << 20 | 9, 1ull << 40 | 99 << 20,
@@ -335,7 +335,7 @@ static void bad_grants_lead_nowhere(void)
     }
 }
 
-/* A process that is not the one that greeted us is not written to: what is for it goes by the ring,
+/* A process that is not the one of the handshake is not written to: its data goes by the ring,
  * which it would have to read. */
 static void a_process_that_is_another_is_not_written_to(void)
 {
@@ -383,8 +383,8 @@ static void a_bad_position_behind_a_directed_send(void)
     free(to);
 }
 
-/* An errno that is none, in answer to a directed send through the ring, and to a request for help.
- * What was there before is no answer. */
+/* An invalid errno, in answer to a directed send through the ring, and to a request for help. An
+ * older value in the place is no answer. */
 static void bad_answers_are_errors(void)
 {
     enum { LONG = 128 << 10 };
@@ -417,8 +417,8 @@ static void bad_answers_are_errors(void)
     }
 }
 
-/* One doorbell rings for all peers of a port, and each of them has it: one that is filled up, so
- * that nothing can be added, still wakes who sleeps. */
+/* One doorbell rings for all peers of a port, and each of them holds its descriptor: a full
+ * counter, which nothing can be added to, must not prevent a wake-up. */
 static void a_full_doorbell_still_rings(void)
 {
     const uint64_t FULL = UINT64_MAX - 1;
@@ -447,7 +447,7 @@ static void a_full_doorbell_still_rings(void)
     teardown();
 }
 
-/* Perhaps it is none: where there is no /proc nothing tells. */
+/* It may be no doorbell: without /proc there is no way to check. */
 static void a_doorbell_that_cannot_be_rung_is_no_error(void)
 {
     setup();
@@ -467,7 +467,7 @@ static void a_claim_that_never_ends_is_given_up(void)
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
     CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &second), 0);
     atomic_store(&client.peer->mine->claim, key);
-    CU_ASSERT_EQUAL(nic_revoke(server.port, second), 0); /* another key: nobody waits */
+    CU_ASSERT_EQUAL(nic_revoke(server.port, second), 0); /* another key: no waiting */
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), -EBUSY);
     CU_ASSERT(UNTIL(server.downs == 1 && client.downs == 1));
     atomic_store(&client.peer->mine->claim, 0);
@@ -477,7 +477,7 @@ static void a_claim_that_never_ends_is_given_up(void)
 }
 
 /* However often: nothing is left of it when its connection has gone, though it claims on. Until
- * then its place is nobody else's. */
+ * then its place is not reused. */
 static void places_of_claims_that_never_end_come_back(void)
 {
     uint64_t key, keys[GRANTS];
@@ -501,7 +501,7 @@ static void places_of_claims_that_never_end_come_back(void)
         nic_peer_close(bad);
         CU_ASSERT_FATAL(UNTIL(server.downs == round && client.downs == 1));
         nic_peer_release(server.refused);
-        CU_ASSERT(UNTIL(server.port->peers->next == NULL)); /* the witness alone */
+        CU_ASSERT(UNTIL(server.port->peers->next == NULL)); /* the bystander alone */
         host_close(&client);
     }
     for (unsigned i = 0; i < GRANTS; i++)
@@ -529,7 +529,7 @@ static void a_claim_on_what_another_was_granted_is_none(void)
 {
     uint64_t key;
     setup();
-    struct nic_peer *good = bad->next; /* the witness came before */
+    struct nic_peer *good = bad->next; /* the bystander came before */
     CU_ASSERT_EQUAL(nic_grant(server.port, good, target, 100, &key), 0);
     atomic_store(&client.peer->mine->claim, key);
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
@@ -548,7 +548,7 @@ static void the_end_of_a_grant_looks_at_its_peer_alone(void)
 {
     uint64_t key;
     setup();
-    struct nic_peer *good = bad->next; /* the witness came before */
+    struct nic_peer *good = bad->next; /* the bystander came before */
     struct nic_shared_end *theirs = good->theirs;
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
     good->theirs = (struct nic_shared_end *)sizeof(*theirs); /* a look there is the end of us */
@@ -565,7 +565,7 @@ static void the_end_of_a_grant_looks_at_its_peer_alone(void)
     teardown();
 }
 
-/* Anything, anywhere, at any time. What may come out: messages, an end; no crash, no other harm. */
+/* Anything, anywhere, at any time. Allowed outcomes: messages, an end; no crash, no other harm. */
 static void anything_anywhere_harms_nobody_else(void)
 {
     enum { ROUNDS = 60, WRITES = 40 };
@@ -620,7 +620,7 @@ static int raw_connect(void)
     return fd;
 }
 
-/* Drives until the server has closed the socket; whatever it says before is read. */
+/* Polls until the server has closed the socket; reads the messages before that. */
 static void await_end(int fd)
 {
     char text[256];
@@ -705,7 +705,7 @@ static void bad_greetings_are_refused(void)
     teardown();
 }
 
-/* In a child: listens, and welcomes who comes to a connection of that name. */
+/* In a child: listens, and welcomes a peer to a connection of that name. */
 static void welcome_as(uint64_t name, const char *node, int tell)
 {
     struct sockaddr_un address;
@@ -726,14 +726,14 @@ static void welcome_as(uint64_t name, const char *node, int tell)
         pause();
 }
 
-/* Grants are to a connection of a name, which the accepting side chooses. Who took that of another
- * could write to what was granted there. */
+/* Grants belong to a connection's name, which the accepting side chooses. A peer that took the
+ * name of another connection could write to the memory granted there. */
 static void the_name_of_another_connection_is_refused(void)
 {
     char node[32], byte;
     int told[2];
     setup();
-    CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the witness, as the server sees it */
+    CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the bystander, as the server sees it */
     const uint64_t NAMES[] = {bad->next->link_name, bad->next->link_name + 2};
     snprintf(node, sizeof(node), "impostor-%d", (int)getpid());
     for (int i = 0; i < 2; i++) {
@@ -756,7 +756,7 @@ static void the_name_of_another_connection_is_refused(void)
     teardown();
 }
 
-/* After the greeting: arenas that are none. */
+/* After the handshake: invalid arenas. */
 static void bad_arenas_end_the_connection(void)
 {
     const struct {
@@ -796,8 +796,8 @@ static void arena_tell(uint32_t index, uint64_t length)
     close(fd);
 }
 
-/* They cost who sends them nothing. The addresses of a process must not be spent on them: what is
- * too much, of one peer or of all, is not mapped; what is small behind it is. */
+/* They cost their sender nothing. They must not use up the address space of a process: an arena
+ * beyond the limit, of one peer or of all, is not mapped; a small one behind it is. */
 static void vast_arenas_are_not_mapped(void)
 {
     const uint64_t PAGE = 4096, OF_ONE = UINT64_C(1) << 42, OF_ALL = UINT64_C(1) << 45;
@@ -832,7 +832,7 @@ static void vast_arenas_are_not_mapped(void)
     teardown();
 }
 
-/* Its socket is still looked at, for its end; what it says is not. */
+/* Its socket is still watched, for its end; its messages are not read. */
 static void what_comes_after_the_end_is_not_looked_at(void)
 {
     setup();
@@ -863,7 +863,7 @@ static void empty_message_send(int fd, const int *fds, size_t count)
     CU_ASSERT_EQUAL_FATAL(sendmsg(fd, &message, MSG_NOSIGNAL), 0);
 }
 
-/* In place of a greeting, and after it: the connection ends, and they are closed. */
+/* In place of a handshake, and after it: the connection ends, and they are closed. */
 static void descriptors_of_an_empty_message_are_closed(void)
 {
     unsigned before = descriptors_open();

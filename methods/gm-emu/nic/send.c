@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * send.c - messages out: tokens, the way into the ring, callbacks, resend time-outs.
+ * send.c - outgoing messages: tokens, the way into the ring, callbacks, resend time-outs.
  *
- * A message that finds its ring free, with nothing before it, is written by its poster, under
- * peer->lock. Else it waits in `waiting`; the driver goes on with it when the peer has consumed.
- * Unbuffered ones are in `flying` from then on, until the peer took them. One that the peer has no
- * buffer for is marked by the peer in `stall`; only a marked one can be given up, and whoever
- * changes the mark first decides whether it was received or failed, so that it is never both.
+ * A message that finds its ring free, with nothing before it, is written by the posting thread,
+ * under peer->lock. Else it waits in `waiting`; the poller goes on with it when the peer has
+ * consumed. Unbuffered ones are in `flying` from then on, until the peer took them. When the peer
+ * has no buffer for a message, it marks the message in `stall`; only a marked one can be given up,
+ * and the side that changes the mark first decides whether it was received or failed, so that it is
+ * never both.
  */
 #include <errno.h>
 
@@ -73,7 +74,7 @@ void nic__send_done(struct nic_port *port, struct nic_send *send, int status)
     bmi_lock_give(&port->token_lock);
 }
 
-/* peer->lock held. From the first one on the peer tells us, asleep or not, how far it came. */
+/* peer->lock held. From the first send on the peer reports its position, asleep or not. */
 void nic__busy_add(struct nic_peer *peer)
 {
     if (atomic_fetch_add_explicit(&peer->busy, 1, memory_order_relaxed) == 0)
@@ -148,7 +149,7 @@ static void sent_count(struct nic_peer *peer, uint64_t length)
     atomic_store_explicit(&peer->sent_bytes, bytes + length, memory_order_relaxed);
 }
 
-/* Writes it into the ring, if there is room. peer->lock held. */
+/* Writes the message into the ring, if there is room. peer->lock held. */
 static bool message_put(struct nic_peer *peer, const struct message *message)
 {
     struct nic_ring *ring = &peer->out[message->priority];
@@ -171,7 +172,7 @@ static bool message_put(struct nic_peer *peer, const struct message *message)
     return true;
 }
 
-/* Puts one that waited. False: it cannot go yet. */
+/* Puts a waiting message into the ring. False: it cannot go yet. */
 static bool waiting_put(struct nic_peer *peer, struct nic_send *send, uint64_t now)
 {
     struct message message = {send->iov, send->count, send->length, send->size, send->priority};
@@ -190,7 +191,7 @@ static bool waiting_put(struct nic_peer *peer, struct nic_send *send, uint64_t n
     return true;
 }
 
-/* Puts as many as go. Returns whether any went. peer->lock held. */
+/* Puts as many waiting messages as possible. Returns whether any went. peer->lock held. */
 static bool waiting_progress(struct nic_peer *peer, int priority, uint64_t now)
 {
     struct nic_queue *queue = &peer->waiting[priority];
@@ -225,7 +226,7 @@ static int send_check(struct nic_peer *peer, const struct message *message)
     return 0;
 }
 
-/* The queue's way: with a token. peer->lock held. */
+/* Queues the message with a token. peer->lock held. */
 static int send_queue(struct nic_peer *peer, const struct message *message, bool buffered,
                       nic_callback *callback, void *context)
 {
@@ -277,12 +278,12 @@ int nic_send_with_callback(struct nic_peer *peer, const struct iovec *iov, size_
     nic__doorbell(peer);
     if (done)
         return 1;
-    nic__wake(port); /* it may have to wait with us, or for a time-out */
+    nic__wake(port); /* the poller may have to wait for the peer, or for a time-out */
     return 0;
 }
 
-/* Nothing waits, and the ring has room as far as we know: its consumer is not asked. peer->lock
- * held. */
+/* No message waits, and the ring has room by the last known position, which is not read anew.
+ * peer->lock held. */
 static bool send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,
                      unsigned size)
 {
@@ -314,10 +315,10 @@ bool nic_send_now(struct nic_peer *peer, const void *head, const void *body, siz
     return sent;
 }
 
-/* ---- the driver's part ------------------------------------------------------------------------
- */
+/* ---- the poller's part
+ * ------------------------------------------------------------------------ */
 
-/* What the peer has taken is done. peer->lock held. */
+/* Completes the messages that the peer has taken. peer->lock held. */
 static void flying_reap(struct nic_peer *peer, int priority)
 {
     struct nic_queue *queue = &peer->flying[priority];
@@ -347,7 +348,7 @@ void nic__send_progress(struct nic_peer *peer, uint64_t now)
         nic__doorbell(peer);
 }
 
-/* Takes one out of the middle of a queue. */
+/* Removes a send from the middle of a queue. */
 static bool queue_remove(struct nic_queue *queue, struct nic_send *send)
 {
     struct nic_send **link = &queue->head;
@@ -414,7 +415,7 @@ static bool stall_check(struct nic_peer *peer, int priority, uint64_t now, uint6
            stall_give_up(peer, priority, position);
 }
 
-/* Those that wait for a link that is dead. */
+/* Fails messages that wait for a dead link. */
 static bool waiting_check(struct nic_peer *peer, int priority, uint64_t now, uint64_t limit_ns)
 {
     struct nic_queue *queue = &peer->waiting[priority];

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * share.h - what two ports share: the layout of shared memory, and the messages on their socket.
+ * share.h - the layout of memory that two ports share, and the messages on their socket.
  *
- * All of it is written by one side and read by the other, except `stall` and `help` (both). What is
- * read here is copied once, then checked, then the copy is used. Positions in rings grow for ever;
- * the place in the ring is the position modulo its size. A process that is killed leaves any of
- * this in any state: that must harm nobody, and does not, since the other side acts on stamps and
- * positions only.
+ * One side writes each word and the other reads it, except `stall` and `help` (both write). A
+ * reader copies a value once, checks the copy, and uses the copy. Positions in rings grow for ever;
+ * the place in the ring is the position modulo its size. A killed process may leave any of this in
+ * any state. That harms no other process, since the other side acts on stamps and positions only.
  *
  *   port memory   a memfd of each port, read-only to peers: whether it sleeps, and its grants
  *   link memory   a memfd of each connection, made by the accepting port: both ends' words, and
@@ -39,7 +38,7 @@ static_assert(sizeof(struct nic_record) == 16, "a message of 48 bytes is one cac
 
 enum nic_record_kind { NIC_RECORD_PAD = 1, NIC_RECORD_MESSAGE, NIC_RECORD_BOUNCE, NIC_RECORD_HELP };
 
-/* What a record says, read once. */
+/* The fields of a record's header, read once. */
 struct nic_record_head {
     uint32_t length;
     uint8_t kind, size;
@@ -64,8 +63,7 @@ static inline struct nic_record_head nic__record_head(uint32_t what, uint64_t du
     };
 }
 
-/* What a record of kind BOUNCE starts with: a piece of a directed send on its way through a ring.
- */
+/* The start of a record of kind BOUNCE: a piece of a directed send on its way through a ring. */
 struct nic_bounce {
     uint64_t key, offset;
     uint32_t number; /* of the directed send, on this connection */
@@ -75,8 +73,8 @@ struct nic_bounce {
 static_assert((sizeof(struct nic_record) + sizeof(struct nic_bounce)) % NIC_LINE == 0,
               "long copies begin with a line");
 
-/* What a record of kind HELP is: a directed send that the receiver may help with, and then where
- * its bytes are in the sender's memory (help.c). */
+/* A record of kind HELP: a directed send that the receiver may help to copy, then the place of
+ * its bytes in the sender's memory (help.c). */
 struct nic_help_request {
     uint64_t key, offset, length;
     uint32_t number; /* 24 bits */
@@ -97,16 +95,18 @@ static inline uint32_t nic__stamp(uint64_t position)
 
 enum { NIC_ANSWERS = 8 }; /* that a sender may wait for */
 
-/* What one end of a connection writes. */
+/* The words that one end of a connection writes. */
 struct nic_shared_end {
     _Alignas(NIC_LINE) _Atomic uint64_t consumed[NIC_PRIORITIES]; /* of the other's rings */
-    /* While the first record of a ring of the other's finds no buffer: its position + NIC_STALLED.
-     * The sender may make that NIC_GIVEN_UP; whoever changes it first decides. */
+    /* While the first record of one of the other's rings finds no buffer: its position +
+     * NIC_STALLED. The sender may change that to NIC_GIVEN_UP; the side that changes it first
+     * decides. */
     _Alignas(NIC_LINE) _Atomic uint64_t stall[NIC_PRIORITIES];
-    _Alignas(NIC_LINE) _Atomic uint32_t wants; /* to know of `consumed` and `bounced` when asleep */
+    _Alignas(NIC_LINE) _Atomic uint32_t wants; /* it wants doorbells for `consumed` and `bounced`
+                                                * while it sleeps */
     _Alignas(NIC_LINE) _Atomic uint64_t claim; /* key of the grant that it is writing to */
-    _Atomic uint32_t claim_turn; /* futex: changes after a claim that was waited for */
-    _Alignas(NIC_LINE) _Atomic uint32_t claim_waits; /* somebody waits for the other's claim */
+    _Atomic uint32_t claim_turn; /* futex: changes after a claim that a thread waited for */
+    _Alignas(NIC_LINE) _Atomic uint32_t claim_waits; /* a thread waits for the other's claim */
     /* Answers to directed sends that came through the ring, each at number % NIC_ANSWERS: number <<
      * 32 | errno. */
     _Alignas(NIC_LINE) _Atomic uint64_t bounced[NIC_ANSWERS];
@@ -133,12 +133,12 @@ struct nic_shared_port {
     uint32_t magic;
     uint32_t grants;
     _Alignas(NIC_LINE) _Atomic uint32_t asleep;
-    _Alignas(NIC_LINE) _Atomic uint32_t turns; /* changes while its driver looks at its rings */
+    _Alignas(NIC_LINE) _Atomic uint32_t turns; /* changes while its poller looks at its rings */
     struct nic_shared_grant grant[];
 };
 
 struct nic_shared_wire {
-    _Atomic uint64_t free_ns; /* when what is on its way to this port will have arrived */
+    _Atomic uint64_t free_ns; /* when the data on its way to this port will have arrived */
 };
 
 enum {
@@ -158,7 +158,7 @@ struct nic_greeting {
     uint32_t index;    /* ARENA */
     uint64_t length;   /* ARENA, HELLO and WELCOME: of the port memory */
     uint64_t link;     /* names the connection; WELCOME */
-    uint64_t nonce[2]; /* who has these at this address is the sender */
+    uint64_t nonce[2]; /* the sender is the process that has these at this address */
     uint64_t nonce_address;
     uint32_t max_size[NIC_PRIORITIES];
     uint32_t wire; /* wire memory is sent, too */

@@ -2,18 +2,19 @@
  *
  * stage.c - directed sends through the ring of low priority.
  *
- * Each piece is a record that says where it goes; the peer's driver checks that against its grants,
- * copies, and answers to the last one. All are sent so where the kernel refuses process_vm_writev;
- * long ones from plain to plain memory as long as the receiver looks or sleeps, since two
- * processors that copy through a ring which fits into a cache are faster than one in
- * process_vm_writev. The sender's part runs with directed_lock held, the receiver's in its driver.
+ * Each piece is a record that names its destination; the peer's poller checks that against its
+ * grants, copies, and answers the last one. All directed sends go this way where the kernel refuses
+ * process_vm_writev. Long ones from plain to plain memory do as long as the receiver looks or
+ * sleeps, since two processors that copy through a ring which fits into a cache are faster than one
+ * in process_vm_writev. The sender's part runs with directed_lock held, the receiver's in its
+ * poller.
  */
 #include <errno.h>
 
 #include "internal.h"
 
 enum {
-    STAGE_MIN = 64 << 10, /* what is shorter goes the plain way */
+    STAGE_MIN = 64 << 10, /* shorter ones are not bounced by choice */
     STAGE_PATIENCE = 4    /* pieces without a sign of the receiver */
 };
 
@@ -26,7 +27,7 @@ bool nic__answers_full_locked(const struct nic_peer *peer)
     return oldest != NULL && peer->bounces + 1 - oldest->number >= NIC_ANSWERS;
 }
 
-/* 0 is nobody's number. Places of answers follow each other also where numbers begin again. */
+/* No send has number 0. The answers' places stay consecutive also where numbers wrap around. */
 static uint32_t number_next(struct nic_peer *peer)
 {
     peer->bounces = peer->bounces == UINT32_MAX ? NIC_ANSWERS : peer->bounces + 1;

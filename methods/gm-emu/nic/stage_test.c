@@ -19,7 +19,7 @@ static bool bounced; /* the way that is tested */
 static struct host server, client;
 static uint8_t *target, *source;
 
-/* A send and what its callback said. */
+/* A send and its callback's status. */
 struct sent {
     unsigned callbacks;
     int status;
@@ -101,7 +101,7 @@ static struct nic_statistics figures(void)
     return now;
 }
 
-/* A receiver that looks copies what is put into the ring at once. */
+/* A receiver that looks copies data from the ring at once. */
 static void through_the_ring_to_one_who_looks(void)
 {
     struct sent sent;
@@ -149,8 +149,8 @@ static void what_is_written_though_one_looks(void)
     }
 }
 
-/* One who is awake and elsewhere: after a few pieces the rest is written to his memory, if it may
- * be, and he only has to confirm. */
+/* A receiver that is awake but busy elsewhere: after a few pieces the rest is written to its
+ * memory, if that is permitted, and it only has to confirm. */
 static void past_one_who_is_elsewhere(void)
 {
     struct sent sent;
@@ -174,7 +174,7 @@ static void past_one_who_is_elsewhere(void)
     teardown();
 }
 
-/* One who sleeps is woken when half of the ring is full, not for each piece. */
+/* A sleeping receiver is woken when half of the ring is full, not for each piece. */
 static void to_one_who_sleeps(void)
 {
     struct sent sent;
@@ -207,8 +207,8 @@ static void to_one_who_sleeps(void)
     teardown();
 }
 
-/* What is under way ends each for itself, also where more than the peer has answers for are, and
- * where all are given before one is taken. */
+/* Each send under way ends by itself, also with more sends than the peer has places for answers,
+ * and where all answers are given before one is taken. */
 static void answers_after(uint32_t bounces)
 {
     enum { COUNT = 20, BAD = 0 };
@@ -265,7 +265,7 @@ static void an_answer_just_before_one_sleeps(void)
     teardown();
 }
 
-/* One that waits for its answer can be taken back; the answer is nobody's then. */
+/* A send that waits for its answer can be taken back; the answer is ignored then. */
 static void taken_back_before_its_answer(void)
 {
     struct sent sent[3];
@@ -286,7 +286,7 @@ static void taken_back_before_its_answer(void)
     teardown();
 }
 
-/* Those that wait for an answer end with the connection. */
+/* Sends that wait for an answer end with the connection. */
 static void they_end_with_the_connection(void)
 {
     struct sent sent[3];

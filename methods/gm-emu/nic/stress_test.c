@@ -182,7 +182,7 @@ static void many_peers_at_once(void)
 
 enum { SENDERS = 4, AREA = 64 << 10 };
 
-struct end { /* a port and its driver */
+struct end { /* a port and its polling thread */
     struct nic_port *port;
     struct nic_peer *peer;
     uint64_t key; /* of the other's area */

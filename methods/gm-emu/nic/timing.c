@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * timing.c - the timing model, and what tests break.
+ * timing.c - the timing model, and the faults that tests inject.
  *
- * Each port has one link, each way shared by all its peers. A message takes its time on the
- * sender's link and on the receiver's, both at once, each after what is on it already; it is to be
- * seen when its last byte has arrived. When the receiver's link is free is in memory that all its
- * peers write: rubbish there makes messages late by a bounded time, no more.
+ * Each port has one link, each direction shared by all its peers. A message takes its time on the
+ * sender's link and on the receiver's, both at once, each after the traffic that is on it already;
+ * it becomes visible when its last byte has arrived. All peers of a port write the time when its
+ * link is free, in shared memory: an invalid value there delays messages by a bounded time, no
+ * more.
  */
 #include <errno.h>
 
@@ -14,8 +15,8 @@
 int nic_options_preset(struct nic_options *options, const char *name)
 {
     static const struct nic_timing OFF = {0};
-    /* 2 Gb/s, 7 us one way for a short message. Registering 3 us a page and deregistering 200 us
-     * are what users of GM measured on its hosts. */
+    /* 2 Gb/s, 7 us one way for a short message. Users of GM measured 3 us a page for registering
+     * and 200 us for deregistering on its hosts. */
     static const struct nic_timing MYRINET2000 = {.link_bytes_per_s = 250000000,
                                                   .latency_ns = 6000,
                                                   .host_send_ns = 400,

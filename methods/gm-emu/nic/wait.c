@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wait.c - how the driver sleeps and wakes: the descriptor, deadlines, alarms.
+ * wait.c - how the poller sleeps and wakes: the descriptor, deadlines, alarms.
  *
- * What nobody misses: the driver stores `asleep`, then looks at everything; whoever stores
+ * No wake-up is lost: the poller stores `asleep`, then looks at everything; a thread that stores
  * something for it looks at `asleep` afterwards and rings if it is set. Sequentially consistent on
- * both sides, across processes as well as threads. What comes with time is in one timer, set to the
- * earliest.
+ * both sides, across processes as well as threads. One timer, set to the earliest deadline, covers
+ * all timed events.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,7 +18,7 @@ static void source_ready(struct nic_port *port, struct nic_source *source, uint3
 {
     switch (source->kind) {
     case NIC_SOURCE_DOORBELL:
-    case NIC_SOURCE_TIMER: /* to wake was all */
+    case NIC_SOURCE_TIMER: /* the wake-up was its only purpose */
         break;
     case NIC_SOURCE_LISTENER:
         nic__listener_ready(port, source->owner);
@@ -39,7 +39,7 @@ static void descriptors_look(struct nic_port *port)
     int count = epoll_wait(port->epoll, events, EVENTS, 0);
     for (int i = 0; i < count; i++) {
         struct nic_source *source = events[i].data.ptr;
-        if (source->fd >= 0) /* one before may have ended it */
+        if (source->fd >= 0) /* an event before this one may have ended it */
             source_ready(port, source, events[i].events);
     }
 }
@@ -113,7 +113,7 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
 static void timer_set(struct nic_port *port, uint64_t now, uint64_t due_ns)
 {
     if (due_ns == UINT64_MAX || (port->timer_ns > now && port->timer_ns <= due_ns))
-        return; /* a timer that comes too early wakes us once, for nothing */
+        return; /* a timer that expires too early causes one needless wake-up */
     struct itimerspec when = {.it_value = {.tv_sec = (time_t)(due_ns / 1000000000u),
                                            .tv_nsec = (long)(due_ns % 1000000000u)}};
     timerfd_settime(port->timer.fd, TFD_TIMER_ABSTIME, &when, NULL);
@@ -122,7 +122,7 @@ static void timer_set(struct nic_port *port, uint64_t now, uint64_t due_ns)
 
 bool nic_arm(struct nic_port *port)
 {
-    enum { NEAR_NS = 60000 }; /* what the timing model lets come sooner is polled for */
+    enum { NEAR_NS = 60000 }; /* for sooner events of the timing model the poller polls */
     uint64_t due_ns, now = nic__now();
     nic__hold_finish(port);
     atomic_store(&port->shared->asleep, 1);
