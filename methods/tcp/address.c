@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * address.c - takes "host:port" apart and puts it into its one canonical form.
+ * address.c - parses "host:port" and writes its one canonical form.
  *
  * Hosts are IPv4 (four decimal numbers), [IPv6] in brackets with an optional %interface, or names.
  * Canonical: names in lower case, IPv6 as RFC 5952 writes it, an IPv4-mapped IPv6 address as IPv4,
- * ports without leading zeros. What looks like a number but is no IPv4 address ("1.2.3", "0x7f.1")
- * is refused: resolvers would guess at it. Everything here works on its arguments alone.
+ * ports without leading zeros. A host that looks like a number but is no IPv4 address ("1.2.3",
+ * "0x7f.1") is refused, because resolvers would guess its meaning. The functions use their
+ * arguments only.
  */
 #include "address.h"
 

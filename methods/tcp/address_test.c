@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * address_test.c - "host:port" strings: what is accepted, what it becomes, what is refused and why.
+ * address_test.c - "host:port" strings: which are accepted, their canonical form, and why others
+ * are refused.
  */
 #include "address.h"
 

@@ -29,10 +29,11 @@ static uint8_t into[4096];
 static _Thread_local volatile char each_threads_own[1 << 20]; /* threads have room for that, too */
 static char bound[128];
 static int port;
-static int held[2]; /* that port of 127.0.0.2 and of 127.0.0.3: nobody listens there */
+static int held[2]; /* that port of 127.0.0.2 and of 127.0.0.3, bound but not listening */
 
-/* A socket that has the port of the host and does not listen, so that nobody else does and who
- * dials it is refused. Returns it, or -1 where another process has the port. */
+/* Binds a socket to the port of the host without listening, so that no other process listens
+ * there and the kernel refuses connections. Returns it, or -1 where another process has the
+ * port. */
 static int port_hold(const char *host, int number)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number)};
@@ -152,7 +153,7 @@ static void refusal_fails_what_waited(void)
     teardown();
 }
 
-/* "localhost" may have ::1 first, where nobody listens: the next address is tried. */
+/* "localhost" may resolve to ::1 first, where no socket listens: the next address is tried. */
 static void name_is_looked_up(void)
 {
     struct fake_owner here;
@@ -169,12 +170,12 @@ static void name_is_looked_up(void)
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
-/* What is found of a name: an answer of getaddrinfo's, or addresses. */
+/* The result of looking up a name: an error of getaddrinfo, or addresses. */
 static const struct known {
     const char *name;
     int answer;
     const char *addresses[3];
-    int times; /* so many of the first one */
+    int times; /* so many copies of the first one */
 } known_names[] = {
     {.name = "none.test", .answer = EAI_NONAME},
     {.name = "again.test", .answer = EAI_AGAIN},
@@ -252,7 +253,7 @@ int __wrap_getaddrinfo(const char *host, const char *service, const struct addri
     for (size_t i = 0; i < sizeof(known_names) / sizeof(known_names[0]); i++) {
         if (strcmp(known_names[i].name, host) != 0)
             continue;
-        errno = EMFILE; /* what EAI_SYSTEM is about */
+        errno = EMFILE; /* the error behind EAI_SYSTEM */
         *list = known_names[i].answer == 0 ? known_list(&known_names[i]) : NULL;
         return known_names[i].answer;
     }
@@ -267,7 +268,7 @@ void __wrap_freeaddrinfo(struct addrinfo *list)
         __real_freeaddrinfo(list);
 }
 
-/* Dials the name, and waits for what comes of it. Returns the link's status; 0: it is up. */
+/* Dials the name, and waits for the outcome. Returns the link's status; 0: it is up. */
 static int dial_name(const char *name, struct fake_owner *here)
 {
     char address[64];
@@ -290,12 +291,13 @@ static void names_and_their_addresses(void)
     CU_ASSERT_EQUAL(dial_name("refuses.test", &here[5]), -ECONNREFUSED);
     CU_ASSERT_EQUAL(dial_name("third.test", &here[6]), 0);
     CU_ASSERT_STRING_EQUAL(here[6].host, "127.0.0.1");
-    CU_ASSERT_EQUAL(dial_name("late.test", &here[7]), 0); /* of many the first ones count */
+    CU_ASSERT_EQUAL(dial_name("late.test", &here[7]), 0); /* of many addresses the first ones
+                                                           * count */
     teardown();
     CU_ASSERT_EQUAL(descriptors_open(), descriptors);
 }
 
-/* At the method's port on another host connections are neither made nor refused from now on. */
+/* From now on, connections to the method's port on another host are neither made nor refused. */
 static void neighbour_is_mute(int fillers[3])
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -327,8 +329,8 @@ static void addresses_that_do_not_answer(void)
     CU_ASSERT_EQUAL(descriptors_open(), descriptors);
 }
 
-/* Names that are looked up for long: so many at a time, the others wait; a link that is closed or
- * has no time left does not wait for its name; what comes of it then is nobody's. */
+/* Look-ups that take long: a limited number runs at a time, and the others wait. A link that is
+ * closed, or whose time is over, does not wait for its name, and the result is dropped. */
 static void names_that_hang(void)
 {
     enum { NAMES = 70, SOME = 20, AT_ONCE = 64 };
@@ -337,7 +339,7 @@ static void names_that_hang(void)
     sigset_t mask;
     setup();
     for (int i = 0; i < NAMES; i++) {
-        if (i == SOME) /* one whose look-up does not hang is not kept from it by those */
+        if (i == SOME) /* a look-up that returns at once is not delayed by the others */
             CU_ASSERT_EQUAL(dial_name("third.test", &good), 0);
         snprintf(address, sizeof(address), "slow%d.test:%d", i, port);
         CU_ASSERT_EQUAL(dial(address, &here[i]), 0);
@@ -364,7 +366,7 @@ static void names_that_hang(void)
         CU_ASSERT(FAKE_UNTIL(here[i].downs == 1));
         CU_ASSERT_EQUAL(here[i].status, i == 1 || i >= NAMES - 2 ? 0 : -BMI_EHOSTNTFD);
     }
-    /* who was closed, or had no time left, as it waited has not been asked for */
+    /* requests that were closed or expired while they waited never started */
     CU_ASSERT(FAKE_UNTIL(slow.done == NAMES - 2 && slow.under_way == 0));
     CU_ASSERT_EQUAL(slow.most, AT_ONCE);
     CU_ASSERT_FALSE(slow.takes_signals);
@@ -449,7 +451,7 @@ static void listens_on_everything(void)
     teardown();
 }
 
-/* Listens there, and tells the address that peers dial. Returns the port. */
+/* Listens at the address, and outputs the address that peers dial. Returns the port. */
 static int listen_at(const char *address, int flags, char *where, size_t size)
 {
     int there = 0;
@@ -473,7 +475,8 @@ static bool reached(const char *host, int there)
     return up;
 }
 
-/* Listens on all of IPv6, at a port that nobody has on 127.0.0.1. Returns that, held at *fd. */
+/* Listens on all of IPv6, at a port that is free on 127.0.0.1. Returns the port, which *fd
+ * holds. */
 static int listen_at_six(int *fd)
 {
     char where[128];
@@ -487,7 +490,7 @@ static int listen_at_six(int *fd)
     return -1;
 }
 
-/* All interfaces of the host's family, or that host alone. The port told is that of the first. */
+/* All interfaces of the host's family, or that host alone. The reported port is the first one's. */
 static void listens_on_a_family(void)
 {
     char where[128];
@@ -573,8 +576,8 @@ static bool told(const char *listening, int shown, const char *host)
     return strncmp(where, host, strlen(host)) == 0;
 }
 
-/* With no host given others are told this machine's first address that is not the loopback, nor
- * good on one link only, nor of an interface that is down; IPv4 first. */
+/* Without a host, peers get this machine's first address that is not the loopback, not valid on
+ * one link only, and not of an interface that is down; IPv4 first. */
 static void tells_an_address_of_its_own(void)
 {
     char where[128];
@@ -615,8 +618,8 @@ static int raw_connect(void)
     return fd;
 }
 
-/* Drives until `count` links are accepted. A connection that was dropped is made again: valgrind,
- * which plays the limit of descriptors itself, accepts and drops what is above it. */
+/* Polls until `count` links are accepted. A dropped connection is made again: valgrind emulates
+ * the limit of descriptors itself, and accepts and drops the connections above it. */
 static bool accepted_with_patience(int *peer, int count)
 {
     char byte;
@@ -634,7 +637,7 @@ static bool accepted_with_patience(int *peer, int count)
     return fake_accepted_count == count;
 }
 
-/* Out of descriptors the listener rests; links go on; when one closes the next is taken. */
+/* Out of descriptors the listener pauses; links go on; when one closes the next is accepted. */
 static void out_of_descriptors(void)
 {
     struct fake_owner *owner;

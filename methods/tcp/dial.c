@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * dial.c - makes outgoing connections without blocking anybody.
+ * dial.c - makes outgoing connections without blocking any thread.
  *
- * tcp_connect only makes the link; the driver looks the name up (resolve.c) if it is one, then
- * tries its addresses one after the other, each for its share of the time. What the last one failed
- * with is what the link ends with. Everything but tcp_connect runs in the driver.
+ * tcp_connect only creates the link. The poller looks the name up (resolve.c) if it is one, then
+ * tries its addresses one after the other, each for its share of the time. The link ends with the
+ * error of the last address. Everything but tcp_connect runs in the poller.
  */
 #include <net/if.h>
 #include <stdlib.h>
@@ -80,8 +80,8 @@ static void socket_close(struct tcp_link *link)
     tcp_unlock(&link->send_lock);
 }
 
-/* A connection is under way or made. Sizes of buffers that are set meanwhile are seen here, or find
- * the socket. Returns 0 or an errno. */
+/* A connection is under way or made. Buffer sizes that are set meanwhile are seen here, or
+ * applied to the socket. Returns 0 or an errno. */
 static int attempt(struct tcp_link *link, const union tcp_socket_address *to)
 {
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
@@ -101,7 +101,8 @@ static int attempt(struct tcp_link *link, const union tcp_socket_address *to)
         close(fd);
         return result;
     }
-    result = tcp_engine_watch_room(link); /* tells at once if it is made already */
+    result = tcp_engine_watch_room(link); /* reports at once if the connection is established
+                                           * already */
     if (result < 0)
         socket_close(link);
     return result;
@@ -188,7 +189,8 @@ void tcp_dial_start(struct tcp_link *link)
         tcp_link_end(link, status);
 }
 
-/* Returns 0 if the socket is connected, to somebody else, and tells the core to whom. */
+/* Returns 0 if the socket is connected to another socket, and reports the peer's address to the
+ * core. */
 static int connection_check(struct tcp_link *link)
 {
     union tcp_socket_address here = {0}, there = {0};
@@ -204,7 +206,8 @@ static int connection_check(struct tcp_link *link)
     if (getpeername(link->watch.fd, &there.any, &there_length) < 0 ||
         getsockname(link->watch.fd, &here.any, &here_length) < 0)
         return -errno;
-    /* A port nobody listens on, drawn as our own: TCP then connects the socket to itself. */
+    /* No socket listens on the port, and the kernel chose it as our local port: TCP then
+     * connects the socket to itself. */
     if (memcmp(&here, &there, sizeof(here)) == 0)
         return -ECONNREFUSED;
     tcp_socket_address_host(&there, host, sizeof(host));
@@ -219,7 +222,7 @@ void tcp_dial_ready(struct tcp_link *link)
 {
     int error = connection_check(link);
     if (error == -ENOTCONN)
-        return; /* told too early: still under way */
+        return; /* the report came too early: still under way */
     if (error) {
         link->dial->error = error;
         socket_close(link);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * engine_epoll.c - how the method learns of room to write.
+ * engine_epoll.c - how the method learns that a socket has room to write.
  *
- * That something can be read is watched by the core's one epoll, level-triggered. Room is watched
- * by a second epoll of the method's own, which the core's watches in turn: a socket joins it when
- * it is dialled or full for the first time, edge-triggered, and stays. So there is no epoll_ctl per
- * message and no wake-up for room that nobody wants. An engine of another kind (io_uring) takes
- * this file's place and stream.c's.
+ * The core's one epoll watches for data to read, level-triggered. A second epoll, the method's own,
+ * watches for room, and the core's epoll watches the second one. A socket joins it when it is
+ * dialled or full for the first time, edge-triggered, and stays. So there is no epoll_ctl per
+ * message and no wake-up for room that no link needs. Another kind of engine (io_uring) would
+ * replace this file and stream.c.
  */
 #include <sys/epoll.h>
 #include <unistd.h>

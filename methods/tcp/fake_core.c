@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fake_core.c - see fake_core.h. One thread drives; others may send, flush, withdraw and close.
+ * fake_core.c - see fake_core.h. One thread polls; others may send, flush, withdraw and close.
  */
 #include "fake_core.h"
 

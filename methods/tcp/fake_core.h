@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fake_core.h - a core small enough for exact tests of a method, tcp's unless fake_method says
- * otherwise: it implements the services of bmi/method.h, drives when the test says so, and keeps
- * what it is told. Frames of the tests carry a struct fake_header in their 40 bytes; small ones
- * with each fourth sequence (3, 7, ...) its short form.
+ * fake_core.h - a small core for exact tests of a method (tcp, unless fake_method says otherwise).
+ * It implements the services of bmi/method.h, polls when the test calls it, and records every
+ * report of the method. Frames of the tests carry a struct fake_header in their 40 bytes; small
+ * ones with each fourth sequence (3, 7, ...) its short form.
  */
 #ifndef TCP_FAKE_CORE_H
 #define TCP_FAKE_CORE_H
@@ -25,7 +25,7 @@ struct fake_short {
     uint32_t magic, sequence, length, keep;
 };
 
-/* What the core would call a peer. */
+/* Stands for the core's peer. */
 struct fake_owner {
     struct bmi_link *link;
     char host[64];
@@ -52,7 +52,7 @@ struct fake_owner {
 extern const struct bmi_method *fake_method; /* set before fake_start */
 extern const char *fake_host;                /* it listens there: 127.0.0.1 */
 extern void *fake_state;                     /* the method's, started */
-/* What a transfer's end is told to; NULL: there must be none. */
+/* Called when a transfer ends; NULL: no transfer may end. */
 extern void (*fake_on_transfer)(struct bmi_transfer *transfer, int status);
 extern struct fake_owner fake_accepted[FAKE_OWNERS];
 extern int fake_accepted_count;
@@ -61,13 +61,13 @@ extern int64_t fake_send_buffer; /* the setting tcp_sndbuf */
 extern int64_t fake_peer_timeout_ms, fake_connect_timeout_ms;
 
 void fake_start(void);
-/* Stops the method, then runs what is deferred. Returns the number of links not taken down. */
+/* Stops the method, then runs the deferred calls. Returns the number of links not taken down. */
 int fake_stop(void);
 
 /* One pass: deferred calls, events (waits up to wait_ms for them), timers. */
 void fake_drive(int wait_ms);
 
-/* Drives until the condition holds; false after a minute. */
+/* Polls until the condition holds; false after a minute. */
 #define FAKE_UNTIL(condition)                             \
     ({                                                    \
         int64_t fake_end_ = fake_now_ms() + 60000;        \
@@ -85,7 +85,7 @@ bool fake_header_read(const uint8_t *bytes, struct fake_header *header);
 
 /* Listens on fake_host; returns the port, and the address in `bound`. */
 int fake_listen(char *bound, size_t size);
-/* Has the method dial. Returns 0 or an errno. */
+/* Makes the method dial. Returns 0 or an errno. */
 int fake_dial(const char *address, struct fake_owner *owner, uint8_t *into);
 /* A plain socket connected to the method; the method's side is the last of fake_accepted. */
 int fake_raw_peer(int port, struct fake_owner **owner, uint8_t *into);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * link.c - a link's life: made, opened, closed, taken down, freed.
+ * link.c - a link's life: created, opened, closed, taken down, freed.
  *
- * Any thread may ask for something (close, a failed write, more to write): it notes it under
- * send_lock and kicks. The driver then runs tcp_link_step, the one place that decides what is due.
- * The end comes once, in the driver, never while a thread writes: socket closed, frames given back,
- * the core told, the method's reference dropped. A pending kick holds a reference of its own, so it
- * may run after the end, and after the method has stopped, and finds a link that is down.
+ * Any thread may request something (a close, the end after a failed write, another write): it notes
+ * the request under send_lock and kicks the link. The poller then runs tcp_link_step, the only
+ * function that decides which work is due. The poller takes a link down once, never while a thread
+ * writes: it closes the socket, gives the frames back, reports the end to the core, and drops the
+ * method's reference. A pending kick holds a reference of its own, so it may run after the end, and
+ * after the method has stopped; it then finds a link that is down.
  */
 #include <linux/sockios.h>
 #include <stdlib.h>
@@ -170,7 +171,7 @@ void tcp_link_step(struct tcp_link *link)
     } else if (closing == TCP_CLOSE_NOW) {
         tcp_link_end(link, 0);
     } else if (failure) {
-        tcp_receive_rest(link); /* what the peer wrote before it went */
+        tcp_receive_rest(link); /* reads the data that the peer sent before it closed */
         tcp_link_end(link, failure);
     } else if (closing == TCP_CLOSE_LINGERING && idle && phase != TCP_UP) {
         tcp_link_end(link, 0);
@@ -183,8 +184,8 @@ void tcp_link_step(struct tcp_link *link)
     }
 }
 
-/* Closes the way down: from here on nobody queues, writes or reads. Returns false if a thread is
- * writing; it will kick. Sets *status to what the link ends with. */
+/* Shuts the link down: from here on no thread queues, writes or reads. Returns false if a thread
+ * is writing; it kicks the link later. Sets *status to the link's final status. */
 static bool link_shut_down(struct tcp_link *link, int *status, bool *was_up)
 {
     bool now = false;
@@ -205,8 +206,8 @@ static bool link_shut_down(struct tcp_link *link, int *status, bool *was_up)
     return now;
 }
 
-/* Nothing is read any more: where the peer's bytes made no sense the next ones make none, and where
- * the stream has ended it would be told again and again. */
+/* Stops reading: after invalid bytes the following ones are invalid, too, and the engine would
+ * report the stream's end again and again. */
 static void link_ignore(struct tcp_link *link)
 {
     struct tcp_state *state = tcp_state_of(link);
@@ -246,7 +247,7 @@ static void link_give_back_frames(struct tcp_link *link, int status)
     if (link->closing == TCP_CLOSE_NOW)
         status = -ECANCELED;
     else if (status == 0)
-        status = -ECONNRESET; /* the peer went in good order, but these did not reach it */
+        status = -ECONNRESET; /* the peer closed in good order, but these frames did not reach it */
     tcp_unlock(&link->send_lock);
 
     for (struct bmi_frame *at = frames; at; at = at->next)
@@ -270,7 +271,7 @@ void tcp_link_end(struct tcp_link *link, int status)
     if (status)
         tcp_count(BMI_COUNT_LINKS_FAILED, 1);
     bmi_method_link_down(&link->base, status);
-    /* Sent by a thread that the core could not tell yet. */
+    /* Frames of a thread that sent before the core could notify it of the end. */
     link_give_back_frames(link, status);
     list_remove(tcp_state_of(link), link);
     bmi_link_unref(&link->base);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * listen.c - listening sockets, and the connections that come in by them.
+ * listen.c - listening sockets, and the connections that they accept.
  *
- * Connections are taken in bounded batches, so that a storm of them does not hold up the others.
- * Out of descriptors (or memory for sockets) the listeners are not watched until a link closes or a
- * timer says to try again: the kernel keeps the newcomers waiting meanwhile, links go on
- * undisturbed. All but tcp_listen itself runs in the driver.
+ * The poller accepts connections in bounded batches, so that many of them at once do not delay the
+ * other links. When descriptors (or memory for sockets) run out, the poller stops watching the
+ * listeners until a link closes or a timer expires: the kernel queues new connections meanwhile,
+ * and existing links go on. Everything but tcp_listen itself runs in the poller.
  */
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -102,7 +102,8 @@ static void accept_link(struct tcp_state *state, int fd, const union tcp_socket_
     tcp_link_open(link);
 }
 
-/* Out of something that others have to give back first; else the error is that connection's. */
+/* Whether resources are short that other descriptors' owners must free first; else the error is
+ * that connection's. */
 static bool out_of_resources(int error)
 {
     return error == -EMFILE || error == -ENFILE || error == -ENOBUFS || error == -ENOMEM;
@@ -120,7 +121,7 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
         int fd = accept4(watch->fd, &from.any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
         int error = fd < 0 ? -errno : 0;
         if (error == -EAGAIN || error == -EWOULDBLOCK) {
-            state->accept_logged = false; /* nobody waits: the shortage is over */
+            state->accept_logged = false; /* the backlog is empty: the shortage is over */
             return;
         }
         if (out_of_resources(error)) {
@@ -168,7 +169,7 @@ static union tcp_socket_address any_host(int family, uint16_t port)
     return any;
 }
 
-/* All interfaces; both families if the kernel has them and `family` is AF_UNSPEC. */
+/* All interfaces; both families if the kernel supports them and `family` is AF_UNSPEC. */
 static int listen_everywhere(struct tcp_state *state, int family, uint16_t port)
 {
     if (family == AF_UNSPEC) {
@@ -227,7 +228,7 @@ static bool host_is_any(const struct tcp_address *host)
     return host->kind == TCP_HOST_EMPTY || (numeric && memcmp(host->numeric, zero, 16) == 0);
 }
 
-/* How good an interface's address is for others to dial: 0 is not at all. */
+/* Ranks an interface's address as one for others to dial: 0 is unusable. */
 static int interface_rank(const struct ifaddrs *interface, int family)
 {
     const struct sockaddr *address = interface->ifa_addr;
@@ -243,7 +244,7 @@ static int interface_rank(const struct ifaddrs *interface, int family)
     return IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)ipv6)->sin6_addr) ? 0 : 1;
 }
 
-/* What peers dial when no host was given: this machine's first address that is not the loopback. */
+/* The host that peers dial when none was given: this machine's first non-loopback address. */
 static void host_choose(int family, struct tcp_address *host)
 {
     struct ifaddrs *interfaces = NULL;
@@ -301,7 +302,7 @@ static int listener_add(struct tcp_state *state, int fd, const char *name, uint1
     return 0;
 }
 
-/* Whether one of them is this machine's. */
+/* Whether one of the addresses is this machine's. */
 static bool any_is_here(const union tcp_socket_address *addresses, size_t count)
 {
     bool here = false;
@@ -316,9 +317,9 @@ static bool any_is_here(const union tcp_socket_address *addresses, size_t count)
     return here;
 }
 
-/* On all interfaces the host only tells peers where to connect to. A name is not looked up: none
- * may be known for this machine, or another one where addresses are translated. A numeric host that
- * is not this machine's is worth a warning. */
+/* With all interfaces, the host is only the name that peers connect to. It is not looked up:
+ * this machine may not know the name, or it may be another machine's where addresses are
+ * translated. A numeric host that is not an address of this machine causes a warning. */
 static int socket_open(struct tcp_state *state, const struct tcp_address *host, int flags,
                        int *family)
 {

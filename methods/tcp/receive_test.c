@@ -188,7 +188,7 @@ static void small_frames_read(bool takes_whole)
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_COPIES], 50);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_COPIED_BYTES], 50000);
     CU_ASSERT(holds_pattern(into, from, 0));
-    fake_header_write(stream, 51, 0, 0); /* nothing of it is copied */
+    fake_header_write(stream, 51, 0, 0); /* none of its bytes are copied */
     CU_ASSERT_EQUAL(send(peer, stream, BMI_FRAME_SHORT, MSG_NOSIGNAL), BMI_FRAME_SHORT);
     CU_ASSERT(FAKE_UNTIL(owner->frames == 51));
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_COPIES], 50);
@@ -239,7 +239,7 @@ static void retract_in_mid_body(void)
     teardown();
 }
 
-/* Of a body that has arrived there is nothing to retract, and the next one is told of. */
+/* A body that has arrived completely cannot be retracted, and the next one is still reported. */
 static void retract_behind_a_body(void)
 {
     size_t from = 0, first, length;
@@ -314,7 +314,7 @@ static void retract_by_another_thread(void)
     teardown();
 }
 
-/* The driver polls the link that received last without a wait. */
+/* The poller polls the link that received last without a wait. */
 static void hot_link_is_polled(void)
 {
     size_t from = 0;
@@ -363,7 +363,7 @@ static void hot_polls(int count)
     CU_ASSERT_EQUAL(send(peer, stream, length, MSG_NOSIGNAL), (ssize_t)length);
 }
 
-/* After many reads by polling it is out of the epoll set, and back before a wait. */
+/* After many reads by polling the link leaves the epoll set, and is back before a wait. */
 static void hot_link_needs_no_watch(void)
 {
     setup();
@@ -520,8 +520,8 @@ static void *writer_run(void *argument)
     return NULL;
 }
 
-/* The end of a link waits for who writes. Meanwhile nothing more is read, and what it ended with
- * first stays its status. */
+/* The end of a link waits for the writing thread. Meanwhile nothing more is read, and the first
+ * status stays. */
 static void garbage_while_another_writes(void)
 {
     struct bmi_frame frame = {0};
@@ -557,8 +557,8 @@ static void close_lingering(struct fake_owner *at)
     bmi__method_tcp.close(at->link, true);
 }
 
-/* The core closes the link when it sees a frame: of those behind it, which have come already, it
- * sees none; the body of that frame comes. */
+/* The core closes the link when it sees a frame: it gets none of the frames behind it, which
+ * have arrived already; the body of that frame arrives. */
 static void nothing_is_shown_after_close(void)
 {
     size_t from = 0, length = 0;
@@ -575,7 +575,7 @@ static void nothing_is_shown_after_close(void)
     teardown();
 }
 
-/* The same while the link lingers: the peer does not read what is queued, and sends on. */
+/* The same while the link lingers: the peer does not read the queued data, and sends on. */
 static void nothing_is_shown_while_lingering(void)
 {
     static uint8_t bytes[4 << 20], sunk[1 << 16];
@@ -612,7 +612,7 @@ static void nothing_is_shown_while_lingering(void)
     teardown();
 }
 
-/* Who is told that a link is closed frees what was to come over it. */
+/* An owner that was notified of a link's end frees the buffers for its incoming data. */
 static void nothing_is_written_after_close(void)
 {
     size_t from = 0, length;
@@ -634,15 +634,15 @@ static void nothing_is_written_after_close(void)
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
-/* What a frame of a peer that lies may cost. */
+/* The cost that a frame of a misbehaving peer may cause. */
 static void frame_cost(struct fake_owner *costly)
 {
-    int64_t until = fake_now_ms() + 2; /* of which more than one passes */
+    int64_t until = fake_now_ms() + 2; /* more than 1 ms passes */
     while (costly->frames > 0 && fake_now_ms() < until)
         continue;
 }
 
-/* A peer's frames that are costly do not hold up another peer's for as long as they like. */
+/* A peer's costly frames do not hold up another peer's frames without bound. */
 static void costly_frames_end_the_turn(void)
 {
     enum { FRAMES = 64, TURN = 7 };

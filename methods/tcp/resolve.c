@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * resolve.c - looks names up off everybody's path.
+ * resolve.c - looks names up without blocking the poller.
  *
- * getaddrinfo blocks, so it runs in short-lived threads: up to THREADS at a time, each of which
- * takes requests until none waits and ends. Where those hang for a second while others wait (a name
- * server that is silent), one that has stood by takes the next, and has more started, up to
- * THREADS_MOST: other names, which may stand in a file, are not to wait for them.
+ * getaddrinfo blocks, so it runs in short-lived threads: up to THREADS at a time. Each takes
+ * requests until none waits, and then ends. Where those hang for a second while requests wait (a
+ * name server does not answer), a standby thread takes the next request and starts more threads, up
+ * to THREADS_MOST: names that a local file resolves must not wait for the server.
  *
- * The threads belong to no method instance: a request that is cancelled, even with the whole
- * library gone, is freed by whoever holds it: the queue's owner at cancel, the thread after its
- * look-up, or the driver when the result comes. One lock (innermost, but for bmi_method_defer,
- * which it covers so that nothing is delivered after cancel returned).
+ * The threads belong to no method instance. A cancelled request, even after the whole library has
+ * stopped, is freed by the party that holds it: by cancel while it is queued, by the thread after
+ * its look-up, or by the poller when the result comes. There is one lock. It is innermost, except
+ * that bmi_method_defer is called under it, so that nothing is delivered after cancel has returned.
  */
 #include <netdb.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ struct tcp_resolve {
 static struct bmi_lock lock;
 static struct tcp_resolve *queue; /* lock */
 static unsigned threads;          /* lock */
-static bool standing_by;          /* lock: one of them does */
+static bool standing_by;          /* lock: one of the threads stands by */
 
 static int error_of(int code)
 {
@@ -109,7 +109,8 @@ static int thread_start(void *argument)
     return error;
 }
 
-/* For a request that waits; where all that may be are busy, one that stands by. */
+/* Starts a thread for a request that waits; where the limit of threads is busy, a standby
+ * thread. */
 static void thread_add_locked(bool they_hang)
 {
     bool by = threads >= THREADS && !they_hang;
@@ -120,7 +121,7 @@ static void thread_add_locked(bool they_hang)
     standing_by |= by;
 }
 
-/* Waits to see whether those before it hang. Returns whether it is needed. */
+/* Waits to see whether the running look-ups hang. Returns whether this thread is needed. */
 static bool stand_by_locked(void)
 {
     const struct timespec patience = {.tv_sec = PATIENCE_S};

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * send.c - frames on their way out. Many threads append; one at a time writes, as many frames as
- * are waiting in each system call. See tcp.h for who writes.
+ * send.c - outgoing frames. Many threads append; one at a time writes, as many waiting frames as
+ * possible in each system call. tcp.h says which thread writes.
  *
- * Frames stay in the queue until they have gone: the writer gathers from its front under send_lock,
- * writes without it, and takes off what has gone under it again. Meanwhile the frames from the
- * front to `write_last` are in the writer's hands: withdraw waits for the write to end (the writer
- * signals before it calls the core, whose peer lock withdraw's caller may hold).
+ * Frames stay in the queue until they are written: the writer gathers from its front under
+ * send_lock, writes without the lock, and removes the written frames under it again. Meanwhile the
+ * writer uses the frames from the front to `write_last`: withdraw waits for the write to end. The
+ * writer signals before it calls the core, because withdraw's caller may hold the core's peer lock.
  *
- * A full socket is left alone until the engine tells of room: `blocked` says so, and `room`
- * remembers news that came while a thread was writing.
+ * A full socket is left alone until the engine reports room: `blocked` marks it, and `room` records
+ * a report that came while a thread was writing.
  */
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 #include "tcp.h"
 
-/* One system call's worth. */
+/* The frames of one system call. */
 struct writing {
     struct iovec iov[TCP_IOVECS];
     size_t count, wanted;
@@ -26,7 +26,8 @@ struct writing {
     int64_t frames;
 };
 
-/* What is left of a frame that the core took back half sent: ours, and always the queue's first. */
+/* The rest of a half-sent frame that the core took back. It is the method's own frame, and
+ * always the first of the queue. */
 struct tcp_remainder {
     struct bmi_frame frame;
     void *buffer;
@@ -52,7 +53,8 @@ void tcp_send(struct bmi_link *base, struct bmi_frame *frames)
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
 
-/* Finds a frame: where it hangs, and whether it is being written. Returns false if it has gone. */
+/* Finds a frame: its place in the queue, and whether it is being written. Returns false if it
+ * was written. */
 static bool queue_find_locked(struct tcp_link *link, const struct bmi_frame *frame,
                               struct bmi_frame ***place, struct bmi_frame **before,
                               bool *being_written)
@@ -94,7 +96,7 @@ static void write_end_locked(struct tcp_link *link)
     syscall(SYS_futex, &link->write_ended, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* Puts `instead` (may be NULL) where `frame` hangs. */
+/* Puts `instead` (may be NULL) into the place of `frame`. */
 static void queue_replace_locked(struct tcp_link *link, struct bmi_frame **place,
                                  struct bmi_frame *before, struct bmi_frame *instead)
 {
@@ -109,7 +111,7 @@ static void queue_replace_locked(struct tcp_link *link, struct bmi_frame **place
     frame->next = NULL;
 }
 
-/* Copies what is left of a frame that is partly sent. Returns NULL without memory. */
+/* Copies the rest of a partly sent frame. Returns NULL without memory. */
 static struct bmi_frame *remainder_make(struct tcp_link *link, struct bmi_frame *frame)
 {
     struct tcp_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
@@ -127,7 +129,7 @@ static struct bmi_frame *remainder_make(struct tcp_link *link, struct bmi_frame 
     return &remainder->frame;
 }
 
-/* A chain that leaves the queue: without the remainder, which is nobody's but ours. */
+/* Prepares a chain that leaves the queue: removes the remainder, which the core does not know. */
 struct bmi_frame *tcp_send_strip_locked(struct tcp_link *link, struct bmi_frame *chain)
 {
     tcp_assert_locked(&link->send_lock);
@@ -196,7 +198,7 @@ static void writing_gather_locked(struct tcp_link *link, struct writing *writing
     }
 }
 
-/* Takes off the queue what has gone. Returns the frames that are complete, a chain. */
+/* Removes the written bytes from the queue. Returns the frames that are complete, a chain. */
 static struct bmi_frame *writing_consume_locked(struct tcp_link *link, struct writing *writing)
 {
     size_t bytes = writing->moved > 0 ? (size_t)writing->moved : 0;
@@ -225,7 +227,7 @@ static struct bmi_frame *writing_consume_locked(struct tcp_link *link, struct wr
     return tcp_send_strip_locked(link, done);
 }
 
-/* Writes what was gathered, takes it off the queue, gives back what is complete. */
+/* Writes the gathered bytes, removes them from the queue, gives complete frames back. */
 static void writing_do(struct tcp_link *link, struct writing *writing)
 {
     writing->moved = tcp_stream_write(link, writing->iov, writing->count);
@@ -251,7 +253,7 @@ static bool may_write_locked(struct tcp_link *link)
            !link->ending && !link->shut && link->closing != TCP_CLOSE_NOW;
 }
 
-/* Notes how a write went. Returns whether the writer goes on with what is queued. */
+/* Records the result of a write. Returns whether the writer goes on with the queue. */
 static bool writing_goes_on_locked(struct tcp_link *link, const struct writing *writing,
                                    int64_t *budget)
 {

@@ -45,7 +45,7 @@ static void teardown(void)
     CU_ASSERT_EQUAL(fake_stop(), 0);
 }
 
-/* A body's bytes tell the frame and the place. */
+/* A body's bytes depend on the frame and the position. */
 static void body_fill(uint8_t *body, size_t size, uint32_t sequence)
 {
     for (size_t i = 0; i < size; i++)
@@ -88,7 +88,7 @@ static void frames_send(struct test_frame *frames, size_t count)
     bmi__method_tcp.send(owner->link, &frames[0].frame);
 }
 
-/* Reads `count` bytes at the peer, driving meanwhile. */
+/* Reads `count` bytes at the peer, and polls meanwhile. */
 static bool peer_read(uint8_t *to, size_t count)
 {
     int64_t end = fake_now_ms() + 60000;
@@ -105,7 +105,7 @@ static bool peer_read(uint8_t *to, size_t count)
     return count == 0;
 }
 
-/* Reads one frame, checks its body, tells its sequence. */
+/* Reads one frame, checks its body, outputs its sequence. */
 static bool peer_read_frame(uint32_t *sequence)
 {
     uint8_t bytes[BMI_FRAME_HEADER];
@@ -323,8 +323,8 @@ static void one_more(struct fake_owner *at, struct bmi_frame *frame)
     bmi__method_tcp.send(at->link, &too_late->frame);
 }
 
-/* The peer has ended in good order, but what waits, or is sent as the link ends, did not reach
- * it. */
+/* The peer has closed in good order: frames that wait, or that are sent as the link ends, fail
+ * because they did not reach it. */
 static void peer_ended_fails_frames(void)
 {
     struct test_frame *frames = stuck_frames();
@@ -342,7 +342,7 @@ static void peer_ended_fails_frames(void)
     teardown();
 }
 
-/* A write meets a closed peer: what the peer had sent before is not lost. */
+/* A write meets a closed peer: the data that the peer sent before is not lost. */
 static void failed_write_keeps_what_arrived(void)
 {
     struct linger hard = {.l_onoff = 1};

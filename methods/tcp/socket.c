@@ -84,7 +84,8 @@ void tcp_socket_settle(int fd)
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1); /* or as it was */
 }
 
-/* Sets a buffer size: of the socket, if there is one, and of those that dialling will make. */
+/* Sets a buffer size: of the socket, if there is one, and of the sockets that dialling will
+ * make. */
 static int link_buffer_set_locked(struct tcp_link *link, enum tcp_buffer which, int bytes)
 {
     int option = which == TCP_SEND_BUFFER ? SO_SNDBUF : SO_RCVBUF;
@@ -96,7 +97,7 @@ static int link_buffer_set_locked(struct tcp_link *link, enum tcp_buffer which, 
     return setsockopt(link->watch.fd, SOL_SOCKET, option, &bytes, sizeof(bytes)) < 0 ? -errno : 0;
 }
 
-/* The kernel tells twice what was set. */
+/* The kernel returns twice the size that was set. */
 static int link_buffer_get_locked(struct tcp_link *link, enum tcp_buffer which, int *bytes)
 {
     int option = which == TCP_SEND_BUFFER ? SO_SNDBUF : SO_RCVBUF;

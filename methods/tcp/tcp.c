@@ -6,10 +6,10 @@
 
 #include "tcp.h"
 
-/* Bodies above EAGER_MAX go by rendezvous: what nobody waits for yet is not sent, and held, in such
- * pieces. (From 16 KiB on the core has them read straight to their place also if they come
- * unasked.) A frame is what one link gives another message's way for: larger means fewer headers,
- * smaller means less waiting behind it. */
+/* Bodies above EAGER_MAX go by rendezvous, so a body is not sent and buffered before the
+ * receiver posts for it. (From 16 KiB on, the core reads the pieces straight to their place,
+ * also unexpected ones.) FRAME_MAX bounds how long a link sends one message before it sends
+ * another's frame: a larger value means fewer headers, a smaller one less waiting. */
 enum { EAGER_MAX = 32768, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
 _Static_assert(sizeof(struct tcp_link) <= 512, "an idle link stays small");

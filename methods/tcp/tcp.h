@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tcp.h - what the files of the tcp method share.
+ * tcp.h - declarations that the files of the tcp method share.
  *
- * A link is one socket. Its way: tcp_connect (or the listener) makes it; the driver opens it; any
- * thread sends; the driver receives; tcp_link_end, always in the driver, takes it down once.
+ * A link is one socket. tcp_connect or the listener creates it; the poller opens it; any thread
+ * sends; the poller receives; tcp_link_end, which only the poller calls, takes it down once.
  *
- * Locks, in this order; each is held for a few lines, never over a call of the core except where
- * said:
- *   receive_lock  one link's receive side. Held by the driver over a receive pass, calls of
- *                 bmi_method_frame_arrived and body_arrived included.
+ * Locks, in this order. A thread holds each for a few lines, and never over a call of the core
+ * except where said:
+ *   receive_lock  one link's receive side. The poller holds it over a receive pass, including the
+ *                 calls of bmi_method_frame_arrived and body_arrived.
  *   (the core's peer lock)
  *   send_lock     one link's send queue and state. Never held over a call of the core other than
  *                 bmi_method_defer, nor over a write.
  *   list_lock     the list of all links.
- * "Driver" below means: touched only by the thread that drives, so by one thread at a time.
+ * "Poller" below means: only the thread that polls touches it, so one thread at a time.
  *
- * Who writes: the thread that sets `writing`, until it clears it; others only append. Before it
- * does, it looks at the queue again under send_lock, so no frame is left behind. tcp_link_end does
- * nothing while a thread writes: the writer kicks when it is done, and the driver comes again.
+ * Writer: the thread that sets `writing` writes until it clears the flag; other threads only
+ * append. Before it clears the flag, the writer checks the queue again under send_lock, so no frame
+ * is left behind. tcp_link_end does nothing while a thread writes: the writer kicks the link when
+ * it is done, and the poller calls tcp_link_end again.
  */
 #ifndef TCP_H
 #define TCP_H
@@ -38,12 +39,14 @@ enum {
     TCP_WRITE_BYTES = 1 << 20, /* bytes of one system call, about */
     TCP_READ_BYTES = 1 << 20,
     TCP_GATHER_BYTES = 2048,     /* up to this a write is put together first */
-    TCP_FLUSH_BYTES = 256 << 10, /* one flush; then the driver goes on, after others */
-    TCP_PASS_BYTES = 4 << 20,    /* one link's receive pass; then others: what is left grows cold */
+    TCP_FLUSH_BYTES = 256 << 10, /* one flush; then the poller serves other links first */
+    TCP_PASS_BYTES = 4 << 20,    /* one link's receive pass; data left in the socket leaves the
+                                  * cache */
     TCP_PASS_READS = 64,
-    TCP_PASS_FRAMES = 2048,       /* so many frames, about: small ones are dear for their bytes, */
-    TCP_PASS_NS = 5000000,        /* and that long: what a frame costs is its sender's choice */
-    TCP_HOT_READS = 64,           /* so many by polling, and the link needs no watch meanwhile */
+    TCP_PASS_FRAMES = 2048,       /* about so many frames: small ones cost much time for their
+                                   * bytes, */
+    TCP_PASS_NS = 5000000,        /* and so long: the sender determines the cost of a frame */
+    TCP_HOT_READS = 64,           /* after so many reads by polling, the link is not watched */
     TCP_REST_BYTES = 256 << 20,   /* of a link whose writes fail */
     TCP_STAGE_BYTES = 64 << 10,   /* read ahead */
     TCP_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
@@ -52,11 +55,11 @@ enum {
     TCP_NAME_ADDRESSES = 16       /* of one name, tried in turn */
 };
 
-/* What a link is watched for. */
+/* The events that a link is watched for. */
 #define TCP_WATCHED (EPOLLIN | EPOLLRDHUP)
 
 enum tcp_phase {
-    TCP_NEW,      /* made by tcp_connect, not seen by the driver */
+    TCP_NEW,      /* made by tcp_connect, not seen by the poller */
     TCP_DIALLING, /* name being looked up, or connection under way */
     TCP_UP,
     TCP_DOWN
@@ -73,14 +76,14 @@ struct tcp_resolve;
 
 struct tcp_link {
     struct bmi_link base;
-    struct bmi_watch watch;       /* watch.fd is the socket, -1: none. Changed in the driver under
-                                     send_lock */
+    struct bmi_watch watch;       /* watch.fd is the socket, -1: none. The poller changes it
+                                   * under send_lock */
     struct tcp_link *list_next;   /* list_lock */
     struct tcp_link **list_to_me; /* list_lock */
     struct bmi_deferred deferred; /* runs tcp_link_step; holds a reference while `kicked` */
     atomic_bool kicked;
 
-    /* Changed in the driver under send_lock; read in the driver or under send_lock. */
+    /* Changed in the poller under send_lock; read in the poller or under send_lock. */
     enum tcp_phase phase;
 
     /* send_lock */
@@ -91,19 +94,20 @@ struct tcp_link {
     struct tcp_remainder *remainder; /* the queue's first, if it is of our making */
     atomic_uint write_ended;         /* a futex, counted up if `withdrawing` */
     uint32_t withdrawing;            /* threads that wait for it */
-    int failure;                     /* 0, or what a write failed with */
-    int end_status;                  /* of a link that is `ending` */
-    enum tcp_closing closing;        /* what the core asked for */
-    atomic_bool closed;              /* it asked: also read by the driver without the lock */
+    int failure;                     /* 0, or the error of a write */
+    int end_status;                  /* status to end with, if `ending` */
+    enum tcp_closing closing;        /* the core's request */
+    atomic_bool closed;              /* the core asked; the poller also reads it without the lock */
     bool writing;                    /* one thread writes */
-    bool blocked;                    /* the socket was full and has not told of room since */
-    bool room;                       /* it told of room while a thread was writing */
+    bool blocked;                    /* the socket was full, and the engine reported no room
+                                      * since */
+    bool room;                       /* the engine reported room while a thread was writing */
     bool room_watched;               /* it is in the engine's set */
     bool go_on;                      /* a flush stopped at TCP_FLUSH_BYTES */
     bool ending;                     /* tcp_link_end waits for the writer */
     bool shut;                       /* our direction has been shut down, nothing more is written */
 
-    /* driver */
+    /* poller */
     bool watched;
     uint8_t linger_wait_ms;
     struct tcp_dial *dial; /* until it is up or has failed; set and freed under send_lock, too */
@@ -120,7 +124,7 @@ struct tcp_link {
     uint8_t header[BMI_FRAME_HEADER];
 };
 
-/* What a receive pass moved; told to the core's counters once, at its end. */
+/* The counts of a receive pass, added to the core's counters once, at its end. */
 struct tcp_tally {
     int64_t frames, bytes, reads, copies, copied_bytes;
 };
@@ -133,16 +137,17 @@ struct tcp_state {
     struct bmi_lock list_lock;
     struct tcp_link *links; /* list_lock */
 
-    struct tcp_link *hot;           /* driver: who received last */
-    uint32_t hot_reads;             /* driver: of it, by polling, since it became that or a wait */
+    struct tcp_link *hot;           /* poller: the link that received last */
+    uint32_t hot_reads;             /* poller: polls of `hot` since it became hot, or since a
+                                     * wait */
     struct tcp_listener *listeners; /* listen and stop */
-    struct bmi_timer accept_timer;  /* driver */
-    bool accept_paused;             /* driver: out of descriptors */
-    bool accept_logged;             /* driver */
+    struct bmi_timer accept_timer;  /* poller */
+    bool accept_paused;             /* poller: out of descriptors */
+    bool accept_logged;             /* poller */
 
     atomic_int port; /* the first one listened on, 0: none */
 
-    /* driver */
+    /* poller */
     struct tcp_tally tally;
     _Alignas(64) uint8_t stage[TCP_STAGE_BYTES];
     uint8_t scratch[TCP_SCRATCH_BYTES];
@@ -189,15 +194,15 @@ static inline void tcp_count(enum bmi_method_counter counter, int64_t amount)
 
 /* link.c: a link's life */
 struct tcp_link *tcp_link_new(struct tcp_state *state, int fd);
-/* Takes back a link that the core has not kept. Driver. */
+/* Takes back a link that the core has not kept. Poller. */
 void tcp_link_forget(struct tcp_link *link);
-/* Has the driver look at the link. Any thread, send_lock held or not. */
+/* Makes the poller run tcp_link_step. Any thread, send_lock held or not. */
 void tcp_link_kick(struct tcp_link *link);
-/* Does what is due: dials, lingers, ends. Driver, no lock. */
+/* Does the work that is due: dials, lingers, ends. Poller, no lock. */
 void tcp_link_step(struct tcp_link *link);
-/* The link carries frames from now on: watches, writes what waited. Driver, no lock. */
+/* The link carries frames from now on: watches it, writes the waiting frames. Poller, no lock. */
 void tcp_link_open(struct tcp_link *link);
-/* Takes the link down, now or when its writer is done; the link may be gone at return. Driver, no
+/* Takes the link down, now or when its writer is done; the link may be gone at return. Poller, no
  * lock. */
 void tcp_link_end(struct tcp_link *link, int status);
 void tcp_close(struct bmi_link *base, bool linger);
@@ -206,19 +211,19 @@ void tcp_close(struct bmi_link *base, bool linger);
 void tcp_send(struct bmi_link *base, struct bmi_frame *frames);
 void tcp_flush(struct bmi_link *base);
 bool tcp_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
-/* Takes frames of our own making off the front of a chain that goes back to the core. */
+/* Removes the method's own frames from the front of a chain that goes back to the core. */
 struct bmi_frame *tcp_send_strip_locked(struct tcp_link *link, struct bmi_frame *chain);
-/* The socket has room again. Driver, no lock. */
+/* The socket has room again. Poller, no lock. */
 void tcp_send_room(struct tcp_link *link);
 
 /* receive.c */
 bool tcp_retract(struct bmi_link *base, void *owner);
 int tcp_progress(void *state);
-/* The driver is about to wait. */
+/* The poller is about to wait. */
 bool tcp_arm(void *state);
-/* The socket is readable or has failed. Driver, no lock; the link may be gone at return. */
+/* The socket is readable or has failed. Poller, no lock; the link may be gone at return. */
 void tcp_receive_ready(struct bmi_watch *watch, uint32_t events);
-/* Reads what has arrived already, to the end. Driver, no lock. Returns 0 or an errno. */
+/* Reads the data that has arrived already, to the end. Poller, no lock. Returns 0 or an errno. */
 int tcp_receive_rest(struct tcp_link *link);
 
 /* stream.c: the bytes of a link. Both return bytes moved, or -EAGAIN, or another negated errno;
@@ -229,17 +234,17 @@ ssize_t tcp_stream_read(struct tcp_link *link, struct iovec *iov, size_t count);
 /* engine_epoll.c */
 int tcp_engine_start(struct tcp_state *state);
 void tcp_engine_stop(struct tcp_state *state);
-/* Has tcp_send_room (or tcp_dial_ready) called whenever the full socket gets room. Once for each
- * socket. Any thread. */
+/* Makes the engine call tcp_send_room (or tcp_dial_ready) whenever the full socket gets room.
+ * Called once for each socket. Any thread. */
 int tcp_engine_watch_room(struct tcp_link *link);
 void tcp_engine_forget(struct tcp_link *link);
 
 /* socket.c */
-/* Sets what every socket of a link has, but for its buffers. Errors are not fatal: they are logged.
- */
+/* Sets the options of every link's socket, except its buffers. Errors are logged, and not fatal. */
 void tcp_socket_set_options(struct tcp_link *link, int fd);
-/* Of one that is connected now. Within a host there is no path to congest: what a system-wide bbr
- * paces by timers costs a fifth of the throughput there and some 0.1 us of a small message. */
+/* Sets options of a connected socket. Within a host there is no path to congest: the timers with
+ * which a system-wide bbr paces cost a fifth of the throughput there and some 0.1 us of a small
+ * message. */
 void tcp_socket_settle(int fd);
 /* Of a link's socket, or (link NULL) of one that listens. The link's send_lock. */
 void tcp_socket_set_buffers_locked(struct tcp_link *link, int fd);
@@ -248,9 +253,9 @@ int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool
 /* dial.c */
 int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
 void tcp_dial_start(struct tcp_link *link);
-/* The connection under way has an outcome. Driver, no lock. */
+/* The connection under way has an outcome. Poller, no lock. */
 void tcp_dial_ready(struct tcp_link *link);
-/* The time for what is under way is over. Driver, no lock. */
+/* The time limit of the present attempt has expired. Poller, no lock. */
 void tcp_dial_expired(struct tcp_link *link);
 void tcp_dial_free(struct tcp_link *link);
 /* The buffer sizes that were set for the sockets to come, by enum tcp_buffer; -1: none was. NULL:
@@ -260,8 +265,8 @@ int *tcp_dial_buffers_locked(struct tcp_link *link);
 /* resolve.c */
 typedef void tcp_resolved(void *argument, int status, const union tcp_socket_address *addresses,
                           size_t count);
-/* Looks a name up in a thread of its own; `done` is called by the driver, unless cancelled before.
- * Returns 0, -ENOMEM, or -EAGAIN: no thread is to be had. */
+/* Looks a name up in a thread of its own. The poller calls `done`, unless the request is
+ * cancelled before. Returns 0, -ENOMEM, or -EAGAIN: no thread can be started. */
 int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void *argument,
                       struct tcp_resolve **out);
 void tcp_resolve_cancel(struct tcp_resolve *resolve);
@@ -270,15 +275,16 @@ int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *a
                     size_t *count);
 
 /* listen.c */
-/* Opens a listening socket (the ib method's rendezvous, too): returns it, or an errno; tells the
- * address to dial and the port. `state` NULL: buffers as the system has them. */
+/* Opens a listening socket (also for the ib method's rendezvous). Returns it, or an errno;
+ * outputs the address for peers to dial, and the port. `state` NULL: system default buffer
+ * sizes. */
 int tcp_listen_open(struct tcp_state *state, const char *text, int flags, char *bound, size_t size,
                     uint16_t *port);
 int tcp_listen(void *state, const char *address, int flags, char *bound, size_t size);
 void tcp_listen_stop(struct tcp_state *state);
-/* Whether this process listens as that host name, in lower case, on all interfaces. Driver. */
+/* Whether this process listens as that host name, in lower case, on all interfaces. Poller. */
 bool tcp_listens_as(const struct tcp_state *state, const char *name, uint16_t port);
-/* A descriptor is free again. Driver. */
+/* A descriptor is free again. Poller. */
 void tcp_listen_resume(struct tcp_state *state);
 
 #endif
