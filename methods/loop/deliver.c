@@ -2,10 +2,10 @@
  *
  * deliver.c - a link's turn: finds its peer, or moves its frames and transfers into the peer.
  *
- * Runs in the driver only. A turn ends when nothing is left, after LOOP_PASS_FRAMES frames or
- * LOOP_PASS_BYTES bytes, or where a test delays or holds the direction. Bodies are copied from the
- * sender's memory to the sink, with nothing between, the receiver's receive_lock held for each
- * step; the frames go back to their sender's core at the end of the turn, with no lock held.
+ * Runs in the poller only. A turn ends when nothing is left, after LOOP_PASS_FRAMES frames or
+ * LOOP_PASS_BYTES bytes, or where a test delays or holds the direction. The poller copies bodies
+ * from the sender's memory straight to the sink, and holds the receiver's receive_lock for each
+ * step. The frames go back to their sender's core at the end of the turn, with no lock held.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -29,9 +29,9 @@ struct turn {
     unsigned frames_left;
     unsigned frames_moved;
     size_t bytes_moved;             /* headers included */
-    struct bmi_frame *done, **tail; /* what goes back to the sender */
-    int status;                     /* why the pair must end */
-    bool receiver_fault;            /* and whose end it is */
+    struct bmi_frame *done, **tail; /* frames that go back to the sender */
+    int status;                     /* the reason for which the pair must end */
+    bool receiver_fault;            /* and which end caused it */
 };
 
 static void turn_begin(struct loop_link *link, struct turn *turn)
@@ -126,8 +126,7 @@ static bool link_closing(struct loop_link *link)
     return closing;
 }
 
-/* Shows the header to the receiver. A link that is being closed lets arrivals go to nowhere.
- * Receive lock of `to` held. */
+/* Shows the header to the receiver. The body of a frame for a closing link is discarded. */
 static int header_arrive_locked(struct loop_link *to, struct loop_delivery *delivery)
 {
     const struct bmi_method *method = to->base.method;
@@ -166,7 +165,7 @@ static void body_copy(struct bmi_sink *sink, struct bmi_segments *body, size_t b
     }
 }
 
-/* Copies what is in these bytes of a HELLO's incarnation, altered. Returns how many those were. */
+/* Copies the part of a HELLO's incarnation that these bytes hold, altered. Returns its size. */
 static size_t incarnation_copy(struct bmi_sink *sink, struct bmi_segments *body, uint64_t done,
                                size_t bytes)
 {
@@ -286,7 +285,7 @@ static void transfer_move(struct loop_link *link, struct turn *turn)
     }
 }
 
-/* ---- what comes next ------------------------------------------------------------------------ */
+/* ---- the next item -------------------------------------------------------------------------- */
 
 void loop_delay_expired(struct bmi_timer *timer)
 {
@@ -419,7 +418,7 @@ static bool linger_over(struct loop_link *link)
     return over;
 }
 
-/* The receiver that failed knows why; the other one sees it go. */
+/* The failed receiver ends with the reason; the other one sees it disconnect. */
 static void pair_fail(struct loop_link *link, const struct turn *turn)
 {
     if (turn->receiver_fault)

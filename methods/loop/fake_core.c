@@ -280,7 +280,7 @@ void fake_pair_close(void)
     fake_peer_clear(&fake_dialler);
 }
 
-/* ---- the driver ----------------------------------------------------------------------------- */
+/* ---- the poller ----------------------------------------------------------------------------- */
 
 void bmi_method_defer(struct bmi_deferred *deferred)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fake_core.h - the least that stands above a method in its own test: the services of
- * bmi/method.h, with a log of what the method told, and a clock that the test moves.
+ * fake_core.h - the smallest core for the method's own test: the services of bmi/method.h, a log of
+ * the method's reports, and a clock that the test moves.
  *
- * A header is: [0] type, [1] what the receiver does with it (FAKE_*), [8..15] length, [16..23] id.
- * What happens to a peer is logged as words: "up down:-104 head:7 body:7 sent:7:0 done:1:-13".
+ * A header is: [0] type, [1] how the receiver handles it (FAKE_*), [8..15] length, [16..23] id. The
+ * log holds a peer's events as words: "up down:-104 head:7 body:7 sent:7:0 done:1:-13".
  */
 #ifndef LOOP_FAKE_CORE_H
 #define LOOP_FAKE_CORE_H
@@ -49,7 +49,7 @@ struct fake_frame {
 
 extern struct fake_peer fake_peers[FAKE_PEERS]; /* accepted ones, in order */
 extern unsigned fake_accepted;
-extern int fake_accept_status; /* what link_accepted returns */
+extern int fake_accept_status; /* the return value of link_accepted */
 extern int64_t fake_counters[BMI_COUNT_COUNTERS];
 extern void (*fake_body_hook)(void); /* called once, from within the next body_arrived */
 extern unsigned fake_rounds;         /* deferred calls run */
@@ -63,7 +63,7 @@ void fake_drop(void);
 /* Sleeps until there is a deferred call, or fake_wake. */
 void fake_wait(void);
 void fake_wake(void);
-/* Moves the clock and runs what is due, then what follows from it. */
+/* Moves the clock, runs the timers that are due, then the work that follows. */
 void fake_advance(uint64_t ms);
 struct fake_message *fake_message_find(struct fake_peer *peer, uint64_t id);
 
@@ -71,7 +71,7 @@ struct fake_message *fake_message_find(struct fake_peer *peer, uint64_t id);
  * then. */
 extern struct fake_peer fake_dialler;
 void fake_pair_open(const struct bmi_method *method);
-/* Stops it, if the links have not ended yet that ends them, and turns the knobs off. */
+/* Stops the method, ends the links that are left, and resets the test hooks. */
 void fake_pair_close(void);
 extern void *fake_state; /* of the method started */
 /* Starts a connection of one more peer. Returns connect's status. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * knobs.c - what tests change in the loop method; see loop_test.h.
+ * knobs.c - the test hooks of the loop method; see loop_test.h.
  *
- * Each sets fields of a network under its lock, and has the driver look at the links that may move
- * again because of it.
+ * Each sets fields of a network under its lock, and marks the links ready that may move again
+ * because of it.
  */
 #include <errno.h>
 #include <string.h>

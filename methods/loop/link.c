@@ -2,9 +2,9 @@
  *
  * link.c - the operations on links of the loop method, and a link's end.
  *
- * Operations only move frames between lists under network->lock and mark the link ready; the driver
- * does the rest (deliver.c). A link is in network->links from its making to its end. Ready links
- * are referenced, so one that has ended meanwhile is still there when its turn comes.
+ * Operations only move frames between lists under network->lock and mark the link ready; the poller
+ * does the rest (deliver.c). A link is in network->links from its creation to its end. The ready
+ * list holds references, so a link that has ended meanwhile still exists when its turn comes.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static void queue_clear(struct loop_queue *queue)
     queue->tail = &queue->first;
 }
 
-/* Moves all of `from` behind what is in `to`. */
+/* Appends all of `from` to `to`. */
 static void queue_splice(struct loop_queue *to, struct loop_queue *from)
 {
     if (from->first == NULL)
@@ -101,7 +101,7 @@ struct loop_link *loop_link_new(struct loop_network *network, bool dialled)
     return link;
 }
 
-/* Counts a knob down; the status that the nth use fails with, else 0. */
+/* Counts a test hook down. Returns the status that the nth use fails with, else 0. */
 int loop_failure_strike_locked(struct loop_network *network, enum bmi__loop_failure place)
 {
     struct loop_failure *failure = &network->knobs.failures[place];
@@ -135,7 +135,7 @@ int loop_connect(void *state, const char *canonical, void *owner, struct bmi_lin
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* Has the driver look at the link, once for all that happened till then. */
+/* Makes the poller look at the link, once for all events until then. */
 void loop_link_ready_locked(struct loop_link *link)
 {
     struct loop_network *network = link->network;
@@ -187,8 +187,8 @@ void loop_flush(struct bmi_link *base)
     pthread_mutex_unlock(&link->network->lock);
 }
 
-/* Lets go of a frame that is being delivered: the rest of its body goes on from a copy. false: it
- * is another frame, it has gone already, or there is no memory. */
+/* Detaches a frame that is being delivered: the rest of its body goes on from a copy. false: it
+ * is another frame, it was delivered already, or there is no memory. */
 static bool delivery_detach_locked(struct loop_link *link, struct bmi_frame *frame)
 {
     struct loop_delivery *delivery = &link->delivery;
@@ -210,7 +210,7 @@ static bool delivery_detach_locked(struct loop_link *link, struct bmi_frame *fra
     return true;
 }
 
-/* A frame in flight is still untouched; the driver takes it out before its header moves. */
+/* A frame in flight is still untouched; the poller dequeues it before its header moves. */
 bool loop_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
     struct loop_link *link = loop_link_of(base);
@@ -287,7 +287,7 @@ static struct bmi_transfer *transfers_take_locked(struct loop_link *link)
     return first;
 }
 
-/* Gives back with `status` all that the core has lent. */
+/* Gives back with `status` everything that the core has lent. */
 static void link_return(struct loop_link *link, int status)
 {
     pthread_mutex_lock(&link->network->lock);
@@ -306,7 +306,8 @@ static void link_return(struct loop_link *link, int status)
     }
 }
 
-/* From here on nothing moves on the link. Returns what it was lent comes back with. */
+/* From here on nothing moves on the link. Returns the status for the frames and transfers that
+ * go back. */
 static int link_stop(struct loop_link *link, int status)
 {
     struct loop_network *network = link->network;
@@ -327,8 +328,8 @@ static int link_stop(struct loop_link *link, int status)
     return closing ? -ECANCELED : status != 0 ? status : -ECONNRESET;
 }
 
-/* Tells the core of the end and drops the method's reference. Frames that another thread sent while
- * link_down was on its way to the core go back afterwards; the core has seen to it that there are
+/* Reports the end to the core and drops the method's reference. Frames that another thread sent
+ * while link_down was on its way to the core go back afterwards; the core ensures that there are
  * no later ones. */
 static void link_end(struct loop_link *link, int status)
 {

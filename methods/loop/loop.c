@@ -2,11 +2,11 @@
  *
  * loop.c - the loop method: networks inside one process, the reference for bmi/method.h.
  *
- * Three tables from one source: "loop" moves frames only, "loopput" can put as well, "loopget" can
- * get. They differ in data. Each is a network of its own; names of one are not seen in another.
- * A name is "name" or "name:number"; listening on number 0 takes a free one. The networks are
- * static, so that tests can set knobs before the start, and a deferred call that comes after the
- * stop finds a network that does not run.
+ * Three tables from one source: "loop" moves frames only, "loopput" also puts, "loopget" also gets.
+ * They differ in data. Each is a network of its own; names of one are not visible in another. A
+ * name is "name" or "name:number"; listening on number 0 takes a free one. The networks are static,
+ * so that tests can set hooks before the start, and so that a deferred call after the stop finds a
+ * network that does not run.
  */
 #include <ctype.h>
 #include <errno.h>

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * loop.h - what the files of the loop method share.
+ * loop.h - declarations that the files of the loop method share.
  *
- * A network is one scheme's world inside this process: names that are listened on, links in pairs,
- * and the knobs of loop_test.h. Each link of a pair queues what it sends; the driver delivers it
- * into the other one, copying from the sender's memory straight to the sink.
+ * A network holds all of one scheme inside this process: the names that are listened on, links in
+ * pairs, and the test hooks of loop_test.h. Each link of a pair queues its outgoing frames; the
+ * poller delivers them into the other link, copying from the sender's memory straight to the sink.
  *
  * Locks, in order: a link's receive_lock > (the core's peer lock) > network.lock. network.lock is
- * the send lock of all links of the network and is held for list moves only; no service of the core
- * but bmi_method_defer is called under it. network.memory_lock guards registrations; it and
- * network.lock are never held together. Fields of "the driver" need no lock. At most one
- * receive_lock is held at a time.
+ * the send lock of all links of the network. A thread holds it for list moves only, and calls no
+ * service of the core but bmi_method_defer under it. network.memory_lock guards registrations; no
+ * thread holds it together with network.lock. Fields of "the poller" need no lock. A thread holds
+ * at most one receive_lock at a time.
  */
 #ifndef LOOP_H
 #define LOOP_H
@@ -33,7 +33,7 @@ struct loop_failure {
     int status;
 };
 
-/* What a test has asked for; all zero: nothing. */
+/* The settings of a test; all zero: off. */
 struct loop_knobs {
     unsigned delay_ms; /* before each frame or transfer */
     size_t piece;      /* bytes a pass; 0: LOOP_PASS_BYTES */
@@ -60,8 +60,7 @@ struct loop_network {
     struct loop_knobs knobs;
     struct loop_name *names;
     struct loop_link *links;
-    struct loop_link *ready,
-        **ready_tail; /* links that the driver shall look at, each referenced */
+    struct loop_link *ready, **ready_tail; /* links that the poller must look at, each referenced */
     pthread_mutex_t memory_lock;
     uint64_t keys; /* given out so far; under memory_lock */
 };
@@ -85,7 +84,7 @@ struct loop_delivery {
     uint64_t length, left; /* of its body */
     /* under network->lock */
     struct bmi_frame *frame; /* NULL: taken back; its rest is in `kept` */
-    bool copying;            /* the driver is reading the body: it must stay where it is */
+    bool copying;            /* the poller is reading the body: it must stay where it is */
     struct bmi_segments *body;
     struct bmi_segments kept_body;
     void *kept;
@@ -104,7 +103,7 @@ struct loop_link {
     bool dialled;
     char address[LOOP_ADDRESS_MAX]; /* whom a dialled link looks for */
 
-    /* the driver's */
+    /* the poller's */
     struct loop_link *peer;
     struct bmi_transfer *moving; /* under way */
     struct bmi_timer delay;
@@ -116,7 +115,7 @@ struct loop_link {
     /* under receive_lock */
     struct bmi_sink sink;
     bool receiving; /* the sink is in use */
-    bool retracted; /* the rest of its body goes nowhere, nobody is told */
+    bool retracted; /* the rest of its body is discarded without a report */
 
     /* under network->lock */
     enum loop_phase phase;
@@ -136,18 +135,18 @@ struct loop_link {
 extern struct loop_network loop_networks[LOOP_NETWORKS];
 bool loop_name_known(struct loop_network *network, const char *address);
 
-/* link.c: the operations on links. Those ending in _locked want network->lock held. */
+/* link.c: the operations on links. Those ending in _locked need network->lock held. */
 struct loop_link *loop_link_new(struct loop_network *network, bool dialled);
 void loop_link_ready_locked(struct loop_link *link);
 void loop_link_ready(struct loop_link *link);
 void loop_link_flush_locked(struct loop_link *link);
 int loop_failure_strike_locked(struct loop_network *network, enum bmi__loop_failure place);
 struct bmi_frame *loop_queue_pop(struct loop_queue *queue);
-/* The rest of the present body goes nowhere, and nobody is told. Receive lock held. */
+/* Discards the rest of the present body without a report. Receive lock held. */
 void loop_sink_drop_locked(struct loop_link *link);
-/* Ends a link that the core refused to accept. Driver. */
+/* Ends a link that the core refused to accept. Poller. */
 void loop_link_forget(struct loop_link *link);
-/* Ends a link and its peer, if it has one; each gets its link_down. Driver. */
+/* Ends a link and its peer, if it has one; each gets its link_down. Poller. */
 void loop_pair_end(struct loop_link *link, int status, int peer_status);
 
 int loop_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
@@ -157,7 +156,7 @@ bool loop_withdraw(struct bmi_link *link, struct bmi_frame *frame, struct bmi_fr
 bool loop_retract(struct bmi_link *link, void *owner);
 void loop_close(struct bmi_link *link, bool linger);
 
-/* deliver.c: gives a link its turn. Driver. */
+/* deliver.c: gives a link its turn. Poller. */
 void loop_delivery_end_locked(struct loop_delivery *delivery);
 void loop_link_pump(struct loop_link *link);
 void loop_delay_expired(struct bmi_timer *timer);

@@ -265,7 +265,7 @@ static void test_drain_and_small_room(void)
     fake_pair_close();
 }
 
-/* What is not yet delivered is still read where the sender has it. */
+/* The receiver still reads undelivered bytes from the sender's memory. */
 static void test_bodies_are_not_staged(void)
 {
     fake_pair_open(LOOP);
@@ -293,7 +293,7 @@ static void test_hold_is_for_one_direction(void)
     bmi__loop_hold(LOOP, BMI__LOOP_FROM_DIALLER, 0);
     fake_send(DIALLER, &there, 1);
     fake_send(ACCEPTOR, &back, 1);
-    CU_ASSERT_TRUE(fake_drive(100)); /* what is held does not keep the driver busy */
+    CU_ASSERT_TRUE(fake_drive(100)); /* held frames do not keep the poller busy */
     CHECK_EVENTS(ACCEPTOR, "sent:2:0");
     CHECK_EVENTS(DIALLER, "head:2 body:2");
     bmi__loop_release(LOOP, BMI__LOOP_FROM_DIALLER);
@@ -312,7 +312,7 @@ static void test_delay(void)
     fake_send(DIALLER, &frames[0], 1);
     fake_drive(100);
     fake_advance(9);
-    fake_send(DIALLER, &frames[1], 1); /* does not put the first one off */
+    fake_send(DIALLER, &frames[1], 1); /* does not postpone the first one */
     fake_drive(100);
     CHECK_EVENTS(ACCEPTOR, "");
     fake_advance(1);
@@ -361,7 +361,7 @@ static void test_retract_in_mid_body(void)
     fake_drive(100);
     struct fake_message *message = fake_message_find(ACCEPTOR, 1);
     CU_ASSERT_PTR_NOT_NULL_FATAL(message);
-    CU_ASSERT_FALSE(LOOP->retract(ACCEPTOR->link, &frames)); /* somebody else's */
+    CU_ASSERT_FALSE(LOOP->retract(ACCEPTOR->link, &frames)); /* of another owner */
     CU_ASSERT_TRUE(LOOP->retract(ACCEPTOR->link, message));
     CU_ASSERT_FALSE(LOOP->retract(ACCEPTOR->link, message));
     bmi__loop_release(LOOP, BMI__LOOP_FROM_DIALLER);
@@ -403,7 +403,7 @@ static void test_withdraw_untouched(void)
     LOOP->send(DIALLER->link, &frames[4].frame); /* not flushed */
     CU_ASSERT_TRUE(withdraw(&frames[4], NULL));
     CU_ASSERT_EQUAL(frames[4].frame.header_sent, 0);
-    fake_send(DIALLER, &frames[3], 1); /* the queue's end is where it should be */
+    fake_send(DIALLER, &frames[3], 1); /* the queue's tail pointer is right */
     bmi__loop_release(LOOP, BMI__LOOP_FROM_DIALLER);
     fake_drive(100);
     CHECK_EVENTS(ACCEPTOR, "head:1 body:1 head:9 body:9 head:3 body:3");
@@ -493,13 +493,13 @@ static void test_close(void)
     frames[1].frame.next = NULL;
     LOOP->send(DIALLER->link, &frames[1].frame); /* not flushed */
     LOOP->close(DIALLER->link, false);
-    CHECK_EVENTS(DIALLER, ""); /* link_down comes from the driver */
+    CHECK_EVENTS(DIALLER, ""); /* link_down comes from the poller */
     fake_drive(100);
     CHECK_EVENTS(DIALLER, "sent:1:-125 sent:2:-125 down:0");
     CHECK_EVENTS(ACCEPTOR, "sent:3:-104 down:0");
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS], 0);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_FAILED], 0);
-    /* what the core may still call does nothing */
+    /* calls that the core may still make do nothing */
     LOOP->flush(DIALLER->gone);
     LOOP->close(DIALLER->gone, true);
     CU_ASSERT_FALSE(LOOP->retract(DIALLER->gone, NULL));
@@ -540,7 +540,7 @@ static void test_linger(void)
     fake_pair_close();
 }
 
-/* Both have something to say still: it is said, though nobody listens any more. */
+/* Both have frames left: these are sent, though no owner receives them any more. */
 static void test_both_linger(void)
 {
     fake_pair_open(LOOP);
@@ -688,7 +688,7 @@ static void test_stop_with_open_links(void)
     CHECK_EVENTS(DIALLER, "sent:1:-125 down:0");
     CHECK_EVENTS(ACCEPTOR, "down:0");
     CHECK_EVENTS(late, "down:0");
-    fake_drop(); /* with the call that the late one had asked for */
+    fake_drop(); /* with the call that the late one had requested */
     fake_pair_close();
     fake_pair_open(LOOP); /* it can be started again all the same */
     fake_pair_close();

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * loop_test.h - how a test slows the loop method down, breaks it, and makes it short of memory.
+ * loop_test.h - test hooks that slow the loop method down, inject failures, and limit its memory.
  *
  * Internal: only tests linked with the static library see these. Every function takes the method
- * whose network it concerns (&bmi__method_loop, ...). All knobs are off at first and stay as set
- * over BMI_finalize, until bmi__loop_reset. Errors are positive errno values (ECONNRESET).
- * Threads: any, at any time. Blocks: no. A knob holds from the next step of the driver on: where
- * another thread drives, a frame that it is just moving is not touched by it any more.
+ * whose network it concerns (&bmi__method_loop, ...). All hooks are off at first and keep their
+ * values over BMI_finalize, until bmi__loop_reset. Errors are positive errno values (ECONNRESET).
+ * Threads: any, at any time. Blocks: no. A hook takes effect with the poller's next step: where
+ * another thread polls, a frame that it is just moving is not affected.
  */
 #ifndef LOOP_TEST_H
 #define LOOP_TEST_H
@@ -29,15 +29,14 @@ enum bmi__loop_failure {
     BMI__LOOP_FAILURES  /* how many there are */
 };
 
-/* Turns all knobs off and, if the method is not started, restores its limits. What was held goes
- * on. */
+/* Turns all hooks off and, if the method is not started, restores its limits. Held frames go on. */
 void bmi__loop_reset(const struct bmi_method *method);
 
 /* Each frame and transfer of a link waits this long, one after another. 0: off. */
 void bmi__loop_delay(const struct bmi_method *method, unsigned delay_ms);
 
-/* Bodies arrive, and transfers move, this many bytes at a time, the driver going round between. 0:
- * off. */
+/* Bodies arrive, and transfers move, this many bytes at a time; the poller serves other links in
+ * between. 0: off. */
 void bmi__loop_piece(const struct bmi_method *method, size_t bytes);
 
 /* The nth frame given to send, connect, enroll, or transfer from now on fails; 1 is the next, 0

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * loop_thread_test.c - the loop method with a driver, senders, and threads that take things back,
- * all at once. Each frame comes back exactly once, and each that arrives whole is what was sent.
+ * loop_thread_test.c - the loop method with a poller, senders, and threads that take frames back,
+ * all at once. Each frame comes back exactly once, and each complete frame has the sent bytes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,8 +85,8 @@ static void *send_all(void *argument)
     return NULL;
 }
 
-/* Tries to take bodies that are just arriving from under the driver, one in four. Messages are
- * never freed while it runs, and what it retracted stays as it is. */
+/* Tries to retract bodies that the poller is just delivering, one in four. Messages are never
+ * freed while it runs, and a retracted body stays as it is. */
 static void *retract_some(void *unused)
 {
     (void)unused;

@@ -91,7 +91,7 @@ bool loop_release(struct bmi_link *base, void *handle, bool wait)
     return true;
 }
 
-/* What was never released, when the link's memory goes. */
+/* Frees the registrations that were never released, with the link. */
 void loop_registrations_free(struct loop_link *link)
 {
     while (link->registrations != NULL) {
