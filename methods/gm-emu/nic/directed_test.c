@@ -196,7 +196,7 @@ static void keys_and_bounds_are_checked(void)
     for (size_t i = 0; i < AREA; i++)
         if (target[i] != 0)
             CU_FAIL_FATAL("a refused byte was written");
-    /* The grant of one connection is nothing to another. */
+    /* The grant of one connection is not valid for another. */
     host_open(&stranger, NULL);
     uint16_t number = host_listen(&stranger, "stranger");
     struct nic_peer *first = server.peer;

@@ -432,7 +432,7 @@ static void a_full_doorbell_still_rings(void)
                 ;
         while (!nic_arm(server.port));
         struct pollfd wait = {.fd = nic_descriptor(server.port), .events = POLLIN};
-        if (poll(&wait, 1, 0) == 1) { /* that was to fill it */
+        if (poll(&wait, 1, 0) == 1) { /* the counter is to be filled up */
             nic_receive(server.port);
             CU_ASSERT_FATAL(nic_arm(server.port));
         }
@@ -511,7 +511,7 @@ static void places_of_claims_that_never_end_come_back(void)
     host_close(&server);
 }
 
-/* The port waits for it, for a while, and goes. */
+/* The closing port waits a bounded time for the claim. */
 static void a_claim_on_a_port_that_closes_is_no_error(void)
 {
     uint64_t key;
@@ -524,7 +524,7 @@ static void a_claim_on_a_port_that_closes_is_no_error(void)
     host_close(&witness);
 }
 
-/* All peers can read the keys of all grants. */
+/* A claim with the key of another peer's grant has no effect: all peers can read all keys. */
 static void a_claim_on_what_another_was_granted_is_none(void)
 {
     uint64_t key;
@@ -543,7 +543,7 @@ static void a_claim_on_what_another_was_granted_is_none(void)
     teardown();
 }
 
-/* Of many peers, for each region of each receive. */
+/* With many peers, a revocation must not look at each of them for each region of each receive. */
 static void the_end_of_a_grant_looks_at_its_peer_alone(void)
 {
     uint64_t key;
@@ -551,7 +551,7 @@ static void the_end_of_a_grant_looks_at_its_peer_alone(void)
     struct nic_peer *good = bad->next; /* the bystander came before */
     struct nic_shared_end *theirs = good->theirs;
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
-    good->theirs = (struct nic_shared_end *)sizeof(*theirs); /* a look there is the end of us */
+    good->theirs = (struct nic_shared_end *)sizeof(*theirs); /* a read there would crash the test */
     CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 0), 0);
     CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
@@ -836,7 +836,7 @@ static void vast_arenas_are_not_mapped(void)
 static void what_comes_after_the_end_is_not_looked_at(void)
 {
     setup();
-    client.stopped = true; /* it does not care about the end */
+    client.stopped = true; /* it ignores the end */
     nic_peer_close(bad);
     CU_ASSERT_FATAL(UNTIL(server.downs == 1));
     arena_tell(0, 4096);

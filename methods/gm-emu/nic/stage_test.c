@@ -120,8 +120,8 @@ static void through_the_ring_to_one_who_looks(void)
     teardown();
 }
 
-/* Where the memory is mapped, messages are lost, or the model takes its time, nothing goes by the
- * stage that could be written. */
+/* Where the memory is mapped, messages are lost, or the timing model is on, no data that can be
+ * written directly goes through the ring. */
 static void what_is_written_though_one_looks(void)
 {
     for (unsigned way = 0; way < 3 && !bounced; way++) {
@@ -241,14 +241,14 @@ static void each_has_its_own_answer(void)
     answers_after(0);
 }
 
-/* After four thousand million of them. */
+/* After all 32 bits of the numbers are used up. */
 static void their_numbers_begin_again(void)
 {
     for (uint32_t before = 0; before < NIC_ANSWERS; before++)
         answers_after(UINT32_MAX - before);
 }
 
-/* One that came when the sender had looked, and was not asleep yet. */
+/* An answer that came after the sender had looked, and before it slept. */
 static void an_answer_just_before_one_sleeps(void)
 {
     struct sent sent;
