@@ -23,8 +23,8 @@ static pthread_mutex_t book = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct address *) chunks[CHUNKS];
 static atomic_uint chunk_count;
 static struct address *free_list; /* book */
-/* What each slot starts with: as far as any was used before the book was freed last, so that no
- * handle of an earlier initialization is one of this. */
+/* The first generation of each slot. It is past every generation used before the book was last
+ * freed, so a handle of an earlier initialization never matches. */
 static uint32_t first_generation;              /* book */
 static struct address *dead_first, *dead_last; /* book: accepted, gone, unreferenced */
 static uint32_t dead_count;                    /* book */
@@ -114,7 +114,7 @@ static void hosts_free(struct address *address)
     address->host = NULL;
 }
 
-/* Without memory it keeps the one that it has. */
+/* If memory is short, the address keeps its present host. */
 static void host_set(struct address *address, const char *numeric, uint8_t method)
 {
     struct host **place = &address->host;
@@ -317,7 +317,7 @@ int bmi__address_lookup(const char *string, BMI_addr_t *handle)
     if (address == NULL)
         status = address_make_locked(string, &address);
     else
-        address->dropped = false; /* by a new handle: drop_locked */
+        address->dropped = false; /* see drop_locked: it has a new handle */
     if (status == 0)
         *handle = bmi__address_handle(address);
     bmi__book_unlock();
@@ -411,8 +411,8 @@ static void forget_locked(struct address *address)
     slot_give_locked(address);
 }
 
-/* Looked-up addresses come before the accepted one: a looked-up handle is what
- * unexpected messages are told with from now on. */
+/* Looked-up addresses come before the accepted one: from now on, unexpected messages of this peer
+ * carry a looked-up handle. */
 void bmi__address_move_locked(struct peer *from, struct peer *to)
 {
     while (from->address != NULL) {
@@ -430,7 +430,7 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
     }
 }
 
-/* What bmi__method_at finds the method by; past the last one: it is not built in. */
+/* The index for bmi__method_at. It is past the last method if this one is not built in. */
 static uint8_t method_number(const struct bmi_method *method)
 {
     const struct running_method *one;
@@ -450,7 +450,7 @@ void bmi__address_host_locked(struct peer *peer)
     link->host = NULL;
 }
 
-/* Keeps the newest of the dead, so that posting to them tells why; forgets older ones. */
+/* Keeps the newest dead addresses, so that a post to one returns the cause. Frees older ones. */
 static void dead_add_locked(struct address *address)
 {
     address->dead = true;
@@ -516,7 +516,7 @@ void bmi__address_ended_locked(struct peer *peer, int cause)
     }
 }
 
-/* One that is being closed counts as ended: what is posted from now on waits for the next one. */
+/* A connection that is being closed counts as ended: a post from now on waits for the next one. */
 uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause)
 {
     struct peer *peer;
@@ -550,7 +550,7 @@ static void dead_remove_locked(struct address *address)
     dead_count--;
 }
 
-/* Gives back the address's peer if that has neither link nor operations nor other addresses. */
+/* Gives back the address's peer if the peer has no link, no operations, and no other address. */
 static bool peer_free_if_idle_locked(struct address *address)
 {
     struct peer *peer = atomic_load(&address->peer);
@@ -579,8 +579,8 @@ static void free_if_idle_locked(struct address *address)
     slot_give_locked(address);
 }
 
-/* The last reference has gone. A string that was looked up is the program's until it drops the
- * address: the handle stays, only what an idle peer took goes back. */
+/* The last reference is gone. A string that the program looked up stays valid until the program
+ * drops the address. So the handle stays, and only the memory of an idle peer is given back. */
 static void unreferenced_locked(struct address *address)
 {
     if (address->string != NULL)
@@ -599,7 +599,7 @@ int bmi__address_reference(BMI_addr_t handle, int change)
     } else {
         address->references += change;
         if (address->dead && change > 0)
-            dead_remove_locked(address); /* it stays while it is referred to */
+            dead_remove_locked(address); /* a referenced address stays */
         if (address->references == 0 && change < 0)
             unreferenced_locked(address);
     }
@@ -628,7 +628,7 @@ int bmi__address_droppable(BMI_addr_t handle)
     return result;
 }
 
-/* Others have the same peer: the address leaves it. */
+/* Removes the address from a peer that has other addresses, too. */
 static void alias_drop_locked(struct address *address, struct peer *peer)
 {
     struct address **place = &peer->address;
@@ -638,8 +638,9 @@ static void alias_drop_locked(struct address *address, struct peer *peer)
     forget_locked(address);
 }
 
-/* Book's and peer's locks held. Where there is a connection to be closed the address stays until
- * its end, by its string, so that nobody dials meanwhile; its handle does not. */
+/* Book's and peer's locks held. If the address has a connection to close, its string stays in the
+ * book until the connection ends, so that no thread dials meanwhile. Its handle becomes stale at
+ * once. */
 static int drop_locked(struct address *address, struct peer *peer)
 {
     bool alone = peer->address == address && address->alias_next == NULL;

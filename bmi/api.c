@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * api.c - the post functions and cancel: arguments are checked, an operation is taken, its peer is
- * locked, the protocol does the rest; then what was queued is written, or left to the driver.
+ * api.c - the post functions and cancel. A post checks its arguments, takes an operation, locks the
+ * peer, and starts the protocol. Then it writes the queued frames, or leaves them to the poller.
  */
 #include "bmi/api.h"
 
@@ -19,21 +19,21 @@
 #include "bmi/progress.h"
 #include "bmi/settings.h"
 
-/* How many small frames are gathered at most before they are written. */
+/* At most this many small frames are gathered into one write. */
 enum { COALESCE_FRAMES = 64 };
 
-/* ---- what was queued goes out --------------------------------------------------------------- */
+/* ---- flushing queued frames ---------------------------------------------------------------- */
 
-/* Of the sends between two passes of progress the first is written at once; later ones are left
- * for the next test, which gathers them into one write, unless they become many or nobody but a
- * sleeping driver could do it. Called with the lock held; a link to flush is returned with a
- * reference. */
+/* The first send between two passes of progress is written at once. Later sends are left for the
+ * next test, which gathers them into one write. They are flushed earlier if they become many, or if
+ * only a blocked poller could write them. Called with the lock held. If a link is to be flushed,
+ * the function returns it with a reference. */
 static struct bmi_link *flush_wanted_locked(struct peer *peer, enum op_kind kind)
 {
     struct bmi_link *link = peer->link;
     if (link == NULL || peer->state != PEER_UP)
         return NULL;
-    if (kind == OP_RECV) { /* an announcement, if anything: it goes with the next test or send */
+    if (kind == OP_RECV) { /* at most an announcement, which the next test or send writes */
         if (!atomic_load(&link->dirty) || !bmi__progress_asleep())
             return NULL;
         bmi_link_ref(link);
@@ -67,7 +67,7 @@ static void flush_and_drop(struct bmi_link *link)
 static void op_fill(struct op *op, const struct post *post, struct context *context)
 {
     op->kind = (uint8_t)post->kind;
-    /* who finds it under an id that is over can tell, by the generation (BMI_cancel) */
+    /* BMI_cancel relies on this order: a stale id is detected by its generation */
     atomic_store_explicit(&op->context, context, memory_order_release);
     op->user_ptr = post->user_ptr;
     op->tag = post->tag;
@@ -93,8 +93,8 @@ static bool too_large(const struct peer *peer, const struct op *op)
     return op->kind == OP_SEND_UNEXPECTED && op->total > most;
 }
 
-/* Whether what is posted now is for the peer's next connection: the one that there is is being
- * closed, and an address that was looked up can be dialled, whoever made this one. */
+/* Whether a post is for the peer's next connection: the present one is being closed, and the handle
+ * was looked up, so that it can be dialled again. Either side may have made the present one. */
 static bool is_for_the_next(const struct peer *peer, BMI_addr_t handle)
 {
     if (!(peer->flags & PEER_CLOSING))
@@ -131,7 +131,7 @@ static int start_locked(struct peer *peer, struct op *op, BMI_addr_t handle)
     return status;
 }
 
-/* The operation was started: is it pending, or done already? */
+/* The operation was started. Returns whether it is pending or already complete. */
 static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
 {
     struct context *context = op->context;
@@ -151,8 +151,8 @@ static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
     return 1;
 }
 
-/* Whether it went without an operation. It is written at once: so it has to be the first send
- * between two passes, or sends are not gathered. */
+/* Whether the message was sent without an operation. Such a message is written at once, so it must
+ * be the first send between two passes, or gathering must be off. */
 static bool sent_now_locked(struct peer *peer, const struct post *post)
 {
     uint32_t now = bmi__progress_pass();
@@ -166,16 +166,17 @@ static bool sent_now_locked(struct peer *peer, const struct post *post)
     return true;
 }
 
-/* Who posts after a long pause may not have tested meanwhile, and a peer that has closed its idle
- * connection, or was started anew, has said so without being heard: what was written there now
- * would be lost, and reported as sent. So a few passes are made, where nobody drives. */
+/* A program that posts after a long pause may not have called a test function meanwhile. If the
+ * peer closed its idle connection or was restarted, this process has not noticed. A message written
+ * to that connection would be lost and yet reported as sent. So, if there is no poller, this makes
+ * a few passes first. */
 static void catch_up(enum op_kind kind)
 {
     enum { PAUSE_MS = 100 };
     static _Atomic uint32_t posted_ms, received; /* a receive was posted; the number of the pass */
     uint32_t pass = bmi__progress_pass() | 1;
     struct timespec now;
-    /* A send that comes with a receive, as requests and answers do, does without the clock. */
+    /* A send that comes with a receive, as requests and replies do, does not read the clock. */
     bool alone = atomic_load_explicit(&received, memory_order_relaxed) != pass;
     atomic_store_explicit(&received, kind == OP_RECV ? pass : 0, memory_order_relaxed);
     if (!alone && kind != OP_RECV)
@@ -223,7 +224,7 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
-/* A list's total must be its sum. */
+/* The total of a list must equal the sum of its sizes. */
 static bool list_valid(const void *const *buffers, const bmi_size_t *sizes, int count,
                        bmi_size_t total)
 {
@@ -246,8 +247,8 @@ static bool arguments_valid(bmi_op_id_t *id, enum bmi_buffer_type type, const st
            (post->kind != OP_RECV || post->actual != NULL);
 }
 
-/* What is posted is passed by its address: to load, in wide pieces, what was just stored in narrow
- * ones, as a copy of it does, stalls the processor until all stores before are done. */
+/* `post` is passed by its address. A copy would load in wide pieces the fields that were just
+ * stored in narrow ones, and the processor would stall until all earlier stores are done. */
 static int post_single(bmi_op_id_t *id, enum bmi_buffer_type type, const struct post *post)
 {
     if (!arguments_valid(id, type, post) || post->total < 0 ||
@@ -373,10 +374,10 @@ int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id)
     struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
     struct op *op = context != NULL ? bmi__op_find(id) : NULL;
     if (op == NULL && context != NULL && bmi__op_is_over(id))
-        return 0; /* programs cancel all the ids that they have of a transfer, old ones too */
+        return 0; /* programs cancel all ids of a transfer, including stale ones */
     if (op == NULL)
         return -BMI_EINVAL;
-    if (op->context != context) /* another's, or another operation by now */
+    if (op->context != context) /* of another context, or reused meanwhile */
         return bmi__op_id(op) == id ? -BMI_EINVAL : 0;
     return bmi__error(bmi__cancel(op, id));
 }

@@ -5,7 +5,7 @@
 
 #include "bmi/op.h"
 
-/* What is to be posted. */
+/* The arguments of a post. */
 struct post {
     enum op_kind kind;
     BMI_addr_t address;

@@ -48,7 +48,7 @@ enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
 atomic_bool bmi__background_is_on;
 
 static struct bmi__gate control = BMI__GATE; /* its holder always waits */
-static atomic_bool switches_on;              /* written under control: what its holder does */
+static atomic_bool switches_on;              /* written under control: its holder starts the task */
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
 static _Thread_local bool control_taken; /* by before_fork */
@@ -57,9 +57,9 @@ static struct {
     struct bmi_task task;
     atomic_bool stopping;
     atomic_uint bell;
-    int call_fd; /* ends its wait for the network; written under control, kept to the end */
+    int call_fd; /* ends its wait for the network; written under control, never closed earlier */
     struct bmi_task_sleeper hook;
-    /* the callers' turns in test functions; hints: a count may be lost */
+    /* turns of callers in test functions; these are hints: a count may be lost */
     atomic_uint turns;
     atomic_uint since_long; /* since a caller was away for long */
     _Atomic uint64_t left_ns;
@@ -116,8 +116,8 @@ void bmi__background_role_free(void)
         bmi__futex_wake(&background.bell);
 }
 
-/* Sleeps until a caller rings (returns true), the time is over (deadline_ns 0: never), or at once
- * where no caller would ring. */
+/* Sleeps until a caller resets `bell` (returns true) or the deadline passes (deadline_ns 0: never).
+ * Returns at once if no caller would reset it. */
 static bool bell_wait(unsigned bell, uint64_t deadline_ns)
 {
     atomic_store(&background.bell, bell);
@@ -155,7 +155,7 @@ static void hook_wanted(struct bmi_task_sleeper *sleeper)
     call();
 }
 
-/* Waits for the network, for a call, or until a timer is due; runs what hooks should run. */
+/* Waits for the network, for a call, or until a timer is due. Runs tasks that wait for a hook. */
 static void network_wait(uint64_t until_ns)
 {
     struct pollfd fds[2] = {{.fd = bmi__progress_fd(), .events = POLLIN},
@@ -184,7 +184,8 @@ static enum bmi_task_verdict run(struct bmi_task *task, void *argument)
         pthread_mutex_unlock(&passing);
         if (found == BMI__WATCH_QUIET)
             network_wait(until_ns);
-        /* while it blocks on the descriptor each message wakes it, whichever thread takes that */
+        /* while the task blocks on the descriptor, each message wakes it, also one that a caller
+         * takes */
         bool driven = turns != get(&background.turns) && !callers_compute();
         if (found == BMI__WATCH_TAKEN || driven)
             stand_by();
@@ -211,7 +212,7 @@ static int start_locked(void)
     if (background.call_fd < 0)
         return -errno;
     eventfd_t value;
-    eventfd_read(background.call_fd, &value); /* left over from the last stop */
+    eventfd_read(background.call_fd, &value); /* a call may be left over from the last stop */
     background.hook = (struct bmi_task_sleeper){.wake = hook_wanted};
     atomic_store(&background.stopping, false);
     atomic_store(&background.since_long, 0);
@@ -227,9 +228,9 @@ static int start_locked(void)
     return status;
 }
 
-/* Ends the task, or waits until it has ended. One that is queued might wait for a thread for ever.
- * What else is queued runs first, as in every wait for tasks: this may be the manager's last
- * use. */
+/* Ends the task, or waits until it has ended. A queued task might otherwise wait for a thread for
+ * ever. Other queued tasks run first, as in every wait for tasks: this may be the last use of the
+ * task manager. */
 static void task_end(struct bmi_task *task)
 {
     struct bmi_task_manager *manager = bmi_task_manager_default();
@@ -251,7 +252,7 @@ static void stop_locked(void)
     task_end(&background.task);
     atomic_store(&bmi__background_is_on, false);
     bmi__progress_watch_end();
-    bmi__progress_kick(); /* a program that polls a descriptor sees to the timers from now on */
+    bmi__progress_kick(); /* from now on, a program that polls a descriptor runs the timers */
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
 }
 
@@ -278,8 +279,8 @@ static int follow_locked(bool wanted, bool offload_wanted)
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-/* From within a task: `control` may be held by a thread that waits for it; the background task has
- * `passing`. */
+/* A fork within a task takes neither lock: another thread may hold `control` and wait for this
+ * task, and the background task holds `passing` itself. */
 static void before_fork(void)
 {
     if (is_background)
@@ -299,13 +300,13 @@ static void after_fork_parent(void)
 
 static void after_fork_child(void)
 {
-    bmi__gate_init(&control); /* the thread that held it is not here */
+    bmi__gate_init(&control); /* the child lacks the thread that held it */
     if (is_background)
-        pthread_mutex_init(&passing, NULL); /* the same */
+        pthread_mutex_init(&passing, NULL); /* likewise */
     else
         pthread_mutex_unlock(&passing);
     is_background = false;
-    bmi__background_end(); /* the descriptor is the parent's, and so is the task's manager */
+    bmi__background_end(); /* the parent owns the descriptor and the task manager */
     memset(&background.task, 0, sizeof background.task);
     bmi__offload_after_fork_child();
     if (!atomic_exchange(&bmi__background_is_on, false))
@@ -341,7 +342,7 @@ int bmi__background_follow(void)
         return is_wanted() == bmi__background_on() ? 0 : -EDEADLK;
     if (switch_begin() != 0)
         return is_wanted() == atomic_load(&switches_on) ? 0 : -EDEADLK;
-    bool wanted = is_wanted(); /* with the lock: the last setting is followed last */
+    bool wanted = is_wanted(); /* under the lock: the last change wins */
     atomic_store(&switches_on, wanted);
     int status = follow_locked(wanted, bmi__setting(SETTING_OFFLOAD) != 0);
     bmi__gate_give(&control);

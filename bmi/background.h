@@ -17,19 +17,20 @@ static inline bool bmi__background_on(void)
     return atomic_load_explicit(&bmi__background_is_on, memory_order_relaxed);
 }
 
-/* Starts or stops it, as the settings say; nothing to do where it is so already. Returns 0, or
- * -EAGAIN or -ENOMEM: a thread cannot be started; -EDEADLK: called by the background task itself,
- * or within a task while another thread does it and waits for tasks. */
+/* Starts or stops the task, as the settings require. Returns 0, or -EAGAIN or -ENOMEM: a thread
+ * cannot be started; -EDEADLK: the background task itself called this, or a task called it while
+ * another thread is starting or stopping the task and waits for tasks. */
 int bmi__background_follow(void);
-/* Stops it, whatever the settings say. Returns 0, or -EDEADLK, as above. */
+/* Stops the task, whatever the settings require. Returns 0, or -EDEADLK, as above. */
 int bmi__background_stop(void);
-/* Gives back what it keeps while it is off: at the end, when no caller is within BMI. */
+/* Frees the memory and descriptors that it keeps while it is off. Call at the end, when no caller
+ * is within BMI. */
 void bmi__background_end(void);
 /* Whether the calling thread runs the background task. */
 bool bmi__background_self(void);
 
-/* By callers, while it is on: this thread enters a test function; is about to leave it; has ceased
- * to be the poller, and no follower takes its place. */
+/* Called by callers while the task is on: the thread enters a test function; is about to leave it;
+ * is no longer the poller, and no follower replaces it. */
 void bmi__background_caller_enters(uint64_t now_ns);
 void bmi__background_caller_leaves(uint64_t now_ns);
 void bmi__background_role_free(void);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cancel.c - takes operations back, each according to how far it got. No other operation notices.
+ * cancel.c - cancels operations, each according to its progress. No other operation is affected.
  *
- * A send of which nothing went is withdrawn; one that is partly on its way is aborted, and the
- * receive that had taken it waits for another message as if it had never been. A receive that the
- * sender knows of (announced, or behind which announced ones stand) asks the sender first, since a
- * message may be on its way to it: it ends with the answer, with that message, or after the grace;
- * in the last case a ghost stays in its place and swallows what the sender had already committed to
- * it, or, if the message has begun, its rest is drained.
+ * A send of which nothing was sent is withdrawn. A send that is partly on its way is aborted, and
+ * the receive that it matched waits for another message as if nothing had happened. If the sender
+ * knows of a receive (it is announced, or announced ones stand behind it), the receiver asks the
+ * sender first, since a message may be on its way. The receive ends with the answer, with that
+ * message, or after the grace. After the grace, a tombstone (OP_GHOST) takes the receive's place
+ * and discards the data that the sender had already committed to it; if the message has begun, its
+ * rest is drained.
  */
 #include "bmi/cancel.h"
 
@@ -21,7 +22,7 @@
 
 /* ---- sends ---------------------------------------------------------------------------------- */
 
-/* Those behind it of its tag may go, or have to ask again for what was announced. */
+/* Later sends of the same tag may start now, or must request the forgotten announcements anew. */
 static void others_go(struct peer *peer, bmi_msg_tag_t tag)
 {
     struct key *key = bmi__key_find_locked(peer, tag);
@@ -29,8 +30,8 @@ static void others_go(struct peer *peer, bmi_msg_tag_t tag)
         bmi__key_pump_locked(peer, key);
 }
 
-/* Tells the receiver that a message which was started ends. If nothing of it moved its receive
- * waits on. */
+/* Informs the receiver that a started message ends. If none of its bytes moved, the receive goes on
+ * waiting. */
 static void abort_send(struct peer *peer, struct op *op, bool moved)
 {
     struct key *key = bmi__key_get_locked(peer, op->tag);
@@ -41,7 +42,7 @@ static void abort_send(struct peer *peer, struct op *op, bool moved)
     }
     if (!moved) {
         bmi__key_unsettle_locked(peer, key); /* a receive may be given back */
-        peer->flags |= PEER_FORGOT;          /* what was announced meanwhile is not used */
+        peer->flags |= PEER_FORGOT;          /* announcements made meanwhile are not used */
     }
     struct wire_header header = {.type = WIRE_ABORT,
                                  .flags = moved ? WIRE_MOVED : 0,
@@ -60,15 +61,16 @@ void bmi__stream_cancel_locked(struct peer *peer, struct op *op, bmi_size_t move
     bmi__streams_pump_locked(peer);
 }
 
-/* A frame of the operation's is with the method: tries to get it back. Of one that starts a message
- * a VOID is left in its place, so that the count goes on; of another its credit. */
+/* A frame of the operation is with the method: tries to get it back. If the frame starts a message,
+ * a VOID replaces it, so that the message count stays right. Any other frame is replaced so that
+ * its credit is not lost. */
 enum taken { TAKEN_WHOLE, TAKEN_REST, GONE };
 static enum taken frame_take(struct peer *peer, struct op *op, bool starts)
 {
     struct bmi_frame *instead =
         bmi__control_instead(peer, &op->frame, starts ? WIRE_VOID : WIRE_CREDIT);
     if (instead == NULL)
-        return GONE; /* its real result will come */
+        return GONE; /* the operation completes with its real result */
     if (peer->link == NULL || !peer->link->method->withdraw(peer->link, &op->frame, instead)) {
         bmi__control_free(instead);
         return GONE;
@@ -102,7 +104,7 @@ static void eager_cancel(struct peer *peer, struct op *op)
     }
 }
 
-/* The frame that starts an announced message was not sent: the message is withdrawn. */
+/* The frame that starts an announced message was not sent: withdraws the message. */
 static void start_withdrawn(struct peer *peer, struct op *op)
 {
     bmi_msg_tag_t tag = op->tag;
@@ -132,7 +134,7 @@ static void stream_cancel(struct peer *peer, struct op *op)
     }
 }
 
-/* The receiver may be fetching the message, or have it: its answer says so. */
+/* The receiver may be fetching the message, or may have it. Its answer says which. */
 static void rts_cancel(struct peer *peer, struct op *op)
 {
     bool fetched = op->memory != NULL;
@@ -153,8 +155,8 @@ void bmi__cancelled_granted_locked(struct peer *peer, struct op *op, bool discar
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
 }
 
-/* Those that waited behind it may be smaller: for unexpected messages the peer was asked for what
- * the first of them needs. */
+/* Sends that waited behind this one may be smaller. For unexpected messages, the peer was asked for
+ * the credit that the first of them needs. */
 static void pending_cancel(struct peer *peer, struct op *op)
 {
     bool up = peer->state == PEER_UP, asked = op == peer->unexpected.first;
@@ -171,11 +173,12 @@ static void pending_cancel(struct peer *peer, struct op *op)
         bmi__unexpected_want_anew_locked(peer);
 }
 
-/* Its real result comes. A peer that is not silent, but whose network does not move, is given up
- * after the time in which it would be for silence, and what a slow network takes. */
+/* The put completes with its real result. If the network does not move it, the peer is given up,
+ * although it is not silent. That happens after the time-out for silence plus the time that a slow
+ * network needs. */
 static void put_cancel(struct op *op)
 {
-    enum { SLOW_NS = 1000 }; /* a byte */
+    enum { SLOW_NS = 1000 }; /* per byte */
     uint64_t most_ns = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u;
     if ((op->flags & OP_CANCEL_ASKED) || most_ns == 0)
         return;
@@ -205,7 +208,7 @@ static void send_cancel(struct peer *peer, struct op *op)
         put_cancel(op);
         break;
     default:
-        break; /* its real result comes */
+        break; /* completes with its real result */
     }
 }
 
@@ -223,8 +226,8 @@ static void ask_sender(struct peer *peer, struct key *key, struct op *op)
     bmi__control_send_locked(peer, header, NULL, 0);
 }
 
-/* A program may cancel any number of receives between two test calls, which read the answers: of
- * questions that are out there are no more than their sender is sure to bear. The rest wait. */
+/* A program may cancel any number of receives between two test calls, which read the answers. This
+ * limits the unanswered questions to a number that every sender accepts. The rest wait. */
 enum { QUESTIONS_MOST = 512 };
 
 static void question_begin(struct peer *peer, struct key *key, struct op *op)
@@ -272,7 +275,8 @@ static void posted_cancel(struct peer *peer, struct op *op)
     bmi__key_release_locked(peer, key);
 }
 
-/* A ghost takes the message that the receive had taken. false: no memory. */
+/* Puts a tombstone in the place of the receive, for the message that the receive had matched.
+ * false: no memory. */
 static bool message_swallow(struct peer *peer, struct op *op)
 {
     struct op *ghost = bmi__op_take();
@@ -289,9 +293,10 @@ static bool message_swallow(struct peer *peer, struct op *op)
     return true;
 }
 
-/* The message that it was to take is given to the next receive, or waits. If the sender knows of
- * receives behind, it counts on the message having used up this one; and one that is too small must
- * not stand behind a message: then the message ends with the receive that had taken it. */
+/* Gives the message that the receive had claimed to the next receive, or lets it wait. Two cases
+ * differ. If the sender knows of later receives, it assumes that the message has used up this one.
+ * And a receive that is too small must not stand behind a message. In both, the message ends with
+ * the receive that had claimed it. */
 static void held_cancel(struct peer *peer, struct op *op)
 {
     struct unmatched *message = op->held;
@@ -315,9 +320,9 @@ static void held_cancel(struct peer *peer, struct op *op)
     }
 }
 
-/* Its memory is being written to, or may be: frames that come from now on are drained, and the
- * method stops what it is at, if it is. The peer's lock is released meanwhile. Returns whether the
- * operation is still there. */
+/* The receive's memory is being written to, or may be. From now on its frames are drained, and the
+ * method stops a running transfer. The peer's lock is released meanwhile. Returns whether the
+ * operation still exists. */
 static bool arriving_stop(struct peer *peer, struct op *op, bmi_op_id_t id, bool *stopped)
 {
     op->flags |= OP_CANCELLED;
@@ -344,7 +349,7 @@ static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
     if (stopped || (op->stage == RECV_GRANTED && op->memory == NULL)) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     } else if (op->memory != NULL && !(op->flags & OP_CANCEL_ASKED)) {
-        /* a put may be writing: until it is done, or the grace over */
+        /* a put may be writing: wait until it is done or the grace ends */
         op->flags |= OP_CANCEL_ASKED;
         op->deadline_ns =
             bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
@@ -375,8 +380,9 @@ static void receive_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
 
 /* ---- the grace ------------------------------------------------------------------------------ */
 
-/* Puts a ghost in the receive's place. false: not now, at the next tick. A sender may be writing to
- * its memory already, and may be stopped: the driver does not wait for him. */
+/* Puts a tombstone in the receive's place. false: not now, try at the next tick. A sender may be
+ * writing to its memory already, and that sender may be a stopped process: the poller does not wait
+ * for it. */
 static bool haunt(struct peer *peer, struct op *op)
 {
     struct op *ghost = bmi__op_take();
@@ -404,8 +410,9 @@ static bool haunt(struct peer *peer, struct op *op)
     return true;
 }
 
-/* Its message came first, but not its end. What of it is on its way to the memory is stopped, once:
- * *released says that the peer's lock was released for it. Returns whether it has to wait on. */
+/* The receive's message began to arrive, but has not ended. Stops the transfers to its memory,
+ * once. *released is set if the peer's lock was released for that. Returns whether the receive must
+ * wait longer. */
 static bool arriving_end(struct peer *peer, struct op *op, bool *released)
 {
     bool stopped;
@@ -413,9 +420,9 @@ static bool arriving_end(struct peer *peer, struct op *op, bool *released)
     if (*released && !arriving_stop(peer, op, bmi__op_id(op), &stopped))
         return false;
     if (*released && stopped)
-        op->stage = RECV_GRANTED; /* nothing is on its way any more */
+        op->stage = RECV_GRANTED; /* no transfer is under way any more */
     if (op->memory != NULL && !bmi__memory_try_release_locked(op))
-        return true; /* a writer is stopped, perhaps: at the next tick */
+        return true; /* the writing process may be stopped: try at the next tick */
     if (op->stage == RECV_GRANTED)
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     return false;

@@ -7,14 +7,15 @@
 
 /* See BMI_cancel. */
 int bmi__cancel(struct op *op, bmi_op_id_t id);
-/* A stream of which no frame is with the method ends here, after `moved` bytes: the receiver is
- * told. */
+/* Ends a stream of which no frame is with the method, after `moved` bytes, and informs the
+ * receiver. */
 void bmi__stream_cancel_locked(struct peer *peer, struct op *op, bmi_size_t moved);
-/* The receiver answers a cancelled send whose memory it could have fetched: it has not. */
+/* The receiver answers a cancelled send whose memory it could have fetched, and has not fetched it.
+ */
 void bmi__cancelled_granted_locked(struct peer *peer, struct op *op, bool discard);
-/* An RTR_CANCELLED has come: more of those that wait may be sent. */
+/* An RTR_CANCELLED has arrived: more of the waiting questions may be sent. */
 void bmi__question_answered_locked(struct peer *peer);
-/* Receives whose sender did not answer in time end now. Returns whether others still wait. */
+/* Ends the receives whose sender did not answer in time. Returns whether others still wait. */
 bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now);
 
 #endif

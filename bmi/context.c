@@ -22,11 +22,11 @@ enum { CONTEXTS = 1 << 16 };
 static _Atomic(struct context *) contexts[CONTEXTS];
 static atomic_uint slots_used; /* slots that were ever in use; grows under table_lock */
 static atomic_uint open_count;
-static _Atomic(struct context *) last_only; /* what bmi__context_only found last; looked at again */
+static _Atomic(struct context *) last_only; /* bmi__context_only's last result; checked again */
 
-/* Those that a program polls and that are not signalled: whom an unexpected message is told to. One
- * that is signalled comes back when the program has looked, so that each is told once for each
- * look. */
+/* Contexts that a program polls and that are not signalled. An unexpected message signals all of
+ * them and empties the list. A context returns to it when the program has looked, so that one
+ * signal is given for each look. */
 static pthread_mutex_t quiet_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
 static _Atomic(struct context *) quiet_first;                  /* quiet_lock; read without it */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -134,7 +134,7 @@ void bmi__context_release(struct context *context)
     atomic_store(&context->claimed, false);
     pthread_mutex_unlock(&table_lock);
     if (counted)
-        bmi__progress_notify(NULL, 0); /* another may be the only one now, and have completions */
+        bmi__progress_notify(NULL, 0); /* another may be the only context, and have completions */
 }
 
 struct context *bmi__context_find(bmi_context_id id)
@@ -165,7 +165,7 @@ void bmi__context_hide(struct context *context)
     if (atomic_exchange(&context->hidden, true))
         return;
     atomic_fetch_sub(&open_count, 1);
-    bmi__progress_notify(NULL, 0); /* another may be the only one now, and have completions */
+    bmi__progress_notify(NULL, 0); /* another may be the only context, and have completions */
 }
 
 void bmi__context_completions_only(struct context *context)
@@ -203,7 +203,7 @@ void bmi__contexts_free(void)
     atomic_store(&last_only, NULL);
 }
 
-/* Whether an unexpected message waits that its descriptor is to tell of. */
+/* Whether an unexpected message waits for which the context's descriptor must become readable. */
 static bool message_to_tell(struct context *context)
 {
     return !atomic_load(&context->completions_only) && bmi__unexpected_waiting();
@@ -228,11 +228,12 @@ static void unsignal_locked(struct context *context)
     context->signalled = false;
     eventfd_read(atomic_load(&context->event_fd), &value);
     quiet_add(context);
-    if (message_to_tell(context)) /* came before it was on the list */
+    if (message_to_tell(context)) /* it arrived before the context was on the list */
         signal_locked(context);
 }
 
-/* Who counts itself after the hook was taken away finds none; who did before is waited for. */
+/* A thread that counts itself after the hook was removed finds no hook. The remover waits for
+ * threads that counted themselves before. */
 static void hook_call(struct context *context)
 {
     if (atomic_load_explicit(&context->hook, memory_order_relaxed) == NULL)
@@ -265,7 +266,7 @@ void bmi__context_complete(struct op *op)
         while (!atomic_compare_exchange_weak_explicit(&context->incoming, &first, op,
                                                       memory_order_seq_cst, memory_order_relaxed))
             op->next = first;
-    /* From here on `op` is whoever's takes it. */
+    /* From here on, the thread that takes `op` owns it. */
     if (atomic_load(&context->event_fd) >= 0) {
         bmi_lock_take(&context->lock);
         signal_locked(context);
@@ -330,7 +331,8 @@ static void gather_locked(struct context *context)
 {
     if (atomic_load_explicit(&context->incoming, memory_order_relaxed) == NULL)
         return;
-    /* Never 0 in between: who looks without the lock finds it here or there. */
+    /* The sum is never 0 in between: a thread that looks without the lock finds the operation in
+     * one of the two. */
     unsigned count = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
     atomic_store_explicit(&context->ready_count, count + 1, memory_order_relaxed);
     struct op *oldest = incoming_take_locked(context);
@@ -425,7 +427,7 @@ static int fd_make_locked(struct context *context)
     int poll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (event_fd < 0 || poll_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &event) < 0 ||
         epoll_ctl(poll_fd, EPOLL_CTL_ADD, bmi__progress_fd(), &event) < 0) {
-        int error = errno == EINVAL ? EMFILE : errno; /* sets in sets: the kernel has a bound */
+        int error = errno == EINVAL ? EMFILE : errno; /* the kernel limits nested epoll sets */
         if (event_fd >= 0)
             close(event_fd);
         if (poll_fd >= 0)

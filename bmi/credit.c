@@ -2,13 +2,14 @@
  *
  * credit.c - see credit.h.
  *
- * The budget: `used` is the sum over peers of granted + held + unreported, and of the
- * announcements. Full windows are given until a quarter of the total is used, least ones until five
- * eighths are, and an eighth is the most that announcements take: so a quarter is left at least to
- * be lent on demand to peers in `wants`, and room for one message of the largest size at least.
+ * The budget: `used` is the sum over peers of granted + held + unreported, plus the announcements.
+ * New peers get full windows until a quarter of the total is used, and minimum windows until five
+ * eighths are used. Announcements take at most an eighth. So at least a quarter stays free to be
+ * lent on demand to peers in `wants`, and at least room for one message of the largest size.
  *
- * Who wants little is lent it though one waits for more than there is, but only so often: then all
- * that comes back is kept for that one. So each gets on, first come first served nearly.
+ * A peer that wants little is served even if another peer waits for more than is free. That may
+ * happen OVERTAKEN_MOST times; then all returned credit is kept for the first peer. So every peer
+ * makes progress, nearly first come, first served.
  */
 #include "bmi/credit.h"
 
@@ -19,11 +20,11 @@
 #include "bmi/unexpected.h"
 
 static _Atomic int64_t used;
-static _Atomic int64_t announced; /* of it, what announcements take */
+static _Atomic int64_t announced; /* the part of `used` for announcements */
 static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *wants_first, **wants_end = &wants_first; /* wants_lock */
-static unsigned overtaken;   /* wants_lock: others were lent something while the first waits */
-static atomic_uint returned; /* how often something came back to the budget */
+static unsigned overtaken;   /* wants_lock: credit lent to others while the first waits */
+static atomic_uint returned; /* how often credit came back to the budget */
 
 static void serve(struct bmi_deferred *deferred);
 static struct bmi_deferred server = {.run = serve};
@@ -60,7 +61,7 @@ static void budget_return(int64_t bytes)
         bmi_method_defer(&server);
 }
 
-/* `largest`: what must be left to be lent, beside the announcements' part. */
+/* `largest`: the credit that must stay free for lending, beside the announcements' part. */
 static void window_open(struct window *window, uint32_t full, uint32_t least, uint32_t largest)
 {
     int64_t total = bmi__setting(SETTING_TOTAL_MEMORY);
@@ -74,8 +75,8 @@ static void window_open(struct window *window, uint32_t full, uint32_t least, ui
     window->unreported = 0;
 }
 
-/* The most that a window is ever: half of what a peer may have. A program may keep several
- * unexpected messages for long, so their window is no smaller than the other. */
+/* The upper bound of a window: half of a peer's share. A program may keep several unexpected
+ * messages for long, so their window is no smaller than the other. */
 static uint32_t window_most(bool unexpected, uint32_t unexpected_max)
 {
     uint32_t half = (uint32_t)(bmi__setting(SETTING_PEER_MEMORY) / 2);
@@ -83,8 +84,8 @@ static uint32_t window_most(bool unexpected, uint32_t unexpected_max)
     return unexpected && half < least ? least : half;
 }
 
-/* What a peer that lacks credit needs to get on: as much as it said, at most room for one message
- * of the largest size. What it would not use at once is another's. */
+/* The credit that a blocked peer needs to continue: the amount that it asked for, at most room for
+ * one message of the largest size. More would be unused, and other peers could need it. */
 static uint32_t window_least(const struct peer *peer, bool unexpected)
 {
     if (peer->link == NULL)
@@ -122,7 +123,7 @@ static void wants_remove(struct peer *peer)
     pthread_mutex_unlock(&wants_lock);
 }
 
-/* Of a window, since flags of both are changed apart. */
+/* The flag of the window, since the flags of the two windows change separately. */
 static uint32_t hungry_of(bool unexpected)
 {
     return unexpected ? PEER_HUNGRY_UNEXPECTED : PEER_HUNGRY;
@@ -133,7 +134,7 @@ static uint32_t full_of(bool unexpected)
     return unexpected ? PEER_FULL_UNEXPECTED : PEER_FULL;
 }
 
-/* The peer is told of credit for the window: it asks again where that is not enough. */
+/* The peer is being informed of credit for the window. It asks again if that is not enough. */
 static void told(struct peer *peer, bool unexpected)
 {
     peer->flags &= ~(hungry_of(unexpected) | full_of(unexpected));
@@ -182,7 +183,7 @@ void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t byte
         window->unreported += charge;
         return;
     }
-    if (peer->flags & full_of(unexpected)) { /* it keeps what it needs to get on */
+    if (peer->flags & full_of(unexpected)) { /* it keeps the credit that it needs to continue */
         int64_t lacks =
             (int64_t)window_least(peer, unexpected) - window->granted - window->unreported;
         most -= lacks < 0 ? 0 : lacks < most ? lacks : most;
@@ -204,7 +205,7 @@ uint32_t bmi__credit_report_locked(struct peer *peer)
     return credit;
 }
 
-/* A peer that has asked (HUNGRY) may lack the last few bytes for its next message. */
+/* A peer that has asked (HUNGRY) may lack only a few bytes for its next message. */
 static bool worth_telling(const struct peer *peer, bool unexpected)
 {
     const struct window *window = unexpected ? &peer->unexpected_window : &peer->eager;
@@ -262,10 +263,10 @@ void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes)
 
 /* ---- credit on demand ----------------------------------------------------------------------- */
 
-/* How often the first of those who wait is overtaken. */
+/* How often other peers may be served before the first waiting one. */
 enum { OVERTAKEN_MOST = 256 };
 
-/* Whether what comes back is kept for the first of those who wait. */
+/* Whether returned credit is kept for the first waiting peer. */
 static bool kept_for_first(void)
 {
     pthread_mutex_lock(&wants_lock);
@@ -281,7 +282,7 @@ static void overtake(void)
     pthread_mutex_unlock(&wants_lock);
 }
 
-/* The first has what it wanted; the next is that now. */
+/* The first peer is served; another one is first now. */
 static void overtake_none(void)
 {
     pthread_mutex_lock(&wants_lock);
@@ -289,8 +290,8 @@ static void overtake_none(void)
     pthread_mutex_unlock(&wants_lock);
 }
 
-/* Gives a peer that lacks credit what it needs to get on; `first`: whatever others wait for.
- * Returns false if the budget has none. */
+/* Lends a blocked peer the credit that it needs to continue. `first`: even if others wait. Returns
+ * false if the budget has too little. */
 static bool window_lend(struct peer *peer, bool unexpected, bool first)
 {
     struct window *window = unexpected ? &peer->unexpected_window : &peer->eager;
@@ -329,8 +330,9 @@ static bool lend(struct peer *peer, uint8_t which, bool first)
 
 enum { AS_LAST = -1 };
 
-/* Behind so many that wait, or as the last. What came back to the budget since `before`, when it
- * had too little, may have found nobody waiting. */
+/* Inserts the peer behind `behind` waiting peers, or at the end. `before` is the value of
+ * `returned` when the budget had too little: credit that came back since then may have found no
+ * peer waiting. */
 static void wants_add(struct peer *peer, int behind, unsigned before)
 {
     if (peer->flags & PEER_IN_WANTS)
@@ -349,8 +351,8 @@ static void wants_add(struct peer *peer, int behind, unsigned before)
         bmi_method_defer(&server);
 }
 
-/* The peer has no use for some of what it was lent: what its window does not stand at is the
- * budget's again, the rest is the peer's as before. */
+/* The peer cannot use some of the credit that it was lent. Credit above the window's standing size
+ * returns to the budget; the rest stays with the peer. */
 static int unused(struct peer *peer, uint64_t bytes)
 {
     struct window *window = &peer->unexpected_window;
@@ -375,8 +377,9 @@ static void unexpected_wanted(struct peer *peer, uint64_t bytes)
     peer->unexpected_wanted = (uint32_t)(bytes > 0 && bytes < most ? bytes : most);
 }
 
-/* All that the peer sent before has come, so what it was granted is what it has, or will have when
- * it has read what it was told. Who sends a stream of messages asks again and again for that. */
+/* All earlier frames of the peer have arrived. So the granted credit is the credit that the peer
+ * has, or will have when it has read our frames. A peer that sends a stream of messages repeats its
+ * request for that credit. */
 static bool is_on_its_way(const struct window *eager, const struct wire_header *want)
 {
     return !(want->flags & WIRE_UNEXPECTED_CREDIT) && want->source > 0 &&
@@ -393,7 +396,7 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
     bool crowded = eager->unreported == 0 &&
                    (eager->held >= eager->standing / 2 || eager->granted < want->source);
     if ((want->flags & WIRE_EAGER_CREDIT) && crowded && !(peer->flags & PEER_ANNOUNCE_ALL)) {
-        peer->flags |= PEER_ANNOUNCE_ALL; /* from now on each receive is, as it is posted */
+        peer->flags |= PEER_ANNOUNCE_ALL; /* from now on, each receive is announced at its post */
         bmi__announce_waiting_locked(peer);
     }
     if (want->flags & WIRE_ANNOUNCE)
@@ -410,7 +413,7 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
     return 0;
 }
 
-/* The one that so many wait before; NULL: there is none. */
+/* Removes the peer that has `behind` peers before it. NULL: there is none. */
 static struct peer *wants_take(int behind)
 {
     pthread_mutex_lock(&wants_lock);
@@ -427,8 +430,7 @@ static struct peer *wants_take(int behind)
     return peer;
 }
 
-/* One that has waited, behind so many that were looked at before. Returns whether it has what it
- * wants. */
+/* Serves the waiting peer that has `behind` peers before it. Returns whether it got its credit. */
 static bool serve_one(struct peer *peer, int behind)
 {
     bool served = true;
@@ -444,8 +446,8 @@ static bool serve_one(struct peer *peer, int behind)
     return served;
 }
 
-/* The driver's: memory came back; those that wait get theirs in turn. What is too little for the
- * first may do for one of the next few. */
+/* Run by the poller: memory came back, so waiting peers are served in turn. Credit that is too
+ * little for the first may suffice for one of the next few. */
 static void serve(struct bmi_deferred *deferred)
 {
     enum { LOOKED_AT_MOST = 16 };

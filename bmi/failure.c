@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * failure.c - see failure.h. The tick is the driver's; `attention` counts the peers that want it.
+ * failure.c - see failure.h. The poller runs the tick; `attention` counts the peers that need it.
  */
 #include "bmi/failure.h"
 
@@ -109,9 +109,9 @@ static void check_silence(struct peer *peer)
         peer->flags &= ~(uint32_t)PEER_PINGED;
         return;
     }
-    /* A tick can be shorter than an eighth of the time-out: other times are watched, too. What is
-     * left of the time between two ticks counts with the next eighth, but no more than one: while
-     * nobody drove nobody listened. */
+    /* A tick can be shorter than an eighth of the time-out, since it watches other times, too. The
+     * rest of the time between two ticks counts towards the next eighth, but at most one eighth
+     * counts: while there was no poller, no thread read the peer's frames. */
     uint64_t now = bmi__monotonic_ns();
     uint64_t eighth = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u / BMI__TICKS_DEAD;
     if (peer->silent_ticks > 0 && now - peer->since_ns < eighth)
@@ -133,7 +133,7 @@ static void look_at(struct peer *peer, void *argument)
     peer_lock(peer);
     bool late = peer->since_ns != 0 && now > peer->since_ns;
     enum peer_state state = atomic_load(&peer->state);
-    if (is_closing(peer)) { /* the other side may hang */
+    if (is_closing(peer)) { /* the other process may hang */
         if (late)
             peer->link->method->close(peer->link, false);
         state = PEER_GONE;
@@ -160,8 +160,8 @@ static void look_at(struct peer *peer, void *argument)
 
 /* ---- idle connections ----------------------------------------------------------------------- */
 
-/* Whether nobody would miss the connection: no operations, no message of the peer's that waits or
- * is the program's still, no reference to an address that would be stale without it. */
+/* Whether the connection may be closed: no operations, no message of the peer that waits or that
+ * the program still holds, no referenced address that would become stale. */
 static bool reapable(const struct peer *peer)
 {
     if (peer->state != PEER_UP || peer->op_count > 0 ||
@@ -175,8 +175,8 @@ static bool reapable(const struct peer *peer)
 }
 
 struct reaping {
-    uint64_t before; /* who was idle by then goes; UINT64_MAX: who is idle now */
-    bool again;      /* others may, later */
+    uint64_t before; /* closes peers idle since then; UINT64_MAX: all that are idle now */
+    bool again;      /* other peers may be idle long enough later */
 };
 
 static void reap(struct peer *peer, void *argument)
@@ -198,7 +198,7 @@ static void reap(struct peer *peer, void *argument)
     peer_unlock(peer);
 }
 
-/* Returns whether there are some that may be idle for long enough another time. */
+/* Returns whether some connections may have been idle for long enough later. */
 static bool reap_all(int64_t seconds)
 {
     uint64_t now = bmi__monotonic_ns(), ago = (uint64_t)seconds * 1000000000u;
@@ -207,7 +207,7 @@ static bool reap_all(int64_t seconds)
     return reaping.again;
 }
 
-/* Since when a connection has been idle is known from when it was looked at first. */
+/* The idle time of a connection counts from the first look at it. */
 void bmi__reap_idle(int64_t seconds)
 {
     if (!reap_all(seconds))
@@ -254,7 +254,7 @@ void bmi__failure_stop(void)
 
 /* ---- a link is down ------------------------------------------------------------------------- */
 
-/* Lets go of the other end of a link to ourselves. */
+/* Releases the other end of a link to this process itself. */
 static void self_link_forget(struct peer *peer)
 {
     struct bmi_link *other = peer->self_link;
@@ -267,7 +267,8 @@ static void self_link_forget(struct peer *peer)
     bmi_link_unref(other);
 }
 
-/* A dial failed: the next alternative, else everything posted fails. Returns as peer_lost. */
+/* A dial failed: tries the next alternative, else all posted operations fail. Returns as peer_lost.
+ */
 static bool dial_failed(struct peer *peer, int status)
 {
     int next = -ECONNREFUSED;
@@ -291,7 +292,7 @@ static bool dial_failed(struct peer *peer, int status)
     return over;
 }
 
-/* Book's and peer's lock held. Returns whether the peer's memory is to be given back. */
+/* Book's and peer's lock held. Returns whether the caller must give back the peer's memory. */
 static bool peer_lost(struct peer *peer, int status)
 {
     enum peer_state state = peer->state;
@@ -312,7 +313,7 @@ static bool peer_lost(struct peer *peer, int status)
             bmi__peer_abandon_locked(peer, cause);
             return peer->op_count == 0;
         }
-        peer->flags &= ~(uint32_t)PEER_ACCEPTED; /* what was posted to looked-up addresses waits */
+        peer->flags &= ~(uint32_t)PEER_ACCEPTED; /* posts to looked-up addresses wait */
     }
     atomic_store(&peer->state, PEER_IDLE);
     peer->alternative = 0;
@@ -324,7 +325,8 @@ static bool peer_lost(struct peer *peer, int status)
     return over;
 }
 
-/* The end of a connection is news only; not where something was to come of it. */
+/* The end of a connection is logged as information. It is a warning if an operation or a dial fails
+ * by it. */
 static void down_log_locked(struct peer *peer, int status)
 {
     bool missed = peer->op_count > 0 || peer->state == PEER_DIALLING;

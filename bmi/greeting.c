@@ -29,7 +29,7 @@ int bmi__greeting_start(void)
     return getrandom(incarnation, sizeof incarnation, 0) == sizeof incarnation ? 0 : -EIO;
 }
 
-/* An accepted peer's: its host, and what tells it from others there. */
+/* The name of an accepted peer: its host, and a number that distinguishes it from others there. */
 static const char *accepted_name(const char *host, const struct bmi_link *link)
 {
     static _Thread_local char name[INET6_ADDRSTRLEN + 16];
@@ -153,7 +153,7 @@ static void link_secret(uint8_t secret[16], const uint8_t nonce[16], const struc
     bmi__digest16(secret, bytes, sizeof bytes);
 }
 
-/* What a link is called when two processes speak of it. It does not give the secret away. */
+/* The name that both processes use for a link. It does not reveal the secret. */
 static void link_name(uint8_t name[16], const uint8_t secret[16])
 {
     uint8_t bytes[17] = {PROOF_NAME};
@@ -161,7 +161,7 @@ static void link_name(uint8_t name[16], const uint8_t secret[16])
     bmi__digest16(name, bytes, sizeof bytes);
 }
 
-/* Said over the link `over`: its sender knows the secret of `of` as well. */
+/* A proof that is sent over the link `over`: its sender knows the secret of `of`, too. */
 static void proof_make(uint8_t proof[WIRE_PROOF], enum proof_label label, const uint8_t of[16],
                        const uint8_t over[16])
 {
@@ -179,8 +179,8 @@ static bool proof_holds(const uint8_t *proof, enum proof_label label, const uint
     return memcmp(proof, expected, WIRE_PROOF) == 0;
 }
 
-/* The time for the handshake begins here: until now a method may have been making what it connects
- * with, which takes long on a busy host. */
+/* The time for the handshake begins here. Before, a method may have been creating its connection
+ * resources, which takes long on a busy host. */
 int bmi__greeting_up(struct bmi_link *link)
 {
     int status = 0;
@@ -211,7 +211,7 @@ int bmi__greeting_up(struct bmi_link *link)
 static void up_locked(struct peer *peer, const struct wire_hello *hello)
 {
     memcpy(peer->incarnation, hello->incarnation, sizeof peer->incarnation);
-    if (hello->eager_max < peer->eager_max) /* what our HELLO told, whatever is set by now */
+    if (hello->eager_max < peer->eager_max) /* the value in our HELLO, whatever is set now */
         peer->eager_max = hello->eager_max;
     peer->unexpected_max = hello->unexpected_max;
     peer->eager_credit = peer->eager_window = hello->eager_credit;
@@ -248,7 +248,7 @@ static bool dialled_as(struct peer *peer, const uint8_t name[16])
     return fits;
 }
 
-/* Of a link that we dialled; NULL: none has that name. */
+/* Finds the peer whose link we dialled, by the link's name. NULL: none has that name. */
 static struct peer *dialled_find(const uint8_t name[16])
 {
     enum { CANDIDATES = 16 }; /* there are more than one only where hashes are alike */
@@ -260,7 +260,7 @@ static struct peer *dialled_find(const uint8_t name[16])
     return NULL;
 }
 
-/* Whether it is an accepted link of a process that says it has this incarnation. */
+/* Whether it is an accepted link of a process that claims this incarnation. */
 static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said)
 {
     peer_lock(peer);
@@ -271,8 +271,8 @@ static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said)
     return fits;
 }
 
-/* The accepted links whose other sides say that they have this incarnation, the newest first, as
- * many as one question has room for. Returns their number. */
+/* Finds the accepted links whose other sides claim this incarnation, the newest first, as many as
+ * one question has room for. Returns their number. */
 static unsigned accepted_find(const uint8_t *incarnation_said, struct peer **found)
 {
     unsigned kept = 0, count = bmi__meeting_find(MEETING_INCARNATION, incarnation_said, 16, found,
@@ -285,7 +285,7 @@ static unsigned accepted_find(const uint8_t *incarnation_said, struct peer **fou
 
 /* ---- a HELLO on an accepted link ------------------------------------------------------------- */
 
-/* The other end is this very process: its two ends become one peer. */
+/* The other end is this process itself: joins the two ends into one peer. */
 static int self_join(struct peer *accepted, struct peer *dialled)
 {
     if (dialled->self_link != NULL)
@@ -337,21 +337,21 @@ static int accept_hello(struct peer *peer, const struct wire_hello *hello)
 
 /* ---- a REPLY on a link that we dialled ------------------------------------------------------- */
 
-/* Our link is used. */
+/* Starts to use the link that we dialled. */
 static void dialled_up_locked(struct peer *peer, const struct wire_hello *hello)
 {
     peer->counters.connects++;
     up_locked(peer, hello);
 }
 
-/* What a JOIN of ours asked, over a link whose HELLO was answered. */
+/* The content of our JOIN, sent over a link whose HELLO was answered. */
 struct question {
     struct wire_hello hello; /* the answer */
     unsigned count;
     uint8_t items[][WIRE_JOIN_ITEM]; /* a link's name, and our proof that we know it */
 };
 
-/* Our link is used after all. */
+/* The link that we dialled is used after all. */
 static void question_over_locked(struct peer *peer)
 {
     struct question *question = peer->question;
@@ -389,7 +389,8 @@ static struct question *question_make(const struct peer *peer, const struct wire
 }
 
 /* Asks the other side, over the link that we dialled, whether one of the links that we accepted
- * from its incarnation is its own. Returns whether it was asked; else our link is to be used. */
+ * from its incarnation is its own. Returns whether the question was sent; if not, our link is used.
+ */
 static bool question_send(struct peer *peer, const struct wire_hello *hello)
 {
     struct question *question = question_make(peer, hello);
@@ -429,9 +430,9 @@ static int reply_arrived(struct peer *peer, const struct bmi_link *link,
 
 /* ---- JOIN ------------------------------------------------------------------------------------ */
 
-/* Whether the link that we dialled stays, now that the other side asks for it over another one. If
- * both handshakes are under way that of the greater incarnation does, provided that the other side
- * is asked as well: that one may have been accepted after we asked. */
+/* Whether the link that we dialled stays, although the other side asks to use another one. If both
+ * handshakes are under way, the link of the greater incarnation stays, provided that we have asked,
+ * too: the other side's link may have been accepted after our question. */
 static bool keeps(struct peer *dialled, const struct peer *asker)
 {
     peer_lock(dialled);
@@ -446,7 +447,7 @@ static bool keeps(struct peer *dialled, const struct peer *asker)
     return stays;
 }
 
-/* The other side has dialled us, over this link, and asks for links that it has accepted. */
+/* The other side dialled this link, and asks about links that it has accepted. */
 static int question_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
 {
     uint8_t proof[WIRE_PROOF] = {0};

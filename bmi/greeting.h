@@ -2,15 +2,15 @@
  *
  * greeting.h - the handshake of a link, and how two processes come to use one link.
  *
- * The dialler sends HELLO, the accepter answers; nothing else goes before. One fact is certain: a
- * link that we dialled reaches the process that was looked up. The process behind a link that we
- * accepted says who it is; that is a hint. So when our dial is answered with an incarnation that
- * accepted links have named too, the dialler asks, over its own link, whether one of those is the
- * other side's (JOIN). The question and its answer prove that both sides hold both ends of both
- * links. If so, what was posted goes over the accepted link, and the dialled one is closed;
- * otherwise the dialled one is used. docs/wire-protocol.md says why nobody in between can forge
- * that. A wrong hint costs one exchange with the process that was dialled, and no waiting.
- * The book's lock is held throughout.
+ * The dialler sends HELLO, the accepter answers; no frame goes before. One fact is certain: a link
+ * that we dialled reaches the process that was looked up. On a link that we accepted, the other
+ * process states its identity, which is only a hint. So if the answer to our dial carries an
+ * incarnation that accepted links have named too, the dialler asks, over its own link, whether one
+ * of those belongs to the other side (JOIN). The question and its answer prove that both sides hold
+ * both ends of both links. If so, the posted operations move to the accepted link, and the dialled
+ * one is closed; otherwise the dialled one is used. docs/wire-protocol.md says why a process in
+ * between cannot forge that. A wrong hint costs one exchange with the dialled process, and no
+ * waiting. The book's lock is held throughout.
  */
 #ifndef BMI_GREETING_H
 #define BMI_GREETING_H
@@ -24,7 +24,7 @@ int bmi__greeting_start(void);
  * without the book's. Returns 0 or an errno: nothing was started. */
 int bmi__dial_locked(struct peer *peer);
 
-/* Driver; take the book's and the peer's lock. <0: end the link. */
+/* Run by the poller; take the book's and the peer's lock. <0: end the link. */
 int bmi__greeting_up(struct bmi_link *link);
 int bmi__hello_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size);
 int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * info.c - options, and what is known of addresses and methods.
+ * info.c - options, and properties of addresses and methods.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -90,8 +90,8 @@ static int handle_check(BMI_addr_t addr)
     return known ? 0 : -EINVAL;
 }
 
-/* What programs are to take for the largest unexpected message: the setting, unless the address's
- * method and peer, or any method that runs, take less. */
+/* The largest unexpected message that programs may rely on: the setting, unless the address's
+ * method and peer, or any running method, accept less. */
 static bmi_size_t unexpected_max(BMI_addr_t addr)
 {
     bmi_size_t most = bmi__setting(SETTING_UNEXPECTED_SIZE);
@@ -143,7 +143,7 @@ static int socket_close(BMI_addr_t addr)
     return 0;
 }
 
-/* After settings have changed: what runs, or does not, follows them. */
+/* After settings have changed, background progress starts or stops accordingly. */
 static int background_follow(int64_t before)
 {
     int status = bmi__running() ? bmi__background_follow() : 0;
@@ -173,7 +173,7 @@ static int background_set(int value)
     return background_follow(before);
 }
 
-/* Of the whole library, for whatever address; no more is told than the peer's limit. */
+/* The limit of the whole library, for any address. Programs get no more than the peer's limit. */
 static int unexpected_size_set(BMI_addr_t addr, int bytes)
 {
     if (bytes < 1)
@@ -263,8 +263,8 @@ static int link_get(BMI_addr_t addr, void **link)
     return 0;
 }
 
-/* The names of all methods, without their "bmi_", in memory that the caller frees. Returns how many
- * there are: the classic library's way. */
+/* The names of all methods, without their "bmi_", in memory that the caller frees. Returns their
+ * number, as the classic library does. */
 static int method_names(char **names)
 {
     struct running_method *method;
@@ -311,7 +311,7 @@ static int option_get_number(BMI_addr_t addr, int option, int *value)
 
 static int option_get(BMI_addr_t addr, int option, void *value)
 {
-    if (option == BMI_CHECK_INIT && value == NULL) /* classic programs look at the status */
+    if (option == BMI_CHECK_INIT && value == NULL) /* classic programs look at the returned value */
         return bmi__running() ? 0 : -ENETDOWN;
     if (value == NULL)
         return -EINVAL;
@@ -350,7 +350,7 @@ int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* The method that an address is reached by, if it can be told. */
+/* The method by which an address is reached, if that is known. */
 static struct running_method *method_of_locked(struct address *address)
 {
     if (address->alternative_count > 0)
@@ -383,8 +383,8 @@ static void *method_memory(const struct running_method *method, bmi_size_t size)
     return memory.buffer;
 }
 
-/* Zeroes a large piece that is aligned to pages without touching it: the system gives zeroed pages
- * anew. Where the memory is locked or shared, or registered with a network for good, its pages stay
+/* Zeroes a large piece that is aligned to pages without touching it: the system provides new zeroed
+ * pages. If the memory is locked or shared, or registered with a network for good, its pages stay
  * and are written. */
 static void zero_large(char *memory, size_t size)
 {
@@ -428,7 +428,7 @@ void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
     if (address == NULL || size < 0 || size > INT64_MAX / 2)
         return NULL;
     if (size == 0)
-        size = 1; /* classic programs take NULL for a lack of memory */
+        size = 1; /* classic programs read NULL as out of memory */
     void *memory = method_memory(method, size);
     return memory != NULL ? memory : plain_memory((size_t)size);
 }
@@ -458,7 +458,7 @@ int BMI_unexpected_free(BMI_addr_t addr, void *buffer)
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-/* Under BMI_CLASSIC_API: classic programs print and compare the host without a look at it. */
+/* Under BMI_CLASSIC_API: classic programs print and compare the host without a check for NULL. */
 const char *bmi_classic_addr_rev_lookup_unexpected(BMI_addr_t addr);
 const char *bmi_classic_addr_rev_lookup_unexpected(BMI_addr_t addr)
 {
@@ -519,7 +519,7 @@ static int range_host(const char *range, char *host, size_t size)
     return 0;
 }
 
-/* "10.1.*", or "10.1.*.*": alike up to the star, which stands for whole numbers of the address. */
+/* "10.1.*", or "10.1.*.*": equal up to the star, which stands for whole numbers of the address. */
 static int in_wildcard(const char *host, const char *pattern)
 {
     size_t length = strcspn(pattern, "*");
@@ -563,8 +563,8 @@ int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
     return query_addr_range(addr, id_string, netmask < 0 ? -1 : netmask);
 }
 
-/* Under BMI_CLASSIC_API: -1 is the netmask of all that classic configurations name without one, a
- * single host as well as a wildcard. */
+/* Under BMI_CLASSIC_API: -1 is the netmask of every entry that a classic configuration names
+ * without one, a single host as well as a wildcard. */
 int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
 int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * join.c - what was posted to a peer starts anew: over the link of another peer, which is the same
- * process, or over the peer's next link.
+ * join.c - restarts posted operations over the link of another peer, which is the same process, or
+ * over the peer's next link.
  */
 #include "bmi/join.h"
 
@@ -19,7 +19,7 @@ static void op_restart_locked(struct peer *peer, struct op *op)
 {
     bmi__peer_adopt_locked(peer, op);
     int status = 0;
-    if (peer->flags & PEER_CLOSING) /* joined too late: for what is dialled after it */
+    if (peer->flags & PEER_CLOSING) /* joined too late: they wait for the next link */
         op->stage = STAGE_NEXT;
     else if (op->kind == OP_SEND)
         bmi__send_start_locked(peer, op);
@@ -53,7 +53,7 @@ void bmi__next_start_locked(struct peer *peer, int status)
         bmi__op_detach_locked(peer, op);
         op_restart_locked(peer, op);
         if (next == NULL)
-            break; /* what was restarted now stands last */
+            break; /* restarted operations now stand last */
     }
 }
 

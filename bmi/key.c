@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * key.c - a peer's table of tags in progress, and the ring of what went out and was not yet said to
- * be seen. Both are small for a quiet peer: two buckets and four entries in the peer. Peer's lock.
+ * key.c - a peer's table of tags in progress, and the ring of sent messages that the other side has
+ * not yet acknowledged as seen. Both are small for a quiet peer: two buckets and four entries
+ * within the peer. Peer's lock.
  *
  * Why the ring. A receive may be announced (RTR) while messages of its tag are under way to it. The
  * announcement says how many messages the receiver has seen and how many receives stand before this
@@ -9,10 +10,10 @@
  * is for. The ring holds the tags of those messages in order, so that a count is all that has to
  * travel.
  *
- * A cancelled receive, and a message that is aborted, upset the count: who is in which place
- * depends on what crosses what. The key is `unsettled` then: announcements are forgotten, and those
- * that were made before the other side had seen all that was under way are not used. Their messages
- * ask.
+ * A cancelled receive and an aborted message upset the count: which receive has which place then
+ * depends on frames that cross. So the key becomes `unsettled`: announcements are forgotten, and
+ * announcements made before the other side had seen all earlier messages are not used. Messages of
+ * such a key ask first (RTS).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,9 +22,9 @@
 #include "bmi/credit.h"
 #include "bmi/peer.h"
 
-/* A program that waits for each answer makes and frees a key for each message: some are kept. Only
- * by a process of one thread, which needs no lock for that; with more malloc has caches for
- * each. */
+/* A program that waits for each answer creates and frees a key for each message, so some are kept.
+ * Only a process of one thread keeps them, without a lock; with more threads, malloc has a cache
+ * for each. */
 enum { SPARES_MOST = 16 };
 static struct key *spares;
 static unsigned spare_count;
@@ -72,7 +73,7 @@ struct key *bmi__key_find_locked(struct peer *peer, bmi_msg_tag_t tag)
     return key;
 }
 
-/* Doubles the table when it is crowded; stays as it is where there is no memory. */
+/* Doubles the table when it is crowded. Without memory the table stays as it is. */
 static void grow(struct peer *peer)
 {
     uint32_t old_count = peer->bucket_count;
@@ -268,7 +269,7 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index)
     key->unseen--;
     key->position--;
     key->asked = false;
-    peer->flags |= PEER_FORGOT; /* its receive is the next one's, and was announced for this one */
+    peer->flags |= PEER_FORGOT; /* announced for this message, now the next one's receive */
     if (key->unseen > 0)
         bmi__key_unsettle_locked(peer, key); /* others may use receives that stand behind it */
     bmi__key_release_locked(peer, key);
@@ -280,12 +281,12 @@ void bmi__key_unsettle_locked(struct peer *peer, struct key *key)
         peer->flags |= PEER_FORGOT;
     while (key->announced_first != NULL)
         bmi__announcement_drop_locked(peer, key, &key->announced_first);
-    key->asked = false; /* the answer may come too soon */
+    key->asked = false; /* the answer may come too early */
     key->settled = peer->sent_count;
 }
 
-/* Counted back from the last message: `seen` is among those that are noted, and a key may stay for
- * more than half of all numbers. */
+/* Counted back from the last message, since the numbers wrap: `seen` is among the noted messages,
+ * and a key may live for more than half of all numbers. */
 bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen)
 {
     return peer->sent_count - key->settled >= peer->sent_count - seen;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * link.c - the core's side of the boundary: what methods report, handed to the protocol's steps.
+ * link.c - the core's side of the boundary: passes the events that methods report to the protocol's
+ * steps.
  *
- * A frame's header is decoded here and nothing else about it is decided here. Bodies that are the
- * protocol's own (greetings, regions) come into memory of this file's and are handled when whole.
+ * This file decodes a frame's header and decides nothing else about the frame. Bodies of the
+ * protocol itself (HELLO, JOIN, regions) are read into memory of this file and handled when whole.
  */
 #include <assert.h>
 #include <errno.h>
@@ -20,7 +21,7 @@
 #include "bmi/settings.h"
 #include "bmi/stranger.h"
 
-/* A frame with a body of the protocol's own. */
+/* A frame whose body belongs to the protocol itself. */
 struct inbound {
     enum sink_kind kind; /* SINK_CONTROL; first, see arriving_free */
     struct wire_header header;
@@ -29,9 +30,9 @@ struct inbound {
     uint8_t bytes[];
 };
 
-/* Control frames that a peer caused, and that wait since it does not read: at the first bound what
- * is queued is written, at the second, with what our own operations can have to do with it, the
- * peer is given up. */
+/* Control frames that a peer caused, and that wait because it does not read. At the first bound,
+ * the queued frames are written. At the second, which grows with our own operations, the peer is
+ * given up. */
 enum { ANSWERS_FLUSH = 256, ANSWERS_MOST = 2048, ANSWERS_AN_OPERATION = 4 };
 
 int bmi_method_link_accepted(struct bmi_link *link)
@@ -88,15 +89,15 @@ static bool starts_message(const struct wire_header *header)
            (header->type == WIRE_DATA && (header->flags & WIRE_FIRST));
 }
 
-/* What has the program send frames of this kind: credit comes back, receives are posted again, a
- * message that does not fit is given up with a word. */
+/* These frames may cause the other program to send such frames, too: it returns credit, posts
+ * receives again, or rejects a message that does not fit. */
 static bool moves_program(const struct wire_header *header)
 {
     return header->type == WIRE_EAGER || header->type == WIRE_RTS ||
            header->type == WIRE_UNEXPECTED || header->type == WIRE_RTR;
 }
 
-/* Whether the peer makes us answer, and does not read. */
+/* Whether the peer causes many answers and does not read them. */
 static bool answers_too_many(const struct peer *peer)
 {
     if (peer->answers <= ANSWERS_MOST + ANSWERS_AN_OPERATION * peer->op_count)
@@ -105,7 +106,8 @@ static bool answers_too_many(const struct peer *peer)
     return true;
 }
 
-/* What every frame carries: how much of ours was seen, and credit. */
+/* Handles the fields that every frame carries: the count of our messages that were seen, and
+ * credit. */
 static int piggyback_locked(struct peer *peer, const struct wire_header *header)
 {
     int status = bmi__sent_seen_locked(peer, header->seen);
@@ -114,7 +116,7 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
     if (bmi__sent_room_locked(peer))
         bmi__keys_pump_locked(peer);
     if (starts_message(header) && !(header->type == WIRE_RTS && header->length > 0))
-        peer->seen++; /* one with regions when it is matched: what is announced before is for it */
+        peer->seen++; /* one with regions counts when matched: earlier announcements are for it */
     if (header->type == WIRE_CREDIT && header->target != 0)
         bmi__large_told_locked(peer, header->target);
     uint32_t eager = header->type == WIRE_RTR ? 0 : header->credit;
@@ -130,12 +132,12 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
         peer->flags &= ~(uint32_t)PEER_WANTS_EAGER;
     if (unexpected > 0)
         peer->flags &= ~(uint32_t)PEER_WANTS_UNEXPECTED;
-    if (lent && peer->unexpected.first == NULL) /* what asked for it was cancelled */
+    if (lent && peer->unexpected.first == NULL) /* the send that asked was cancelled */
         bmi__credit_unused_locked(peer, (uint32_t)unexpected);
     if (peer->waiting_first == NULL && peer->unexpected.first == NULL)
         return 0;
     if (answers_too_many(peer))
-        return -EPROTO; /* of credit that is not enough we say each time what is */
+        return -EPROTO; /* for too little credit we repeat our request */
     bmi__pending_pump_locked(peer);
     return 0;
 }
@@ -242,7 +244,8 @@ static int handshake_frame(const struct wire_header *header, struct bmi_sink *si
     return -EPROTO;
 }
 
-/* Locks the peer whose frame has come: what is sent until owner_unlock is sent for it. */
+/* Locks the peer whose frame has arrived. Frames that are sent until owner_unlock count as its
+ * answers. */
 static struct peer *owner_lock(struct bmi_link *link)
 {
     struct peer *peer = link_owner(link);
@@ -259,12 +262,13 @@ static void owner_unlock(struct peer *peer)
     peer_unlock(peer);
 }
 
-/* The first member of what a body comes to that belongs to nobody until it is whole. */
+/* The first member of each buffer that receives a body and that has no other owner until it is
+ * whole. */
 struct arriving {
     enum sink_kind kind;
 };
 
-/* Frees it, as the link ends and the rest will not come. */
+/* Frees such a buffer, since the link ends and the rest will not arrive. */
 void bmi__arriving_free(struct bmi_link *link)
 {
     struct arriving *arriving = link->arriving;
@@ -275,7 +279,7 @@ void bmi__arriving_free(struct bmi_link *link)
         free(arriving);
 }
 
-/* A header, taken apart; `reason` tells why it is none if status < 0. */
+/* A decoded header. If status < 0, `reason` says why the bytes are no header. */
 struct shown {
     const uint8_t *bytes;
     struct wire_header header;
@@ -294,7 +298,7 @@ static int body_done_locked(struct peer *peer, struct bmi_sink *sink)
     return 0;
 }
 
-/* A peer is refused for its version alone; whoever dialled is to know that it is no bad frame. */
+/* A REJECT always means another version. The dialling side logs that, and not a bad frame. */
 static void refused_log_locked(struct peer *peer, const struct shown *shown, int status)
 {
     if (status == -ENOMEM)
@@ -312,7 +316,7 @@ static void refused_log_locked(struct peer *peer, const struct shown *shown, int
                  shown->header.type, shown->reason, strerror(-status));
 }
 
-/* Handles a frame, with its body if that is there already; else *sink says where it goes. */
+/* Handles a frame, with its body if that has arrived; else *sink says where the body goes. */
 static int frame_take(struct bmi_link *link, const struct shown *shown, const uint8_t *body,
                       struct bmi_sink *sink)
 {
@@ -329,7 +333,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
         else if (peer->self_link == NULL || link == peer->self_link)
             status = up_frame_locked(peer, &shown->header, body, sink);
         else
-            status = -EPROTO; /* of a link to ourselves nothing but the greeting comes in here */
+            status = -EPROTO; /* on a link to this process, only the handshake arrives here */
     }
     if (status >= 0 && body != NULL && sink->length > 0) {
         bmi_segments_scatter(&sink->body, body, (size_t)sink->length);
@@ -383,11 +387,11 @@ int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t 
 int bmi_method_frame_whole(struct bmi_link *link, const uint8_t *bytes, const uint8_t *body,
                            size_t have)
 {
-    enum { LONGEST = 2048 }; /* what is copied under the peer's lock */
+    enum { LONGEST = 2048 }; /* most bytes copied under the peer's lock */
     struct shown shown = {.bytes = bytes, .reason = "out of place"};
     struct bmi_sink sink;
     if (bmi_frame_header_size(bytes[0]) != BMI_FRAME_SHORT)
-        return 0; /* only messages have those, and all small ones do */
+        return 0; /* only messages have short headers, and all small messages do */
     shown.status = wire_decode(bytes, &shown.header, &shown.reason);
     if (shown.status < 0 || shown.header.length > LONGEST || shown.header.length > have)
         return 0;
@@ -463,9 +467,9 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
     return status;
 }
 
-/* ---- what comes back ------------------------------------------------------------------------ */
+/* ---- frames given back ----------------------------------------------------------------------- */
 
-/* Handles those of one peer from the start of the chain; returns the rest. */
+/* Handles the frames of one peer at the start of the chain; returns the rest. */
 static struct bmi_frame *sent_of_one(struct bmi_link *link, struct bmi_frame *frame)
 {
     struct op *first = bmi__frame_is_op(frame) ? bmi__frame_op(frame) : NULL;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * log.c - formats a message and passes it to the callback or to standard error as one whole line:
- * emit() escapes control bytes, whoever wrote them.
+ * emit() escapes control bytes in every message.
  * The callback and its level change under `lock`, which is also held while it runs.
  *
- * Warnings tell of what peers do, who can do it as often as they like: so many a second are
- * written, then their number.
+ * Warnings report the behaviour of peers, and a peer can repeat it without limit. So a limited
+ * number per second is written, then the number of those left out.
  *
- * Locks are held where a line is written, so that never waits for who reads standard error: a line
- * that a full pipe has no room for is left out, and so are all when its reader has gone, which is
- * no reason to end (SIGPIPE) either.
+ * Callers hold locks while a line is written, so a write never waits for the reader of standard
+ * error. A line that does not fit into a full pipe is left out. If the reader has gone, all lines
+ * are left out, and SIGPIPE does not end the process.
  */
 #include "bmi/log.h"
 
@@ -28,7 +28,7 @@
 #include "bmi/method.h"
 #include "bmi/settings.h"
 
-enum { LINE_MOST = 1100 }; /* bytes of a message; what is longer is cut */
+enum { LINE_MOST = 1100 }; /* bytes of a message; a longer one is cut */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bmi_log_callback callback; /* under lock */
@@ -50,7 +50,7 @@ void bmi__log_callback(const struct bmi_log_callback *wanted)
     pthread_mutex_unlock(&lock);
 }
 
-/* Writes to standard error without waiting, and without the signal. Returns whether it has gone. */
+/* Writes to standard error without waiting and without SIGPIPE. Returns whether all was written. */
 static bool bytes_write(const char *bytes, size_t size)
 {
     struct pollfd polled = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -98,7 +98,8 @@ static void emit_locked(enum bmi_log_level level, const char *text)
         line_write(level, text);
 }
 
-/* Whether one more warning may be written in this second. Tells how many could not before it. */
+/* Whether one more warning may be written in this second. Reports how many were left out before it.
+ */
 static bool warning_may_locked(void)
 {
     static time_t second;

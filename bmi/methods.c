@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * methods.c - the methods built in (a table that the build generates), their state and counters.
- * `started` is set once a method runs and cleared when the library stops; the driver reads it.
+ * `started` is set once a method runs and cleared when the library stops; the poller reads it.
  */
 #include "bmi/methods.h"
 
@@ -17,7 +17,8 @@ extern const struct bmi_method *const bmi__methods[]; /* generated; ends with NU
 enum { METHODS_MOST = 16 };
 static struct running_method running[METHODS_MOST];
 
-/* Those that run, in the order of their start: what the driver goes through on each pass. */
+/* The running methods, in the order of their start. The poller calls them in this order on each
+ * pass. */
 static _Atomic(struct running_method *) started[METHODS_MOST];
 static atomic_int started_count;
 
@@ -41,7 +42,7 @@ static bool is_word(const char *text, size_t length, const char *word)
     return strlen(word) == length && strncmp(text, word, length) == 0;
 }
 
-/* Whether a comma list has the word. */
+/* Whether a comma-separated list contains the word. */
 static bool list_has(const char *list, const char *word, size_t length)
 {
     while (*list != '\0') {
@@ -116,7 +117,7 @@ void bmi__methods_stop(void)
     }
 }
 
-/* The i-th of those that run; NULL past the last. */
+/* The i-th running method; NULL past the last. */
 static struct running_method *started_at(int i)
 {
     if (i >= atomic_load_explicit(&started_count, memory_order_acquire))

@@ -26,9 +26,9 @@ struct running_method *bmi__method_at(int index);
 int bmi__method_start(struct running_method *method);
 void bmi__methods_stop(void);
 
-/* For the driver, over all that run. */
+/* For the poller: calls all running methods. */
 int bmi__methods_progress(void);
-/* Whether any of them has descriptors, or queues, that are looked at without the epoll set. */
+/* Whether any running method has descriptors or queues that are polled without the epoll set. */
 bool bmi__methods_polled(void);
 bool bmi__methods_arm(void);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * offload.c - see offload.h. There is one task for each CPU. They are made when first wanted and
- * stay, since a thread may be about to submit one when this is switched off.
+ * stay, since a thread may be about to submit one when offloading is switched off.
  */
 #include "bmi/offload.h"
 

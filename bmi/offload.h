@@ -23,9 +23,10 @@ static inline bool bmi__offload_on(void)
 /* Starts the task manager's workers. Returns 0 or -errno. */
 int bmi__offload_start_locked(void);
 void bmi__offload_stop_locked(void);
-/* Has the nearest idle CPU flush the link. Returns false if no CPU is idle: the caller does it. */
+/* Submits the flush of the link to the nearest idle CPU. Returns false if no CPU is idle: the
+ * caller flushes it. */
 bool bmi__offload_flush(struct bmi_link *link);
-/* The tasks are the parent's. */
+/* In a forked child: the tasks belong to the parent. */
 void bmi__offload_after_fork_child(void);
 
 #endif

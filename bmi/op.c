@@ -17,8 +17,8 @@ static _Atomic(struct op *) chunks[CHUNKS]; /* untouched memory of the program's
 static atomic_uint chunk_count;             /* grows under lock */
 static struct op *free_list;                /* under lock */
 static atomic_uint epoch = 1;
-/* What each slot starts with: after all that were in use before the table was freed last, so that
- * no id of an earlier initialization is an id of this one. Changes under lock. */
+/* The first generation of each slot. It is past every generation used before the table was last
+ * freed, so an id of an earlier initialization never matches. Changes under lock. */
 static atomic_uint first_generation = 1;
 
 struct cache {
@@ -111,7 +111,7 @@ struct op *bmi__op_take(void)
     return op;
 }
 
-/* Clears what the next user must find zero; slot and generation stay. */
+/* Clears the fields that must be zero for the next user; slot and generation stay. */
 static void op_clear(struct op *op)
 {
     op->next = op->previous = NULL;
@@ -140,7 +140,7 @@ void bmi__op_give(struct op *op)
     unsigned next = generation_after(generation);
     if (next == atomic_load_explicit(&first_generation, memory_order_relaxed))
         atomic_store_explicit(&op->used_up, true, memory_order_relaxed);
-    /* in this order: who finds it free under an id can tell that the id is over */
+    /* in this order: a thread that finds it free under an id can tell that the id is stale */
     atomic_store_explicit(&op->generation, next, memory_order_release);
     atomic_store_explicit(&op->state, OP_FREE, memory_order_release);
     op_clear(op);

@@ -3,12 +3,12 @@
  * op.h - operations: a table of slots with generations.
  *
  * Memory of operations is type-stable: it is returned to the system only when the library ends, so
- * a stale id, or a pointer read without a lock, always points to *an* operation; whoever looks one
- * up checks the generation, takes the lock of the peer that it names, and checks again.
+ * a stale id, or a pointer read without a lock, always points to *an* operation. A thread that
+ * looks one up checks the generation, takes the lock of the peer that it names, and checks again.
  *
- * An operation's life:  free -> POSTING (the poster's alone, its id is not told yet)
- *   -> PENDING (told) -> completed into its context -> taken out by a test call -> free
- *   -> or completed while POSTING: DONE_INLINE, taken by the poster itself.
+ * An operation's life:  free -> POSTING (only the posting thread knows it)
+ *   -> PENDING (id known) -> completed into its context -> taken out by a test call -> free
+ *   -> or completed while POSTING: DONE_INLINE, taken by the posting thread itself.
  * Fields are guarded by the peer's lock until completion, by the context's lock from then on.
  */
 #ifndef BMI_OP_H
@@ -65,11 +65,10 @@ struct op {
     struct op *next, *previous;           /* list of its stage; then the context's */
     struct op *peer_next, *peer_previous; /* all of the peer's */
     _Atomic(struct peer *) peer;          /* NULL once completed */
-    _Atomic(struct context *) context;    /* read without a lock by who has an id only */
+    _Atomic(struct context *) context;    /* read without a lock if only the id is known */
     void *user_ptr;
-    struct bmi_segments
-        list;     /* all of the memory; what of it has been moved is behind the cursor */
-    void *buffer; /* the list of a single buffer */
+    struct bmi_segments list; /* all of the memory; moved bytes are behind the cursor */
+    void *buffer;             /* the list of a single buffer */
     bmi_size_t size;
     bmi_size_t total;    /* message's size, or receive's capacity */
     bmi_size_t actual;   /* bytes done; result */
@@ -90,8 +89,8 @@ struct op {
     atomic_bool ready; /* in its context's list of completed; context's lock */
 };
 
-/* Whether the post and its completion, of which either may come first, found it as posting: it is
- * in state `to` then. */
+/* The post and its completion may come in either order. Returns whether the caller is the first of
+ * them: the operation was POSTING, and is in state `to` now. */
 static inline bool bmi__op_is_first(struct op *op, enum op_state to)
 {
     enum op_state posting = OP_POSTING;
@@ -117,8 +116,9 @@ void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument);
 /* Frees the whole table. No operation may be in use by any thread. */
 void bmi__op_table_free(void);
 
-/* Sets a cursor to where another one is, for `left` bytes. Field by field: a copy in wide pieces of
- * what was just stored in narrow ones stalls the processor until all stores before are done. */
+/* Sets a cursor to the place of another one, for `left` bytes. It copies field by field: a copy in
+ * wide pieces of fields that were just stored in narrow ones stalls the processor until all earlier
+ * stores are done. */
 static inline void bmi__segments_lend(struct bmi_segments *to, const struct bmi_segments *from,
                                       bmi_size_t left)
 {

@@ -3,9 +3,10 @@
  * option.c - options that methods answer: of the method as a whole, of a link, and of the links
  * that an address will have.
  *
- * An option of an address that is not connected must not touch others, so the address keeps it, and
- * gives it to each link that it dials before that connects. What is kept stands with the first of
- * its alternatives, which an accepted address has none of, and is guarded by the lock of its peer.
+ * An option of an address that is not connected must not affect others. So the address keeps it,
+ * and passes it to each link that it dials before the link connects. The options are kept with the
+ * first of the address's alternatives, which an accepted address lacks. The peer's lock guards
+ * them.
  */
 #include "bmi/option.h"
 
@@ -20,7 +21,7 @@ struct kept_option {
     int option, value;
 };
 
-/* Those that make sense before there is a connection; all are ints. */
+/* The options that make sense before there is a connection; all are ints. */
 static bool is_kept(int option)
 {
     return option == BMI_TCP_BUFFER_SEND_SIZE || option == BMI_TCP_BUFFER_RECEIVE_SIZE;
@@ -67,7 +68,8 @@ void bmi__options_give_locked(const struct address *address, struct bmi_link *li
 
 /* ---- asking --------------------------------------------------------------------------------- */
 
-/* The first of the running methods that knows the option answers; of the address's, if not NULL. */
+/* The first running method that knows the option answers; if `address` is not NULL, the first of
+ * its methods. */
 static int ask_methods(const struct address *address, int option, void *value, bool set)
 {
     struct running_method *method;
@@ -152,7 +154,7 @@ static int port_get(int *port)
     return 0;
 }
 
-/* The default of connections to come is a setting, which the method looks at whenever it starts. */
+/* The default for future connections is a setting, which the method reads whenever it starts. */
 static int buffer_default(int option, int *bytes, bool set)
 {
     enum setting setting =

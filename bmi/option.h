@@ -5,13 +5,14 @@
 
 #include "bmi/address.h"
 
-/* Reads (set false) or sets an option of the methods (addr 0) or of an address; what an address can
- * have before it is connected it keeps for its connections. -ENOSYS: nobody's option. */
+/* Reads (set false) or sets an option of the methods (addr 0) or of an address. An address keeps
+ * the options that are valid before it is connected, for its connections. -ENOSYS: no method has
+ * the option. */
 int bmi__option(BMI_addr_t addr, int option, void *value, bool set);
 
-/* Peer's lock held: a link that was just dialled gets what its address keeps. */
+/* Peer's lock held: passes the kept options of an address to a link that was just dialled. */
 void bmi__options_give_locked(const struct address *address, struct bmi_link *link);
-/* The address goes. */
+/* The address is being freed. */
 void bmi__options_free(struct address *address);
 
 #endif

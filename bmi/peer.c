@@ -60,7 +60,7 @@ struct peer *bmi__peer_take(void)
     }
     pthread_mutex_unlock(&slab_lock);
     if (peer != NULL) {
-        peer_lock(peer); /* who frees a message of the slot's last user looks at the epoch */
+        peer_lock(peer); /* the release of an old message compares the epoch */
         peer->epoch = atomic_fetch_add(&epochs, 1);
         peer->alternative = 0;
         atomic_store(&peer->state, PEER_IDLE);
@@ -178,8 +178,8 @@ void bmi__peers_past_unexpected(uint64_t bytes)
     pthread_mutex_unlock(&slab_lock);
 }
 
-/* A peer that is given back meanwhile would be in neither, and counters would shrink: once more
- * then, though not for ever where they come and go all the time. */
+/* A peer that is given back meanwhile would be in neither sum, and counters would shrink. So this
+ * counts again then, but not for ever if peers come and go all the time. */
 void bmi__peers_statistics(struct bmi_statistics *statistics)
 {
     enum { TRIES = 64 };
@@ -211,7 +211,7 @@ void bmi__peer_adopt_locked(struct peer *peer, struct op *op)
     else
         peer->counters.outstanding_sends++;
     if (peer->op_count++ == 0) {
-        peer->silent_ticks = 0; /* nobody has waited so far */
+        peer->silent_ticks = 0; /* no operation waited until now */
         bmi__attention_locked(peer);
     }
 }
@@ -399,8 +399,8 @@ void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame)
     bmi__control_free(frame);
 }
 
-/* Of these there are as many as messages or announcements that the peer sends, also where the
- * program has them sent, as it frees a message, posts the next receive or the next send. */
+/* The peer causes one such frame for each message or announcement that it sends. That holds even if
+ * our program triggers the frame by freeing a message, or by posting the next receive or send. */
 static bool peer_causes(const struct wire_header *header)
 {
     bool word_alone = header->type == WIRE_DATA && (header->flags & WIRE_LAST);

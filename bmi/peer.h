@@ -39,16 +39,16 @@ enum peer_state {
 enum peer_flags {
     PEER_ACCEPTED = 1,          /* its link came in: the peer dialled */
     PEER_SELF = 2,              /* this process */
-    PEER_ANNOUNCE_ALL = 4,      /* the sender has no credit: tell it of every receive */
-    PEER_WANTS_EAGER = 8,       /* we have told that we lack credit */
+    PEER_ANNOUNCE_ALL = 4,      /* the sender has no credit: announce every receive to it */
+    PEER_WANTS_EAGER = 8,       /* we have reported that we lack credit */
     PEER_WANTS_UNEXPECTED = 16, /* likewise, for unexpected messages */
     PEER_IN_WANTS = 32,         /* in the budget's queue */
     PEER_ASKED = 64,      /* a JOIN of ours waits for its answer; accepted: the peer has sent one */
     PEER_PINGED = 128,    /* silent for long: asked for a sign of life */
     PEER_ATTENTION = 256, /* counted among those that the liveness tick has to look at */
     PEER_CLOSING = 512,   /* its link was told to close */
-    PEER_DROPPED = 1024,  /* not to be dialled again for what is posted now */
-    PEER_HUNGRY = 2048,   /* it asked for eager credit and was told of none since */
+    PEER_DROPPED = 1024,  /* not to be dialled again for new posts */
+    PEER_HUNGRY = 2048,   /* it asked for eager credit and got none since */
     PEER_FULL = 4096,     /* asked and holds its share: credit comes back as it is consumed */
     PEER_GREETED = 8192,  /* accepted, and its HELLO answered */
     PEER_FORGOT = 16384,  /* announcements of the peer's were dropped that it counts on */
@@ -87,7 +87,7 @@ struct unmatched {
     char body[];
 };
 
-/* What is in progress under one tag. Exists while anything is. */
+/* The operations and messages in progress under one tag. Exists while there are any. */
 struct key {
     struct key *next;
     struct op_list receives; /* RECV_POSTED */
@@ -109,8 +109,8 @@ struct key {
     struct unmatched **requests; /* RTS by sender, where many messages wait; else NULL */
 };
 
-/* Messages and aborts that went out and were not said to be seen, in order. Packed: each peer has
- * some, and one that sends much has many. */
+/* Sent messages and aborts that the peer has not yet reported as seen, in order. Packed: each peer
+ * has some, and a peer that sends much has many. */
 enum sent_what { SENT_MESSAGE, SENT_ABORT, SENT_NOTHING };
 struct __attribute__((packed)) sent_entry {
     bmi_msg_tag_t tag;
@@ -126,13 +126,13 @@ struct window {
 };
 
 enum { KEY_BUCKETS = 2, SENT_INLINE = 4 };
-/* What may be noted at most before the peer has to say what it has seen. One that is asked for
- * nothing says so after 1024 messages, and credit and announcements bound what is on its way: none
- * that keeps to the protocol is held up by this under settings as they are. */
+/* The bound of noted messages before the peer must report which it has seen. A peer that gets no
+ * question reports after 1024 messages, and credit and announcements bound the messages under way.
+ * So under the present settings this bound delays no peer that keeps to the protocol. */
 enum { SENT_MOST = 8192 };
 
-/* Bytes of a small body, which is copied from what was read ahead. A longer one had better be read
- * straight to its place: its receive is expected, and if the sender knows it, it takes no
+/* Size of a small body, which is copied from the read-ahead buffer. A longer one is better read
+ * straight to its place: its receive is expected, and if the sender knows the receive, it takes no
  * credit. */
 enum { STRAIGHT_BYTES = 16384 };
 
@@ -196,8 +196,8 @@ struct peer {
 /* ---- memory (peer.c) ------------------------------------------------------------------------ */
 
 struct peer *bmi__peer_take(void);
-/* Frees what it holds and returns it to the slab; counters go to the library's. The caller holds
- * the book's lock and nobody else can reach it any more. */
+/* Frees the peer's memory and returns it to the slab; adds its counters to the library's. The
+ * caller holds the book's lock, and no other thread can reach the peer any more. */
 void bmi__peer_give(struct peer *peer);
 void bmi__peer_each(void (*visit)(struct peer *peer, void *argument), void *argument);
 void bmi__peers_free(void);
@@ -217,7 +217,8 @@ static inline void peer_unlock(struct peer *peer)
     bmi_lock_give(&peer->lock);
 }
 
-/* Whose link it is. Set by the driver alone; also read by whoever gives control frames back. */
+/* Sets the peer of a link. Only the poller sets it; threads that give control frames back read it,
+ * too. */
 static inline void link_own(struct bmi_link *link, struct peer *owner)
 {
     __atomic_store_n(&link->owner, owner, __ATOMIC_RELEASE);
@@ -228,7 +229,8 @@ static inline struct peer *link_owner(struct bmi_link *link)
     return __atomic_load_n(&link->owner, __ATOMIC_ACQUIRE);
 }
 
-/* Whether a posted receive counts for those announced behind it: until its sender was asked. */
+/* Whether a posted receive counts for the receives announced behind it: until its cancel was sent
+ * to its sender. */
 static inline bool bmi__receive_live(const struct op *op)
 {
     return !(op->flags & OP_CANCEL_ASKED) &&
@@ -238,16 +240,17 @@ static inline bool bmi__receive_live(const struct op *op)
 /* ---- operations of a peer ------------------------------------------------------------------- */
 
 void bmi__peer_adopt_locked(struct peer *peer, struct op *op);
-/* Completes: detaches it and tells its context (or its poster). `error` is a negated errno. */
+/* Completes: detaches it and notifies its context (or the posting thread). `error` is a negated
+ * errno. */
 void bmi__op_complete_locked(struct op *op, int error, bmi_size_t actual);
-/* Takes it out of the list that its stage has it in. */
+/* Removes it from the list of its stage. */
 void bmi__op_unqueue_locked(struct peer *peer, struct op *op);
 /* Gives back a peer that is GONE and has no operations any more; takes the book's lock. */
 void bmi__peer_bury(struct peer *peer);
-/* Takes it from the peer, to be adopted by another. */
+/* Removes it from the peer, so that another peer can adopt it. */
 void bmi__op_detach_locked(struct peer *peer, struct op *op);
-/* Completes everything with `error`, also frees what was in progress with the peer: keys,
- * unmatched messages, counts. What the method still has completes when it comes back. */
+/* Completes all operations with `error`, and frees the peer's other state: keys, unmatched
+ * messages, counts. Operations that the method still has complete when it gives them back. */
 void bmi__peer_abandon_locked(struct peer *peer, int error);
 
 /* ---- keys and counts (key.c) ---------------------------------------------------------------- */
@@ -259,23 +262,24 @@ void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct an
 struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag); /* makes it; NULL: memory */
 void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if nothing is left */
 void bmi__keys_free_locked(struct peer *peer);
-void bmi__keys_stop(void); /* frees what is kept for the next keys */
+void bmi__keys_stop(void); /* frees the spare keys */
 /* Notes that a message, or an abort, of the key goes out. false: no memory. */
 bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index);
-/* Whether so many are noted that no message is to start until the peer says what it has seen: it is
- * asked then. One that does not answer truly loses its link. */
+/* Whether so many messages are noted that none may start until the peer reports which it has seen.
+ * This asks the peer for it then. A peer that answers falsely loses its link. */
 bool bmi__sent_full_locked(struct peer *peer);
-/* Whether it was full, and is not any more: what waits may start. Tells so once. */
+/* Whether the ring was full and has room again, so that waiting messages may start. Returns true
+ * once. */
 bool bmi__sent_room_locked(struct peer *peer);
-/* A PONG came: -EPROTO if it answers that question and does not say so. */
+/* A PONG arrived. -EPROTO: it answers that question and does not report enough. */
 int bmi__sent_told_locked(struct peer *peer, uint64_t token);
-/* A message noted was withdrawn: a VOID goes in its place. */
+/* A noted message was withdrawn: a VOID takes its place. */
 void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index);
-/* What was announced for the key, or is being announced, may be for other messages by now. */
+/* Announcements for the key, made or under way, may match other messages by now. */
 void bmi__key_unsettle_locked(struct peer *peer, struct key *key);
-/* Whether an announcement can be used that was made when so many had been seen. */
+/* Whether an announcement can be used that was made when `seen` messages had been seen. */
 bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen);
-/* The peer says that it has seen so many. -EPROTO: more than went. */
+/* The peer reports how many messages it has seen. -EPROTO: more than were sent. */
 int bmi__sent_seen_locked(struct peer *peer, uint32_t seen);
 
 /* ---- frames --------------------------------------------------------------------------------- */
@@ -291,13 +295,13 @@ struct op *bmi__frame_op(struct bmi_frame *frame);
 bool bmi__frame_is_op(const struct bmi_frame *frame);
 struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header, const void *body,
                                     size_t size);
-/* What takes the place of a frame that is taken back: a frame of another type which tells the same
- * credit and the same of what was seen, so that nothing of these is lost or comes out of order. */
+/* Makes a frame of another type that replaces a frame taken back. It carries the same credit and
+ * the same count of seen messages, so that none of that is lost or reordered. */
 struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame *of, uint8_t type);
 void bmi__control_free(struct bmi_frame *frame);
 /* Logs a frame that goes ("to") or came ("from"), at level trace. */
 void bmi__frame_trace(const struct peer *peer, const char *way, const struct wire_header *header);
-/* The method gave it back. */
+/* The method gave the frame back. */
 void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame);
 
 /* ---- the protocol's steps, each with the peer's lock held ------------------------------------ */
@@ -305,8 +309,8 @@ void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame);
 /* send.c: an operation of the caller's enters. */
 void bmi__send_start_locked(struct peer *peer, struct op *op);
 void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
-/* A small message that nothing keeps from going at once, and from being done with that: it needs no
- * operation. false: nothing was done, an operation is to be started. */
+/* Sends a small message that can go at once and is complete with that, so it needs no operation.
+ * false: nothing was done, start an operation. */
 bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer,
                           bmi_size_t size);
 void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
@@ -329,7 +333,8 @@ void bmi__streams_pump_locked(struct peer *peer);
 void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
                                const struct bmi_region *regions, uint32_t region_count);
 void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead);
-/* The sender has forgotten what was announced for the tag, and lacks credit: nothing else helps. */
+/* The sender has forgotten the announcements of the tag, and lacks credit: only a new announcement
+ * helps. */
 void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag);
 void bmi__announce_waiting_locked(struct peer *peer); /* all that should be and are not */
 void bmi__receive_settled_locked(struct op *op);      /* its message's start is known, or it ends */
@@ -373,14 +378,15 @@ void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unm
 int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
                                    struct bmi_sink *sink);
 void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink);
-/* Its link ended before it was whole. No lock but the book's. */
+/* The message's link ended before it was whole. Hold no lock but the book's. */
 void bmi__unexpected_lost(void *message);
 
-/* link.c: frees what a body was coming to when the link ended. Driver; no lock but the book's. */
+/* link.c: frees the buffer of a partial body when the link ended. Poller; no lock but the book's.
+ */
 void bmi__arriving_free(struct bmi_link *link);
 
 /* ping.c */
-void bmi__pings_send_locked(struct peer *peer); /* those that waited for the link */
+void bmi__pings_send_locked(struct peer *peer); /* pings that waited for the link */
 void bmi__ping_start_locked(struct peer *peer, struct op *op);
 void bmi__pong_arrived_locked(struct peer *peer, uint64_t token);
 

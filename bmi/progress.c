@@ -132,7 +132,7 @@ static int events_run(int timeout_ms)
 
 /* ---- passes --------------------------------------------------------------------------------- */
 
-/* What comes before and after the network is looked at. Returns whether there was anything. */
+/* The work before and after a look at the network. Returns whether there was any. */
 static bool chores(void)
 {
     bool all = false;
@@ -252,8 +252,8 @@ static void role_give_back(void)
         bmi__futex_wake(&progress.role);
 }
 
-/* Events that come while there is no poller become known to a program, or the background task, that
- * polls the network's descriptor. */
+/* While there is no poller, events are noticed by a program, or by the background task, that polls
+ * the network's descriptor. */
 static void descriptor_arm(void)
 {
     if (bmi__wakeup_fd_used())
@@ -335,8 +335,8 @@ static bool spin(struct waiter *waiter, uint64_t now, uint64_t deadline_ns)
     return false;
 }
 
-/* One wait after another may end in its first turn, since a message of one peer is always there:
- * now and then all descriptors and timers are looked at before. */
+/* Waits in a row may each end in their first turn, since one peer always has a message ready. So
+ * now and then all descriptors and timers are checked first. */
 static void look_at_all(uint64_t now)
 {
     enum { EVERY_NS = 1000000 };
@@ -410,7 +410,7 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
         hooks_run();
         if (waiter->ready(waiter) || bmi__monotonic_ns() >= deadline_ns)
             return;
-        poller = false; /* it left for a hook or a fork, and goes on waiting */
+        poller = false; /* it left the role for a hook or a fork, and goes on waiting */
     }
 }
 
@@ -470,7 +470,7 @@ void bmi__progress_watch_end(void)
 static _Thread_local bool fork_has_role;
 
 /* Takes the role before all threads that do not have it yet. Returns false if the poller does not
- * leave: it is this thread, or waits for something that this thread holds. */
+ * leave: the poller is this thread, or waits for something that this thread holds. */
 static bool role_take_to_fork(void)
 {
     if (bmi__is_poller())
@@ -511,7 +511,7 @@ void bmi__progress_after_fork_parent(void)
     role_offer();
 }
 
-/* The parent's poller and waiters are not here, but for this thread. */
+/* The child lacks the parent's poller and waiters, except for this thread. */
 void bmi__progress_after_fork_child(void)
 {
     bmi__waiters_after_fork_child();

@@ -29,7 +29,7 @@ void bmi__progress_after_fork_child(void);
 
 /* Polls or sleeps until waiter->ready, at most max_idle_ms (0: one pass, without blocking). */
 void bmi__progress_wait(struct waiter *waiter, int max_idle_ms);
-/* One pass by a thread that waits for nothing, if there is no poller. */
+/* One pass by a thread that does not wait, if there is no poller. */
 void bmi__progress_poll(void);
 /* A few passes, as long as they find something: before a post after long silence. */
 void bmi__progress_catch_up(void);
@@ -42,15 +42,15 @@ void bmi__progress_notify(struct context *context, bmi_op_id_t op);
 bool bmi__progress_polled(void);
 bool bmi__progress_poller_blocks(void);
 
-/* Has the link flushed by the poller's next pass; wakes a poller that blocks. Any thread. */
+/* Requests that the poller's next pass flushes the link; wakes a poller that blocks. Any thread. */
 void bmi__progress_dirty(struct bmi_link *link);
 /* Number of the present pass; changes with each. */
 uint32_t bmi__progress_pass(void);
 
 /* For the background task: if there is no poller, makes passes while they find something. QUIET:
- * nothing is left, and what comes makes bmi__progress_fd readable; timers are due at *until_ns.
- * From then on until bmi__progress_watch_end a thread that queues something wakes the background
- * task, too. */
+ * nothing is left, and new events make bmi__progress_fd readable; timers are due at *until_ns. From
+ * then on until bmi__progress_watch_end, a thread that queues something wakes the background task,
+ * too. */
 enum bmi__watch { BMI__WATCH_TAKEN, BMI__WATCH_AGAIN, BMI__WATCH_QUIET };
 enum bmi__watch bmi__progress_watch(uint64_t *until_ns);
 void bmi__progress_watch_end(void);

@@ -2,19 +2,20 @@
  *
  * registration.c - the cache of registrations, common to methods. See bmi/method.h.
  *
- * The danger in such a cache is a program that gives memory back and maps something else at the
- * same address: a NIC that holds pages would go on moving bytes to and from the old ones. Who could
- * tell us? Not userfaultfd: the thread that unmaps sleeps in the kernel until a reader has taken
- * the event, so a reader must always run, and this library has no threads of its own; besides, the
- * descriptor is often refused to plain users, and takes over the page faults of what it watches.
- * Not replacements of munmap: they miss calls, and libraries that do the same. So there is a rule
- * that needs nobody to tell:
+ * The danger in such a cache is a program that unmaps memory and maps something else at the same
+ * address: a NIC that holds pages would go on moving bytes to and from the old ones. userfaultfd
+ * does not help: the thread that unmaps sleeps in the kernel until a reader has taken the event, so
+ * a reader must always run, and this library has no threads of its own. Besides, the descriptor is
+ * often refused to plain users, and takes over the page faults of the watched range. Replacements
+ * of munmap do not help either: they miss calls, and conflict with libraries that do the same. So
+ * there is a rule that needs no notice of an unmap:
  *
- *   an entry is found only while somebody holds all of its pages.
+ *   an entry is found only while some user holds all of its pages.
  *
- * What is lent to BMI stays mapped as it is; so while the holder of a whole entry holds it,
- * whatever lies within it is the same memory, and may share it. When the last of them leaves, the
- * entry is retired: not found any more, deregistered with its last user. Memory of BMI_memalloc has
+ * Memory that is lent to BMI stays mapped as it is. So while the holder of a whole entry holds it,
+ * every range within it is the same memory, and may share it. When the last holder leaves, the
+ * entry is retired: it is no longer found, and is deregistered with its last user. Memory of
+ * BMI_memalloc has
  * a holder from its allocation to BMI_memfree, so it is registered once. Plain memory is registered
  * for the time of its operations. Entries are kept beyond that, to be found again, and merged, only
  * where that is harmless: where the network follows addresses, not pages (`follows_mapping`), or
@@ -41,7 +42,7 @@ struct bmi_registration_cache {
     pthread_mutex_t lock;
     struct bmi_registration **found; /* by address; disjoint */
     size_t found_count, found_room;
-    struct bmi_registration *oldest, *newest; /* of those that nobody uses */
+    struct bmi_registration *oldest, *newest; /* of the unused entries */
     struct bmi_cache_statistics statistics;
 };
 
@@ -124,7 +125,7 @@ static void entry_end(struct bmi_registration_cache *cache, struct bmi_registrat
     free(entry);
 }
 
-/* Has it found no more; it ends now or with its last user. */
+/* Removes the entry from the search. It ends now or with its last user. */
 static void entry_retire(struct bmi_registration_cache *cache, struct bmi_registration *entry)
 {
     if (entry->is_found)
@@ -144,7 +145,7 @@ static bool evict_oldest(struct bmi_registration_cache *cache)
     return true;
 }
 
-/* Whether one of `length` more bytes may be made; unused ones go for it. */
+/* Whether an entry of `length` more bytes may be made. Frees unused entries for it. */
 static bool room_make(struct bmi_registration_cache *cache, size_t length)
 {
     uint64_t bytes = (uint64_t)bmi_method_setting("registration_bytes");
@@ -157,7 +158,7 @@ static bool room_make(struct bmi_registration_cache *cache, size_t length)
     return true;
 }
 
-/* Registers a range; where the network has no more room, at the cost of unused entries. */
+/* Registers a range. If the network has no more room, frees unused entries. */
 static int entry_make(struct bmi_registration_cache *cache, uintptr_t address, size_t length,
                       struct bmi_registration **out)
 {
@@ -198,7 +199,7 @@ static bool overlaps(const struct bmi_registration_cache *cache, uintptr_t addre
     return at < cache->found_count && cache->found[at]->address < end;
 }
 
-/* Retires whatever touches the range. */
+/* Retires each entry that touches the range. */
 static void clear(struct bmi_registration_cache *cache, uintptr_t address, uintptr_t end)
 {
     size_t at;
@@ -207,7 +208,7 @@ static void clear(struct bmi_registration_cache *cache, uintptr_t address, uintp
         entry_retire(cache, cache->found[at]);
 }
 
-enum { WIDEN_MOST = 4 }; /* times what was asked for: pieces of a long row are not all one */
+enum { WIDEN_MOST = 4 }; /* times the request: a long row stays several entries */
 
 /* The range together with the entries that overlap it, unless that is too much. */
 static bool widen(const struct bmi_registration_cache *cache, uintptr_t *address, uintptr_t *end)
@@ -227,7 +228,8 @@ static bool widen(const struct bmi_registration_cache *cache, uintptr_t *address
     return true;
 }
 
-/* Merged with what it overlaps. Some of that may not be mapped any more; then the range alone. */
+/* Merges the range with the entries that it overlaps. Some of their memory may not be mapped any
+ * more; then registers the range alone. */
 static int make_merged(struct bmi_registration_cache *cache, uintptr_t address, uintptr_t end,
                        struct bmi_registration **out)
 {
@@ -241,7 +243,7 @@ static int make_merged(struct bmi_registration_cache *cache, uintptr_t address, 
     return status;
 }
 
-/* An entry that would overlap another is its user's alone: it is not found. */
+/* An entry that would overlap another belongs to its user alone: it is not found. */
 static int make(struct bmi_registration_cache *cache, uintptr_t address, uintptr_t end,
                 struct bmi_registration **out)
 {

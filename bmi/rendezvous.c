@@ -52,8 +52,8 @@ static struct bmi_link *link_of(const struct peer *peer, const struct op *op)
 
 /* ---- registered memory ---------------------------------------------------------------------- */
 
-/* With room for so many regions, which are not set: each large message has one, and few have
- * many. */
+/* With room for `room` regions, which are not set: each large message has one, and few have many.
+ */
 static struct remote_memory *memory_get(struct op *op, uint32_t room)
 {
     struct remote_memory *memory = op->memory;
@@ -70,7 +70,8 @@ static struct remote_memory *memory_get(struct op *op, uint32_t room)
     return op->memory = larger;
 }
 
-/* Registers the first `size` bytes of the operation's list. false: to go by frames instead. */
+/* Registers the first `size` bytes of the operation's list. false: the message must go in frames.
+ */
 static bool memory_enroll(struct peer *peer, struct op *op, bmi_size_t size)
 {
     const struct bmi_method *method = method_of(peer);
@@ -245,7 +246,7 @@ void bmi__too_large_send_locked(struct peer *peer, struct op *op, uint64_t recei
 {
     op->remote = receive;
     start_send(peer, op, WIRE_LAST);
-    bmi__op_complete_locked(op, 0, op->total); /* as one whose body is drained */
+    bmi__op_complete_locked(op, 0, op->total); /* like a message whose body is drained */
 }
 
 /* Queues the next DATA frame of a stream. With the last one it leaves the streams. */
@@ -322,8 +323,8 @@ int bmi__get_done_arrived_locked(struct peer *peer, const struct wire_header *he
 
 /* ---- announcements, at the sender ----------------------------------------------------------- */
 
-/* The number of the message that a receive is for which has `ahead` others before it; numbers
- * below the key's position are under way already. */
+/* The number of the message that matches a receive with `ahead` others before it. Messages with
+ * numbers below the key's position are under way already. */
 static uint32_t number_of(const struct key *key, uint32_t ahead)
 {
     return key->position - key->unseen + ahead;
@@ -336,7 +337,7 @@ static uint32_t announcement_charge(const struct key *key, uint32_t region_count
            region_count * (uint32_t)sizeof(struct bmi_region);
 }
 
-/* Whether the announcement is used up at once, by a message that waits: it needs no room then. */
+/* Whether a waiting message uses up the announcement at once: then it needs no room. */
 static bool wanted_now(const struct key *key, const struct wire_header *header)
 {
     return key != NULL && key->pending.first != NULL &&
@@ -405,7 +406,7 @@ int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *
 
 /* ---- the receiver --------------------------------------------------------------------------- */
 
-/* Whether a receive is told to the sender before it asks. */
+/* Whether to announce a receive to the sender before the sender asks. */
 static bool worth_announcing(const struct peer *peer, const struct op *op)
 {
     if (peer->state != PEER_UP)
@@ -453,9 +454,10 @@ void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uin
         announce(peer, key, op, ahead);
 }
 
-/* The sender has forgotten what was announced for the key (see key.c). If it lacks credit nothing
- * but an announcement helps: `all`, also of small receives. One that asks for each of its messages
- * before it has read the answers is told of one receive at a time: the next one of its tag. */
+/* The sender has forgotten the announcements of the key (see key.c). If it lacks credit, only an
+ * announcement helps: `all` announces small receives, too. A sender that asks for each of its
+ * messages before it has read the answers gets one announcement at a time: the next receive of the
+ * tag. */
 static void announce_again(struct peer *peer, struct key *key, bool all)
 {
     enum { AGAIN_MOST = 64, UNREAD_MANY = 256 };
@@ -491,7 +493,7 @@ void bmi__announce_waiting_locked(struct peer *peer)
         }
 }
 
-/* The ghost of a receive; NULL: none. */
+/* The tombstone (OP_GHOST) of a receive; NULL: none. */
 static struct op *ghost_find(const struct key *key, uint64_t receive)
 {
     struct op *op = key->receives.first;
@@ -500,8 +502,8 @@ static struct op *ghost_find(const struct key *key, uint64_t receive)
     return op;
 }
 
-/* The sender has forgotten what was announced for the tag. When it has answered all questions it is
- * told again, once. If the receive is there no more its message came first. */
+/* The sender has forgotten an announcement of the tag. When it has answered all questions, the
+ * receives are announced again, once. If the receive no longer exists, its message came first. */
 int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_header *header)
 {
     bmi__question_answered_locked(peer);
@@ -541,14 +543,14 @@ void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender
     regions_send(peer, header, op);
 }
 
-/* Whether it says of a message that starts that nothing of it comes. */
+/* Whether the frame starts a message and says that none of its bytes follow. */
 static bool is_word_alone(const struct wire_header *header)
 {
     return header->length == 0 && (header->flags & WIRE_LAST) && !(header->flags & WIRE_BY_PUT);
 }
 
-/* The receive that an announced message goes to, taken from its key. NULL: cancelled without word,
- * the message is to be swallowed; or too small for it, and nothing of the message comes. */
+/* Takes the receive of an announced message from its key. NULL: it was cancelled without an answer,
+ * so the message must be discarded; or it is too small, and no bytes of the message follow. */
 static int announced_take(struct peer *peer, const struct wire_header *header, struct op **found)
 {
     struct key *key = bmi__key_find_locked(peer, header->tag);
@@ -592,7 +594,7 @@ int bmi__data_arrived_locked(struct peer *peer, const struct wire_header *header
     *sink = (struct bmi_sink){.length = header->length, .cookie = SINK_DRAIN};
     if (op == NULL || (header->flags & WIRE_BY_PUT))
         return 0;                   /* cancelled: drained; or nothing to come here */
-    if (op->flags & OP_CANCELLED) { /* it waited for a put, which will not be */
+    if (op->flags & OP_CANCELLED) { /* it waited for a put, which will not happen */
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
         return 0;
     }
@@ -629,9 +631,9 @@ int bmi__put_done_arrived_locked(struct peer *peer, const struct wire_header *he
     return 0;
 }
 
-/* A message fetched by gets ends: if it is being fetched the end of that tells the sender, else
- * this does, since it may have been fetched when the sender gave it up. Returns whether all is
- * done. */
+/* A message that the receiver fetches by gets ends. If it is being fetched, the end of the transfer
+ * notifies the sender. Otherwise this function does, since the message may have been fetched when
+ * the sender gave it up. Returns whether all is done. */
 static bool abort_of_get(struct peer *peer, const struct wire_header *header)
 {
     for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next)
@@ -676,8 +678,8 @@ int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *heade
 
 /* ---- transfers ------------------------------------------------------------------------------ */
 
-/* The message has gone when the word of it has: a program that is told so may make no test call for
- * long, and what is only queued then would not go. */
+/* The send completes only when its PUT_DONE frame is written. After the completion, the program may
+ * call no test function for a long time, and a frame that is only queued would stay. */
 static void put_done(struct peer *peer, struct op *op, int status)
 {
     if (peer->flags & PEER_CLOSING) {
@@ -721,7 +723,7 @@ static void get_done(struct peer *peer, struct op *op, int status)
                                   .target = op->remote,
                                   .source = (uint64_t)bmi__op_id(op)};
     bmi__control_send_locked(peer, header, NULL, 0);
-    if (op->flags & OP_CANCELLED) /* what comes now is drained */
+    if (op->flags & OP_CANCELLED) /* data that arrives from now on is drained */
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
 }
 

@@ -3,8 +3,8 @@
  * report.c - statistics of methods and contexts, and the report: those, totals, and each peer, a
  * line each.
  *
- * Peers are looked at one after the other, each under its lock, so the report is no picture of one
- * moment.
+ * The report reads the peers one after the other, each under its lock, so it is not a snapshot of
+ * one moment.
  */
 #include "bmi/report.h"
 

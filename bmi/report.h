@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * report.h - what the library does at present, in lines for people, and who may ask for them.
+ * report.h - the present state of the library, in lines for people, and access to it.
  */
 #ifndef BMI_REPORT_H
 #define BMI_REPORT_H
@@ -19,10 +19,10 @@ void bmi__report_print(void);
 /* All of it, to be freed. NULL: no memory. Any thread, no lock. */
 char *bmi__report_make(size_t *size);
 
-/* reporter.c: opens or closes the socket, as the setting has it now. Any thread: the driver does
- * it. */
+/* reporter.c: opens or closes the socket, as the setting requires. Any thread: the poller does the
+ * work. */
 void bmi__reporter_follow(void);
-/* Nobody drives any more. */
+/* Closes the socket. No thread polls any more. */
 void bmi__reporter_stop(void);
 
 #endif

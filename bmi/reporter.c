@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * reporter.c - answers who asks a running process for its report: `bmi-info --process`.
+ * reporter.c - sends a running process's report to a client on request: `bmi-info --process`.
  *
- * A listening Unix socket in the abstract name space, whose name tells the process's number; there
- * is no file to be left behind. Who connects is told the report and nothing else is read of it: the
- * user who runs the process, and root. One is answered at a time; one that does not read is let go
- * of after a while. All of it is the driver's: a process of which no thread makes progress does not
- * answer.
+ * A listening Unix socket in the abstract name space, whose name contains the process id; so no
+ * file is left behind. A client that connects gets the report, and nothing else is read from it.
+ * Only the user that runs the process, and root, get it. One client is served at a time; a client
+ * that does not read is dropped after a while. The poller does all of it: a process of which no
+ * thread makes progress does not answer.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,14 +30,14 @@ static void caller_late(struct bmi_timer *timer);
 static void pause_over(struct bmi_timer *timer);
 static void follow(struct bmi_deferred *deferred);
 
-/* Driver, but for `follower`. A listener is not watched while somebody is answered, nor for a while
- * where there is no descriptor for who comes. */
+/* Used by the poller, except for `follower`. The listener is not watched while a client is served,
+ * nor for a while after no descriptor was free for a new client. */
 static struct reporter {
     struct bmi_watch listener, caller; /* fd -1: none */
     struct bmi_timer patience, pause;
     char *text;
     size_t size, sent;
-    pid_t process; /* whose name the listener has */
+    pid_t process; /* the id in the listener's name */
 } reporter = {.listener = {.fd = -1, .ready = caller_comes},
               .caller = {.fd = -1, .ready = caller_reads},
               .patience = {.expired = caller_late},
@@ -99,7 +99,7 @@ static void caller_comes(struct bmi_watch *watch, uint32_t events)
     int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
         return;
-    if (fd < 0) { /* it stays in the queue, and would be told of without end */
+    if (fd < 0) { /* it stays in the queue, and the listener would stay readable */
         bmi_method_watch_remove(&reporter.listener);
         bmi_method_timer_set(&reporter.pause, PAUSE_MS);
         return;

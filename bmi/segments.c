@@ -51,7 +51,7 @@ size_t bmi_segments_window(const struct bmi_segments *segments, struct iovec *io
 void bmi_segments_advance(struct bmi_segments *segments, size_t bytes)
 {
     if (bytes == 0)
-        return; /* a list of which nothing is left may be its owner's again */
+        return; /* the owner may have freed a list of which nothing is left */
     segments->left -= (bmi_size_t)bytes;
     while (segments->index < segments->count) {
         size_t length = (size_t)(segments->sizes[segments->index] - segments->offset);

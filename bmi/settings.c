@@ -272,7 +272,7 @@ static const char *nearest(const char *name, size_t length)
     return found;
 }
 
-/* Says that there is no such setting, and which there are. */
+/* Logs that there is no such setting, and lists the valid ones. */
 static void unknown_log(enum bmi_log_level level, const char *what, const char *name, size_t length)
 {
     char names[1024];
@@ -298,8 +298,8 @@ static int parse_logged(int index, const char *text, int64_t *value)
     return status;
 }
 
-/* Variables that begin with BMI_ and are no settings: most likely somebody's misspelling. Those of
- * the tests and programs in this tree are known. */
+/* Warns of variables that begin with BMI_ and are no settings: most are misspelt. Variables of the
+ * tests and programs in this tree are known. */
 static void environment_check(void)
 {
     static const char *const ours[] = {"TEST_", "FUZZ_", "BENCH_", "TASK_", "STRIPEFS_", NULL};
@@ -329,7 +329,7 @@ static int load_one(int index)
     if (text == NULL || *text == '\0')
         return 0;
     if (index == SETTING_LOG && parse(index, text, &value) < 0)
-        bmi__setting_put(SETTING_LOG, BMI_LOG_ERROR); /* who sets it wants to be told */
+        bmi__setting_put(SETTING_LOG, BMI_LOG_ERROR); /* a user that sets it wants the error */
     if (parse_logged(index, text, &value) < 0)
         return -EINVAL;
     atomic_store(&table[index].value, value);
@@ -338,7 +338,7 @@ static int load_one(int index)
 
 int bmi__settings_load(void)
 {
-    /* The log's level first: it decides whether what is wrong with the others is told. */
+    /* The log's level first: it decides whether errors in the other settings are logged. */
     int status = load_one(SETTING_LOG);
     for (int i = 0; i < SETTINGS && status == 0; i++)
         status = load_one(i);
@@ -347,7 +347,8 @@ int bmi__settings_load(void)
     return status;
 }
 
-/* Whether an assignment is checked only, or made: for good, or until the library ends. */
+/* How to handle an assignment: check it only, make it for good, or make it until the library ends.
+ */
 enum how { CHECK, CHECK_LENT, SET, LEND };
 
 static void lend(int index, int64_t value)
@@ -370,8 +371,8 @@ void bmi__settings_return(void)
 }
 
 /* Options of the classic library's network modules are named after the module. A program passes the
- * same string to each library that it is built with, so those of modules that have no settings here
- * are no mistake. */
+ * same string to each library that it is built with, so options of modules without settings here
+ * are no error. */
 static bool is_classic_option(const char *name)
 {
     static const char *const modules[] = {"ib_", "mx_", "portals_", "rdma_", "zoid_", NULL};
@@ -434,7 +435,7 @@ int bmi__settings_set(const char *text)
 
 int bmi__settings_lend(const char *text)
 {
-    int status = load_one(SETTING_LOG); /* so that what is wrong, or ignored, is logged */
+    int status = load_one(SETTING_LOG); /* so that errors and ignored options are logged */
     if (status == 0)
         status = set_all(text, CHECK_LENT);
     return status < 0 ? status : set_all(text, LEND);

@@ -63,11 +63,11 @@ void bmi__setting_put(enum setting setting, int64_t value);
 /* Sets "name=value[,name=value...]", all or none, for the time from a BMI_initialize to the last
  * BMI_finalize. Options of the classic library's modules are ignored. -EINVAL: the log says why. */
 int bmi__settings_lend(const char *text);
-/* Gives those of bmi__settings_lend their former values, unless they were changed since. */
+/* Restores the values before bmi__settings_lend, except for settings that were changed since. */
 void bmi__settings_return(void);
 
-/* Reads the environment. -EINVAL: a value is bad; the log says which, and what is valid. Variables
- * that begin with BMI_ and are no settings are warned of. */
+/* Reads the environment. -EINVAL: a value is bad; the log names it and the valid ones. Warns of
+ * variables that begin with BMI_ and are no settings. */
 int bmi__settings_load(void);
 
 /* Sets from "name=value", or several separated by commas. -EINVAL: unknown name or bad value,

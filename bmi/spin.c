@@ -14,8 +14,8 @@ enum { SKIP_MOST = 63, SAMPLE_NS = 10000000 };
 
 static struct {
     unsigned skip, backoff; /* waits that go without a spin: left, and after the next failure */
-    uint64_t sampled_ns;    /* when the machine was last asked */
-    bool crowded;           /* and more threads were runnable then than there are CPUs */
+    uint64_t sampled_ns;    /* when the load was last read */
+    bool crowded;           /* at that time, more threads were runnable than there are CPUs */
 } spin;
 
 /* From /proc/loadavg, "0.20 0.18 0.12 3/80 11206": three threads are runnable. */

@@ -14,7 +14,7 @@
 
 /* For how long to spin, in ns, in a wait that begins at that time; 0: not at all. */
 uint64_t bmi__spin_window(uint64_t now_ns);
-/* What was waited for came during the spin; did not. */
+/* The spin succeeded; the spin ended without a result. */
 void bmi__spin_paid(void);
 void bmi__spin_failed(void);
 void bmi__spin_reset(void);

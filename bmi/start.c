@@ -2,13 +2,13 @@
  *
  * start.c - initialize and finalize, counted; starting methods and listening; look-ups.
  *
- * `start_lock` serialises all of these and is taken before any other lock. Who stops the library,
- * or switches progress in the background on with it, waits for tasks; a task that comes to the lock
- * then is told EDEADLK (task/gate.h).
+ * `start_lock` serialises all of these and is taken before any other lock. A thread that stops the
+ * library, and with it background progress, waits for tasks while it holds the lock. A task that
+ * then tries to take the lock gets EDEADLK (task/gate.h).
  *
- * A child of fork(2) may take its parent's connections over when the parent has gone, as daemon(3)
- * has it. While the parent lives they are the parent's: the child's finalize lets go of all without
- * a word to anybody, and what it leaves behind ends with the process.
+ * A child of fork(2) may take its parent's connections over when the parent has exited, as with
+ * daemon(3). While the parent lives, they belong to the parent: the child's finalize releases
+ * everything without sending anything, and the rest ends with the process.
  */
 #include <errno.h>
 #include <signal.h>
@@ -39,8 +39,8 @@
 static struct bmi__gate start_lock = BMI__GATE;
 static int users;               /* start_lock */
 static bool background_by_flag; /* start_lock */
-static pid_t owner;             /* start_lock: whose the connections are */
-static bool let_go;             /* start_lock: they were an ancestor's, and still are */
+static pid_t owner;             /* start_lock: process that owns the connections */
+static bool let_go;             /* start_lock: an ancestor owned and still owns them */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_bool running;
 static atomic_bool auto_references;
@@ -57,13 +57,13 @@ bool bmi__auto_references(void)
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-/* Another thread of the parent's may have held the lock. */
+/* Another thread of the parent may have held the lock. */
 static void after_fork_child(void)
 {
     bmi__gate_init(&start_lock);
     bmi__progress_after_fork_child();
     if (bmi__running())
-        bmi__reporter_follow(); /* if it goes on in the parent's place */
+        bmi__reporter_follow(); /* if the child takes the connections over */
 }
 
 static void fork_watch(void)
@@ -71,7 +71,7 @@ static void fork_watch(void)
     pthread_atfork(bmi__progress_before_fork, bmi__progress_after_fork_parent, after_fork_child);
 }
 
-/* Whether another process, which is still there, started what we have. */
+/* Whether another process, which still lives, made our connections. */
 static bool is_anothers(void)
 {
     return owner != getpid() && (kill(owner, 0) == 0 || errno == EPERM);
@@ -134,8 +134,8 @@ static int listen_one(const char *text, int flags)
     return 0;
 }
 
-/* A server's configuration may name more networks than this server uses: what no method that runs
- * has the scheme of is left out, as long as there is another address. */
+/* A server's configuration may name more networks than this server uses. An address whose scheme no
+ * running method has is left out, as long as another address remains. */
 static int listen_all(const char *list, int flags)
 {
     char copy[BMI_MAX_ADDR_LEN], *rest = copy, *part;
@@ -215,7 +215,8 @@ static int arguments_check(const char *method_list, const char *listen_addr, int
     return status;
 }
 
-/* The first call's options are settings; what the environment says of the same ones counts more. */
+/* The first call's options are settings. The environment's value of the same setting takes
+ * precedence. */
 static int initialize(const char *method_list, const char *listen_addr, int flags,
                       const char *options)
 {
@@ -293,7 +294,7 @@ static bool links_gone(struct waiter *waiter)
     return !links_open();
 }
 
-/* Drives until they have gone, at most `ms`. */
+/* Polls until the links are closed, at most `ms`. */
 static void links_drain(int64_t ms)
 {
     struct waiter waiter = {.ready = links_gone, .op = -1};
@@ -359,7 +360,7 @@ static int finalize_last(void)
         atomic_store(&running, false);
         return 0;
     }
-    atomic_store(&running, false); /* nobody switches the background on any more */
+    atomic_store(&running, false); /* from now on no thread can start the background task */
     int status = bmi__background_stop();
     if (status < 0) {
         atomic_store(&running, true);
@@ -393,8 +394,8 @@ int BMI_open_context(bmi_context_id *context_id)
     return bmi__error(bmi__context_open(context_id));
 }
 
-/* Counts the context's operations, those on their way into it included, and cancels what has not
- * completed. */
+/* Counts the context's operations, including those on their way into it, and cancels those that
+ * have not completed. */
 struct sweep {
     struct context *context;
     unsigned left;
@@ -468,6 +469,6 @@ int bmi_classic_addr_lookup(BMI_addr_t *new_addr, const char *id_string, const c
 {
     (void)options;
     if (new_addr != NULL)
-        *new_addr = 0; /* what the classic library leaves there when it fails */
+        *new_addr = 0; /* as the classic library does when it fails */
     return BMI_addr_lookup(new_addr, id_string);
 }

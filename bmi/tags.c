@@ -65,7 +65,7 @@ bmi_msg_tag_t bmi_tag_take(BMI_addr_t addr)
         return -BMI_ENOMEM;
     pthread_mutex_lock(&lock);
     bool good = insert_locked(tag, side);
-    bmi_msg_tag_t result = *tag; /* from the unlock on another thread may give it back */
+    bmi_msg_tag_t result = *tag; /* after the unlock, another thread may give it back */
     pthread_mutex_unlock(&lock);
     if (good)
         return result;

@@ -4,7 +4,7 @@
 #ifndef BMI_TAGS_H
 #define BMI_TAGS_H
 
-/* Forgets which tags are taken. Nobody uses the library. */
+/* Forgets all taken tags. No thread uses the library. */
 void bmi__tags_stop(void);
 
 #endif

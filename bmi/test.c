@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test.c - the test functions: take what has completed; else make progress, or wait; take again.
+ * test.c - the test functions: take completed operations; else make progress, or wait; take again.
  *
  * A test that finds completions at once makes progress only every few calls, so that a program that
- * always has some still reads its network.
+ * always has completions still reads its network.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static void progress_now_and_then(void)
     bmi__progress_poll();
 }
 
-/* The operation is the caller's now: its result is copied out and it is freed. */
+/* The operation belongs to the caller now: copies its result out and frees it. */
 static void op_report(struct op *op, bmi_error_code_t *error, bmi_size_t *actual, void **user_ptr)
 {
     *error = bmi__error(op->error);
@@ -161,12 +161,12 @@ static bool any_ready(struct waiter *waiter)
 {
     struct any *any = waiter->argument;
     if (any->most == 0 && bmi__context_has(waiter->context))
-        return true; /* for the caller's next call: this one has no room */
+        return true; /* leave it for the caller's next call: this one has no room */
     if (any->count == 0)
         any->count = bmi__context_take(waiter->context, any->ops, any->most);
     if (any->count > 0)
         return true;
-    /* Somebody who waits for unexpected messages fetches them; else it is this program's turn. */
+    /* If a thread waits for unexpected messages, it fetches them; else this program must. */
     return bmi__unexpected_waiting() && bmi__waiters_for_unexpected() == 0;
 }
 
@@ -205,7 +205,7 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     }
     *outcount = done;
     if ((done > 0 || incount == 0) && bmi__context_has(context))
-        bmi__progress_notify(context, 0); /* more is there, for another thread perhaps */
+        bmi__progress_notify(context, 0); /* more completions may be for another thread */
     return done > 0;
 }
 
@@ -245,6 +245,6 @@ int BMI_testunexpected(int incount, int *outcount, struct BMI_unexpected_info *i
     fetch_ready(&waiter);
     *outcount = fetch.count;
     if (bmi__unexpected_waiting())
-        bmi__progress_notify(NULL, 0); /* more is there, for another thread perhaps */
+        bmi__progress_notify(NULL, 0); /* more messages may be for another thread */
     return fetch.count > 0;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * timers.h - one-shot timers run by the driver (bmi_method_timer_set and _clear set them). */
+ * timers.h - one-shot timers that the poller runs (bmi_method_timer_set and _clear set them). */
 #ifndef BMI_TIMERS_H
 #define BMI_TIMERS_H
 
 #include <stdint.h>
 
-/* Runs what is due. Returns the time, or 0 where no timer was set. Driver. */
+/* Runs the timers that are due. Returns the time, or 0 if no timer was set. Poller. */
 uint64_t bmi__timers_run(void);
 /* When the next is due (UINT64_MAX: none). */
 uint64_t bmi__timers_next(void);

@@ -2,9 +2,9 @@
  *
  * unexpected.c - see unexpected.h.
  *
- * A message names its sender by address handle and by peer; the peer may be gone, and its memory be
- * another's, when the message is freed: `epoch`, which each use of that memory has its own of,
- * tells.
+ * A message names its sender by address handle and by peer. When the message is freed, the peer may
+ * be gone, and another peer may use its memory. `epoch` differs for each use of that memory, so it
+ * shows that.
  */
 #include "bmi/unexpected.h"
 
@@ -176,8 +176,8 @@ void bmi__unexpected_untake(void *buffer)
     tell();
 }
 
-/* Frees a message that is in no queue. What it was charged is its sender's again, or, where that is
- * gone, the budget's. */
+/* Frees a message that is in no queue. Its charge returns to its sender or, if the sender is gone,
+ * to the budget. */
 static void message_free(struct unexpected *message)
 {
     uint64_t size = (uint64_t)message->size;
@@ -227,7 +227,7 @@ int bmi__unexpected_count(BMI_addr_t address)
 
 /* ---- peers that wait for the program --------------------------------------------------------- */
 
-/* One that lacks credit since the program has not freed its messages. */
+/* A peer that lacks credit because the program has not freed its messages. */
 struct stalled {
     struct peer *peer;
     uint64_t epoch;
@@ -243,8 +243,8 @@ struct survey {
 };
 
 static void stalled_timer_expired(struct bmi_timer *timer);
-static struct bmi_timer stalled_timer = {.expired = stalled_timer_expired}; /* driver */
-static bool stalled_timer_runs;                                             /* driver */
+static struct bmi_timer stalled_timer = {.expired = stalled_timer_expired}; /* poller */
+static bool stalled_timer_runs;                                             /* poller */
 
 static bool is_stalled_locked(const struct peer *peer)
 {

@@ -156,8 +156,8 @@ void bmi__wakes_finish(struct wakes *wakes)
     wakes->count = 0;
 }
 
-/* The one that came last: where threads have their messages in turn its own is the furthest off,
- * and it polls for the others until then. */
+/* Wakes the follower that came last: if threads get their messages in turn, its own message is the
+ * furthest off, and it polls for the others until then. */
 bool bmi__waiters_wake_one(void)
 {
     struct wakes wakes = {.count = 0};
@@ -178,7 +178,7 @@ bool bmi__waiters_wake_one(void)
     return any;
 }
 
-/* Whether the waiter waits for this very operation; 0: for any that there is. */
+/* Whether the waiter waits for this very operation; 0: for any. */
 static bool names(const struct waiter *waiter, bmi_op_id_t op)
 {
     if (waiter->op == WAITER_SOME && waiter->some == NULL)
@@ -201,8 +201,8 @@ bool bmi__waiters_claim(struct context *context, bmi_op_id_t op)
     return waiter != NULL;
 }
 
-/* Every thread that tests this operation, and one that takes any. Returns whether there was such a
- * thread. */
+/* Notifies every thread that tests this operation, and one that takes any. Returns whether there
+ * was such a thread. */
 static bool notify_locked(struct context *context, bmi_op_id_t op, struct wakes *wakes)
 {
     bool claimed = false, taker_woken = false;
@@ -220,7 +220,8 @@ static bool notify_locked(struct context *context, bmi_op_id_t op, struct wakes 
     return claimed;
 }
 
-/* Threads that test a context and have to notice an unexpected message, and the reverse. */
+/* Notifies threads that test a context of an unexpected message, and threads that wait for
+ * unexpected messages of a completion. */
 static void notify_others_locked(struct context *context, struct wakes *wakes)
 {
     for (struct waiter *waiter = first; waiter != NULL; waiter = waiter->next_of_all)

@@ -19,10 +19,10 @@ struct context;
 /* Waiters with this id wait for several operations of their context. */
 #define WAITER_SOME INT64_MIN
 
-/* A thread that wants something. Lives on its stack. */
+/* A thread that waits for something. Lives on the thread's stack. */
 struct waiter {
     bool (*ready)(
-        struct waiter *waiter); /* has it come? may take it; called by the thread itself */
+        struct waiter *waiter); /* is it there? may take it; called by the thread itself */
     void *argument;
     struct context *context; /* whose completions it waits for; NULL: unexpected messages */
     bmi_op_id_t op;          /* only this operation; 0: any */
@@ -39,8 +39,8 @@ struct waiter_list {
     struct waiter *first, *last;
 };
 
-/* Threads to wake once the caller holds no lock that they might want. Where there are more than
- * fit, those are woken at once. */
+/* Threads to wake once the caller holds no lock that they might want. If there are more than fit,
+ * the rest are woken at once. */
 struct wakes {
     const atomic_uint *each[8]; /* the waiter may be gone by then */
     unsigned count;
@@ -60,9 +60,9 @@ unsigned bmi__waiters_for_unexpected(void);
 bool bmi__waiters_wake_one(void);
 /* Whether a thread that waits on the context will take the completion of `op`; 0: of any. */
 bool bmi__waiters_claim(struct context *context, bmi_op_id_t op);
-/* A completion (of `op`; 0: of one that was there) was pushed into the context; context NULL: an
- * unexpected message. What no waiter of the context takes is announced to the threads that wait for
- * unexpected messages. The threads to wake are added to `wakes`. */
+/* A completion (of `op`; 0: of an earlier one) was pushed into the context; context NULL: an
+ * unexpected message. If no waiter of the context takes it, the threads that wait for unexpected
+ * messages are notified. The threads to wake are added to `wakes`. */
 void bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes);
 void bmi__wakes_finish(struct wakes *wakes);
 

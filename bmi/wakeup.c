@@ -36,8 +36,8 @@ int bmi__progress_fd(void)
     return wakeup.epoll_fd;
 }
 
-/* Orders what was queued before it against what is read after it. The thread sanitizer knows no
- * fences; any read-modify-write is one on the machines that it runs on. */
+/* Orders the queueing before it against the reads after it. The thread sanitizer knows no fences;
+ * any read-modify-write is one on the machines that it runs on. */
 static void fence(void)
 {
 #ifdef __SANITIZE_THREAD__

@@ -24,27 +24,27 @@ void bmi__progress_fd_used(void);
 /* Whether a program polls that descriptor. */
 bool bmi__wakeup_fd_used(void);
 
-/* Makes a poller that blocks, or the background task, look at everything again. Nothing to do for
- * the poller itself, which looks before it blocks or leaves. Any thread. */
+/* Makes a poller that blocks, or the background task, look at everything again. It does nothing if
+ * the caller is the poller, which looks before it blocks or leaves. Any thread. */
 void bmi__progress_kick(void);
-/* The same whether somebody is seen to block or not. */
+/* The same, even if no thread seems to block. */
 void bmi__wakeup_force(void);
-/* Whether the poller blocks, or the background task does: what is queued then must be flushed by
- * the thread that queued it, or the poller kicked. To be called after queueing. */
+/* Whether the poller or the background task blocks. Then the thread that queues something must
+ * flush it, or kick the poller. Call this after queueing. */
 bool bmi__progress_asleep(void);
 /* Whether the poller blocks, the background task aside. */
 bool bmi__wakeup_poller_asleep(void);
 
-/* By the poller, around the time that it blocks. */
+/* The poller calls this around the time that it blocks. */
 void bmi__wakeup_set_asleep(bool asleep);
-/* By the background task, around the time that it blocks. */
+/* The background task calls this around the time that it blocks. */
 void bmi__wakeup_set_watching(bool watching);
 bool bmi__wakeup_watching(void);
 
 /* Makes the set readable at that time (CLOCK_MONOTONIC, ns; UINT64_MAX: never). */
 void bmi__wakeup_timer(uint64_t due_ns);
 
-/* This thread is the poller, or ceases to be. */
+/* This thread becomes the poller, or stops being it. */
 void bmi__wakeup_set_poller(bool poller);
 bool bmi__is_poller(void);
 

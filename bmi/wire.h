@@ -5,7 +5,7 @@
  * Every frame is a header of 40 bytes, or 16 where that says it all, little-endian, and `length`
  * bytes of body. A header that wire_decode accepted has a known type, flags that the type allows,
  * and a length within the type's bound; ids, credits and sizes in it are the peer's claims and are
- * checked where they are used. docs/wire-protocol.md tells what the frames mean together.
+ * checked where they are used. docs/wire-protocol.md explains how the frames work together.
  */
 #ifndef BMI_WIRE_H
 #define BMI_WIRE_H
@@ -64,7 +64,7 @@ enum wire_flags {
     WIRE_UNUSED = 8             /* WANT: none; some comes back */
 };
 
-/* What a message held unmatched is charged beyond its bytes, both as credit and as memory. */
+/* The charge of an unmatched message beyond its bytes, both as credit and as memory. */
 enum { WIRE_MESSAGE_CHARGE = 128 };
 enum { WIRE_HELLO_MAX = 4096, WIRE_HELLO_TAIL = 4, WIRE_REGIONS_MAX = 64, WIRE_DATA_MAX = 1 << 26 };
 enum { WIRE_JOIN_ITEM = 32, WIRE_JOIN_ITEMS = 64, WIRE_PROOF = 16 };

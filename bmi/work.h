@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * work.h - what the driver is to do beside looking at the network: deferred calls, and links that
- * have something to flush. bmi_method_defer (bmi/method.h) adds the former.
+ * work.h - the poller's work besides the network: deferred calls, and links that have something to
+ * flush. bmi_method_defer (bmi/method.h) adds the former.
  *
- * Both are lists that any thread pushes onto without a lock, and that whoever runs them takes
- * whole.
+ * Both are lists that any thread pushes onto without a lock. The thread that runs a list takes all
+ * of it.
  */
 #ifndef BMI_WORK_H
 #define BMI_WORK_H
@@ -13,11 +13,11 @@
 
 struct bmi_link;
 
-/* Has the link flushed; refers to it until then. Returns false if it was there already. Any
- * thread. */
+/* Requests a flush of the link and takes a reference until then. Returns false if it was listed
+ * already. Any thread. */
 bool bmi__work_dirty(struct bmi_link *link);
 
-/* Runs the deferred calls. Returns whether there was any. Driver. */
+/* Runs the deferred calls. Returns whether there were any. Poller. */
 bool bmi__work_deferred(void);
 
 /* Flushes the links. Returns whether there was any. Any thread, no lock held. */
@@ -26,7 +26,7 @@ bool bmi__work_flush(void);
 /* Whether there is nothing of either kind. */
 bool bmi__work_none(void);
 
-/* Forgets all of it: at the end. */
+/* Forgets all of it. Call at the end. */
 void bmi__work_drop(void);
 
 #endif
