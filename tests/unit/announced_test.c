@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * announced_test.c - sends to announced receives, frame by frame: which receive each message is
- * for, whatever crosses; announcements taken back; and put. The receiver is a script.
+ * announced_test.c - sends to announced receives, frame by frame: which receive each message goes
+ * to when frames cross; announcements taken back; and put. The receiver is a script.
  */
 #include "tests/unit/script_case.h"
 
@@ -79,7 +79,7 @@ static void too_large_and_no_credit_to_ask(void)
     CU_ASSERT_EQUAL(send_rtr(script, 70, LARGE - 1, 0, TAG), 0);
     post_send(script, &one, LARGE, TAG); /* has the credit to ask */
     CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
-    post_send(script, &two, SMALL, TAG + 1); /* has what is left */
+    post_send(script, &two, SMALL, TAG + 1); /* gets the rest */
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
     for (uint64_t i = 0; i < 2; i++) {
         post_send(script, &three, i == 0 ? SMALL : LARGE, TAG);
@@ -268,7 +268,7 @@ static void announced_waits_until_others_are_seen(void)
         CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, "", 0, BMI_EXT_ALLOC, TAG + 1, NULL,
                                       case_context, NULL),
                         0);
-    post_send(script, &one, SMALL, TAG + 2); /* no credit, no receive: waits, whatever is seen */
+    post_send(script, &one, SMALL, TAG + 2); /* no credit, no receive: waits even if all is seen */
     for (int i = 0; i < MOST; i++)
         CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 0);
     struct wire_header ping = script_expect(script, WIRE_PING, NULL, 0);
@@ -336,7 +336,7 @@ static int send_rtr_cancel(struct script *script, uint64_t receive)
                        NULL, 0);
 }
 
-/* One receive is cancelled: what was announced is forgotten, until it is announced again. */
+/* One receive is cancelled: its announcements are forgotten until the receiver announces again. */
 static void announcements_behind_a_cancelled_one(void)
 {
     for (uint32_t gone = 0; gone < 3; gone++) {

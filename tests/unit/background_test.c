@@ -74,7 +74,7 @@ static uint64_t completed(struct self *self)
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-/* Sends to itself, and looks at what has come without any call that makes progress. */
+/* Sends to itself, and checks for the message without any call that makes progress. */
 static void message_moves_unattended(struct self *self, bmi_size_t size, bmi_msg_tag_t tag)
 {
     uint8_t *out = malloc((size_t)size), *in = calloc(1, (size_t)size);
@@ -195,7 +195,7 @@ static void all_ways_switch_it(void)
     CU_ASSERT_EQUAL(background_set(1), 0);
     CU_ASSERT_EQUAL(background_set(1), 0);
     self_close(&self);
-    self_open(&self, "loop", 0); /* what was set stays set */
+    self_open(&self, "loop", 0); /* the earlier setting persists */
     CU_ASSERT_EQUAL(background_get(), 1);
     CU_ASSERT_EQUAL(background_set(0), 0);
     self_close(&self);
@@ -708,8 +708,9 @@ static bool comes_back(struct taker *taker)
     return atomic_load(&taker->back);
 }
 
-/* The first to wait, which drives, takes none, though it returns; the last one, which has the seat
- * then, waits for another operation. Who sleeps between them and takes one is told. */
+/* The first waiting thread, the poller, takes nothing, though it returns. The last one, which polls
+ * then, waits for another operation. A thread that sleeps between them and takes one is notified.
+ */
 static void what_is_left_is_told(bool unexpected)
 {
     struct self self;

@@ -136,7 +136,7 @@ static void overdrawing_ends_the_link(void)
     }
 }
 
-/* What is larger than agreed is no message, whatever credit there is for it. */
+/* A frame larger than agreed is no message, even if there is enough credit for it. */
 static void larger_than_agreed_ends_the_link(void)
 {
     static const uint8_t types[] = {WIRE_EAGER, WIRE_UNEXPECTED};
@@ -203,7 +203,7 @@ static void credit_comes_back_with_consumption(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* A request is charged for what is kept of it, whatever becomes of it. */
+/* A request is charged for the memory that is kept of it, in every outcome. */
 static void requests_give_their_charge_back(void)
 {
     static struct posted posted;
@@ -393,8 +393,8 @@ static void room_for_the_largest_is_left(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* A peer holds its share of unexpected messages, and waits for room for one more. That it is told
- * of eager credit meanwhile does not make it wait for ever. */
+/* A peer holds its share of unexpected messages, and waits for room for one more. If it gets eager
+ * credit meanwhile, it must not wait for ever. */
 static void eager_credit_is_not_what_it_waits_for(void)
 {
     static struct posted posted;
@@ -459,8 +459,8 @@ static void who_wants_much_is_not_starved(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* Each asks for room for a small message, sends it, and is idle from then on: what was lent is
- * there for the next ones. */
+/* Each peer asks for room for a small message, sends it, and is idle from then on: the credit lent
+ * to it is free for the next peers. */
 static void what_is_lent_comes_back(void)
 {
     static struct account accounts[PEERS];
@@ -635,7 +635,7 @@ static void announcements_are_bounded_in_all(void)
     script_close(accounts[0].script);
 }
 
-/* A message to a posted receive goes through whatever else is held. */
+/* A message to a posted receive goes through, however much else is held. */
 static void eager_peers_without_a_window_get_on(void)
 {
     static struct account accounts[PEERS];
@@ -706,8 +706,8 @@ static void one_peer_cannot_take_all(void)
     }
 }
 
-/* Who uses credit that it was given back, and reads none of the frames that say so, cannot have
- * known of it: what it makes us queue is bounded as answers are. */
+/* A peer that uses returned credit without reading the frames that return it cannot know of that
+ * credit. The frames that it makes us queue are bounded as answers are. */
 static void credit_that_is_not_read(void)
 {
     enum { MOST = 4096, STUCK = 1, ASKS = 2, WAYS = 4 };
@@ -821,7 +821,7 @@ static void asking_for_many_announcements(void)
     script_close(script);
 }
 
-/* Reads what has come; the account has not heard of it yet. Returns: the number of frames. */
+/* Reads the frames so far; the account does not count them yet. Returns: their number. */
 static unsigned told(struct account *account, uint64_t *credit)
 {
     struct script_frame *frame;

@@ -78,8 +78,7 @@ static void nothing_is_cut_in_its_midst(void)
     CU_ASSERT_EQUAL(bmi__escape(to, 4, "a\xe2\x82\xac", 4), 1);
 }
 
-/* Whatever comes in, what goes out is one line without controls, and escaping it again changes
- * nothing. */
+/* For any input, the output is one line without controls, and escaping it again changes nothing. */
 static void random_bytes(void)
 {
     unsigned seed =

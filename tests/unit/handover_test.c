@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * handover_test.c - what passes from one driver to the next: timers from a caller to the background
- * and from that to who polls a descriptor, hooks from one waiting thread to another; and a start of
- * the background that fails leaves nothing behind. Stands in for bmi__waiter_delist and
- * bmi_task_manager_start (the linker's --wrap).
+ * handover_test.c - duties that pass from one poller to the next: timers from a caller to the
+ * background and from that to a program that polls a descriptor, hooks from one waiting thread to
+ * another; and a failed start of the background leaves nothing behind. Stands in for
+ * bmi__waiter_delist and bmi_task_manager_start (the linker's --wrap).
  */
 #include <errno.h>
 #include <poll.h>
@@ -76,7 +76,7 @@ static void expired(struct bmi_timer *which)
     atomic_store(&fired, true);
 }
 
-/* Asked by the driver, within its turn. */
+/* The poller calls this within its turn. */
 static bool set_and_ready(struct waiter *waiter)
 {
     bool *set = waiter->argument;
@@ -174,7 +174,7 @@ static bool always(struct waiter *waiter)
     return true;
 }
 
-/* A driver leaves the seat for a task, which another thread has run by then: it waits on. */
+/* A poller gives up its role for a task that another thread has run by then: it goes on waiting. */
 static void another_runs_the_hooks(void)
 {
     open(0);
@@ -192,7 +192,7 @@ static void another_runs_the_hooks(void)
         sched_yield();
     atomic_store(&delay, true);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
-    CU_ASSERT_TRUE(becomes(&arrived));  /* on its way out, the seat still its own */
+    CU_ASSERT_TRUE(becomes(&arrived));  /* on its way out, still the poller */
     bmi__progress_wait(&at_once, 1000); /* runs the hooks */
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
     atomic_store(&go, true);

@@ -109,7 +109,7 @@ static void what_is_wanted_stays(void)
     script_close(idle);
 }
 
-/* Time-outs come about whatever is set meanwhile, however often. */
+/* Time-outs happen, however often settings change meanwhile. */
 static void set_again_and_again(void)
 {
     static struct posted posted;

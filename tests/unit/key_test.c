@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * key_test.c - the table of tags, and the ring of messages on their way: whatever wraps, grows, or
- * is withdrawn, a count that the other side tells must find the right ones.
+ * key_test.c - the table of tags, and the ring of messages on their way: after wrapping, growth, or
+ * a withdrawal, a count that the other side reports must find the right messages.
  */
 #include <errno.h>
 
@@ -83,7 +83,7 @@ static void counts_of_what_is_not_seen(void)
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 4), 0); /* 2 1 1 2 */
     CU_ASSERT_EQUAL(one->unseen, 4);
     CU_ASSERT_EQUAL(two->unseen, 2);
-    CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 4), 0); /* told again */
+    CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 4), 0); /* reported again */
     CU_ASSERT_EQUAL(one->unseen, 4);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 9), 0);
     CU_ASSERT_EQUAL(two->unseen, 1);

@@ -115,7 +115,7 @@ static void begin_large(struct script *script)
     CU_ASSERT_EQUAL(script_begin(script, header), 0);
 }
 
-/* Its receive is posted while the body arrives: what is left goes straight to its place. */
+/* Its receive is posted while the body arrives: the rest goes straight to its place. */
 static void the_rest_goes_to_a_receive_that_came_late(void)
 {
     enum { BEFORE = 1000 };

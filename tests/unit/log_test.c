@@ -99,8 +99,8 @@ static void text_of_peers_is_escaped(void)
     bmi__log_callback(&callback);
 }
 
-/* Standard error is a pipe that nobody reads, then one whose reader has gone: neither keeps who
- * logs waiting, nor ends it; what was left out is told once there is room. */
+/* Standard error is a pipe that nobody reads, then one whose reader has gone. Neither blocks nor
+ * ends a process that logs. The number of omitted lines is logged once there is room. */
 static void nobody_reads(void)
 {
     enum { LINES = 3000 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * meeting_test.c - peers are found by what is known of them, one thing at a time, among thousands.
+ * meeting_test.c - peers are found by one key at a time, among thousands.
  */
 #include "bmi/meeting.h"
 
@@ -64,7 +64,7 @@ static void found_by_one_thing_at_a_time(void)
     bmi__peers_free();
 }
 
-/* Several by the same: all are told, as far as there is room. */
+/* Several peers with the same key: all are returned, as far as there is room. */
 static void several_by_the_same(void)
 {
     struct peer *found[4];

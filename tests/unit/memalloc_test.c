@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memalloc_test.c - BMI_memalloc on a network that has no memory of its own: huge pages are asked
- * for where a piece is large, and what is not used takes none.
+ * memalloc_test.c - BMI_memalloc on a network without memory of its own: it asks for huge pages for
+ * large pieces, and unused parts take none.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ enum { HUGE_PAGE = 2 << 20 };
 
 static const char kernel_says[] = "/sys/kernel/mm/transparent_hugepage/enabled";
 static BMI_addr_t own;
-static bool huge_always; /* whoever asks or not */
+static bool huge_always; /* even without madvise */
 
 /* Whether the mapping that the byte lies in wants huge pages, as the kernel tells. */
 static bool wants_huge(const void *byte)

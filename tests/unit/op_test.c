@@ -72,7 +72,7 @@ static void given_back_ids_are_stale(void)
     bmi__op_table_free();
 }
 
-/* A slot is used so often that its numbers come again: what was over stays so. */
+/* A slot is used so often that its generations repeat: an id that is over stays over. */
 static void over_when_all_numbers_were_used(void)
 {
     struct op *op = bmi__op_take();

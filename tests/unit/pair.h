@@ -10,7 +10,7 @@
 #include "tests/unit/unit.h"
 
 enum { DIALLER, ACCEPTOR, ENDS };
-enum { LABEL = 24 }; /* least size of a message that can be told from others */
+enum { LABEL = 24 }; /* least size of a message that differs from all others */
 
 struct pair {
     const struct bmi_method *method;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * receive_cancel_test.c - receives cancelled after the sender was told of them, frame by frame: the
- * question to the sender and its answer, the grace for that, and ghosts, which stay behind; and
+ * receive_cancel_test.c - cancelled receives that were announced, frame by frame: the question to
+ * the sender and its answer, the grace for that, tombstones (OP_GHOST), which stay behind, and
  * memory that is being written. The sender is a script.
  */
 #include "tests/unit/script_case.h"
@@ -91,8 +91,8 @@ static void announcements_after_a_cancel_that_is_not_answered(void)
     script_close(script);
 }
 
-/* Thousands of one tag are cancelled, the last posted first: what is left is announced again once,
- * not after each answer. */
+/* Thousands of receives of one tag are cancelled, the last posted first: the rest is announced
+ * again once, not after each answer. */
 static void many_cancelled_announcements(void)
 {
     enum { MANY = 400, LEFT = 100, AGAIN = 64 };
@@ -274,7 +274,7 @@ static void a_ghost_goes_with_a_late_answer(void)
     script_close(script);
 }
 
-/* A receive that was cancelled, or its ghost, is not told of again, nor counted: its message would
+/* A cancelled receive, or its tombstone, is neither announced again nor counted: its message would
  * be lost with it. */
 static void cancelled_ones_are_not_announced_again(void)
 {

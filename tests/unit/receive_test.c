@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * receive_test.c - the receiving side of the protocol, frame by frame: which receive each message
- * reaches, whatever crosses, also where the receive is cancelled while its message arrives. The
- * sender is a script.
+ * reaches when frames cross, also if the receive is cancelled while its message arrives. The sender
+ * is a script.
  */
 #include "tests/unit/script_case.h"
 
@@ -297,7 +297,8 @@ static void a_stream_into_a_cancelled_receive_is_drained(void)
 
 /* ---- announcements that the sender has forgotten -------------------------------------------- */
 
-/* It asks by tag: all of that tag are told, known ones again, small ones, too, others not. */
+/* It asks by tag: all receives of that tag are announced, known and small ones, too; others are
+ * not. */
 static void announced_again_when_asked_for(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -323,8 +324,7 @@ static void announced_again_when_asked_for(void)
     CU_ASSERT_TRUE(done(&three));
 }
 
-/* The window is not crowded, but what is left of it is too small for the message whose receive
- * waits. */
+/* The window is not crowded, but its rest is too small for the message whose receive waits. */
 static void announced_when_the_window_is_too_small(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
@@ -445,8 +445,8 @@ static void announced_within_a_request(void)
 
 /* ---- lies about receives -------------------------------------------------------------------- */
 
-/* What starts a message names an announced receive of its tag, and fits into it; what follows is
- * what is left of it. */
+/* A frame that starts a message names an announced receive of its tag, and fits into it; later
+ * frames fit into the rest. */
 static void data_that_does_not_fit_ends_the_link(void)
 {
     enum {

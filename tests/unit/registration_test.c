@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * registration_test.c - the cache of registrations. The registrar here behaves like a NIC that
- * holds pages: it takes a second mapping of the memory's file when it registers, so what is mapped
- * at the address later is another thing, and a stale registration shows.
+ * holds pages: it takes a second mapping of the memory's file when it registers. So a later mapping
+ * at the same address is different memory, and a stale registration shows.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -65,7 +65,7 @@ static void nic_leave(void *owner, uintptr_t address, size_t length, void *handl
 
 static struct bmi_registration_cache *cache;
 
-/* Maps the window onto the pages of the file from `page` on, over what was there. */
+/* Maps the window onto the pages of the file from `page` on, over the earlier mapping. */
 static void window_map(unsigned page)
 {
     nic.at = (off_t)page * PAGE;

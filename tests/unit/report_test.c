@@ -56,7 +56,7 @@ static bool says(const char *text, const char *what)
     return false;
 }
 
-/* A program may look up what a peer told it. */
+/* A program may look up a string that a peer sent. */
 static void names_are_escaped(void)
 {
     char text[16384], url[BMI_MAX_ADDR_LEN + 32], address[BMI_MAX_ADDR_LEN];
@@ -233,7 +233,7 @@ static int mute(unsigned *port)
     return fd;
 }
 
-/* Who asks and does not read is let go of, and the next one is told all. */
+/* A client that asks and does not read is dropped, and the next one gets the whole report. */
 static void one_does_not_read(void)
 {
     static char text[1 << 20];

@@ -376,7 +376,7 @@ bool script_silent(struct script *script)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* The core refuses what came: the link ends, as the boundary wants it. */
+/* The core refuses the frame: the link ends, as the method interface requires. */
 static int refused(struct script *script, int status)
 {
     if (status < 0)

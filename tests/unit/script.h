@@ -37,7 +37,7 @@ struct script {
     unsigned enrolled;                  /* registrations that the core holds */
     struct bmi_frame *held, **held_end; /* written, not given back to the core */
     bool stuck;                         /* the network takes nothing: frames stay queued */
-    bool holds;                         /* what is written comes back with script_return only */
+    bool holds;                         /* written frames come back with script_return only */
     bool refuse_memory;                 /* enroll fails */
     bool writes;      /* the peer is in the midst of writing: memory is kept if nobody waits */
     bool manual_seen; /* the test sets header.seen itself */
@@ -66,7 +66,7 @@ void script_cut(struct script *script, int status);
 /* Writes so many of the frames that wait, also where the network is stuck. */
 void script_write(struct script *script, unsigned count);
 
-/* Gives back what was written meanwhile; from now on it comes back at once. */
+/* Gives back the frames written meanwhile; from now on they come back at once. */
 void script_return(struct script *script);
 
 /* Makes progress until nothing is left to do at once. */

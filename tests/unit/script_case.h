@@ -60,7 +60,7 @@ const uint8_t *message(int number, size_t size);
 bool goes_to(struct script *script, struct posted *posted, uint64_t receive);
 /* Reads the request of the message: the sender's number for it, or 0: it did not ask. */
 uint64_t asks(struct script *script, struct posted *posted);
-/* Posts two large receives, of which the sender is told. */
+/* Posts two large receives and expects their announcements. */
 void announce_two(struct script *script, struct posted *first, struct posted *second);
 /* Two receives are announced, again perhaps; the next two messages, posted here, go to them. */
 void announced_and_used(struct script *script, struct posted *one, struct posted *two,
@@ -74,7 +74,7 @@ int send_data(struct script *script, uint64_t receive, int number, size_t size, 
               int tag);
 int send_abort(struct script *script, uint64_t sender, uint64_t receive, bool moved, int tag);
 int send_rtr(struct script *script, uint64_t receive, uint64_t capacity, uint32_t ahead, int tag);
-/* Announces a large receive with its memory: `length` bytes of it are told. */
+/* Announces a large receive with `length` bytes of its memory. */
 int send_rtr_memory(struct script *script, uint64_t receive, void *memory, uint64_t length);
 /* The sender has forgotten an announcement. */
 int send_cancelled(struct script *script, uint64_t receive);

@@ -107,8 +107,8 @@ static void cancelled_gives_its_credit_back(void)
     script_close(script);
 }
 
-/* An announcement that crosses what is sent in place of a message taken back is for the next one.
- */
+/* An announcement that crosses the frame sent in place of a withdrawn message is for the next
+ * message. */
 static void cancelled_is_not_counted(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -124,8 +124,8 @@ static void cancelled_is_not_counted(void)
     script_close(script);
 }
 
-/* The one behind it goes to the second receive, and the first is left: what was announced before
- * that is seen is not used. */
+/* The message behind it goes to the second receive, and the first is left: announcements made
+ * before the peer sees that are not used. */
 static void cancelled_before_another(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -250,9 +250,9 @@ static void cancelled_it_lets_others_go(void)
     }
 }
 
-/* What is left of the other side's window is too little for the next message of the tag: it goes by
- * the announcement that was used up by the one taken back, or was dropped since that was under way.
- */
+/* The rest of the other side's window is too small for the next message of the tag. That message
+ * uses the announcement that the withdrawn message had used up, or that was dropped because that
+ * message was under way. */
 static void cancelled_it_leaves_its_receive(void)
 {
     enum { BEFORE = 3 * SMALL, LEFT = SMALL, NEXT = 2 * SMALL };
@@ -434,7 +434,8 @@ static void cancelled_stream_in_the_midst(void)
     script_close(script);
 }
 
-/* Its frame cannot be taken back: what comes after it does not go. A last one has gone with it. */
+/* Its frame cannot be taken back, and no other DATA frame follows it. If it was the last frame, the
+ * message has gone. */
 static void cancelled_stream_whose_frame_has_gone(void)
 {
     for (int last = 0; last < 2; last++) {

@@ -109,7 +109,7 @@ static void a_small_one_goes_without_an_operation(void)
     close_now(script);
 }
 
-/* It says what has been seen and gives credit back, once, as any frame does. */
+/* It carries the count of seen messages and returns credit, once, as any frame does. */
 static void it_carries_what_all_frames_do(void)
 {
     struct script *script = open_now(NULL);
@@ -129,7 +129,8 @@ static void it_carries_what_all_frames_do(void)
     close_now(script);
 }
 
-/* A network that does not take it has it by send: and nothing is said or given twice. */
+/* If the network does not take it, it is sent as an operation, and no count or credit is sent
+ * twice. */
 static void what_is_not_taken_goes_the_other_way(void)
 {
     struct script *script = open_now(NULL);
@@ -145,8 +146,8 @@ static void what_is_not_taken_goes_the_other_way(void)
     close_now(script);
 }
 
-/* Its message counts among those of the tag: what was announced while it was on its way was for the
- * next. */
+/* Its message counts among those of the tag: an announcement made while it was on its way was for
+ * the next message. */
 static void it_counts_for_announcements(void)
 {
     struct script *script = open_now(NULL);

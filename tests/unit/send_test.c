@@ -57,7 +57,7 @@ static void credit_is_never_overdrawn(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
     CU_ASSERT_TRUE(done(&many[1]) && many[1].error == 0);
     CU_ASSERT_EQUAL(send_credit(script, 0, SMALL + WIRE_MESSAGE_CHARGE), 0);
-    CU_ASSERT_TRUE(script_silent(script)); /* what was not asked for is kept all the same */
+    CU_ASSERT_TRUE(script_silent(script)); /* unrequested credit is kept all the same */
     post_unexpected(script, &many[0], SMALL, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
     script_close(script);
@@ -93,8 +93,8 @@ static void crumbs_of_credit(void)
     }
 }
 
-/* What was sent is noted until the receiver has seen it. One that gives credit and does not say
- * what it has seen is asked, and nothing starts until it says. */
+/* Each sent message is noted until the receiver has seen it. A receiver that gives credit and does
+ * not report is asked, and no message starts until it reports. */
 static void what_was_not_seen_is_bounded(void)
 {
     enum { MANY = 20000, MOST = 8192 };
@@ -164,7 +164,7 @@ static void unexpected_ones_keep_their_order(void)
     script_close(script);
 }
 
-/* A tag of which nothing is left takes no memory, whoever used it last. */
+/* An unused tag takes no memory, whichever side used it last. */
 static void tags_are_forgotten(void)
 {
     enum { TAGS = 100 };
@@ -221,7 +221,7 @@ static void request_whose_memory_is_fetched(void)
 static void claims_that_cannot_be_end_the_link(void)
 {
     static const struct wire_header bad[] = {
-        {.type = WIRE_PING, .seen = 1}, /* has seen what was not sent */
+        {.type = WIRE_PING, .seen = 1}, /* claims to have seen an unsent message */
         {.type = WIRE_PING, .seen = UINT32_MAX},
         {.type = WIRE_CREDIT, .source = UINT64_C(1) << 32},
         {.type = WIRE_RTR, .target = UINT64_MAX},
@@ -254,7 +254,8 @@ static size_t regions_make(uint8_t *bytes, uint32_t count)
     return count * WIRE_REGION;
 }
 
-/* What is kept of a request or an announcement grows with its regions: their number is bounded. */
+/* The memory kept for a request or an announcement grows with its regions: their number is bounded.
+ */
 static void more_regions_than_the_network_has(void)
 {
     static const uint8_t types[] = {WIRE_RTS, WIRE_CTS, WIRE_RTR};

@@ -204,7 +204,7 @@ static void the_environment_is_read(void)
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
 }
 
-/* A misspelt variable is told of, with the name that it is most like; the library starts. */
+/* A misspelt variable is logged with the most similar name; the library starts. */
 static void unknown_variables_are_told(void)
 {
     static const struct {

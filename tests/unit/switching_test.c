@@ -20,7 +20,7 @@
 
 enum { PATIENCE_S = 60, UNKNOWN = 12345 };
 
-/* What a task was told, when whoever waits for it had begun to. */
+/* The results of the calls that a task makes after another thread has begun to wait for it. */
 struct meddler {
     struct bmi_task task;
     bool (*here)(void);  /* whether it is run by whom it should be; else it does nothing */

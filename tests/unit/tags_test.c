@@ -58,7 +58,7 @@ static void test_refused(void)
     /* a stale address has no conversations */
     CU_ASSERT_EQUAL(bmi_tag_take(0), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_tag_take(INT64_MAX), -BMI_EINVAL);
-    /* what is not taken is not given back */
+    /* a tag that is not taken cannot be given back */
     CU_ASSERT_EQUAL(bmi_tag_give(self, 7), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_tag_give(self, tag), 0);
     CU_ASSERT_EQUAL(bmi_tag_give(self, tag), -BMI_EINVAL);

@@ -34,7 +34,7 @@ static inline int unit_run(const char *name, CU_TestInfo *tests)
     return unit_run_suites(suites);
 }
 
-/* What was logged at level error or above since log_catch; whole lines joined by newlines. */
+/* Lines logged at level error or above since log_catch, joined by newlines. */
 struct caught {
     char text[8192];
 };
