@@ -162,7 +162,7 @@ static void look_at(struct peer *peer, void *argument)
 
 /* Whether the connection may be closed: no operations, no message of the peer that waits or that
  * the program still holds, no referenced address that would become stale. */
-static bool reapable(const struct peer *peer)
+bool bmi__reapable(const struct peer *peer)
 {
     if (peer->state != PEER_UP || peer->op_count > 0 ||
         (peer->flags & (PEER_SELF | PEER_CLOSING)) || peer->counters.unmatched_messages > 0 ||
@@ -183,7 +183,7 @@ static void reap(struct peer *peer, void *argument)
 {
     struct reaping *reaping = argument;
     peer_lock(peer);
-    if (reapable(peer)) {
+    if (bmi__reapable(peer)) {
         uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
         bool known = bytes == peer->bytes_in && peer->since_ns != 0;
         if (!known) {

@@ -26,6 +26,8 @@ void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
 void bmi__peer_leave_locked(struct peer *peer);
 /* A cancelled receive waits for its sender's answer: the next tick comes sooner. */
 void bmi__grace_begins(void);
+/* Whether the peer's connection can be closed without harm, as far as its state says. Its lock. */
+bool bmi__reapable(const struct peer *peer);
 /* Closes connections idle for so many seconds. */
 void bmi__reap_idle(int64_t seconds);
 /* The setting for that was changed: starts the tick, which may be off because nothing needed it. */

@@ -95,6 +95,10 @@ static struct {
                                "idle seconds before TCP probes a silent connection; 0: never", 60},
     [SETTING_TCP_BACKLOG] = {"tcp_backlog", NUMBER, 4096, 1, 1 << 16,
                              "connections that may wait to be accepted", 4096},
+    [SETTING_TCP_HOST_LINKS] = {"tcp_host_links", NUMBER, 16384, 0, 1 << 24,
+                                "connections accepted from one host at most; one more takes the "
+                                "place of an idle one of that host, or is closed; 0: no limit",
+                                16384},
     [SETTING_TCP_LOCAL_RENO] =
         {"tcp_local_reno", SWITCH, 1, 0, 1,
          "connections within this host use the congestion control reno; off: the system's", 1},

@@ -123,6 +123,13 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
     return 0;
 }
 
+bool bmi_method_idle_close(const struct bmi_method *method, const char *host)
+{
+    (void)method;
+    (void)host;
+    return false;
+}
+
 int bmi_method_header_begun(struct bmi_link *link, const uint8_t *bytes, size_t have)
 {
     (void)link;
@@ -220,10 +227,15 @@ int64_t bmi_method_setting(const char *name)
     static const struct {
         const char *name;
         int64_t value;
-    } settings[] = {
-        {"tcp_rcvbuf", 0},        {"tcp_keepalive_s", 60},         {"tcp_backlog", 64},
-        {"tcp_local_reno", 1},    {"registration_bytes", 1 << 30}, {"registration_count", 1024},
-        {"registration_keep", 0}, {"ofi_register_all", 0}};
+    } settings[] = {{"tcp_rcvbuf", 0},
+                    {"tcp_keepalive_s", 60},
+                    {"tcp_backlog", 64},
+                    {"tcp_host_links", 0},
+                    {"tcp_local_reno", 1},
+                    {"registration_bytes", 1 << 30},
+                    {"registration_count", 1024},
+                    {"registration_keep", 0},
+                    {"ofi_register_all", 0}};
     if (strcmp(name, "tcp_sndbuf") == 0)
         return fake_send_buffer;
     if (strcmp(name, "peer_timeout_ms") == 0)

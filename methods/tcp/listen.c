@@ -5,7 +5,9 @@
  * The poller accepts connections in bounded batches, so that many of them at once do not delay the
  * other links. When descriptors (or memory for sockets) run out, the poller stops watching the
  * listeners until a link closes or a timer expires: the kernel queues new connections meanwhile,
- * and existing links go on. Everything but tcp_listen itself runs in the poller.
+ * and existing links go on. An idle connection of the host that holds most makes room. A host at
+ * its limit (tcp_host_links) gets a new connection in place of one of its own idle ones, or none.
+ * Everything but tcp_listen itself runs in the poller.
  */
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -79,19 +81,53 @@ static void link_ends(struct bmi_link *link, int fd, const union tcp_socket_addr
     bmi_method_link_ends(link, ends[0], ends[1], TCP_ADDRESS_BYTES);
 }
 
+/* Links whose other end is at that host. */
+static int64_t host_links(struct tcp_state *state, const char *host)
+{
+    int64_t count = 0;
+    tcp_lock(&state->list_lock);
+    for (const struct tcp_link *at = state->links; at; at = at->list_next) {
+        union tcp_socket_address there = {0};
+        socklen_t length = sizeof(there);
+        char its[INET6_ADDRSTRLEN];
+        if (!at->accepted || getpeername(at->watch.fd, &there.any, &length) < 0)
+            continue;
+        tcp_socket_address_host(&there, its, sizeof(its));
+        count += strcmp(its, host) == 0;
+    }
+    tcp_unlock(&state->list_lock);
+    return count;
+}
+
+/* Whether the host may have one more; asks for one of its own to be closed where it has all. */
+static bool host_may(struct tcp_state *state, const char *host)
+{
+    int64_t most = bmi_method_setting("tcp_host_links");
+    if (most == 0 || atomic_load(&tcp_counters[BMI_COUNT_LINKS]) < most)
+        return true;
+    int64_t count = host_links(state, host);
+    if (count < most || bmi_method_idle_close(&bmi__method_tcp, host))
+        return true;
+    bmi_method_log(BMI_LOG_WARN, NULL,
+                   "tcp: a connection from %s is refused: it has %lld (see tcp_host_links)", host,
+                   (long long)count);
+    return false;
+}
+
 static void accept_link(struct tcp_state *state, int fd, const union tcp_socket_address *from)
 {
     char host[INET6_ADDRSTRLEN];
-    struct tcp_link *link = tcp_link_new(state, fd);
+    tcp_socket_address_host(from, host, sizeof(host));
+    struct tcp_link *link = host_may(state, host) ? tcp_link_new(state, fd) : NULL;
     if (!link) {
         close(fd);
         return;
     }
+    link->accepted = true;
     tcp_socket_set_options(link, fd);
     tcp_lock(&link->send_lock);
     tcp_socket_set_buffers_locked(link, fd);
     tcp_unlock(&link->send_lock);
-    tcp_socket_address_host(from, host, sizeof(host));
     bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
     link_ends(&link->base, fd, from);
     if (bmi_method_link_accepted(&link->base) < 0) {
@@ -126,6 +162,7 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
         }
         if (out_of_resources(error)) {
             accept_pause(state, error);
+            bmi_method_idle_close(&bmi__method_tcp, NULL);
             return;
         }
         if (fd >= 0)

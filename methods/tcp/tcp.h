@@ -109,6 +109,7 @@ struct tcp_link {
 
     /* poller */
     bool watched;
+    bool accepted;
     uint8_t linger_wait_ms;
     struct tcp_dial *dial; /* until it is up or has failed; set and freed under send_lock, too */
     struct bmi_timer timer;
