@@ -94,7 +94,7 @@ enum {
     IB_PASS_BATCHES = 8,    /* of one pass; then others have their turn */
     IB_ENDPOINTS = 16,      /* of one process, each with a local address of its own */
     IB_PEER_ROOM = 1 << 20, /* for what shm has for a peer, beside memory that they share */
-    IB_CONNECTION_ROOM = 16 << 20, /* for what others have for one */
+    IB_CONNECTION_ROOM = 40 << 20, /* for what the first connection of rxm and tcp takes */
     IB_IDLE_PEERS = 64,            /* names kept in the address vector though no link uses them */
     IB_RETRY_LEAST_MS = 1,         /* when a full network tells nothing of room */
     IB_RETRY_MOST_MS = 16,
