@@ -471,8 +471,8 @@ static void accept_resumed(struct bmi_timer *timer)
         bmi_method_timer_set(timer, TCP_ACCEPT_RETRY_MS);
 }
 
-/* Accepts a connection if there will be descriptors for the provider's as well: else newcomers wait.
- * shm takes one for a moment only, which the wake-up flag has in reserve. */
+/* Accepts a connection if descriptors for the provider's connection are left as well; otherwise new
+ * clients wait. shm needs one for a moment only, which the wake-up flag has in reserve. */
 static int connection_accept(const struct ib_state *state, int listener,
                              union tcp_socket_address *from)
 {

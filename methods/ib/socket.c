@@ -105,7 +105,8 @@ int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
     return 0;
 }
 
-/* ---- whose process a peer is ------------------------------------------------------------------ */
+/* ---- the user of a peer -----------------------------------------------------------------------
+ */
 
 /* Asks the kernel about the TCP socket with these ends. The structures are the kernel's. */
 static int socket_ask(int netlink, const union tcp_socket_address *here,
@@ -169,7 +170,8 @@ int ib_socket_peer_user(int fd, uid_t *user)
     return status;
 }
 
-/* ---- libfabric's connections ------------------------------------------------------------------ */
+/* ---- libfabric's connections ------------------------------------------------------------------
+ */
 
 void ib_peer_settle(const struct ib_link *link)
 {
