@@ -2,9 +2,10 @@
  *
  * holds.c - objects that are held by readers, and removals that wait for their release.
  *
- * A store has a tree (tsearch(3)'s) of the objects that are held or being removed, under its lock, which is inside
- * the space's. A removal that waits has its task prepared. The last release, a cancel, or the
- * store's end takes it out of the tree, under the lock, and submits it: one of them does.
+ * A store has a tree (tsearch(3)'s) of the objects that are held or being removed, under its lock,
+ * which is inside the space's. A removal that waits has its task prepared. The last release, a
+ * cancel, or the store's end takes it out of the tree, under the lock, and submits it: one of them
+ * does.
  */
 #include <errno.h>
 #include <search.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * failing_test.c - assertions that fail, for a test that has to fail: whatever stands for CUnit must
- * count each one, end a test at a fatal one, and go on with the next test.
+ * failing_test.c - assertions that fail, for a test that has to fail: whatever stands for CUnit
+ * must count each one, end a test at a fatal one, and go on with the next test.
  */
 #include <CUnit/Basic.h>
 #include <pthread.h>

@@ -64,6 +64,15 @@ static void clients_stop(struct echo_report *report, struct child *client)
     child_end(client);
 }
 
+static int finish(struct child *other)
+{
+    tell_number(other->channel, 0);
+    child_end(other);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return test_passed();
+}
+
 int main(void)
 {
     test_begin("descriptors_fault", 40);
@@ -122,9 +131,5 @@ int main(void)
     echo_call(other_address, 1, 5000);
     descriptors_limit(usual);
     clients_stop(&reports[1], &new_client);
-    tell_number(other.channel, 0);
-    child_end(&other);
-    BMI_close_context(test_context);
-    must(BMI_finalize(), "BMI_finalize");
-    return test_passed();
+    return finish(&other);
 }

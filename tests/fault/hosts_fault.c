@@ -2,9 +2,9 @@
  *
  * hosts_fault.c - one host opens more connections than tcp_host_links.
  *
- * An idle connection gives way to a new one of the same host. A busy client keeps its connection, and
- * a new client is served. The number of connections stays at the limit. The server refuses a new
- * connection where none is idle.
+ * An idle connection gives way to a new one of the same host. A busy client keeps its connection,
+ * and a new client is served. The number of connections stays at the limit. The server refuses a
+ * new connection where none is idle.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -86,7 +86,8 @@ static ssize_t greeting_receive(int fd, struct received *received)
     if (length < 0)
         return -errno;
     received->cut = (message.msg_flags & MSG_CTRUNC) != 0;
-    /* The kernel writes all descriptors into one part, the first: credentials were not asked for. */
+    /* The kernel writes all descriptors into one part, the first: credentials were not asked
+     * for. */
     struct cmsghdr *part = CMSG_FIRSTHDR(&message);
     if (part != NULL && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
         size_t bytes = part->cmsg_len - CMSG_LEN(0);

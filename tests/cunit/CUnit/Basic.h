@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Basic.h - a stand-in for the part of CUnit that the tests use, for targets without a CUnit package
- * (BMI_TEST_CUNIT=standin). Names and meaning are those of CUnit. Assertions may fail in any thread;
- * a fatal one ends the test, or the process if another thread than that of the test fails it.
+ * Basic.h - a stand-in for the part of CUnit that the tests use, for targets without a CUnit
+ * package (BMI_TEST_CUNIT=standin). Names and meaning are those of CUnit. Assertions may fail in
+ * any thread; a fatal one ends the test, or the process if another thread than that of the test
+ * fails it.
  */
 #ifndef TESTS_CUNIT_BASIC_H
 #define TESTS_CUNIT_BASIC_H
