@@ -164,8 +164,10 @@ static void put_folder(struct putting *putting, const char *local, const char *r
     putting->end = &folder->next;
     file->meta.kind = SFS_FOLDER;
     file->failed = &folder->failed;
-    if (strcmp(remote, "/") != 0) /* which is there */
+    if (strcmp(remote, "/") != 0)
         file_add(&putting->folders, file);
+    else
+        file_free(file); /* the root is always there */
 }
 
 /* Without -r a link is followed and a pipe or device read, as cp does. */
