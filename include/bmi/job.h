@@ -141,10 +141,10 @@ struct bmi_job_options {
  *   id       may be NULL, but not of an event; set before the completion can be seen by any thread
  *   status   may be NULL; filled where 1 is returned, and where what the job is made of refuses it.
  *            If the job is a machine's, it is lent until the job ends, and filled then
- * Returns: 0: pending, reported once by a test call, or to its machine; 1: done at once, *status
- *          tells, nothing else will; <0: refused, nothing else will tell of it: EINVAL, ENOMEM,
- *          ETIMEDOUT (the deadline has passed), ECANCEL (the context is being closed), or what the
- *          matching call of bmi.h, bmi/trove.h or bmi/flow.h returns.
+ * Returns: 0: pending, reported once by a test call, or to its machine; 1: done at once and well,
+ *          *status says how much, nothing is reported; <0: refused, nothing else will tell of it:
+ *          EINVAL, ENOMEM, ETIMEDOUT (the deadline has passed), ECANCEL (the context is being
+ *          closed), or what the matching call of bmi.h, bmi/trove.h or bmi/flow.h returns.
  * Owns: buffers, lists, and what else it says is lent until the job has been reported, or its
  *       machine goes on. Threads: any. Blocks: no. */
 
@@ -367,15 +367,18 @@ int bmi_job_wait(struct bmi_job_context *context, bmi_job_id_t id, struct bmi_jo
 
 /* What an action returns: BMI_SM_DONE, done, with the result 0; any other result >= 0, a choice
  * that it made; BMI_SM_DEFERRED, done when all of the machine's jobs have ended, with the result 0,
- * or the error of the first that failed; <0, a BMI error: failed, for that cause. */
+ * or the error of the first that failed; <0, a BMI error: failed, for that cause. With no job
+ * pending BMI_SM_DEFERRED goes on at once, with the result 0. Jobs that are pending when an action
+ * returns anything else go on; the machine's next deferred state waits for them, too. */
 #define BMI_SM_DONE 0
 #define BMI_SM_DEFERRED (-2147483647 - 1)
 
 /* An action of a state; `data` is what the machine was started with. It must not block. */
 typedef int (*bmi_sm_action)(struct bmi_sm *machine, void *data);
 
-/* What to return where the last thing that an action does is to post: return
- * bmi_sm_posted(bmi_job_send(...)). An immediate completion is DONE, one that waits is DEFERRED. */
+/* For an action that posts exactly one job: return bmi_sm_posted(bmi_job_send(...)). An immediate
+ * completion is DONE, one that waits is DEFERRED. After several posts return BMI_SM_DEFERRED if
+ * none was refused: DONE does not wait for those that are pending. */
 static inline int bmi_sm_posted(int posted)
 {
     return posted == 0 ? BMI_SM_DEFERRED : posted > 0 ? BMI_SM_DONE : posted;
@@ -488,10 +491,9 @@ void bmi_sm_set_result(struct bmi_sm *machine, int result);
 
 /* The beginning of the data of a machine that bmi_job_accept has started. */
 struct bmi_job_accepted {
-    struct BMI_unexpected_info
-        message;    /* the request; its buffer is freed when the machine ends. An
-                                           action that frees it earlier, by BMI_unexpected_free,
-                                           sets it to NULL */
+    /* The request; its buffer is freed when the machine ends. An action that frees it earlier, by
+     * BMI_unexpected_free, sets it to NULL. */
+    struct BMI_unexpected_info message;
     void *user_ptr; /* that of the options of bmi_job_accept */
 };
 
@@ -502,13 +504,16 @@ struct bmi_job_accepted {
  *   limit       >= 1
  *   data_size   bytes of a machine's data: zeroed, and beginning with a struct bmi_job_accepted; 0:
  *               that only. The library frees them when the machine has ended
- *   options     as for all posts, but for `machine`, which must be NULL. The deadline is that of
- *   the
- *               accepting, not the machines'; an action sets its own, see bmi_sm_set_deadline
+ *   options     as for all posts, but for `machine`, which must be NULL. Its deadline ends this
+ *   job,
+ *               not the machines; an action sets its machine's own, see bmi_sm_set_deadline
  * The job ends when it is cancelled, or at its deadline: it then takes no more messages, and ends
  * when its machines have ended, which are not cancelled. status->actual: how many it started. The
- * machines' own ends are not reported. A context has one such job at a time; jobs of
- * bmi_job_unexpected have their messages first.
+ * machines' own ends are not reported. A machine counts from its start to its end, also while it
+ * waits: if requests wait for other requests (a lock, a watch), bound those below `limit`, or
+ * nothing can wake them. To end a server: cancel this job, wait for it with bmi_job_test for as
+ * long as machines may take, then call bmi_job_context_close, which cancels the rest. A context
+ * has one such job at a time; jobs of bmi_job_unexpected have their messages first.
  * Returns: 0: pending, never 1; EINVAL (a bad table: the log tells; limit; data_size above 0 and
  *          below that of struct bmi_job_accepted), EBUSY (the context has one), ENOMEM, ETIMEDOUT,
  *          ECANCEL. Owns: the table is lent until the job has ended. Threads: any. Blocks: no. */
