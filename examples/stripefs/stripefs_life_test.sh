@@ -245,7 +245,7 @@ refused "- into a folder" "needs a name" fs put - / <"$work/small"
 refused "a link to nothing" "ENOENT" eval 'ln -s nowhere "$work/dangling"; fs put "$work/dangling" /'
 "$bin/bmi-stripefs" --servers "$servers" put - /waits < <(sleep 100) >"$work/put" 2>&1 &
 put=$!
-until_true grep -q -- '- /waits' <(tr '\0' ' ' </proc/$put/cmdline) # it has started
+until_true eval 'tr "\0" " " </proc/$put/cmdline | grep -q -- "- /waits"' # it has started
 kill -TERM $put
 put_end 143 "a signal ends a put that waits for its input"
 fs rm -r /followed /link /stdin /piped /pipe /dash /dash2 /nothing || fail "remove them"
