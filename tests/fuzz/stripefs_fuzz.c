@@ -31,7 +31,8 @@ static void request_try(const uint8_t *data, size_t size)
                 request.servers);
         require(sfs_path_name(request.path, request.path_size) >= 1);
     }
-    const uint8_t *at = request.paths, *end = at + request.paths_size;
+    const uint8_t *at = request.paths; /* NULL: there are none */
+    const uint8_t *end = at != NULL ? at + request.paths_size : NULL;
     char path[SFS_PATH_MAX + 1];
     for (int i = 0; i < request.path_count; i++)
         require(sfs_path_check(path, sfs_path_take(path, &at, end)) == 0);
