@@ -184,10 +184,10 @@ struct peer {
     uint32_t op_count;
     uint32_t announcement_bytes; /* charged for the announcements that are kept */
     uint32_t flags;
-    int16_t cause;      /* GONE: why; else the failure being carried out */
-    uint16_t questions; /* RTR_CANCELs that were not answered */
-    uint32_t answers;   /* control frames with the method that the peer caused */
-    uint8_t in_time;    /* its last large messages that found their receive in time, see match.c */
+    int16_t cause;         /* GONE: why; else the failure being carried out */
+    uint16_t questions;    /* RTR_CANCELs that were not answered */
+    uint32_t answers : 24; /* control frames with the method that the peer caused; a few thousand */
+    uint32_t in_time : 8;  /* its last large messages that found their receive in time, match.c */
     uint8_t incarnation[16];
     uint8_t secret[16]; /* of its link, see greeting.c; once a HELLO has gone or come */
     struct peer_counters counters;

@@ -88,14 +88,13 @@ struct tcp_link {
 
     /* send_lock */
     struct bmi_lock send_lock;
+    int failure; /* send_lock: 0, or the error of a write; here it fills a hole, as end_status */
     struct bmi_frame *queue;
     struct bmi_frame *queue_last;
     struct bmi_frame *write_last;    /* the last one that is being written; NULL: none is */
     struct tcp_remainder *remainder; /* the queue's first, if it is of our making */
     atomic_uint write_ended;         /* a futex, counted up if `withdrawing` */
     uint32_t withdrawing;            /* threads that wait for it */
-    int failure;                     /* 0, or the error of a write */
-    int end_status;                  /* status to end with, if `ending` */
     enum tcp_closing closing;        /* the core's request */
     atomic_bool closed;              /* the core asked; the poller also reads it without the lock */
     bool writing;                    /* one thread writes */
@@ -116,6 +115,7 @@ struct tcp_link {
 
     /* receive_lock */
     struct bmi_lock receive_lock;
+    int end_status; /* send_lock: status to end with, if `ending` */
     struct bmi_sink sink;
     uint64_t body_left;  /* bytes of the present body still to come */
     bool body_direct;    /* none of them was staged so far */
