@@ -28,7 +28,7 @@
 #include "bmi/work.h"
 #include "task/event.h"
 
-enum { BATCH = 64, EPOLL_EVERY = 32, SPIN_EPOLL_EVERY = 128, SPIN_CLOCK_EVERY = 4 };
+enum { BATCH = 64, EPOLL_EVERY = 32, SPIN_EPOLL_EVERY = 128, SPIN_CLOCK_EVERY = 16 };
 enum { ROLE_TAKEN = 1, ROLE_WANTED = 2, FORK_PATIENCE_NS = 1000000000 };
 
 static struct {
