@@ -292,7 +292,7 @@ int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
                        struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
                        bmi_trove_context_id_t context);
 
-/* Puts, and compares and tells what was there before, in one step.
+/* Puts, compares, and returns the former value, in one step.
  *   expected  NULL, or an array of `count`: nothing is put unless the value of each key is that of
  *             its entry (error 0: value, value_size; error -ENOENT: the key is absent), as a get
  *             has filled it. EAGAIN: one was another. Keys of these entries are not looked at

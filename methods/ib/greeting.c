@@ -153,7 +153,7 @@ static const char *stranger(const uint8_t *bytes, size_t size)
     return "another protocol";
 }
 
-/* Whether what has come may be the begin of an opening. */
+/* Whether the bytes received may begin an opening. */
 static int magic_check(const struct ib_link *link)
 {
     const struct ib_greeting *greeting = link->greeting;
@@ -408,7 +408,7 @@ static int ended(const struct ib_link *link)
     return -EPROTO;
 }
 
-/* Reads what has come. Returns 1 if an opening or a greeting is whole, 0 if not, or an errno. */
+/* Reads from the socket. Returns 1 if an opening or a greeting is whole, 0 if not, or an errno. */
 static int bytes_read(struct ib_link *link)
 {
     struct ib_greeting *greeting = link->greeting;

@@ -524,7 +524,7 @@ void ib_ring_locked(struct ib_link *link);
 /* greeting.c */
 /* The rendezvous is connected. Returns 0 or an errno. Driver, no lock. */
 int ib_greeting_start(struct ib_link *link);
-/* Takes what has come; the link may be up, or gone, at return. Driver, no lock. */
+/* Handles received bytes; the link may be up, or gone, at return. Poller, no lock. */
 void ib_greeting_read(struct ib_link *link);
 void ib_greeting_expired(struct ib_link *link);
 /* Says why the link ends before it is up. Driver. */

@@ -388,7 +388,7 @@ static bool is_the_providers(int fd)
     return strcmp(strrchr(url, ':') + 1, port) != 0;
 }
 
-/* Takes what has come over the provider's connections. Returns the bytes. */
+/* Reads all bytes of the provider's connections. Returns how many. */
 static size_t connections_read(void)
 {
     static char gone[65536];
