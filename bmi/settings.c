@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * settings.c - the table of settings, its parser, and its readers. See settings.h.
+ *
+ * The table holds the core's settings, then those that the built-in methods declare. The methods'
+ * part is filled once, before the first access by name or index (table_count).
  */
 #include "bmi/settings.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,9 +17,21 @@
 #include <unistd.h>
 
 #include "bmi/log.h"
+#include "bmi/method.h"
 #include "bmi/text.h"
 
-enum kind { BYTES, NUMBER, SWITCH, LEVEL, DRIVER, POLICY };
+extern const struct bmi_method *const bmi__methods[]; /* generated; ends with NULL */
+
+enum { METHOD_SETTINGS = 64, TABLE_MOST = SETTINGS + METHOD_SETTINGS };
+
+enum kind {
+    NUMBER = BMI_SETTING_NUMBER,
+    BYTES = BMI_SETTING_BYTES,
+    SWITCH = BMI_SETTING_SWITCH,
+    LEVEL, /* the rest: the core's only */
+    DRIVER,
+    POLICY
+};
 
 static const char *const levels[] = {"off", "error", "warn", "info", "debug", "trace", NULL};
 static const char *const drivers[] = {"caller", "background", NULL};
@@ -27,7 +43,7 @@ static struct {
     int64_t preset, least, most;
     const char *help;
     _Atomic int64_t value;
-} table[SETTINGS] = {
+} table[TABLE_MOST] = {
     [SETTING_IMMEDIATE] =
         {"immediate", SWITCH, 1, 0, 1,
          "let a post return 1 when it completed at once; off: every post is tested", 1},
@@ -102,27 +118,6 @@ static struct {
     [SETTING_TCP_LOCAL_RENO] =
         {"tcp_local_reno", SWITCH, 1, 0, 1,
          "connections within this host use the congestion control reno; off: the system's", 1},
-    [SETTING_GM_SEND_TOKENS] = {"gm_send_tokens", NUMBER, 256, 2, 65536,
-                                "sends that the NIC has at a time", 256},
-    [SETTING_GM_RECEIVE_TOKENS] = {"gm_receive_tokens", NUMBER, 256, 2, 65536,
-                                   "receive buffers that the NIC has at a time, at most", 256},
-    [SETTING_GM_MYRINET2000] = {"gm_myrinet2000", SWITCH, 0, 0, 1,
-                                "take the time that a Myrinet 2000 took", 0},
-    [SETTING_GM_VM_WRITE] =
-        {"gm_vm_write", SWITCH, 1, 0, 1,
-         "write into plain memory of peers by process_vm_writev; off: by way of shared memory", 1},
-    [SETTING_GM_MAPPING] = {"gm_mapping", SWITCH, 1, 0, 1,
-                            "map what peers allocated by BMI_memalloc, to write into it directly",
-                            1},
-    [SETTING_GM_PAGES] = {"gm_pages", NUMBER, 0, 0, INT64_C(1) << 40,
-                          "pages that may be registered; 0: half of the memory", 0},
-    [SETTING_GM_OTHER_USERS] = {"gm_other_users", SWITCH, 0, 0, 1,
-                                "talk to processes of other users", 0},
-    [SETTING_GM_RESEND_TIMEOUT] =
-        {"gm_resend_timeout_ms", NUMBER, 30000, 1, 86400000,
-         "a message that finds no buffer that long at a peer that polls fails", 30000},
-    [SETTING_GM_DROP_EVERY] = {"gm_drop_every", NUMBER, 0, 0, 1 << 30,
-                               "for tests: each nth message is lost once; 0: none", 0},
     [SETTING_OFI_REGISTER_ALL] = {"ofi_register_all", SWITCH, 0, 0, 1,
                                   "register all memory of transfers as for an RDMA device, also "
                                   "for ofi+tcp, ofi+shm: a test",
@@ -133,7 +128,7 @@ static struct {
 static struct loan {
     bool out;
     int64_t value, former;
-} loans[SETTINGS];
+} loans[TABLE_MOST];
 
 int64_t bmi__setting(enum setting setting)
 {
@@ -160,12 +155,53 @@ static bool alike(const char *one, const char *other, size_t length)
     return true;
 }
 
-static int find(const char *name, size_t length)
+static int method_settings;
+
+/* The index of a name among the first `count` entries, or -1. */
+static int find_among(int count, const char *name, size_t length)
 {
-    for (int i = 0; i < SETTINGS; i++)
+    for (int i = 0; i < count; i++)
         if (strlen(table[i].name) == length && alike(table[i].name, name, length))
             return i;
     return -1;
+}
+
+/* Appends a method's settings, unless another method with the same table came before. */
+static void method_settings_add(const struct bmi_setting_spec *spec)
+{
+    for (; spec != NULL && spec->name != NULL; spec++) {
+        int count = SETTINGS + method_settings;
+        if (find_among(count, spec->name, strlen(spec->name)) >= 0)
+            continue;
+        if (count == TABLE_MOST)
+            abort(); /* METHOD_SETTINGS is too small: a defect of ours */
+        table[count].name = spec->name;
+        table[count].kind = (enum kind)spec->kind;
+        table[count].preset = spec->preset;
+        table[count].least = spec->least;
+        table[count].most = spec->most;
+        table[count].help = spec->help;
+        bmi__setting_put((enum setting)count, spec->preset);
+        method_settings++;
+    }
+}
+
+static void table_fill(void)
+{
+    for (int i = 0; bmi__methods[i] != NULL; i++)
+        method_settings_add(bmi__methods[i]->settings);
+}
+
+static int table_count(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, table_fill);
+    return SETTINGS + method_settings;
+}
+
+static int find(const char *name, size_t length)
+{
+    return find_among(table_count(), name, length);
 }
 
 int64_t bmi_method_setting(const char *name)
@@ -232,7 +268,7 @@ static int parse(int index, const char *text, int64_t *value)
 static void valid_names(char *text, size_t size)
 {
     size_t used = 0;
-    for (int i = 0; i < SETTINGS && used < size; i++)
+    for (int i = 0; i < table_count() && used < size; i++)
         used +=
             (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", table[i].name);
 }
@@ -266,7 +302,7 @@ static const char *nearest(const char *name, size_t length)
 {
     const char *found = NULL;
     unsigned least = 1 + (unsigned)length / 3;
-    for (int i = 0; i < SETTINGS; i++) {
+    for (int i = 0; i < table_count(); i++) {
         unsigned differs = distance(name, length, table[i].name);
         if (differs <= least && (found == NULL || differs < least)) {
             found = table[i].name;
@@ -344,7 +380,7 @@ int bmi__settings_load(void)
 {
     /* The log's level first: it decides whether errors in the other settings are logged. */
     int status = load_one(SETTING_LOG);
-    for (int i = 0; i < SETTINGS && status == 0; i++)
+    for (int i = 0; i < table_count() && status == 0; i++)
         status = load_one(i);
     if (status == 0)
         environment_check();
@@ -366,7 +402,7 @@ static void lend(int index, int64_t value)
 
 void bmi__settings_return(void)
 {
-    for (int i = 0; i < SETTINGS; i++) {
+    for (int i = 0; i < table_count(); i++) {
         int64_t value = loans[i].value;
         if (loans[i].out)
             atomic_compare_exchange_strong(&table[i].value, &value, loans[i].former);
@@ -472,7 +508,7 @@ int bmi__settings_get(const char *name, char *value, uint32_t size)
 int bmi_setting_next(int index, const char **name, const char **value, const char **help)
 {
     static _Thread_local char text[64];
-    if (index < 0 || index >= SETTINGS)
+    if (index < 0 || index >= table_count())
         return -BMI_ENOENT;
     show(index, text, sizeof text);
     *name = table[index].name;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * settings.h - every setting of the library, in one table.
+ * settings.h - every setting of the library: the core's, and those that methods declare.
  *
  * A setting is an integer with a name, bounds, and a help text; its variable is BMI_ and the name
  * in capitals. Values are atomic: any thread reads; the options and the environment (at the
@@ -41,17 +41,8 @@ enum setting {
     SETTING_TCP_BACKLOG,
     SETTING_TCP_HOST_LINKS,
     SETTING_TCP_LOCAL_RENO,
-    SETTING_GM_SEND_TOKENS,
-    SETTING_GM_RECEIVE_TOKENS,
-    SETTING_GM_MYRINET2000,
-    SETTING_GM_VM_WRITE,
-    SETTING_GM_MAPPING,
-    SETTING_GM_PAGES,
-    SETTING_GM_OTHER_USERS,
-    SETTING_GM_RESEND_TIMEOUT,
-    SETTING_GM_DROP_EVERY,
     SETTING_OFI_REGISTER_ALL,
-    SETTINGS
+    SETTINGS /* of the core; methods declare theirs in bmi_method.settings */
 };
 
 /* values of SETTING_PROGRESS */

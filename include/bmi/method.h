@@ -146,6 +146,21 @@ struct bmi_method_limits {
     bool registration;         /* local memory of transfers must be registered */
 };
 
+enum bmi_setting_kind {
+    BMI_SETTING_NUMBER,
+    BMI_SETTING_BYTES, /* a number that may end in K, M or G */
+    BMI_SETTING_SWITCH /* off or on; `least` 0, `most` 1 */
+};
+
+/* A setting that the method declares and reads by bmi_method_setting. Programs set it by the
+ * variable BMI_NAME, by options of BMI_initialize, and by BMI_set_info. */
+struct bmi_setting_spec {
+    const char *name; /* lower case, begins with the method's: "gm_pages" */
+    enum bmi_setting_kind kind;
+    int64_t preset, least, most;
+    const char *help; /* one line, for bmi-info */
+};
+
 /* ---- the operations ------------------------------------------------------------------------- */
 
 struct bmi_method {
@@ -153,6 +168,8 @@ struct bmi_method {
     const char *schemes;     /* "tcp", or several: "ofi+tcp,ofi+shm" */
     const char *description; /* one line, for bmi-info */
     struct bmi_method_limits limits;
+    const struct bmi_setting_spec *settings; /* ends with an entry without a name; NULL: none.
+                                              * Several methods may have one table in common */
 
     /* 1. Starts the method: *state is its own. Called once before anything else, from
      * BMI_initialize or a first look-up; one instance per process. Returns 0 or an errno: then
@@ -425,9 +442,9 @@ struct bmi_deferred {
  * held. Blocks: no. */
 void bmi_method_defer(struct bmi_deferred *deferred);
 
-/* The value of a setting of the table in bmi/settings.c ("tcp_sndbuf"): a method's settings live
- * there too. Returns: the value, in the unit that the table states; a name that is not in the table
- * is a defect of the method and aborts. Owns: nothing. Threads: any. Blocks: no. */
+/* The value of a setting: one of the method's own table, or one of the core's
+ * ("connect_timeout_ms"). Returns: the value, in the unit that the table states; an unknown name is
+ * a defect of the method and aborts. Owns: nothing. Threads: any. Blocks: no. */
 int64_t bmi_method_setting(const char *name);
 
 /* Logs, if the level is on: printf-like, a line of at most 1,099 bytes; longer ones are cut. `link`

@@ -10,6 +10,24 @@
 
 #include "gm.h"
 
+static const struct bmi_setting_spec settings[] = {
+    {"gm_send_tokens", BMI_SETTING_NUMBER, 256, 2, 65536, "sends that the NIC has at a time"},
+    {"gm_receive_tokens", BMI_SETTING_NUMBER, 256, 2, 65536,
+     "receive buffers that the NIC has at a time, at most"},
+    {"gm_myrinet2000", BMI_SETTING_SWITCH, 0, 0, 1, "take the time that a Myrinet 2000 took"},
+    {"gm_vm_write", BMI_SETTING_SWITCH, 1, 0, 1,
+     "write into plain memory of peers by process_vm_writev; off: by way of shared memory"},
+    {"gm_mapping", BMI_SETTING_SWITCH, 1, 0, 1,
+     "map what peers allocated by BMI_memalloc, to write into it directly"},
+    {"gm_pages", BMI_SETTING_NUMBER, 0, 0, INT64_C(1) << 40,
+     "pages that may be registered; 0: half of the memory"},
+    {"gm_other_users", BMI_SETTING_SWITCH, 0, 0, 1, "talk to processes of other users"},
+    {"gm_resend_timeout_ms", BMI_SETTING_NUMBER, 30000, 1, 86400000,
+     "a message that finds no buffer that long at a peer that polls fails"},
+    {"gm_drop_every", BMI_SETTING_NUMBER, 0, 0, 1 << 30,
+     "for tests: each nth message is lost once; 0: none"},
+    {0}};
+
 /* ---- start ---------------------------------------------------------------------------------- */
 
 static void log_write(void *context, enum nic_log_level level, const char *text)
@@ -337,6 +355,7 @@ const struct bmi_method bmi__method_gm = {
                .regions_max = GM_REGIONS,
                .put = true,
                .registration = true},
+    .settings = settings,
     .start = gm_start,
     .stop = gm_stop,
     .listen = gm_listen,
