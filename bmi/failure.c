@@ -138,6 +138,8 @@ static void look_at(struct peer *peer, void *argument)
             peer->link->method->close(peer->link, false);
         state = PEER_GONE;
     }
+    if (state == PEER_GREETING)
+        late = now - peer->since_ns > (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
     switch (state) {
     case PEER_DIALLING:
     case PEER_GREETING:

@@ -47,8 +47,7 @@ int bmi_method_link_accepted(struct bmi_link *link)
     bmi_link_ref(link);
     peer->link = link;
     peer->flags |= PEER_ACCEPTED;
-    peer->since_ns =
-        bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+    peer->since_ns = bmi__monotonic_ns();
     link_own(link, peer);
     atomic_store(&peer->state, PEER_GREETING);
     bmi__attention_locked(peer);

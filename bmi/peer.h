@@ -169,7 +169,7 @@ struct peer {
     struct peer *wants_next;   /* budget's lock */
     struct peer *meeting_next;
     uint64_t bytes_in; /* liveness: link's count at the last tick */
-    uint64_t since_ns; /* see failure.c: deadline of a dial, silence, or idleness */
+    uint64_t since_ns; /* failure.c: accepted; a dial's deadline; or begin of silence, idleness */
     uint64_t epoch;    /* differs for each use of the slab's memory */
     int64_t eager_credit, unexpected_credit; /* what the peer lets us send */
     struct window eager, unexpected_window;  /* what we let it send */
