@@ -5,9 +5,9 @@
  * only itself out.
  *
  * First go those whose HELLO has not come within HELLO_NS, then those on which no message came or
- * went, then those on which nothing arrived for QUIET_NS since a shortage was noticed first; of each
- * the oldest first. A connection with an operation, or with a message that the program still holds,
- * stays. Poller.
+ * went, then those on which nothing arrived for QUIET_NS since a shortage was noticed first; of
+ * each the oldest first. A connection with an operation, or with a message that the program still
+ * holds, stays. Poller.
  */
 #include <errno.h>
 #include <stdlib.h>

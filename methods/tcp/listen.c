@@ -5,9 +5,9 @@
  * The poller accepts connections in bounded batches, so that many of them at once do not delay the
  * other links. When descriptors (or memory for sockets) run out, the poller stops watching the
  * listeners until a link closes or a timer expires: the kernel queues new connections meanwhile,
- * and existing links go on. An idle connection of the host that holds most makes room, or one
- * that sends no HELLO. A host at its limit (tcp_host_links) gets a new connection in place of such a
- * one of its own, or none.
+ * and existing links go on. An idle connection of the host that holds most makes room, or one that
+ * sends no HELLO. A host at its limit (tcp_host_links) gets a new connection in place of such a one
+ * of its own, or none.
  * Everything but tcp_listen itself runs in the poller.
  */
 #include <ifaddrs.h>
