@@ -7,13 +7,9 @@
  * Given a server that listens on all interfaces, when it is dialled by its second address, then
  * calls of all sizes are answered. The same by an IPv6 address of the link, with its scope.
  */
-#include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "namespaces.h"
 #include "serve.h"
 
 enum { CALLS = 10 };
@@ -30,44 +26,28 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-__attribute__((format(printf, 1, 2))) static bool run(const char *format, ...)
-{
-    char command[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(command, sizeof command, format, arguments);
-    va_end(arguments);
-    return system(command) == 0;
-}
-
 /* The first interface. */
 static bool first_make(int pid)
 {
-    return run("nsenter -t %d -n sh -c 'ip link set lo up && ip link add bmi_first type veth peer "
-               "name bmi_other && ip addr add 10.99.0.1/24 dev bmi_first && "
-               "ip link set bmi_first up && ip link set bmi_other up'",
-               pid);
+    return namespace_run(pid, "ip link set lo up && "
+                              "ip link add bmi_first type veth peer name bmi_other && "
+                              "ip addr add 10.99.0.1/24 dev bmi_first && "
+                              "ip link set bmi_first up && ip link set bmi_other up");
 }
 
 static bool link_up(int pid, int number, const char *device)
 {
-    return run(
-        "nsenter -t %d -n sh -c 'ip addr add 10.98.0.%d/24 dev %s && ip addr add fe80::%d/64 "
-        "dev %s nodad && ip link set %s up'",
-        pid, number, device, number, device, device);
-}
-
-static void namespace_enter(int channel)
-{
-    tell_number(channel, unshare(CLONE_NEWNET) == 0);
-    hear_number(channel); /* the links are there */
+    return namespace_run(pid,
+                         "ip addr add 10.98.0.%d/24 dev %s && "
+                         "ip addr add fe80::%d/64 dev %s nodad && ip link set %s up",
+                         number, device, number, device, device);
 }
 
 static int server_run(void *argument, int channel)
 {
     char listening[BMI_MAX_ADDR_LEN];
     unsigned i = *(const unsigned *)argument;
-    namespace_enter(channel);
+    namespace_enter_child(channel);
     serve(cases[i].listen, cases[i].flags, listening);
     operations_open();
     printf("  %s: listens at %s\n", cases[i].name, listening);
@@ -84,7 +64,7 @@ static int client_run(void *argument, int channel)
     char address[128];
     BMI_addr_t server;
     unsigned i = *(const unsigned *)argument;
-    namespace_enter(channel);
+    namespace_enter_child(channel);
     snprintf(address, sizeof address, "%s:%u", cases[i].dial, (unsigned)hear_number(channel));
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     operations_open();
@@ -101,12 +81,12 @@ static void case_run(unsigned i)
 {
     struct child server = child_start("server", server_run, &i);
     struct child client = child_start("client", client_run, &i);
-    if (!hear_number(server.channel) || !hear_number(client.channel))
-        test_skip("no network namespaces here");
+    namespace_check_child(server.channel);
+    namespace_check_child(client.channel);
     if (!first_make(server.pid) || !first_make(client.pid))
         test_skip("cannot make network interfaces (ip, nsenter)");
-    CHECK(run("nsenter -t %d -n ip link add bmi_s type veth peer name bmi_c netns %d", server.pid,
-              client.pid) &&
+    CHECK(namespace_run(server.pid, "ip link add bmi_s type veth peer name bmi_c netns %d",
+                        client.pid) &&
               link_up(server.pid, 1, "bmi_s") && link_up(client.pid, 2, "bmi_c"),
           "no link between the namespaces");
     tell_number(server.channel, 0);
@@ -121,8 +101,7 @@ static void case_run(unsigned i)
 int main(void)
 {
     test_begin("ofi_hosts_fault", 60);
-    if (geteuid() != 0)
-        test_skip("only root may make network namespaces");
+    namespaces_needed();
     for (unsigned i = 0; i < CASES; i++)
         case_run(i);
     return test_passed();

@@ -7,7 +7,9 @@
  * which dials P, and P looks X up: the request must not come through M. P dials M, which dials X,
  * and X has dialled P: what P sends to M's address must come through M, not be handed to X. And M
  * sits at P in X's name, silent: P's first exchange with X does not wait for M. On one host with
- * three ports, and on three hosts.
+ * three ports, on three addresses of one host, and on three hosts, which are network namespaces.
+ *
+ * usage: relay_fault [three|namespaces]
  */
 #include <errno.h>
 #include <poll.h>
@@ -16,6 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "namespaces.h"
 #include "raw_peer.h"
 #include "serve.h"
 
@@ -84,9 +87,13 @@ static void party_send(const struct order *order, int channel)
     tell_number(channel, order->kind);
 }
 
+static bool namespaces; /* each process has its own */
+
 static int party(void *host, int channel)
 {
     struct order order;
+    if (namespaces)
+        namespace_enter_child(channel);
     test_unexpected = party_called;
     party_start(host, channel);
     for (;;) {
@@ -245,6 +252,35 @@ static void in_the_name_of_another(struct stage *stage)
     close(liar);
 }
 
+/* One end in the namespace of the process, one at the bridge in that of this process. */
+static void link_make(const struct child *child, const char *host)
+{
+    CHECK(namespace_run(getpid(),
+                        "ip link add bmi_%s type veth peer name bmi_link netns %d && "
+                        "ip link set bmi_%s master bmi_bridge && ip link set bmi_%s up",
+                        child->name, (int)child->pid, child->name, child->name) &&
+              namespace_run(child->pid,
+                            "ip addr add %s/24 dev bmi_link && ip link set bmi_link up && "
+                            "ip link set lo up",
+                            host),
+          "no link to %s", child->name);
+    tell_number(child->channel, 0);
+}
+
+static void namespaces_join(const struct stage *stage)
+{
+    namespace_check_child(stage->p.channel);
+    namespace_check_child(stage->x.channel);
+    if (!namespace_enter() ||
+        !namespace_run(getpid(),
+                       "ip link set lo up && ip link add bmi_bridge type bridge && "
+                       "ip addr add %s/24 dev bmi_bridge && ip link set bmi_bridge up",
+                       stage->hosts[2]))
+        test_skip("cannot make a bridge (ip, nsenter)");
+    link_make(&stage->p, stage->hosts[0]);
+    link_make(&stage->x, stage->hosts[1]);
+}
+
 static void run(const char *p, const char *x, const char *m)
 {
     static void (*const cases[])(struct stage *) = {between_two_that_do_not_know, hands_itself_over,
@@ -252,6 +288,8 @@ static void run(const char *p, const char *x, const char *m)
     struct stage stage = {.hosts = {p, x, m}, .chance = {.state = test_seed()}};
     stage.p = child_start("P", party, (void *)(uintptr_t)p);
     stage.x = child_start("X", party, (void *)(uintptr_t)x);
+    if (namespaces)
+        namespaces_join(&stage);
     hear(stage.p.channel, stage.p_url, sizeof stage.p_url);
     hear(stage.x.channel, stage.x_url, sizeof stage.x_url);
     stage.listener = raw_bind(m, stage.m_url);
@@ -273,9 +311,15 @@ static void run(const char *p, const char *x, const char *m)
 int main(int argc, char **argv)
 {
     test_begin("relay_fault", 60);
-    if (argc > 1 && strcmp(argv[1], "three") == 0)
+    const char *where = argc > 1 ? argv[1] : "";
+    namespaces = strcmp(where, "namespaces") == 0;
+    if (namespaces) {
+        namespaces_needed();
+        run("10.97.0.1", "10.97.0.2", "10.97.0.3");
+    } else if (strcmp(where, "three") == 0) {
         run("127.0.0.2", "127.0.0.3", "127.0.0.4");
-    else
+    } else {
         run("127.0.0.1", "127.0.0.1", "127.0.0.1");
+    }
     return test_passed();
 }
