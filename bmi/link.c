@@ -315,6 +315,15 @@ static void refused_log_locked(struct peer *peer, const struct shown *shown, int
                  shown->header.type, shown->reason, strerror(-status));
 }
 
+/* A process of another protocol that dialled this one is answered with a REJECT: its log can then
+ * name what it has reached. Returns whether there is an answer to flush. */
+static bool stranger_answer_locked(struct peer *peer, const struct shown *shown)
+{
+    struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};
+    return shown->status < 0 && peer->state == PEER_GREETING &&
+           bmi__control_send_locked(peer, header, NULL, 0);
+}
+
 /* Handles a frame, with its body if that has arrived; else *sink says where the body goes. */
 static int frame_take(struct bmi_link *link, const struct shown *shown, const uint8_t *body,
                       struct bmi_sink *sink)
@@ -342,6 +351,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
     bool flush = peer->answers > ANSWERS_FLUSH && peer->link != NULL;
     if (status < 0) {
         refused_log_locked(peer, shown, status);
+        flush = stranger_answer_locked(peer, shown) || flush;
         if (peer->cause == 0)
             peer->cause = status == -ENOMEM ? -ENOMEM : -EPROTO;
     }

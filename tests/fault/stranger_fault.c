@@ -4,9 +4,10 @@
  * line they do not understand, and that say less than a header and wait.
  *
  * Each operation ends with EPROTO as soon as the stranger has said anything, and the log says what
- * it seems to be. A stranger that stays silent is given up after connect_timeout_ms.
+ * it seems to be. A stranger that stays silent is given up after connect_timeout_ms. With "ofi": a
+ * server of ofi+tcp that is dialled as tcp://, and a server of tcp that is dialled as ofi+tcp://.
  *
- * usage: stranger_fault
+ * usage: stranger_fault [ofi]
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -20,7 +21,7 @@
 
 #include "serve.h"
 
-enum { NO_SERVER = -1 };
+enum { NO_SERVER = -1, SOON_MS = 1000 };
 
 struct stranger {
     const char *name;
@@ -28,6 +29,7 @@ struct stranger {
     const char *says, *logged; /* what it says; what the log calls it */
     bool first;                /* it speaks first, else it answers an empty line */
     bool silent;
+    const char *scheme; /* that it is dialled by; NULL: tcp */
     struct child child;
 };
 
@@ -114,6 +116,26 @@ static int python_run(void *argument, int channel)
     return 0;
 }
 
+/* A server of another method of this library; `says` is its scheme. */
+static int server_run(void *argument, int channel)
+{
+    const struct stranger *stranger = argument;
+    char listening[BMI_MAX_ADDR_LEN], address[64];
+    snprintf(address, sizeof address, "%s://127.0.0.1:0", stranger->says);
+    if (BMI_initialize(stranger->says, address, BMI_INIT_SERVER) < 0) {
+        tell_number(channel, NO_SERVER);
+        return 0;
+    }
+    must(BMI_get_info(0, BMI_GET_LISTEN_ADDR, listening), "BMI_GET_LISTEN_ADDR");
+    operations_open();
+    tell_number(channel, test_port(listening));
+    while (!heard(channel, 0))
+        operations_step(5);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return 0;
+}
+
 /* ---- the client ------------------------------------------------------------------------------ */
 
 static char heard_of[4096]; /* the log's warnings since the last call */
@@ -126,35 +148,72 @@ static void log_keep(void *argument, enum bmi_log_level level, const char *text)
     snprintf(heard_of + used, sizeof heard_of - used, "%s\n", text);
 }
 
-static void stranger_dial(struct stranger *stranger)
+static void stranger_meet(const struct stranger *stranger, int64_t port)
 {
     char url[64];
     struct noted noted;
     BMI_addr_t address;
-    int64_t port = hear_number(stranger->child.channel);
-    if (port == NO_SERVER) {
-        printf("  %s: not here\n", stranger->name);
-    } else {
-        snprintf(url, sizeof url, "tcp://127.0.0.1:%d", (int)port);
-        must(BMI_addr_lookup(&address, url), "BMI_addr_lookup");
-        char wait[] = "connect_timeout_ms=300", patient[] = "connect_timeout_ms=200000";
-        must(BMI_set_info(0, BMI_SETTING, stranger->silent ? wait : patient), "BMI_set_info");
-        heard_of[0] = '\0';
-        uint64_t start = now_ns();
-        note_sendunexpected(&noted, address, "", 0, 1);
-        CHECK(noted_wait(&noted, 1, TEST_BOUND_MS), "%s: the send does not end", stranger->name);
-        printf("  %s: %s after %.3f s: %s\n", stranger->name, status_name(noted.status),
-               (double)(now_ns() - start) / 1e9, heard_of);
-        int expected = stranger->silent ? -BMI_ETIMEDOUT : -BMI_EPROTO;
-        CHECK(noted.status == expected, "%s: %s", stranger->name, status_name(noted.status));
-        CHECK(strstr(heard_of, stranger->logged) != NULL, "the log does not say \"%s\"",
-              stranger->logged);
-    }
-    tell_number(stranger->child.channel, 0);
-    child_end(&stranger->child);
+    snprintf(url, sizeof url, "%s://127.0.0.1:%d",
+             stranger->scheme != NULL ? stranger->scheme : "tcp", (int)port);
+    must(BMI_addr_lookup(&address, url), "BMI_addr_lookup");
+    char wait[] = "connect_timeout_ms=300", patient[] = "connect_timeout_ms=200000";
+    must(BMI_set_info(0, BMI_SETTING, stranger->silent ? wait : patient), "BMI_set_info");
+    heard_of[0] = '\0';
+    uint64_t start = now_ns();
+    note_sendunexpected(&noted, address, "", 0, 1);
+    CHECK(noted_wait(&noted, 1, TEST_BOUND_MS), "%s: the send does not end", stranger->name);
+    uint64_t took_ms = (now_ns() - start) / 1000000;
+    printf("  %s: %s after %.3f s: %s\n", stranger->name, status_name(noted.status),
+           (double)took_ms / 1e3, heard_of);
+    int expected = stranger->silent ? -BMI_ETIMEDOUT : -BMI_EPROTO;
+    CHECK(noted.status == expected, "%s: %s", stranger->name, status_name(noted.status));
+    CHECK(stranger->silent || took_ms < SOON_MS * test_slowness(), "%s: after %lu ms",
+          stranger->name, (unsigned long)took_ms);
+    CHECK(strstr(heard_of, stranger->logged) != NULL, "the log does not say \"%s\"",
+          stranger->logged);
 }
 
-int main(void)
+/* Returns whether it is there. */
+static bool stranger_dial(struct stranger *stranger)
+{
+    int64_t port = hear_number(stranger->child.channel);
+    if (port == NO_SERVER)
+        printf("  %s: not here\n", stranger->name);
+    else
+        stranger_meet(stranger, port);
+    tell_number(stranger->child.channel, 0);
+    child_end(&stranger->child);
+    return port != NO_SERVER;
+}
+
+static void strangers_start(struct stranger *strangers, unsigned count)
+{
+    static struct bmi_log_callback callback = {.write = log_keep, .level = BMI_LOG_WARN};
+    for (unsigned i = 0; i < count; i++)
+        strangers[i].child = child_start(strangers[i].name, strangers[i].run, &strangers[i]);
+    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
+    operations_open();
+    must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_LOG_CALLBACK");
+}
+
+/* Two methods of this library. */
+static void methods_meet(void)
+{
+    static struct stranger strangers[] = {
+        {"a server of ofi+tcp", server_run, "ofi+tcp", "is the rendezvous of another method of BMI",
+         .scheme = "tcp"},
+        {"a server of tcp", server_run, "tcp", "but: BMI's method tcp", .scheme = "ofi+tcp"},
+    };
+    strangers_start(strangers, 2);
+    bool there = stranger_dial(&strangers[0]);
+    if (!there) {
+        children_kill();
+        test_skip("no server of ofi+tcp can be started here");
+    }
+    stranger_dial(&strangers[1]);
+}
+
+int main(int argc, char **argv)
 {
     static struct stranger strangers[] = {
         {"HTTP, a status line", stranger_run, "HTTP/1.0 400 Bad request\r\n\r\n",
@@ -171,14 +230,15 @@ int main(void)
          .first = false},
         {"silence", stranger_run, NULL, "not connected in time", .silent = true},
     };
-    const struct bmi_log_callback callback = {.write = log_keep, .level = BMI_LOG_WARN};
     const unsigned count = sizeof strangers / sizeof *strangers;
     test_begin("stranger_fault", 40);
-    for (unsigned i = 0; i < count; i++)
-        strangers[i].child = child_start(strangers[i].name, strangers[i].run, &strangers[i]);
-    must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
-    operations_open();
-    must(BMI_set_info(0, BMI_LOG_CALLBACK, (void *)&callback), "BMI_LOG_CALLBACK");
+    if (argc > 1 && strcmp(argv[1], "ofi") == 0) {
+        methods_meet();
+        BMI_close_context(test_context);
+        must(BMI_finalize(), "BMI_finalize");
+        return test_passed();
+    }
+    strangers_start(strangers, count);
     for (unsigned i = 0; i < count; i++)
         stranger_dial(&strangers[i]);
     BMI_close_context(test_context);
