@@ -20,19 +20,19 @@
  *                under one tag
  *
  * So both sides of a connection need the same request, distribution, server and buffer_size, and a
- * tag that is theirs alone. A message of another size ends the receiving flow with EPROTO. A flow
- * that sends and whose source fails sends an empty message, which ends the other side with EPIPE; a
- * flow that receives and fails just ends, or, with BMI_FLOW_DRAIN, goes on taking the messages and
- * then ends, so that the sender is not left waiting.
+ * tag that is theirs alone. A message of another size ends the receiving flow with EPROTO. If the
+ * source of a sending flow fails, the flow sends an empty message, which ends the other side with
+ * EPIPE. A receiving flow that fails ends at once; with BMI_FLOW_DRAIN it receives the remaining
+ * messages first, so that the sender does not wait for ever.
  *
- * A flow whose connection ends while it is under way ends with the cause, whether it has something
- * posted at that moment or not. It is that of the time of the post: so post a flow before the
- * message that has the other side begin.
+ * A flow ends with an error when its connection ends, even if it has no operation posted at that
+ * moment. This is the connection that exists when the flow is posted: so post a flow before the
+ * message that makes the other side begin.
  *
  * Memory is used in place: between network and memory, and memory and storage, no byte is copied.
  * Posts and tests are as in bmi.h and trove.h: 1 done, 0 pending, <0 refused; errors are BMI's,
- * negated. Steps of flows are tasks of the default manager (bmi/task.h): run by its workers where
- * it has some, else by whoever waits in a test call. BMI must be initialized for flows with a
+ * negated. Steps of flows are tasks of the default manager (bmi/task.h): its workers run them, or
+ * without workers the threads that are in test calls. BMI must be initialized for flows with a
  * network endpoint, and flow contexts closed before BMI_finalize. A child of fork() that may use
  * BMI (see bmi(7)) opens contexts of its own; its parent's are not for it.
  *
@@ -52,22 +52,22 @@ typedef int64_t bmi_flow_context_id_t;
 
 /* ---- distributions --------------------------------------------------------------------------- */
 
-/* How a file's bytes lie on its servers' streams: a table of functions, to be filled by whoever
- * wants another one. `parameters` is the flow's distribution_parameters. Functions must be pure:
- * called by any thread, always the same answer. Offsets are >= 0. A byte is on one server; a
- * server's physical order is the logical order of its bytes. */
+/* How a file's bytes lie on its servers' streams: a table of functions. A program may supply its
+ * own. `parameters` is the flow's distribution_parameters. Functions must be pure: called by any
+ * thread, always the same answer. Offsets are >= 0. A byte is on one server; a server's physical
+ * order is the logical order of its bytes. */
 struct bmi_flow_distribution {
     const char *name;
     /* The first logical offset >= `logical` that is on `server`; -1: there is none. */
     bmi_size_t (*next_mapped)(const void *parameters, uint32_t server, uint32_t servers,
                               bmi_size_t logical);
-    /* Where in the server's stream a logical offset is that is on it. */
+    /* The place in the server's stream of a logical offset that is on this server. */
     bmi_size_t (*to_physical)(const void *parameters, uint32_t server, uint32_t servers,
                               bmi_size_t logical);
     /* The logical offset of a byte of the server's stream. */
     bmi_size_t (*to_logical)(const void *parameters, uint32_t server, uint32_t servers,
                              bmi_size_t physical);
-    /* How many bytes from `physical` on follow each other in stream and file; >= 1. */
+    /* How many bytes from `physical` on are contiguous both in the stream and in the file; >= 1. */
     bmi_size_t (*contiguous)(const void *parameters, uint32_t server, uint32_t servers,
                              bmi_size_t physical);
     /* The size that a file has at least if this server's stream has `size` bytes. */
@@ -128,7 +128,7 @@ struct bmi_flow_endpoint {
         struct {
             void *const *buffers; /* read only where it is the source */
             const bmi_size_t *sizes;
-            int count; /* the total must be the request's, of all servers, at least */
+            int count; /* the total must be at least that of the request, over all servers */
         } memory;
         struct {
             struct bmi_trove_place place;
@@ -139,11 +139,12 @@ struct bmi_flow_endpoint {
 
 enum bmi_flow_flag {
     BMI_FLOW_DRAIN = 1, /* see the top */
-    BMI_FLOW_ZEROS = 2  /* storage as source: beyond the stream's end are zeros, as in a file with
-                           holes; else a stream that ends too early ends the flow with ENODATA */
+    BMI_FLOW_ZEROS = 2  /* storage as source: bytes beyond the stream's end are zeros, as in a file
+                           with holes; without it, a stream that ends too early ends the flow with
+                           ENODATA */
 };
 
-/* What to move. Zero what is not wanted. */
+/* What to move. Set unused fields to zero. */
 struct bmi_flow_description {
     struct bmi_flow_endpoint source, destination;
     const struct bmi_flow_extent *extents; /* the request */
@@ -151,30 +152,30 @@ struct bmi_flow_description {
                                               done within the post */
     const struct bmi_flow_distribution *distribution; /* NULL: contiguous */
     const void *distribution_parameters;
-    uint32_t server, servers; /* this flow's, of how many; servers 0 is 1 */
+    uint32_t server, servers; /* the number of this flow's server, and of all; servers 0 is 1 */
     uint32_t flags;           /* of enum bmi_flow_flag */
     uint32_t buffer_count;    /* in flight: 8 (BMI_FLOW_BUFFERS); at most 1024 */
     bmi_size_t buffer_size;   /* 256 KiB (BMI_FLOW_BUFFER_SIZE); at most 1 GiB */
-    int timeout_ms;           /* it ends with ETIMEDOUT then; 0: never */
+    int timeout_ms;           /* the flow ends with ETIMEDOUT after that; 0: never */
 };
 #define BMI_FLOW_BUFFERS 8
 #define BMI_FLOW_BUFFER_SIZE (256 * 1024)
 
 /* Starts a flow.
  * Returns: 0: pending, a test call reports it once; 1: done within the call; EINVAL (NULL, both
- *          ends storage, bad extents, server, memory too small, context that is none, BMI not
- *          initialized for a network endpoint), EFBIG, ENOMEM, EMFILE. Completes with: 0; what the
- *          network or the storage failed with; EPIPE (the sender failed), EPROTO, ENODATA,
- *          ETIMEDOUT, ECANCEL. The first cause counts.
+ *          ends storage, bad extents, server, memory too small, invalid context, BMI not
+ *          initialized for a network endpoint), EFBIG, ENOMEM, EMFILE. Completes with: 0; an error
+ *          of the network or of the storage; EPIPE (the sender failed), EPROTO, ENODATA, ETIMEDOUT,
+ *          ECANCEL. The first error counts.
  * Owns: memory, extents, arrays of memory regions, and parameters are lent until the completion;
  *       the description is copied. Threads: any. Blocks: no. */
 int bmi_flow_post(bmi_flow_id_t *flow, const struct bmi_flow_description *description,
                   void *user_ptr, bmi_flow_context_id_t context);
 
-/* Contexts and tests: as those of trove.h in every word, with flows for operations. `actual` is the
- * bytes known good: the length of the flow's beginning that has arrived at the destination without
- * a gap (network: handed over, as a completed BMI send is), whether it failed or not. Opening a
- * context is EDEADLK, too, as bmi_trove_open is. */
+/* Contexts and tests: exactly as those of trove.h, with flows instead of operations. `actual`
+ * counts the bytes known good, also of a failed flow: those that have reached the destination
+ * without a gap from the beginning (network: handed over, as by a completed BMI send). Opening a
+ * context may fail with EDEADLK, as bmi_trove_open. */
 int bmi_flow_context_open(bmi_flow_context_id_t *context);
 int bmi_flow_context_close(bmi_flow_context_id_t context);
 int bmi_flow_context_fd(bmi_flow_context_id_t context);
@@ -190,20 +191,21 @@ int bmi_flow_testcontext(int incount, bmi_flow_id_t *flows, int *outcount, bmi_e
                          bmi_flow_context_id_t context);
 
 /* Asks a flow to end: with ECANCEL, or with its real result where that came first; once. The other
- * side of a network is not told. Returns: 0; EINVAL. Owns: memory stays lent until the completion.
+ * side of a network flow gets no notice. Returns: 0; EINVAL. Owns: memory stays lent until the
+ * completion.
  * Threads: any. Blocks: no. */
 int bmi_flow_cancel(bmi_flow_id_t flow, bmi_flow_context_id_t context);
 
 /* How far a flow is. */
 struct bmi_flow_progress {
-    bmi_size_t total;     /* bytes of the whole flow. Of one server, or of the distribution
-                             contiguous, from the post on; else -1 until the flow has walked through
-                             its request. bmi_flow_request_size tells it at any time */
+    bmi_size_t total;     /* bytes of the whole flow. With one server, or the distribution
+                             contiguous, known from the post on; else -1 until the flow has walked
+                             through its request. bmi_flow_request_size computes it at any time */
     bmi_size_t taken;     /* from the source, in all */
     bmi_size_t delivered; /* to the destination, in all */
     bmi_size_t good;      /* of these, without a gap from the beginning */
     bmi_size_t copied;    /* bytes that had to be copied: memory to memory */
-    uint32_t in_flight;   /* buffers that are being filled, emptied, or wait for it */
+    uint32_t in_flight;   /* buffers that are being filled or emptied, or are queued for that */
 };
 
 /* Reads it while the flow runs, or before its completion is fetched.

@@ -521,10 +521,10 @@ void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t numb
 void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void *accepter,
                           size_t size);
 
-/* A newcomer finds no descriptor, or its host has as many connections as it may: closes an accepted
- * connection of the method that is idle, or whose HELLO is overdue. `host`: one of that host's;
- * NULL: one of the host that has most. Returns: whether one is being closed; its link ends soon.
- * Owns: nothing is kept. Threads: poller, no lock. Blocks: no; looks at each peer. */
+/* Closes an accepted connection of the method that is idle or whose HELLO is overdue, because no
+ * descriptor is left for a new connection, or its host has reached its limit. `host`: one of that
+ * host's; NULL: one of the host that has most. Returns: whether one is being closed; its link ends
+ * soon. Owns: nothing is kept. Threads: poller, no lock held. Blocks: no; looks at each peer. */
 bool bmi_method_idle_close(const struct bmi_method *method, const char *host);
 
 /* ---- registrations -------------------------------------------------------------------------- */

@@ -231,7 +231,7 @@ unsigned bmi_task_schedule(struct bmi_task_manager *manager);
  * for measuring trees of other machines. Returns, Owns, Threads, Blocks: as bmi_task_schedule. */
 unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu);
 
-/* For an event loop that drives a manager without workers and wants to sleep. The loop arms a
+/* For an event loop that runs a manager without workers and wants to sleep. The loop arms a
  * sleeper, sleeps in its own way, disarms the sleeper, and calls bmi_task_schedule. The first
  * submit that no worker will serve calls `wake` once, on the submitting thread, with a lock held:
  * `wake` may write to an eventfd or signal a condition, and must not call the manager. If several

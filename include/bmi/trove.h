@@ -3,9 +3,9 @@
  * trove.h - storage for flows, tests, and small services: byte streams and key/values.
  *
  * A store holds collections (numbered by the program), a collection holds objects (64-bit numbers),
- * and an object has a byte stream and key/values. What a store is made of, its backend, is named
- * where it is opened: "dir:/path" (files in a folder, key/values in LMDB), "mem:" (memory, gone
- * when closed), "null:" (as mem, but of a stream it keeps the size only and reads back made-up
+ * and an object has a byte stream and key/values. A store has a backend, which the caller names
+ * when it opens the store: "dir:/path" (files in a folder, key/values in LMDB), "mem:" (memory,
+ * gone when closed), "null:" (as mem, but it keeps only the size of a stream and reads back made-up
  * bytes).
  *
  * Work is posted and tested for as in bmi.h: a post returns 1 (done, no completion follows), 0
@@ -13,10 +13,10 @@
  * collections are plain calls that block. Errors are BMI's, negated, everywhere
  * (bmi_status_string names them); sizes and offsets are in bytes, times in milliseconds.
  *
- * Who does the work: the task manager (bmi/task.h), which every open store starts (hooks only).
- * What may block is a task on one of its spare threads; io_uring, where the system has it, moves
- * bytes of files that are open. Nothing here has a thread of its own, and BMI need not be
- * initialized. A child of fork() opens stores and contexts of its own; its parent's are not for it.
+ * Threads. The task manager (bmi/task.h) does the work; every open store starts it (hooks only).
+ * Work that may block is a task on its blocking pool; io_uring, where the system has it, moves
+ * bytes of open files. This layer has no thread of its own, and BMI need not be initialized. A
+ * child of fork() must open its own stores and contexts, and not use its parent's.
  *
  * One wait for several sources. Every context has a descriptor (bmi_trove_context_fd), readable
  * while bmi_trove_testcontext with 0 ms would report or do something: exactly what
@@ -48,7 +48,7 @@ typedef int64_t bmi_trove_context_id_t;
 
 #define BMI_TROVE_KEY_MAX 480          /* bytes of a key; at least 1 */
 #define BMI_TROVE_VALUE_MAX (1 << 24)  /* bytes of a value; 0 is legal */
-#define BMI_TROVE_OFFSET_MAX INT64_MAX /* a stream ends before it; the file system may say less */
+#define BMI_TROVE_OFFSET_MAX INT64_MAX /* a stream ends before it; a file system may allow less */
 #define BMI_TROVE_LIST_MAX (1 << 20)   /* entries of a list */
 
 /* An object's place. Copied by posts. */
@@ -61,14 +61,14 @@ struct bmi_trove_place {
 /* Flags of posts. */
 enum bmi_trove_flag {
     BMI_TROVE_SYNC = 1,     /* on disk before it completes (writes, resize, create, remove, put) */
-    BMI_TROVE_ONLY_NEW = 2, /* put: EEXIST where one of the keys is there, or in the list twice */
-    BMI_TROVE_ZEROS = 4,    /* reads: what lies beyond the stream's end reads as zeros */
-    BMI_TROVE_WHEN_RELEASED = 8 /* remove: when nobody holds the object, see bmi_trove_hold */
+    BMI_TROVE_ONLY_NEW = 2, /* put: EEXIST if one of the keys exists, or is in the list twice */
+    BMI_TROVE_ZEROS = 4,    /* reads: bytes beyond the stream's end read as zeros */
+    BMI_TROVE_WHEN_RELEASED = 8 /* remove: after the last hold was released, see bmi_trove_hold */
 };
 
 /* One key/value. For put: key and value are read. For get: value and value_size give room,
- * value_size tells the value's whole size, error is 0, -ENOENT, or -EMSGSIZE (room too small: value
- * has as much as fits). For iterate: key and value give room, and both sizes tell. */
+ * value_size returns the value's whole size, error is 0, -ENOENT, or -EMSGSIZE (room too small:
+ * value has as much as fits). For iterate: key and value give room, and both sizes are returned. */
 struct bmi_trove_pair {
     void *key;
     bmi_size_t key_size;
@@ -77,7 +77,8 @@ struct bmi_trove_pair {
     bmi_error_code_t error; /* out */
 };
 
-/* Where an iteration goes on: after this key. All zero: at the start. Plain data, may be stored. */
+/* The place where an iteration continues: after this key. All zero: at the start. Plain data, may
+ * be stored. */
 struct bmi_trove_position {
     uint32_t key_size;
     unsigned char key[BMI_TROVE_KEY_MAX];
@@ -88,14 +89,15 @@ struct bmi_trove_position {
 /* 0 takes the default. */
 struct bmi_trove_settings {
     bool create;         /* make the store if the folder is absent or empty */
-    bool no_uring;       /* move bytes of files by tasks that block even if io_uring is there */
+    bool no_uring;       /* move bytes of files by tasks that may block, even if the system has
+                            io_uring */
     bool no_immediate;   /* never complete within the post */
     bool careful;        /* put without BMI_TROVE_SYNC: write data in order, so that a crash of the
                             machine (not just of the process) can never damage older key/values;
                             costs a disk flush each */
     uint32_t open_files; /* 256: files of a dir store kept open; fewer where the process has no
                             more descriptors */
-    uint32_t ring_entries;    /* 128: operations that io_uring is given at a time */
+    uint32_t ring_entries;    /* 128: operations under way in io_uring at a time */
     bmi_size_t immediate_max; /* 1 MiB: mem and null do larger reads and writes as tasks */
     bmi_size_t capacity;      /* mem: bytes of all streams, ENOSPC beyond; 0: no limit. Counted in
                                  blocks of 64 KiB that hold data */
@@ -103,20 +105,20 @@ struct bmi_trove_settings {
 
 /* Opens a store: "dir:/path", "mem:", "null:"; settings may be NULL. `error` (may be NULL) gets a
  * text with the cause on failure.
- * Returns: 0 and *store; EINVAL (unknown backend, NULL), ENOENT (no store there, and not to be
- *          made), ENOTDIR, ENOTEMPTY (to be made, but the folder holds something else), EPROTO (a
- *          store of another version, or no store's file), EBUSY (in use, by whom is told), EACCES,
- *          EROFS, ENOSPC, ENOMEM, EMFILE, EIO, EDEADLK (within a task, while another thread ends
- *          the task manager and may wait for that task).
+ * Returns: 0 and *store; EINVAL (unknown backend, NULL), ENOENT (no store there, and `create` is
+ *          not set), ENOTDIR, ENOTEMPTY (`create` is set, but the folder holds something else),
+ *          EPROTO (a store of another version, or a file that is no store), EBUSY (in use; the text
+ *          names the process), EACCES, EROFS, ENOSPC, ENOMEM, EMFILE, EIO, EDEADLK (within a task,
+ *          while another thread ends the task manager and may wait for that task).
  * Owns: *store is the caller's until bmi_trove_close; settings and strings are copied.
  * Threads: any. Blocks: for the disk. */
 int bmi_trove_open(struct bmi_trove_store **store, const char *where,
                    const struct bmi_trove_settings *settings, char *error, size_t error_size);
 
-/* Closes; operations that are outstanding end first. Key/values are flushed; bytes of streams that
- * were written without BMI_TROVE_SYNC are left to the system to write back, unless flushed before.
+/* Closes a store; outstanding operations end first. Key/values are flushed; bytes of streams that
+ * were written without BMI_TROVE_SYNC are written back by the system later, unless flushed before.
  * Returns: 0; EINVAL (NULL); EIO, ENOSPC (flushing failed; it is closed nevertheless).
- * Owns: takes the store. Threads: nobody may post to it any more. Blocks: for the disk. */
+ * Owns: takes the store. Threads: no other thread may be using it. Blocks: for the disk. */
 int bmi_trove_close(struct bmi_trove_store *store);
 
 /* The space of the store's disk or capacity (mem without one: the machine's memory). null: both
@@ -138,14 +140,16 @@ int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collectio
 
 /* ---- contexts and tests ---------------------------------------------------------------------- */
 
-/* Opens a context: where completions of what is posted to it are queued. It belongs to no store.
+/* Opens a context: it queues the completions of operations posted to it. It belongs to no store.
  * Returns: 0; EINVAL (NULL), ENOMEM, EMFILE. Owns: *context until bmi_trove_context_close.
  * Threads: any. Blocks: no. */
 int bmi_trove_context_open(bmi_trove_context_id_t *context);
 
-/* Closes it: what is outstanding is cancelled and waited for, completions not fetched are dropped.
- * Returns: 0; EINVAL. Owns: buffers are the caller's again. Threads: nobody may wait on it.
- * Blocks: for as long as the disk takes for what it has begun. */
+/* Closes a context: cancels its outstanding operations and waits for them, drops completions not
+ * fetched.
+ * Returns: 0; EINVAL. Owns: buffers are the caller's again. Threads: no other thread may be using
+ *          it.
+ * Blocks: until operations that the disk has begun have ended. */
 int bmi_trove_context_close(bmi_trove_context_id_t context);
 
 /* The context's descriptor, for poll, select, or epoll: see the top. Never read, write or close it.
@@ -153,97 +157,99 @@ int bmi_trove_context_close(bmi_trove_context_id_t context);
  * closed. Threads: any. Blocks: no. */
 int bmi_trove_context_fd(bmi_trove_context_id_t context);
 
-/* Has `notify` called once at each completion, after it was queued, by the thread that completed
- * it, with a lock held: it may write to an eventfd, signal a condition, count, or submit a task,
- * and must not call bmi_trove_*. NULL ends that: once it returns no call is under way. With
- * io_uring completions come about when somebody tests: also watch the descriptor. Returns: 0;
- * EINVAL. Owns: the argument is lent until NULL is set. Threads: any, but not within notify.
+/* Sets a function that is called once for each completion, after that was queued. The completing
+ * thread calls it, with a lock held: `notify` may write to an eventfd, signal a condition, count,
+ * or submit a task, and must not call bmi_trove_*. NULL removes it: no call is under way after the
+ * return. With io_uring a completion appears only in a test call: also watch the descriptor.
+ * Returns: 0; EINVAL. Owns: the argument is lent until NULL is set. Threads: any, but not within
+ * notify.
  * Blocks: no. */
 int bmi_trove_context_notify(bmi_trove_context_id_t context, void (*notify)(void *argument),
                              void *argument);
 
-/* The tests are as those of bmi.h: max_idle_ms 0 looks, >0 waits up to that long and uses no CPU
- * (tasks of the default manager are run meanwhile), <0 is EINVAL. Each completion is reported once,
- * in order of completion. `actual` is bytes read or written, or how many pairs or objects; of a
- * failed operation those that are known good. actual and user_ptr (and their arrays) may be NULL.
- * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE or ENOMEM (max_idle_ms > 0: a thread that
- * waits takes a descriptor and some memory, and there is none left). Owns: the operation's buffers
- * and arrays are the caller's again. Threads: any number at once. Blocks: up to max_idle_ms. */
+/* The tests are as those of bmi.h: max_idle_ms 0 polls, >0 waits up to that long and uses no CPU
+ * (but runs tasks of the default manager), <0 is EINVAL. Each completion is reported once, in order
+ * of completion. `actual` is the number of bytes read or written, or of pairs or objects; of a
+ * failed operation, those known good. actual and user_ptr (and their arrays) may be NULL.
+ * Returns: 1 if *outcount > 0, 0 if not; EINVAL, EMFILE or ENOMEM (max_idle_ms > 0: a waiting
+ * thread needs a descriptor and some memory, and none is left). Owns: the operation's buffers and
+ * arrays are the caller's again. Threads: any number at once. Blocks: up to max_idle_ms. */
 int bmi_trove_test(bmi_trove_op_id_t op, int *outcount, bmi_error_code_t *error, bmi_size_t *actual,
                    void **user_ptr, int max_idle_ms, bmi_trove_context_id_t context);
 
-/* Those of `incount` operations (0 is skipped) that have completed; outputs are packed, index[k] is
- * the place in ops. Else as above. */
+/* Reports those of `incount` operations (ids of 0 are skipped) that have completed; outputs are
+ * packed, index[k] is the place in ops. Otherwise as above. */
 int bmi_trove_testsome(int incount, const bmi_trove_op_id_t *ops, int *outcount, int *index,
                        bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
                        int max_idle_ms, bmi_trove_context_id_t context);
 
-/* Up to `incount` completions of the context. Else as above. */
+/* Reports up to `incount` completions of the context. Otherwise as above. */
 int bmi_trove_testcontext(int incount, bmi_trove_op_id_t *ops, int *outcount,
                           bmi_error_code_t *errors, bmi_size_t *actuals, void **user_ptrs,
                           int max_idle_ms, bmi_trove_context_id_t context);
 
-/* Asks an operation to end: it completes once, with ECANCEL, or with its real result where that
- * came first. What a disk has begun is not taken back: `actual` tells.
- * Returns: 0, also where it has completed and is not tested yet; EINVAL (no such operation or
+/* Asks an operation to end: it completes once, with ECANCEL, or with its real result if that came
+ * first. Work that a disk has begun is not undone: `actual` counts it.
+ * Returns: 0, also if it has completed and was not fetched yet; EINVAL (no such operation or
  * context). Owns: buffers stay lent until the completion. Threads: any. Blocks: no. */
 int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id_t context);
 
 /* ---- posts -----------------------------------------------------------------------------------
  * Common to all: `*op` is set before the completion can be seen; 0 if there will be none. Out
  * parameters are set before it, too. A place's object must exist, else ENOENT.
- * Returns: 0, 1, or refused: EINVAL (NULL, negative, a list whose totals differ, a context or store
- *          that is none, unknown flags), EFBIG (beyond BMI_TROVE_OFFSET_MAX), ENOMEM, EAGAIN (no
- *          thread can be started for it).
- * Completes with: 0, ENOENT, EIO, ENOSPC, EFBIG, EROFS, EMFILE, ENOMEM, ECANCEL, and what each
- * says. An operation that ends immediately with an error returns that error from its post. Owns:
- * buffers, arrays and out parameters are lent until completion; the place is copied. Threads: any.
+ * Returns: 0, 1, or refused: EINVAL (NULL, negative, a list whose totals differ, an invalid context
+ *          or store, unknown flags), EFBIG (beyond BMI_TROVE_OFFSET_MAX), ENOMEM, EAGAIN (no thread
+ *          can be started for it).
+ * Completes with: 0, ENOENT, EIO, ENOSPC, EFBIG, EROFS, EMFILE, ENOMEM, ECANCEL, and the errors
+ * named at each. An operation that ends immediately with an error returns that error from its post.
+ * Owns: buffers, arrays and out parameters are lent until completion; the place is copied. Threads:
+ * any.
  * Blocks: no (mem and null do up to immediate_max bytes of copying). */
 
-/* Makes an object: of *object's number, or where that is 0, of a free one, which is stored there.
- * EEXIST: there is one of that number. place->object is ignored. */
+/* Creates an object with the number *object. If that is 0, takes a free number and stores it there.
+ * EEXIST: an object of that number exists. place->object is ignored. */
 int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           bmi_trove_object_t *object, unsigned flags, void *user_ptr,
                           bmi_trove_context_id_t context);
 
-/* Removes an object with its stream and key/values. With BMI_TROVE_WHEN_RELEASED: when its last
- * holder has released it; until then the operation is pending and may be cancelled. ENOENT, too,
- * where another removal waits already. */
+/* Removes an object with its stream and key/values. With BMI_TROVE_WHEN_RELEASED: after the last
+ * hold was released; until then the operation is pending and may be cancelled. It is also ENOENT if
+ * another removal waits already. */
 int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           unsigned flags, void *user_ptr, bmi_trove_context_id_t context);
 
 /* Holds an object of the store, for readers: a removal with BMI_TROVE_WHEN_RELEASED waits until
- * each hold was released. Once such a removal waits there are no new holds. A hold is this
- * process's and ends with the store; other operations on the object go on as ever. Whether the
- * object exists is not looked at: a read tells.
+ * each hold was released. While such a removal waits, new holds are refused. A hold belongs to this
+ * process and ends with the store; it does not affect other operations on the object. This call
+ * does not check whether the object exists; a read does.
  * Returns: 0; ENOENT (a removal waits), EINVAL, ENOMEM. Owns: the hold is the caller's until
  * bmi_trove_release; the place is copied. Threads: any. Blocks: no. */
 int bmi_trove_hold(const struct bmi_trove_place *place);
 
-/* Ends one hold; the last one starts a removal that waits.
+/* Ends one hold; the end of the last one starts a waiting removal.
  * Returns: 0; EINVAL: it is not held. Owns: takes the hold. Threads: any. Blocks: no. */
 int bmi_trove_release(const struct bmi_trove_place *place);
 
 /* Lists up to `count` objects of the collection in ascending order, beginning after *position (0 at
- * first), which is moved on. actual: how many; fewer than count: there were no more. A test tells
- * it: this is never done within the post. */
+ * first), which advances. actual: their number; fewer than count: there were no more. A test call
+ * reports it: this never completes within the post. */
 int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
                            void *user_ptr, bmi_trove_context_id_t context);
 
 /* Reads the pieces (stream_offsets[], stream_sizes[]) of the stream, in that order, into the pieces
- * (buffers[], sizes[]) of memory; the counts need not be alike, the totals must. Zero-length pieces
- * are legal. *actual (may be NULL) and the completion tell how many bytes were read: the first
- * piece that meets the stream's end is the last, and what is in memory behind that is untouched.
- * With BMI_TROVE_ZEROS bytes beyond the end read as zeros, and count. Holes are zeros always. */
+ * (buffers[], sizes[]) of memory; the counts may differ, the totals may not. Zero-length pieces are
+ * legal. *actual (may be NULL) and the completion return the number of bytes read. The first piece
+ * that reaches the stream's end is the last one, and memory behind it is not changed. With
+ * BMI_TROVE_ZEROS bytes beyond the end read as zeros, and count. Holes are zeros always. */
 int bmi_trove_post_read_list(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                              void *const *buffers, const bmi_size_t *sizes, int count,
                              const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                              int stream_count, bmi_size_t *actual, unsigned flags, void *user_ptr,
                              bmi_trove_context_id_t context);
 
-/* Writes, in the same way; the stream grows as needed. On ENOSPC or EIO `actual` tells how many
- * bytes, in order of the lists, were written before. */
+/* Writes, in the same way; the stream grows as needed. On ENOSPC or EIO `actual` is the number of
+ * bytes, in order of the lists, that were written before. */
 int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                               const void *const *buffers, const bmi_size_t *sizes, int count,
                               const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
@@ -259,35 +265,35 @@ int bmi_trove_post_write_at(bmi_trove_op_id_t *op, const struct bmi_trove_place 
                             bmi_size_t *actual, unsigned flags, void *user_ptr,
                             bmi_trove_context_id_t context);
 
-/* Cuts or extends the stream; what is added reads as zeros. */
+/* Cuts or extends the stream; added bytes read as zeros. */
 int bmi_trove_post_resize(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           bmi_size_t size, unsigned flags, void *user_ptr,
                           bmi_trove_context_id_t context);
 
-/* Has the object's stream and key/values on disk, with all that completed before the post. Once
- * that failed (EIO, ENOSPC), or within an operation with BMI_TROVE_SYNC, something is lost: it
- * fails, and so do those operations, until the store is opened anew or, of a stream, the object
- * removed. */
+/* Writes the object's stream and key/values to disk, with all changes that completed before the
+ * post. If a flush, or an operation with BMI_TROVE_SYNC, fails with EIO or ENOSPC, data is lost:
+ * from then on both fail, until the store is opened anew or, for a stream, the object
+ * is removed. */
 int bmi_trove_post_flush(bmi_trove_op_id_t *op, const struct bmi_trove_place *place, void *user_ptr,
                          bmi_trove_context_id_t context);
 
-/* Tells the stream's size. */
+/* Reads the stream's size. */
 int bmi_trove_post_size(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                         bmi_size_t *size, void *user_ptr, bmi_trove_context_id_t context);
 
-/* Key/values of an object, as lists of 1 or more. A list is one step: all of it or nothing, for
- * everybody and across a crash. Keys are bytes, in the order of memcmp. Where the dir backend was
- * built without LMDB: ENOSYS. `actual` is how many pairs were found, put, removed, or returned. */
+/* Key/values of an object, as lists of 1 or more. A list is atomic, for all threads and across a
+ * crash. Keys are bytes, in the order of memcmp. ENOSYS: the dir backend was built without LMDB.
+ * `actual` is the number of pairs found, put, removed, or returned. */
 
-/* Gets the values; each pair's error tells about it. The operation's own error is 0 unless the
- * store failed. */
+/* Gets the values; each pair has its own error. The operation's own error is 0 unless the store
+ * failed. */
 int bmi_trove_post_get(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, void *user_ptr,
                        bmi_trove_context_id_t context);
 
 /* Puts or replaces. EEXIST with BMI_TROVE_ONLY_NEW. EINVAL: a key or value beyond its maximum. With
- * BMI_TROVE_SYNC, EIO and ENOSPC may come from the flush that follows: then the list may be there
- * for everybody, though `actual` is 0 and a crash of the machine may lose it. */
+ * BMI_TROVE_SYNC, EIO and ENOSPC may come from the flush that follows: then other threads may see
+ * the list, although `actual` is 0 and a crash of the machine may lose it. */
 int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                        struct bmi_trove_pair *pairs, int count, unsigned flags, void *user_ptr,
                        bmi_trove_context_id_t context);
@@ -295,27 +301,26 @@ int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
 /* Puts, compares, and returns the former value, in one step.
  *   expected  NULL, or an array of `count`: nothing is put unless the value of each key is that of
  *             its entry (error 0: value, value_size; error -ENOENT: the key is absent), as a get
- *             has filled it. EAGAIN: one was another. Keys of these entries are not looked at
+ *             has filled it. EAGAIN: one value differs. Keys of these entries are ignored
  *   old       NULL, or an array of `count` whose value and value_size give room: each is filled as
- *   a
- *             get of the key would have before the put, also where that ends with EAGAIN. Keys of
- *             these entries are not looked at
- * Else as put. */
+ *             by a get of the key before the put, also if that ends with EAGAIN. Keys of these
+ *             entries are ignored
+ * Otherwise as put. */
 int bmi_trove_post_exchange(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                             struct bmi_trove_pair *pairs, const struct bmi_trove_pair *expected,
                             struct bmi_trove_pair *old, int count, unsigned flags, void *user_ptr,
                             bmi_trove_context_id_t context);
 
-/* Removes the keys; one that is absent is told by its pair's error, -ENOENT, and is no failure.
- * With BMI_TROVE_SYNC, as put: after EIO and ENOSPC they may be gone. */
+/* Removes the keys. The pair of an absent key gets the error -ENOENT; that is no failure. With
+ * BMI_TROVE_SYNC, as put: after EIO and ENOSPC the keys may be gone. */
 int bmi_trove_post_remove_keys(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                                struct bmi_trove_pair *pairs, int count, unsigned flags,
                                void *user_ptr, bmi_trove_context_id_t context);
 
-/* Gives up to `count` pairs whose keys come after *position, which is moved on. Fewer: no more. A
- * pair's error is -EMSGSIZE where its room was too small: its sizes tell what it takes. value NULL:
- * keys and the sizes of values are wanted only. A test tells `actual`: this is never done within
- * the post. */
+/* Lists up to `count` pairs whose keys come after *position, which advances. Fewer: there were no
+ * more. A pair's error is -EMSGSIZE if its room was too small: its sizes are those needed. value
+ * NULL: only keys and the sizes of values. A test call reports `actual`: this never
+ * completes within the post. */
 int bmi_trove_post_iterate(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                            struct bmi_trove_position *position, struct bmi_trove_pair *pairs,
                            int count, void *user_ptr, bmi_trove_context_id_t context);
@@ -331,16 +336,16 @@ enum bmi_trove_kind {
     BMI_TROVE_ALL = 31
 };
 
-/* A fault: operations of these kinds are counted as they are posted; the first `skip` go well, the
+/* A fault: operations of these kinds are counted as they are posted; the first `skip` succeed, the
  * next `times` (0: all) fail. */
 struct bmi_trove_fault {
-    unsigned kinds; /* 0: no fault any more */
+    unsigned kinds; /* 0: no more faults */
     uint64_t skip, times;
     bmi_error_code_t error; /* -BMI_EIO, -BMI_ENOSPC, ...: complete with it; 0: with success */
-    bmi_size_t limit; /* reads and writes move at most so many bytes first: with an error, all but
-                         these fail; without, the operation is short. 0: none with an error, all
-                         without */
-    int delay_ms;     /* and it takes that much longer */
+    bmi_size_t limit; /* most bytes that a read or write moves. With an error: these bytes move,
+                         then it fails (0: none). Without an error: the operation is short (0: no
+                         limit) */
+    int delay_ms;     /* and each takes that much longer */
 };
 
 /* Sets the store's fault, in place of the one before, and starts counting. fault NULL: none.
@@ -356,7 +361,8 @@ struct bmi_trove_statistics {
     uint64_t uring;       /* pieces moved by io_uring */
     uint64_t tasks;       /* operations done by tasks */
     uint64_t faults;      /* injected */
-    uint64_t lent_bytes;  /* of those read and written: not copied, a flow had the store's memory */
+    uint64_t lent_bytes;  /* of those read and written: not copied, a flow used the
+                             store's memory */
     uint64_t outstanding; /* gauge */
 };
 
