@@ -284,6 +284,9 @@ static void event_handle(struct gm_state *state, struct nic_event *event)
     case NIC_PEER_DOWN_EVENT:
         down_handle(event);
         break;
+    case NIC_CROWDED_EVENT:
+        bmi_method_idle_close(&bmi__method_gm, NULL);
+        break;
     default:
         nic_unknown(state->port, event);
     }

@@ -246,7 +246,51 @@ int nic__welcome(struct nic_peer *peer)
     peer->crowded = status == -ETOOMANYREFS; /* as in nic__dial */
     if (peer->crowded)
         return 0;
-    return status != 0 ? status : nic__peer_up(peer);
+    if (status == 0)
+        status = nic__peer_up(peer);
+    if (status == 0)
+        peer->port->shortage_logged = false; /* it is over */
+    return status;
+}
+
+static bool is_shortage(int status)
+{
+    return status == -EMFILE || status == -ENFILE;
+}
+
+/* This process has no descriptor for a connection. Asks the user to close one that is idle, at most
+ * ten times a second. */
+static void shortage_note(struct nic_port *port)
+{
+    enum { ASK_NS = 100000000 };
+    uint64_t now = nic__now();
+    if (!port->shortage_logged)
+        nic__log(port, NIC_LOG_WARN,
+                 "no descriptor is left: new connections wait until others end (ulimit -n)");
+    port->shortage_logged = true;
+    if (port->crowded || now < port->crowded_ns)
+        return;
+    port->crowded_ns = now + ASK_NS;
+    port->crowded = true;
+    atomic_fetch_add(&port->event_count, 1);
+}
+
+/* The accepting port has no descriptor for us: dials again later, each time after twice the time,
+ * until connect_timeout_ms have passed. It does not wait in the backlog, where the descriptors of
+ * its HELLO would count as in transit, and the kernel bounds their number for each user. */
+static int wait_in_line(struct nic_peer *peer)
+{
+    enum { FIRST_NS = 2000000, MOST_NS = 100000000 };
+    if (peer->line_ns == 0)
+        nic__log(peer->port, NIC_LOG_INFO, "%s:%u has no descriptor left: waiting", peer->host,
+                 peer->number);
+    peer->line_ns = peer->line_ns == 0            ? FIRST_NS
+                    : peer->line_ns < MOST_NS / 2 ? 2 * peer->line_ns
+                                                  : MOST_NS;
+    peer->retry_ns = nic__now() + peer->line_ns;
+    nic__source_remove(peer->port, &peer->socket);
+    atomic_store(&peer->state, NIC_DIALLING);
+    return 0;
 }
 
 /* HELLO came: goes up, now or later, or says why not. */
@@ -283,6 +327,8 @@ static int welcome_handle(struct nic_peer *peer, struct received *received)
 {
     const struct nic_greeting *greeting = &received->greeting;
     void *memory;
+    if (greeting->kind == NIC_REFUSE && is_shortage(refusal_error(greeting)))
+        return wait_in_line(peer);
     if (greeting->kind == NIC_REFUSE)
         return refusal_error(greeting);
     if (greeting->kind != NIC_WELCOME || greeting->link == 0 || name_is_taken(peer, greeting->link))
@@ -407,9 +453,13 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
         received_close(&received);
         if (status == 0)
             continue;
-        if (peer->accepted && atomic_load(&peer->state) == NIC_GREETING)
+        bool refused = peer->accepted && atomic_load(&peer->state) == NIC_GREETING;
+        if (refused)
             refuse(peer->port, peer->socket.fd, status);
-        end_log(peer->port, peer->pid, peer->uid, status);
+        if (refused && is_shortage(status))
+            shortage_note(peer->port);
+        else
+            end_log(peer->port, peer->pid, peer->uid, status);
         nic__peer_end(peer, status);
         return;
     }
@@ -423,8 +473,9 @@ void nic__process_ended(struct nic_peer *peer)
     nic__peer_end(peer, peer->said_bye ? 0 : -ECONNRESET);
 }
 
-/* Tells who was accepted why it cannot stay. A close with its HELLO unread would cut that short,
- * and a HELLO that comes later finds the way shut, and the word there. */
+/* Sends a REFUSE to an accepted connection, and closes it. A close with the peer's HELLO unread
+ * would discard the REFUSE, so HELLO is read before; one that comes later finds the socket shut,
+ * and the REFUSE there. */
 static void turn_away(struct nic_port *port, int fd, int status)
 {
     struct nic_greeting unread;
@@ -435,7 +486,8 @@ static void turn_away(struct nic_port *port, int fd, int status)
     close(fd);
 }
 
-/* One connection less waits, without a descriptor for it. Returns 0 or an errno. */
+/* Takes one connection off the backlog by means of the spare descriptor, and refuses it. Returns 0
+ * or an errno. */
 static int accept_spare(struct nic_port *port, int listener)
 {
     if (port->spare < 0)
@@ -443,10 +495,8 @@ static int accept_spare(struct nic_port *port, int listener)
     close(port->spare);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int status = fd >= 0 ? 0 : -errno;
-    if (fd >= 0) {
-        nic__log(port, NIC_LOG_WARN, "connection refused: no descriptor is left");
+    if (fd >= 0)
         turn_away(port, fd, -EMFILE);
-    }
     port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
     return status;
 }
@@ -519,8 +569,10 @@ static int connections_take(struct nic_port *port, int listener, int most)
             continue;
         }
         status = -errno;
-        if (status == -EMFILE || status == -ENFILE)
+        if (is_shortage(status)) {
+            shortage_note(port);
             status = accept_spare(port, listener);
+        }
     }
     return status;
 }
@@ -531,7 +583,7 @@ void nic__listener_ready(struct nic_port *port, struct nic_listener *listener)
     if (port->spare < 0)
         port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
     int status = connections_take(port, listener->source.fd, TURN);
-    if (status == -EMFILE || status == -ENFILE || status == -ENOMEM || status == -ENOBUFS)
+    if (is_shortage(status) || status == -ENOMEM || status == -ENOBUFS)
         listeners_rest(port);
 }
 
@@ -569,7 +621,7 @@ int nic__dial(struct nic_peer *peer)
     nic__hello_fill(port, &hello, NIC_HELLO);
     status = nic__greeting_send(fd, &hello, fds, port->wire != NULL ? 3 : 2);
     peer->crowded = status == -ETOOMANYREFS; /* too many of this user's are on their way */
-    if (status != 0 && status != -EPIPE) {   /* who was turned away finds why in the socket */
+    if (status != 0 && status != -EPIPE) {   /* EPIPE: refused already; the socket holds why */
         status = peer->crowded ? -EAGAIN : status;
         goto undo_fd;
     }

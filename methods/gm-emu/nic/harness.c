@@ -137,6 +137,9 @@ static bool host_poll(struct host *host)
         host->down_status = event->status;
         host->refused = event->peer;
         break;
+    case NIC_CROWDED_EVENT:
+        host->crowded++;
+        break;
     case NIC_ALARM_EVENT:
         host->alarms++;
         nic_unknown(host->port, event);

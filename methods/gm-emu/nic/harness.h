@@ -25,7 +25,7 @@ struct host {
     struct nic_port *port;
     struct nic_peer *peer;    /* the last that connected, or was connected to */
     struct nic_peer *refused; /* the last that went down */
-    unsigned ups, accepted, downs;
+    unsigned ups, accepted, downs, crowded;
     int down_status;
     unsigned received, fast, alarms;
     unsigned callbacks, failures; /* all; with a status < 0 */

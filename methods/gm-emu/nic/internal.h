@@ -197,7 +197,8 @@ struct nic_peer {
     bool announced; /* the user knows it */
     int status;
     uint64_t deadline_ns; /* of its handshake; once it is down, of writes that it may still make */
-    uint64_t retry_ns;
+    uint64_t retry_ns;    /* no new attempt before */
+    uint64_t line_ns;     /* the last wait for a descriptor of the accepting port; 0: none */
     char host[NIC_NODE_MAX];
     uint16_t number;
     uint32_t arenas_told;
@@ -273,6 +274,9 @@ struct nic_port {
     uint32_t calls;
     uint64_t looked_ns, timer_ns;
     uint64_t accept_ns;   /* listeners rest until then; 0: they don't */
+    uint64_t crowded_ns;  /* no NIC_CROWDED_EVENT before */
+    bool crowded;         /* one is due; counts in event_count */
+    bool shortage_logged; /* since a connection was accepted */
     uint64_t next_due_ns; /* the earliest record seen that is not due yet; 0: none */
     uint64_t arena_bytes; /* of all peers' arenas that are mapped here */
     struct nic_alarm *alarms;

@@ -36,6 +36,8 @@
  *   -ECONNRESET   the peer closed its port, was killed, or broke the rules
  *                                                                (GM_SEND_TARGET_PORT_CLOSED)
  *   -ECONNREFUSED no port listens on that name                  (GM_SEND_PORT_NOT_OPEN)
+ *   -EMFILE       this process has no descriptor left. A port that lacks one for a connection does
+ *                 not end it: the dialling port waits for up to connect_timeout_ms
  *   -EACCES       peer of another user; or no such grant, revoked, or out of its bounds
  *   -EPROTONOSUPPORT  the peer speaks another version
  *   -EPROTO       the peer wrote invalid data
@@ -270,6 +272,8 @@ enum nic_event_type {
     NIC_PEER_UP_EVENT,       /* a connection of ours is there */
     NIC_PEER_DOWN_EVENT,     /* it is gone, or could not be made: `status` gives the reason. All its
                           * messages were handed out and all its callbacks called before */
+    NIC_CROWDED_EVENT,       /* a connection found no descriptor in this process and waits: the
+                              * program should close a peer that is idle */
     NIC_ALARM_EVENT,         /* nic_unknown calls the alarm's callback */
     NIC_SENT_EVENT,          /* nic_unknown calls callbacks of sends */
     NIC_HELP_EVENT           /* nic_unknown copies a part of a peer's long directed send (64 KiB) */

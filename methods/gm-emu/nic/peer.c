@@ -194,6 +194,12 @@ bool nic__peer_event(struct nic_port *port, struct nic_event *event)
 {
     if (atomic_load_explicit(&port->event_count, memory_order_relaxed) == 0)
         return false;
+    if (port->crowded) {
+        port->crowded = false;
+        atomic_fetch_sub(&port->event_count, 1);
+        event->type = NIC_CROWDED_EVENT;
+        return true;
+    }
     bmi_lock_take(&port->lock);
     struct nic_peer *peer = port->event_first;
     event->peer = peer;
@@ -421,8 +427,12 @@ static void peer_look(struct nic_peer *peer, uint64_t now)
     if (state == NIC_DIALLING || (state == NIC_GREETING && peer->crowded))
         greet_again(peer, now);
     state = atomic_load(&peer->state);
-    if (state <= NIC_GREETING && now >= peer->deadline_ns)
+    if (state <= NIC_GREETING && now >= peer->deadline_ns) {
+        if (peer->line_ns != 0)
+            nic__log(peer->port, NIC_LOG_WARN, "%s:%u had no descriptor for us in %u ms",
+                     peer->host, peer->number, peer->port->options.connect_timeout_ms);
         nic__peer_end(peer, peer->crowded ? -ETOOMANYREFS : -ETIMEDOUT);
+    }
     if (state == NIC_UP) {
         if (peer->arenas_told <
             atomic_load_explicit(&peer->port->arena_count, memory_order_acquire))

@@ -467,27 +467,24 @@ static void without_descriptors_connections_are_refused(void)
     host_close(&server);
 }
 
-/* In a child: dials as often as told, and ends with the outcome that was not EMFILE. */
-static void turned_away(uint16_t number, int orders)
+/* In a child: dials once for each order, and ends with the first outcome that was not 0. */
+static void dial_on_orders(uint16_t number, int orders)
 {
-    unsigned char times;
-    int status = -EMFILE;
+    char order;
+    int status = 0;
     host_forget();
     host_open(&client, NULL);
-    while (read(orders, &times, 1) == 1) {
-        for (; times > 0; times--) {
-            int outcome = dial_outcome("none", number);
-            status = outcome == -EMFILE ? status : outcome;
-        }
-    }
+    while (status == 0 && read(orders, &order, 1) == 1)
+        status = dial_outcome("none", number);
     _exit(-status);
 }
 
-/* However far it gets: the connection, its two descriptors, the process, the link's memory. */
-static void without_descriptors_the_dialler_is_told(void)
+/* Given a server that lacks a descriptor for the connection itself, one of the two that come with
+ * it, its process, or the link's memory; when a client dials, then it is refused again and again,
+ * and accepted once there are descriptors. */
+static void without_descriptors_the_dialler_waits(void)
 {
-    enum { LACKING = 5, TIMES = 50 };
-    unsigned char times = TIMES;
+    enum { LACKING = 5, REFUSALS = 3 };
     struct nic_statistics figures;
     int orders[2], status;
     if (!limit_is_the_kernels())
@@ -498,22 +495,61 @@ static void without_descriptors_the_dialler_is_told(void)
     pid_t child = fork();
     if (child == 0) {
         close(orders[1]);
-        turned_away(number, orders[0]);
+        dial_on_orders(number, orders[0]);
     }
     close(orders[0]);
     for (unsigned more = 0; more < LACKING; more++) {
-        struct rlimit before = descriptors_limit(more);
-        CU_ASSERT_EQUAL(write(orders[1], &times, 1), 1);
-        CU_ASSERT(UNTIL((nic_statistics(server.port, &figures),
-                         figures.refused == (uint64_t)(more + 1) * TIMES)));
-        CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
+        nic_statistics(server.port, &figures);
+        uint64_t before = figures.refused;
+        unsigned crowded = server.crowded;
+        struct rlimit limit = descriptors_limit(more);
+        CU_ASSERT_EQUAL(write(orders[1], "", 1), 1);
+        CU_ASSERT(
+            UNTIL((nic_statistics(server.port, &figures), figures.refused >= before + REFUSALS)));
+        CU_ASSERT(UNTIL(server.crowded > crowded));
+        CU_ASSERT_EQUAL(server.accepted, more);
+        CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        CU_ASSERT(UNTIL(server.accepted == more + 1));
     }
+    CU_ASSERT_EQUAL(server.warnings, LACKING); /* one a shortage */
     close(orders[1]);
     CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
     CU_ASSERT(WIFEXITED(status));
-    CU_ASSERT_EQUAL(WEXITSTATUS(status), EMFILE);
-    CU_ASSERT_EQUAL(server.accepted, 0);
+    CU_ASSERT_EQUAL(WEXITSTATUS(status), 0);
     host_close(&server);
+}
+
+/* Given a peer that refuses each time for lack of descriptors, a client gives up in time. */
+static void who_waits_for_a_descriptor_does_not_wait_for_ever(void)
+{
+    struct nic_options options;
+    nic_options_default(&options);
+    options.connect_timeout_ms = 300;
+    host_open(&client, &options);
+    uint16_t number = unused_number("short");
+    int listener = raw_listen("short", number);
+    unsigned downs = client.downs, refusals = 0;
+    uint64_t start = nic__now();
+    CU_ASSERT_EQUAL(dial("short", number), 0);
+    while (client.downs == downs && hosts_drive()) {
+        struct nic_greeting refusal;
+        struct pollfd wait = {.fd = listener, .events = POLLIN};
+        if (poll(&wait, 1, 0) == 0)
+            continue;
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        CU_ASSERT_EQUAL(recv(fd, &refusal, sizeof(refusal), 0), (ssize_t)sizeof(refusal));
+        nic__hello_fill(client.port, &refusal, NIC_REFUSE);
+        refusal.error = EMFILE;
+        CU_ASSERT_EQUAL(nic__greeting_send(fd, &refusal, NULL, 0), 0);
+        close(fd);
+        refusals++;
+    }
+    CU_ASSERT_EQUAL(client.down_status, -ETIMEDOUT);
+    CU_ASSERT(nic__now() - start >= 300000000);
+    CU_ASSERT(refusals >= 3 && refusals <= 12); /* each after twice the time, up to 100 ms */
+    nic_peer_release(client.refused);
+    close(listener);
+    host_close(&client);
 }
 
 /* Another thread was faster to take the last one: whoever waits is accepted later, and keeps nobody
@@ -703,7 +739,8 @@ int main(int argc, char **argv)
         {"another version is refused", another_version_is_refused},
         {"who never answers is given up", who_never_answers_is_given_up},
         {"without descriptors: refused", without_descriptors_connections_are_refused},
-        {"without descriptors: told", without_descriptors_the_dialler_is_told},
+        {"without descriptors: waits", without_descriptors_the_dialler_waits},
+        {"without descriptors: not for ever", who_waits_for_a_descriptor_does_not_wait_for_ever},
         {"without a spare descriptor: later", without_a_spare_descriptor_they_wait},
     };
     if (argc == 1)

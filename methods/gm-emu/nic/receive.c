@@ -556,6 +556,7 @@ void nic_unknown(struct nic_port *port, struct nic_event *event)
         nic__help_step(event->peer);
         break;
     case NIC_NO_RECV_EVENT:
+    case NIC_CROWDED_EVENT:
     case NIC_PEER_ACCEPTED_EVENT:
     case NIC_PEER_UP_EVENT:
     case NIC_PEER_DOWN_EVENT:
