@@ -156,9 +156,10 @@ int bmi_job_context_close(struct bmi_job_context *context)
     bmi__job_hooks_end(context);
     messages_return(context);
     if (context->background) {
-        bmi__job_driver_leave(context);
+        bmi__job_driver_unwatch(context);
         if (context->poll_submitted)
             bmi__task_await(&context->poll); /* within which no tasks are run */
+        bmi__job_driver_leave(context);
     }
     bmi__job_source_close(&context->flow);
     bmi__job_source_close(&context->trove);

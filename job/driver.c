@@ -170,16 +170,23 @@ int bmi__job_driver_join(struct bmi_job_context *context)
     return result;
 }
 
-void bmi__job_driver_leave(struct bmi_job_context *context)
+/* A polling task that a worker has begun still calls bmi__job_driver_look: close waits for it between
+ * this and bmi__job_driver_leave. */
+void bmi__job_driver_unwatch(struct bmi_job_context *context)
 {
     struct bmi__job_driver *driver = context->driver;
-    pthread_mutex_lock(&lock);
     pthread_mutex_lock(&driver->contexts_lock);
     struct bmi_job_context **place = &driver->contexts;
     while (*place != context)
         place = &(*place)->driver_next;
     *place = context->driver_next;
     pthread_mutex_unlock(&driver->contexts_lock);
+}
+
+void bmi__job_driver_leave(struct bmi_job_context *context)
+{
+    struct bmi__job_driver *driver = context->driver;
+    pthread_mutex_lock(&lock);
     bool last = --driver->users == 0;
     if (last)
         the_driver = NULL;

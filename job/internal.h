@@ -301,6 +301,9 @@ void bmi__job_fd_settle(struct bmi_job_context *context);
 /* ---- driver.c: the network in the background ---- */
 
 int bmi__job_driver_join(struct bmi_job_context *context);
+/* From now on the driver submits no polling task of this context. */
+void bmi__job_driver_unwatch(struct bmi_job_context *context);
+/* Follows unwatch, when no polling task of the context runs any more: may free the driver. */
 void bmi__job_driver_leave(struct bmi_job_context *context);
 /* A context's next_due_ns is earlier than before. */
 void bmi__job_driver_look(struct bmi__job_driver *driver);
