@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bmi/address.h"
+#include "bmi/connection/address.h"
 #include "flow/internal.h"
 
 /* ---- lists -------------------------------------------------------------------------------------

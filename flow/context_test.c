@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <time.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "bmi/task.h"
 #include "flow/flow_self.h"
 #include "tests/unit/deep.h"

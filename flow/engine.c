@@ -29,9 +29,9 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "bmi/context.h"
-#include "bmi/error.h"
-#include "bmi/progress.h"
+#include "bmi/base/error.h"
+#include "bmi/progress/progress.h"
+#include "bmi/state/context.h"
 #include "flow/internal.h"
 #include "task/internal.h"
 

@@ -7,7 +7,7 @@
  */
 #include <errno.h>
 
-#include "bmi/address.h"
+#include "bmi/connection/address.h"
 #include "flow/flow_testing.h"
 #include "methods/loop/loop_test.h"
 

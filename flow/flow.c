@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bmi/address.h"
-#include "bmi/error.h"
+#include "bmi/base/error.h"
+#include "bmi/connection/address.h"
 #include "flow/internal.h"
 
 static void flow_cancel(struct bmi__posted *posted)

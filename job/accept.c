@@ -10,8 +10,8 @@
  */
 #include <stdlib.h>
 
-#include "bmi/progress.h"
-#include "bmi/unexpected.h"
+#include "bmi/connection/unexpected.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 /* Has unexpected_wanted agree with whether there is room. */

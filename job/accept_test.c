@@ -6,7 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/job_case.h"
 
 /* A request: its machine waits for an event of the test's, then ends. */

@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "bmi/log.h"
+#include "bmi/base/log.h"
 #include "job/internal.h"
 
 enum { STATES_MOST = 4096 };

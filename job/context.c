@@ -6,10 +6,10 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "bmi/address.h"
-#include "bmi/error.h"
-#include "bmi/progress.h"
-#include "bmi/unexpected.h"
+#include "bmi/base/error.h"
+#include "bmi/connection/address.h"
+#include "bmi/connection/unexpected.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 #include "task/internal.h"
 

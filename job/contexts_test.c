@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/job_case.h"
 
 static struct bmi_job_context *other;

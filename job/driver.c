@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 #include "task/internal.h"
 
@@ -170,8 +170,8 @@ int bmi__job_driver_join(struct bmi_job_context *context)
     return result;
 }
 
-/* A polling task that a worker has begun still calls bmi__job_driver_look: close waits for it between
- * this and bmi__job_driver_leave. */
+/* A polling task that a worker has begun still calls bmi__job_driver_look: close waits for it
+ * between this and bmi__job_driver_leave. */
 void bmi__job_driver_unwatch(struct bmi_job_context *context)
 {
     struct bmi__job_driver *driver = context->driver;

@@ -15,7 +15,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "bmi/error.h"
+#include "bmi/base/error.h"
 #include "job/internal.h"
 
 void bmi__job_fd_signal(struct bmi_job_context *context)

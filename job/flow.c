@@ -4,7 +4,7 @@
  */
 #include <limits.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 /* The flow's own limit: what is left until the deadline, if that is less. */

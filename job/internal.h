@@ -21,10 +21,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "bmi/context.h"
 #include "bmi/job.h"
 #include "bmi/lock.h"
 #include "bmi/method.h"
+#include "bmi/state/context.h"
 
 struct bmi__job_driver;
 

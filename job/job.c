@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 enum { CHUNK = 256 };

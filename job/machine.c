@@ -13,8 +13,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "bmi/log.h"
-#include "bmi/progress.h"
+#include "bmi/base/log.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 #include "task/internal.h"
 

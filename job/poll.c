@@ -8,10 +8,10 @@
  * hook). Nobody is missed, since a waiter is enlisted before it looks for the last time
  * (docs/threads.md).
  */
-#include "bmi/address.h"
-#include "bmi/error.h"
-#include "bmi/progress.h"
-#include "bmi/unexpected.h"
+#include "bmi/base/error.h"
+#include "bmi/connection/address.h"
+#include "bmi/connection/unexpected.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 enum { BATCH = 64 };

@@ -3,7 +3,7 @@
  * post.c - the posts, a kind of job each. Each takes a job, asks the source to do it, and tells
  * job.c what the source said.
  */
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 /* ---- BMI ------------------------------------------------------------------------------------- */

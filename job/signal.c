@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bmi/error.h"
-#include "bmi/progress.h"
+#include "bmi/base/error.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 struct bmi__job_watch {

@@ -11,8 +11,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "bmi/error.h"
-#include "bmi/progress.h"
+#include "bmi/base/error.h"
+#include "bmi/progress/progress.h"
 #include "flow/internal.h"
 #include "job/internal.h"
 #include "task/internal.h"

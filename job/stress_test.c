@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "bmi/flow.h"
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/job_case.h"
 
 enum { THREADS = 4, ROUNDS = 60, SIZE = 40000, POSTS = 8, PLACES = 2 * POSTS, TAGS = 64 };

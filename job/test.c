@@ -6,8 +6,8 @@
  */
 #include <limits.h>
 
-#include "bmi/address.h"
-#include "bmi/progress.h"
+#include "bmi/connection/address.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 enum { POLL_EVERY = 8 };

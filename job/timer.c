@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 static void heap_put(struct bmi_job_context *context, uint32_t place, struct bmi__job *job)

@@ -6,8 +6,8 @@
  */
 #include <stdlib.h>
 
-#include "bmi/log.h"
-#include "bmi/progress.h"
+#include "bmi/base/log.h"
+#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 void bmi__sm_trace_event(struct bmi__tracer *tracer, struct bmi_sm *machine,

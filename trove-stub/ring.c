@@ -9,10 +9,9 @@
  *
  * `lock` of a ring guards both its queues; what the kernel gives back was submitted under it, so
  * that whoever reaps has seen what the submitter wrote. It is not held when an operation is
- * completed. `rings_lock` guards the list and is taken before; who finds it taken leaves the
- * reaping to its holder. That one may have looked already, and the descriptor tells some of those
- * who wait for it only once (bmi/progress.h watches edges): so it tells again when the lock is
- * given back.
+ * completed. `rings_lock` guards the list and is taken before; a thread that finds it taken
+ * leaves the reaping to the holder. The holder may have looked already, and the core watches the
+ * descriptor by edges (bmi/progress/progress.h): so it is signalled when the lock is released.
  */
 #include "trove-stub/store.h"
 

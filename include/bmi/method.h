@@ -534,7 +534,7 @@ bool bmi_method_idle_close(const struct bmi_method *method, const char *host);
  * needed. The cache is bounded (settings registration_bytes, registration_count): beyond the bounds
  * unused registrations end, least recently used first. The cache stays correct when a program frees
  * memory and maps other memory at the same address, without a notice from the program:
- * bmi/registration.c explains how.
+ * bmi/progress/registration.c explains how.
  *
  * Memory that stays registered (BMI_memalloc's) is registered once, whole, when it is allocated,
  * and put when it is freed; a get within it then costs only a look-up. Such memory must not share

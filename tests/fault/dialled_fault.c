@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bmi/digest.h"
+#include "bmi/base/digest.h"
 #include "raw_peer.h"
 #include "serve.h"
 

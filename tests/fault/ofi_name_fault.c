@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bmi/methods.h"
+#include "bmi/progress/methods.h"
 #include "methods/ib/ib.h"
 #include "serve.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bmi/address.h"
+#include "bmi/connection/address.h"
 #include "methods/tcp/tcp.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

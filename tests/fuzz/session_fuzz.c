@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bmi/cancel.h"
-#include "bmi/credit.h"
-#include "bmi/settings.h"
+#include "bmi/base/settings.h"
+#include "bmi/protocol/cancel.h"
+#include "bmi/protocol/credit.h"
 #include "tests/unit/script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -3,11 +3,11 @@
  * address_test.c - the address book: strings, handles, references. Where something is posted, it is
  * to this process, by the loop method.
  */
-#include "bmi/address.h"
+#include "bmi/connection/address.h"
 
 #include <errno.h>
 
-#include "bmi/log.h"
+#include "bmi/base/log.h"
 #include "unit.h"
 
 static struct caught caught;

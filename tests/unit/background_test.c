@@ -13,10 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bmi/context.h"
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
+#include "bmi/progress/waiters.h"
+#include "bmi/state/context.h"
 #include "bmi/task.h"
-#include "bmi/waiters.h"
 #include "unit.h"
 
 enum { SERVER = BMI_INIT_SERVER, BACKGROUND = BMI_INIT_BACKGROUND, PATIENCE_S = 120 };

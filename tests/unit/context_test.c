@@ -3,7 +3,7 @@
  * context_test.c - completion queues: order, one operation out of many, many threads that push and
  * take, handles that are stale.
  */
-#include "bmi/context.h"
+#include "bmi/state/context.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -3,7 +3,7 @@
  * credit_test.c - what peers may make the library hold: bounded for each and in all, nobody is
  * forgotten, and nothing is lost count of. Peers are scripts that keep their own account.
  */
-#include "bmi/credit.h"
+#include "bmi/protocol/credit.h"
 #include "tests/unit/script_case.h"
 
 enum { UNEXPECTED_MAX = 16384 };

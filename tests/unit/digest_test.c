@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "bmi/digest.h"
+#include "bmi/base/digest.h"
 #include "unit.h"
 
 static void known_answers(void)

@@ -2,7 +2,7 @@
  *
  * error_test.c - the table of errors: numbers, names, and the way from errno and back.
  */
-#include "bmi/error.h"
+#include "bmi/base/error.h"
 
 #include <errno.h>
 

@@ -12,12 +12,12 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "bmi/background.h"
-#include "bmi/context.h"
 #include "bmi/method.h"
-#include "bmi/progress.h"
+#include "bmi/progress/background.h"
+#include "bmi/progress/progress.h"
+#include "bmi/progress/waiters.h"
+#include "bmi/state/context.h"
 #include "bmi/task.h"
-#include "bmi/waiters.h"
 #include "unit.h"
 
 enum { PATIENCE_S = 60 };

@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bmi/context.h"
-#include "bmi/progress.h"
-#include "bmi/waiters.h"
+#include "bmi/progress/progress.h"
+#include "bmi/progress/waiters.h"
+#include "bmi/state/context.h"
 #include "unit.h"
 
 enum { THREADS = 6, ROUNDS = 20, PATIENCE_MS = 120000 };

@@ -5,8 +5,8 @@
  */
 #include <errno.h>
 
-#include "bmi/credit.h"
-#include "bmi/peer.h"
+#include "bmi/protocol/credit.h"
+#include "bmi/state/peer.h"
 #include "unit.h"
 
 static struct peer *peer;

@@ -2,7 +2,7 @@
  *
  * log_test.c - lines of the log, and how many warnings are written.
  */
-#include "bmi/log.h"
+#include "bmi/base/log.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/base/settings.h"
 #include "bmi/method.h"
-#include "bmi/settings.h"
 #include "unit.h"
 
 struct lines {

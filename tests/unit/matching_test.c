@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "bmi/progress.h"
+#include "bmi/progress/progress.h"
 #include "tests/unit/pair.h"
 
 enum { TAGS = 3, MOST = 4000, SIZE_MOST = 50000, OUTSTANDING = 120 };

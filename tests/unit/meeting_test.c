@@ -2,7 +2,7 @@
  *
  * meeting_test.c - peers are found by one key at a time, among thousands.
  */
-#include "bmi/meeting.h"
+#include "bmi/connection/matching.h"
 
 #include "unit.h"
 

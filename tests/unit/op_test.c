@@ -2,7 +2,7 @@
  *
  * op_test.c - the table of operations: generations, stale ids, reuse, many threads, its end.
  */
-#include "bmi/op.h"
+#include "bmi/state/op.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-#include "bmi/methods.h"
-#include "bmi/settings.h"
+#include "bmi/base/settings.h"
+#include "bmi/progress/methods.h"
 
 static const struct bmi_method *const methods[] = {&bmi__method_loop, &bmi__method_loopput,
                                                    &bmi__method_loopget};

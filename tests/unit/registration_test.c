@@ -9,8 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bmi/base/settings.h"
 #include "bmi/method.h"
-#include "bmi/settings.h"
 #include "unit.h"
 
 enum { PAGE = 4096, PAGES = 64, LOG = 256 };

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bmi/address.h"
-#include "bmi/progress.h"
+#include "bmi/connection/address.h"
+#include "bmi/progress/progress.h"
 
 enum { MOST_PASSES = 4, EAGER_MAX = 16384 };
 

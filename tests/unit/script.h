@@ -11,8 +11,8 @@
 #ifndef TESTS_UNIT_SCRIPT_H
 #define TESTS_UNIT_SCRIPT_H
 
-#include "bmi/peer.h"
-#include "bmi/wire.h"
+#include "bmi/state/peer.h"
+#include "bmi/state/wire.h"
 
 enum script_kind { SCRIPT_FRAMES, SCRIPT_PUT, SCRIPT_GET };
 

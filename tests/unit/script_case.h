@@ -8,8 +8,8 @@
 
 #include <errno.h>
 
-#include "bmi/error.h"
-#include "bmi/settings.h"
+#include "bmi/base/error.h"
+#include "bmi/base/settings.h"
 #include "tests/unit/script.h"
 #include "tests/unit/unit.h"
 

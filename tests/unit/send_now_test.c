@@ -6,8 +6,8 @@
  * A receive is outstanding in each case: a peer that the library does not watch has its first
  * message go the long way.
  */
-#include "bmi/failure.h"
-#include "bmi/progress.h"
+#include "bmi/connection/failure.h"
+#include "bmi/progress/progress.h"
 #include "tests/unit/script_case.h"
 
 static struct posted one, two, three;

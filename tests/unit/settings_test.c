@@ -2,12 +2,12 @@
  *
  * settings_test.c - the table of settings: values, units, bounds, environment, what the log tells.
  */
-#include "bmi/settings.h"
+#include "bmi/base/settings.h"
 
 #include <ctype.h>
 #include <errno.h>
 
-#include "bmi/log.h"
+#include "bmi/base/log.h"
 #include "bmi/method.h"
 #include "unit.h"
 

@@ -3,8 +3,8 @@
  * sizes_test.c - what one operation and one idle peer cost. A structure that grows beyond its bound
  * fails to compile; raise a bound only with the sum in mind: 1 KiB for an idle peer.
  */
-#include "bmi/address.h"
-#include "bmi/context.h"
+#include "bmi/connection/address.h"
+#include "bmi/state/context.h"
 #include "methods/tcp/tcp.h"
 #include "unit.h"
 

@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bmi/address.h"
-#include "bmi/background.h"
+#include "bmi/connection/address.h"
 #include "bmi/flow.h"
+#include "bmi/progress/background.h"
 
 #include "task/internal.h"
 #include "tests/unit/deep.h"

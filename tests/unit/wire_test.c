@@ -2,7 +2,7 @@
  *
  * wire_test.c - frames to bytes and back: every type, every field's bounds, every way to be wrong.
  */
-#include "bmi/wire.h"
+#include "bmi/state/wire.h"
 
 #include <errno.h>
 

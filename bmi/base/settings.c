@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * settings.c - the table of settings, its parser, and its readers. See settings.h.
+ *
+ * The table holds the core's settings, then those that the built-in methods declare. The methods'
+ * part is filled once, before the first access by name or index (table_count).
+ */
+#include "bmi/base/settings.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bmi/base/log.h"
+#include "bmi/base/text.h"
+#include "bmi/method.h"
+
+extern const struct bmi_method *const bmi__methods[]; /* generated; ends with NULL */
+
+enum { METHOD_SETTINGS = 64, TABLE_MOST = SETTINGS + METHOD_SETTINGS };
+
+enum kind {
+    NUMBER = BMI_SETTING_NUMBER,
+    BYTES = BMI_SETTING_BYTES,
+    SWITCH = BMI_SETTING_SWITCH,
+    LEVEL, /* the rest: the core's only */
+    DRIVER,
+    POLICY
+};
+
+static const char *const levels[] = {"off", "error", "warn", "info", "debug", "trace", NULL};
+static const char *const drivers[] = {"caller", "background", NULL};
+static const char *const policies[] = {"batch", "normal", "idle", NULL}; /* enum bmi_task_policy */
+
+static struct {
+    const char *name;
+    enum kind kind;
+    int64_t preset, least, most;
+    const char *help;
+    _Atomic int64_t value;
+} table[TABLE_MOST] = {
+    [SETTING_IMMEDIATE] =
+        {"immediate", SWITCH, 1, 0, 1,
+         "let a post return 1 when it completed at once; off: every post is tested", 1},
+    [SETTING_COALESCE] = {"coalesce", SWITCH, 1, 0, 1,
+                          "gather small sends posted between two tests into one system call", 1},
+    [SETTING_ANNOUNCE] = {"announce", SWITCH, 1, 0, 1,
+                          "tell senders of large receives before they ask (no round trip)", 1},
+    [SETTING_EAGER_MAX] =
+        {"eager_max", BYTES, 0, 0, 1 << 20,
+         "largest message sent unasked, at most a frame of the method; 0: its own", 0},
+    [SETTING_UNEXPECTED_SIZE] =
+        {"unexpected_size", BYTES, 16384, 1, INT32_MAX,
+         "largest unexpected message that programs are told of, if the peer takes it", 16384},
+    [SETTING_PEER_MEMORY] = {"peer_memory", BYTES, 1 << 20, 1 << 15, 1 << 30,
+                             "memory for unmatched and unfetched messages of one peer", 1 << 20},
+    [SETTING_TOTAL_MEMORY] = {"total_memory", BYTES, 1 << 28, 1 << 17, INT64_C(1) << 40,
+                              "memory for unmatched and unfetched messages of all peers", 1 << 28},
+    [SETTING_PEER_TIMEOUT] = {"peer_timeout_ms", NUMBER, 30000, 0, 86400000,
+                              "a peer silent that long while we wait for it has failed; 0: never",
+                              30000},
+    [SETTING_CONNECT_TIMEOUT] = {"connect_timeout_ms", NUMBER, 10000, 1, 86400000,
+                                 "how long to try one address of a peer", 10000},
+    [SETTING_CANCEL_GRACE] =
+        {"cancel_grace_ms", NUMBER, 1000, 0, 86400000,
+         "how long a cancelled receive waits for the sender's word that it is unused", 1000},
+    [SETTING_LINGER] = {"linger_ms", NUMBER, 5000, 0, 86400000,
+                        "how long BMI_finalize writes out what was reported as sent", 5000},
+    [SETTING_IDLE_REAP] =
+        {"idle_reap_s", NUMBER, 0, 0, 86400000,
+         "close connections that nothing was said on or is due on for so long; 0: never", 0},
+    [SETTING_SPIN] = {"spin_us", NUMBER, 50, 0, 1000000,
+                      "how long to poll before sleeping, up to 4 times that where it pays; 0: not",
+                      50},
+    [SETTING_PROGRESS] =
+        {"progress", DRIVER, 0, 0, 1,
+         "who moves messages: the caller, in test calls; or background: also while it computes", 0},
+    [SETTING_OFFLOAD] =
+        {"offload", SWITCH, 0, 0, 1,
+         "with progress=background, have the nearest idle core write what is posted", 0},
+    [SETTING_WORKER_POLICY] =
+        {"worker_policy", POLICY, 0, 0, 2,
+         "how task workers share busy CPUs: batch: a fair share; normal: and start at once; idle: "
+         "only while nobody else computes, begun tasks wait, too",
+         0},
+    [SETTING_DEAD_PEERS] = {"dead_peers", NUMBER, 4096, 0, 1 << 24,
+                            "accepted peers that are gone and whose cause is still told", 4096},
+    [SETTING_REGISTRATION_BYTES] = {"registration_bytes", BYTES, INT64_C(1) << 32, 1 << 16,
+                                    INT64_C(1) << 46,
+                                    "memory of the program registered with a network at a time",
+                                    INT64_C(1) << 32},
+    [SETTING_REGISTRATION_COUNT] = {"registration_count", NUMBER, 4096, 16, 1 << 24,
+                                    "registrations with a network at a time", 4096},
+    [SETTING_REGISTRATION_KEEP] =
+        {"registration_keep", SWITCH, 0, 0, 1,
+         "keep plain buffers registered; the program promises never to unmap them", 0},
+    [SETTING_STATS] = {"stats", SWITCH, 0, 0, 1, "print statistics at the last finalize", 0},
+    [SETTING_REPORT] = {"report", SWITCH, 0, 0, 1,
+                        "tell who asks (bmi-info --process) what the process does", 0},
+    [SETTING_LOG] = {"log", LEVEL, 0, 0, 5, "what to print to standard error", 0},
+    [SETTING_TCP_SNDBUF] = {"tcp_sndbuf", BYTES, 0, 0, 1 << 30,
+                            "bytes of a socket's send buffer; 0: the kernel's own tuning", 0},
+    [SETTING_TCP_RCVBUF] = {"tcp_rcvbuf", BYTES, 0, 0, 1 << 30,
+                            "bytes of a socket's receive buffer; 0: the kernel's own tuning", 0},
+    [SETTING_TCP_KEEPALIVE] = {"tcp_keepalive_s", NUMBER, 60, 0, 32767,
+                               "idle seconds before TCP probes a silent connection; 0: never", 60},
+    [SETTING_TCP_BACKLOG] = {"tcp_backlog", NUMBER, 4096, 1, 1 << 16,
+                             "connections that may wait to be accepted", 4096},
+    [SETTING_TCP_HOST_LINKS] = {"tcp_host_links", NUMBER, 16384, 0, 1 << 24,
+                                "connections accepted from one host at most; one more takes the "
+                                "place of an idle one of that host, or is closed; 0: no limit",
+                                16384},
+    [SETTING_TCP_LOCAL_RENO] =
+        {"tcp_local_reno", SWITCH, 1, 0, 1,
+         "connections within this host use the congestion control reno; off: the system's", 1},
+    [SETTING_OFI_REGISTER_ALL] = {"ofi_register_all", SWITCH, 0, 0, 1,
+                                  "register all memory of transfers as for an RDMA device, also "
+                                  "for ofi+tcp, ofi+shm: a test",
+                                  0},
+};
+
+/* What bmi__settings_lend has set. start.c's lock. */
+static struct loan {
+    bool out;
+    int64_t value, former;
+} loans[TABLE_MOST];
+
+int64_t bmi__setting(enum setting setting)
+{
+    return atomic_load_explicit(&table[setting].value, memory_order_relaxed);
+}
+
+void bmi__setting_put(enum setting setting, int64_t value)
+{
+    atomic_store(&table[setting].value, value);
+}
+
+/* Letters as they are in our own names, whatever the program's locale: in a Turkish one `i` and `I`
+ * are two different letters. */
+static char upper(char c)
+{
+    return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
+}
+
+static bool alike(const char *one, const char *other, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (upper(one[i]) != upper(other[i]))
+            return false;
+    return true;
+}
+
+static int method_settings;
+
+/* The index of a name among the first `count` entries, or -1. */
+static int find_among(int count, const char *name, size_t length)
+{
+    for (int i = 0; i < count; i++)
+        if (strlen(table[i].name) == length && alike(table[i].name, name, length))
+            return i;
+    return -1;
+}
+
+/* Appends a method's settings, unless another method with the same table came before. */
+static void method_settings_add(const struct bmi_setting_spec *spec)
+{
+    for (; spec != NULL && spec->name != NULL; spec++) {
+        int count = SETTINGS + method_settings;
+        if (find_among(count, spec->name, strlen(spec->name)) >= 0)
+            continue;
+        if (count == TABLE_MOST)
+            abort(); /* METHOD_SETTINGS is too small: a defect of ours */
+        table[count].name = spec->name;
+        table[count].kind = (enum kind)spec->kind;
+        table[count].preset = spec->preset;
+        table[count].least = spec->least;
+        table[count].most = spec->most;
+        table[count].help = spec->help;
+        bmi__setting_put((enum setting)count, spec->preset);
+        method_settings++;
+    }
+}
+
+static void table_fill(void)
+{
+    for (int i = 0; bmi__methods[i] != NULL; i++)
+        method_settings_add(bmi__methods[i]->settings);
+}
+
+static int table_count(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, table_fill);
+    return SETTINGS + method_settings;
+}
+
+static int find(const char *name, size_t length)
+{
+    return find_among(table_count(), name, length);
+}
+
+int64_t bmi_method_setting(const char *name)
+{
+    int index = find(name, strlen(name));
+    if (index < 0)
+        abort(); /* a method asks for a setting that is not in the table: a defect of ours */
+    return bmi__setting((enum setting)index);
+}
+
+static int parse_word(const char *text, const char *const *words, int64_t *value)
+{
+    for (int i = 0; words[i] != NULL; i++)
+        if (strlen(words[i]) == strlen(text) && alike(text, words[i], strlen(text))) {
+            *value = i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+static int parse_number(const char *text, bool bytes, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || errno != 0)
+        return -EINVAL;
+    static const char units[] = "KMG";
+    const char *unit = bytes && *end != '\0' ? strchr(units, upper(*end)) : NULL;
+    if (unit != NULL) {
+        int shift = 10 * (int)(unit - units + 1);
+        if (number > (INT64_MAX >> shift) || number < 0)
+            return -EINVAL;
+        number <<= shift;
+        end++;
+    }
+    *value = number;
+    return *end == '\0' ? 0 : -EINVAL;
+}
+
+static int parse(int index, const char *text, int64_t *value)
+{
+    static const char *const off_on[] = {"off", "on", NULL};
+    static const char *const no_yes[] = {"no", "yes", NULL};
+    int status = -EINVAL;
+    if (table[index].kind == LEVEL)
+        status = parse_word(text, levels, value);
+    if (table[index].kind == DRIVER)
+        status = parse_word(text, drivers, value);
+    if (table[index].kind == POLICY)
+        status = parse_word(text, policies, value);
+    if (table[index].kind == SWITCH) {
+        status = parse_word(text, off_on, value);
+        if (status < 0)
+            status = parse_word(text, no_yes, value);
+    }
+    if (status < 0)
+        status = parse_number(text, table[index].kind == BYTES, value);
+    if (status < 0 || *value < table[index].least || *value > table[index].most)
+        return -EINVAL;
+    return 0;
+}
+
+static void valid_names(char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < table_count() && used < size; i++)
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", table[i].name);
+}
+
+/* How many letters differ, are missing or too many; `length` of the one's. Upper bound 64. */
+static unsigned distance(const char *one, size_t length, const char *other)
+{
+    enum { MOST = 64 };
+    unsigned row[MOST];
+    size_t width = strlen(other);
+    if (length >= MOST || width >= MOST)
+        return MOST;
+    for (unsigned k = 0; k <= width; k++)
+        row[k] = k;
+    for (size_t i = 0; i < length; i++) {
+        unsigned diagonal = row[0]++;
+        for (size_t k = 0; k < width; k++) {
+            bool same = upper(one[i]) == upper(other[k]);
+            unsigned best = diagonal + !same;
+            if (row[k] + 1 < best)
+                best = row[k] + 1;
+            diagonal = row[k + 1];
+            row[k + 1] = diagonal + 1 < best ? diagonal + 1 : best;
+        }
+    }
+    return row[width];
+}
+
+/* The setting whose name is most like this one, if any is; else NULL. */
+static const char *nearest(const char *name, size_t length)
+{
+    const char *found = NULL;
+    unsigned least = 1 + (unsigned)length / 3;
+    for (int i = 0; i < table_count(); i++) {
+        unsigned differs = distance(name, length, table[i].name);
+        if (differs <= least && (found == NULL || differs < least)) {
+            found = table[i].name;
+            least = differs;
+        }
+    }
+    return found;
+}
+
+/* Logs that there is no such setting, and lists the valid ones. */
+static void unknown_log(enum bmi_log_level level, const char *what, const char *name, size_t length)
+{
+    char names[1024];
+    const char *like = nearest(name, length);
+    valid_names(names, sizeof names);
+    bmi__log(level, "%s is no setting%s%s%s; settings are: %s", what,
+             like != NULL ? ", perhaps " : "", like != NULL ? like : "",
+             like != NULL ? " is meant" : "", names);
+}
+
+static int parse_logged(int index, const char *text, int64_t *value)
+{
+    int status = parse(index, text, value);
+    if (status < 0)
+        bmi__log(BMI_LOG_ERROR, "setting %s: bad value \"%s\"; valid: %s%lld to %lld",
+                 table[index].name, text,
+                 table[index].kind == LEVEL    ? "off, error, warn, info, debug, trace, or "
+                 : table[index].kind == SWITCH ? "off, on, or "
+                 : table[index].kind == DRIVER ? "caller, background, or "
+                 : table[index].kind == POLICY ? "batch, normal, idle, or "
+                                               : "",
+                 (long long)table[index].least, (long long)table[index].most);
+    return status;
+}
+
+/* Warns of variables that begin with BMI_ and are no settings: most are misspelt. Variables of the
+ * tests and programs in this tree are known. */
+static void environment_check(void)
+{
+    static const char *const ours[] = {"TEST_", "FUZZ_", "BENCH_", "TASK_", "STRIPEFS_", NULL};
+    for (char **variable = environ; *variable != NULL; variable++) {
+        const char *name = *variable + 4;
+        size_t length = strcspn(name, "=");
+        bool known = strncmp(*variable, "BMI_", 4) != 0 || find(name, length) >= 0;
+        for (int i = 0; !known && ours[i] != NULL; i++)
+            known = strncmp(name, ours[i], strlen(ours[i])) == 0;
+        if (known)
+            continue;
+        char what[128];
+        snprintf(what, sizeof what, "the environment's %.*s", (int)(length < 64 ? length + 4 : 68),
+                 *variable);
+        unknown_log(BMI_LOG_WARN, what, name, length);
+    }
+}
+
+/* Reads a setting's variable. */
+static int load_one(int index)
+{
+    char name[64] = "BMI_";
+    for (size_t k = 0; k <= strlen(table[index].name); k++)
+        name[4 + k] = upper(table[index].name[k]);
+    const char *text = getenv(name);
+    int64_t value;
+    if (text == NULL || *text == '\0')
+        return 0;
+    if (index == SETTING_LOG && parse(index, text, &value) < 0)
+        bmi__setting_put(SETTING_LOG, BMI_LOG_ERROR); /* a user that sets it wants the error */
+    if (parse_logged(index, text, &value) < 0)
+        return -EINVAL;
+    atomic_store(&table[index].value, value);
+    return 0;
+}
+
+int bmi__settings_load(void)
+{
+    /* The log's level first: it decides whether errors in the other settings are logged. */
+    int status = load_one(SETTING_LOG);
+    for (int i = 0; i < table_count() && status == 0; i++)
+        status = load_one(i);
+    if (status == 0)
+        environment_check();
+    return status;
+}
+
+/* How to handle an assignment: check it only, make it for good, or make it until the library ends.
+ */
+enum how { CHECK, CHECK_LENT, SET, LEND };
+
+static void lend(int index, int64_t value)
+{
+    struct loan *loan = &loans[index];
+    if (!loan->out)
+        loan->former = atomic_load(&table[index].value);
+    loan->out = true;
+    loan->value = value;
+}
+
+void bmi__settings_return(void)
+{
+    for (int i = 0; i < table_count(); i++) {
+        int64_t value = loans[i].value;
+        if (loans[i].out)
+            atomic_compare_exchange_strong(&table[i].value, &value, loans[i].former);
+        loans[i].out = false;
+    }
+}
+
+/* Options of the classic library's network modules are named after the module. A program passes the
+ * same string to each library that it is built with, so options of modules without settings here
+ * are no error. */
+static bool is_classic_option(const char *name)
+{
+    static const char *const modules[] = {"ib_", "mx_", "portals_", "rdma_", "zoid_", NULL};
+    for (int i = 0; modules[i] != NULL; i++)
+        if (alike(name, modules[i], strlen(modules[i])))
+            return true;
+    return false;
+}
+
+static int set_one(char *text, enum how how)
+{
+    char *equals = strchr(text, '=');
+    size_t length = equals != NULL ? (size_t)(equals - text) : strlen(text);
+    int index = find(text, length);
+    if (index < 0 && (how == CHECK_LENT || how == LEND) && is_classic_option(text)) {
+        if (how == LEND)
+            bmi__log(BMI_LOG_WARN, "option \"%.100s\" is of the classic library: ignored", text);
+        return 0;
+    }
+    if (equals == NULL && index >= 0) {
+        bmi__log(BMI_LOG_ERROR, "setting %s: no value; %s=value is wanted", table[index].name,
+                 table[index].name);
+        return -EINVAL;
+    }
+    if (index < 0) {
+        char what[128];
+        snprintf(what, sizeof what, "\"%.100s\": this", text);
+        unknown_log(BMI_LOG_ERROR, what, text, length);
+        return -EINVAL;
+    }
+    int64_t value;
+    if (parse_logged(index, equals + 1, &value) < 0)
+        return -EINVAL;
+    if (how == LEND)
+        lend(index, value);
+    if (how == SET || how == LEND)
+        atomic_store(&table[index].value, value);
+    return 0;
+}
+
+static int set_all(const char *text, enum how how)
+{
+    char copy[1024], *rest = copy, *part;
+    if (*text == '\0' || strlen(text) >= sizeof copy)
+        return -EINVAL;
+    strcpy(copy, text);
+    while ((part = strsep(&rest, ",")) != NULL) {
+        part = bmi__trimmed(part);
+        if (*part != '\0' && set_one(part, how) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+int bmi__settings_set(const char *text)
+{
+    int status = set_all(text, CHECK);
+    return status < 0 ? status : set_all(text, SET);
+}
+
+int bmi__settings_lend(const char *text)
+{
+    int status = load_one(SETTING_LOG); /* so that errors and ignored options are logged */
+    if (status == 0)
+        status = set_all(text, CHECK_LENT);
+    return status < 0 ? status : set_all(text, LEND);
+}
+
+static void show(int index, char *text, size_t size)
+{
+    long long value = bmi__setting((enum setting)index);
+    if (table[index].kind == LEVEL)
+        snprintf(text, size, "%s", levels[value]);
+    else if (table[index].kind == DRIVER)
+        snprintf(text, size, "%s", drivers[value]);
+    else if (table[index].kind == POLICY)
+        snprintf(text, size, "%s", policies[value]);
+    else if (table[index].kind == SWITCH)
+        snprintf(text, size, "%s", value ? "on" : "off");
+    else
+        snprintf(text, size, "%lld", value);
+}
+
+int bmi__settings_get(const char *name, char *value, uint32_t size)
+{
+    int index = find(name, strlen(name));
+    if (index < 0)
+        return -ENOENT;
+    show(index, value, size);
+    return 0;
+}
+
+int bmi_setting_next(int index, const char **name, const char **value, const char **help)
+{
+    static _Thread_local char text[64];
+    if (index < 0 || index >= table_count())
+        return -BMI_ENOENT;
+    show(index, text, sizeof text);
+    *name = table[index].name;
+    *value = text;
+    *help = table[index].help;
+    return 0;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * address.h - the address book: handles, the strings looked up, and the peers behind them.
+ *
+ * A handle is a slot (upper 32 bits) and a generation; slots are type-stable memory. An address has
+ * at most one peer at a time; a looked-up one gets it when it is first posted to. Several addresses
+ * can have the same peer. Fields are guarded by the book's lock, but `generation`, `peer` and
+ * `references` are atomic: posting takes no lock but the peer's. `peer` changes only while both the
+ * book's lock and that peer's lock are held. So a thread that holds the peer's lock and finds
+ * `peer` unchanged can rely on it.
+ */
+#ifndef BMI_ADDRESS_H
+#define BMI_ADDRESS_H
+
+#include "bmi/progress/methods.h"
+#include "bmi/state/peer.h"
+
+struct alternative {
+    struct running_method *method;
+    char *canonical;             /* what the method dials */
+    char *url;                   /* scheme://canonical, for the log */
+    struct kept_option *options; /* of the address, with its first: option.c; its peer's lock */
+};
+
+/* A numeric host. Programs receive a pointer to the string, so it lives as long as its address. */
+struct host {
+    struct host *former; /* of the address: of connections before */
+    char numeric[];
+};
+
+struct address {
+    atomic_uint generation;
+    uint32_t losses; /* connections that ended; its peer's lock */
+    _Atomic(struct peer *) peer;
+    struct address *alias_next; /* the next address of the same peer */
+    struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
+    char *string;               /* looked up; NULL: accepted */
+    struct host *host;          /* of the last connection; NULL: none yet */
+    struct alternative *alternatives;
+    uint32_t alternative_count;
+    uint32_t slot;
+    atomic_int references;
+    int cause; /* why the last connection ended */
+    bool dead, in_use;
+    bool dropped;        /* freed when its connection ends; found by its string until then */
+    uint8_t host_method; /* the method of `host`: an index for bmi__method_at */
+};
+
+void bmi__book_lock(void);
+void bmi__book_unlock(void);
+
+/* Looks a string up, making the address. See BMI_addr_lookup for errors. */
+int bmi__address_lookup(const char *string, BMI_addr_t *handle);
+/* Finds the peer of a handle and locks it. -EINVAL: the handle is stale. Another error: the cause
+ * why an accepted peer ended. */
+int bmi__address_lock(BMI_addr_t handle, struct peer **peer);
+/* NULL: stale. The book's lock is held. */
+struct address *bmi__address_find_locked(BMI_addr_t handle);
+/* The same for a caller that found the peer by this handle and holds the peer's lock. */
+struct address *bmi__address_of_locked(BMI_addr_t handle);
+BMI_addr_t bmi__address_handle(const struct address *address);
+/* The handle that unexpected messages of the peer carry. */
+BMI_addr_t bmi__peer_handle_locked(const struct peer *peer);
+
+/* Book's lock held: an address for an accepted peer. NULL: no memory. */
+struct address *bmi__address_accept_locked(struct peer *peer);
+/* Book's and both peers' locks held: moves the addresses of `from` to `to`. */
+void bmi__address_move_locked(struct peer *from, struct peer *to);
+/* Book's and peer's locks held: the peer is gone, and its addresses are detached from it. If `all`
+ * is false, looked-up addresses keep the peer. */
+void bmi__address_lost_locked(struct peer *peer, bool all);
+/* Book's and peer's locks held: the peer's connection has ended. Counts that in its addresses, and
+ * notes the cause. */
+void bmi__address_ended_locked(struct peer *peer, int cause);
+/* Returns how many connections of the address have ended or are being closed. *cause is the negated
+ * BMI error of the last one. If two calls return the same number, every operation posted between
+ * them went to one connection: that of the first call, or the first one made since. UINT32_MAX:
+ * stale. Takes the peer's lock. */
+uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause);
+/* Whether the method moves bytes of any memory equally well, so that BMI_memalloc has no advantage.
+ * Takes the book's lock. */
+bool bmi__address_any_memory(BMI_addr_t handle);
+/* After the handshake, the host of the peer's link becomes that of its addresses. Book's and peer's
+ * locks held. */
+void bmi__address_host_locked(struct peer *peer);
+
+/* References: adds `change`; see BMI_DEC_ADDR_REF. -EINVAL: stale, or below 0. */
+int bmi__address_reference(BMI_addr_t handle, int change);
+/* The peer sent an unexpected message, which will carry the peer's address. */
+void bmi__address_heard_locked(struct peer *peer);
+/* Book's and peer's locks held: the connection has ended; frees dropped addresses. Returns true if
+ * the idle peer has no address left and the caller must give it back. */
+bool bmi__address_forget_locked(struct peer *peer);
+/* Forgets an address and closes its connection unless another address uses it. -EBUSY: it has
+ * operations. */
+int bmi__address_drop(BMI_addr_t handle);
+/* Whether the address may be dropped: it is dead or idle. <0: stale. */
+int bmi__address_droppable(BMI_addr_t handle);
+const char *bmi__address_string(BMI_addr_t handle);
+const char *bmi__address_host(BMI_addr_t handle);
+/* The numeric host of the connection, or else of the looked-up string, and the method. -EINVAL:
+ * stale. */
+int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
+                         const struct bmi_method **method);
+
+void bmi__addresses_free(void);
+
+/* Starts the methods of its alternatives. <0: none of them could be started. */
+int bmi__address_methods_start(BMI_addr_t handle);
+
+/* start.c */
+bool bmi__running(void);
+bool bmi__auto_references(void);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * evict.c - which connection gives its descriptor to a newcomer: an accepted one that is of no use
+ * yet, of the host that holds most of the method's connections. So a host that opens many keeps
+ * only itself out.
+ *
+ * First go those whose HELLO has not come within HELLO_NS, then those on which no message came or
+ * went, then those on which nothing arrived for QUIET_NS since a shortage was noticed first; of
+ * each the oldest first. A connection with an operation, or with a message that the program still
+ * holds, stays. Poller.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/base/log.h"
+#include "bmi/connection/address.h"
+#include "bmi/connection/failure.h"
+#include "bmi/connection/handshake.h"
+#include "bmi/progress/progress.h"
+
+enum { HOST_BYTES = 48 };
+static const uint64_t HELLO_NS = 1000000000u; /* the HELLO may still be on its way */
+static const uint64_t QUIET_NS = 3000000000u; /* a server may compute an answer meanwhile */
+
+/* What a connection was used for: the first ones go first. */
+enum use { USE_NO_HELLO, USE_NO_MESSAGE, USE_QUIET, USE_BUSY };
+
+struct candidate {
+    struct peer *peer;
+    enum use use;
+    uint64_t since_ns; /* accepted, or idle */
+    char host[HOST_BYTES];
+};
+
+struct eviction {
+    const struct bmi_method *method;
+    const char *host; /* NULL: any */
+    uint64_t now_ns;
+    struct candidate *candidates;
+    size_t count, room;
+};
+
+static enum use use_of_locked(struct peer *peer, uint64_t now_ns)
+{
+    struct bmi_statistics s = {0};
+    uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
+    if (peer->state == PEER_GREETING)
+        return now_ns - peer->since_ns >= HELLO_NS ? USE_NO_HELLO : USE_BUSY;
+    if (!bmi__reapable(peer))
+        return USE_BUSY;
+    bmi__peer_statistics(peer, &s);
+    if (s.messages_sent + s.messages_received + s.unexpected_sent + s.unexpected_received == 0)
+        return USE_NO_MESSAGE;
+    if (bytes != peer->bytes_in || peer->since_ns == 0) {
+        peer->bytes_in = bytes;
+        peer->since_ns = now_ns;
+    }
+    return now_ns - peer->since_ns >= QUIET_NS ? USE_QUIET : USE_BUSY;
+}
+
+/* NULL: the network has none. */
+static const char *host_of_locked(const struct peer *peer)
+{
+    if (peer->state == PEER_GREETING)
+        return peer->link->host;
+    return peer->address != NULL && peer->address->host != NULL ? peer->address->host->numeric
+                                                                : NULL;
+}
+
+static void candidate_add(struct peer *peer, void *argument)
+{
+    struct eviction *eviction = argument;
+    peer_lock(peer);
+    bool counts = peer->link != NULL && peer->link->method == eviction->method &&
+                  (peer->flags & PEER_ACCEPTED) && !(peer->flags & PEER_CLOSING);
+    const char *host = counts ? host_of_locked(peer) : NULL;
+    if (host != NULL && (eviction->host == NULL || strcmp(host, eviction->host) == 0) &&
+        eviction->count < eviction->room) {
+        struct candidate *candidate = &eviction->candidates[eviction->count++];
+        candidate->peer = peer;
+        candidate->use = use_of_locked(peer, eviction->now_ns);
+        candidate->since_ns = peer->since_ns;
+        strncpy(candidate->host, host, sizeof candidate->host - 1);
+        candidate->host[sizeof candidate->host - 1] = '\0';
+    }
+    peer_unlock(peer);
+}
+
+/* By host, then in the order in which they go. */
+static int compare(const void *left, const void *right)
+{
+    const struct candidate *a = left, *b = right;
+    int hosts = strcmp(a->host, b->host);
+    if (hosts != 0)
+        return hosts;
+    if (a->use != b->use)
+        return a->use < b->use ? -1 : 1;
+    return a->since_ns < b->since_ns ? -1 : a->since_ns > b->since_ns;
+}
+
+/* Of the sorted candidates. NULL: all are in use. */
+static struct candidate *choose(const struct eviction *eviction)
+{
+    struct candidate *chosen = NULL;
+    size_t most = 0, first = 0;
+    while (first < eviction->count) {
+        struct candidate *of_host = &eviction->candidates[first];
+        size_t next = first;
+        while (next < eviction->count &&
+               strcmp(eviction->candidates[next].host, of_host->host) == 0)
+            next++;
+        if (of_host->use != USE_BUSY && next - first > most) {
+            most = next - first;
+            chosen = of_host;
+        }
+        first = next;
+    }
+    return chosen;
+}
+
+static void count_one(struct peer *peer, void *argument)
+{
+    (void)peer;
+    ++*(size_t *)argument;
+}
+
+bool bmi_method_idle_close(const struct bmi_method *method, const char *host)
+{
+    struct eviction eviction = {.method = method, .host = host, .now_ns = bmi__monotonic_ns()};
+    bool closes = false;
+    bmi__peer_each(count_one, &eviction.room);
+    eviction.candidates = malloc((eviction.room + 1) * sizeof *eviction.candidates);
+    if (eviction.candidates == NULL)
+        return false;
+    bmi__peer_each(candidate_add, &eviction);
+    qsort(eviction.candidates, eviction.count, sizeof *eviction.candidates, compare);
+    const struct candidate *chosen = choose(&eviction);
+    if (chosen != NULL) {
+        struct peer *peer = chosen->peer;
+        peer_lock(peer);
+        closes = peer->link != NULL && (peer->state == PEER_GREETING || bmi__reapable(peer));
+        if (closes) {
+            bmi__log(BMI_LOG_INFO, "%s %s and gives its descriptor to a newcomer",
+                     bmi__peer_name(peer),
+                     chosen->use == USE_NO_HELLO ? "has sent no HELLO" : "is idle");
+            bmi__peer_leave_locked(peer);
+        }
+        peer_unlock(peer);
+    }
+    free(eviction.candidates);
+    return closes;
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * failure.c - see failure.h. The poller runs the tick; `attention` counts the peers that need it.
+ */
+#include "bmi/connection/failure.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/base/error.h"
+#include "bmi/base/log.h"
+#include "bmi/base/settings.h"
+#include "bmi/connection/address.h"
+#include "bmi/connection/handshake.h"
+#include "bmi/connection/join.h"
+#include "bmi/connection/matching.h"
+#include "bmi/progress/progress.h"
+#include "bmi/protocol/cancel.h"
+#include "bmi/protocol/credit.h"
+
+enum { TICKS_PING = 3 }; /* a peer that is silent for so many is asked for a sign of life */
+enum { TICK_LEAST_MS = 5 };
+
+static atomic_int attention;
+static atomic_bool armed;
+static atomic_bool graces; /* cancelled receives wait: ticks are shorter */
+
+static void tick(struct bmi_timer *timer);
+static struct bmi_timer ticker = {.expired = tick};
+static void reap_again(struct bmi_timer *timer);
+static struct bmi_timer reaper = {.expired = reap_again}; /* after BMI_REAP_IDLE */
+static _Atomic int64_t reap_s;
+
+static uint64_t tick_ms(void)
+{
+    int64_t silent = bmi__setting(SETTING_PEER_TIMEOUT) / BMI__TICKS_DEAD;
+    int64_t connect = bmi__setting(SETTING_CONNECT_TIMEOUT) / 4;
+    int64_t ms = connect;
+    if (silent > 0 && silent < ms)
+        ms = silent;
+    int64_t idle = bmi__setting(SETTING_IDLE_REAP) * 1000 / 4;
+    if (idle > 0 && idle < ms)
+        ms = idle;
+    int64_t grace = bmi__setting(SETTING_CANCEL_GRACE) / 4;
+    if (atomic_load(&graces) && grace < ms)
+        ms = grace;
+    return (uint64_t)(ms < TICK_LEAST_MS ? TICK_LEAST_MS : ms);
+}
+
+static bool is_closing(const struct peer *peer)
+{
+    return (peer->flags & PEER_CLOSING) && peer->link != NULL;
+}
+
+void bmi__attention_locked(struct peer *peer)
+{
+    bool has = (peer->flags & PEER_ATTENTION) != 0;
+    bool needs = peer->op_count > 0 || peer->state == PEER_DIALLING ||
+                 peer->state == PEER_GREETING || is_closing(peer);
+    if (has == needs)
+        return;
+    peer->flags ^= PEER_ATTENTION;
+    if (!needs) {
+        peer->since_ns = 0;
+        atomic_fetch_sub(&attention, 1);
+        return;
+    }
+    atomic_fetch_add(&attention, 1);
+    if (!atomic_exchange(&armed, true))
+        bmi_method_timer_set(&ticker, tick_ms());
+}
+
+void bmi__grace_begins(void)
+{
+    if (!atomic_exchange(&graces, true))
+        bmi_method_timer_set(&ticker, tick_ms());
+}
+
+void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason)
+{
+    if (peer->link == NULL || (peer->flags & PEER_CLOSING))
+        return;
+    if (reason != NULL)
+        bmi__log(BMI_LOG_WARN, "%s: %s; ending the connection", bmi__peer_name(peer), reason);
+    peer->cause = (int16_t)error;
+    peer->flags |= PEER_CLOSING;
+    peer->link->method->close(peer->link, false);
+}
+
+void bmi__peer_leave_locked(struct peer *peer)
+{
+    peer->flags |= PEER_CLOSING;
+    peer->since_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_LINGER) * 1000000u;
+    peer->link->method->close(peer->link, true);
+    bmi__attention_locked(peer);
+}
+
+/* ---- silence and time-outs ------------------------------------------------------------------ */
+
+static void check_silence(struct peer *peer)
+{
+    uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
+    if (peer->self_link != NULL)
+        bytes += atomic_load_explicit(&peer->self_link->bytes_in, memory_order_relaxed);
+    if (bytes != peer->bytes_in || bmi__setting(SETTING_PEER_TIMEOUT) == 0) {
+        peer->bytes_in = bytes;
+        peer->silent_ticks = 0;
+        peer->flags &= ~(uint32_t)PEER_PINGED;
+        return;
+    }
+    /* A tick can be shorter than an eighth of the time-out, since it watches other times, too. The
+     * rest of the time between two ticks counts towards the next eighth, but at most one eighth
+     * counts: while there was no poller, no thread read the peer's frames. */
+    uint64_t now = bmi__monotonic_ns();
+    uint64_t eighth = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u / BMI__TICKS_DEAD;
+    if (peer->silent_ticks > 0 && now - peer->since_ns < eighth)
+        return;
+    uint64_t next = peer->silent_ticks > 0 ? peer->since_ns + eighth : now;
+    peer->since_ns = next + eighth < now ? now - eighth : next;
+    peer->silent_ticks++;
+    if (peer->silent_ticks >= TICKS_PING && !(peer->flags & PEER_PINGED)) {
+        peer->flags |= PEER_PINGED;
+        bmi__control_send_locked(peer, (struct wire_header){.type = WIRE_PING}, NULL, 0);
+    }
+    if (peer->silent_ticks > BMI__TICKS_DEAD)
+        bmi__peer_fail_locked(peer, -ETIMEDOUT, "silent for too long");
+}
+
+static void look_at(struct peer *peer, void *argument)
+{
+    uint64_t now = *(uint64_t *)argument;
+    peer_lock(peer);
+    bool late = peer->since_ns != 0 && now > peer->since_ns;
+    enum peer_state state = atomic_load(&peer->state);
+    if (is_closing(peer)) { /* the other process may hang */
+        if (late)
+            peer->link->method->close(peer->link, false);
+        state = PEER_GONE;
+    }
+    if (state == PEER_GREETING)
+        late = now - peer->since_ns > (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+    switch (state) {
+    case PEER_DIALLING:
+    case PEER_GREETING:
+        if (late)
+            bmi__peer_fail_locked(peer, -ETIMEDOUT, "not connected in time");
+        break;
+    case PEER_UP:
+        if (peer->op_count > 0) {
+            if (bmi__cancel_graces_locked(peer, now))
+                atomic_store(&graces, true);
+            check_silence(peer);
+        }
+        break;
+    default:
+        break;
+    }
+    bmi__attention_locked(peer);
+    peer_unlock(peer);
+}
+
+/* ---- idle connections ----------------------------------------------------------------------- */
+
+/* Whether the connection may be closed: no operations, no message of the peer that waits or that
+ * the program still holds, no referenced address that would become stale. */
+bool bmi__reapable(const struct peer *peer)
+{
+    if (peer->state != PEER_UP || peer->op_count > 0 ||
+        (peer->flags & (PEER_SELF | PEER_CLOSING)) || peer->counters.unmatched_messages > 0 ||
+        peer->counters.unexpected_waiting > 0)
+        return false;
+    for (struct address *a = peer->address; a != NULL; a = a->alias_next)
+        if (a->string == NULL && atomic_load(&a->references) > 0)
+            return false;
+    return true;
+}
+
+struct reaping {
+    uint64_t before; /* closes peers idle since then; UINT64_MAX: all that are idle now */
+    bool again;      /* other peers may be idle long enough later */
+};
+
+static void reap(struct peer *peer, void *argument)
+{
+    struct reaping *reaping = argument;
+    peer_lock(peer);
+    if (bmi__reapable(peer)) {
+        uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
+        bool known = bytes == peer->bytes_in && peer->since_ns != 0;
+        if (!known) {
+            peer->bytes_in = bytes;
+            peer->since_ns = bmi__monotonic_ns();
+        }
+        if ((known && peer->since_ns <= reaping->before) || reaping->before == UINT64_MAX)
+            bmi__peer_leave_locked(peer);
+        else
+            reaping->again = true;
+    }
+    peer_unlock(peer);
+}
+
+/* Returns whether some connections may have been idle for long enough later. */
+static bool reap_all(int64_t seconds)
+{
+    uint64_t now = bmi__monotonic_ns(), ago = (uint64_t)seconds * 1000000000u;
+    struct reaping reaping = {.before = ago == 0 ? UINT64_MAX : now > ago ? now - ago : 0};
+    bmi__peer_each(reap, &reaping);
+    return reaping.again;
+}
+
+/* The idle time of a connection counts from the first look at it. */
+void bmi__reap_idle(int64_t seconds)
+{
+    if (!reap_all(seconds))
+        return;
+    atomic_store(&reap_s, seconds);
+    bmi_method_timer_set(&reaper, (uint64_t)seconds * 1000 + 1);
+}
+
+static void reap_again(struct bmi_timer *timer)
+{
+    (void)timer;
+    reap_all(atomic_load(&reap_s));
+}
+
+/* ---- the tick ------------------------------------------------------------------------------- */
+
+static void tick(struct bmi_timer *timer)
+{
+    uint64_t now = bmi__monotonic_ns();
+    atomic_store(&graces, false);
+    bmi__peer_each(look_at, &now);
+    int64_t idle = bmi__setting(SETTING_IDLE_REAP);
+    if (idle > 0)
+        reap_all(idle);
+    atomic_store(&armed, false);
+    if ((atomic_load(&attention) > 0 || idle > 0) && !atomic_exchange(&armed, true))
+        bmi_method_timer_set(timer, tick_ms());
+}
+
+void bmi__reap_wanted(void)
+{
+    if (bmi__setting(SETTING_IDLE_REAP) > 0 && !atomic_exchange(&armed, true))
+        bmi_method_timer_set(&ticker, tick_ms());
+}
+
+void bmi__failure_stop(void)
+{
+    bmi_method_timer_clear(&ticker);
+    bmi_method_timer_clear(&reaper);
+    atomic_store(&attention, 0);
+    atomic_store(&armed, false);
+    atomic_store(&graces, false);
+}
+
+/* ---- a link is down ------------------------------------------------------------------------- */
+
+/* Releases the other end of a link to this process itself. */
+static void self_link_forget(struct peer *peer)
+{
+    struct bmi_link *other = peer->self_link;
+    peer->self_link = NULL;
+    peer->flags &= ~(uint32_t)PEER_SELF;
+    if (other == NULL)
+        return;
+    link_own(other, NULL);
+    other->method->close(other, false);
+    bmi_link_unref(other);
+}
+
+/* A dial failed: tries the next alternative, else all posted operations fail. Returns as peer_lost.
+ */
+static bool dial_failed(struct peer *peer, int status)
+{
+    int next = -ECONNREFUSED;
+    bmi__credit_forget_locked(peer); /* opened with the HELLO */
+    free(peer->question);
+    peer->question = NULL;
+    if (!(peer->flags & PEER_DROPPED) && peer->op_count > 0) {
+        peer->alternative++;
+        next = bmi__dial_locked(peer);
+    }
+    if (next == 0) {
+        bmi__next_start_locked(peer, 0);
+        return false;
+    }
+    peer->alternative = 0;
+    bmi__meeting_clear_locked(peer);
+    atomic_store(&peer->state, PEER_IDLE);
+    bmi__peer_abandon_locked(peer, status != 0 ? status : -ECONNREFUSED);
+    bool over = bmi__address_forget_locked(peer);
+    bmi__dial_next_locked(peer);
+    return over;
+}
+
+/* Book's and peer's lock held. Returns whether the caller must give back the peer's memory. */
+static bool peer_lost(struct peer *peer, int status)
+{
+    enum peer_state state = peer->state;
+    int cause = peer->cause != 0 ? peer->cause : status;
+    peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED);
+    self_link_forget(peer);
+    if (state == PEER_DIALLING)
+        return dial_failed(peer, cause);
+    bmi__meeting_clear_locked(peer);
+    if (cause == 0)
+        cause = -ECONNRESET;
+    bmi__address_ended_locked(peer, cause);
+    if (peer->flags & PEER_ACCEPTED) {
+        bool dials = bmi__next_waits_locked(peer) && !(peer->flags & PEER_DROPPED);
+        bmi__address_lost_locked(peer, !dials);
+        if (!dials) {
+            atomic_store(&peer->state, PEER_GONE);
+            bmi__peer_abandon_locked(peer, cause);
+            return peer->op_count == 0;
+        }
+        peer->flags &= ~(uint32_t)PEER_ACCEPTED; /* posts to looked-up addresses wait */
+    }
+    atomic_store(&peer->state, PEER_IDLE);
+    peer->alternative = 0;
+    peer->counters.reconnects++; /* the next dial is one */
+    bmi__peer_abandon_locked(peer, cause);
+    bool over = bmi__address_forget_locked(peer);
+    if (!(peer->flags & PEER_DROPPED))
+        bmi__dial_next_locked(peer);
+    return over;
+}
+
+/* The end of a connection is logged as information. It is a warning if an operation or a dial fails
+ * by it. */
+static void down_log_locked(struct peer *peer, int status)
+{
+    bool missed = peer->op_count > 0 || peer->state == PEER_DIALLING;
+    bmi__log(status != 0 && missed ? BMI_LOG_WARN : BMI_LOG_INFO, "%s is down: %s%s",
+             bmi__peer_name(peer), status != 0 ? bmi_status_string(bmi__error(status)) : "closed",
+             status == -EMFILE ? " (see ulimit -n, and the setting idle_reap_s)" : "");
+}
+
+void bmi_method_link_down(struct bmi_link *link, int status)
+{
+    bool give = false, mine = false;
+    if (status ==
+        -EPIPE) /* the other end has gone: to those that wait to receive from it as well */
+        status = -ECONNRESET;
+    bmi__book_lock();
+    bmi__arriving_free(link);
+    struct peer *peer = link_owner(link);
+    if (peer != NULL) {
+        peer_lock(peer);
+        if (link == peer->self_link)
+            bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
+        mine = link == peer->link;
+        if (mine) {
+            down_log_locked(peer, peer->cause != 0 ? peer->cause : status);
+            bmi__memories_release_locked(peer);
+            peer->link = NULL;
+            link_own(link, NULL);
+            give = peer_lost(peer, status);
+            bmi__attention_locked(peer);
+        }
+        peer_unlock(peer);
+    }
+    free(link->host);
+    link->host = NULL;
+    if (give)
+        bmi__peer_give(peer);
+    bmi__book_unlock();
+    if (mine)
+        bmi_link_unref(link);
+}

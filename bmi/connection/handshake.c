@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * handshake.c - dialling, the handshake, and one link for a pair of processes. See greeting.h.
+ */
+#include "bmi/connection/handshake.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "bmi/base/digest.h"
+#include "bmi/base/log.h"
+#include "bmi/base/settings.h"
+#include "bmi/connection/address.h"
+#include "bmi/connection/failure.h"
+#include "bmi/connection/join.h"
+#include "bmi/connection/matching.h"
+#include "bmi/connection/option.h"
+#include "bmi/progress/progress.h"
+#include "bmi/protocol/credit.h"
+
+static uint8_t incarnation[16];
+
+int bmi__greeting_start(void)
+{
+    return getrandom(incarnation, sizeof incarnation, 0) == sizeof incarnation ? 0 : -EIO;
+}
+
+/* The name of an accepted peer: its host, and a number that distinguishes it from others there. */
+static const char *accepted_name(const char *host, const struct bmi_link *link)
+{
+    static _Thread_local char name[INET6_ADDRSTRLEN + 16];
+    bool colons = strchr(host, ':') != NULL;
+    if (link == NULL || link->host_number == 0)
+        return host;
+    snprintf(name, sizeof name, "%s%.*s%s:%u", colons ? "[" : "", INET6_ADDRSTRLEN, host,
+             colons ? "]" : "", link->host_number);
+    return name;
+}
+
+const char *bmi__peer_name(const struct peer *peer)
+{
+    for (struct address *a = peer->address; a != NULL; a = a->alias_next)
+        if (a->string != NULL)
+            return a->string;
+    if (peer->address != NULL && peer->address->host != NULL)
+        return accepted_name(peer->address->host->numeric, peer->link);
+    return peer->link != NULL && peer->link->host != NULL
+               ? accepted_name(peer->link->host, peer->link)
+               : "an unknown host";
+}
+
+static uint32_t own_eager_max(const struct bmi_method *method)
+{
+    int64_t setting = bmi__setting(SETTING_EAGER_MAX);
+    int64_t most = setting > 0 ? setting : method->limits.eager_max;
+    return (uint32_t)(most < method->limits.frame_max ? most : method->limits.frame_max);
+}
+
+static void listen_addresses(char *text, size_t size)
+{
+    struct running_method *method;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        size_t length = strlen(method->listen);
+        if (!atomic_load(&method->started) || length == 0 || used + length + 2 > size)
+            continue;
+        if (used > 0)
+            text[used++] = ',';
+        memcpy(text + used, method->listen, length + 1);
+        used += length;
+    }
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+/* `nonce`: NULL in a REPLY. */
+static void hello_send_locked(struct peer *peer, const uint8_t *nonce)
+{
+    struct wire_hello *hello = calloc(1, sizeof *hello);
+    uint8_t *bytes = malloc(WIRE_HELLO_MAX);
+    if (hello != NULL && bytes != NULL) {
+        const struct bmi_method *method = peer->link->method;
+        memcpy(hello->incarnation, incarnation, sizeof incarnation);
+        if (nonce != NULL)
+            memcpy(hello->nonce, nonce, sizeof hello->nonce);
+        hello->version = WIRE_VERSION;
+        hello->eager_max = peer->eager_max = own_eager_max(method);
+        hello->unexpected_max = (uint32_t)method->limits.unexpected_max;
+        hello->eager_credit = peer->eager.granted;
+        hello->unexpected_credit = peer->unexpected_window.granted;
+        listen_addresses(hello->listen, sizeof hello->listen);
+        struct wire_header header = {.type = WIRE_HELLO, .flags = nonce == NULL ? WIRE_REPLY : 0};
+        bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
+    } else {
+        bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a handshake");
+    }
+    free(hello);
+    free(bytes);
+}
+
+int bmi__dial_locked(struct peer *peer)
+{
+    struct address *address = peer->address;
+    int status = -EADDRNOTAVAIL;
+    while (address != NULL && address->string == NULL)
+        address = address->alias_next;
+    for (; address != NULL && peer->alternative < address->alternative_count; peer->alternative++) {
+        struct alternative *alternative = &address->alternatives[peer->alternative];
+        struct running_method *method = alternative->method;
+        status = atomic_load(&method->started) ? 0 : -ENODEV;
+        if (status == 0)
+            status =
+                method->method->connect(method->state, alternative->canonical, peer, &peer->link);
+        if (status < 0) {
+            bmi__log(BMI_LOG_WARN, "%s: no connection can be begun: %s%s", alternative->url,
+                     strerror(-status),
+                     status == -EMFILE ? " (see ulimit -n, and the setting idle_reap_s)" : "");
+            continue;
+        }
+        bmi_link_ref(peer->link);
+        bmi__options_give_locked(address, peer->link);
+        peer->since_ns =
+            bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+        peer->cause = 0;
+        peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED | PEER_ASKED | PEER_KEPT);
+        atomic_store(&peer->state, PEER_DIALLING);
+        bmi__meeting_clear_locked(peer);
+        bmi__attention_locked(peer);
+        return 0;
+    }
+    peer->alternative = 0;
+    return status;
+}
+
+/* ---- names and proofs of links ----------------------------------------------------------------
+ *
+ * A link's secret is made of its dialler's nonce and of both ends of the connection as either side
+ * sees them: both sides compute the same one only if nobody is between them.
+ */
+
+enum proof_label { PROOF_NAME = 1, PROOF_QUESTION, PROOF_ANSWER };
+
+static void link_secret(uint8_t secret[16], const uint8_t nonce[16], const struct bmi_link *link)
+{
+    uint8_t bytes[16 + BMI_LINK_ENDS];
+    memcpy(bytes, nonce, 16);
+    memcpy(bytes + 16, link->ends, sizeof link->ends);
+    bmi__digest16(secret, bytes, sizeof bytes);
+}
+
+/* The name that both processes use for a link. It does not reveal the secret. */
+static void link_name(uint8_t name[16], const uint8_t secret[16])
+{
+    uint8_t bytes[17] = {PROOF_NAME};
+    memcpy(bytes + 1, secret, 16);
+    bmi__digest16(name, bytes, sizeof bytes);
+}
+
+/* A proof that is sent over the link `over`: its sender knows the secret of `of`, too. */
+static void proof_make(uint8_t proof[WIRE_PROOF], enum proof_label label, const uint8_t of[16],
+                       const uint8_t over[16])
+{
+    uint8_t bytes[33] = {(uint8_t)label};
+    memcpy(bytes + 1, of, 16);
+    memcpy(bytes + 17, over, 16);
+    bmi__digest16(proof, bytes, sizeof bytes);
+}
+
+static bool proof_holds(const uint8_t *proof, enum proof_label label, const uint8_t of[16],
+                        const uint8_t over[16])
+{
+    uint8_t expected[WIRE_PROOF];
+    proof_make(expected, label, of, over);
+    return memcmp(proof, expected, WIRE_PROOF) == 0;
+}
+
+/* The time for the handshake begins here. Before, a method may have been creating its connection
+ * resources, which takes long on a busy host. */
+int bmi__greeting_up(struct bmi_link *link)
+{
+    int status = 0;
+    uint8_t nonce[16], name[16];
+    if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
+        return -EIO;
+    bmi__book_lock();
+    struct peer *peer = link_owner(link);
+    if (peer != NULL) {
+        peer_lock(peer);
+        if (peer->link == link && peer->state == PEER_DIALLING) {
+            link_secret(peer->secret, nonce, link);
+            link_name(name, peer->secret);
+            bmi__meeting_set_locked(peer, MEETING_NAME, name, sizeof name);
+            bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
+            peer->since_ns =
+                bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+            hello_send_locked(peer, nonce);
+        }
+        peer_unlock(peer);
+    }
+    bmi__book_unlock();
+    return status;
+}
+
+/* ---- a peer is up --------------------------------------------------------------------------- */
+
+static void up_locked(struct peer *peer, const struct wire_hello *hello)
+{
+    memcpy(peer->incarnation, hello->incarnation, sizeof peer->incarnation);
+    if (hello->eager_max < peer->eager_max) /* the value in our HELLO, whatever is set now */
+        peer->eager_max = hello->eager_max;
+    peer->unexpected_max = hello->unexpected_max;
+    peer->eager_credit = peer->eager_window = hello->eager_credit;
+    peer->unexpected_credit = hello->unexpected_credit;
+    peer->unexpected_wanted = 0;
+    peer->flags &= ~(uint32_t)(PEER_KEPT | PEER_WANTS_EAGER | PEER_WANTS_UNEXPECTED |
+                               PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN | PEER_HUNGRY |
+                               PEER_HUNGRY_UNEXPECTED | PEER_FULL | PEER_FULL_UNEXPECTED);
+    peer->silent_ticks = 0;
+    peer->since_ns = bmi__monotonic_ns();
+    if (peer->flags & PEER_ACCEPTED)
+        bmi__meeting_set_locked(peer, MEETING_INCARNATION, peer->incarnation,
+                                sizeof peer->incarnation);
+    bmi__address_host_locked(peer);
+    atomic_store(&peer->state, PEER_UP);
+    bmi__attention_locked(peer);
+    bmi__log(BMI_LOG_INFO, "%s is up", bmi__peer_name(peer));
+    bmi__announce_waiting_locked(peer);
+    bmi__pending_pump_locked(peer);
+    bmi__pings_send_locked(peer);
+}
+
+/* ---- finding the other link of a pair -------------------------------------------------------- */
+
+static bool dialled_as(struct peer *peer, const uint8_t name[16])
+{
+    uint8_t own[16];
+    peer_lock(peer);
+    link_name(own, peer->secret);
+    bool fits = peer->link != NULL && !(peer->flags & (PEER_ACCEPTED | PEER_CLOSING)) &&
+                (peer->state == PEER_DIALLING || peer->state == PEER_UP) &&
+                memcmp(own, name, sizeof own) == 0;
+    peer_unlock(peer);
+    return fits;
+}
+
+/* Finds the peer whose link we dialled, by the link's name. NULL: none has that name. */
+static struct peer *dialled_find(const uint8_t name[16])
+{
+    enum { CANDIDATES = 16 }; /* there are more than one only where hashes are alike */
+    struct peer *candidates[CANDIDATES];
+    unsigned count = bmi__meeting_find(MEETING_NAME, name, 16, candidates, CANDIDATES);
+    for (unsigned i = 0; i < count; i++)
+        if (dialled_as(candidates[i], name))
+            return candidates[i];
+    return NULL;
+}
+
+/* Whether it is an accepted link of a process that claims this incarnation. */
+static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said)
+{
+    peer_lock(peer);
+    bool fits = peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) &&
+                !(peer->flags & PEER_CLOSING) &&
+                memcmp(peer->incarnation, incarnation_said, sizeof peer->incarnation) == 0;
+    peer_unlock(peer);
+    return fits;
+}
+
+/* Finds the accepted links whose other sides claim this incarnation, the newest first, as many as
+ * one question has room for. Returns their number. */
+static unsigned accepted_find(const uint8_t *incarnation_said, struct peer **found)
+{
+    unsigned kept = 0, count = bmi__meeting_find(MEETING_INCARNATION, incarnation_said, 16, found,
+                                                 WIRE_JOIN_ITEMS);
+    for (unsigned i = 0; i < count; i++)
+        if (accepted_from(found[i], incarnation_said))
+            found[kept++] = found[i];
+    return kept;
+}
+
+/* ---- a HELLO on an accepted link ------------------------------------------------------------- */
+
+/* The other end is this process itself: joins the two ends into one peer. */
+static int self_join(struct peer *accepted, struct peer *dialled)
+{
+    if (dialled->self_link != NULL)
+        return -EPROTO; /* a HELLO of ours goes over one link only */
+    bmi__peers_lock(accepted, dialled);
+    struct bmi_link *link = accepted->link;
+    accepted->link = NULL;
+    atomic_store(&accepted->state, PEER_GONE);
+    link_own(link, dialled);
+    dialled->self_link = link;
+    dialled->flags |= PEER_SELF;
+    peer_unlock(accepted);
+    struct bmi_link *outgoing = dialled->link;
+    dialled->link = link; /* the answer goes the other way */
+    hello_send_locked(dialled, NULL);
+    dialled->link = outgoing;
+    peer_unlock(dialled);
+    bmi__peer_give(accepted);
+    return 0;
+}
+
+static int accept_locked(struct peer *peer, const struct wire_hello *hello)
+{
+    if (bmi__address_accept_locked(peer) == NULL)
+        return -ENOMEM;
+    peer->flags |= PEER_GREETED;
+    link_secret(peer->secret, hello->nonce, peer->link);
+    bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
+    hello_send_locked(peer, NULL);
+    up_locked(peer, hello);
+    return 0;
+}
+
+static int accept_hello(struct peer *peer, const struct wire_hello *hello)
+{
+    if (memcmp(hello->incarnation, incarnation, sizeof incarnation) == 0) {
+        uint8_t secret[16], name[16];
+        link_secret(secret, hello->nonce, peer->link);
+        link_name(name, secret);
+        struct peer *own = dialled_find(name);
+        if (own != NULL)
+            return own->state == PEER_DIALLING ? self_join(peer, own) : -EPROTO;
+    }
+    peer_lock(peer);
+    int status = accept_locked(peer, hello);
+    peer_unlock(peer);
+    return status;
+}
+
+/* ---- a REPLY on a link that we dialled ------------------------------------------------------- */
+
+/* Starts to use the link that we dialled. */
+static void dialled_up_locked(struct peer *peer, const struct wire_hello *hello)
+{
+    peer->counters.connects++;
+    up_locked(peer, hello);
+}
+
+/* The content of our JOIN, sent over a link whose HELLO was answered. */
+struct question {
+    struct wire_hello hello; /* the answer */
+    unsigned count;
+    uint8_t items[][WIRE_JOIN_ITEM]; /* a link's name, and our proof that we know it */
+};
+
+/* The link that we dialled is used after all. */
+static void question_over_locked(struct peer *peer)
+{
+    struct question *question = peer->question;
+    peer->question = NULL;
+    dialled_up_locked(peer, &question->hello);
+    free(question);
+}
+
+static bool question_names(const struct question *question, const struct peer *accepted)
+{
+    uint8_t name[16];
+    link_name(name, accepted->secret);
+    for (unsigned i = 0; i < question->count; i++)
+        if (memcmp(question->items[i], name, sizeof name) == 0)
+            return true;
+    return false;
+}
+
+static struct question *question_make(const struct peer *peer, const struct wire_hello *hello)
+{
+    struct peer *accepted[WIRE_JOIN_ITEMS];
+    unsigned count = accepted_find(hello->incarnation, accepted);
+    if (count == 0)
+        return NULL;
+    struct question *question = malloc(sizeof *question + (size_t)count * WIRE_JOIN_ITEM);
+    if (question == NULL)
+        return NULL; /* two processes may have two links then */
+    question->hello = *hello;
+    question->count = count;
+    for (unsigned i = 0; i < count; i++) {
+        link_name(question->items[i], accepted[i]->secret);
+        proof_make(question->items[i] + 16, PROOF_QUESTION, accepted[i]->secret, peer->secret);
+    }
+    return question;
+}
+
+/* Asks the other side, over the link that we dialled, whether one of the links that we accepted
+ * from its incarnation is its own. Returns whether the question was sent; if not, our link is used.
+ */
+static bool question_send(struct peer *peer, const struct wire_hello *hello)
+{
+    struct question *question = question_make(peer, hello);
+    if (question == NULL)
+        return false;
+    peer_lock(peer);
+    bool asks = !(peer->flags & PEER_KEPT);
+    if (asks) {
+        struct wire_header header = {.type = WIRE_JOIN};
+        peer->question = question;
+        peer->flags |= PEER_ASKED;
+        bmi__control_send_locked(peer, header, question->items,
+                                 (size_t)question->count * WIRE_JOIN_ITEM);
+    }
+    peer_unlock(peer);
+    if (!asks)
+        free(question);
+    return asks;
+}
+
+static int reply_arrived(struct peer *peer, const struct bmi_link *link,
+                         const struct wire_hello *hello)
+{
+    peer_lock(peer);
+    bool fits = peer->state == PEER_DIALLING && link == peer->link && peer->question == NULL;
+    bool self = peer->self_link != NULL;
+    peer_unlock(peer);
+    if (!fits)
+        return -EPROTO;
+    if (!self && question_send(peer, hello))
+        return 0;
+    peer_lock(peer);
+    dialled_up_locked(peer, hello);
+    peer_unlock(peer);
+    return 0;
+}
+
+/* ---- JOIN ------------------------------------------------------------------------------------ */
+
+/* Whether the link that we dialled stays, although the other side asks to use another one. If both
+ * handshakes are under way, the link of the greater incarnation stays, provided that we have asked,
+ * too: the other side's link may have been accepted after our question. */
+static bool keeps(struct peer *dialled, const struct peer *asker)
+{
+    peer_lock(dialled);
+    bool up = dialled->state == PEER_UP;
+    bool stays = up || memcmp(incarnation, asker->incarnation, sizeof incarnation) > 0 ||
+                 (dialled->question != NULL && !question_names(dialled->question, asker));
+    if (stays && !up && dialled->question != NULL)
+        question_over_locked(dialled);
+    else if (stays && !up)
+        dialled->flags |= PEER_KEPT;
+    peer_unlock(dialled);
+    return stays;
+}
+
+/* The other side dialled this link, and asks about links that it has accepted. */
+static int question_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
+{
+    uint8_t proof[WIRE_PROOF] = {0};
+    bool found = false;
+    if (size == 0 || size % WIRE_JOIN_ITEM != 0)
+        return -EBADMSG;
+    for (size_t i = 0; !found && i < size; i += WIRE_JOIN_ITEM) {
+        struct peer *dialled = dialled_find(bytes + i);
+        found = dialled != NULL &&
+                proof_holds(bytes + i + 16, PROOF_QUESTION, dialled->secret, peer->secret);
+        if (found && keeps(dialled, peer))
+            proof_make(proof, PROOF_ANSWER, dialled->secret, peer->secret);
+    }
+    peer_lock(peer);
+    peer->flags |= PEER_ASKED;
+    struct wire_header header = {.type = WIRE_JOIN, .flags = WIRE_REPLY};
+    bmi__control_send_locked(peer, header, proof, sizeof proof);
+    peer_unlock(peer);
+    return 0;
+}
+
+/* The other side has answered, over the link that we dialled. */
+static int answer_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
+{
+    struct peer *accepted[WIRE_JOIN_ITEMS], *same = NULL;
+    if (size != WIRE_PROOF)
+        return -EBADMSG;
+    peer_lock(peer);
+    peer->flags &= ~(uint32_t)PEER_ASKED;
+    bool waits = peer->state == PEER_DIALLING && peer->question != NULL;
+    peer_unlock(peer);
+    if (!waits) /* it asked as well, and was answered that our link stays */
+        return 0;
+    unsigned count = accepted_find(peer->question->hello.incarnation, accepted);
+    for (unsigned i = 0; i < count && same == NULL; i++)
+        if (question_names(peer->question, accepted[i]) &&
+            proof_holds(bytes, PROOF_ANSWER, accepted[i]->secret, peer->secret))
+            same = accepted[i];
+    if (same != NULL) {
+        bmi__join(peer, same);
+        return 0;
+    }
+    peer_lock(peer);
+    question_over_locked(peer);
+    peer_unlock(peer);
+    return 0;
+}
+
+int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size)
+{
+    int status = -EPROTO;
+    bmi__book_lock();
+    struct peer *peer = link_owner(link);
+    if (peer != NULL) {
+        peer_lock(peer);
+        bool dialled = !(peer->flags & PEER_ACCEPTED), asked = (peer->flags & PEER_ASKED) != 0;
+        bool up = peer->state == PEER_UP && peer->link == link && peer->self_link == NULL;
+        peer_unlock(peer);
+        if (reply && dialled && asked)
+            status = answer_arrived(peer, bytes, size);
+        else if (!reply && !dialled && !asked && up)
+            status = question_arrived(peer, bytes, size);
+    }
+    bmi__book_unlock();
+    return status;
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+static int hello_handle(struct bmi_link *link, bool reply, const struct wire_hello *hello)
+{
+    struct peer *peer = link_owner(link);
+    if (peer == NULL)
+        return -EPROTO;
+    if (hello->version != WIRE_VERSION) {
+        bmi__log(BMI_LOG_WARN, "%s speaks version %u of the protocol, we speak %u",
+                 bmi__peer_name(peer), hello->version, WIRE_VERSION);
+        peer_lock(peer);
+        struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};
+        bmi__control_send_locked(peer, header, NULL, 0);
+        if (peer->cause == 0)
+            peer->cause = -EPROTO;
+        bmi__peer_leave_locked(peer);
+        peer_unlock(peer);
+        return 0;
+    }
+    if (reply)
+        return reply_arrived(peer, link, hello);
+    if (peer->state != PEER_GREETING || (peer->flags & PEER_CLOSING))
+        return -EPROTO;
+    return accept_hello(peer, hello);
+}
+
+int bmi__hello_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size)
+{
+    struct wire_hello *hello = malloc(sizeof *hello);
+    const char *reason = "";
+    if (hello == NULL)
+        return -ENOMEM;
+    bmi__book_lock();
+    int status = wire_hello_decode(bytes, size, hello, &reason);
+    if (status < 0)
+        bmi__log(BMI_LOG_WARN, "%s: %s", link->host != NULL ? link->host : "?", reason);
+    else
+        status = hello_handle(link, reply, hello);
+    bmi__book_unlock();
+    free(hello);
+    return status;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * matching.h - finds peers by data of their handshake, in constant time.
+ *
+ * A peer is found by one key at a time, which depends on its state. A result is a candidate: it may
+ * have changed, or merely share a hash, so the caller locks the peer and checks it.
+ */
+#ifndef BMI_MATCHING_H
+#define BMI_MATCHING_H
+
+#include "bmi/state/peer.h"
+
+enum meeting {
+    MEETING_NAME = 1,    /* dialled, once a HELLO has gone: by the name of its link */
+    MEETING_INCARNATION, /* accepted, UP */
+};
+
+/* From now on, the peer is found by these bytes only. Its lock is held. Without memory it is not
+ * found: then two processes may have two connections. */
+void bmi__meeting_set_locked(struct peer *peer, enum meeting kind, const void *bytes, size_t size);
+/* From now on, the peer is not found. */
+void bmi__meeting_clear_locked(struct peer *peer);
+/* Fills in at most `most` candidates; returns their number. The caller may hold any lock but that
+ * of a candidate. */
+unsigned bmi__meeting_find(enum meeting kind, const void *bytes, size_t size, struct peer **found,
+                           unsigned most);
+void bmi__meeting_stop(void);
+
+#endif

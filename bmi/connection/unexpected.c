@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * unexpected.c - see unexpected.h.
+ *
+ * A message names its sender by address handle and by peer. When the message is freed, the peer may
+ * be gone, and another peer may use its memory. `epoch` differs for each use of that memory, so it
+ * shows that.
+ */
+#include "bmi/connection/unexpected.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/base/log.h"
+#include "bmi/connection/address.h"
+#include "bmi/connection/handshake.h"
+#include "bmi/progress/progress.h"
+#include "bmi/protocol/credit.h"
+#include "bmi/state/context.h"
+
+enum { COOKIE = 0x756e6578, STALLED_MS = 1000 };
+
+struct unexpected {
+    enum sink_kind kind;                      /* SINK_UNEXPECTED; first, see link.c */
+    struct unexpected *next;                  /* queue of those to fetch */
+    struct unexpected *all_next, **all_place; /* all that exist, also the program's */
+    struct peer *peer;
+    uint64_t epoch;
+    BMI_addr_t address;
+    void *buffer; /* == bytes, as a list of one */
+    bmi_size_t size;
+    bmi_msg_tag_t tag;
+    uint32_t cookie; /* tells our buffers from others */
+    bool fetched;    /* lock: the program has it */
+    _Alignas(16) char bytes[];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct unexpected *first, **end = &first; /* lock */
+static struct unexpected *all;                   /* lock */
+static atomic_uint waiting;
+static _Atomic(void (*)(void)) hook;
+
+bool bmi__unexpected_waiting(void)
+{
+    return atomic_load(&waiting) > 0;
+}
+
+static void enlist(struct unexpected *message)
+{
+    pthread_mutex_lock(&lock);
+    message->all_next = all;
+    message->all_place = &all;
+    if (all != NULL)
+        all->all_place = &message->all_next;
+    all = message;
+    pthread_mutex_unlock(&lock);
+}
+
+static void delist(struct unexpected *message)
+{
+    pthread_mutex_lock(&lock);
+    *message->all_place = message->all_next;
+    if (message->all_next != NULL)
+        message->all_next->all_place = message->all_place;
+    pthread_mutex_unlock(&lock);
+}
+
+static void tell(void)
+{
+    bmi__contexts_signal();
+    bmi__progress_notify(NULL, 0);
+    void (*call)(void) = atomic_load(&hook);
+    if (call != NULL)
+        call();
+}
+
+static void enqueue(struct unexpected *message)
+{
+    pthread_mutex_lock(&lock);
+    message->next = NULL;
+    *end = message;
+    end = &message->next;
+    atomic_fetch_add(&waiting, 1);
+    pthread_mutex_unlock(&lock);
+    tell();
+}
+
+void bmi__unexpected_set_hook(void (*call)(void))
+{
+    atomic_store(&hook, call);
+}
+
+int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
+                                   struct bmi_sink *sink)
+{
+    if ((bmi_size_t)header->length > peer->link->method->limits.unexpected_max)
+        return -EMSGSIZE;
+    int status = bmi__credit_charge_locked(peer, true, header->length);
+    if (status < 0)
+        return status;
+    struct unexpected *message = malloc(sizeof *message + (size_t)header->length);
+    if (message == NULL)
+        return -ENOMEM;
+    *message = (struct unexpected){.kind = SINK_UNEXPECTED,
+                                   .peer = peer,
+                                   .epoch = peer->epoch,
+                                   .address = bmi__peer_handle_locked(peer),
+                                   .size = (bmi_size_t)header->length,
+                                   .tag = header->tag,
+                                   .cookie = COOKIE};
+    message->buffer = message->bytes;
+    enlist(message);
+    *sink =
+        (struct bmi_sink){.length = header->length, .owner = message, .cookie = SINK_UNEXPECTED};
+    sink->body = (struct bmi_segments){.buffers = &message->buffer,
+                                       .sizes = &message->size,
+                                       .count = 1,
+                                       .left = message->size};
+    peer->counters.unexpected_bytes += header->length + sizeof *message;
+    peer->counters.unexpected_waiting++;
+    if (header->length == 0)
+        bmi__unexpected_done_locked(peer, sink);
+    return 0;
+}
+
+void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink)
+{
+    struct unexpected *message = sink->owner;
+    message->address = bmi__peer_handle_locked(peer); /* as bmi__address_heard_locked counts */
+    peer->counters.unexpected_received++;
+    bmi__address_heard_locked(peer);
+    peer->counters.bytes_received += (uint64_t)message->size;
+    enqueue(message);
+}
+
+int bmi__unexpected_take(struct BMI_unexpected_info *info, int most)
+{
+    int count = 0;
+    if (!bmi__unexpected_waiting())
+        return 0;
+    pthread_mutex_lock(&lock);
+    while (count < most && first != NULL) {
+        struct unexpected *message = first;
+        first = message->next;
+        if (first == NULL)
+            end = &first;
+        atomic_fetch_sub(&waiting, 1);
+        message->fetched = true;
+        info[count++] = (struct BMI_unexpected_info){.addr = message->address,
+                                                     .buffer = message->bytes,
+                                                     .size = message->size,
+                                                     .tag = message->tag};
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+static struct unexpected *message_of(void *buffer)
+{
+    return (struct unexpected *)((char *)buffer - offsetof(struct unexpected, bytes));
+}
+
+void bmi__unexpected_untake(void *buffer)
+{
+    struct unexpected *message = message_of(buffer);
+    pthread_mutex_lock(&lock);
+    message->fetched = false;
+    message->next = first;
+    if (first == NULL)
+        end = &message->next;
+    first = message;
+    atomic_fetch_add(&waiting, 1);
+    pthread_mutex_unlock(&lock);
+    tell();
+}
+
+/* Frees a message that is in no queue. Its charge returns to its sender or, if the sender is gone,
+ * to the budget. */
+static void message_free(struct unexpected *message)
+{
+    uint64_t size = (uint64_t)message->size;
+    delist(message);
+    struct peer *peer = message->peer;
+    peer_lock(peer);
+    bool current = peer->epoch == message->epoch;
+    if (current) {
+        peer->counters.unexpected_bytes -= size + sizeof *message;
+        peer->counters.unexpected_waiting--;
+        bmi__credit_return_locked(peer, true, size);
+        if (peer->state == PEER_UP)
+            bmi__credit_tell_locked(peer);
+    }
+    peer_unlock(peer);
+    if (!current) {
+        bmi__credit_orphan_return(size);
+        bmi__peers_past_unexpected(size + sizeof *message);
+    }
+    free(message);
+}
+
+int bmi__unexpected_release(void *buffer)
+{
+    struct unexpected *message = message_of(buffer);
+    if (!bmi__running() || message->cookie != COOKIE)
+        return -EINVAL; /* the last finalize has freed it, or it is none */
+    message->cookie = 0;
+    message_free(message);
+    return 0;
+}
+
+void bmi__unexpected_lost(void *message)
+{
+    message_free(message);
+}
+
+int bmi__unexpected_count(BMI_addr_t address)
+{
+    int count = 0;
+    pthread_mutex_lock(&lock);
+    for (struct unexpected *message = first; message != NULL; message = message->next)
+        count += message->address == address;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+/* ---- peers that wait for the program --------------------------------------------------------- */
+
+/* A peer that lacks credit because the program has not freed its messages. */
+struct stalled {
+    struct peer *peer;
+    uint64_t epoch;
+    uint64_t held_bytes; /* of those held */
+    unsigned held;       /* fetched, not freed */
+    unsigned unfetched;
+};
+
+/* More warnings than the log writes in a second are of no use. */
+struct survey {
+    int count;
+    struct stalled list[BMI__LOG_WARNINGS];
+};
+
+static void stalled_timer_expired(struct bmi_timer *timer);
+static struct bmi_timer stalled_timer = {.expired = stalled_timer_expired}; /* poller */
+static bool stalled_timer_runs;                                             /* poller */
+
+static bool is_stalled_locked(const struct peer *peer)
+{
+    return peer->state == PEER_UP && (peer->flags & PEER_FULL_UNEXPECTED) != 0;
+}
+
+static void survey_peer(struct peer *peer, void *argument)
+{
+    struct survey *survey = argument;
+    peer_lock(peer);
+    if (is_stalled_locked(peer) && survey->count < BMI__LOG_WARNINGS)
+        survey->list[survey->count++] = (struct stalled){.peer = peer, .epoch = peer->epoch};
+    peer_unlock(peer);
+}
+
+static int by_peer(const void *one, const void *other)
+{
+    uintptr_t a = (uintptr_t)((const struct stalled *)one)->peer;
+    uintptr_t b = (uintptr_t)((const struct stalled *)other)->peer;
+    return (a > b) - (a < b);
+}
+
+/* Counts each stalled peer's messages, in one walk. */
+static void survey_messages(struct survey *survey)
+{
+    pthread_mutex_lock(&lock);
+    for (const struct unexpected *message = all; message != NULL; message = message->all_next) {
+        const struct stalled wanted = {.peer = message->peer};
+        struct stalled *found =
+            bsearch(&wanted, survey->list, (size_t)survey->count, sizeof wanted, by_peer);
+        if (found == NULL || found->epoch != message->epoch)
+            continue;
+        found->unfetched += !message->fetched;
+        found->held += message->fetched;
+        found->held_bytes += message->fetched ? (uint64_t)message->size : 0;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void stalled_warn(const struct stalled *stalled)
+{
+    struct peer *peer = stalled->peer;
+    peer_lock(peer);
+    if (peer->epoch == stalled->epoch && is_stalled_locked(peer))
+        bmi__log(BMI_LOG_WARN,
+                 "%s waits to send unexpected messages: of its messages the program holds %u "
+                 "buffers of %llu bytes (BMI_unexpected_free gives them back) and has %u to fetch; "
+                 "the setting peer_memory is the limit",
+                 bmi__peer_name(peer), stalled->held, (unsigned long long)stalled->held_bytes,
+                 stalled->unfetched);
+    peer_unlock(peer);
+}
+
+/* Once a second as long as there is such a peer. */
+static void stalled_timer_expired(struct bmi_timer *timer)
+{
+    struct survey survey = {.count = 0};
+    bmi__peer_each(survey_peer, &survey);
+    stalled_timer_runs = survey.count > 0;
+    if (!stalled_timer_runs)
+        return;
+    bmi_method_timer_set(timer, STALLED_MS);
+    if (!bmi__log_wanted(BMI_LOG_WARN))
+        return;
+    qsort(survey.list, (size_t)survey.count, sizeof *survey.list, by_peer);
+    survey_messages(&survey);
+    for (int i = 0; i < survey.count; i++)
+        stalled_warn(&survey.list[i]);
+}
+
+void bmi__unexpected_stalled(void)
+{
+    if (!stalled_timer_runs)
+        bmi_method_timer_set(&stalled_timer, STALLED_MS);
+    stalled_timer_runs = true;
+}
+
+void bmi__unexpected_stop(void)
+{
+    stalled_timer_runs = false;
+    while (all != NULL) {
+        struct unexpected *message = all;
+        all = message->all_next;
+        free(message);
+    }
+    first = NULL;
+    end = &first;
+    atomic_store(&waiting, 0);
+}

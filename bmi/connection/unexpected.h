@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * unexpected.h - messages without a posted receive, until the program frees them.
+ *
+ * The queue of whole messages is guarded by its own lock, innermost but for progress's. Each buffer
+ * that the program holds belongs to a struct unexpected; it counts against its sender's window
+ * until it is freed.
+ */
+#ifndef BMI_UNEXPECTED_H
+#define BMI_UNEXPECTED_H
+
+#include "bmi/state/peer.h"
+
+/* Takes up to `most` messages. */
+int bmi__unexpected_take(struct BMI_unexpected_info *info, int most);
+/* Gives a taken message back that the program has not seen: it is the next to be taken. */
+void bmi__unexpected_untake(void *buffer);
+/* The thread that received a message calls the hook when the message can be taken. Any lock may be
+ * held: the hook may submit a task or notify. There is one hook; it stays. */
+void bmi__unexpected_set_hook(void (*hook)(void));
+/* -EINVAL: no buffer of ours. */
+int bmi__unexpected_release(void *buffer);
+/* The number of waiting messages of an address. */
+int bmi__unexpected_count(BMI_addr_t address);
+/* A peer has PEER_FULL_UNEXPECTED from now on: as long as a peer has it, the log warns once a
+ * second. Poller. */
+void bmi__unexpected_stalled(void);
+void bmi__unexpected_stop(void);
+
+#endif

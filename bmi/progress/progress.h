@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * progress.h - the poller, and the threads that wait: leader and followers.
+ *
+ * One thread at a time is the *poller*: it runs methods' callbacks, timers and deferred calls, and
+ * blocks in the one epoll set of all methods. A thread that calls a test function becomes the
+ * poller if there is none; otherwise it is a *follower* and sleeps on its own futex until its
+ * context has a completion or it is chosen as the next poller. A poller that leaves wakes exactly
+ * one follower. The library needs no thread of its own; where progress in the background is on, its
+ * task polls while no caller does (background.c).
+ */
+#ifndef BMI_PROGRESS_H
+#define BMI_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bmi/base/clock.h"
+#include "bmi/method.h"
+#include "bmi/progress/waiters.h"
+#include "bmi/progress/wakeup.h"
+
+int bmi__progress_start(void);
+void bmi__progress_stop(void);
+/* For pthread_atfork: the child has no poller, and no waiter but the thread that forked. */
+void bmi__progress_before_fork(void);
+void bmi__progress_after_fork_parent(void);
+void bmi__progress_after_fork_child(void);
+
+/* Polls or sleeps until waiter->ready, at most max_idle_ms (0: one pass, without blocking). */
+void bmi__progress_wait(struct waiter *waiter, int max_idle_ms);
+/* One pass by a thread that does not wait, if there is no poller. */
+void bmi__progress_poll(void);
+/* A few passes, as long as they find something: before a post after long silence. */
+void bmi__progress_catch_up(void);
+/* Runs deferred calls and flushes, for a thread that is alone. */
+void bmi__progress_chores(void);
+
+/* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. */
+void bmi__progress_notify(struct context *context, bmi_op_id_t op);
+/* Whether there is a poller; whether it blocks in the epoll set. */
+bool bmi__progress_polled(void);
+bool bmi__progress_poller_blocks(void);
+
+/* Requests that the poller's next pass flushes the link; wakes a poller that blocks. Any thread. */
+void bmi__progress_dirty(struct bmi_link *link);
+/* Number of the present pass; changes with each. */
+uint32_t bmi__progress_pass(void);
+
+/* For the background task: if there is no poller, makes passes while they find something. QUIET:
+ * nothing is left, and new events make bmi__progress_fd readable; timers are due at *until_ns. From
+ * then on until bmi__progress_watch_end, a thread that queues something wakes the background task,
+ * too. */
+enum bmi__watch { BMI__WATCH_TAKEN, BMI__WATCH_AGAIN, BMI__WATCH_QUIET };
+enum bmi__watch bmi__progress_watch(uint64_t *until_ns);
+void bmi__progress_watch_end(void);
+
+/* Defined in unexpected.c: whether a message waits to be fetched. */
+bool bmi__unexpected_waiting(void);
+
+#endif

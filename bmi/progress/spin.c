@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * spin.c - see spin.h. */
+#include "bmi/progress/spin.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bmi/base/settings.h"
+
+enum { SKIP_MOST = 63, SAMPLE_NS = 10000000 };
+
+static struct {
+    unsigned skip, backoff; /* waits that go without a spin: left, and after the next failure */
+    uint64_t sampled_ns;    /* when the load was last read */
+    bool crowded;           /* at that time, more threads were runnable than there are CPUs */
+} spin;
+
+/* From /proc/loadavg, "0.20 0.18 0.12 3/80 11206": three threads are runnable. */
+static bool is_crowded(void)
+{
+    char text[128];
+    int fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return false;
+    text[length] = '\0';
+    char *slash = strchr(text, '/');
+    while (slash != NULL && slash > text && slash[-1] != ' ')
+        slash--;
+    return slash != NULL && strtol(slash, NULL, 10) > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+uint64_t bmi__spin_window(uint64_t now_ns)
+{
+    uint64_t window_ns = (uint64_t)bmi__setting(SETTING_SPIN) * 1000;
+    if (window_ns == 0)
+        return 0;
+    if (spin.skip > 0) {
+        spin.skip--;
+        return 0;
+    }
+    if (now_ns - spin.sampled_ns > SAMPLE_NS) {
+        spin.sampled_ns = now_ns;
+        spin.crowded = is_crowded();
+    }
+    return spin.crowded ? 0 : window_ns;
+}
+
+void bmi__spin_paid(void)
+{
+    spin.skip = spin.backoff = 0;
+}
+
+void bmi__spin_failed(void)
+{
+    spin.backoff = spin.backoff * 2 + 1;
+    if (spin.backoff > SKIP_MOST)
+        spin.backoff = SKIP_MOST;
+    spin.skip = spin.backoff;
+}
+
+void bmi__spin_reset(void)
+{
+    memset(&spin, 0, sizeof spin);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * work.c - deferred calls and dirty links. See work.h.
+ */
+#include "bmi/progress/work.h"
+
+#include "bmi/method.h"
+#include "bmi/progress/progress.h"
+
+static struct {
+    _Atomic(struct bmi_link *) dirty;
+    _Atomic(struct bmi_deferred *) deferred;
+} work;
+
+void bmi_method_defer(struct bmi_deferred *deferred)
+{
+    if (atomic_exchange(&deferred->pending, true))
+        return;
+    struct bmi_deferred *first = atomic_load(&work.deferred);
+    do
+        atomic_store_explicit(&deferred->next, first, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&work.deferred, &first, deferred));
+    bmi__progress_kick();
+}
+
+bool bmi__work_deferred(void)
+{
+    if (atomic_load(&work.deferred) == NULL)
+        return false;
+    struct bmi_deferred *list = atomic_exchange(&work.deferred, NULL);
+    bool any = list != NULL;
+    while (list != NULL) {
+        struct bmi_deferred *next = atomic_load_explicit(&list->next, memory_order_relaxed);
+        atomic_store(&list->pending, false);
+        list->run(list);
+        list = next;
+    }
+    return any;
+}
+
+bool bmi__work_dirty(struct bmi_link *link)
+{
+    if (atomic_load(&link->dirty) || atomic_exchange(&link->dirty, true))
+        return false;
+    bmi_link_ref(link);
+    struct bmi_link *first = atomic_load(&work.dirty);
+    do
+        atomic_store_explicit(&link->dirty_next, first, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&work.dirty, &first, link));
+    return true;
+}
+
+bool bmi__work_flush(void)
+{
+    if (atomic_load(&work.dirty) == NULL)
+        return false;
+    struct bmi_link *link = atomic_exchange(&work.dirty, NULL);
+    bool any = link != NULL;
+    while (link != NULL) {
+        struct bmi_link *next = atomic_load_explicit(&link->dirty_next, memory_order_relaxed);
+        atomic_store(&link->dirty, false);
+        link->method->flush(link);
+        bmi_link_unref(link);
+        link = next;
+    }
+    return any;
+}
+
+bool bmi__work_none(void)
+{
+    return atomic_load(&work.dirty) == NULL && atomic_load(&work.deferred) == NULL;
+}
+
+void bmi__work_drop(void)
+{
+    for (struct bmi_link *link = atomic_exchange(&work.dirty, NULL), *next; link != NULL;
+         link = next) {
+        next = atomic_load(&link->dirty_next);
+        bmi_link_unref(link);
+    }
+    for (struct bmi_deferred *one = atomic_exchange(&work.deferred, NULL); one != NULL;
+         one = atomic_load(&one->next))
+        atomic_store(&one->pending, false);
+}

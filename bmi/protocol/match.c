@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * match.c - pairs messages with receives. Peer's lock.
+ *
+ * The key is (peer, tag). A key has receives that wait, or messages that wait, never both (a
+ * message too large for a receive aside, which is refused at the post). Receives are taken oldest
+ * first, messages in the order in which they came. An eager message that no receive waits for is
+ * held in memory that the peer's window pays for; of a large one just the request is held.
+ *
+ * Large messages go eager, too, while their receives come in time: with the message, or before the
+ * next one of the peer. The receiver counts how many did, one after the other; its CREDIT allows
+ * the sender to send them unasked (receiver-controlled threshold), until one had to be copied.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/base/error.h"
+#include "bmi/base/log.h"
+#include "bmi/connection/failure.h"
+#include "bmi/progress/progress.h"
+#include "bmi/protocol/credit.h"
+#include "bmi/state/peer.h"
+
+static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, uint64_t length)
+{
+    *sink = (struct bmi_sink){.length = length, .owner = owner, .cookie = (uint64_t)kind};
+}
+
+/* ---- large messages ------------------------------------------------------------------------- */
+
+/* A message found its receive in time, or too late. Networks that put or get copy eager messages:
+ * there large messages always ask. */
+static void large_learn(struct peer *peer, bmi_size_t size, bool in_time)
+{
+    enum { IN_TIME_ENOUGH = 4 };
+    const struct bmi_method_limits *limits = &peer->link->method->limits;
+    if (size <= (bmi_size_t)peer->eager_max || size > limits->frame_max || limits->put ||
+        limits->get)
+        return;
+    bool allowed = peer->in_time == IN_TIME_ENOUGH;
+    if (!in_time)
+        peer->in_time = 0;
+    else if (!allowed)
+        peer->in_time++;
+    bool allow = peer->in_time == IN_TIME_ENOUGH;
+    if (allow == allowed)
+        return;
+    struct wire_header header = {.type = WIRE_CREDIT,
+                                 .target = allow ? (uint64_t)limits->frame_max
+                                                 : (uint64_t)peer->eager_max};
+    bmi__control_send_locked(peer, header, NULL, 0);
+    bmi__progress_dirty(peer->link);
+}
+
+/* ---- unmatched messages --------------------------------------------------------------------- */
+
+enum { REQUESTS_MANY = 64, REQUEST_BITS = 9 };
+
+/* A peer names its requests as it likes: few to a bucket are all that it can be kept to. */
+static struct unmatched **request_bucket(const struct key *key, uint64_t sender)
+{
+    uint64_t hash = sender * UINT64_C(0x9e3779b97f4a7c15);
+    return &key->requests[hash >> (64 - REQUEST_BITS)];
+}
+
+static void request_enter(struct key *key, struct unmatched *message)
+{
+    if (key->requests == NULL || message->sender == 0)
+        return;
+    struct unmatched **bucket = request_bucket(key, message->sender);
+    message->request_next = *bucket;
+    *bucket = message;
+}
+
+static void request_leave(struct key *key, struct unmatched *message)
+{
+    if (key->requests == NULL || message->sender == 0)
+        return;
+    struct unmatched **place = request_bucket(key, message->sender);
+    while (*place != message)
+        place = &(*place)->request_next;
+    *place = message->request_next;
+}
+
+/* Without memory requests are looked for in the key's list. */
+static void requests_index(struct key *key)
+{
+    key->requests = calloc((size_t)1 << REQUEST_BITS, sizeof *key->requests);
+    for (struct unmatched *one = key->unmatched_first; one != NULL; one = one->next)
+        request_enter(key, one);
+}
+
+struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender)
+{
+    bool indexed = key->requests != NULL;
+    struct unmatched *one = indexed ? *request_bucket(key, sender) : key->unmatched_first;
+    while (one != NULL && one->sender != sender)
+        one = indexed ? one->request_next : one->next;
+    return one;
+}
+
+void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message)
+{
+    request_leave(key, message);
+    if (message->previous != NULL)
+        message->previous->next = message->next;
+    else
+        key->unmatched_first = message->next;
+    if (message->next != NULL)
+        message->next->previous = message->previous;
+    else
+        key->unmatched_last = message->previous;
+    uint64_t held = message->sender != 0 ? 0 : (uint64_t)message->size;
+    peer->counters.unmatched_messages--;
+    peer->counters.unmatched_bytes -= held + sizeof *message;
+    bmi__credit_return_locked(peer, false, held);
+    free(message);
+    if (--key->unmatched_count > 0 || key->requests == NULL)
+        return;
+    free(key->requests);
+    key->requests = NULL;
+}
+
+static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_size_t size,
+                                       size_t held, uint64_t sender)
+{
+    struct unmatched *message = malloc(sizeof *message + held);
+    if (message == NULL)
+        return NULL;
+    *message = (struct unmatched){.size = size, .sender = sender, .tag = key->tag, .whole = true};
+    message->previous = key->unmatched_last;
+    if (key->unmatched_last != NULL)
+        key->unmatched_last->next = message;
+    else
+        key->unmatched_first = message;
+    key->unmatched_last = message;
+    if (++key->unmatched_count == REQUESTS_MANY && key->requests == NULL)
+        requests_index(key);
+    else
+        request_enter(key, message);
+    peer->counters.unmatched_messages++;
+    peer->counters.unmatched_bytes += (sender != 0 ? 0 : (uint64_t)size) + sizeof *message;
+    return message;
+}
+
+/* Hands a whole eager message to a receive, or to a ghost. It is consumed also if it is too
+ * large. */
+static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatched *message,
+                              struct op *op)
+{
+    bmi_size_t size = message->size;
+    bool ghost = (op->flags & OP_GHOST) != 0, fits = size <= op->total;
+    if (size > 0 && !ghost && fits) {
+        bmi_segments_scatter(&op->list, message->body, (size_t)size);
+        peer->counters.copies++;
+        peer->counters.copied_bytes += (uint64_t)size;
+    }
+    large_learn(peer, size, false);
+    bmi__unmatched_remove_locked(peer, key, message);
+    bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : fits ? 0 : -EMSGSIZE, size);
+}
+
+/* The sender is told that its message was too large for its receive, and counts as sent. */
+static void request_discard(struct peer *peer, struct op *op, uint64_t sender)
+{
+    struct wire_header discard = {.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = sender};
+    bmi__control_send_locked(peer, discard, NULL, 0);
+    bmi__op_complete_locked(op, -EMSGSIZE, 0);
+}
+
+/* The first message that waits is given to the receive, which ends with EMSGSIZE if it is too
+ * small. */
+static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
+{
+    struct unmatched *message = key->unmatched_first;
+    while (message->claimed_by != NULL)
+        message = message->next;
+    if (message->sender != 0) {
+        struct bmi_region regions[WIRE_REGIONS_MAX];
+        uint32_t count = message->region_count;
+        uint64_t sender = message->sender;
+        bmi_size_t size = message->size;
+        large_learn(peer, size, message->seen == peer->seen);
+        memcpy(regions, message->body, count * sizeof *regions);
+        bmi__unmatched_remove_locked(peer, key, message);
+        if (size <= op->total)
+            bmi__receive_grant_locked(peer, op, sender, size, regions, count);
+        else
+            request_discard(peer, op, sender);
+    } else if (message->whole) {
+        unmatched_deliver(peer, key, message, op);
+    } else {
+        message->claimed_by = op;
+        op->held = message;
+        op->stage = RECV_HELD;
+    }
+    bmi__credit_tell_locked(peer);
+}
+
+static struct unmatched *unmatched_next(const struct key *key)
+{
+    struct unmatched *message = key->unmatched_first;
+    while (message != NULL && message->claimed_by != NULL)
+        message = message->next;
+    return message;
+}
+
+/* ---- receives ------------------------------------------------------------------------------- */
+
+int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse)
+{
+    struct key *key = bmi__key_get_locked(peer, op->tag);
+    if (key == NULL)
+        return -ENOMEM;
+    struct unmatched *message = unmatched_next(key);
+    if (message != NULL && message->size > op->total && refuse)
+        return -EMSGSIZE;
+    if (message != NULL) {
+        take_unmatched(peer, key, op);
+        bmi__key_release_locked(peer, key);
+        return 0;
+    }
+    op->stage = RECV_POSTED;
+    bmi__op_append(&key->receives, op);
+    bmi__announce_locked(peer, key, op, key->live++);
+    return 0;
+}
+
+void bmi__receive_unqueue_locked(struct key *key, struct op *op)
+{
+    bmi__op_remove(&key->receives, op);
+    if (bmi__receive_live(op))
+        key->live--;
+    if (op->flags & OP_ANNOUNCED)
+        key->announced--;
+    if (op->flags & OP_GHOST)
+        key->ghosts--;
+}
+
+/* Puts it before those that were posted later: the peer's operations stand in order of their posts.
+ * Ghosts stand before all, whenever they were made. */
+static void enqueue_by_age(struct key *key, struct op *op)
+{
+    struct op *later = op->peer_next;
+    while (later != NULL && (later->kind != OP_RECV || later->stage != RECV_POSTED ||
+                             later->tag != op->tag || (later->flags & OP_GHOST)))
+        later = later->peer_next;
+    if (later == NULL) {
+        bmi__op_append(&key->receives, op);
+        return;
+    }
+    op->next = later;
+    op->previous = later->previous;
+    *(later->previous != NULL ? &later->previous->next : &key->receives.first) = op;
+    later->previous = op;
+}
+
+/* A receive whose message was taken back waits again, before younger ones. */
+void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
+{
+    bool cancelled = (op->flags & (OP_CANCELLED | OP_CANCEL_ASKED | OP_CANCEL_WAITS)) != 0;
+    struct key *key = cancelled ? NULL : bmi__key_get_locked(peer, op->tag);
+    if (key == NULL) {
+        bmi__op_complete_locked(op, cancelled ? BMI__CANCELLED : -ENOMEM, 0);
+        return;
+    }
+    bmi__receive_settled_locked(op);
+    bmi__memory_release_locked(op);
+    op->list.index = 0;
+    op->list.offset = 0;
+    op->list.left = op->total;
+    op->actual = op->expected = 0;
+    op->remote = 0;
+    op->flags &= (uint8_t) ~(OP_ANNOUNCED | OP_DISCARDING);
+    struct unmatched *message = unmatched_next(key);
+    if (message != NULL) {
+        take_unmatched(peer, key, op);
+    } else {
+        enqueue_by_age(key, op);
+        op->stage = RECV_POSTED;
+        key->live++;
+    }
+    bmi__key_release_locked(peer, key);
+}
+
+/* Takes the oldest receive for a message that starts; NULL: none. A ghost swallows the message. */
+static struct op *receive_take(struct key *key)
+{
+    struct op *op = key->receives.first;
+    if (op == NULL)
+        return NULL;
+    bmi__receive_unqueue_locked(key, op);
+    bmi__receive_settled_locked(op);
+    return op;
+}
+
+/* ---- messages that arrive ------------------------------------------------------------------- */
+
+/* `body`: it is there already, NULL: it is to come. One of one piece is put to its place here. */
+static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length, const uint8_t *body,
+                             struct bmi_sink *sink)
+{
+    bool fits = (bmi_size_t)length <= op->total && !(op->flags & OP_GHOST);
+    bmi__credit_return_locked(peer, false, length);
+    large_learn(peer, (bmi_size_t)length, true);
+    op->expected = (bmi_size_t)length;
+    op->stage = RECV_ARRIVING;
+    if (!fits)
+        op->flags |= OP_DISCARDING;
+    if (length == 0 || (body != NULL && fits && op->list.count == 1)) {
+        if (length > 0)
+            memcpy(op->list.buffers[0], body, (size_t)length);
+        sink->length = 0;
+        bmi__op_complete_locked(op, 0, (bmi_size_t)length);
+        return;
+    }
+    sink_fill(sink, SINK_OP, op, length);
+    if (fits)
+        bmi__segments_lend(&sink->body, &op->list, (bmi_size_t)length);
+}
+
+static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,
+                           struct bmi_sink *sink)
+{
+    struct unmatched *message = unmatched_add(peer, key, (bmi_size_t)length, (size_t)length, 0);
+    if (message == NULL)
+        return -ENOMEM;
+    if (length == 0)
+        return 0;
+    message->whole = false;
+    message->buffer = message->body;
+    sink_fill(sink, SINK_UNMATCHED, message, length);
+    sink->body = (struct bmi_segments){.buffers = &message->buffer,
+                                       .sizes = &message->size,
+                                       .count = 1,
+                                       .left = message->size};
+    return 0;
+}
+
+int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
+                              const uint8_t *body, struct bmi_sink *sink)
+{
+    /* One that was allowed may come after that was taken back: the credit is what bounds it. */
+    uint64_t most = (uint64_t)peer->link->method->limits.frame_max;
+    if (header->length > peer->eager_max && header->length > most)
+        return -EMSGSIZE;
+    int status = bmi__credit_charge_locked(peer, false, header->length);
+    if (status < 0)
+        return status;
+    struct key *key = bmi__key_get_locked(peer, header->tag);
+    if (key == NULL)
+        return -ENOMEM;
+    struct op *op = receive_take(key);
+    if (op != NULL) {
+        eager_to_receive(peer, op, header->length, body, sink);
+        bmi__key_release_locked(peer, key);
+        bmi__credit_tell_locked(peer);
+        return 0;
+    }
+    return eager_to_memory(peer, key, header->length, sink);
+}
+
+static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_header *header,
+                           const struct bmi_region *regions, uint32_t count)
+{
+    bmi_size_t size = (bmi_size_t)header->target;
+    bmi__credit_return_locked(peer, false, 0);
+    large_learn(peer, size, true);
+    if (size <= op->total && !(op->flags & OP_GHOST)) {
+        bmi__receive_grant_locked(peer, op, header->source, size, regions, count);
+        return;
+    }
+    request_discard(peer, op, header->source);
+}
+
+int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
+                            const struct bmi_region *regions, uint32_t count)
+{
+    if (header->target > INT64_MAX || header->source == 0)
+        return -EPROTO;
+    if (!peer->link->method->limits.get)
+        count = 0; /* of no use, and not paid for */
+    int status = bmi__credit_charge_locked(peer, false, 0);
+    if (status < 0)
+        return status;
+    struct key *key = bmi__key_get_locked(peer, header->tag);
+    if (key == NULL)
+        return -ENOMEM;
+    struct op *op = receive_take(key);
+    if (op != NULL) {
+        rts_to_receive(peer, op, header, regions, count);
+        bmi__key_release_locked(peer, key);
+        bmi__credit_tell_locked(peer);
+        return 0;
+    }
+    struct unmatched *message = unmatched_add(peer, key, (bmi_size_t)header->target,
+                                              count * sizeof *regions, header->source);
+    if (message == NULL)
+        return -ENOMEM;
+    message->region_count = count;
+    message->seen = peer->seen;
+    if (count > 0)
+        memcpy(message->body, regions, count * sizeof *regions);
+    return 0;
+}
+
+void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink)
+{
+    struct unmatched *message = sink->owner;
+    struct op *op = message->claimed_by;
+    if (op == NULL || (op->flags & OP_GHOST) || message->size > op->total)
+        return;
+    struct key *key = bmi__key_find_locked(peer, message->tag);
+    bmi_size_t size = message->size, left = sink->body.left;
+    bmi_segments_scatter(&op->list, message->body, (size_t)(size - left));
+    bmi__unmatched_remove_locked(peer, key, message);
+    large_learn(peer, size, true);
+    op->held = NULL;
+    op->expected = size;
+    op->stage = RECV_ARRIVING;
+    sink_fill(sink, SINK_OP, op, (uint64_t)size);
+    bmi__segments_lend(&sink->body, &op->list, left);
+    bmi__key_release_locked(peer, key);
+    bmi__credit_tell_locked(peer);
+}
+
+/* A body of sink_kind SINK_OP or SINK_UNMATCHED is whole. */
+int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink)
+{
+    if (sink->cookie == SINK_OP) {
+        struct op *op = sink->owner;
+        bool fits = !(op->flags & OP_DISCARDING);
+        bmi__op_complete_locked(op, fits ? 0 : -EMSGSIZE, op->expected);
+        return 0;
+    }
+    struct unmatched *message = sink->owner;
+    struct key *key = bmi__key_find_locked(peer, message->tag);
+    struct op *op = message->claimed_by;
+    message->whole = true;
+    if (op != NULL) {
+        message->claimed_by = NULL;
+        op->held = NULL;
+        unmatched_deliver(peer, key, message, op);
+        bmi__credit_tell_locked(peer);
+        bmi__key_release_locked(peer, key);
+    }
+    return 0;
+}

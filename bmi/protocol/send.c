@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * send.c - how a message sets out. Peer's lock.
+ *
+ * Messages of one tag start in the order of their posts. The next one goes
+ *   - where a receive was announced for it and it is large: as DATA straight away;
+ *   - eager, if it is small, or the peer's receives for large ones come in time, and the peer's
+ *     credit covers it;
+ *   - by RTS, if it is large and there is credit for that;
+ *   - else it waits (pending), and the peer is told (WANT). If unmatched messages hold its memory
+ * the peer then announces every receive that it has, so that a message whose receive is posted is
+ *     never held up by others.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "bmi/base/error.h"
+#include "bmi/connection/failure.h"
+#include "bmi/progress/progress.h"
+#include "bmi/protocol/cancel.h"
+#include "bmi/protocol/credit.h"
+#include "bmi/state/peer.h"
+
+/* The announcement for the key's next message, if there is one. */
+static struct announcement *announcement_next(struct key *key)
+{
+    struct announcement *first = key->announced_first;
+    return first != NULL && first->position == key->position ? first : NULL;
+}
+
+static bool note(struct peer *peer, struct key *key, struct op *op)
+{
+    key->asked = false;
+    if (bmi__sent_note_locked(peer, key, false, &op->message_index))
+        return true;
+    bmi__peer_fail_locked(peer, -ENOMEM, "no memory to note a message");
+    return false;
+}
+
+static void eager_send(struct peer *peer, struct op *op)
+{
+    peer->eager_credit -= op->total + WIRE_MESSAGE_CHARGE;
+    peer->counters.eager_sent++;
+    op->stage = SEND_FRAME;
+    bmi__op_frame_send_locked(op, &(struct wire_header){.type = WIRE_EAGER, .tag = op->tag},
+                              op->total);
+}
+
+/* Whether it goes as one frame, if there is credit. */
+static bool is_small(const struct peer *peer, const struct op *op)
+{
+    bmi_size_t most = peer->flags & PEER_TAKES_LARGE ? peer->link->method->limits.frame_max
+                                                     : (bmi_size_t)peer->eager_max;
+    return op->total <= most && op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
+}
+
+/* The message goes to the receive that was announced for it. One that is too small for it ends with
+ * it: the word of that needs no credit, so the two never wait for what others hold. */
+static bool announced_start(struct peer *peer, struct key *key, struct op *op,
+                            const struct announcement *announced)
+{
+    if (!note(peer, key, op))
+        return false;
+    peer->counters.announced_sent++;
+    if (op->total <= announced->capacity)
+        bmi__stream_start_locked(peer, op, announced->receive, true, announced->regions,
+                                 announced->region_count);
+    else
+        bmi__too_large_send_locked(peer, op, announced->receive);
+    bmi__announcement_drop_locked(peer, key, &key->announced_first);
+    return true;
+}
+
+/* Starts the key's next message if it may. false: it has to wait. */
+static bool message_start(struct peer *peer, struct key *key, struct op *op)
+{
+    if (bmi__sent_full_locked(peer))
+        return false;
+    struct announcement *announced = announcement_next(key);
+    bool small = is_small(peer, op);
+    bool credit = peer->eager_credit >= op->total + WIRE_MESSAGE_CHARGE;
+    bool unasked = small ? credit : peer->eager_credit >= WIRE_MESSAGE_CHARGE;
+    bool fits = announced != NULL && op->total <= announced->capacity;
+    bool eager = small && credit && op->total <= STRAIGHT_BYTES;
+    if (announced != NULL && (fits ? !eager : !unasked))
+        return announced_start(peer, key, op, announced);
+    if (!unasked)
+        return false;
+    if (!note(peer, key, op))
+        return false;
+    if (announced != NULL)
+        bmi__announcement_drop_locked(peer, key, &key->announced_first);
+    if (small)
+        eager_send(peer, op);
+    else
+        bmi__rts_send_locked(peer, op);
+    return true;
+}
+
+/* ---- sends that wait ------------------------------------------------------------------------ */
+
+static void waiting_append(struct peer *peer, struct key *key)
+{
+    key->waiting_next = NULL;
+    key->waiting_previous = peer->waiting_last;
+    if (peer->waiting_last != NULL)
+        peer->waiting_last->waiting_next = key;
+    else
+        peer->waiting_first = key;
+    peer->waiting_last = key;
+}
+
+static void waiting_remove(struct peer *peer, struct key *key)
+{
+    if (key->waiting_previous != NULL)
+        key->waiting_previous->waiting_next = key->waiting_next;
+    else
+        peer->waiting_first = key->waiting_next;
+    if (key->waiting_next != NULL)
+        key->waiting_next->waiting_previous = key->waiting_previous;
+    else
+        peer->waiting_last = key->waiting_previous;
+}
+
+/* The key's first message waits: asks for what would get it on. If the receives that were announced
+ * are not known any more, and may have been announced for the last time, it asks for them by tag.
+ */
+static void eager_want(struct peer *peer, struct key *key)
+{
+    const struct op *op = key->pending.first;
+    if (bmi__sent_full_locked(peer))
+        return; /* it is not credit that it waits for */
+    uint64_t bytes =
+        is_small(peer, op) ? (uint64_t)op->total + WIRE_MESSAGE_CHARGE : WIRE_MESSAGE_CHARGE;
+    bool forgot = (peer->flags & PEER_FORGOT) && announcement_next(key) == NULL;
+    bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT, bytes, forgot ? key : NULL);
+}
+
+static void pend(struct peer *peer, struct key *key, struct op *op)
+{
+    op->stage = SEND_PENDING;
+    if (key->pending.first == NULL)
+        waiting_append(peer, key);
+    bmi__op_append(&key->pending, op);
+    if (peer->state == PEER_UP)
+        eager_want(peer, key);
+}
+
+void bmi__pending_remove_locked(struct peer *peer, struct op *op)
+{
+    if (op->kind == OP_SEND_UNEXPECTED) {
+        bmi__op_remove(&peer->unexpected, op);
+        return;
+    }
+    struct key *key = bmi__key_find_locked(peer, op->tag);
+    bmi__op_remove(&key->pending, op);
+    if (key->pending.first == NULL)
+        waiting_remove(peer, key);
+}
+
+void bmi__send_start_locked(struct peer *peer, struct op *op)
+{
+    struct key *key = bmi__key_get_locked(peer, op->tag);
+    if (key == NULL) {
+        bmi__op_complete_locked(op, -ENOMEM, 0);
+        return;
+    }
+    if (peer->state != PEER_UP || key->pending.first != NULL || !message_start(peer, key, op))
+        pend(peer, key, op);
+}
+
+/* ---- at once -------------------------------------------------------------------------------- */
+
+/* Whether a message of the key may go now, as one frame, with no word but what the frame
+ * carries. */
+static bool may_go_now(const struct peer *peer, const struct key *key, bmi_size_t size)
+{
+    bmi_size_t charge = size + WIRE_MESSAGE_CHARGE;
+    uint32_t room = peer->sent_size > SENT_INLINE ? peer->sent_size : SENT_INLINE;
+    if (room > SENT_MOST)
+        room = SENT_MOST;
+    return key->pending.first == NULL && key->announced_first == NULL &&
+           (uint64_t)size <= peer->eager_max && charge <= (bmi_size_t)peer->eager_window &&
+           charge <= peer->eager_credit && peer->sent_count - peer->sent_seen < room;
+}
+
+/* What it does to the peer's and the key's state is what message_start does, after it has gone: the
+ * answer may be on its way while that is noted. A peer whom the tick does not look at has its first
+ * message go the long way, so that it is known not to be idle. */
+bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer, bmi_size_t size)
+{
+    const uint32_t flags = peer->flags & (PEER_ATTENTION | PEER_CLOSING);
+    if (peer->state != PEER_UP || flags != PEER_ATTENTION || size <= 0 || size > BMI_SEND_NOW)
+        return false;
+    struct bmi_link *link = peer->link;
+    struct key *key = link->method->send_now != NULL ? bmi__key_get_locked(peer, tag) : NULL;
+    if (key == NULL || !may_go_now(peer, key, size))
+        return false;
+    struct wire_header header = {.type = WIRE_EAGER,
+                                 .tag = tag,
+                                 .length = (uint64_t)size,
+                                 .seen = peer->seen,
+                                 .credit = peer->eager.unreported};
+    uint8_t bytes[BMI_FRAME_HEADER];
+    wire_encode(bytes, &header);
+    if (!link->method->send_now(link, bytes, buffer, (size_t)size))
+        return false;
+    uint32_t index;
+    bmi__frame_trace(peer, "to", &header);
+    peer->seen_reported = peer->seen;
+    (void)bmi__credit_report_locked(peer);
+    key->asked = false;
+    (void)bmi__sent_note_locked(peer, key, false, &index); /* there is room */
+    peer->eager_credit -= size + WIRE_MESSAGE_CHARGE;
+    peer->counters.eager_sent++;
+    peer->counters.messages_sent++;
+    peer->counters.bytes_sent += (uint64_t)size;
+    return true;
+}
+
+/* ---- sends that waited ---------------------------------------------------------------------- */
+
+void bmi__key_pump_locked(struct peer *peer, struct key *key)
+{
+    while (key->pending.first != NULL) {
+        struct op *op = key->pending.first;
+        bmi__op_remove(&key->pending, op);
+        if (!message_start(peer, key, op)) {
+            bmi__op_prepend(&key->pending, op);
+            if (peer->flags & PEER_FORGOT)
+                eager_want(peer, key);
+            bmi__progress_dirty(peer->link); /* those before it */
+            return;
+        }
+        if (key->pending.first == NULL)
+            waiting_remove(peer, key);
+    }
+    bmi__progress_dirty(peer->link);
+    bmi__key_release_locked(peer, key);
+}
+
+/* ---- unexpected messages -------------------------------------------------------------------- */
+
+static bool unexpected_send(struct peer *peer, struct op *op)
+{
+    if (peer->unexpected_credit < op->total + WIRE_MESSAGE_CHARGE)
+        return false;
+    peer->unexpected_credit -= op->total + WIRE_MESSAGE_CHARGE;
+    op->stage = SEND_FRAME;
+    bmi__op_frame_send_locked(op, &(struct wire_header){.type = WIRE_UNEXPECTED, .tag = op->tag},
+                              op->total);
+    return true;
+}
+
+/* Asks for as much as those that wait need, at most one message of the largest size. */
+static void unexpected_want(struct peer *peer)
+{
+    uint64_t most = (uint64_t)peer->unexpected_max + WIRE_MESSAGE_CHARGE, bytes = 0;
+    for (const struct op *op = peer->unexpected.first; op != NULL; op = op->next) {
+        uint64_t charge = (uint64_t)op->total + WIRE_MESSAGE_CHARGE;
+        if (bytes + charge > most)
+            break;
+        bytes += charge;
+    }
+    bmi__credit_want_locked(peer, WIRE_UNEXPECTED_CREDIT, bytes, NULL);
+}
+
+void bmi__unexpected_want_anew_locked(struct peer *peer)
+{
+    if (peer->unexpected.first == NULL)
+        return;
+    peer->flags &= ~(uint32_t)PEER_WANTS_UNEXPECTED;
+    unexpected_want(peer);
+}
+
+void bmi__unexpected_start_locked(struct peer *peer, struct op *op)
+{
+    if (peer->state == PEER_UP && op->total > (bmi_size_t)peer->unexpected_max) {
+        bmi__op_complete_locked(op, -EMSGSIZE, 0);
+        return;
+    }
+    bool free_way = peer->state == PEER_UP && peer->unexpected.first == NULL;
+    if (free_way && unexpected_send(peer, op))
+        return;
+    op->stage = SEND_PENDING;
+    bmi__op_append(&peer->unexpected, op);
+    if (peer->state == PEER_UP)
+        unexpected_want(peer);
+}
+
+static void unexpected_pump(struct peer *peer)
+{
+    while (peer->unexpected.first != NULL) {
+        struct op *op = peer->unexpected.first;
+        bmi__op_remove(&peer->unexpected, op);
+        if (op->total > (bmi_size_t)peer->unexpected_max) {
+            bmi__op_complete_locked(op, -EMSGSIZE, 0);
+        } else if (!unexpected_send(peer, op)) {
+            bmi__op_prepend(&peer->unexpected, op);
+            unexpected_want(peer);
+            return;
+        }
+    }
+}
+
+/* ---- more room ------------------------------------------------------------------------------ */
+
+static void eager_pump(struct peer *peer)
+{
+    struct key *key;
+    while ((key = peer->waiting_first) != NULL && peer->eager_credit >= WIRE_MESSAGE_CHARGE) {
+        bmi__key_pump_locked(peer, key);
+        if (peer->waiting_first == key)
+            break; /* the credit is used up */
+    }
+    if (peer->waiting_first != NULL)
+        eager_want(peer, peer->waiting_first);
+}
+
+void bmi__large_told_locked(struct peer *peer, uint64_t most)
+{
+    bool before = (peer->flags & PEER_TAKES_LARGE) != 0;
+    bool now = most >= (uint64_t)peer->link->method->limits.frame_max;
+    peer->flags &= ~(uint32_t)PEER_TAKES_LARGE;
+    peer->flags |= now ? PEER_TAKES_LARGE : 0;
+    if (before && !now)
+        eager_pump(peer); /* one that waits for credit asks now */
+}
+
+void bmi__keys_pump_locked(struct peer *peer)
+{
+    for (struct key *key = peer->waiting_first, *next; key != NULL; key = next) {
+        next = key->waiting_next;
+        bmi__key_pump_locked(peer, key);
+    }
+    if (peer->waiting_first != NULL)
+        eager_want(peer, peer->waiting_first);
+}
+
+void bmi__pending_pump_locked(struct peer *peer)
+{
+    unexpected_pump(peer);
+    eager_pump(peer);
+    bmi__progress_dirty(peer->link);
+}
+
+void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status)
+{
+    op->flags &= (uint8_t)~OP_FRAME_OUT;
+    if (op->stage == STAGE_DYING) {
+        bmi__op_complete_locked(op, op->error, 0);
+        return;
+    }
+    peer->stream_bytes -= (uint32_t)op->expected; /* what a DATA frame carried */
+    op->expected = 0;
+    if (status < 0)
+        return; /* the link goes down and takes the operation along */
+    if (op->stage == SEND_FRAME || op->stage == SEND_PUT_TOLD)
+        bmi__op_complete_locked(op, 0, op->total);
+    else if (op->flags & OP_CANCELLED)
+        bmi__stream_cancel_locked(peer, op, op->total - op->list.left);
+}

@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * context.c - see context.h. Lock order: a context's lock is innermost but for progress's.
+ *
+ * The descriptor for a program's own loop is an epoll set of its own, which holds the network's
+ * (readable when a method has work) and event_fd (readable when a completion waits).
+ */
+#include "bmi/state/context.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "bmi/progress/progress.h"
+
+enum { CONTEXTS = 1 << 16 };
+
+static _Atomic(struct context *) contexts[CONTEXTS];
+static atomic_uint slots_used; /* slots that were ever in use; grows under table_lock */
+static atomic_uint open_count;
+static _Atomic(struct context *) last_only; /* bmi__context_only's last result; checked again */
+
+/* Contexts that a program polls and that are not signalled. An unexpected message signals all of
+ * them and empties the list. A context returns to it when the program has looked, so that one
+ * signal is given for each look. */
+static pthread_mutex_t quiet_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
+static _Atomic(struct context *) quiet_first;                  /* quiet_lock; read without it */
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t generations; /* table_lock; never starts again, so that no id of an earlier
+                                initialization is an id of this one */
+
+static struct context *context_make(uint32_t slot)
+{
+    struct context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return NULL;
+    context->slot = slot;
+    atomic_init(&context->event_fd, -1);
+    context->poll_fd = -1;
+    atomic_store(&contexts[slot], context);
+    return context;
+}
+
+/* table_lock held: a context that is free, made if need be. */
+static struct context *context_claim_locked(void)
+{
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (!atomic_load(&context->claimed))
+            return context;
+    }
+    if (used == CONTEXTS)
+        return NULL;
+    struct context *context = context_make(used);
+    if (context != NULL)
+        atomic_store(&slots_used, used + 1);
+    return context;
+}
+
+int bmi__context_open(bmi_context_id *id)
+{
+    pthread_mutex_lock(&table_lock);
+    struct context *context = context_claim_locked();
+    if (context != NULL) {
+        generations = (generations + 1) & 0x7fffffff;
+        context->generation = generations;
+        context->id = (bmi_context_id)((uint64_t)context->generation << 32 | (context->slot + 1));
+        context->completions = context->immediate = 0;
+        atomic_store(&context->claimed, true);
+        atomic_store(&context->hidden, false);
+        atomic_store(&context->completions_only, false);
+        atomic_store(&context->open, true);
+        atomic_fetch_add(&open_count, 1);
+        *id = context->id;
+    }
+    pthread_mutex_unlock(&table_lock);
+    return context != NULL ? 0 : -ENOMEM;
+}
+
+static void quiet_remove(struct context *context)
+{
+    pthread_mutex_lock(&quiet_lock);
+    if (context->quiet_place != NULL) {
+        atomic_store(context->quiet_place, context->quiet_next);
+        struct context *next = atomic_load(&context->quiet_next);
+        if (next != NULL)
+            next->quiet_place = context->quiet_place;
+        context->quiet_place = NULL;
+    }
+    pthread_mutex_unlock(&quiet_lock);
+}
+
+static void quiet_add(struct context *context)
+{
+    pthread_mutex_lock(&quiet_lock);
+    if (context->quiet_place == NULL && !atomic_load(&context->completions_only)) {
+        struct context *first = atomic_load(&quiet_first);
+        atomic_store(&context->quiet_next, first);
+        context->quiet_place = &quiet_first;
+        if (first != NULL)
+            first->quiet_place = &context->quiet_next;
+        atomic_store(&quiet_first, context);
+    }
+    pthread_mutex_unlock(&quiet_lock);
+}
+
+static void descriptors_close_locked(struct context *context)
+{
+    quiet_remove(context);
+    int event_fd = atomic_exchange(&context->event_fd, -1);
+    if (event_fd >= 0)
+        close(event_fd);
+    if (context->poll_fd >= 0)
+        close(context->poll_fd);
+    context->poll_fd = -1;
+    context->signalled = false;
+}
+
+void bmi__context_release(struct context *context)
+{
+    bmi__context_set_hook(context, NULL, NULL);
+    bmi_lock_take(&context->lock);
+    descriptors_close_locked(context);
+    bmi_lock_give(&context->lock);
+    pthread_mutex_lock(&table_lock);
+    bool counted = atomic_exchange(&context->open, false) && !atomic_load(&context->hidden);
+    if (counted)
+        atomic_fetch_sub(&open_count, 1);
+    atomic_store(&context->claimed, false);
+    pthread_mutex_unlock(&table_lock);
+    if (counted)
+        bmi__progress_notify(NULL, 0); /* another may be the only context, and have completions */
+}
+
+struct context *bmi__context_find(bmi_context_id id)
+{
+    uint32_t slot = (uint32_t)id - 1;
+    if (id <= 0 || slot >= atomic_load_explicit(&slots_used, memory_order_acquire))
+        return NULL;
+    struct context *context = atomic_load_explicit(&contexts[slot], memory_order_relaxed);
+    if (!atomic_load_explicit(&context->open, memory_order_acquire) || context->id != id)
+        return NULL;
+    return context;
+}
+
+void bmi__context_each(void (*visit)(bmi_context_id id, void *argument), void *argument)
+{
+    pthread_mutex_lock(&table_lock);
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (atomic_load(&context->open))
+            visit(context->id, argument);
+    }
+    pthread_mutex_unlock(&table_lock);
+}
+
+void bmi__context_hide(struct context *context)
+{
+    if (atomic_exchange(&context->hidden, true))
+        return;
+    atomic_fetch_sub(&open_count, 1);
+    bmi__progress_notify(NULL, 0); /* another may be the only context, and have completions */
+}
+
+void bmi__context_completions_only(struct context *context)
+{
+    atomic_store(&context->completions_only, true);
+}
+
+struct context *bmi__context_only(void)
+{
+    if (atomic_load_explicit(&open_count, memory_order_relaxed) != 1)
+        return NULL;
+    struct context *last = atomic_load(&last_only);
+    if (last != NULL && atomic_load(&last->open) && !atomic_load(&last->hidden))
+        return last;
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (!atomic_load(&context->open) || atomic_load(&context->hidden))
+            continue;
+        atomic_store(&last_only, context);
+        return context;
+    }
+    return NULL;
+}
+
+void bmi__contexts_free(void)
+{
+    unsigned used = atomic_exchange(&slots_used, 0);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_exchange(&contexts[i], NULL);
+        descriptors_close_locked(context);
+        free(context);
+    }
+    atomic_store(&open_count, 0);
+    atomic_store(&last_only, NULL);
+}
+
+/* Whether an unexpected message waits for which the context's descriptor must become readable. */
+static bool message_to_tell(struct context *context)
+{
+    return !atomic_load(&context->completions_only) && bmi__unexpected_waiting();
+}
+
+static void signal_locked(struct context *context)
+{
+    int fd = atomic_load(&context->event_fd);
+    if (fd < 0 || context->signalled)
+        return;
+    context->signalled = true;
+    quiet_remove(context);
+    eventfd_write(fd, 1);
+}
+
+static void unsignal_locked(struct context *context)
+{
+    eventfd_t value;
+    if (!context->signalled || atomic_load(&context->incoming) != NULL ||
+        context->ready.first != NULL || message_to_tell(context))
+        return;
+    context->signalled = false;
+    eventfd_read(atomic_load(&context->event_fd), &value);
+    quiet_add(context);
+    if (message_to_tell(context)) /* it arrived before the context was on the list */
+        signal_locked(context);
+}
+
+/* A thread that counts itself after the hook was removed finds no hook. The remover waits for
+ * threads that counted themselves before. */
+static void hook_call(struct context *context)
+{
+    if (atomic_load_explicit(&context->hook, memory_order_relaxed) == NULL)
+        return;
+    atomic_fetch_add(&context->hook_users, 1);
+    bmi__context_hook hook = atomic_load(&context->hook);
+    if (hook != NULL)
+        hook(context->hook_argument, false);
+    atomic_fetch_sub(&context->hook_users, 1);
+}
+
+void bmi__context_set_hook(struct context *context, bmi__context_hook hook, void *argument)
+{
+    if (hook != NULL)
+        context->hook_argument = argument;
+    atomic_store(&context->hook, hook);
+    while (hook == NULL && atomic_load(&context->hook_users) > 0)
+        sched_yield(); /* a hook only queues something */
+}
+
+void bmi__context_complete(struct op *op)
+{
+    struct context *context = op->context;
+    bmi_op_id_t id = bmi__op_id(op);
+    struct op *first = atomic_load_explicit(&context->incoming, memory_order_relaxed);
+    op->next = first;
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->incoming, op, memory_order_relaxed);
+    else
+        while (!atomic_compare_exchange_weak_explicit(&context->incoming, &first, op,
+                                                      memory_order_seq_cst, memory_order_relaxed))
+            op->next = first;
+    /* From here on, the thread that takes `op` owns it. */
+    if (atomic_load(&context->event_fd) >= 0) {
+        bmi_lock_take(&context->lock);
+        signal_locked(context);
+        bmi_lock_give(&context->lock);
+    }
+    bmi__progress_notify(context, id);
+    hook_call(context);
+}
+
+void bmi__context_immediate(struct context *context)
+{
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->immediate,
+                              atomic_load_explicit(&context->immediate, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&context->immediate, 1, memory_order_relaxed);
+}
+
+bool bmi__context_has(struct context *context)
+{
+    return atomic_load(&context->incoming) != NULL ||
+           atomic_load_explicit(&context->ready_count, memory_order_relaxed) > 0;
+}
+
+/* All that is incoming, oldest first. */
+static struct op *incoming_take_locked(struct context *context)
+{
+    struct op *op = atomic_load_explicit(&context->incoming, memory_order_relaxed), *oldest = NULL;
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
+    else
+        op = atomic_exchange_explicit(&context->incoming, NULL, memory_order_acq_rel);
+    while (op != NULL) {
+        struct op *next = op->next;
+        op->next = oldest;
+        oldest = op;
+        op = next;
+    }
+    return oldest;
+}
+
+/* The only one that is there, if there is but one: it is handed out without having been in a
+ * list. */
+static struct op *only_take_locked(struct context *context)
+{
+    struct op *op = atomic_load_explicit(&context->incoming, memory_order_acquire);
+    if (op == NULL || op->next != NULL || context->ready.first != NULL)
+        return NULL;
+    if (bmi_one_thread())
+        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
+    else if (!atomic_compare_exchange_strong_explicit(&context->incoming, &op, NULL,
+                                                      memory_order_acq_rel, memory_order_relaxed))
+        return NULL;
+    uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
+    atomic_store_explicit(&context->completions, reported + 1, memory_order_relaxed);
+    return op;
+}
+
+/* Moves incoming to ready, oldest first. */
+static void gather_locked(struct context *context)
+{
+    if (atomic_load_explicit(&context->incoming, memory_order_relaxed) == NULL)
+        return;
+    /* The sum is never 0 in between: a thread that looks without the lock finds the operation in
+     * one of the two. */
+    unsigned count = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
+    atomic_store_explicit(&context->ready_count, count + 1, memory_order_relaxed);
+    struct op *oldest = incoming_take_locked(context);
+    for (; oldest != NULL; count++) {
+        struct op *next = oldest->next;
+        atomic_store_explicit(&oldest->ready, true, memory_order_relaxed);
+        bmi__op_append(&context->ready, oldest);
+        oldest = next;
+    }
+    atomic_store_explicit(&context->ready_count, count, memory_order_relaxed);
+}
+
+bool bmi__context_unclaimed(struct context *context)
+{
+    if (atomic_load(&context->waiters) == 0)
+        return bmi__context_has(context);
+    if (bmi__waiters_claim(context, 0))
+        return false;
+    bmi_lock_take(&context->lock);
+    gather_locked(context);
+    struct op *op = context->ready.first;
+    while (op != NULL && bmi__waiters_claim(context, bmi__op_id(op)))
+        op = op->next;
+    bmi_lock_give(&context->lock);
+    return op != NULL;
+}
+
+static void hand_out_locked(struct context *context, struct op *op)
+{
+    bmi__op_remove(&context->ready, op);
+    atomic_store_explicit(&op->ready, false, memory_order_relaxed);
+}
+
+static void handed_out_locked(struct context *context, int count)
+{
+    unsigned left = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
+    uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
+    atomic_store_explicit(&context->ready_count, left - (unsigned)count, memory_order_relaxed);
+    atomic_store_explicit(&context->completions, reported + (uint64_t)count, memory_order_relaxed);
+}
+
+uint64_t bmi__context_depth(struct context *context)
+{
+    bmi_lock_take(&context->lock);
+    gather_locked(context);
+    bmi_lock_give(&context->lock);
+    return atomic_load(&context->ready_count);
+}
+
+int bmi__context_take(struct context *context, struct op **ops, int most)
+{
+    int count = 0;
+    if (!bmi__context_has(context) && !context->signalled)
+        return 0;
+    bmi_lock_take(&context->lock);
+    struct op *only = most > 0 ? only_take_locked(context) : NULL;
+    if (only != NULL) {
+        ops[count++] = only;
+    } else {
+        gather_locked(context);
+        while (count < most && context->ready.first != NULL) {
+            ops[count] = context->ready.first;
+            hand_out_locked(context, ops[count++]);
+        }
+        handed_out_locked(context, count);
+    }
+    unsignal_locked(context);
+    bmi_lock_give(&context->lock);
+    return count;
+}
+
+bool bmi__context_take_op(struct context *context, struct op *op, bmi_op_id_t id)
+{
+    if (!bmi__context_has(context))
+        return false;
+    bmi_lock_take(&context->lock);
+    gather_locked(context);
+    bool taken = bmi__op_id(op) == id && op->context == context && op->ready;
+    if (taken) {
+        hand_out_locked(context, op);
+        handed_out_locked(context, 1);
+    }
+    unsignal_locked(context);
+    bmi_lock_give(&context->lock);
+    return taken;
+}
+
+static int fd_make_locked(struct context *context)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    int event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    int poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (event_fd < 0 || poll_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &event) < 0 ||
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, bmi__progress_fd(), &event) < 0) {
+        int error = errno == EINVAL ? EMFILE : errno; /* the kernel limits nested epoll sets */
+        if (event_fd >= 0)
+            close(event_fd);
+        if (poll_fd >= 0)
+            close(poll_fd);
+        return -error;
+    }
+    atomic_store(&context->event_fd, event_fd);
+    quiet_add(context);
+    bmi__progress_fd_used();
+    return context->poll_fd = poll_fd;
+}
+
+int bmi__context_fd(struct context *context)
+{
+    bmi_lock_take(&context->lock);
+    int fd = context->poll_fd;
+    if (fd < 0)
+        fd = fd_make_locked(context);
+    if (fd >= 0 && (bmi__context_has(context) || message_to_tell(context)))
+        signal_locked(context);
+    bmi_lock_give(&context->lock);
+    return fd;
+}
+
+void bmi__contexts_signal(void)
+{
+    while (atomic_load(&quiet_first) != NULL) {
+        pthread_mutex_lock(&quiet_lock);
+        struct context *context = atomic_load(&quiet_first);
+        pthread_mutex_unlock(&quiet_lock);
+        if (context == NULL)
+            return;
+        bmi_lock_take(&context->lock);
+        signal_locked(context);
+        bmi_lock_give(&context->lock);
+    }
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * peer.h - a peer: one other process (or this one), as far as the protocol knows it.
+ *
+ * A peer is a matching domain: operations posted to its addresses pair with the messages of its
+ * link. It is made when an address is first posted to, or when a link comes in, and lives as long
+ * as its link, operations, or address need it. Memory is type-stable, as operations' is.
+ *
+ * Everything in it is guarded by `lock` unless said otherwise. Lock order: a link's receive lock >
+ * the book's lock (address.h) > a peer's lock > a link's send lock, the budget's, a context's,
+ * progress's. Of two peers the one at the lower address is locked first; only the book's holder may
+ * hold two.
+ */
+#ifndef BMI_PEER_H
+#define BMI_PEER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bmi/lock.h"
+#include "bmi/method.h"
+#include "bmi/state/op.h"
+#include "bmi/state/wire.h"
+
+struct address;
+struct question; /* greeting.c */
+
+enum peer_state {
+    PEER_FREE,     /* in the slab */
+    PEER_IDLE,     /* looked up, not connected */
+    PEER_DIALLING, /* connecting, or waiting for the answer to our HELLO, or to our JOIN */
+    PEER_GREETING, /* accepted, its HELLO has not come */
+    PEER_UP,
+    PEER_GONE, /* its link went; nothing can be posted */
+};
+
+enum peer_flags {
+    PEER_ACCEPTED = 1,          /* its link came in: the peer dialled */
+    PEER_SELF = 2,              /* this process */
+    PEER_ANNOUNCE_ALL = 4,      /* the sender has no credit: announce every receive to it */
+    PEER_WANTS_EAGER = 8,       /* we have reported that we lack credit */
+    PEER_WANTS_UNEXPECTED = 16, /* likewise, for unexpected messages */
+    PEER_IN_WANTS = 32,         /* in the budget's queue */
+    PEER_ASKED = 64,      /* a JOIN of ours waits for its answer; accepted: the peer has sent one */
+    PEER_PINGED = 128,    /* silent for long: asked for a sign of life */
+    PEER_ATTENTION = 256, /* counted among those that the liveness tick has to look at */
+    PEER_CLOSING = 512,   /* its link was told to close */
+    PEER_DROPPED = 1024,  /* not to be dialled again for new posts */
+    PEER_HUNGRY = 2048,   /* it asked for eager credit and got none since */
+    PEER_FULL = 4096,     /* asked and holds its share: credit comes back as it is consumed */
+    PEER_GREETED = 8192,  /* accepted, and its HELLO answered */
+    PEER_FORGOT = 16384,  /* announcements of the peer's were dropped that it counts on */
+    PEER_ASKED_SEEN = 32768, /* it has not said for long what it has seen, and was asked */
+    PEER_ANSWERING = 65536,  /* a frame of its own is being handled */
+    PEER_QUESTIONS = 131072, /* receives have OP_CANCEL_WAITS */
+    PEER_KEPT = 262144,      /* dialling: the other side was answered that this link stays */
+    PEER_HUNGRY_UNEXPECTED = 524288, /* HUNGRY and FULL, of the window for unexpected messages */
+    PEER_FULL_UNEXPECTED = 1048576,
+    PEER_TAKES_LARGE = 2097152, /* its receives come in time: large messages go eager to it */
+};
+
+/* An announcement received: where the message of that position may go unasked. */
+struct announcement {
+    struct announcement *next;
+    uint64_t receive; /* the other side's operation */
+    bmi_size_t capacity;
+    uint32_t position;
+    uint32_t region_count;
+    uint32_t charge; /* to the peer's and the library's memory for announcements */
+    struct bmi_region regions[];
+};
+
+/* A message that no receive waits for. */
+struct unmatched {
+    struct unmatched *next, *previous;
+    struct unmatched *request_next; /* RTS: in its bucket of the key's requests */
+    struct op *claimed_by;          /* will take it once it is whole */
+    void *buffer;                   /* == body, as a list of one */
+    bmi_size_t size;
+    uint64_t sender; /* RTS: the other side's operation; 0: eager, `body` holds it */
+    bmi_msg_tag_t tag;
+    uint32_t region_count; /* RTS: memory to get from, in `body` */
+    uint32_t seen;         /* RTS: the peer's count of what we had seen, with this */
+    bool whole;
+    char body[];
+};
+
+/* The operations and messages in progress under one tag. Exists while there are any. */
+struct key {
+    struct key *next;
+    struct op_list receives; /* RECV_POSTED */
+    struct op_list pending;  /* SEND_PENDING */
+    struct unmatched *unmatched_first, *unmatched_last;
+    struct announcement *announced_first, *announced_last; /* by position */
+    bmi_msg_tag_t tag;
+    uint32_t position; /* messages started by us; the next one's number */
+    uint32_t unseen;   /* of them, those that the other side has not said to have seen */
+    uint32_t unseen_aborts;
+    uint32_t settled;   /* see bmi__key_unsettle_locked */
+    uint32_t live;      /* receives, cancelled ones aside */
+    uint32_t announced; /* receives that the other side knows of */
+    uint32_t ghosts;    /* among the receives */
+    uint32_t questions; /* RTR_CANCELs that were not answered */
+    bool asked;         /* for announcements that we forgot, since the last message went */
+    uint32_t unmatched_count;
+    struct key *waiting_next, *waiting_previous; /* while pending has operations */
+    struct unmatched **requests; /* RTS by sender, where many messages wait; else NULL */
+};
+
+/* Sent messages and aborts that the peer has not yet reported as seen, in order. Packed: each peer
+ * has some, and a peer that sends much has many. */
+enum sent_what { SENT_MESSAGE, SENT_ABORT, SENT_NOTHING };
+struct __attribute__((packed)) sent_entry {
+    bmi_msg_tag_t tag;
+    uint8_t what; /* enum sent_what */
+};
+
+/* One kind of credit that we gave: bytes of unmatched messages that the peer may cause. */
+struct window {
+    uint32_t standing;   /* what it is kept at */
+    uint32_t granted;    /* may still come */
+    uint32_t held;       /* has come and is kept */
+    uint32_t unreported; /* may come, but the peer does not know yet */
+};
+
+enum { KEY_BUCKETS = 2, SENT_INLINE = 4 };
+/* The bound of noted messages before the peer must report which it has seen. A peer that gets no
+ * question reports after 1024 messages, and credit and announcements bound the messages under way.
+ * So under the present settings this bound delays no peer that keeps to the protocol. */
+enum { SENT_MOST = 8192 };
+
+/* Size of a small body, which is copied from the read-ahead buffer. A longer one is better read
+ * straight to its place: its receive is expected, and if the sender knows the receive, it takes no
+ * credit. */
+enum { STRAIGHT_BYTES = 16384 };
+
+struct peer_counters {
+    uint64_t bytes_sent, bytes_received, copied_bytes, put_bytes, get_bytes;
+    uint64_t messages_sent, messages_received;
+    uint32_t unexpected_sent, unexpected_received;
+    uint32_t eager_sent, rendezvous_sent, announced_sent, announcements;
+    uint32_t puts, gets, copies, credit_waits, connects, reconnects, errors, cancels;
+    uint32_t outstanding_sends, outstanding_receives;
+    uint32_t unmatched_messages, unexpected_waiting;
+    uint64_t unmatched_bytes, unexpected_bytes;
+};
+
+struct peer {
+    struct bmi_lock lock;
+    _Atomic uint8_t state; /* enum peer_state; written under lock */
+    uint8_t silent_ticks;
+    uint8_t alternative;             /* of the address, being dialled */
+    uint8_t flush_frames;            /* coalescing, as flush_pass */
+    struct bmi_link *link;           /* where frames go; referenced */
+    struct bmi_link *self_link;      /* PEER_SELF: the accepted end */
+    struct address *address;         /* its addresses, linked by alias_next; NULL: none (yet) */
+    struct op *ops_first, *ops_last; /* all operations, oldest first */
+    struct op_list unexpected;       /* SEND_PENDING, unexpected */
+    struct op_list streams;          /* SEND_STREAM */
+    struct key **buckets;            /* == inline_buckets, or larger */
+    struct key *inline_buckets[KEY_BUCKETS];
+    struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
+    struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
+    struct sent_entry inline_sent[SENT_INLINE];
+    uint32_t meeting_key;      /* meeting.c's lock, as meeting_next */
+    struct question *question; /* DIALLING: our JOIN that waits for an answer; from malloc */
+    struct peer *wants_next;   /* budget's lock */
+    struct peer *meeting_next;
+    uint64_t bytes_in; /* liveness: link's count at the last tick */
+    uint64_t since_ns; /* failure.c: accepted; a dial's deadline; or begin of silence, idleness */
+    uint64_t epoch;    /* differs for each use of the slab's memory */
+    int64_t eager_credit, unexpected_credit; /* what the peer lets us send */
+    struct window eager, unexpected_window;  /* what we let it send */
+    uint32_t key_count, bucket_count;
+    uint32_t sent_size, sent_count, sent_seen; /* ring: entries ever made, and said to be seen */
+    uint32_t seen, seen_reported;
+    uint32_t eager_max, unexpected_max; /* what the peer takes */
+    uint32_t eager_window;              /* credit that it gave at first */
+    uint32_t stream_bytes;              /* of DATA frames with the method */
+    uint32_t flush_pass;                /* coalescing: see flush_wanted_locked */
+    uint32_t unexpected_wanted;         /* IN_WANTS or FULL: what the peer needs to get on */
+    uint32_t op_count;
+    uint32_t announcement_bytes; /* charged for the announcements that are kept */
+    uint32_t flags;
+    int16_t cause;         /* GONE: why; else the failure being carried out */
+    uint16_t questions;    /* RTR_CANCELs that were not answered */
+    uint32_t answers : 24; /* control frames with the method that the peer caused; a few thousand */
+    uint32_t in_time : 8;  /* its last large messages that found their receive in time, match.c */
+    uint8_t incarnation[16];
+    uint8_t secret[16]; /* of its link, see greeting.c; once a HELLO has gone or come */
+    struct peer_counters counters;
+};
+
+/* ---- memory (peer.c) ------------------------------------------------------------------------ */
+
+struct peer *bmi__peer_take(void);
+/* Frees the peer's memory and returns it to the slab; adds its counters to the library's. The
+ * caller holds the book's lock, and no other thread can reach the peer any more. */
+void bmi__peer_give(struct peer *peer);
+void bmi__peer_each(void (*visit)(struct peer *peer, void *argument), void *argument);
+void bmi__peers_free(void);
+/* Sum of all peers, present and past. */
+void bmi__peers_statistics(struct bmi_statistics *statistics);
+/* An unexpected message of a past peer was freed. */
+void bmi__peers_past_unexpected(uint64_t bytes);
+void bmi__peer_statistics(const struct peer *peer, struct bmi_statistics *statistics);
+
+static inline void peer_lock(struct peer *peer)
+{
+    bmi_lock_take(&peer->lock);
+}
+
+static inline void peer_unlock(struct peer *peer)
+{
+    bmi_lock_give(&peer->lock);
+}
+
+/* Sets the peer of a link. Only the poller sets it; threads that give control frames back read it,
+ * too. */
+static inline void link_own(struct bmi_link *link, struct peer *owner)
+{
+    __atomic_store_n(&link->owner, owner, __ATOMIC_RELEASE);
+}
+
+static inline struct peer *link_owner(struct bmi_link *link)
+{
+    return __atomic_load_n(&link->owner, __ATOMIC_ACQUIRE);
+}
+
+/* Whether a posted receive counts for the receives announced behind it: until its cancel was sent
+ * to its sender. */
+static inline bool bmi__receive_live(const struct op *op)
+{
+    return !(op->flags & OP_CANCEL_ASKED) &&
+           (!(op->flags & OP_GHOST) || (op->flags & OP_CANCEL_WAITS));
+}
+
+/* ---- operations of a peer ------------------------------------------------------------------- */
+
+void bmi__peer_adopt_locked(struct peer *peer, struct op *op);
+/* Completes: detaches it and notifies its context (or the posting thread). `error` is a negated
+ * errno. */
+void bmi__op_complete_locked(struct op *op, int error, bmi_size_t actual);
+/* Removes it from the list of its stage. */
+void bmi__op_unqueue_locked(struct peer *peer, struct op *op);
+/* Gives back a peer that is GONE and has no operations any more; takes the book's lock. */
+void bmi__peer_bury(struct peer *peer);
+/* Removes it from the peer, so that another peer can adopt it. */
+void bmi__op_detach_locked(struct peer *peer, struct op *op);
+/* Completes all operations with `error`, and frees the peer's other state: keys, unmatched
+ * messages, counts. Operations that the method still has complete when it gives them back. */
+void bmi__peer_abandon_locked(struct peer *peer, int error);
+
+/* ---- keys and counts (key.c) ---------------------------------------------------------------- */
+
+struct key *bmi__key_find_locked(struct peer *peer, bmi_msg_tag_t tag);
+void bmi__announcement_insert_locked(struct peer *peer, struct key *key, struct announcement *one);
+/* Takes the announcement at *place out of the key and frees it. */
+void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct announcement **place);
+struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag); /* makes it; NULL: memory */
+void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if nothing is left */
+void bmi__keys_free_locked(struct peer *peer);
+void bmi__keys_stop(void); /* frees the spare keys */
+/* Notes that a message, or an abort, of the key goes out. false: no memory. */
+bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index);
+/* Whether so many messages are noted that none may start until the peer reports which it has seen.
+ * This asks the peer for it then. A peer that answers falsely loses its link. */
+bool bmi__sent_full_locked(struct peer *peer);
+/* Whether the ring was full and has room again, so that waiting messages may start. Returns true
+ * once. */
+bool bmi__sent_room_locked(struct peer *peer);
+/* A PONG arrived. -EPROTO: it answers that question and does not report enough. */
+int bmi__sent_told_locked(struct peer *peer, uint64_t token);
+/* A noted message was withdrawn: a VOID takes its place. */
+void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index);
+/* Announcements for the key, made or under way, may match other messages by now. */
+void bmi__key_unsettle_locked(struct peer *peer, struct key *key);
+/* Whether an announcement can be used that was made when `seen` messages had been seen. */
+bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen);
+/* The peer reports how many messages it has seen. -EPROTO: more than were sent. */
+int bmi__sent_seen_locked(struct peer *peer, uint32_t seen);
+
+/* ---- frames --------------------------------------------------------------------------------- */
+
+/* Queues a frame without a body of the operation's own: copied, any size up to a few KB.
+ * Piggy-backs credit. `header.length` is set to `size`. false: no memory (the peer is failed then).
+ */
+bool bmi__control_send_locked(struct peer *peer, struct wire_header header, const void *body,
+                              size_t size);
+/* Queues the operation's own frame with the next `bytes` of its list as body. Completes *header. */
+void bmi__op_frame_send_locked(struct op *op, struct wire_header *header, bmi_size_t bytes);
+struct op *bmi__frame_op(struct bmi_frame *frame);
+bool bmi__frame_is_op(const struct bmi_frame *frame);
+struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header, const void *body,
+                                    size_t size);
+/* Makes a frame of another type that replaces a frame taken back. It carries the same credit and
+ * the same count of seen messages, so that none of that is lost or reordered. */
+struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame *of, uint8_t type);
+void bmi__control_free(struct bmi_frame *frame);
+/* Logs a frame that goes ("to") or came ("from"), at level trace. */
+void bmi__frame_trace(const struct peer *peer, const char *way, const struct wire_header *header);
+/* The method gave the frame back. */
+void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame);
+
+/* ---- the protocol's steps, each with the peer's lock held ------------------------------------ */
+
+/* send.c: an operation of the caller's enters. */
+void bmi__send_start_locked(struct peer *peer, struct op *op);
+void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
+/* Sends a small message that can go at once and is complete with that, so it needs no operation.
+ * false: nothing was done, start an operation. */
+bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer,
+                          bmi_size_t size);
+void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
+/* A CREDIT says how large an eager message may be. */
+void bmi__large_told_locked(struct peer *peer, uint64_t most);
+/* The first unexpected message that waited was cancelled: asks for what the others need. */
+void bmi__unexpected_want_anew_locked(struct peer *peer);
+void bmi__key_pump_locked(struct peer *peer, struct key *key);
+void bmi__keys_pump_locked(struct peer *peer); /* the ring has room again */
+void bmi__pending_remove_locked(struct peer *peer, struct op *op);
+void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status);
+
+/* rendezvous.c */
+void bmi__rts_send_locked(struct peer *peer, struct op *op);
+void bmi__stream_start_locked(struct peer *peer, struct op *op, uint64_t receive, bool announced,
+                              const struct bmi_region *regions, uint32_t region_count);
+/* The announced receive is too small for the message: both end. */
+void bmi__too_large_send_locked(struct peer *peer, struct op *op, uint64_t receive);
+void bmi__streams_pump_locked(struct peer *peer);
+void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
+                               const struct bmi_region *regions, uint32_t region_count);
+void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead);
+/* The sender has forgotten the announcements of the tag, and lacks credit: only a new announcement
+ * helps. */
+void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag);
+void bmi__announce_waiting_locked(struct peer *peer); /* all that should be and are not */
+void bmi__receive_settled_locked(struct op *op);      /* its message's start is known, or it ends */
+int bmi__cts_arrived_locked(struct peer *peer, const struct wire_header *header,
+                            const struct bmi_region *regions, uint32_t count);
+int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
+                            const struct bmi_region *regions, uint32_t count);
+int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *header);
+int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_header *header);
+int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *header);
+int bmi__data_arrived_locked(struct peer *peer, const struct wire_header *header,
+                             struct bmi_sink *sink);
+int bmi__data_done_locked(struct peer *peer, struct bmi_sink *sink);
+int bmi__put_done_arrived_locked(struct peer *peer, const struct wire_header *header);
+int bmi__get_done_arrived_locked(struct peer *peer, const struct wire_header *header);
+void bmi__transfer_done_locked(struct peer *peer, struct op *op, int status);
+
+/* match.c */
+/* Returns 0: queued or matched; 1 never; <0: refused. One that is too small for a message that
+ * waits is refused (-EMSGSIZE) when it is posted; one that was posted before (refuse false: it
+ * comes from another peer, or link) ends with that error and consumes the message. */
+int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse);
+/* Takes a receive out of its key's queue. */
+void bmi__receive_unqueue_locked(struct key *key, struct op *op);
+void bmi__receive_requeue_locked(struct peer *peer, struct op *op);
+/* `body`: all of it, where it is there already; then *sink may have length 0: nothing is left to
+ * do. */
+int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
+                              const uint8_t *body, struct bmi_sink *sink);
+int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
+                            const struct bmi_region *regions, uint32_t count);
+/* The body of a message without a receive goes on arriving: to its receive, if that is there now.
+ */
+void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink);
+int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink);
+/* The request of that sender's operation that waits under the key; NULL: none. */
+struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender);
+void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message);
+
+/* unexpected.c */
+int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
+                                   struct bmi_sink *sink);
+void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink);
+/* The message's link ended before it was whole. Hold no lock but the book's. */
+void bmi__unexpected_lost(void *message);
+
+/* link.c: frees the buffer of a partial body when the link ended. Poller; no lock but the book's.
+ */
+void bmi__arriving_free(struct bmi_link *link);
+
+/* ping.c */
+void bmi__pings_send_locked(struct peer *peer); /* pings that waited for the link */
+void bmi__ping_start_locked(struct peer *peer, struct op *op);
+void bmi__pong_arrived_locked(struct peer *peer, uint64_t token);
+
+/* ---- what a sink's cookie says of its owner -------------------------------------------------- */
+enum sink_kind { SINK_DRAIN, SINK_OP, SINK_UNMATCHED, SINK_UNEXPECTED, SINK_DATA, SINK_CONTROL };
+
+#endif
