@@ -7,7 +7,7 @@
  * its own.
  */
 #include "ib.h"
-#include "methods/tcp/address.h"
+#include "methods/ip/address.h"
 
 enum { EAGER_MAX = 16384, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
@@ -137,7 +137,7 @@ static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link
                                 .start = start_##symbol,                                    \
                                 .stop = ib_stop,                                            \
                                 .listen = ib_listen,                                        \
-                                .parse = tcp_parse,                                         \
+                                .parse = ip_parse,                                          \
                                 .connect = ib_connect,                                      \
                                 .send = ib_send,                                            \
                                 .send_now = ib_send_now,                                    \

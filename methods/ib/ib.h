@@ -160,6 +160,7 @@ struct ib_peer {
 
 struct ib_doorbell; /* doorbell.c: a wake-up flag in memory that two processes share */
 struct ib_dial;
+struct ip_names;
 struct ib_greeting;
 struct ib_listener;
 struct ib_remainder;
@@ -256,6 +257,7 @@ struct ib_state {
     struct ib_peer *peers, *idle_peers;
     uint32_t idle_count;
     struct ib_listener *listeners;
+    struct ip_names *names;
     atomic_int port; /* the first one listened on, 0: none */
 };
 
@@ -515,9 +517,6 @@ void ib_bye_send(struct ib_link *link);
 /* If the other side has said goodbye and all its messages are here, says so and ends the link
  * unless it lingers. Driver, no lock. */
 void ib_bye_check(struct ib_link *link);
-/* Has a connection end when the other side has not answered for too long, and sends without delay.
- * Any thread. */
-void ib_socket_set_options(int fd);
 /* Wakes the other side if it sleeps, without a descriptor of its provider's. send_lock. */
 void ib_ring_locked(struct ib_link *link);
 

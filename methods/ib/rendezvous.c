@@ -12,63 +12,35 @@
  */
 #include <fcntl.h>
 #include <net/if.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "ib.h"
-#include "methods/tcp/tcp.h"
+#include "methods/ip/ip.h"
 
 enum {
     DRAIN_PASSES = 256, /* over what a dead peer has sent */
     RECORDS_BYTES = 64, /* read at a time */
-    KEEPALIVE_PROBES = 3
+    ACCEPT_BATCH = 32,  /* connections taken in one pass */
+    ACCEPT_RETRY_MS = 100
 };
 enum record { RECORD_RING = 'r', RECORD_BYE = 'b', RECORD_DONE = 'd' };
 
 /* A link that is being dialled. */
 struct ib_dial {
-    struct tcp_resolve *resolve; /* while the name is being looked up */
-    struct tcp_address address;
-    union tcp_socket_address candidates[TCP_NAME_ADDRESSES];
-    size_t count, next;
-    int error; /* of the last candidate */
+    struct ip_dial ip;
+    struct ib_link *link;
 };
 
 struct ib_listener {
     struct ib_listener *next;
     struct ib_state *state;
     struct bmi_watch watch;
-    struct bmi_timer timer;     /* while out of descriptors */
-    struct tcp_address address; /* its name, if it has one, was not looked up */
+    struct bmi_timer timer; /* while out of descriptors */
 };
 
 static void rendezvous_ready(struct bmi_watch *watch, uint32_t events);
-
-/* ---- sockets ----------------------------------------------------------------------------------
- */
-
-static void option_set(int fd, int level, int option, int value)
-{
-    setsockopt(fd, level, option, &value, sizeof(value)); /* none of them is needed to go on */
-}
-
-void ib_socket_set_options(int fd)
-{
-    int64_t idle_s = bmi_method_setting("tcp_keepalive_s");
-    int64_t timeout_ms = bmi_method_setting("peer_timeout_ms");
-    option_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    if (idle_s > 0) {
-        option_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-        option_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, (int)idle_s);
-        option_set(fd, IPPROTO_TCP, TCP_KEEPINTVL,
-                   idle_s > KEEPALIVE_PROBES ? (int)idle_s / KEEPALIVE_PROBES : 1);
-        option_set(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES);
-    }
-    if (timeout_ms > 0 && timeout_ms <= INT32_MAX)
-        option_set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)timeout_ms);
-}
 
 int ib_rendezvous_watch(struct ib_link *link, uint32_t events)
 {
@@ -83,34 +55,6 @@ int ib_rendezvous_watch(struct ib_link *link, uint32_t events)
 /* ---- dialling ---------------------------------------------------------------------------------
  */
 
-int ib_connect(void *state, const char *canonical, void *owner, struct bmi_link **out)
-{
-    struct ib_dial *dial = calloc(1, sizeof(*dial));
-    if (!dial)
-        return -ENOMEM;
-    int error = tcp_address_parse(canonical, &dial->address, NULL);
-    if (!error && dial->address.kind == TCP_HOST_EMPTY)
-        error = -EINVAL;
-    struct ib_link *link = error ? NULL : ib_link_new(state, -1, true);
-    if (!link) {
-        free(dial);
-        return error ? error : -ENOMEM;
-    }
-    link->base.owner = owner;
-    link->dial = dial;
-    *out = &link->base;
-    ib_link_kick(link);
-    return 0;
-}
-
-void ib_dial_free(struct ib_link *link)
-{
-    if (link->dial && link->dial->resolve)
-        tcp_resolve_cancel(link->dial->resolve);
-    free(link->dial);
-    link->dial = NULL;
-}
-
 static void socket_close(struct ib_link *link)
 {
     if (link->watched)
@@ -124,13 +68,14 @@ static void socket_close(struct ib_link *link)
 }
 
 /* A connection is under way or made. Returns 0 or an errno. */
-static int attempt(struct ib_link *link, const union tcp_socket_address *to)
+static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
 {
+    struct ib_link *link = ib_container(dial, struct ib_dial, ip)->link;
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
-    ib_socket_set_options(fd);
-    if (connect(fd, &to->any, tcp_socket_address_length(to)) < 0 && errno != EINPROGRESS &&
+    ip_socket_set_options(&link->base, fd);
+    if (connect(fd, &to->any, ip_socket_address_length(to)) < 0 && errno != EINPROGRESS &&
         errno != EINTR) {
         int error = -errno;
         close(fd);
@@ -145,124 +90,64 @@ static int attempt(struct ib_link *link, const union tcp_socket_address *to)
     return status;
 }
 
-/* The time for one candidate, so that all together stay near the setting. */
-static uint64_t attempt_ms(const struct ib_dial *dial)
+static void failed(struct ip_dial *dial, int error)
 {
-    uint64_t all = (uint64_t)bmi_method_setting("connect_timeout_ms");
-    uint64_t share = all / (dial->count > 0 ? dial->count : 1);
-    return share > 500 || share == all ? share : 500;
+    ib_link_end(ib_container(dial, struct ib_dial, ip)->link, error);
 }
 
-static void dial_next(struct ib_link *link)
+int ib_connect(void *state, const char *canonical, void *owner, struct bmi_link **out)
 {
-    struct ib_dial *dial = link->dial;
-    while (dial->next < dial->count) {
-        dial->error = attempt(link, &dial->candidates[dial->next++]);
-        if (dial->error == 0) {
-            bmi_method_timer_set(&link->timer, attempt_ms(dial));
-            return;
-        }
+    struct ib_dial *dial = calloc(1, sizeof(*dial));
+    if (!dial)
+        return -ENOMEM;
+    dial->ip.attempt = attempt;
+    dial->ip.failed = failed;
+    int error = ip_dial_init(&dial->ip, canonical);
+    struct ib_link *link = error ? NULL : ib_link_new(state, -1, true);
+    if (!link) {
+        free(dial);
+        return error ? error : -ENOMEM;
     }
-    ib_link_end(link, dial->error);
+    dial->link = link;
+    dial->ip.link = &link->base;
+    dial->ip.timer = &link->timer;
+    link->base.owner = owner;
+    link->dial = dial;
+    *out = &link->base;
+    ib_link_kick(link);
+    return 0;
 }
 
-static void dial_resolved(void *argument, int status, const union tcp_socket_address *addresses,
-                          size_t count)
+void ib_dial_free(struct ib_link *link)
 {
-    struct ib_link *link = argument;
-    struct ib_dial *dial = link->dial;
-    dial->resolve = NULL;
-    if (status) {
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: cannot look up host name '%s': %s",
-                       ib_state_of(link)->kind->scheme, dial->address.host,
-                       bmi_status_string(status));
-        ib_link_end(link, status);
-        return;
-    }
-    memcpy(dial->candidates, addresses, count * sizeof(*addresses));
-    dial->count = count;
-    dial_next(link);
-}
-
-/* A name that this process listens as may be unknown to resolvers. */
-static bool listens_as(const struct ib_state *state, const struct tcp_address *address)
-{
-    const struct ib_listener *at = state->listeners;
-    while (at && (at->address.kind != TCP_HOST_NAME || at->address.port != address->port ||
-                  strcmp(at->address.host, address->host) != 0))
-        at = at->next;
-    return at != NULL;
+    if (link->dial)
+        ip_dial_cancel(&link->dial->ip);
+    free(link->dial);
+    link->dial = NULL;
 }
 
 void ib_dial_start(struct ib_link *link)
 {
-    struct ib_dial *dial = link->dial;
     ib_lock(&link->send_lock);
     link->phase = IB_DIALLING;
     ib_unlock(&link->send_lock);
-    if (dial->address.kind != TCP_HOST_NAME) {
-        tcp_address_to_socket(&dial->address, &dial->candidates[0]);
-        if (dial->address.scope[0])
-            dial->candidates[0].ipv6.sin6_scope_id = if_nametoindex(dial->address.scope);
-        dial->count = 1;
-        dial_next(link);
-        return;
-    }
-    if (listens_as(ib_state_of(link), &dial->address)) {
-        tcp_socket_address_loopback(&dial->candidates[0], dial->address.port);
-        dial->count = 1;
-        dial_next(link);
-        return;
-    }
-    int status = tcp_resolve_start(dial->address.host, dial->address.port, dial_resolved, link,
-                                   &dial->resolve);
-    if (status == 0)
-        bmi_method_timer_set(&link->timer, attempt_ms(dial));
-    else
-        ib_link_end(link, status);
+    ip_dial_start(&link->dial->ip, ib_state_of(link)->names);
 }
 
 void ib_dial_expired(struct ib_link *link)
 {
-    link->dial->error = -ETIMEDOUT;
     socket_close(link);
-    dial_next(link);
-}
-
-/* Returns 0 if the socket is connected, to another one. */
-static int connection_check(struct ib_link *link)
-{
-    union tcp_socket_address here = {0}, there = {0};
-    socklen_t length = sizeof(int), here_length = sizeof(here), there_length = sizeof(there);
-    char host[INET6_ADDRSTRLEN];
-    uint8_t ends[2][TCP_ADDRESS_BYTES];
-    int error = 0;
-    if (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
-        return -errno;
-    if (error)
-        return -error;
-    if (getpeername(link->watch.fd, &there.any, &there_length) < 0 ||
-        getsockname(link->watch.fd, &here.any, &here_length) < 0)
-        return -errno;
-    if (memcmp(&here, &there, sizeof(here)) == 0)
-        return -ECONNREFUSED;
-    tcp_socket_address_host(&there, host, sizeof(host));
-    bmi_method_link_host(&link->base, host, tcp_socket_address_port(&there));
-    tcp_socket_address_bytes(&here, ends[0]);
-    tcp_socket_address_bytes(&there, ends[1]);
-    bmi_method_link_ends(&link->base, ends[0], ends[1], TCP_ADDRESS_BYTES);
-    return 0;
+    ip_dial_again(&link->dial->ip, -ETIMEDOUT);
 }
 
 static void connect_ready(struct ib_link *link)
 {
-    int error = connection_check(link);
+    int error = ip_dial_check(&link->base, link->watch.fd);
     if (error == -ENOTCONN)
-        return; /* told too early: still under way */
+        return; /* the report came too early: still under way */
     if (error) {
-        link->dial->error = error;
         socket_close(link);
-        dial_next(link);
+        ip_dial_again(&link->dial->ip, error);
         return;
     }
     ib_dial_free(link);
@@ -436,30 +321,15 @@ static void rendezvous_ready(struct bmi_watch *watch, uint32_t events)
 /* ---- listening --------------------------------------------------------------------------------
  */
 
-static void link_ends(struct bmi_link *link, int fd, const union tcp_socket_address *from)
+static void accept_link(struct ib_state *state, int fd, const union ip_socket_address *from)
 {
-    union tcp_socket_address here = {0};
-    socklen_t length = sizeof(here);
-    uint8_t ends[2][TCP_ADDRESS_BYTES];
-    if (getsockname(fd, &here.any, &length) < 0)
-        return; /* it is never joined with another one then */
-    tcp_socket_address_bytes(from, ends[0]);
-    tcp_socket_address_bytes(&here, ends[1]);
-    bmi_method_link_ends(link, ends[0], ends[1], TCP_ADDRESS_BYTES);
-}
-
-static void accept_link(struct ib_state *state, int fd, const union tcp_socket_address *from)
-{
-    char host[INET6_ADDRSTRLEN];
     struct ib_link *link = ib_link_new(state, fd, false);
     if (!link) {
         close(fd);
         return;
     }
-    ib_socket_set_options(fd);
-    tcp_socket_address_host(from, host, sizeof(host));
-    bmi_method_link_host(&link->base, host, tcp_socket_address_port(from));
-    link_ends(&link->base, fd, from);
+    ip_socket_set_options(&link->base, fd);
+    ip_accepted(&link->base, fd, from);
     if (ib_greeting_start(link))
         ib_link_forget(link);
 }
@@ -468,13 +338,13 @@ static void accept_resumed(struct bmi_timer *timer)
 {
     struct ib_listener *listener = ib_container(timer, struct ib_listener, timer);
     if (bmi_method_watch_add(&listener->watch, EPOLLIN))
-        bmi_method_timer_set(timer, TCP_ACCEPT_RETRY_MS);
+        bmi_method_timer_set(timer, ACCEPT_RETRY_MS);
 }
 
 /* Accepts a connection if descriptors for the provider's connection are left as well; otherwise new
  * clients wait. shm needs one for a moment only, which the wake-up flag has in reserve. */
 static int connection_accept(const struct ib_state *state, int listener,
-                             union tcp_socket_address *from)
+                             union ip_socket_address *from)
 {
     enum { PROVIDERS = 2 };
     socklen_t length = sizeof(*from);
@@ -496,8 +366,8 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
 {
     struct ib_listener *listener = ib_container(watch, struct ib_listener, watch);
     (void)events;
-    for (int i = 0; i < TCP_ACCEPT_BATCH; i++) {
-        union tcp_socket_address from = {0};
+    for (int i = 0; i < ACCEPT_BATCH; i++) {
+        union ip_socket_address from = {0};
         int fd = connection_accept(listener->state, watch->fd, &from);
         if (fd >= 0) {
             accept_link(listener->state, fd, &from);
@@ -507,7 +377,7 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
             bmi_method_log(BMI_LOG_WARN, NULL, "%s: cannot accept connections: %s",
                            listener->state->kind->scheme, strerror(errno));
             bmi_method_watch_remove(watch);
-            bmi_method_timer_set(&listener->timer, TCP_ACCEPT_RETRY_MS);
+            bmi_method_timer_set(&listener->timer, ACCEPT_RETRY_MS);
         }
         return;
     }
@@ -517,49 +387,59 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
  * looked up to bind to it, only. */
 static bool host_numeric(const char *bound, int flags, char *host, size_t size)
 {
-    struct tcp_address address;
-    union tcp_socket_address addresses[TCP_NAME_ADDRESSES];
+    struct ip_address address;
+    union ip_socket_address addresses[IP_NAME_ADDRESSES];
     size_t count = 0;
-    if (tcp_address_parse(bound, &address, NULL) ||
-        (address.kind == TCP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC)))
+    if (ip_address_parse(bound, &address, NULL) ||
+        (address.kind == IP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC)))
         return false;
-    if (address.kind == TCP_HOST_NAME && tcp_resolve_now(address.host, 0, addresses, &count) == 0)
-        tcp_socket_address_host(&addresses[0], host, size);
-    else if (address.kind != TCP_HOST_NAME)
+    if (address.kind == IP_HOST_NAME && ip_resolve_now(address.host, 0, addresses, &count) == 0)
+        ip_socket_address_host(&addresses[0], host, size);
+    else if (address.kind != IP_HOST_NAME)
         snprintf(host, size, "%s%s%s", address.host, address.scope[0] ? "%" : "", address.scope);
-    return address.kind != TCP_HOST_NAME || count > 0;
+    return address.kind != IP_HOST_NAME || count > 0;
+}
+
+/* Makes the endpoint for the address, and accepts connections. Returns 0 or an errno. */
+static int listener_add(struct ib_state *state, int fd, const char *bound, int flags, uint16_t port)
+{
+    char host[IP_HOST_SIZE + IF_NAMESIZE];
+    struct ib_endpoint *endpoint;
+    struct ip_address address;
+    struct ib_listener *listener = calloc(1, sizeof(*listener));
+    if (!listener)
+        return -ENOMEM;
+    bool numeric = host_numeric(bound, flags, host, sizeof(host));
+    int status = ib_endpoint_get(state, numeric ? host : NULL, &endpoint);
+    if (status == 0 && !(flags & BMI_TCP_BIND_SPECIFIC) &&
+        ip_address_parse(bound, &address, NULL) == 0 && address.kind == IP_HOST_NAME)
+        status = ip_names_add(&state->names, &address, port);
+    listener->state = state;
+    listener->watch = (struct bmi_watch){.fd = fd, .ready = listener_ready};
+    listener->timer.expired = accept_resumed;
+    if (status == 0)
+        status = bmi_method_watch_add(&listener->watch, EPOLLIN);
+    if (status) {
+        free(listener);
+        return status;
+    }
+    listener->next = state->listeners;
+    state->listeners = listener;
+    return 0;
 }
 
 int ib_listen(void *argument, const char *text, int flags, char *bound, size_t size)
 {
     struct ib_state *state = argument;
-    char host[TCP_HOST_SIZE + IF_NAMESIZE];
-    struct ib_endpoint *endpoint;
     uint16_t port;
-    int fd = tcp_listen_open(NULL, text, flags, bound, size, &port);
+    int fd = ip_listen_open(state->method, text, flags, NULL, bound, size, &port);
     if (fd < 0)
         return fd;
-    struct ib_listener *listener = calloc(1, sizeof(*listener));
-    int status = listener ? 0 : -ENOMEM;
-    if (status == 0)
-        status =
-            ib_endpoint_get(state, host_numeric(bound, flags, host, sizeof(host)) ? host : NULL,
-                            &endpoint);
-    if (status == 0) {
-        listener->state = state;
-        if (!(flags & BMI_TCP_BIND_SPECIFIC))
-            tcp_address_parse(bound, &listener->address, NULL);
-        listener->watch = (struct bmi_watch){.fd = fd, .ready = listener_ready};
-        listener->timer.expired = accept_resumed;
-        status = bmi_method_watch_add(&listener->watch, EPOLLIN);
-    }
+    int status = listener_add(state, fd, bound, flags, port);
     if (status) {
-        free(listener);
         close(fd);
         return status;
     }
-    listener->next = state->listeners;
-    state->listeners = listener;
     int none = 0;
     atomic_compare_exchange_strong(&state->port, &none, port);
     return 0;
@@ -575,4 +455,5 @@ void ib_listen_stop(struct ib_state *state)
         close(listener->watch.fd);
         free(listener);
     }
+    ip_names_free(&state->names);
 }

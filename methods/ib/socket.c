@@ -16,34 +16,33 @@
 #include <unistd.h>
 
 #include "ib.h"
-#include "methods/tcp/address.h"
-#include "methods/tcp/tcp.h"
+#include "methods/ip/ip.h"
 
 enum { DESCRIPTORS_MOST = 1024 }; /* looked at: some 0.1 us each */
 
 /* An endpoint's name is a socket address where it is one of TCP. */
-static bool name_read(union tcp_socket_address *to, const uint8_t *name, size_t size)
+static bool name_read(union ip_socket_address *to, const uint8_t *name, size_t size)
 {
     memset(to, 0, sizeof(*to));
     if (size > sizeof(*to))
         return false;
     memcpy(to, name, size);
     return (to->any.sa_family == AF_INET || to->any.sa_family == AF_INET6) &&
-           size >= tcp_socket_address_length(to);
+           size >= ip_socket_address_length(to);
 }
 
-static bool same_place(const union tcp_socket_address *one, const union tcp_socket_address *other)
+static bool same_place(const union ip_socket_address *one, const union ip_socket_address *other)
 {
     char one_host[INET6_ADDRSTRLEN], other_host[INET6_ADDRSTRLEN];
-    if (tcp_socket_address_port(one) != tcp_socket_address_port(other))
+    if (ip_socket_address_port(one) != ip_socket_address_port(other))
         return false;
-    tcp_socket_address_host(one, one_host, sizeof(one_host));
-    tcp_socket_address_host(other, other_host, sizeof(other_host));
+    ip_socket_address_host(one, one_host, sizeof(one_host));
+    ip_socket_address_host(other, other_host, sizeof(other_host));
     return strcmp(one_host, other_host) == 0;
 }
 
 /* Returns false if the descriptor is no connected socket of IP. */
-static bool ends_read(int fd, union tcp_socket_address *here, union tcp_socket_address *there)
+static bool ends_read(int fd, union ip_socket_address *here, union ip_socket_address *there)
 {
     socklen_t here_length = sizeof(*here), there_length = sizeof(*there);
     memset(here, 0, sizeof(*here));
@@ -54,28 +53,28 @@ static bool ends_read(int fd, union tcp_socket_address *here, union tcp_socket_a
 }
 
 /* Accepted by our endpoint, or made to the peer's. */
-static bool is_the_providers(int fd, const union tcp_socket_address *ours,
-                             const union tcp_socket_address *theirs)
+static bool is_the_providers(int fd, const union ip_socket_address *ours,
+                             const union ip_socket_address *theirs)
 {
-    union tcp_socket_address here, there;
+    union ip_socket_address here, there;
     return ends_read(fd, &here, &there) && (same_place(&here, ours) || same_place(&there, theirs));
 }
 
 bool ib_sockets_joined(int one, int other)
 {
-    union tcp_socket_address here, there, others_here, others_there;
+    union ip_socket_address here, there, others_here, others_there;
     return ends_read(one, &here, &there) && ends_read(other, &others_here, &others_there) &&
            same_place(&here, &others_there) && same_place(&there, &others_here);
 }
 
 int ib_socket_host(int fd, char *host, size_t size)
 {
-    union tcp_socket_address address = {0};
+    union ip_socket_address address = {0};
     socklen_t length = sizeof(address);
     char interface[IF_NAMESIZE];
     if (getsockname(fd, &address.any, &length) < 0)
         return -errno;
-    tcp_socket_address_host(&address, host, size);
+    ip_socket_address_host(&address, host, size);
     size_t used = strlen(host);
     if (address.any.sa_family == AF_INET6 && address.ipv6.sin6_scope_id != 0 &&
         if_indextoname(address.ipv6.sin6_scope_id, interface))
@@ -85,7 +84,7 @@ int ib_socket_host(int fd, char *host, size_t size)
 
 int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
 {
-    union tcp_socket_address told, there = {0};
+    union ip_socket_address told, there = {0};
     socklen_t length = sizeof(there);
     char told_host[INET6_ADDRSTRLEN], host[INET6_ADDRSTRLEN];
     if (!name_read(&told, name, size))
@@ -96,8 +95,8 @@ int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
         told.ipv6.sin6_scope_id = there.ipv6.sin6_scope_id; /* theirs means nothing here */
         memcpy(name, &told, size);
     }
-    tcp_socket_address_host(&told, told_host, sizeof(told_host));
-    tcp_socket_address_host(&there, host, sizeof(host));
+    ip_socket_address_host(&told, told_host, sizeof(told_host));
+    ip_socket_address_host(&there, host, sizeof(host));
     if (strcmp(told_host, host) != 0)
         bmi_method_log(BMI_LOG_WARN, &link->base,
                        "%s: the peer's rendezvous is at %s, but its endpoint is at %s",
@@ -109,8 +108,8 @@ int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
  */
 
 /* Asks the kernel about the TCP socket with these ends. The structures are the kernel's. */
-static int socket_ask(int netlink, const union tcp_socket_address *here,
-                      const union tcp_socket_address *there)
+static int socket_ask(int netlink, const union ip_socket_address *here,
+                      const union ip_socket_address *there)
 {
     struct {
         struct nlmsghdr header;
@@ -120,18 +119,18 @@ static int socket_ask(int netlink, const union tcp_socket_address *here,
                             .nlmsg_flags = NLM_F_REQUEST},
                  .body = {.sdiag_protocol = IPPROTO_TCP,
                           .idiag_states = UINT32_MAX,
-                          .id = {.idiag_sport = htons(tcp_socket_address_port(here)),
-                                 .idiag_dport = htons(tcp_socket_address_port(there)),
+                          .id = {.idiag_sport = htons(ip_socket_address_port(here)),
+                                 .idiag_dport = htons(ip_socket_address_port(there)),
                                  .idiag_cookie = {INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE}}}};
     char host[INET6_ADDRSTRLEN];
-    tcp_socket_address_host(here, host, sizeof(host));
+    ip_socket_address_host(here, host, sizeof(host));
     bool ipv4 = inet_pton(AF_INET, host, request.body.id.idiag_src) == 1;
     request.body.sdiag_family = ipv4 ? AF_INET : AF_INET6;
     if (!ipv4) {
         inet_pton(AF_INET6, host, request.body.id.idiag_src);
         request.body.id.idiag_if = here->ipv6.sin6_scope_id;
     }
-    tcp_socket_address_host(there, host, sizeof(host));
+    ip_socket_address_host(there, host, sizeof(host));
     inet_pton(ipv4 ? AF_INET : AF_INET6, host, request.body.id.idiag_dst);
     return send(netlink, &request, sizeof(request), 0) < 0 ? -errno : 0;
 }
@@ -157,7 +156,7 @@ static int socket_user(int netlink, uid_t *user)
 
 int ib_socket_peer_user(int fd, uid_t *user)
 {
-    union tcp_socket_address here, there;
+    union ip_socket_address here, there;
     if (!ends_read(fd, &here, &there))
         return -ENOTCONN;
     int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
@@ -177,7 +176,7 @@ void ib_peer_settle(const struct ib_link *link)
 {
     const struct ib_endpoint *endpoint = link->endpoint;
     struct ib_peer *peer = link->peer;
-    union tcp_socket_address ours, theirs;
+    union ip_socket_address ours, theirs;
     if (atomic_load_explicit(&peer->settled, memory_order_relaxed) ||
         atomic_exchange(&peer->settled, true))
         return;
@@ -187,7 +186,7 @@ void ib_peer_settle(const struct ib_link *link)
         return;
     for (int fd = 0; fd < DESCRIPTORS_MOST; fd++)
         if (is_the_providers(fd, &ours, &theirs)) {
-            tcp_socket_settle(fd);
-            ib_socket_set_options(fd); /* it ends where its peer has gone without a word */
+            ip_socket_settle(fd);
+            ip_socket_set_options(NULL, fd); /* it ends where its peer has gone without a word */
         }
 }

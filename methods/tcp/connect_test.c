@@ -20,8 +20,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "address.h"
 #include "fake_core.h"
+#include "methods/ip/address.h"
 
 extern const struct bmi_method bmi__method_tcp;
 
@@ -123,7 +123,7 @@ static void frames_go_both_ways(void)
     CU_ASSERT_STRING_EQUAL(here.host, "127.0.0.1");
     CU_ASSERT_STRING_EQUAL(there->host, "127.0.0.1");
     CU_ASSERT_EQUAL(memcmp(here.ends, there->ends, sizeof here.ends), 0);
-    CU_ASSERT_NOT_EQUAL(memcmp(here.ends, here.ends + TCP_ADDRESS_BYTES, TCP_ADDRESS_BYTES), 0);
+    CU_ASSERT_NOT_EQUAL(memcmp(here.ends, here.ends + IP_ADDRESS_BYTES, IP_ADDRESS_BYTES), 0);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS], 2);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_OPENED], 1);
     CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_LINKS_ACCEPTED], 1);

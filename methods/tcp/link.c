@@ -104,7 +104,7 @@ void tcp_link_open(struct tcp_link *link)
     link->phase = TCP_UP;
     tcp_unlock(&link->send_lock);
     tcp_count(BMI_COUNT_LINKS, 1);
-    tcp_socket_settle(link->watch.fd);
+    ip_socket_settle(link->watch.fd);
 
     int error = bmi_method_watch_add(&link->watch, TCP_WATCHED);
     if (error) {

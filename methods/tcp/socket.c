@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * socket.c - options of sockets, and the options of bmi.h that concern them.
+ * socket.c - the buffer sizes of sockets, and the options of bmi.h that concern sockets.
  *
  * The send_lock keeps a link's socket open while its options are set by another thread.
  */
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "tcp.h"
-
-enum { KEEPALIVE_PROBES = 3 };
-
-static void option_set(struct tcp_link *link, int fd, int level, int option, int value,
-                       const char *name)
-{
-    if (setsockopt(fd, level, option, &value, sizeof(value)) < 0)
-        bmi_method_log(BMI_LOG_WARN, link ? &link->base : NULL, "tcp: cannot set %s to %d: %s",
-                       name, value, strerror(errno));
-}
 
 static int clamp(int64_t value)
 {
@@ -40,48 +28,11 @@ void tcp_socket_set_buffers_locked(struct tcp_link *link, int fd)
 {
     int to_send = link_bytes_locked(link, TCP_SEND_BUFFER);
     int to_receive = link_bytes_locked(link, TCP_RECEIVE_BUFFER);
+    const struct bmi_link *base = link ? &link->base : NULL;
     if (to_send > 0)
-        option_set(link, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
+        ip_socket_set_option(base, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
     if (to_receive > 0)
-        option_set(link, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
-}
-
-void tcp_socket_set_options(struct tcp_link *link, int fd)
-{
-    int idle_s = clamp(bmi_method_setting("tcp_keepalive_s"));
-    int timeout_ms = clamp(bmi_method_setting("peer_timeout_ms"));
-
-    option_set(link, fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
-    if (idle_s > 0) {
-        int interval_s = idle_s / KEEPALIVE_PROBES > 0 ? idle_s / KEEPALIVE_PROBES : 1;
-        option_set(link, fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
-        option_set(link, fd, IPPROTO_TCP, TCP_KEEPIDLE, idle_s, "TCP_KEEPIDLE");
-        option_set(link, fd, IPPROTO_TCP, TCP_KEEPINTVL, interval_s, "TCP_KEEPINTVL");
-        option_set(link, fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES, "TCP_KEEPCNT");
-    }
-    if (timeout_ms > 0)
-        option_set(link, fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms, "TCP_USER_TIMEOUT");
-}
-
-static bool same_host(int fd)
-{
-    union tcp_socket_address here = {0}, there = {0};
-    socklen_t here_length = sizeof(here), there_length = sizeof(there);
-    char here_text[INET6_ADDRSTRLEN], there_text[INET6_ADDRSTRLEN];
-
-    if (getsockname(fd, &here.any, &here_length) < 0 ||
-        getpeername(fd, &there.any, &there_length) < 0)
-        return false;
-    tcp_socket_address_host(&here, here_text, sizeof(here_text));
-    tcp_socket_address_host(&there, there_text, sizeof(there_text));
-    return strcmp(here_text, there_text) == 0;
-}
-
-void tcp_socket_settle(int fd)
-{
-    static const char reno[] = "reno";
-    if (bmi_method_setting("tcp_local_reno") && same_host(fd))
-        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1); /* or as it was */
+        ip_socket_set_option(base, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
 }
 
 /* Sets a buffer size: of the socket, if there is one, and of the sockets that dialling will

@@ -30,9 +30,9 @@
 #include <sys/epoll.h>
 #include <sys/types.h>
 
-#include "address.h"
 #include "bmi/lock.h"
 #include "bmi/method.h"
+#include "methods/ip/ip.h"
 
 enum {
     TCP_IOVECS = 512,          /* entries gathered or scattered by one system call */
@@ -51,8 +51,7 @@ enum {
     TCP_STAGE_BYTES = 64 << 10,   /* read ahead */
     TCP_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
     TCP_ACCEPT_BATCH = 32,        /* connections taken in one pass */
-    TCP_ACCEPT_RETRY_MS = 100,    /* after running out of descriptors */
-    TCP_NAME_ADDRESSES = 16       /* of one name, tried in turn */
+    TCP_ACCEPT_RETRY_MS = 100     /* after running out of descriptors */
 };
 
 /* The events that a link is watched for. */
@@ -72,7 +71,6 @@ enum tcp_closing { TCP_OPEN, TCP_CLOSE_LINGERING, TCP_CLOSE_NOW };
 struct tcp_dial;
 struct tcp_listener;
 struct tcp_remainder;
-struct tcp_resolve;
 
 struct tcp_link {
     struct bmi_link base;
@@ -142,6 +140,7 @@ struct tcp_state {
     uint32_t hot_reads;             /* poller: polls of `hot` since it became hot, or since a
                                      * wait */
     struct tcp_listener *listeners; /* listen and stop */
+    struct ip_names *names;         /* listen and stop */
     struct bmi_timer accept_timer;  /* poller */
     bool accept_paused;             /* poller: out of descriptors */
     bool accept_logged;             /* poller */
@@ -241,13 +240,8 @@ int tcp_engine_watch_room(struct tcp_link *link);
 void tcp_engine_forget(struct tcp_link *link);
 
 /* socket.c */
-/* Sets the options of every link's socket, except its buffers. Errors are logged, and not fatal. */
-void tcp_socket_set_options(struct tcp_link *link, int fd);
-/* Sets options of a connected socket. Within a host there is no path to congest: the timers with
- * which a system-wide bbr paces cost a fifth of the throughput there and some 0.1 us of a small
- * message. */
-void tcp_socket_settle(int fd);
-/* Of a link's socket, or (link NULL) of one that listens. The link's send_lock. */
+/* Sets the buffer sizes of a link's socket, or (link NULL) of one that listens. The link's
+ * send_lock. */
 void tcp_socket_set_buffers_locked(struct tcp_link *link, int fd);
 int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool set);
 
@@ -263,28 +257,9 @@ void tcp_dial_free(struct tcp_link *link);
  * the link does not dial. send_lock held. */
 int *tcp_dial_buffers_locked(struct tcp_link *link);
 
-/* resolve.c */
-typedef void tcp_resolved(void *argument, int status, const union tcp_socket_address *addresses,
-                          size_t count);
-/* Looks a name up in a thread of its own. The poller calls `done`, unless the request is
- * cancelled before. Returns 0, -ENOMEM, or -EAGAIN: no thread can be started. */
-int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void *argument,
-                      struct tcp_resolve **out);
-void tcp_resolve_cancel(struct tcp_resolve *resolve);
-/* The same at once, blocking. Returns 0 and *count > 0, or an errno. */
-int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *addresses,
-                    size_t *count);
-
 /* listen.c */
-/* Opens a listening socket (also for the ib method's rendezvous). Returns it, or an errno;
- * outputs the address for peers to dial, and the port. `state` NULL: system default buffer
- * sizes. */
-int tcp_listen_open(struct tcp_state *state, const char *text, int flags, char *bound, size_t size,
-                    uint16_t *port);
 int tcp_listen(void *state, const char *address, int flags, char *bound, size_t size);
 void tcp_listen_stop(struct tcp_state *state);
-/* Whether this process listens as that host name, in lower case, on all interfaces. Poller. */
-bool tcp_listens_as(const struct tcp_state *state, const char *name, uint16_t port);
 /* A descriptor is free again. Poller. */
 void tcp_listen_resume(struct tcp_state *state);
 

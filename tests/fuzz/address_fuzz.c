@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bmi/connection/address.h"
-#include "methods/tcp/tcp.h"
+#include "methods/ip/ip.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

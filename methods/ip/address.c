@@ -40,7 +40,7 @@ static char lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-static int port_parse(const char *text, struct tcp_address *address, const char **reason)
+static int port_parse(const char *text, struct ip_address *address, const char **reason)
 {
     size_t length = strlen(text);
     if (length == 0)
@@ -61,7 +61,7 @@ static int port_parse(const char *text, struct tcp_address *address, const char 
     return 0;
 }
 
-static int scope_parse(const char *text, size_t length, struct tcp_address *address,
+static int scope_parse(const char *text, size_t length, struct ip_address *address,
                        const char **reason)
 {
     if (length == 0 || length >= sizeof(address->scope))
@@ -74,18 +74,18 @@ static int scope_parse(const char *text, size_t length, struct tcp_address *addr
 }
 
 /* An IPv4-mapped address is the IPv4 host: both spellings must give one peer. */
-static bool mapped_to_ipv4(struct tcp_address *address)
+static bool mapped_to_ipv4(struct ip_address *address)
 {
     static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
     if (memcmp(address->numeric, prefix, sizeof(prefix)) != 0)
         return false;
     memmove(address->numeric, address->numeric + 12, 4);
     memset(address->numeric + 4, 0, 12);
-    address->kind = TCP_HOST_IPV4;
+    address->kind = IP_HOST_IPV4;
     return true;
 }
 
-static int ipv6_parse(const char *text, size_t length, struct tcp_address *address,
+static int ipv6_parse(const char *text, size_t length, struct ip_address *address,
                       const char **reason)
 {
     char host[INET6_ADDRSTRLEN];
@@ -104,10 +104,10 @@ static int ipv6_parse(const char *text, size_t length, struct tcp_address *addre
     if (inet_pton(AF_INET6, host, address->numeric) != 1)
         return refuse(reason, "bad IPv6 address in brackets");
 
-    address->kind = TCP_HOST_IPV6;
+    address->kind = IP_HOST_IPV6;
     if (!percent)
         mapped_to_ipv4(address);
-    inet_ntop(address->kind == TCP_HOST_IPV4 ? AF_INET : AF_INET6, address->numeric, address->host,
+    inet_ntop(address->kind == IP_HOST_IPV4 ? AF_INET : AF_INET6, address->numeric, address->host,
               sizeof(address->host));
     return 0;
 }
@@ -141,7 +141,7 @@ static int label_check(const char *label, size_t length, const char **reason)
     return 0;
 }
 
-static int name_parse(const char *text, size_t length, struct tcp_address *address,
+static int name_parse(const char *text, size_t length, struct ip_address *address,
                       const char **reason)
 {
     size_t end = text[length - 1] == '.' ? length - 1 : length; /* a final dot: fully qualified */
@@ -164,15 +164,15 @@ static int name_parse(const char *text, size_t length, struct tcp_address *addre
     for (size_t i = 0; i < length; i++)
         address->host[i] = lower(text[i]);
     address->host[length] = '\0';
-    address->kind = TCP_HOST_NAME;
+    address->kind = IP_HOST_NAME;
     return 0;
 }
 
-static int host_parse(const char *text, size_t length, struct tcp_address *address,
+static int host_parse(const char *text, size_t length, struct ip_address *address,
                       const char **reason)
 {
     if (length == 0) {
-        address->kind = TCP_HOST_EMPTY;
+        address->kind = IP_HOST_EMPTY;
         return 0;
     }
     if (length >= sizeof(address->host))
@@ -181,13 +181,13 @@ static int host_parse(const char *text, size_t length, struct tcp_address *addre
     memcpy(address->host, text, length);
     address->host[length] = '\0';
     if (inet_pton(AF_INET, address->host, address->numeric) == 1) {
-        address->kind = TCP_HOST_IPV4;
+        address->kind = IP_HOST_IPV4;
         return 0;
     }
     return name_parse(text, length, address, reason);
 }
 
-static int bracket_parse(const char *text, struct tcp_address *address, const char **reason)
+static int bracket_parse(const char *text, struct ip_address *address, const char **reason)
 {
     const char *close = strchr(text, ']');
     if (!close)
@@ -202,7 +202,7 @@ static int bracket_parse(const char *text, struct tcp_address *address, const ch
     return port_parse(close + 2, address, reason);
 }
 
-int tcp_address_parse(const char *text, struct tcp_address *address, const char **reason)
+int ip_address_parse(const char *text, struct ip_address *address, const char **reason)
 {
     memset(address, 0, sizeof(*address));
     if (text[0] == '[')
@@ -217,42 +217,42 @@ int tcp_address_parse(const char *text, struct tcp_address *address, const char 
     return port_parse(colon + 1, address, reason);
 }
 
-int tcp_address_format(const struct tcp_address *address, unsigned port, char *out, size_t size)
+int ip_address_format(const struct ip_address *address, unsigned port, char *out, size_t size)
 {
-    bool ipv6 = address->kind == TCP_HOST_IPV6;
+    bool ipv6 = address->kind == IP_HOST_IPV6;
     int length = snprintf(out, size, "%s%s%s%s%s:%u", ipv6 ? "[" : "", address->host,
                           address->scope[0] ? "%" : "", address->scope, ipv6 ? "]" : "", port);
     return length < 0 || (size_t)length >= size ? -ENAMETOOLONG : 0;
 }
 
-int tcp_parse(const char *text, char *canonical, size_t size, const char **reason)
+int ip_parse(const char *text, char *canonical, size_t size, const char **reason)
 {
-    struct tcp_address address;
-    int error = tcp_address_parse(text, &address, reason);
+    struct ip_address address;
+    int error = ip_address_parse(text, &address, reason);
     if (error)
         return error;
-    if (address.kind == TCP_HOST_EMPTY)
+    if (address.kind == IP_HOST_EMPTY)
         return refuse(reason, "host is empty");
     if (address.port_given && address.port == 0)
         return refuse(reason, "port 0 can only be listened at");
-    return tcp_address_format(&address, address.port_given ? address.port : TCP_DEFAULT_PORT,
-                              canonical, size);
+    return ip_address_format(&address, address.port_given ? address.port : IP_DEFAULT_PORT,
+                             canonical, size);
 }
 
-void tcp_address_to_socket(const struct tcp_address *address, union tcp_socket_address *to)
+void ip_address_to_socket(const struct ip_address *address, union ip_socket_address *to)
 {
     memset(to, 0, sizeof(*to));
-    if (address->kind == TCP_HOST_IPV4) {
+    if (address->kind == IP_HOST_IPV4) {
         to->ipv4.sin_family = AF_INET;
         memcpy(&to->ipv4.sin_addr, address->numeric, 4);
     } else {
         to->ipv6.sin6_family = AF_INET6;
         memcpy(&to->ipv6.sin6_addr, address->numeric, 16);
     }
-    tcp_socket_address_set_port(to, address->port);
+    ip_socket_address_set_port(to, address->port);
 }
 
-void tcp_socket_address_loopback(union tcp_socket_address *to, uint16_t port)
+void ip_socket_address_loopback(union ip_socket_address *to, uint16_t port)
 {
     memset(to, 0, sizeof(*to));
     to->ipv4.sin_family = AF_INET;
@@ -260,18 +260,18 @@ void tcp_socket_address_loopback(union tcp_socket_address *to, uint16_t port)
     to->ipv4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 }
 
-socklen_t tcp_socket_address_length(const union tcp_socket_address *address)
+socklen_t ip_socket_address_length(const union ip_socket_address *address)
 {
     return address->any.sa_family == AF_INET ? sizeof(address->ipv4) : sizeof(address->ipv6);
 }
 
-uint16_t tcp_socket_address_port(const union tcp_socket_address *address)
+uint16_t ip_socket_address_port(const union ip_socket_address *address)
 {
     return ntohs(address->any.sa_family == AF_INET ? address->ipv4.sin_port
                                                    : address->ipv6.sin6_port);
 }
 
-void tcp_socket_address_set_port(union tcp_socket_address *address, uint16_t port)
+void ip_socket_address_set_port(union ip_socket_address *address, uint16_t port)
 {
     if (address->any.sa_family == AF_INET)
         address->ipv4.sin_port = htons(port);
@@ -279,7 +279,7 @@ void tcp_socket_address_set_port(union tcp_socket_address *address, uint16_t por
         address->ipv6.sin6_port = htons(port);
 }
 
-void tcp_socket_address_host(const union tcp_socket_address *address, char *out, size_t size)
+void ip_socket_address_host(const union ip_socket_address *address, char *out, size_t size)
 {
     const char *text = NULL;
     if (address->any.sa_family == AF_INET)
@@ -292,10 +292,10 @@ void tcp_socket_address_host(const union tcp_socket_address *address, char *out,
         out[0] = '\0';
 }
 
-void tcp_socket_address_bytes(const union tcp_socket_address *address,
-                              uint8_t bytes[TCP_ADDRESS_BYTES])
+void ip_socket_address_bytes(const union ip_socket_address *address,
+                             uint8_t bytes[IP_ADDRESS_BYTES])
 {
-    uint16_t port = htons(tcp_socket_address_port(address));
+    uint16_t port = htons(ip_socket_address_port(address));
     memset(bytes, 0, 16);
     if (address->any.sa_family == AF_INET) {
         memset(bytes + 10, 0xff, 2);

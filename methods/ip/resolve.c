@@ -13,31 +13,32 @@
  * that bmi_method_defer is called under it, so that nothing is delivered after cancel has returned.
  */
 #include <netdb.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "tcp.h"
+#include "ip.h"
 
 enum { THREADS = 8, THREADS_MOST = 64, PATIENCE_S = 1, STACK_LEAST = 256 << 10 };
 
-struct tcp_resolve {
-    struct tcp_resolve *next; /* in the queue */
-    tcp_resolved *done;
+struct ip_resolve {
+    struct ip_resolve *next; /* in the queue */
+    ip_resolved *done;
     void *argument;
     struct bmi_deferred deferred;
     bool queued, cancelled; /* lock */
     int status;
     uint16_t port;
     size_t count;
-    union tcp_socket_address addresses[TCP_NAME_ADDRESSES];
-    char host[TCP_HOST_SIZE];
+    union ip_socket_address addresses[IP_NAME_ADDRESSES];
+    char host[IP_HOST_SIZE];
 };
 
 static struct bmi_lock lock;
-static struct tcp_resolve *queue; /* lock */
-static unsigned threads;          /* lock */
-static bool standing_by;          /* lock: one of the threads stands by */
+static struct ip_resolve *queue; /* lock */
+static unsigned threads;         /* lock */
+static bool standing_by;         /* lock: one of the threads stands by */
 
 static int error_of(int code)
 {
@@ -53,8 +54,8 @@ static int error_of(int code)
     }
 }
 
-int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *addresses,
-                    size_t *count)
+int ip_resolve_now(const char *host, uint16_t port, union ip_socket_address *addresses,
+                   size_t *count)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
@@ -63,12 +64,12 @@ int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *a
     if (code)
         return error_of(code);
     size_t found = 0;
-    for (struct addrinfo *at = list; at && found < TCP_NAME_ADDRESSES; at = at->ai_next) {
+    for (struct addrinfo *at = list; at && found < IP_NAME_ADDRESSES; at = at->ai_next) {
         if (at->ai_family != AF_INET && at->ai_family != AF_INET6)
             continue;
         memset(&addresses[found], 0, sizeof(addresses[found]));
         memcpy(&addresses[found], at->ai_addr, at->ai_addrlen);
-        tcp_socket_address_set_port(&addresses[found], port);
+        ip_socket_address_set_port(&addresses[found], port);
         found++;
     }
     freeaddrinfo(list);
@@ -76,9 +77,9 @@ int tcp_resolve_now(const char *host, uint16_t port, union tcp_socket_address *a
     return found > 0 ? 0 : -BMI_EADDRNTFD;
 }
 
-static struct tcp_resolve *queue_pop_locked(void)
+static struct ip_resolve *queue_pop_locked(void)
 {
-    struct tcp_resolve *resolve = queue;
+    struct ip_resolve *resolve = queue;
     if (resolve) {
         queue = resolve->next;
         resolve->queued = false;
@@ -125,70 +126,70 @@ static void thread_add_locked(bool they_hang)
 static bool stand_by_locked(void)
 {
     const struct timespec patience = {.tv_sec = PATIENCE_S};
-    tcp_unlock(&lock);
+    bmi_lock_give(&lock);
     nanosleep(&patience, NULL);
-    tcp_lock(&lock);
+    bmi_lock_take(&lock);
     standing_by = false;
     return queue != NULL;
 }
 
 static void *resolve_thread(void *argument)
 {
-    struct tcp_resolve *resolve;
+    struct ip_resolve *resolve;
 
-    tcp_lock(&lock);
+    bmi_lock_take(&lock);
     bool they_hang = argument != NULL && stand_by_locked();
     while ((resolve = queue_pop_locked()) != NULL) {
-        for (const struct tcp_resolve *left = queue; they_hang && left; left = left->next)
+        for (const struct ip_resolve *left = queue; they_hang && left; left = left->next)
             thread_add_locked(true);
         they_hang = false;
-        tcp_unlock(&lock);
+        bmi_lock_give(&lock);
         resolve->status =
-            tcp_resolve_now(resolve->host, resolve->port, resolve->addresses, &resolve->count);
-        tcp_lock(&lock);
+            ip_resolve_now(resolve->host, resolve->port, resolve->addresses, &resolve->count);
+        bmi_lock_take(&lock);
         if (resolve->cancelled)
             free(resolve);
         else
             bmi_method_defer(&resolve->deferred);
     }
     threads--;
-    tcp_unlock(&lock);
+    bmi_lock_give(&lock);
     return NULL;
 }
 
 static void resolve_deferred(struct bmi_deferred *deferred)
 {
-    struct tcp_resolve *resolve = tcp_container(deferred, struct tcp_resolve, deferred);
-    tcp_lock(&lock);
+    struct ip_resolve *resolve = (void *)((char *)deferred - offsetof(struct ip_resolve, deferred));
+    bmi_lock_take(&lock);
     bool cancelled = resolve->cancelled;
-    tcp_unlock(&lock);
+    bmi_lock_give(&lock);
     if (!cancelled)
         resolve->done(resolve->argument, resolve->status, resolve->addresses, resolve->count);
     free(resolve);
 }
 
-static void queue_append_locked(struct tcp_resolve *resolve)
+static void queue_append_locked(struct ip_resolve *resolve)
 {
-    struct tcp_resolve **at = &queue;
+    struct ip_resolve **at = &queue;
     while (*at)
         at = &(*at)->next;
     *at = resolve;
     resolve->queued = true;
 }
 
-static void queue_remove_locked(struct tcp_resolve *resolve)
+static void queue_remove_locked(struct ip_resolve *resolve)
 {
-    struct tcp_resolve **at = &queue;
+    struct ip_resolve **at = &queue;
     while (*at != resolve)
         at = &(*at)->next;
     *at = resolve->next;
     resolve->queued = false;
 }
 
-int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void *argument,
-                      struct tcp_resolve **out)
+int ip_resolve_start(const char *host, uint16_t port, ip_resolved *done, void *argument,
+                     struct ip_resolve **out)
 {
-    struct tcp_resolve *resolve = calloc(1, sizeof(*resolve));
+    struct ip_resolve *resolve = calloc(1, sizeof(*resolve));
     if (!resolve)
         return -ENOMEM;
     strncpy(resolve->host, host, sizeof(resolve->host) - 1);
@@ -197,7 +198,7 @@ int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void 
     resolve->argument = argument;
     resolve->deferred.run = resolve_deferred;
 
-    tcp_lock(&lock);
+    bmi_lock_take(&lock);
     queue_append_locked(resolve);
     thread_add_locked(false);
     if (threads == 0) {
@@ -205,19 +206,19 @@ int tcp_resolve_start(const char *host, uint16_t port, tcp_resolved *done, void 
         free(resolve);
         resolve = NULL;
     }
-    tcp_unlock(&lock);
+    bmi_lock_give(&lock);
     *out = resolve;
     return resolve ? 0 : -EAGAIN;
 }
 
-void tcp_resolve_cancel(struct tcp_resolve *resolve)
+void ip_resolve_cancel(struct ip_resolve *resolve)
 {
-    tcp_lock(&lock);
+    bmi_lock_take(&lock);
     if (resolve->queued) {
         queue_remove_locked(resolve);
         free(resolve);
     } else {
         resolve->cancelled = true;
     }
-    tcp_unlock(&lock);
+    bmi_lock_give(&lock);
 }

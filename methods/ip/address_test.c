@@ -75,9 +75,9 @@ static void accepts_and_normalises(void)
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         char canonical[300] = "", again[300] = "";
         const char *reason = NULL;
-        CU_ASSERT_EQUAL(tcp_parse(good[i].text, canonical, sizeof(canonical), &reason), 0);
+        CU_ASSERT_EQUAL(ip_parse(good[i].text, canonical, sizeof(canonical), &reason), 0);
         CU_ASSERT_STRING_EQUAL(canonical, good[i].canonical);
-        CU_ASSERT_EQUAL(tcp_parse(canonical, again, sizeof(again), &reason), 0);
+        CU_ASSERT_EQUAL(ip_parse(canonical, again, sizeof(again), &reason), 0);
         CU_ASSERT_STRING_EQUAL(again, canonical);
     }
 }
@@ -87,7 +87,7 @@ static void refuses_with_the_reason(void)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char canonical[300] = "untouched";
         const char *reason = "";
-        CU_ASSERT_EQUAL(tcp_parse(bad[i].text, canonical, sizeof(canonical), &reason), -EINVAL);
+        CU_ASSERT_EQUAL(ip_parse(bad[i].text, canonical, sizeof(canonical), &reason), -EINVAL);
         CU_ASSERT_PTR_NOT_NULL(strstr(reason, bad[i].reason));
         if (!strstr(reason, bad[i].reason))
             fprintf(stderr, "'%s': '%s' is not '%s'\n", bad[i].text, reason, bad[i].reason);
@@ -102,59 +102,59 @@ static void label_and_name_lengths(void)
 
     memset(name, 'a', 63);
     name[63] = '\0';
-    CU_ASSERT_EQUAL(tcp_parse(name, canonical, sizeof(canonical), &reason), 0);
+    CU_ASSERT_EQUAL(ip_parse(name, canonical, sizeof(canonical), &reason), 0);
     strcpy(name + 63, "a");
-    CU_ASSERT_EQUAL(tcp_parse(name, canonical, sizeof(canonical), &reason), -EINVAL);
+    CU_ASSERT_EQUAL(ip_parse(name, canonical, sizeof(canonical), &reason), -EINVAL);
 
     for (size_t i = 0; i < 253; i++)
         name[i] = i % 2 ? '.' : 'a';
     name[253] = '\0';
-    CU_ASSERT_EQUAL(tcp_parse(name, canonical, sizeof(canonical), &reason), 0);
+    CU_ASSERT_EQUAL(ip_parse(name, canonical, sizeof(canonical), &reason), 0);
     strcpy(name + 253, ".a");
-    CU_ASSERT_EQUAL(tcp_parse(name, canonical, sizeof(canonical), &reason), -EINVAL);
+    CU_ASSERT_EQUAL(ip_parse(name, canonical, sizeof(canonical), &reason), -EINVAL);
     memset(name, 'a', 399);
     name[399] = '\0';
-    CU_ASSERT_EQUAL(tcp_parse(name, canonical, sizeof(canonical), &reason), -EINVAL);
+    CU_ASSERT_EQUAL(ip_parse(name, canonical, sizeof(canonical), &reason), -EINVAL);
 }
 
 static void small_output_is_refused(void)
 {
     char canonical[16];
-    CU_ASSERT_EQUAL(tcp_parse("127.0.0.1:80", canonical, 13, NULL), 0);
-    CU_ASSERT_EQUAL(tcp_parse("127.0.0.1:80", canonical, 12, NULL), -ENAMETOOLONG);
+    CU_ASSERT_EQUAL(ip_parse("127.0.0.1:80", canonical, 13, NULL), 0);
+    CU_ASSERT_EQUAL(ip_parse("127.0.0.1:80", canonical, 12, NULL), -ENAMETOOLONG);
 }
 
 static void empty_host_is_for_listening(void)
 {
-    struct tcp_address address;
-    CU_ASSERT_EQUAL(tcp_address_parse(":0", &address, NULL), 0);
-    CU_ASSERT_EQUAL(address.kind, TCP_HOST_EMPTY);
+    struct ip_address address;
+    CU_ASSERT_EQUAL(ip_address_parse(":0", &address, NULL), 0);
+    CU_ASSERT_EQUAL(address.kind, IP_HOST_EMPTY);
     CU_ASSERT_TRUE(address.port_given);
-    CU_ASSERT_EQUAL(tcp_address_parse("a", &address, NULL), 0);
+    CU_ASSERT_EQUAL(ip_address_parse("a", &address, NULL), 0);
     CU_ASSERT_FALSE(address.port_given);
 }
 
 static void socket_addresses(void)
 {
-    struct tcp_address address;
-    union tcp_socket_address to;
+    struct ip_address address;
+    union ip_socket_address to;
     char host[64];
 
-    CU_ASSERT_EQUAL(tcp_address_parse("10.1.2.3:99", &address, NULL), 0);
-    tcp_address_to_socket(&address, &to);
-    CU_ASSERT_EQUAL(tcp_socket_address_port(&to), 99);
-    tcp_socket_address_host(&to, host, sizeof(host));
+    CU_ASSERT_EQUAL(ip_address_parse("10.1.2.3:99", &address, NULL), 0);
+    ip_address_to_socket(&address, &to);
+    CU_ASSERT_EQUAL(ip_socket_address_port(&to), 99);
+    ip_socket_address_host(&to, host, sizeof(host));
     CU_ASSERT_STRING_EQUAL(host, "10.1.2.3");
-    CU_ASSERT_EQUAL(tcp_socket_address_length(&to), sizeof(struct sockaddr_in));
+    CU_ASSERT_EQUAL(ip_socket_address_length(&to), sizeof(struct sockaddr_in));
 
-    CU_ASSERT_EQUAL(tcp_address_parse("[2001:db8::5]:99", &address, NULL), 0);
-    tcp_address_to_socket(&address, &to);
-    tcp_socket_address_host(&to, host, sizeof(host));
+    CU_ASSERT_EQUAL(ip_address_parse("[2001:db8::5]:99", &address, NULL), 0);
+    ip_address_to_socket(&address, &to);
+    ip_socket_address_host(&to, host, sizeof(host));
     CU_ASSERT_STRING_EQUAL(host, "2001:db8::5");
-    CU_ASSERT_EQUAL(tcp_socket_address_length(&to), sizeof(struct sockaddr_in6));
+    CU_ASSERT_EQUAL(ip_socket_address_length(&to), sizeof(struct sockaddr_in6));
 
     memcpy(&to.ipv6.sin6_addr, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x01", 16);
-    tcp_socket_address_host(&to, host, sizeof(host));
+    ip_socket_address_host(&to, host, sizeof(host));
     CU_ASSERT_STRING_EQUAL(host, "127.0.0.1");
 }
 
