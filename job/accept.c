@@ -2,11 +2,11 @@
  *
  * accept.c - bmi_job_accept: a machine for each unexpected message, at most `limit` at a time.
  *
- * A thread that polls reserves a place (`alive`), then takes a message, then starts the machine,
- * the last two without the context's lock. Messages that find no place stay in the core's queue,
- * where they count against their sender's budget; the end of a machine has the context polled
- * again. `listed` says whether there is room, as unexpected_wanted counts it: nobody is woken for a
- * message that would not be taken.
+ * A polling thread reserves a place (`alive`), then takes a message, then starts the machine, the
+ * last two without the context's lock. Messages without a place stay in the core's queue, where
+ * they count against their sender's budget; when a machine ends, the context is polled again.
+ * `listed` says whether unexpected_wanted counts this context as having room: no thread is woken
+ * for a message that the context would not take.
  */
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
 
-/* Has unexpected_wanted agree with whether there is room. */
+/* Makes unexpected_wanted agree with whether there is room. */
 static void list_locked(struct bmi_job_context *context)
 {
     struct bmi__accept *accept = &context->accept;
@@ -71,7 +71,7 @@ static bool reserve(struct bmi_job_context *context, struct bmi__accept *copy)
     return room;
 }
 
-/* A machine was started in the place that was reserved, or not. */
+/* Called after the start of a machine in the reserved place, successful or not. */
 static void reserved_end(struct bmi_job_context *context, bool started)
 {
     struct bmi__job_ends ends = {0};
@@ -84,8 +84,8 @@ static void reserved_end(struct bmi_job_context *context, bool started)
     bmi__job_after(context, &ends);
 }
 
-/* Takes one message for the place that was reserved. Returns false: there is none, or a machine
- * cannot be started for it. */
+/* Takes one message for the reserved place. Returns false: there is none, or no machine can be
+ * started for it. */
 static bool take_one(struct bmi_job_context *context, const struct bmi__accept *accept)
 {
     struct bmi_job_accepted *data = calloc(1, accept->data_size);

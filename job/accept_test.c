@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * accept_test.c - bmi_job_accept: a machine for each unexpected message, at most `limit` at a time;
- * and the context's descriptor, which says nothing of messages that no job takes.
+ * and the context's descriptor, which ignores messages that no job takes.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -132,7 +132,7 @@ static void accept_end(bmi_job_id_t id, bmi_size_t started)
 static void test_one_each(void)
 {
     bmi_job_id_t id = accept_begin(8);
-    /* when messages come, then each has a machine, whose end nobody is told of */
+    /* when messages come, then each has a machine, whose end is not reported */
     for (int tag = 0; tag < 5; tag++)
         message_send(tag);
     CU_ASSERT_TRUE(reached(&alive, 5));
@@ -177,14 +177,14 @@ static void test_stop(void)
     for (int tag = 0; tag < 3; tag++)
         message_send(tag);
     CU_ASSERT_TRUE(reached(&alive, 2));
-    /* when the accepting is cancelled, then it goes on until its machines have ended, and takes no
-     * more */
+    /* when the accepting is cancelled, then the job stays until its machines have ended, and takes
+     * no more messages */
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
     CU_ASSERT_EQUAL(bmi_job_test(job_case.context, id, &count, &status, 20), 0);
     let_go(0);
     let_go(1);
     accept_end(id, 2);
-    /* and the message is another's */
+    /* and another call can fetch the message */
     struct BMI_unexpected_info info = {0};
     CU_ASSERT_EQUAL(BMI_testunexpected(1, &count, &info, 0), 1);
     CU_ASSERT_EQUAL(info.tag, 2);
@@ -244,7 +244,7 @@ static void test_close(void)
 
 /* ---- the descriptor -------------------------------------------------------------------------- */
 
-/* How often a loop on the descriptor turns within `ms`, calling test each time. */
+/* Counts the turns of a loop on the descriptor within `ms`; each turn calls a test function. */
 static int turns(int ms)
 {
     struct pollfd poll_fd = {.fd = bmi_job_context_fd(job_case.context), .events = POLLIN};
@@ -263,10 +263,14 @@ static int turns(int ms)
     }
 }
 
-/* Whether the loop sleeps, after what is still under way in the background has ended. */
+/* Whether the loop sleeps, after work in the background has ended. */
 static bool comes_to_rest(void)
 {
-    enum { FEW = 50, TRIES = 20 }; /* it was some 200 a millisecond, for ever */
+    enum {
+        FEW = 50,
+        TRIES = 20
+    }; /* a defect once made it some 200 turns a millisecond, without
+                                      end */
     for (int i = 0; i < TRIES; i++)
         if (turns(100) < FEW)
             return true;
@@ -284,7 +288,7 @@ static void test_quiet(void)
         turns(1);
     /* then the loop sleeps */
     CU_ASSERT_TRUE(comes_to_rest());
-    /* also where a server is at its limit */
+    /* also if a server is at its limit */
     CU_ASSERT_EQUAL(BMI_testunexpected(1, &count, &info, 0), 1);
     BMI_unexpected_free(info.addr, info.buffer);
     bmi_job_id_t id = accept_begin(1);
@@ -292,7 +296,7 @@ static void test_quiet(void)
     message_send(1);
     CU_ASSERT_TRUE(reached(&alive, 1));
     CU_ASSERT_TRUE(comes_to_rest());
-    /* and the loop learns of room */
+    /* and the loop notices the room */
     let_go(0);
     while (locked(&served) < 1 || locked(&alive) < 1)
         turns(1);
@@ -309,12 +313,12 @@ static void test_readable(void)
     struct BMI_unexpected_info info;
     bmi_job_id_t id;
     int count = 0;
-    /* given a message that came before a job wants it */
+    /* given a message that came before any job that takes it */
     message_send(3);
     while (!bmi__unexpected_waiting())
         turns(1);
     CU_ASSERT_EQUAL(bmi_job_unexpected(job_case.context, &info, NULL, &id, NULL), 0);
-    /* then the descriptor tells of it */
+    /* then the descriptor becomes readable */
     while (count == 0) {
         CU_ASSERT_EQUAL_FATAL(poll(&poll_fd, 1, PATIENCE_MS), 1);
         CU_ASSERT(bmi_job_testcontext(job_case.context, 1, &count, &status, 0) >= 0);

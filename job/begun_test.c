@@ -13,7 +13,7 @@ enum { ROUNDS = 100, MACHINES = 50 };
 #define WORK_NS (10 * SPINNING_MS)
 
 static struct spinning spinning;
-static atomic_uint strangers; /* steps that another thread than `caller` took */
+static atomic_uint strangers; /* steps taken by threads other than `caller` */
 static pid_t caller;
 static atomic_bool begun;
 
@@ -71,7 +71,7 @@ static void test_callers_take_steps(void)
     CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_WORKERS), 0);
 }
 
-/* Waits until another thread has begun the work, or for 5 ms where none may. */
+/* Waits until another thread has begun the work, or 5 ms if none may begin it. */
 static void let_begin(void)
 {
     uint64_t end = test_now_ns() + 5 * SPINNING_MS;
@@ -80,7 +80,7 @@ static void let_begin(void)
     atomic_store(&begun, false);
 }
 
-/* The time until an empty step has been taken, which another machine's work goes before. */
+/* The time until an empty step was taken, behind another machine's work. */
 static uint64_t behind_ns(void *argument)
 {
     bmi_job_id_t first, second;

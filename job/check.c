@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * check.c - looks for what is wrong with a table before a machine runs it. A table that was found
- * good says so itself, in `checked`; threads that check one at the same time find the same.
+ * check.c - finds faults of a table before a machine runs it. `checked` in a valid table records
+ * the result; threads that check a table at the same time store the same value.
  */
 #include <stdarg.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 enum { STATES_MOST = 4096 };
 
-/* Where in a nest of tables the check is. */
+/* The place of the check in a nest of tables. */
 struct check {
     const struct bmi_sm_table *tables[SM_DEPTH_MOST];
     int depth;
@@ -88,7 +88,7 @@ static bool has_transition(const struct bmi_sm_state *state, int result)
 static int results_check(struct check *check, const struct bmi_sm_table *table,
                          const struct bmi_sm_state *state)
 {
-    /* Of more results than it has transitions one of the first would be missing, or none is. */
+    /* If there are more results than transitions, one of the first few lacks a transition. */
     int most = transitions_of(state) + 1;
     for (int result = 0; result < choices_of(state) && result < most; result++)
         if (!has_transition(state, result))
@@ -126,8 +126,8 @@ static int state_check(struct check *check, const struct bmi_sm_table *table, in
 
 enum mark { MARK_REACHED = 1, MARK_ENDS = 2 };
 
-/* From each state that is reached those that it leads to are; a state ends if it leads to the end
- * or to one that does. Returns whether anything new was found. */
+/* Marks the successors of each reached state as reached. A state ends if it leads to the end, or to
+ * a state that ends. Returns whether a new mark was set. */
 static bool marks_spread(const struct bmi_sm_table *table, unsigned char *marks)
 {
     bool any = false;
@@ -180,10 +180,10 @@ static int table_check_alone(struct check *check, const struct bmi_sm_table *tab
     return ways_check(check, table);
 }
 
-/* Returns how many tables deep it goes, or an error. */
+/* Returns the depth of the nest of tables, or an error. */
 static int table_check(struct check *check, struct bmi_sm_table *table)
 {
-    /* Found good on another way to it, or before: so are those that it jumps to. */
+    /* Checked already, on another path to it or before; so are the tables that it jumps to. */
     int deepest = 0, known = 0;
     if (check->depth > 0 && table != NULL)
         known = atomic_load_explicit(&table->checked, memory_order_acquire);

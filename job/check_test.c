@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * check_test.c - tables of state machines that are good, and what is said of those that are not.
- */
+ * check_test.c - valid tables of state machines, and the texts for invalid ones. */
 #include "bmi/job.h"
 #include "tests/unit/unit.h"
 
@@ -12,7 +11,7 @@ static int act(struct bmi_sm *machine, void *data)
     return 0;
 }
 
-/* The text of what is wrong with a table; "" if it is good. */
+/* The text of a table's fault; "" if it is valid. */
 static const char *flaw_of(struct bmi_sm_table *table)
 {
     static char text[256];
@@ -128,7 +127,7 @@ static void test_jumps(void)
     CU_ASSERT_STRING_EQUAL(flaw_of(&tables[1]), "deep: jumps more than 16 tables deep");
 }
 
-/* Ways through a nest are many, its tables few: 8 to the 15th would take years. */
+/* A nest has many paths but few tables: 8 to the 15th checks would take years. */
 static void test_many_ways(void)
 {
     enum { DEPTH = 16, JUMPS = 8 };

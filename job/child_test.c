@@ -8,7 +8,7 @@
 
 #include "job/job_case.h"
 
-/* Its own context is driven in the background: the descriptor tells of a timer. */
+/* Its own context makes progress in the background: a timer makes the descriptor readable. */
 static bool own_timer_told(void)
 {
     struct bmi_job_options options = {0};
@@ -26,7 +26,8 @@ static bool own_timer_told(void)
     return told_of && BMI_finalize() == 0;
 }
 
-/* Leaves its work to its child, which goes on when it is told that its parent is gone. */
+/* The parent leaves its work to its child, which continues when it learns that the parent has
+ * ended. */
 static void parent_leave(int gone, int tell)
 {
     char byte;
@@ -68,7 +69,7 @@ int main(void)
         CU_TEST_INFO_NULL,
     };
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    /* A child that starts threads dies there, or waits for a lock of the allocator's. */
+    /* A child that starts threads crashes there, or waits for a lock of the allocator. */
     puts("skipped: built with a sanitizer");
     return 77;
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * context.c - opening and closing, and what can be asked of a context.
- */
+ * context.c - opening and closing a context, and queries. */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -17,7 +16,8 @@ static enum bmi_task_verdict poll_run(struct bmi_task *task, void *argument)
 {
     struct bmi_job_context *context = argument;
     bmi__job_poll(context);
-    if (bmi__context_has(context->network)) /* more than a batch: the hook told of it already */
+    if (bmi__context_has(context->network)) /* more than a batch: the hook has reported
+                                               it already */
         bmi_task_submit(task);
     return BMI_TASK_DONE;
 }
@@ -108,7 +108,7 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-/* Runs on until no job is pending. */
+/* Runs until no job is pending. */
 static void drain(struct bmi_job_context *context)
 {
     bool pending = true;
@@ -126,17 +126,17 @@ static void drain(struct bmi_job_context *context)
         uint64_t seen = atomic_load(&context->ready_sequence);
         pending = context->counts.pending > 0;
         bmi_lock_give(&context->lock);
-        if (pending) /* what ends as a machine's is no completion: look again soon */
+        if (pending) /* the end of a machine's job is no completion: check again soon */
             bmi__job_wait(context, seen, bmi__monotonic_ns() + 10000000u);
     }
     bmi__job_watches_end(context);
     while (atomic_load(&context->runners) > 0)
-        sched_yield(); /* within the last lines of a machine's end */
+        sched_yield(); /* another thread is in the last lines of a machine's end */
     bmi__tasks_needed_end();
 }
 
-/* Messages that were taken and not fetched are others', in their order: nobody would free them, and
- * their senders would wait for room. */
+/* Returns messages that were taken and not fetched to the core's queue, in order: otherwise no call
+ * would free them, and their senders would wait for room. */
 static void messages_return(struct bmi_job_context *context)
 {
     for (struct bmi__job *job = context->ready.last; job != NULL; job = job->previous)
@@ -158,7 +158,7 @@ int bmi_job_context_close(struct bmi_job_context *context)
     if (context->background) {
         bmi__job_driver_unwatch(context);
         if (context->poll_submitted)
-            bmi__task_await(&context->poll); /* within which no tasks are run */
+            bmi__task_await(&context->poll); /* runs no tasks while it waits */
         bmi__job_driver_leave(context);
     }
     bmi__job_source_close(&context->flow);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * contexts_test.c - two contexts in the foreground: one is looked after by its descriptor while the
- * other is waited for; actions of both call test functions.
+ * contexts_test.c - two contexts in the foreground: a loop serves one by its descriptor while a
+ * thread waits for the other; actions of both call test functions.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -40,7 +40,7 @@ static struct bmi_sm_table waiting = {"waiting", waiting_states, 1, 0};
 
 static atomic_bool told;
 
-/* Waits for longer than the test: a wait looks once more when its time is over. */
+/* Waits for longer than the test: a wait checks once more when its time is over. */
 static void *wait_for(void *argument)
 {
     bmi_job_id_t *id = argument;
@@ -51,7 +51,8 @@ static void *wait_for(void *argument)
     return NULL;
 }
 
-/* Who armed last, for a program that may come by much later, is not the only one told. */
+/* The sleeper that was armed last, of a program that may be slow to call, is not the only one
+ * woken. */
 static void test_descriptor_beside(void)
 {
     struct bmi_job_status status;
@@ -68,13 +69,13 @@ static void test_descriptor_beside(void)
     CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, wait_for, &id), 0);
     while (!bmi__progress_poller_blocks())
         sched_yield();
-    job_case_none(); /* the loop with the descriptor looks, and goes to sleep */
+    job_case_none(); /* the loop with the descriptor polls, and goes to sleep */
     CU_ASSERT_EQUAL(bmi_job_event_complete(other, atomic_load(&event), 0, 0), 0);
     time_t end = time(NULL) + PATIENCE_MS / 1000;
     while (!atomic_load(&told) && time(NULL) < end)
         sched_yield();
     CU_ASSERT_TRUE(atomic_load(&told));
-    job_case_none(); /* else this runs the machine */
+    job_case_none(); /* otherwise this call would run the machine */
     pthread_join(thread, NULL);
     bmi_job_context_close(other);
 }
@@ -115,7 +116,7 @@ static void count_ends(struct bmi_job_context *context, int ms)
     atomic_fetch_add(&meeting.ended, count);
 }
 
-/* With an action of each context under way, machines of both are there to be run. */
+/* While an action of each context is under way, machines of both wait to run. */
 static int test_within(struct bmi_sm *machine, void *data)
 {
     struct bmi_job_context *context = bmi_sm_context(machine);
@@ -144,7 +145,7 @@ static void *loop(void *context)
     return NULL;
 }
 
-/* Threads that wait for each other can't be told to end. */
+/* Threads that wait for each other cannot be ended. */
 static void test_actions_that_test(void)
 {
     pthread_t threads[THREADS];
@@ -183,7 +184,7 @@ static int step(struct bmi_sm *machine, void *data)
     (void)data;
     if (atomic_exchange(&steps.inside, true))
         atomic_store(&steps.overlap, true);
-    sched_yield(); /* to who might step in */
+    sched_yield(); /* to a thread that might take a step */
     atomic_store(&steps.inside, false);
     return BMI_SM_DONE;
 }
@@ -207,7 +208,7 @@ static void *steps_run(void *context)
     return NULL;
 }
 
-/* Whichever thread takes it. */
+/* On any thread. */
 static void test_one_step_at_a_time(void)
 {
     pthread_t threads[THREADS];
@@ -243,7 +244,7 @@ static const struct bmi_sm_state second_states[] = {
     {"second", .action = second, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
 static struct bmi_sm_table second_table = {"second", second_states, 1, 0};
 
-/* On a thread of its own: comes across a machine of the context, and must not wait to step. */
+/* On its own thread: finds a machine of the context, and must not wait for the step lock. */
 static enum bmi_task_verdict start_and_schedule(struct bmi_task *task, void *argument)
 {
     (void)task;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * driver.c - for contexts in the background: drives the network, and watches their timers.
+ * driver.c - for contexts in the background: a task that polls the network and runs their timers.
  *
- * One task that may block, for all such contexts, sits in BMI's wait, on a BMI
- * context of its own in which nothing ever completes. What completes in a job context's own BMI
- * context submits that one's polling task, by the hook; what is due in its heap does so from here.
- * Polling and all that follows runs on workers.
+ * One task that may block waits inside BMI for all such contexts, on its own BMI context, in which
+ * no operation ever completes. A completion in a job context's own BMI context submits that
+ * context's polling task, through the hook; a due timer in its heap does so from here. Workers poll
+ * and run the machines.
  *
- * `lock` guards whether there is a driver; its list of contexts has a lock of its own, inside that.
- * Neither is held while anything waits for tasks, or runs any. Whoever is the last to leave takes
- * the driver out, and waits for its task without the lock; where that lies below on the own stack,
- * since a task that it ran within its wait closes the context, it frees itself.
+ * `lock` guards the_driver; the list of contexts has its own lock, inside that one. A thread that
+ * waits for tasks, or runs one, holds neither. The thread that closes the last context takes the
+ * driver out, and waits for its task without the lock. If that task is further down on the same
+ * stack (it ran, within its wait, a task that closes the context), the driver frees itself.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct bmi__job_driver {
     struct context *network;
     struct bmi_task task;
     atomic_bool look, stop;
-    bool orphan; /* its task frees it; that one's thread's */
+    bool orphan; /* its task frees it; used only by that task's thread */
     pthread_mutex_t contexts_lock;
     struct bmi_job_context *contexts; /* contexts_lock */
 };
@@ -45,7 +45,8 @@ static bool driver_ready(struct waiter *waiter)
     return atomic_load(&driver->look) || atomic_load(&driver->stop);
 }
 
-/* Has contexts polled whose time has come; returns when the next one's will. */
+/* Submits the polling task of each context whose timer is due. Returns the time of the
+ * next timer. */
 static uint64_t timers_look(struct bmi__job_driver *driver)
 {
     uint64_t now = bmi__monotonic_ns(), next = UINT64_MAX;
@@ -54,7 +55,7 @@ static uint64_t timers_look(struct bmi__job_driver *driver)
          context = context->driver_next) {
         uint64_t due = atomic_load(&context->next_due_ns);
         if (due <= now) {
-            bmi_task_submit(&context->poll); /* it looks again when it is done */
+            bmi_task_submit(&context->poll); /* the driver checks again when that task has run */
             due = now + 1000000u;
         }
         if (due < next)
@@ -127,7 +128,7 @@ static struct bmi__job_driver *driver_make_locked(int *result)
     return the_driver = driver;
 }
 
-/* Nobody finds it any more. */
+/* The driver is no longer reachable from the_driver. */
 static void driver_end(struct bmi__job_driver *driver)
 {
     atomic_store(&driver->stop, true);
@@ -137,7 +138,7 @@ static void driver_end(struct bmi__job_driver *driver)
         driver_free(driver);
 }
 
-/* A child has neither the driver's thread nor the contexts that it drove. */
+/* A forked child has neither the driver's thread nor its contexts. */
 static void after_fork_child(void)
 {
     pthread_mutex_init(&lock, NULL);

@@ -24,7 +24,7 @@ static bmi_job_id_t start(struct bmi_sm_table *table, void *data)
     return id;
 }
 
-/* Runs what the foreground has to run until *what is not 0; `id` is pending meanwhile. */
+/* Runs the foreground's tasks until *what changes from 0; `id` is pending meanwhile. */
 static void run_until(_Atomic bmi_job_id_t *what, bmi_job_id_t id)
 {
     time_t end = time(NULL) + PATIENCE_MS / 1000;
@@ -51,7 +51,7 @@ static const struct bmi_sm_state leaving_states[] = {
     {"leave", .action = leave, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
 static struct bmi_sm_table leaving = {"leaving", leaving_states, 1, 0};
 
-/* What it has left behind for ever ends, too. */
+/* A job that it has left pending without end ends, too. */
 static void leaving_is_cancelled(bool at_once)
 {
     static struct bmi_job_status received;
@@ -62,7 +62,7 @@ static void leaving_is_cancelled(bool at_once)
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
     struct bmi_job_status status = job_case_fetch();
     CU_ASSERT_EQUAL(status.id, id);
-    CU_ASSERT_EQUAL(status.error, 0); /* its last state's */
+    CU_ASSERT_EQUAL(status.error, 0); /* the result of its last state */
     CU_ASSERT_EQUAL(received.error, -BMI_ECANCEL);
 }
 
@@ -113,7 +113,7 @@ static void test_leaving_child(void)
 
 /* ---- children that tidy up ------------------------------------------------------------------- */
 
-/* Waits for one event, and in its second state, however the first ended, for another. */
+/* Waits for one event, and in its second state, after any result of the first, for another. */
 struct child {
     _Atomic bmi_job_id_t id, first, second;
     struct bmi_job_status ended, second_ended;
@@ -186,8 +186,8 @@ static void wait_alive(bmi_job_id_t id, uint64_t machines)
     CU_ASSERT_EQUAL_FATAL(statistics.machines_alive, machines);
 }
 
-/* A parent is cancelled, both children tidy up, and one has done so: its ECANCEL is no reason to
- * cancel the other once more. */
+/* A parent is cancelled, both children clean up, and one has done so: its ECANCEL must not cancel
+ * the other once more. */
 static bmi_job_id_t one_has_tidied(struct child children[2])
 {
     bmi_job_id_t id = start(&parent, children);
@@ -215,7 +215,7 @@ static void test_tidying_child(void)
     CU_ASSERT_EQUAL(children[1].ended.error, -BMI_ECANCEL);
 }
 
-/* Who insists is heard. */
+/* A second cancel is delivered as well. */
 static void test_cancelled_twice(void)
 {
     static struct child children[2];
@@ -226,7 +226,8 @@ static void test_cancelled_twice(void)
     CU_ASSERT_EQUAL(children[0].second_ended.error, -BMI_ECANCEL);
 }
 
-/* A child that was cancelled by itself, and goes on, is reached when its sibling fails. */
+/* A child that was cancelled by itself, and continues, is cancelled again when its
+ * sibling fails. */
 static void test_child_goes_on(void)
 {
     static struct child children[2];
@@ -263,7 +264,7 @@ static int receive_many(struct bmi_sm *machine, void *data)
     return BMI_SM_DEFERRED;
 }
 
-/* More completions at once than are taken out at a time. */
+/* More completions at once than one batch. */
 static void test_many(void)
 {
     static const struct bmi_sm_state states[] = {
@@ -277,7 +278,7 @@ static void test_many(void)
     CU_ASSERT_EQUAL(job_case_fetch().error, -BMI_ECANCEL);
 }
 
-/* One whose post has not returned when all are cancelled ends when it does. */
+/* A job whose post has not returned when all are cancelled ends when the post returns. */
 static void test_posting(void)
 {
     struct bmi__job_ends ends = {0};
@@ -361,7 +362,7 @@ static int release(struct bmi_sm *machine, void *data)
     return BMI_SM_DONE;
 }
 
-/* Others get their turn; what it tried in vain is no step. */
+/* Other machines get their turn; a jump that failed does not count as a step. */
 static void test_failing_jump(void)
 {
     static const struct bmi_sm_state inner_states[] = {
@@ -398,7 +399,7 @@ static struct bmi_job_context *other_open(void)
     return other;
 }
 
-/* The machine has not run yet, where nobody but who closes the context can. */
+/* The machine has not run yet, if only the thread that closes the context could run it. */
 static void start_and_close(void *argument)
 {
     struct bmi_job_status *received = argument;
@@ -419,7 +420,8 @@ static void test_closed_deep(void)
     }
 }
 
-/* Tasks of which one closes the context above the one that drives the network in the background. */
+/* Tasks, one of which closes the context on the stack of the task that polls the network in the
+ * background. */
 struct closer {
     struct bmi_task task;
     struct bmi_job_context *context;
@@ -442,7 +444,7 @@ static enum bmi_task_verdict close_above(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* The driver looks when a timer is due, and runs tasks then. */
+/* The driver wakes when a timer is due, and runs tasks then. */
 static void test_closed_above_the_driver(void)
 {
     enum { CLOSERS = 4 };
@@ -469,7 +471,7 @@ static void test_closed_above_the_driver(void)
             bmi_task_wait(&closers[i].task, -1);
     }
     CU_ASSERT_TRUE(atomic_load(&closed));
-    start(&leaving, &received); /* others go on */
+    start(&leaving, &received); /* others continue */
 }
 
 int main(void)

@@ -25,7 +25,7 @@ static void test_signal(void)
     /* given a job for a signal */
     CU_ASSERT_EQUAL_FATAL(bmi_job_signal(job_case.context, SIGUSR1, NULL, &id, NULL), 0);
     job_case_none();
-    /* when the signal comes, then the job ends, and the signal is gone */
+    /* when the signal comes, then the job ends, and the signal is consumed */
     kill(getpid(), SIGUSR1);
     CU_ASSERT_EQUAL(wait_for(id, &status), 0);
     CU_ASSERT_EQUAL(status.kind, BMI_JOB_SIGNAL);
@@ -38,7 +38,7 @@ static void test_signal(void)
 static void test_signal_before(void)
 {
     bmi_job_id_t id;
-    /* a signal that came before the post is told of, too */
+    /* a signal that came before the post is reported, too */
     kill(getpid(), SIGUSR1);
     CU_ASSERT_EQUAL_FATAL(bmi_job_signal(job_case.context, SIGUSR1, NULL, &id, NULL), 0);
     CU_ASSERT_EQUAL(wait_for(id, NULL), 0);
@@ -65,7 +65,7 @@ static void test_signal_of_two(void)
 static void test_signal_refused(void)
 {
     bmi_job_id_t id;
-    /* one that the thread does not block would end the process */
+    /* a signal that the thread does not block would end the process */
     CU_ASSERT_EQUAL(bmi_job_signal(job_case.context, SIGHUP, NULL, &id, NULL), -BMI_EINVAL);
     CU_ASSERT_EQUAL(id, 0);
     CU_ASSERT_EQUAL(bmi_job_signal(job_case.context, -1, NULL, &id, NULL), -BMI_EINVAL);
@@ -79,7 +79,7 @@ static void *sender(void *argument)
     return NULL;
 }
 
-/* A wait in testcontext, or a poll of the descriptor, is ended by a signal. */
+/* A signal ends a wait in testcontext, or a poll of the descriptor. */
 static void test_signal_ends_wait(void)
 {
     struct pollfd poll_fd = {.fd = bmi_job_context_fd(job_case.context), .events = POLLIN};
@@ -130,7 +130,7 @@ static void test_child(void)
     pid_t child = child_start(7, &hold);
     CU_ASSERT_EQUAL_FATAL(bmi_job_child(job_case.context, child, NULL, &id, NULL), 0);
     job_case_none();
-    /* when it ends, then the job does, with its status, and it is reaped */
+    /* when it ends, then the job ends, with its status, and the child is reaped */
     close(hold);
     CU_ASSERT_EQUAL(wait_for(id, &status), 0);
     CU_ASSERT_EQUAL(status.kind, BMI_JOB_CHILD);
@@ -166,7 +166,7 @@ static void test_cancelled(void)
     pid_t process = child_start(3, &hold);
     CU_ASSERT_EQUAL_FATAL(bmi_job_signal(job_case.context, SIGUSR1, NULL, &signal, NULL), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_job_child(job_case.context, process, NULL, &child, NULL), 0);
-    /* when they are cancelled, then signal and child are the program's */
+    /* when they are cancelled, then signal and child are left to the program */
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, signal), 0);
     CU_ASSERT_EQUAL(wait_for(signal, NULL), -BMI_ECANCEL);
     CU_ASSERT_EQUAL(bmi_job_wait(job_case.context, child, NULL, 0, 1), -BMI_ETIMEDOUT);
@@ -195,7 +195,7 @@ static void test_repeat(void)
     uint64_t due_ns = bmi_job_deadline(0);
     CU_ASSERT_EQUAL_FATAL(bmi_job_timer_repeat(job_case.context, due_ns, EVERY_MS, NULL, &id, NULL),
                           0);
-    /* when it is tested for again and again, then it is reported with the same id */
+    /* when it is tested repeatedly, then it is reported with the same id */
     while (times < TIMES) {
         status = job_case_fetch();
         CU_ASSERT_EQUAL(status.id, id);
@@ -204,7 +204,7 @@ static void test_repeat(void)
         CU_ASSERT(status.actual >= 1);
         times += status.actual;
     }
-    /* and not more often than the interval says */
+    /* and not more often than the interval allows */
     uint64_t passed_ms = (bmi_job_deadline(0) - due_ns) / 1000000;
     CU_ASSERT((uint64_t)times <= passed_ms / EVERY_MS + 1);
     /* until it is cancelled */
@@ -222,7 +222,7 @@ static void test_repeat_not_fetched(void)
     CU_ASSERT_EQUAL_FATAL(bmi_job_timer_repeat(job_case.context, bmi_job_deadline(0), 1, NULL, &id,
                                                NULL),
                           0);
-    /* given times that nobody fetches */
+    /* given times that were not fetched */
     int posted = bmi_job_timer(job_case.context, bmi_job_deadline(30), NULL, &timer, NULL);
     CU_ASSERT_EQUAL(bmi_job_wait(job_case.context, timer, NULL, posted, -1), 0);
     /* then they are one report */

@@ -4,10 +4,9 @@
  * (the network has work), of an eventfd (a job has ended, a task was submitted), and of a timerfd
  * (a timer or deadline is due).
  *
- * The eventfd is written by whoever has something, and read only by bmi__job_fd_settle, which looks
- * at everything after it has read: what came before is seen by the look, what comes after is
- * written after the read. fd_lock guards the sleeper and the timer; it is outside the manager's
- * locks.
+ * A thread that adds an event writes to the eventfd. Only bmi__job_fd_settle reads it, and checks
+ * all sources after the read: the check sees earlier events, and later events write again. fd_lock
+ * guards the sleeper and the timer; it is taken before the manager's locks.
  */
 #include <errno.h>
 #include <sys/epoll.h>
@@ -84,7 +83,7 @@ static int set_fill(struct bmi_job_context *context, int set, int event, int tim
     int result = BMI_get_info(0, BMI_GET_CONTEXT_FD, &network);
     if (result < 0)
         return result;
-    /* In the background the network is not for the program to look at. */
+    /* In the background the program need not poll the network. */
     if (epoll_ctl(set, EPOLL_CTL_ADD, event, &in) < 0 ||
         epoll_ctl(set, EPOLL_CTL_ADD, timer, &in) < 0 ||
         (!context->background && epoll_ctl(set, EPOLL_CTL_ADD, network.fd, &in) < 0))
@@ -129,7 +128,7 @@ void bmi__job_fd_init(struct bmi_job_context *context)
     context->epoll_fd = context->timer_fd = -1;
     atomic_init(&context->event_fd, -1);
     context->fd_sleeper.wake = sleeper_wake;
-    context->fd_sleeper.away = true; /* armed between the program's looks */
+    context->fd_sleeper.away = true; /* armed between the program's calls */
 }
 
 void bmi__job_fd_close(struct bmi_job_context *context)

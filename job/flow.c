@@ -7,7 +7,7 @@
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
 
-/* The flow's own limit: what is left until the deadline, if that is less. */
+/* The flow's own time limit: the time left until the deadline, if that is less. */
 static int timeout_of(const struct bmi_flow_description *description,
                       const struct bmi_job_options *options)
 {
@@ -35,7 +35,7 @@ int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_descript
     struct bmi_flow_description limited = *description;
     limited.timeout_ms = timeout_of(description, options);
     result = bmi_flow_post(&job->op, &limited, job, context->flow.id);
-    if (result > 0) /* all of it has been moved, and nothing else tells how much that is */
+    if (result > 0) /* all bytes have been moved, and only this gives their number */
         job->actual =
             bmi_flow_request_size(limited.extents, limited.extent_count, limited.distribution,
                                   limited.distribution_parameters, limited.server,

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * internal.h - what job's files share.
+ * internal.h - declarations shared by job's files.
  *
- * Rules. A context's lock guards its jobs, its timers, and of its machines all that is marked; it
- * is held for a few lines at a time. Under it BMI_cancel may be called, and nothing that runs a
- * task, notifies, or calls the program: what has to happen after the lock was released is collected
- * in struct bmi__job_ends. BMI, the task manager, and progress never call job with a lock of theirs
- * held but for the hook and the sleepers' wake, which take no lock of a context.
+ * Rules. A context's lock guards its jobs, its timers, and the marked fields of its machines; it is
+ * held for a few lines at a time. A thread that holds it may call BMI_cancel, but no function that
+ * runs a task, notifies, or calls the program: struct bmi__job_ends collects the actions to do
+ * after the release. BMI, the task manager, and progress never call job with a lock of theirs held,
+ * except the hook and the wake functions of sleepers, which take no lock of a context.
  *
- * A job's life: FREE -> POSTING (its poster's; its end waits for the post to return) -> PENDING ->
- * READY (in the list that test calls take from) -> FREE, or straight to FREE where it is a
- * machine's. A job's memory is type-stable until the context is closed; ids have a generation.
+ * A job's life: FREE -> POSTING (owned by the posting thread; an end waits for the post to return)
+ * -> PENDING -> READY (in the list that test calls take from) -> FREE, or straight to FREE if it
+ * belongs to a machine. A job's memory is type-stable until the context is closed; ids have a
+ * generation.
  *
- * A machine is run by one thread at a time, since its task is. What no lock guards is that
- * thread's; whoever makes it go on writes `phase` under the lock before it submits the task.
+ * One thread at a time runs a machine, since it is one task. Fields that no lock guards belong to
+ * that thread; a thread that resumes the machine writes `phase` under the lock before it submits
+ * the task.
  */
 #ifndef JOB_INTERNAL_H
 #define JOB_INTERNAL_H
@@ -37,22 +39,22 @@ enum job_phase {
 };
 
 enum job_flags {
-    JOB_TIMED_OUT = 1,      /* its deadline has passed: its cancel is called a time-out */
+    JOB_TIMED_OUT = 1,      /* its deadline has passed: its cancel is reported as a time-out */
     JOB_CANCEL_WANTED = 2,  /* cancelled while POSTING */
     JOB_LISTED = 4,         /* among those that wait for an unexpected message */
     JOB_DEADLINE_FIRST = 8, /* a timer: its deadline comes before its time */
     JOB_UNREPORTED = 16,    /* a machine that bmi_job_accept has started */
-    JOB_REPEATS = 32 /* a timer: READY with a time, it is PENDING again when that is reported */
+    JOB_REPEATS = 32        /* a timer: READY with a time; a report makes it PENDING again */
 };
 
 #define JOB_NOT_IN_HEAP UINT32_MAX
 
 struct bmi__job {
-    struct bmi__job *next, *previous; /* of its machine's, of the ready, of the free */
-    struct bmi_sm *machine;           /* whose it is, or NULL */
-    struct bmi_job_status *into;      /* a machine's: where to tell */
+    struct bmi__job *next, *previous; /* in the machine's list, the ready list, or the free list */
+    struct bmi_sm *machine;           /* the machine that it belongs to, or NULL */
+    struct bmi_job_status *into;      /* a machine's: destination of the status */
     void *user_ptr;
-    uint64_t due_ns; /* in the heap: when */
+    uint64_t due_ns; /* due time, while in the heap */
     bmi_size_t actual;
     bmi_error_code_t error;
     uint32_t heap_index;
@@ -60,7 +62,7 @@ struct bmi__job {
     uint8_t kind, phase, flags;
     union {
         bmi_op_id_t op;
-        struct bmi_sm *child;         /* BMI_JOB_MACHINE: the machine that it is */
+        struct bmi_sm *child;         /* BMI_JOB_MACHINE: that machine */
         struct bmi__job_watch *watch; /* BMI_JOB_SIGNAL, BMI_JOB_CHILD */
         struct {
             uint64_t interval_ns, deadline_ns; /* JOB_REPEATS; deadline 0: none */
@@ -76,26 +78,26 @@ struct bmi__job_list {
     struct bmi__job *first, *last;
 };
 
-/* What is to be done once the lock is released. */
+/* Actions to do once the lock is released. */
 struct bmi__job_ends {
     struct bmi_sm *resume; /* by next */
     bool ready;            /* a job has become READY */
-    bool earlier;          /* next_due_ns has */
+    bool earlier;          /* next_due_ns has become earlier */
 };
 
 struct bmi__tracer {
     bmi_sm_tracer function;
     void *argument;
-    struct bmi__tracer *next; /* all ever set */
+    struct bmi__tracer *next; /* all tracers ever set */
 };
 
-/* Trove, or flow: see source.c. */
+/* A trove or flow context: see source.c. */
 struct bmi__job_source {
     struct bmi_job_context *context;
     bool is_flow;
-    pthread_mutex_t lock; /* to open it */
+    pthread_mutex_t lock; /* held to open it */
     atomic_bool open, pending, unwatched;
-    int64_t id; /* of its context; set before open */
+    int64_t id; /* id of the context; set before open */
     struct bmi_watch watch;
     struct bmi_deferred removal;
 };
@@ -105,7 +107,7 @@ struct bmi__accept {
     struct bmi__job *job; /* NULL: none is pending */
     struct bmi_sm_table *table;
     size_t data_size;
-    int limit, alive; /* machines, and those that are about to be started */
+    int limit, alive; /* machines, and those about to be started */
     uint64_t started;
     bool listed; /* counted in unexpected_wanted */
     bool stopping;
@@ -122,49 +124,51 @@ struct bmi_job_context {
     uint32_t chunk_count, chunk_room;
     struct bmi__job *free;
     struct bmi__job_list ready;
-    struct bmi__job_list unexpected; /* that wait for a message, by unexpected.next */
+    struct bmi__job_list unexpected; /* jobs that wait for a message, by unexpected.next */
     struct bmi__job **heap;
     uint32_t heap_count, heap_room;
     struct bmi_sm *free_machines;
     struct bmi__accept accept;
     bool closing;
-    struct bmi_job_statistics counts; /* but for steps */
+    struct bmi_job_statistics counts; /* except steps */
     struct bmi__tracer *tracers;
     /* above: lock */
     _Atomic uint64_t next_due_ns;    /* of the heap, or UINT64_MAX; written under lock */
-    _Atomic uint64_t ready_sequence; /* how many ever became ready; written under lock */
-    atomic_uint unexpected_wanted;   /* length of that list, and 1 where `accept` has room; written
+    _Atomic uint64_t ready_sequence; /* number of jobs that ever became ready; written under lock */
+    atomic_uint unexpected_wanted;   /* length of that list, plus 1 if `accept` has room; written
                                         under lock */
     _Atomic uint64_t steps;
-    atomic_uint runners; /* threads that run one of its machines */
-    /* foreground: held, before all other locks, by who runs one of its machines; recursive. Who
-     * holds another context's, or is within another task, only tries */
+    atomic_uint runners; /* threads that are running one of its machines */
+    /* foreground: the step lock. A thread that runs one of its machines holds it, before all other
+     * locks; recursive. A thread that holds another context's, or is within another task, only
+     * tries it */
     pthread_mutex_t stepping;
     _Atomic(struct bmi__tracer *) tracer;
-    bool wants_listed;                  /* poll.c's list of those who want messages; its lock */
+    bool wants_listed;                  /* in poll.c's list of contexts that want messages; guarded
+                                           by its lock */
     struct bmi_job_context *wants_next; /* the same */
     struct bmi__job_source trove, flow;
-    atomic_uint watches;  /* signal.c: descriptors that the driver watches */
-    struct bmi_task poll; /* background: takes what has come */
-    bool poll_submitted;  /* ever, at the end of the opening */
+    atomic_uint watches;  /* signal.c: descriptors that BMI's poller watches */
+    struct bmi_task poll; /* background: the polling task */
+    bool poll_submitted;  /* set at the end of the opening */
     struct bmi__job_driver *driver;
     struct bmi_job_context *driver_next; /* the driver's list, under its lock */
     /* fd.c */
     pthread_mutex_t fd_lock;
     int epoll_fd, timer_fd;
-    atomic_int event_fd; /* -1: nobody asked */
+    atomic_int event_fd; /* -1: the program has not asked for it */
     struct bmi_task_sleeper fd_sleeper;
-    uint64_t fd_due_ns; /* what timer_fd is set to; fd_lock */
+    uint64_t fd_due_ns; /* the time that timer_fd is set to; fd_lock */
 };
 
 /* ---- machines ---- */
 
 enum sm_phase {
-    SM_RUNNING, /* or about to be run */
+    SM_RUNNING, /* or about to run */
     SM_WAITING, /* for `outstanding` to become 0 */
-    SM_RESUMED, /* it has; the task is submitted */
-    SM_ENDING,  /* as WAITING, after its last state */
-    SM_ENDED    /* as RESUMED */
+    SM_RESUMED, /* `outstanding` has become 0; the task is submitted */
+    SM_ENDING,  /* as SM_WAITING, after its last state */
+    SM_ENDED    /* as SM_RESUMED */
 };
 
 enum sm_cancel { SM_NOT_CANCELLED, SM_CANCEL_WANTED, SM_CANCEL_DELIVERED };
@@ -178,18 +182,18 @@ struct sm_frame {
 struct bmi_sm {
     struct bmi_task task;
     struct bmi_job_context *context;
-    struct bmi_sm *next;   /* in a list to resume, or of the free */
-    struct bmi__job *job;  /* that it is */
-    struct bmi__job *jobs; /* that it waits for; lock */
+    struct bmi_sm *next;   /* in a list to resume, or in the free list */
+    struct bmi__job *job;  /* its own job */
+    struct bmi__job *jobs; /* the jobs that it waits for; lock */
     uint64_t deadline_ns;
-    uint64_t since_ns, started_ns; /* traced: when it began to wait, and to live */
+    uint64_t since_ns, started_ns; /* traced: start of the wait, and of the machine */
     uint32_t outstanding;          /* length of jobs; lock */
-    int failure;                   /* of the first of them that failed; lock */
+    int failure;                   /* error of the first of them that failed; lock */
     int last, result;
     uint8_t phase;       /* lock */
     uint8_t cancel;      /* lock */
     bool cancelling;     /* lock */
-    bool jobs_cancelled; /* lock: all of its jobs were, since it began to wait */
+    bool jobs_cancelled; /* lock: all of its jobs were cancelled since it began to wait */
     bool has_result;
     bool accepted; /* by bmi_job_accept: its data and message are freed at its end */
     uint16_t depth, depth_most;
@@ -203,14 +207,14 @@ struct bmi_sm {
 int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
                    const struct bmi_job_options *options, struct bmi_job_status *status,
                    struct bmi__job **job);
-/* The same, its source open, told of by its id from before that can complete it; NULL: *result says
- * why. */
+/* As bmi__job_begin, with its source open. The job can be found by its id before the source can
+ * complete it. NULL: *result has the error. */
 struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind kind,
                               const struct bmi_job_options *options, bmi_job_id_t *id,
                               struct bmi_job_status *status, int *result);
-/* What of `options` holds: the job's own deadline or its machine's, whichever is earlier. */
+/* The deadline of `options`: the job's own or its machine's, whichever is earlier. */
 uint64_t bmi__job_deadline_of(const struct bmi_job_options *options);
-/* Ends a post whose source said `posted` (0, 1, or an error); returns it. */
+/* Ends a post whose source returned `posted` (0, 1, or an error); returns the post's result. */
 int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int posted,
                     bmi_job_id_t *id, struct bmi_job_status *status);
 /* Ends a job. */
@@ -218,14 +222,14 @@ void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
                          bmi_error_code_t error, bmi_size_t actual, struct bmi__job_ends *ends);
 void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
                             struct bmi__job_ends *ends);
-/* The lock is released: does what was collected. */
+/* Call it after the lock was released: does the collected actions. */
 void bmi__job_after(struct bmi_job_context *context, struct bmi__job_ends *ends);
 struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id_t id);
 bmi_job_id_t bmi__job_id(const struct bmi__job *job);
-/* Takes a READY job out; it is free then. */
+/* Takes out a READY job, which becomes free. */
 void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *job,
                             struct bmi_job_status *status);
-/* A repeating timer's time has come, `times` times. */
+/* A repeating timer is due, `times` times. */
 void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t times,
                           struct bmi__job_ends *ends);
 /* Calls cancel for every job that has not ended. */
@@ -234,20 +238,20 @@ void bmi__job_table_free(struct bmi_job_context *context);
 
 /* ---- accept.c ---- */
 
-/* Starts machines for messages that wait, as far as there is room. Returns whether it did. */
+/* Starts machines for waiting messages while there is room. Returns whether it started one. */
 bool bmi__job_accept_take(struct bmi_job_context *context);
-/* The accepting job is cancelled: it takes no more. */
+/* The accepting job is cancelled: it accepts no more messages. */
 void bmi__job_accept_cancel_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
 /* One of its machines has ended. */
 void bmi__job_accept_ended_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
-/* Frees what such a machine had. No lock. */
+/* Frees the data and message of such a machine. No lock held. */
 void bmi__job_accept_free(struct bmi_job_accepted *data);
 
 /* ---- signal.c ---- */
 
 void bmi__job_watch_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
                                   struct bmi__job_ends *ends);
-/* Waits until no descriptor is watched. No job is pending. */
+/* Waits until no descriptor is watched. No job may be pending. */
 void bmi__job_watches_end(struct bmi_job_context *context);
 
 /* ---- timer.c: the heap of deadlines ---- */
@@ -256,26 +260,26 @@ void bmi__job_watches_end(struct bmi_job_context *context);
 int bmi__job_timer_add_locked(struct bmi_job_context *context, struct bmi__job *job,
                               uint64_t due_ns, struct bmi__job_ends *ends);
 void bmi__job_timer_remove_locked(struct bmi_job_context *context, struct bmi__job *job);
-/* Ends or cancels what is due. Returns whether anything was. */
+/* Ends or cancels due jobs. Returns whether there were any. */
 bool bmi__job_timers_run(struct bmi_job_context *context);
 
 /* ---- poll.c ---- */
 
-/* Takes in what has come from the network, unexpected messages, and timers that are due. Returns
- * whether anything was there. */
+/* Fetches completions of the network, unexpected messages, and due timers. Returns whether there
+ * were any. */
 bool bmi__job_poll(struct bmi_job_context *context);
-/* Wakes those that wait in test calls. Any thread, no lock of the context. */
+/* Wakes threads that wait in test calls. Any thread, no lock of the context held. */
 void bmi__job_notify(struct bmi_job_context *context);
-/* Has somebody poll: who waits, or a worker. */
+/* Makes another thread poll: a waiting one, or a worker. */
 void bmi__job_poll_soon(struct bmi_job_context *context);
-/* Waits at most `max_idle_ms` until the ready_sequence is not `seen`, or anything else was done.
+/* Waits at most `max_idle_ms` until ready_sequence differs from `seen`, or other work was done.
  * Returns false when the time is over. */
 bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t until_ns);
-/* Has it polled when an unexpected message comes, from now on. */
+/* From now on the context is polled when an unexpected message comes. */
 void bmi__job_wants_unexpected(struct bmi_job_context *context);
-/* The end of polling by others. */
+/* From here on no other thread polls the context. */
 void bmi__job_hooks_end(struct bmi_job_context *context);
-/* In the background: has it polled when something completes. */
+/* In the background: polls the context when an operation completes. */
 void bmi__job_hook(struct bmi_job_context *context);
 
 /* ---- source.c ---- */
@@ -283,11 +287,11 @@ void bmi__job_hook(struct bmi_job_context *context);
 void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context *context,
                           bool is_flow);
 int bmi__job_source_open(struct bmi__job_source *source);
-/* Has nobody told of it any more. No job of it is pending. */
+/* From here on no thread gets a notification of it. No job of it may be pending. */
 void bmi__job_source_quiet(struct bmi__job_source *source);
-/* Nobody polls it any more, either. */
+/* No thread may poll it any more, either. */
 void bmi__job_source_close(struct bmi__job_source *source);
-/* Fetches what has completed. Returns whether anything had. */
+/* Fetches completions. Returns whether there were any. */
 bool bmi__job_source_take(struct bmi__job_source *source);
 
 /* ---- fd.c ---- */
@@ -295,7 +299,7 @@ bool bmi__job_source_take(struct bmi__job_source *source);
 void bmi__job_fd_init(struct bmi_job_context *context);
 void bmi__job_fd_close(struct bmi_job_context *context);
 void bmi__job_fd_signal(struct bmi_job_context *context);
-/* After a test call: makes the descriptor readable if there is more to do, else not. */
+/* After a test call: makes the descriptor readable if there is more work, else not readable. */
 void bmi__job_fd_settle(struct bmi_job_context *context);
 
 /* ---- driver.c: the network in the background ---- */
@@ -305,17 +309,17 @@ int bmi__job_driver_join(struct bmi_job_context *context);
 void bmi__job_driver_unwatch(struct bmi_job_context *context);
 /* Follows unwatch, when no polling task of the context runs any more: may free the driver. */
 void bmi__job_driver_leave(struct bmi_job_context *context);
-/* A context's next_due_ns is earlier than before. */
+/* Call it when a context's next_due_ns has become earlier. */
 void bmi__job_driver_look(struct bmi__job_driver *driver);
 
 /* ---- machine.c ---- */
 
-/* One of a machine's jobs has ended, and is out of its list. */
+/* One of a machine's jobs has ended, and was taken out of its list. */
 void bmi__sm_job_ended_locked(struct bmi_job_context *context, struct bmi_sm *machine,
                               bmi_error_code_t error, struct bmi__job_ends *ends);
 void bmi__sm_cancel_locked(struct bmi_job_context *context, struct bmi_sm *machine,
                            struct bmi__job_ends *ends);
-/* Starts one that bmi_job_accept has made the data of. */
+/* Starts a machine with data that bmi_job_accept has made. */
 int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
                            struct bmi_job_accepted *data);
 void bmi__sm_resume(struct bmi_sm *machine);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * job.c - the table of jobs, and how one begins and ends, whatever it waits for. See internal.h.
+ * job.c - the table of jobs, and how a job of any kind begins and ends. See internal.h.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -131,7 +131,7 @@ static void unexpected_remove_locked(struct bmi_job_context *context, struct bmi
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-/* What of `options` holds for a job of a machine: the earlier deadline. */
+/* The deadline of a job: its own or its machine's, whichever is earlier. */
 uint64_t bmi__job_deadline_of(const struct bmi_job_options *options)
 {
     if (options == NULL)
@@ -150,7 +150,7 @@ static int begin_locked(struct bmi_job_context *context, enum bmi_job_kind kind,
         return -BMI_ENOMEM;
     struct bmi__job *job = context->free;
     job->heap_index = JOB_NOT_IN_HEAP;
-    /* A machine hands its deadline down; a timer adds itself, with its own time. */
+    /* A machine passes its deadline to its jobs; a timer adds itself, with its own time. */
     if (deadline_ns != 0 && kind != BMI_JOB_MACHINE && kind != BMI_JOB_TIMER &&
         bmi__job_timer_add_locked(context, job, deadline_ns, ends) < 0)
         return -BMI_ENOMEM;
@@ -244,7 +244,7 @@ void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
     if (job->flags & JOB_LISTED)
         unexpected_remove_locked(context, job);
     if (job->phase == JOB_POSTING) {
-        job->phase = JOB_EARLY; /* bmi__job_posted goes on */
+        job->phase = JOB_EARLY; /* bmi__job_posted continues */
         return;
     }
     if (job->heap_index != JOB_NOT_IN_HEAP)
@@ -279,7 +279,7 @@ void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job,
     ends->ready = true;
 }
 
-/* A repeating timer with a time that is not fetched ends: that report is its last one. */
+/* A repeating timer whose time was not fetched ends: that report is its last one. */
 static void repeat_end_locked(struct bmi_job_context *context, struct bmi__job *job)
 {
     job->flags &= (uint8_t)~JOB_REPEATS;
@@ -289,7 +289,7 @@ static void repeat_end_locked(struct bmi_job_context *context, struct bmi__job *
     count_end_locked(context, job);
 }
 
-/* The source did it at once, or refused it: as if it had never been pending. */
+/* The source completed or refused it at once: restores the state before the post. */
 static void job_undo_locked(struct bmi_job_context *context, struct bmi__job *job, bool done)
 {
     if (job->heap_index != JOB_NOT_IN_HEAP)

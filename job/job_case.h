@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * job_case.h - what job's unit tests share: a process that is its own server over the loop method,
+ * job_case.h - shared by job's unit tests: a process that is its own server over the loop method,
  * and a job context, in the foreground or in the background. Each suite runs in both.
  */
 #ifndef JOB_CASE_H
@@ -9,7 +9,7 @@
 #include "bmi/job.h"
 #include "tests/unit/unit.h"
 
-enum { PATIENCE_MS = 60000 }; /* for what must come; a loaded machine is slow */
+enum { PATIENCE_MS = 60000 }; /* time limit of a wait; a loaded machine is slow */
 
 struct job_case {
     struct bmi_job_context *context;
@@ -26,7 +26,7 @@ void job_case_end(void);
 
 /* Fetches one completion; fails the test if none comes. */
 struct bmi_job_status job_case_fetch(void);
-/* Nothing more is there to be fetched. */
+/* Checks that there is no completion to fetch. */
 void job_case_none(void);
 /* Runs the tests in both modes. Returns the program's exit status. */
 int job_case_run(const char *foreground, const char *background, CU_TestInfo *tests);

@@ -15,7 +15,7 @@ static const struct bmi_job_options *with(void *user_ptr)
     return &options;
 }
 
-/* Threads return a null pointer where something was wrong: CUnit's checks are for one thread. */
+/* Threads return a null pointer after a failure: CUnit's checks are for one thread. */
 static void join_good(pthread_t thread)
 {
     void *good;
@@ -119,7 +119,7 @@ static void test_unexpected(void)
         CU_ASSERT_EQUAL(job_case_fetch().kind, BMI_JOB_SEND_UNEXPECTED);
 }
 
-/* Messages that wait for nobody do not keep a test call from waiting. */
+/* Messages that no job waits for do not keep a test call from waiting. */
 static void test_unexpected_of_nobody(void)
 {
     struct BMI_unexpected_info info;
@@ -136,7 +136,8 @@ static void test_unexpected_of_nobody(void)
     BMI_unexpected_free(info.addr, info.buffer);
 }
 
-/* What a context has taken, and nobody fetched before it was closed, is for others, in order. */
+/* Messages that a context has taken, and that were not fetched before it was closed, go to others,
+ * in order. */
 static void test_unexpected_not_fetched(void)
 {
     struct bmi_job_context *closed;
@@ -201,7 +202,7 @@ static void test_timers(void)
     job_case_none();
 }
 
-/* An earlier timer that another thread sets ends a wait that has begun. */
+/* An earlier timer of another thread ends a wait that has begun. */
 static void *timer_thread(void *context)
 {
     return bmi_job_timer(context, bmi_job_deadline(1), NULL, NULL, NULL) == 0 ? context : NULL;
@@ -223,7 +224,7 @@ static void test_earlier_timer(void)
     CU_ASSERT_EQUAL(status.error, -BMI_ECANCEL);
 }
 
-/* So does the deadline of what another thread posts. */
+/* So does the deadline of another thread's job. */
 static void *deadline_thread(void *context)
 {
     int posted;
@@ -256,7 +257,7 @@ static void test_deadlines(void)
     posted[2] = bmi_job_event(job_case.context, &options, &id, NULL);
     posted[3] =
         bmi_job_timer(job_case.context, bmi_job_deadline(10 * PATIENCE_MS), &options, NULL, NULL);
-    for (int i = 0; i < 4; i++) { /* refused where the machine was so slow that it had passed */
+    for (int i = 0; i < 4; i++) { /* refused if the machine was so slow that it had passed */
         CU_ASSERT_TRUE(posted[i] == 0 || posted[i] == -BMI_ETIMEDOUT);
         pending += posted[i] == 0;
     }
@@ -268,7 +269,7 @@ static void test_deadlines(void)
     }
     CU_ASSERT_EQUAL(bmi_job_event(job_case.context, &options, &id, NULL), -BMI_ETIMEDOUT);
     CU_ASSERT_EQUAL(id, 0);
-    message_there_and_back(100); /* the one that timed out is in nobody's way */
+    message_there_and_back(100); /* the timed-out job does not delay it */
     job_case_none();
 }
 
@@ -331,7 +332,7 @@ static void test_event(void)
     CU_ASSERT_EQUAL(job_case_fetch().actual, 42);
 }
 
-/* Threads that wait for their own job each are all woken. */
+/* All threads are woken that each wait for their own job. */
 static void *waiter_thread(void *argument)
 {
     const bmi_job_id_t *id = argument;
@@ -372,7 +373,7 @@ static struct bmi_job_status fetch_by_fd(int fd)
     return status;
 }
 
-/* It becomes quiet when nothing is left. */
+/* It becomes quiet when no event is left. */
 static void expect_quiet(int fd)
 {
     struct pollfd look = {.fd = fd, .events = POLLIN};
@@ -459,7 +460,7 @@ static void test_bad_arguments(void)
     job_case_none();
 }
 
-/* What was refused leaves no memory behind. */
+/* A refused post leaves no memory behind. */
 static void test_refused(void)
 {
     enum { REFUSED = 1000 };
@@ -478,7 +479,7 @@ static void test_refused(void)
     CU_ASSERT_EQUAL(after.job_bytes, before.job_bytes);
 }
 
-/* What is pending when the context is closed ends there; the test's clean-up does it. */
+/* Pending jobs end when the context is closed; the test's clean-up closes it. */
 static void test_close_with_jobs(void)
 {
     static char in[100];

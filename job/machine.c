@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * machine.c - runs state machines: one task each, which takes steps until a state has to wait.
+ * machine.c - runs state machines: one task each, which takes steps until a state must wait.
  *
- * What a machine waits for are jobs (children are jobs, too); the end of the last of them resumes
- * it. `outstanding` is counted up by posts, which its own actions make, and down by ends, on any
- * thread, under the context's lock; so is `phase` written. A machine that runs has phase RUNNING:
- * an end that comes then only counts, and machine_defer, under the lock, sees that nothing is left
- * to wait for.
+ * A machine waits for jobs (children are jobs, too); the end of the last of them resumes it. Its
+ * own actions increment `outstanding` by posts, and any thread decrements it by ends, under the
+ * context's lock; the same lock guards writes of `phase`. A running machine has phase RUNNING: a
+ * job that ends during that time only decrements, and machine_defer, under the lock, sees that no
+ * job is left to wait for.
  */
 #include <assert.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 
 enum {
     STEPS_AT_ONCE = 64, /* then others of the queue have their turn */
-    FRAMES_POOLED = 2,  /* machines of so many frames are kept for the next ones */
+    FRAMES_POOLED = 2,  /* machines of so many frames are kept for reuse */
     NO_TRANSITION = -2
 };
 
@@ -71,7 +71,7 @@ static struct bmi_sm *machine_take(struct bmi_job_context *context, int frames)
     return machine;
 }
 
-/* Returns what is to be freed when the lock is released. */
+/* Returns the memory to free after the lock was released. */
 static struct bmi_sm *machine_give_locked(struct bmi_job_context *context, struct bmi_sm *machine)
 {
     if (machine->depth_most == FRAMES_POOLED) {
@@ -91,9 +91,9 @@ void bmi__sm_free_all(struct bmi_job_context *context)
     }
 }
 
-/* ---- what a machine waits for ---------------------------------------------------------------- */
+/* ---- jobs of a machine ----------------------------------------------------------------------- */
 
-/* Cancels all that it waits for. An end among them may cancel no more: `cancelling`. */
+/* Cancels all jobs that it waits for. An end among them must not cancel again: `cancelling`. */
 static void cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *ends)
 {
     if (machine->cancelling)
@@ -106,8 +106,8 @@ static void cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *end
     machine->cancelling = false;
 }
 
-/* Where all were cancelled since it began to wait, a failure is but the answer: children that tidy
- * up then are not disturbed. */
+/* If all jobs were cancelled since it began to wait, a failure is only the answer to that: children
+ * that are cleaning up are not disturbed. */
 static bool first_failure_counts(struct bmi_sm *machine)
 {
     return machine->phase == SM_WAITING && machine->failure < 0 && !machine->jobs_cancelled &&
@@ -169,7 +169,7 @@ static int transition(const struct bmi_sm_state *state, int result)
     return to;
 }
 
-/* The state has this result: goes to the next one. Returns false if the machine has ended. */
+/* Goes to the next state after this result. Returns false if the machine has ended. */
 static bool machine_go(struct bmi_sm *machine, int result)
 {
     for (;;) {
@@ -198,7 +198,7 @@ static bool machine_go(struct bmi_sm *machine, int result)
     }
 }
 
-/* Into another table. Returns false, and the state's result, if that can't be. */
+/* Jumps into another table. Returns false, and the state's result, if that is impossible. */
 static bool machine_jump(struct bmi_sm *machine, const struct bmi_sm_state *state, int *result)
 {
     void *data = top(machine)->data;
@@ -226,7 +226,7 @@ static int machine_act(struct bmi_sm *machine, const struct bmi_sm_state *state)
     return result;
 }
 
-/* What the jobs that have ended since the last time make of a state. */
+/* The result of a state, from the jobs that have ended since the last call. */
 static int result_take_locked(struct bmi_sm *machine)
 {
     int result = machine->failure;
@@ -236,7 +236,8 @@ static int result_take_locked(struct bmi_sm *machine)
     return result;
 }
 
-/* A state was deferred. Returns true if it has to wait, else its result: all has ended already. */
+/* A state was deferred. Returns true if the machine must wait; otherwise all jobs have ended, and
+ * *result is the state's result. */
 static bool machine_defer(struct bmi_sm *machine, int *result)
 {
     struct bmi_job_context *context = machine->context;
@@ -256,7 +257,7 @@ static bool machine_defer(struct bmi_sm *machine, int *result)
     return wait;
 }
 
-/* What it waited for has ended; returns the state's result. */
+/* The jobs that it waited for have ended; returns the state's result. */
 static int machine_awake(struct bmi_sm *machine)
 {
     struct bmi_job_context *context = machine->context;
@@ -270,7 +271,7 @@ static int machine_awake(struct bmi_sm *machine)
     return result;
 }
 
-/* A machine of bmi_job_accept has ended: another message may have its place. */
+/* A machine of bmi_job_accept has ended: another message may take its place. */
 static void accepted_end(struct bmi_job_context *context, struct bmi_job_accepted *data)
 {
     struct bmi__job_ends ends = {0};
@@ -284,8 +285,8 @@ static void accepted_end(struct bmi_job_context *context, struct bmi_job_accepte
         bmi__job_poll_soon(context);
 }
 
-/* After its last state: its job ends, once the jobs that it still has did. Returns false where it
- * has to wait for them. */
+/* After its last state: ends its job, once its own jobs have ended. Returns false if it must wait
+ * for them. */
 static bool machine_end(struct bmi_sm *machine)
 {
     struct bmi_job_context *context = machine->context;
@@ -322,7 +323,7 @@ enum ran { RAN_WAITS, RAN_AGAIN, RAN_TO_ITS_END };
 static enum ran machine_steps(struct bmi_sm *machine)
 {
     struct bmi_job_context *context = machine->context;
-    unsigned steps = 0, refused = 0; /* jumps: a table may try one again and again */
+    unsigned steps = 0, refused = 0; /* jumps: a table may try a jump again and again */
     enum ran ran = RAN_AGAIN;
     bool going = machine->phase != SM_RESUMED || machine_go(machine, machine_awake(machine));
     while (going && steps + refused < STEPS_AT_ONCE) {
@@ -347,15 +348,16 @@ static enum ran machine_steps(struct bmi_sm *machine)
     return going ? ran : RAN_TO_ITS_END;
 }
 
-/* How often this thread holds the `stepping` of a context, whichever. */
+/* The number of step locks (`stepping`) of any contexts that this thread holds. */
 static _Thread_local unsigned stepping_held;
 
-/* Who would run a machine of one context within an action of another's must not wait for whoever
- * takes steps there, since that one may be about to do the reverse; nor who would within another
- * task, which an action may wait for. Returns whether it may. */
+/* A thread that would run a machine of one context within an action of another context must not
+ * wait for the thread that takes steps there, since that thread may be about to do the reverse. The
+ * same holds for a thread within another task, for which an action may wait. Returns whether the
+ * step lock was taken. */
 static bool stepping_take(struct bmi_job_context *context)
 {
-    bool within_another = bmi__tasks_within() > 1; /* than the machine's own */
+    bool within_another = bmi__tasks_within() > 1; /* more than the machine's own task */
     if (context->background)
         return true;
     if (stepping_held == 0 && !within_another)
@@ -381,7 +383,7 @@ static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
     enum bmi_task_verdict verdict = BMI_TASK_DONE;
     atomic_fetch_add(&context->runners, 1);
     if (!stepping_take(context)) {
-        sched_yield(); /* to who takes steps */
+        sched_yield(); /* to the thread that takes steps */
         bmi_task_submit(task);
         atomic_fetch_sub(&context->runners, 1);
         return BMI_TASK_DONE;
@@ -392,7 +394,7 @@ static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
     else if (ran == RAN_AGAIN)
         bmi_task_submit(task);
     stepping_give(context);
-    atomic_fetch_sub(&context->runners, 1); /* the last time that it is looked at */
+    atomic_fetch_sub(&context->runners, 1); /* the context's last access to it */
     return verdict;
 }
 

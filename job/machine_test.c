@@ -8,7 +8,7 @@
 
 #include "job/job_case.h"
 
-/* Of each machine: what it did. */
+/* The record of each machine. */
 struct life {
     char path[64]; /* a letter for each step */
     int count;
@@ -238,7 +238,7 @@ static void test_failure(void)
     CU_ASSERT_EQUAL(life.status[1].error, -BMI_ENOSPC);
 }
 
-/* A machine that ends while a job of it is pending lives on until that has ended. */
+/* A machine that ends while its job is pending stays alive until that has ended. */
 static int leave_behind(struct bmi_sm *machine, void *data)
 {
     struct life *life = data;
@@ -297,7 +297,7 @@ static void test_cancel(void)
     struct bmi_job_status status = job_case_fetch();
     CU_ASSERT_EQUAL(status.error, -BMI_ECANCEL);
     CU_ASSERT_STRING_EQUAL(life.path, "wC");
-    CU_ASSERT_EQUAL(life.status[1].error, 0); /* its tidying was not disturbed */
+    CU_ASSERT_EQUAL(life.status[1].error, 0); /* its clean-up was not disturbed */
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), -BMI_EINVAL);
 }
 
@@ -328,7 +328,7 @@ static void test_deadline(void)
 /* ---- children -------------------------------------------------------------------------------- */
 
 enum { CHILDREN = 20 };
-#define BMI_EXDEV BMI_EBADR /* some error that nothing else gives */
+#define BMI_EXDEV BMI_EBADR /* some error that no other function returns */
 
 static int child_work(struct bmi_sm *machine, void *data)
 {
@@ -389,7 +389,7 @@ static void test_children(void)
     }
 }
 
-/* All but one child wait for ever; that one fails, and the others are cancelled and tidy up. */
+/* All children but one wait for ever; that one fails, and the others are cancelled and clean up. */
 static void test_first_failure(void)
 {
     struct life lives[CHILDREN] = {0}, life = {.children = lives, .count = 100};
@@ -477,7 +477,7 @@ static void test_many(void)
     CU_ASSERT_EQUAL(statistics.steps, MANY * 5);
 }
 
-/* A machine that never waits does not keep a timer from its turn. */
+/* A machine that never waits does not delay a timer. */
 static int spin(struct bmi_sm *machine, void *data)
 {
     (void)machine;
@@ -515,7 +515,7 @@ static void trace_note(void *argument, const struct bmi_sm_trace *trace)
     traced->last_ns = trace->time_ns;
 }
 
-/* Where all that a step waits for has ended before it could wait there is no RESUMED. */
+/* If all jobs of a step have ended before it could wait there is no RESUMED. */
 static bool exchange_traced(const struct traced *traced)
 {
     return strcmp(traced->events, "sSrSE") == 0 || strcmp(traced->events, "sSSE") == 0;
@@ -542,7 +542,7 @@ static void test_trace(void)
     CU_ASSERT_TRUE(exchange_traced(&traced));
 }
 
-/* Machines that wait when the context is closed are cancelled, tidy up, and end. */
+/* Machines that wait when the context is closed are cancelled, clean up, and end. */
 static struct life closed[100];
 
 static void test_close(void)

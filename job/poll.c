@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * poll.c - takes in what has come from each source, and waits for more.
+ * poll.c - fetches completions from each source, and waits for more.
  *
- * The wait is BMI's own: the thread drives the network, or sleeps beside the one that does, and
- * runs tasks. What else can end it calls bmi__job_notify: a job that ended, an earlier timer, a
- * task that somebody submitted (the sleeper's wake), an unexpected message (the BMI context's
- * hook). Nobody is missed, since a waiter is enlisted before it looks for the last time
- * (docs/threads.md).
+ * The wait is BMI's own: the thread is the poller or a follower, and runs tasks. Other events that
+ * end the wait call bmi__job_notify: the end of a job, an earlier timer, a submitted task (the
+ * sleeper's wake function), an unexpected message (the BMI context's hook). No wake-up is lost,
+ * since a waiting thread enters the list before its last check (docs/threads.md).
  */
 #include "bmi/base/error.h"
 #include "bmi/connection/address.h"
@@ -16,13 +15,14 @@
 
 enum { BATCH = 64 };
 
-/* Contexts that ever wanted an unexpected message. The lock is taken with locks of BMI held. */
+/* Contexts that ever wanted an unexpected message. A thread may take the lock with locks of BMI
+ * held. */
 static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bmi_job_context *wants; /* wants_lock */
 
 /* ---- sources --------------------------------------------------------------------------------- */
 
-/* Completions of BMI; up to BATCH. Returns how many. */
+/* Fetches up to BATCH completions of BMI. Returns their number. */
 static int network_take(struct bmi_job_context *context)
 {
     struct op *ops[BATCH];
@@ -41,7 +41,7 @@ static int network_take(struct bmi_job_context *context)
     return count;
 }
 
-/* Unexpected messages, for those who wait for one. Returns whether any came. */
+/* Fetches unexpected messages for jobs that wait for one. Returns whether any came. */
 static bool unexpected_take(struct bmi_job_context *context)
 {
     struct bmi__job_ends ends = {0};
@@ -99,7 +99,7 @@ void bmi__job_hook(struct bmi_job_context *context)
     bmi__context_set_hook(context->network, completion_hook, context);
 }
 
-/* A message is for anybody who wants one. */
+/* Any context that wants a message may take it. */
 static void unexpected_hook(void)
 {
     pthread_mutex_lock(&wants_lock);
@@ -151,7 +151,7 @@ static void wait_wake(struct bmi_task_sleeper *sleeper)
     bmi__progress_notify(context->network, 0);
 }
 
-/* In the background others take in what comes; here only what it became is waited for. */
+/* In the background other threads fetch completions; this thread only waits for ended jobs. */
 static bool wait_ready(struct waiter *waiter)
 {
     struct wait *wait = waiter->argument;
@@ -167,7 +167,7 @@ static bool wait_ready(struct waiter *waiter)
            (atomic_load(&context->unexpected_wanted) > 0 && bmi__unexpected_waiting());
 }
 
-/* Milliseconds to wait, rounded up so that what is due then is due indeed. */
+/* Milliseconds to wait, rounded up so that a timer is due at the end. */
 static int wait_ms(const struct wait *wait, uint64_t now, uint64_t until_ns)
 {
     uint64_t end = wait->due_ns < until_ns ? wait->due_ns : until_ns;
@@ -185,7 +185,7 @@ bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t unti
     uint64_t now = bmi__monotonic_ns();
     if (now >= until_ns)
         return false;
-    if (context->background) { /* the driver looks after timers */
+    if (context->background) { /* the driver runs the timers */
         wait.due_ns = UINT64_MAX;
         bmi__progress_wait(&waiter, wait_ms(&wait, now, until_ns));
         return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * post.c - the posts, a kind of job each. Each takes a job, asks the source to do it, and tells
- * job.c what the source said.
+ * post.c - the posts, one for each kind of job. Each takes a job, calls its source, and passes the
+ * source's result to job.c.
  */
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
@@ -168,7 +168,7 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
     return bmi__job_posted(context, job, result, id, status);
 }
 
-/* It is PENDING with the same hold of the lock, so that no time comes before. */
+/* The job becomes PENDING under the same hold of the lock, so that no time can come before. */
 static int repeat_begin_locked(struct bmi_job_context *context, struct bmi__job *job,
                                uint64_t due_ns, struct bmi__job_ends *ends)
 {

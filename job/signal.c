@@ -3,10 +3,10 @@
  * signal.c - signals and ends of child processes as jobs: a signalfd or a pidfd each, which BMI's
  * poller watches. The poller ends the job within the watch's callback.
  *
- * Only the poller takes a watch away, so whoever ends the job (the callback, or a cancel) sets
- * `over` and defers that; the watch's memory is freed then. `over` is guarded by the context's
- * lock: once it is set the job may be another's. Edges are watched, so that no poller spins
- * while a watch is yet to be taken away.
+ * Only the poller removes a watch, so the thread that ends the job (in the callback, or by a
+ * cancel) sets `over` and defers the removal, which frees the watch. The context's lock guards
+ * `over`: once it is set the job's slot may be in use by another job. The watch is edge-triggered,
+ * so that the poller does not spin until the watch is removed.
  */
 #include <errno.h>
 #include <signal.h>
@@ -50,7 +50,7 @@ static void watch_end_locked(struct bmi__job_watch *watch, bmi_error_code_t erro
 {
     watch->over = true;
     bmi__job_end_locked(watch->context, watch->job, error, actual, ends);
-    bmi_method_defer(&watch->removal); /* from here on it may be freed */
+    bmi_method_defer(&watch->removal); /* may be freed from here on */
 }
 
 void bmi__job_watch_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
@@ -76,7 +76,7 @@ void bmi__job_watches_end(struct bmi_job_context *context)
         bmi__progress_wait(&waiter, 1000);
 }
 
-/* ---- what has come --------------------------------------------------------------------------- */
+/* ---- arrivals -------------------------------------------------------------------------------- */
 
 /* Returns the signal's number; 0: none, another job has taken it. */
 static bmi_size_t signal_take(int fd)
@@ -116,7 +116,7 @@ static void child_ready(struct bmi_watch *ready, uint32_t events)
 
 /* ---- posts ----------------------------------------------------------------------------------- */
 
-/* Has the descriptor (or negated errno) watched, and closes it where that cannot be. */
+/* Watches the descriptor (or reports a negated errno); closes it if it cannot be watched. */
 static int watch_begin(struct bmi_job_context *context, struct bmi__job *job, int fd, pid_t child,
                        void (*ready)(struct bmi_watch *watch, uint32_t events))
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * source.c - trove and flow as sources of a job context: each a context of its own kind, opened
- * when its first job is posted. What completes there is fetched by polling, after it was told of:
- * by its notify, or by its descriptor, which BMI's driver watches (edges, so that a driver that is
- * not to fetch it does not spin). `pending` says that there may be something; it is set before
- * anybody is woken, and cleared before a fetch.
+ * source.c - trove and flow as sources of a job context: each is a context of its own kind, opened
+ * when its first job is posted. A poll fetches completions there after a notification: by the
+ * notify function, or by the descriptor, which BMI's poller watches (edge-triggered, so that a
+ * poller that does not fetch them does not spin). `pending` says that there may be a completion; it
+ * is set before any thread is woken, and cleared before a fetch.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -54,9 +54,9 @@ static int kind_notify(struct bmi__job_source *source, void (*notify)(void *argu
                            : bmi_trove_context_notify(source->id, notify, source);
 }
 
-/* What BMI's driver is to watch. A flow context's own descriptor holds BMI's, and can't be put into
- * it; of what flows wait for, the network is driven anyway, and this is the storage's. Each context
- * watches a copy, since a set takes a descriptor once. */
+/* The descriptor for BMI's poller to watch. A flow context's own descriptor contains BMI's, and
+ * cannot be put into that one; the poller polls the network anyway, so this is the descriptor of
+ * the storage. Each context watches a copy, since an epoll set takes a descriptor once. */
 static int kind_fd(struct bmi__job_source *source)
 {
     int fd = bmi_trove_context_fd(source->is_flow ? bmi__engine_storage() : source->id);
@@ -105,7 +105,7 @@ void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-/* Only the driver may take a watch away. */
+/* Only the poller may remove a watch. */
 static void watch_remove(struct bmi_deferred *deferred)
 {
     struct bmi__job_source *source =
@@ -172,7 +172,7 @@ bool bmi__job_source_take(struct bmi__job_source *source)
     bool any = false;
     if (!atomic_load(&source->pending) || !atomic_exchange(&source->pending, false))
         return false;
-    bmi__tasks_hold(); /* one might wait for what only this call fetches */
+    bmi__tasks_hold(); /* a task might wait for a completion that only this call fetches */
     while (fetch(source) > 0)
         any = true;
     bmi__tasks_release();

@@ -4,7 +4,7 @@
  */
 #include "job/internal.h"
 
-/* How many of a list's keys were found, where nothing but the pairs tells. */
+/* How many of a list's keys were found, if only the pairs have that. */
 static bmi_size_t pairs_found(const struct bmi_trove_pair *pairs, int count)
 {
     bmi_size_t found = 0;

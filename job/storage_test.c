@@ -137,7 +137,7 @@ static struct bmi_flow_endpoint storage_end(void)
     return end;
 }
 
-/* Two flows that are the ends of one connection; both end well. */
+/* Two flows that are the ends of one connection; both end without an error. */
 static void flow_pair(struct bmi_flow_endpoint source, struct bmi_flow_endpoint destination)
 {
     struct bmi_flow_extent extent = {.size = STREAM, .count = 1};
@@ -182,8 +182,7 @@ static void flows(void)
     job_case_none();
 }
 
-/* A flow that nobody sends to ends at its deadline, after its own time, and when it is cancelled.
- */
+/* A flow without a sender ends at its deadline, after its own time, and when it is cancelled. */
 static void flow_ends(void)
 {
     static char in[1000];
@@ -249,7 +248,7 @@ static void machine(void)
     CU_ASSERT_EQUAL(statuses[0].actual, 100);
 }
 
-/* Whether nobody else has a part in this context: no worker, no background. */
+/* Whether no other thread takes part in this context: no worker, no background. */
 static bool alone(void)
 {
     int background = 1;
@@ -257,8 +256,8 @@ static bool alone(void)
     return !background && !job_case.background;
 }
 
-/* A program that only looks at the descriptor is told of every end, also of one that came within
- * its own look. */
+/* A program that only polls the descriptor is woken for every end, also for one within its own
+ * poll. */
 static void flows_by_descriptor(void)
 {
     enum { ROUNDS = 20 };
@@ -304,7 +303,8 @@ static void faults(void)
     int posted =
         bmi_job_trove_write_at(job_case.context, &place, "x", 1, 0, 0, NULL, NULL, &status);
     CU_ASSERT_EQUAL(posted < 0 ? posted : done(posted, &status).error, -BMI_ENOSPC);
-    fault.limit = 3; /* in part: how much is told, whether it ended within the post or not */
+    fault.limit = 3; /* in part: the count is the same for an end within the post and for a later
+                        one */
     CU_ASSERT_EQUAL(bmi_trove_inject(store, &fault), 0);
     posted =
         bmi_job_trove_write_at(job_case.context, &place, "abcdef", 6, 0, 0, NULL, NULL, &status);

@@ -25,7 +25,7 @@ struct actor {
     struct bmi_trove_place source, places[PLACES]; /* an object to read, others to write */
     char from[SIZE], to[PLACES][SIZE];
     void *buffers[1 + PLACES]; /* the same */
-    int used;                  /* of these, in this round: each is one post's */
+    int used;                  /* of these, in this round: each belongs to one post */
     bmi_size_t size;
     atomic_int ended; /* machines */
 };
@@ -107,7 +107,7 @@ static void flows_post(struct actor *actor)
 
 /* ---- jobs ---- */
 
-/* Has a flow, a timer, and a child now and then; ends whatever comes of them. */
+/* Has a flow, a timer, and sometimes a child; ends with any of their results. */
 static int act(struct bmi_sm *machine, void *data)
 {
     struct actor *actor = data;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test.c - the test functions: take what has ended; else poll the sources and run tasks, and take
- * again; else wait. A call that finds completions at once polls only every few times, so that a
- * program that always has some still reads its network and runs its tasks.
+ * test.c - the test functions: they take ended jobs; if there are none they poll the sources and
+ * run tasks, and take again; then they wait. If a call finds ended jobs at once, every few calls
+ * poll nevertheless, so that a program with a constant supply still reads the network and runs its
+ * tasks.
  */
 #include <limits.h>
 
@@ -14,12 +15,12 @@ enum { POLL_EVERY = 8 };
 
 static _Thread_local unsigned calls_without_poll;
 
-/* What a call wants. */
+/* The arguments of a test call. */
 struct take {
     struct bmi_job_context *context;
-    int (*take_locked)(struct take *take); /* returns how many it took; -1: an id is none */
+    int (*take_locked)(struct take *take); /* returns how many it took; -1: invalid id */
     const bmi_job_id_t *ids;               /* NULL: any */
-    int count;                             /* of ids, or of what is wanted */
+    int count;                             /* of ids, or the most jobs to take */
     int *index;
     struct bmi_job_status *statuses;
 };
@@ -52,7 +53,7 @@ static int take_some_locked(struct take *take)
     return taken;
 }
 
-/* Returns what take_locked does, and in *seen what was ready then. */
+/* Returns the result of take_locked, and in *seen the ready_sequence at that time. */
 static int take_now(struct take *take, uint64_t *seen)
 {
     bmi_lock_take(&take->context->lock);
@@ -62,7 +63,7 @@ static int take_now(struct take *take, uint64_t *seen)
     return taken;
 }
 
-/* One look at everything. */
+/* Polls every source once. */
 static void look(struct bmi_job_context *context, bool drive)
 {
     calls_without_poll = 0;
@@ -95,7 +96,7 @@ static int take_or_wait(struct take *take, int max_idle_ms)
     return taken;
 }
 
-/* Returns what the test functions do. */
+/* Returns the result of the test functions. */
 static int test(struct take *take, int *outcount, int max_idle_ms)
 {
     int taken = take_or_wait(take, max_idle_ms);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * timer.c - deadlines and timers: a binary heap of jobs by due time, under the context's lock. Each
- * job knows its place, so that one which ends in time is taken out at once.
+ * job knows its place, so that a job which ends before its deadline is taken out at once.
  */
 #include <stdlib.h>
 
@@ -87,7 +87,7 @@ void bmi__job_timer_remove_locked(struct bmi_job_context *context, struct bmi__j
         next_due_tell_locked(context);
 }
 
-/* A repeating timer goes back into the heap, where its place has become free. */
+/* Puts a repeating timer back into the heap, into the place that it has left. */
 static void repeat_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t now,
                           struct bmi__job_ends *ends)
 {

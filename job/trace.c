@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * trace.c - tells a program's tracer what machines do. A machine reads the context's tracer with
- * one load for each step; tracers that were replaced are kept until the context is closed, since a
- * step may still be telling one.
+ * trace.c - calls a program's tracer for the events of machines. A machine reads the context's
+ * tracer with one load for each step; replaced tracers are kept until the context is closed, since
+ * a step may still be calling one.
  */
 #include <stdlib.h>
 

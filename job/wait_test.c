@@ -17,7 +17,7 @@ static void test_in_time(void)
                                  NULL, &receive, &received);
     int sending = bmi_job_send(job_case.context, job_case.self, "hello", 6, BMI_EXT_ALLOC, 1, NULL,
                                &send, &sent);
-    /* when both are waited for, then each is told by its own wait */
+    /* when the test waits for both, then its own wait reports each */
     CU_ASSERT_EQUAL(bmi_job_wait(job_case.context, send, &sent, sending, PATIENCE_MS), 0);
     CU_ASSERT_EQUAL(bmi_job_wait(job_case.context, receive, &received, receiving, -1), 0);
     CU_ASSERT_EQUAL(received.error, 0);
@@ -31,11 +31,11 @@ static void test_too_late(void)
     char in[8];
     bmi_job_id_t id;
     struct bmi_job_status status = {0};
-    /* given a receive that nothing comes for */
+    /* given a receive that no message comes for */
     int posted = bmi_job_recv(job_case.context, job_case.self, in, sizeof in, BMI_EXT_ALLOC, 2,
                               NULL, &id, &status);
     CU_ASSERT_EQUAL_FATAL(posted, 0);
-    /* when it is waited for, then it has ended, and the buffer is free */
+    /* when the test waits for it, then it has ended, and the buffer is free */
     CU_ASSERT_EQUAL(bmi_job_wait(job_case.context, id, &status, posted, 5), -BMI_ETIMEDOUT);
     CU_ASSERT_EQUAL(status.error, -BMI_ETIMEDOUT);
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), -BMI_EINVAL);
