@@ -338,7 +338,7 @@ int main(void)
         {"refusals", test_refused},
         {"the context is closed", test_close},
         {"the descriptor says nothing of messages that nobody takes", test_quiet},
-        {"the descriptor tells of a message that a job takes", test_readable},
+        {"the descriptor reports a message that a job takes", test_readable},
         CU_TEST_INFO_NULL,
     };
     return job_case_run("accept, foreground", "accept, background", tests);

@@ -569,7 +569,7 @@ int main(void)
         {"a result of its own", test_result},
         {"jumps", test_jumps},
         {"waiting for jobs", test_jobs},
-        {"the first failure is told", test_failure},
+        {"the first failure is the result", test_failure},
         {"jobs left behind", test_left_behind},
         {"cancel", test_cancel},
         {"cancel at once", test_cancel_at_once},

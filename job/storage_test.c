@@ -368,7 +368,7 @@ int main(void)
     static CU_TestInfo tests[] = {
         {"memory", test_memory},
         {"a folder", test_folder},
-        {"flows, told of by the descriptor", flows_by_descriptor},
+        {"flows, reported by the descriptor", flows_by_descriptor},
         {"close with flows pending", test_close},
         CU_TEST_INFO_NULL,
     };

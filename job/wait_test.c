@@ -162,7 +162,7 @@ int main(void)
         {"a job ends in time", test_in_time},
         {"a job that does not end in time is cancelled", test_too_late},
         {"cancel and wait", test_cancel_and_wait},
-        {"what is not pending", test_not_pending},
+        {"jobs that are not pending", test_not_pending},
         {"other jobs are left to test calls", test_others_stay},
         {"machines", test_machine},
         {"many threads wait, each for its own", test_threads},
