@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * buffers.c - buffers of flows that have ended are kept for later ones: getting one from the system
- * costs as much as a copy of it. At most KEPT_BYTES in all, the oldest go first. They are
- * BMI_memalloc's, and so belong to an address, and to a direction; or, where the network takes any
- * memory alike, malloc's, and so serve the next client, too.
+ * buffers.c - keeps buffers of flows that have ended for later flows: a new one from the system
+ * costs as much as a copy of it. It keeps at most KEPT_BYTES in all and frees the oldest first.
+ * Buffers are memory of BMI_memalloc, and so belong to an address and a direction; or, if the
+ * network treats all memory alike, memory of malloc, and so serve the next client, too.
  *
- * The lock is innermost; it is not held over a call of BMI.
+ * The lock is innermost; no thread holds it during a call of BMI.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi
         buffer_drop(&dropped[i]);
 }
 
-/* They may be registered with a network, for the parent. */
+/* In a forked child: they may be registered with a network, for the parent. */
 void bmi__buffers_forget(void)
 {
     pthread_mutex_init(&lock, NULL);

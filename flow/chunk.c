@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * chunk.c - a chunk of a flow: which memory and which ranges of a stream it is, and the operations
- * that fill and empty it.
+ * chunk.c - a chunk of a flow: its memory, its ranges of a stream, and the operations that fill and
+ * empty it.
  *
- * Where one end is memory the chunk's memory is the user's; else it is the store's, if that lends
- * some, or a buffer of ours. Memory to memory is copied when it is emptied.
+ * If one end is memory, the chunk uses the user's memory; otherwise the store's, if that lends
+ * some, or a buffer of its own. From memory to memory the bytes are copied when the chunk is
+ * emptied.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,7 @@
 #include "bmi/connection/address.h"
 #include "flow/internal.h"
 
-/* ---- lists -------------------------------------------------------------------------------------
- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 static bool list_grow(struct flow_list *list, bool of_memory)
 {
@@ -90,7 +90,7 @@ static void list_skip(struct flow_list *list, bmi_size_t bytes)
     }
 }
 
-/* The entries of a list of ranges that are its next bytes, the last one cut in two where these end
+/* Makes a list of the next `bytes` bytes of a list of ranges; splits the last range if they end
  * within it. -1: no memory. */
 static int list_part(struct flow_list *list, bmi_size_t bytes)
 {
@@ -110,11 +110,10 @@ static int list_part(struct flow_list *list, bmi_size_t bytes)
     return at + 1 - list->first;
 }
 
-/* ---- memory endpoints --------------------------------------------------------------------------
- */
+/* ---- memory endpoints ------------------------------------------------------------------------ */
 
-/* The memory of `size` bytes at a position of the request, as far as one region has it. Positions
- * never go back. */
+/* The memory of `size` bytes at a position of the request, at most to the end of its region.
+ * Positions must not decrease. */
 static void *memory_at(struct flow_memory *memory, bmi_size_t position, bmi_size_t *size)
 {
     while (position - memory->start >= memory->sizes[memory->at])
@@ -138,11 +137,10 @@ static bool memory_add(struct flow_list *list, struct flow_memory *memory,
     return true;
 }
 
-/* ---- cutting -----------------------------------------------------------------------------------
- */
+/* ---- cutting --------------------------------------------------------------------------------- */
 
-/* The lists of a piece. Of two memory ends the source's is the chunk's memory, and the
- * destination's is stream_out, as memory. */
+/* Adds a piece to the chunk's lists. If both ends are memory, the source's regions are the chunk's
+ * memory, and the destination's are in stream_out, as memory. */
 static bool piece_add(struct flow *flow, struct flow_chunk *chunk, const struct flow_piece *piece)
 {
     bool added = true;
@@ -159,7 +157,7 @@ static bool piece_add(struct flow *flow, struct flow_chunk *chunk, const struct 
     return added;
 }
 
-/* Whose memory buffers are: where the network takes any memory alike, nobody's. */
+/* The address that owns the buffers; none if the network treats all memory alike. */
 static BMI_addr_t buffer_address(const struct flow *flow)
 {
     const struct bmi_flow_endpoint *end =
@@ -180,7 +178,7 @@ static void buffer_free(struct flow_chunk *chunk)
     chunk->buffer = NULL;
 }
 
-/* A buffer of ours; a flow that is smaller than its buffers gets a smaller one. */
+/* Gets a buffer of its own; a flow that is smaller than its buffers gets a smaller one. */
 static bool buffer_ready(struct flow *flow, struct flow_chunk *chunk)
 {
     if (chunk->buffer_size < chunk->size) {
@@ -201,7 +199,7 @@ static bool chunk_lent(const struct flow_chunk *chunk)
     return chunk->loan.count > 0;
 }
 
-/* What a stream is to be read from, or written to, is there: no byte has to be copied. */
+/* Borrows the store's memory for the stream's ranges, if it lends that: no byte is copied then. */
 static bool chunk_borrow(const struct flow *flow, struct flow_chunk *chunk)
 {
     const struct flow_list *in = &chunk->stream_in, *out = &chunk->stream_out;
@@ -216,7 +214,7 @@ static bool chunk_borrow(const struct flow *flow, struct flow_chunk *chunk)
                                  out->count);
 }
 
-/* Memory for the chunk's bytes, which is neither end's. */
+/* Gets memory for the chunk's bytes that belongs to neither end. */
 static bool memory_ready(struct flow *flow, struct flow_chunk *chunk)
 {
     if (!chunk_borrow(flow, chunk))
@@ -264,8 +262,7 @@ int bmi__chunk_cut(struct flow *flow, struct flow_chunk *chunk)
     return flow->needs_buffers && !memory_ready(flow, chunk) ? -BMI_ENOMEM : 1;
 }
 
-/* ---- operations --------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static enum bmi_buffer_type buffer_type(const struct flow_chunk *chunk)
 {
@@ -294,7 +291,7 @@ static int chunk_send(struct flow_chunk *chunk)
                               bmi__engine_network(), NULL);
 }
 
-/* Storage takes that many regions of memory in a list: the rest is gone on with as that of a short
+/* Storage takes at most that many regions of memory in a list: the rest continues as after a short
  * operation. */
 static int storage_lists(const struct flow_list *memory, struct flow_list *stream,
                          int *memory_count, int *stream_count)
@@ -391,7 +388,7 @@ int bmi__chunk_empty(struct flow_chunk *chunk)
 {
     const struct flow *flow = chunk->flow;
     if (flow->needs_buffers && !chunk_lent(chunk) &&
-        chunk->moved == 0) { /* reads may have cut the list */
+        chunk->moved == 0) { /* a read may have split the list */
         list_clear(&chunk->memory);
         list_add_memory(&chunk->memory, chunk->buffer, chunk->size);
     }

@@ -16,13 +16,12 @@
 #include "tests/unit/deep.h"
 #include "trove-stub/completion.h"
 
-/* ---- flows -------------------------------------------------------------------------------------
- */
+/* ---- flows ----------------------------------------------------------------------------------- */
 
 static const struct bmi_flow_extent whole = {.size = FILE_SIZE, .count = 1};
 static const struct region memory = {arrived, FILE_SIZE};
 
-/* A flow that nobody sends to, and so is under way until it is cancelled. */
+/* A flow without a sender, which is under way until it is cancelled. */
 static bmi_flow_id_t endless_post(bmi_msg_tag_t tag, bmi_flow_context_id_t where)
 {
     bmi_flow_id_t id;
@@ -42,7 +41,7 @@ static struct bmi_trove_place file_make(void)
     return object_make(file, FILE_SIZE);
 }
 
-/* The file, from storage through the network to memory. The first, to which nobody sends yet, is
+/* The file, from storage through the network to memory. The first flow, which has no sender yet, is
  * pending; the second may be done within its post. */
 static void file_post(struct flows *flows, const struct bmi_trove_place *place)
 {
@@ -67,8 +66,7 @@ static void flows_go_on(void)
     CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
 }
 
-/* ---- closing -----------------------------------------------------------------------------------
- */
+/* ---- closing --------------------------------------------------------------------------------- */
 
 static void closing_a_context_ends_its_flows(void)
 {
@@ -93,7 +91,7 @@ static enum bmi_task_verdict close_task(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* Closes a context, if there is one, and opens another in its place. */
+/* Closes the context, if there is one, and opens another in its place. */
 static enum bmi_task_verdict reopen_task(struct bmi_task *task, void *argument)
 {
     struct closing *closing = argument;
@@ -113,7 +111,7 @@ static void closing_submit(struct bmi_task *task, struct closing *closing,
     CU_ASSERT_EQUAL_FATAL(bmi_task_submit(task), 0);
 }
 
-/* Who tests for flows runs the task, which waits for flows within that. */
+/* The thread that tests for flows runs the task, which waits for flows. */
 static void a_task_closes_a_context_with_flows(void)
 {
     struct closing closing;
@@ -130,7 +128,7 @@ static void a_task_closes_a_context_with_flows(void)
     CU_ASSERT_EQUAL(bmi_flow_context_close(closing.context), 0);
 }
 
-/* After the last was closed BMI may be finalized: nothing of flow's is left in it. */
+/* After the last context was closed BMI may be finalized: it has no resource of flow's any more. */
 static void a_task_closes_the_last_context(void)
 {
     struct closing closing = {.context = context};
@@ -153,7 +151,7 @@ static void a_task_closes_the_last_context(void)
     flows_go_on();
 }
 
-/* Who closes the last context waits, and runs tasks meanwhile. */
+/* The thread that closes the last context waits, and runs tasks meanwhile. */
 static void a_task_opens_while_the_last_closes(void)
 {
     struct closing closing = {0};
@@ -173,7 +171,7 @@ static void a_task_opens_while_the_last_closes(void)
     flows_go_on();
 }
 
-/* By a thread for tasks that may block: from the network to memory. */
+/* On a thread of the blocking pool: from the network to memory. */
 static enum bmi_task_verdict wait_for_flow(struct bmi_task *task, void *argument)
 {
     atomic_bool *ended = argument;
@@ -210,7 +208,8 @@ static enum bmi_task_verdict wait_for_task(struct bmi_task *task, void *argument
     return BMI_TASK_DONE;
 }
 
-/* The task that a test call runs waits for one that waits for a flow: that one polls by itself. */
+/* A test call runs a task that waits for a task that waits for a flow: the latter polls
+ * by itself. */
 static void a_task_waits_for_who_waits_for_a_flow(void)
 {
     struct bmi_task waiting, inner;
@@ -230,7 +229,7 @@ static void a_task_waits_for_who_waits_for_a_flow(void)
     CU_ASSERT_TRUE(atomic_load(&ended));
 }
 
-/* A flow that leaves most of itself to its task, which only who closes the context can run. */
+/* A flow that leaves most of its work to its task, which only the closing thread can run. */
 static void post_and_close(void *argument)
 {
     const struct region from = {file, FILE_SIZE};
@@ -285,7 +284,7 @@ static void contexts_come_and_go_while_workers_poll(void)
     CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
 }
 
-/* A space of operations that complete when the test says so. */
+/* A space of operations that complete when the test completes them. */
 static struct {
     int64_t context;
     int fd;
@@ -301,7 +300,7 @@ static int own_source(void)
     return own.fd;
 }
 
-/* By who waits, between a look and the sleep. */
+/* Called by the waiting thread, between a check and the sleep. */
 static bool own_sleeps(void)
 {
     sem_post(&own.asleep);
@@ -337,7 +336,7 @@ static bool own_closed(void)
     return sem_timedwait(&own.closed, &until) == 0;
 }
 
-/* Who closes the context waits for it meanwhile, and nothing is queued. */
+/* The closing thread waits for it meanwhile, and no completion is queued. */
 static void a_post_ends_at_once_while_its_context_closes(void)
 {
     struct bmi__posted posted = {0};
@@ -362,10 +361,9 @@ static void a_post_ends_at_once_while_its_context_closes(void)
     close(own.fd);
 }
 
-/* ---- who sleeps --------------------------------------------------------------------------------
- */
+/* ---- sleeping threads ------------------------------------------------------------------------ */
 
-/* What another thread posts in a moment, when we sleep. */
+/* A post by another thread, a moment after this thread sleeps. */
 struct posting {
     struct bmi_trove_place place;
     struct flows flows;
@@ -384,7 +382,8 @@ static void *posting_run(void *argument)
     return NULL;
 }
 
-/* Who waits for flows between memory and storage has not been in the network's wait before. */
+/* A thread that waits for flows between memory and storage has not been in the network's wait
+ * before. */
 static void who_sleeps_is_told_of_the_network(void)
 {
     struct posting posting = {.place = file_make()};
@@ -433,8 +432,8 @@ static uint64_t brief_wait_ms(void)
     return (bmi__monotonic_ns() - start) / 1000000;
 }
 
-/* Who sleeps looks again after a second at the latest: of some tries one shows whether it was told
- * before. */
+/* A sleeping thread checks again after a second at the latest: among several tries one shows
+ * whether it was woken earlier. */
 static void who_sleeps_is_told_of_a_deadline(void)
 {
     enum { TRIES = 5, IN_TIME_MS = 500 };
@@ -447,10 +446,9 @@ static void who_sleeps_is_told_of_a_deadline(void)
     CU_ASSERT(best < IN_TIME_MS);
 }
 
-/* ---- a program's own loop ----------------------------------------------------------------------
- */
+/* ---- a program's own loop -------------------------------------------------------------------- */
 
-/* Only the descriptor tells when to test. */
+/* Waits on the descriptor only. */
 static void descriptor_wait(struct flows *flows)
 {
     struct pollfd poll_fd = {.fd = bmi_flow_context_fd(context), .events = POLLIN};
@@ -478,8 +476,8 @@ static void the_descriptor_drives_flows(void)
     CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
 }
 
-/* Of flows whose operations all end at once nothing could complete later, and each step leaves the
- * rest to the next one. */
+/* The operations of these flows all complete at once, so no later completion comes, and each step
+ * leaves the rest to the next step. */
 static void the_descriptor_tells_of_steps(void)
 {
     enum { FLOWS = 3 };
@@ -503,8 +501,8 @@ static void the_descriptor_tells_of_steps(void)
     }
 }
 
-/* A message to this process that nobody takes yet: then the network has something to do as long as
- * nobody drives it. */
+/* Leaves a message to this process that no call takes yet: the network's descriptor stays readable
+ * while no thread polls the network. */
 static void message_leave(bmi_context_id mine)
 {
     const char *progress = getenv("BMI_PROGRESS");
@@ -525,7 +523,7 @@ static void message_take(void)
     CU_ASSERT_EQUAL(BMI_unexpected_free(info.addr, info.buffer), 0);
 }
 
-/* Flows of the context that is open now have not used the network, and do not drive it. */
+/* Flows of the present context have not used the network, and do not poll it. */
 static void the_descriptor_forgets_a_network_that_is_closed(void)
 {
     enum { TESTS = 1000 };
@@ -559,7 +557,7 @@ static void descriptors_beside_workers(void)
         the_descriptor_tells_of_steps();
     }
     CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_WORKERS), 0);
-    the_descriptor_tells_of_steps(); /* nothing that they did holds it up */
+    the_descriptor_tells_of_steps(); /* the message does not delay these flows */
 }
 
 static CU_TestInfo cases[] = {
@@ -567,13 +565,13 @@ static CU_TestInfo cases[] = {
     {"a task closes a context with flows", a_task_closes_a_context_with_flows},
     {"a task closes the last context", a_task_closes_the_last_context},
     {"a task opens while the last closes", a_task_opens_while_the_last_closes},
-    {"a task waits for who waits for a flow", a_task_waits_for_who_waits_for_a_flow},
+    {"a task waits for a task that waits for a flow", a_task_waits_for_who_waits_for_a_flow},
     {"a context is closed deep in tasks", a_context_is_closed_deep_in_tasks},
     {"a post ends at once while its context closes", a_post_ends_at_once_while_its_context_closes},
-    {"who sleeps is told of the network", who_sleeps_is_told_of_the_network},
-    {"who sleeps is told of a deadline", who_sleeps_is_told_of_a_deadline},
+    {"a sleeping thread is woken for the network", who_sleeps_is_told_of_the_network},
+    {"a sleeping thread is woken for a deadline", who_sleeps_is_told_of_a_deadline},
     {"the descriptor drives flows", the_descriptor_drives_flows},
-    {"the descriptor tells of steps", the_descriptor_tells_of_steps},
+    {"the descriptor reports steps", the_descriptor_tells_of_steps},
     {"the descriptor forgets a network that is closed",
      the_descriptor_forgets_a_network_that_is_closed},
     {"contexts come and go while workers poll", contexts_come_and_go_while_workers_poll},

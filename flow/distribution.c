@@ -1,12 +1,11 @@
-/* SPDX-License-Identifier: BSD-3-Clause
- * distribution.c - the distributions that are built in, and questions about any. */
+/* SPDX-License-Identifier: BSD-3-Clause distribution.c - the built-in distributions, and queries
+ * for any. */
 #include <stddef.h>
 #include <string.h>
 
 #include "bmi/flow.h"
 
-/* ---- simple stripe -----------------------------------------------------------------------------
- */
+/* ---- simple stripe --------------------------------------------------------------------------- */
 
 static bmi_size_t stripe_size(const void *parameters)
 {
@@ -68,8 +67,7 @@ const struct bmi_flow_distribution bmi_flow_simple_stripe = {
     .file_size = stripe_file_size,
 };
 
-/* ---- contiguous --------------------------------------------------------------------------------
- */
+/* ---- contiguous ------------------------------------------------------------------------------ */
 
 static bmi_size_t contiguous_next_mapped(const void *parameters, uint32_t server, uint32_t servers,
                                          bmi_size_t logical)
@@ -108,8 +106,7 @@ const struct bmi_flow_distribution bmi_flow_contiguous = {
     .file_size = contiguous_file_size,
 };
 
-/* ---- questions ---------------------------------------------------------------------------------
- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
 const struct bmi_flow_distribution *bmi_flow_distribution_find(const char *name)
 {

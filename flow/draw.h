@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * draw.h - what a randomized test draws from: the same numbers from the same seed.
+ * draw.h - the random source of randomized tests: the same numbers from the same seed.
  */
 #ifndef FLOW_DRAW_H
 #define FLOW_DRAW_H
@@ -12,7 +12,7 @@
 
 static uint32_t draw_state;
 
-/* Begins anew, from BMI_TEST_SEED if it is set, and prints what repeats it. */
+/* Starts from BMI_TEST_SEED if it is set, and prints the seed for a repetition. */
 static inline void draw_begin(void)
 {
     const char *seed = getenv("BMI_TEST_SEED");
@@ -20,7 +20,7 @@ static inline void draw_begin(void)
     printf("(BMI_TEST_SEED=%u) ", (unsigned)draw_state);
 }
 
-/* Returns a number from 0 to `below` - 1. */
+/* Returns a random number from 0 to `below` - 1. */
 static inline uint32_t draw(uint32_t below)
 {
     draw_state = draw_state * 1664525 + 1013904223;

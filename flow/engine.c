@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * engine.c - what flows share: the contexts that their operations are posted to, and who looks at
- * these.
+ * engine.c - shared by all flows: the contexts that their operations are posted to, and the polling
+ * of these contexts.
  *
- * Completions are taken out by one thread at a time, and given to their flows: `wanted` counts who
- * asked; who makes it 1 polls, or submits the task that does. Those who ask are threads that wait
- * for flows, and hooks of the two contexts, so that flows go on in the background where the task
- * manager has workers.
+ * One thread at a time takes completions out and gives them to their flows: `wanted` counts the
+ * requests to poll; the thread that makes it 1 polls, or submits the task that polls. Requests come
+ * from threads that wait for flows, and from hooks of the two contexts, so that flows continue in
+ * the background if the task manager has workers.
  *
- * Tasks may open and close contexts, and wait, for flows or for others that do. So none runs within
- * a poll, whose end all others rely on: the test calls that it consists of are told so, and no post
- * and no step runs any. Who waits runs them before and after.
- * - Who polls by itself waits on an open context, which keeps the two contexts open, and holds no
- *   lock.
- * - The poll task has no context of its own: it holds `in_use`, which who closes the last context
- *   takes.
- * - What the last close ends is taken out of the engine under `life`, and ended without a lock,
- *   since that waits, and runs tasks. Others may be open by then.
- * Locks: `life`, then `in_use`; `times_lock`, which guards the list of flows with a deadline, and
- * `event_lock` are innermost.
+ * Tasks may open and close contexts, and wait for flows or for other such tasks. So no task runs
+ * within a poll, since all other threads rely on its end: its test calls, posts and steps run none
+ * (bmi__tasks_hold). A waiting thread runs tasks before and after the poll.
+ * - A thread that polls itself waits on an open context, which keeps the two contexts open, and
+ *   holds no lock.
+ * - The poll task has no context of its own: it holds `in_use`, which the thread that closes the
+ *   last context takes.
+ * - The last close takes its resources out of the engine under `life`, and ends them without a
+ *   lock, since that waits, and runs tasks. New contexts may be open by then. Locks: `life`, then
+ *   `in_use`; `times_lock`, which guards the list of flows with a deadline, and `event_lock` are
+ *   innermost.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,11 +37,11 @@
 
 enum { BATCH = 32 };
 
-/* How the network's driver looks at storage; as long as the network's context. */
+/* How BMI's poller watches the storage; exists as long as the network's context. */
 struct storage_watch {
     struct bmi_watch watch;
     struct bmi_deferred removal;
-    struct context *context; /* the network's: woken when the watch is gone */
+    struct context *context; /* the network's: woken when the watch has been removed */
     atomic_bool removed;
 };
 
@@ -50,13 +50,14 @@ static void timer_expired(struct bmi_timer *timer);
 static struct {
     pthread_mutex_t life;
     unsigned users;                 /* life: open flow contexts */
-    pthread_mutex_t in_use;         /* the poll task's */
+    pthread_mutex_t in_use;         /* held by the poll task */
     bool open;                      /* life and in_use to write: the poll task may use contexts */
     bmi_trove_context_id_t storage; /* life to write */
     _Atomic bmi_context_id network; /* life to write; 0: not open */
     atomic_uint wanted;             /* 1 until the task is prepared */
-    atomic_uint events, sleepers; /* told to sleepers; threads in BMI's wait, that poll after it */
-    atomic_bool fd_used;          /* a program polls a context's descriptor */
+    atomic_uint events, sleepers;   /* events: count of wake-ups of sleepers; sleepers: threads in
+                                     BMI's wait, which poll after it */
+    atomic_bool fd_used;            /* a program polls a context's descriptor */
     pthread_mutex_t event_lock;
     atomic_bool signalled; /* event_fd is readable; event_lock to write */
     struct bmi_task task;
@@ -65,10 +66,10 @@ static struct {
     struct storage_watch *watch; /* life: the same */
     pthread_mutex_t times_lock;
     struct flow *timed;       /* times_lock */
-    _Atomic uint64_t next_ns; /* of all deadlines the first; UINT64_MAX; times_lock to write */
-    struct bmi_timer timer;   /* set for it, as timer_fd is */
+    _Atomic uint64_t next_ns; /* the earliest deadline; UINT64_MAX: none; times_lock to write */
+    struct bmi_timer timer;   /* set to next_ns, as timer_fd */
     pthread_mutex_t fds_lock;
-    int epoll_fd, timer_fd, event_fd; /* fds_lock until made, then constant */
+    int epoll_fd, timer_fd, event_fd; /* fds_lock until created, then constant */
 } engine = {.life = PTHREAD_MUTEX_INITIALIZER,
             .in_use = PTHREAD_MUTEX_INITIALIZER,
             .times_lock = PTHREAD_MUTEX_INITIALIZER,
@@ -81,10 +82,9 @@ static struct {
             .timer_fd = -1,
             .event_fd = -1};
 
-/* ---- deadlines ---------------------------------------------------------------------------------
- */
+/* ---- deadlines ------------------------------------------------------------------------------- */
 
-/* For who waits in BMI, or lets it progress in the background. */
+/* For threads that wait in BMI, and for progress in the background. */
 static void network_timer_set_locked(uint64_t due)
 {
     uint64_t now = bmi__monotonic_ns();
@@ -136,7 +136,7 @@ void bmi__engine_untime(struct flow *flow)
     pthread_mutex_unlock(&engine.times_lock);
 }
 
-/* There are no flows any more. */
+/* No flow is left. */
 static void times_end(void)
 {
     pthread_mutex_lock(&engine.times_lock);
@@ -165,8 +165,7 @@ static void times_run(void)
     pthread_mutex_unlock(&engine.times_lock);
 }
 
-/* ---- polling -----------------------------------------------------------------------------------
- */
+/* ---- polling --------------------------------------------------------------------------------- */
 
 static void network_take(void)
 {
@@ -181,7 +180,7 @@ static void network_take(void)
             bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
 }
 
-/* Until there is nothing: only a test that has nothing looks at io_uring. */
+/* Until a test call reports nothing: only such a call polls io_uring. */
 static void storage_take(void)
 {
     bmi_op_id_t ops[BATCH];
@@ -195,7 +194,7 @@ static void storage_take(void)
             bmi__flow_arrived(chunks[i], errors[i], actuals[i]);
 }
 
-/* By the one thread that made `wanted` 1, or by the task that it submitted. */
+/* Called by the one thread that made `wanted` 1, or by the task that it submitted. */
 static void poll_run(void)
 {
     unsigned seen;
@@ -212,7 +211,7 @@ static void poll_run(void)
 static void event_signal(void)
 {
     if (atomic_load(&engine.signalled))
-        return; /* who clears it looks afterwards */
+        return; /* the thread that clears it checks afterwards */
     pthread_mutex_lock(&engine.event_lock);
     if (!atomic_exchange(&engine.signalled, true))
         eventfd_write(engine.event_fd, 1);
@@ -225,7 +224,7 @@ void bmi__engine_task_waits(void)
         event_signal();
 }
 
-/* Before what it tells of is looked at. */
+/* Call it before the check of the sources that the event stands for. */
 static void event_clear(void)
 {
     eventfd_t value;
@@ -237,8 +236,8 @@ static void event_clear(void)
     pthread_mutex_unlock(&engine.event_lock);
 }
 
-/* By who tests or waits: it runs the flows' steps itself. Tasks that it finds may have left others:
- * a program that waits for a descriptor comes again for them. */
+/* Called by a thread that tests or waits, which runs the flows' steps itself. Tasks that it runs
+ * may have left further ones; a program that waits for a descriptor calls again for those. */
 void bmi__engine_poll(void)
 {
     event_clear();
@@ -251,7 +250,8 @@ void bmi__engine_poll(void)
         event_signal();
 }
 
-/* A worker leaves steps to whom they are near; a hook runs them, since its thread may sleep next.
+/* A worker leaves steps to the workers near them; a hook runs them, since its thread may sleep
+   next.
  */
 static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
 {
@@ -268,7 +268,7 @@ static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* The manager ends before the task has run: nobody polls. */
+/* The manager stops before the task has run: no thread polls. */
 static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
@@ -276,13 +276,13 @@ static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argumen
     return BMI_TASK_DONE;
 }
 
-/* A completion. Who polls already sees it; else the task does: run by a worker, by who waits, or by
- * a program that waits for a descriptor of flow's. */
+/* A completion has come. A thread that polls already sees it; otherwise the task takes it, run by a
+ * worker, by a waiting thread, or by a program that waits for a descriptor of flow's. */
 static void poll_wanted(void *argument)
 {
     (void)argument;
-    if (atomic_load(&engine.sleepers) > 0) { /* it polls when it wakes, whatever it wakes for */
-        atomic_fetch_add(&engine.events, 1); /* it has read the count before it was a sleeper */
+    if (atomic_load(&engine.sleepers) > 0) { /* it polls when it wakes, for any reason */
+        atomic_fetch_add(&engine.events, 1); /* it has read the count before it became a sleeper */
         bmi__engine_wake();
         return;
     }
@@ -305,8 +305,7 @@ static void network_hook(void *argument, bool unexpected)
         poll_wanted(argument);
 }
 
-/* ---- contexts ----------------------------------------------------------------------------------
- */
+/* ---- contexts -------------------------------------------------------------------------------- */
 
 static int fd_watch(int fd)
 {
@@ -328,7 +327,7 @@ static int fds_make_locked(void)
     int result = fd_watch(engine.timer_fd);
     if (result == 0)
         result = fd_watch(engine.event_fd);
-    if (result != 0) { /* the next call makes it anew */
+    if (result != 0) { /* the next call creates it again */
         close(engine.epoll_fd);
         engine.epoll_fd = -1;
     }
@@ -396,26 +395,26 @@ int bmi__engine_open(void)
     return result;
 }
 
-/* ---- the network -------------------------------------------------------------------------------
- */
+/* ---- the network ----------------------------------------------------------------------------- */
 
-/* The network's set of descriptors, not the context's own: that is readable also while unexpected
- * messages wait, which are not ours. */
+/* The network's set of descriptors, not the context's own: that one is readable also while
+ * unexpected messages wait, which flows do not take. */
 static void network_fd_use(void)
 {
     pthread_mutex_lock(&engine.fds_lock);
     if (atomic_load(&engine.fd_used) && engine.network != 0) {
         bmi__progress_fd_used();
-        fd_watch(bmi__progress_fd()); /* EEXIST: it is there */
+        fd_watch(bmi__progress_fd()); /* EEXIST: it is in the set already */
     }
     pthread_mutex_unlock(&engine.fds_lock);
 }
 
-/* It may be readable as long as nobody drives the network, and flows do no more. */
+/* It may stay readable while no thread polls the network, and flows no longer do. */
 static void network_fd_leave(void)
 {
     pthread_mutex_lock(&engine.fds_lock);
-    epoll_ctl(engine.epoll_fd, EPOLL_CTL_DEL, bmi__progress_fd(), NULL); /* ENOENT: it was not */
+    epoll_ctl(engine.epoll_fd, EPOLL_CTL_DEL, bmi__progress_fd(), NULL); /* ENOENT: it was not in
+                                                                            the set */
     pthread_mutex_unlock(&engine.fds_lock);
 }
 
@@ -432,8 +431,8 @@ static void storage_readable(struct bmi_watch *watch, uint32_t events)
     poll_wanted(NULL);
 }
 
-/* BMI's driver tells of storage that has something to do: then there is one wait for both. It gets
- * a copy of the descriptor, since others may have it watched, too. */
+/* BMI's poller watches the storage's descriptor: so one wait covers both. It gets a copy of the
+ * descriptor, since others may watch it, too. */
 static int storage_watch_locked(struct context *context)
 {
     struct storage_watch *watch = calloc(1, sizeof *watch);
@@ -473,17 +472,16 @@ static int network_open_locked(void)
     return 0;
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
-/* What was open for the last users, to be closed without a lock. */
+/* The resources of the last users, to be closed without a lock. */
 struct past {
     bmi_trove_context_id_t storage;
     bmi_context_id network; /* 0: was not open */
     struct storage_watch *watch;
 };
 
-/* Nobody uses what was open when this returns. */
+/* When this returns no thread uses them any more. */
 static struct past contexts_end_locked(void)
 {
     struct past past = {.storage = engine.storage, .network = engine.network};
@@ -497,7 +495,7 @@ static struct past contexts_end_locked(void)
     return past;
 }
 
-/* Only the driver may take a watch away. */
+/* Only the poller may remove a watch. */
 static void watch_remove(struct bmi_deferred *deferred)
 {
     struct storage_watch *watch =
@@ -520,7 +518,7 @@ static void network_close(bmi_context_id network, struct storage_watch *watch)
                             .argument = watch,
                             .context = watch->context,
                             .op = WAITER_SOME};
-    if (bmi__context_find(network) != NULL) { /* else BMI was finalized, against the rules */
+    if (bmi__context_find(network) != NULL) { /* otherwise BMI was finalized, against the rules */
         watch->removal.run = watch_remove;
         bmi_method_defer(&watch->removal);
         while (!atomic_load(&watch->removed))
@@ -548,8 +546,7 @@ void bmi__engine_close(void)
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
 }
 
-/* ---- fork --------------------------------------------------------------------------------------
- */
+/* ---- fork ------------------------------------------------------------------------------------ */
 
 static void fd_forget(int *fd)
 {
@@ -558,8 +555,8 @@ static void fd_forget(int *fd)
     *fd = -1;
 }
 
-/* What BMI has of ours, a context, its watch and the timer, stays there, and asks for no poll: the
- * task was prepared for the parent's manager. */
+/* BMI's resources of flow (a context, its watch and the timer) stay in the child unused, and
+ * request no poll: the task was prepared for the parent's manager. */
 void bmi__engine_forget(void)
 {
     pthread_mutex_t *const locks[] = {&engine.life, &engine.in_use, &engine.event_lock,
@@ -583,8 +580,7 @@ void bmi__engine_forget(void)
     fd_forget(&engine.event_fd);
 }
 
-/* ---- sleeping in BMI's wait ---------------------------------------------------------------------
- */
+/* ---- sleeping in BMI's wait ------------------------------------------------------------------ */
 
 bool bmi__engine_sleeps(void)
 {
@@ -601,7 +597,7 @@ struct sleep {
     unsigned seen; /* events */
 };
 
-/* Whether somebody polls, and so begins another round after this. */
+/* Whether a thread polls, and so begins another round after this. */
 static bool poller_asked(void)
 {
     unsigned seen = atomic_load(&engine.wanted);
@@ -610,7 +606,7 @@ static bool poller_asked(void)
     return seen != 0;
 }
 
-/* What waits in the context is no reason to stay awake while another takes it out. */
+/* Completions in the context are no reason to stay awake while another thread takes them out. */
 static bool sleep_over(struct waiter *waiter)
 {
     const struct sleep *sleep = waiter->argument;
@@ -618,7 +614,7 @@ static bool sleep_over(struct waiter *waiter)
            (bmi__context_has(engine.context) && !poller_asked());
 }
 
-/* A completion before `seen` was read is in the context, or the poll task's. */
+/* A completion from before `seen` was read is in the context, or with the poll task. */
 void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns)
 {
     enum { LONGEST_NS = 1000000000 };

@@ -2,8 +2,8 @@
  *
  * fault_test.c - a loop over the nth call that fails: each storage operation, and each call of the
  * network (frames, transfers, registrations, connects), in turn, over the loop methods with and
- * without put and get. Whatever fails, both sides of a flow end, once, with a cause; what they say
- * is good is good; and the next flow goes well.
+ * without put and get. After any failure both sides of a flow end, once, with a cause; the bytes
+ * that they report as good are good; and the next flow succeeds.
  */
 #include <errno.h>
 
@@ -21,7 +21,7 @@ static bmi_msg_tag_t tag;
 static struct {
     const char *method, *url;
     struct bmi_method *loop;
-    bmi_size_t eager_max; /* 0: the method's own; else so small that messages are put or got */
+    bmi_size_t eager_max; /* 0: the method's own; otherwise so small that messages are put or got */
 } over;
 
 static int over_method(struct bmi_method *loop, const char *method, const char *url,
@@ -104,7 +104,8 @@ static bmi_size_t part_of(uint32_t server)
     return bmi_flow_request_size(&extent, 1, &bmi_flow_simple_stripe, &stripe, server, SERVERS);
 }
 
-/* Nothing moves until all halves are posted: one whose other half has failed before waits for it.
+/* No frame moves until all halves are posted: a half whose other half has failed before waits for
+   it.
  */
 static void network_hold(void)
 {
@@ -122,9 +123,9 @@ static uint32_t losses_now(void)
     return bmi__address_losses(self, &cause);
 }
 
-/* The halves of a flow. The connection may end between the two posts where progress is made in the
- * background: the first half then ends, and the second would wait for another that never comes.
- * That is for the program to know, so they are cancelled. */
+/* Posts the halves of a flow. With progress in the background the connection may end between the
+ * two posts: the first half then ends, and the second would wait for another connection, which
+ * never comes. A program must know that; this one cancels them. */
 static void halves_post(struct flows *flows, const struct bmi_flow_description *receiving,
                         const struct bmi_flow_description *sending)
 {
@@ -136,7 +137,7 @@ static void halves_post(struct flows *flows, const struct bmi_flow_description *
     bmi_flow_cancel(flows->ids[second], context);
 }
 
-/* Waits for all. Returns whether any failed, which must be by one of these causes. */
+/* Waits for all. Returns whether any failed, which must be with one of these causes. */
 static bool any_failed(struct flows *flows, bmi_error_code_t cause, bmi_error_code_t other)
 {
     bool failed = false;
@@ -159,7 +160,7 @@ static bmi_size_t good_of(const struct flows *flows, uint32_t server)
     return good;
 }
 
-/* Puts the file to the servers, or gets it back, with a fault of the caller's. Returns whether any
+/* Puts the file to the servers, or gets it back, with a fault of the caller. Returns whether any
  * flow failed. */
 static bool put_all(struct bmi_trove_place places[SERVERS], bmi_error_code_t cause)
 {
@@ -244,8 +245,8 @@ static void each_storage_operation_fails_in_turn(void)
     CU_ASSERT_EQUAL(memcmp(arrived, file, SIZE), 0);
 }
 
-/* The link goes down at the nth frame that is given to the network, in a put, then in a get; each
- * is done again without a fault. */
+/* The link goes down at the nth frame that the network gets, in a put, then in a get; each is done
+ * again without a fault. */
 static void each_frame_fails_in_turn(void)
 {
     struct bmi_trove_place places[SERVERS];
@@ -263,12 +264,12 @@ static void each_frame_fails_in_turn(void)
         in_a_row = failed ? 0 : in_a_row + 1;
         failures += failed;
     }
-    CU_ASSERT_EQUAL(in_a_row, 3); /* beyond the last frame nothing fails */
+    CU_ASSERT_EQUAL(in_a_row, 3); /* beyond the last frame no fault occurs */
     CU_ASSERT(failures > 10);
 }
 
 /* The nth put or get fails, or the nth piece of memory cannot be registered: that message goes in
- * frames, and nobody notices. A put or get of the file has 32 messages. */
+ * frames, and the flows do not fail. A put or get of the file has 32 messages. */
 static void nobody_notices(enum bmi__loop_failure place, int error)
 {
     struct bmi_trove_place places[SERVERS];
@@ -293,7 +294,7 @@ static void each_registration_fails_in_turn(void)
     nobody_notices(BMI__LOOP_ENROLL, ENOMEM);
 }
 
-/* The connection has gone and cannot be made anew: at once, or in the course of it. */
+/* The connection has ended and cannot be made anew: at once, or after a while. */
 static void connecting_fails(void)
 {
     static const enum bmi__loop_failure kinds[] = {BMI__LOOP_CONNECT, BMI__LOOP_CONNECT_NOW};
@@ -318,7 +319,7 @@ static void connecting_fails(void)
     }
 }
 
-/* Waits until a flow has moved so much: into it from its source, or out of it. */
+/* Waits until a flow has moved so many bytes: into it from its source, or out of it. */
 static void moved_wait(bmi_flow_id_t id, bmi_size_t taken, bmi_size_t delivered)
 {
     struct bmi_flow_progress progress;
@@ -336,9 +337,9 @@ static void slow_down(unsigned kinds, uint64_t skip)
     CU_ASSERT_EQUAL(bmi_trove_inject(store, &slow), 0);
 }
 
-/* One message goes to a flow with one buffer, and while the storage is slow with it the connection
- * ends. Only then the flow posts its next receive, or send: which would be for another connection,
- * where nobody sends to it, or receives. */
+/* One message goes to a flow with one buffer, and while the slow storage handles it the connection
+ * ends. Only then the flow posts its next receive, or send: it would be for another connection, on
+ * which the other side does not exist. */
 static void connection_ends_while_nothing_is_posted(void)
 {
     struct region memory = {file, SIZE};
@@ -369,7 +370,8 @@ static void connection_ends_while_nothing_is_posted(void)
     }
 }
 
-/* A flow is cancelled after each number of its messages: it ends once, and others do not notice. */
+/* A flow is cancelled after each number of its messages: it ends once, and others are
+ * not affected. */
 static void cancelled_at_each_message(void)
 {
     struct region memory = {file, SIZE}, to = {arrived, SIZE};
@@ -384,7 +386,7 @@ static void cancelled_at_each_message(void)
         what.destination = in_memory(&to);
         flows_post(&flows, &what);
         id = flows.ids[0];
-        /* as many messages as are to pass, from a sender that sends no more */
+        /* as many messages as should pass, from a sender that sends no more */
         struct bmi_flow_extent some = {.offset = 0, .size = messages * BUFFER, .count = 1};
         what.source = in_memory(&memory);
         what.destination = from_network(tag);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flow.c - posts, tests, and when a flow's step is run. See internal.h for the rules.
+ * flow.c - posts, tests, and the running of a flow's step. See internal.h for the rules.
  */
 #include <errno.h>
 #include <sched.h>
@@ -33,14 +33,13 @@ struct bmi__space bmi__flow_space = {
     .lock = BMI__SPACE_LOCK,
 };
 
-/* ---- steps ------------------------------------------------------------------------------------
- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument);
 
-/* Its steps run near to where it was posted, where its memory was touched last. Made anew each
- * time: a step that has let go of the flow may be followed by one of another thread, which frees
- * it, so the manager is told that the task is gone. The flow may be gone when this returns. */
+/* The steps run near the CPU of the post, where the flow's memory was touched last. The task is
+ * prepared anew each time and returns GONE: after a step has released the flow, a step of another
+ * thread may follow and free it. The flow may be freed when this returns. */
 static int step_submit(struct flow *flow)
 {
     struct bmi_task_attributes attributes = {.function = step_task, .argument = flow};
@@ -54,8 +53,8 @@ static int step_submit(struct flow *flow)
     return result;
 }
 
-/* By the one thread that made `wanted` 1, or whom that one has left it to. The flow may be
- * another's, or gone, when it returns. */
+/* Called by the one thread that made `wanted` 1, or the thread that this one has left it to.
+ * Another thread may run the flow, or it may be freed, when this returns. */
 static void step_run(struct flow *flow)
 {
     for (;;) {
@@ -82,7 +81,7 @@ static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument)
     return BMI_TASK_GONE;
 }
 
-/* Flows whose steps this thread has kept for itself. */
+/* Flows whose steps this thread keeps to run itself. */
 static _Thread_local struct flow *kept;
 static _Thread_local bool keeping;
 
@@ -135,8 +134,8 @@ void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause)
         bmi__flow_wake(flow);
 }
 
-/* A step that runs takes the chunk as soon as the lock is given back, and may end the flow: whether
- * there is one must be known before. */
+/* A running step takes the chunk as soon as the lock is released, and may end the flow: so whether
+ * a step is running must be checked before. */
 void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_size_t actual)
 {
     struct flow *flow = chunk->flow;
@@ -152,8 +151,7 @@ void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_siz
         step_begin(flow);
 }
 
-/* ---- making a flow -----------------------------------------------------------------------------
- */
+/* ---- making a flow --------------------------------------------------------------------------- */
 
 static int memory_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
 {
@@ -242,13 +240,14 @@ static uint32_t losses_of(const struct bmi_flow_endpoint *end)
     return end->kind == BMI_FLOW_NETWORK ? bmi__address_losses(end->u.network.address, &cause) : 0;
 }
 
-/* Whether an end takes memory of malloc as gladly as that of BMI_memalloc. */
+/* Whether an end handles memory of malloc as fast as that of BMI_memalloc. */
 static bool any_memory(const struct bmi_flow_endpoint *end)
 {
     return end->kind != BMI_FLOW_NETWORK || bmi__address_any_memory(end->u.network.address);
 }
 
-/* The bytes of the flow, where the request alone says it; else -1: to be found by the walk. */
+/* The bytes of the flow, if the request alone determines them; otherwise -1: the walk
+ * finds them. */
 static bmi_size_t total_of(const struct bmi_flow_description *what)
 {
     bmi_size_t total = bmi__flow_request_total(what->extents, what->extent_count);
@@ -326,8 +325,7 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
     return bmi__posted_end(&bmi__flow_space, &flow->posted, POSTED_IMMEDIATE_SUCCESS, id);
 }
 
-/* ---- contexts, tests, questions ----------------------------------------------------------------
- */
+/* ---- contexts, tests, questions -------------------------------------------------------------- */
 
 static void after_fork_child(void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flow_test.c - flows between all kinds of endpoint, this process being the peer, and requests over
- * several servers, compared with a model that goes byte by byte.
+ * flow_test.c - flows between all kinds of endpoint, with this process as the peer, and requests
+ * over several servers, compared with a model that works byte by byte.
  */
 #include <semaphore.h>
 #include <time.h>
@@ -10,8 +10,7 @@
 #include "flow/draw.h"
 #include "flow/flow_self.h"
 
-/* ---- pairs of endpoints ------------------------------------------------------------------------
- */
+/* ---- pairs of endpoints ---------------------------------------------------------------------- */
 
 static void memory_and_storage(void)
 {
@@ -38,7 +37,7 @@ static void memory_to_memory_is_packed(void)
     enum { ROWS = 100, WIDTH = 1000, COLUMN = 30 };
     static char packed[ROWS * COLUMN];
     files_make(2);
-    /* each row's first bytes, out of a matrix whose regions are the rows' */
+    /* each row's first bytes, out of a matrix whose regions are the rows */
     void *rows[ROWS];
     bmi_size_t sizes[ROWS];
     for (int i = 0; i < ROWS; i++) {
@@ -87,10 +86,10 @@ static void through_the_network_and_a_relay(void)
     CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
 }
 
-/* ---- requests over several servers, against a model ---------------------------------------------
- */
+/* ---- requests over several servers, against a model ------------------------------------------ */
 
-/* Extents in ascending order that do not overlap. Returns their number, and the file's end. */
+/* Random extents in ascending order that do not overlap. Returns their number, and the
+ * file's end. */
 static int request_draw(struct bmi_flow_extent *extents, int most, bmi_size_t *end)
 {
     int count = 1 + (int)draw((uint32_t)most);
@@ -105,7 +104,7 @@ static int request_draw(struct bmi_flow_extent *extents, int most, bmi_size_t *e
     return count;
 }
 
-/* The request's bytes between a file and its packed form. */
+/* Copies the request's bytes between a file and its packed form. */
 static void model_copy(const struct bmi_flow_extent *extents, int count, char *bytes, char *packed,
                        bool pack)
 {
@@ -201,7 +200,7 @@ static void striped_files_against_a_model(void)
         flows_wait(&flows);
         for (int i = 0; i < flows.count; i++)
             CU_ASSERT_EQUAL(flows.errors[i], 0);
-        for (uint32_t i = 0; i < SERVERS; i++) { /* each byte of the file is where it should be */
+        for (uint32_t i = 0; i < SERVERS; i++) { /* each byte of the file is at its place */
             object_read(&striped.places[i], stream, MOST);
             bool same = true;
             bmi_size_t unit = striped.stripe.stripe_size;
@@ -222,8 +221,7 @@ static void striped_files_against_a_model(void)
     }
 }
 
-/* ---- what the library does not do --------------------------------------------------------------
- */
+/* ---- what the library does not do ------------------------------------------------------------ */
 
 static void aligned_stripes_are_not_copied(void)
 {
@@ -233,7 +231,7 @@ static void aligned_stripes_are_not_copied(void)
     files_make(4);
     struct region from = {file, 1 << 20}, to = {arrived, 1 << 20};
     CU_ASSERT_EQUAL(BMI_get_info(0, BMI_GET_STATISTICS, &before), 0);
-    /* the receiver first: nothing waits in the library then */
+    /* the receiver first: no message waits in the library then */
     int receiver = flows_post(&flows, &(struct bmi_flow_description){.source = from_network(9),
                                                                      .destination = in_memory(&to),
                                                                      .extents = &extent,
@@ -276,7 +274,7 @@ static void memory_of_a_store_is_not_copied(void)
     CU_ASSERT_EQUAL(flows.errors[0], 0);
     CU_ASSERT_EQUAL(flows.errors[1], 0);
     CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &after), 0);
-    /* read: all of it; written: but for the last part, which is no whole block */
+    /* read: all of it; written: all but the last part, which is not a whole block */
     CU_ASSERT_EQUAL(after.lent_bytes - before.lent_bytes,
                     FILE_SIZE + FILE_SIZE / BMI_FLOW_BUFFER_SIZE * BMI_FLOW_BUFFER_SIZE);
     object_read(&to, arrived, FILE_SIZE);
@@ -288,7 +286,7 @@ static void ended(void *argument)
     atomic_store((atomic_bool *)argument, true);
 }
 
-/* A flow has its store's memory until it ends, not until its end is fetched. */
+/* A flow holds its store's memory until it ends, not until its end is fetched. */
 static void a_store_is_closed_before_an_end_is_fetched(void)
 {
     const struct bmi_flow_extent extent = all(FILE_SIZE);
@@ -317,7 +315,7 @@ static void a_store_is_closed_before_an_end_is_fetched(void)
                                                             .extent_count = 1},
                              NULL),
                     0);
-    while (!atomic_load(&has_ended)) /* runs what is left of it */
+    while (!atomic_load(&has_ended)) /* runs the rest of it */
         bmi_flow_testcontext(1, &(bmi_flow_id_t){0}, &count, &error, &actual, NULL, 1, context);
     CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.lent_bytes, FILE_SIZE);
@@ -370,8 +368,7 @@ static void bad_flows_are_refused(void)
     CU_ASSERT_EQUAL(flow_run(&what, NULL), -BMI_ENOENT);
 }
 
-/* ---- ends --------------------------------------------------------------------------------------
- */
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 static void a_stream_that_ends_too_early(void)
 {
@@ -395,7 +392,7 @@ static void a_stream_that_ends_too_early(void)
         CU_ASSERT_EQUAL(arrived[at], 0);
 }
 
-/* The sender's storage fails: the receiver is told, and both know what is good. */
+/* The sender's storage fails: the receiver ends, too, and both report the good bytes. */
 static void a_failing_source_ends_both_sides(void)
 {
     const struct bmi_flow_extent extent = all(FILE_SIZE);
@@ -431,7 +428,7 @@ static void a_failing_source_ends_both_sides(void)
     }
 }
 
-/* The receiver's storage fails: with BMI_FLOW_DRAIN the sender's flow ends well. */
+/* The receiver's storage fails: with BMI_FLOW_DRAIN the sender's flow ends without an error. */
 static void a_failing_destination_drains(void)
 {
     const struct bmi_flow_extent extent = all(FILE_SIZE);
@@ -470,7 +467,7 @@ static void a_failing_destination_drains(void)
     }
 }
 
-/* Short reads and writes are gone on with. */
+/* Short reads and writes are continued. */
 static void short_operations_are_completed(void)
 {
     const struct bmi_flow_extent extent = all(1 << 20);
@@ -564,7 +561,7 @@ static void messages_of_another_size_end_it(void)
                                                           .timeout_ms = 200});
         flows_wait(&flows);
         CU_ASSERT_EQUAL(flows.errors[0], -BMI_EPROTO);
-        CU_ASSERT_EQUAL(flows.errors[1], -BMI_ETIMEDOUT); /* nobody receives the rest */
+        CU_ASSERT_EQUAL(flows.errors[1], -BMI_ETIMEDOUT); /* the rest has no receiver */
         CU_ASSERT_EQUAL(flows.actuals[0], 0);
     }
 }
@@ -590,7 +587,7 @@ static void cancelled_and_late_flows_end_once(void)
                                                       .timeout_ms = 1000000});
     struct bmi_flow_progress progress = {0};
     CU_ASSERT_EQUAL(bmi_flow_get_progress(flows.ids[0], &progress, context), 0);
-    CU_ASSERT_EQUAL(progress.total, FILE_SIZE); /* though nothing has come */
+    CU_ASSERT_EQUAL(progress.total, FILE_SIZE); /* although no byte has come */
     CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
     CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
     CU_ASSERT_EQUAL(bmi_flow_cancel(12345, context), -BMI_EINVAL);
@@ -609,7 +606,7 @@ static void cancelled_and_late_flows_end_once(void)
     CU_ASSERT_EQUAL(error, -BMI_ECANCEL);
 }
 
-/* With workers nobody has to test for a flow to go on. */
+/* With workers a flow continues without a test call. */
 static void workers_run_flows(void)
 {
     CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_WORKERS), 0);
@@ -625,7 +622,7 @@ static void tell(void *argument)
     sem_post(argument);
 }
 
-/* Nor has anybody to run its steps when storage has done what they wait for. */
+/* With workers steps run without a test call when storage has completed their operations. */
 static void workers_look_at_storage(void)
 {
     const struct bmi_flow_extent extent = all(FILE_SIZE);
@@ -656,7 +653,7 @@ static void workers_look_at_storage(void)
     sem_destroy(&ended_one);
 }
 
-/* Neither the post nor the end waits until all of it was looked at. */
+/* Neither the post nor the end waits until all blocks were checked. */
 static void blocks_that_are_all_elsewhere(void)
 {
     const struct bmi_flow_extent extent = {.offset = BMI_FLOW_STRIPE_SIZE,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flow_testing.h - what flow's tests share: a store in memory with objects, a peer that is this
- * process, and flows that are waited for.
+ * flow_testing.h - shared by flow's tests: a store in memory with objects, a peer that is this
+ * process, and waits for flows.
  */
 #ifndef FLOW_TESTING_H
 #define FLOW_TESTING_H
@@ -32,7 +32,7 @@ static inline void store_close(void)
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 
-/* A new object with these bytes, written in one go. */
+/* A new object with these bytes, written in one write. */
 static inline struct bmi_trove_place object_make(const void *bytes, bmi_size_t size)
 {
     bmi_trove_op_id_t op;
@@ -46,7 +46,7 @@ static inline struct bmi_trove_place object_make(const void *bytes, bmi_size_t s
     return place;
 }
 
-/* What an object has; beyond its end is zeros. */
+/* Reads an object's bytes; beyond its end are zeros. */
 static inline void object_read(const struct bmi_trove_place *place, void *bytes, bmi_size_t size)
 {
     bmi_trove_op_id_t op;
@@ -55,8 +55,7 @@ static inline void object_read(const struct bmi_trove_place *place, void *bytes,
     CU_ASSERT_EQUAL_FATAL(outcome_of(result, &op, storage_context).error, 0);
 }
 
-/* ---- endpoints ---------------------------------------------------------------------------------
- */
+/* ---- endpoints ------------------------------------------------------------------------------- */
 
 static inline struct bmi_flow_endpoint from_network(bmi_msg_tag_t tag)
 {
@@ -83,12 +82,11 @@ static inline struct bmi_flow_endpoint in_memory(const struct region *region)
                                                    .count = 1}};
 }
 
-/* ---- waiting -----------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 enum { FLOWS_MOST = 16 };
 
-/* Flows that were posted, and what they came to. */
+/* Flows that were posted, and their results. */
 struct flows {
     int count, left;
     bmi_flow_id_t ids[FLOWS_MOST];

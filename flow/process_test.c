@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * process_test.c - flows between processes over tcp: a client and servers that store on a folder
- * and in memory; and what a client sees when a server is killed in the midst of a flow. And flows
- * of a child of fork().
+ * and in memory; and a client whose server is killed in the midst of a flow. Also flows of a child
+ * of fork().
  *
- * A request is an unexpected message; the reply tells what the server's flow came to. A server is
+ * A request is an unexpected message; the reply has the result of the server's flow. A server is
  * this program, started anew.
  */
 #include <signal.h>
@@ -41,10 +41,9 @@ static struct bmi_flow_description striped(uint32_t server)
                                          .timeout_ms = PATIENCE_MS};
 }
 
-/* ---- servers -----------------------------------------------------------------------------------
- */
+/* ---- servers --------------------------------------------------------------------------------- */
 
-/* In a server a failed expectation ends it: the client notices. */
+/* Ends a server if the expectation fails: the client notices that. */
 static void need(bool holds)
 {
     if (!holds)
@@ -164,8 +163,7 @@ static void set_up(void)
     CU_ASSERT_EQUAL_FATAL(bmi_flow_context_open(&context), 0);
 }
 
-/* ---- the client --------------------------------------------------------------------------------
- */
+/* ---- the client ------------------------------------------------------------------------------ */
 
 static bmi_context_id client_context;
 
@@ -191,7 +189,7 @@ static int reply_post(uint32_t server, struct reply *reply, bmi_op_id_t *op)
                          REPLY_TAG, NULL, client_context, NULL);
 }
 
-/* What a reply ended with that was posted with this result. */
+/* The result of a reply whose receive was posted with this result. */
 static bmi_error_code_t reply_await(int posted, bmi_op_id_t op)
 {
     bmi_error_code_t error = posted < 0 ? posted : 0;
@@ -208,7 +206,8 @@ static bmi_error_code_t reply_take(uint32_t server, struct reply *reply)
     return reply_await(posted, op);
 }
 
-/* Posts a flow with each server, then tells it: a flow is of the connection of its post. */
+/* Posts a flow with each server, then sends the request: a flow belongs to the connection of its
+ * post. */
 static void transfer_begin(enum request_kind kind, struct flows *flows, struct region *region)
 {
     for (uint32_t i = 0; i < SERVERS; i++) {
@@ -252,7 +251,7 @@ static void server_wait(uint32_t server, bool killed)
                     1);
 }
 
-/* It answers and ends, and with its connection goes an answer that nobody asked for yet. */
+/* The server answers and ends. Its connection drops an answer that has no receive yet. */
 static void server_stop(uint32_t server)
 {
     struct reply reply;
@@ -277,7 +276,7 @@ static void a_file_goes_to_servers_and_back(void)
         server_stop(i);
 }
 
-/* One server is killed while both send: its flow ends with a cause, the other's goes on. */
+/* One server is killed while both send: its flow ends with a cause, the other's continues. */
 static void a_killed_server_ends_its_flows_only(void)
 {
     struct region region = {arrived, SIZE};
@@ -307,10 +306,9 @@ static void a_killed_server_ends_its_flows_only(void)
     server_stop(1);
 }
 
-/* ---- children ----------------------------------------------------------------------------------
- */
+/* ---- children -------------------------------------------------------------------------------- */
 
-/* Little enough for no thread to be started, which ThreadSanitizer forbids a child. */
+/* Small enough that no thread is started, which ThreadSanitizer forbids in a child. */
 static bool storage_is_read(void)
 {
     enum { LITTLE = 300000 };
@@ -326,7 +324,7 @@ static bool storage_is_read(void)
     return flow_run(&what, NULL) == 0 && memcmp(file, arrived, LITTLE) == 0;
 }
 
-/* Has a store and contexts of its own; those of its parent are unknown. */
+/* It has its own store and contexts; those of its parent are unknown. */
 static void child_run_flow(void)
 {
     bmi_flow_context_id_t parents = context;

@@ -44,7 +44,7 @@ bool bmi__flow_distribution_valid(const struct bmi_flow_distribution *distributi
            distribution->contiguous != NULL;
 }
 
-/* To the next block that has bytes; false: there is none. */
+/* Goes to the next block that has bytes; false: there is none. */
 static bool block_settle(struct flow_walk *walk)
 {
     while (walk->extent < walk->extent_count) {
@@ -57,8 +57,8 @@ static bool block_settle(struct flow_walk *walk)
     return false;
 }
 
-/* To the next block that may have bytes of the server's: the first ones at or behind this block's
- * start, and behind its end, are at `at` (-1: there are none). */
+/* Goes to the next block that may have bytes of the server: the first ones at or after this block's
+ * start, and after its end, are at `at` (-1: there are none). */
 static void block_end(struct flow_walk *walk, bmi_size_t at)
 {
     const struct bmi_flow_extent *extent = &walk->extents[walk->extent];
@@ -68,7 +68,8 @@ static void block_end(struct flow_walk *walk, bmi_size_t at)
         end += walk->block * extent->stride;
     if (walk->done == 0 && at < 0)
         steps = left;
-    else if (walk->done == 0 && left > 1) /* in part: the next one may begin before where we are */
+    else if (walk->done == 0 && left > 1) /* in part: the next block may begin before the present
+                                             position */
         steps = extent->stride > 0 ? (at - end) / extent->stride + 1 : left;
     steps = steps < left ? steps : left;
     walk->request += steps * extent->size;

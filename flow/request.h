@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * request.h - a request walked through: the pieces of it that are on one server, in order. Both
- * sides of a connection walk the same request and so get the same pieces.
+ * request.h - a walk through a request: its pieces on one server, in order. Both sides of a
+ * connection walk the same request and so get the same pieces.
  */
 #ifndef FLOW_REQUEST_H
 #define FLOW_REQUEST_H
@@ -22,12 +22,12 @@ struct flow_walk {
     const struct bmi_flow_distribution *distribution;
     const void *parameters;
     uint32_t server, servers;
-    /* where it is */
+    /* the present position */
     int extent;
     bmi_size_t block;   /* of the extent */
     bmi_size_t done;    /* bytes of the block */
     bmi_size_t request; /* bytes of the request before the block */
-    int budget;         /* blocks without a piece that may still be looked at */
+    int budget;         /* blocks without a piece that the walk may still check */
 };
 
 enum flow_walked { FLOW_WALKED, FLOW_PIECE, FLOW_LATER };

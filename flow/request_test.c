@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * request_test.c - where distributions put a file's bytes, and how a request is walked, compared
- * with a model that goes byte by byte.
+ * request_test.c - the places that distributions give a file's bytes, and walks through requests,
+ * compared with a model that works byte by byte.
  */
 #include <stdbool.h>
 
@@ -46,7 +46,8 @@ static void a_files_size_comes_from_its_streams(void)
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, none), 0);
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, bad), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_contiguous, NULL, 3, sizes), 20);
-    const bmi_size_t huge[2] = {INT64_MAX, 0}; /* of no file: it would end beyond what there is */
+    const bmi_size_t huge[2] = {INT64_MAX, 0}; /* of no file: it would end beyond the
+                                                  largest offset */
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, NULL, 2, huge), INT64_MAX);
     size.stripe_size = INT64_MAX;
     CU_ASSERT_EQUAL(bmi_flow_file_size(&bmi_flow_simple_stripe, &size, 3, sizes), INT64_MAX);
@@ -85,8 +86,8 @@ static bmi_size_t bytes_of(const struct bmi_flow_extent *extent, bmi_size_t unit
     return count;
 }
 
-/* Blocks that are another server's are passed over at once: overlapping ones, and a budget that is
- * used up again and again, change nothing. */
+/* The walk skips blocks of other servers at once: overlapping blocks, and a budget that is used up
+ * repeatedly, do not change the result. */
 static void walks_against_a_model(void)
 {
     enum { MOST_BYTES = 4000 };

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * step.c - a flow's step: what has completed is accounted for, and all that can be begun is begun.
+ * step.c - a flow's step: accounts for completions, and begins all operations that can begin.
  *
  * Chunks have numbers. `ended` <= `sent` <= `begun`: begun to be filled, begun to be emptied, and
- * done. A flow fails at the first chunk that fails (`broken_at`): those before it go on to the
- * destination, those behind it go nowhere. What is outstanding is waited for in any case, since it
- * has our memory.
+ * done. A flow fails at the first chunk that fails (`broken_at`): earlier chunks still go to the
+ * destination, later ones do not. The flow always waits for outstanding operations, since they use
+ * its memory.
  */
 #include "flow/internal.h"
 
-/* By one step: where nothing blocks a step would be the whole flow, and where a request has blocks
- * by the million that are other servers', a look through all of them. */
+/* Limits of one step: if no operation blocks, a step would be the whole flow; if a request has
+ * millions of blocks on other servers, a step would check all of them. */
 enum { BEGUN_MOST = 64, BLOCKS_MOST = 4096 };
 
 static struct flow_chunk *chunk_at(struct flow *flow, uint64_t number)
@@ -18,8 +18,7 @@ static struct flow_chunk *chunk_at(struct flow *flow, uint64_t number)
     return &flow->chunks[number % flow->what.buffer_count];
 }
 
-/* ---- failing -----------------------------------------------------------------------------------
- */
+/* ---- failing --------------------------------------------------------------------------------- */
 
 static void cancel_under_way(struct flow *flow, bool fills, bool empties)
 {
@@ -74,10 +73,9 @@ static void flow_killed(struct flow *flow, bmi_error_code_t cause)
         bmi__chunk_cancel(&flow->farewell);
 }
 
-/* ---- what a chunk's operation came to ----------------------------------------------------------
- */
+/* ---- what a chunk's operation came to -------------------------------------------------------- */
 
-/* An operation that succeeded with fewer bytes than asked. Returns an error, or 0: go on. */
+/* An operation that succeeded with fewer bytes than requested. Returns an error, or 0: continue. */
 static bmi_error_code_t short_result(const struct flow_chunk *chunk, bmi_size_t actual)
 {
     if (chunk->on_network)
@@ -101,7 +99,7 @@ static void chunk_failed(struct flow *flow, struct flow_chunk *chunk, bmi_error_
         destination_failed(flow, chunk->number, error);
 }
 
-/* Accounts for a chunk's operation. Returns true if the rest of a short one is to be done. */
+/* Accounts for a chunk's operation. Returns true if the rest of a short one remains to be done. */
 static bool chunk_result(struct flow *flow, struct flow_chunk *chunk, bmi_error_code_t error,
                          bmi_size_t actual)
 {
@@ -124,7 +122,8 @@ static bool chunk_result(struct flow *flow, struct flow_chunk *chunk, bmi_error_
     return rest;
 }
 
-/* What was posted to the network is cancelled: the connection that it is for has not the flow. */
+/* Cancels the operation that was posted to the network: the flow does not exist on the connection
+ * that it is for. */
 static void chunk_lost(struct flow *flow, struct flow_chunk *chunk, bmi_error_code_t cause)
 {
     bool filling = chunk->state == CHUNK_FILLING;
@@ -135,10 +134,10 @@ static void chunk_lost(struct flow *flow, struct flow_chunk *chunk, bmi_error_co
         destination_failed(flow, chunk->number, cause);
 }
 
-/* Begins a chunk's operation. Returns 0: it is under way, and *lost tells whether it was posted to
- * another connection than the flow's; 1: done; <0: it failed. A message that was there already came
- * by the connection that was there before the post, also if that has ended since: its sender may be
- * done and gone. */
+/* Begins a chunk's operation. Returns 0: it is under way, and *lost is not 0 if it was posted to
+ * another connection than the flow's; 1: done; <0: it failed. A message that had arrived already
+ * came over the connection from before the post, even if that has ended since: its sender may have
+ * finished. */
 static int chunk_post(struct flow_chunk *chunk, bmi_error_code_t *lost)
 {
     bool filling = chunk->state == CHUNK_FILLING;
@@ -150,7 +149,7 @@ static int chunk_post(struct flow_chunk *chunk, bmi_error_code_t *lost)
     return *lost != 0 && result != 0 && !(result > 0 && filling) ? *lost : result;
 }
 
-/* Has a chunk filled or emptied, as its state says. */
+/* Fills or empties a chunk, depending on its state. */
 static void chunk_run(struct flow *flow, struct flow_chunk *chunk)
 {
     bool rest;
@@ -169,20 +168,20 @@ static void chunk_run(struct flow *flow, struct flow_chunk *chunk)
     } while (rest);
 }
 
-/* ---- the last operation ------------------------------------------------------------------------
- */
+/* ---- the last operation ---------------------------------------------------------------------- */
 
 static void last_result(struct flow *flow, bmi_error_code_t error)
 {
     bool flush = !flow->farewell.on_network;
     flow->farewell.state = CHUNK_DONE;
     if (flush && error != 0) {
-        atomic_store(&flow->good, 0); /* none of it is known to be on disk */
+        atomic_store(&flow->good, 0); /* no byte is known to be on disk */
         flow_fail(flow, 0, error);
     }
 }
 
-/* When all chunks have ended: tells the receiver that there will be no more, or flushes. */
+/* When all chunks have ended: tells the receiver by an empty message that no more data follows, or
+ * flushes. */
 static void last_begin(struct flow *flow)
 {
     const struct bmi_flow_endpoint *end = &flow->what.destination;
@@ -203,8 +202,7 @@ static void last_begin(struct flow *flow)
         last_result(flow, result < 0 ? result : 0);
 }
 
-/* ---- the step ----------------------------------------------------------------------------------
- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 static void take_arrived(struct flow *flow)
 {
@@ -284,7 +282,8 @@ static bool end_some(struct flow *flow)
             break;
         if (flow->ended <= flow->broken_at)
             atomic_fetch_add(&flow->good, chunk->failed ? chunk->partial : chunk->size);
-        bmi__trove_loan_return(&chunk->loan); /* its store may be closed before the end is told */
+        bmi__trove_loan_return(&chunk->loan); /* its store may be closed before the end
+                                                 is reported */
         chunk->state = CHUNK_IDLE;
     }
     return any;
