@@ -19,8 +19,7 @@ static void other_open(void)
     CU_ASSERT_EQUAL_FATAL(bmi_job_context_open(0, &other), 0);
 }
 
-/* ---- a descriptor's context, and a thread that waits ------------------------------------------
- */
+/* ---- a descriptor's context, and a thread that waits ----------------------------------------- */
 
 static _Atomic bmi_job_id_t event;
 
@@ -80,8 +79,7 @@ static void test_descriptor_beside(void)
     bmi_job_context_close(other);
 }
 
-/* ---- actions that test ------------------------------------------------------------------------
- */
+/* ---- actions that test ----------------------------------------------------------------------- */
 
 enum { THREADS = 2, EACH = 16, MACHINES = THREADS * (1 + EACH) };
 
@@ -170,8 +168,7 @@ static void test_actions_that_test(void)
     bmi_job_context_close(other);
 }
 
-/* ---- steps of one context ----------------------------------------------------------------------
- */
+/* ---- steps of one context -------------------------------------------------------------------- */
 
 static struct {
     atomic_bool inside, overlap;
@@ -224,8 +221,7 @@ static void test_one_step_at_a_time(void)
     CU_ASSERT_FALSE(atomic_load(&steps.overlap));
 }
 
-/* ---- a task that an action waits for ------------------------------------------------------------
- */
+/* ---- a task that an action waits for --------------------------------------------------------- */
 
 static struct {
     struct bmi_task task;

@@ -328,8 +328,7 @@ static void test_deadline_for_ever(void)
     CU_ASSERT_EQUAL(job_case_fetch().error, 0);
 }
 
-/* ---- a jump that fails again and again --------------------------------------------------------
- */
+/* ---- a jump that fails again and again ------------------------------------------------------- */
 
 struct jumping {
     atomic_bool released;
@@ -387,8 +386,7 @@ static void test_failing_jump(void)
     CU_ASSERT_EQUAL(statistics.steps, 2);
 }
 
-/* ---- contexts that are closed by tasks --------------------------------------------------------
- */
+/* ---- contexts that are closed by tasks ------------------------------------------------------- */
 
 static struct bmi_job_context *other_open(void)
 {

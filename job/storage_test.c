@@ -209,8 +209,7 @@ static void flow_ends(void)
     job_case_none();
 }
 
-/* ---- a machine on all of them, and the descriptor ---------------------------------------------
- */
+/* ---- a machine on all of them, and the descriptor -------------------------------------------- */
 
 static struct bmi_job_status statuses[3];
 

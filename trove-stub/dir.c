@@ -37,8 +37,7 @@ static struct trove_dir *dir_of(const struct trove_op *op)
     return op->place.store->state;
 }
 
-/* ---- files -------------------------------------------------------------------------------------
- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 /* Whether it is worth to try again what has failed so. */
 static bool room_made(struct trove_dir *dir, int result)
@@ -124,8 +123,7 @@ static int dir_sync_data(struct trove_op *op)
     return file_sync(op, fdatasync);
 }
 
-/* ---- objects -----------------------------------------------------------------------------------
- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 static int exists(struct trove_op *op)
 {
@@ -321,8 +319,7 @@ static bool dir_start(struct trove_op *op)
     return !name && bmi__ring_start(dir->ring, op, file->fd);
 }
 
-/* ---- stores ------------------------------------------------------------------------------------
- */
+/* ---- stores ---------------------------------------------------------------------------------- */
 
 static int dir_open(struct bmi_trove_store *store, const char *path, char *error, size_t error_size)
 {

@@ -16,8 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-/* ---- a full disk -------------------------------------------------------------------------------
- */
+/* ---- a full disk ----------------------------------------------------------------------------- */
 
 enum { NOT_MOUNTED = 77 }; /* a child's status */
 
@@ -81,8 +80,7 @@ static void a_full_disk_is_told_as_that(void)
         CU_ASSERT_EQUAL(status, 0);
 }
 
-/* ---- a disk that fails ------------------------------------------------------------------------
- */
+/* ---- a disk that fails ----------------------------------------------------------------------- */
 
 static atomic_bool
     meta_fails; /* so do writes of LMDB's two first pages: what the last transaction is */
@@ -151,8 +149,7 @@ static void a_put_that_failed_stops_no_other(void)
     work_close();
 }
 
-/* ---- a map that cannot grow --------------------------------------------------------------------
- */
+/* ---- a map that cannot grow ------------------------------------------------------------------ */
 
 enum { MAP_FIRST = 1 << 30, MAP_SMALL = 1 << 20 };
 
@@ -218,8 +215,7 @@ static void a_map_that_cannot_grow_is_an_error(void)
     map_small = false;
 }
 
-/* ---- a limit of file sizes ---------------------------------------------------------------------
- */
+/* ---- a limit of file sizes ------------------------------------------------------------------- */
 
 static void files_limit(rlim_t bytes)
 {
@@ -318,8 +314,7 @@ static void a_limit_of_file_sizes_is_an_error(void)
     CU_ASSERT_EQUAL(status, 0);
 }
 
-/* ---- flushes that fail -------------------------------------------------------------------------
- */
+/* ---- flushes that fail ----------------------------------------------------------------------- */
 
 static atomic_int flushes_left; /* the flush that makes it 0 fails, as only the first one does */
 
@@ -414,8 +409,7 @@ static void bytes_that_a_flush_has_lost_are_told_on_and_on(void)
     by_tasks = false;
 }
 
-/* ---- folders that can't be read ----------------------------------------------------------------
- */
+/* ---- folders that can't be read -------------------------------------------------------------- */
 
 static bool reading_fails;
 

@@ -26,8 +26,7 @@ static void file_write(const char *name, const char *text)
     fclose(file);
 }
 
-/* ---- opening -----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void what_is_no_store_is_refused(void)
 {
@@ -118,8 +117,7 @@ static void a_store_in_use_is_refused_by_name(void)
     CU_ASSERT_EQUAL(bmi_trove_close(first), 0);
 }
 
-/* ---- killed ------------------------------------------------------------------------------------
- */
+/* ---- killed ---------------------------------------------------------------------------------- */
 
 enum { PAIRS = 3, RECORD = 5000 };
 
@@ -226,8 +224,7 @@ static void a_killed_process_leaves_whole_pairs(void)
     }
 }
 
-/* ---- open files --------------------------------------------------------------------------------
- */
+/* ---- open files ------------------------------------------------------------------------------ */
 
 static struct outcome size_get(bmi_size_t *size)
 {
@@ -299,8 +296,7 @@ static void an_object_removed_while_it_is_opened_is_gone(void)
     work_close();
 }
 
-/* ---- io_uring ----------------------------------------------------------------------------------
- */
+/* ---- io_uring -------------------------------------------------------------------------------- */
 
 static bool is_readable(int fd, int ms)
 {
@@ -409,8 +405,7 @@ static void a_wake_is_not_lost_to_who_reaps(void)
     work_close();
 }
 
-/* ---- collections -------------------------------------------------------------------------------
- */
+/* ---- collections ----------------------------------------------------------------------------- */
 
 struct removing {
     atomic_bool over;
@@ -537,8 +532,7 @@ static void objects_are_used_beyond_the_descriptors(void)
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 
-/* ---- children ----------------------------------------------------------------------------------
- */
+/* ---- children -------------------------------------------------------------------------------- */
 
 /* Of a child that was forked, not started anew: looks for completions of its own until it is told
  * to end. */

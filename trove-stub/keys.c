@@ -81,8 +81,7 @@ static MDB_val key_make(struct full_key *full, const struct trove_op *op, const 
     return (MDB_val){.mv_size = full->size, .mv_data = full->bytes};
 }
 
-/* ---- opening -----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* LMDB maps this file as long as it makes it, and writes there. Where the disk has no room for it
  * that would be SIGBUS. */
@@ -161,8 +160,7 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
     return 0;
 }
 
-/* ---- transactions ------------------------------------------------------------------------------
- */
+/* ---- transactions ---------------------------------------------------------------------------- */
 
 /* MDB_PANIC: it is to be opened again. */
 static int txn_begin(struct trove_keys *keys, unsigned flags, MDB_txn **txn)
@@ -316,8 +314,7 @@ static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
     return lmdb_errno(result);
 }
 
-/* ---- what operations do ------------------------------------------------------------------------
- */
+/* ---- what operations do ---------------------------------------------------------------------- */
 
 /* What was there before: compared and told. An empty value's data may be anywhere, but is not
  * NULL. */

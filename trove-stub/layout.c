@@ -29,8 +29,7 @@ int bmi__dir_sync(int at, const char *name)
     return result;
 }
 
-/* ---- opening -----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static bool is_ours(const char *name)
 {
@@ -224,8 +223,7 @@ void bmi__dir_close(struct trove_dir *dir)
             close(fds[i]);
 }
 
-/* ---- collections -------------------------------------------------------------------------------
- */
+/* ---- collections ----------------------------------------------------------------------------- */
 
 struct name {
     char text[16];
@@ -304,8 +302,7 @@ int bmi__dir_collection_next(struct bmi_trove_store *store, bmi_trove_collection
     return 0;
 }
 
-/* ---- lists of objects --------------------------------------------------------------------------
- */
+/* ---- lists of objects ------------------------------------------------------------------------ */
 
 static int number_order(const void *one, const void *other)
 {

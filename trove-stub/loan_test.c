@@ -98,8 +98,7 @@ static uint64_t lent_bytes(void)
     return statistics.lent_bytes;
 }
 
-/* ---- cases -------------------------------------------------------------------------------------
- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static void what_is_lent_does_not_change(void)
 {

@@ -38,8 +38,7 @@ struct mem_store {
     struct block_pool blocks;
 };
 
-/* ---- numbers as keys ---------------------------------------------------------------------------
- */
+/* ---- numbers as keys ------------------------------------------------------------------------- */
 
 static uint64_t number_get(const unsigned char *from, int bytes)
 {
@@ -56,8 +55,7 @@ static void place_key(unsigned char key[12], bmi_trove_collection_t collection,
     bmi__number_put(key + 4, object, 8);
 }
 
-/* ---- objects -----------------------------------------------------------------------------------
- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 static struct mem_store *mem_of(const struct trove_op *op)
 {
@@ -201,8 +199,7 @@ static int mem_objects(struct trove_op *op)
     return there ? 0 : -ENOENT;
 }
 
-/* ---- streams -----------------------------------------------------------------------------------
- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static int mem_begin(struct trove_op *op)
 {
@@ -364,8 +361,7 @@ static int mem_stream(struct trove_op *op, struct mem_object *object)
     return result;
 }
 
-/* ---- loans -------------------------------------------------------------------------------------
- */
+/* ---- loans ----------------------------------------------------------------------------------- */
 
 static bool lend_locked(struct trove_loan *loan, struct mem_object *object, bmi_size_t offset,
                         bmi_size_t size)
@@ -423,8 +419,7 @@ static void mem_loan_return(struct bmi_trove_store *store, struct trove_block *b
     bmi__block_put(&mem->blocks, block);
 }
 
-/* ---- key/values --------------------------------------------------------------------------------
- */
+/* ---- key/values ------------------------------------------------------------------------------ */
 
 static void keys_get(struct trove_op *op, struct mem_object *object)
 {
@@ -581,8 +576,7 @@ static int mem_run(struct trove_op *op)
     return result;
 }
 
-/* ---- collections and stores --------------------------------------------------------------------
- */
+/* ---- collections and stores ------------------------------------------------------------------ */
 
 static int mem_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection)
 {

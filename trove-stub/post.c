@@ -26,8 +26,7 @@ static int op_make(bmi_trove_op_id_t *id, const struct bmi_trove_place *place, e
     return 0;
 }
 
-/* ---- objects ----------------------------------------------------------------------------------
- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                           bmi_trove_object_t *object, unsigned flags, void *user_ptr,
@@ -95,8 +94,7 @@ int bmi_trove_post_resize(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
     return bmi__trove_start(new, op, user_ptr, context);
 }
 
-/* ---- reads and writes -------------------------------------------------------------------------
- */
+/* ---- reads and writes ------------------------------------------------------------------------ */
 
 /* The sum of a list, or an error. */
 static bmi_size_t list_total(const bmi_size_t *sizes, int count)
@@ -245,8 +243,7 @@ int bmi_trove_post_write_at(bmi_trove_op_id_t *op, const struct bmi_trove_place 
                     context);
 }
 
-/* ---- key/values -------------------------------------------------------------------------------
- */
+/* ---- key/values ------------------------------------------------------------------------------ */
 
 static bool pairs_valid(const struct bmi_trove_pair *pairs, int count, enum trove_what what)
 {

@@ -180,16 +180,14 @@ int bmi__trove_piece_done(struct trove_op *op, struct trove_piece *piece, ssize_
 /* Runs a read or write to its end, by the backend's blocking calls. */
 int bmi__trove_move(struct trove_op *op);
 
-/* ---- pairs.c ----------------------------------------------------------------------------------
- */
+/* ---- pairs.c --------------------------------------------------------------------------------- */
 
 /* Gives a value that was found: to a pair of get, or with its key to one of iterate. */
 void bmi__pair_found(struct bmi_trove_pair *pair, const void *value, size_t value_size);
 void bmi__pair_next(struct bmi_trove_pair *pair, struct bmi_trove_position *position,
                     const void *key, size_t key_size, const void *value, size_t value_size);
 
-/* ---- ring.c: io_uring; without it, rings are never there --------------------------------------
- */
+/* ---- ring.c: io_uring; without it, rings are never there ------------------------------------- */
 
 struct trove_ring;
 /* NULL: not on this system. */
@@ -202,8 +200,7 @@ void bmi__rings_reap(void);
 /* The descriptor that is readable while they may have something; or a negated errno. */
 int bmi__rings_source(void);
 
-/* ---- keys.c: key/values of the dir backend, in LMDB -------------------------------------------
- */
+/* ---- keys.c: key/values of the dir backend, in LMDB ------------------------------------------ */
 
 struct trove_keys;
 /* *keys is NULL where it was built without LMDB. */

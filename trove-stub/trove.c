@@ -12,8 +12,7 @@
 
 #include "trove-stub/store.h"
 
-/* ---- the space of operations ------------------------------------------------------------------
- */
+/* ---- the space of operations ----------------------------------------------------------------- */
 
 static void op_cancel(struct bmi__posted *posted)
 {
@@ -65,8 +64,7 @@ static void fork_watch(void)
     pthread_atfork(NULL, NULL, after_fork_child);
 }
 
-/* ---- running an operation ---------------------------------------------------------------------
- */
+/* ---- running an operation -------------------------------------------------------------------- */
 
 static void counted(_Atomic uint64_t *counter, uint64_t by)
 {
@@ -256,8 +254,7 @@ int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
     return ended;
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 int bmi__trove_explain(int result, char *error, size_t error_size, const char *format, ...)
 {
@@ -395,8 +392,7 @@ int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collectio
     return bmi_status_of(store->backend->collection_next(store, collection));
 }
 
-/* ---- faults and statistics --------------------------------------------------------------------
- */
+/* ---- faults and statistics ------------------------------------------------------------------- */
 
 int bmi_trove_inject(struct bmi_trove_store *store, const struct bmi_trove_fault *fault)
 {
@@ -434,8 +430,7 @@ int bmi_trove_get_statistics(struct bmi_trove_store *store, struct bmi_trove_sta
     return 0;
 }
 
-/* ---- contexts and tests: completion.c does it --------------------------------------------------
- */
+/* ---- contexts and tests: completion.c does it ------------------------------------------------ */
 
 int bmi_trove_context_open(bmi_trove_context_id_t *context)
 {

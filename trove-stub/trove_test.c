@@ -97,8 +97,7 @@ struct outcome put_one(const char *key, const char *value, unsigned flags)
     return done(bmi_trove_post_put(&op, &place, &pair, 1, flags, NULL, context), &op);
 }
 
-/* ---- the kinds ----------------------------------------------------------------------------------
- */
+/* ---- the kinds ------------------------------------------------------------------------------- */
 
 static CU_TestInfo cases[] = {
     {"what was written is read", what_was_written_is_read},

@@ -8,8 +8,7 @@
 
 #include "trove-stub/trove_cases.h"
 
-/* ---- tests, waits, cancel -----------------------------------------------------------------------
- */
+/* ---- tests, waits, cancel -------------------------------------------------------------------- */
 
 /* Posts a write until one is pending: with a short delay it may be done by the time the post ends.
  */
@@ -231,8 +230,7 @@ void a_poster_may_end(void)
     CU_ASSERT_EQUAL(size_now(), 800000);
 }
 
-/* ---- faults -------------------------------------------------------------------------------------
- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 
 void faults_strike_the_nth(void)
 {

@@ -111,8 +111,7 @@ static struct bmi_flow_endpoint over_network(BMI_addr_t peer, const struct work 
                                       .u.network = {.address = peer, .tag = tag_data(work)}};
 }
 
-/* ---- computing clients -------------------------------------------------------------------------
- */
+/* ---- computing clients ----------------------------------------------------------------------- */
 
 static bool in_background(void)
 {
@@ -162,8 +161,7 @@ static void client_await(struct bmi_side *side, const struct work *work, const u
     side_await(side, ended, target);
 }
 
-/* ---- servers -----------------------------------------------------------------------------------
- */
+/* ---- servers --------------------------------------------------------------------------------- */
 
 /* Waits for an operation on storage. */
 static void storage_check(int result, bmi_trove_op_id_t op, bmi_trove_context_id_t context)
@@ -256,8 +254,7 @@ static void flow_serve_bmi(struct bmi_side *side, const struct work *work, bmi_p
                                              .buffer_size = work->size});
 }
 
-/* ---- clients -----------------------------------------------------------------------------------
- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 /* A client's file in memory: as in read and write no more of it than fits a cache, again and again.
  */

@@ -26,8 +26,7 @@ static char ours[BMI_MAX_ADDR_LEN];
 static struct chance chance;
 static uint8_t body[RAW_BODY_MAX];
 
-/* ---- sockets, while we make progress ----------------------------------------------------------
- */
+/* ---- sockets, while we make progress --------------------------------------------------------- */
 
 static bool readable(int socket)
 {
@@ -105,8 +104,7 @@ static int back_connect(const struct raw_hello *identity, const char *listening)
     return socket;
 }
 
-/* ---- names and proofs of connections ----------------------------------------------------------
- */
+/* ---- names and proofs of connections --------------------------------------------------------- */
 
 enum { SECRET = 16, ITEM = 32, PROOF = 16, END = 18 };
 enum { NAME_LABEL = 1, QUESTION_LABEL, ANSWER_LABEL };
@@ -185,8 +183,7 @@ static void drop(BMI_addr_t address)
     }
 }
 
-/* ---- as ourselves -----------------------------------------------------------------------------
- */
+/* ---- as ourselves ---------------------------------------------------------------------------- */
 
 /* The server has from our HELLO what our own other end would say. Of its two connections only one
  * brings messages: else one could write to memory that the other's message has given back. */
@@ -233,8 +230,7 @@ static void mirror(void)
     drop(address);
 }
 
-/* ---- a server of another version --------------------------------------------------------------
- */
+/* ---- a server of another version ------------------------------------------------------------- */
 
 static char logged[4096];
 
@@ -276,8 +272,7 @@ static void other_version(bool refuses, const char *why)
     drop(address);
 }
 
-/* ---- what was told holds ------------------------------------------------------------------------
- */
+/* ---- what was told holds --------------------------------------------------------------------- */
 
 /* The largest message that it may send unasked is set anew before the server's answer is here: what
  * our HELLO has told it holds. */
@@ -306,8 +301,7 @@ static void eager_max_set_while_greeted(void)
     drop(address);
 }
 
-/* ---- a server that has connected to us --------------------------------------------------------
- */
+/* ---- a server that has connected to us ------------------------------------------------------- */
 
 enum { LESSER = 0, GREATER = 0xff };
 
@@ -437,8 +431,7 @@ static void no_answer(void)
     drop(both.addresses[0]);
 }
 
-/* ---- a server that asks us --------------------------------------------------------------------
- */
+/* ---- a server that asks us ------------------------------------------------------------------- */
 
 /* We are connected to the server, which connects to us and asks for that. Returns whether we
  * answered that it is ours; `right`: with the right proof. */
@@ -487,8 +480,7 @@ static void asked(void)
     drop(address);
 }
 
-/* ---- a connection that is just closing --------------------------------------------------------
- */
+/* ---- a connection that is just closing ------------------------------------------------------- */
 
 enum { QUESTIONS = 1500 };
 
@@ -579,8 +571,7 @@ static void not_answered_with_one_that_closes(void)
     drop(address);
 }
 
-/* ---- alternatives -----------------------------------------------------------------------------
- */
+/* ---- alternatives ---------------------------------------------------------------------------- */
 
 static BMI_addr_t speaker;
 

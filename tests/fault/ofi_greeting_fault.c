@@ -350,8 +350,7 @@ static int bad_peer(void *argument, int channel)
     return 0;
 }
 
-/* ---- the library ------------------------------------------------------------------------------
- */
+/* ---- the library ----------------------------------------------------------------------------- */
 
 static char said[1 << 16]; /* the log since it was last cleared */
 

@@ -93,8 +93,7 @@ static void strangers_meet(void)
     must(BMI_finalize(), "BMI_finalize");
 }
 
-/* ---- another user's ---------------------------------------------------------------------------
- */
+/* ---- another user's -------------------------------------------------------------------------- */
 
 static void message_free(const struct BMI_unexpected_info *info)
 {

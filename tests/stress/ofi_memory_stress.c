@@ -90,8 +90,7 @@ static bool may_get(void)
     return strcmp(test_method(), "bmi_ofi_shm") == 0;
 }
 
-/* ---- moved ------------------------------------------------------------------------------------
- */
+/* ---- moved ----------------------------------------------------------------------------------- */
 
 static void moved_send(BMI_addr_t peer, char *buffer)
 {
@@ -125,8 +124,7 @@ static void moved_receive(BMI_addr_t peer, char *buffer)
     }
 }
 
-/* ---- registered -------------------------------------------------------------------------------
- */
+/* ---- registered ------------------------------------------------------------------------------ */
 
 /* Of the messages with this memory: the first may register, or none; the others must not. */
 static void found_check(const struct bmi_method_statistics *before, unsigned i, const char *side)
@@ -170,8 +168,7 @@ static void registered_receive(BMI_addr_t peer, char *plain)
     must(BMI_memfree(peer, buffer, SIZE, BMI_RECV), "BMI_memfree");
 }
 
-/* ---- the two sides ----------------------------------------------------------------------------
- */
+/* ---- the two sides --------------------------------------------------------------------------- */
 
 static bool moved;
 
