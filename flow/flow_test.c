@@ -221,7 +221,7 @@ static void striped_files_against_a_model(void)
     }
 }
 
-/* ---- what the library does not do ------------------------------------------------------------ */
+/* ---- copies and checks that are avoided ------------------------------------------------------ */
 
 static void aligned_stripes_are_not_copied(void)
 {

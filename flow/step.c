@@ -73,7 +73,7 @@ static void flow_killed(struct flow *flow, bmi_error_code_t cause)
         bmi__chunk_cancel(&flow->farewell);
 }
 
-/* ---- what a chunk's operation came to -------------------------------------------------------- */
+/* ---- results of a chunk's operation ---------------------------------------------------------- */
 
 /* An operation that succeeded with fewer bytes than requested. Returns an error, or 0: continue. */
 static bmi_error_code_t short_result(const struct flow_chunk *chunk, bmi_size_t actual)

@@ -2,9 +2,9 @@
  *
  * completion.c - ids, contexts, queues of completed operations, and waiting. See completion.h.
  *
- * Nobody misses a completion: a waiter enlists and looks under one hold of the lock, and whoever
- * completes queues and signals waiters under one hold of it. What only tasks or `progress` can
- * bring about wakes a waiter through its task sleeper or the source, which are polled together.
+ * No completion is missed: a waiting thread enters the list and checks under one hold of the lock,
+ * and a completing thread queues and signals under one hold of it. Completions that need tasks or
+ * `progress` wake a waiting thread through its task sleeper or the source, which it polls together.
  */
 #include "trove-stub/completion.h"
 
@@ -25,7 +25,7 @@ struct bmi__queue_context {
     int64_t id;
     struct bmi__posted *first, **end; /* READY */
     uint32_t outstanding;             /* not reported yet */
-    int event_fd, poll_fd;            /* -1: nobody asked */
+    int event_fd, poll_fd;            /* -1: not requested */
     bool signalled;                   /* event_fd is readable */
     bool closing;
     void (*notify)(void *argument);
@@ -153,7 +153,7 @@ void bmi__space_forget(struct bmi__space *space)
     space->slots = NULL;
     space->slot_count = space->free_slot = 0;
     space->contexts = NULL;
-    space->context_count = 0; /* the generation goes on: ids of before stay unknown */
+    space->context_count = 0; /* the generation continues: earlier ids stay unknown */
     space->waiters = space->idle_waiters = NULL;
 }
 
@@ -279,7 +279,7 @@ int bmi__space_close_context(struct bmi__space *space, int64_t id)
 
 /* ---- waiters --------------------------------------------------------------------------------- */
 
-/* Any thread, any lock: no lock of its own is taken but by the space's wake. */
+/* Any thread, any lock held: it takes no lock, except in the space's wake function. */
 static void waiter_wake(struct bmi__space_waiter *waiter)
 {
     atomic_store(&waiter->woken, true);
@@ -297,7 +297,7 @@ static void waiter_signal_locked(struct bmi__space_waiter *waiter)
     waiter_wake(waiter);
 }
 
-/* Of those who take any completion of the context, one is enough. */
+/* Of the threads that take any completion of the context, it wakes only one. */
 static void waiters_signal_locked(struct bmi__space *space,
                                   const struct bmi__queue_context *context)
 {
@@ -327,7 +327,7 @@ static void sleeper_wake(struct bmi_task_sleeper *sleeper)
     waiter_wake(waiter);
 }
 
-/* NULL: errno says why. */
+/* NULL: errno has the cause. */
 static struct bmi__space_waiter *waiter_make(void)
 {
     struct bmi__space_waiter *waiter = calloc(1, sizeof *waiter);
@@ -343,8 +343,8 @@ static struct bmi__space_waiter *waiter_make(void)
     return waiter;
 }
 
-/* Where there is no memory or descriptor left: `instead`, which is the caller's and has none, or
- * NULL with errno. */
+/* Enters a waiting thread into the list. If no memory or descriptor is left, uses `instead`, which
+ * is the caller's and has no descriptor, or returns NULL with errno. */
 static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
                                                const struct bmi__queue_context *context, bool any,
                                                struct bmi__space_waiter *instead)
@@ -369,7 +369,7 @@ static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
     return waiter;
 }
 
-/* Whoever leaves without having taken all tells the next. */
+/* A thread that leaves without taking all completions wakes the next one. */
 static void waiter_delist(struct bmi__space *space, struct bmi__space_waiter *waiter)
 {
     eventfd_t value;
@@ -388,7 +388,7 @@ static void waiter_delist(struct bmi__space *space, struct bmi__space_waiter *wa
     pthread_mutex_unlock(&space->lock);
 }
 
-/* Without a descriptor nobody but the source can wake it: it looks every few milliseconds. */
+/* Without a descriptor only the source can wake the thread: it checks every few milliseconds. */
 static void waiter_poll(struct bmi__space_waiter *waiter, int64_t left_ns)
 {
     if (waiter->fd < 0 && (left_ns < 0 || left_ns > BLIND_NS))
@@ -400,7 +400,7 @@ static void waiter_poll(struct bmi__space_waiter *waiter, int64_t left_ns)
         ppoll(fds, 2, left_ns < 0 ? NULL : &limit, NULL);
 }
 
-/* Sleeps until something happens that may concern the waiter, or the time is over. */
+/* Sleeps until an event that may concern the thread, or until the time is over. */
 static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *waiter,
                          int64_t left_ns)
 {
@@ -530,7 +530,7 @@ int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted,
         slot_give_locked(space, posted);
         space->destroy(posted);
         *id = 0;
-        if (context->closing) /* who closes it waits, and nothing is queued */
+        if (context->closing) /* the closing thread waits, and no completion is queued */
             waiters_signal_locked(space, context);
     } else if (done) {
         ready_locked(space, posted);
@@ -570,11 +570,11 @@ int bmi__space_look(struct bmi__space *space, int64_t id, int64_t context_id,
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* What a test call wants, and has got. */
+/* The arguments and results of a test call. */
 struct wanted {
     struct bmi__space *space;
     struct bmi__queue_context *context;
-    const int64_t *ids; /* these only; NULL: any */
+    const int64_t *ids; /* these ids only; NULL: any */
     int64_t *out_ids;
     int incount, outcount;
     int *index;
@@ -583,7 +583,7 @@ struct wanted {
     void **user_ptrs;
 };
 
-/* Takes a completion that is out of the queue. */
+/* Takes a completion that was removed from the queue. */
 static void take_locked(struct wanted *wanted, struct bmi__posted *posted)
 {
     int out = wanted->outcount++;

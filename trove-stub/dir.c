@@ -3,9 +3,9 @@
  * dir.c - the backend dir: an object is a file, its key/values are in LMDB. See dir.h.
  *
  * An object exists if its file does. Its key/values are removed, and put, in transactions of LMDB,
- * which has one writer at a time; a file is removed within one, so that no key is put for an object
- * that is being removed. What a crash between the two leaves is removed when an object of that
- * number is made again.
+ * which has one writer at a time; a file is removed within a transaction, so that no key is put for
+ * an object that is being removed. Keys that a crash between the two leaves are removed when an
+ * object of that number is created again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,14 +39,14 @@ static struct trove_dir *dir_of(const struct trove_op *op)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Whether it is worth to try again what has failed so. */
+/* Whether a failed open is worth another try. */
 static bool room_made(struct trove_dir *dir, int result)
 {
     return (result == -EMFILE || result == -ENFILE) && bmi__files_make_room(&dir->files);
 }
 
-/* Opens below the folder of collections. Where descriptors are used up files that are kept open for
- * their next use give theirs. Returns it, or a negated errno. */
+/* Opens a file below the folder of collections. If no descriptor is left, closes unused kept files
+ * first. Returns the descriptor, or a negated errno. */
 static int object_open(struct trove_dir *dir, const char *path, int flags)
 {
     int fd;
@@ -111,7 +111,7 @@ static ssize_t dir_write(struct trove_op *op, const struct trove_piece *piece)
 
 static int file_name_sync(struct trove_op *op);
 
-/* The bytes, then the name, unless something of them is lost already. */
+/* Flushes the bytes, then the name, unless bytes were lost already. */
 static int file_sync(struct trove_op *op, int (*sync)(int fd))
 {
     int result = bmi__file_flushed(op->object, sync(fd_of(op)) != 0 ? -errno : 0);
@@ -130,7 +130,7 @@ static int exists(struct trove_op *op)
     return faccessat(dir_of(op)->collections, path_of(op).text, F_OK, 0) != 0 ? -errno : 0;
 }
 
-/* Makes the folder of the object's bucket. */
+/* Creates the folder of the object's bucket. */
 static int bucket_make(struct trove_op *op, struct object_path path)
 {
     struct trove_dir *dir = dir_of(op);
@@ -147,7 +147,7 @@ static int folder_sync(struct trove_dir *dir, const char *path)
     return result;
 }
 
-/* The folders that hold the file, after it was made or removed. */
+/* Flushes the folders that hold the file, after it was created or removed. */
 static int bucket_sync(struct trove_op *op)
 {
     struct object_path path = path_of(op);
@@ -157,8 +157,8 @@ static int bucket_sync(struct trove_op *op)
     return result != 0 ? result : folder_sync(dir_of(op), path.text);
 }
 
-/* What is on disk is found there by its name: of a file that was made without BMI_TROVE_SYNC, or
- * before it was opened here, that may not be so. */
+/* Flushes the folders of the file's name: for a file that was created without BMI_TROVE_SYNC, or
+ * before this process opened it, the name may not be on disk yet. */
 static int file_name_sync(struct trove_op *op)
 {
     struct trove_file *file = op->object;
@@ -184,7 +184,7 @@ static int file_make(struct trove_op *op, int *fd)
     return *fd < 0 ? *fd : 0;
 }
 
-/* Whether the object is to be made. */
+/* Whether the object is absent, and so may be created. */
 static int is_gone(struct trove_op *op)
 {
     int result = exists(op);
@@ -213,7 +213,8 @@ static int file_remove(struct trove_op *op)
     return 0;
 }
 
-/* Its predecessor's key/values go before the file is there: from then on others may put theirs. */
+/* The predecessor's key/values are removed before the file exists: from then on others may put
+ * theirs. */
 static int dir_create(struct trove_op *op)
 {
     struct trove_dir *dir = dir_of(op);
@@ -253,7 +254,8 @@ static int dir_remove(struct trove_op *op)
     struct trove_dir *dir = dir_of(op);
     int result =
         dir->keys != NULL ? bmi__keys_remove_object(dir->keys, op, file_remove) : file_remove(op);
-    /* The file has gone; key/values that a full disk kept go with its successor's. */
+    /* The file has been removed; key/values that a full disk kept are removed with its successor's
+     * creation. */
     if (op->finished)
         result = 0;
     return result == 0 && (op->flags & BMI_TROVE_SYNC) != 0 ? bucket_sync(op) : result;
@@ -303,7 +305,7 @@ static int dir_run(struct trove_op *op)
     return result;
 }
 
-/* Bytes of a file that is open go by io_uring. */
+/* io_uring moves bytes of an open file. */
 static bool dir_start(struct trove_op *op)
 {
     struct trove_dir *dir = dir_of(op);
@@ -313,7 +315,7 @@ static bool dir_start(struct trove_op *op)
     op->object = file;
     if (file == NULL)
         return false;
-    /* Its folders are to be flushed, which the ring can't. */
+    /* The folders of the name must be flushed, too, which the ring cannot do. */
     bool name =
         op->what == TROVE_WRITE && (op->flags & BMI_TROVE_SYNC) != 0 && !atomic_load(&file->named);
     return !name && bmi__ring_start(dir->ring, op, file->fd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * dir_fault_test.c - the dir backend where the system fails it: a full disk, one that fails,
- * address space, a limit of file sizes, flushes, folders that cannot be read.
+ * dir_fault_test.c - the dir backend under failures of the system: a full disk, a failing disk, no
+ * address space, a limit of file sizes, failing flushes, folders that cannot be read.
  */
 #include "trove-stub/dir_testing.h"
 
@@ -20,7 +20,7 @@
 
 enum { NOT_MOUNTED = 77 }; /* a child's status */
 
-/* A disk of a MiB in place of the store's folder, for this process only. */
+/* Mounts a disk of a MiB in place of the store's folder, for this process only. */
 static void disk_mount(void)
 {
     char path[300];
@@ -47,7 +47,7 @@ static bmi_error_code_t value_put(uint32_t key, char *value, bmi_size_t size)
     return value_put_with(0, key, value, size);
 }
 
-/* Puts values, smaller and smaller ones, until none has room: nothing but that is told. */
+/* Puts values, smaller and smaller ones, until none has room: the only reported error is ENOSPC. */
 static void filler(void)
 {
     static char value[200000];
@@ -83,7 +83,7 @@ static void a_full_disk_is_told_as_that(void)
 /* ---- a disk that fails ----------------------------------------------------------------------- */
 
 static atomic_bool
-    meta_fails; /* so do writes of LMDB's two first pages: what the last transaction is */
+    meta_fails; /* so do writes of LMDB's first two pages, which record the last transaction */
 static atomic_uint metas_failed;
 
 /* LMDB calls this one, too. */
@@ -153,7 +153,7 @@ static void a_put_that_failed_stops_no_other(void)
 
 enum { MAP_FIRST = 1 << 30, MAP_SMALL = 1 << 20 };
 
-static bool map_small; /* LMDB's map begins with a MiB only */
+static bool map_small; /* LMDB's map begins with one MiB */
 static atomic_bool map_grow_fails, map_first_fails;
 
 struct MDB_env;
@@ -161,8 +161,7 @@ int __real_mdb_env_set_mapsize(struct MDB_env *env, size_t size);
 int __wrap_mdb_env_set_mapsize(struct MDB_env *env, size_t size);
 
 #if BMI_WITH_LMDB
-/* Where it fails it is asked for more than there is address space: LMDB gives up its map, and gets
- * none. */
+/* To make it fail it requests more than the address space: LMDB gives up its map, and gets none. */
 int __wrap_mdb_env_set_mapsize(struct MDB_env *env, size_t size)
 {
     if (size == MAP_FIRST && atomic_load(&map_first_fails))
@@ -175,7 +174,7 @@ int __wrap_mdb_env_set_mapsize(struct MDB_env *env, size_t size)
 }
 #endif
 
-/* Puts values until one has no room. Returns how many had. */
+/* Puts values until one has no room. Returns how many had room. */
 static uint32_t values_put(bmi_error_code_t *error)
 {
     static char value[100000];
@@ -202,7 +201,7 @@ static void a_map_that_cannot_grow_is_an_error(void)
     for (uint32_t key = 0; key <= there; key++)
         CU_ASSERT_EQUAL(value_find(key), key < there ? 0 : -BMI_ENOENT);
     CU_ASSERT_EQUAL(value_put(there, value, sizeof value), -BMI_ENOMEM);
-    atomic_store(&map_first_fails, true); /* not even the small one is to be had */
+    atomic_store(&map_first_fails, true); /* even the small map fails */
     CU_ASSERT_EQUAL(value_find(0), -BMI_ENOMEM);
     CU_ASSERT_EQUAL(value_put(there, value, sizeof value), -BMI_ENOMEM);
     CU_ASSERT_EQUAL(object_flush(), -BMI_ENOMEM);
@@ -237,7 +236,7 @@ static struct outcome stream_write(bmi_size_t offset, bmi_size_t size, unsigned 
     return outcome;
 }
 
-/* Whether the calling thread has a signal of the limit, or blocks it. */
+/* Whether the calling thread has a pending signal of the limit, or blocks it. */
 static bool limit_signal(void)
 {
     sigset_t pending, blocked;
@@ -266,7 +265,7 @@ static void streams_limited(bmi_size_t limit)
     CU_ASSERT_FALSE(limit_signal());
 }
 
-/* Puts with less and less room before the limit, so that some of LMDB's writes are cut by it. */
+/* Puts with less and less room before the limit, so that it cuts some of LMDB's writes. */
 static void keys_limited(void)
 {
     enum { STEP = 5000, STEPS = 20 };
@@ -286,7 +285,7 @@ static void keys_limited(void)
     }
 }
 
-/* Within a limit of file sizes, whose signal ends the process: nothing but EFBIG tells of it. */
+/* Within a limit of file sizes, whose signal would end the process: only EFBIG reports it. */
 static void limited(void)
 {
     struct sigaction action;
@@ -296,7 +295,7 @@ static void limited(void)
     keys_limited();
     work_close();
     files_limit(0);
-    CU_ASSERT_EQUAL(store_open(false), -BMI_EFBIG); /* its number cannot be written */
+    CU_ASSERT_EQUAL(store_open(false), -BMI_EFBIG); /* its process id cannot be written */
     files_limit(RLIM_INFINITY);
     CU_ASSERT_EQUAL(store_open(false), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
@@ -316,7 +315,7 @@ static void a_limit_of_file_sizes_is_an_error(void)
 
 /* ---- flushes that fail ----------------------------------------------------------------------- */
 
-static atomic_int flushes_left; /* the flush that makes it 0 fails, as only the first one does */
+static atomic_int flushes_left; /* the flush that makes it 0 fails, and only the first one does */
 
 static int flush_by(long call, int fd)
 {
@@ -350,7 +349,7 @@ static void keys_that_a_flush_has_lost_are_told_on_and_on(void)
     atomic_store(&flushes_left, 1);
     CU_ASSERT_EQUAL(value_put_with(BMI_TROVE_SYNC, 3, value, sizeof value), -BMI_EIO);
     CU_ASSERT_EQUAL(flushes_left, 0);
-    CU_ASSERT_EQUAL(value_find(3), 0); /* seen, but nobody says that it is on disk */
+    CU_ASSERT_EQUAL(value_find(3), 0); /* visible, but not reported as on disk */
     CU_ASSERT_EQUAL(value_put_with(BMI_TROVE_SYNC, 4, value, sizeof value), -BMI_EIO);
     CU_ASSERT_EQUAL(value_find(4), -BMI_ENOENT);
     CU_ASSERT_EQUAL(object_flush(), -BMI_EIO);
@@ -377,7 +376,7 @@ static bmi_error_code_t object_drop(void)
     return done(bmi_trove_post_remove(&op, &place, 0, NULL, context), &op).error;
 }
 
-/* Also after other files were used, for which it would have been closed. */
+/* The error remains also after other files were used, for which it would have been closed. */
 static void bytes_that_a_flush_has_lost_are_told_on_and_on(void)
 {
     enum { OTHERS = 3 };
@@ -432,7 +431,7 @@ static struct outcome objects_list(bmi_trove_object_t *found, int count)
     return done(result, &op);
 }
 
-/* What is not read is not taken for what is not there. */
+/* A folder that cannot be read does not count as empty. */
 static void a_folder_that_cannot_be_read_is_told(void)
 {
     bmi_trove_object_t found[4];
@@ -445,7 +444,7 @@ static void a_folder_that_cannot_be_read_is_told(void)
     reading_fails = false;
     CU_ASSERT_EQUAL(bmi_trove_collection_next(store, &collection), 0);
     work_close();
-    snprintf(where, sizeof where, "dir:%s", folder.path); /* which holds something else */
+    snprintf(where, sizeof where, "dir:%s", folder.path); /* which holds another file */
     reading_fails = true;
     CU_ASSERT_EQUAL(store_open(true), -BMI_EIO);
     CU_ASSERT_PTR_NOT_NULL(strstr(told, folder.path));
@@ -453,15 +452,13 @@ static void a_folder_that_cannot_be_read_is_told(void)
 }
 
 static CU_TestInfo cases[] = {
-    {"a full disk is told as that", a_full_disk_is_told_as_that},
+    {"a full disk is reported as such", a_full_disk_is_told_as_that},
     {"a put that failed stops no other", a_put_that_failed_stops_no_other},
     {"a map that cannot grow is an error", a_map_that_cannot_grow_is_an_error},
     {"a limit of file sizes is an error", a_limit_of_file_sizes_is_an_error},
-    {"keys that a flush has lost are told on and on",
-     keys_that_a_flush_has_lost_are_told_on_and_on},
-    {"bytes that a flush has lost are told on and on",
-     bytes_that_a_flush_has_lost_are_told_on_and_on},
-    {"a folder that cannot be read is told", a_folder_that_cannot_be_read_is_told},
+    {"keys that a flush has lost stay reported", keys_that_a_flush_has_lost_are_told_on_and_on},
+    {"bytes that a flush has lost stay reported", bytes_that_a_flush_has_lost_are_told_on_and_on},
+    {"a folder that cannot be read is reported", a_folder_that_cannot_be_read_is_told},
     CU_TEST_INFO_NULL};
 
 int main(int argc, char **argv)

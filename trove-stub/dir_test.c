@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * dir_test.c - the dir backend's folder: what is refused and why, what survives, and what a process
- * that is killed in the midst of its work leaves behind; its open files, and its rings.
+ * dir_test.c - the dir backend's folder: refusals and their causes, durability, and the state after
+ * a process was killed in the midst of its work; its open files, and its rings.
  */
 #include "trove-stub/dir_testing.h"
 #include "trove-stub/store.h"
@@ -63,7 +63,7 @@ static void another_version_is_refused(void)
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 
-/* What an interrupted making has left is no obstacle. */
+/* An interrupted creation does not prevent a later one. */
 static void a_store_half_made_is_made(void)
 {
     char path[400];
@@ -78,7 +78,7 @@ static void a_store_half_made_is_made(void)
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 
-/* Has the store open until it is killed. */
+/* Holds the store open until it is killed. */
 static void holder(void)
 {
     char byte = store_open(true) == 0;
@@ -113,7 +113,7 @@ static void a_store_in_use_is_refused_by_name(void)
     waitpid(child, NULL, 0);
     CU_ASSERT_EQUAL_FATAL(store_open(true), 0);
     struct bmi_trove_store *first = store;
-    CU_ASSERT_EQUAL(store_open(true), -BMI_EBUSY); /* by ourselves */
+    CU_ASSERT_EQUAL(store_open(true), -BMI_EBUSY); /* by this process */
     CU_ASSERT_EQUAL(bmi_trove_close(first), 0);
 }
 
@@ -121,15 +121,15 @@ static void a_store_in_use_is_refused_by_name(void)
 
 enum { PAIRS = 3, RECORD = 5000 };
 
-/* The value of a round: long, and every byte of it tells the round. */
+/* The value of a round: long, and every byte encodes the round. */
 static void value_make(char *value, uint32_t round)
 {
     memset(value, (int)('a' + round % 26), RECORD);
     memcpy(value, &round, sizeof round);
 }
 
-/* Puts the same value under several keys in one list, and writes it into the stream; tells the
- * round when both are on disk. Until it is killed. */
+/* Puts the same value under several keys in one list, and writes it into the stream; reports the
+ * round when both are on disk. It runs until it is killed. */
 static void worker(void)
 {
     uint32_t round = own_first;
@@ -156,7 +156,7 @@ static void worker(void)
     }
 }
 
-/* Starts a worker, waits for some rounds, kills it. Returns the last round that it told. */
+/* Starts a worker, waits for some rounds, kills it. Returns the last round that it reported. */
 static uint32_t worker_kill(uint32_t first, uint32_t rounds)
 {
     int tell[2];
@@ -174,7 +174,7 @@ static uint32_t worker_kill(uint32_t first, uint32_t rounds)
     return last;
 }
 
-/* The round whose value is under a key, which must be whole. */
+/* The round whose value is under a key; the value must be whole. */
 static uint32_t key_round(const char *name)
 {
     char value[RECORD], expected[RECORD];
@@ -238,7 +238,7 @@ static void object_remove(void)
     CU_ASSERT_EQUAL(done(bmi_trove_post_remove(&op, &place, 0, NULL, context), &op).error, 0);
 }
 
-/* The file of the object that work_open makes. */
+/* The file of the object that work_open creates. */
 static const char *object_path(void)
 {
     static char path[400];
@@ -252,8 +252,8 @@ static bmi_size_t file_size(void)
     return stat(object_path(), &status) == 0 ? status.st_size : -1;
 }
 
-/* Who opens the object's file to write is held up from now on, having found the file, until the
- * descriptor is closed. -1: not here. */
+/* From now on a thread that opens the object's file for writing is delayed after it has found the
+ * file, until the descriptor is closed. -1: not possible here. */
 static int opening_hold(void)
 {
     int fd = open(object_path(), O_RDONLY | O_CLOEXEC);
@@ -304,7 +304,7 @@ static bool is_readable(int fd, int ms)
     return poll(&poll_fd, 1, ms) == 1;
 }
 
-/* Whether bytes go by io_uring here; leaves something in its descriptor. */
+/* Whether io_uring moves bytes here; leaves an event in its descriptor. */
 static bool uring_used(void)
 {
     static char bytes[4096];
@@ -320,7 +320,7 @@ static bool uring_used(void)
     return statistics.uring > 0;
 }
 
-/* What the last one has completed is nothing that others could do. */
+/* Completions of the last store's ring do not make the descriptor readable for others. */
 static void a_closed_store_leaves_descriptors_quiet(void)
 {
     enum { TESTS = 5 };
@@ -338,7 +338,7 @@ static void a_closed_store_leaves_descriptors_quiet(void)
     CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
 }
 
-/* Somebody who reaps, and is held up when he has looked at a ring. */
+/* A thread that reaps, and is delayed after it has checked a ring. */
 static _Thread_local bool reaps;
 static struct {
     sem_t held, go_on;
@@ -373,8 +373,9 @@ static void reaper_start(pthread_t *thread)
     CU_ASSERT_EQUAL_FATAL(pthread_create(thread, NULL, reaper_run, NULL), 0);
 }
 
-/* What rings have completed is told of once. Who hears it while another reaps, who may have looked
- * before, leaves it to that one, and hears of it again. */
+/* The descriptor reports completions of rings once. If a thread gets that event while another
+ * thread reaps, and may have checked before, it leaves them to that one, and gets a
+ * second event. */
 static void a_wake_is_not_lost_to_who_reaps(void)
 {
     static char bytes[4096];
@@ -394,7 +395,7 @@ static void a_wake_is_not_lost_to_who_reaps(void)
         bmi__rings_reap();
         sem_post(&reaper.go_on);
         pthread_join(thread, NULL);
-        if (atomic_load(&reaper.mine)) { /* else a task has done it */
+        if (atomic_load(&reaper.mine)) { /* otherwise a task has done it */
             CU_ASSERT(is_readable(bmi__rings_source(), 0));
             bmi__rings_reap();
             CU_ASSERT_FALSE(is_readable(bmi__rings_source(), 0));
@@ -409,7 +410,7 @@ static void a_wake_is_not_lost_to_who_reaps(void)
 
 struct removing {
     atomic_bool over;
-    int refused, others; /* how it ended */
+    int refused, others; /* its result */
 };
 
 static void *collection_remover(void *argument)
@@ -423,8 +424,8 @@ static void *collection_remover(void *argument)
     return NULL;
 }
 
-/* It has an object all the time, in the last of its folders, and another one comes and goes in the
- * first. */
+/* It has an object all the time, in the last of its folders, and another object is created and
+ * removed in the first one. */
 static void a_collection_that_is_not_removed_stays_whole(void)
 {
     enum { ROUNDS = 300 };
@@ -454,7 +455,7 @@ static void a_collection_that_is_not_removed_stays_whole(void)
     work_close();
 }
 
-/* What is put as soon as an object is there, before who makes it has been told. */
+/* Keys that are put as soon as an object exists, before its creation was reported. */
 static void what_is_put_early_stays(void)
 {
     enum { ROUNDS = 500 };
@@ -484,7 +485,7 @@ static void what_is_put_early_stays(void)
     work_close();
 }
 
-/* What is there already needs no descriptor to be flushed. */
+/* A collection that exists needs no descriptor to be flushed. */
 static void a_collection_is_made_without_descriptors(void)
 {
     struct rlimit before, now;
@@ -500,7 +501,7 @@ static void a_collection_is_made_without_descriptors(void)
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
 }
 
-/* Files that are kept open for their next use give their descriptors to others. */
+/* Files that are kept open are closed when others need their descriptors. */
 static void objects_are_used_beyond_the_descriptors(void)
 {
     enum { OBJECTS = 60, DESCRIPTORS = 20 };
@@ -534,8 +535,8 @@ static void objects_are_used_beyond_the_descriptors(void)
 
 /* ---- children -------------------------------------------------------------------------------- */
 
-/* Of a child that was forked, not started anew: looks for completions of its own until it is told
- * to end. */
+/* A child that was forked, not started anew: tests for completions of its own until it gets the
+ * order to end. */
 static void child_look(int end)
 {
     struct bmi_trove_store *own;
@@ -552,8 +553,8 @@ static void child_look(int end)
     _exit(0);
 }
 
-/* A child has a ring and a lock of its parent's, and leaves them alone. It is forked while another
- * thread is just taking a completion. */
+/* A child has its parent's ring and lock, and does not use them. It is forked while another thread
+ * is taking a completion. */
 static void a_child_leaves_its_parents_store_alone(void)
 {
     enum { WRITES = 60, LATE_MS = 10000 };
@@ -581,7 +582,7 @@ static void a_child_leaves_its_parents_store_alone(void)
         CU_ASSERT_EQUAL(error, 0);
     }
     work_close();
-    CU_ASSERT_EQUAL_FATAL(store_open(false), 0); /* the child has the lock's descriptor still */
+    CU_ASSERT_EQUAL_FATAL(store_open(false), 0); /* the child still has the lock's descriptor */
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
     close(ends[1]);
     CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
@@ -590,16 +591,16 @@ static void a_child_leaves_its_parents_store_alone(void)
 }
 
 static CU_TestInfo cases[] = {
-    {"what is no store is refused", what_is_no_store_is_refused},
+    {"a folder that is no store is refused", what_is_no_store_is_refused},
     {"another version is refused", another_version_is_refused},
     {"a store half made is made", a_store_half_made_is_made},
     {"a store in use is refused, by name", a_store_in_use_is_refused_by_name},
     {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
-    {"a wake is not lost to who reaps", a_wake_is_not_lost_to_who_reaps},
+    {"a wake-up is not lost to a reaping thread", a_wake_is_not_lost_to_who_reaps},
     {"a collection that is not removed stays whole", a_collection_that_is_not_removed_stays_whole},
-    {"what is put early stays", what_is_put_early_stays},
+    {"a key that is put early stays", what_is_put_early_stays},
     {"a collection is made without descriptors", a_collection_is_made_without_descriptors},
     {"objects are used beyond the descriptors", objects_are_used_beyond_the_descriptors},
     {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},

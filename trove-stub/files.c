@@ -46,13 +46,13 @@ int bmi__file_flushed(struct trove_file *file, int result)
     return error != 0 ? error : result;
 }
 
-/* A flush fails while the file has a user: without users it stays in the list that it entered. */
+/* A flush can fail only while the file has a user: a file without users stays in its list. */
 static struct trove_file_list *list_of(struct trove_files *files, struct trove_file *file)
 {
     return has_failed(file) ? &files->failed : &files->idle;
 }
 
-/* Into and out of the lists of those that nobody uses. */
+/* Into and out of the lists of unused files. */
 static void unused_enter_locked(struct trove_files *files, struct trove_file *file)
 {
     struct trove_file_list *list = list_of(files, file);

@@ -3,9 +3,9 @@
  * holds.c - objects that are held by readers, and removals that wait for their release.
  *
  * A store has a tree (tsearch(3)'s) of the objects that are held or being removed, under its lock,
- * which is inside the space's. A removal that waits has its task prepared. The last release, a
- * cancel, or the store's end takes it out of the tree, under the lock, and submits it: one of them
- * does.
+ * which is inside the space's. The task of a waiting removal is prepared. Exactly one of the last
+ * release, a cancel, and the store's end takes the removal out of the tree, under the lock, and
+ * submits it.
  */
 #include <errno.h>
 #include <search.h>
@@ -41,8 +41,8 @@ static void drop_locked(struct bmi_trove_store *store, struct held *held)
     free(held);
 }
 
-/* The last holder has gone. Returns the removal that waited, whose entry stays to its end, so that
- * nobody holds what is being removed; or NULL. */
+/* The last hold has ended. Returns the waiting removal, or NULL. Its entry stays until it ends, so
+ * that no thread can hold an object that is being removed. */
 static struct trove_op *released_locked(struct bmi_trove_store *store, struct held *held)
 {
     struct trove_op *removal = held->removal;
@@ -149,7 +149,8 @@ bool bmi__trove_removal_cancel(struct trove_op *op)
     struct held *held = find_locked(&op->place);
     bool waited = held != NULL && held->removal == op && held->holders > 0;
     if (waited && bmi_task_submit(&op->task) == 0)
-        held->removal = NULL; /* else no thread can be had: it ends with the last release */
+        held->removal = NULL; /* otherwise no thread could be started: it ends with the
+                                 last release */
     pthread_mutex_unlock(&store->lock);
     return waited;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * index.h - an ordered table in memory: byte strings to pointers, in memcmp order. A skip list. Its
- * owner locks.
+ * index.h - an ordered table in memory: byte strings to pointers, in memcmp order. A skip list. The
+ * owner does the locking.
  */
 #ifndef TROVE_INDEX_H
 #define TROVE_INDEX_H
@@ -15,8 +15,8 @@ enum { INDEX_LEVELS = 20 };
 struct index_entry {
     void *value;
     size_t key_size;
-    unsigned char *key;         /* behind next[] */
-    struct index_entry *next[]; /* as many as it has levels */
+    unsigned char *key;         /* after next[] */
+    struct index_entry *next[]; /* one for each of its levels */
 };
 
 struct index_table {
@@ -38,7 +38,7 @@ struct index_entry *bmi__index_at_least(const struct index_table *table, const v
 /* The entry of this key; NULL: none. */
 struct index_entry *bmi__index_find(const struct index_table *table, const void *key,
                                     size_t key_size);
-/* Adds a key that is not there. false: no memory. */
+/* Adds a key that is absent. false: no memory. */
 bool bmi__index_add(struct index_table *table, const void *key, size_t key_size, void *value);
 /* Takes a key out; returns its value, or NULL. */
 void *bmi__index_remove(struct index_table *table, const void *key, size_t key_size);

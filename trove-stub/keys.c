@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * keys.c - key/values of a dir store, in one LMDB database: the key is collection (4 bytes), object
- * (8 bytes), then the user's. Numbers are big-endian, so that an object's keys lie together and in
- * order.
+ * (8 bytes), then the program's key. Numbers are big-endian, so that an object's keys lie together
+ * and in order.
  *
  * LMDB has one writer at a time and any number of readers, each with a snapshot; a transaction is
- * whole or not there, also when the process is killed. Begin and end are on one thread. `growing`
- * is held for reading by every transaction and for writing while the map grows, which LMDB allows
- * between transactions only, or is opened again: where LMDB could not write which transaction is
- * the last, it refuses all others from then on, and where its map could not grow it has none.
+ * atomic, also when the process is killed. It begins and ends on one thread. Every transaction
+ * holds `growing` for reading. A thread holds it for writing while it grows the map, which LMDB
+ * allows between transactions only, or opens the environment again: after LMDB could not write its
+ * meta page it refuses all transactions, and after its map could not grow it has none.
  *
- * After a flush that failed nothing more is said to be on disk, until the store is opened anew.
+ * After a failed flush no data is reported as on disk, until the store is opened anew.
  */
 #include "trove-stub/store.h"
 
@@ -34,11 +34,11 @@ enum { PREFIX = 12, KEY_SPACE = PREFIX + BMI_TROVE_KEY_MAX };
 static const size_t map_first = (size_t)1 << 30; /* address space, not memory or disk */
 
 struct trove_keys {
-    MDB_env *env; /* growing; NULL: it could not be opened again, which is tried by who needs it */
+    MDB_env *env; /* growing; NULL: it could not be opened again; a thread that needs it tries */
     MDB_dbi table;
     int folder; /* the store's */
     bool careful;
-    atomic_bool flush_failed; /* the system tells of lost bytes once: then we do */
+    atomic_bool flush_failed; /* the system reports lost bytes once: from then on this does */
     pthread_rwlock_t growing;
 };
 
@@ -83,8 +83,8 @@ static MDB_val key_make(struct full_key *full, const struct trove_op *op, const 
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* LMDB maps this file as long as it makes it, and writes there. Where the disk has no room for it
- * that would be SIGBUS. */
+/* LMDB creates this file sparse, maps it, and writes there: without room on the disk that would be
+ * SIGBUS. So allocate it first. */
 static int lock_file_make(int folder)
 {
     enum { LMDB_LOCK_BYTES = 8192 };
@@ -103,8 +103,8 @@ static void env_close(struct trove_keys *keys)
     keys->env = NULL;
 }
 
-/* Transactions are not flushed one by one (careful: their data is, before it is referred to); who
- * wants that flushes after the commit. */
+/* LMDB does not flush each transaction (careful: it flushes data before references to it); callers
+ * that need a flush do it after the commit. */
 static int env_open(struct trove_keys *keys, const char *path)
 {
     unsigned flags = MDB_NOTLS | (keys->careful ? MDB_NOMETASYNC : MDB_NOSYNC);
@@ -162,14 +162,15 @@ int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool 
 
 /* ---- transactions ---------------------------------------------------------------------------- */
 
-/* MDB_PANIC: it is to be opened again. */
+/* MDB_PANIC: the environment must be opened again. */
 static int txn_begin(struct trove_keys *keys, unsigned flags, MDB_txn **txn)
 {
     return keys->env != NULL ? mdb_txn_begin(keys->env, NULL, flags, txn) : MDB_PANIC;
 }
 
-/* Between transactions: opens it again, unless somebody else has. By a name that holds wherever the
- * process and the store have gone. */
+/* Between transactions: opens the environment again, unless another thread has. It uses a path
+ * through the folder's descriptor, which stays valid when the process changes its directory or the
+ * store is moved. */
 static int env_renew(struct trove_keys *keys)
 {
     char name[64];
@@ -187,9 +188,9 @@ static int env_renew(struct trove_keys *keys)
     return result;
 }
 
-/* Between transactions: twice the map. LMDB gives up the map it has before it asks for the new one:
- * where there is no address space for that it is left without any, and would use the one that is
- * gone. So it is closed, to be opened again by who needs it. */
+/* Between transactions: doubles the map. LMDB unmaps the old map before it creates the new one:
+ * without address space for that it has no map, and would access the unmapped one. So the
+ * environment is closed, and a thread that needs it opens it again. */
 static int map_grow(struct trove_keys *keys)
 {
     MDB_envinfo info;
@@ -202,8 +203,8 @@ static int map_grow(struct trove_keys *keys)
     return result;
 }
 
-/* Between begin and end of `growing`. What the system could not write it takes for written from
- * then on: the next flush would go well, and what was put before be lost all the same. */
+/* Call it with `growing` held. The system treats data that it could not write as written from then
+ * on: the next flush would succeed although earlier data is lost. So the failure is recorded. */
 static int flush(struct trove_keys *keys)
 {
     if (atomic_load(&keys->flush_failed))
@@ -222,7 +223,7 @@ static int sync_once(struct trove_keys *keys)
     return result;
 }
 
-/* What was put before LMDB was closed is in the file, which is what a flush is of. */
+/* Data that was put before LMDB was closed is in the file, which the flush covers. */
 int bmi__keys_sync(struct trove_keys *keys)
 {
     int result;
@@ -248,7 +249,7 @@ static int change_once(struct trove_keys *keys, struct trove_op *op, change what
     MDB_txn *txn;
     bool synced = (op->flags & BMI_TROVE_SYNC) != 0;
     if (synced && atomic_load(&keys->flush_failed))
-        return EIO; /* rather than that it is seen, and then reported as failed */
+        return EIO; /* so that it is not visible and then reported as failed */
     pthread_rwlock_rdlock(&keys->growing);
     int result = txn_begin(keys, 0, &txn);
     if (result == 0) {
@@ -281,8 +282,8 @@ static int page_append(int fd)
     return 0;
 }
 
-/* What cut a write short, which LMDB takes for EIO whatever it was: a page more at the file's end
- * meets the same. Within a transaction: nobody else writes there. */
+/* Finds the cause of a short write, which LMDB always reports as EIO: appending another page to the
+ * file fails with the same cause. Within a transaction: no other thread writes there. */
 static int cause_find(struct trove_keys *keys)
 {
     MDB_txn *txn;
@@ -297,9 +298,8 @@ static int cause_find(struct trove_keys *keys)
     return result != 0 ? result : EIO;
 }
 
-/* One transaction that writes; done again in a larger map if it does not fit, or in LMDB opened
- * again if that had failed before. What it does with
- * other things than the table comes last in it. */
+/* Runs one writing transaction; repeats it in a larger map if it does not fit, or after opening
+ * LMDB again if that had failed before. Effects outside the table must come last in it. */
 static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
 {
     int result;
@@ -314,9 +314,9 @@ static int change_run(struct trove_keys *keys, struct trove_op *op, change what)
     return lmdb_errno(result);
 }
 
-/* ---- what operations do ---------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
-/* What was there before: compared and told. An empty value's data may be anywhere, but is not
+/* Compares with the present value and returns it. An empty value's data may be anywhere, but is not
  * NULL. */
 static int put_compare(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
 {
@@ -433,7 +433,7 @@ static int read_run(struct trove_keys *keys, struct trove_op *op)
     return lmdb_errno(result);
 }
 
-/* Within the transaction, after its lock was taken: the object is there, and stays. */
+/* Within the transaction, after its lock was taken: the object exists, and stays. */
 static int write_run(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
 {
     int result = op->within(op);
@@ -471,7 +471,7 @@ static int remove_keys(struct trove_keys *keys, MDB_txn *txn, struct trove_op *o
     return result == MDB_NOTFOUND ? 0 : result;
 }
 
-/* `within` comes last, and once only: if the transaction is done again it has been done. */
+/* `within` comes last, and runs once only: a repeated transaction does not call it again. */
 static int remove_object(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
 {
     int result = remove_keys(keys, txn, op);
@@ -489,7 +489,8 @@ int bmi__keys_remove_object(struct trove_keys *keys, struct trove_op *op,
     return change_run(keys, op, remove_object);
 }
 
-/* Within the transaction, after its lock was taken: the object is not there, and nobody puts. */
+/* Within the transaction, after its lock was taken: the object does not exist, and no thread puts
+ * keys. */
 static int remove_leftovers(struct trove_keys *keys, MDB_txn *txn, struct trove_op *op)
 {
     int result = op->within(op);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * layout.c - a dir store's folders: made, checked, locked, listed. See dir.h. What must survive a
- * crash is flushed, the folder that holds a new name too; the version file is renamed into place
- * when all else is there, so that a store is whole or none.
+ * layout.c - creates, checks, locks and lists a dir store's folders. See dir.h. Files that must
+ * survive a crash are flushed, and the folder that holds a new name too; the version file is
+ * renamed into place last, so that a store is complete or does not exist.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -42,7 +42,7 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* A folder's entries, or NULL with errno. */
+/* Opens a folder's entries; NULL with errno. */
 static DIR *list_open(int at, const char *name)
 {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -55,7 +55,7 @@ static DIR *list_open(int at, const char *name)
     return list;
 }
 
-/* The next of them. Returns 1, 0 (there is none), or a negated errno. */
+/* Reads the next entry. Returns 1, 0 (there is none), or a negated errno. */
 static int list_next(DIR *list, const struct dirent **one)
 {
     errno = 0;
@@ -63,7 +63,7 @@ static int list_next(DIR *list, const struct dirent **one)
     return *one != NULL ? 1 : -errno;
 }
 
-/* Whether there is nothing but what an interrupted making left: 1, 0, or a negated errno. */
+/* Whether the folder has only files of an interrupted creation: 1, 0, or a negated errno. */
 static int folder_free(int folder)
 {
     const struct dirent *one;
@@ -77,7 +77,7 @@ static int folder_free(int folder)
     return result < 0 ? result : result == 0;
 }
 
-/* Returns 0, -ENOENT (there is none), -EPROTO (told), or another negated errno. */
+/* Returns 0, -ENOENT (there is none), -EPROTO (with a text), or another negated errno. */
 static int version_check(int folder, const char *path, char *error, size_t error_size)
 {
     char text[64];
@@ -116,7 +116,8 @@ static int version_write(int folder)
     return result != 0 ? result : bmi__dir_sync(folder, ".");
 }
 
-/* The folders but LMDB's, which is made as the store is opened, whenever it is missing. */
+/* Creates the folders except LMDB's, which is created when the store is opened, if it
+ * is missing. */
 static int folders_make(int folder)
 {
     if (mkdirat(folder, "collections", 0777) != 0 && errno != EEXIST)
@@ -145,7 +146,7 @@ static int lock_take(struct trove_dir *dir, const char *path, char *error, size_
     return 0;
 }
 
-/* Flushes the folder that a new one's name is in. */
+/* Flushes the folder that holds the new folder's name. */
 static int parent_sync(const char *path)
 {
     char *copy = strdup(path);
@@ -153,7 +154,7 @@ static int parent_sync(const char *path)
         return -ENOMEM;
     int result = bmi__dir_sync(AT_FDCWD, dirname(copy));
     free(copy);
-    return result == -EACCES ? 0 : result; /* one that may be passed, not read */
+    return result == -EACCES ? 0 : result; /* a folder that may be searched, not read */
 }
 
 static int folder_open(struct trove_dir *dir, const char *path, bool create, char *error,
@@ -244,7 +245,7 @@ int bmi__dir_collection_create(struct bmi_trove_store *store, bmi_trove_collecti
     return fsync(dir->collections) != 0 ? -errno : 0;
 }
 
-/* Removes the folders of a collection that hold no object any more. */
+/* Removes the folders of a collection that hold no object. */
 static int buckets_remove(int collection)
 {
     char name[8];

@@ -14,7 +14,7 @@ struct size_guard bmi__size_guard(void)
         return guard;
     sigpending(&pending);
     if (sigismember(&pending, SIGXFSZ))
-        return guard; /* blocked already, and somebody else's */
+        return guard; /* blocked already, by other code */
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGXFSZ);

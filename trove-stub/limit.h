@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * limit.h - the limit of file sizes (RLIMIT_FSIZE). A write beyond it says EFBIG, and the system
- * sends the thread SIGXFSZ, which ends the process by default. Tasks that may block have all
- * signals blocked; who writes on a thread of the program's does so between these two, which leave
- * the thread without that signal and its mask as it was. Without a limit that is one system call.
+ * limit.h - the limit of file sizes (RLIMIT_FSIZE). A write beyond it fails with EFBIG, and the
+ * system sends the thread SIGXFSZ, which ends the process by default. Tasks that may block have all
+ * signals blocked; code that writes on a thread of the program does so between these two calls,
+ * which consume that signal and restore the thread's mask. Without a limit they make one system
+ * call.
  */
 #ifndef TROVE_LIMIT_H
 #define TROVE_LIMIT_H

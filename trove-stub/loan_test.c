@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * loan_test.c - memory that a store lends: what is lent does not change, what is blank is not seen
- * before it is written, and what is written is not copied.
+ * loan_test.c - memory that a store lends: lent memory does not change, blank memory is not visible
+ * before it is written, and writes of it are not copied.
  */
 #include "trove-stub/loan.h"
 #include "trove-stub/trove_testing.h"
@@ -76,7 +76,7 @@ static bool loan_holds(const struct trove_loan *loan, const char *expected)
     return same;
 }
 
-/* All of a loan's memory, to this place of the stream. */
+/* Writes all of a loan's memory to this place of the stream. */
 static struct outcome loan_write(struct trove_loan *loan, bmi_size_t offset)
 {
     bmi_trove_op_id_t op;
@@ -132,7 +132,7 @@ static void what_is_written_is_not_copied(void)
     CU_ASSERT_EQUAL(write_at(bytes, SIZE, 0), 0);
     CU_ASSERT_FATAL(lend_blank(&loan, BLOCK_SIZE, 2 * BLOCK_SIZE));
     loan_fill(&loan, other);
-    CU_ASSERT(holds(bytes, SIZE, 0)); /* nobody sees it yet */
+    CU_ASSERT(holds(bytes, SIZE, 0)); /* not visible yet */
     struct outcome outcome = loan_write(&loan, BLOCK_SIZE);
     CU_ASSERT(outcome.error == 0 && outcome.actual == 2 * BLOCK_SIZE);
     CU_ASSERT_EQUAL(lent_bytes(), 2 * BLOCK_SIZE);
@@ -144,7 +144,7 @@ static void what_is_written_is_not_copied(void)
     CU_ASSERT_PTR_EQUAL(again.buffers[1], loan.buffers[1]);
     bmi__trove_loan_return(&loan);
     CU_ASSERT(loan_holds(&again, other));
-    CU_ASSERT_FATAL(lend_blank(&loan, 8 * BLOCK_SIZE, BLOCK_SIZE)); /* where there was nothing */
+    CU_ASSERT_FATAL(lend_blank(&loan, 8 * BLOCK_SIZE, BLOCK_SIZE)); /* where there was no block */
     loan_fill(&loan, other);
     CU_ASSERT_EQUAL(loan_write(&loan, 8 * BLOCK_SIZE).error, 0);
     CU_ASSERT(holds(other, BLOCK_SIZE, 8 * BLOCK_SIZE));
@@ -162,7 +162,7 @@ static void blanks_that_are_not_written_leave_nothing(void)
     loan_fill(&loan, other);
     bmi__trove_loan_return(&loan);
     CU_ASSERT(holds(bytes, SIZE, 0));
-    /* a block and a half go, by a fault: the half is copied */
+    /* a fault ends the write after a block and a half: the half is copied */
     struct bmi_trove_fault fault = {.kinds = BMI_TROVE_WRITES,
                                     .error = -BMI_EIO,
                                     .limit = 3 * BLOCK_SIZE / 2};
@@ -217,11 +217,11 @@ static void only_what_is_there_is_lent(void)
 
 int main(void)
 {
-    CU_TestInfo cases[] = {{"what is lent does not change", what_is_lent_does_not_change},
-                           {"what is written is not copied", what_is_written_is_not_copied},
+    CU_TestInfo cases[] = {{"lent memory does not change", what_is_lent_does_not_change},
+                           {"lent memory is written without a copy", what_is_written_is_not_copied},
                            {"blanks that are not written leave nothing",
                             blanks_that_are_not_written_leave_nothing},
-                           {"only what is there is lent", only_what_is_there_is_lent},
+                           {"only existing blocks are lent", only_what_is_there_is_lent},
                            CU_TEST_INFO_NULL};
     return unit_run("loans", cases);
 }

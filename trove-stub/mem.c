@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * mem.c - the backends mem (everything in memory) and null (the same, but of streams only the
- * size).
+ * mem.c - the backends mem (everything in memory) and null (the same, but only the sizes of
+ * streams).
  *
- * `lock` guards the tables of collections and objects; it is never held while bytes are copied. An
- * object is counted by who uses it, so one that is removed meanwhile stays until then; its own lock
- * guards stream and keys. Order: lock, then an object's. A chunk of a stream is a block (blocks.h).
+ * `lock` guards the tables of collections and objects; no thread holds it while it copies bytes. An
+ * object has a count of users, so an object that is removed meanwhile stays until the last use
+ * ends; its own lock guards stream and keys. Order: lock, then an object's. A chunk of a stream is
+ * a block (blocks.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ struct mem_object {
     atomic_uint users;
     pthread_rwlock_t lock;
     bmi_size_t size;           /* lock */
-    struct index_table chunks; /* lock: 8 bytes of chunk number to a block; what is absent is 0 */
+    struct index_table chunks; /* lock: 8 bytes of chunk number to a block; an absent chunk
+                                  is zeros */
     struct index_table keys;   /* lock: key to struct mem_value */
 };
 
@@ -95,7 +97,7 @@ static int chunk_cut(struct mem_store *mem, struct mem_object *object, bmi_size_
     return 0;
 }
 
-/* Removes what lies at or above `size`. */
+/* Removes all chunks at or above `size`. */
 static int chunks_cut(struct mem_store *mem, struct mem_object *object, bmi_size_t size)
 {
     unsigned char key[8];
@@ -236,7 +238,7 @@ static int chunk_set(struct trove_op *op, struct index_entry *entry, bmi_size_t 
     return result;
 }
 
-/* A block for bytes of a chunk, with what the chunk has beside them. */
+/* A block for bytes of a chunk, with the chunk's other bytes. */
 static struct trove_block *block_with(struct mem_store *mem, const struct trove_block *old,
                                       bmi_size_t at, const char *from, bmi_size_t size)
 {
@@ -251,8 +253,8 @@ static struct trove_block *block_with(struct mem_store *mem, const struct trove_
     return block;
 }
 
-/* Writes bytes of one chunk. Those of a whole block that is lent are not copied: the loan has the
- * chunk's former block then. */
+/* Writes bytes of one chunk. A whole lent block is not copied: the loan gets the chunk's former
+ * block instead. */
 static int chunk_write(struct trove_op *op, bmi_size_t at, const char *from, bmi_size_t size)
 {
     struct mem_store *mem = mem_of(op);
@@ -274,7 +276,7 @@ static int chunk_write(struct trove_op *op, bmi_size_t at, const char *from, bmi
     return result;
 }
 
-/* What null reads: a byte that is the same for each 64 KiB of an object. */
+/* The bytes that null reads: the same value for each 64 KiB of an object. */
 static int made_up(const struct trove_op *op, bmi_size_t offset)
 {
     return (int)((op->place.object + (uint64_t)offset / BLOCK_SIZE) & 0xff);
@@ -447,7 +449,7 @@ static struct mem_value *value_make(const struct bmi_trove_pair *pair)
     return value;
 }
 
-/* All values are made first, so that what can fail comes before what is seen. */
+/* Allocates all values first, so that failures come before visible changes. */
 static int keys_put_values(struct trove_op *op, struct mem_object *object, void **values)
 {
     for (int i = 0; i < op->count; i++)
@@ -474,7 +476,7 @@ static int keys_put_values(struct trove_op *op, struct mem_object *object, void 
     return 0;
 }
 
-/* Entries that were added for a list that could not be put. */
+/* Removes entries that were added for a list that could not be put. */
 static void keys_drop_empty(struct trove_op *op, struct mem_object *object)
 {
     for (int i = 0; i < op->count; i++) {
@@ -485,7 +487,7 @@ static void keys_drop_empty(struct trove_op *op, struct mem_object *object)
     }
 }
 
-/* What was there before: compared and told. */
+/* Compares with the present values and returns them. */
 static bool keys_compare(struct trove_op *op, struct mem_object *object)
 {
     bool same = true;

@@ -2,8 +2,8 @@
  *
  * move.c - reads and writes as pieces: one range of the stream with the memory that belongs to it.
  *
- * Pieces follow the lists in order. Ranges of the stream that touch are one piece, so that a call
- * moves as much as it can; a piece has at most TROVE_PIECE_SEGMENTS segments of memory.
+ * Pieces follow the lists in order. Adjacent ranges of the stream are one piece, so that a call
+ * moves as much as possible; a piece has at most TROVE_PIECE_SEGMENTS segments of memory.
  */
 #include <errno.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static bool cursor_settle(struct trove_op *op)
     return op->buffer < op->count && op->stream < op->stream_count;
 }
 
-/* Bytes of the stream from the cursor on that follow each other, up to `most`. */
+/* Contiguous bytes of the stream from the cursor on, up to `most`. */
 static bmi_size_t stream_run(const struct trove_op *op, bmi_size_t most)
 {
     bmi_size_t size = op->stream_sizes[op->stream] - op->stream_done;
@@ -40,7 +40,7 @@ static bmi_size_t stream_run(const struct trove_op *op, bmi_size_t most)
     return size < most ? size : most;
 }
 
-/* Bytes of the segments of memory from the cursor on that one piece has room for, up to `most`. */
+/* Bytes of the segments of memory from the cursor on that fit into one piece, up to `most`. */
 static bmi_size_t memory_run(const struct trove_op *op, bmi_size_t most)
 {
     bmi_size_t size = 0, skip = op->buffer_done;
@@ -81,7 +81,7 @@ bool bmi__trove_piece_next(struct trove_op *op, struct trove_piece *piece)
     piece->count = 0;
     piece->size = 0;
     piece->offset = op->offsets[op->stream] + op->stream_done;
-    /* The ranges are looked at as far as the memory reaches: lists may have a million entries. */
+    /* It reads the ranges only as far as the memory reaches: lists may have a million entries. */
     piece_memory(op, piece, stream_run(op, memory_run(op, most)));
     return true;
 }

@@ -1,10 +1,10 @@
-/* SPDX-License-Identifier: BSD-3-Clause
- * pairs.c - what is found is copied into the room that a pair gives. */
+/* SPDX-License-Identifier: BSD-3-Clause pairs.c - copies found keys and values into the room of a
+ * pair. */
 #include <string.h>
 
 #include "trove-stub/store.h"
 
-/* Copies as much as fits. Returns whether all did. */
+/* Copies as much as fits. Returns whether all bytes did. */
 static bool room_fill(void *room, bmi_size_t *size, const void *data, size_t data_size)
 {
     size_t fits = (size_t)*size < data_size ? (size_t)*size : data_size;
@@ -44,7 +44,7 @@ bool bmi__pair_exchange(struct trove_op *op, int index, const void *value, size_
 {
     if (op->old != NULL) {
         struct bmi_trove_pair *old = &op->old[index];
-        old->value_size = op->rooms[index]; /* of a transaction that is done again, too */
+        old->value_size = op->rooms[index]; /* also for a transaction that is repeated */
         old->error = -BMI_ENOENT;
         if (value != NULL)
             bmi__pair_found(old, value, value_size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * post.c - the posts: arguments are checked, and an operation is made of them.
+ * post.c - the posts: they check arguments and create an operation.
  */
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 enum { FLAGS = BMI_TROVE_SYNC | BMI_TROVE_ONLY_NEW | BMI_TROVE_ZEROS | BMI_TROVE_WHEN_RELEASED };
 
-/* `valid`: the post's own arguments are. Returns 0 and *op, or what the post returns. */
+/* `valid`: the post's own arguments are valid. Returns 0 and *op, or the post's result. */
 static int op_make(bmi_trove_op_id_t *id, const struct bmi_trove_place *place, enum trove_what what,
                    unsigned flags, bool valid, struct trove_op **op)
 {
@@ -135,7 +135,7 @@ static int lists_check(const struct trove_op *op)
     return memory == stream ? 0 : -BMI_EINVAL;
 }
 
-/* Of an operation that was given its lists. */
+/* Starts an operation that has its lists. */
 static int move_start(struct trove_op *op, bmi_trove_op_id_t *id, bmi_size_t *actual,
                       void *user_ptr, bmi_trove_context_id_t context)
 {
@@ -296,7 +296,7 @@ int bmi_trove_post_put(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
     return keys_start(TROVE_PUT, op, place, NULL, pairs, count, flags, user_ptr, context);
 }
 
-/* What is compared with, or filled: NULL, or values with their sizes. */
+/* Values to compare with, or to fill: NULL, or values with their sizes. */
 static bool values_valid(const struct bmi_trove_pair *pairs, int count)
 {
     for (int i = 0; pairs != NULL && i < count; i++)

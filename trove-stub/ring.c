@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * ring.c - reads and writes of open files by io_uring: one ring for each store, one descriptor for
- * all rings, which is readable when one has completed something.
+ * all rings, which is readable when a ring has a completion.
  *
- * A piece at a time of an operation is in the ring; whoever reaps it sends the next. A ring that is
- * full, and an operation that io_uring can't do (or whose submitting thread has gone: the system
- * cancels those), falls back to a task that may block, which tells the true error.
+ * One piece of an operation at a time is in the ring; the thread that reaps it sends the next. If
+ * the ring is full, or io_uring cannot do an operation (or its submitting thread has ended: the
+ * system cancels those), a task that may block does it, and returns the true error.
  *
- * `lock` of a ring guards both its queues; what the kernel gives back was submitted under it, so
- * that whoever reaps has seen what the submitter wrote. It is not held when an operation is
- * completed. `rings_lock` guards the list and is taken before; a thread that finds it taken
- * leaves the reaping to the holder. The holder may have looked already, and the core watches the
- * descriptor by edges (bmi/progress/progress.h): so it is signalled when the lock is released.
+ * `lock` of a ring guards both its queues; operations are submitted under it, so a thread that
+ * reaps sees the submitter's writes. No thread holds it when it completes an operation.
+ * `rings_lock` guards the list and is taken first; a thread that finds it taken leaves the reaping
+ * to the holder. The holder may have checked that ring already, and the core watches the descriptor
+ * by edges (bmi/progress/progress.h): so it is signalled when the lock is released.
  */
 #include "trove-stub/store.h"
 
@@ -24,13 +24,13 @@
 #include "trove-stub/limit.h"
 
 static pthread_mutex_t source_lock = PTHREAD_MUTEX_INITIALIZER;
-static int source = -1; /* source_lock until set, then constant */
+static int source = -1; /* source_lock until created, then constant */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void rings_forget(void);
 
-/* A child has its parent's rings and descriptor, too: what it took out of them the parent would
- * wait for. It starts without any. */
+/* A child has its parent's rings and descriptor, too: the parent would wait for completions that
+ * the child takes out of them. So the child starts without any. */
 static void after_fork_child(void)
 {
     pthread_mutex_init(&source_lock, NULL);
@@ -65,7 +65,7 @@ struct trove_ring {
     struct io_uring uring; /* lock */
     pthread_mutex_t lock;
     unsigned entries;
-    unsigned forks;          /* those before it was opened */
+    unsigned forks;          /* number of forks before it was opened */
     unsigned in_flight;      /* lock */
     struct trove_ring *next; /* rings_lock */
 };
@@ -73,10 +73,11 @@ struct trove_ring {
 static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct trove_ring *rings;
 static atomic_uint ring_count;  /* open ones; rings_lock to write */
-static unsigned forks;          /* that led to this process; a ring of before is its parent's */
-static atomic_bool reap_wanted; /* somebody has read the descriptor, and found rings_lock taken */
+static unsigned forks;          /* number of forks that led to this process; a ring with a lower
+                                   number is its parent's */
+static atomic_bool reap_wanted; /* a thread has read the descriptor, and found rings_lock taken */
 static atomic_bool
-    told_again; /* since the descriptor was read; perhaps there is no ring any more */
+    told_again; /* written again since the descriptor was read; perhaps there is no ring any more */
 
 static void rings_forget(void)
 {
@@ -88,8 +89,9 @@ static void rings_forget(void)
     atomic_store(&told_again, false);
 }
 
-/* Gives the lock back. Who wants to reap says so before he tries the lock: either he gets it, or he
- * is seen here, after it was given. (To take it again in his place may keep it from him for ever.)
+/* Releases the lock. A thread that wants to reap sets reap_wanted before it tries the lock: either
+ * it gets the lock, or its flag is seen here, after the release. (To take the lock again in its
+ * place could starve that thread.)
  */
 static void rings_give(void)
 {
@@ -97,7 +99,7 @@ static void rings_give(void)
     if (!atomic_exchange(&reap_wanted, false))
         return;
     eventfd_write(source, 1);
-    atomic_store(&told_again, true); /* after the write: who sees it reads that */
+    atomic_store(&told_again, true); /* after the write: a thread that sees it reads that event */
 }
 
 struct trove_ring *bmi__ring_open(unsigned entries)
@@ -138,14 +140,14 @@ void bmi__ring_close(struct trove_ring *ring)
         *link = ring->next;
     io_uring_queue_exit(&ring->uring);
     if (listed && atomic_fetch_sub(&ring_count, 1) == 1)
-        eventfd_read(source, &value); /* without rings nobody reads it */
+        eventfd_read(source, &value); /* without rings no thread reads it */
     rings_give();
     pthread_mutex_destroy(&ring->lock);
     free(ring);
 }
 
-/* What the kernel did not take now is tried again by who reaps next. It writes what can be written
- * at once by the thread that submits. */
+/* The next thread that reaps submits again the entries that the kernel did not take. The kernel
+ * does writes that do not block on the submitting thread. */
 static void submit_locked(struct trove_ring *ring)
 {
     if (io_uring_sq_ready(&ring->uring) == 0)
@@ -156,7 +158,7 @@ static void submit_locked(struct trove_ring *ring)
     bmi__size_unguard(&guard);
 }
 
-/* Sends the operation's present piece, or its flush. false: no room. */
+/* Submits the operation's present piece, or its flush. false: no room. */
 static bool ring_send(struct trove_ring *ring, struct trove_op *op)
 {
     const struct trove_piece *piece = op->piece;
@@ -181,7 +183,7 @@ static bool ring_send(struct trove_ring *ring, struct trove_op *op)
 }
 
 /* The next step of an operation that is not in the ring: a piece, the flush, or its end. Returns
- * false where the ring is full and nothing was begun. */
+ * false if the ring is full and no step was begun. */
 static bool op_step(struct trove_ring *ring, struct trove_op *op)
 {
     if (bmi__trove_piece_next(op, op->piece))
@@ -194,7 +196,7 @@ static bool op_step(struct trove_ring *ring, struct trove_op *op)
     return true;
 }
 
-/* Errors that may be the ring's rather than the file's: a blocking call tells. */
+/* Errors that may be the ring's rather than the file's: a blocking call finds out. */
 static bool ring_failed(const struct trove_op *op, int result)
 {
     return result == -EAGAIN || result == -EINTR || result == -EINVAL || result == -EOPNOTSUPP ||
@@ -247,7 +249,7 @@ static void ring_reap(struct trove_ring *ring)
     } while (count == BATCH);
 }
 
-/* What is in the page cache is there at once: then the post can say so. */
+/* Data in the page cache is read at once: then the post can report completion. */
 bool bmi__ring_start(struct trove_ring *ring, struct trove_op *op, int fd)
 {
     if (ring->forks != forks)
@@ -270,7 +272,8 @@ void bmi__rings_reap(void)
     atomic_store(&reap_wanted, true);
     if (pthread_mutex_trylock(&rings_lock) != 0)
         return;
-    atomic_exchange(&reap_wanted, false); /* what others were told of is seen now */
+    atomic_exchange(&reap_wanted, false); /* completions that other threads were notified of are
+                                             seen now */
     for (struct trove_ring *ring = rings; ring != NULL; ring = ring->next)
         ring_reap(ring);
     rings_give();

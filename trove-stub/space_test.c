@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * space_test.c - a space of operations of its own: waiting in it, in a process that has no
- * descriptor left, and cancelling what is being posted.
+ * space_test.c - a separate space of operations: waiting in it, in a process without a free
+ * descriptor, and cancelling an operation that is being posted.
  */
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -36,14 +36,14 @@ struct waiting {
     time_t end;
 };
 
-/* Done once the thread has slept between looks, which is what is tested; or never. */
+/* Done once the thread has slept between checks, as the test requires; or never. */
 static bool done(void *argument)
 {
     struct waiting *waiting = argument;
     return times_slept() - waiting->slept_before >= SLEEPS || time(NULL) >= waiting->end;
 }
 
-/* Leaves no descriptor for others to open; returns the former limit. */
+/* Uses up all descriptors; returns the former limit. */
 static struct rlimit descriptors_end(void)
 {
     struct rlimit before, now;
@@ -90,8 +90,8 @@ static void count_destroyed(struct bmi__posted *posted)
     times_destroyed++;
 }
 
-/* Another thread may know the id before the post has returned. What is cancelled then is handed to
- * its owner when it is posted; what ended within its post has ended. */
+/* Another thread may know the id before the post has returned. An operation that is cancelled then
+ * goes to its owner's cancel at the end of the post; one that ended within its post has ended. */
 static void cancelled_while_posting(void)
 {
     static struct bmi__space space = {.progress = progress,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * store.h - inside trove-stub: stores, operations, and what a backend is.
+ * store.h - inside trove-stub: stores, operations, and the table of a backend.
  *
- * An operation is run once, from beginning to end: within its post where the backend does not block
+ * An operation runs once, from beginning to end: within its post if the backend does not block
  * (mem, null), else by a task that may block, or, for bytes of an open file, in pieces by io_uring.
- * Whoever runs it owns all of it; only `cancelled` is set from elsewhere. Inside, errors are
- * negated errno values; bmi_status_of translates at completion.
+ * The running thread owns all of it; other threads only set `cancelled`. Inside, errors are negated
+ * errno values; bmi_status_of translates at completion.
  */
 #ifndef TROVE_STORE_H
 #define TROVE_STORE_H
@@ -33,7 +33,7 @@ enum trove_what {
     TROVE_ITERATE
 };
 
-enum { TROVE_PIECE_SEGMENTS = 64 }; /* of memory, moved by one call */
+enum { TROVE_PIECE_SEGMENTS = 64 }; /* segments of memory, moved by one call */
 
 /* A piece of an operation: one range of the stream, and memory for it. */
 struct trove_piece {
@@ -57,12 +57,12 @@ struct trove_op {
     bmi_size_t actual;      /* moved so far */
     bmi_size_t total, most; /* most: stop there (injected) */
     bmi_size_t *actual_out;
-    /* reads and writes: lists, and where we are in them */
+    /* reads and writes: lists, and the present position */
     void *const *buffers;
     const bmi_size_t *sizes, *offsets, *stream_sizes;
     int count, stream_count;
-    int buffer, stream;                  /* entries that are next */
-    bmi_size_t buffer_done, stream_done; /* of these */
+    int buffer, stream;                  /* the next entries */
+    bmi_size_t buffer_done, stream_done; /* bytes of them that were moved */
     struct {
         void *buffer;
         bmi_size_t size, offset;
@@ -70,7 +70,7 @@ struct trove_op {
     /* the others */
     struct bmi_trove_pair *pairs;
     const struct bmi_trove_pair *expected; /* puts; or NULL */
-    struct bmi_trove_pair *old;            /* puts: what was there; or NULL */
+    struct bmi_trove_pair *old;            /* puts: former values; or NULL */
     bmi_size_t *rooms;                     /* value_size of each of `old` at the post */
     struct bmi_trove_position *position;
     bmi_trove_object_t *objects, *object_position;
@@ -80,19 +80,19 @@ struct trove_op {
     int (*within)(struct trove_op *op); /* dir: called within a transaction of the key/values */
     struct trove_piece *piece;          /* dir with io_uring: under way */
     int ring_fd;                        /* the same: its file */
-    struct trove_loan *loan;            /* writes: of whose memory it is; or NULL */
+    struct trove_loan *loan;            /* writes: the loan that its memory is from; or NULL */
     bool syncing;                       /* the same: its last step, a flush, is under way */
 };
 
 struct trove_loan;
 struct trove_block;
 
-/* A backend: functions that block unless `immediate`. What gets an operation returns 0 or a negated
- * errno, and sets op->actual where it counts. Any number of threads at once. */
+/* A backend: functions that block unless `immediate`. Functions with an operation return 0 or a
+ * negated errno, and set op->actual if they count. Any number of threads at once. */
 struct trove_backend {
     const char *name; /* "dir" */
-    bool immediate;   /* nothing blocks: operations are run within their post */
-    /* `path`: what stands behind the name's colon. The text is set on failure. */
+    bool immediate;   /* no function blocks: operations run within their post */
+    /* `path`: the text after the name's colon. The text of an error is set on failure. */
     int (*open)(struct bmi_trove_store *store, const char *path, char *error, size_t error_size);
     int (*close)(struct bmi_trove_store *store);
     int (*space)(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t *available);
@@ -105,7 +105,7 @@ struct trove_backend {
     ssize_t (*read)(struct trove_op *op, const struct trove_piece *piece);
     ssize_t (*write)(struct trove_op *op, const struct trove_piece *piece);
     int (*sync)(struct trove_op *op); /* after a write's last piece */
-    int (*run)(struct trove_op *op);  /* all the others */
+    int (*run)(struct trove_op *op);  /* all other operations */
     /* Runs it asynchronously if it can: true. NULL: never. */
     bool (*start)(struct trove_op *op);
     /* See loan.h. Add a range to a loan; false: not this one. NULL: never. */
@@ -122,7 +122,7 @@ struct bmi_trove_store {
     struct bmi_trove_settings settings;
     atomic_uint outstanding;
     pthread_mutex_t lock;  /* fault and its count; delays wait under it */
-    pthread_cond_t delays; /* an operation that is delayed was cancelled */
+    pthread_cond_t delays; /* a delayed operation was cancelled */
     struct bmi_trove_fault fault;
     uint64_t fault_seen;
     void *held; /* holds.c's tree; lock */
@@ -134,11 +134,11 @@ struct bmi_trove_store {
 
 /* ---- holds.c ---- */
 
-/* Has a removal wait for the object's holders. Returns 1: it waits, and may be over already; 0:
- * there are none; or a negated errno. */
+/* Makes a removal wait for the object's holders. Returns 1: it waits, and may have ended already;
+ * 0: there are none; or a negated errno. */
 int bmi__trove_removal_wait(struct trove_op *op);
-/* A removal was cancelled: has it run, if it waited, to end so. The space's lock is held. Returns
- * whether it waited. */
+/* A removal was cancelled: if it waits, submits it, so that it ends with ECANCEL. The space's lock
+ * is held. Returns whether it waited. */
 bool bmi__trove_removal_cancel(struct trove_op *op);
 /* A removal that may have waited has run, or will not: the object may be held again. */
 void bmi__trove_removal_over(struct trove_op *op);
@@ -150,8 +150,8 @@ int bmi__trove_task_prepare(struct trove_op *op);
 
 /* ---- pairs.c ---- */
 
-/* Compares and fills what a put was asked to, of pair `index`, whose value is now `value` (NULL:
- * the key is absent). Returns whether it is as expected. */
+/* Compares, and fills the former value, as the put requests, for pair `index`, whose present value
+ * is `value` (NULL: the key is absent). Returns whether it is as expected. */
 bool bmi__pair_exchange(struct trove_op *op, int index, const void *value, size_t value_size);
 
 extern const struct trove_backend bmi__trove_dir, bmi__trove_mem, bmi__trove_null;
@@ -159,12 +159,12 @@ extern struct bmi__space bmi__trove_space;
 
 /* ---- trove.c --------------------------------------------------------------------------------- */
 
-/* The post of an operation that was made up: what the post returns. Takes the operation. */
+/* Posts an operation that was created; returns the post's result. Takes the operation. */
 int bmi__trove_start(struct trove_op *op, bmi_trove_op_id_t *id, void *user_ptr,
                      bmi_trove_context_id_t context);
-/* Ends the operation; it may be gone then. */
+/* Ends the operation; it may be freed then. */
 void bmi__trove_finish(struct trove_op *op, int error);
-/* Has it run, from where it is, by a task that may block. */
+/* Lets a task that may block run it, from its present position. */
 void bmi__trove_by_task(struct trove_op *op);
 /* Fills `error` with a printf-like text; returns `result`. */
 int bmi__trove_explain(int result, char *error, size_t error_size, const char *format, ...)
@@ -172,7 +172,7 @@ int bmi__trove_explain(int result, char *error, size_t error_size, const char *f
 
 /* ---- move.c ---------------------------------------------------------------------------------- */
 
-/* The next piece of a read or write; false: there is none, it has ended well. */
+/* The next piece of a read or write; false: there is none, it has ended without an error. */
 bool bmi__trove_piece_next(struct trove_op *op, struct trove_piece *piece);
 /* Accounts for a piece of which `moved` bytes were moved, or which failed with a negated errno.
  * Returns 0, or the error with which the operation ends. */
@@ -182,7 +182,7 @@ int bmi__trove_move(struct trove_op *op);
 
 /* ---- pairs.c --------------------------------------------------------------------------------- */
 
-/* Gives a value that was found: to a pair of get, or with its key to one of iterate. */
+/* Copies a found value: to a pair of get, or with its key to one of iterate. */
 void bmi__pair_found(struct bmi_trove_pair *pair, const void *value, size_t value_size);
 void bmi__pair_next(struct bmi_trove_pair *pair, struct bmi_trove_position *position,
                     const void *key, size_t key_size, const void *value, size_t value_size);
@@ -195,15 +195,15 @@ struct trove_ring *bmi__ring_open(unsigned entries);
 void bmi__ring_close(struct trove_ring *ring);
 /* Starts an operation whose file is open; false: the ring is full. */
 bool bmi__ring_start(struct trove_ring *ring, struct trove_op *op, int fd);
-/* Completes what rings have done. */
+/* Completes operations that rings have finished. */
 void bmi__rings_reap(void);
-/* The descriptor that is readable while they may have something; or a negated errno. */
+/* The descriptor that is readable while they may have completions; or a negated errno. */
 int bmi__rings_source(void);
 
 /* ---- keys.c: key/values of the dir backend, in LMDB ------------------------------------------ */
 
 struct trove_keys;
-/* *keys is NULL where it was built without LMDB. */
+/* *keys is NULL if it was built without LMDB. */
 int bmi__keys_open(struct trove_keys **keys, int folder, const char *path, bool careful,
                    char *error, size_t error_size);
 int bmi__keys_close(struct trove_keys *keys);
@@ -213,8 +213,8 @@ int bmi__keys_sync(struct trove_keys *keys);
 int bmi__keys_run(struct trove_keys *keys, struct trove_op *op, int (*exists)(struct trove_op *op));
 int bmi__keys_remove_object(struct trove_keys *keys, struct trove_op *op,
                             int (*remove)(struct trove_op *op));
-/* What a removal that failed has left, before the object is made; `is_gone` is called as those
- * are, and refuses by an error. */
+/* Removes keys that a failed removal has left, before the object is created; `is_gone` is called
+ * within the transaction as well, and refuses by an error. */
 int bmi__keys_remove_leftovers(struct trove_keys *keys, struct trove_op *op,
                                int (*is_gone)(struct trove_op *op));
 

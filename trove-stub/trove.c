@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * trove.c - stores, and how an operation is run: within its post, by a task, or by io_uring; faults
- * and delays that are injected. The posts themselves stand in post.c.
+ * trove.c - stores, and the running of an operation: within its post, by a task, or by io_uring;
+ * injected faults and delays. The posts are in post.c.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -30,7 +30,8 @@ static void op_cancel(struct bmi__posted *posted)
         bmi_task_cancel(&op->task);
 }
 
-/* The store may be closed as soon as it has nothing outstanding; who cancels uses it till then. */
+/* The store may be closed as soon as it has no outstanding operation; a cancel uses it
+ * until then. */
 static void op_completed(struct bmi__posted *posted)
 {
     struct trove_op *op = (struct trove_op *)posted;
@@ -103,7 +104,7 @@ void bmi__trove_finish(struct trove_op *op, int error)
     bmi__posted_complete(&bmi__trove_space, &op->posted, bmi_status_of(error), op->actual);
 }
 
-/* By whoever may block as long as the backend does. Returns how it ended. */
+/* Runs it on a thread that may block as long as the backend does. Returns its result. */
 static int op_run(struct trove_op *op)
 {
     if (atomic_load(&op->cancelled))
@@ -174,7 +175,7 @@ void bmi__trove_by_task(struct trove_op *op)
         bmi__trove_finish(op, result == -BMI_EOPNOTSUPP ? -EAGAIN : result);
 }
 
-/* Whether this operation is to fail, and how. */
+/* Decides whether this operation fails, and how. */
 static void fault_apply(struct trove_op *op)
 {
     static const unsigned kinds[] = {
@@ -206,7 +207,8 @@ static void fault_apply(struct trove_op *op)
         counted(&store->counts.faults, 1);
 }
 
-/* Which ends a post may tell by itself. How many objects or pairs were found only a test can. */
+/* The ends that a post may report by itself. Only a test call can return the number of objects or
+ * pairs found. */
 static enum bmi__posted_immediate immediate_of(const struct trove_op *op)
 {
     bool found = op->what == TROVE_OBJECTS || op->what == TROVE_ITERATE;
@@ -214,7 +216,7 @@ static enum bmi__posted_immediate immediate_of(const struct trove_op *op)
                                                            : POSTED_IMMEDIATE_ALWAYS;
 }
 
-/* Runs it, or has it run. */
+/* Runs it, or starts a task or io_uring for it. */
 static void op_begin(struct trove_op *op)
 {
     struct bmi_trove_store *store = op->place.store;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * trove_cases.h - what the files of trove_test share: the backend that is being tested, with an
- * open store, a context, and an object; and the cases.
+ * trove_cases.h - shared by the files of trove_test: the backend under test, with an open store, a
+ * context, and an object; and the cases.
  */
 #ifndef TROVE_CASES_H
 #define TROVE_CASES_H
@@ -17,9 +17,9 @@ extern struct bmi_trove_store *store;
 extern bmi_trove_context_id_t context;
 extern struct bmi_trove_place place; /* the object's */
 
-/* Waits for what a post returned and gave. */
+/* Waits for the end of an operation, by the result and id of its post. */
 struct outcome done(int result, const bmi_trove_op_id_t *op);
-/* A new object, which `place` is then. */
+/* A new object; sets `place` to it. */
 bmi_trove_object_t object_make(void);
 struct outcome write_at(const void *bytes, bmi_size_t size, bmi_size_t offset);
 struct outcome read_at(void *bytes, bmi_size_t size, bmi_size_t offset, unsigned flags);

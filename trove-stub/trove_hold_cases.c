@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * trove_hold_cases.c - objects that are held, removals that wait for their release, and puts that
- * compare and tell what was there.
+ * compare and return the former values.
  */
 #include <pthread.h>
 
@@ -78,7 +78,7 @@ void a_removal_that_waits_is_cancelled(void)
     CU_ASSERT_EQUAL(bmi_trove_cancel(op, context), 0);
     CU_ASSERT_TRUE(has_ended(op, &error, PATIENCE_MS));
     CU_ASSERT_EQUAL(error, -BMI_ECANCEL);
-    /* then the object is there, and may be held and removed anew */
+    /* then the object exists, and may be held and removed again */
     CU_ASSERT_TRUE(exists());
     CU_ASSERT_EQUAL(bmi_trove_hold(&place), 0);
     op = removal_begin();
@@ -100,7 +100,7 @@ void closing_a_store_ends_holds(void)
     CU_ASSERT_EQUAL(done(bmi_trove_post_create(&op, &held, &object, 0, NULL, context), &op).error,
                     0);
     held.object = object;
-    /* given a hold that nobody releases, and a removal that waits */
+    /* given a hold without a release, and a removal that waits */
     CU_ASSERT_EQUAL(bmi_trove_hold(&held), 0);
     CU_ASSERT_EQUAL(bmi_trove_post_remove(&op, &held, BMI_TROVE_WHEN_RELEASED, NULL, context), 0);
     /* when the store is closed, then the removal runs before */
@@ -193,7 +193,7 @@ void a_put_tells_what_was_there(void)
     if (!kind.has_keys)
         return;
     CU_ASSERT_EQUAL(put_one("a", "first", 0).error, 0);
-    /* given room for two, of which one key is there */
+    /* given room for two, of which one key exists */
     struct bmi_trove_pair pairs[] = {pair_of("a", "second"), pair_of("b", "new")};
     struct bmi_trove_pair old[] = {{.value = rooms[0], .value_size = 8},
                                    {.value = rooms[1], .value_size = 8}};
@@ -202,7 +202,7 @@ void a_put_tells_what_was_there(void)
     CU_ASSERT(old[0].value_size == 5 && memcmp(rooms[0], "first", 5) == 0);
     CU_ASSERT_EQUAL(old[1].error, -BMI_ENOENT);
     CU_ASSERT(has_value("a", "second") && has_value("b", "new"));
-    /* room that is too small tells the size */
+    /* if the room is too small its size is returned */
     old[0].value_size = 3;
     CU_ASSERT_EQUAL(exchange(pairs, NULL, old, 1, BMI_TROVE_SYNC).error, 0);
     CU_ASSERT_EQUAL(old[0].error, -BMI_EMSGSIZE);
@@ -220,15 +220,16 @@ void a_put_if_nothing_has_changed(void)
     struct bmi_trove_pair expected[] = {pair_of("a", "1"), pair_of("b", NULL)};
     CU_ASSERT_EQUAL(exchange(pairs, expected, NULL, 2, 0).error, 0);
     CU_ASSERT(has_value("a", "2") && has_value("b", "2"));
-    /* when one is another than was expected, then none is put, and the present value is told */
+    /* when one value differs from the expected one, then none is put, and the present value is
+     * returned */
     struct bmi_trove_pair third[] = {pair_of("b", "3"), pair_of("a", "3")};
     struct bmi_trove_pair stale[] = {pair_of("b", "2"), pair_of("a", "1")};
     struct bmi_trove_pair old[2] = {{.value = NULL}, {.value = room, .value_size = sizeof room}};
     CU_ASSERT_EQUAL(exchange(third, stale, old, 2, 0).error, -BMI_EAGAIN);
     CU_ASSERT(has_value("a", "2") && has_value("b", "2"));
     CU_ASSERT(old[1].error == 0 && old[1].value_size == 1 && room[0] == '2');
-    /* absent where a value was expected, there where none was, and an empty value is none of
-     * both */
+    /* absent although a value was expected, present although none was, and an empty value is
+     * neither */
     struct bmi_trove_pair c = pair_of("c", ""), some = pair_of("c", "x"), none = pair_of("c", NULL);
     CU_ASSERT_EQUAL(exchange(&c, &some, NULL, 1, 0).error, -BMI_EAGAIN);
     CU_ASSERT_EQUAL(exchange(&c, &none, NULL, 1, 0).error, 0);
@@ -247,7 +248,7 @@ void bad_exchanges_are_refused(void)
     CU_ASSERT_EQUAL(exchange(&a, &a, &a, 1, 0).error, -BMI_EINVAL);
 }
 
-/* Threads that count up one key: each reads, and puts if nobody has in between. */
+/* Threads that increment one key: each reads, and puts if no other has put in between. */
 static void *counter(void *argument)
 {
     bmi_trove_context_id_t own;

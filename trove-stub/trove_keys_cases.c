@@ -57,7 +57,7 @@ void pairs_are_put_got_and_removed(void)
     place = mine;
 }
 
-/* A list of which one may not be put leaves nothing. */
+/* If one entry of a list may not be put, none is. */
 void a_list_is_put_whole_or_not(void)
 {
     char room[16];
@@ -85,7 +85,7 @@ void a_list_is_put_whole_or_not(void)
     CU_ASSERT_EQUAL(size, 0);
 }
 
-/* The second of two like keys is there already when its turn comes. */
+/* The second of two equal keys exists already when its turn comes. */
 void a_key_twice_in_a_list_is_not_only_new(void)
 {
     char room[16];
@@ -116,7 +116,7 @@ void keys_are_iterated_in_order_from_a_position(void)
     if (!keys_there())
         return;
     bmi_trove_object_t first = place.object;
-    object_make(); /* a neighbour, whose keys must not be seen */
+    object_make(); /* a neighbour, whose keys must not be visible */
     CU_ASSERT_EQUAL(put_one("k000", "wrong", 0).error, 0);
     bmi_trove_object_t neighbour = place.object;
     place.object = first;
@@ -145,7 +145,7 @@ void keys_are_iterated_in_order_from_a_position(void)
             CU_ASSERT_EQUAL(memcmp(keys[got], key, 4), 0);
             CU_ASSERT_EQUAL(memcmp(values[got], key + 1, 3), 0);
         }
-        CU_ASSERT_EQUAL(outcome.actual, got); /* nothing else tells */
+        CU_ASSERT_EQUAL(outcome.actual, got); /* only this has the number */
     } while (got == BATCH);
     CU_ASSERT_EQUAL(seen, COUNT);
     /* removing one object leaves the other's keys, and making it anew finds none */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * trove_stream_cases.c - streams and objects, and who moves their bytes.
+ * trove_stream_cases.c - streams and objects, and the threads that move their bytes.
  */
 #include <sys/syscall.h>
 
@@ -99,7 +99,8 @@ void lists_of_unlike_counts(void)
         for (int i = 0; i < count; from += sizes[i++])
             buffers[i] = memory + from;
         from = 0;
-        for (int i = 0; i < pieces; i++) { /* some touch, some leave a gap; in descending halves */
+        for (int i = 0; i < pieces; i++) { /* some are adjacent, some leave a gap; in descending
+                                              halves */
             offsets[i] = at;
             memcpy(stream + at, memory + from, (size_t)extents[i]);
             at += extents[i] + (i % 3 == 0 ? 0 : 1000);
@@ -227,7 +228,7 @@ void objects_are_made_listed_and_removed(void)
         count = 0;
         while (count < 16 && found + (uint64_t)count < COUNT && list[count] > before)
             before = list[count++];             /* ascending */
-        CU_ASSERT_EQUAL(outcome.actual, count); /* nothing else tells */
+        CU_ASSERT_EQUAL(outcome.actual, count); /* only this has the number */
         found += (uint64_t)count;
     } while (count == 16);
     CU_ASSERT_EQUAL(found, COUNT);
@@ -247,8 +248,7 @@ void objects_are_made_listed_and_removed(void)
     CU_ASSERT_EQUAL(collection, 0xfffffff0u);
 }
 
-/* ---- who does the work
- * --------------------------------------------------------------------------- */
+/* ---- which thread does the work -------------------------------------------------------------- */
 
 static bool uring_there(void)
 {

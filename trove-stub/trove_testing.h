@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * trove_testing.h - what the tests of trove-stub and flow share: stores in a folder of their own,
- * and posts that are waited for.
+ * trove_testing.h - shared by the tests of trove-stub and flow: stores in their own folder, and
+ * waits for posts.
  */
 #ifndef TROVE_TESTING_H
 #define TROVE_TESTING_H
@@ -17,7 +17,7 @@
 
 enum { PATIENCE_MS = 120000 };
 
-/* A folder that nobody else has. */
+/* A folder of this test's own. */
 struct folder {
     char path[256];
 };
@@ -42,14 +42,14 @@ static inline void folder_remove(struct folder *folder)
     nftw(folder->path, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* What a post came to. */
+/* The result of a post. */
 struct outcome {
     bmi_error_code_t error;
-    bmi_size_t actual; /* -1: not told, since it was done within the post */
+    bmi_size_t actual; /* -1: not reported, since it was done within the post */
     bool immediate;
 };
 
-/* Waits for what a post returned and gave. */
+/* Waits for the end of an operation, by the result and id of its post. */
 static inline struct outcome outcome_of(int result, const bmi_trove_op_id_t *op,
                                         bmi_trove_context_id_t context)
 {
@@ -69,8 +69,8 @@ static inline struct outcome outcome_of(int result, const bmi_trove_op_id_t *op,
     return outcome;
 }
 
-/* Of a program that was started anew as another's child: runs `body` silently, as a case, since
- * helpers assert. Returns the exit status. */
+/* For a program that was started anew as a child: runs `body` silently, as a case, since helpers
+ * assert. Returns the exit status. */
 static inline int child_run(void (*body)(void))
 {
     CU_TestInfo cases[] = {{"child", body}, CU_TEST_INFO_NULL};

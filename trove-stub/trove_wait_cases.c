@@ -203,7 +203,7 @@ void many_threads_on_one_context(void)
     CU_ASSERT_EQUAL(crowd.wrong, 0);
 }
 
-/* A thread that posts and ends: io_uring cancels what it has under way, we must not. */
+/* A thread that posts and ends: io_uring cancels its operations under way, trove must not. */
 static void *post_and_end(void *argument)
 {
     bmi_trove_op_id_t *ops = argument;
@@ -221,7 +221,7 @@ void a_poster_may_end(void)
     pthread_t thread;
     bmi_trove_op_id_t ops[8];
     char byte = 0;
-    CU_ASSERT_EQUAL(write_at(&byte, 1, 0).error, 0); /* the file is open then */
+    CU_ASSERT_EQUAL(write_at(&byte, 1, 0).error, 0); /* then the file is open */
     CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, post_and_end, ops), 0);
     pthread_join(thread, NULL);
     for (int i = 0; i < 8; i++)
