@@ -18,7 +18,7 @@ struct call {
     int posted[2];
 };
 
-/* Waits for a reply; `ms` 0 takes its receive back. Returns what it says. */
+/* Waits for a reply; `ms` 0 cancels its receive. Returns the reply's result. */
 static int reply(struct call *call, int which, int ms)
 {
     int result =

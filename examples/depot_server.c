@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * depot_server.c - keeps bytes under numbers that it gives out: docs/request-reply.md. */
+ * depot_server.c - stores bytes under numbers that it assigns: docs/request-reply.md. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +63,7 @@ static int receive(struct bmi_sm *machine, void *data)
 {
     struct work *work = data;
     work->place.object = work->reply.number;
-    int flow = move(machine, work); /* posted before the client is told to begin */
+    int flow = move(machine, work); /* posted before the client is asked to begin */
     int sent = flow < 0 ? flow : answer(machine, work);
     return sent < 0 ? sent : BMI_SM_DEFERRED;
 }

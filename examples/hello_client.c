@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * hello_client.c - the smallest client: greets a server (hello_server.c) and prints its answer.
+ * hello_client.c - the smallest client: sends a message to a server (hello_server.c) and prints its
+ * answer.
  *
  * usage: hello_client tcp://host:port
  */
@@ -8,8 +9,8 @@
 
 #include <bmi.h>
 
-/* Waits for one operation. `posted` is what its post call returned: 0 pending, 1 done already (then
- * no test call reports it), below 0 an error. Returns 0 or the error. */
+/* Waits for one operation. `posted` is the result of its post: 0 pending, 1 done already (then no
+ * test call reports it), below 0 an error. Returns 0 or the error. */
 static int finish(int posted, bmi_op_id_t op, bmi_context_id context)
 {
     bmi_error_code_t error = 0;
@@ -24,7 +25,7 @@ static int finish(int posted, bmi_op_id_t op, bmi_context_id context)
 
 int main(int argc, char **argv)
 {
-    enum { TAG = 1 }; /* the answer comes under the tag of the question */
+    enum { TAG = 1 }; /* the answer has the same tag as the request */
     static const char greeting[] = "hello, server";
     char answer[100];
     BMI_addr_t server;
@@ -32,7 +33,7 @@ int main(int argc, char **argv)
     bmi_op_id_t receive, send;
     bmi_size_t size;
     int receiving, sending;
-    /* A client names no methods: the URL's is started. */
+    /* A client names no methods: BMI starts that of the URL. */
     int status = BMI_initialize(NULL, NULL, 0);
 
     if (status < 0) {
@@ -42,7 +43,7 @@ int main(int argc, char **argv)
     BMI_open_context(&context);
     status = BMI_addr_lookup(&server, argc > 1 ? argv[1] : ""); /* connects later, by itself */
     if (status == 0) {
-        /* The receive first: then the answer has a place to go to when it comes. */
+        /* Post the receive first: then the answer finds it when it comes. */
         receiving = BMI_post_recv(&receive, server, answer, sizeof(answer) - 1, &size,
                                   BMI_EXT_ALLOC, TAG, NULL, context, NULL);
         sending = BMI_post_sendunexpected(&send, server, greeting, sizeof(greeting) - 1,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * hello_server.c - the smallest server: gets a greeting from anybody, and answers it.
+ * hello_server.c - the smallest server: gets a message from any client, and answers it.
  *
  * usage: hello_server [tcp://host:port]     default: a free port of 127.0.0.1; prints its URL.
  * With an address it listens on all interfaces.
@@ -9,7 +9,7 @@
 
 #include <bmi.h>
 
-/* Answers one request: where it came from, under its tag. Returns 0 or an error. */
+/* Answers one request: to its sender, under its tag. Returns 0 or an error. */
 static int answer(const struct BMI_unexpected_info *request, bmi_context_id context)
 {
     static const char text[] = "hello, client";
@@ -30,9 +30,9 @@ int main(int argc, char **argv)
 {
     const char *listen = argc > 1 ? argv[1] : "tcp://127.0.0.1:0";
     char url[BMI_MAX_ADDR_LEN];
-    bmi_context_id context; /* where completions of what we post are queued */
+    bmi_context_id context; /* queues the completions of our posts */
     struct BMI_unexpected_info request;
-    /* Without this flag a server listens on all interfaces, whatever host is named. */
+    /* Without this flag a server listens on all interfaces, for any host in the address. */
     int only_there = argc > 1 ? 0 : BMI_TCP_BIND_SPECIFIC;
     int count, status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER | only_there);
 
@@ -41,18 +41,18 @@ int main(int argc, char **argv)
         return 1;
     }
     BMI_open_context(&context);
-    BMI_get_info(0, BMI_GET_LISTEN_ADDR, url); /* tells the port that was free */
+    BMI_get_info(0, BMI_GET_LISTEN_ADDR, url); /* has the port that was chosen */
     printf("%s\n", url);
     fflush(stdout);
 
-    /* A message that nobody posted a receive for: how a server hears of its clients. */
+    /* An unexpected message needs no receive: so a server gets the requests of its clients. */
     while (BMI_testunexpected(1, &count, &request, 10000) >= 0) {
         if (count == 0)
             continue;
         printf("got \"%.*s\"\n", (int)request.size, (const char *)request.buffer);
         fflush(stdout);
         status = answer(&request, context);
-        if (status) /* that client has gone; the others have not */
+        if (status) /* that client has disconnected; the others have not */
             fprintf(stderr, "hello_server: %s\n", bmi_status_string(status));
         BMI_unexpected_free(request.addr, request.buffer);
     }

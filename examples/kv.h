@@ -12,7 +12,7 @@ enum { KV_PUT, KV_GET };
 
 struct kv_request { /* unexpected, under KV_REQUEST_TAG */
     int32_t operation;
-    int32_t tag; /* of the replies and the value; the client took it */
+    int32_t tag; /* of the replies and the value; taken by the client */
     int64_t size;
     char key[KV_KEY_MAX + 1];
 };

@@ -99,7 +99,7 @@ static int swap(struct bmi_sm *machine, void *data)
                                                 NULL));
 }
 
-/* Answers, and removes the former value when its readers are through. */
+/* Answers, and removes the former value when its readers have finished. */
 static int put_answer(struct bmi_sm *machine, void *data)
 {
     struct work *work = data;

@@ -59,7 +59,8 @@ int main(void)
         bmi_job_sendunexpected(context, self, "hello", 6, BMI_EXT_ALLOC, 1, NULL, NULL, NULL);
     check("bmi_job_sendunexpected", sent);
     left = 1 + (sent == 0);
-    jobs_take(); /* a post may have ended within the call, or the message be there already */
+    jobs_take(); /* a post may have completed within the call, or the message may be
+                    there already */
     uv_run(loop, UV_RUN_DEFAULT);
 
     uv_close((uv_handle_t *)&poll_handle, NULL); /* before the context: it closes the descriptor */

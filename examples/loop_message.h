@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * loop_message.h - what the programs of docs/event-loops.md have in common: a process that sends
- * itself one unexpected message over tcp.
+ * loop_message.h - shared by the programs of docs/event-loops.md: a process that sends itself one
+ * unexpected message over tcp.
  */
 #ifndef LOOP_MESSAGE_H
 #define LOOP_MESSAGE_H

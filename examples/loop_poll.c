@@ -23,7 +23,7 @@ int main(void)
         struct BMI_unexpected_info info;
         bmi_error_code_t error = 0;
         int ended = 0, messages = 0;
-        /* take all that there is before the next sleep */
+        /* fetch all completions and messages before the next sleep */
         check("BMI_testcontext", BMI_testcontext(1, &op, &ended, &error, NULL, NULL, 0, context));
         check("BMI_testunexpected", BMI_testunexpected(1, &messages, &info, 0));
         check("send", error);

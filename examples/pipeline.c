@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * pipeline.c - three processes, a flow each: the source sends memory, the relay passes it on
- * without looking at it, the sink receives it and checks it. The program forks the three before
- * BMI starts, and hands each one the addresses of all.
+ * pipeline.c - three processes, a flow each: the source sends memory, the relay forwards it, the
+ * sink receives it and checks it. The program forks the three before BMI starts, and gives each one
+ * the addresses of all.
  *
  *     pipeline BYTES
  */
@@ -62,7 +62,7 @@ static int flow_run(int stage)
     return result;
 }
 
-/* Tells the parent where this stage listens, and gets to know where the others do. */
+/* Sends the parent the listen address of this process, and receives those of the others. */
 static int meet(int in, int out)
 {
     struct url own = {""}, all[STAGES];
@@ -92,7 +92,7 @@ static int stage_run(int stage, int in, int out)
         result = meet(in, out);
         if (result == 0)
             result = flow_run(stage);
-        /* the end of a send is local: a stage stays until all have ended */
+        /* the end of a send is local: a process stays until all have ended */
         if (write(out, &result, sizeof result) == sizeof result) {
             char end;
             while (read(in, &end, 1) > 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * statemachine_client.c - puts many requests at once to statemachine_server.c and checks the
+ * statemachine_client.c - sends many requests at once to statemachine_server.c and checks the
  * answers.
  *
  * usage: statemachine_client URL [requests [bytes]]       default: 100 requests of 100000 bytes
@@ -16,16 +16,16 @@ enum { BATCH = 64, WAIT_MS = 10000 };
 
 struct request {
     char text[40];
-    char answer[24]; /* zeroed, so that what comes is a string */
+    char answer[24]; /* zeroed, so that the answer is a string */
 };
 
-/* What is left to wait for, and the first error. */
+/* The number of operations to wait for, and the first error. */
 struct progress {
     int outstanding;
     int status;
 };
 
-/* Counts a post call: 0 is one more to wait for, 1 was done at once. */
+/* Counts a post: 0 is one more operation to wait for, 1 was done at once. */
 static void posted(struct progress *progress, int result)
 {
     if (result == 0)

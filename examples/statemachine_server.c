@@ -8,8 +8,8 @@
  *
  *     RECEIVE_BODY --post_recv--> SEND_ANSWER --post_send--> FINISHED
  *
- * Nothing waits for one client. One loop waits for whatever completes next; the completion's user
- * pointer says whose it is, and that one takes its next step.
+ * The server never waits for one client. One loop waits for any completion; its user pointer names
+ * the state machine, which takes its next step.
  *
  * usage: statemachine_server [tcp://host:port]    default: a free port of 127.0.0.1; prints its
  * URL. With an address it listens on all interfaces. Ends on SIGINT or SIGTERM. The client is
@@ -25,15 +25,15 @@
 
 enum {
     REQUEST_MAX = 40,
-    BODY_MAX = 1 << 24, /* what a client says is checked: this is the most that one may ask for */
+    BODY_MAX = 1 << 24, /* largest body that a client may announce; the server checks it */
     BATCH = 64,
-    WAIT_MS = 500 /* how soon a signal to end is noticed at the latest */
+    WAIT_MS = 500 /* longest delay until a signal to end is noticed */
 };
 
 enum state { RECEIVE_BODY, SEND_ANSWER, FINISHED };
 
 struct session {
-    enum state state; /* what the next step does */
+    enum state state; /* the next step */
     BMI_addr_t client;
     bmi_msg_tag_t tag;
     unsigned char *body;
@@ -78,7 +78,7 @@ static int receive_body(struct session *session, bmi_context_id context)
                          &session->received, BMI_PRE_ALLOC, session->tag, session, context, NULL);
 }
 
-/* Takes steps until one has to wait. A post call that returns 1 was done at once and will not be
+/* Takes steps until the machine has to wait. A post that returns 1 was done at once and will not be
  * reported, so the next step follows here. */
 static void session_run(struct session *session, bmi_context_id context)
 {
@@ -103,7 +103,7 @@ static void session_run(struct session *session, bmi_context_id context)
         session_end(session, posted);
 }
 
-/* Starts the state machine of a request; a bad one is answered by silence and a line of log. */
+/* Starts the state machine of a request; a bad one gets no answer, only a line in the log. */
 static void session_start(const struct BMI_unexpected_info *request, bmi_context_id context)
 {
     char text[REQUEST_MAX + 1] = "";
@@ -129,7 +129,7 @@ static void session_start(const struct BMI_unexpected_info *request, bmi_context
     session_run(session, context);
 }
 
-/* Fetches the requests that have come. Returns <0 on an error that no client is to blame for. */
+/* Fetches the requests that have come. Returns <0 on an error that no client caused. */
 static int take_requests(bmi_context_id context)
 {
     struct BMI_unexpected_info requests[BATCH];
@@ -143,7 +143,7 @@ static int take_requests(bmi_context_id context)
     return status;
 }
 
-/* Waits for completions; the wait ends too when a request comes. Each session takes its step. */
+/* Waits for completions; a request ends the wait, too. Each session takes its step. */
 static int take_completions(bmi_context_id context)
 {
     bmi_op_id_t ops[BATCH];
@@ -172,7 +172,7 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = end};
     char url[BMI_MAX_ADDR_LEN];
     bmi_context_id context;
-    /* Without this flag a server listens on all interfaces, whatever host is named. */
+    /* Without this flag a server listens on all interfaces, for any host in the address. */
     int only_there = argc > 1 ? 0 : BMI_TCP_BIND_SPECIFIC;
     int status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER | only_there);
 

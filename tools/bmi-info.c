@@ -75,7 +75,7 @@ static void valid_find(const char *name, char valid[VALID_MAX])
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
-/* The provider that a method would choose on this host, where it has a choice. */
+/* The provider that a method would choose on this host, if it has a choice. */
 static void print_choice(int index)
 {
     struct bmi_method_choice choice;
@@ -280,7 +280,7 @@ static int output_end(void)
 
 /* ---- a running process ----------------------------------------------------------------------- */
 
-/* How long bmi-info waits for a process; the library drops a reader that is slower than 5000. */
+/* The time that bmi-info waits for a process; the library drops a reader slower than 5000 ms. */
 enum { PATIENCE_MS = 6000 };
 
 /* Connects to the thread that answers for the process. Returns the socket, or -1 with errno set;

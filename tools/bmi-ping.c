@@ -164,8 +164,8 @@ static void time_add(struct timespec *time, double seconds)
     }
 }
 
-/* The time of the next ping: an interval after the last one, not before now. Late answers are not
- * made up for by a shorter interval. */
+/* The time of the next ping: an interval after the last one, not before now. A late answer does not
+ * shorten the next interval. */
 static void due_next(struct timespec *due, double interval_s)
 {
     struct timespec now;

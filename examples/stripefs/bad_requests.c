@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bad_requests.c - for the test: sends a server messages that are no requests, or almost, and then
- * asks how much space it has, which it is to answer.
+ * bad_requests.c - for the test: sends a server messages that are invalid, or almost valid, and
+ * then a valid request for its space, which the server must answer.
  *
  * usage: stripefs-bad-requests URL [COUNT]
  */
@@ -36,7 +36,7 @@ static int message_send(const uint8_t *bytes, int64_t size)
     return await(posted, id, &status);
 }
 
-/* A request of some kind, some bytes of which are others; its tag is one that nobody waits for. */
+/* Sends some request with changed bytes; its tag is one that no receive waits for. */
 static int bad_send(unsigned seed)
 {
     struct sfs_request request = {.op = (uint16_t)(1 + seed % (SFS_OPS - 1)),
@@ -55,7 +55,7 @@ static int bad_send(unsigned seed)
     case 0: /* cut short */
         size = (int64_t)((unsigned)rand() % (unsigned)size);
         break;
-    case 1: /* no more than noise */
+    case 1: /* random bytes */
         for (int i = 0; i < 64; i++)
             bytes[i] = (uint8_t)rand();
         size = 64;
@@ -64,7 +64,7 @@ static int bad_send(unsigned seed)
         memset(bytes + size, 0, 100);
         size += 100;
         break;
-    default: /* numbers that can't be */
+    default: /* impossible numbers */
         memset(bytes + 12, 0xff, (size_t)(size - 12));
     }
     return message_send(bytes, size);

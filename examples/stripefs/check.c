@@ -2,13 +2,12 @@
  *
  * check.c - the verb check: compares the objects of all servers with all names. It finds
  *
- *   - objects without a name, which clients and servers that were killed leave behind; with
- *     --repair they are removed;
- *   - files some of whose objects are missing;
- *   - names in folders that are not there; with --repair these are made.
+ *   - objects without a name, which killed clients and servers leave behind; --repair removes them;
+ *     - files some of whose objects are missing; - names in folders that do not exist; --repair
+ *     creates these.
  *
- * The objects are listed before the names, so that what is put meanwhile is no orphan. An object
- * that a connected client has written is none either: the servers know those.
+ * The objects are listed before the names, so that a file that is put meanwhile is no orphan.
+ * Objects that a connected client has written are no orphans either: the servers know those.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -140,7 +139,7 @@ static int names_read(struct check *check, int server)
     return result;
 }
 
-/* Complains of a server that does not answer: without it nothing can be said. */
+/* Complains of a server that does not answer: without it the check has no result. */
 static int servers_read(struct check *check)
 {
     struct client *client = check->client;
@@ -204,7 +203,7 @@ static bool object_there(struct check *check, int server, uint64_t object)
     return result < 0 || found.object == object;
 }
 
-/* It may have been put after the objects were listed, or be gone now: then nothing is missing. */
+/* It may have been put after the objects were listed, or removed since: then no part is missing. */
 static bool part_missing(struct check *check, const struct item *named, int server)
 {
     struct sfs_meta meta;
@@ -256,8 +255,8 @@ static int folder_make(struct client *client, const char *path)
     return rpc_call(&rpc);
 }
 
-/* In the order of paths a folder comes before its entries, and an entry of a lost one after
- * another; so each lost folder is met once, but for some that have other names between. */
+/* In the order of paths a folder comes before its entries, and the entries of a lost folder follow
+ * each other; so each lost folder is found once, except some that have other names between. */
 static void lost_find(struct check *check)
 {
     struct client *client = check->client;
@@ -273,7 +272,7 @@ static void lost_find(struct check *check)
             strcpy(last, folder + 1);
             struct sfs_meta meta;
             if (lookup(client, last, &meta) == 0 && meta.kind == SFS_FOLDER)
-                break; /* made meanwhile */
+                break; /* created meanwhile */
             client->failure[0] = '\0';
             int result = client->repair ? folder_make(client, last) : 0;
             check->lost++;

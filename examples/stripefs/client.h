@@ -24,11 +24,11 @@ struct client {
     int timeout_ms, parallel;
     bool sync, recursive, repair, trace;
     uint32_t next_tag;
-    uint64_t id;       /* a random number: the servers know by it which connections are ours */
+    uint64_t id;       /* a random number: by it the servers recognise this client's connections */
     int failures;      /* how many errors were printed on standard error */
-    char failure[512]; /* of the request that failed last: which server, and why */
-    char target[SFS_TARGET_MAX + 1]; /* of the link that was looked up last */
-    bool attributes_missed;          /* the warning that they are not kept was printed */
+    char failure[512]; /* of the last failed request: the server, and the cause */
+    char target[SFS_TARGET_MAX + 1]; /* of the last link that was looked up */
+    bool attributes_missed;          /* the warning that attributes are not kept was printed */
     /* the end by a signal: signals.c */
     atomic_int ended;    /* the signal; 0: none has come */
     atomic_bool running; /* in client_run */
@@ -36,7 +36,7 @@ struct client {
     bmi_job_id_t end_event;
     struct rpc *rpcs; /* that run */
     /* stops of this process: rpc.c */
-    uint64_t tick_ns, woken_ns; /* when client_run looked last; when a stop was noticed */
+    uint64_t tick_ns, woken_ns; /* last check by client_run; when a stop was noticed */
     /* the progress bar's */
     bool show;
     uint64_t bytes_done, bytes_all;
@@ -50,19 +50,20 @@ struct rpc {
     struct client *client;
     int server;
     bool quiet;                 /* a failure does not matter */
-    struct sfs_request request; /* the caller's: op, flags, and what the op wants */
+    struct sfs_request request; /* the caller's: op, flags, and the fields of the op */
     struct sfs_reply reply;
-    uint64_t *start;   /* the server's at the file's first request, 0: none yet; NULL: no matter */
+    uint64_t *start;   /* the server's start at the file's first request, 0: none yet;
+                          NULL: ignored */
     uint64_t *written; /* WRITE: servers that have replied to a WRITE of the object */
     bool has_flow;
-    struct bmi_flow_description flow; /* but for the network's end */
+    struct bmi_flow_description flow; /* except the network's end */
     /* rpc.c's own */
-    bool anew;    /* the server was started anew since `start` */
-    bool retried; /* it may have been done twice */
+    bool anew;    /* the server was restarted since `start` */
+    bool retried; /* it may have been executed twice */
     int tries;
     uint64_t asked_ns;
     bmi_job_id_t machine;
-    struct rpc *next, **at; /* of the client's */
+    struct rpc *next, **at; /* in the client's list */
     uint8_t *room;          /* for the reply; NULL: small */
     size_t room_size;
     struct bmi_job_status received;
@@ -76,23 +77,23 @@ extern struct bmi_sm_table rpc_table; /* its data is a struct rpc */
 
 /* Prepares one; `path` may be NULL. */
 void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op, const char *path);
-/* Does it. Returns the reply's status, or why there is none. */
+/* Executes it. Returns the reply's status, or the cause of a missing reply. */
 int rpc_call(struct rpc *rpc);
 /* The same as a child of a machine. Returns BMI_SM_DEFERRED or an error. */
 int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
-/* Where one of a state's children could not be started, when others run: they use the caller's
- * memory, and end before the state does. It is noted as a child's failure would be. Returns
+/* Call it if one of a state's children could not be started while others run: those use the
+ * caller's memory, and must end before the state does. It counts as the failure of a child. Returns
  * BMI_SM_DEFERRED or an error. */
 int rpc_refused(struct client *client, struct bmi_sm *machine, int error);
-/* KEEP or DROP of an object on all servers that hold it, as children; `rpcs` has one a server, as
- * has `starts` (NULL: no matter). Returns BMI_SM_DEFERRED or an error. */
+/* KEEP or DROP of an object on all servers that hold it, as children; `rpcs` and `starts` (NULL:
+ * ignored) have one entry a server. Returns BMI_SM_DEFERRED or an error. */
 int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
                const struct sfs_meta *meta, uint64_t *starts);
 /* Runs a machine to its end. Returns its result. */
 int client_run(struct client *client, struct bmi_sm_table *table, void *data);
-/* Cancels what may be cut short, since a signal has come. */
+/* After a signal: cancels all work that may be cut short. */
 void client_cancel(struct client *client);
-/* Prints what went wrong with `name` and counts it; not after a signal has come. */
+/* Prints the error of `name` and counts it; not after a signal. */
 void client_complain(struct client *client, const char *name, int error);
 int path_server(const struct client *client, const char *path);
 
@@ -104,22 +105,23 @@ struct file {
     char *remote, *local;
     char *target; /* of a link */
     bool put;
-    bool follow;  /* put: where a link leads to */
-    bool stream;  /* put: read to its end, which is not known before */
-    bool *failed; /* set if it fails; NULL: no matter */
+    bool follow;  /* put: follow symbolic links */
+    bool stream;  /* put: read to its end, which is unknown before */
+    bool *failed; /* set if it fails; NULL: ignored */
     struct sfs_meta meta;
     int fd;           /* -1: not open */
-    off_t data, hole; /* put: where it has data, as far as was looked */
+    off_t data, hole; /* put: the last run of data that was found */
     uint64_t chunks;  /* not yet done */
     int error;
-    bool kept;                        /* put: the server keeps its bytes already */
+    bool kept;                        /* put: the servers keep its bytes already */
     uint64_t written;                 /* put: see struct rpc */
     uint64_t starts[SFS_SERVERS_MAX]; /* put, to be on disk: see struct rpc */
     char temporary[4200];             /* get: written here, then renamed */
     /* local.c's */
     struct file *next_temporary;
     pthread_mutex_t lock;
-    struct local *writing, *last; /* lock: chunks to be written, in turn; the first one is */
+    struct local *writing, *last; /* lock: chunks to be written, in order; the first one is being
+                                     written */
 };
 
 struct transfers {
@@ -127,53 +129,53 @@ struct transfers {
     struct file **files;
     size_t count, room;
     uint64_t chunks;
-    size_t next; /* file, and where its next chunk begins */
+    size_t next; /* file, and start of its next chunk */
     uint64_t at;
 };
 
-/* Adds a file, which is the transfers' then. Returns 0 or an error. */
+/* Adds a file, which belongs to the transfers then. Returns 0 or an error. */
 int transfers_add(struct transfers *transfers, struct file *file);
-/* Moves all of them, several at a time, and frees them. */
+/* Moves all files, several at a time, and frees them. */
 void transfers_run(struct transfers *transfers);
 /* Writes a file's bytes to standard output. */
 int file_cat(struct client *client, const struct sfs_meta *meta);
 
 /* ---- list.c ---- */
 
-/* Entries of a folder, in order; their names and targets have a NUL behind them. */
+/* Entries of a folder, in order; a NUL follows each name and target. */
 struct listing {
     const char *path;
     struct sfs_entry *entries;
     size_t count, room;
     int error;
-    char *failure; /* which server failed, and why; NULL: not known */
+    char *failure; /* the server that failed, and the cause; NULL: not known */
 };
 
 /* Lists `count` folders, several at a time. Each has its entries, or an error. */
 void lists_read(struct client *client, struct listing *listings, size_t count);
-/* One folder. Returns 0 or an error, of which client->failure tells more. */
+/* Lists one folder. Returns 0 or an error, with details in client->failure. */
 int list_read(struct client *client, struct listing *listing, const char *path);
 void list_free(struct listing *listing);
 
 /* ---- path.c ---- */
 
-/* An argument: repeated slashes become one, and one at the end goes; *folder: it had one. Complains
- * of what is no path. Returns whether it is one. */
+/* Normalises an argument: repeated slashes become one, and one at the end is removed; *folder: it
+ * had one. Complains of an invalid path. Returns whether it is valid. */
 bool path_take(struct client *client, char *path, bool *folder);
-/* Complains of what is no path. */
+/* Complains of an invalid path. */
 bool path_good(struct client *client, const char *path);
 /* Both are allocated; NULL and a complaint if there is no memory. */
 char *path_join(struct client *client, const char *folder, const char *name);
 char *path_copy(struct client *client, const char *path);
-/* The last name of a local or remote path, and its length without slashes behind it. */
+/* The last name of a local or remote path, and its length without trailing slashes. */
 const char *base_find(const char *path, size_t *length);
 /* folder/last name of path, allocated; NULL and a complaint if there is no memory. */
 char *base_join(struct client *client, const char *folder, const char *path);
-/* Whether each path has another last name, since all go to one folder. Complains if not. */
+/* Whether all paths have different last names, since all go to one folder. Complains if not. */
 bool bases_differ(struct client *client, int count, char **paths);
 /* Returns 0 and *meta, whose target is in client->target, or an error, without a complaint. */
 int lookup(struct client *client, const char *path, struct sfs_meta *meta);
-/* The same for an argument that had a slash behind it or not: ENOTDIR if it has to be a folder. */
+/* The same for an argument with or without a trailing slash: ENOTDIR if it must be a folder. */
 int lookup_argument(struct client *client, const char *path, bool folder, struct sfs_meta *meta);
 
 /* ---- verbs: put.c, get.c, remove.c, check.c, verbs.c ---- */
@@ -193,7 +195,7 @@ int verb_df(struct client *client, int count, char **arguments);
 void signals_take(struct client *client);
 /* Prepares the end of machines. Returns 0 or an error. */
 int signals_open(struct client *client);
-/* Ends the program, if a signal has come: the machines have ended. */
+/* Ends the program by the signal, if one has come: the machines have ended. */
 void signals_end(const struct client *client);
 
 #endif

@@ -2,16 +2,16 @@
  *
  * data.c - a server's requests for the bytes of files: WRITE, READ, KEEP, DROP, OBJECTS.
  *
- * An object that a client writes belongs to its session (session.c) until the client has gone.
- * It is removed then, unless the client has asked to keep it: the client does so before it gives
- * the object a name, so that no name is ever left without its bytes.
+ * An object that a client writes belongs to its session (session.c) until the client has
+ * disconnected. Then it is removed, unless the client has asked to keep it: the client does so
+ * before it gives the object a name, so that no name ever lacks its bytes.
  */
 #include "server.h"
 
 /* ---- WRITE, READ ----------------------------------------------------------------------------- */
 
-/* Choices: 0: flow; 1: flow, without making the object: one that was removed meanwhile must not
- * come back without the bytes that were written before. */
+/* Choices: 0: flow; 1: flow, without creating the object: a removed object must not appear again
+ * without its earlier bytes. */
 int data_create(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
@@ -123,7 +123,7 @@ int data_drop(struct bmi_sm *machine, void *data)
     return BMI_SM_DEFERRED;
 }
 
-/* An object that is not there is as good as removed. */
+/* An absent object counts as removed. */
 int data_dropped(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;

@@ -16,7 +16,7 @@ void *__real_realloc(void *memory, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 char *__wrap_strdup(const char *text);
 
-/* In one thread: tasks allocate nothing. */
+/* In one thread: tasks do not allocate. */
 static bool fails(void)
 {
     static long count;

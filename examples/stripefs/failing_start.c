@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * failing_start.c - for a test: in place of bmi_sm_start, with no memory for the machine whose
- * number is in STRIPEFS_FAILS. Those before it run on.
+ * number is in STRIPEFS_FAILS. Earlier machines continue.
  */
 #include <stdatomic.h>
 #include <stdlib.h>

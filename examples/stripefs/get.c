@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * get.c - the verb get. Folders and links are made here; files are collected, and moved by
- * transfer.c.
+ * get.c - the verb get. This file creates folders and links, and collects files, which transfer.c
+ * moves.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "client.h"
 #include "local.h"
 
-/* Folders get their mode and time when all their contents are there; inner ones before outer ones,
- * whose mode may forbid to enter them. */
+/* Folders get their mode and time after all their contents; inner ones before outer ones, whose
+ * mode may forbid to enter them. */
 struct made {
     char *local;
     struct sfs_meta meta;
@@ -38,7 +38,7 @@ static int place_check(const char *local)
     if (S_ISDIR(stat_local.st_mode))
         return -BMI_EISDIR;
     if (S_ISLNK(stat_local.st_mode) && stat(local, &stat_local) < 0)
-        return 0; /* it leads nowhere */
+        return 0; /* a dangling link */
     return S_ISREG(stat_local.st_mode) || S_ISDIR(stat_local.st_mode) ? 0 : -BMI_EEXIST;
 }
 
@@ -71,7 +71,7 @@ static int get_link(const char *local, const struct sfs_meta *meta)
     return metadata_apply(local, -1, meta);
 }
 
-/* A folder may be there already; a link to one or anything else is an error. */
+/* A folder may exist already; a link to one or another kind of file is an error. */
 static int folder_make(const char *local)
 {
     struct stat stat;
@@ -129,7 +129,7 @@ static void get_path(struct getting *getting, const char *remote, const char *lo
         result = get_link(local, meta);
     else
         result = get_folder(getting, remote, local, meta);
-    if (result < 0) /* of a server, or of this host */
+    if (result < 0) /* an error of a server, or of this host */
         client_complain(client, client->failure[0] != '\0' ? remote : local, result);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * idle_writes.c - for the test: asks a server to take what it never sends, as often as it is told,
- * prints a line when the server has heard of all, and stays until standard input ends.
+ * idle_writes.c - for the test: announces COUNT writes to a server and never sends their bytes,
+ * prints a line when the server has received all requests, and stays until standard input ends.
  *
  * usage: stripefs-idle-writes URL COUNT
  */
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         result = bmi_job_context_open(0, &jobs);
     for (unsigned i = 0; i < (unsigned)atoi(argv[2]) && result == 0; i++)
         result = write_ask(jobs, server, i);
-    if (result == 0) /* answered after all that was sent before has come */
+    if (result == 0) /* answered after all earlier requests have arrived */
         result = bmi_ping(server, PATIENCE_MS, &us);
     printf("%s\n", bmi_status_string(result));
     fflush(stdout);

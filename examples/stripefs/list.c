@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * list.c - lists of folders. Each server has some of a folder's entries; machines take one folder
- * on one server after another, and ask for page after page of it:
+ * on one server after another, and request its pages in turn:
  *
  *   next -> page -> took: page, next
  */
@@ -90,7 +90,7 @@ static int page(struct bmi_sm *machine, void *data)
     return rpc_start(rpc, machine);
 }
 
-/* Choices: 0: that was all of this server; 1: the next page. */
+/* Choices: 0: the last page of this server; 1: the next page. */
 static int took(struct bmi_sm *machine, void *data)
 {
     struct lister *lister = data;
@@ -139,7 +139,7 @@ static int listers_start(struct bmi_sm *machine, void *data)
     for (int i = 0; listers[i].lists != NULL; i++) {
         int result = bmi_sm_start(listers[i].lists->client->jobs, &lister_table, &listers[i], NULL,
                                   &options, NULL, NULL);
-        if (result < 0) /* the others do its work */
+        if (result < 0) /* the other machines do its work */
             return i > 0 ? BMI_SM_DEFERRED : result;
     }
     return BMI_SM_DEFERRED;

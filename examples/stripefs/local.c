@@ -82,7 +82,7 @@ static bool zeros(const uint8_t *bytes, bmi_size_t size)
     return bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)size - 1) == 0;
 }
 
-/* In runs of blocks that are not all zeros. */
+/* Writes runs of blocks that are not all zeros. */
 static int piece_write(int fd, const uint8_t *buffer, bmi_size_t size, bmi_size_t offset)
 {
     bmi_size_t run = 0, at = 0;
@@ -115,7 +115,7 @@ static int pieces_move(struct local *local)
     return result;
 }
 
-/* Takes one that was written out of its file's queue. Returns the next. */
+/* Takes a written piece out of its file's queue. Returns the next. */
 static struct local *written(struct file *file)
 {
     pthread_mutex_lock(&file->lock);
@@ -125,8 +125,9 @@ static struct local *written(struct file *file)
     return next;
 }
 
-/* A write goes on with what else is to be written to the file. Of one that is told to have ended
- * nothing is used any more: its worker may use it for the next, and of the last one free the file.
+/* A write continues with the other queued writes of the file. After the end of one was reported,
+ * this function does not access it: its worker may use it for the next, and after the last one free
+ * the file.
  */
 static enum bmi_task_verdict local_run(struct bmi_task *task, void *argument)
 {
@@ -141,8 +142,8 @@ static enum bmi_task_verdict local_run(struct bmi_task *task, void *argument)
     return BMI_TASK_GONE;
 }
 
-/* Into its file's queue. Returns whether it is the first: the system has one thread at a time write
- * to a file, so others would only wait. */
+/* Queues a write of its file. Returns whether it is the first: the system lets one thread at a time
+ * write to a file, so others would only wait. */
 static bool write_queue(struct local *local, struct file *file)
 {
     local->next = NULL;
@@ -195,8 +196,8 @@ int stream_start(struct local *local, struct file *file, struct bmi_sm *machine,
     return task_start(local, file, machine, buffer);
 }
 
-/* The run of data at or after `at`. Returns 0, or an error; ENODATA: nothing but holes. The last
- * one found is kept: to find where it ends a file system may look at each page up to there. */
+/* Finds the run of data at or after `at`. Returns 0, or an error; ENODATA: only holes. The last run
+ * is kept: to find its end a file system may check each page of it. */
 static int data_find(struct file *file, off_t at)
 {
     if (at >= file->data && at < file->hole)
@@ -248,8 +249,8 @@ void metadata_of(struct sfs_meta *meta, const void *from)
     meta->mtime_ns = (int64_t)stat->st_mtim.tv_sec * 1000000000 + stat->st_mtim.tv_nsec;
 }
 
-/* Temporary files that have not got their name: made, named, and removed under the lock, so that at
- * a signal all of them can be removed and no more be made. */
+/* Temporary files without their final name: they are created, renamed, and removed under the lock,
+ * so that at a signal all of them can be removed and no more be created. */
 static pthread_mutex_t temporaries_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct file *temporaries; /* temporaries_lock */
 
@@ -281,7 +282,7 @@ static int temporary_make(struct file *file)
 
 void temporaries_remove(void)
 {
-    pthread_mutex_lock(&temporaries_lock); /* for good */
+    pthread_mutex_lock(&temporaries_lock); /* and never releases it */
     for (struct file *file = temporaries; file != NULL; file = file->next_temporary)
         unlink(file->temporary);
 }
@@ -329,7 +330,7 @@ int file_unchanged(const struct file *file)
     return more < 0 ? bmi_status_of(errno) : more > 0 ? -BMI_EOPNOTSUPP : 0;
 }
 
-/* As cp -p: where the owner may not be set, the group alone is tried, and the special bits go. */
+/* As cp -p: if the owner may not be set, tries the group alone, and clears the special bits. */
 static int owner_apply(const char *path, const struct sfs_meta *meta, mode_t *mode)
 {
     if (fchownat(AT_FDCWD, path, meta->uid, meta->gid, AT_SYMLINK_NOFOLLOW) == 0)
@@ -370,7 +371,7 @@ int file_finish(struct file *file)
         return result;
     int fd = file->fd;
     file->fd = -1;
-    /* a network's file system may tell now what it could not write */
+    /* a network file system may report a failed write now */
     if (fd >= 0 && close(fd) < 0 && errno != EINTR)
         return bmi_status_of(errno);
     pthread_mutex_lock(&temporaries_lock);

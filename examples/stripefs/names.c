@@ -29,7 +29,7 @@ int names_get(struct bmi_sm *machine, void *data)
                                            NULL, &slot->status));
 }
 
-/* "/" is in no store and always there. Choices: 0: reply; 1: put. */
+/* "/" is in no store and always exists. Choices: 0: reply; 1: put. */
 int names_got(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
@@ -51,7 +51,7 @@ int names_got(struct bmi_sm *machine, void *data)
     return commit ? 1 : 0;
 }
 
-/* A folder and a file do not replace each other: what is in the folder would be lost. The former
+/* A folder and a file do not replace each other: the folder's contents would be lost. The former
  * meta's target stays in values[0] until the reply. */
 int names_put(struct bmi_sm *machine, void *data)
 {
@@ -93,7 +93,7 @@ int names_find(struct bmi_sm *machine, void *data)
                                            &slot->status));
 }
 
-/* What a path had. Only a link's meta may be too long for the room that was given. */
+/* The former entry of a path. Only a link's meta may be too long for the room. */
 static struct sfs_former former_of(const struct bmi_trove_pair *pair)
 {
     struct sfs_meta meta;
@@ -138,7 +138,7 @@ int names_removed(struct bmi_sm *machine, void *data)
 
 /* ---- LIST, NAMES ----------------------------------------------------------------------------- */
 
-/* NAMES begins at the first key of all, or after that of the path. */
+/* NAMES begins at the first key, or after that of the path. */
 int names_begin(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
@@ -173,8 +173,8 @@ int names_iterate(struct bmi_sm *machine, void *data)
                                                slot->pairs, LISTED, &options, NULL, &slot->status));
 }
 
-/* The entry's name: of LIST within the folder, of NAMES its path. Returns false if the key is not
- * of the folder, or of no name. */
+/* The entry's name: for LIST within the folder, for NAMES its path. Returns false if the key is not
+ * one of the folder, or not a name. */
 static bool entry_name(const struct slot *slot, const struct bmi_trove_pair *pair,
                        struct sfs_entry *entry)
 {

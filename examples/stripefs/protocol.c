@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * protocol.c - encodes and decodes messages, without I/O or state; tests/fuzz feeds it any bytes.
- * A cursor at which a message ended too early, or had an impossible value, is `bad` and yields
- * zeros from then on.
+ * After a message ended too early, or had an impossible value, its cursor is `bad` and yields
+ * zeros.
  */
 #include "protocol.h"
 
@@ -201,7 +201,7 @@ int64_t sfs_request_encode(const struct sfs_request *request, uint8_t *bytes, si
     return written(&writer, bytes);
 }
 
-/* Extents ascend, and do not overlap or run over. */
+/* Extents ascend, and do not overlap or overflow. */
 static void get_extents(struct reader *reader, struct sfs_request *request)
 {
     uint64_t least = 0;

@@ -4,8 +4,8 @@
  *
  * A request is one unexpected message; its reply comes under the request's tag, the bytes of a
  * file, as a flow, under the tag after it. All numbers are little-endian. A message has a magic
- * number and a version; every length is checked before it is used, and a message that is longer
- * than what it says is refused, as is one that is shorter.
+ * number and a version; every length is checked before it is used, and a message is refused if it
+ * is longer or shorter than its contents.
  */
 #ifndef STRIPEFS_PROTOCOL_H
 #define STRIPEFS_PROTOCOL_H
@@ -28,20 +28,21 @@
 #define SFS_REQUEST_MAX 16384
 #define SFS_REPLY_MAX 65536
 #define SFS_STRIPE_MAX (1 << 30)
-#define SFS_LEASE_TAG 1 /* no message has it: a receive under it ends with the connection */
+#define SFS_LEASE_TAG 1 /* never sent: a receive under it ends with the connection */
 
 enum sfs_op {
     SFS_WRITE = 1, /* object, layout, extents: then the bytes */
     SFS_READ,      /* the same */
-    SFS_KEEP,      /* object: stays when its client goes; with SFS_SYNCED it is on disk */
+    SFS_KEEP,      /* object: stays after its client has disconnected; with SFS_SYNCED it is
+                      on disk */
     SFS_DROP,      /* objects: removed */
     SFS_COMMIT,  /* path, meta: the path has this meta from now on; replies with the former meta */
     SFS_LOOKUP,  /* path: replies with its meta */
-    SFS_LIST,    /* path of a folder, name to go on after: replies with entries */
-    SFS_UNLINK,  /* paths: removed; replies with what each of them had */
+    SFS_LIST,    /* path of a folder, name to continue after: replies with entries */
+    SFS_UNLINK,  /* paths: removed; replies with the former entry of each */
     SFS_SPACE,   /* replies with total and available bytes */
-    SFS_NAMES,   /* path to go on after: replies with entries of all folders, named by path */
-    SFS_OBJECTS, /* object to go on after, 0 at first: replies with objects */
+    SFS_NAMES,   /* path to continue after: replies with entries of all folders, named by path */
+    SFS_OBJECTS, /* object to continue after, 0 at first: replies with objects */
     SFS_OPS
 };
 
@@ -98,9 +99,9 @@ struct sfs_entry {
     struct sfs_meta meta;
 };
 
-/* What an unlinked path had. */
+/* The former entry of an unlinked path. */
 struct sfs_former {
-    int32_t status; /* 0 or a BMI error: of this path */
+    int32_t status; /* 0 or a BMI error, for this path */
     uint8_t kind;
     uint64_t object, holders;
 };
@@ -108,7 +109,7 @@ struct sfs_former {
 /* A server's object, in the reply to OBJECTS. */
 struct sfs_object {
     uint64_t object;
-    bool used; /* by a client that is connected: it may get its name yet */
+    bool used; /* by a connected client: it may still get its name */
 };
 
 struct sfs_reply {
@@ -116,9 +117,9 @@ struct sfs_reply {
     int32_t status; /* 0 or a BMI error */
     uint64_t start; /* differs after each start of the server */
     uint64_t total, available;
-    bool has_meta; /* COMMIT: there was a former one */
+    bool has_meta; /* COMMIT: the former meta exists */
     struct sfs_meta meta;
-    bool more;              /* LIST, NAMES, OBJECTS: others follow these */
+    bool more;              /* LIST, NAMES, OBJECTS: further ones follow */
     uint32_t entry_count;   /* of entries, formers, or objects */
     const uint8_t *entries; /* encoded; after decoding within the message */
     size_t entries_size;
@@ -134,32 +135,33 @@ int64_t sfs_object_encode(const struct sfs_object *object, uint8_t *bytes, size_
 int64_t sfs_path_encode(const char *path, size_t size, uint8_t *bytes, size_t room);
 int64_t sfs_reply_encode(const struct sfs_reply *reply, uint8_t *bytes, size_t room);
 
-/* All return 0 or EPROTO (no such message), EPROTONOSUPPORT (another version). A request that could
- * be read as far as its tag has that in any case, so that it can be answered, else tag 0. */
+/* All return 0 or EPROTO (no such message), EPROTONOSUPPORT (another version). If the tag of a
+ * request could be read, it is set also after an error, so that the request can be answered; else
+ * it is 0. */
 int sfs_request_decode(struct sfs_request *request, const uint8_t *bytes, size_t size);
 int sfs_reply_decode(struct sfs_reply *reply, const uint8_t *bytes, size_t size);
 int sfs_meta_decode(struct sfs_meta *meta, const uint8_t *bytes, size_t size);
-/* Take what is at *at, which moves on, of a message that was decoded without error. */
+/* Decode the item at *at, which advances, of a message that was decoded without error. */
 void sfs_entry_take(struct sfs_entry *entry, const uint8_t **at, const uint8_t *end);
 void sfs_former_take(struct sfs_former *former, const uint8_t **at, const uint8_t *end);
 void sfs_object_take(struct sfs_object *object, const uint8_t **at, const uint8_t *end);
-/* Returns the path's size; `path` has SFS_PATH_MAX + 1 bytes and gets a NUL behind it. */
+/* Returns the path's size; `path` has SFS_PATH_MAX + 1 bytes and gets a NUL. */
 uint16_t sfs_path_take(char *path, const uint8_t **at, const uint8_t *end);
 
-/* Whether a path is one: "/" or "/name/name", no ".", "..", or empty names, no NUL.
+/* Checks a path: "/" or "/name/name", no ".", "..", or empty names, no NUL.
  * Returns: 0, EINVAL, ENAMETOOLONG. */
 int sfs_path_check(const char *path, size_t size);
-/* Reads an option's text: a decimal number within limits, and nothing else. Returns: whether it is
- * one; if not, a message is on standard error. */
+/* Parses an option's text: a decimal number within limits. Returns: whether it is valid; if not, a
+ * message is on standard error. */
 bool sfs_number(const char *program, const char *option, const char *text, long least, long most,
                 long *value);
-/* Flushes standard output. Returns: whether all of it was written; if not, a message is on standard
- * error. */
+/* Flushes standard output. Returns: whether all output was written; if not, a message is on
+ * standard error. */
 bool sfs_output_good(const char *program);
-/* Prints a name that others chose so that no byte of it acts on a terminal or ends the line:
- * control characters and bytes that are no UTF-8 as \\ooo, a backslash as two. */
+/* Prints a name from another user so that no byte of it acts on a terminal or ends the line:
+ * control characters and invalid UTF-8 as \\ooo, a backslash as two. */
 void sfs_name_print(FILE *file, const char *name);
-/* Where the last name of a checked path other than "/" begins. */
+/* The place of the last name of a checked path other than "/". */
 size_t sfs_path_name(const char *path, size_t size);
 /* The server that has a path's metadata. */
 unsigned sfs_path_server(const char *path, size_t size, unsigned servers);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * protocol_test.c - messages of stripefs there and back, cut short at every length, and paths. With
- * a folder as argument it writes a message of each kind there: where the fuzz target begins.
+ * protocol_test.c - messages of stripefs, encoded and decoded, cut short at every length, and
+ * paths. With a folder as argument it writes a message of each kind there, as seeds of the fuzz
+ * target.
  */
 #include <CUnit/Basic.h>
 #include <bmi.h>
@@ -108,7 +109,7 @@ static void test_replies(void)
         CU_ASSERT_EQUAL(sfs_reply_decode(&reply, bytes, (size_t)cut), -BMI_EPROTO);
 }
 
-/* Names that would lead out of the folder that they are fetched into. */
+/* Names that would lead out of the destination folder. */
 static void test_names(void)
 {
     static const char *const names[] = {"..", ".", "a/b", ""};

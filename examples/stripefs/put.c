@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * put.c - the verb put. A tree is walked level by level: the folders of a level are made at once,
- * by several machines, and those that could not be made are not entered. Files and links are
- * collected, and moved at the end by transfer.c.
+ * put.c - the verb put. It walks a tree level by level: several machines create the folders of a
+ * level at once, and folders that could not be created are not entered. It collects files and
+ * links, and transfer.c moves them at the end.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "client.h"
 #include "local.h"
 
-/* A folder to be entered when its level has been made. */
+/* A folder to enter after its level was created. */
 struct folder {
     char *local, *remote;
     bool failed;
@@ -30,8 +30,8 @@ struct putting {
     struct folder *level, **end;
 };
 
-/* Extended attributes and access control lists are not kept; the first file that has some is named.
- * SELinux gives each file a label, which is no wish of the user's. */
+/* Extended attributes and access control lists are not kept; a warning names the first file with
+ * some. SELinux labels do not count, since each file has one. */
 static void attributes_check(struct client *client, const char *local)
 {
     char names[4096];
@@ -105,8 +105,7 @@ static void put_file(struct putting *putting, const char *local, const char *rem
     file_add(&putting->files, file);
 }
 
-/* A pipe, a device, or standard input. It has no metadata worth keeping: it gets those of a new
- * file. */
+/* Puts a pipe, a device, or standard input. The metadata are those of a new file. */
 static void put_stream(struct putting *putting, const char *local, const char *remote)
 {
     struct stat stat = {.st_uid = geteuid(), .st_gid = getegid()};
@@ -167,7 +166,7 @@ static void put_folder(struct putting *putting, const char *local, const char *r
     if (strcmp(remote, "/") != 0)
         file_add(&putting->folders, file);
     else
-        file_free(file); /* the root is always there */
+        file_free(file); /* the root always exists */
 }
 
 /* Without -r a link is followed and a pipe or device read, as cp does. */
@@ -202,7 +201,7 @@ static void put_path(struct putting *putting, const char *local, const char *rem
 
 /* ---- levels ---------------------------------------------------------------------------------- */
 
-/* NULL: there are no more, or errno says why they are not known. */
+/* NULL: the end, or an error in errno. */
 static struct dirent *entry_next(DIR *folder)
 {
     errno = 0;
@@ -252,7 +251,7 @@ static void level_put(struct putting *putting)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* The folder that the file is to be in has to be there. */
+/* The destination folder of the file must exist. */
 static int parent_check(struct client *client, const char *remote)
 {
     struct sfs_meta meta;
@@ -265,15 +264,15 @@ static int parent_check(struct client *client, const char *remote)
     return result;
 }
 
-/* Whether `local` can be made under a name with a slash behind it: a folder can. */
+/* Whether `local` can be put under a name with a trailing slash: a folder can. */
 static bool is_folder(const struct client *client, const char *local)
 {
     struct stat status;
     return client->recursive && stat(local, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* Returns 0: the last argument is a folder that is there; 1: it is the name for the only one before
- * it; <0: an error, after the complaint. */
+/* Returns 0: the last argument is an existing folder; 1: it is the new name of the only other
+ * argument; <0: an error, after the complaint. */
 static int destination_check(struct client *client, int count, char **arguments)
 {
     struct sfs_meta meta = {0};
@@ -311,7 +310,7 @@ static void put_argument(struct putting *putting, const char *local, const char 
         client_complain(client, remote, -BMI_EISDIR);
         return;
     }
-    bool contents = length == 1 && *base == '.'; /* of a folder, without its name */
+    bool contents = length == 1 && *base == '.'; /* the contents of a folder, without its name */
     char *path = folder && !contents ? base_join(client, remote, local) : path_copy(client, remote);
     if (path != NULL && strcmp(local, "-") == 0)
         put_stream(putting, local, path);

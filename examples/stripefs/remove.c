@@ -6,9 +6,8 @@
  *   next -> unlink: the names -> drop: their bytes -> over -> next
  *                         failed ------------------> over
  *
- * A folder is removed when all its entries have been, so `left` counts those that have not, and one
- * more while they are being collected. A folder that keeps any entry stays, and so do the folders
- * that it is in.
+ * A folder is removed after all its entries, so `left` counts the remaining ones, and one more
+ * while they are being collected. A folder that keeps any entry stays, and so do its parents.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@ enum { BATCH_BYTES = SFS_REQUEST_MAX - 256 - SFS_PATH_MAX, LEVEL_MOST = 256 };
 struct victim {
     char *path;
     bool folder;
-    uint64_t object, holders; /* of a file: as it was listed */
+    uint64_t object, holders; /* of a file: as listed */
     struct victim *parent;    /* NULL: an argument */
     struct victim *next;      /* of all */
     struct victim *next_ready;
@@ -31,7 +30,7 @@ struct victim {
 struct removal {
     struct client *client;
     struct victim *all;
-    struct victim *entered; /* in `all`: this one and those behind it have been collected */
+    struct victim *entered; /* in `all`: this one and later ones have been collected */
     struct victim *ready[SFS_SERVERS_MAX]; /* by the server that has the name */
 };
 
@@ -45,7 +44,7 @@ struct remover {
 
 /* ---- collecting ------------------------------------------------------------------------------ */
 
-/* "/" has no name to be removed. */
+/* "/" has no name to remove. */
 static void ready_push(struct removal *removal, struct victim *victim)
 {
     struct victim **at = &removal->ready[path_server(removal->client, victim->path)];
@@ -55,8 +54,8 @@ static void ready_push(struct removal *removal, struct victim *victim)
     *at = victim;
 }
 
-/* One of those that a victim waits for is done: the victim may be removed, or stays, and then so
- * does its parent. */
+/* An entry of a victim is done. After the last one the victim may be removed, or it stays, and then
+ * its parent stays, too. */
 static void settle(struct removal *removal, struct victim *victim, bool failed)
 {
     while (victim != NULL) {
@@ -140,7 +139,7 @@ static void folders_enter(struct removal *removal, struct victim **folders, size
     free(listings);
 }
 
-/* New victims come before all others, so that each level is before `entered` when it is entered. */
+/* New victims are inserted first, so that each level is complete before it is entered. */
 static void levels_enter(struct removal *removal)
 {
     struct victim *folders[LEVEL_MOST];
@@ -163,7 +162,7 @@ static void levels_enter(struct removal *removal)
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-/* Takes victims of one server, each time of another where that has some. */
+/* Takes victims of one server; each call prefers another server. */
 static void batch_take(struct remover *remover)
 {
     struct removal *removal = remover->removal;
@@ -209,7 +208,8 @@ static int unlink_names(struct bmi_sm *machine, void *data)
     return rpc_start(&remover->rpcs[remover->server], machine);
 }
 
-/* Each name's outcome. A name that an earlier try has removed already had what was listed. */
+/* Handles each name's result. A name that an earlier try has removed already had the
+ * listed entry. */
 static void formers_take(struct remover *remover)
 {
     struct client *client = remover->removal->client;
@@ -296,7 +296,7 @@ static int removers_start(struct bmi_sm *machine, void *data)
     for (int i = 0; removers[i].rpcs != NULL; i++) {
         int result = bmi_sm_start(removers[i].removal->client->jobs, &remover_table, &removers[i],
                                   NULL, &options, NULL, NULL);
-        if (result < 0) /* the others do its work */
+        if (result < 0) /* the other machines do its work */
             return i > 0 ? BMI_SM_DEFERRED : result;
     }
     return BMI_SM_DEFERRED;

@@ -2,14 +2,13 @@
  *
  * rpc.c - a request to a server and its reply, and perhaps a flow beside it, as a machine:
  *
- *   ask: its children receive the reply and carry the flow, and the last of them to post its part
- *        sends the request, so that whatever follows it, even the connection's end, finds them
- *        waiting. The first failure cancels the rest: a request that the server refuses leaves no
- *        flow behind.
- *   done: notes which server failed. A request that was under way while this process was stopped is
- *        asked again: time-outs and connections that ended then are not the server's fault. All
- *        requests may be done twice; COMMIT and UNLINK find in `retried` that their reply may be
- *        the second one.
+ *   ask: its children receive the reply and run the flow, and the last of them to post its part
+ *        sends the request, so that both are posted before any answer, or the connection's end. The
+ *        first failure cancels the rest: a refused request leaves no flow behind. done: records a
+ *        server's failure. A request that was under way while this process was stopped is sent
+ *        again, since the server did not cause time-outs and lost connections of that time. All
+ *        requests may be executed twice; for COMMIT and UNLINK `retried` says that their reply may
+ *        be the second one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,8 +20,8 @@ enum { STOPPED_MS = 2000, WAKING_MS = 5000, TRIES_MAX = 10 };
 
 /* ---- stops of this process ------------------------------------------------------------------- */
 
-/* client_run looks every SHOW_MS. After a longer gap the process was stopped: by ^Z, a debugger, or
- * a host that stood still. */
+/* client_run checks every SHOW_MS. A longer gap means that the process was stopped: by ^Z, a
+ * debugger, or a paused host. */
 static void stop_notice(struct client *client)
 {
     uint64_t now_ns = bmi_job_deadline(0);
@@ -46,8 +45,8 @@ static struct bmi_job_options options_of(struct rpc *rpc, struct bmi_sm *machine
                                     .deadline_ns = bmi_job_deadline(rpc->client->timeout_ms)};
 }
 
-/* A child has posted its part: the request goes with the last one. A refusal is noted as a job's
- * failure would be, and cancels what has been posted. */
+/* A child has posted its part: the last one sends the request. A refusal counts as a job's failure,
+ * and cancels the posted parts. */
 static int part_posted(struct rpc *rpc, struct bmi_sm *machine)
 {
     struct bmi_job_options options = {.machine = machine};
@@ -73,8 +72,8 @@ static int reply_receive(struct bmi_sm *machine, void *data)
     return result < 0 ? result : part_posted(rpc, machine);
 }
 
-/* What a server had not yet on disk is lost if its machine failed meanwhile: then it was started
- * anew. */
+/* Data that a server had not yet on disk is lost if its machine failed meanwhile, and so was
+ * restarted. */
 static int start_check(struct rpc *rpc)
 {
     if (rpc->start == NULL || *rpc->start == rpc->reply.start)
@@ -113,7 +112,7 @@ static int flow_run(struct bmi_sm *machine, void *data)
     return result < 0 ? result : part_posted(rpc, machine);
 }
 
-/* The server's side of the flow failed; its reply says why. */
+/* The server's side of the flow failed; its reply has the cause. */
 static int flow_excuse(struct bmi_sm *machine, void *data)
 {
     (void)machine;
@@ -141,7 +140,7 @@ static void flow_prepare(struct rpc *rpc)
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-/* After a signal has come only requests that end what was begun are sent. */
+/* After a signal only requests that finish or undo earlier ones are sent. */
 static bool may_ask(const struct rpc *rpc)
 {
     uint16_t op = rpc->request.op;
@@ -200,7 +199,7 @@ static int ask(struct bmi_sm *machine, void *data)
         flow_prepare(rpc);
         result = bmi_sm_start(client->jobs, &flow_table, rpc, NULL, &options, NULL, NULL);
     }
-    /* A refusal is noted as a job's failure would be, and cancels the children in the same way. */
+    /* A refusal counts as a job's failure, and cancels the children. */
     if (result < 0)
         result = bmi_job_null(client->jobs, result, &options, NULL, NULL);
     if (result < 0)
@@ -220,7 +219,7 @@ static const char *cause_of(const struct rpc *rpc, int error)
     return "";
 }
 
-/* Choices: 0: it is done; 1: ask again. */
+/* Choices: 0: done; 1: send the request again. */
 static int done(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * server.c - serves requests, by one state machine. Each of its slots serves one request after
- * another; share.c decides which of the waiting requests is next. There is one slot more than are
- * served at a time, so that one always receives.
+ * another; share.c decides which of the waiting requests is next. There is one slot more than
+ * requests are served at a time, so that one always receives.
  *
  *   receive -> admit -> decode -> dispatch -> ... -> reply -> finish -> receive, decode
  *     write:          create -> flow -> moved           (data.c)
@@ -14,8 +14,8 @@
  *     unlink:         find -> remove -> removed
  *     list, names:    begin -> iterate <-> collect
  *
- * Each failure goes to `reply`, which reports it to the client. A slot that is cancelled ends where
- * it waits for a request.
+ * Each failure goes to `reply`, which reports it to the client. A cancelled slot ends when it waits
+ * for a request.
  */
 #include "server.h"
 
@@ -43,13 +43,13 @@ static int receive(struct bmi_sm *machine, void *data)
     return bmi_sm_posted(bmi_job_unexpected(slot->server->jobs, &slot->info, &options, NULL, NULL));
 }
 
-/* Closes the connection, so that the client need not wait for a reply that cannot come. */
+/* Closes the connection, so that the client does not wait for a reply that cannot come. */
 static void hang_up_on(BMI_addr_t client)
 {
     BMI_set_info(client, BMI_TCP_CLOSE_SOCKET, NULL);
 }
 
-/* Choices: 0: its turn comes later; 1: it is served now. */
+/* Choices: 0: it waits for its turn; 1: it is served now. */
 static int admit(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
@@ -93,7 +93,7 @@ static int space(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
     bmi_size_t total = 0, available = 0;
-    (void)machine; /* asks the system, which knows without reading the disk */
+    (void)machine; /* asks the file system, which knows without reading the disk */
     int result = bmi_trove_space(slot->server->store, &total, &available);
     slot->reply.total = (uint64_t)total;
     slot->reply.available = (uint64_t)available;
@@ -115,7 +115,7 @@ static int reply(struct bmi_sm *machine, void *data)
         slot->reply.entries_size = 0;
     }
     if (slot->request.tag == 0)
-        return BMI_SM_DONE; /* no request of our protocol */
+        return BMI_SM_DONE; /* not a request of this protocol */
     bmi_sm_set_deadline(machine, bmi_job_deadline(REPLY_MS));
     int64_t size = sfs_reply_encode(&slot->reply, slot->bytes, SFS_REPLY_MAX);
     if (size < 0)
@@ -125,7 +125,7 @@ static int reply(struct bmi_sm *machine, void *data)
                                       NULL, &slot->status));
 }
 
-/* There is no memory to answer with. */
+/* There is no memory for an answer. */
 static int hang_up(struct bmi_sm *machine, void *data)
 {
     struct slot *slot = data;
@@ -178,8 +178,8 @@ enum {
     STATES
 };
 
-/* A state that is followed by the reply, whether it failed or not; and one that is followed by
- * another if it did not fail. */
+/* A state that the reply follows, after success and failure; and a state that another one follows
+ * after success. */
 #define LAST(name, act)                                   \
     {                                                     \
         name, .action = act, .on = { BMI_SM_ELSE(REPLY) } \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * server.h - a store, and the state machines that serve it: see server.c. The job context runs one
- * machine at a time, so that what only machines use needs no lock.
+ * machine at a time, so data that only machines use needs no lock.
  */
 #ifndef STRIPEFS_SERVER_H
 #define STRIPEFS_SERVER_H
@@ -12,7 +12,7 @@
 
 #include "protocol.h"
 
-/* Where things are in a store. */
+/* The places of data in a store. */
 enum { NAMES = 1, DATA = 2 }; /* collections */
 enum { INDEX = 1 };           /* the object of NAMES that has all key/values */
 
@@ -23,10 +23,10 @@ struct host;
 struct session;
 struct server;
 
-/* Which request is served next: share.c. */
+/* Chooses the next request: share.c. */
 struct shares {
     int most, most_client,
-        most_host; /* requests served at a time: in all, of a client, of a host */
+        most_host; /* requests served at a time: in all, for a client, for a host */
     pthread_mutex_t lock;
     int served, waiting; /* lock */
     struct share *first; /* lock */
@@ -60,7 +60,7 @@ struct slot {
     /* watch.c's */
     bmi_job_id_t flow; /* 0: none runs */
     bool stalled;
-    uint64_t progress_ns; /* when the client moved bytes last */
+    uint64_t progress_ns; /* when the client last moved bytes */
     bmi_size_t moved;
     union {
         struct {
@@ -69,7 +69,7 @@ struct slot {
         } list;
         struct {
             char keys[SFS_BATCH_MAX][BMI_TROVE_KEY_MAX];
-            uint8_t values[SFS_BATCH_MAX][HEADER_ROOM]; /* enough but for links */
+            uint8_t values[SFS_BATCH_MAX][HEADER_ROOM]; /* enough except for links */
         } batch;
         bmi_trove_object_t objects[OBJECTS_LISTED];
     } u;
@@ -86,11 +86,11 @@ struct server {
     struct sessions sessions;
     uint64_t start;           /* in each reply */
     bool watching;            /* watch.c's machine runs */
-    unsigned position, count; /* which server of how many this store is */
+    unsigned position, count; /* the number of this store's server, and of all servers */
 };
 
-/* Opens the store, which is made if it is absent. `count` 0: the store's own place. Prints what is
- * wrong on standard error. Returns 0 or -1. */
+/* Opens the store; creates it if it is absent. `count` 0: the store's own place. Prints errors on
+ * standard error. Returns 0 or -1. */
 int server_open(struct server *server, const char *folder, unsigned position, unsigned count);
 /* Starts a machine for each of `requests` slots. */
 int server_start(struct server *server, int requests);
@@ -100,14 +100,14 @@ int server_close(struct server *server);
 /* ---- share.c ---- */
 
 void shares_open(struct shares *shares, int requests);
-/* Frees the requests that wait. */
+/* Frees the waiting requests. */
 void shares_close(struct shares *shares);
 /* Takes a request of a client on `host` (NULL: not known). Returns 1: serve it now; 0: it waits for
  * its turn; ENOMEM. */
 int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request,
                  const char *host);
-/* A request of this client has been served; `stalled`: it was ended because the client moved
- * nothing. Returns whether *next is to be served now. */
+/* A request of this client has ended; `stalled`: it was ended because the client moved no bytes.
+ * Returns whether *next is to be served now. */
 bool shares_next(struct shares *shares, BMI_addr_t client, bool stalled,
                  struct BMI_unexpected_info *next);
 bool shares_waiting(struct shares *shares);
@@ -116,15 +116,15 @@ bool shares_waiting(struct shares *shares);
 
 /* Begins a request that concerns objects of the slot's client. Returns 0 or ENOMEM. */
 int session_enter(struct slot *slot);
-/* Ends it, if it was begun. */
+/* Ends the use, if it was begun. */
 void session_leave(struct slot *slot);
-/* The object has no name yet: it is removed when the client has gone, unless it is kept. Returns 0
- * or ENOMEM. */
+/* The object has no name yet: it is removed when the client has disconnected, unless it is kept.
+ * Returns 0 or ENOMEM. */
 int object_track(struct slot *slot, uint64_t object);
 /* Returns whether the object was tracked. */
 bool object_keep(struct slot *slot, uint64_t object);
 void object_forget(struct server *server, uint64_t object);
-/* Whether a client that is connected may be about to name it. */
+/* Whether a connected client may be about to name it. */
 bool object_used(struct server *server, uint64_t object);
 /* After the job context was closed. */
 void sessions_close(struct server *server);

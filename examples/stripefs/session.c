@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * session.c - objects that have no name yet, by the client that writes them. A session is a
- * client's process, known by a random number, with its connections. It notices the end of a
+ * client's process, identified by a random number, with its connections. It notices the end of a
  * connection by a receive that is pending there (a lease). When the last one has ended, the client
- * may connect again for a while: 2 s, but 10 minutes where the connection was not closed but
- * silent, since a stopped process or a broken network is silent too. After that the objects that
- * the session has not kept are removed. Those that it has kept are not looked at any more: the
- * client has named them, or was interrupted just before; then `bmi-stripefs check` finds them.
+ * may connect again within 2 s, or within 10 minutes if the connection was silent instead of
+ * closed, as of a stopped process or over a broken network. After that the objects that the session
+ * has not kept are removed. The session ignores kept objects: the client has named them, or was
+ * interrupted just before; then `bmi-stripefs check` finds them.
  *
  *   lease:  hold -> ended -> grace -> expired
  *   reap:   take -> take ...
@@ -37,9 +37,9 @@ struct session {
     struct session *next;
     struct server *server;
     uint64_t client;
-    struct lease *leases; /* whose connections are there */
-    int machines;         /* of leases, and the one that reaps */
-    int served;           /* its requests */
+    struct lease *leases; /* one for each of its connections */
+    int machines;         /* machines of leases, and the one that removes objects */
+    int served;           /* its requests that are being served */
     bool gone, reaping;
     struct object *objects;
 };
@@ -134,7 +134,7 @@ static int reap_end(struct session *session)
     return 1;
 }
 
-/* Choices: 0: take the next; 1: none is left, or the client is back. */
+/* Choices: 0: take the next; 1: none is left, or the client has connected again. */
 static int reap_take(struct bmi_sm *machine, void *data)
 {
     struct session *session = data;
@@ -172,7 +172,7 @@ static void reap_if_due(struct session *session)
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
-/* No message has this tag: if one comes, it is ignored. */
+/* No message has this tag: if one comes, the server ignores it. */
 static int lease_hold(struct bmi_sm *machine, void *data)
 {
     struct lease *lease = data;
@@ -250,8 +250,8 @@ static bool session_leases(const struct session *session, BMI_addr_t client)
     return lease != NULL;
 }
 
-/* A connection has one session, whatever numbers come over it, so that the connections bound the
- * sessions. The one found last comes first. */
+/* A connection has one session, for any client numbers that come over it, so that the connections
+ * bound the sessions. The session that was found last comes first. */
 static struct session *session_find(struct server *server, BMI_addr_t client, uint64_t number)
 {
     struct session **at = &server->sessions.first, **same = NULL;

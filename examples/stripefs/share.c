@@ -2,9 +2,9 @@
  *
  * share.c - decides which request is served next. No client (connection) has more than a quarter of
  * the requests served at a time, and no host more than half, so that others are served while theirs
- * stand still. A client one of whose requests was ended for that has one at a time until one of
- * them ends well. Where all places are in use, the client that has fewest comes next, in turn.
- * Requests that wait are kept in BMI's memory, which it bounds for each client.
+ * stall. After a request of a client was ended for that, the client has one request at a time until
+ * one of them succeeds. When all places are in use, the client with the fewest comes next, in turn.
+ * Waiting requests stay in BMI's memory, which it bounds for each client.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ struct host {
     char name[];
 };
 
-/* A client that has a request which is served, or waits. */
+/* A client with a request that is served, or waits. */
 struct share {
     struct share *next;
     struct host *host;
@@ -40,7 +40,7 @@ void shares_open(struct shares *shares, int requests)
     pthread_mutex_init(&shares->lock, NULL);
 }
 
-/* Where a client's share is linked, or would be. */
+/* The link to a client's share, or the place for it. */
 static struct share **share_find_locked(struct shares *shares, BMI_addr_t client)
 {
     struct share **at = &shares->first;
@@ -95,7 +95,7 @@ static struct share *share_get_locked(struct shares *shares, BMI_addr_t client, 
     return share;
 }
 
-/* Frees the share of a client that has no request here. */
+/* Frees the share of a client without requests. */
 static void share_tidy_locked(struct shares *shares, BMI_addr_t client)
 {
     struct share **at = share_find_locked(shares, client), *share = *at;

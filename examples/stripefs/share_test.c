@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * share_test.c - which request is served next, where all places are in use.
+ * share_test.c - the choice of the next request when all places are in use.
  */
 #include <stdlib.h>
 
@@ -85,8 +85,8 @@ static void all_served(BMI_addr_t client, int count, bool stalled)
         CU_ASSERT_FALSE(shares_next(&shares, client, stalled, &none));
 }
 
-/* Given four clients on one host that want all places, then a client on another host is served at
- * once, and one on the same host when a place of that host is free. */
+/* Given four clients on one host that request all places, then a client on another host is served
+ * at once, and one on the same host when a place of that host is free. */
 static void a_host_has_half_of_all(void)
 {
     enum { REQUESTS = 64, EACH = 16 };
@@ -105,8 +105,8 @@ static void a_host_has_half_of_all(void)
     shares_close(&shares);
 }
 
-/* Given a client whose request was ended since it moved nothing, then it has one request at a time
- * until one of them ends well. */
+/* Given a client whose request was ended since it moved no bytes, then it has one request at a time
+ * until one of them succeeds. */
 static void a_stalled_client_has_one_place(void)
 {
     shares_open(&shares, 64);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * signals.c - signals end the program, but first it removes what it has begun: the temporary files
+ * signals.c - signals end the program, but first it removes incomplete files: the temporary files
  * of a get, and on the servers the bytes of a put that have no name yet. A second signal, or 5 s in
  * which the servers do not answer, end it at once: the servers then remove those bytes themselves.
  */
@@ -40,7 +40,7 @@ static void *signals_await(void *argument)
     return NULL;
 }
 
-/* Those that are ignored, by nohup(1) for instance, stay so. */
+/* Ignored signals stay ignored, for instance after nohup(1). */
 void signals_take(struct client *client)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * store.c - the contents of a server's store: collection NAMES with one object, INDEX, whose
- * key/values are "V" (the version), "P" (which server of how many it is), and "N..." (metadata, by
- * path); and collection DATA with an object for each file that has bytes here.
+ * key/values are "V" (the version), "P" (the server's place and the number of servers), and "N..."
+ * (metadata, by path); and collection DATA with an object for each file that has bytes here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -52,8 +52,8 @@ static int refuse(const char *folder, const char *cause)
     return -1;
 }
 
-/* A new store gets collections, index, and version; one that is there must be of this version. The
- * version is written last: a store whose making was cut short is made again. */
+/* A new store gets collections, index, and version; an existing one must be of this version. The
+ * version is written last: an incomplete store is created again. */
 static int version_check(struct server *server, const char *folder)
 {
     uint8_t version = 0;
@@ -119,8 +119,8 @@ static int place_take(struct server *server, const char *folder, unsigned positi
 
 int store_open(struct server *server, const char *folder, unsigned position, unsigned count)
 {
-    /* Every operation completes through its job: iterations tell their count there. Careful: a put
-     * without sync must not put at risk what others put with it. */
+    /* Every operation completes through its job, which has the count of an iteration. Careful: a
+     * put without sync must not endanger data that others put with sync. */
     struct bmi_trove_settings settings = {.create = true, .no_immediate = true, .careful = true};
     char where[4096], error[512] = "";
     bool kind_told = strncmp(folder, "dir:", 4) == 0 || strcmp(folder, "mem:") == 0;

@@ -45,8 +45,7 @@ static int number(const char *option, const char *text, long least, long most)
     return (int)value;
 }
 
-/* The exit status: what was printed may not have got where it should, for instance to a full disk.
- */
+/* The exit status: checks that the output was written, for instance to a full disk. */
 static int output_end(int status)
 {
     return sfs_output_good("bmi-stripefs") ? status : 1;
@@ -142,7 +141,7 @@ static void servers_check(const char *servers)
     exit(2);
 }
 
-/* What BMI refused; `url`: of which server, or NULL. */
+/* Prints an error of BMI; `url`: the server's, or NULL. */
 static bool refused(const char *url, int result)
 {
     fprintf(stderr, "bmi-stripefs: %s%s%s%s (BMI_LOG=error tells more)\n",
@@ -168,7 +167,7 @@ static bool server_add(struct client *client, const char *url)
     return true;
 }
 
-/* The options have at least one. Tells what is wrong. */
+/* The options name at least one server. Prints errors. */
 static bool servers_find(struct client *client, const char *servers)
 {
     char *copy = strdup(servers), *rest = copy, *url;
@@ -179,7 +178,7 @@ static bool servers_find(struct client *client, const char *servers)
     return good;
 }
 
-/* Tells what is wrong. */
+/* Prints errors. */
 static bool client_open(struct client *client, const char *servers)
 {
     int result = BMI_initialize(NULL, NULL, 0);
@@ -199,7 +198,7 @@ static bool client_open(struct client *client, const char *servers)
     return result < 0 ? refused(NULL, result) : true;
 }
 
-/* What of it was opened. */
+/* Closes the opened parts. */
 static void client_close(struct client *client)
 {
     if (client->jobs != NULL)

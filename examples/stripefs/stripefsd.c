@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stripefsd.c - a server of stripefs: listens, opens its store, and serves until it is told to end.
+ * stripefsd.c - a server of stripefs: listens, opens its store, and serves until a signal ends it.
  */
 #include <getopt.h>
 #include <limits.h>
@@ -14,8 +14,8 @@
 
 enum { WAIT_MS = 60000, BATCH = 64 };
 
-/* The signals that end the server, blocked everywhere: a thread waits for them and completes an
- * event, for which the loop waits among all the rest. */
+/* The signals that end the server are blocked in all threads: one thread waits for them and
+ * completes an event, for which the loop waits as for all other jobs. */
 struct ending {
     struct bmi_job_context *jobs;
     bmi_job_id_t event;
@@ -50,7 +50,7 @@ static void usage(FILE *file)
 struct choices {
     const char *listen, *store;
     long requests, fault;
-    unsigned position, count; /* which server of how many; count 0: not said */
+    unsigned position, count; /* the number of this server, and of all; count 0: not given */
     bool trace;
 };
 
@@ -76,7 +76,7 @@ static bool place_take(struct choices *choices, const char *text)
     return true;
 }
 
-/* Returns the exit status to end with, or -1 to go on. */
+/* Returns the exit status to end with, or -1 to continue. */
 static int choices_take(struct choices *choices, int argc, char **argv)
 {
     static const struct option options[] = {
@@ -132,8 +132,8 @@ static int choices_take(struct choices *choices, int argc, char **argv)
     return -1;
 }
 
-/* Listens on the methods that the URLs name, and on the hosts that they name only: anybody who gets
- * through may do everything. */
+/* Listens with the methods of the URLs, and on their hosts only: any client that can connect may do
+ * everything. */
 static int network_open(const char *listen)
 {
     char methods[256] = "";
@@ -145,7 +145,7 @@ static int network_open(const char *listen)
         at = strchr(at, ',');
         at = at != NULL ? at + 1 : NULL;
     }
-    char tells[] = "report=on"; /* to bmi-info --process, unless the environment has it otherwise */
+    char tells[] = "report=on"; /* for bmi-info --process, unless the environment sets it */
     BMI_set_info(0, BMI_SETTING, tells);
     return BMI_initialize(methods, listen,
                           BMI_INIT_SERVER | BMI_AUTO_REF_COUNT | BMI_TCP_BIND_SPECIFIC);
@@ -185,7 +185,7 @@ int main(int argc, char **argv)
         return result;
     signals_block(&ending);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* EFBIG tells of it */
+    signal(SIGXFSZ, SIG_IGN); /* EFBIG reports it */
     result = network_open(choices.listen);
     if (result < 0) {
         fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s (BMI_LOG=error tells more)\n",
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
     if (result == 0) {
         BMI_get_info(0, BMI_GET_LISTEN_ADDR, url);
         printf("%s\n", url);
-        /* Without its URL nobody could find it. */
+        /* Without its URL no client could find it. */
         result = sfs_output_good(program) ? serve(&server, &ending) : -BMI_EIO;
         if (result < 0)
             fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));

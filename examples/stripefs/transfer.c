@@ -7,11 +7,11 @@
  *        -> the last chunk of a file: keep -> commit -> drop the former -> next
  *   next -> commit: a link or folder that is put
  *
- * A file that is put gets an object number of its own. When all bytes are there, the servers are
- * asked to keep them even if this client goes; then the commit gives them their name. A put that
- * fails, or is ended by a signal, removes its bytes and leaves what had that name before; a get
- * leaves what had its local name. A stream (a pipe, standard input) is read chunk by chunk by one
- * worker, since its size is not known before.
+ * A file that is put gets an object number of its own. When all bytes have arrived, the servers are
+ * asked to keep them even if this client disconnects; then the commit gives them their name. A put
+ * that fails, or is ended by a signal, removes its bytes and leaves the former file of that name; a
+ * get does the same with the local file. A stream (a pipe, standard input) is read chunk by chunk
+ * by one worker, since its size is unknown.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ struct worker {
 
 /* ---- requests to several servers ------------------------------------------------------------- */
 
-/* Whether each server has bytes of the file; what is asked of it and is not there it sends as
+/* Whether each server has bytes of the file; servers send requested bytes that they do not have as
  * zeros. */
 static bool all_hold(const struct worker *worker)
 {
@@ -52,7 +52,7 @@ static bool all_hold(const struct worker *worker)
     return (worker->file->meta.holders & all) == all;
 }
 
-/* The only bytes of a file that one server has need no KEEP of their own. */
+/* The bytes of a file need no separate KEEP if one request carries all of them. */
 static void write_prepare(struct worker *worker, struct rpc *rpc, int server)
 {
     struct file *file = worker->file;
@@ -117,8 +117,8 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
 
 /* ---- steps of a worker ----------------------------------------------------------------------- */
 
-/* The next chunk of all; an empty file has one, too. Of a file that has failed all that are left
- * are taken as one: the size may be any that was written in some file's metadata. */
+/* The next chunk; an empty file has one, too. After a failure all remaining chunks of the file are
+ * taken as one: the metadata may claim any size. */
 static void chunk_take(struct worker *worker)
 {
     struct transfers *transfers = worker->transfers;
@@ -140,7 +140,7 @@ static void chunk_take(struct worker *worker)
     }
 }
 
-/* After a signal only files that were begun are gone on with, to their undo. */
+/* After a signal only files that were begun continue, to undo them. */
 static bool none_left(const struct worker *worker)
 {
     const struct transfers *transfers = worker->transfers;
@@ -252,7 +252,7 @@ static int failed(struct bmi_sm *machine, void *data)
     return BMI_SM_DONE;
 }
 
-/* Choices: 0: other chunks are not done; 1: a put is to be finished; 2: a get is; 3: it failed. */
+/* Choices: 0: other chunks are not done; 1: finish a put; 2: finish a get; 3: it failed. */
 static int chunk_done(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
@@ -283,16 +283,16 @@ static int put_commit(struct bmi_sm *machine, void *data)
     return rpc_start(&worker->rpcs[server], machine);
 }
 
-/* Whether the outcome of a commit that failed is open: with sync a server that cannot flush the
- * name reports an error, and may show the name nevertheless. */
+/* Whether the outcome of a failed commit is unknown: with sync a server that cannot flush the name
+ * reports an error, and may show the name nevertheless. */
 static bool flush_failed(const struct client *client, int status)
 {
     return client->sync && (status == -BMI_EIO || status == -BMI_ENOSPC);
 }
 
-/* Choices: 0: the server has refused: undo; 1: the name may be the new file's or not. Then the
- * bytes stay, those of the former, too: a name without bytes would be worse than bytes without a
- * name. put_commit has cleared the reply, so that a status is this request's. */
+/* Choices: 0: the server has refused: undo; 1: the name may be the new file's or not. In that case
+ * the bytes of both files stay: a name without bytes would be worse than bytes without a name.
+ * put_commit has cleared the reply, so that a status is this request's. */
 static int commit_failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
@@ -302,14 +302,14 @@ static int commit_failed(struct bmi_sm *machine, void *data)
     return status < 0 && !flush_failed(worker->client, status) ? 0 : 1;
 }
 
-/* What had the name before is not needed any more. */
+/* Drops the bytes of the file that had the name before. */
 static int put_drop_former(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     int server = path_server(worker->client, worker->file->remote);
     const struct sfs_reply *reply = &worker->rpcs[server].reply;
     if (!reply->has_meta || reply->meta.kind != SFS_FILE ||
-        reply->meta.object == worker->file->meta.object) /* the commit was asked for twice */
+        reply->meta.object == worker->file->meta.object) /* the commit was sent twice */
         return BMI_SM_DONE;
     worker->former = reply->meta;
     return rpc_object(worker->client, worker->rpcs, machine, SFS_DROP, &worker->former, NULL);
@@ -322,7 +322,7 @@ static int get_finish(struct bmi_sm *machine, void *data)
     return file_finish(worker->file);
 }
 
-/* Of a put that failed no bytes may be left. An unreachable server removes them itself. */
+/* A failed put leaves no bytes. An unreachable server removes them itself. */
 static int undo(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
@@ -370,8 +370,8 @@ static const struct bmi_sm_state worker_states[STATES] = {
                      BMI_SM_ON(3, PUT_COMMIT), BMI_SM_FAIL(CHUNK_FAILED)}},
     [PUT_READ] = {"read", .action = put_read, .choices = 2,
                   .on = {BMI_SM_OK(PUT_SEND), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
-    /* It waits for all servers: one of them would wait long for bytes that are not sent any more
-     * because of another's failure, and make the object anew after it was dropped. */
+    /* It waits for all servers: otherwise one of them could wait long for bytes that are not sent
+     * any more after another's failure, and create the object again after it was dropped. */
     [PUT_SEND] = {"send", .action = put_send, .choices = 2,
                   .on = {BMI_SM_OK(MOVED), BMI_SM_ON(1, MOVED), BMI_SM_FAIL(CHUNK_FAILED)}},
     [GET_FETCH] = {"fetch", .action = get_fetch, .wait = BMI_SM_FIRST_FAILURE, .choices = 2,
@@ -408,7 +408,7 @@ static int workers_start(struct bmi_sm *machine, void *data)
     for (int i = 0; workers[i].client != NULL; i++) {
         int result = bmi_sm_start(workers[i].client->jobs, &worker_table, &workers[i], NULL,
                                   &options, NULL, NULL);
-        if (result < 0) /* the others do its work */
+        if (result < 0) /* the other machines do its work */
             return i > 0 ? BMI_SM_DEFERRED : result;
     }
     return BMI_SM_DEFERRED;
@@ -425,7 +425,7 @@ static int worker_make(struct worker *worker, struct client *client, struct tran
     worker->buffer = malloc(CHUNK);
     if (worker->rpcs == NULL || worker->buffer == NULL)
         return -BMI_ENOMEM;
-    worker->client = client; /* what it lacks before is not started */
+    worker->client = client; /* a worker without a client was not started */
     return 0;
 }
 
@@ -480,7 +480,7 @@ int transfers_add(struct transfers *transfers, struct file *file)
     if (file->put && file->meta.kind == SFS_FILE) {
         if (getrandom(&file->meta.object, sizeof file->meta.object, 0) < 0)
             return -BMI_EIO;
-        file->meta.object = (file->meta.object >> 2) + 1; /* never 0; odd and even alike */
+        file->meta.object = (file->meta.object >> 2) + 1; /* never 0; odd and even equally often */
     }
     pthread_mutex_init(&file->lock, NULL);
     file->chunks = file->meta.kind == SFS_FILE && file->meta.size > 0

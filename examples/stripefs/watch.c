@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * watch.c - a deadline on progress: a machine looks at all flows once a second, as long as there
- * are any, and ends those whose clients move no bytes. Such a flow may last 30 s; 5 s where other
+ * watch.c - a deadline on progress: a machine checks all flows once a second, as long as there are
+ * any, and ends those whose clients move no bytes. Such a flow may last 30 s, or 5 s if other
  * requests wait. Time that the store takes is not counted.
  */
 #include "server.h"
@@ -62,7 +62,7 @@ static const struct bmi_sm_state states[] = {
 };
 static struct bmi_sm_table watch_table = {"watch", states, 2, 0};
 
-/* Without memory for the machine the request's own deadline is left. */
+/* Without memory for the machine the request's own deadline applies. */
 void watch_flow(struct slot *slot)
 {
     struct server *server = slot->server;
