@@ -247,11 +247,11 @@ static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
 
 void bmi__choosy_init(struct bmi__choosy *choosy);
 void bmi__choosy_push(struct bmi__choosy *choosy, struct bmi_task *task);
-/* The first task that `cpu` may take, or NULL: a task whose set has it, or a task of whose set no
- * CPU is `served` (local numbers). BMI__NO_CPU takes any. */
+/* The first task that `cpu` may take, or NULL: a task whose set contains that CPU, or one of whose
+ * set no CPU is `served` (local numbers). BMI__NO_CPU takes any. */
 struct bmi_task *bmi__choosy_pop(struct bmi__choosy *choosy, const struct bmi_cpuset *served,
                                  uint32_t cpu);
-/* Takes that task, if the list has it: then the caller runs it. */
+/* Takes that task, if it is in the list: then the caller runs it. */
 bool bmi__choosy_claim(struct bmi__choosy *choosy, const struct bmi_task *task);
 bool bmi__choosy_has(struct bmi__choosy *choosy, const struct bmi_cpuset *served, uint32_t cpu);
 /* How often the first task has left; *only is the set of the present first, NULL if there is

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory.c - memory on NUMA nodes: allocated there, moved there, left to the node that touches it.
- * It applies the decisions of place.c. A node is one of the manager's tree. On a machine with one
- * node it does nothing and makes no system call; with more nodes, hwloc binds and migrates
- * (memory_hwloc.c). No state, no locks.
+ * memory.c - memory on NUMA nodes: allocates it on a node, moves it there, or leaves it to the node
+ * that touches it. It applies the decisions of place.c. A node is one of the manager's tree. On a
+ * machine with one node it does nothing and makes no system call; with more nodes, hwloc binds and
+ * migrates (memory_hwloc.c). No state, no locks.
  */
 #include "task/memory.h"
 #include "task/internal.h"

@@ -97,7 +97,7 @@ static void test_moves_the_data(void)
     CU_ASSERT_EQUAL(choice.placement, BMI_TASK_PLACE_DATA);
     CU_ASSERT_EQUAL(choice.moved, 2);
     CU_ASSERT_EQUAL(choice.node, 0);
-    choice = place(regions, 2, 100, 56); /* waiting tips the scales: the other way round */
+    choice = place(regions, 2, 100, 56); /* waiting reverses the decision */
     CU_ASSERT_EQUAL(choice.placement, BMI_TASK_PLACE_BOTH);
     CU_ASSERT_EQUAL(choice.moved, 1);
     CU_ASSERT_EQUAL(choice.node, 7);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * query.c - questions about the tree and its queues, and the drawing of it. Counters are read one
- * by one while other threads write them: sums may differ by the operations under way.
+ * query.c - queries of the tree and its queues, and its drawing. Counters are read one by one while
+ * other threads write them: sums may differ by the operations under way.
  */
 #include "task/internal.h"
 

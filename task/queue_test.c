@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The two queues: order, overflow, and that each task pushed comes out once whatever races. The
- * ring is small, so that rounds, spilling and refilling happen all the time.
+ * The two queues: order, overflow, and that each pushed task comes out exactly once under all
+ * races. The ring is small, so that rounds, spilling and refilling happen all the time.
  */
 #include "task/queue.h"
 #include "task/testing.h"

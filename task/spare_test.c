@@ -257,8 +257,8 @@ static void *submit_apart(void *argument)
     return NULL;
 }
 
-/* A task that may run anywhere does so, whichever thread started its thread; the nice value
- * stays. */
+/* A task that may run anywhere does so, independent of the thread that started its thread; the nice
+ * value stays. */
 static void test_starter_is_bound_and_nice(void)
 {
     struct setting setting = {.manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY)};
@@ -280,7 +280,7 @@ int main(void)
         {"one that goes first", test_first},
         {"a worker begins before it is counted", test_worker_begins},
         {"threads that may not be bound", test_may_not_bind},
-        {"who starts a thread is bound and nice", test_starter_is_bound_and_nice},
+        {"the thread that starts another one is bound and nice", test_starter_is_bound_and_nice},
         CU_TEST_INFO_NULL,
     };
     return test_run("threads that start", tests);

@@ -28,7 +28,7 @@ struct item {
     atomic_int left; /* runs before a repeating one is done */
 };
 
-/* Freed by its own task. */
+/* Freed by its own function. */
 struct fleeting {
     struct bmi_task task;
 };

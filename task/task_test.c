@@ -783,7 +783,7 @@ int main(void)
         {"waits within tasks", test_waits_within_tasks},
         {"many parents", test_many_parents},
         {"the process ends while a task runs", test_process_ends},
-        {"waits for what is below on the stack", test_waits_for_what_is_below},
+        {"waits for a task below on the stack", test_waits_for_what_is_below},
         {"many wait", test_many_wait},
         {"a waiting thread serves submits", test_waiting_thread_serves_submits},
         {"a sleeper is woken once", test_sleeper},

@@ -118,7 +118,7 @@ static void test_idle_uses_no_cpu(void)
     bmi_task_manager_destroy(manager);
 }
 
-/* A program that computes on every CPU and makes no call: the timer gets the tasks run. */
+/* A program that computes on every CPU and makes no call: the timer makes helpers run the tasks. */
 static void test_busy_cpus_do_not_starve(void)
 {
     struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
@@ -249,7 +249,7 @@ static void test_may_block(void)
     }
     CU_ASSERT_TRUE(test_reaches(&gate.inside, SPARES));
     for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
-        struct bmi_cpuset only = test_only(cpu); /* no worker is held up */
+        struct bmi_cpuset only = test_only(cpu); /* no worker is delayed */
         test_prepare_on(&plain, manager, test_count, &runs, 0, &only);
         bmi_task_submit(&plain);
         CU_ASSERT_EQUAL(bmi_task_wait(&plain, 20000), 0);

@@ -119,7 +119,7 @@ static const char help_text[] =
     "                       stays in the caches if it fits (each has its own)\n"
     "  --compute LIST       overlap: microseconds to compute (by size: to 200, to 2000);\n"
     "                       flow: for so long at a time clients in the background compute\n"
-    "  --on LIST            overlap: who computes: sender, receiver, both (each in turn)\n"
+    "  --on LIST            overlap: computing side: sender, receiver, both (each in turn)\n"
     "  --tree TEXT          tasks: a synthetic tree, as hwloc writes it\n"
     "  --reps COUNT         samples; the value is their median (5; tasks: 21)\n"
     "  --verify             check every byte (not a measurement)\n"

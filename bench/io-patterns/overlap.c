@@ -15,8 +15,7 @@
  *
  * The threads that compute, one on each side, have a CPU each: without that the scheduler often put
  * both on one of two CPUs for a whole sample, and then the T of one was waiting time of the other.
- * All other threads run where they or the system choose. One thread, or two that hand over to each
- * other; no locks.
+ * All other threads run on any CPU. One thread, or two that alternate; no locks.
  */
 #include "bmi_side.h"
 #include "raw_side.h"

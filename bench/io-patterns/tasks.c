@@ -523,7 +523,7 @@ const struct pattern pattern_tasks = {
     .low_quartile = true,
     .takes = TAKES_SIZE | TAKES_MESSAGES | TAKES_TREE,
     .reps = 21,
-    .labels = "who runs it",
+    .labels = "which CPU runs it",
     .contenders = BIT(CONTENDER_LOCK_FREE) | BIT(CONTENDER_SPINLOCK) | BIT(CONTENDER_LINE),
     .run_here = tasks_run,
 };

@@ -109,7 +109,7 @@ void cpu_take(int turn)
     cpus_set(&one);
 }
 
-/* The process's, before its first thread took one. */
+/* The process's CPUs, before its first thread took one. */
 static cpu_set_t cpus_of_process;
 
 void thread_cpu_take(int turn)

@@ -30,7 +30,7 @@ static uint64_t server_shift(int server)
     return (uint64_t)server * DATA_SHIFT;
 }
 
-/* Checks a message that a server got. */
+/* Checks a message that a server received. */
 static void message_check(const struct work *work, const uint8_t *bytes, uint64_t position,
                           uint64_t size)
 {
