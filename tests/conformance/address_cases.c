@@ -70,7 +70,7 @@ static void length(struct party *party)
     CHECK(party, BMI_addr_rev_lookup(addr) && strcmp(BMI_addr_rev_lookup(addr), url) == 0);
 }
 
-/* ---- a visit: role 1 serves, role 0 looks it up under some other name ------------------------ */
+/* Serves one client: one message, one answer. */
 
 /* Serves one visitor: a greeting, an answer. */
 static void serve(struct party *party, const char *listen)
@@ -117,7 +117,7 @@ static void path_ignored(struct party *party)
     visit(party, url);
 }
 
-/* The first alternatives: nobody there, and a scheme that this host has not. */
+/* The first alternatives: one without a listener, and one with a scheme that this host lacks. */
 static void alternatives(struct party *party)
 {
     char refused[200], url[BMI_MAX_ADDR_LEN + 300];
@@ -132,7 +132,7 @@ static void alternatives(struct party *party)
     visit(party, url);
 }
 
-/* Of two that are there the first that this host can use is taken; nobody comes to the other. */
+/* Of two usable alternatives the first one is used; the other gets no connection. */
 static void first_alternative(struct party *party)
 {
     char url[2 * BMI_MAX_ADDR_LEN + 20];
@@ -210,7 +210,7 @@ static void host_ipv6(struct party *party)
     visit_by_host(party, "[::1]", listen);
 }
 
-/* Why a connection was not made is told in words. */
+/* The log explains why a connection was not made. */
 static void log_scan(void *argument, enum bmi_log_level level, const char *text)
 {
     atomic_int *numbers = argument;
@@ -266,7 +266,7 @@ static void rev_lookup_unexpected(struct party *party)
     unexpected_give_back(party, &info);
 }
 
-/* What an unexpected message's address is: one that answers go to and expected messages match. */
+/* The address of an unexpected message: answers go to it, and expected messages match it. */
 static void unexpected_address_answers(struct party *party)
 {
     struct BMI_unexpected_info info;
@@ -287,11 +287,11 @@ static void unexpected_address_answers(struct party *party)
 }
 
 struct range {
-    const char *text; /* with the scheme's place */
+    const char *text; /* with a place for the scheme */
     int netmask, expected;
 };
 
-/* The other role; where that has another host, somebody looked up at 127.0.0.1. */
+/* The other role; if that has another host, the address of a listener at 127.0.0.1. */
 static BMI_addr_t at_loopback(struct party *party)
 {
     BMI_addr_t address = party->peer;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cancel_cases.c - "Cancel" of operations of which nothing moves yet: each completes exactly once,
- * no other notices, the connection stays, and new traffic on the same key goes right.
+ * cancel_cases.c - "Cancel" of operations of which no byte moves yet: each completes exactly once,
+ * others are not affected, the connection stays, and new traffic on the same key is correct.
  * Cancelling while bytes move: transfer_cases.c.
  */
 #include "harness.h"
@@ -12,14 +12,14 @@
 
 enum { KEY = 1, LARGE = 3 * MIB };
 
-/* After a cancel: nothing is reported any more. */
+/* After a cancel: no completion is reported any more. */
 static void expect_no_more(struct party *party)
 {
     for (int i = 0; i < 3; i++)
         CHECK_EQUAL(party, op_collect(party, 10), 0);
 }
 
-/* Traffic on the key of what was cancelled, small and large, both orders. */
+/* Traffic on the key of the cancelled operation, small and large, both orders. */
 static void expect_key_works(struct party *party)
 {
     message_pass(party, 100, KEY, TOGETHER);
@@ -28,7 +28,7 @@ static void expect_key_works(struct party *party)
     message_pass(party, 100, KEY, SEND_FIRST);
 }
 
-/* The peer never answers: all that is posted to it waits for the connection. */
+/* The peer never answers: all operations wait for the connection. */
 static void connecting(struct party *party)
 {
     char url[100], byte, *memory = memory_take(party, LARGE);
@@ -52,7 +52,7 @@ static void connecting(struct party *party)
     memory_give_back(memory);
 }
 
-/* Before anything was driven, perhaps before the connection was begun. */
+/* Before any progress, perhaps before the connection was begun. */
 static void just_posted(struct party *party)
 {
     struct op ops[3];
@@ -147,8 +147,8 @@ static void queued_large_send(struct party *party)
     memory_give_back(memory);
 }
 
-/* Eager sends beyond the peer's memory: those that had not gone end with ECANCEL, the others are
- * received, in order, and nothing else is. */
+/* Eager sends beyond the peer's memory: those that were not sent yet end with ECANCEL; exactly the
+ * others are received, in order. */
 static void queued_small_sends(struct party *party)
 {
     enum { COUNT = 600 };
@@ -221,7 +221,7 @@ static void queued_unexpected(struct party *party)
     memory_give_back(memory);
 }
 
-/* Completed, not tested: its real result is what is reported. */
+/* Completed, not tested: the real result is reported. */
 static void completed(struct party *party)
 {
     struct op send, receive;
@@ -260,7 +260,7 @@ static void twice(struct party *party)
     expect_no_more(party);
 }
 
-/* Cancel says nothing itself: also where immediate completion is on, a test call reports it. */
+/* The cancel itself reports no result: also with immediate completion a test call does. */
 static void reported_by_its_context(struct party *party)
 {
     struct op op;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * classic_cases.c - what file-system code relies on that grew up with the classic header: its
- * prototypes, with an options string for BMI_initialize and BMI_addr_lookup, and behaviour that no
- * header states (docs/compatibility.md). This file includes bmi.h as such a program does.
+ * classic_cases.c - the expectations of file-system code for the classic header: its prototypes,
+ * with an options string for BMI_initialize and BMI_addr_lookup, and behaviour that no header
+ * states (docs/compatibility.md). This file includes bmi.h as such a program does.
  */
 #define BMI_CLASSIC_API
 #include "bmi.h"
@@ -79,7 +79,7 @@ static void expect_setting(struct party *party, const char *name, const char *va
     CHECK(party, strcmp(setting.value, value) == 0);
 }
 
-/* They hold until the library ends; where it does not start, not at all. */
+/* The options hold until the library ends; if it does not start, they have no effect. */
 static void classic_settings_end(struct party *party)
 {
     struct bmi_setting before = {.name = "dead_peers"};
@@ -91,7 +91,7 @@ static void classic_settings_end(struct party *party)
     NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "linger_ms=321"), 0);
     classic_message(party);
     expect_setting(party, "dead_peers", before.value);
-    expect_setting(party, "linger_ms", "321"); /* set by the program, for good */
+    expect_setting(party, "linger_ms", "321"); /* set by the program, permanently */
 }
 
 /* Later calls only count: their options are ignored, too. */
@@ -188,7 +188,7 @@ static void classic_memory_zeroed(struct party *party)
     }
 }
 
-/* A read behind the end of a file allocates, sends, and frees a buffer of 0 bytes. */
+/* A read beyond the end of a file allocates, sends, and frees a buffer of 0 bytes. */
 static void classic_memory_empty(struct party *party)
 {
     bmi_size_t actual = 7;
@@ -212,7 +212,7 @@ static void classic_memory_empty(struct party *party)
     CHECK_STATUS(party, BMI_memfree(party->peer, to, 0, BMI_RECV), 0);
 }
 
-/* What it is for makes no difference to the classic modules, so programs pass anything. */
+/* The classic modules ignore the purpose of memory, so programs pass any value. */
 static void classic_memory_any_use(struct party *party)
 {
     static const int uses[] = {0, BMI_SEND, BMI_RECV, 3, 7};
@@ -247,8 +247,8 @@ static void unexpected_pass(struct party *party, bmi_size_t size)
     memory_give_back(memory);
 }
 
-/* Programs size their requests by what is reported, and have buffers of their own for no more. What
- * is larger goes all the same. */
+/* Programs size their requests by the reported value, and have buffers for no more. Larger messages
+ * are sent nevertheless. */
 static void classic_unexpected_size(struct party *party)
 {
     int limit = unexpected_limit(party), less = 1000, none = 0, more = 1 << 24;
@@ -299,8 +299,8 @@ static void pass_by_host(struct party *party, const char *host)
     message_pass_self(party);
 }
 
-/* Given: a host that no resolver knows, or white space around. Then: all interfaces are listened
- * on, and a client that knows the machine by another name connects. */
+/* Given: a host that no resolver knows, or white space around it. Then: the server listens on all
+ * interfaces, and a client that uses another name of the machine connects. */
 static void classic_listen(struct party *party)
 {
     static const char *const listens[] = {"%s://NULL:0", "%s://no-such-host.invalid:0\n",
@@ -338,7 +338,8 @@ static void classic_listen_specific(struct party *party)
     CHECK(party, status == -BMI_EHOSTNTFD || status == -BMI_ETRYAGAIN);
 }
 
-/* A configuration names networks of all servers; one that this server does not use is left out. */
+/* A configuration names networks of all servers; an address that this server does not use is
+ * ignored. */
 static void classic_listen_more(struct party *party)
 {
     char listen[BMI_MAX_ADDR_LEN];
@@ -363,7 +364,7 @@ static void classic_lookup_fails(struct party *party)
     CHECK_STATUS(party, BMI_addr_lookup(NULL, party->listen, NULL), -BMI_EINVAL);
 }
 
-/* Programs print the host, and compare it, without a look at it. */
+/* Programs print and compare the host without checking for NULL. */
 static void classic_host_unknown(struct party *party)
 {
     char url[BMI_MAX_ADDR_LEN];
@@ -425,7 +426,7 @@ static void kept_send(struct party *party)
     memory_give_back(memory);
 }
 
-/* Fetches what comes and keeps it until the log has warned so often. */
+/* Fetches messages and keeps their buffers until the log has warned so often. */
 static int kept_fetch(struct party *party, struct BMI_unexpected_info *infos, struct scan *scan,
                       int warnings)
 {
@@ -441,8 +442,8 @@ static int kept_fetch(struct party *party, struct BMI_unexpected_info *infos, st
     return kept;
 }
 
-/* Given: a program that keeps unexpected buffers until their sender has to wait. Then: the log says
- * once a second how many, of how many bytes. When they are freed all the others come. */
+/* Given: a program that keeps unexpected buffers until their sender has to wait. Then: the log has
+ * their number and bytes once a second. After they are freed all other messages arrive. */
 static void kept_receive(struct party *party)
 {
     static struct BMI_unexpected_info infos[KEPT_SENDS];
@@ -496,7 +497,7 @@ const struct conformance_case classic_cases[] = {
      .where = SOLO},
     {SECTION, .name = "classic: BMI_memalloc for any use", .run = classic_memory_any_use,
      .where = SOLO},
-    {SECTION, .name = "classic: BMI_GET_UNEXP_SIZE is 16384, or what is set",
+    {SECTION, .name = "classic: BMI_GET_UNEXP_SIZE is 16384, or the value set",
      .run = classic_unexpected_size, .where = SOLO},
     {SECTION, .name = "classic: a method by its scheme", .run = classic_method_names, .where = RAW},
     {SECTION, .name = "classic: the host listened on is not looked up", .run = classic_listen,

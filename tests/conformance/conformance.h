@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * conformance.h - what a method's test says of the method; the suite supplies the cases.
+ * conformance.h - the description of a method by its test; the suite supplies the cases.
  *
  * Every case runs in processes of its own, over each arrangement of two roles that the method can
- * do, once with immediate completion and once without (see runner.c for the program's options).
- * Only bmi.h is used: nothing here knows how the library is made.
+ * do, once with immediate completion and once without (see runner.c for the program's options). The
+ * suite uses bmi.h only, not the library's internals.
  */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
@@ -13,29 +13,31 @@
 enum conformance_arrangement {
     CONFORMANCE_SELF,          /* one process that looks up its own address; roles are threads */
     CONFORMANCE_PAIR,          /* two processes that both listen and look each other up */
-    CONFORMANCE_FIRST_SERVES,  /* role 0 listens; role 1 looks it up and says hello */
-    CONFORMANCE_SECOND_SERVES, /* the other way round */
+    CONFORMANCE_FIRST_SERVES,  /* role 0 listens; role 1 looks it up and sends it a message */
+    CONFORMANCE_SECOND_SERVES, /* the reverse */
     CONFORMANCE_ARRANGEMENTS
 };
 
-/* What only some methods have. */
+/* Properties of some methods only. */
 enum {
     CONFORMANCE_PROCESSES = 1, /* connects processes; without it only CONFORMANCE_SELF runs */
     CONFORMANCE_PORTS = 2,     /* addresses are scheme://host:port over the host's IP stack */
-    CONFORMANCE_SOCKETS = 4,   /* and data goes by sockets, which have the options of bmi.h */
+    CONFORMANCE_SOCKETS = 4,   /* and data goes over sockets, which have the options of bmi.h */
 };
 
 struct conformance_method {
     const char *name;    /* "bmi_tcp" */
     const char *scheme;  /* "tcp" */
-    const char *listen;  /* where a process listens; "tcp://127.0.0.1:0" */
-    const char *refused; /* nobody listens there; NULL with CONFORMANCE_PORTS: one is made up */
-    const char *host;    /* what BMI_addr_rev_lookup_unexpected says; NULL: anything */
-    const char *const *bad_addresses; /* what a look-up refuses with EINVAL; ends with NULL */
+    const char *listen;  /* the listen address of a process: "tcp://127.0.0.1:0" */
+    const char *refused; /* an address without a listener; NULL with CONFORMANCE_PORTS: one
+                            is made */
+    const char *host;    /* the result of BMI_addr_rev_lookup_unexpected; NULL: anything */
+    const char *const *bad_addresses; /* addresses that a look-up refuses with EINVAL; ends with
+                                         NULL */
     unsigned features;
 };
 
-/* main() of a method's test. Returns the exit status: 0, 1, or 77 where nothing could be run. */
+/* main() of a method's test. Returns the exit status: 0, 1, or 77 if no case could run. */
 int conformance_main(int argc, char **argv, const struct conformance_method *method);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * connect_cases.c - "Init and addresses" and "Failure": one connection for a pair of processes,
- * also when both connect at once; connections that come and go without anybody noticing.
+ * also when both connect at once; connections that end and are made again without an error.
  */
 #include "harness.h"
 
@@ -17,7 +17,7 @@ static int rounds(const struct party *party)
     return party->small ? 6 : 25;
 }
 
-/* Drives until this process has `links` connections. */
+/* Makes progress until this process has `links` connections. */
 static void wait_for_links(struct party *party, uint64_t links)
 {
     int64_t deadline = now_ms() + SOON_MS * patience();
@@ -29,7 +29,7 @@ static void wait_for_links(struct party *party, uint64_t links)
     }
 }
 
-/* A name of the host's in place of its number. */
+/* Writes a name of the host in place of its number. */
 static void name_put(char *url)
 {
     static const char number[] = "127.0.0.1", name[] = "localhost"; /* as long */
@@ -49,8 +49,8 @@ static void start_pair(struct party *party, bool by_name)
     party->peer = party_look_up(party, party->peer_url);
 }
 
-/* Both post at the same moment, of each kind and size: everything arrives once, in order, and one
- * connection is left. */
+/* Both post at the same moment, messages of each kind and size: each arrives once, in order, and
+ * one connection is left. */
 static void connect_at_once(struct party *party, bool by_name)
 {
     static const bmi_size_t sizes[] = {16, 16, 300000, 16, 5000, 1000000};
@@ -102,7 +102,8 @@ static void by_names_at_once(struct party *party)
     connect_at_once(party, true);
 }
 
-/* One looks up and sends; the other, which looked it up too, answers over the same connection. */
+/* One process looks the other up and sends; the other one, which looked it up too, answers over the
+ * same connection. */
 static void answer_takes_the_same(struct party *party)
 {
     party_warm_up(party);
@@ -115,7 +116,7 @@ static void answer_takes_the_same(struct party *party)
     wait_for_links(party, 1);
 }
 
-/* A look-up alone connects nobody. */
+/* A look-up alone makes no connection. */
 static void lazy(struct party *party)
 {
     struct op op;
@@ -157,7 +158,7 @@ static void post_never_blocks(struct party *party)
     close(descriptor);
 }
 
-/* BMI_REAP_IDLE: idle connections go; the next message brings one back. */
+/* BMI_REAP_IDLE: idle connections end; the next message makes a new one. */
 static void reaped(struct party *party)
 {
     party_warm_up(party);
@@ -179,7 +180,7 @@ static void reaped(struct party *party)
     wait_for_links(party, 1);
 }
 
-/* One call will do: since when they are idle need not be known by then. */
+/* One call suffices, even if the idle time of a connection is not known then. */
 static void reaped_later(struct party *party)
 {
     party_warm_up(party);
@@ -200,7 +201,8 @@ static void reaped_later(struct party *party)
     party_meet(party);
 }
 
-/* Set for an address: for it alone, kept until it connects, and for its later connections. */
+/* Set for an address: affects only this one, is kept until it connects, and for its later
+ * connections. */
 static void buffers_of_an_address(struct party *party)
 {
     char url[200];

@@ -42,7 +42,7 @@ static void wait_for(struct party *party, bmi_context_id context)
     }
 }
 
-/* One operation in each of 1,024 contexts; each completion shows up in its own. */
+/* One operation in each of 1,024 contexts; each completion appears in its own. */
 static void many_contexts(struct party *party)
 {
     static bmi_context_id contexts[CONTEXTS];
@@ -74,7 +74,7 @@ static void many_contexts(struct party *party)
     message_pass_self(party);
 }
 
-/* An operation is reported in its own context, by no call on another. */
+/* An operation is reported in its own context, never by a call on another. */
 static void separate(struct party *party)
 {
     bmi_context_id first, second;
@@ -98,7 +98,8 @@ static void separate(struct party *party)
     BMI_close_context(second);
 }
 
-/* Completions not fetched are dropped, outstanding operations end; buffers are free; others go on.
+/* Completions not fetched are dropped, outstanding operations end; buffers are free; other contexts
+   continue.
  */
 static void closed_with_operations(struct party *party)
 {
@@ -185,7 +186,7 @@ static void many_outstanding(struct party *party)
     memory_give_back(ops);
 }
 
-/* All of one key: neither posting nor matching may search. */
+/* All of one key: neither posting nor matching may search a list. */
 static void many_of_one_key(struct party *party)
 {
     int count = instrumented() ? 10000 : 100000;

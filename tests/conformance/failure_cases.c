@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * failure_cases.c - "Failure": refusal, peers that die, peers that come again.
- * Casts: role 0 looks on; role 1 dies; role 2 is role 1 come again, or one that nothing happens to.
+ * failure_cases.c - "Failure": refusal, peers that die, peers that are restarted. Roles: 0 checks;
+ * 1 dies; 2 is the restarted role 1, or an unaffected peer.
  */
 #include "harness.h"
 
@@ -38,8 +38,7 @@ static void refused(struct party *party)
     memory_give_back(memory);
 }
 
-/* A send by itself is refused, too. A receive by itself needs no connection, and may be
- * cancelled. */
+/* A single send is refused, too. A single receive needs no connection, and may be cancelled. */
 static void refused_alone(struct party *party)
 {
     char url[200], byte;
@@ -60,7 +59,7 @@ static void refused_alone(struct party *party)
 
 /* ---- a looked-up peer dies ------------------------------------------------------------------- */
 
-/* A server that tells role 0 its address. */
+/* A server that sends its address to role 0. */
 static void serve(struct party *party, const char *listen)
 {
     party_start_server(party, listen, 0);
@@ -75,7 +74,7 @@ static void join(struct party *party, int server)
     party_greet(party);
 }
 
-/* Answers one small message of tag 5 with another, until told to stop. */
+/* Answers each small message of tag 5 with another, until the order to stop. */
 static void answer_on(struct party *party)
 {
     char byte = 0;
@@ -106,7 +105,7 @@ static void ask_neighbour(struct party *party, BMI_addr_t addr, const char *what
     CHECK_EQUAL(party, byte, *what);
 }
 
-/* All kinds of operation outstanding towards the one that dies. */
+/* All kinds of operation outstanding towards the peer that dies. */
 struct outstanding {
     struct op ops[6];
     char *memory, byte;
@@ -123,7 +122,7 @@ static void post_outstanding(struct party *party, struct outstanding *all)
     op_send(party, &all->ops[5], all->memory, LARGE, 3);
 }
 
-/* Their connection was closed, which is told without a time-out. */
+/* Their connection was closed: they end without a time-out. */
 static void expect_lost(struct party *party, struct outstanding *all)
 {
     int64_t start = now_ms();
@@ -167,7 +166,8 @@ static void dies(struct party *party)
     party_stop(party);
 }
 
-/* The same, seen by a server whose client dies: it stays gone, and posts say so. */
+/* The same for a server whose client dies: it is not connected again, and posts return
+ * the cause. */
 static void accepted_dies(struct party *party)
 {
     if (party->role != 0) {
@@ -213,7 +213,7 @@ static void accepted_dies(struct party *party)
     party_stop(party);
 }
 
-/* Nothing outstanding: no error to anyone, and nothing on standard error or output. */
+/* No operation outstanding: no error, and no text on standard error or output. */
 static void leaves_quietly(struct party *party)
 {
     if (party->role == 1) {
@@ -243,7 +243,7 @@ static void leaves_quietly(struct party *party)
         party_fail(party, false, __FILE__, __LINE__, "printed: %s", text);
 }
 
-/* A peer that is there and says nothing: the time is a setting. */
+/* A peer that is connected and silent: the time-out is a setting. */
 static void silent(struct party *party)
 {
     enum { TIMEOUT_MS = 4000 };
@@ -279,7 +279,7 @@ static void silent(struct party *party)
     party_stop(party);
 }
 
-/* Role 1 of those that stop it in the midst of a message. */
+/* For role 1, which is stopped in the midst of a message. */
 static char *huge_send(struct party *party, struct op *op)
 {
     serve(party, NULL);
@@ -289,8 +289,8 @@ static char *huge_send(struct party *party, struct op *op)
     return memory;
 }
 
-/* Role 0: joins its neighbour and role 1, whose message it receives and whom it stops as soon as
- * something has come. Returns the receive's memory. */
+/* Role 0: connects to its neighbour and to role 1, receives the message of role 1, and stops that
+ * process as soon as some bytes have arrived. Returns the receive's memory. */
 static char *huge_receive_stopped(struct party *party, struct op *op, BMI_addr_t *other)
 {
     char *memory = memory_take(party, HUGE_BYTES);
@@ -305,7 +305,7 @@ static char *huge_receive_stopped(struct party *party, struct op *op, BMI_addr_t
     return memory;
 }
 
-/* Whose operation has ended, his memory nobody writes to. */
+/* After an operation has ended, no peer writes to its memory. */
 static void check_ours(struct party *party, const char *memory)
 {
     size_t changed = 0;
@@ -315,14 +315,14 @@ static void check_ours(struct party *party, const char *memory)
 }
 
 /* A peer that is stopped in the midst of its message, perhaps while it writes into our memory: its
- * connection ends, nobody else waits for that, and then our memory is ours. */
+ * connection ends, no other peer waits for that, and then the memory is ours again. */
 static void stopped_midway(struct party *party)
 {
     enum { GIVEN_UP_MS = 9000 };
     struct op op;
     BMI_addr_t other;
     if (strcmp(party->method->scheme, "ofi+shm") == 0)
-        party_skip(party, "who is killed while it sends may leave libfabric's lock taken");
+        party_skip(party, "a process killed while it sends may leave libfabric's lock taken");
     if (party->role == 2) {
         neighbour(party);
         return;
@@ -358,15 +358,15 @@ static void stopped_midway(struct party *party)
 }
 
 /* A receive that is cancelled while its sender is stopped, perhaps while it writes into our memory:
- * nobody else waits for that, the connection lives on, and when the receive has ended its memory is
- * ours. */
+ * no other peer waits for that, the connection stays, and when the receive has ended its memory is
+ * ours again. */
 static void stopped_cancelled(struct party *party)
 {
     enum { GIVEN_UP_MS = 9000, LOOK_MS = 250 };
     struct op op;
     BMI_addr_t other;
     if (strcmp(party->method->scheme, "ofi+shm") == 0)
-        party_skip(party, "who is stopped while it sends may have taken libfabric's lock");
+        party_skip(party, "a process stopped while it sends may hold libfabric's lock");
     if (party->role == 2) {
         neighbour(party);
         return;
@@ -419,13 +419,14 @@ static void serve_again(struct party *party)
     party->peer = party_be_greeted(party);
     op_receive(party, &op, &byte, 1, 1);
     op_finish(party, &op, 1);
-    CHECK_EQUAL(party, byte, 'n'); /* the new one; what was posted to the old never comes here */
+    CHECK_EQUAL(party, byte, 'n'); /* the new process; messages posted to the old one never arrive
+                                      here */
     op_send(party, &op, "a", 1, 2);
     op_finish(party, &op, 1);
     party_stop(party);
 }
 
-/* Outstanding operations fail with the old one; the next send reconnects by itself. */
+/* Outstanding operations fail with the old process; the next send reconnects by itself. */
 static void comes_again(struct party *party)
 {
     if (party->role == 1) {
@@ -444,7 +445,7 @@ static void comes_again(struct party *party)
     join(party, 1);
     timers_quieten(party);
     post_outstanding(party, &all);
-    op_send(party, &send, "o", 1, 1); /* eager: the old one's memory takes it */
+    op_send(party, &send, "o", 1, 1); /* eager: the old process's socket accepts it */
     op_finish(party, &send, 1);
     party_tell_go(party, 1);
     expect_lost(party, &all);
@@ -462,8 +463,9 @@ static void comes_again(struct party *party)
     party_stop(party);
 }
 
-/* The old one dies while nobody drives: the send that is posted next, before its loss was noticed,
- * fails or reaches the new one whole; it is never lost in silence, and a later one goes right. */
+/* The old process dies while this one makes no progress: the next send, posted before the loss was
+ * noticed, fails or reaches the new process whole; it is never lost without an error, and a later
+ * one succeeds. */
 static void comes_again_unnoticed(struct party *party)
 {
     if (party->role == 1) {
@@ -503,7 +505,7 @@ static void comes_again_unnoticed(struct party *party)
     party_stop(party);
 }
 
-/* Our own close of the connection, asked for: the next send connects again. */
+/* We close the connection: the next send connects again. */
 static void closed_on_purpose(struct party *party)
 {
     if (party->role == 1) {
@@ -521,8 +523,9 @@ static void closed_on_purpose(struct party *party)
     CHECK(party, method_statistics(party).links_opened > before);
 }
 
-/* The same of a connection that the other side has made, and that our look-up of it goes by. What
- * is posted to the looked-up address before its end waits for the next one, or can be cancelled. */
+/* The same for a connection that the other side has made, and that our looked-up address uses.
+ * Operations posted to that address before its end wait for the next connection, or can be
+ * cancelled. */
 static void closed_of_the_other_side(struct party *party)
 {
     struct op cancelled, kept;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * function_cases.c - "Functions": every prototype; memory; what BMI tells of its methods, settings,
- * and options.
+ * function_cases.c - "Functions": every prototype; memory; descriptions of methods, settings, and
+ * options.
  */
 #include "harness.h"
 
@@ -155,7 +155,7 @@ static void memory_refused(struct party *party)
     CHECK_STATUS(party, BMI_memfree(party->peer, NULL, 100, BMI_SEND), -BMI_EINVAL);
 }
 
-/* The address may have gone when its memory is given back. */
+/* Memory may be freed after its address has become stale. */
 static void memory_outlives_address(struct party *party)
 {
     char url[BMI_MAX_ADDR_LEN];

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * harness.h - what the cases are written with.
+ * harness.h - the functions of the cases.
  *
- * A case is one function that every role runs, each with a `struct party` of its own; roles tell
- * each other of their progress by party_tell, party_hear, and party_meet, which drive the network
- * while they wait. Where both roles are threads of one process (CONFORMANCE_SELF) they share the
- * key (peer, tag): a case uses distinct tags for the two directions.
+ * A case is one function that every role runs, each with its own `struct party`; roles synchronize
+ * by party_tell, party_hear, and party_meet, which make progress while they wait. Where both roles
+ * are threads of one process (CONFORMANCE_SELF) they share the key (peer, tag): a case uses
+ * distinct tags for the two directions.
  *
- * struct op is the only way in which most cases post: op_* checks the rules of every post and every
- * completion (ids, immediate completion, exactly once, byte counts), so each case checks them too.
- * NEED ends the whole case when it fails, CHECK only notes it.
+ * Most cases post by struct op only: op_* checks the rules of every post and every completion (ids,
+ * immediate completion, exactly once, byte counts), so each case checks them too. NEED ends the
+ * whole case when it fails, CHECK only records the failure.
  */
 #ifndef HARNESS_H
 #define HARNESS_H
@@ -36,7 +36,7 @@ enum {
     CAST = 32,       /* `roles` processes, which start BMI themselves; CONFORMANCE_PAIR only */
     PORTS = 64,      /* methods with CONFORMANCE_PORTS only */
     SOCKETS = 128,   /* methods with CONFORMANCE_SOCKETS only */
-    GIGABYTES = 256  /* moves as much: left out with --small */
+    GIGABYTES = 256  /* moves gigabytes: left out with --small */
 };
 
 struct party;
@@ -58,13 +58,13 @@ struct report {
         int line, role;
         char text[512];
     } list[FAILURES];
-    atomic_bool skips, skipped; /* skipped: reason is written */
+    atomic_bool skips, skipped; /* skipped: reason is set */
     char reason[256];
     struct position {
         _Atomic(const char *) file;
         atomic_int line;
     } position[ROLES];
-    atomic_bool may_die[ROLES]; /* the case kills this one */
+    atomic_bool may_die[ROLES]; /* the case kills this role */
     atomic_int pids[ROLES];
 };
 
@@ -79,15 +79,15 @@ struct party {
     struct report *report;
     BMI_addr_t peer; /* the other of roles 0 and 1; in CONFORMANCE_SELF the process itself */
     bmi_context_id context;
-    char listen[BMI_MAX_ADDR_LEN];   /* where this process listens, or "" */
-    char peer_url[BMI_MAX_ADDR_LEN]; /* what was looked up, or "" */
+    char listen[BMI_MAX_ADDR_LEN];   /* the listen address of this process, or "" */
+    char peer_url[BMI_MAX_ADDR_LEN]; /* the looked-up address, or "" */
     unsigned long pending, reported; /* operations */
 };
 
 struct op {
     bmi_op_id_t id;
     bool sends, done;
-    int posted; /* what the post returned */
+    int posted; /* result of the post */
     bmi_error_code_t error;
     bmi_size_t size, actual;
     unsigned reports;
@@ -105,7 +105,7 @@ struct op {
 #define NEED_EQUAL(party, actual, expected)                                                      \
     party_check_equal((party), (int64_t)(actual), (int64_t)(expected), true, __FILE__, __LINE__, \
                       #actual " == " #expected)
-/* Of what BMI returned: prints names. */
+/* For results of BMI: prints their names. */
 #define CHECK_STATUS(party, actual, expected)                                    \
     party_check_status((party), (actual), (expected), false, __FILE__, __LINE__, \
                        #actual " == " #expected)
@@ -119,7 +119,7 @@ bool party_check_equal(struct party *party, int64_t actual, int64_t expected, bo
                        const char *file, int line, const char *text);
 bool party_check_status(struct party *party, int actual, int expected, bool fatal, const char *file,
                         int line, const char *text);
-/* Notes a failure with a text of its own. */
+/* Records a failure with its own text. */
 void party_fail(struct party *party, bool fatal, const char *file, int line, const char *format,
                 ...) __attribute__((format(printf, 5, 6)));
 /* Ends the case as skipped. */
@@ -136,15 +136,16 @@ void party_start_client(struct party *party);
 void party_stop(struct party *party);
 /* Looks an address up; ends the case if that fails. */
 BMI_addr_t party_look_up(struct party *party, const char *url);
-/* A client makes itself known to the server that it looked up; the server learns who. */
+/* A client sends a message to the server that it looked up, so that the server learns
+ * its address. */
 void party_greet(struct party *party);
 BMI_addr_t party_be_greeted(struct party *party);
 
 bool party_is_self(const struct party *party);
 int party_other(const struct party *party);
 
-/* Bytes to another role: told at once, heard in order. party_hear drives BMI; party_hear_idle does
- * not, so that nothing arrives in the meantime. */
+/* Sends bytes to another role, which gets them in order. party_hear makes progress in BMI;
+ * party_hear_idle does not, so that no message arrives in the meantime. */
 void party_tell(struct party *party, int role, const void *bytes, size_t size);
 void party_hear(struct party *party, int role, void *bytes, size_t size);
 void party_hear_idle(struct party *party, int role, void *bytes, size_t size);
@@ -153,9 +154,9 @@ void party_hear_go(struct party *party, int role);
 /* Roles 0 and 1 wait for each other. */
 void party_meet(struct party *party);
 void party_meet_idle(struct party *party);
-/* Dies at once, as a crash would have it. */
+/* Ends the process at once, as a crash. */
 _Noreturn void party_crash(struct party *party);
-/* Waits until another role's process has ended, and the system has closed what it had open. */
+/* Waits until another role's process has ended, and the system has closed its descriptors. */
 void party_wait_for_end(struct party *party, int role);
 
 /* ---- operations ---------------------------------------------------------------------------- */
@@ -184,17 +185,18 @@ void op_send_list(struct party *party, struct op *op, const struct list *list, b
 void op_receive_list(struct party *party, struct op *op, const struct list *list,
                      bmi_msg_tag_t tag);
 
-/* Takes what BMI_testcontext reports within `ms` into the ops; returns their number. */
+/* Passes the completions that BMI_testcontext reports within `ms` to the ops; returns
+ * their number. */
 int op_collect(struct party *party, int ms);
-/* Waits until done; ends the case when that takes too long. */
+/* Waits until it is done; ends the case when that takes too long. */
 void op_wait(struct party *party, struct op *op);
 /* Waits; checks success and the bytes moved. */
 void op_finish(struct party *party, struct op *op, bmi_size_t size);
 /* Waits; checks the error, and that no bytes are reported. */
 void op_finish_error(struct party *party, struct op *op, bmi_error_code_t error);
-/* Asks for cancellation and waits; it must be ECANCEL or, if `may_succeed`, success. */
+/* Cancels and waits; it must end with ECANCEL or, if `may_succeed`, with success. */
 void op_cancel(struct party *party, struct op *op, bool may_succeed);
-/* Whether this error tells of a peer that has gone. */
+/* Whether this error means that the peer's connection is lost. */
 bool error_is_loss(bmi_error_code_t error);
 
 /* Fetches the next unexpected message; ends the case when none comes. */
@@ -206,7 +208,8 @@ enum message_order { TOGETHER, RECEIVE_FIRST, SEND_FIRST };
 void message_pass(struct party *party, bmi_size_t size, bmi_msg_tag_t tag,
                   enum message_order order);
 
-/* A message each way and a meeting: whatever connects has connected. Tags 0x77000000 and the next.
+/* A message each way, then both roles synchronize: all connections are up. Tags 0x77000000 and the
+   next.
  */
 void party_warm_up(struct party *party);
 /* One small message within one role, whose peer is itself. */
@@ -240,44 +243,44 @@ int64_t thread_cpu_ms(void);
 int64_t process_cpu_ms(void);
 /* How much slower than usual this run is (CONFORMANCE_PATIENCE in the environment; sanitizers). */
 int patience(void);
-/* From here on no timer of the library's has a waiting thread look again, whom nobody woke. */
+/* From here on no timer of the library wakes a waiting thread: only a missing wake-up remains. */
 void timers_quieten(struct party *party);
-/* Whether large memory or speed can't be had since a sanitizer or valgrind is at work. */
+/* Whether a sanitizer or valgrind is at work, so that large memory or speed are not possible. */
 bool instrumented(void);
 
-/* An address of the method where nobody listens. With CONFORMANCE_PORTS the port stays reserved by
- * *holder, to be closed by the caller (else -1). */
+/* An address of the method without a listener. With CONFORMANCE_PORTS the port stays reserved by
+ * *holder, which the caller closes (else -1). */
 void refused_address(struct party *party, char *url, size_t size, int *holder);
-/* Different legal addresses; nothing is to be sent there. */
+/* Different legal addresses; no message may be sent there. */
 void made_up_address(struct party *party, int number, char *url, size_t size);
-/* A listening socket of no protocol of ours on 127.0.0.1; returns its port. */
+/* A listening socket of another protocol on 127.0.0.1; returns its port. */
 int plain_listener(struct party *party, int *descriptor);
 int plain_connect(const char *host, int port); /* descriptor or -errno */
 /* The port in "scheme://host:port", or 0. */
 int url_port(const char *url);
 
-/* What is written to standard output and error between the two calls. Returns its length. */
+/* The text on standard output and error between the two calls. Returns its length. */
 struct capture {
     int file, saved[2];
 };
 void capture_begin(struct party *party, struct capture *capture);
 size_t capture_end(struct party *party, struct capture *capture, char *text, size_t size);
 
-/* The method under test, as bmi_method_next tells of it. */
+/* The description of the method under test by bmi_method_next. */
 struct bmi_method_info method_info(struct party *party);
 struct bmi_statistics statistics_of(struct party *party, BMI_addr_t addr);
 struct bmi_method_statistics method_statistics(struct party *party);
-/* The largest unexpected message that goes: BMI_GET_UNEXP_SIZE may report less. */
+/* The largest unexpected message that can be sent: BMI_GET_UNEXP_SIZE may report less. */
 int unexpected_limit(struct party *party);
 
 /* Every file's cases; each table ends with a NULL name. */
 extern const struct conformance_case *const conformance_tables[];
 
-/* What a role does for one case, in its own process: parties[0..count) are its roles. Returns the
+/* Runs roles of one case, in their own process: parties[0..count) are its roles. Returns the
  * process's exit status. */
 int party_play(struct party *parties, int count);
 
-/* ---- positions: a failure inside the harness is told with the line of the case ------------- */
+/* ---- positions: a failure inside the harness is reported with the line of the case ----------- */
 
 void party_at(struct party *party, const char *file, int line);
 /* A failure at the last position. */

@@ -23,7 +23,7 @@ static bool is_initialized(void)
     return BMI_get_info(0, BMI_CHECK_INIT, &yes) == 0 && yes != 0 && status == 0;
 }
 
-/* The classic way to ask passes no place for an answer. */
+/* The classic query passes no parameter for an answer. */
 static void check_without_parameter(struct party *party)
 {
     CHECK_STATUS(party, BMI_get_info(0, BMI_CHECK_INIT, NULL), -BMI_ENETDOWN);
@@ -42,7 +42,7 @@ static bool is_listed(char *names, const char *name)
     return found;
 }
 
-/* Programs ask before they initialize which protocols there are, and free the answer. */
+/* Programs query the protocols before they initialize, and free the answer. */
 static void methods_string(struct party *party)
 {
     for (int running = 0; running < 2; running++) {
@@ -115,14 +115,14 @@ static void client(struct party *party)
     CHECK_EQUAL(party, unexpected_size(party), 16384);
     party_look_up(party, url);
     CHECK_EQUAL(party, unexpected_size(party), 16384);
-    /* No more is told than the method takes. */
+    /* At most the limit of the method is reported. */
     NEED_STATUS(party, BMI_set_info(0, BMI_GET_UNEXP_SIZE, &raised), 0);
     CHECK_EQUAL(party, unexpected_size(party), size);
     party_stop(party);
 }
 
-/* However few descriptors are left, a method that cannot start for lack of them says just that, and
- * starts when there are some. */
+/* With any number of descriptors left, a method that cannot start for lack of them returns that
+ * error, and starts when there are some. */
 static void look_up_without_descriptors(struct party *party)
 {
     enum { MOST = 256, LEFT = 40 };
@@ -153,7 +153,7 @@ static void look_up_without_descriptors(struct party *party)
     }
 }
 
-/* What is set for all connections may be set before the method runs. */
+/* Options for all connections may be set before the method runs. */
 static void set_before_first_look_up(struct party *party)
 {
     char url[BMI_MAX_ADDR_LEN];
@@ -176,7 +176,7 @@ static void set_before_first_look_up(struct party *party)
     party_stop(party);
 }
 
-/* Ends what should not have begun, so that the next argument is tried, too. */
+/* Ends a use that should not have begun, so that the next argument is tried, too. */
 static void expect_refused(struct party *party, const char *methods, const char *listen, int flags,
                            int error)
 {
@@ -314,7 +314,7 @@ static void free_port(struct party *party)
     }
 }
 
-/* BMI_TCP_GET_PORT is tcp's, whatever else runs and listens. */
+/* BMI_TCP_GET_PORT is tcp's, also while other methods run and listen. */
 static void port_of_tcp(struct party *party)
 {
     char methods[100], other[200], listen[BMI_MAX_ADDR_LEN];
@@ -335,7 +335,7 @@ static void port_of_tcp(struct party *party)
     }
 }
 
-/* As BMI_TRANSPORT_METHODS_STRING tells them, and as people write lists. */
+/* As BMI_TRANSPORT_METHODS_STRING returns them, and as users write lists. */
 static void short_names(struct party *party)
 {
     char methods[100];
@@ -407,7 +407,7 @@ static void bind_specific(struct party *party)
     party_stop(party);
 }
 
-/* Operations, contexts, messages fetched and not: finalize takes all. */
+/* Operations, contexts, fetched and unfetched messages: finalize frees all. */
 static void end_with_everything_open(struct party *party)
 {
     static char small[100], large[4 * MIB];
@@ -457,7 +457,7 @@ static void unexpected_free_order(struct party *party)
     party_stop(party);
 }
 
-/* With BMI_LOG=error the log names what was wrong, once. */
+/* With BMI_LOG=error the log names the fault, once. */
 static void log_names_it(struct party *party)
 {
     struct capture capture;
@@ -482,7 +482,7 @@ static void log_names_it(struct party *party)
     party_stop(party);
 }
 
-/* Peers would be told of a host that is not this machine's. */
+/* The server would report a host to peers that is not this machine's. */
 static void log_names_foreign_host(struct party *party)
 {
     char url[100], text[1000];
@@ -518,7 +518,7 @@ const struct conformance_case init_cases[] = {
      .where = RAW},
     {SECTION, .name = "methods by their short names", .run = short_names, .where = RAW},
     {SECTION, .name = "port 0 or none takes a free port", .run = free_port, .where = RAW | PORTS},
-    {SECTION, .name = "the port that is told is tcp's", .run = port_of_tcp, .where = RAW | PORTS},
+    {SECTION, .name = "the reported port is tcp's", .run = port_of_tcp, .where = RAW | PORTS},
     {SECTION, .name = "buffer sizes before the first look-up", .run = set_before_first_look_up,
      .where = RAW | SOCKETS},
     {SECTION, .name = "a port given is taken, also again", .run = fixed_port, .where = RAW | PORTS},
@@ -528,7 +528,7 @@ const struct conformance_case init_cases[] = {
     {SECTION, .name = "BMI_TCP_BIND_SPECIFIC", .run = bind_specific, .where = RAW | PORTS},
     {SECTION, .name = "the log names a host that is another's", .run = log_names_foreign_host,
      .where = RAW | SOCKETS},
-    {SECTION, .name = "the log names what was wrong", .run = log_names_it, .where = RAW | PORTS},
+    {SECTION, .name = "the log names the fault", .run = log_names_it, .where = RAW | PORTS},
     {SECTION, .name = "finalize with everything open", .run = end_with_everything_open,
      .where = RAW},
     {SECTION, .name = "unexpected buffers go back in any order", .run = unexpected_free_order,

@@ -170,7 +170,7 @@ static void unexpected_lists(struct party *party)
     }
 }
 
-/* A message shorter than the list: what lies behind its end is not touched. */
+/* A message shorter than the list: memory behind its end is not touched. */
 static void short_message(struct party *party)
 {
     static const bmi_size_t sizes[] = {0, 1, 3000, 30000, 300000};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * matching_cases.c - "Matching": which receive gets which message.
+ * matching_cases.c - "Matching": the receive that gets each message.
  */
 #include "harness.h"
 
@@ -8,7 +8,7 @@
 
 enum { MESSAGES = 60, MANY_TAGS = 1000 };
 
-/* Small, credit-bound, and large ones: the order of a key must hold over all ways they may go. */
+/* Small, credit-bound, and large ones: the order of a key must hold over all message paths. */
 static bmi_size_t mixed_size(int i)
 {
     static const bmi_size_t sizes[] = {8, 300000, 100, 8192, 1000000, 16, 65536, 40000, 8, 262145};
@@ -168,7 +168,7 @@ static void tags_one_by_one(struct party *party)
 
 /* ---- spaces ---------------------------------------------------------------------------------- */
 
-/* The same tag in both: neither takes the other's. */
+/* The same tag in both: neither takes a message of the other. */
 static void expected_and_unexpected(struct party *party)
 {
     struct op ops[20];

@@ -60,7 +60,7 @@ static void send_around(struct party *party, bmi_size_t size)
     op_send(party, &ops[2], memory, 60, KEY);
     op_send(party, &ops[3], memory, size, NEIGHBOUR);
     op_finish(party, &ops[0], 50);
-    op_wait(party, &ops[1]); /* its completion is local: which, nobody says */
+    op_wait(party, &ops[1]); /* its completion is local: the result may be either */
     CHECK(party, ops[1].error == 0 || ops[1].error == -BMI_EMSGSIZE);
     op_finish(party, &ops[2], 60);
     op_finish(party, &ops[3], size);
@@ -131,7 +131,7 @@ static void no_room(struct party *party)
 
 /* ---- the message is there before the smaller buffer is posted -------------------------------- */
 
-/* The marker, sent later on the same link, tells that the message has been announced. */
+/* The marker, sent later on the same link, shows that the message has been announced. */
 static void send_and_mark(struct party *party, bmi_size_t size)
 {
     struct op op, marker;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Conformance over one of libfabric's providers. OFI_SCHEME ("ofi+tcp"), OFI_METHOD and
- * OFI_HOST come from the build; where OFI_HOST is empty, which is the program for RDMA, the
- * address comes from the environment: that of the RDMA device's network interface. Where the
- * provider has no device all is skipped, with the reason. With OFI_CALLED_BEFORE=1 the program
- * calls libfabric before the library does, which then has no say in its settings.
+ * Conformance over one of libfabric's providers. OFI_SCHEME ("ofi+tcp"), OFI_METHOD and OFI_HOST
+ * come from the build; if OFI_HOST is empty (the program for RDMA) the address of the RDMA device's
+ * network interface comes from the environment. Without a device for the provider all is skipped,
+ * with the reason. With OFI_CALLED_BEFORE=1 the program calls libfabric before the library does,
+ * which then cannot change its settings.
  */
 #include "conformance.h"
 
@@ -20,7 +20,7 @@
 
 #define BAD(rest) OFI_SCHEME rest
 
-/* Has libfabric read its settings, as a program that uses it by itself does. */
+/* Makes libfabric read its settings, as a program that uses it directly. */
 static void libfabric_call(void)
 {
     struct fi_param *parameters = NULL;
@@ -29,9 +29,9 @@ static void libfabric_call(void)
         fi_freeparams(parameters);
 }
 
-/* libfabric looks at the host and for all of its providers at its first call, which takes a tenth
- * of a second: done here, the processes of the cases inherit it. Not so where it opens a device:
- * that would be one for all of them, whose queues outlive a process that is killed. */
+/* The first call of libfabric examines the host and all providers, which takes a tenth of a second:
+ * called here, the processes of the cases inherit the result. Not for a provider that opens a
+ * device: the processes would share it, and its queues outlive a killed process. */
 static int provider_look(void)
 {
     struct bmi_method_choice choice = {.reason = "no such method"};

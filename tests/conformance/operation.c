@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * operation.c - posts, completions, and the rules that hold for each of them:
- * 0 is pending and its id positive, 1 is done and its id 0, below 0 is refused and its id 0; a
- * completion brings back its own id and user_ptr, once; what failed moved no bytes.
+ * operation.c - posts, completions, and the rules that hold for each of them: 0 is pending and its
+ * id positive, 1 is done and its id 0, below 0 is refused and its id 0; a completion returns its
+ * own id and user_ptr, once; a failed operation moved no bytes.
  */
 #define HARNESS_INTERNAL
 #include "harness.h"
@@ -11,7 +11,7 @@
 
 enum { BATCH = 64, WAIT_MS = 60000 };
 
-/* Hints are ignored: every other tag has one, which leads nowhere. */
+/* Hints are ignored: every other tag has one, an invalid pointer. */
 static bmi_hint hint_of(bmi_msg_tag_t tag)
 {
     return (bmi_hint)(uintptr_t)(tag & 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * party.c - a role: its checks, its wires to the other roles, its start and end.
+ * party.c - a role: its checks, its sockets to the other roles, its start and end.
  */
 #define HARNESS_INTERNAL
 #include "harness.h"
@@ -96,7 +96,7 @@ bool party_check_status(struct party *party, int actual, int expected, bool fata
 void party_skip(struct party *party, const char *format, ...)
 {
     struct report *report = party->report;
-    if (!atomic_exchange(&report->skips, true)) { /* both roles do; one says why */
+    if (!atomic_exchange(&report->skips, true)) { /* both roles skip; one prints the reason */
         va_list arguments;
         va_start(arguments, format);
         vsnprintf(report->reason, sizeof report->reason, format, arguments);
@@ -308,7 +308,7 @@ static void start_self(struct party *parties, int count)
         party_fail_here(&parties[1], true, "BMI_open_context: %s", bmi_status_string(status));
 }
 
-/* What every case ends with: no operation is left, and nothing is reported twice. */
+/* The end of every case: no operation is left, and no completion is reported twice. */
 static void expect_quiet(struct party *party)
 {
     op_collect(party, 0);

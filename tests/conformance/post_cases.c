@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * post_cases.c - "Post": what a post returns, what it refuses, and who owns what until completion.
- * That 0, 1, and below 0 are followed by what they promise is checked at every post of the suite,
- * in operation.c.
+ * post_cases.c - "Post": results of posts, refusals, and the ownership of memory until completion.
+ * operation.c checks the consequences of 0, 1, and negative results at every post of the suite.
  */
 #include "harness.h"
 
@@ -155,7 +154,7 @@ static void zero_length(struct party *party)
     CHECK(party, strcmp(bytes, "unmoved") == 0);
 }
 
-/* Every tag is a tag. */
+/* Every integer is a valid tag. */
 static void all_tags(struct party *party)
 {
     static const bmi_msg_tag_t tags[] = {0, 1, -1, INT32_MAX, INT32_MIN, 0x10000, -0x10000};
@@ -176,8 +175,8 @@ static void all_tags(struct party *party)
     }
 }
 
-/* A send's completion is local: the buffer, and the arrays of a list, may be used for other things
- * at once. Also the arrays come back as they were. */
+/* A send's completion is local: the buffer, and the arrays of a list, may be reused at once. The
+ * arrays are not changed. */
 static void lent_until_completion(struct party *party)
 {
     static const bmi_size_t sizes[] = {100, 16384, 70000, 300000, 3 * MIB};
@@ -208,7 +207,7 @@ static void lent_until_completion(struct party *party)
     }
 }
 
-/* A message may be sent from memory that can't be written. */
+/* A message may be sent from read-only memory. */
 static void read_only(struct party *party)
 {
     static const bmi_size_t sizes[] = {1, 1000, 20000, 100000, MIB};
@@ -230,7 +229,7 @@ static void read_only(struct party *party)
     }
 }
 
-/* What lies beside a receive's memory is left alone. */
+/* Memory beside a receive's buffer is not changed. */
 static void bytes_beyond(struct party *party)
 {
     static const bmi_size_t sizes[] = {1, 1000, 20000, 100000, MIB};
@@ -255,7 +254,7 @@ static void bytes_beyond(struct party *party)
     }
 }
 
-/* BMI_IMMEDIATE: what was completed at once is counted as such; off, nothing is. */
+/* BMI_IMMEDIATE: immediate completions are counted as such; when off, there are none. */
 static void immediate(struct party *party)
 {
     struct bmi_context_statistics statistics = {.context = party->context};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * reference_cases.c - "Init and addresses": references to addresses, and handles and ids that are
- * none (any more).
+ * reference_cases.c - "Init and addresses": references to addresses, and invalid or stale handles
+ * and ids.
  */
 #include "harness.h"
 
@@ -15,7 +15,7 @@ static int reference_drop(BMI_addr_t addr)
     return BMI_set_info(addr, BMI_DEC_ADDR_REF, NULL);
 }
 
-/* Drives the network until the handle is none; ends the case when it stays. */
+/* Makes progress until the handle is stale; ends the case if it stays valid. */
 static void wait_until_stale(struct party *party, BMI_addr_t addr)
 {
     int64_t deadline = now_ms() + 20000 * patience();
@@ -57,8 +57,9 @@ static void client_of_counter(struct party *party)
     party_tell_go(party, 1);
 }
 
-/* Each message is one reference; while one is held the address works; the last gone, it may be new
- * when it comes again; a dead peer without references is gone. */
+/* Each message is one reference; while one is held the address works; after the last one was
+ * dropped, the peer may get a new handle at its next message; a dead peer without references is
+ * forgotten. */
 static void auto_counted(struct party *party)
 {
     BMI_addr_t addr = 0, next;
@@ -116,7 +117,7 @@ static void counted_by_hand(struct party *party)
     party_stop(party);
 }
 
-/* A looked-up address is held by the look-up, until it is dropped: references come and go. */
+/* The look-up holds a looked-up address until it is dropped, independent of references. */
 static void looked_up(struct party *party)
 {
     char url[200];
@@ -135,7 +136,7 @@ static void looked_up(struct party *party)
         CHECK(party, string != NULL && strcmp(string, url) == 0);
         CHECK(party, party_look_up(party, url) == addr);
         op_post(party, &op, POST_SEND, addr, "x", 1,
-                1); /* nobody is there, but the handle is good */
+                1); /* no server listens, but the handle is valid */
         NEED(party, op.posted >= 0);
         op_wait(party, &op);
         CHECK(party, op.error < 0 && op.error != -BMI_EINVAL);
@@ -177,7 +178,8 @@ static void expect_dropped(struct party *party, BMI_addr_t addr)
 
 enum { TIMES = 3, UNFETCHED_TAG = 77 };
 
-/* Looks the server up, greets it, and drops it, several times; one more message waits there. */
+/* Looks the server up, sends it a message, and drops it, several times; one more message waits
+ * there. */
 static void dropping_client(struct party *party)
 {
     struct op last;
@@ -198,7 +200,7 @@ static void dropping_client(struct party *party)
     party_stop(party);
 }
 
-/* A client that connected is dropped while a message of its own waits to be fetched. */
+/* A client that connected is dropped while its message waits to be fetched. */
 static void dropping_server(struct party *party)
 {
     struct BMI_unexpected_info info;
@@ -327,7 +329,7 @@ static void stale_ids(struct party *party)
     op_cancel(party, &receive, false);
 }
 
-/* Reported once, an id is none, also when its slot is used again. To cancel it has nothing to do:
+/* After its report an id is invalid, also when its slot is used again. A cancel of it does nothing:
  * it has completed. */
 static void reported_ids(struct party *party)
 {

@@ -7,8 +7,8 @@
  *
  * runs every case (or those whose "Section: name" matches a shell pattern) as one CUnit test. The
  * runner never starts BMI itself: it forks a process for each role of a case, watches them through
- * pidfds, takes their failures from shared memory, and ends them by pid when one fails or the
- * case's time is over. So no case can harm the next, and none can hang the suite.
+ * pidfds, reads their failures from shared memory, and ends them by pid when one fails or the
+ * case's time is over. So no case can affect the next one, or hang the suite.
  */
 #define HARNESS_INTERNAL
 #include "harness.h"
@@ -119,7 +119,7 @@ _Noreturn static void role_main(const struct run *run, int wires[ROLES][ROLES], 
 {
     struct party parties[2];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm((unsigned)case_seconds(run->conformance_case) + 30); /* were the runner stopped */
+    alarm((unsigned)case_seconds(run->conformance_case) + 30); /* in case the runner is stopped */
     setenv("BMI_IMMEDIATE", run->immediate ? "on" : "off", 1);
     memset(parties, 0, sizeof parties);
     atomic_store(&runner.report->pids[role], getpid());
@@ -157,7 +157,7 @@ static void role_ended(struct role_process *process, int role)
     }
 }
 
-/* Returns false when there is no more to wait for. */
+/* Returns false when no process is left to wait for. */
 static bool roles_poll(struct role_process *processes, int count, int64_t deadline)
 {
     struct pollfd polled[ROLES];
@@ -303,7 +303,7 @@ static bool pattern_known(const char *pattern)
     return false;
 }
 
-/* A pattern that no case has, as after a case was named anew, chooses nothing for ever. */
+/* A pattern without a case, for instance after a case was renamed, would never choose one. */
 static bool patterns_known(void)
 {
     for (int i = 0; i < runner.pattern_count; i++)

@@ -75,7 +75,7 @@ static void sizes_send_first(struct party *party)
     sizes_in_order(party, SEND_FIRST);
 }
 
-/* All sizes at once, received in the other order. */
+/* All sizes at once, received in the reverse order. */
 static void sizes_at_once(struct party *party)
 {
     enum { COUNT = 40 };
@@ -102,7 +102,7 @@ static void sizes_at_once(struct party *party)
 }
 
 /* `size` contiguous bytes of address space, of which every `period` bytes are the same memory. The
- * pages are put in place in one call, if the system has it: a fault for each takes longer than the
+ * pages are populated in one call, if the system has it: a fault for each takes longer than the
  * messages. */
 static char *repeated_pages(struct party *party, bmi_size_t size, bmi_size_t period)
 {
@@ -220,6 +220,6 @@ const struct conformance_case size_cases[] = {
      .seconds = 300},
     {SECTION, .name = "3 GiB in a list", .run = three_gib_list, .where = GIGABYTES, .seconds = 300},
     {SECTION, .name = "2^40 bytes can be posted", .run = two_to_the_forty},
-    {SECTION, .name = "the largest sizes are told", .run = largest_told, .where = SOLO},
+    {SECTION, .name = "the largest sizes are reported", .run = largest_told, .where = SOLO},
     {0},
 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * statistics_cases.c - what BMI_get_info and BMI_set_info tell and take: counters that move as they
- * should (also that a large message whose receive was posted is never copied), settings, options,
- * and the log.
+ * statistics_cases.c - BMI_get_info and BMI_set_info: counters (also that a large message with a
+ * posted receive is never copied), settings, options, and the log.
  */
 #include "harness.h"
 
@@ -66,7 +65,7 @@ static void pass_announced(struct party *party)
     memory_give_back(memory);
 }
 
-/* The body streams at once, and straight into place. */
+/* The body is sent at once, and arrives in place. */
 static void announced(struct party *party)
 {
     enum { COUNT = 10 };
@@ -80,7 +79,8 @@ static void announced(struct party *party)
     struct bmi_statistics after = statistics_of(party, 0);
     struct bmi_method_statistics then = method_statistics(party);
     struct bmi_method_info info = method_info(party);
-    bool pulled = info.can_get && !info.can_put; /* the receiver's memory is of no use there */
+    bool pulled = info.can_get && !info.can_put; /* the receiver's exposed memory is not
+                                                    used then */
     if (party->role == SENDER) {
         CHECK_EQUAL(party, after.announced_sent - before.announced_sent, pulled ? 0 : COUNT);
         CHECK_EQUAL(party, after.rendezvous_sent - before.rendezvous_sent, pulled ? COUNT : 0);
@@ -95,7 +95,7 @@ static void announced(struct party *party)
                              (uint64_t)COUNT * LARGE);
 }
 
-/* The receive comes later: the sender asks, and still nothing is copied. */
+/* The receive comes later: the sender uses a rendezvous, and still no byte is copied. */
 static void rendezvous(struct party *party)
 {
     enum { COUNT = 5 };
@@ -193,7 +193,7 @@ static void unknown_options(struct party *party)
     CHECK_EQUAL(party, value, 0);
 }
 
-/* A place for the answer is needed. */
+/* A parameter for the answer is required. */
 static void options_without_parameter(struct party *party)
 {
     static const int gets[] = {BMI_CHECK_MAXSIZE,
@@ -243,7 +243,7 @@ static void socket_buffers(struct party *party)
         CHECK_STATUS(party, BMI_set_info(0, option, &size), 0);
         CHECK_STATUS(party, BMI_get_info(0, option, &got), 0);
         CHECK_EQUAL(party, got, size);
-        /* the setting is another name of the same: what is set later wins */
+        /* the setting is another name of the option: the later value holds */
         bool sending = option == BMI_TCP_BUFFER_SEND_SIZE;
         char text[] = "tcp_sndbuf=200000";
         memcpy(text, sending ? "tcp_snd" : "tcp_rcv", 7);
@@ -271,7 +271,7 @@ static void log_write(void *argument, enum bmi_log_level level, const char *text
         snprintf(logged->text, sizeof logged->text, "%s", text);
 }
 
-/* What names the bad part of an address. */
+/* The message that names the bad part of an address. */
 static void log_callback(struct party *party)
 {
     struct logged logged = {.text = ""};

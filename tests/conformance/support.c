@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * support.c - bytes that can be checked, scatter lists, time, sockets, and what BMI tells of
- * itself.
+ * support.c - bytes that can be checked, scatter lists, time, sockets, and queries of BMI.
  */
 #define HARNESS_INTERNAL
 #include "harness.h"
@@ -118,7 +117,7 @@ static struct list list_arrays(struct party *party, int count)
 }
 
 /* Cuts total into count pieces: each takes a random share of up to twice the mean; the last takes
- * what is left. */
+ * the rest. */
 struct list list_make(struct party *party, int count, bmi_size_t total, uint64_t seed,
                       unsigned empty_every)
 {
@@ -201,7 +200,7 @@ int64_t process_cpu_ms(void)
     return clock_ms(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-/* Valgrind shows in what it preloads. */
+/* Valgrind is recognized by its preloaded libraries. */
 static bool under_valgrind(void)
 {
     const char *preload = getenv("LD_PRELOAD");

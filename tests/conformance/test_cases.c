@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_cases.c - "Test": what the test calls report, and in which form.
+ * test_cases.c - "Test": the completions that test calls report, and their form.
  */
 #include "harness.h"
 
@@ -8,7 +8,7 @@
 
 enum { COUNT = 10 };
 
-/* Posts `count` receives by hand, so that the case tests them by hand. */
+/* Posts `count` receives directly, so that the case tests them directly. */
 static void post_receives(struct party *party, bmi_op_id_t *ids, int64_t *values, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -47,7 +47,7 @@ static void send_value_to_self(struct party *party, bmi_op_id_t *id, const int64
     CHECK_EQUAL(party, *value, 0);
 }
 
-/* A second context, so that what the case tests by hand is not collected with the sends. */
+/* A second context, so that the case's own completions are not collected with the sends. */
 static bmi_context_id own_context(struct party *party)
 {
     bmi_context_id context;
@@ -159,7 +159,7 @@ static void null_arrays(struct party *party)
     for (int i = 0; i < 3; i++)
         send_value(party, i);
     wait_for_depth(party, receives, 3);
-    /* No room for a completion: it stays, and nobody waits for it. */
+    /* No room for a completion: it stays, and the call does not wait. */
     CHECK_EQUAL(party, BMI_testcontext(0, NULL, &count, NULL, NULL, NULL, 60000, receives), 0);
     CHECK_EQUAL(party, BMI_testunexpected(0, &count, NULL, 0), 0);
     CHECK_EQUAL(party, BMI_test(ids[0], &count, &error, NULL, NULL, 0, receives), 1);
@@ -226,7 +226,7 @@ static void some(struct party *party)
     BMI_close_context(receives);
 }
 
-/* Nothing to ask for is nothing to report. */
+/* An empty list reports no completion. */
 static void some_of_none(struct party *party)
 {
     bmi_op_id_t ids[4] = {0, 0, 0, 0};
@@ -295,7 +295,8 @@ static void in_order(struct party *party)
     BMI_close_context(receives);
 }
 
-/* What one call has taken no other reports: test, testsome, and testcontext beside each other. */
+/* A completion that one call has taken is not reported by another: test, testsome,
+ * and testcontext. */
 static void exactly_once(struct party *party)
 {
     enum { MESSAGES = 30 };

@@ -10,7 +10,8 @@
 
 enum { LONG_MS = 60000, SOON_MS = 30000 };
 
-/* A thread that waits on a context until it is told to stop or `wanted` completions have come. */
+/* A thread that waits on a context until the order to stop or until `wanted` completions
+ * have come. */
 struct waiter {
     struct party *party;
     bmi_context_id context;
@@ -60,7 +61,7 @@ static void wait_until_waiting(struct party *party, bmi_context_id context)
     }
 }
 
-/* A receive that the waiter is to see completed. */
+/* A receive whose completion the waiter should see. */
 static bmi_op_id_t receive_for(struct party *party, struct waiter *waiter, char *byte,
                                bmi_msg_tag_t tag)
 {
@@ -82,8 +83,8 @@ static void expect_first(struct party *party, struct waiter *waiter, bmi_op_id_t
     CHECK_STATUS(party, waiter->first_error, error);
 }
 
-/* Nobody but the waiter drives: the post must wake it, so that it moves what was posted. The first
- * message also has to connect. */
+/* Only the waiter makes progress: the post must wake it, so that it sends the posted message. The
+ * first message also has to connect. */
 static void post_wakes(struct party *party)
 {
     timers_quieten(party);
@@ -127,8 +128,8 @@ static void cancel_wakes(struct party *party)
     }
 }
 
-/* Several threads wait in the contexts of their own; each gets its own completion only, whoever
- * drives; the driver leaving hands over to another. */
+/* Several threads wait, each in its own context; each gets its own completion only, independent of
+ * the poller; a poller that leaves hands over to a follower. */
 static void contexts_of_threads(struct party *party)
 {
     enum { THREADS = 6 };
@@ -346,7 +347,8 @@ static void receive_end(struct party *party, bmi_op_id_t id, bmi_context_id cont
     CHECK_STATUS(party, error, -BMI_ECANCEL);
 }
 
-/* What was cancelled may be another operation, of another context, when the call looks at it. */
+/* The cancelled id may belong to another operation, of another context, when the call
+ * examines it. */
 static void cancel_of_completed(struct party *party)
 {
     enum { MS = 400 };
@@ -385,7 +387,7 @@ const struct conformance_case thread_cases[] = {
     {SECTION, .name = "a post by one thread wakes another's wait", .run = post_wakes},
     {SECTION, .name = "a cancel by one thread wakes another's wait", .run = cancel_wakes,
      .where = SOLO},
-    {SECTION, .name = "a cancel of what completes, and is used again, just then",
+    {SECTION, .name = "a cancel of an id that completes, and is used again, just then",
      .run = cancel_of_completed, .where = SOLO},
     {SECTION, .name = "threads wait on contexts of their own", .run = contexts_of_threads},
     {SECTION, .name = "threads wait on one context", .run = threads_of_one_context},

@@ -9,7 +9,7 @@
 
 enum { KEY = 1, SEGMENT = MIB, CANARY = 0x5A };
 
-/* What has moved by now, by frames or by remote memory operations. */
+/* Bytes that have moved until now, by frames or by remote memory operations. */
 static uint64_t bytes_moved(struct party *party)
 {
     struct bmi_method_statistics method = method_statistics(party);
@@ -23,8 +23,8 @@ static void wait_until_moving(struct party *party, const struct op *op, uint64_t
         op_collect(party, 1);
 }
 
-/* A transfer of half a gigabyte, cancelled by `canceller` when it is under way. What a receiver
- * has no use for any more is still sent to it. Returns whether it ended as cancelled. */
+/* A transfer of half a gigabyte, cancelled by `canceller` when it is under way. Bytes that a
+ * receiver does not need any more are still sent to it. Returns whether it ended as cancelled. */
 static bool cancel_in_transfer(struct party *party, int canceller)
 {
     int segments = party->small ? 64 : instrumented() ? 256 : 512;
@@ -45,7 +45,7 @@ static bool cancel_in_transfer(struct party *party, int canceller)
     } else {
         op_wait(party, &op);
     }
-    memset(memory, CANARY, SEGMENT); /* it is ours again: nothing may be written there any more */
+    memset(memory, CANARY, SEGMENT); /* it is ours again: no peer may write to it any more */
     party_meet(party);
     message_pass(party, 100, KEY, TOGETHER);
     message_pass(party, 300000, KEY, RECEIVE_FIRST);
@@ -57,8 +57,8 @@ static bool cancel_in_transfer(struct party *party, int canceller)
     return op.error == -BMI_ECANCEL;
 }
 
-/* Time and again; where bytes take time, until one was cancelled in their midst. (All of a small
- * one may be with the network by then.) */
+/* Repeated; if bytes take time, until a transfer was cancelled in their midst. (All of a small one
+ * may be with the network by then.) */
 static void cancels_in_transfer(struct party *party, int canceller)
 {
     enum { TIMES = 3, MOST = 40 };
@@ -100,7 +100,7 @@ static void receive_in_transfer(struct party *party)
 
 enum { ROUNDS = 150, LAST = 1000000, DONE = 2 };
 
-/* Message i says its number in every word; the last one says LAST. */
+/* Message i has its number in every word; the last one has LAST. */
 static bmi_size_t crossing_size(int i)
 {
     static const bmi_size_t sizes[] = {64, 300000, 9000, 1000000};
@@ -133,7 +133,7 @@ static void crossing_sender(struct party *party)
     op_finish(party, &done, 1);
 }
 
-/* Whatever a receive got is one whole message, and later than what came before. */
+/* A receive always gets one whole message, with a higher number than the one before. */
 static int64_t numbered_check(struct party *party, const struct op *op, const int64_t *words,
                               int64_t before)
 {
@@ -212,7 +212,7 @@ static void crossing_sends(struct party *party)
     while (last != LAST) {
         op_receive(party, &op, words, 1000000, KEY);
         op_wait(party, &op);
-        if (op.error == 0) /* one that was cut off in the middle ends with an error */
+        if (op.error == 0) /* a send that was cut off in the middle ends with an error */
             last = numbered_check(party, &op, words, last);
         if (op.error == 0 && last != LAST)
             got[last] = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * unmatched_cases.c - "Matching": messages that no receive waits for yet, and unexpected ones.
+ * unmatched_cases.c - "Matching": messages without a receive, and unexpected ones.
  */
 #include "harness.h"
 
@@ -37,7 +37,7 @@ static void large_in_front(struct party *party)
     memory_give_back(memory);
 }
 
-/* Messages as large as eager ones get, more than the peer's memory holds, then one that matches. */
+/* Messages of the largest eager size, more than the peer's memory holds, then one that matches. */
 static void eager_in_front(struct party *party)
 {
     enum { COUNT = 400 };
@@ -67,8 +67,8 @@ static void eager_in_front(struct party *party)
     memory_give_back(memory);
 }
 
-/* Where the message has come before the receive that is too small, the post is refused: a larger
- * one takes it. */
+/* If the message has come before the receive that is too small, the post is refused: a larger one
+ * takes it. */
 static void too_small_receive(struct party *party, struct op *op, char *bytes, bmi_size_t size,
                               char *memory, bmi_size_t larger, bmi_msg_tag_t tag)
 {
@@ -79,7 +79,7 @@ static void too_small_receive(struct party *party, struct op *op, char *bytes, b
         NEED_STATUS(party, op->posted, 0);
 }
 
-/* Such messages, and large ones that ask, then one of each kind whose receive is too small. */
+/* Such messages, and large ones by rendezvous, then one of each kind whose receive is too small. */
 static void too_small_behind(struct party *party)
 {
     enum { COUNT = 80, ASKING = 8 };
@@ -129,7 +129,8 @@ static void send_many(struct party *party, struct op *ops, int count)
     memory_give_back(memory);
 }
 
-/* Back-pressure, not loss: nothing of theirs is received before the last has been told of. */
+/* Back-pressure, not loss: none of these messages is received before the announcement of the last
+ * one. */
 static void receive_many(struct party *party, struct op *ops, int count)
 {
     struct op matching;
@@ -248,8 +249,8 @@ static void unexpected_too_large(struct party *party)
     memory_give_back(memory);
 }
 
-/* In the order sent; several from one call; more than the budget holds, so that some wait at the
- * sender; none is lost. */
+/* In the order of the sends; several from one call; more than the budget holds, so that some wait
+ * at the sender; none is lost. */
 static void unexpected_many(struct party *party)
 {
     enum { COUNT = 2000, SIZE = 4000, AT_ONCE = 16 };
@@ -285,7 +286,7 @@ static void unexpected_many(struct party *party)
     memory_give_back(memory);
 }
 
-/* The buffer is the program's to read until it gives it back, whatever comes meanwhile. */
+/* The program may read the buffer until it frees it, independent of later messages. */
 static void unexpected_kept(struct party *party)
 {
     enum { COUNT = 20, SIZE = 1000 };
@@ -308,7 +309,7 @@ static void unexpected_kept(struct party *party)
     }
 }
 
-/* Told by BMI_TCP_CHECK_UNEXPECTED and counted as long as they are held. */
+/* BMI_TCP_CHECK_UNEXPECTED reports them, and they are counted, as long as they are held. */
 static void unexpected_told(struct party *party)
 {
     struct BMI_unexpected_info info;
@@ -352,6 +353,6 @@ const struct conformance_case unmatched_cases[] = {
     {SECTION, .name = "many unexpected messages: in order, bounded, none lost",
      .run = unexpected_many},
     {SECTION, .name = "BMI owns an unexpected buffer until it is freed", .run = unexpected_kept},
-    {SECTION, .name = "unexpected messages that wait are told", .run = unexpected_told},
+    {SECTION, .name = "unexpected messages that wait are reported", .run = unexpected_told},
     {0},
 };

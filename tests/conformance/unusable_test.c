@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * unusable_test.c - a method whose processes cannot start: a case fails then, and does not pass for
- * want of checks. Exits with 0 where it has failed.
+ * unusable_test.c - a method whose processes cannot start: a case fails then, and does not pass
+ * because it has checked nothing. Exits with 0 if it has failed.
  */
 #include "conformance.h"
 

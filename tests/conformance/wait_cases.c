@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wait_cases.c - "Test": how long the test calls wait, what ends a wait, and that waiting is idle.
+ * wait_cases.c - "Test": the length of waits in test calls, the events that end them, and their use
+ * of CPU time.
  */
 #include "harness.h"
 
@@ -24,7 +25,7 @@ enum call { TEST, TESTSOME, TESTCONTEXT, TESTUNEXPECTED, CALLS };
 static const char *const call_names[CALLS] = {"BMI_test", "BMI_testsome", "BMI_testcontext",
                                               "BMI_testunexpected"};
 
-/* Waits by one of the calls; returns what it returned, and the time that it took. */
+/* Waits by one of the calls; returns the call's result, and its time. */
 static int wait_by(struct party *party, enum call call, struct op *op, int ms, int64_t *took)
 {
     int count = -1, index, returned;
@@ -81,7 +82,7 @@ static void not_earlier(struct party *party)
     op_cancel(party, &op, false);
 }
 
-/* A completion that is there already; then one that comes during the wait. */
+/* A completion that exists already; then one that comes during the wait. */
 static void at_once(struct party *party)
 {
     timers_quieten(party);
@@ -143,7 +144,7 @@ static void idle_alone(struct party *party)
     op_cancel(party, &op, false);
 }
 
-/* Both sides connected, receives posted, small and large sends that nobody receives yet. */
+/* Both sides connected, receives posted, small and large sends without a receive yet. */
 static void idle_connected(struct party *party)
 {
     struct op large, small, receive;
@@ -170,7 +171,7 @@ static void idle_connected(struct party *party)
     memory_give_back(memory);
 }
 
-/* A host that takes the connection and says nothing. */
+/* A host that accepts the connection and sends nothing. */
 static void idle_connecting(struct party *party)
 {
     char url[100];
@@ -303,7 +304,7 @@ static void *ping_run(void *argument)
     return NULL;
 }
 
-/* bmi_ping has a context of its own; the program's one is still the only one. */
+/* bmi_ping has its own context; the program's context is still the only one. */
 static void unexpected_ends_during_ping(struct party *party)
 {
     char url[200];
@@ -372,8 +373,9 @@ static int readable(int descriptor, int ms)
     return poll(&polled, 1, ms);
 }
 
-/* Drives by poll() alone until `op` is done. A descriptor that stays unreadable for READABLE_MS has
- * been forgotten; no timer of the library's makes it readable before, see context_descriptor. */
+/* Makes progress only after poll() until `op` is done. A descriptor that stays unreadable for
+ * READABLE_MS has missed an event; no timer of the library makes it readable before, see
+ * context_descriptor. */
 static void finish_by_poll(struct party *party, int descriptor, struct op *op, bmi_size_t size)
 {
     int64_t deadline = now_ms() + LONG_MS * patience();
@@ -430,7 +432,8 @@ static void descriptor_level(struct party *party)
     op_send(party, &send, "b", 1, 1);
     int64_t deadline = now_ms() + SOON_MS * patience();
     struct bmi_context_statistics statistics = {.context = party->context};
-    while (statistics.queue_depth == 0) { /* driven by another context: this one keeps its own */
+    while (statistics.queue_depth == 0) { /* another context made the progress: this one keeps its
+                                             own completions */
         int count;
         struct BMI_unexpected_info info;
         NEED(party, now_ms() < deadline);
@@ -466,8 +469,8 @@ static void descriptor_unexpected(struct party *party)
     expect_unreadable(party, descriptor);
 }
 
-/* Every context's descriptor tells, time and again, and each is quiet when its program has
- * looked. */
+/* Every context's descriptor becomes readable, repeatedly, and is quiet after its program has
+ * polled. */
 static void descriptors_unexpected(struct party *party)
 {
     enum { MORE = 5 };
@@ -492,7 +495,7 @@ static void descriptors_unexpected(struct party *party)
             op_collect(party, 0);
             NEED_STATUS(party, BMI_get_info(party->peer, BMI_TCP_CHECK_UNEXPECTED, &waiting), 0);
         }
-        /* who moves messages in the background may have counted it, and be about to tell */
+        /* the background task may have counted it, and be about to make the descriptor readable */
         for (int i = 0; i <= MORE; i++)
             CHECK_EQUAL(party, readable(descriptors[i], SOON_MS * patience()), 1);
         NEED_STATUS(party, BMI_testunexpected(1, &count, &info, 0), 1);

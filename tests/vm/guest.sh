@@ -10,7 +10,7 @@ title() {
   echo "== $* ($(cut -d. -f1 /proc/uptime) s after start)"
 }
 
-# expect NAME CONDITION...: one check, whose failure is told and remembered.
+# expect NAME CONDITION...: one check, whose failure is printed and remembered.
 expect() {
   expect_name=$1
   shift
