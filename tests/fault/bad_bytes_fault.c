@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bad_bytes_fault.c - connections that send what no peer should: nothing, garbage, a web request,
- * half a header, frames that lie. Each must lose its connection, and only its own: a healthy client
- * goes on all the while, and afterwards the server holds nothing of them.
+ * bad_bytes_fault.c - connections that send invalid bytes: none, garbage, a web request, half a
+ * header, frames with false contents. Each must lose its connection, and only its own: a healthy
+ * client continues meanwhile, and afterwards the server holds no memory of them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ static void hello_lies_of_length(int socket)
     raw_send(socket, &frame, body);
 }
 
-/* A HELLO whose listen address is no address, then an honest life would follow. */
+/* A HELLO whose listen address is invalid; valid frames would follow. */
 static void hello_listens_nowhere(int socket)
 {
     struct raw_hello hello = raw_hello_make(&chance);
@@ -307,7 +307,7 @@ static void reset_run(struct child *peer, bool receive)
     uint64_t frames = method_statistics("bmi_tcp").frames_received;
     uint64_t bytes = method_statistics("bmi_tcp").bytes_received;
     tell_number(peer->channel, 0);
-    /* The healthy client's frames count as well: the bytes just tell that time has gone on. */
+    /* The healthy client's frames count as well: the bytes only show that time has passed. */
     while (method_statistics("bmi_tcp").bytes_received < bytes + 100000 ||
            method_statistics("bmi_tcp").frames_received < frames + 20)
         operations_step(10);
@@ -335,7 +335,8 @@ int main(void)
     struct child peer = child_start("bad peer", bad_peer, NULL);
     struct child client = echo_client_start(report);
 
-    setenv("BMI_PEER_TIMEOUT_MS", "0", 1); /* who is silent because the machine is busy stays */
+    setenv("BMI_PEER_TIMEOUT_MS", "0", 1); /* a peer that is silent because the machine is busy
+                                              stays */
     serve("tcp://127.0.0.1:0", 0, listening);
     operations_open();
     test_unexpected = ask;

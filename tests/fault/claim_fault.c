@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * claim_fault.c - a peer that claims, in its HELLO, to listen where somebody else does.
+ * claim_fault.c - a peer that claims another process's listen address in its HELLO.
  *
  * An impostor connects to us and claims a victim's listen address, then the victim's incarnation as
- * well, before we look the victim up, before we connect to it, and after. Whatever we post to the
- * victim's looked-up address must reach the victim, never the impostor; and nothing that the
- * impostor sends may complete a receive from the victim.
+ * well, before we look the victim up, before we connect to it, and after. Each message to the
+ * victim's looked-up address must reach the victim, never the impostor; and no message of the
+ * impostor may complete a receive from the victim.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 
 enum { IMPOSTOR_TAG = 5, SECRET_TAG = 7, TRUTH_TAG = 8, ASK_TAG = 9, SIZE = 1000, BULK = 1 << 20 };
 
-/* The impostor comes before the look-up, before the connection, after it; in each place it claims
- * the address, then the incarnation too. Refused may be only who claims to be all of whom we are
- * connected to. */
+/* The impostor comes before the look-up, before the connection, after it; in each case it claims
+ * the address, then the incarnation too. Only an impostor that claims all identities of a connected
+ * peer may be refused. */
 enum { ROUNDS = 6, REFUSED_ROUND = 5 };
 enum word { REFUSED, DONE }; /* of the impostor's */
 
@@ -57,7 +57,7 @@ static int victim(void *argument, int channel)
         noted_good(&secrets, "the victim's large secret");
         CHECK(pattern_wrong(small, SIZE, pattern_key(1, asked), 0) < 0, "the secret is wrong");
         CHECK(pattern_wrong(bulk, BULK, pattern_key(2, asked), 0) < 0, "the secret is wrong");
-        hear_number(channel); /* the impostor has lied by now */
+        hear_number(channel); /* the impostor has sent its claim by now */
         pattern_fill(bulk, BULK, pattern_key(3, asked), 0);
         note_send(&truth, asker, bulk, BULK, TRUTH_TAG);
         noted_good(&truth, "the truth");
@@ -70,20 +70,20 @@ static int victim(void *argument, int channel)
 
 /* ---- the impostor: speaks by hand ------------------------------------------------------------ */
 
-/* What can't be sent is noticed when the connection is read. */
+/* A failed send is noticed when the connection is read. */
 static void impostor_lie(int socket, uint64_t round)
 {
     static char body[SIZE];
     memset(body, 'x', sizeof body);
     struct raw_frame lie = {.type = RAW_EAGER, .tag = TRUTH_TAG, .length = SIZE};
     struct raw_frame ready = {.type = RAW_RTR, .tag = SECRET_TAG, .source = 99, .target = BULK};
-    bool sent = raw_send(socket, &ready, NULL) && /* "I wait for your secrets" */
+    bool sent = raw_send(socket, &ready, NULL) && /* "ready for messages" */
                 raw_send(socket, &lie, body) && raw_send_unexpected(socket, IMPOSTOR_TAG, round);
     if (!sent)
         printf("  the impostor could not lie\n");
 }
 
-/* Nothing of the victim's may come. Returns whether the impostor is sent away by that frame. */
+/* No message for the victim may arrive. Returns whether this frame refuses the impostor. */
 static bool frame_check(const struct raw_frame *frame)
 {
     CHECK(frame->type != RAW_EAGER && frame->type != RAW_UNEXPECTED && frame->type != RAW_RTS &&
@@ -93,7 +93,7 @@ static bool frame_check(const struct raw_frame *frame)
     return frame->type == RAW_REJECT;
 }
 
-/* Reads what comes until the parent speaks, and tells it of the first sign of a refusal. */
+/* Reads frames until the parent's order, and reports the first sign of a refusal. */
 static void impostor_listen(int socket, int channel)
 {
     static uint8_t body[RAW_BODY_MAX];
@@ -113,7 +113,7 @@ static void impostor_listen(int socket, int channel)
     printf("  the impostor got %u frames, no message\n", frames);
 }
 
-/* What a connection to the victim tells everybody: its incarnation. */
+/* The public part of a connection to the victim: its incarnation. */
 static void victim_spy(struct raw_hello *hello, struct chance *chance)
 {
     struct raw_hello mine = raw_hello_make(chance), theirs;
@@ -157,7 +157,7 @@ static void impostor_spoke(const struct BMI_unexpected_info *info)
     must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
 }
 
-/* Until the impostor was heard, or says that it is refused. */
+/* Until a message of the impostor has arrived, or it reports a refusal. */
 static void impostor_wait(struct child *child, int64_t round)
 {
     tell_number(child->channel, round);

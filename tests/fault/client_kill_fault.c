@@ -2,8 +2,8 @@
  *
  * client_kill_fault.c - a client is killed in the midst of its transfers.
  *
- * The server's operations with it end at once with ECONNRESET; it stays gone: later posts
- * say so, and reach no later client; dropped references give its memory back.
+ * The server's operations with it end at once with ECONNRESET; it is not connected again: later
+ * posts return the cause, and reach no later client; dropped references free its memory.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@ enum { GROWTH = 32768 }; /* bytes, between half of the rounds and their end */
 
 static char listening[BMI_MAX_ADDR_LEN];
 
-/* Sends and receives for ever; it is killed at a moment that it does not know. */
+/* Sends and receives for ever; it is killed at a random moment. */
 static int client_run(void *argument, int channel)
 {
     static char up[OPS][SIZE], down[OPS][SIZE];
@@ -86,7 +86,7 @@ static void lost_check(const struct noted *noted, const char *what)
 static double round_run(struct child *child, unsigned transfers)
 {
     static char nothing[SIZE];
-    struct noted never; /* what is not sent; the others may all have come in time */
+    struct noted never; /* a receive without a message; all others may have completed in time */
     unsigned done = 0;
     memset(sends, 0, sizeof sends);
     memset(receives, 0, sizeof receives);
@@ -111,7 +111,8 @@ static double round_run(struct child *child, unsigned transfers)
         lost_check(&receives[i], "a receive from a killed client");
     }
     while (method_statistics(test_method()).links > 0)
-        operations_step(10); /* all may have come in time, and its end not yet been seen */
+        operations_step(10); /* all may have completed in time, and its end may not be
+                                noticed yet */
     struct noted late[2];
     note_send(&late[0], gone, down[0], 100, DOWN_TAG);
     note_receive(&late[1], gone, up[0], SIZE, UP_TAG);
@@ -143,7 +144,7 @@ int main(void)
         if (i == rounds / 2)
             memory = memory_in_use();
     }
-    /* libfabric lets go of the last one's connection some time later */
+    /* libfabric releases the last one's connection some time later */
     uint64_t end = now_ns() + TEST_BOUND_MS * UINT64_C(1000000);
     while (memory_in_use() >= memory + GROWTH && now_ns() < end)
         operations_step(10);

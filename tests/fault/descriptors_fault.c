@@ -2,9 +2,9 @@
  *
  * descriptors_fault.c - a server runs out of descriptors (EMFILE).
  *
- * More connections come than it may have. Those that it has go on at their pace, it does not spin
- * over those that it cannot take, its own sends to new addresses end with EMFILE. A new client gets
- * the place of an idle connection; when descriptors are free again the server's sends go out.
+ * More connections come than it may have. Existing ones continue at their pace, it does not spin
+ * over those that it cannot accept, its own sends to new addresses end with EMFILE. A new client
+ * gets the place of an idle connection; when descriptors are free again the server's sends go out.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ enum { SPARE = 24, CONNECTIONS = 96 };
 
 static char listening[BMI_MAX_ADDR_LEN];
 
-/* Opens connections, holds them until told, closes them. */
+/* Opens connections, holds them until the order, closes them. */
 static int crowd(void *argument, int channel)
 {
     static int sockets[CONNECTIONS];
@@ -27,7 +27,8 @@ static int crowd(void *argument, int channel)
     hear(channel, listening, sizeof listening);
     for (unsigned i = 0; i < CONNECTIONS; i++) {
         struct raw_hello hello = raw_hello_make(&chance);
-        sockets[i] = raw_connect(listening, 0); /* the kernel takes it, be it accepted or not */
+        sockets[i] = raw_connect(listening, 0); /* the kernel completes the connection, accepted or
+                                                   not */
         raw_send_hello(sockets[i], &hello);
     }
     tell_number(channel, 0);
@@ -46,7 +47,7 @@ static void descriptors_limit(unsigned limit)
     CHECK(setrlimit(RLIMIT_NOFILE, &now) == 0, "setrlimit");
 }
 
-/* Processor time over a second in which only the crowd wants something. */
+/* Processor time over a second in which only the crowd has requests. */
 static double idle_share(void)
 {
     uint64_t start = now_ns(), used = cpu_ns();
@@ -118,7 +119,7 @@ int main(void)
     printf("  idle, with connections that cannot be taken: %.1f %% of a processor\n", share * 100);
     CHECK(share < 0.2 * test_slowness(), "the server spins");
 
-    /* A newcomer is served although nobody of the crowd goes: those are idle. */
+    /* A new client is served although all of the crowd stay connected: those are idle. */
     tell_number(new_client.channel, 0);
     while (atomic_load(&reports[1].exchanges) < 100)
         operations_step(10);

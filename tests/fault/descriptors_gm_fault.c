@@ -2,7 +2,7 @@
  *
  * descriptors_gm_fault.c - a gm server runs out of descriptors (EMFILE).
  *
- * More clients come than it has descriptors for. Those that find none wait in line: none of their
+ * More clients come than it has descriptors for. The others wait in a queue: none of their
  * operations fails. Each gets the place of a client whose connection is idle, which connects again
  * when it next sends. The server does not spin meanwhile.
  */
@@ -88,7 +88,7 @@ static void requests_wait(unsigned number)
 int main(void)
 {
     test_begin("descriptors_gm_fault", 40);
-    setenv("BMI_CONNECT_TIMEOUT_MS", "60000", 1); /* how long clients wait in line */
+    setenv("BMI_CONNECT_TIMEOUT_MS", "60000", 1); /* how long clients wait in the queue */
     struct child clients[CLIENTS];
     char listening[BMI_MAX_ADDR_LEN];
     for (int i = 0; i < CLIENTS; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * dialled_fault.c - a server that we dial answers as if it were ourselves, connects back while we
- * dial, says truly or falsely that one of two connections is its own, or says nothing; speaks
- * another version of the protocol; goes, and another one of its address's alternatives is there.
+ * dialled_fault.c - a dialled server that answers with our own identity, connects back while we
+ * dial, claims truly or falsely that one of two connections is its own, or is silent; speaks
+ * another version of the protocol; ends, while another alternative of its address has a server.
  *
- * The servers are sockets of this process, so that what they do is in order with what we do.
+ * The servers are sockets of this process, so that their actions and ours have one order.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -34,7 +34,7 @@ static bool readable(int socket)
     return poll(&polled, 1, 0) == 1;
 }
 
-/* Until the socket has something to read, or one to accept. */
+/* Waits until the socket is readable, or has a connection to accept. */
 static void readable_await(int socket, const char *what)
 {
     uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
@@ -64,7 +64,7 @@ static void end_await(int socket, const char *what)
     close(socket);
 }
 
-/* Accepts what we dial. Returns the connection, and our HELLO on it. */
+/* Accepts our connection. Returns it, and our HELLO on it. */
 static int dial_await(int listener, struct raw_hello *hello)
 {
     readable_await(listener, "our connection");
@@ -75,7 +75,7 @@ static int dial_await(int listener, struct raw_hello *hello)
     return socket;
 }
 
-/* As an honest server does. */
+/* Answers as an honest server. */
 static int dial_answer(int listener, const char *listening)
 {
     struct raw_hello hello, answer = raw_hello_make(&chance);
@@ -109,7 +109,7 @@ static int back_connect(const struct raw_hello *identity, const char *listening)
 enum { SECRET = 16, ITEM = 32, PROOF = 16, END = 18 };
 enum { NAME_LABEL = 1, QUESTION_LABEL, ANSWER_LABEL };
 
-/* Address and port, as an IPv6 socket has them. */
+/* Address and port, in the form of an IPv6 socket. */
 static void end_put(uint8_t end[END], const struct sockaddr_in *address)
 {
     memset(end, 0, END);
@@ -118,7 +118,7 @@ static void end_put(uint8_t end[END], const struct sockaddr_in *address)
     memcpy(end + 16, &address->sin_port, 2);
 }
 
-/* Of a connection whose dialler's HELLO had that nonce; `dialled`: by us. */
+/* The secret of a connection whose dialler's HELLO had that nonce; `dialled`: by us. */
 static void secret_make(uint8_t secret[SECRET], int socket, bool dialled, const uint8_t nonce[16])
 {
     struct sockaddr_in here, there;
@@ -143,7 +143,7 @@ static void proof_make(uint8_t proof[PROOF], uint8_t label, const uint8_t of[SEC
     bmi__digest16(proof, bytes, sizeof bytes);
 }
 
-/* A name, and the proof of a question over the other one. */
+/* A name, and the proof of a question over the other connection. */
 static void item_make(uint8_t item[ITEM], const uint8_t of[SECRET], const uint8_t over[SECRET])
 {
     uint8_t bytes[1 + SECRET] = {NAME_LABEL};
@@ -158,7 +158,7 @@ static void join_send(int socket, uint8_t flags, const uint8_t *bytes, size_t si
     CHECK(raw_send(socket, &frame, bytes), "the connection has ended");
 }
 
-/* "That one is mine"; over the connection that was dialled. */
+/* Answers "that one is mine" over the dialled connection. */
 static void join_answer(int socket, const uint8_t of[SECRET], const uint8_t over[SECRET])
 {
     uint8_t proof[PROOF];
@@ -172,11 +172,11 @@ static void join_deny(int socket)
     join_send(socket, RAW_REPLY, none, sizeof none);
 }
 
-/* Forgets an address, with what is posted to it. */
+/* Forgets an address, with its operations. */
 static void drop(BMI_addr_t address)
 {
     uint64_t until = now_ns() + UINT64_C(1000000) * TEST_BOUND_MS;
-    BMI_set_info(address, BMI_TCP_CLOSE_SOCKET, NULL); /* it may have none */
+    BMI_set_info(address, BMI_TCP_CLOSE_SOCKET, NULL); /* it may have no connection */
     while (BMI_set_info(address, BMI_DROP_ADDR, NULL) == -BMI_EBUSY) {
         operations_step(5);
         CHECK(now_ns() < until, "an address stays busy");
@@ -185,8 +185,8 @@ static void drop(BMI_addr_t address)
 
 /* ---- as ourselves ---------------------------------------------------------------------------- */
 
-/* The server has from our HELLO what our own other end would say. Of its two connections only one
- * brings messages: else one could write to memory that the other's message has given back. */
+/* The server copies our identity from our HELLO. Only one of its two connections brings messages:
+ * otherwise one could write to memory that the other's message has freed. */
 static void mirror(void)
 {
     char listening[BMI_MAX_ADDR_LEN];
@@ -213,7 +213,7 @@ static void mirror(void)
     raw_write(front, header, raw_encode(header, &whole));
     raw_write(front, body, SIZE / 2);
     for (int i = 0; i < 20; i++)
-        operations_step(5); /* it was there when the first one looked */
+        operations_step(5); /* it was in the queue at the first check */
     whole.flags = RAW_LAST;
     whole.source = 0;
     raw_send(back, &whole, body);
@@ -242,7 +242,7 @@ static void log_take(void *argument, enum bmi_log_level level, const char *text)
     snprintf(logged + used, sizeof logged - used, "%s\n", text);
 }
 
-/* It refuses our HELLO, or answers it: what was posted fails with EPROTO, and the log says why. */
+/* It refuses our HELLO, or answers it: operations fail with EPROTO, and the log has the reason. */
 static void other_version(bool refuses, const char *why)
 {
     struct bmi_log_callback callback = {.write = log_take, .level = BMI_LOG_WARN};
@@ -272,10 +272,9 @@ static void other_version(bool refuses, const char *why)
     drop(address);
 }
 
-/* ---- what was told holds --------------------------------------------------------------------- */
+/* ---- values that were sent stay valid -------------------------------------------------------- */
 
-/* The largest message that it may send unasked is set anew before the server's answer is here: what
- * our HELLO has told it holds. */
+/* eager_max changes before the server's answer arrives: the value in our HELLO stays valid. */
 static void eager_max_set_while_greeted(void)
 {
     enum { EAGER = 8000 };
@@ -315,7 +314,7 @@ struct both {
     uint8_t back_secret[SECRET], front_secrets[2][SECRET];
 };
 
-/* Its answer to our HELLO has the incarnation that it connected with: we ask. */
+/* Its answer to our HELLO has the incarnation that it connected with: we send a JOIN. */
 static void both_begin(struct both *both, int count, int incarnation)
 {
     static uint64_t number;
@@ -361,8 +360,7 @@ static void both_end(struct both *both, bool over_back)
         drop(both->addresses[i]);
 }
 
-/* Each of the two strings goes over to the server's connection, whichever incarnation is
- * greater. */
+/* Both addresses move to the server's connection, for either order of the incarnations. */
 static void joined(int incarnation)
 {
     struct both both;
@@ -372,8 +370,8 @@ static void joined(int incarnation)
     both_end(&both, true);
 }
 
-/* The connection was somebody else's, with the server's incarnation: our own is used at once, not
- * when some time is over. */
+/* The connection belongs to another process, with the server's incarnation: we use our own at once,
+ * without a time-out. */
 static void denied(void)
 {
     struct both both;
@@ -384,7 +382,7 @@ static void denied(void)
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=10000"), "BMI_SETTING");
 }
 
-/* The server's connection goes before the answer that names it comes. */
+/* The server's connection ends before the answer that names it arrives. */
 static void named_one_has_gone(void)
 {
     struct both both;
@@ -415,7 +413,7 @@ static void forged(int how)
     both_end(&both, false);
 }
 
-/* A server that does not answer a question: what is posted to it ends in time. */
+/* A server that does not answer a question: operations to it end in time. */
 static void no_answer(void)
 {
     struct both both;
@@ -433,8 +431,8 @@ static void no_answer(void)
 
 /* ---- a server that asks us ------------------------------------------------------------------- */
 
-/* We are connected to the server, which connects to us and asks for that. Returns whether we
- * answered that it is ours; `right`: with the right proof. */
+/* We are connected to the server, which connects to us and asks about that connection. Returns
+ * whether we answered that it is ours; `right`: with the right proof. */
 static bool question_put(int front, const uint8_t front_secret[SECRET], struct raw_hello *identity,
                          const char *listening, bool right)
 {
@@ -484,8 +482,8 @@ static void asked(void)
 
 enum { QUESTIONS = 1500 };
 
-/* We close the connection for being idle. The end does not come before the other side, which reads
- * nothing of all the answers that it has asked for, reads them. */
+/* We close the idle connection. Its end does not come before the other side, which has requested
+ * many answers and reads none, reads them. */
 static void idle_close(int socket)
 {
     struct raw_frame ping = {.type = RAW_PING};
@@ -501,7 +499,7 @@ static void idle_close(int socket)
     }
 }
 
-/* Until we know that the connection has gone. */
+/* Until we have noticed the end of the connection. */
 static void lose(BMI_addr_t address, int socket)
 {
     static char memory[8];
@@ -512,7 +510,7 @@ static void lose(BMI_addr_t address, int socket)
           "a connection has not gone");
 }
 
-/* One that is closing is not asked for. */
+/* We send no question about a closing connection. */
 static void not_joined_to_one_that_closes(void)
 {
     char listening[BMI_MAX_ADDR_LEN];
@@ -539,7 +537,7 @@ static void not_joined_to_one_that_closes(void)
     drop(address);
 }
 
-/* Nor is the other side answered that it may use one that we are closing. */
+/* Nor do we answer that the other side may use a closing connection. */
 static void not_answered_with_one_that_closes(void)
 {
     char listening[BMI_MAX_ADDR_LEN];
@@ -592,7 +590,7 @@ static void heard_await(int socket)
     }
 }
 
-/* Posts a message, which a listener's server takes. Returns the connection. */
+/* Posts a message, which a listener's server receives. Returns the connection. */
 static int reach(BMI_addr_t address, int listener, const char *listening)
 {
     static uint64_t number;
@@ -603,7 +601,8 @@ static int reach(BMI_addr_t address, int listener, const char *listening)
     return socket;
 }
 
-/* Who looks at an address's host sees that of the server, not of one that was tried before it. */
+/* The host of an address is that of the connected server, not of an alternative that was tried
+ * before. */
 static void host_check(const char *host, const char *other)
 {
     char range[64];
@@ -628,7 +627,7 @@ static void alternatives(void)
     host_check("127.0.0.2", "127.0.0.1");
     const char *former = BMI_addr_rev_lookup_unexpected(speaker);
 
-    /* The server comes again at its first address, and only there. */
+    /* The server is restarted at its first address, and only there. */
     CHECK(listen(one, BACKLOG) == 0, "listen");
     close(two);
     lose(address, socket);
@@ -641,7 +640,7 @@ static void alternatives(void)
     drop(address);
 }
 
-/* Which alternative an address was at says nothing of the one that is looked up in its place. */
+/* The alternative that an address used does not affect an address that takes its place. */
 static void in_the_place_of_another(void)
 {
     char first[BMI_MAX_ADDR_LEN], second[BMI_MAX_ADDR_LEN], both[2 * BMI_MAX_ADDR_LEN + 2];

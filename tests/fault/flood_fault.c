@@ -3,9 +3,9 @@
  * flood_fault.c - peers that ignore every credit, send frames without end, and never read.
  *
  * Each kind of frame in turn: messages, requests and announcements that need memory, and questions
- * that want answers. The server may end the connection or stop reading it; it may not take more
- * memory than a peer's share, and others go on. A flood's first frames are within its credit: they
- * are taken, which the answer to a question behind them tells, before the others are sent.
+ * that need answers. The server may end the connection or stop reading it; it may not take more
+ * memory than a peer's share, and others continue. A flood's first frames are within its credit:
+ * the answer to a PING after them shows that they were accepted, before the others are sent.
  */
 #include <errno.h>
 #include <poll.h>
@@ -23,8 +23,8 @@ enum { AT_FIRST = 4 }; /* frames of a flood that are within its credit */
 
 static char listening[BMI_MAX_ADDR_LEN];
 
-/* What is sent again and again: in which fields a number goes up; behind requests of one tag, as
- * many as the credit allows. HELD: the first are kept in memory that the gauges tell of. */
+/* The repeated frames: the fields in which a number increases; after requests of one tag, as many
+ * as the credit allows. HELD: the gauges count the memory of the first ones. */
 enum how { NOTHING = 0, TAG = 1, SOURCE = 2, TAG_AND_SOURCE = TAG | SOURCE, BEHIND = 4, HELD = 8 };
 
 static const struct {
@@ -72,7 +72,7 @@ static enum outcome write_patiently(int socket, const uint8_t *bytes, size_t siz
     return ALL_SENT;
 }
 
-/* Sources are far from those that are counted. */
+/* Their sources are far from those that are counted. */
 static void requests_send(int socket, uint32_t credit)
 {
     enum { CHARGE = 128, FIRST = 1 << 30 };
@@ -91,7 +91,7 @@ static void frame_next(struct raw_frame *frame, unsigned how)
     frame->source += (how & SOURCE) != 0;
 }
 
-/* Sends the first frames, and has it answered that they were taken. */
+/* Sends the first frames, and waits for the answer that they were accepted. */
 static void flood_begin(int socket, unsigned kind, struct raw_frame *frame)
 {
     static const uint8_t body[RAW_HEADER + 4000];
@@ -160,7 +160,7 @@ static void take(const struct BMI_unexpected_info *info)
     must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
 }
 
-/* Fetches nothing unexpected, so that it piles up. */
+/* Does not fetch unexpected messages, so that they pile up. */
 static void step_without_fetch(void)
 {
     struct completion completion;
@@ -177,7 +177,7 @@ static uint64_t held(void)
     return gauges.unmatched_bytes + gauges.unexpected_bytes;
 }
 
-/* Serves until the flood has begun. Returns what is held of it. */
+/* Serves until the flood has begun. Returns the memory held for it. */
 static uint64_t flood_begun(struct child *child, unsigned kind)
 {
     tell_number(child->channel, 0);
@@ -215,7 +215,7 @@ static void flood_run(struct child *child, unsigned kind, struct echo_report *re
     CHECK(longest_ms < TEST_BOUND_MS, "%s: others were held up", floods[kind].name);
     tell_number(child->channel, 0);
     while (method_statistics("bmi_tcp").links > 1)
-        operations_step(10); /* fetches what was within the credit */
+        operations_step(10); /* fetches messages within the credit */
     exchanges = atomic_load(&report->exchanges);
     while (atomic_load(&report->exchanges) < exchanges + 10)
         operations_step(10);

@@ -2,8 +2,8 @@
  *
  * fork_fault.c - children of a server that end by exit, with BMI_finalize as their exit handler.
  *
- * The server's connections, and its listening, go on as if nothing had happened. After that
- * finalize a child can do nothing with the library.
+ * The server's connections, and its listening socket, are not affected. After that finalize a child
+ * cannot use the library.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,8 @@ static void finalize(void)
         _exit(BAD);
 }
 
-/* Should it hang, it ends with its parent, or by itself: support's children know it not. */
+/* If it hangs, it ends with its parent, or by itself: support's table of children does not
+ * have it. */
 _Noreturn static void child_run(pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gm_link_fault.c - what a peer can do to the links of method gm that the library itself never
- * does: it has the software NIC in its own hands, and takes and sends messages as it likes, or not.
+ * gm_link_fault.c - attacks of a peer on the links of method gm that the library itself never
+ * makes: the peer uses the software NIC directly, and receives and sends any messages, or none.
  *
- * The library serves in this process; the bad peers are ports of the NIC beside it, driven by the
- * same thread. And clients with the library of their own, one of which is stopped.
+ * The library serves in this process; the bad peers are ports of the NIC beside it, run by the same
+ * thread. There are also clients with their own library, one of which is stopped.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@
 
 enum { LOW = 15, HIGH = 10, BUFFERS = 4 }; /* the method's classes of messages */
 
-/* What begins each message of a link: spelled out here, so that a change shows. */
+/* The beginning of each message of a link: spelled out here, so that a change is noticed. */
 struct preamble {
     uint32_t sequence, acknowledged;
 };
@@ -100,7 +100,7 @@ static void raw_close(struct raw *raw)
         operations_step(10);
 }
 
-/* A message of its preamble, and of what makes up the length. The library looks at it at once. */
+/* Sends a preamble, and bytes up to the length. The library checks it at once. */
 static void raw_send(struct raw *raw, uint32_t sequence, enum nic_priority priority, size_t length)
 {
     static uint8_t message[1 << LOW];
@@ -117,7 +117,7 @@ static void raw_send(struct raw *raw, uint32_t sequence, enum nic_priority prior
 
 /* ---- order ---------------------------------------------------------------------------------- */
 
-/* It was found out, for one thing. */
+/* It was detected, for one reason. */
 static void raw_refused(struct raw *raw, const char *name, uint64_t before)
 {
     uint64_t start = now_ns();
@@ -132,7 +132,7 @@ static void raw_refused(struct raw *raw, const char *name, uint64_t before)
     printf("  %s: ended\n", name);
 }
 
-/* Messages that begin well and then come out of their order: the connection ends, nothing is kept.
+/* Messages that begin in order and then come out of order: the connection ends, no memory is kept.
  */
 static void out_of_order(const char *name, const uint32_t *sequences, unsigned count)
 {
@@ -144,7 +144,7 @@ static void out_of_order(const char *name, const uint32_t *sequences, unsigned c
     raw_refused(&raw, name, before);
 }
 
-/* More is held than anybody needs: of bytes, or of both priorities. */
+/* More is held than any honest peer needs: bytes, or messages of both priorities. */
 static void held(void)
 {
     enum { FIRST = 3, FEW = 16, MUCH = 26 };
@@ -178,8 +178,8 @@ static void order(void)
 
 enum { ACK_EVERY = 17, RING = 1024 }; /* more acknowledgements than a ring takes */
 
-/* Does not look at its ring while it sends: acknowledgements fill it, one waits for room, if there
- * is a token for it, and those that are due later wait for that one. */
+/* Does not read its ring while it sends: acknowledgements fill it, one waits for room, if there is
+ * a token for it, and later ones wait for that one. */
 static void acks_leave(struct raw *raw)
 {
     for (uint32_t i = 1; i <= ACK_EVERY * RING / 4; i++)
@@ -187,7 +187,7 @@ static void acks_leave(struct raw *raw)
     raw->sent = ACK_EVERY * RING / 4;
 }
 
-/* The last message is acknowledged, though the library has nothing else to send. */
+/* The last message is acknowledged, although the library has no other message to send. */
 static void acks_take(struct raw *raw, uint32_t at_least)
 {
     uint64_t start = now_ns();
@@ -226,7 +226,7 @@ static void acknowledgements(void)
 /* ---- stopped clients ------------------------------------------------------------------------- */
 
 enum {
-    STOPPED = 4, /* so many, numbered from 0: their shares are all that there is */
+    STOPPED = 4, /* that many, numbered from 0: their shares are all tokens */
     RUNNING = STOPPED,
     CLIENTS,
     PUTS = 24,
@@ -264,7 +264,8 @@ static int client_run(void *argument, int channel)
     noted_good(&send, "hello");
     for (unsigned i = 0; i < count; i++)
         note_receive(&receives[i], server, in[i], PUT_SIZE, PUT_TAG);
-    note_sendunexpected(&send, server, &who, sizeof who, READY_TAG); /* behind what it announced */
+    note_sendunexpected(&send, server, &who, sizeof who, READY_TAG); /* after the messages that it
+                                                                        announced */
     noted_good(&send, "ready");
     while (!heard(channel, 0))
         operations_step(10);
@@ -274,7 +275,7 @@ static int client_run(void *argument, int channel)
     return 0;
 }
 
-/* What the method tells of its NIC when it stops. */
+/* The counters of the NIC in the method's log when it stops. */
 static unsigned long long bounced, vm_written;
 static bool figures_told;
 
@@ -294,7 +295,8 @@ static void figures_listen(bool listen)
     must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_set_info");
 }
 
-/* Directed sends need the receiver here, and some do not go on: they wait. Others' don't. */
+/* Directed sends need the receiver here, and some receivers are stopped: those sends wait, others
+ * do not. */
 static void stopped(struct child *clients)
 {
     static char out[PUT_SIZE];
@@ -313,7 +315,7 @@ static void stopped(struct child *clients)
         child_signal(&clients[i], SIGSTOP);
     for (int i = 0; i < STOPPED * PUTS; i++)
         note_send(&sends[i], addresses[i % STOPPED], out, PUT_SIZE, PUT_TAG);
-    for (int i = 0; i < 10; i++) /* they are with the NIC, as many as it takes */
+    for (int i = 0; i < 10; i++) /* they are in the NIC, as many as it accepts */
         operations_step(0);
     note_send(&other, addresses[RUNNING], out, PUT_SIZE, PUT_TAG);
     CHECK(noted_wait(&other, 1, TEST_BOUND_MS / 10), "a stopped client holds up another's message");
@@ -373,7 +375,7 @@ struct claims {
     unsigned count;
 };
 
-/* What the server has granted. */
+/* The server's grants. */
 static void keys_look(struct claims *claims)
 {
     claims->count = 0;
@@ -389,7 +391,7 @@ static bool is_granted(const struct claims *claims, uint64_t key)
     return atomic_load(&claims->port->grant[key & ((1u << NIC_GRANT_BITS) - 1)].key) == key;
 }
 
-/* Claims each piece for a while after it was taken back; the last for ever. */
+/* Claims each piece for a while after it was revoked; the last one for ever. */
 static void *claims_move(void *argument)
 {
     const struct timespec SHORT = {.tv_nsec = 100000}, LONG = {.tv_nsec = CLAIM_MS * 1000000};
@@ -403,7 +405,7 @@ static void *claims_move(void *argument)
     return NULL;
 }
 
-/* Registers nothing, so its message comes as frames, while its claim says that it writes. */
+/* Registers no memory, so its message comes as frames, while its claim states that it writes. */
 static int liar_run(void *argument, int channel)
 {
     static char server_address[BMI_MAX_ADDR_LEN], out[PUT_SIZE];
@@ -414,7 +416,7 @@ static int liar_run(void *argument, int channel)
     int64_t who = LIAR;
     (void)argument;
     hear(channel, server_address, sizeof server_address);
-    setenv("BMI_GM_PAGES", "130", 1); /* which the buffers that it receives in take */
+    setenv("BMI_GM_PAGES", "130", 1); /* used up by the buffers for incoming messages */
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     operations_open();
     must(BMI_addr_lookup(&server, server_address), "BMI_addr_lookup");
@@ -430,7 +432,7 @@ static int liar_run(void *argument, int channel)
     note_send(&send, server, out, sizeof out, PUT_TAG);
     tell_number(channel, 0);
     noted_good(&send, "a send");
-    hear_number(channel); /* does not see the end of its connection */
+    hear_number(channel); /* does not notice the end of its connection */
     return 0;
 }
 
@@ -442,7 +444,7 @@ static void pieces_done(struct operation *operation, bmi_error_code_t status, bm
     noted->size = size;
 }
 
-/* A receive of PIECES with gaps between: each is granted for itself. */
+/* A receive of PIECES with gaps between: each has its own grant. */
 static void pieces_receive(struct noted *noted, BMI_addr_t peer)
 {
     static char in[PIECES][2 * PIECE];
@@ -459,7 +461,7 @@ static void pieces_receive(struct noted *noted, BMI_addr_t peer)
     operation_posted(&noted->operation, result, actual);
 }
 
-/* Nothing of the liar's is left, though it lives and claims on. */
+/* No memory of the liar is left, although it lives and keeps its claims. */
 static void liar_leaves(unsigned before)
 {
     uint64_t start = now_ns();
@@ -474,7 +476,8 @@ static void liar_leaves(unsigned before)
           "BMI_finalize took %llu ms", (unsigned long long)(now_ns() - start) / 1000000);
 }
 
-/* It harms itself: its message is there, its connection ends; another has its message at once. */
+/* It harms only itself: its message has arrived, its connection ends; another client gets its
+ * message at once. */
 static void lied_to(struct child *liar, struct child *witness)
 {
     static char out[PUT_SIZE];
@@ -511,7 +514,7 @@ static void lied_to(struct child *liar, struct child *witness)
 int main(void)
 {
     test_begin("gm_link_fault", 90);
-    setenv("BMI_CONNECT_TIMEOUT_MS", "600000", 1); /* nothing else ends a link in this time */
+    setenv("BMI_CONNECT_TIMEOUT_MS", "600000", 1); /* no other time-out ends a link in this time */
     setenv("BMI_PEER_TIMEOUT_MS", "600000", 1);
     setenv("BMI_GM_RESEND_TIMEOUT_MS", "600000", 1);
     setenv("BMI_TEST_METHOD", "gm", 1);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * greedy_fault.c - a client whose next request is always there when the server waits again: others,
- * one that is yet to connect among them, are served all the same.
+ * greedy_fault.c - a client whose next request has always arrived when the server waits again:
+ * others, including one that has not connected yet, are served nevertheless.
  *
- * The server is one thread that makes no call but waiting ones, and works for a while on each
- * request.
+ * The server is one thread that makes only waiting calls, and works for a while on each request.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +14,13 @@ enum { ASK_TAG = 1, ANSWER_TAG = 2, WINDOW = 2, GREEDY_S = 20, WORK_NS = 20000 }
 
 struct scene {
     char listening[BMI_MAX_ADDR_LEN];
-    atomic_bool begun;    /* the greedy one is being served */
-    atomic_bool answered; /* the other one was */
+    atomic_bool begun;    /* the greedy client is being served */
+    atomic_bool answered; /* the other client was */
 };
 
 static bmi_context_id context;
 
-/* Posts a request, and the receive of its answer, which the answer's place is told with. */
+/* Posts a request, and the receive of its answer, whose place is the user pointer. */
 static void ask(BMI_addr_t server, uint64_t *answer)
 {
     static uint64_t question;
@@ -29,7 +28,7 @@ static void ask(BMI_addr_t server, uint64_t *answer)
     bmi_op_id_t op;
     CHECK(BMI_post_recv(&op, server, answer, sizeof *answer, &actual, BMI_EXT_ALLOC, ANSWER_TAG,
                         answer, context, NULL) == 0,
-          "a receive of what was not asked for yet");
+          "a receive without a request yet");
     CHECK(BMI_post_sendunexpected(&op, server, &question, sizeof question, BMI_EXT_ALLOC, ASK_TAG,
                                   NULL, context, NULL) >= 0,
           "a request is refused");
@@ -61,7 +60,7 @@ static BMI_addr_t client_begin(const struct scene *scene)
     return server;
 }
 
-/* Has always some outstanding, until the other one was answered. */
+/* Always has requests outstanding, until the other client was answered. */
 static int greedy(void *argument, int channel)
 {
     struct scene *scene = argument;
@@ -94,7 +93,7 @@ static int modest(void *argument, int channel)
     return 0;
 }
 
-/* Nothing but waits, as a server's thread that has no other contexts. */
+/* Only waits, as a server's thread without other contexts. */
 static void serve_one(void)
 {
     static uint64_t answer;

@@ -2,9 +2,9 @@
  *
  * hosts_fault.c - one host opens more connections than tcp_host_links.
  *
- * An idle connection gives way to a new one of the same host. A busy client keeps its connection,
- * and a new client is served. The number of connections stays at the limit. The server refuses a
- * new connection where none is idle.
+ * A new connection of a host replaces an idle one of the same host. A busy client keeps its
+ * connection, and a new client is served. The number of connections stays at the limit. The server
+ * refuses a new connection where none is idle.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ enum { LIMIT = 8, CONNECTIONS = 40, TAG = 5 };
 
 static char listening[BMI_MAX_ADDR_LEN];
 
-/* Opens connections that greet and say no more, holds them until told. */
+/* Opens connections that send HELLO and no more, holds them until the order. */
 static int crowd(void *argument, int channel)
 {
     static int sockets[CONNECTIONS];
@@ -30,7 +30,7 @@ static int crowd(void *argument, int channel)
         struct raw_hello hello = raw_hello_make(&chance);
         sockets[i] = raw_connect(listening, 0);
         raw_send_hello(sockets[i], &hello);
-        char byte; /* the answer: one that has not greeted is not idle */
+        char byte; /* the answer: a connection without a handshake is not idle */
         CHECK(recv(sockets[i], &byte, 1, MSG_PEEK) == 1, "connection %u is refused", i);
     }
     tell_number(channel, 0);

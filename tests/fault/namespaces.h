@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * namespaces.h - network namespaces of a test's processes: each process enters one of its own, and
- * the parent joins them by virtual links. All of it goes with the processes.
+ * namespaces.h - network namespaces of a test's processes: each process enters its own, and the
+ * parent joins them by virtual links. All of it ends with the processes.
  */
 #ifndef BMI_TESTS_NAMESPACES_H
 #define BMI_TESTS_NAMESPACES_H

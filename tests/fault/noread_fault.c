@@ -2,9 +2,8 @@
  *
  * noread_fault.c - a peer that never reads: its socket is full.
  *
- * What is sent to it ends with ETIMEDOUT in bounded time, or with ECONNRESET when it goes. A
- * healthy client goes on at its pace. The end of the library waits for it no longer than
- * BMI_LINGER_MS.
+ * Sends to it end with ETIMEDOUT in bounded time, or with ECONNRESET when it disconnects. A healthy
+ * client continues at its pace. The end of the library waits for it no longer than BMI_LINGER_MS.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,8 @@ enum { SENDS = 1024, SIZE = 16 << 10 };
 
 static char listening[BMI_MAX_ADDR_LEN];
 
-/* Joins, says where it is, grants credit without end, and never reads on. Told, it resets. */
+/* Connects, sends its listen address, grants credit without end, and reads no more. At the order it
+ * resets. */
 static int mute(void *argument, int channel)
 {
     struct chance chance = {.state = test_seed() + 1};

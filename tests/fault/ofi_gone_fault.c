@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_gone_fault.c - clients of ofi+shm whose connection has gone: nothing of their shared memory
- * stays mapped, where each takes one of the 256 places that libfabric has for peers. One that
- * lives on comes again, when another has taken its place, and moves what it did before.
+ * ofi_gone_fault.c - clients of ofi+shm whose connection has ended: none of their shared memory
+ * stays mapped; each takes one of the 256 places that libfabric has for peers. A living client
+ * connects again, when another has taken its place, and moves the same messages.
  *
  * usage: ofi_gone_fault [all]      (all: registers all memory, and moves it by puts)
  */
@@ -15,7 +15,7 @@
 
 enum { ROUNDS = 5, CALLS = 20, STEADY = 0, CLIENTS = 3 };
 
-/* Calls when it is told to, and closes its connection when it is told again. */
+/* Calls at the order, and closes its connection at the next order. */
 static int client(void *argument, int channel)
 {
     BMI_addr_t server = client_open(channel);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * ofi_greeting_fault.c - a bad peer at the listen address of a method on libfabric, and at one that
- * the library dials: silence, rubbish, another version, another provider, an endpoint that nobody
- * has (a process that has ended), our own page for its own, records that make no sense.
+ * the library dials: silence, invalid bytes, another version, another provider, an endpoint of no
+ * process (one that has ended), our own page instead of its own, invalid records.
  *
- * Each loses its connection, and only its own: a healthy client goes on all the while, and nothing
- * is left afterwards. The log names what is wrong. A peer that is refused learns why, but nothing
- * that it could use: no token, no wake-up flag, no endpoint. The bad peer gets an honest greeting
- * first, by listening where the library dials, and spoils that.
+ * Each loses its connection, and only its own: a healthy client continues meanwhile, and no memory
+ * is left afterwards. The log names the fault. A refused peer learns the reason, but no data that
+ * it could use: no token, no wake-up flag, no endpoint. The bad peer first gets a valid handshake
+ * message, by listening where the library dials, and changes that.
  *
- * Over TCP it greets as well with endpoints that nothing can be sent to, more of them than names
- * are kept: libfabric has no connection to any of them, and crashes where it is to cut one.
+ * Over TCP it also names endpoints that cannot be reached, more of them than names are kept:
+ * libfabric has no connection to any of them, and crashes when it should close one.
  *
  * usage: ofi_greeting_fault      (BMI_TEST_METHOD: ofi+tcp, ofi+shm)
  */
@@ -26,8 +26,8 @@
 #include "raw_peer.h"
 #include "serve.h"
 
-/* An opening and a greeting, one behind the other, as methods/ib/greeting.c describes them: spelled
- * out here, so that a change of the protocol shows. */
+/* An opening and a greeting, one after the other, as methods/ib/greeting.c describes them: spelled
+ * out here, so that a change of the protocol is noticed. */
 enum {
     OPENING = 96,
     GREETING = 160,
@@ -48,7 +48,7 @@ enum {
 
 static char listening[BMI_MAX_ADDR_LEN];
 static uint8_t librarys[WHOLE]; /* its own */
-static uint8_t honest[WHOLE];   /* the same with the bad peer's page, where pages are shared */
+static uint8_t honest[WHOLE];   /* the same with the bad peer's page, if pages are shared */
 
 /* ---- the bad peer: a child that never starts the library ------------------------------------- */
 
@@ -112,7 +112,7 @@ static void other_messages(uint8_t *greeting)
     greeting[MESSAGE_AT + 2] ^= 1;
 }
 
-/* Text goes on to the end of the greeting; an address that is no text has another size. */
+/* The text continues to the end of the greeting; an address that is not text has another size. */
 static void endless_name(uint8_t *greeting)
 {
     memset(greeting + NAME_SIZE_AT, 0, 4);
@@ -126,7 +126,7 @@ static void short_name(uint8_t *greeting)
     greeting[NAME_SIZE_AT] = 3;
 }
 
-/* shm's has one, tcp's none. */
+/* shm's has a wake-up flag, tcp's none. */
 static bool has_bell(const uint8_t *greeting)
 {
     static const uint8_t none[BELL_BYTES];
@@ -143,7 +143,7 @@ static void bell_of_nobody(uint8_t *greeting)
     memset(greeting + BELL_AT, 0x5a, BELL_BYTES);
 }
 
-/* What the library would read its own memory by, where it shares pages. */
+/* A page that would make the library read its own memory, if it shares pages. */
 static void bell_of_the_librarys(uint8_t *greeting)
 {
     bell_of_nobody(greeting);
@@ -151,7 +151,7 @@ static void bell_of_the_librarys(uint8_t *greeting)
         memcpy(greeting + BELL_AT, librarys + BELL_AT, BELL_BYTES);
 }
 
-/* What a process that is no more has left with others: the name of its endpoint. */
+/* The endpoint name of a process that has ended. */
 static void endpoint_of_nobody(uint8_t *greeting)
 {
     greeting[NAME_AT + 2] ^= 0x15; /* a port, or a letter */
@@ -165,13 +165,13 @@ enum stage {
     GREETED
 };
 
-/* What is sent, after which the library is to end the connection. `told`: in its log. */
+/* The bytes sent, after which the library must end the connection. `told`: the text in its log. */
 static const struct {
     const char *name;
     void (*spoil)(uint8_t *greeting);
     unsigned size; /* bytes that are sent */
     enum stage stage;
-    const char *records; /* what follows the greeting */
+    const char *records; /* the records after the greeting */
     const char *told;
 } cases[] = {
     {"silence", nothing, 0, AT_OPENING, "", NULL},
@@ -203,12 +203,11 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-/* The cases in which we dial the bad peer: what it answers. The first one has to get the library's
- * greeting. */
+/* The answers of the bad peer that we dial. The first case must get the library's greeting. */
 static const unsigned answers[] = {12, 3, 5, 6, 7};
 enum { ANSWERS = sizeof answers / sizeof answers[0] };
 
-/* Endpoints out of reach that it names where names are addresses, each with a port of its own. */
+/* Unreachable endpoints that it names if names are addresses, each with its own port. */
 static const char *const far[] = {"255.255.255.255", "240.0.0.1"};
 enum { FAR_NAMES = 140, FAR_PORT = 2000, FAR_KINDS = sizeof far / sizeof far[0] };
 
@@ -226,7 +225,7 @@ static void case_send(int socket, unsigned i)
     raw_write(socket, cases[i].records, strlen(cases[i].records));
 }
 
-/* A page of this process's, as methods/ib/doorbell.c describes it. */
+/* A page of this process, as methods/ib/doorbell.c describes it. */
 static void bell_make(uint8_t *record)
 {
     enum { PAGE = 128 };
@@ -261,7 +260,7 @@ static void opening_read(int socket)
           "the library's own opening is another than this test knows");
 }
 
-/* Answers with the library's own opening, so that it greets. */
+/* Answers with the library's own opening, so that it sends its greeting. */
 static void greeting_learn(int socket)
 {
     raw_write(socket, librarys, OPENING);
@@ -271,7 +270,7 @@ static void greeting_learn(int socket)
         bell_make(honest + BELL_AT);
 }
 
-/* Reads to the end of the connection. Returns whether all that the library says is what a refused
+/* Reads to the end of the connection. Returns whether the library sends only data that a refused
  * peer may learn: openings and a status. */
 static bool refused(int socket, unsigned i)
 {
@@ -377,7 +376,8 @@ static void others_unharmed(const char *name, struct echo_report *report, unsign
     CHECK(gauges.unmatched_bytes == 0 && gauges.unexpected_bytes == 0, "%s: memory is left", name);
 }
 
-/* Whoever is refused is so for what is wrong with it, not for a page that is not as ours here. */
+/* Checks that the reason of a refusal is the tested fault, not a page that differs from
+ * ours here. */
 static void told_check(const char *name, const char *told)
 {
     if (told == NULL)

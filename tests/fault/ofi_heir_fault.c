@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_heir_fault.c - a server of ofi+shm that forks and ends, as with daemon(3): its child goes on,
- * and is found by clients that start afterwards, and remove what dead processes have left.
+ * ofi_heir_fault.c - a server of ofi+shm that forks and ends, as with daemon(3): its child
+ * continues, and clients that start afterwards, and remove files of dead processes, can reach it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static int client(void *argument, int channel)
     return 0;
 }
 
-/* The child serves when its parent has gone, until it is told to end. */
+/* The child serves when its parent has ended, until the order to end. */
 static int server(void *argument, int channel)
 {
     char listening[BMI_MAX_ADDR_LEN];
@@ -34,7 +34,7 @@ static int server(void *argument, int channel)
     CHECK(heir >= 0, "fork");
     if (heir > 0)
         return 0;
-    test_deadline(); /* nobody else would end it */
+    test_deadline(); /* no other process would end it */
     while (getppid() == parent)
         usleep(1000);
     tell(channel, listening, sizeof listening);

@@ -14,7 +14,7 @@
 
 enum { CALLS = 10 };
 
-/* Where the server listens, and what the client dials (the port is added). */
+/* The listen address of the server, and the address that the client dials (the port is added). */
 static const struct {
     const char *name, *listen, *dial;
     int flags;

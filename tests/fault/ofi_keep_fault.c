@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_keep_fault.c - memory of BMI_memalloc that is given back while registrations are kept
- * (registration_keep), and other memory at its address: what a device was told of the first one's
- * pages is not taken for the second.
+ * ofi_keep_fault.c - memory of BMI_memalloc that is freed while registrations are kept
+ * (registration_keep), and other memory at its address: the registration of the first one's pages
+ * is not used for the second.
  *
- * Over ofi+tcp, told to register as for a device. A process sends to itself.
+ * Over ofi+tcp, with the setting to register as for a device. A process sends to itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,7 @@ int main(void)
     CHECK(again == memory, "the address was not given back");
     before = hits();
     exchange(own, again);
-    CHECK(hits() == before + each - 1, "what was registered is taken for other memory");
+    CHECK(hits() == before + each - 1, "an old registration was used for other memory");
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     munmap(again, BYTES);

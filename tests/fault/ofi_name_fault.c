@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_name_fault.c - a peer that greets with the name of another's endpoint, over ofi+tcp.
+ * ofi_name_fault.c - a peer whose handshake has the name of another's endpoint, over ofi+tcp.
  *
- * Its link would share the provider's connection of the one that it names, and take that along when
- * it fails. It gets none: its first message comes from elsewhere, and ends its link alone. The
- * other client goes on, and what the liar sent is never seen.
+ * Its link would share the provider's connection of the named one, and end that when it fails. It
+ * cannot: its first message comes from another endpoint, and ends its link alone. The other client
+ * continues, and the liar's messages are never delivered.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static struct ib_fabric *fabric_here(void)
     return state->fabric;
 }
 
-/* An honest client, which tells the name of its endpoint and calls until it hears something. */
+/* An honest client, which sends the name of its endpoint and calls until the order to end. */
 static int honest(void *argument, int channel)
 {
     struct echo_report *report = argument;
@@ -48,8 +48,8 @@ static void closed(BMI_addr_t server)
         operations_step(5);
 }
 
-/* Comes as itself; then, again and again, under the name that it hears, and tells when that has
- * failed. */
+/* Connects under its own name; then, repeatedly, under the name that it receives, and reports when
+ * that has failed. */
 static int liar(void *argument, int channel)
 {
     uint8_t name[IB_NAME_BYTES];
@@ -71,7 +71,7 @@ static int liar(void *argument, int channel)
         CHECK(answer.status == -BMI_ECONNRESET, "its link has waited for the end of its time");
         tell_number(channel, i);
     }
-    _exit(0); /* without a word */
+    _exit(0); /* without closing the connection in good order */
 }
 
 static bool true_seen, lie_seen;

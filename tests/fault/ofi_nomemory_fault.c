@@ -24,7 +24,7 @@
 
 static atomic_int fail_at = -1; /* how many more succeed; below 0: all */
 static atomic_int failed;
-static atomic_bool socket_full; /* no record goes, and nothing can be watched then */
+static atomic_bool socket_full; /* no record can be sent, and no socket can be watched then */
 
 static bool fails(void)
 {
@@ -131,7 +131,7 @@ static void name_of_a_peer(void)
     CHECK(status == -ENOMEM, "no memory for a peer's name: %s", strerror(-status));
 }
 
-/* A link says goodbye, has to wait for room, and can't: it ends. */
+/* A link must send its end of stream, has to wait for room, and cannot: it ends. */
 static void goodbye_unwatched(struct child *server)
 {
     char listening[BMI_MAX_ADDR_LEN];
@@ -158,7 +158,8 @@ static void goodbye_unwatched(struct child *server)
     child_end(server);
 }
 
-/* The last one is for its connection; its page, and the provider's, are shared all the same. */
+/* The last descriptor is for its connection; its page, and the provider's, are
+ * shared nevertheless. */
 static void client_without_descriptor(struct child *client, struct echo_report *report)
 {
     enum { MOST = 128 };

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_stranger_fault.c - dialling what is no server of ofi+tcp, or another user's of ofi+shm.
+ * ofi_stranger_fault.c - dialling a server that is not one of ofi+tcp, or that is another user's of
+ * ofi+shm.
  *
- * Given an HTTP server, a server of tcp, or one that closes without a word, when ofi+tcp dials it,
- * then the operation ends within a second with EPROTO, and the log names what answered. Given a
- * server of another user, when ofi+shm dials it, then the operation ends with EACCES, for root's
- * client as for the other user's.
+ * Given an HTTP server, a server of tcp, or one that closes without an answer, when ofi+tcp dials
+ * it, then the operation ends within a second with EPROTO, and the log names the protocol that
+ * answered. Given a server of another user, when ofi+shm dials it, then the operation ends with
+ * EACCES, for root's client as for the other user's.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ enum { NOBODY = 65534, SOON_MS = 1000 };
 static const struct {
     const char *name, *answer;
     size_t size;
-    const char *said; /* by the library's log */
+    const char *said; /* the text in the library's log */
 } strangers[] = {
     {"an HTTP server", "HTTP/1.0 400 Bad Request\r\n\r\n", 28, "but: an HTTP server"},
     {"a server of tcp", "\x03\0\x1f\xb3", 4, "but: BMI's method tcp"},

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * pause_fault.c - a server has idle connections closed, and a client pauses for longer than that,
- * in no call of the library's: nobody has told it when it goes on. What it posts then goes by a new
- * connection, and neither fails nor is lost.
+ * pause_fault.c - a server closes idle connections, and a client pauses for longer than that,
+ * outside the library: it has not noticed the end when it continues. Its next operations use a new
+ * connection, and neither fail nor are lost.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 enum { ROUNDS = 2, SIZE = 1000, TAG = 7 };
 
-/* Nothing is outstanding between a request and the next. After each it tells when it has no
- * connection any more. */
+/* No operation is outstanding between two requests. After each it reports when it has no connection
+ * any more. */
 static int server_run(void *argument, int channel)
 {
     char listening[BMI_MAX_ADDR_LEN];
@@ -44,7 +44,7 @@ static int server_run(void *argument, int channel)
     return 0;
 }
 
-/* A request, of which the receive is posted first, and its reply. */
+/* A request, whose reply's receive is posted first, and the reply. */
 static void request_make(BMI_addr_t server, int round)
 {
     char out[SIZE], in[SIZE];
@@ -76,7 +76,7 @@ int main(void)
     must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
     for (int round = 0; round < ROUNDS; round++) {
         request_make(server, round);
-        hear_number(child.channel); /* in no call of the library's */
+        hear_number(child.channel); /* outside the library */
     }
     request_make(server, ROUNDS);
     printf("  %d pauses, %llu connections\n", ROUNDS, (unsigned long long)connects());

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * raw_peer.h - a peer made by hand: a socket, and frames encoded here, not by the library, so that
- * a test can send what no library would, and would notice a change of the wire format.
+ * a test can send invalid frames, and notices a change of the wire format.
  *
  * A frame is a header of 40 or 16 bytes, little-endian, and a body: docs/wire-protocol.md.
  */
@@ -64,21 +64,22 @@ struct raw_hello {
 /* A HELLO as an honest peer sends it: random identity, generous credit. */
 struct raw_hello raw_hello_make(struct chance *chance);
 
-/* A socket bound to a free port of a numeric host, which is told; it refuses until it listens. */
+/* A socket bound to a free port of a numeric host; returns its address; it refuses connections
+ * until it listens. */
 int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN]);
-/* Connects to a "tcp://host:port", or to that of another method that has sockets; `receive_buffer`:
- * bytes of it, 0 for the usual. */
+/* Connects to a "tcp://host:port", or to an address of another method with sockets;
+ * `receive_buffer`: its bytes, 0 for the default. */
 int raw_connect(const char *listening, int receive_buffer);
 /* The same, from another numeric host of this machine. */
 int raw_connect_from(const char *host, const char *listening);
-/* Connects, sends a HELLO, and waits for the other's, which is told if `theirs` is not NULL. */
+/* Connects, sends a HELLO, and waits for the other's, which is returned if `theirs` is not NULL. */
 int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hello *theirs);
 
-/* Bytes as they are. Return false when the connection has ended. */
+/* Sends bytes as they are. Return false when the connection has ended. */
 bool raw_write(int socket, const void *bytes, size_t size);
 bool raw_send(int socket, const struct raw_frame *frame, const void *body);
 bool raw_send_hello(int socket, const struct raw_hello *hello);
-/* The answer to one that came. */
+/* The answer to a received HELLO. */
 bool raw_answer_hello(int socket, const struct raw_hello *hello);
 /* An unexpected message of 8 bytes: a number. */
 bool raw_send_unexpected(int socket, int32_t tag, uint64_t number);
@@ -89,7 +90,7 @@ size_t raw_hello_encode(uint8_t *bytes, const struct raw_hello *hello);
 void raw_hello_decode(const uint8_t *bytes, struct raw_hello *hello);
 
 /* The next frame, its body into `body` (RAW_BODY_MAX bytes) or, if NULL, to nowhere. Returns false
- * when the connection has ended, or nothing came within `wait_ms`. */
+ * when the connection has ended, or no frame came within `wait_ms`. */
 bool raw_receive(int socket, struct raw_frame *frame, void *body, int wait_ms);
 /* Reads and forgets until the connection ends. Returns whether it did within `wait_ms`. */
 bool raw_ended(int socket, int wait_ms);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * reaped_fault.c - a server hangs (SIGSTOP) while a client's connection to it is idle, and the
- * client has idle connections closed. The server never says goodbye; that connection ends all the
- * same, and what is posted meanwhile is not left waiting for it.
+ * client closes idle connections. The server never confirms the end; that connection ends
+ * nevertheless, and operations posted meanwhile do not wait for it.
  */
 #include <signal.h>
 #include <stdio.h>

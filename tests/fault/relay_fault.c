@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * relay_fault.c - a peer in the middle that hands on, byte for byte, all that two others say to it,
- * nonces, incarnations and proofs included, so that each takes its connection for one to the other.
+ * relay_fault.c - a peer in the middle that relays, byte for byte, all bytes of two others, nonces,
+ * incarnations and proofs included, so that each takes its connection for one to the other.
  *
  * P and X are honest processes with the library; this process is M, with sockets alone. X dials M,
  * which dials P, and P looks X up: the request must not come through M. P dials M, which dials X,
- * and X has dialled P: what P sends to M's address must come through M, not be handed to X. And M
- * sits at P in X's name, silent: P's first exchange with X does not wait for M. On one host with
- * three ports, on three addresses of one host, and on three hosts, which are network namespaces.
+ * and X has dialled P: messages of P to M's address must come through M, not go to X. And M is
+ * connected to P in X's name, silent: P's first exchange with X does not wait for M. On one host
+ * with three ports, on three addresses of one host, and on three hosts, which are network
+ * namespaces.
  *
  * usage: relay_fault [three|namespaces]
  */
@@ -40,7 +41,7 @@ struct answer {
 static struct answer answers[64];
 static unsigned answer_count;
 
-/* A call is answered with the next number; what is said by HELLO, and by M, is not. */
+/* A call is answered with the next number; messages of HELLO, and of M, are not. */
 static void party_called(const struct BMI_unexpected_info *info)
 {
     if (info->tag == CALL_TAG && info->size == sizeof(uint64_t)) {
@@ -57,7 +58,7 @@ static void party_start(const char *host, int channel)
     char address[64], listening[BMI_MAX_ADDR_LEN];
     snprintf(address, sizeof address, "tcp://%s:0", host);
     serve(address, BMI_TCP_BIND_SPECIFIC, listening);
-    /* nobody may wait for M: who does, does so for longer than the test */
+    /* no process may wait for M: such a wait would be longer than the test */
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=600000"), "BMI_SETTING");
     operations_open();
     tell(channel, listening, sizeof listening);
@@ -123,7 +124,7 @@ static void order_give(const struct child *child, int64_t kind, const char *url,
 
 /* ---- M --------------------------------------------------------------------------------------- */
 
-/* A connection from one, and one to the other; all that comes over either goes out of the other. */
+/* Two connections, one to each side; bytes that come over one go out of the other. */
 struct relay {
     int sockets[2];
     uint64_t secret, window[2];
@@ -142,7 +143,7 @@ static void relay_pass(struct relay *relay, int from)
         relay->sockets[from] = -1;
         return;
     }
-    for (ssize_t i = 0; i < got; i++) { /* little-endian, as this machine has it in memory */
+    for (ssize_t i = 0; i < got; i++) { /* little-endian, as in this machine's memory */
         relay->window[from] = relay->window[from] >> 8 | (uint64_t)bytes[i] << 56;
         relay->seen = relay->seen || relay->window[from] == relay->secret;
     }
@@ -171,7 +172,7 @@ static void relay_until(struct relay *relay, const struct child *child)
     }
 }
 
-/* Takes the connection that the one makes, and makes another one to `url`. */
+/* Accepts the connection of one side, and makes another one to `url`. */
 static void relay_begin(struct relay *relay, int listener, const char *host, const char *url)
 {
     relay->sockets[0] = accept(listener, NULL, NULL);
@@ -223,7 +224,7 @@ static void between_two_that_do_not_know(struct stage *stage)
     relay_end(&relay);
 }
 
-/* X has dialled P. P dials M, which dials X: it is M that P speaks to, and no other. */
+/* X has dialled P. P dials M, which dials X: P must reach M, and no other. */
 static void hands_itself_over(struct stage *stage)
 {
     struct relay relay = {.sockets = {-1, -1}};
@@ -232,13 +233,13 @@ static void hands_itself_over(struct stage *stage)
     relay.secret = ordered(stage, &stage->p, HELLO, stage->m_url);
     relay_begin(&relay, stage->listener, stage->hosts[2], stage->x_url);
     relay_until(&relay, &stage->p);
-    order_give(&stage->p, CALL, stage->x_url, 1); /* all that was written before has come by then */
+    order_give(&stage->p, CALL, stage->x_url, 1); /* all earlier bytes have arrived by then */
     relay_until(&relay, &stage->p);
     CHECK(relay.seen, "what P sent to M went elsewhere");
     relay_end(&relay);
 }
 
-/* M sits at P with X's incarnation and listen address, and says nothing. */
+/* M is connected to P with X's incarnation and listen address, and is silent. */
 static void in_the_name_of_another(struct stage *stage)
 {
     struct raw_hello mine = raw_hello_make(&stage->chance), theirs;

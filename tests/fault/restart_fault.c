@@ -2,9 +2,9 @@
  *
  * restart_fault.c - a server is killed (SIGKILL) in mid-transfer and started again at its address.
  *
- * The client's operations end at once with ECONNRESET. While nobody listens, a send ends
- * with ECONNREFUSED. After the restart the next send to the same looked-up address reconnects by
- * itself, and the new server gets nothing of what was posted to the old one.
+ * The client's operations end at once with ECONNRESET. While no server listens, a send ends with
+ * ECONNREFUSED. After the restart the next send to the same looked-up address reconnects by itself,
+ * and the new server gets no message that was posted to the old one.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,8 +50,8 @@ static void unexpected(const struct BMI_unexpected_info *info)
     must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
 }
 
-/* The first: takes some of the client's bulk and is killed while it waits for the rest. The last it
- * never asks for: however late the kill comes, that has not been sent. */
+/* The first: receives some of the client's bulk and is killed while it waits for the rest. It never
+ * posts the last receive: so that message is not sent, however late the kill comes. */
 static void first_life(int channel)
 {
     static char bulk[SENDS][BULK];
@@ -91,7 +91,7 @@ static void second_life(void)
     while (ends == 0)
         operations_step(100);
     for (int i = 0; i < 2; i++) {
-        if (left[i].ended) { /* the client may have gone before we heard that it would */
+        if (left[i].ended) { /* the client may have disconnected before it announced that */
             CHECK(left[i].status == -BMI_ECONNRESET,
                   "a message came that was not sent to this server");
             continue;
@@ -138,7 +138,8 @@ static void statuses_check(const struct noted *noted, unsigned count, const char
 {
     unsigned failed = 0;
     for (unsigned i = 0; i < count; i++) {
-        /* Posted after the background saw the end, it dials anew: nobody listens there by then. */
+        /* Posted after the background noticed the end, it dials anew: no server listens there by
+         * then. */
         bmi_error_code_t status = noted[i].status;
         CHECK(status == 0 || status == -BMI_ECONNRESET || status == -BMI_ECONNREFUSED, "%s %u: %s",
               what, i, status_name(status));
@@ -161,7 +162,7 @@ static void transfer_and_fail(BMI_addr_t address, int channel)
     }
     for (unsigned i = 0; i < SMALLS; i++)
         note_send(&smalls[i], address, small[i], 100, SMALL_TAG);
-    while (!heard(channel, 0)) /* the server is about to be killed, which waits for nobody */
+    while (!heard(channel, 0)) /* the server is about to be killed, which does not wait */
         operations_step(1);
     int bound = TEST_BOUND_MS;
     CHECK(noted_wait(receives, RECEIVES, bound), "a receive does not end");
@@ -230,7 +231,7 @@ static int client_run(void *argument, int channel)
     return 0;
 }
 
-/* While no server lives its port is anybody's: at an address of our own nobody takes it. */
+/* While no server lives any process may take its port: at this test's own address none does. */
 static void host_choose(void)
 {
     char host[16];

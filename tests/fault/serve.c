@@ -294,7 +294,7 @@ struct echo_pace echo_pace(struct echo_report *report, unsigned window_ms)
     uint64_t start = now_ns();
     atomic_store(&report->longest_ns, 0);
     uint64_t took = 0;
-    /* For the window, and on until there is any, which may take a while where many want the
+    /* For the window, and further until there is any exchange, which may take a while on busy
      * cores. */
     while (took < window_ms * UINT64_C(1000000) ||
            (atomic_load(&report->exchanges) == first && took < TEST_BOUND_MS * UINT64_C(1000000))) {

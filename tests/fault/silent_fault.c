@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * silent_fault.c - one host holds all descriptors of a server by connections that never greet.
+ * silent_fault.c - one host holds all descriptors of a server by connections without a HELLO.
  *
  * Given a server that may have 256 descriptors, a connection of one host and then 250 of another,
  * none of which sends a HELLO, and a handshake time-out that does not expire, when a client of a
- * third host connects, then it is served. The oldest connection of the host with the most has gone,
- * later ones and the other host's are still there. When a host may have one connection
- * (tcp_host_links), then one that greets takes the place of one that does not.
+ * third host connects, then it is served. The oldest connection of the host with the most was
+ * closed, later ones and the other host's exist. When a host may have one connection
+ * (tcp_host_links), then one with a HELLO replaces one without.
  */
 #include <stdio.h>
 #include <sys/resource.h>
@@ -29,7 +29,8 @@ static int crowd(void *argument, int channel)
     hear(channel, listening, sizeof listening);
     int lone = raw_connect_from("127.0.0.3", listening);
     for (unsigned i = 0; i < CONNECTIONS; i++)
-        sockets[i] = raw_connect_from("127.0.0.2", listening); /* the kernel takes it */
+        sockets[i] = raw_connect_from("127.0.0.2", listening); /* the kernel completes the
+                                                                  connection */
     tell_number(channel, 0);
     hear_number(channel); /* the client was served */
     CHECK(raw_ended(sockets[0], TEST_BOUND_MS), "the oldest connection is still there");

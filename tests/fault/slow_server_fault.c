@@ -3,8 +3,8 @@
  * slow_server_fault.c - many senders of unexpected messages against one server that fetches them
  * slowly.
  *
- * What waits in the server stays below its settings, of each peer and of all; nothing is lost or
- * comes out of order; a client of expected messages goes on at its pace all the while.
+ * Waiting messages in the server stay below its settings, for each peer and for all; no message is
+ * lost or comes out of order; a client of expected messages continues at its pace meanwhile.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,7 +113,7 @@ static void kept_give_back(struct BMI_unexpected_info *place)
     place->buffer = NULL;
 }
 
-/* Buffers are given back late, and not in the order of the messages. */
+/* Frees buffers late, and not in the order of the messages. */
 static void message_keep(const struct BMI_unexpected_info *info, struct chance *chance)
 {
     struct BMI_unexpected_info *place = &kept[chance_below(chance, KEPT)];
@@ -121,7 +121,7 @@ static void message_keep(const struct BMI_unexpected_info *info, struct chance *
     *place = *info;
 }
 
-/* Tests only the context: unexpected messages pile up, the echo goes on. */
+/* Tests only the context: unexpected messages pile up, the echo continues. */
 static void no_fetch_step(int wait_ms)
 {
     struct completion completion;
@@ -132,7 +132,7 @@ static void no_fetch_step(int wait_ms)
     }
 }
 
-/* Until the gauge stands still for a while. */
+/* Until the gauge does not change for a while. */
 static void pile_up(void)
 {
     uint64_t since = now_ns(), bytes = 0, first = now_ns();

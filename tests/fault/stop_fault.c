@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stop_fault.c - a server is stopped (SIGSTOP): its kernel still answers, itself it does not.
+ * stop_fault.c - a server is stopped (SIGSTOP): its kernel still answers, but the process does not.
  *
- * Shorter than the time-out nothing fails. Beyond it what we wait for from that server ends with
- * ETIMEDOUT, in a bounded time, while another server goes on at full speed and a receive that waits
- * for it, idle but alive, is not touched. Continued, the server is reached again by the next send.
+ * If the stop is shorter than the time-out, no operation fails. Beyond it operations with that
+ * server end with ETIMEDOUT, in a bounded time, while another server continues at full speed and a
+ * receive from it, idle but alive, is not affected. After it continues, the next send reaches the
+ * server again.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -50,7 +51,7 @@ static void pace_print(const char *when, const struct pace *pace)
            pace->exchanges / pace->seconds, (double)pace->longest_ns / 1e6);
 }
 
-/* Stops the server for a moment that is shorter than the time-out: everything ends well. */
+/* Stops the server for less than the time-out: all operations end without an error. */
 static void short_stop(const struct child *child, BMI_addr_t stopped, BMI_addr_t other)
 {
     struct pace pace = {.exchanges = 0};
@@ -124,7 +125,7 @@ static void long_stop(const struct child *child, BMI_addr_t stopped, BMI_addr_t 
           "the other server was held up");
     child_signal(child, SIGCONT);
 
-    /* An idle peer that is alive is not taken for dead: wait on, for longer than the time-out. */
+    /* An idle peer that is alive does not count as dead: wait on, for longer than the time-out. */
     until = now_ns() + timeout_ms * UINT64_C(2000000);
     while (now_ns() < until && !idle.ended)
         operations_step((int)timeout_ms / 4);
@@ -164,8 +165,8 @@ int main(void)
     CHECK(statistics_of(servers[0]).reconnects >= 1, "no reconnect was counted");
     for (int i = 0; i < 2; i++)
         tell_number(children[i].channel, 0);
-    /* Before the servers are waited for: over some networks the receives that they take back end
-     * when we have answered, which we do in calls of BMI only, or are gone. */
+    /* Before the wait for the servers: over some networks the receives that they cancel end only
+     * after our answer, which needs calls of BMI, or after our end. */
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     for (int i = 0; i < 2; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stranger_fault.c - tcp:// to a port where no BMI listens: servers that speak first, that answer a
- * line they do not understand, and that say less than a header and wait.
+ * stranger_fault.c - tcp:// to a port where another service listens: servers that speak first, that
+ * answer an unknown line, and that send less than a header and wait.
  *
- * Each operation ends with EPROTO as soon as the stranger has said anything, and the log says what
- * it seems to be. A stranger that stays silent is given up after connect_timeout_ms. With "ofi": a
+ * Each operation ends with EPROTO as soon as the service has sent any bytes, and the log names its
+ * probable protocol. A silent service ends with ETIMEDOUT after connect_timeout_ms. With "ofi": a
  * server of ofi+tcp that is dialled as tcp://, and a server of tcp that is dialled as ofi+tcp://.
  *
  * usage: stranger_fault [ofi]
@@ -26,10 +26,10 @@ enum { NO_SERVER = -1, SOON_MS = 1000 };
 struct stranger {
     const char *name;
     child_main *run;
-    const char *says, *logged; /* what it says; what the log calls it */
+    const char *says, *logged; /* the bytes that it sends; its name in the log */
     bool first;                /* it speaks first, else it answers an empty line */
     bool silent;
-    const char *scheme; /* that it is dialled by; NULL: tcp */
+    const char *scheme; /* the scheme to dial it by; NULL: tcp */
     struct child child;
 };
 
@@ -47,7 +47,7 @@ static int port_listen(unsigned *port)
     return listener;
 }
 
-/* Reads until an empty line, as a server does that reads requests. */
+/* Reads until an empty line, as a server that reads requests. */
 static bool request_read(int fd)
 {
     char last[4] = "";
@@ -59,7 +59,7 @@ static bool request_read(int fd)
     return true;
 }
 
-/* Keeps each connection open after its word, until the other side closes it. */
+/* Keeps each connection open after its bytes, until the other side closes it. */
 static void connection_serve(int fd, const struct stranger *stranger)
 {
     char rest[512];
@@ -88,7 +88,7 @@ static int stranger_run(void *argument, int channel)
     }
 }
 
-/* Python's own server of files, where there is Python. */
+/* Python's own file server, if Python exists. */
 static int python_run(void *argument, int channel)
 {
     int out[2];
@@ -173,7 +173,7 @@ static void stranger_meet(const struct stranger *stranger, int64_t port)
           stranger->logged);
 }
 
-/* Returns whether it is there. */
+/* Returns whether the service exists. */
 static bool stranger_dial(struct stranger *stranger)
 {
     int64_t port = hear_number(stranger->child.channel);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stuck_fault.c - clients that are stopped (SIGSTOP) with much on its way to them: large messages,
- * whose receives they had posted, fill the network, and small ones wait behind.
+ * stuck_fault.c - clients that are stopped (SIGSTOP) while many messages are on their way to them:
+ * large ones, whose receives they had posted, fill the network, and small ones wait behind.
  *
- * First one, then many: a healthy client goes on at its pace, long before any of them times out.
- * When they are killed, all that was sent to them ends.
+ * First one, then many: a healthy client continues at its pace, long before any of them times out.
+ * When they are killed, all sends to them end.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ enum { SENDS = LARGE + SMALL, HERE_TAG = 5, LARGE_TAG = 100, SMALL_TAG = 1000 };
 static char listening[BMI_MAX_ADDR_LEN];
 static char bytes[LARGE_SIZE];
 
-/* Posts receives, says that it is here, and stops. */
+/* Posts receives, reports that it is ready, and stops. */
 static int stopped_client(void *argument, int channel)
 {
     static struct noted receives[LARGE], here;
@@ -57,13 +57,13 @@ static void send_much(unsigned client)
         note_send(&sends[client][i], stopped[client], bytes, LARGE_SIZE, LARGE_TAG + i);
     for (int i = 0; i < 20; i++)
         operations_step(1);
-    for (int i = 0; i < SMALL; i++) { /* each in a message of its own, as far as may be */
+    for (int i = 0; i < SMALL; i++) { /* each in its own message, if possible */
         note_send(&sends[client][LARGE + i], stopped[client], bytes, SMALL_SIZE, SMALL_TAG + i);
         operations_step(0);
     }
 }
 
-/* Has the clients stop that come next, up to this number, and sends much to them. */
+/* Makes the next clients stop, up to this number, and sends many messages to them. */
 static void stop(const struct child *children, unsigned until)
 {
     unsigned first = stopped_count;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * unmatched_fault.c - a client sends much for which its server has posted no receive.
+ * unmatched_fault.c - a client sends many messages for which its server has posted no receive.
  *
- * The server holds no more of it than BMI_PEER_MEMORY; the client waits; a third goes on at its
- * pace; and when the receives are posted, in the opposite order of the tags, everything arrives.
+ * The server holds no more of them than BMI_PEER_MEMORY; the client waits; another client continues
+ * at its pace; and when the receives are posted, in the opposite order of the tags, all messages
+ * arrive.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * address_fuzz.c - address strings: tcp's parser alone, and whole strings through the address book.
- * A canonical form must be its own canonical form; a string that is taken gives the same handle
- * again and is told as it was; what is refused leaves nothing behind.
+ * A canonical form must be its own canonical form; an accepted string gives the same handle again,
+ * and BMI_addr_rev_lookup returns it unchanged; a refused string leaves no memory behind.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * session_fuzz.c - a peer that sends whatever it likes, whenever it likes, while the program posts
- * and cancels. The input is a list of commands: frames (made up, or with numbers that exist),
- * posts, cancels, ends of transfers, the end of a grace, a stuck network.
+ * session_fuzz.c - a peer that sends any frames at any time, while the program posts and cancels.
+ * The input is a list of commands: frames (made up, or with numbers that exist), posts, cancels,
+ * ends of transfers, the end of a grace, a stuck network.
  *
- * Whatever comes: nothing crashes, what the peer makes the library hold stays within its budget,
- * and with the end of the link every operation has completed, once.
+ * For every input: no crash, the memory that the library holds for the peer stays within its
+ * budget, and at the end of the link every operation has completed, once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { OPERATIONS = 48, BUFFER = 24576, PEER_MEMORY = 1 << 17, TOTAL_MEMORY = 1 << 17 };
 enum { FETCHED = 16, BODY = 1 << 16 };
-/* Beyond the budget: operations' slots, keys, frames under way, the allocator's own. */
+/* Beyond the budget: slots of operations, tag queues, frames under way, the allocator's
+ * own memory. */
 enum { HEAP_SLACK = 3 * PEER_MEMORY };
 
 struct operation {
@@ -40,7 +41,7 @@ static struct {
 
 static uint8_t body[BODY];
 
-/* Known where an allocator that counts is linked in. */
+/* Defined if an allocator that counts is linked in. */
 size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
 
 static size_t heap_now(void)
@@ -76,7 +77,7 @@ static uint64_t take_number(int bytes)
     return number;
 }
 
-/* A number that may mean something to the library, or anything. */
+/* A number that may be valid for the library, or any number. */
 static uint64_t take_meaning(void)
 {
     uint8_t choice = take();
@@ -100,7 +101,7 @@ static uint64_t take_meaning(void)
 
 /* ---- frames --------------------------------------------------------------------------------- */
 
-/* None, one or two, as many as may be, or not even whole ones. */
+/* None, one or two, the most, or incomplete ones. */
 static size_t region_bytes(uint8_t choice)
 {
     if (choice < 192)
@@ -130,7 +131,7 @@ static size_t body_size(uint8_t type)
     }
 }
 
-/* Regions large enough for something, mostly. */
+/* Regions that are mostly large enough. */
 static void regions_fill(size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -287,7 +288,7 @@ static void grace_over(void)
     peer_unlock(peer);
 }
 
-/* ---- what must hold ------------------------------------------------------------------------- */
+/* ---- invariants ------------------------------------------------------------------------------ */
 
 static uint64_t window_sum(const struct window *window)
 {
@@ -314,7 +315,7 @@ static void read_all(void)
         free(frame);
 }
 
-/* It sticks, lets a few frames through, or goes on. */
+/* It stalls, lets a few frames through, or continues. */
 static void network(unsigned how)
 {
     session.script->stuck = how != 0;
@@ -391,7 +392,7 @@ static bool begin(void)
     require(session.script != NULL);
     session.script->no_memory = true;
     if (shape & 128)
-        return true; /* no greeting: frames come at once */
+        return true; /* no handshake: frames come at once */
     session.script->stuck = false;
     require(script_hello(session.script, shape & 64 ? &poor : NULL) == 0);
     return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stripefs_fuzz.c - the messages of examples/stripefs: whatever comes, they are read within their
- * bounds, and what is accepted encodes to the same bytes again.
+ * stripefs_fuzz.c - the messages of examples/stripefs: all input is read within its bounds, and an
+ * accepted message encodes to the same bytes again.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static void request_try(const uint8_t *data, size_t size)
     require(at == end);
     int64_t length = sfs_request_encode(&request, again, sizeof again);
     require(length == (int64_t)size);
-    /* the tag's uppermost bit is not ours */
+    /* the tag's uppermost bit is not used */
     require(memcmp(again, data, 8) == 0 && memcmp(again + 12, data + 12, size - 12) == 0);
 }
 
@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct sfs_meta meta;
     uint8_t again[SFS_META_MAX];
-    /* a copy of just that size: the sanitizer sees what is read beyond it */
+    /* a copy of exactly that size: the sanitizer sees reads beyond it */
     uint8_t *copy = malloc(size > 0 ? size : 1);
     memcpy(copy, data, size);
     request_try(copy, size);

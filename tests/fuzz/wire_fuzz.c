@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wire_fuzz.c - the decoder: a header, then what is left as the body of a HELLO or of regions.
- * What it accepts must come out again as it went in, and within the bounds that wire.h promises.
+ * wire_fuzz.c - the decoder: a header, then the rest as the body of a HELLO or of regions. An
+ * accepted input must encode to the same bytes, within the bounds of wire.h.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static void try_header(const uint8_t *data)
     wire_encode(again, &header);
     if (bmi_frame_header_size(*again) == bmi_frame_header_size(*data)) {
         require(memcmp(again, data, bmi_frame_header_size(*data)) == 0);
-    } else { /* a long header where a short one would have done */
+    } else { /* a long header where a short one would be enough */
         require(bmi_frame_header_size(*data) == BMI_FRAME_HEADER);
         require(wire_decode(again, &decoded, &reason) == 0 && decoded.tag == header.tag);
         require(decoded.length == header.length && decoded.seen == header.seen);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * children.c - the processes of a test and what they tell each other: see support.h.
+ * children.c - the processes of a test and their messages to each other: see support.h.
  *
- * Children are noted by pid in a table of the process that forked them, so that a failing test
- * ends exactly what it started. Children also ask the kernel to die with their parent.
+ * The process that forks children records their pids in a table, so that a failing test ends
+ * exactly its own processes. Children also ask the kernel to die with their parent.
  */
 #include "support.h"
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * churn_stress.c - a thousand clients come and go against one server, which must be afterwards what
- * it was before.
+ * churn_stress.c - a thousand clients connect to one server and end; afterwards the server must be
+ * in the same state as before.
  *
  *   churn_stress [processes|connections]
  *
- * processes: each client is a process. connections: a few processes start and end the library
- * again and again. A client asks by an unexpected message, sends, and gets its bytes back. One in
- * eight is rude: it goes without a word after its request, or in the midst of its bytes.
- * Afterwards: no connection, descriptor, operation or message is left in the server, and no more
- * memory is in use than after the first clients.
+ * processes: each client is a process. connections: a few processes start and end the library again
+ * and again. A client asks by an unexpected message, sends, and gets its bytes back. One in eight
+ * is rude: it ends abruptly after its request, or in the midst of its bytes. Afterwards: no
+ * connection, descriptor, operation or message is left in the server, and no more memory is in use
+ * than after the first clients.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ static void wait_for(bmi_op_id_t id, int posted, bmi_context_id context, const c
     CHECK(status == 0, "%s: %s", what, status_name(status));
 }
 
-/* Ends the process, or only the library, with everything still under way. */
+/* Ends the process, or only the library, with all operations still under way. */
 static void leave(uint32_t client)
 {
     if (by_process && client % 2)
@@ -131,7 +131,8 @@ static int client_process(void *argument, int channel)
     return 0;
 }
 
-/* What a library below keeps for each client that ever was, and that is not ours to judge. */
+/* Memory that a library below keeps for each client that ever existed, which this test does not
+ * judge. */
 static size_t memory_kept(unsigned lives)
 {
     const char *bytes = getenv("BMI_TEST_MEMORY_KEPT");
@@ -155,7 +156,7 @@ static int client_reborn(void *argument, int channel)
     return 0;
 }
 
-/* Ends a client of processes: the rude may be dead, the polite must be content. */
+/* Ends a client of processes: a rude one may be dead, a polite one must have succeeded. */
 static void client_end(struct child *child, uint32_t client)
 {
     int status = child_wait(child);
@@ -190,7 +191,7 @@ static void clients_repeat(uint32_t first)
         child_end(&running[i]);
 }
 
-/* Starts clients when told to, in a process that never starts the library. */
+/* Starts clients at orders, in a process that never starts the library. */
 static int spawner(void *argument, int channel)
 {
     (void)argument;
@@ -309,8 +310,8 @@ static struct state state_now(void)
                           .gauges = statistics_of(0)};
 }
 
-/* Serves clients first to last, until the last connection is gone, and the descriptor with it: what
- * a provider has accepted for one that is dead already it closes in a later call. */
+/* Serves clients first to last, until the last connection and its descriptor are closed: a provider
+ * closes a connection that it has accepted from a dead client in a later call. */
 static struct state clients_serve(struct child *clients_process, uint32_t first, uint32_t last,
                                   unsigned descriptors)
 {
@@ -345,11 +346,11 @@ static void states_compare(const struct state *before, const struct state *after
           "unexpected messages are left");
     if (!test_memory_measurable())
         return;
-    /* What is kept of those that have gone is bounded, and fills up in the first thousands: some 14
-     * KB more after 11,000 clients of gm, up to 36 KB after 1,100. */
+    /* The memory that is kept of ended clients is bounded, and fills up in the first thousands:
+     * some 14 KB more after 11,000 clients of gm, up to 36 KB after 1,100. */
     CHECK(after->memory < before->memory + 40960 + 16 * (size_t)lives + memory_kept(lives),
           "memory grew by %zu bytes in %u clients", after->memory - before->memory, lives);
-    /* Of what all links share pages become resident as they are used: 8 MiB of shm at most. */
+    /* Pages that all links share become resident as they are used: 8 MiB of shm at most. */
     CHECK(after->resident < before->resident + (8 << 20), "resident memory grew by %zu bytes",
           after->resident - before->resident);
 }

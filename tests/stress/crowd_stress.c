@@ -2,9 +2,9 @@
  *
  * crowd_stress.c - many client processes at one server, all connected at once.
  *
- * Each client asks, gets its bytes back (some eager, some large), and stays. When all are there
- * the server sleeps with all of them idle, which must cost next to no processor time. Then every
- * client asks once more, and goes.
+ * Each client asks, gets its bytes back (some eager, some large), and stays. When all are connected
+ * the server sleeps with all of them idle, which must cost almost no processor time. Then every
+ * client asks once more, and ends.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static int client_main(void *argument, int channel)
     must(BMI_addr_lookup(&server, listening), "BMI_addr_lookup");
     client_ask(server, client);
     tell_number(channel, client);
-    hear_number(channel); /* all are there, and were idle */
+    hear_number(channel); /* all are connected, and were idle */
     client_ask(server, client);
     BMI_close_context(context);
     must(BMI_finalize(), "BMI_finalize");

@@ -3,8 +3,8 @@
  * message.h - messages whose every byte depends on stream, number, and position, scattered over
  * lists of pieces.
  *
- * A numbered message (8 bytes at least) begins with its number, hidden by its stream's key, so that
- * a receiver that cannot know which message comes next can tell which one it got.
+ * A numbered message (8 bytes at least) begins with its number, encoded with its stream's key, so
+ * that a receiver that does not know the next message can identify the one that it got.
  */
 #ifndef BMI_TESTS_MESSAGE_H
 #define BMI_TESTS_MESSAGE_H
@@ -13,7 +13,7 @@
 
 enum { PIECES_MAX = 24, NUMBER_BYTES = 8 };
 
-/* Piece i holds what follows piece i - 1 in the message, but stands before it in memory. */
+/* Piece i follows piece i - 1 in the message, but precedes it in memory. */
 struct scatter {
     int count;
     void *buffers[PIECES_MAX];

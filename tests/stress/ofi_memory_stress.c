@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_memory_stress.c - what a large message costs over a method on libfabric, by the statistics.
+ * ofi_memory_stress.c - the cost of a large message over a method on libfabric, by the statistics.
  *
- *   moved: a message goes by puts or gets, from the sender's memory to the receiver's; no byte is
- *          copied by the library, be its receive posted before the sender asks or after.
- *   registered: with memory of BMI_memalloc the first message registers, later ones from and to the
- *          same buffers find that (BMI_OFI_REGISTER_ALL=on has ofi+tcp and ofi+shm register
- *          as an RDMA device would); plain memory is registered while it is used. A thread takes
- *          and frees such memory while the first connection makes what registers it.
+ *   moved: a message goes by puts or gets, from the sender's memory to the receiver's; the library
+ *          copies no byte, for a receive posted before the sender's request and after it.
+ *          registered: with memory of BMI_memalloc the first message registers, later ones from and
+ *          to the same buffers find that (BMI_OFI_REGISTER_ALL=on makes ofi+tcp and ofi+shm
+ *          register as an RDMA device would); plain memory is registered while it is used. A thread
+ *          takes and frees such memory while the first connection makes what registers it.
  *
  * usage: ofi_memory_stress moved|registered      (BMI_TEST_METHOD: ofi+tcp, ofi+shm, ib)
  */
@@ -36,7 +36,7 @@ static bmi_size_t op_wait(int result, bmi_size_t size, const char *what)
     return completion.size;
 }
 
-/* The other side has come to this point too. */
+/* Waits until the other side has reached this point, too. */
 static void turn_give(BMI_addr_t peer)
 {
     bmi_op_id_t id;
@@ -84,7 +84,7 @@ static struct bmi_method_statistics counted(void)
     return method_statistics(test_method());
 }
 
-/* Over shm the receiver reads, where the system lets it. */
+/* Over shm the receiver reads, if the system allows it. */
 static bool may_get(void)
 {
     return strcmp(test_method(), "bmi_ofi_shm") == 0;
@@ -126,7 +126,7 @@ static void moved_receive(BMI_addr_t peer, char *buffer)
 
 /* ---- registered ------------------------------------------------------------------------------ */
 
-/* Of the messages with this memory: the first may register, or none; the others must not. */
+/* Of the messages with this memory the first may register, or none; the others must not. */
 static void found_check(const struct bmi_method_statistics *before, unsigned i, const char *side)
 {
     struct bmi_method_statistics after = counted();

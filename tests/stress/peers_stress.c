@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * peers_stress.c - ten thousand idle peers of one process, and what they cost it.
+ * peers_stress.c - ten thousand idle peers of one process, and their cost.
  *
  * A child speaks for all of them over sockets of its own: each says HELLO and sends one unexpected
  * message. Printed: memory per peer in the library (allocated), in the process (resident), and the
- * processor time of a second in which nothing happens. Where there are not enough descriptors it is
- * skipped: BMI_TEST_SCALE asks for fewer peers.
+ * processor time of an idle second. Without enough descriptors it is skipped: BMI_TEST_SCALE
+ * reduces the number of peers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static int peers_live(void *argument, int channel)
     }
     tell_number(channel, 0);
     hear_number(channel);
-    for (unsigned i = 0; i < peers; i++) /* each has its HELLO, and none was sent away */
+    for (unsigned i = 0; i < peers; i++) /* each has its HELLO, and none was refused */
         CHECK(!raw_ended(sockets[i], 0), "peer %u: the connection is lost", i);
     for (unsigned i = 0; i < peers; i++)
         close(sockets[i]);
@@ -145,7 +145,7 @@ int main(void)
     size_t left = memory_in_use() - allocated;
     printf("  after they have gone: %zd bytes each are still allocated\n",
            (ssize_t)left / (ssize_t)peers);
-    /* The library keeps the memory of peers for the next ones; all else goes back. */
+    /* The library keeps the memory of peers for later ones; all else is freed. */
     enum { KEPT = 640 };
     CHECK(!test_memory_measurable() || (ssize_t)left < (ssize_t)peers * KEPT + 65536,
           "%zu bytes of peers that are gone", left);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * remap_stress.c - a program gives memory back and maps other memory at the same address, between
- * any two messages, as malloc and free do with large blocks.
+ * remap_stress.c - a program unmaps memory and maps other memory at the same address, between any
+ * two messages, as malloc and free do with large blocks.
  *
- * A cache of registrations that did not notice would move bytes to or from the old pages: then the
- * pattern is wrong, or memory that was not lent changes. Both sides do it; in some rounds only the
- * middle of the buffer is mapped anew, in some the buffer is a part of what it was before, or more
- * of it, while a message of another tag is on its way to or from pages beside it.
+ * A cache of registrations that does not notice this would move bytes to or from the old pages:
+ * then the pattern is wrong, or memory that was not lent changes. Both sides do it; in some rounds
+ * only the middle of the buffer is mapped anew, in some the buffer is a part of the earlier one, or
+ * larger, while a message of another tag is on its way to or from pages beside it.
  *
  * usage: remap_stress        (BMI_TEST_METHOD: the method's scheme)
  */
@@ -20,10 +20,10 @@
 enum { PAGE = 4096, PAGES = 96, BESIDE = 32, ROUNDS = 400 };
 enum { OPEN_TAG = 1, DATA_TAG, BESIDE_TAG, DONE_TAG };
 
-/* What both sides do in a round follows from its number. */
+/* The actions of both sides in a round follow from its number. */
 struct round {
     size_t offset, size; /* of the message in the area */
-    bool beside;         /* another message goes from or to the pages behind it meanwhile */
+    bool beside;         /* another message goes to or from the pages behind it meanwhile */
     bool middle;         /* only the middle of the area is mapped anew */
 };
 
@@ -41,7 +41,7 @@ static struct round round_of(unsigned number)
     return round;
 }
 
-/* Anonymous memory at the area's address, over what is there. */
+/* Maps anonymous memory at the area's address, over the present one. */
 static void area_map(size_t first, size_t pages)
 {
     int fixed = area != NULL ? MAP_FIXED : 0;
@@ -75,7 +75,7 @@ static void wait_for(bmi_op_id_t id, int result, const char *what)
     (void)id;
 }
 
-/* Posts what the round has; the memory beside is in the last BESIDE pages. */
+/* Posts the round's operations; the memory beside is in the last BESIDE pages. */
 static int round_run(BMI_addr_t peer, const struct round *round, bool sends)
 {
     uint8_t *data = area + round->offset, *beside = area + (PAGES - BESIDE) * PAGE + 100;

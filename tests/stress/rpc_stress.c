@@ -4,14 +4,15 @@
  * while processes are stopped, killed, and started again.
  *
  * Each process has one thread that makes progress (testunexpected, then testcontext); others post,
- * wait, and cancel what takes too long. A caller posts the receive of its answer, then sends its
- * request as an unexpected message. The server moves the bulk: it asks for a get or a put by an
- * unexpected message of its own, whose answer is the data and then a word of how it went. The
- * parent stops and kills clients and servers for a while. Whatever it does: each call ends, in
- * time, with a cause or with the right bytes; and in the end each client makes its calls.
+ * wait, and cancel late operations. A caller posts the receive of its answer, then sends its
+ * request as an unexpected message. The server moves the bulk: it requests a get or a put by its
+ * own unexpected message, whose answer is the data and then a status. The parent stops and kills
+ * clients and servers for a while. In all cases each call ends, in time, with a cause or with the
+ * right bytes; and in the end each client completes its calls.
  *
- * A call's operations are counted in its group, under `lock`; the last one's end wakes who waits or
- * goes on with the server's next step. Nothing of the library is called with `lock` held.
+ * A call's operations are counted in its group, under `lock`; the end of the last one wakes a
+ * waiting thread or continues with the server's next step. No thread calls the library with `lock`
+ * held.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -37,7 +38,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended;
 static bmi_context_id context;
 static _Atomic bool stopping;
-static _Atomic bool *calm; /* the parent leaves its children alone from now on */
+static _Atomic bool *calm; /* the parent does not stop or kill its children any more */
 
 /* ---- groups of operations -------------------------------------------------------------------- */
 
@@ -54,8 +55,8 @@ struct group {
     struct op ops[OPS_MAX];
     unsigned used, pending;
     bool cancelled;
-    int failure;                         /* the first one's */
-    void (*finished)(struct group *all); /* NULL: somebody waits for `ended` */
+    int failure;                         /* error of the first failed operation */
+    void (*finished)(struct group *all); /* NULL: a thread waits for `ended` */
 };
 
 static void group_release(struct group *group)
@@ -147,7 +148,7 @@ static void receive_one(struct group *group, BMI_addr_t peer, void *bytes, size_
     posted(op, result, result == 1 ? op->actual : 0);
 }
 
-/* As a program does it that does not know which of its operations still run. */
+/* Cancels all, as a program that does not know which of its operations still run. */
 static void group_cancel(struct group *group)
 {
     bmi_op_id_t ids[OPS_MAX];
@@ -184,7 +185,7 @@ static bool group_wait(struct group *group, unsigned wait_ms)
 /* ---- messages -------------------------------------------------------------------------------- */
 
 struct request {
-    uint64_t call; /* which: names its bulk, and makes its bytes */
+    uint64_t call; /* names its bulk, and determines its bytes */
     uint32_t size;
     int32_t tag; /* of the answer */
     enum direction direction;
@@ -251,7 +252,7 @@ struct call {
     char *bulk;
 };
 
-/* A word that no call waits for: that its bulk is gone. */
+/* A status that no call waits for: its bulk does not exist any more. */
 struct refusal {
     struct group group;
     int32_t word;
@@ -336,7 +337,7 @@ static bool call_good(const struct call *call)
     return true;
 }
 
-/* One call, from its posts to its end, however it ends. */
+/* One call, from its posts to its end, with any result. */
 static bool call_make(int caller, struct chance *chance, char *bulk)
 {
     static const unsigned patience[] = {0, 1, 5, 500, 2000, 2000, 2000, 2000};
@@ -414,7 +415,7 @@ struct service {
     struct request request;
     struct bulk_request wanted;
     struct answer answer;
-    int32_t word; /* of the bulk: 0 well */
+    int32_t word; /* status of the bulk: 0 is success */
     BMI_addr_t client;
     uint64_t until_ns;
     bool cancelled;
@@ -490,7 +491,7 @@ static void server_asked(const struct BMI_unexpected_info *info)
     group_release(&service->group);
 }
 
-/* Cancels what takes too long, and what waits for data that will not come. */
+/* Cancels operations that take too long, or wait for data that will not come. */
 static void server_tick(void)
 {
     uint64_t now = now_ns();

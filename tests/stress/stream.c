@@ -35,8 +35,8 @@ bool stream_numbered(const struct stream *stream)
     return stream->kind != STRICT;
 }
 
-/* How long a message is: sender and receiver both know. All magnitudes are as likely; the powers of
- * two and their neighbours, among them the library's thresholds, come up often. */
+/* The size of a message, which sender and receiver both know. All magnitudes are as likely; the
+ * powers of two and their neighbours, among them the library's thresholds, come up often. */
 bmi_size_t stream_message_size(const struct stream *stream, uint64_t number)
 {
     struct chance chance = {.state = pattern_key(stream->index + 1000u, number)};
@@ -195,7 +195,7 @@ static int receive_post_locked(struct slot *slot, struct posting *posting)
                          slot->type, stream->tag, slot, slot->context, NULL);
 }
 
-/* Posts what the slot is for. Returns the post's result; the slot's lock is free again. */
+/* Posts the slot's operation. Returns the post's result; the slot's lock is released. */
 static int slot_post(struct slot *slot, struct posting *posting, bool cancellable)
 {
     pthread_mutex_lock(&slot->lock);
@@ -224,7 +224,7 @@ static void slot_posted(struct slot *slot, struct posting *posting, int result)
         slot_complete(slot, 0, 0, slot->sending ? slot->size : slot->actual);
 }
 
-/* Takes the side's lock, which is held, off for the post where many threads may post at once. */
+/* Releases the side's lock, which is held, for the post if many threads may post at once. */
 static void message_post_locked(struct stream *stream, struct posting *posting, struct slot *slot)
 {
     struct ledger *ledger = stream->ledger;
@@ -235,7 +235,7 @@ static void message_post_locked(struct stream *stream, struct posting *posting, 
     if (stream->kind == SHARED)
         pthread_mutex_unlock(&stream->sending.lock);
     int result = slot_post(slot, posting, stream->kind != STRICT && !last);
-    /* A pending slot may be another thread's already. */
+    /* A pending slot may belong to another thread already. */
     CHECK(result >= 0, "stream %u: post of message %u: %s", stream->index, number,
           status_name(result));
     if (stream->kind != SHARED)
@@ -243,7 +243,7 @@ static void message_post_locked(struct stream *stream, struct posting *posting, 
     slot_posted(slot, posting, result);
 }
 
-/* Moves the sending end on; returns whether a message is to be posted. */
+/* Advances the sending end; returns whether to post a message. */
 static bool send_phase_locked(struct stream *stream, bool stopping, bool *moved)
 {
     struct ledger *ledger = stream->ledger;
@@ -282,7 +282,7 @@ bool stream_send_step(struct stream *stream, struct posting *posting, bool stopp
     return true;
 }
 
-/* Posts one receive; the side's lock, which is held, is free afterwards. */
+/* Posts one receive; the side's lock, which is held, is released afterwards. */
 static void receive_one_locked(struct stream *stream, struct posting *posting, struct slot *slot,
                                bool cancellable)
 {
@@ -298,7 +298,7 @@ static void receive_one_locked(struct stream *stream, struct posting *posting, s
                   slot->size < stream_message_size(stream, slot->number),
               "stream %u: post of receive %llu: %s", stream->index,
               (unsigned long long)slot->number, status_name(result));
-        atomic_fetch_sub(&ledger->receives, 1); /* STRICT: nobody else has posted */
+        atomic_fetch_sub(&ledger->receives, 1); /* STRICT: no other thread has posted */
         side->outstanding--;
     }
     if (stream->kind != SHARED)
@@ -313,7 +313,7 @@ static void receives_cancel_locked(struct stream *stream)
         slot_cancel(&stream->receiving.slots[i], true);
 }
 
-/* Moves the receiving end on after the sends are done; returns whether to post a receive. */
+/* Advances the receiving end after the sends are done; returns whether to post a receive. */
 static bool receive_phase_locked(struct stream *stream, bool *moved)
 {
     struct ledger *ledger = stream->ledger;
@@ -340,7 +340,7 @@ static bool receive_phase_locked(struct stream *stream, bool *moved)
     return post;
 }
 
-/* All that were sent have been taken, the last one included. */
+/* All sent messages have been received, the last one included. */
 static bool unexpected_complete(struct stream *stream)
 {
     struct ledger *ledger = stream->ledger;

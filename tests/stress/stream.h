@@ -5,17 +5,17 @@
  * Kinds:
  *   STRICT      messages and receives in step, nothing cancelled: message n arrives in receive n,
  *               or that receive was too small for it. Sizes from 0.
- *   CANCEL      sends and receives are cancelled at random. What arrives is numbered, in order of
- *               the receives; a message that was sent and does not arrive must be owed by a
- *               receive that was cancelled. A send cancelled in the midst of its bytes ends the
+ *   CANCEL      sends and receives are cancelled at random. Messages that arrive are numbered, in
+ *               order of the receives; a message that was sent and does not arrive must be owed by
+ *               a receive that was cancelled. A send cancelled in the midst of its bytes ends the
  *               receive that got them; one cancelled before them leaves its receive to a later
  *               message, which then is out of order.
- *   SHARED      as CANCEL, but posted by many threads at once, so nothing is known of the order.
+ *   SHARED      as CANCEL, but posted by many threads at once, so the order is unknown.
  *   UNEXPECTED  each arrives once, unless its send was cancelled.
  *
  * The two ends of a stream, in one process or two, share its ledger. Its phases: ACTIVE until all
- * sends are complete, SENT until all receives are, QUIET while last messages are sent, which sweep
- * out what is left in the library, FINISHED. An operation that is never reported keeps its stream
+ * sends are complete, SENT until all receives are, QUIET while last messages are sent, which take
+ * out messages left in the library, FINISHED. An operation that is never reported keeps its stream
  * from finishing; one reported twice finds its slot not posted.
  *
  * Locks: a side's lock > a slot's lock. Both may be held in a post or cancel, none in a test.
@@ -33,7 +33,7 @@ enum message_fate { NOT_SENT, SENT_WHOLE, SENT_CANCELLED };
 enum slot_state { SLOT_FREE, SLOT_POSTED, SLOT_REPORTED };
 
 enum { SLOTS = 6, MESSAGES_MAX = 1 << 15, RECEIVES_MAX = 4 * MESSAGES_MAX, GUARD = 64 };
-/* Bytes behind a buffer; in one that nobody may write; in one that was just sent. */
+/* Bytes behind a buffer; in one that may not be written; in one that was just sent. */
 enum { GUARD_BYTE = 0xa7, POISON = 0xc7, SCRIBBLE = 0xee };
 
 /* Shared by both ends. */
@@ -42,10 +42,11 @@ struct ledger {
     atomic_uint posted;                 /* messages, last ones included */
     atomic_uint total;                  /* messages before the last ones; UINT32_MAX until known */
     atomic_uint receives;               /* posted */
-    atomic_uint cancelled;              /* receives that we cancelled and that ended with ECANCEL */
-    atomic_uint cut_off;                /* that ended so because their message was cancelled */
+    atomic_uint cancelled;              /* receives that were cancelled and ended with ECANCEL */
+    atomic_uint cut_off;                /* receives that ended so because their message was
+                                           cancelled */
     atomic_ulong bytes;                 /* arrived and verified */
-    _Atomic uint8_t fate[MESSAGES_MAX]; /* as the sender was told */
+    _Atomic uint8_t fate[MESSAGES_MAX]; /* the result for the sender */
     _Atomic uint8_t got[MESSAGES_MAX];  /* times arrived */
 };
 
@@ -64,7 +65,7 @@ struct slot {
     uint64_t number;     /* of the message, or of the receive */
     bmi_size_t size;     /* of the message, or of the buffer given */
     bmi_size_t actual;   /* immediate receives */
-    bmi_size_t poisoned; /* bytes that nobody may have written since the last use */
+    bmi_size_t poisoned; /* bytes that may not have been written since the last use */
     struct scatter scatter;
     char *buffer;
     enum bmi_buffer_type type;
@@ -89,7 +90,7 @@ struct stream {
     bool swept;      /* a last message arrived; guarded by receiving.lock */
 };
 
-/* Where a post goes, chosen by the caller. */
+/* The destination of a post, chosen by the caller. */
 struct posting {
     struct chance *chance;
     bmi_context_id context;
@@ -103,27 +104,28 @@ void stream_close(struct stream *stream);
 void stream_describe(struct stream *stream, unsigned index, unsigned kinds_index);
 unsigned stream_kinds(void);
 
-/* What both ends know of a message: whether it bears its number, its size, all of it. */
+/* Properties of a message that both ends know: whether it has a number, its size, all of it. */
 bool stream_numbered(const struct stream *stream);
 bmi_size_t stream_message_size(const struct stream *stream, uint64_t number);
 struct message stream_message(const struct stream *stream, uint64_t number);
 
-/* One step of an end: posts, or moves the phase on. Returns true if something was done. */
+/* One step of an end: posts, or advances the phase. Returns true if it did something. */
 bool stream_send_step(struct stream *stream, struct posting *posting, bool stopping);
 bool stream_receive_step(struct stream *stream, struct posting *posting);
 
 /* Takes a completion that a test call reported, or an immediate one. */
 void slot_complete(struct slot *slot, bmi_op_id_t id, bmi_error_code_t status, bmi_size_t size);
-/* Cancels what is in the slot if it is one to be cancelled at random, or anyway. */
+/* Cancels the slot's operation if that may be cancelled at random, or `anyway`. */
 void slot_cancel(struct slot *slot, bool anyway);
-/* Tests what is in the slot by its id, if anybody may; other threads may be told of it first. */
+/* Tests the slot's operation by its id, if any thread may; another thread may get its completion
+ * first. */
 void slot_test(struct slot *slot);
 /* Takes an unexpected message of the stream; returns its number. */
 uint64_t stream_take(struct stream *stream, const struct BMI_unexpected_info *info);
 
-/* Nothing is to be done at this process's ends any more. */
+/* No work is left at this process's ends. */
 bool stream_finished(struct stream *stream);
-/* What the ledger says after both ends have finished: checks that nothing is lost. */
+/* Checks the ledger after both ends have finished: no message is lost. */
 void stream_audit(struct stream *stream);
 void stream_print(struct stream *stream);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stream_account.c - takes what ends and arrives into account: see stream.h.
+ * stream_account.c - accounts for ends and arrivals: see stream.h.
  */
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static void sent(struct slot *slot, bmi_error_code_t status, bmi_size_t size, bo
           (unsigned long long)slot->number);
 }
 
-/* Notes that a message has arrived, and checks it. */
+/* Records that a message has arrived, and checks it. */
 static void arrived(struct stream *stream, const struct scatter *scatter, uint64_t number,
                     bmi_size_t size)
 {
@@ -118,7 +118,7 @@ void slot_cancel(struct slot *slot, bool anyway)
     if (slot->state == SLOT_POSTED && slot->id > 0 && (anyway || slot->cancellable)) {
         slot->cancelled = true;
         int result = BMI_cancel(slot->id, slot->context);
-        /* EINVAL: another thread has just been told of its completion. */
+        /* EINVAL: another thread has just got its completion. */
         CHECK(result == 0 || result == -BMI_EINVAL, "BMI_cancel: %s", status_name(result));
     }
     pthread_mutex_unlock(&slot->lock);
@@ -172,8 +172,8 @@ bool stream_finished(struct stream *stream)
     return outstanding == 0;
 }
 
-/* Receives got messages in the order of their posts, but for those whose message was cancelled:
- * each took a later one, and a cancelled one stands before those that it let pass. */
+/* Receives got messages in the order of their posts, except those whose message was cancelled: each
+ * took a later one, and a cancelled one comes before those that overtook it. */
 static void order_audit(const struct stream *stream, unsigned refused)
 {
     uint32_t least = UINT32_MAX; /* message + 1 of all later receives */

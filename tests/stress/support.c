@@ -72,7 +72,7 @@ static uint64_t seed_from_environment(void)
     return value;
 }
 
-/* No later than ctest would end us without a word. */
+/* Earlier than ctest would end the test without a message. */
 static unsigned deadline_of(unsigned seconds)
 {
     const char *text = getenv("BMI_TEST_DEADLINE");
@@ -362,7 +362,7 @@ size_t memory_in_use(void)
 #ifdef __GLIBC__
     struct mallinfo2 info = mallinfo2();
     return info.uordblks + info.hblkhd;
-#else /* nothing there counts what is allocated */
+#else /* no counter of allocations there */
     return memory_resident();
 #endif
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * support.h - what the stress and fault tests share: a deadline, a seed, a scale, children ended
- * by pid, message patterns, and measures of memory.
+ * support.h - shared by the stress and fault tests: a deadline, a seed, a scale, children ended by
+ * pid, message patterns, and measures of memory.
  *
  * A test is a plain program: exit 0 passed, 1 failed, 77 cannot run here (with its reason). The
  * program forks its children before it starts the library, and each child starts its own.
@@ -23,7 +23,7 @@ enum { TEST_SKIP = 77 };
 /* ---- begin, check, end ----------------------------------------------------------------------- */
 
 /* Starts a test: prints its seed, and ends it as failed, children included, after four times
- * `seconds` (more under a sanitizer) or BMI_TEST_DEADLINE of them, which ctest gives. */
+ * `seconds` (more under a sanitizer) or BMI_TEST_DEADLINE seconds, which ctest sets. */
 void test_begin(const char *name, unsigned seconds);
 
 /* The seed: BMI_TEST_SEED, or a fresh one. */
@@ -37,11 +37,10 @@ unsigned test_scaled(unsigned count, unsigned least);
 /* How much slower than plain code this build is; time limits are multiplied by it. */
 unsigned test_slowness(void);
 
-/* Longer than this nothing may take, however loaded the machine is: a bound on hanging, no
- * judgement of speed. */
+/* No wait may take longer, on any loaded machine: a bound on hanging, not a check of speed. */
 enum { TEST_BOUND_MS = 60000 };
 
-/* False under a sanitizer, whose allocator tells nothing of the library's memory. */
+/* False under a sanitizer, whose allocator does not count the library's memory. */
 bool test_memory_measurable(void);
 
 /* Ends the program with exit code 1 and the text, unless `good`. */
@@ -92,7 +91,7 @@ struct child child_start(const char *name, child_main *run, void *argument);
 void child_end(struct child *child);
 /* Fails the test if the child has ended, which it should not have yet. */
 void child_check(const struct child *child);
-/* Waits for its end and returns its status as waitpid tells it. */
+/* Waits for its end and returns its status, as of waitpid. */
 int child_wait(struct child *child);
 /* Kills it (SIGKILL) and waits. */
 void child_kill(struct child *child);
@@ -104,7 +103,7 @@ pid_t children_left(void); /* one that was not ended, or 0 */
 /* Whole messages on a channel; both ends block. A closed channel fails the test. */
 void tell(int channel, const void *data, size_t size);
 void hear(int channel, void *data, size_t size);
-/* Whether something is there to be heard, within `wait_ms`. */
+/* Whether a message arrives within `wait_ms`. */
 bool heard(int channel, int wait_ms);
 void tell_number(int channel, int64_t number);
 int64_t hear_number(int channel);
@@ -126,12 +125,12 @@ int64_t pattern_wrong(const void *buffer, size_t size, uint64_t key, uint64_t of
 
 /* Checks a call that must return 0 or more. */
 int must(int result, const char *what);
-/* Starts the library as a server on scheme://..., whose method is looked for in the table of
- * methods (skips the test where there is none), and tells the address that it got. */
+/* Starts the library as a server on scheme://... (skips the test if the table of methods lacks that
+ * scheme), and returns its address. */
 void serve(const char *address, int flags, char listening[BMI_MAX_ADDR_LEN]);
 
-/* The method under test, where a test is not of one method: its scheme, BMI_TEST_METHOD or "tcp",
- * and its name ("bmi_tcp"). */
+/* The method under test, if a test is not for one method: its scheme, BMI_TEST_METHOD or "tcp", and
+ * its name ("bmi_tcp"). */
 const char *test_scheme(void);
 const char *test_method(void);
 /* Writes the address of this host at which a server of that method may listen; 0: any port. */

@@ -4,12 +4,12 @@
  *
  *   threads_stress ADDRESS [self|pair|mutual]
  *
- * self: one process that talks to its own address. pair: a client looked a server up, which
- * replies to the address of a first unexpected message. mutual: both look each other up, and both
- * connect at once. Each thread picks streams at random and takes steps at both their ends
- * (stream.h), uses all three test calls on two contexts that all share and one of its own, fetches
- * unexpected messages and keeps their buffers for a while, and cancels what is outstanding, or what
- * has long been reported.
+ * self: one process that talks to its own address. pair: a client looked a server up, which replies
+ * to the address of a first unexpected message. mutual: both look each other up, and both connect
+ * at once. Each thread picks streams at random and takes steps at both their ends (stream.h), uses
+ * all three test calls on two contexts that all share and one of its own, fetches unexpected
+ * messages and keeps their buffers for a while, and cancels operations that are outstanding, or
+ * were reported long ago.
  *
  * BMI_TEST_SCALE 1 is five seconds.
  */
@@ -28,7 +28,7 @@ enum variant { SELF, PAIR, MUTUAL };
 
 struct shared {
     struct ledger ledgers[STREAMS_MAX];
-    atomic_ulong reports; /* completions and messages seen by anybody: the watchdog's pulse */
+    atomic_ulong reports; /* completions and messages that any thread got: the watchdog's pulse */
     char listening[2][BMI_MAX_ADDR_LEN];
 };
 
@@ -60,7 +60,7 @@ static void pulse(unsigned long count)
     atomic_fetch_add_explicit(&shared->reports, count, memory_order_relaxed);
 }
 
-/* ---- what a worker does ---------------------------------------------------------------------- */
+/* ---- actions of a worker --------------------------------------------------------------------- */
 
 static struct stream *any_stream(struct worker *worker)
 {
@@ -221,7 +221,8 @@ static void fetch(struct worker *worker)
     pulse((unsigned long)count);
 }
 
-/* Ids that were reported long ago: refused, or at least without effect on whoever has the slot. */
+/* Ids that were reported long ago: refused, or at least without effect on the slot's
+ * present owner. */
 static void stale_use(struct worker *worker)
 {
     unsigned place = (unsigned)chance_below(&worker->chance, STALE);
@@ -294,7 +295,7 @@ static void dump(void)
             stream_print(&streams[i]);
 }
 
-/* Waits for the workers; fails when nothing at all is reported for a while. */
+/* Waits for the workers; fails if no completion is reported for a while. */
 static void watch(void)
 {
     unsigned long before = 0;
@@ -433,7 +434,7 @@ static int process_run(int process, int channel)
     }
     for (int i = 0; i < SHARED_CONTEXTS; i++)
         BMI_close_context(contexts[i]);
-    if (variant != SELF) { /* neither leaves while the other still looks at its gauges */
+    if (variant != SELF) { /* neither ends while the other still checks its gauges */
         tell_number(channel, 1);
         hear_number(channel);
     }
