@@ -11,14 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/digest.h"
 #include "bmi/base/log.h"
-#include "bmi/base/settings.h"
-#include "bmi/connection/failure.h"
 #include "bmi/connection/handshake.h"
+#include "bmi/connection/peer_end.h"
 #include "bmi/connection/stranger.h"
-#include "bmi/progress/progress.h"
+#include "bmi/connection/unexpected.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/match.h"
+#include "bmi/protocol/ping.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/protocol/send.h"
+#include "bmi/protocol/tag_queue.h"
+#include "bmi/state/liveness.h"
 #include "bmi/state/peer.h"
 
 /* A frame whose body belongs to the protocol itself. */
@@ -49,7 +56,7 @@ int bmi_method_link_accepted(struct bmi_link *link)
     peer->flags |= PEER_ACCEPTED;
     peer->since_ns = bmi__monotonic_ns();
     link_own(link, peer);
-    atomic_store(&peer->state, PEER_GREETING);
+    atomic_store(&peer->state, PEER_HANDSHAKE);
     bmi__attention_locked(peer);
     peer_unlock(peer);
     return 0;
@@ -57,7 +64,7 @@ int bmi_method_link_accepted(struct bmi_link *link)
 
 void bmi_method_link_up(struct bmi_link *link)
 {
-    int status = bmi__greeting_up(link);
+    int status = bmi__handshake_up(link);
     if (status < 0)
         link->method->close(link, false);
 }
@@ -261,23 +268,6 @@ static void owner_unlock(struct peer *peer)
     peer_unlock(peer);
 }
 
-/* The first member of each buffer that receives a body and that has no other owner until it is
- * whole. */
-struct arriving {
-    enum sink_kind kind;
-};
-
-/* Frees such a buffer, since the link ends and the rest will not arrive. */
-void bmi__arriving_free(struct bmi_link *link)
-{
-    struct arriving *arriving = link->arriving;
-    link->arriving = NULL;
-    if (arriving != NULL && arriving->kind == SINK_UNEXPECTED)
-        bmi__unexpected_lost(arriving);
-    else
-        free(arriving);
-}
-
 /* A decoded header. If status < 0, `reason` says why the bytes are no header. */
 struct shown {
     const uint8_t *bytes;
@@ -308,7 +298,7 @@ static void refused_log_locked(struct peer *peer, const struct shown *shown, int
         bmi__log(BMI_LOG_WARN,
                  "%s refuses us: it speaks another version of the protocol, we speak %u",
                  bmi__peer_name(peer), WIRE_VERSION);
-    else if (shown->status < 0 && (peer->state == PEER_DIALLING || peer->state == PEER_GREETING))
+    else if (shown->status < 0 && (peer->state == PEER_DIALLING || peer->state == PEER_HANDSHAKE))
         bmi__stranger_log_locked(peer, shown->bytes, bmi_frame_header_size(shown->bytes[0]));
     else
         bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer),
@@ -320,7 +310,7 @@ static void refused_log_locked(struct peer *peer, const struct shown *shown, int
 static bool stranger_answer_locked(struct peer *peer, const struct shown *shown)
 {
     struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};
-    return shown->status < 0 && peer->state == PEER_GREETING &&
+    return shown->status < 0 && peer->state == PEER_HANDSHAKE &&
            bmi__control_send_locked(peer, header, NULL, 0);
 }
 
@@ -417,7 +407,7 @@ static int regions_arrived(struct bmi_link *link, const struct inbound *inbound)
     struct peer *peer = count < 0 ? NULL : owner_lock(link);
     if (peer == NULL)
         return -EPROTO;
-    int status = -EPROTO; /* of more regions than the network has, as of those of a greeting */
+    int status = -EPROTO; /* of more regions than the network has, as of those of a HELLO */
     peer->seen += inbound->header.type == WIRE_RTS;
     if ((uint32_t)count > link->method->limits.regions_max)
         bmi__log(BMI_LOG_WARN, "%s: regions that its network does not have", bmi__peer_name(peer));

@@ -10,7 +10,9 @@
 #include <sys/eventfd.h>
 #include <time.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
+#include "bmi/progress/wakeup.h"
 #include "bmi/task.h"
 #include "flow/flow_self.h"
 #include "tests/unit/deep.h"

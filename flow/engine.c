@@ -29,8 +29,10 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/progress/progress.h"
+#include "bmi/progress/wakeup.h"
 #include "bmi/state/context.h"
 #include "flow/internal.h"
 #include "task/internal.h"

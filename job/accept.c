@@ -12,6 +12,7 @@
 
 #include "bmi/connection/unexpected.h"
 #include "bmi/progress/progress.h"
+#include "bmi/state/library.h"
 #include "job/internal.h"
 
 /* Makes unexpected_wanted agree with whether there is room. */

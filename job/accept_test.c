@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "bmi/progress/progress.h"
+#include "bmi/state/library.h"
 #include "job/job_case.h"
 
 /* A request: its machine waits for an event of the test's, then ends. */

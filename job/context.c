@@ -5,10 +5,13 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/unexpected.h"
 #include "bmi/progress/progress.h"
+#include "bmi/state/context.h"
+#include "bmi/state/library.h"
 #include "job/internal.h"
 #include "task/internal.h"
 

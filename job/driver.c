@@ -15,7 +15,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
+#include "bmi/state/context.h"
 #include "job/internal.h"
 #include "task/internal.h"
 

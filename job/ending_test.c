@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
 #include "job/job_case.h"

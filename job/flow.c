@@ -4,6 +4,7 @@
  */
 #include <limits.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
 

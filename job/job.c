@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
 

@@ -13,8 +13,10 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/log.h"
 #include "bmi/progress/progress.h"
+#include "bmi/state/library.h"
 #include "job/internal.h"
 #include "task/internal.h"
 

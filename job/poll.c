@@ -7,10 +7,14 @@
  * sleeper's wake function), an unexpected message (the BMI context's hook). No wake-up is lost,
  * since a waiting thread enters the list before its last check (docs/threads.md).
  */
+#include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/unexpected.h"
 #include "bmi/progress/progress.h"
+#include "bmi/state/context.h"
+#include "bmi/state/library.h"
+#include "bmi/state/op.h"
 #include "job/internal.h"
 
 enum { BATCH = 64 };

@@ -4,6 +4,7 @@
  * source's result to job.c.
  */
 #include "bmi/progress/progress.h"
+#include "bmi/state/library.h"
 #include "job/internal.h"
 
 /* ---- BMI ------------------------------------------------------------------------------------- */

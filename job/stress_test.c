@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/flow.h"
 #include "bmi/progress/progress.h"
 #include "job/job_case.h"

@@ -7,6 +7,7 @@
  */
 #include <limits.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/connection/address.h"
 #include "bmi/progress/progress.h"
 #include "job/internal.h"

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
 

@@ -12,12 +12,18 @@
 #include "bmi/base/error.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
-#include "bmi/connection/failure.h"
 #include "bmi/connection/handshake.h"
 #include "bmi/progress/offload.h"
 #include "bmi/progress/progress.h"
+#include "bmi/progress/wakeup.h"
 #include "bmi/protocol/cancel.h"
+#include "bmi/protocol/match.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/protocol/ping.h"
+#include "bmi/protocol/send.h"
 #include "bmi/state/context.h"
+#include "bmi/state/library.h"
+#include "bmi/state/op.h"
 
 /* At most this many small frames are gathered into one write. */
 enum { COALESCE_FRAMES = 64 };

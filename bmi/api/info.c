@@ -22,6 +22,9 @@
 #include "bmi/progress/background.h"
 #include "bmi/progress/methods.h"
 #include "bmi/state/context.h"
+#include "bmi/state/library.h"
+#include "bmi/state/liveness.h"
+#include "bmi/state/peer.h"
 #include "bmi/task.h"
 
 /* ---- methods -------------------------------------------------------------------------------- */

@@ -1,47 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ping.c - signs of life asked for: by the liveness tick (token 0), and by bmi_ping.
- *
- * A ping is an operation in a context of its own, whose completion says that the PONG came; its
- * `actual` is the time it took, in nanoseconds.
+ * ping.c - bmi_ping: one ping in a context of its own, which the program does not see.
  */
 #include <errno.h>
 
 #include "bmi/api/api.h"
-#include "bmi/base/error.h"
-#include "bmi/connection/address.h"
-#include "bmi/connection/handshake.h"
-#include "bmi/progress/progress.h"
 #include "bmi/state/context.h"
-#include "bmi/state/peer.h"
-
-static void send_locked(struct peer *peer, struct op *op)
-{
-    struct wire_header header = {.type = WIRE_PING, .source = (uint64_t)bmi__op_id(op)};
-    op->deadline_ns = bmi__monotonic_ns();
-    op->flags |= OP_STARTED;
-    bmi__control_send_locked(peer, header, NULL, 0);
-}
-
-void bmi__ping_start_locked(struct peer *peer, struct op *op)
-{
-    if (peer->state == PEER_UP)
-        send_locked(peer, op);
-}
-
-void bmi__pings_send_locked(struct peer *peer)
-{
-    for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next)
-        if (op->kind == OP_PING && op->stage != STAGE_NEXT && !(op->flags & OP_STARTED))
-            send_locked(peer, op);
-}
-
-void bmi__pong_arrived_locked(struct peer *peer, uint64_t token)
-{
-    struct op *op = bmi__op_find((bmi_op_id_t)token);
-    if (op != NULL && op->peer == peer && op->kind == OP_PING && (op->flags & OP_STARTED))
-        bmi__op_complete_locked(op, 0, (bmi_size_t)(bmi__monotonic_ns() - op->deadline_ns));
-}
 
 static int ping(BMI_addr_t addr, int timeout_ms, bmi_context_id context, double *round_trip_us)
 {

@@ -16,13 +16,13 @@
 
 #include "bmi/base/escape.h"
 #include "bmi/base/settings.h"
-#include "bmi/connection/address.h"
-#include "bmi/connection/failure.h"
-#include "bmi/connection/handshake.h"
 #include "bmi/progress/background.h"
 #include "bmi/progress/methods.h"
 #include "bmi/protocol/credit.h"
 #include "bmi/state/context.h"
+#include "bmi/state/library.h"
+#include "bmi/state/liveness.h"
+#include "bmi/state/peer.h"
 
 typedef unsigned long long number;
 
@@ -156,7 +156,7 @@ static const char *state_name(const struct peer *peer)
         [PEER_FREE] = "free",
         [PEER_IDLE] = "not connected",
         [PEER_DIALLING] = "connecting",
-        [PEER_GREETING] = "greeting",
+        [PEER_HANDSHAKE] = "handshake",
         [PEER_UP] = "up",
         [PEER_GONE] = "gone",
     };

@@ -20,7 +20,7 @@
 #include "bmi/api/report.h"
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
-#include "bmi/progress/progress.h"
+#include "bmi/method.h"
 
 enum { PATIENCE_MS = 5000, PAUSE_MS = 1000, BACKLOG = 8 };
 

@@ -26,13 +26,19 @@
 #include "bmi/connection/failure.h"
 #include "bmi/connection/handshake.h"
 #include "bmi/connection/matching.h"
+#include "bmi/connection/peer_end.h"
 #include "bmi/connection/tags.h"
 #include "bmi/connection/unexpected.h"
 #include "bmi/progress/background.h"
+#include "bmi/progress/methods.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/timers.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/tag_queue.h"
 #include "bmi/state/context.h"
+#include "bmi/state/library.h"
+#include "bmi/state/op.h"
+#include "bmi/state/peer.h"
 #include "bmi/task.h"
 #include "task/gate.h"
 
@@ -41,19 +47,11 @@ static int users;               /* start_lock */
 static bool background_by_flag; /* start_lock */
 static pid_t owner;             /* start_lock: process that owns the connections */
 static bool let_go;             /* start_lock: an ancestor owned and still owns them */
+static const struct bmi__upcalls upcalls = {
+    .liveness_expired = bmi__liveness_expired,
+    .unexpected_stalled = bmi__unexpected_stalled,
+};
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static atomic_bool running;
-static atomic_bool auto_references;
-
-bool bmi__running(void)
-{
-    return atomic_load_explicit(&running, memory_order_acquire);
-}
-
-bool bmi__auto_references(void)
-{
-    return atomic_load_explicit(&auto_references, memory_order_relaxed);
-}
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
@@ -167,12 +165,13 @@ static int start(const char *method_list, const char *listen_addr, int flags)
     }
     pthread_once(&fork_once, fork_watch);
     owner = getpid();
-    int status = bmi__greeting_start();
+    int status = bmi__handshake_start();
     if (status == 0)
         status = bmi__progress_start();
     if (status < 0)
         return status;
-    atomic_store(&auto_references, (flags & BMI_AUTO_REF_COUNT) != 0);
+    bmi__upcalls = &upcalls;
+    bmi__auto_references_set((flags & BMI_AUTO_REF_COUNT) != 0);
     status = methods_start(method_list);
     if (status == 0)
         status = listen_all(listen_addr, flags);
@@ -186,7 +185,7 @@ static int start(const char *method_list, const char *listen_addr, int flags)
         bmi__background_stop();
         stop();
     } else
-        atomic_store_explicit(&running, true, memory_order_release);
+        bmi__running_set(true);
     if (status == 0 && bmi__setting(SETTING_REPORT) != 0)
         bmi__reporter_follow();
     return status;
@@ -343,9 +342,10 @@ static void stop(void)
     bmi__progress_stop();
     bmi__unexpected_stop();
     bmi__addresses_free();
-    bmi__meeting_stop();
+    bmi__matching_stop();
     bmi__tags_stop();
     bmi__peers_free();
+    bmi__keys_stop();
     bmi__credit_stop();
     bmi__contexts_free();
     bmi__op_table_free();
@@ -357,13 +357,13 @@ static int finalize_last(void)
     bmi__gate_waits(&start_lock);
     if (is_anothers()) {
         let_go = true;
-        atomic_store(&running, false);
+        bmi__running_set(false);
         return 0;
     }
-    atomic_store(&running, false); /* from now on no thread can start the background task */
+    bmi__running_set(false); /* from now on no thread can start the background task */
     int status = bmi__background_stop();
     if (status < 0) {
-        atomic_store(&running, true);
+        bmi__running_set(true);
         return status;
     }
     if (bmi__setting(SETTING_STATS) != 0)

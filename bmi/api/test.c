@@ -9,10 +9,12 @@
 #include <stddef.h>
 
 #include "bmi/base/error.h"
-#include "bmi/connection/address.h"
 #include "bmi/connection/unexpected.h"
 #include "bmi/progress/progress.h"
+#include "bmi/progress/waiters.h"
 #include "bmi/state/context.h"
+#include "bmi/state/library.h"
+#include "bmi/state/op.h"
 
 enum { TAKE_MOST = 64, PROGRESS_EVERY = 16 };
 

@@ -13,9 +13,12 @@
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
 #include "bmi/base/text.h"
-#include "bmi/connection/failure.h"
-#include "bmi/connection/matching.h"
 #include "bmi/connection/option.h"
+#include "bmi/connection/peer_end.h"
+#include "bmi/progress/methods.h"
+#include "bmi/state/library.h"
+#include "bmi/state/liveness.h"
+#include "bmi/state/peer.h"
 
 enum { CHUNK = 256, CHUNKS = 1 << 16, ALTERNATIVES_MOST = 64 };
 

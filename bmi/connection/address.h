@@ -12,39 +12,8 @@
 #ifndef BMI_ADDRESS_H
 #define BMI_ADDRESS_H
 
-#include "bmi/progress/methods.h"
+#include "bmi/state/address.h"
 #include "bmi/state/peer.h"
-
-struct alternative {
-    struct running_method *method;
-    char *canonical;             /* what the method dials */
-    char *url;                   /* scheme://canonical, for the log */
-    struct kept_option *options; /* of the address, with its first: option.c; its peer's lock */
-};
-
-/* A numeric host. Programs receive a pointer to the string, so it lives as long as its address. */
-struct host {
-    struct host *former; /* of the address: of connections before */
-    char numeric[];
-};
-
-struct address {
-    atomic_uint generation;
-    uint32_t losses; /* connections that ended; its peer's lock */
-    _Atomic(struct peer *) peer;
-    struct address *alias_next; /* the next address of the same peer */
-    struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
-    char *string;               /* looked up; NULL: accepted */
-    struct host *host;          /* of the last connection; NULL: none yet */
-    struct alternative *alternatives;
-    uint32_t alternative_count;
-    uint32_t slot;
-    atomic_int references;
-    int cause; /* why the last connection ended */
-    bool dead, in_use;
-    bool dropped;        /* freed when its connection ends; found by its string until then */
-    uint8_t host_method; /* the method of `host`: an index for bmi__method_at */
-};
 
 void bmi__book_lock(void);
 void bmi__book_unlock(void);
@@ -107,9 +76,5 @@ void bmi__addresses_free(void);
 
 /* Starts the methods of its alternatives. <0: none of them could be started. */
 int bmi__address_methods_start(BMI_addr_t handle);
-
-/* start.c */
-bool bmi__running(void);
-bool bmi__auto_references(void);
 
 #endif

@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/log.h"
-#include "bmi/connection/address.h"
 #include "bmi/connection/failure.h"
-#include "bmi/connection/handshake.h"
-#include "bmi/progress/progress.h"
+#include "bmi/state/address.h"
+#include "bmi/state/peer.h"
 
 enum { HOST_BYTES = 48 };
 static const uint64_t HELLO_NS = 1000000000u; /* the HELLO may still be on its way */
@@ -45,7 +45,7 @@ static enum use use_of_locked(struct peer *peer, uint64_t now_ns)
 {
     struct bmi_statistics s = {0};
     uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
-    if (peer->state == PEER_GREETING)
+    if (peer->state == PEER_HANDSHAKE)
         return now_ns - peer->since_ns >= HELLO_NS ? USE_NO_HELLO : USE_BUSY;
     if (!bmi__reapable(peer))
         return USE_BUSY;
@@ -62,7 +62,7 @@ static enum use use_of_locked(struct peer *peer, uint64_t now_ns)
 /* NULL: the network has none. */
 static const char *host_of_locked(const struct peer *peer)
 {
-    if (peer->state == PEER_GREETING)
+    if (peer->state == PEER_HANDSHAKE)
         return peer->link->host;
     return peer->address != NULL && peer->address->host != NULL ? peer->address->host->numeric
                                                                 : NULL;
@@ -139,7 +139,7 @@ bool bmi_method_idle_close(const struct bmi_method *method, const char *host)
     if (chosen != NULL) {
         struct peer *peer = chosen->peer;
         peer_lock(peer);
-        closes = peer->link != NULL && (peer->state == PEER_GREETING || bmi__reapable(peer));
+        closes = peer->link != NULL && (peer->state == PEER_HANDSHAKE || bmi__reapable(peer));
         if (closes) {
             bmi__log(BMI_LOG_INFO, "%s %s and gives its descriptor to a newcomer",
                      bmi__peer_name(peer),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * failure.c - see failure.h. The poller runs the tick; `attention` counts the peers that need it.
+ * failure.c - see failure.h. The poller runs the tick.
  */
 #include "bmi/connection/failure.h"
 
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
@@ -15,78 +16,20 @@
 #include "bmi/connection/handshake.h"
 #include "bmi/connection/join.h"
 #include "bmi/connection/matching.h"
-#include "bmi/progress/progress.h"
+#include "bmi/connection/peer_end.h"
+#include "bmi/connection/unexpected.h"
 #include "bmi/protocol/cancel.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/state/liveness.h"
+#include "bmi/state/peer.h"
 
 enum { TICKS_PING = 3 }; /* a peer that is silent for so many is asked for a sign of life */
-enum { TICK_LEAST_MS = 5 };
 
-static atomic_int attention;
-static atomic_bool armed;
-static atomic_bool graces; /* cancelled receives wait: ticks are shorter */
-
-static void tick(struct bmi_timer *timer);
-static struct bmi_timer ticker = {.expired = tick};
 static void reap_again(struct bmi_timer *timer);
 static struct bmi_timer reaper = {.expired = reap_again}; /* after BMI_REAP_IDLE */
 static _Atomic int64_t reap_s;
-
-static uint64_t tick_ms(void)
-{
-    int64_t silent = bmi__setting(SETTING_PEER_TIMEOUT) / BMI__TICKS_DEAD;
-    int64_t connect = bmi__setting(SETTING_CONNECT_TIMEOUT) / 4;
-    int64_t ms = connect;
-    if (silent > 0 && silent < ms)
-        ms = silent;
-    int64_t idle = bmi__setting(SETTING_IDLE_REAP) * 1000 / 4;
-    if (idle > 0 && idle < ms)
-        ms = idle;
-    int64_t grace = bmi__setting(SETTING_CANCEL_GRACE) / 4;
-    if (atomic_load(&graces) && grace < ms)
-        ms = grace;
-    return (uint64_t)(ms < TICK_LEAST_MS ? TICK_LEAST_MS : ms);
-}
-
-static bool is_closing(const struct peer *peer)
-{
-    return (peer->flags & PEER_CLOSING) && peer->link != NULL;
-}
-
-void bmi__attention_locked(struct peer *peer)
-{
-    bool has = (peer->flags & PEER_ATTENTION) != 0;
-    bool needs = peer->op_count > 0 || peer->state == PEER_DIALLING ||
-                 peer->state == PEER_GREETING || is_closing(peer);
-    if (has == needs)
-        return;
-    peer->flags ^= PEER_ATTENTION;
-    if (!needs) {
-        peer->since_ns = 0;
-        atomic_fetch_sub(&attention, 1);
-        return;
-    }
-    atomic_fetch_add(&attention, 1);
-    if (!atomic_exchange(&armed, true))
-        bmi_method_timer_set(&ticker, tick_ms());
-}
-
-void bmi__grace_begins(void)
-{
-    if (!atomic_exchange(&graces, true))
-        bmi_method_timer_set(&ticker, tick_ms());
-}
-
-void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason)
-{
-    if (peer->link == NULL || (peer->flags & PEER_CLOSING))
-        return;
-    if (reason != NULL)
-        bmi__log(BMI_LOG_WARN, "%s: %s; ending the connection", bmi__peer_name(peer), reason);
-    peer->cause = (int16_t)error;
-    peer->flags |= PEER_CLOSING;
-    peer->link->method->close(peer->link, false);
-}
 
 void bmi__peer_leave_locked(struct peer *peer)
 {
@@ -127,29 +70,35 @@ static void check_silence(struct peer *peer)
         bmi__peer_fail_locked(peer, -ETIMEDOUT, "silent for too long");
 }
 
+struct look {
+    uint64_t now;
+    bool graces; /* cancelled receives wait for their senders' answers */
+};
+
 static void look_at(struct peer *peer, void *argument)
 {
-    uint64_t now = *(uint64_t *)argument;
+    struct look *look = argument;
+    uint64_t now = look->now;
     peer_lock(peer);
     bool late = peer->since_ns != 0 && now > peer->since_ns;
     enum peer_state state = atomic_load(&peer->state);
-    if (is_closing(peer)) { /* the other process may hang */
+    if (bmi__peer_closing(peer)) { /* the other process may hang */
         if (late)
             peer->link->method->close(peer->link, false);
         state = PEER_GONE;
     }
-    if (state == PEER_GREETING)
+    if (state == PEER_HANDSHAKE)
         late = now - peer->since_ns > (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
     switch (state) {
     case PEER_DIALLING:
-    case PEER_GREETING:
+    case PEER_HANDSHAKE:
         if (late)
             bmi__peer_fail_locked(peer, -ETIMEDOUT, "not connected in time");
         break;
     case PEER_UP:
         if (peer->op_count > 0) {
             if (bmi__cancel_graces_locked(peer, now))
-                atomic_store(&graces, true);
+                look->graces = true;
             check_silence(peer);
         }
         break;
@@ -226,32 +175,26 @@ static void reap_again(struct bmi_timer *timer)
 
 /* ---- the tick ------------------------------------------------------------------------------- */
 
-static void tick(struct bmi_timer *timer)
+bool bmi__liveness_expired(void)
 {
-    uint64_t now = bmi__monotonic_ns();
-    atomic_store(&graces, false);
-    bmi__peer_each(look_at, &now);
+    struct look look = {.now = bmi__monotonic_ns()};
+    bmi__peer_each(look_at, &look);
     int64_t idle = bmi__setting(SETTING_IDLE_REAP);
     if (idle > 0)
         reap_all(idle);
-    atomic_store(&armed, false);
-    if ((atomic_load(&attention) > 0 || idle > 0) && !atomic_exchange(&armed, true))
-        bmi_method_timer_set(timer, tick_ms());
+    return look.graces;
 }
 
 void bmi__reap_wanted(void)
 {
-    if (bmi__setting(SETTING_IDLE_REAP) > 0 && !atomic_exchange(&armed, true))
-        bmi_method_timer_set(&ticker, tick_ms());
+    if (bmi__setting(SETTING_IDLE_REAP) > 0)
+        bmi__liveness_arm();
 }
 
 void bmi__failure_stop(void)
 {
-    bmi_method_timer_clear(&ticker);
+    bmi__liveness_stop();
     bmi_method_timer_clear(&reaper);
-    atomic_store(&attention, 0);
-    atomic_store(&armed, false);
-    atomic_store(&graces, false);
 }
 
 /* ---- a link is down ------------------------------------------------------------------------- */
@@ -286,7 +229,7 @@ static bool dial_failed(struct peer *peer, int status)
         return false;
     }
     peer->alternative = 0;
-    bmi__meeting_clear_locked(peer);
+    bmi__matching_clear_locked(peer);
     atomic_store(&peer->state, PEER_IDLE);
     bmi__peer_abandon_locked(peer, status != 0 ? status : -ECONNREFUSED);
     bool over = bmi__address_forget_locked(peer);
@@ -303,7 +246,7 @@ static bool peer_lost(struct peer *peer, int status)
     self_link_forget(peer);
     if (state == PEER_DIALLING)
         return dial_failed(peer, cause);
-    bmi__meeting_clear_locked(peer);
+    bmi__matching_clear_locked(peer);
     if (cause == 0)
         cause = -ECONNRESET;
     bmi__address_ended_locked(peer, cause);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * handshake.c - dialling, the handshake, and one link for a pair of processes. See greeting.h.
+ * handshake.c - dialling, the handshake, and one link for a pair of processes. See handshake.h.
  */
 #include "bmi/connection/handshake.h"
 
@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/digest.h"
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
@@ -19,38 +20,21 @@
 #include "bmi/connection/join.h"
 #include "bmi/connection/matching.h"
 #include "bmi/connection/option.h"
-#include "bmi/progress/progress.h"
+#include "bmi/connection/peer_end.h"
+#include "bmi/progress/methods.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/ping.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/protocol/send.h"
+#include "bmi/state/liveness.h"
+#include "bmi/state/peer.h"
 
 static uint8_t incarnation[16];
 
-int bmi__greeting_start(void)
+int bmi__handshake_start(void)
 {
     return getrandom(incarnation, sizeof incarnation, 0) == sizeof incarnation ? 0 : -EIO;
-}
-
-/* The name of an accepted peer: its host, and a number that distinguishes it from others there. */
-static const char *accepted_name(const char *host, const struct bmi_link *link)
-{
-    static _Thread_local char name[INET6_ADDRSTRLEN + 16];
-    bool colons = strchr(host, ':') != NULL;
-    if (link == NULL || link->host_number == 0)
-        return host;
-    snprintf(name, sizeof name, "%s%.*s%s:%u", colons ? "[" : "", INET6_ADDRSTRLEN, host,
-             colons ? "]" : "", link->host_number);
-    return name;
-}
-
-const char *bmi__peer_name(const struct peer *peer)
-{
-    for (struct address *a = peer->address; a != NULL; a = a->alias_next)
-        if (a->string != NULL)
-            return a->string;
-    if (peer->address != NULL && peer->address->host != NULL)
-        return accepted_name(peer->address->host->numeric, peer->link);
-    return peer->link != NULL && peer->link->host != NULL
-               ? accepted_name(peer->link->host, peer->link)
-               : "an unknown host";
 }
 
 static uint32_t own_eager_max(const struct bmi_method *method)
@@ -129,7 +113,7 @@ int bmi__dial_locked(struct peer *peer)
         peer->cause = 0;
         peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED | PEER_ASKED | PEER_KEPT);
         atomic_store(&peer->state, PEER_DIALLING);
-        bmi__meeting_clear_locked(peer);
+        bmi__matching_clear_locked(peer);
         bmi__attention_locked(peer);
         return 0;
     }
@@ -181,7 +165,7 @@ static bool proof_holds(const uint8_t *proof, enum proof_label label, const uint
 
 /* The time for the handshake begins here. Before, a method may have been creating its connection
  * resources, which takes long on a busy host. */
-int bmi__greeting_up(struct bmi_link *link)
+int bmi__handshake_up(struct bmi_link *link)
 {
     int status = 0;
     uint8_t nonce[16], name[16];
@@ -194,7 +178,7 @@ int bmi__greeting_up(struct bmi_link *link)
         if (peer->link == link && peer->state == PEER_DIALLING) {
             link_secret(peer->secret, nonce, link);
             link_name(name, peer->secret);
-            bmi__meeting_set_locked(peer, MEETING_NAME, name, sizeof name);
+            bmi__matching_set_locked(peer, MATCHING_NAME, name, sizeof name);
             bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
             peer->since_ns =
                 bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
@@ -223,8 +207,8 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     peer->silent_ticks = 0;
     peer->since_ns = bmi__monotonic_ns();
     if (peer->flags & PEER_ACCEPTED)
-        bmi__meeting_set_locked(peer, MEETING_INCARNATION, peer->incarnation,
-                                sizeof peer->incarnation);
+        bmi__matching_set_locked(peer, MATCHING_INCARNATION, peer->incarnation,
+                                 sizeof peer->incarnation);
     bmi__address_host_locked(peer);
     atomic_store(&peer->state, PEER_UP);
     bmi__attention_locked(peer);
@@ -253,7 +237,7 @@ static struct peer *dialled_find(const uint8_t name[16])
 {
     enum { CANDIDATES = 16 }; /* there are more than one only where hashes are alike */
     struct peer *candidates[CANDIDATES];
-    unsigned count = bmi__meeting_find(MEETING_NAME, name, 16, candidates, CANDIDATES);
+    unsigned count = bmi__matching_find(MATCHING_NAME, name, 16, candidates, CANDIDATES);
     for (unsigned i = 0; i < count; i++)
         if (dialled_as(candidates[i], name))
             return candidates[i];
@@ -275,8 +259,8 @@ static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said)
  * one question has room for. Returns their number. */
 static unsigned accepted_find(const uint8_t *incarnation_said, struct peer **found)
 {
-    unsigned kept = 0, count = bmi__meeting_find(MEETING_INCARNATION, incarnation_said, 16, found,
-                                                 WIRE_JOIN_ITEMS);
+    unsigned kept = 0, count = bmi__matching_find(MATCHING_INCARNATION, incarnation_said, 16, found,
+                                                  WIRE_JOIN_ITEMS);
     for (unsigned i = 0; i < count; i++)
         if (accepted_from(found[i], incarnation_said))
             found[kept++] = found[i];
@@ -311,7 +295,7 @@ static int accept_locked(struct peer *peer, const struct wire_hello *hello)
 {
     if (bmi__address_accept_locked(peer) == NULL)
         return -ENOMEM;
-    peer->flags |= PEER_GREETED;
+    peer->flags |= PEER_HELLO_DONE;
     link_secret(peer->secret, hello->nonce, peer->link);
     bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
     hello_send_locked(peer, NULL);
@@ -536,7 +520,7 @@ static int hello_handle(struct bmi_link *link, bool reply, const struct wire_hel
     }
     if (reply)
         return reply_arrived(peer, link, hello);
-    if (peer->state != PEER_GREETING || (peer->flags & PEER_CLOSING))
+    if (peer->state != PEER_HANDSHAKE || (peer->flags & PEER_CLOSING))
         return -EPROTO;
     return accept_hello(peer, hello);
 }

@@ -18,20 +18,15 @@
 #include "bmi/state/peer.h"
 
 /* Makes this process's incarnation. */
-int bmi__greeting_start(void);
+int bmi__handshake_start(void);
 
 /* Starts connecting to the peer's address, from its present alternative on. With the peer's lock,
  * without the book's. Returns 0 or an errno: nothing was started. */
 int bmi__dial_locked(struct peer *peer);
 
 /* Run by the poller; take the book's and the peer's lock. <0: end the link. */
-int bmi__greeting_up(struct bmi_link *link);
+int bmi__handshake_up(struct bmi_link *link);
 int bmi__hello_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size);
 int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size);
-
-/* The name of a peer for the log: the address that it was looked up by, or its host and a number
- * that distinguishes it from others there, while it is connected. Valid until the thread's next
- * call, with the peer's lock held. */
-const char *bmi__peer_name(const struct peer *peer);
 
 #endif

@@ -7,7 +7,12 @@
 
 #include "bmi/connection/address.h"
 #include "bmi/connection/handshake.h"
+#include "bmi/connection/peer_end.h"
 #include "bmi/progress/progress.h"
+#include "bmi/protocol/match.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/protocol/ping.h"
+#include "bmi/protocol/send.h"
 
 void bmi__peers_lock(struct peer *one, struct peer *other)
 {

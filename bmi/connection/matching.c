@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * matching.c - see meeting.h. A hash table whose chains run through the peers; `lock` (innermost)
- * guards it and the two fields of each peer that belong to it, `meeting_next` and `meeting_key`.
+ * matching.c - see matching.h. A hash table whose chains run through the peers; `lock` (innermost)
+ * guards it and the two fields of each peer that belong to it, `matching_next` and `matching_key`.
  */
 #include "bmi/connection/matching.h"
 
@@ -14,7 +14,7 @@ static struct peer **table;       /* lock */
 static uint32_t table_size, used; /* lock; table_size is a power of two */
 
 /* Never 0, which says that a peer is in no chain. */
-static uint32_t key_of(enum meeting kind, const void *bytes, size_t size)
+static uint32_t key_of(enum matching kind, const void *bytes, size_t size)
 {
     const uint8_t *at = bytes;
     uint64_t value = (14695981039346656037u ^ (uint64_t)kind) * 1099511628211u;
@@ -41,9 +41,9 @@ static void grow_locked(void)
     table_size = size;
     for (uint32_t i = 0; i < old_size; i++)
         for (struct peer *peer = old[i], *next; peer != NULL; peer = next) {
-            struct peer **place = bucket_locked(peer->meeting_key);
-            next = peer->meeting_next;
-            peer->meeting_next = *place;
+            struct peer **place = bucket_locked(peer->matching_key);
+            next = peer->matching_next;
+            peer->matching_next = *place;
             *place = peer;
         }
     free(old);
@@ -51,18 +51,18 @@ static void grow_locked(void)
 
 static void remove_locked(struct peer *peer)
 {
-    if (peer->meeting_key == 0 || table == NULL)
+    if (peer->matching_key == 0 || table == NULL)
         return;
-    struct peer **place = bucket_locked(peer->meeting_key);
+    struct peer **place = bucket_locked(peer->matching_key);
     while (*place != peer)
-        place = &(*place)->meeting_next;
-    *place = peer->meeting_next;
-    peer->meeting_next = NULL;
-    peer->meeting_key = 0;
+        place = &(*place)->matching_next;
+    *place = peer->matching_next;
+    peer->matching_next = NULL;
+    peer->matching_key = 0;
     used--;
 }
 
-void bmi__meeting_set_locked(struct peer *peer, enum meeting kind, const void *bytes, size_t size)
+void bmi__matching_set_locked(struct peer *peer, enum matching kind, const void *bytes, size_t size)
 {
     uint32_t key = key_of(kind, bytes, size);
     pthread_mutex_lock(&lock);
@@ -70,37 +70,37 @@ void bmi__meeting_set_locked(struct peer *peer, enum meeting kind, const void *b
     grow_locked();
     if (table != NULL) {
         struct peer **place = bucket_locked(key);
-        peer->meeting_key = key;
-        peer->meeting_next = *place;
+        peer->matching_key = key;
+        peer->matching_next = *place;
         *place = peer;
         used++;
     }
     pthread_mutex_unlock(&lock);
 }
 
-void bmi__meeting_clear_locked(struct peer *peer)
+void bmi__matching_clear_locked(struct peer *peer)
 {
     pthread_mutex_lock(&lock);
     remove_locked(peer);
     pthread_mutex_unlock(&lock);
 }
 
-unsigned bmi__meeting_find(enum meeting kind, const void *bytes, size_t size, struct peer **found,
-                           unsigned most)
+unsigned bmi__matching_find(enum matching kind, const void *bytes, size_t size, struct peer **found,
+                            unsigned most)
 {
     uint32_t key = key_of(kind, bytes, size);
     unsigned count = 0;
     pthread_mutex_lock(&lock);
     if (table != NULL)
         for (struct peer *peer = *bucket_locked(key); peer != NULL && count < most;
-             peer = peer->meeting_next)
-            if (peer->meeting_key == key)
+             peer = peer->matching_next)
+            if (peer->matching_key == key)
                 found[count++] = peer;
     pthread_mutex_unlock(&lock);
     return count;
 }
 
-void bmi__meeting_stop(void)
+void bmi__matching_stop(void)
 {
     pthread_mutex_lock(&lock);
     free(table);

@@ -10,20 +10,21 @@
 
 #include "bmi/state/peer.h"
 
-enum meeting {
-    MEETING_NAME = 1,    /* dialled, once a HELLO has gone: by the name of its link */
-    MEETING_INCARNATION, /* accepted, UP */
+enum matching {
+    MATCHING_NAME = 1,    /* dialled, once a HELLO has gone: by the name of its link */
+    MATCHING_INCARNATION, /* accepted, UP */
 };
 
 /* From now on, the peer is found by these bytes only. Its lock is held. Without memory it is not
  * found: then two processes may have two connections. */
-void bmi__meeting_set_locked(struct peer *peer, enum meeting kind, const void *bytes, size_t size);
+void bmi__matching_set_locked(struct peer *peer, enum matching kind, const void *bytes,
+                              size_t size);
 /* From now on, the peer is not found. */
-void bmi__meeting_clear_locked(struct peer *peer);
+void bmi__matching_clear_locked(struct peer *peer);
 /* Fills in at most `most` candidates; returns their number. The caller may hold any lock but that
  * of a candidate. */
-unsigned bmi__meeting_find(enum meeting kind, const void *bytes, size_t size, struct peer **found,
-                           unsigned most);
-void bmi__meeting_stop(void);
+unsigned bmi__matching_find(enum matching kind, const void *bytes, size_t size, struct peer **found,
+                            unsigned most);
+void bmi__matching_stop(void);
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
+#include "bmi/progress/methods.h"
 
 struct kept_option {
     struct kept_option *next;

@@ -3,7 +3,8 @@
 #ifndef BMI_OPTION_H
 #define BMI_OPTION_H
 
-#include "bmi/connection/address.h"
+#include "bmi/method.h"
+#include "bmi/state/address.h"
 
 /* Reads (set false) or sets an option of the methods (addr 0) or of an address. An address keeps
  * the options that are valid before it is connected, for its connections. -ENOSYS: no method has

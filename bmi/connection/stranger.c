@@ -11,7 +11,7 @@
 
 #include "bmi/base/escape.h"
 #include "bmi/base/log.h"
-#include "bmi/connection/handshake.h"
+#include "bmi/state/peer.h"
 
 enum { SHOWN = 40 }; /* bytes of a peer's that are logged */
 

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "bmi/connection/address.h"
+#include "bmi/state/library.h"
 
 enum { NUMBERS = 1 << 29 };
 

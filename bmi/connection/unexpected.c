@@ -14,10 +14,11 @@
 
 #include "bmi/base/log.h"
 #include "bmi/connection/address.h"
-#include "bmi/connection/handshake.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/credit.h"
 #include "bmi/state/context.h"
+#include "bmi/state/library.h"
+#include "bmi/state/peer.h"
 
 enum { COOKIE = 0x756e6578, STALLED_MS = 1000 };
 
@@ -39,13 +40,7 @@ struct unexpected {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct unexpected *first, **end = &first; /* lock */
 static struct unexpected *all;                   /* lock */
-static atomic_uint waiting;
 static _Atomic(void (*)(void)) hook;
-
-bool bmi__unexpected_waiting(void)
-{
-    return atomic_load(&waiting) > 0;
-}
 
 static void enlist(struct unexpected *message)
 {
@@ -82,7 +77,7 @@ static void enqueue(struct unexpected *message)
     message->next = NULL;
     *end = message;
     end = &message->next;
-    atomic_fetch_add(&waiting, 1);
+    bmi__unexpected_waiting_add(1);
     pthread_mutex_unlock(&lock);
     tell();
 }
@@ -146,7 +141,7 @@ int bmi__unexpected_take(struct BMI_unexpected_info *info, int most)
         first = message->next;
         if (first == NULL)
             end = &first;
-        atomic_fetch_sub(&waiting, 1);
+        bmi__unexpected_waiting_add(-1);
         message->fetched = true;
         info[count++] = (struct BMI_unexpected_info){.addr = message->address,
                                                      .buffer = message->bytes,
@@ -171,7 +166,7 @@ void bmi__unexpected_untake(void *buffer)
     if (first == NULL)
         end = &message->next;
     first = message;
-    atomic_fetch_add(&waiting, 1);
+    bmi__unexpected_waiting_add(1);
     pthread_mutex_unlock(&lock);
     tell();
 }
@@ -213,6 +208,23 @@ int bmi__unexpected_release(void *buffer)
 void bmi__unexpected_lost(void *message)
 {
     message_free(message);
+}
+
+/* The first member of each buffer that receives a body and that has no other owner until it is
+ * whole. */
+struct arriving {
+    enum sink_kind kind;
+};
+
+/* Frees such a buffer, since the link ends and the rest will not arrive. */
+void bmi__arriving_free(struct bmi_link *link)
+{
+    struct arriving *arriving = link->arriving;
+    link->arriving = NULL;
+    if (arriving != NULL && arriving->kind == SINK_UNEXPECTED)
+        bmi__unexpected_lost(arriving);
+    else
+        free(arriving);
 }
 
 int bmi__unexpected_count(BMI_addr_t address)
@@ -332,5 +344,5 @@ void bmi__unexpected_stop(void)
     }
     first = NULL;
     end = &first;
-    atomic_store(&waiting, 0);
+    bmi__unexpected_waiting_reset();
 }

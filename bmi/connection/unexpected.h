@@ -10,6 +10,7 @@
 #define BMI_UNEXPECTED_H
 
 #include "bmi/state/peer.h"
+#include "bmi/state/wire.h"
 
 /* Takes up to `most` messages. */
 int bmi__unexpected_take(struct BMI_unexpected_info *info, int most);
@@ -25,6 +26,14 @@ int bmi__unexpected_count(BMI_addr_t address);
 /* A peer has PEER_FULL_UNEXPECTED from now on: as long as a peer has it, the log warns once a
  * second. Poller. */
 void bmi__unexpected_stalled(void);
+int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
+                                   struct bmi_sink *sink);
+void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink);
+/* The message's link ended before it was whole. Hold no lock but the book's. */
+void bmi__unexpected_lost(void *message);
+/* Frees the buffer of a partial body when the link ended. Poller; no lock but the book's.
+ */
+void bmi__arriving_free(struct bmi_link *link);
 void bmi__unexpected_stop(void);
 
 #endif

@@ -32,11 +32,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
 #include "bmi/progress/offload.h"
 #include "bmi/progress/progress.h"
+#include "bmi/progress/wakeup.h"
 #include "bmi/task.h"
 #include "task/event.h"
 #include "task/gate.h"

@@ -18,13 +18,14 @@
 #include <sched.h>
 #include <sys/epoll.h>
 
-#include "bmi/base/log.h"
+#include "bmi/base/clock.h"
 #include "bmi/progress/background.h"
 #include "bmi/progress/methods.h"
 #include "bmi/progress/spin.h"
 #include "bmi/progress/timers.h"
+#include "bmi/progress/waiters.h"
+#include "bmi/progress/wakeup.h"
 #include "bmi/progress/work.h"
-#include "bmi/state/context.h"
 #include "bmi/task.h"
 #include "task/event.h"
 

@@ -15,10 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bmi/base/clock.h"
 #include "bmi/method.h"
 #include "bmi/progress/waiters.h"
-#include "bmi/progress/wakeup.h"
 
 int bmi__progress_start(void);
 void bmi__progress_stop(void);
@@ -54,8 +52,5 @@ uint32_t bmi__progress_pass(void);
 enum bmi__watch { BMI__WATCH_TAKEN, BMI__WATCH_AGAIN, BMI__WATCH_QUIET };
 enum bmi__watch bmi__progress_watch(uint64_t *until_ns);
 void bmi__progress_watch_end(void);
-
-/* Defined in unexpected.c: whether a message waits to be fetched. */
-bool bmi__unexpected_waiting(void);
 
 #endif

@@ -5,7 +5,7 @@
 #include "bmi/progress/work.h"
 
 #include "bmi/method.h"
-#include "bmi/progress/progress.h"
+#include "bmi/progress/wakeup.h"
 
 static struct {
     _Atomic(struct bmi_link *) dirty;

@@ -15,10 +15,17 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/base/settings.h"
-#include "bmi/connection/failure.h"
-#include "bmi/progress/progress.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/match.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/protocol/send.h"
+#include "bmi/protocol/tag_queue.h"
+#include "bmi/state/liveness.h"
+#include "bmi/state/op.h"
 
 /* ---- sends ---------------------------------------------------------------------------------- */
 

@@ -16,8 +16,9 @@
 #include <errno.h>
 
 #include "bmi/base/settings.h"
-#include "bmi/connection/unexpected.h"
-#include "bmi/progress/progress.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/state/library.h"
 
 static _Atomic int64_t used;
 static _Atomic int64_t announced; /* the part of `used` for announcements */
@@ -303,7 +304,7 @@ static bool window_lend(struct peer *peer, bool unexpected, bool first)
     if (window->held > 0 && window_sum(window) + missing > (int64_t)most + least) {
         peer->flags |= full_of(unexpected); /* it gets on as the program takes its messages */
         if (unexpected)
-            bmi__unexpected_stalled();
+            bmi__upcalls->unexpected_stalled();
         return true;
     }
     if ((!first && kept_for_first()) || !budget_take(missing, bmi__setting(SETTING_TOTAL_MEMORY)))

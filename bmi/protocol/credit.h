@@ -15,6 +15,7 @@
 #define BMI_CREDIT_H
 
 #include "bmi/state/peer.h"
+#include "bmi/state/wire.h"
 
 /* Gives a new peer its windows. `granted` holds the bytes that the peer may send. */
 void bmi__credit_open_locked(struct peer *peer, uint32_t unexpected_max);

@@ -16,10 +16,14 @@
 #include <string.h>
 
 #include "bmi/base/error.h"
-#include "bmi/base/log.h"
-#include "bmi/connection/failure.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/match.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/protocol/tag_queue.h"
+#include "bmi/state/op.h"
 #include "bmi/state/peer.h"
 
 static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, uint64_t length)

@@ -14,10 +14,16 @@
 
 #include "bmi/base/error.h"
 #include "bmi/base/settings.h"
-#include "bmi/connection/failure.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/cancel.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/match.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/protocol/send.h"
+#include "bmi/protocol/tag_queue.h"
+#include "bmi/state/op.h"
 #include "bmi/state/peer.h"
 
 enum { STREAM_BYTES = 2 << 20 }; /* DATA with the method at a time */

@@ -14,11 +14,16 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "bmi/base/error.h"
-#include "bmi/connection/failure.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/cancel.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/protocol/rendezvous.h"
+#include "bmi/protocol/send.h"
+#include "bmi/protocol/tag_queue.h"
+#include "bmi/state/liveness.h"
+#include "bmi/state/op.h"
 #include "bmi/state/peer.h"
 
 /* The announcement for the key's next message, if there is one. */

@@ -20,6 +20,8 @@
 #include <string.h>
 
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/frames.h"
+#include "bmi/protocol/tag_queue.h"
 #include "bmi/state/peer.h"
 
 /* A program that waits for each answer creates and frees a key for each message, so some are kept.

@@ -16,6 +16,10 @@
 #include <unistd.h>
 
 #include "bmi/progress/progress.h"
+#include "bmi/progress/waiters.h"
+#include "bmi/progress/wakeup.h"
+#include "bmi/state/library.h"
+#include "bmi/state/op.h"
 
 enum { CONTEXTS = 1 << 16 };
 

@@ -22,16 +22,15 @@
 #include "bmi/lock.h"
 #include "bmi/method.h"
 #include "bmi/state/op.h"
-#include "bmi/state/wire.h"
 
 struct address;
-struct question; /* greeting.c */
+struct question; /* handshake.c */
 
 enum peer_state {
-    PEER_FREE,     /* in the slab */
-    PEER_IDLE,     /* looked up, not connected */
-    PEER_DIALLING, /* connecting, or waiting for the answer to our HELLO, or to our JOIN */
-    PEER_GREETING, /* accepted, its HELLO has not come */
+    PEER_FREE,      /* in the slab */
+    PEER_IDLE,      /* looked up, not connected */
+    PEER_DIALLING,  /* connecting, or waiting for the answer to our HELLO, or to our JOIN */
+    PEER_HANDSHAKE, /* accepted, its HELLO has not come */
     PEER_UP,
     PEER_GONE, /* its link went; nothing can be posted */
 };
@@ -50,8 +49,8 @@ enum peer_flags {
     PEER_DROPPED = 1024,  /* not to be dialled again for new posts */
     PEER_HUNGRY = 2048,   /* it asked for eager credit and got none since */
     PEER_FULL = 4096,     /* asked and holds its share: credit comes back as it is consumed */
-    PEER_GREETED = 8192,  /* accepted, and its HELLO answered */
-    PEER_FORGOT = 16384,  /* announcements of the peer's were dropped that it counts on */
+    PEER_HELLO_DONE = 8192,  /* accepted, and its HELLO answered */
+    PEER_FORGOT = 16384,     /* announcements of the peer's were dropped that it counts on */
     PEER_ASKED_SEEN = 32768, /* it has not said for long what it has seen, and was asked */
     PEER_ANSWERING = 65536,  /* a frame of its own is being handled */
     PEER_QUESTIONS = 131072, /* receives have OP_CANCEL_WAITS */
@@ -147,58 +146,66 @@ struct peer_counters {
     uint64_t unmatched_bytes, unexpected_bytes;
 };
 
+/* Grouped by the files that use the members. Within a group and between groups the order leaves no
+ * padding: an idle peer has to stay below 1 KiB. */
 struct peer {
     struct bmi_lock lock;
     _Atomic uint8_t state; /* enum peer_state; written under lock */
+    /* connection/ */
     uint8_t silent_ticks;
-    uint8_t alternative;             /* of the address, being dialled */
-    uint8_t flush_frames;            /* coalescing, as flush_pass */
-    struct bmi_link *link;           /* where frames go; referenced */
-    struct bmi_link *self_link;      /* PEER_SELF: the accepted end */
-    struct address *address;         /* its addresses, linked by alias_next; NULL: none (yet) */
+    uint8_t alternative;        /* of the address, being dialled */
+    uint8_t flush_frames;       /* api: coalescing, as flush_pass */
+    struct bmi_link *link;      /* where frames go; referenced; first of what a new use clears */
+    struct bmi_link *self_link; /* PEER_SELF: the accepted end */
+    struct address *address;    /* its addresses, linked by alias_next; NULL: none (yet) */
+    struct question *question;  /* DIALLING: our JOIN that waits for an answer; from malloc */
+    struct peer *matching_next; /* matching.c's lock */
+    uint64_t bytes_in;          /* liveness: link's count at the last tick */
+    uint64_t since_ns; /* failure.c: accepted; a dial's deadline; or begin of silence, idleness */
+    uint64_t epoch;    /* differs for each use of the slab's memory */
+    uint8_t incarnation[16];
+    uint8_t secret[16];    /* of its link, see handshake.c; once a HELLO has gone or come */
+    uint32_t matching_key; /* matching.c's lock */
+    uint32_t flags;        /* enum peer_flags; all layers */
+    /* op_end.c */
     struct op *ops_first, *ops_last; /* all operations, oldest first */
-    struct op_list unexpected;       /* SEND_PENDING, unexpected */
-    struct op_list streams;          /* SEND_STREAM */
-    struct key **buckets;            /* == inline_buckets, or larger */
+    uint32_t op_count;
+    int16_t cause; /* GONE: why; else the failure being carried out */
+    /* tag_queue.c, match.c, send.c, rendezvous.c, cancel.c */
+    uint16_t questions;        /* RTR_CANCELs that were not answered */
+    struct op_list unexpected; /* SEND_PENDING, unexpected */
+    struct op_list streams;    /* SEND_STREAM */
+    struct key **buckets;      /* == inline_buckets, or larger */
     struct key *inline_buckets[KEY_BUCKETS];
     struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
     struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
-    uint32_t meeting_key;      /* meeting.c's lock, as meeting_next */
-    struct question *question; /* DIALLING: our JOIN that waits for an answer; from malloc */
-    struct peer *wants_next;   /* budget's lock */
-    struct peer *meeting_next;
-    uint64_t bytes_in; /* liveness: link's count at the last tick */
-    uint64_t since_ns; /* failure.c: accepted; a dial's deadline; or begin of silence, idleness */
-    uint64_t epoch;    /* differs for each use of the slab's memory */
-    int64_t eager_credit, unexpected_credit; /* what the peer lets us send */
-    struct window eager, unexpected_window;  /* what we let it send */
     uint32_t key_count, bucket_count;
     uint32_t sent_size, sent_count, sent_seen; /* ring: entries ever made, and said to be seen */
     uint32_t seen, seen_reported;
-    uint32_t eager_max, unexpected_max; /* what the peer takes */
-    uint32_t eager_window;              /* credit that it gave at first */
     uint32_t stream_bytes;              /* of DATA frames with the method */
-    uint32_t flush_pass;                /* coalescing: see flush_wanted_locked */
-    uint32_t unexpected_wanted;         /* IN_WANTS or FULL: what the peer needs to get on */
-    uint32_t op_count;
-    uint32_t announcement_bytes; /* charged for the announcements that are kept */
-    uint32_t flags;
-    int16_t cause;         /* GONE: why; else the failure being carried out */
-    uint16_t questions;    /* RTR_CANCELs that were not answered */
+    uint32_t eager_max, unexpected_max; /* what the peer takes */
+    uint32_t announcement_bytes;        /* charged for the announcements that are kept */
     uint32_t answers : 24; /* control frames with the method that the peer caused; a few thousand */
     uint32_t in_time : 8;  /* its last large messages that found their receive in time, match.c */
-    uint8_t incarnation[16];
-    uint8_t secret[16]; /* of its link, see greeting.c; once a HELLO has gone or come */
-    struct peer_counters counters;
+    uint32_t flush_pass;   /* api: coalescing, see flush_wanted_locked */
+    /* credit.c */
+    struct peer *wants_next;                 /* budget's lock */
+    int64_t eager_credit, unexpected_credit; /* what the peer lets us send */
+    struct window eager, unexpected_window;  /* what we let it send */
+    uint32_t eager_window;                   /* credit that it gave at first */
+    uint32_t unexpected_wanted;              /* IN_WANTS or FULL: what the peer needs to get on */
+    struct peer_counters counters;           /* all layers */
 };
 
 /* ---- memory (peer.c) ------------------------------------------------------------------------ */
 
 struct peer *bmi__peer_take(void);
-/* Frees the peer's memory and returns it to the slab; adds its counters to the library's. The
- * caller holds the book's lock, and no other thread can reach the peer any more. */
-void bmi__peer_give(struct peer *peer);
+/* The peer ends, in this order: its counters are added to the library's; all but its lock is
+ * cleared; it returns to the slab. connection/peer_end.c does the rest. */
+void bmi__peer_retire_locked(struct peer *peer);
+void bmi__peer_clear_locked(struct peer *peer);
+void bmi__peer_put(struct peer *peer);
 void bmi__peer_each(void (*visit)(struct peer *peer, void *argument), void *argument);
 void bmi__peers_free(void);
 /* Sum of all peers, present and past. */
@@ -206,6 +213,11 @@ void bmi__peers_statistics(struct bmi_statistics *statistics);
 /* An unexpected message of a past peer was freed. */
 void bmi__peers_past_unexpected(uint64_t bytes);
 void bmi__peer_statistics(const struct peer *peer, struct bmi_statistics *statistics);
+
+/* The name of a peer for the log: the address that it was looked up by, or its host and a number
+ * that distinguishes it from others there, while it is connected. Valid until the thread's next
+ * call, with the peer's lock held. */
+const char *bmi__peer_name(const struct peer *peer);
 
 static inline void peer_lock(struct peer *peer)
 {
@@ -236,159 +248,6 @@ static inline bool bmi__receive_live(const struct op *op)
     return !(op->flags & OP_CANCEL_ASKED) &&
            (!(op->flags & OP_GHOST) || (op->flags & OP_CANCEL_WAITS));
 }
-
-/* ---- operations of a peer ------------------------------------------------------------------- */
-
-void bmi__peer_adopt_locked(struct peer *peer, struct op *op);
-/* Completes: detaches it and notifies its context (or the posting thread). `error` is a negated
- * errno. */
-void bmi__op_complete_locked(struct op *op, int error, bmi_size_t actual);
-/* Removes it from the list of its stage. */
-void bmi__op_unqueue_locked(struct peer *peer, struct op *op);
-/* Gives back a peer that is GONE and has no operations any more; takes the book's lock. */
-void bmi__peer_bury(struct peer *peer);
-/* Removes it from the peer, so that another peer can adopt it. */
-void bmi__op_detach_locked(struct peer *peer, struct op *op);
-/* Completes all operations with `error`, and frees the peer's other state: keys, unmatched
- * messages, counts. Operations that the method still has complete when it gives them back. */
-void bmi__peer_abandon_locked(struct peer *peer, int error);
-
-/* ---- keys and counts (key.c) ---------------------------------------------------------------- */
-
-struct key *bmi__key_find_locked(struct peer *peer, bmi_msg_tag_t tag);
-void bmi__announcement_insert_locked(struct peer *peer, struct key *key, struct announcement *one);
-/* Takes the announcement at *place out of the key and frees it. */
-void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct announcement **place);
-struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag); /* makes it; NULL: memory */
-void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if nothing is left */
-void bmi__keys_free_locked(struct peer *peer);
-void bmi__keys_stop(void); /* frees the spare keys */
-/* Notes that a message, or an abort, of the key goes out. false: no memory. */
-bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index);
-/* Whether so many messages are noted that none may start until the peer reports which it has seen.
- * This asks the peer for it then. A peer that answers falsely loses its link. */
-bool bmi__sent_full_locked(struct peer *peer);
-/* Whether the ring was full and has room again, so that waiting messages may start. Returns true
- * once. */
-bool bmi__sent_room_locked(struct peer *peer);
-/* A PONG arrived. -EPROTO: it answers that question and does not report enough. */
-int bmi__sent_told_locked(struct peer *peer, uint64_t token);
-/* A noted message was withdrawn: a VOID takes its place. */
-void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index);
-/* Announcements for the key, made or under way, may match other messages by now. */
-void bmi__key_unsettle_locked(struct peer *peer, struct key *key);
-/* Whether an announcement can be used that was made when `seen` messages had been seen. */
-bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen);
-/* The peer reports how many messages it has seen. -EPROTO: more than were sent. */
-int bmi__sent_seen_locked(struct peer *peer, uint32_t seen);
-
-/* ---- frames --------------------------------------------------------------------------------- */
-
-/* Queues a frame without a body of the operation's own: copied, any size up to a few KB.
- * Piggy-backs credit. `header.length` is set to `size`. false: no memory (the peer is failed then).
- */
-bool bmi__control_send_locked(struct peer *peer, struct wire_header header, const void *body,
-                              size_t size);
-/* Queues the operation's own frame with the next `bytes` of its list as body. Completes *header. */
-void bmi__op_frame_send_locked(struct op *op, struct wire_header *header, bmi_size_t bytes);
-struct op *bmi__frame_op(struct bmi_frame *frame);
-bool bmi__frame_is_op(const struct bmi_frame *frame);
-struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header, const void *body,
-                                    size_t size);
-/* Makes a frame of another type that replaces a frame taken back. It carries the same credit and
- * the same count of seen messages, so that none of that is lost or reordered. */
-struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame *of, uint8_t type);
-void bmi__control_free(struct bmi_frame *frame);
-/* Logs a frame that goes ("to") or came ("from"), at level trace. */
-void bmi__frame_trace(const struct peer *peer, const char *way, const struct wire_header *header);
-/* The method gave the frame back. */
-void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame);
-
-/* ---- the protocol's steps, each with the peer's lock held ------------------------------------ */
-
-/* send.c: an operation of the caller's enters. */
-void bmi__send_start_locked(struct peer *peer, struct op *op);
-void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
-/* Sends a small message that can go at once and is complete with that, so it needs no operation.
- * false: nothing was done, start an operation. */
-bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer,
-                          bmi_size_t size);
-void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
-/* A CREDIT says how large an eager message may be. */
-void bmi__large_told_locked(struct peer *peer, uint64_t most);
-/* The first unexpected message that waited was cancelled: asks for what the others need. */
-void bmi__unexpected_want_anew_locked(struct peer *peer);
-void bmi__key_pump_locked(struct peer *peer, struct key *key);
-void bmi__keys_pump_locked(struct peer *peer); /* the ring has room again */
-void bmi__pending_remove_locked(struct peer *peer, struct op *op);
-void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status);
-
-/* rendezvous.c */
-void bmi__rts_send_locked(struct peer *peer, struct op *op);
-void bmi__stream_start_locked(struct peer *peer, struct op *op, uint64_t receive, bool announced,
-                              const struct bmi_region *regions, uint32_t region_count);
-/* The announced receive is too small for the message: both end. */
-void bmi__too_large_send_locked(struct peer *peer, struct op *op, uint64_t receive);
-void bmi__streams_pump_locked(struct peer *peer);
-void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
-                               const struct bmi_region *regions, uint32_t region_count);
-void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead);
-/* The sender has forgotten the announcements of the tag, and lacks credit: only a new announcement
- * helps. */
-void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag);
-void bmi__announce_waiting_locked(struct peer *peer); /* all that should be and are not */
-void bmi__receive_settled_locked(struct op *op);      /* its message's start is known, or it ends */
-int bmi__cts_arrived_locked(struct peer *peer, const struct wire_header *header,
-                            const struct bmi_region *regions, uint32_t count);
-int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
-                            const struct bmi_region *regions, uint32_t count);
-int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *header);
-int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_header *header);
-int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *header);
-int bmi__data_arrived_locked(struct peer *peer, const struct wire_header *header,
-                             struct bmi_sink *sink);
-int bmi__data_done_locked(struct peer *peer, struct bmi_sink *sink);
-int bmi__put_done_arrived_locked(struct peer *peer, const struct wire_header *header);
-int bmi__get_done_arrived_locked(struct peer *peer, const struct wire_header *header);
-void bmi__transfer_done_locked(struct peer *peer, struct op *op, int status);
-
-/* match.c */
-/* Returns 0: queued or matched; 1 never; <0: refused. One that is too small for a message that
- * waits is refused (-EMSGSIZE) when it is posted; one that was posted before (refuse false: it
- * comes from another peer, or link) ends with that error and consumes the message. */
-int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse);
-/* Takes a receive out of its key's queue. */
-void bmi__receive_unqueue_locked(struct key *key, struct op *op);
-void bmi__receive_requeue_locked(struct peer *peer, struct op *op);
-/* `body`: all of it, where it is there already; then *sink may have length 0: nothing is left to
- * do. */
-int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
-                              const uint8_t *body, struct bmi_sink *sink);
-int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
-                            const struct bmi_region *regions, uint32_t count);
-/* The body of a message without a receive goes on arriving: to its receive, if that is there now.
- */
-void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink);
-int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink);
-/* The request of that sender's operation that waits under the key; NULL: none. */
-struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender);
-void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message);
-
-/* unexpected.c */
-int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
-                                   struct bmi_sink *sink);
-void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink);
-/* The message's link ended before it was whole. Hold no lock but the book's. */
-void bmi__unexpected_lost(void *message);
-
-/* link.c: frees the buffer of a partial body when the link ended. Poller; no lock but the book's.
- */
-void bmi__arriving_free(struct bmi_link *link);
-
-/* ping.c */
-void bmi__pings_send_locked(struct peer *peer); /* pings that waited for the link */
-void bmi__ping_start_locked(struct peer *peer, struct op *op);
-void bmi__pong_arrived_locked(struct peer *peer, uint64_t token);
 
 /* ---- what a sink's cookie says of its owner -------------------------------------------------- */
 enum sink_kind { SINK_DRAIN, SINK_OP, SINK_UNMATCHED, SINK_UNEXPECTED, SINK_DATA, SINK_CONTROL };

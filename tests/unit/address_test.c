@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "bmi/base/log.h"
+#include "bmi/progress/methods.h"
 #include "unit.h"
 
 static struct caught caught;

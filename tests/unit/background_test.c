@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/waiters.h"
 #include "bmi/state/context.h"

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "bmi/state/op.h"
 #include "unit.h"
 
 static struct context *open_context(bmi_context_id *id)

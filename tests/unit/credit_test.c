@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * credit_test.c - what peers may make the library hold: bounded for each and in all, nobody is
- * forgotten, and nothing is lost count of. Peers are scripts that keep their own account.
+ * credit_test.c - the memory that peers occupy is bounded for each and in all. Peers are scripts.
  */
+#include "bmi/base/settings.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/tag_queue.h"
 #include "tests/unit/script_case.h"
 
 enum { UNEXPECTED_MAX = 16384 };
@@ -23,7 +24,6 @@ static void account_open(struct account *account)
     account->unexpected = account->script->hello.unexpected_credit;
 }
 
-/* Reads all that was written to the peer. */
 static void account_read(struct account *account)
 {
     struct script_frame *frame;

@@ -16,6 +16,7 @@
 #include "bmi/progress/background.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/waiters.h"
+#include "bmi/progress/wakeup.h"
 #include "bmi/state/context.h"
 #include "bmi/task.h"
 #include "unit.h"

@@ -5,7 +5,12 @@
  */
 #include <errno.h>
 
+#include "bmi/connection/peer_end.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/protocol/match.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/protocol/tag_queue.h"
+#include "bmi/state/op.h"
 #include "bmi/state/peer.h"
 #include "unit.h"
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
 #include "tests/unit/pair.h"
 

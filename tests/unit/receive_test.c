@@ -4,6 +4,7 @@
  * reaches when frames cross, also if the receive is cancelled while its message arrives. The sender
  * is a script.
  */
+#include "bmi/protocol/tag_queue.h"
 #include "tests/unit/script_case.h"
 
 static struct posted one, two, three, four;

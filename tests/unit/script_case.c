@@ -4,6 +4,7 @@
  */
 #include "tests/unit/script_case.h"
 
+#include "bmi/base/settings.h"
 #include "bmi/protocol/credit.h"
 
 bmi_context_id case_context;

@@ -3,6 +3,8 @@
  * send_cancel_test.c - sends that are cancelled, frame by frame: before they left, while they wait,
  * after they asked, and in the midst; and what that leaves to others. The receiver is a script.
  */
+#include "bmi/base/clock.h"
+#include "bmi/base/settings.h"
 #include "bmi/progress/progress.h"
 #include "tests/unit/script_case.h"
 

@@ -6,8 +6,10 @@
  * A receive is outstanding in each case: a peer that the library does not watch has its first
  * message go the long way.
  */
+#include "bmi/base/settings.h"
 #include "bmi/connection/failure.h"
 #include "bmi/progress/progress.h"
+#include "bmi/state/liveness.h"
 #include "tests/unit/script_case.h"
 
 static struct posted one, two, three;

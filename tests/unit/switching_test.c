@@ -14,6 +14,7 @@
 #include "bmi/flow.h"
 #include "bmi/progress/background.h"
 
+#include "bmi/state/library.h"
 #include "task/internal.h"
 #include "tests/unit/deep.h"
 #include "unit.h"

@@ -1,66 +1,68 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * meeting_test.c - peers are found by one key at a time, among thousands.
+ * connection_matching_test.c - peers are found by one key at a time, among thousands.
  */
 #include "bmi/connection/matching.h"
 
+#include "bmi/connection/peer_end.h"
+#include "bmi/state/peer.h"
 #include "unit.h"
 
-enum { PEERS = 3000, MEETING_OTHER = MEETING_INCARNATION + 1 };
+enum { PEERS = 3000, MATCHING_OTHER = MATCHING_INCARNATION + 1 };
 
 static struct peer *peers[PEERS];
 
-static void set(int i, enum meeting kind, int number)
+static void set(int i, enum matching kind, int number)
 {
     peer_lock(peers[i]);
-    bmi__meeting_set_locked(peers[i], kind, &number, sizeof number);
+    bmi__matching_set_locked(peers[i], kind, &number, sizeof number);
     peer_unlock(peers[i]);
 }
 
-static struct peer *find(enum meeting kind, int number)
+static struct peer *find(enum matching kind, int number)
 {
     struct peer *found[2];
-    unsigned count = bmi__meeting_find(kind, &number, sizeof number, found, 2);
+    unsigned count = bmi__matching_find(kind, &number, sizeof number, found, 2);
     CU_ASSERT_TRUE(count <= 1);
     return count == 1 ? found[0] : NULL;
 }
 
 static void found_by_one_thing_at_a_time(void)
 {
-    CU_ASSERT_PTR_NULL(find(MEETING_NAME, 1)); /* before there is any */
+    CU_ASSERT_PTR_NULL(find(MATCHING_NAME, 1)); /* before there is any */
     for (int i = 0; i < PEERS; i++) {
         peers[i] = bmi__peer_take();
         CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
-        set(i, MEETING_NAME, i);
+        set(i, MATCHING_NAME, i);
     }
     for (int i = 0; i < PEERS; i++) {
-        CU_ASSERT_PTR_EQUAL(find(MEETING_NAME, i), peers[i]);
-        CU_ASSERT_PTR_NULL(find((enum meeting)MEETING_OTHER, i));
+        CU_ASSERT_PTR_EQUAL(find(MATCHING_NAME, i), peers[i]);
+        CU_ASSERT_PTR_NULL(find((enum matching)MATCHING_OTHER, i));
     }
-    CU_ASSERT_PTR_NULL(find(MEETING_NAME, PEERS));
+    CU_ASSERT_PTR_NULL(find(MATCHING_NAME, PEERS));
     for (int i = 0; i < PEERS; i += 2)
-        set(i, MEETING_INCARNATION, i + 1);
+        set(i, MATCHING_INCARNATION, i + 1);
     for (int i = 0; i < PEERS; i++) {
-        CU_ASSERT_PTR_EQUAL(find(MEETING_NAME, i), i % 2 == 0 ? NULL : peers[i]);
-        CU_ASSERT_PTR_EQUAL(find(MEETING_INCARNATION, i), i % 2 == 0 ? NULL : peers[i - 1]);
+        CU_ASSERT_PTR_EQUAL(find(MATCHING_NAME, i), i % 2 == 0 ? NULL : peers[i]);
+        CU_ASSERT_PTR_EQUAL(find(MATCHING_INCARNATION, i), i % 2 == 0 ? NULL : peers[i - 1]);
     }
     for (int i = 0; i < PEERS; i += 3) {
         peer_lock(peers[i]);
-        bmi__meeting_clear_locked(peers[i]);
-        bmi__meeting_clear_locked(peers[i]); /* again: nothing */
+        bmi__matching_clear_locked(peers[i]);
+        bmi__matching_clear_locked(peers[i]); /* again: nothing */
         peer_unlock(peers[i]);
     }
     for (int i = 0; i < PEERS; i++) {
         bool there = i % 3 != 0;
-        CU_ASSERT_PTR_EQUAL(find(i % 2 == 0 ? MEETING_INCARNATION : MEETING_NAME,
+        CU_ASSERT_PTR_EQUAL(find(i % 2 == 0 ? MATCHING_INCARNATION : MATCHING_NAME,
                                  i % 2 == 0 ? i + 1 : i),
                             there ? peers[i] : NULL);
     }
     for (int i = 0; i < PEERS; i++)
         bmi__peer_give(peers[i]); /* found no more */
     for (int i = 0; i < PEERS; i++)
-        CU_ASSERT_PTR_NULL(find(MEETING_NAME, i));
-    bmi__meeting_stop();
+        CU_ASSERT_PTR_NULL(find(MATCHING_NAME, i));
+    bmi__matching_stop();
     bmi__peers_free();
 }
 
@@ -72,18 +74,18 @@ static void several_by_the_same(void)
     for (int i = 0; i < 3; i++) {
         peers[i] = bmi__peer_take();
         CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
-        set(i, (enum meeting)MEETING_OTHER, number);
+        set(i, (enum matching)MATCHING_OTHER, number);
     }
-    CU_ASSERT_EQUAL(bmi__meeting_find((enum meeting)MEETING_OTHER, &number, sizeof number, found,
-                                      4),
+    CU_ASSERT_EQUAL(bmi__matching_find((enum matching)MATCHING_OTHER, &number, sizeof number, found,
+                                       4),
                     3);
     CU_ASSERT_TRUE(found[0] != found[1] && found[1] != found[2] && found[0] != found[2]);
-    CU_ASSERT_EQUAL(bmi__meeting_find((enum meeting)MEETING_OTHER, &number, sizeof number, found,
-                                      2),
+    CU_ASSERT_EQUAL(bmi__matching_find((enum matching)MATCHING_OTHER, &number, sizeof number, found,
+                                       2),
                     2);
     for (int i = 0; i < 3; i++)
         bmi__peer_give(peers[i]);
-    bmi__meeting_stop();
+    bmi__matching_stop();
     bmi__peers_free();
 }
 
@@ -94,5 +96,5 @@ int main(void)
         {"several by the same", several_by_the_same},
         CU_TEST_INFO_NULL,
     };
-    return unit_run("meeting", tests);
+    return unit_run("connection_matching", tests);
 }

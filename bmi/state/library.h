@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * library.h - what every layer may ask of the library as a whole, and the calls that lower layers
+ * make to higher ones.
+ */
+#ifndef BMI_LIBRARY_H
+#define BMI_LIBRARY_H
+
+#include <stdbool.h>
+
+/* Functions of higher layers that lower ones call. Set once before the library runs. The poller
+ * calls them, without a lock but what is stated. */
+struct bmi__upcalls {
+    /* The liveness timer has expired: looks at the peers that need attention. Returns whether
+     * cancelled receives wait for their senders' answers. */
+    bool (*liveness_expired)(void);
+    /* With a peer's lock held: it lacks credit since the program holds its messages. */
+    void (*unexpected_stalled)(void);
+};
+
+extern const struct bmi__upcalls *bmi__upcalls; /* set before the library runs */
+
+/* Between the first initialize and the last finalize. */
+bool bmi__running(void);
+void bmi__running_set(bool running);
+/* Initialized with BMI_AUTO_REF_COUNT. */
+bool bmi__auto_references(void);
+void bmi__auto_references_set(bool on);
+
+/* Whether an unexpected message waits to be fetched. Any thread, any lock. */
+bool bmi__unexpected_waiting(void);
+/* Adds to the number of those messages. */
+void bmi__unexpected_waiting_add(int change);
+/* No message waits any more: the library ends. */
+void bmi__unexpected_waiting_reset(void);
+
+#endif
