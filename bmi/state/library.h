@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 /* Functions of higher layers that lower ones call. Set once before the library runs. The poller
- * calls them, without a lock but what is stated. */
+ * calls them, without a lock unless a comment states one. */
 struct bmi__upcalls {
     /* The liveness timer has expired: looks at the peers that need attention. Returns whether
      * cancelled receives wait for their senders' answers. */

@@ -102,7 +102,7 @@ static void sizes_at_once(struct party *party)
 }
 
 /* `size` contiguous bytes of address space, of which every `period` bytes are the same memory. The
- * pages are populated in one call, if the system has it: a fault for each takes longer than the
+ * pages are populated in one call, if the system has one: a fault for each takes longer than the
  * messages. */
 static char *repeated_pages(struct party *party, bmi_size_t size, bmi_size_t period)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * abort_test.c - messages that their sender takes back, frame by frame, as the receiving side sees
- * it: ABORT of a request or a stream, the receives that come back, and VOID. The sender is a
- * script.
+ * abort_test.c - messages that their sender cancels, frame by frame, on the receiving side: ABORT
+ * of a request or a stream, the receives that come back, and VOID. The sender is a script.
  */
 #include "tests/unit/script_case.h"
 
@@ -32,16 +31,16 @@ static void abort_of_nothing(void)
     script_close(script);
 }
 
-/* So many that they are not looked for one by one: of two tags, under which operations may bear the
- * same name, taken back in another order than they came; those that are left keep theirs. */
+/* So many that a linear search would not do: of two tags, with equal operation ids, cancelled in
+ * another order than they came; the remaining ones keep their receives. */
 static void abort_of_many_requests(void)
 {
     enum { MANY = 300, FIRST = 1000, STEP = 7 };
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    for (int round = 0; round < 2; round++) { /* the first leaves nothing */
+    for (int round = 0; round < 2; round++) { /* the first round leaves none */
         for (uint64_t i = 0; i < MANY; i++)
             CU_ASSERT_EQUAL(send_rts(script, FIRST + i / 2, LARGE, TAG + (int)(i % 2)), 0);
-        CU_ASSERT_EQUAL(send_abort(script, FIRST + MANY, 0, false, TAG), 0); /* of none */
+        CU_ASSERT_EQUAL(send_abort(script, FIRST + MANY, 0, false, TAG), 0); /* of no request */
         CU_ASSERT_EQUAL(send_abort(script, 0, 0, false, TAG), 0);
         for (uint64_t i = 0, at = 0; i < MANY / 2; i++, at = (at + STEP) % (MANY / 2)) {
             CU_ASSERT_EQUAL(send_abort(script, FIRST + at, 0, false, TAG), 0);
@@ -79,8 +78,7 @@ static void abort_gives_the_receive_back(void)
     script_close(script);
 }
 
-/* By the time that an ABORT names it a receive may have been given back, and have another message.
- */
+/* When an ABORT names a receive it may have been given back already, and have another message. */
 static void abort_of_what_it_had_before(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -95,7 +93,7 @@ static void abort_of_what_it_had_before(void)
     script_close(script);
 }
 
-/* Two granted receives come back in either order: the older one is first again. */
+/* Two granted receives come back in any order: the older one is first again. */
 static void receives_given_back_keep_their_order(void)
 {
     for (int order = 0; order < 2; order++) {
@@ -117,8 +115,8 @@ static void receives_given_back_keep_their_order(void)
     }
 }
 
-/* A receive that comes back finds a message that is too large for it. It was posted before that
- * came: both end. */
+/* A receive that comes back finds a message that is too large for it. It was posted before the
+ * message came: both end. */
 static void a_receive_given_back_to_a_message_too_large(void)
 {
     enum { EAGER_WHOLE, REQUEST, EAGER_IN_PIECES, CASES };
@@ -150,7 +148,7 @@ static void a_receive_given_back_to_a_message_too_large(void)
 }
 
 /* An announced receive took a request that crossed its announcement. Given back, it is announced
- * anew, and takes the next message as if that had been its first. */
+ * again, and takes the next message as its first. */
 static void an_announced_receive_given_back(void)
 {
     struct script *script = open_script(SCRIPT_PUT, NULL);
@@ -185,8 +183,8 @@ static void abort_after_bytes_moved_fails_the_receive(void)
     script_close(script);
 }
 
-/* A receive that was cancelled, and asked for, took a request which is then aborted: it must not
- * come back to swallow a later message. */
+/* A cancelled receive with a pending RTR_CANCEL took a request which is then aborted: it must not
+ * come back and take a later message. */
 static void abort_of_what_a_cancelled_receive_took(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -195,7 +193,7 @@ static void abort_of_what_a_cancelled_receive_took(void)
     post_receive(script, &two, SMALL, TAG);
     script_expect(script, WIRE_RTR, NULL, 0);
     CU_ASSERT_EQUAL(BMI_cancel(one.id, case_context), 0);
-    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0); /* crosses the question */
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0); /* crosses the RTR_CANCEL */
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).source, (uint64_t)one.id);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
     CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);

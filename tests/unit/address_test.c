@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * address_test.c - the address book: strings, handles, references. Where something is posted, it is
- * to this process, by the loop method.
+ * address_test.c - the address book: strings, handles, references. Posts go to this process, over
+ * the loop method.
  */
 #include "bmi/connection/address.h"
 
@@ -135,7 +135,7 @@ static void many_alternatives(void)
     CU_ASSERT_PTR_NOT_NULL_FATAL(address);
     CU_ASSERT_EQUAL(address->alternative_count, 64);
     bmi__book_unlock();
-    /* also those that no method here understands are many, and do not push others out */
+    /* addresses of methods that this host lacks are many, too, and do not displace others */
     used = 0;
     while (used + 32 < sizeof string)
         used += (size_t)snprintf(string + used, sizeof string - used, "q://h,");
@@ -221,7 +221,7 @@ static void references_and_the_end_of_a_handle(void)
     CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(again));
 }
 
-/* A peer was made, but never dialled. */
+/* A peer was created, but never dialled. */
 static void an_idle_peer_goes_with_its_address(void)
 {
     BMI_addr_t handle = look_up("tcp://host:1");
@@ -300,7 +300,7 @@ static void a_connected_address_is_dropped(void)
     set_up();
 }
 
-/* Two strings of one process: one leaves, the connection stays. */
+/* Two strings of one process: one is dropped, the connection stays. */
 static void an_alias_is_dropped(void)
 {
     struct peer *peer, *again;
@@ -339,7 +339,7 @@ static void handles_of_an_earlier_start_are_stale(void)
         CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(handles[i]));
 }
 
-/* A server's slots are used again and again, by one client after the other. */
+/* A server's slots are used repeatedly, by one client after the other. */
 static void handles_of_a_slot_used_often_are_stale(void)
 {
     enum { OFTEN = 70000 };
@@ -391,7 +391,7 @@ int main(void)
         {"the longest string", the_longest_string},
         {"many alternatives", many_alternatives},
         {"the same string is the same handle", the_same_string_is_the_same_handle},
-        {"what is no handle is refused", what_is_no_handle_is_refused},
+        {"an invalid handle is refused", what_is_no_handle_is_refused},
         {"references and the end of a handle", references_and_the_end_of_a_handle},
         {"an idle peer goes with its address", an_idle_peer_goes_with_its_address},
         {"a connected address is dropped", a_connected_address_is_dropped},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * announced_test.c - sends to announced receives, frame by frame: which receive each message goes
- * to when frames cross; announcements taken back; and put. The receiver is a script.
+ * announced_test.c - sends to announced receives, frame by frame: the receive of each message when
+ * frames cross; cancelled announcements; and put. The receiver is a script.
  */
 #include "tests/unit/script_case.h"
 
@@ -26,7 +26,7 @@ static void announced_goes_straight(void)
     script_close(script);
 }
 
-/* Also where it could go unasked, unless it is short. */
+/* Also if it could go eagerly, unless it is short. */
 static void announced_and_long_goes_straight(void)
 {
     struct script *script = open_long_script();
@@ -69,7 +69,8 @@ static void announced_streams_start_in_order(void)
     script_close(script);
 }
 
-/* Without credit to go, or to ask, a message that does not fit its receive says so and ends. */
+/* Without credit for EAGER or RTS, a message that does not fit its receive reports that
+ * and ends. */
 static void too_large_and_no_credit_to_ask(void)
 {
     const struct script_offer offer = {.eager_max = 16384,
@@ -77,7 +78,7 @@ static void too_large_and_no_credit_to_ask(void)
                                        .eager_credit = SMALL + 2 * WIRE_MESSAGE_CHARGE};
     struct script *script = open_script(SCRIPT_FRAMES, &offer);
     CU_ASSERT_EQUAL(send_rtr(script, 70, LARGE - 1, 0, TAG), 0);
-    post_send(script, &one, LARGE, TAG); /* has the credit to ask */
+    post_send(script, &one, LARGE, TAG); /* has the credit for RTS */
     CU_ASSERT_NOT_EQUAL(asks(script, &one), 0);
     post_send(script, &two, SMALL, TAG + 1); /* gets the rest */
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
@@ -98,7 +99,8 @@ static void too_large_and_no_credit_to_ask(void)
     script_close(script);
 }
 
-/* Behind as many bytes as may be under way. It has none, and goes with the frame that says so. */
+/* After as many bytes as may be under way. It has none, and goes with the frame that carries its
+ * size. */
 static void an_empty_one_behind_many_streams(void)
 {
     enum { STREAMS = 129 }; /* of 16 KiB each are under way */
@@ -155,7 +157,7 @@ static void announcement_crossed_by_an_eager_message(void)
     script_close(script);
 }
 
-/* The same with messages of other tags among those not seen. */
+/* The same with messages of other tags among the unseen ones. */
 static void announcement_crossed_by_other_tags(void)
 {
     static struct posted many[8];
@@ -220,8 +222,8 @@ static void too_large_for_its_announcement_asks(void)
     script_close(script);
 }
 
-/* More is announced than is kept. Without credit a message whose announcement was dropped asks for
- * it, once, and uses it at once although there is still no room. */
+/* More receives are announced than are kept. Without credit a message whose announcement was
+ * dropped sends WANT for it, once, and uses it at once although there is still no room. */
 static void dropped_announcements_are_asked_for(void)
 {
     enum { MANY = 400 };
@@ -237,12 +239,12 @@ static void dropped_announcements_are_asked_for(void)
     struct wire_header want = script_expect(script, WIRE_WANT, NULL, 0);
     CU_ASSERT_EQUAL(want.flags, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE);
     CU_ASSERT_EQUAL(want.tag, TAG);
-    CU_ASSERT_EQUAL(want.source, WIRE_MESSAGE_CHARGE); /* no window at all: it would ask */
+    CU_ASSERT_EQUAL(want.source, WIRE_MESSAGE_CHARGE); /* no window at all: it would send WANT */
     post_send(script, &two, LARGE, TAG);
-    CU_ASSERT_TRUE(script_silent(script)); /* it has asked */
+    CU_ASSERT_TRUE(script_silent(script)); /* it has sent WANT */
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_TRUE(goes_to(script, &one, 71));
-    /* the next one is to be announced again as well: asked for since a message went */
+    /* the next one must be announced again as well: WANT again, since a message was sent */
     CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).tag, TAG);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 0, TAG), 0);
     CU_ASSERT_TRUE(goes_to(script, &two, 72));
@@ -255,7 +257,7 @@ static void dropped_announcements_are_asked_for(void)
 
 /* ---- credit --------------------------------------------------------------------------------- */
 
-/* Messages that announced receives wait for are held up and go on just so. */
+/* Messages for which announced receives wait are delayed and continue in the same way. */
 static void announced_waits_until_others_are_seen(void)
 {
     enum { MOST = 8192 };
@@ -268,7 +270,8 @@ static void announced_waits_until_others_are_seen(void)
         CU_ASSERT_EQUAL(BMI_post_send(&ids[i], script->address, "", 0, BMI_EXT_ALLOC, TAG + 1, NULL,
                                       case_context, NULL),
                         0);
-    post_send(script, &one, SMALL, TAG + 2); /* no credit, no receive: waits even if all is seen */
+    post_send(script, &one, SMALL, TAG + 2); /* no credit, no receive: waits even if all frames are
+                                                seen */
     for (int i = 0; i < MOST; i++)
         CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, 0);
     struct wire_header ping = script_expect(script, WIRE_PING, NULL, 0);
@@ -295,7 +298,7 @@ static void announced_waits_until_others_are_seen(void)
     }
 }
 
-/* Without credit a message whose receive is announced is not held up. */
+/* Without credit a message whose receive is announced is not delayed. */
 static void announced_goes_without_credit(void)
 {
     const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
@@ -311,7 +314,7 @@ static void announced_goes_without_credit(void)
     CU_ASSERT_TRUE(done(&one) && one.error < 0);
 }
 
-/* It goes by its announcement although the next one of its tag cannot. */
+/* It uses its announcement although the next one of its tag has to wait. */
 static void announced_goes_before_one_that_waits(void)
 {
     const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
@@ -364,8 +367,8 @@ static void forgotten_announcements_are_not_used(void)
     script_close(script);
 }
 
-/* One of them that comes too early is not used. A message that waits for credit asks for it again,
- * by its tag, since the other side believes that it is known. */
+/* An announcement that comes too early is not used. A message that waits for credit sends WANT for
+ * it again, by its tag, since the other side assumes that it is known. */
 static void announced_before_the_cancel_was_over(void)
 {
     const struct script_offer offer = {.eager_max = 16384,
@@ -381,7 +384,7 @@ static void announced_before_the_cancel_was_over(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
     CU_ASSERT_EQUAL(send_rtr(script, 72, SMALL, 0, TAG), 0); /* the first was not seen */
     CU_ASSERT_TRUE(script_silent(script));
-    CU_ASSERT_EQUAL(send_credit(script, WIRE_MESSAGE_CHARGE, 0), 0); /* too little */
+    CU_ASSERT_EQUAL(send_credit(script, WIRE_MESSAGE_CHARGE, 0), 0); /* not enough */
     struct wire_header want = script_expect(script, WIRE_WANT, NULL, 0);
     CU_ASSERT_EQUAL(want.flags, WIRE_EAGER_CREDIT | WIRE_ANNOUNCE);
     CU_ASSERT_EQUAL(want.tag, TAG);
@@ -391,16 +394,17 @@ static void announced_before_the_cancel_was_over(void)
     script_close(script);
 }
 
-/* The cancelled receive takes the eager message that was on its way; later ones count right. */
+/* The cancelled receive takes the eager message that was on its way; later ones are
+ * counted right. */
 static void a_cancel_that_crosses_the_message(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    post_send(script, &one, SMALL, TAG); /* takes 71 when it gets there */
+    post_send(script, &one, SMALL, TAG); /* takes 71 when it arrives */
     CU_ASSERT_TRUE(done(&one));
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr(script, 72, LARGE, 1, TAG), 0);
     CU_ASSERT_EQUAL(send_rtr_cancel(script, 71), 0);
-    /* made before the message was seen: not to be used */
+    /* made before the message was seen: must not be used */
     CU_ASSERT_EQUAL(send_rtr(script, 73, LARGE, 1, TAG), 0);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
@@ -420,7 +424,7 @@ static void both_sides_cancel(void)
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     script->stuck = false;
-    post_send(script, &two, 0, TAG + 1); /* has all written */
+    post_send(script, &two, 0, TAG + 1); /* makes the core write all frames */
     CU_ASSERT_EQUAL(script_expect(script, WIRE_VOID, NULL, 0).tag, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCELLED, NULL, 0).target, 71);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).tag, TAG + 1);
@@ -468,11 +472,11 @@ static void put_to_an_announced_receive(void)
             CU_ASSERT_EQUAL(script_expect(script, WIRE_PUT_DONE, NULL, 0).target, 71);
             CU_ASSERT_EQUAL(memcmp(remote, one.buffer, LARGE), 0);
             CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == LARGE);
-        } else if (statuses[i] == -EIO) { /* by frames, then */
+        } else if (statuses[i] == -EIO) { /* then by frames */
             for (int k = 0; k < 3; k++)
                 CU_ASSERT_EQUAL(script_expect(script, WIRE_DATA, NULL, 0).target, 71);
             CU_ASSERT_TRUE(done(&one) && one.error == 0);
-        } else { /* the receiver cancelled and took its memory back: no harm to the sender */
+        } else { /* the receiver cancelled and revoked its memory: no harm to the sender */
             CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == LARGE);
         }
         CU_ASSERT_EQUAL(script->enrolled, 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * background_test.c - progress in the background: messages move while nobody tests, it can be
- * switched at any time, its end finds everything in order; tasks run where BMI waits. And: a
- * completion wakes who waits for it, and nobody else.
+ * background_test.c - progress in the background: messages move without test calls, it can be
+ * switched at any time, its end leaves a consistent state; tasks run while BMI waits. Also: a
+ * completion wakes the threads that wait for it, and no other.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -125,7 +125,8 @@ static void they_move_over_tcp(void)
     messages_move("tcp");
 }
 
-/* Callers that drove for long without a pause are looked after less often, but are. */
+/* After callers have polled for long without a pause, the background task ticks less often, but
+ * still does. */
 static void it_comes_after_a_long_exchange(void)
 {
     enum { EXCHANGE_NS = 40000000 };
@@ -156,7 +157,7 @@ static void idle_cpus_write(void)
     message_moves_unattended(&self, 100, 1);
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=on"), 0);
     self_close(&self);
-    self_open(&self, "tcp", BACKGROUND); /* the setting has stayed */
+    self_open(&self, "tcp", BACKGROUND); /* the setting has persisted */
     message_moves_unattended(&self, 100, 1);
     self_close(&self);
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=off"), 0);
@@ -184,7 +185,7 @@ static void all_ways_switch_it(void)
     self_open(&self, "loop", BACKGROUND);
     CU_ASSERT_EQUAL(background_get(), 1);
     self_close(&self);
-    self_open(&self, "loop", 0); /* the flag counted for that one */
+    self_open(&self, "loop", 0); /* the flag counted for that use */
     CU_ASSERT_EQUAL(background_get(), 0);
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "progress=background"), 0);
     CU_ASSERT_EQUAL(background_get(), 1);
@@ -348,8 +349,8 @@ static void one_finalizes(struct self *self)
     self_close(self);
 }
 
-/* Switched off when it forks, while something else uses the parent's task manager: what idle CPUs
- * wrote with there is none of the child's. */
+/* Switched off at the fork, while another user has the parent's task manager: the child must not
+ * use the parent's manager to write with idle CPUs. */
 static void a_child_has_idle_cpus_of_its_own(void)
 {
     struct self self;
@@ -408,8 +409,8 @@ static void *wait_in_test(void *argument)
     return NULL;
 }
 
-/* Without workers: by the thread that waits, whether it does so already or not, or whether there
- * was a manager when it began. */
+/* Without workers the waiting thread runs them, whether the wait has begun or not, and whether the
+ * manager existed when it began. */
 static void tasks_run_where_a_caller_waits(void)
 {
     struct self self;
@@ -463,7 +464,7 @@ struct held {
     atomic_int began, ended;
 };
 
-/* Goes on by itself in the end, so that a test that fails ends. */
+/* Continues by itself in the end, so that a failing test ends. */
 static enum bmi_task_verdict hold_thread(struct bmi_task *task, void *argument)
 {
     struct held *held = argument;
@@ -476,8 +477,8 @@ static enum bmi_task_verdict hold_thread(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* The program's own tasks hold all threads for tasks that may block: it has none, and does not need
- * one to end. */
+/* The program's own tasks occupy the blocking pool: the background gets no thread, and does not
+ * need one to end. */
 static void it_ends_without_a_thread(void)
 {
     struct self self;
@@ -539,14 +540,14 @@ static void it_does_not_wait_for_itself(void)
     self_close(&self);
 }
 
-/* ---- tasks that are run by who switches it off ---- */
+/* ---- tasks that run while a thread switches it off ------------------------------------------- */
 
 enum { QUEUED = 8 };
 static _Thread_local bool switching_off;
 
 struct meddler {
     struct bmi_task task;
-    bool within; /* was run by who switched it off, meanwhile */
+    bool within; /* run by the thread that switches it off, meanwhile */
     int child, on_status, off_status;
 };
 
@@ -566,7 +567,7 @@ static enum bmi_task_verdict meddle(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* Switches it on and off with tasks queued. Returns whether one was run within. */
+/* Switches it on and off with tasks queued. Returns whether one ran within that call. */
 static bool switch_with_tasks(struct meddler *meddlers)
 {
     bool within = false;
@@ -590,7 +591,7 @@ static bool switch_with_tasks(struct meddler *meddlers)
             continue;
         CU_ASSERT_EQUAL(meddlers[i].child, 0);
         CU_ASSERT_EQUAL(meddlers[i].on_status, -BMI_EDEADLK);
-        CU_ASSERT_EQUAL(meddlers[i].off_status, 0); /* that is what happens */
+        CU_ASSERT_EQUAL(meddlers[i].off_status, 0); /* as the other thread does the same */
     }
     return within;
 }
@@ -610,7 +611,7 @@ static void it_is_switched_off_by_who_runs_tasks(void)
     self_close(&self);
 }
 
-/* ---- who is woken --------------------------------------------------------------------------- */
+/* ---- woken threads --------------------------------------------------------------------------- */
 
 static bool notify(struct context *context, bmi_op_id_t op)
 {
@@ -650,7 +651,7 @@ static void a_completion_wakes_its_own_waiter(void)
     bmi__contexts_free();
 }
 
-/* Several on one context: each that tests the operation, and one of those that take any. */
+/* Several on one context: each one that tests the operation, and one of those that take any. */
 static void waiters_of_one_context(void)
 {
     bmi_context_id id;
@@ -666,7 +667,7 @@ static void waiters_of_one_context(void)
     notify(context, 7);
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         CU_ASSERT_EQUAL(atomic_load(&waiters[i].signalled), woken[i]);
-    notify(context, 8); /* the first that takes any is on its way already */
+    notify(context, 8); /* the first that takes any has been woken already */
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         CU_ASSERT_EQUAL(atomic_load(&waiters[i].signalled), woken[i] | next[i]);
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
@@ -709,8 +710,9 @@ static bool comes_back(struct taker *taker)
     return atomic_load(&taker->back);
 }
 
-/* The first waiting thread, the poller, takes nothing, though it returns. The last one, which polls
- * then, waits for another operation. A thread that sleeps between them and takes one is notified.
+/* The first waiting thread, the poller, returns without taking a completion. The last one, which
+ * then polls, waits for another operation. A thread that sleeps between them and takes one is
+ * notified.
  */
 static void what_is_left_is_told(bool unexpected)
 {
@@ -764,8 +766,8 @@ int main(void)
     CU_TestInfo tests[] = {
         {"a completion wakes its own waiter", a_completion_wakes_its_own_waiter},
         {"waiters of one context", waiters_of_one_context},
-        {"a completion that is left is told", a_completion_that_is_left_is_told},
-        {"a message that is left is told", a_message_that_is_left_is_told},
+        {"a completion that is left wakes a thread", a_completion_that_is_left_is_told},
+        {"a message that is left wakes a thread", a_message_that_is_left_is_told},
         {"tasks run where a caller waits", tasks_run_where_a_caller_waits},
         {"it is off unless asked for", it_is_off_unless_asked_for},
         {"all ways switch it", all_ways_switch_it},
@@ -780,7 +782,7 @@ int main(void)
         {"tasks run in the background", tasks_run_in_the_background},
         {"it ends without a thread", it_ends_without_a_thread},
         {"it does not wait for itself", it_does_not_wait_for_itself},
-        {"it is switched off by who runs tasks", it_is_switched_off_by_who_runs_tasks},
+        {"it is switched off by a thread that runs tasks", it_is_switched_off_by_who_runs_tasks},
         CU_TEST_INFO_NULL,
     };
     return unit_run("background", tests);

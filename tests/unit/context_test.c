@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * context_test.c - completion queues: order, one operation out of many, many threads that push and
- * take, handles that are stale.
+ * take, stale handles.
  */
 #include "bmi/state/context.h"
 
@@ -178,7 +178,7 @@ static void *take(void *argument)
         for (int i = 0; i < count; i++) {
             intptr_t who = (intptr_t)ops[i]->user_ptr >> 32;
             intptr_t number = (intptr_t)ops[i]->user_ptr & 0xffffffff;
-            /* in the order of their completion, as far as one thread can tell; each once */
+            /* in the order of their completion, as seen by one thread; each once */
             if (number <= last[who] || atomic_fetch_add(&seen[who][number], 1) != 0)
                 atomic_fetch_add(&wrong, 1);
             last[who] = number;

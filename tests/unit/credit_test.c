@@ -136,7 +136,7 @@ static void overdrawing_ends_the_link(void)
     }
 }
 
-/* A frame larger than agreed is no message, even if there is enough credit for it. */
+/* A frame larger than agreed is invalid, even if there is enough credit for it. */
 static void larger_than_agreed_ends_the_link(void)
 {
     static const uint8_t types[] = {WIRE_EAGER, WIRE_UNEXPECTED};
@@ -203,7 +203,7 @@ static void credit_comes_back_with_consumption(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* A request is charged for the memory that is kept of it, in every outcome. */
+/* A request is charged for the memory that holds it; the charge is returned in every outcome. */
 static void requests_give_their_charge_back(void)
 {
     static struct posted posted;
@@ -232,7 +232,7 @@ static void requests_give_their_charge_back(void)
         CU_ASSERT_EQUAL(window_sum(&peer->eager), peer->eager.standing);
         account_check(&account);
     }
-    post_receive(account.script, &posted, SMALL, TAG); /* as does a message that goes unasked */
+    post_receive(account.script, &posted, SMALL, TAG); /* so does a message sent eagerly */
     CU_ASSERT_TRUE(account_eager(&account, SMALL, TAG));
     CU_ASSERT_TRUE(received(&posted, 1, SMALL));
     CU_ASSERT_EQUAL(script_peer(account.script)->eager.held, 0);
@@ -252,7 +252,7 @@ static void held_beyond_the_peer(void)
     CU_ASSERT_EQUAL(count, 2);
     script_close(account.script);
     CU_ASSERT_EQUAL(bmi__credit_used(), 3000 + 2 * WIRE_MESSAGE_CHARGE);
-    account_open(&account); /* the peer's memory is another's now, perhaps */
+    account_open(&account); /* the peer's memory may be in use by another one now */
     int64_t used = bmi__credit_used();
     CU_ASSERT_EQUAL(BMI_unexpected_free(info[0].addr, info[0].buffer), 0);
     CU_ASSERT_EQUAL(bmi__credit_used(), used - 1000 - WIRE_MESSAGE_CHARGE);
@@ -274,7 +274,7 @@ static int announce(struct script *script, int number, int tag)
                        NULL, 0);
 }
 
-/* What a peer announces costs memory as messages do, and the keys with it. */
+/* A peer's announcements cost memory as messages do, and so do their tag queues. */
 static void announcements_are_paid_for(void)
 {
     enum { MANY = 5000 };
@@ -298,8 +298,8 @@ static unsigned announcements_kept(const struct key *key)
     return count;
 }
 
-/* One that a waiting message uses at once is taken where there is no memory for it; others for the
- * same tag are not. */
+/* An announcement that a waiting message uses at once is accepted even without memory for it;
+ * others for the same tag are not. */
 static void unpaid_announcements_are_not_kept(void)
 {
     static struct posted posted;
@@ -346,7 +346,7 @@ static void all_peers_get_on(int64_t most)
                 account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
             CU_ASSERT_TRUE(bmi__credit_used() <= most);
         }
-        /* as the program fetches, each of those that wait gets its turn */
+        /* as the program fetches, each waiting peer gets its turn */
         for (int step = 0; step < 4 * PEERS && sent < goal; step++) {
             fetched += fetch();
             for (int i = 0; i < PEERS; i++) {
@@ -378,7 +378,7 @@ static void all_peers_get_on_within_the_budget(void)
     all_peers_get_on(1 << 17); /* there is not even a small window for each */
 }
 
-/* Whatever is given as windows, one message of the largest size finds room. */
+/* For any windows that are given, one message of the largest size finds room. */
 static void room_for_the_largest_is_left(void)
 {
     enum { LARGEST = 65536, LITTLE = 1 << 17 };
@@ -422,8 +422,8 @@ static void eager_credit_is_not_what_it_waits_for(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* All is lent to peers that want little, again and again as it comes back: one that wants much gets
- * its turn. */
+/* All credit is lent to peers that request little, repeatedly as it comes back: one that requests
+ * much gets its turn. */
 static void who_wants_much_is_not_starved(void)
 {
     enum { STEPS = 2000 };
@@ -442,7 +442,7 @@ static void who_wants_much_is_not_starved(void)
         if (!waits[i])
             CU_ASSERT_EQUAL(send_want(one->script, WIRE_UNEXPECTED_CREDIT, least, 0), 0);
         waits[i] = true;
-        if (step == STEPS / 4) /* nothing is left by now */
+        if (step == STEPS / 4) /* none is left by now */
             account_want(&accounts[0], WIRE_UNEXPECTED_CREDIT);
         if (step > STEPS / 4)
             fetch();
@@ -470,7 +470,7 @@ static void what_is_lent_comes_back(void)
         account_open(&accounts[i]);
     int64_t used = bmi__credit_used();
     for (int i = 0; i < PEERS; i++) {
-        while (account_unexpected(&accounts[i], SMALL)) /* what it has without asking */
+        while (account_unexpected(&accounts[i], SMALL)) /* its credit before any WANT */
             continue;
         CU_ASSERT_EQUAL(send_want(accounts[i].script, WIRE_UNEXPECTED_CREDIT, least, 0), 0);
         account_read(&accounts[i]);
@@ -486,7 +486,7 @@ static void what_is_lent_comes_back(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* A peer waits for its turn, and asks for credit of the other kind meanwhile: it gets both. */
+/* A peer waits for its turn, and requests credit of the other kind meanwhile: it gets both. */
 static void asking_for_more_keeps_the_turn(void)
 {
     static struct account accounts[PEERS];
@@ -502,7 +502,7 @@ static void asking_for_more_keeps_the_turn(void)
                 script_peer(accounts[i].script)->unexpected_window.held == 0)
                 waits = i;
         }
-    CU_ASSERT_TRUE_FATAL(waits >= 0); /* the budget is used up, and this one has nothing held */
+    CU_ASSERT_TRUE_FATAL(waits >= 0); /* the budget is used up, and this peer holds none */
     account_want(&accounts[waits], WIRE_EAGER_CREDIT);
     while (fetch())
         continue;
@@ -515,7 +515,7 @@ static void asking_for_more_keeps_the_turn(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* Peers that wait for their turn go: those behind them get theirs. */
+/* Peers that wait for their turn disconnect: those behind them get theirs. */
 static void who_waits_and_goes_holds_up_nobody(void)
 {
     static struct account accounts[PEERS];
@@ -524,7 +524,7 @@ static void who_waits_and_goes_holds_up_nobody(void)
     for (int i = 0; i < PEERS; i++)
         account_open(&accounts[i]);
     int first = 0;
-    while (first < PEERS - GONE - 1) { /* until there is nothing for the next one */
+    while (first < PEERS - GONE - 1) { /* until there is none for the next one */
         account_want(&accounts[first], WIRE_UNEXPECTED_CREDIT);
         account_read(&accounts[first]);
         if (!account_unexpected(&accounts[first++], UNEXPECTED_MAX))
@@ -551,7 +551,7 @@ static void who_waits_and_goes_holds_up_nobody(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* What it says that it needs is believed up to one message of the largest size. */
+/* A peer gets what it requests, up to one message of the largest size. */
 static void nobody_is_lent_more_than_a_message_needs(void)
 {
     static const uint64_t sizes[] = {UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE + 1, 100 << 20,
@@ -567,7 +567,7 @@ static void nobody_is_lent_more_than_a_message_needs(void)
     }
 }
 
-/* The message that it was lent for was cancelled. */
+/* The message that the credit was lent for was cancelled. */
 static void what_is_not_used_is_given_back(void)
 {
     static struct account accounts[PEERS];
@@ -587,7 +587,7 @@ static void what_is_not_used_is_given_back(void)
     last->unexpected -= lent;
     account_check(last);
     CU_ASSERT_EQUAL(bmi__credit_used(), used);
-    /* Of its own window nothing gets lost: that is told again. */
+    /* The credit of its own window is not lost: it is returned again. */
     CU_ASSERT_EQUAL(send_want(last->script, WIRE_UNUSED, before, 0), 0);
     last->unexpected -= before;
     CU_ASSERT_EQUAL(window_sum(window), window->standing);
@@ -601,7 +601,7 @@ static void what_is_not_used_is_given_back(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* Announcements never take what peers that ask need to get on. */
+/* Announcements never take the memory that waiting peers need. */
 static void announcements_are_bounded_in_all(void)
 {
     static struct account accounts[PEERS];
@@ -635,7 +635,7 @@ static void announcements_are_bounded_in_all(void)
     script_close(accounts[0].script);
 }
 
-/* A message to a posted receive goes through, however much else is held. */
+/* A message to a posted receive arrives, however much memory others hold. */
 static void eager_peers_without_a_window_get_on(void)
 {
     static struct account accounts[PEERS];
@@ -643,7 +643,7 @@ static void eager_peers_without_a_window_get_on(void)
     little_memory();
     for (int i = 0; i < PEERS; i++) {
         account_open(&accounts[i]);
-        while (account_eager(&accounts[i], 4000, TAG + 1)) /* never received till the end */
+        while (account_eager(&accounts[i], 4000, TAG + 1)) /* not received until the end */
             continue;
         CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
     }
@@ -664,7 +664,7 @@ static void eager_peers_without_a_window_get_on(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* One peer asks again and again while the program fetches nothing: it must not get all there is. */
+/* One peer sends WANT repeatedly while the program fetches none: it must not get all credit. */
 static void one_peer_cannot_take_all(void)
 {
     static struct account accounts[PEERS];
@@ -674,7 +674,7 @@ static void one_peer_cannot_take_all(void)
         little_memory();
         for (int i = 0; i < PEERS; i++)
             account_open(&accounts[i]);
-        for (int i = 0; i < PEERS / 2; i++) /* half of them go; their memory is free */
+        for (int i = 0; i < PEERS / 2; i++) /* half of them disconnect; their memory is free */
             script_close(accounts[i].script);
         struct account *greedy = &accounts[PEERS - 1];
         for (int i = 0; i < 2000; i++) {
@@ -694,7 +694,7 @@ static void one_peer_cannot_take_all(void)
             post_receive(greedy->script, &posted, SMALL, TAG);
             CU_ASSERT_TRUE_FATAL(done(&posted));
         }
-        account_read(greedy); /* what it held was consumed: now it gets on */
+        account_read(greedy); /* its held messages were consumed: now it continues */
         CU_ASSERT_TRUE(kinds[kind] == WIRE_UNEXPECTED_CREDIT
                            ? account_unexpected(greedy, UNEXPECTED_MAX)
                            : account_eager(greedy, 0, TAG));
@@ -706,8 +706,8 @@ static void one_peer_cannot_take_all(void)
     }
 }
 
-/* A peer that uses returned credit without reading the frames that return it cannot know of that
- * credit. The frames that it makes us queue are bounded as answers are. */
+/* A peer that uses returned credit without reading the frames that return it cannot know that
+ * credit. The frames that it makes the library queue are bounded as answers are. */
 static void credit_that_is_not_read(void)
 {
     enum { MOST = 4096, STUCK = 1, ASKS = 2, WAYS = 4 };
@@ -734,8 +734,8 @@ static void credit_that_is_not_read(void)
     }
 }
 
-/* The same for receives that are told of, end with small messages all the same, and are posted
- * again: the announcements of those that are posted are the program's own. */
+/* The same for receives that are announced, but end with small messages, and are posted again: the
+ * announcements of posted receives count as the program's own. */
 static void announcements_that_are_not_read(void)
 {
     enum { POSTED = 2 * ANSWERS_MOST, TURNS = 2 * POSTED };
@@ -757,8 +757,8 @@ static void announcements_that_are_not_read(void)
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-/* And for messages that are too large for what was announced, without credit to ask: the word of
- * each is all that there is of it, and it counts as sent. */
+/* And for messages that are too large for the announced receive, without credit for RTS: the notice
+ * of each is its only frame, and it counts as sent. */
 static void words_that_are_not_read(void)
 {
     enum { TURNS = 2 * ANSWERS_MOST };
@@ -769,7 +769,7 @@ static void words_that_are_not_read(void)
         script->stuck = stuck != 0;
         int status = 0, turns = 0;
         for (; status >= 0 && turns < TURNS; turns++) {
-            script->seen = (uint32_t)turns; /* be it so or not */
+            script->seen = (uint32_t)turns; /* claimed, true or not */
             status = send_rtr(script, (uint64_t)turns + 1, 1, 0, TAG);
             if (status < 0)
                 break;
@@ -802,8 +802,8 @@ static void announcements_of_many(void)
     script_close(script);
 }
 
-/* A sender without credit asks for the announcements of each message's tag, and may do so for many
- * before it reads: no question has all of them told anew. */
+/* A sender without credit sends WANT for the announcements of each message's tag, and may do so for
+ * many before it reads: no WANT makes the library announce all of them again. */
 static void asking_for_many_announcements(void)
 {
     enum { RECEIVES = 64, HONEST = ANSWERS_MOST / 2, TURNS = 2 * ANSWERS_MOST };
@@ -835,9 +835,9 @@ static unsigned told(struct account *account, uint64_t *credit)
     return count;
 }
 
-/* A sender of many messages, which all find their receives, has used up what it knows of, and asks
- * for what it has been told meanwhile: it is told in steps as before, not for each question and
- * message. */
+/* A sender of many messages, which all find their receives, has used up the credit that it knows,
+ * and sends WANT for credit that is on its way: the library returns credit in steps as before, not
+ * for each WANT and message. */
 static void what_is_on_its_way_is_not_told_again(void)
 {
     enum { SIZE = 4000, ROUNDS = 20 };
@@ -871,18 +871,18 @@ int main(void)
         {"credit comes back with consumption", credit_comes_back_with_consumption},
         {"requests give their charge back", requests_give_their_charge_back},
         {"held beyond the peer", held_beyond_the_peer},
-        {"what is lent comes back", what_is_lent_comes_back},
+        {"lent credit comes back", what_is_lent_comes_back},
         {"asking for more keeps the turn", asking_for_more_keeps_the_turn},
-        {"who waits and goes holds up nobody", who_waits_and_goes_holds_up_nobody},
+        {"a waiting peer that disconnects delays no other", who_waits_and_goes_holds_up_nobody},
         {"nobody is lent more than a message needs", nobody_is_lent_more_than_a_message_needs},
-        {"what is not used is given back", what_is_not_used_is_given_back},
+        {"unused credit is given back", what_is_not_used_is_given_back},
         {"announcements are paid for", announcements_are_paid_for},
         {"unpaid announcements are not kept", unpaid_announcements_are_not_kept},
         {"announcements are bounded in all", announcements_are_bounded_in_all},
         {"all peers get on within the budget", all_peers_get_on_within_the_budget},
         {"room for the largest is left", room_for_the_largest_is_left},
         {"eager credit is not what it waits for", eager_credit_is_not_what_it_waits_for},
-        {"who wants much is not starved", who_wants_much_is_not_starved},
+        {"a peer that needs much is not starved", who_wants_much_is_not_starved},
         {"eager peers without a window get on", eager_peers_without_a_window_get_on},
         {"one peer cannot take all", one_peer_cannot_take_all},
         {"credit that is not read", credit_that_is_not_read},
@@ -890,7 +890,7 @@ int main(void)
         {"words that are not read", words_that_are_not_read},
         {"announcements of many receives", announcements_of_many},
         {"asking for many announcements", asking_for_many_announcements},
-        {"what is on its way is not told again", what_is_on_its_way_is_not_told_again},
+        {"credit on its way is not sent again", what_is_on_its_way_is_not_told_again},
         CU_TEST_INFO_NULL,
     };
     return script_suite_run("credit", tests);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * deep.h - calls a function within as many tasks as may be nested. They are of a manager of their
- * own, so that it is the caller who runs them.
+ * deep.h - calls a function within as many tasks as may be nested. They belong to a separate
+ * manager, so that the caller runs them.
  */
 #ifndef TESTS_DEEP_H
 #define TESTS_DEEP_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * digest_test.c - known answers, as sha256sum gives them.
+ * digest_test.c - known answers, as of sha256sum.
  */
 #include <string.h>
 

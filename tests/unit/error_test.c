@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * error_test.c - the table of errors: numbers, names, and the way from errno and back.
+ * error_test.c - the table of errors: numbers, names, and the conversion from errno and back.
  */
 #include "bmi/base/error.h"
 
@@ -105,7 +105,7 @@ static void errno_becomes_its_code(void)
     for (int i = 0; i < (int)COUNT_OF(listed); i++) {
         bmi_error_code_t code = bmi__error(-listed[i].system);
         int32_t expected = -((i + 1) | 1 << 30 | 1 << 7);
-        if (listed[i].system == EAGAIN) /* two of BMI's for one of the system's: the first */
+        if (listed[i].system == EAGAIN) /* two BMI errors for one of the system's: the first one */
             expected = -BMI_EAGAIN;
         if (listed[i].system == EDEADLK)
             expected = -BMI_EDEADLK;
@@ -125,7 +125,7 @@ static void errno_becomes_its_code(void)
     CU_ASSERT_EQUAL(bmi__error(-BMI_ENORECVR), -BMI_ENORECVR);
 }
 
-/* Whatever the system returns becomes an error of ours, never 0 and never positive. */
+/* Each errno becomes a BMI error, never 0 and never positive. */
 static void no_errno_is_lost(void)
 {
     for (int number = 1; number < 600; number++) {

@@ -99,7 +99,7 @@ static void a_caller_sets_a_timer(void)
         while (!bmi__progress_asleep()) /* the background watches */
             sched_yield();
         bmi__progress_wait(&waiter, PATIENCE_S * 1000);
-        CU_ASSERT_TRUE(becomes(&fired)); /* nobody tests any more */
+        CU_ASSERT_TRUE(becomes(&fired)); /* no thread tests any more */
     }
     end();
 }
@@ -114,9 +114,9 @@ static void the_background_leaves_a_timer(void)
     timer = (struct bmi_timer){.expired = expired};
     atomic_store(&fired, false);
     while (poll(&readable, 1, 10) != 0 || !bmi__progress_asleep())
-        look(); /* the background stands by while somebody looks without a pause */
+        look(); /* the background stands by while a thread polls without a pause */
     bmi_method_timer_set(&timer, 1000);
-    /* until the background knows of it, and waits */
+    /* until the background has the timer, and waits */
     while (!atomic_load(&fired) && (poll(&readable, 1, 0) != 0 || !bmi__progress_asleep()))
         sched_yield();
     CU_ASSERT_EQUAL(background_set(0), 0);
@@ -175,7 +175,8 @@ static bool always(struct waiter *waiter)
     return true;
 }
 
-/* A poller gives up its role for a task that another thread has run by then: it goes on waiting. */
+/* A poller gives up its role for a task that another thread has run by then: it continues
+ * to wait. */
 static void another_runs_the_hooks(void)
 {
     open(0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * heir_test.c - a process that forked while its threads waited, and has ended, as with daemon(3):
- * its child goes on with its address and contexts, in threads of its own.
+ * its child continues with its address and contexts, in its own threads.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -93,7 +93,7 @@ static void child_goes_on(void)
     MUST(BMI_finalize() == 0);
 }
 
-/* One drives, asleep; THREADS - 1 sleep. */
+/* One polls, asleep; THREADS - 1 sleep. */
 static void parent_waits(const char *method, const char *listen, int flags)
 {
     pthread_t threads[THREADS];
@@ -108,7 +108,7 @@ static void parent_waits(const char *method, const char *listen, int flags)
         usleep(1000);
 }
 
-/* Forks, ends, and leaves all to its child, which tells of the line that failed, or 0. */
+/* Forks, ends, and leaves all to its child, which reports the line that failed, or 0. */
 static void parent_run(const char *method, const char *listen, int flags, int tell)
 {
     pid_t parent = getpid();
@@ -123,7 +123,7 @@ static void parent_run(const char *method, const char *listen, int flags, int te
         _exit(write(tell, &line, sizeof line) != sizeof line);
     }
     MUST(child > 0);
-    exchange(&contexts[THREADS - 1]); /* as before; its context is not waited on */
+    exchange(&contexts[THREADS - 1]); /* as before; no thread waits on its context */
     _exit(atomic_load(&failed_line) != 0);
 }
 
@@ -172,7 +172,7 @@ int main(void)
         CU_TEST_INFO_NULL,
     };
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    /* A child that starts threads dies there, or waits for a lock of the allocator's. */
+    /* A child that starts threads crashes there, or waits for a lock of the allocator. */
     puts("skipped: built with a sanitizer");
     return 77;
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * idle_test.c - connections on which nothing happens: when the setting idle_reap_s closes them,
- * while the program only waits, and when it leaves them alone.
+ * idle_test.c - idle connections: when the setting idle_reap_s closes them, while the program only
+ * waits, and when it leaves them open.
  */
 #include "tests/unit/script_case.h"
 
 enum { PATIENCE_MS = 30000 };
 
-/* Waits as a server does, until the link is down. A wait that does nothing for long is an error. */
+/* Waits as a server does, until the link is down. A wait without any event for long is an error. */
 static bool goes_down(struct script *script)
 {
     struct BMI_unexpected_info info;
@@ -20,7 +20,7 @@ static bool goes_down(struct script *script)
     return script->down;
 }
 
-/* Makes the library's tick stop: nobody is waited for. */
+/* Makes the library's tick stop: no operation is left. */
 static void quiet(void)
 {
     struct BMI_unexpected_info info;
@@ -41,7 +41,7 @@ static void set_while_all_is_quiet(void)
     script_close(script);
 }
 
-/* A tick that comes seldom for all else comes often enough for this. */
+/* A tick that is rare for all else is frequent enough for this. */
 static void set_before_the_peers_came(void)
 {
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING,
@@ -55,7 +55,7 @@ static void set_before_the_peers_came(void)
     script_close(script);
 }
 
-/* Somebody connects and says nothing, while nobody waits for anything. */
+/* A client connects and is silent, while no operation is outstanding. */
 static void never_greeted(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=100"), 0);
@@ -66,7 +66,7 @@ static void never_greeted(void)
     script_close(script);
 }
 
-/* Messages that wait, or that the program still has, and operations keep a connection. */
+/* Waiting messages, messages that the program still holds, and operations keep a connection. */
 static void what_is_wanted_stays(void)
 {
     static struct posted posted;
@@ -84,7 +84,7 @@ static void what_is_wanted_stays(void)
     CU_ASSERT_EQUAL(send_eager(unmatched, 1, SMALL, TAG), 0);
     post_receive(busy, &posted, SMALL, TAG);
     CU_ASSERT_EQUAL(BMI_set_info(referred->address, BMI_INC_ADDR_REF, NULL), 0);
-    for (int i = 0; i < 3; i++) { /* the first look notes how much has come */
+    for (int i = 0; i < 3; i++) { /* the first check records the bytes that have come */
         CU_ASSERT_EQUAL(BMI_set_info(0, BMI_REAP_IDLE, &now), 0);
         script_drive();
     }
@@ -109,7 +109,7 @@ static void what_is_wanted_stays(void)
     script_close(idle);
 }
 
-/* Time-outs happen, however often settings change meanwhile. */
+/* Time-outs expire, however often settings change meanwhile. */
 static void set_again_and_again(void)
 {
     static struct posted posted;
@@ -134,7 +134,7 @@ int main(void)
         {"set while all is quiet", set_while_all_is_quiet},
         {"set before the peers came", set_before_the_peers_came},
         {"never greeted", never_greeted},
-        {"what is wanted stays", what_is_wanted_stays},
+        {"a connection in use stays", what_is_wanted_stays},
         {"set again and again", set_again_and_again},
         CU_TEST_INFO_NULL,
     };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * key_test.c - the table of tags, and the ring of messages on their way: after wrapping, growth, or
- * a withdrawal, a count that the other side reports must find the right messages.
+ * a withdrawal, a count from the other side must find the right messages.
  */
 #include <errno.h>
 
@@ -57,7 +57,7 @@ static void many_tags_are_found_again(void)
     CU_ASSERT_TRUE(peer->bucket_count >= MANY / 4);
     for (int i = 0; i < MANY; i++) {
         CU_ASSERT_PTR_EQUAL(bmi__key_find_locked(peer, i % 2 ? i * 65537 : -i), keys[i]);
-        bmi__key_release_locked(peer, keys[i]); /* nothing is in it: it goes */
+        bmi__key_release_locked(peer, keys[i]); /* it is empty: the table removes it */
         CU_ASSERT_PTR_NULL(bmi__key_find_locked(peer, i % 2 ? i * 65537 : -i));
     }
     CU_ASSERT_EQUAL(peer->key_count, 0);
@@ -72,7 +72,7 @@ static void a_key_stays_while_something_is_in_it(void)
     note(key, true);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 1), 0);
     CU_ASSERT_PTR_EQUAL(bmi__key_find_locked(peer, 5), key);
-    CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 2), 0); /* the last thing in it */
+    CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 2), 0); /* its last entry */
     CU_ASSERT_PTR_NULL(bmi__key_find_locked(peer, 5));
 }
 
@@ -274,7 +274,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"many tags are found again", many_tags_are_found_again},
         {"a key stays while something is in it", a_key_stays_while_something_is_in_it},
-        {"counts of what is not seen", counts_of_what_is_not_seen},
+        {"counts of unseen messages", counts_of_what_is_not_seen},
         {"more than went is refused", more_than_went_is_refused},
         {"the count wraps", the_count_wraps},
         {"withdrawn messages do not count", withdrawn_messages_do_not_count},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * large_eager_test.c - large messages that go unasked: when the receiver allows them and takes that
- * back, what the sender does with it, and where their bodies go. Frame by frame.
+ * large_eager_test.c - large eager messages: when the receiver allows them and withdraws that, the
+ * reaction of the sender, and the places of their bodies. Frame by frame.
  */
 #include "tests/unit/script_case.h"
 
@@ -25,8 +25,8 @@ static void close_large(struct script *script)
     method->limits.frame_max = 16384;
 }
 
-/* A receive is there when its request comes. Returns how large a message may be from now on that
- * comes unasked; 0: as before. */
+/* A receive is posted when its request comes. Returns the new largest size of an eager message; 0:
+ * unchanged. */
 static uint64_t ask_in_time(struct script *script)
 {
     uint64_t most = 0, receive = 0;
@@ -47,7 +47,7 @@ static uint64_t ask_in_time(struct script *script)
     return most;
 }
 
-/* The next CREDIT that says how large an eager message may be; 0: none. */
+/* The next CREDIT with a new largest size of eager messages; 0: none. */
 static uint64_t allowance(struct script *script)
 {
     uint64_t most = 0;
@@ -77,7 +77,8 @@ static void allowed_while_receives_come_in_time(void)
     post_receive(script, &two, LARGE, TAG);
     CU_ASSERT_TRUE(received(&two, 3, LARGE)); /* it was copied */
     CU_ASSERT_EQUAL(allowance(script), script->hello.eager_max);
-    CU_ASSERT_EQUAL(send_eager(script, 5, LARGE, TAG + 1), 0); /* sent before it knew */
+    CU_ASSERT_EQUAL(send_eager(script, 5, LARGE, TAG + 1), 0); /* sent before the
+                                                                  withdrawal arrived */
     ALIVE(script);
     post_receive(script, &one, SMALL, TAG);
     CU_ASSERT_TRUE(received(&one, 4, SMALL));
@@ -86,7 +87,8 @@ static void allowed_while_receives_come_in_time(void)
     close_large(script);
 }
 
-/* A receive that is posted behind its request is in time, unless others have come meanwhile. */
+/* A receive that is posted after its request is in time, unless other messages have
+ * come meanwhile. */
 static void a_request_that_waited_for_others(void)
 {
     struct script *script = open_large(SCRIPT_FRAMES, NULL);
@@ -154,7 +156,7 @@ static void cancelled_where_the_rest_goes(void)
     CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, SMALL));
 
-    begin_large(script); /* cancelled before any of it came: the next one gets it */
+    begin_large(script); /* cancelled before any byte came: the next receive gets it */
     post_receive(script, &one, LARGE, TAG);
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
@@ -178,14 +180,14 @@ static void one_that_arrives_stays_for_a_larger_receive(void)
     post_receive(script, &two, LARGE, TAG);
     CU_ASSERT_EQUAL(script_body(script, bytes + 1000, LARGE - 1000), 0);
     CU_ASSERT_TRUE(received(&two, 7, LARGE));
-    post_receive(script, &one, SMALL, TAG); /* posted before: it ends, the message with it */
+    post_receive(script, &one, SMALL, TAG); /* posted before: it ends, and so does the message */
     CU_ASSERT_EQUAL(send_eager(script, 7, LARGE, TAG), 0);
     CU_ASSERT_TRUE(failed(&one, BMI_EMSGSIZE));
     ALIVE(script);
     close_large(script);
 }
 
-/* Unmatched ones stay within the window, also those that break the rules. */
+/* Unmatched messages stay within the window, also those that break the rules. */
 static void what_is_held_is_bounded(void)
 {
     struct script *script = open_large(SCRIPT_FRAMES, NULL);
@@ -218,7 +220,8 @@ static void the_link_ends_in_between(void)
     }
 }
 
-/* Networks that put or get move large messages without a copy: there they always ask. */
+/* Networks that put or get move large messages without a copy: there they always use
+ * a rendezvous. */
 static void not_where_the_network_puts(void)
 {
     struct script *script = open_large(SCRIPT_PUT, NULL);
@@ -276,7 +279,8 @@ static void sent_unasked_while_allowed(void)
     CU_ASSERT_TRUE(done(&one));
 }
 
-/* One that waits for credit asks, when large ones may not go any more and some credit comes. */
+/* A message that waits for credit uses RTS, after large ones were disallowed and some
+ * credit came. */
 static void taken_back_while_one_waits(void)
 {
     const struct script_offer offer = {.eager_max = 16384,
@@ -321,7 +325,7 @@ int main(void)
         {"the rest goes to a late receive", the_rest_goes_to_a_receive_that_came_late},
         {"cancelled where the rest goes", cancelled_where_the_rest_goes},
         {"one that arrives stays", one_that_arrives_stays_for_a_larger_receive},
-        {"what is held is bounded", what_is_held_is_bounded},
+        {"held messages are bounded", what_is_held_is_bounded},
         {"the link ends in between", the_link_ends_in_between},
         {"not where the network puts", not_where_the_network_puts},
         {"sent unasked while allowed", sent_unasked_while_allowed},

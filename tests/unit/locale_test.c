@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * locale_test.c - a program in a Turkish locale, where the letter that `i` belongs to is not `I`:
- * names of settings, their variables, and hosts are what they are elsewhere.
+ * locale_test.c - a program in a Turkish locale, where the capital of `i` is not `I`: names of
+ * settings, their variables, and hosts are the same as elsewhere.
  */
 #include <locale.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void settings_are_found(void)
     CU_ASSERT_TRUE(turkish(false));
 }
 
-/* One process listens in one locale, another dials in the other: here they are the same one. */
+/* One process listens in one locale, another dials in the other: the host is the same. */
 static void hosts_are_the_same(void)
 {
     char listens[BMI_MAX_ADDR_LEN], spelt[BMI_MAX_ADDR_LEN] = "gm://CITIES";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * log_test.c - lines of the log, and how many warnings are written.
+ * log_test.c - lines of the log, and the bound on warnings.
  */
 #include "bmi/base/log.h"
 
@@ -15,7 +15,7 @@
 #include "unit.h"
 
 struct lines {
-    unsigned warnings, left_out, told; /* the number in the last line that tells of such */
+    unsigned warnings, left_out, told; /* the number in the last line that reports omitted ones */
 };
 
 static void lines_count(void *argument, enum bmi_log_level level, const char *text)
@@ -41,7 +41,8 @@ static void warnings_are_bounded(void)
     time_t start = time(NULL);
     for (int i = 0; i < MANY; i++)
         bmi__log(BMI_LOG_WARN, "a peer does it again");
-    unsigned seconds = (unsigned)(time(NULL) - start) + 2; /* that it may have touched */
+    unsigned seconds = (unsigned)(time(NULL) - start) + 2; /* the seconds that it may
+                                                              have touched */
     CU_ASSERT_TRUE(lines.warnings >= BMI__LOG_WARNINGS);
     CU_ASSERT_TRUE(lines.warnings <= seconds * BMI__LOG_WARNINGS);
     nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL);
@@ -99,8 +100,8 @@ static void text_of_peers_is_escaped(void)
     bmi__log_callback(&callback);
 }
 
-/* Standard error is a pipe that nobody reads, then one whose reader has gone. Neither blocks nor
- * ends a process that logs. The number of omitted lines is logged once there is room. */
+/* Standard error is a pipe without a reading process, then one whose reader has closed it. Neither
+ * blocks nor ends a process that logs. The number of omitted lines is logged once there is room. */
 static void nobody_reads(void)
 {
     enum { LINES = 3000 };

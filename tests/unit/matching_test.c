@@ -2,7 +2,7 @@
  *
  * matching_test.c - many messages both ways over the loop method, posts and cancels at random, the
  * network slowed down, held, and short of memory. Every byte is checked, and at the end of each
- * run: no message twice, none lost that no cancelled receive can have swallowed, and each in the
+ * run: no message twice, none lost unless a cancelled receive can have taken it, and each in the
  * order of sends to the oldest receive.
  */
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct item {
     uint8_t *buffer;
 };
 
-/* What a run does beside posting. */
+/* The actions of a run beside posting. */
 struct plan {
     const struct bmi_method *method;
     const char *settings;
@@ -154,7 +154,7 @@ static void disturb(void)
     }
 }
 
-/* ---- what must hold at the end -------------------------------------------------------------- */
+/* ---- checks at the end ----------------------------------------------------------------------- */
 
 struct tally {
     uint64_t sent, received, too_small, cancelled_receives, cancelled_sends;
@@ -232,7 +232,7 @@ static void check_key(int end, int tag)
     }
     uint64_t missing = tally.sent - tally.received;
     CU_ASSERT_TRUE(tally.received <= tally.sent);
-    /* one too large for its receive counts as sent, or was cancelled as it was refused */
+    /* a message too large for its receive counts as sent, or was cancelled when it was refused */
     CU_ASSERT_TRUE(missing + tally.cancelled_sends >= tally.too_small);
     CU_ASSERT_TRUE(missing <= tally.too_small + tally.cancelled_receives);
 }
@@ -261,8 +261,8 @@ static void outstanding_print(void)
     }
 }
 
-/* Every key gets a last message, and receives until that one is there; and sends for the receives
- * that still wait. */
+/* Every tag queue gets a last message, and receives until that one has arrived; and sends for the
+ * receives that still wait. */
 static void finish(void)
 {
     bmi__loop_reset(run.plan->method);

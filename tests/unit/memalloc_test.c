@@ -16,7 +16,7 @@ static const char kernel_says[] = "/sys/kernel/mm/transparent_hugepage/enabled";
 static BMI_addr_t own;
 static bool huge_always; /* even without madvise */
 
-/* Whether the mapping that the byte lies in wants huge pages, as the kernel tells. */
+/* Whether the kernel reports huge pages as enabled for the mapping of the byte. */
 static bool wants_huge(const void *byte)
 {
     FILE *file = fopen("/proc/self/smaps", "r");

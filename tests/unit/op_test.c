@@ -59,7 +59,7 @@ static void given_back_ids_are_stale(void)
     bmi_op_id_t id = bmi__op_id(op);
     bmi__op_give(op);
     CU_ASSERT_PTR_NULL(bmi__op_find(id));
-    /* the same slot again, many times: never an id that was there before */
+    /* the same slot repeatedly: never an id that existed before */
     for (int i = 0; i < 1000; i++) {
         struct op *again = bmi__op_take();
         CU_ASSERT_PTR_EQUAL(again, op);
@@ -72,7 +72,7 @@ static void given_back_ids_are_stale(void)
     bmi__op_table_free();
 }
 
-/* A slot is used so often that its generations repeat: an id that is over stays over. */
+/* A slot is used so often that its generations repeat: a completed id stays invalid. */
 static void over_when_all_numbers_were_used(void)
 {
     struct op *op = bmi__op_take();
@@ -193,8 +193,7 @@ static void generation_never_becomes_zero(void)
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
-/* Operations that one thread takes are given back by another, as happens when one posts and the
- * other tests. */
+/* One thread takes operations and another returns them, as when one posts and the other tests. */
 enum { THREADS = 4, ROUNDS = 20000, BOARD = 512 };
 static _Atomic(struct op *) board[BOARD];
 static atomic_int wrong;
@@ -254,8 +253,8 @@ static void count_slot(struct op *op, void *argument)
     ++*(unsigned *)argument;
 }
 
-/* What a thread kept for itself is there for others when it has ended: 200 threads one after
- * another need one chunk, not 200. */
+/* A thread's cache goes back to the table when it ends: 200 threads one after another need one
+ * chunk, not 200. */
 static void a_thread_that_ends_returns_its_cache(void)
 {
     for (int i = 0; i < 200; i++) {
@@ -351,7 +350,7 @@ int main(void)
         {"given-back ids are stale", given_back_ids_are_stale},
         {"given-back ids are over", given_back_ids_are_over},
         {"over when all numbers were used", over_when_all_numbers_were_used},
-        {"what is no id finds nothing", what_is_no_id_finds_nothing},
+        {"an invalid id finds no operation", what_is_no_id_finds_nothing},
         {"a field left behind is cleared", a_field_left_behind_is_cleared},
         {"a generation never becomes zero", generation_never_becomes_zero},
         {"threads take, others give", threads_take_and_others_give},

@@ -30,7 +30,7 @@ void pair_listen(struct pair *pair, const struct bmi_method *method, const char 
     CU_ASSERT_EQUAL_FATAL(BMI_open_context(&pair->context), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, bound), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&pair->end[DIALLER], bound), 0);
-    /* a stranger that claimed the address being dialled would be asked to dial instead */
+    /* so that the HELLO does not claim the address that is dialled */
     bmi__method_named(method->name, strlen(method->name))->listen[0] = '\0';
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * pair.h - two ends of one link of the loop method, both in this process, that take each other for
- * strangers; and messages that know who they are.
+ * pair.h - two ends of one link of the loop method, both in this process, that treat each other as
+ * different processes; and messages that carry their identity.
  */
 #ifndef TESTS_UNIT_PAIR_H
 #define TESTS_UNIT_PAIR_H
@@ -15,25 +15,25 @@ enum { LABEL = 24 }; /* least size of a message that differs from all others */
 struct pair {
     const struct bmi_method *method;
     bmi_context_id context;
-    BMI_addr_t end[ENDS]; /* end[DIALLER]: whom the dialler sends to, the acceptor's address */
+    BMI_addr_t end[ENDS]; /* end[DIALLER]: the dialler's destination, the acceptor's address */
 };
 
 /* Starts the library with a method, connects. Settings as for BMI_SETTING. */
 void pair_open(struct pair *pair, const struct bmi_method *method, const char *settings);
 /* The same, but does not connect: end[ACCEPTOR] is 0 until pair_greet. */
 void pair_listen(struct pair *pair, const struct bmi_method *method, const char *settings);
-/* Sends an unexpected message from the dialler and learns the acceptor's handle. Returns the
- * error with which it failed, or 0. */
+/* Sends an unexpected message from the dialler to learn the acceptor's handle. Returns its error,
+ * or 0. */
 int pair_greet(struct pair *pair);
 void pair_close(struct pair *pair);
 
-/* One pass of progress; completions are taken out by `one` each. */
+/* One pass of progress; `one` handles each completion. */
 void pair_drive(struct pair *pair,
                 void (*one)(void *user_ptr, bmi_error_code_t error, bmi_size_t actual));
 
-/* Fills a message: from which end, under which tag, the how-manieth. */
+/* Fills a message with its end, its tag, and its number. */
 void label_write(uint8_t *buffer, bmi_size_t size, int end, int tag, uint64_t number);
-/* Reads and checks every byte. false: no whole message. */
+/* Reads and checks every byte. false: not a whole message. */
 bool label_read(const uint8_t *buffer, bmi_size_t size, int *end, int *tag, uint64_t *number);
 
 #endif

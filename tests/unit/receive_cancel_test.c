@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * receive_cancel_test.c - cancelled receives that were announced, frame by frame: the question to
- * the sender and its answer, the grace for that, tombstones (OP_GHOST), which stay behind, and
- * memory that is being written. The sender is a script.
+ * receive_cancel_test.c - cancelled receives that were announced, frame by frame: RTR_CANCEL and
+ * its answer, the grace for that, tombstones (OP_GHOST), which stay behind, and memory that is
+ * being written. The sender is a script.
  */
 #include "tests/unit/script_case.h"
 
@@ -19,7 +19,7 @@ static void a_cancelled_announcement_waits_for_the_answer(void)
     CU_ASSERT_EQUAL(ask.tag, TAG);
     CU_ASSERT_EQUAL(ask.source, (uint64_t)one.id);
     CU_ASSERT_EQUAL(ask.credit, 0);
-    cancel(&one); /* asking again changes nothing */
+    cancel(&one); /* a second cancel changes nothing */
     CU_ASSERT_TRUE(script_silent(script));
     CU_ASSERT_FALSE(done(&one));
     CU_ASSERT_EQUAL(send_cancelled(script, ask.source), 0);
@@ -37,7 +37,7 @@ static void a_cancelled_announcement_waits_for_the_answer(void)
     script_close(script);
 }
 
-/* What the sender does not know of ends at once, whether it reads or not. */
+/* A receive that the sender does not know ends at once, whether the sender reads or not. */
 static void cancelled_before_it_was_announced(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -69,7 +69,7 @@ static void a_cancelled_announcement_whose_message_came_first(void)
     script_close(script);
 }
 
-/* Between the question and the answer the program posts more. */
+/* Between RTR_CANCEL and its answer the program posts more. */
 static void announcements_after_a_cancel_that_is_not_answered(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -79,7 +79,7 @@ static void announcements_after_a_cancel_that_is_not_answered(void)
     cancel(&one);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).credit, 0);
     post_receive(script, &three, LARGE, TAG);
-    /* of those before it the cancelled one does not count */
+    /* the cancelled one does not count among those before it */
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR, NULL, 0).credit, 1);
     cancel(&two);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).credit, 0);
@@ -126,8 +126,8 @@ static void many_cancelled_announcements(void)
         CU_ASSERT_TRUE(done(&many[i]));
 }
 
-/* Answers one RTR_CANCEL after another, each time when nothing more is asked. Returns the most that
- * were out at a time; 0: fewer were asked. */
+/* Answers one RTR_CANCEL after another, each time when no further one comes. Returns the most that
+ * were out at a time; 0: fewer came. */
 static unsigned questions_answer(struct script *script, unsigned count)
 {
     static struct wire_header asked[1500];
@@ -142,7 +142,7 @@ static unsigned questions_answer(struct script *script, unsigned count)
         }
         most = came - answered > most ? came - answered : most;
         if (answered == came)
-            return 0; /* nothing more is asked */
+            return 0; /* no further one */
         struct wire_header answer = {.type = WIRE_RTR_CANCELLED,
                                      .tag = asked[answered].tag,
                                      .target = asked[answered].source};
@@ -152,7 +152,7 @@ static unsigned questions_answer(struct script *script, unsigned count)
     return most;
 }
 
-/* However many are cancelled, a sender is asked for a few at a time, also where the grace ends
+/* However many are cancelled, only a few RTR_CANCELs are out at a time, also if the grace ends
  * first. */
 static void questions_are_few_at_a_time(void)
 {
@@ -188,7 +188,8 @@ static void questions_are_few_at_a_time(void)
     }
 }
 
-/* Those that are asked for later count until then, and a message that comes first is theirs. */
+/* Receives whose RTR_CANCEL is sent later count until then, and a message that comes first is
+ * theirs. */
 static void a_question_that_waits(void)
 {
     enum { BEFORE = 512 };
@@ -227,7 +228,7 @@ static void a_question_that_waits(void)
 
 /* ---- ghosts --------------------------------------------------------------------------------- */
 
-/* The grace counts where other times are long. */
+/* The grace applies while other time-outs are long. */
 static void grace_set(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set(
@@ -235,7 +236,7 @@ static void grace_set(void)
                     0);
 }
 
-/* No answer within the grace: a ghost swallows the message that was committed to the receive. */
+/* No answer within the grace: a tombstone takes the message that was committed to the receive. */
 static void a_ghost_swallows_what_was_on_its_way(void)
 {
     grace_set();
@@ -249,7 +250,7 @@ static void a_ghost_swallows_what_was_on_its_way(void)
     CU_ASSERT_EQUAL(one.buffer[0], 0x11);
     CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, LARGE, true, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, LARGE));
-    /* the late answer finds nothing, and harms nothing */
+    /* the late answer has no effect */
     CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
     ALIVE(script);
     script_close(script);
@@ -267,7 +268,7 @@ static void a_ghost_goes_with_a_late_answer(void)
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
     CU_ASSERT_EQUAL(send_cancelled(script, (uint64_t)one.id), 0);
     post_receive(script, &three, SMALL, TAG);
-    cancel(&three); /* the sender knows of none any more: it need not be asked */
+    cancel(&three); /* the sender knows no receive any more: no RTR_CANCEL is needed */
     CU_ASSERT_TRUE(failed(&three, BMI_ECANCEL));
     CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, SMALL));
@@ -275,10 +276,10 @@ static void a_ghost_goes_with_a_late_answer(void)
 }
 
 /* A cancelled receive, or its tombstone, is neither announced again nor counted: its message would
- * be lost with it. */
+ * be lost. */
 static void cancelled_ones_are_not_announced_again(void)
 {
-    enum { GHOST, ASKED, WAYS }; /* in this order: a tick that was set is not set anew */
+    enum { GHOST, ASKED, WAYS }; /* in this order: a tick that was set is not set again */
     for (int way = 0; way < WAYS; way++)
         for (int by_tag = 0; by_tag < 2; by_tag++) {
             grace_set();
@@ -299,7 +300,7 @@ static void cancelled_ones_are_not_announced_again(void)
             struct wire_header rtr = script_expect(script, WIRE_RTR, NULL, 0);
             CU_ASSERT_EQUAL(rtr.source, (uint64_t)two.id);
             CU_ASSERT_EQUAL(rtr.credit, 0);
-            if (by_tag) /* known ones again, as often as asked */
+            if (by_tag) /* known ones again, at each WANT */
                 while (script_expect(script, WIRE_RTR, NULL, 0).source == (uint64_t)two.id)
                     continue;
             CU_ASSERT_TRUE(script_silent(script));
@@ -312,7 +313,8 @@ static void cancelled_ones_are_not_announced_again(void)
 
 /* ---- put and get ---------------------------------------------------------------------------- */
 
-/* The sender is writing to its memory: within the grace nothing ends before it has said so. */
+/* The sender is writing to its memory: within the grace it does not end before the
+ * sender's report. */
 static void cancelled_while_a_put_writes(void)
 {
     struct script *script = open_script(SCRIPT_PUT, NULL);
@@ -335,8 +337,8 @@ static void cancelled_while_a_put_writes(void)
     script_close(script);
 }
 
-/* The sender does not say so within the grace, and cannot be kept from writing, for a while: then
- * it ends when he can. Announced, and not answered for, or with the put under way. */
+/* The sender does not report that within the grace, and its writes cannot be stopped for a while:
+ * the receive ends when they can. Announced without an answer, or with the put under way. */
 static void grace_ends_when_the_writer_is_done(void)
 {
     for (int begun = 0; begun < 2; begun++) {
@@ -356,13 +358,13 @@ static void grace_ends_when_the_writer_is_done(void)
         CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
         CU_ASSERT_EQUAL(script->enrolled, 0);
         struct wire_header over = {.type = WIRE_PUT_DONE, .target = (uint64_t)one.id};
-        CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0); /* too late, and no harm */
+        CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0); /* too late, without effect */
         ALIVE(script);
         script_close(script);
     }
 }
 
-/* It is asked for again and again, as BMI_close_context does: the grace goes by once. */
+/* It is cancelled repeatedly, as by BMI_close_context: the grace passes once. */
 static void grace_ends_though_cancelled_again(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set(
@@ -383,7 +385,7 @@ static void grace_ends_though_cancelled_again(void)
     script_close(script);
 }
 
-/* The connection is about to end, and until it has its sender may be writing. */
+/* The connection is about to end, and until then the sender may be writing. */
 static void cancelled_while_the_connection_ends(void)
 {
     struct script *script = open_script(SCRIPT_PUT, NULL);
@@ -400,8 +402,8 @@ static void cancelled_while_the_connection_ends(void)
     script_close(script);
 }
 
-/* The sender's put failed and it streams instead; the receiver's patience ends in the midst of a
- * body, whose memory must not be written to, nor its operation touched, from then on. */
+/* The sender's put failed and it streams instead; the grace ends in the midst of a body: from then
+ * on its memory must not be written, nor its operation accessed. */
 static void grace_ends_while_a_body_arrives(void)
 {
     grace_set();
@@ -428,8 +430,8 @@ static void grace_ends_while_a_body_arrives(void)
     script_close(script);
 }
 
-/* The receive was cancelled before its message began. A sender that does not go on with it holds
- * the receive no longer than the grace, whether the network puts or not. */
+/* The receive was cancelled before its message began. A sender that does not continue the message
+ * delays the receive no longer than the grace, with and without put. */
 static void grace_ends_in_a_message_that_came_first(void)
 {
     static const enum script_kind kinds[] = {SCRIPT_FRAMES, SCRIPT_PUT};
@@ -467,8 +469,8 @@ static void grace_ends_in_a_message_that_came_first(void)
     }
 }
 
-/* The memory is being written to: nothing ends before the transfer does. If that fails, since the
- * sender may have cancelled as well, the receive must not wait for another message. */
+/* The memory is being written: the receive does not end before the transfer. If that fails, since
+ * the sender may have cancelled as well, the receive must not wait for another message. */
 static void cancelled_while_it_gets(void)
 {
     for (int status = 0; status >= -EIO; status -= EIO) {

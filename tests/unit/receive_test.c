@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * receive_test.c - the receiving side of the protocol, frame by frame: which receive each message
- * reaches when frames cross, also if the receive is cancelled while its message arrives. The sender
- * is a script.
+ * receive_test.c - the receiving side of the protocol, frame by frame: the receive of each message
+ * when frames cross, also if the receive is cancelled while its message arrives. The sender is a
+ * script.
  */
 #include "bmi/protocol/tag_queue.h"
 #include "tests/unit/script_case.h"
@@ -118,7 +118,7 @@ static void cancelled_while_its_message_is_held(void)
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     CU_ASSERT_EQUAL(script_body(script, message(1, SMALL) + 40, 60), 0);
     CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
-    /* message 1 went to the next receive, or nowhere with the cancelled one; never behind 2 */
+    /* message 1 went to the next receive, or was dropped with the cancelled one; never after 2 */
     CU_ASSERT_TRUE(received(&two, 1, SMALL) || received(&two, 2, SMALL));
     CU_ASSERT_EQUAL(one.buffer[0], 0xee);
     ALIVE(script);
@@ -129,7 +129,7 @@ static void cancelled_while_its_message_is_held(void)
     script_close(script);
 }
 
-/* As before, but the next receive is too small: it waits for a message that it was posted for. */
+/* As before, but the next receive is too small: it waits for the message that it was posted for. */
 static void cancelled_while_held_before_a_small_one(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -146,7 +146,7 @@ static void cancelled_while_held_before_a_small_one(void)
     script_close(script);
 }
 
-/* As before, but an announced receive stands behind: the sender counts on it. */
+/* As before, but an announced receive comes after it: the sender relies on it. */
 static void cancelled_while_held_before_an_announced_one(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -160,7 +160,7 @@ static void cancelled_while_held_before_an_announced_one(void)
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     CU_ASSERT_EQUAL(script_body(script, message(1, SMALL), SMALL), 0);
-    /* the sender's next message is the announced receive's */
+    /* the sender's next message is for the announced receive */
     CU_ASSERT_EQUAL(send_data(script, rtr.source, 2, LARGE, true, TAG), 0);
     ALIVE(script);
     CU_ASSERT_TRUE(received(&two, 2, LARGE));
@@ -230,7 +230,7 @@ static void announcements_crossed_by_messages(void)
     script_close(script);
 }
 
-/* What may come unasked, and is better read straight to its place, is expected, not announced. */
+/* A large eager message, whose body should go straight to its place, is expected, not announced. */
 static void long_ones_that_come_unasked_are_expected(void)
 {
     struct script *script = open_long_script();
@@ -249,7 +249,7 @@ static void long_ones_that_come_unasked_are_expected(void)
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     CU_ASSERT_EQUAL(atomic_load(&script->link.large_expected), 0);
-    /* Also one that is announced, since its sender lacks credit. */
+    /* Also an announced one, since its sender lacks credit. */
     script_peer(script)->flags |= PEER_ANNOUNCE_ALL;
     post_receive(script, &two, 32768, TAG);
     CU_ASSERT_EQUAL(script_peer(script)->counters.announcements, 1);
@@ -260,7 +260,7 @@ static void long_ones_that_come_unasked_are_expected(void)
     close_long_script(script);
 }
 
-/* Whether headers only are read is for large messages that are on their way, each once. */
+/* Large messages on their way are counted, each once: then the link reads headers only. */
 static void large_ones_are_expected_once(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -298,7 +298,7 @@ static void a_stream_into_a_cancelled_receive_is_drained(void)
 
 /* ---- announcements that the sender has forgotten -------------------------------------------- */
 
-/* It asks by tag: all receives of that tag are announced, known and small ones, too; others are
+/* WANT names a tag: all receives of that tag are announced, known and small ones, too; others are
  * not. */
 static void announced_again_when_asked_for(void)
 {
@@ -369,7 +369,7 @@ static void put_into_announced_memory(void)
     script_close(script);
 }
 
-/* What a network has no use for is not kept: it is not paid for. */
+/* Regions that a network cannot use are not kept: they are not charged. */
 static void regions_of_a_request_that_waits(void)
 {
     for (int kind = SCRIPT_PUT; kind <= SCRIPT_GET; kind++) {
@@ -384,7 +384,7 @@ static void regions_of_a_request_that_waits(void)
     }
 }
 
-/* It would have to write beyond them: the message comes in frames. */
+/* A get would write beyond them: the message comes in frames. */
 static void regions_smaller_than_the_message_are_not_fetched(void)
 {
     uint8_t bytes[WIRE_REGION];
@@ -411,7 +411,7 @@ static void get_of_a_request_s_memory(void)
         CU_ASSERT_TRUE(script_transfer_end(script, status));
         if (status == 0) {
             CU_ASSERT_EQUAL(script_expect(script, WIRE_GET_DONE, NULL, 0).target, 66);
-        } else { /* it asks for frames instead */
+        } else { /* it requests frames instead */
             CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 66);
             CU_ASSERT_EQUAL(send_data(script, (uint64_t)one.id, 4, LARGE, false, 0), 0);
         }
@@ -420,8 +420,8 @@ static void get_of_a_request_s_memory(void)
     }
 }
 
-/* A receive is posted and announced between the two parts of a request with regions: it is that
- * request's, and what is said of it must not count the request as one that has found its own. */
+/* A receive is posted and announced between the two parts of a request with regions: it belongs to
+ * that request, and its announcement must not count the request as matched. */
 static void announced_within_a_request(void)
 {
     uint8_t bytes[WIRE_REGION];
@@ -436,7 +436,7 @@ static void announced_within_a_request(void)
     post_receive(script, &one, LARGE, TAG);
     struct wire_header rtr = script_expect(script, WIRE_RTR, NULL, 0);
     CU_ASSERT_EQUAL(rtr.seen, seen);
-    CU_ASSERT_EQUAL(rtr.credit, 0); /* for the first that was not seen: this one */
+    CU_ASSERT_EQUAL(rtr.credit, 0); /* for the first unseen message: this one */
     CU_ASSERT_EQUAL(script_body(script, bytes, sizeof bytes), 0);
     CU_ASSERT_TRUE(script_transfer_end(script, 0));
     CU_ASSERT_EQUAL(script_expect(script, WIRE_GET_DONE, NULL, 0).seen, seen + 1);
@@ -491,7 +491,7 @@ static void data_that_does_not_fit_ends_the_link(void)
     }
 }
 
-/* The sender lacks the credit to show that its message is too large, and says so. */
+/* The sender lacks the credit to show that its message is too large, and sends a notice. */
 static void announced_and_too_small(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -506,7 +506,7 @@ static void announced_and_too_small(void)
     script_close(script);
 }
 
-/* An answer to a question that was not asked, or was asked of another tag, ends nothing. */
+/* An answer without a question, or to a question of another tag, has no effect. */
 static void answers_that_nobody_asked_for(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * registration_test.c - the cache of registrations. The registrar here behaves like a NIC that
- * holds pages: it takes a second mapping of the memory's file when it registers. So a later mapping
- * at the same address is different memory, and a stale registration shows.
+ * holds pages: it makes a second mapping of the memory's file when it registers. So a later mapping
+ * at the same address is different memory, and a stale registration is detected.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@ enum { PAGE = 4096, PAGES = 64, LOG = 256 };
 static uint8_t *window;
 static int file;
 
-/* What the NIC sees of one registration. */
+/* One registration, in the NIC's view. */
 struct pinned {
     uint8_t *view;
     size_t length;
@@ -28,10 +28,10 @@ struct pinned {
 static struct nic {
     unsigned entered, left;
     size_t bytes;
-    size_t most;       /* bytes that it takes; 0: any */
+    size_t most;       /* bytes that it accepts; 0: any */
     uintptr_t address; /* of the last call of enter */
     size_t length;
-    off_t at; /* where in the file the window is now */
+    off_t at; /* the window's present place in the file */
 } nic;
 
 static int nic_enter(void *owner, uintptr_t address, size_t length, void **handle)
@@ -116,7 +116,7 @@ static void use(size_t offset, size_t length)
     put(get(offset, length), offset, length);
 }
 
-/* What the NIC moves for a buffer: the byte at an offset of the window, through a registration. */
+/* The byte that the NIC moves for an offset of the window, through a registration. */
 static uint8_t nic_reads(const struct bmi_registration *entry, size_t offset)
 {
     const struct pinned *pinned = entry->handle;
@@ -141,7 +141,7 @@ static void plain_memory_is_registered_while_used(void)
     finish();
 }
 
-/* The heart of it: freed, mapped again at the same address, used again. */
+/* The main case: freed, mapped again at the same address, used again. */
 static void remapped_memory_is_registered_anew(void)
 {
     begin(false);
@@ -158,7 +158,7 @@ static void remapped_memory_is_registered_anew(void)
     finish();
 }
 
-/* A small user keeps a large registration alive when the large user has gone: the rest of it may be
+/* A small user keeps a large registration alive after the large user's end: the rest of it may be
  * mapped anew by then, and must not be found. */
 static void what_nobody_holds_is_not_found(void)
 {
@@ -252,7 +252,7 @@ static void overlapping_ones_are_merged(void)
     use(6 * PAGE - 5, 10); /* 7 for 2 still; then 8 */
     use(7 * PAGE - 5, 10);
     CU_ASSERT_EQUAL(nic.length, 8 * PAGE);
-    use(8 * PAGE - 5, 10); /* 9 are: it stays alone, and is not kept */
+    use(8 * PAGE - 5, 10); /* 9 are: it stays separate, and is not kept */
     CU_ASSERT_EQUAL(nic.length, 2 * PAGE);
     CU_ASSERT_EQUAL(nic.left, 6);
     use(0, 8 * PAGE);
@@ -303,7 +303,7 @@ static void over_the_bounds(void)
     CU_ASSERT_EQUAL(bmi__settings_set("registration_bytes=4G,registration_count=4096"), 0);
 }
 
-/* The network's own limit: unused ones are given up for it, then the error is the caller's. */
+/* The network's own limit: unused ones are ended for it, then the caller gets the error. */
 static void the_network_is_full(void)
 {
     begin(true);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * report_test.c - what a process tells of itself: to its own program, and to who asks for it.
+ * report_test.c - the report of a process: for its own program, and for a client that requests it.
  */
 #include <netinet/in.h>
 #include <poll.h>
@@ -104,7 +104,7 @@ static void the_program_itself(void)
     end();
 }
 
-/* A connection to who answers for this process, or -1. */
+/* A connection to the thread that answers for this process, or -1. */
 static int ask(void)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -118,7 +118,7 @@ static int ask(void)
     return -1;
 }
 
-/* Drives until the answer is there, whole. */
+/* Makes progress until the whole answer has arrived. */
 static void answer_read(int fd, char *text, size_t size)
 {
     size_t used = 0;
@@ -168,8 +168,8 @@ static bool under_memcheck(void)
     return preloaded != NULL && strstr(preloaded, "vgpreload") != NULL;
 }
 
-/* Somebody asks where there is no descriptor left to answer by: that costs nothing while it lasts,
- * and he is answered when there is one. */
+/* A client asks while no descriptor is left for the answer: this costs no CPU time, and the client
+ * gets its answer when there is one. */
 static void who_asks_without_descriptors(void)
 {
     char text[16384];
@@ -186,11 +186,12 @@ static void who_asks_without_descriptors(void)
     double before = cpu_seconds();
     for (int i = 0; i < 5; i++)
         drive(100);
-    CU_ASSERT_TRUE(cpu_seconds() - before < 0.25); /* half a second went by */
+    CU_ASSERT_TRUE(cpu_seconds() - before < 0.25); /* half a second has passed */
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &limit), 0);
     answer_read(fd, text, sizeof text);
     close(fd);
-    if (text[0] == '\0' && under_memcheck()) { /* which has taken the connection, and closed it */
+    if (text[0] == '\0' && under_memcheck()) { /* which has accepted the connection, and
+                                                  closed it */
         fd = ask();
         answer_read(fd, text, sizeof text);
         close(fd);
@@ -201,7 +202,7 @@ static void who_asks_without_descriptors(void)
 }
 
 /* Receives from many peers with long names, so that no socket takes the report at once. They are
- * looked up at a port where nobody greets. */
+ * looked up at a port without a BMI server. */
 static void peers_make(unsigned port)
 {
     enum { PEERS = 300, NAME = 1900 };
@@ -246,7 +247,7 @@ static void one_does_not_read(void)
     drive(0);
     int silent = ask();
     CU_ASSERT_TRUE_FATAL(silent >= 0);
-    drive(20); /* it is being answered */
+    drive(20); /* its answer is under way */
     int fd = ask();
     CU_ASSERT_TRUE_FATAL(fd >= 0);
     struct pollfd polled = {.fd = fd, .events = POLLIN};
@@ -256,7 +257,7 @@ static void one_does_not_read(void)
     CU_ASSERT_TRUE(strlen(text) > 500000);
     CU_ASSERT_TRUE(says(text, "libbmi "));
     CU_ASSERT_EQUAL(text[strlen(text) - 1], '\n');
-    ssize_t got, unread = 0; /* some of it had gone, and not all */
+    ssize_t got, unread = 0; /* a part was sent, and not all */
     while ((got = read(silent, text, sizeof text)) > 0)
         unread += got;
     CU_ASSERT_TRUE(unread > 0 && unread < 500000);
@@ -268,7 +269,7 @@ static void one_does_not_read(void)
     close(listener);
 }
 
-/* On from the start, and gone with the library. */
+/* On from the start; ends with the library. */
 static void by_the_environment(void)
 {
     setenv("BMI_REPORT", "on", 1);
@@ -277,7 +278,7 @@ static void by_the_environment(void)
         drive(0);
         int fd = ask();
         CU_ASSERT_TRUE(fd >= 0);
-        drive(20); /* it is being answered */
+        drive(20); /* its answer is under way */
         end();
         close(fd);
         CU_ASSERT_EQUAL(ask(), -1);
@@ -290,8 +291,8 @@ int main(void)
     CU_TestInfo tests[] = {
         {"to the program itself", the_program_itself},
         {"names are escaped", names_are_escaped},
-        {"to who asks", who_asks},
-        {"to who asks, without descriptors", who_asks_without_descriptors},
+        {"to a client", who_asks},
+        {"to a client, without descriptors", who_asks_without_descriptors},
         {"one does not read", one_does_not_read},
         {"on by the environment", by_the_environment},
         CU_TEST_INFO_NULL,

@@ -44,7 +44,7 @@ static void frame_keep(struct script *script, struct bmi_frame *frame)
     const char *reason;
     if (copy == NULL || wire_decode(frame->header, &copy->header, &reason) < 0 ||
         copy->header.length != size)
-        abort(); /* the core made a frame that is none */
+        abort(); /* the core made an invalid frame */
     copy->next = NULL;
     copy->size = bmi_segments_gather(&frame->body, copy->body, size);
     *script->end = copy;
@@ -327,7 +327,7 @@ struct peer *script_peer(const struct script *script)
 void script_drive(void)
 {
     for (int i = 0; i < MOST_PASSES; i++)
-        bmi__progress_chores(); /* a script has no descriptor to look at */
+        bmi__progress_chores(); /* a script has no descriptor to watch */
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -405,7 +405,7 @@ int script_begin(struct script *script, struct wire_header header)
     if (status < 0)
         return refused(script, status);
     if (script->sink.length != header.length)
-        abort(); /* the core lost count of the stream */
+        abort(); /* the core miscounted the stream */
     script->body_left = script->sink.length;
     script->receiving = script->sink.length > 0;
     return 0;

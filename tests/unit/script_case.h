@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * script_case.h - what the protocol tests on scripts share: a library that runs, one context,
- * operations posted to it, and what the other side reads and sends.
+ * script_case.h - shared by the protocol tests on scripts: a running library, one context,
+ * operations posted to it, and frames of the other side.
  */
 #ifndef TESTS_UNIT_SCRIPT_CASE_H
 #define TESTS_UNIT_SCRIPT_CASE_H
@@ -15,7 +15,7 @@
 
 enum { TAG = 5, LARGE = 40000, SMALL = 100 };
 
-/* Frames that a peer may cause and not read: in all, and for each operation more. */
+/* Frames that a peer may cause and not read: in all, and in addition for each operation. */
 enum { ANSWERS_MOST = 2048, ANSWERS_AN_OPERATION = 4 };
 
 struct posted {
@@ -28,15 +28,15 @@ struct posted {
 
 extern bmi_context_id case_context;
 
-/* Runs a suite, each test in a library of its own: started before it, with known settings, and
- * ended after it, when nothing may be left over. Returns the program's exit status. */
+/* Runs a suite, each test with its own start and end of the library, with known settings, and
+ * without leftovers at the end. Returns the program's exit status. */
 int script_suite_run(const char *name, CU_TestInfo *tests);
 
-/* Connects and greets; the test ends where that fails. */
+/* Connects and sends HELLO; ends the test if that fails. */
 struct script *open_script(enum script_kind kind, const struct script_offer *offer);
 
-/* The same over frames of 32 KiB, in which a message may come unasked; the network has its limit
- * back when it is closed. */
+/* The same over frames of 32 KiB, in which an eager message may come; the network's limit is
+ * restored at the close. */
 struct script *open_long_script(void);
 void close_long_script(struct script *script);
 
@@ -49,27 +49,28 @@ void cancel(struct posted *posted);
 bool done(struct posted *posted);
 /* Waits for it. */
 bool done_within(struct posted *posted, int ms);
-/* Whether it has completed well with `size` bytes of the message `number`. */
+/* Whether it has completed without an error, with `size` bytes of the message `number`. */
 bool received(struct posted *posted, int number, bmi_size_t size);
 bool failed(struct posted *posted, int32_t error);
 
 /* Bytes of a message. */
 const uint8_t *message(int number, size_t size);
 
-/* Whether all of the message goes straight to this announced receive, with nothing between. */
+/* Whether all of the message goes straight to this announced receive, without other
+ * frames between. */
 bool goes_to(struct script *script, struct posted *posted, uint64_t receive);
-/* Reads the request of the message: the sender's number for it, or 0: it did not ask. */
+/* Reads the request of the message: the sender's number for it, or 0: no request was sent. */
 uint64_t asks(struct script *script, struct posted *posted);
 /* Posts two large receives and expects their announcements. */
 void announce_two(struct script *script, struct posted *first, struct posted *second);
-/* Two receives are announced, again perhaps; the next two messages, posted here, go to them. */
+/* Two receives are announced, perhaps again; the next two messages, posted here, go to them. */
 void announced_and_used(struct script *script, struct posted *one, struct posted *two,
                         uint64_t first, uint64_t second);
 
 /* Sends whole frames as the other side. */
 int send_eager(struct script *script, int number, size_t size, int tag);
 int send_rts(struct script *script, uint64_t sender, uint64_t size, int tag);
-/* All of a message as one DATA frame to a receive; first: an announced one. */
+/* All of a message as one DATA frame to a receive; first: to an announced one. */
 int send_data(struct script *script, uint64_t receive, int number, size_t size, bool first,
               int tag);
 int send_abort(struct script *script, uint64_t sender, uint64_t receive, bool moved, int tag);
@@ -81,7 +82,7 @@ int send_cancelled(struct script *script, uint64_t receive);
 int send_cts(struct script *script, uint64_t sender, uint64_t receive, uint8_t flags);
 int send_credit(struct script *script, uint32_t eager, uint32_t unexpected);
 int send_want(struct script *script, uint8_t flags, uint64_t bytes, int tag);
-/* Asks to have the large message 4 fetched from its memory, as the sender's number 66. */
+/* Requests that the large message 4 is fetched from its memory, as the sender's number 66. */
 int request_for_get(struct script *script);
 /* The header of the first frame of an announced message of so many bytes. */
 struct wire_header stream_start(uint64_t receive, uint64_t size);

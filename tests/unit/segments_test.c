@@ -182,7 +182,7 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"gather and scatter in random steps", gather_and_scatter_in_random_steps},
-        {"windows show what comes next", windows_show_what_comes_next},
+        {"windows show the next segments", windows_show_what_comes_next},
         {"left bounds a list that holds more", left_bounds_a_list_that_holds_more},
         {"empty lists", empty_lists},
         {"long lists and large sizes", long_lists_and_large_sizes},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * send_cancel_test.c - sends that are cancelled, frame by frame: before they left, while they wait,
- * after they asked, and in the midst; and what that leaves to others. The receiver is a script.
+ * after RTS, and in the midst; and the effects on other sends. The receiver is a script.
  */
 #include "bmi/base/clock.h"
 #include "bmi/base/settings.h"
@@ -12,8 +12,7 @@ static struct posted one, two, three, four;
 
 /* ---- eager ---------------------------------------------------------------------------------- */
 
-/* Of sends that were taken back something is left for a peer that does not read; it has not asked
- * for that. */
+/* Withdrawn sends leave frames for a peer that does not read; the peer has not caused them. */
 static void cancelled_while_nobody_reads(void)
 {
     enum { MANY = 2 * ANSWERS_MOST };
@@ -36,7 +35,7 @@ static void cancelled_while_nobody_reads(void)
     script_close(script);
 }
 
-/* The same for large ones, which have all been started where their receives were announced. */
+/* The same for large ones, which were all started if their receives were announced. */
 static void started_and_cancelled_while_nobody_reads(void)
 {
     enum { MANY = ANSWERS_MOST + 512 };
@@ -84,7 +83,7 @@ static void cancelled_before_it_left(void)
     script_close(script);
 }
 
-/* What a message that never left would have used is there for the next one. */
+/* The credit of a message that never left is free for the next one. */
 static void cancelled_gives_its_credit_back(void)
 {
     const struct script_offer offer = {.eager_max = 16384,
@@ -126,8 +125,8 @@ static void cancelled_is_not_counted(void)
     script_close(script);
 }
 
-/* The message behind it goes to the second receive, and the first is left: announcements made
- * before the peer sees that are not used. */
+/* The next message goes to the second receive, and the first receive is left: announcements made
+ * before the peer has seen that are not used. */
 static void cancelled_before_another(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -170,7 +169,8 @@ static void cancelled_while_it_waits_for_credit(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_EAGER_CREDIT);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
     CU_ASSERT_EQUAL(send_credit(script, 4096, 4096), 0);
-    struct wire_header back = script_expect(script, WIRE_WANT, NULL, 0); /* nobody needs it now */
+    struct wire_header back = script_expect(script, WIRE_WANT, NULL, 0); /* no message needs
+                                                                            it now */
     CU_ASSERT_EQUAL(back.flags, WIRE_UNUSED);
     CU_ASSERT_EQUAL(back.source, 4096);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_EAGER, NULL, 0).length, SMALL);
@@ -179,7 +179,7 @@ static void cancelled_while_it_waits_for_credit(void)
     script_close(script);
 }
 
-/* It waited for more credit than those behind it need. */
+/* It waited for more credit than later ones need. */
 static void cancelled_it_lets_smaller_ones_go(void)
 {
     const struct script_offer offer = {.eager_max = 16384,
@@ -199,7 +199,7 @@ static void cancelled_it_lets_smaller_ones_go(void)
     script_close(script);
 }
 
-/* Likewise; where there is no credit either, what they need is asked for. */
+/* Likewise; if there is no such credit either, WANT requests it. */
 static void cancelled_it_lets_unexpected_ones_go(void)
 {
     for (int credit = 0; credit < 2; credit++) {
@@ -290,8 +290,8 @@ static void cancelled_it_leaves_its_receive(void)
 
 /* ---- rendezvous ----------------------------------------------------------------------------- */
 
-/* Bytes that were with the network and were taken back are not under way any more: of those only so
- * many may be. */
+/* Withdrawn bytes are not under way any more, so they do not count against the limit of bytes under
+ * way. */
 static void cancelled_streams_leave_room_for_others(void)
 {
     enum { TIMES = 200 }; /* 16 KiB each, of 2 MiB */
@@ -333,8 +333,8 @@ static void cancelled_after_it_asked(void)
     script_close(script);
 }
 
-/* An announcement that was made before the ABORT was seen does not count the receive that it gives
- * back: it is not used. */
+/* An announcement that was made before the ABORT was seen does not count the receive that the ABORT
+ * gives back: it is not used. */
 static void announced_before_the_abort_was_seen(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -352,7 +352,7 @@ static void announced_before_the_abort_was_seen(void)
     script_close(script);
 }
 
-/* It is not used, and nothing else gets on the message that waits: that asks, again after each
+/* It is not used, and no other event helps the waiting message: that sends WANT, again after each
  * ABORT. */
 static void announced_too_soon_for_one_that_waits(void)
 {
@@ -398,7 +398,7 @@ static void cancelled_stream_of_which_nothing_left(void)
     script_close(script);
 }
 
-/* The receive that was granted to it, and got nothing, is given back. */
+/* The receive that was granted to it, and got no bytes, is given back. */
 static void cancelled_when_granted(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -461,7 +461,7 @@ static void cancelled_stream_whose_frame_has_gone(void)
 
 /* ---- put ------------------------------------------------------------------------------------ */
 
-/* The peer says something now and then, for so long. Returns whether the send is over. */
+/* The peer sends a frame now and then, for so long. Returns whether the send has ended. */
 static bool over_beside_a_peer_that_speaks(struct script *script, unsigned ms)
 {
     uint64_t until = bmi__monotonic_ns() + ms * UINT64_C(1000000);
@@ -470,7 +470,7 @@ static bool over_beside_a_peer_that_speaks(struct script *script, unsigned ms)
     return one.done;
 }
 
-/* A network that does not move, of a peer that is not silent. */
+/* A stalled network, with a peer that is not silent. */
 static void cancelled_put_that_does_not_end(void)
 {
     enum { TIMEOUT_MS = 200 };
@@ -492,8 +492,8 @@ static void cancelled_put_that_does_not_end(void)
 
 /* ---- get ------------------------------------------------------------------------------------ */
 
-/* The receiver may have fetched it already: whether it has, its answer says; asking twice changes
- * nothing. The memory is out of its reach at once. */
+/* The receiver may have fetched it already: its answer decides that; a second cancel changes
+ * nothing. The receiver cannot access the memory any more. */
 static void cancelled_while_it_may_be_fetched(void)
 {
     for (int fetched = 0; fetched < 2; fetched++) {

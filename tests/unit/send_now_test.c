@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * send_now_test.c - small messages that go without an operation, frame by frame: when they do, what
- * they say and cost, and when they must not. The receiver is a script whose network takes them.
+ * send_now_test.c - small messages that go without an operation, frame by frame: when they do,
+ * their contents and cost, and when they must not. The receiver is a script whose network accepts
+ * them.
  *
- * A receive is outstanding in each case: a peer that the library does not watch has its first
- * message go the long way.
+ * A receive is outstanding in each case: the first message to a peer that the library does not
+ * watch goes by an operation.
  */
 #include "bmi/base/settings.h"
 #include "bmi/connection/failure.h"
@@ -16,7 +17,7 @@ static struct posted one, two, three;
 static unsigned went; /* by send_now */
 static bool takes;
 
-/* As flush does, of one frame. */
+/* As flush, for one frame. */
 static bool send_now(struct bmi_link *link, const uint8_t *header, const void *body, size_t bytes)
 {
     struct script *script = (struct script *)link;
@@ -61,7 +62,7 @@ static void close_now(struct script *script)
     script_methods[SCRIPT_FRAMES].send_now = NULL;
 }
 
-/* Returns what the post did. */
+/* Returns the result of the post. */
 static int send(struct script *script, struct posted *posted, bmi_size_t size, int tag)
 {
     memset(posted->buffer, 0x5a, sizeof posted->buffer);
@@ -71,7 +72,7 @@ static int send(struct script *script, struct posted *posted, bmi_size_t size, i
                          posted, case_context, NULL);
 }
 
-/* Whether it goes that way, as a message of its bytes. */
+/* Whether it goes by send_now, as a message of its bytes. */
 static bool goes_now(struct script *script, bmi_size_t size, int tag)
 {
     uint8_t body[BMI_SEND_NOW] = {0};
@@ -94,7 +95,7 @@ static struct bmi_statistics statistics(void)
     return all;
 }
 
-/* ---- what goes ------------------------------------------------------------------------------ */
+/* ---- messages that go ------------------------------------------------------------------------ */
 
 static void a_small_one_goes_without_an_operation(void)
 {
@@ -131,7 +132,7 @@ static void it_carries_what_all_frames_do(void)
     close_now(script);
 }
 
-/* If the network does not take it, it is sent as an operation, and no count or credit is sent
+/* If the network does not accept it, it is sent as an operation, and no count or credit is sent
  * twice. */
 static void what_is_not_taken_goes_the_other_way(void)
 {
@@ -148,7 +149,7 @@ static void what_is_not_taken_goes_the_other_way(void)
     close_now(script);
 }
 
-/* Its message counts among those of the tag: an announcement made while it was on its way was for
+/* Its message counts among those of the tag: an announcement made while it was on its way is for
  * the next message. */
 static void it_counts_for_announcements(void)
 {
@@ -156,7 +157,7 @@ static void it_counts_for_announcements(void)
     script->manual_seen = true; /* it has not been seen as the receive is announced */
     CU_ASSERT_EQUAL(send(script, &one, SMALL, TAG), 1);
     CU_ASSERT_EQUAL(went, 1);
-    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 1, TAG), 0); /* behind the one it goes to */
+    CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 1, TAG), 0); /* after the one it goes to */
     script_expect(script, WIRE_EAGER, NULL, 0);
     next_pass();
     bmi__setting_put(SETTING_IMMEDIATE, 0);
@@ -165,7 +166,7 @@ static void it_counts_for_announcements(void)
     close_now(script);
 }
 
-/* ---- what does not -------------------------------------------------------------------------- */
+/* ---- messages that do not -------------------------------------------------------------------- */
 
 static void credit_is_not_overdrawn(void)
 {
@@ -182,7 +183,7 @@ static void credit_is_not_overdrawn(void)
     script_expect(script, WIRE_WANT, NULL, 0);
     CU_ASSERT_EQUAL(send_credit(script, 1 + WIRE_MESSAGE_CHARGE, 0), 0);
     next_pass();
-    CU_ASSERT_FALSE(done(&two)); /* there is credit for it, and one before it */
+    CU_ASSERT_FALSE(done(&two)); /* there is credit for it, and an earlier message */
     CU_ASSERT_EQUAL(send_credit(script, SMALL + WIRE_MESSAGE_CHARGE, 0), 0);
     CU_ASSERT_TRUE(done(&one) && done(&two));
     CU_ASSERT_EQUAL(went, 2);
@@ -194,7 +195,7 @@ static void an_announced_receive_is_looked_at_first(void)
     struct script *script = open_now(NULL);
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, TAG), 0);
     CU_ASSERT_FALSE(goes_now(script, SMALL, TAG));
-    CU_ASSERT_TRUE(goes_now(script, SMALL, TAG)); /* the announcement was that one's */
+    CU_ASSERT_TRUE(goes_now(script, SMALL, TAG)); /* the announcement was for that one */
     close_now(script);
 }
 
@@ -220,7 +221,8 @@ static void what_is_no_small_message(void)
     close_now(script);
 }
 
-/* Programs that cannot take it see each send's completion; sends that are gathered are. */
+/* Programs that cannot handle immediate completion see each send's completion; gathered sends are
+ * gathered. */
 static void settings_are_kept(void)
 {
     struct script *script = open_now(NULL);
@@ -239,14 +241,14 @@ static void settings_are_kept(void)
     CU_ASSERT_TRUE(done(&two));
     script_expect(script, WIRE_EAGER, NULL, 0);
     script_expect(script, WIRE_EAGER, NULL, 0);
-    CU_ASSERT_EQUAL(send_credit(script, 1, 0), 0); /* and says that it has seen them */
+    CU_ASSERT_EQUAL(send_credit(script, 1, 0), 0); /* and reports that it has seen them */
     CU_ASSERT_EQUAL(send(script, &one, SMALL, TAG), 1);
     CU_ASSERT_EQUAL(send(script, &one, SMALL, TAG), 1);
     CU_ASSERT_EQUAL(went, 3);
     close_now(script);
 }
 
-/* One that only sends is no idle peer: the tick has to know of it. */
+/* A peer that only gets sends is not idle: the tick must watch it. */
 static void a_peer_that_is_not_watched_is_before(void)
 {
     struct script *script = open_now(NULL);
@@ -259,7 +261,7 @@ static void a_peer_that_is_not_watched_is_before(void)
     close_now(script);
 }
 
-/* Of what has been given up the operation is to tell, if anything does. */
+/* After a link was closed only an operation can report that a message was not sent. */
 static void none_goes_on_a_link_that_ends(void)
 {
     struct script *script = open_now(NULL);
@@ -276,11 +278,11 @@ int main(void)
     CU_TestInfo tests[] = {
         {"a small one goes without an operation", a_small_one_goes_without_an_operation},
         {"it carries what all frames do", it_carries_what_all_frames_do},
-        {"what is not taken goes the other way", what_is_not_taken_goes_the_other_way},
+        {"a refused message goes by an operation", what_is_not_taken_goes_the_other_way},
         {"it counts for announcements", it_counts_for_announcements},
         {"credit is not overdrawn", credit_is_not_overdrawn},
         {"an announced receive is looked at first", an_announced_receive_is_looked_at_first},
-        {"what is no small message", what_is_no_small_message},
+        {"messages that are not small", what_is_no_small_message},
         {"settings are kept", settings_are_kept},
         {"a peer that is not watched is before", a_peer_that_is_not_watched_is_before},
         {"none goes on a link that ends", none_goes_on_a_link_that_ends},

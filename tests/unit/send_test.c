@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * send_test.c - the sending side of the protocol, frame by frame: how each message goes out, what
- * it may cost, and what a bad peer can do. The receiver is a script.
+ * send_test.c - the sending side of the protocol, frame by frame: the path of each message, its
+ * cost, and attacks of a bad peer. The receiver is a script.
  */
 #include "tests/unit/script_case.h"
 
@@ -57,14 +57,15 @@ static void credit_is_never_overdrawn(void)
     CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
     CU_ASSERT_TRUE(done(&many[1]) && many[1].error == 0);
     CU_ASSERT_EQUAL(send_credit(script, 0, SMALL + WIRE_MESSAGE_CHARGE), 0);
-    CU_ASSERT_TRUE(script_silent(script)); /* unrequested credit is kept all the same */
+    CU_ASSERT_TRUE(script_silent(script)); /* unrequested credit is kept nevertheless */
     post_unexpected(script, &many[0], SMALL, TAG);
     CU_ASSERT_EQUAL(script_expect(script, WIRE_UNEXPECTED, NULL, 0).length, SMALL);
     script_close(script);
     CU_ASSERT_TRUE(done(&many[0]) && many[0].error == 0);
 }
 
-/* Credit in crumbs makes us say each time what is still missing: without end to who reads that. */
+/* Credit in small pieces makes the library send a WANT for the rest each time: without a bound if
+ * the peer reads those. */
 static void crumbs_of_credit(void)
 {
     enum { CRUMBS = 6000, BYTES = 10000 };
@@ -77,7 +78,7 @@ static void crumbs_of_credit(void)
         bool eager = i % 2 == 0, reads = i < 2;
         int status = 0, sent = 0;
         script->stuck = !reads;
-        (eager ? post_send : post_unexpected)(script, &two, BYTES, TAG); /* has all there is */
+        (eager ? post_send : post_unexpected)(script, &two, BYTES, TAG); /* uses up the credit */
         (eager ? post_send : post_unexpected)(script, &one, BYTES, TAG);
         for (; sent < CRUMBS && status == 0; sent++) {
             status = send_credit(script, eager, !eager);
@@ -93,8 +94,8 @@ static void crumbs_of_credit(void)
     }
 }
 
-/* Each sent message is noted until the receiver has seen it. A receiver that gives credit and does
- * not report is asked, and no message starts until it reports. */
+/* Each sent message is recorded until the receiver has seen it. A receiver that gives credit and
+ * does not update `seen` gets a PING, and no message starts until it does. */
 static void what_was_not_seen_is_bounded(void)
 {
     enum { MANY = 20000, MOST = 8192 };
@@ -182,7 +183,7 @@ static void tags_are_forgotten(void)
         CU_ASSERT_EQUAL(script_send(script, gone, NULL, 0), 0);
     }
     CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
-    for (int tag = 0; tag < TAGS; tag++) { /* the receive comes while the message does */
+    for (int tag = 0; tag < TAGS; tag++) { /* the receive comes while the message is on its way */
         struct wire_header eager = {.type = WIRE_EAGER, .tag = tag, .length = SMALL};
         CU_ASSERT_EQUAL(script_begin(script, eager), 0);
         post_receive(script, &one, SMALL, tag);
@@ -242,7 +243,7 @@ static void claims_that_cannot_be_end_the_link(void)
         CU_ASSERT_TRUE(failed(&one, BMI_EPROTO));
         script_close(script);
     }
-    CU_ASSERT_EQUAL(send_eager(other, 1, SMALL, TAG), 0); /* others notice nothing */
+    CU_ASSERT_EQUAL(send_eager(other, 1, SMALL, TAG), 0); /* others are not affected */
     CU_ASSERT_TRUE(received(&two, 1, SMALL));
     script_close(other);
 }
@@ -299,7 +300,7 @@ static void what_names_nothing_is_ignored(void)
     script_close(script);
 }
 
-/* Numbers of operations can be guessed: nobody ends, or gets at, those of another peer. */
+/* Ids of operations can be guessed: no peer can end or access those of another peer. */
 static void what_is_another_s_is_left_alone(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -307,7 +308,7 @@ static void what_is_another_s_is_left_alone(void)
     uint64_t sender = asks(script, &one);
     post_receive(script, &two, LARGE, TAG + 1);
     CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG + 1), 0); /* two is granted */
-    post_receive(script, &three, LARGE, TAG);                 /* announced, then asked for */
+    post_receive(script, &three, LARGE, TAG);                 /* announced, then requested */
     cancel(&three);
     const uint64_t granted = (uint64_t)two.id, asked = (uint64_t)three.id;
     const struct wire_header bad[] = {
@@ -370,14 +371,14 @@ int main(void)
         {"small goes at once", small_goes_at_once},
         {"credit is never overdrawn", credit_is_never_overdrawn},
         {"crumbs of credit", crumbs_of_credit},
-        {"what was not seen is bounded", what_was_not_seen_is_bounded},
+        {"unseen messages are bounded", what_was_not_seen_is_bounded},
         {"unexpected ones keep their order", unexpected_ones_keep_their_order},
         {"tags are forgotten", tags_are_forgotten},
         {"request whose memory is fetched", request_whose_memory_is_fetched},
         {"claims that cannot be", claims_that_cannot_be_end_the_link},
         {"more regions than the network has", more_regions_than_the_network_has},
         {"what names nothing is ignored", what_names_nothing_is_ignored},
-        {"what is another's is left alone", what_is_another_s_is_left_alone},
+        {"another peer's operations are left alone", what_is_another_s_is_left_alone},
         {"everything fails with the link", everything_fails_with_the_link},
         CU_TEST_INFO_NULL,
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * settings_test.c - the table of settings: values, units, bounds, environment, what the log tells.
+ * settings_test.c - the table of settings: values, units, bounds, environment, lines of the log.
  */
 #include "bmi/base/settings.h"
 
@@ -47,7 +47,7 @@ static void the_table_is_whole(void)
         CU_ASSERT_TRUE(value_is(name, value));
         char text[160];
         snprintf(text, sizeof text, "%s=%s", name, value);
-        CU_ASSERT_EQUAL(bmi__settings_set(text), 0); /* what it shows it also takes */
+        CU_ASSERT_EQUAL(bmi__settings_set(text), 0); /* a value that it prints is also accepted */
         CU_ASSERT_TRUE(value_is(name, value));
     }
     CU_ASSERT_TRUE(index > SETTINGS); /* the core's, then the methods' */
@@ -202,7 +202,7 @@ static void the_environment_is_read(void)
     setenv("BMI_SPIN_US", "77", 1);
     setenv("BMI_PEER_MEMORY", "256K", 1);
     setenv("BMI_IMMEDIATE", "off", 1);
-    setenv("BMI_LINGER_MS", "", 1); /* empty: as if not there */
+    setenv("BMI_LINGER_MS", "", 1); /* empty: as if absent */
     setenv("bmi_dead_peers", "5", 1);
     CU_ASSERT_EQUAL(bmi__settings_load(), 0);
     CU_ASSERT_EQUAL(bmi__setting(SETTING_SPIN), 77);
@@ -232,7 +232,7 @@ static void the_environment_is_read(void)
 static void unknown_variables_are_told(void)
 {
     static const struct {
-        const char *name, *meant; /* meant NULL: like none */
+        const char *name, *meant; /* meant NULL: no similar name */
     } cases[] = {{"BMI_TCP_SENDBUF", "tcp_sndbuf"},
                  {"BMI_PEER_MEMROY", "peer_memory"},
                  {"BMI_STAT", "stats"},
@@ -296,11 +296,11 @@ int main(void)
         {"the table is whole", the_table_is_whole},
         {"values and units", values_and_units},
         {"methods declare their own", methods_declare_their_own},
-        {"bad values change nothing and are told", bad_values_change_nothing_and_are_told},
+        {"bad values change nothing and are reported", bad_values_change_nothing_and_are_told},
         {"an unknown name brings the list", an_unknown_name_brings_the_list_of_valid_ones},
         {"several are set all or none", several_are_set_all_or_none},
         {"the environment is read", the_environment_is_read},
-        {"unknown variables are told", unknown_variables_are_told},
+        {"unknown variables are reported", unknown_variables_are_told},
         {"through the public functions", through_the_public_functions},
         CU_TEST_INFO_NULL,
     };

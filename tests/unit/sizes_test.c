@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * sizes_test.c - what one operation and one idle peer cost. A structure that grows beyond its bound
- * fails to compile; raise a bound only with the sum in mind: 1 KiB for an idle peer.
+ * sizes_test.c - the memory of one operation and of one idle peer. A structure that grows beyond
+ * its bound fails to compile; raise a bound only with the sum in mind: 1 KiB for an idle peer.
  */
 #include "bmi/connection/address.h"
 #include "bmi/state/context.h"

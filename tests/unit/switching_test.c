@@ -24,7 +24,7 @@ enum { PATIENCE_S = 60, UNKNOWN = 12345 };
 /* The results of the calls that a task makes after another thread has begun to wait for it. */
 struct meddler {
     struct bmi_task task;
-    bool (*here)(void);  /* whether it is run by whom it should be; else it does nothing */
+    bool (*here)(void);  /* whether it runs on the intended thread; else it does nothing */
     bool (*begun)(void); /* the other thread waits, or is about to */
     atomic_bool in_place;
     int started, finalized, on, off, opened, child;
@@ -44,7 +44,7 @@ static int background_set(int on)
     return BMI_set_info(0, BMI_BACKGROUND, &on);
 }
 
-/* ---- who, and when ---- */
+/* ---- thread and moment ----------------------------------------------------------------------- */
 
 static _Thread_local bool is_tester, is_main;
 
@@ -143,13 +143,13 @@ static void meddler_make(struct meddler *meddler, bool (*here)(void), bool (*beg
                           0);
 }
 
-/* Until it is run where it should be, and stays there. It may be submitted once too often, and end
- * as cancelled then. */
+/* Until it runs on the intended thread, and stays there. It may be submitted once too often, and
+ * then end as cancelled. */
 static void meddler_go(struct meddler *meddler)
 {
     time_t since = 0;
     while (!atomic_load(&meddler->in_place) && !late(&since))
-        bmi_task_submit(&meddler->task); /* -EBUSY: it is on its way */
+        bmi_task_submit(&meddler->task); /* -EBUSY: it is queued already */
     CU_ASSERT_TRUE_FATAL(atomic_load(&meddler->in_place));
 }
 
@@ -301,7 +301,7 @@ static void finalize_runs_tasks_itself(void)
     works_afterwards();
 }
 
-/* The manager goes on for the background, so contexts can be opened. */
+/* The background keeps the manager, so contexts can be opened. */
 static void switching_waits_for_a_worker(void)
 {
     struct meddler meddler;
@@ -312,9 +312,9 @@ static void switching_waits_for_a_worker(void)
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=off"), 0);
     bmi_task_wait(&meddler.task, -1);
     CU_ASSERT_EQUAL(meddler.child, 0);
-    CU_ASSERT_EQUAL(meddler.started, 0); /* counted, without a lock that anybody waits under */
+    CU_ASSERT_EQUAL(meddler.started, 0); /* counted, without a lock under which a thread waits */
     CU_ASSERT_EQUAL(meddler.finalized, 0);
-    CU_ASSERT_EQUAL(meddler.on, 0); /* it is */
+    CU_ASSERT_EQUAL(meddler.on, 0); /* it is on */
     CU_ASSERT_EQUAL(meddler.off, -BMI_EDEADLK);
     CU_ASSERT_EQUAL(meddler.opened, 0);
     CU_ASSERT_TRUE(bmi__background_on());
@@ -334,14 +334,14 @@ static void switching_waits_for_a_task_that_may_block(void)
     CU_ASSERT_EQUAL(meddler.started, 0);
     CU_ASSERT_EQUAL(meddler.finalized, 0);
     CU_ASSERT_EQUAL(meddler.on, -BMI_EDEADLK);
-    CU_ASSERT_EQUAL(meddler.off, 0); /* that is what happens */
+    CU_ASSERT_EQUAL(meddler.off, 0); /* as the other thread does the same */
     CU_ASSERT_EQUAL(meddler.opened, -BMI_EDEADLK);
     CU_ASSERT_FALSE(bmi__background_on());
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
     works_afterwards();
 }
 
-/* A worker's own task has the last say: the worker cannot wait for itself. */
+/* A worker's own task undoes the last start: the worker cannot wait for itself. */
 static enum bmi_task_verdict switch_all_off(struct bmi_task *task, void *argument)
 {
     struct meddler *meddler = argument;
@@ -373,7 +373,8 @@ static void a_worker_switches_workers_off(void)
     CU_ASSERT_TRUE(manager_stops());
 }
 
-/* The manager goes on: only who switches it off waits for the background's end. */
+/* The manager keeps running: only the thread that switches it off waits for the
+ * background's end. */
 static void switch_off_deep(void *argument)
 {
     struct bmi_task_manager *manager = bmi_task_manager_default();
@@ -384,7 +385,7 @@ static void switch_off_deep(void *argument)
     atomic_fetch_add((atomic_uint *)argument, busy > 0);
 }
 
-/* A thread that has run it may not have said so yet. */
+/* A thread that has run it may not have recorded that yet. */
 static void it_is_switched_off_deep_in_tasks(void)
 {
     enum { ROUNDS_DEEP = 50 };
@@ -476,7 +477,7 @@ static void all_switch_at_once(void)
     }
     for (int round = 0; round < ROUNDS; round++) {
         for (unsigned i = 0; i < TASKS; i++)
-            bmi_task_submit(&tasks[i].task); /* -EBUSY: it is on its way */
+            bmi_task_submit(&tasks[i].task); /* -EBUSY: it is queued already */
         bmi_task_schedule(NULL);
     }
     for (unsigned i = 0; i < SWITCHERS; i++)

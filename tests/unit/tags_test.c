@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tags_test.c - bmi_tag_take and bmi_tag_give: no two conversations have one tag.
+ * tags_test.c - bmi_tag_take and bmi_tag_give: no two exchanges have one tag.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -55,7 +55,7 @@ static void test_not_soon_again(void)
 static void test_refused(void)
 {
     bmi_msg_tag_t tag = bmi_tag_take(self);
-    /* a stale address has no conversations */
+    /* a stale address has no exchanges */
     CU_ASSERT_EQUAL(bmi_tag_take(0), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_tag_take(INT64_MAX), -BMI_EINVAL);
     /* a tag that is not taken cannot be given back */
@@ -66,18 +66,18 @@ static void test_refused(void)
 
 static void test_finalized(void)
 {
-    /* given a tag that nobody gives back */
+    /* given a tag that is not given back */
     bmi_msg_tag_t tag = bmi_tag_take(self);
     /* when the library ends */
     end();
-    /* then it is gone, and without the library none is to be had */
+    /* then it is invalid, and without the library no tag can be taken */
     CU_ASSERT_EQUAL(bmi_tag_give(self, tag), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_tag_take(self), -BMI_EINVAL);
     begin();
 }
 
-/* A handle that is known from an unexpected message, of a process that looked this one up, takes
- * tags of the other kind than a handle that was looked up. */
+/* A handle from an unexpected message, of a process that looked this one up, takes tags of the
+ * other parity than a looked-up handle. */
 static void test_sides(void)
 {
     bmi_op_id_t op = 0;

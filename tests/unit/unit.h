@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * unit.h - what the unit tests of the core share: the main of one suite, and the log's catcher.
+ * unit.h - shared by the unit tests of the core: the main of one suite, and the log's catcher.
  */
 #ifndef TESTS_UNIT_H
 #define TESTS_UNIT_H

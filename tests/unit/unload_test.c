@@ -62,7 +62,7 @@ static void look_up_and_finalize(void *library)
     CU_ASSERT_EQUAL(finalize(), 0);
 }
 
-/* The thread returns into the library, and ends there unseen. */
+/* The thread returns into the library, and its end cannot be observed. */
 static bool asker_ends(void)
 {
     char path[64];

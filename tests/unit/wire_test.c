@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wire_test.c - frames to bytes and back: every type, every field's bounds, every way to be wrong.
+ * wire_test.c - frames to bytes and back: every type, every field's bounds, every kind of invalid
+ * frame.
  */
 #include "bmi/state/wire.h"
 
@@ -8,7 +9,7 @@
 
 #include "unit.h"
 
-/* What docs and wire.h say of each type, written down a second time. */
+/* The properties of each type in docs and wire.h, written down a second time. */
 static const struct {
     uint8_t type, flags;
     uint64_t body_max;
@@ -141,7 +142,7 @@ static size_t encoded_size(const struct wire_header *header)
     return bmi_frame_header_size(bytes[0]);
 }
 
-/* Short where it says it all, and nowhere else. */
+/* Short if it can express the frame, and only then. */
 static void small_messages_have_short_headers(void)
 {
     for (size_t i = 0; i < COUNT_OF(types); i++) {
@@ -163,7 +164,7 @@ static void small_messages_have_short_headers(void)
     }
 }
 
-/* Nothing behind the 16 bytes is read: they are in memory of exactly that size. */
+/* Bytes beyond the 16 are not read: they are in memory of exactly that size. */
 static void short_layout_is_little_endian_and_fixed(void)
 {
     static const uint8_t expected[BMI_FRAME_SHORT] = {0x80 | WIRE_EAGER,
@@ -299,7 +300,7 @@ static void hello_round_trip(void)
     }
 }
 
-/* Every truncation of a HELLO, in memory of exactly that size: a read beyond it is seen. */
+/* Every truncation of a HELLO, in memory of exactly that size: a read beyond it is detected. */
 static void hello_truncated_anywhere(void)
 {
     struct wire_hello hello = hello_make(40), decoded;
@@ -314,7 +315,7 @@ static void hello_truncated_anywhere(void)
         CU_ASSERT_PTR_NOT_NULL(reason);
         free(exact);
     }
-    /* bytes behind it are of a later version: allowed */
+    /* trailing bytes belong to a later version: allowed */
     const char *reason = "";
     memset(bytes + size, 0xff, 32);
     CU_ASSERT_EQUAL(wire_hello_decode(bytes, size + 32, &decoded, &reason), 0);
@@ -327,7 +328,7 @@ static void hello_with_a_bad_listen_address(void)
     uint8_t bytes[WIRE_HELLO_MAX];
     const char *reason = "";
     size_t size = wire_hello_encode(bytes, &hello);
-    /* one byte longer than an address may be, though the body has it */
+    /* one byte longer than an address may be, although the body has that byte */
     bytes[34] = (uint8_t)(BMI_MAX_ADDR_LEN & 0xff);
     bytes[35] = BMI_MAX_ADDR_LEN >> 8;
     bytes[size] = 'x';
