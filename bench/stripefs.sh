@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What stripefs makes of a disk: one client puts and gets a large file over four servers whose stores
-# are folders of one disk, against plain writes and reads on that disk, in turn: of a file as large,
-# and reads of the very files that the servers have, by one reader one after the other. Writes end
-# when all is on disk (fsync, --sync); reads begin with nothing of it in memory, and go to a file in
-# memory, too.
+# Compares stripefs with its disk: one client puts and gets a large file over four servers whose
+# stores are folders of one disk. In turn with that, one plain reader or writer of that disk writes
+# and reads a file as large, and reads the servers' own files one after the other. Writes end when
+# all is on disk (fsync, --sync); reads begin without cached data, and go to a file in memory, too.
 #
 # usage: bench/stripefs.sh BIN FOLDER [MiB [ROUNDS]]     BIN: where bmi-stripefs and bmi-stripefsd are
 set -eu
@@ -31,7 +30,7 @@ speed() {
   echo $((size * 1048576 / (${EPOCHREALTIME/[.,]/} - begin)))
 }
 
-# forget: none of the folder's files is in memory any more.
+# forget: removes the folder's files from the page cache.
 forget() {
   local file
   sync -f "$folder"

@@ -39,7 +39,7 @@ for page in man1/bmi-info.1 man1/bmi-ping.1 man3/BMI_initialize.3 man7/bmi.7; do
   [ -s "$prefix/share/man/$page" ] || fail "$page is not installed"
 done
 
-# Folders that are told as absolute ones, as distributions do, are told so.
+# Folders that are given as absolute ones, as by distributions, stay absolute.
 tree=$(dirname "$examples")
 cmake -G Ninja -S "$tree" -B "$work/absolute" -DCMAKE_C_COMPILER="$compiler" -DBMI_WITH_TESTS=OFF \
   -DBMI_WITH_TOOLS=OFF -DBMI_WITH_EXAMPLES=OFF -DBMI_WITH_BENCH=OFF -DCMAKE_INSTALL_PREFIX=/opt/bmi \
@@ -50,8 +50,9 @@ for variable in prefix=/opt/bmi libdir=/far/lib includedir=/away/include; do
     { cat "$work/absolute/bmi.pc"; fail "bmi.pc with absolute folders: not $variable"; }
 done
 
-# make, unlike Ninja, has to be told that the objects of libbmi.a come first. What is compiled does not
-# matter for that: a launcher in the compiler's place gives the same empty object for all.
+# For make, unlike Ninja, the build must state that the objects of libbmi.a come first. The compiled
+# code does not matter for that: a launcher in place of the compiler makes the same empty object for
+# all.
 if command -v make >/dev/null; then
   "$compiler" -c -x c /dev/null -o "$work/empty.o"
   cat >"$work/launcher" <<TXT
@@ -93,7 +94,7 @@ soname=$(readelf -d "$libdir/libbmi.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 
 # ---- headers ---------------------------------------------------------------------------------------
 
-# Each stands alone, in C and in C++; those that are for methods say that they are C's.
+# Each compiles alone, in C and in C++; those for methods are for C only.
 cxx=$(command -v clang++ g++ || command -v c++) || echo "headers in C++: left out, there is no C++ compiler"
 for header in $(cd "$prefix/include" && find . -name '*.h' -printf '%P\n'); do
   echo "#include <$header>" >header.c
@@ -165,7 +166,7 @@ needed=$(readelf -d "$work/bin/statemachine_server" | sed -n 's/.*NEEDED.*\[\(.*
 run_pair "$work/bin"
 echo "pkg-config, shared: ok"
 
-# The program in the README is one that works.
+# The program in the README works.
 sed -n '/^```c$/,/^```$/p' "$examples/../README.md" | sed '/^```/d' >readme.c
 "$compiler" -Wall -Wextra -Werror $(pkg-config --cflags bmi) readme.c -o "$work/bin/readme" $libs
 run_hello "$work/bin/hello_server" "$work/bin/readme"

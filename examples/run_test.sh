@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# usage: run_test.sh EXPECTED PROGRAM [ARGUMENT...] - runs an example, which must print that. Without the
-# program, which needs a library that is absent: skipped.
+# usage: run_test.sh EXPECTED PROGRAM [ARGUMENT...] - runs an example, which must print EXPECTED. Skipped
+# if the program was not built, because a library is absent.
 expected=$1
 shift
 [ -x "$1" ] || { echo "skipped: built without libuv"; exit 77; }

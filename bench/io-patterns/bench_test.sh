@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Checks the command line of bmi-bench: JSON, drawing, bad options, a server that dies, and that no
-# process stays behind. Mostly by the plain-socket reference, so it tells little of libbmi.
+# process stays behind. Mostly with the plain-socket reference, so it tests little of libbmi.
 #
 # usage: bench_test.sh path/to/bmi-bench
 set -uo pipefail
@@ -40,7 +40,7 @@ xml.dom.minidom.parse(sys.argv[1] + "/a.svg")
 PY
 [ "$(wc -l <"$folder/table")" -eq 4 ] || fail "table: $(cat "$folder/table")"
 
-# given the task manager's pattern, then its rows are told apart by panel and label
+# given the task manager's pattern, then panel and label distinguish its rows
 "$bench" tasks --reps 2 --messages 20 --threads 1,2 --json "$folder/tasks.json" \
   --plot "$folder/tasks.svg" >"$folder/table" || fail "tasks"
 python3 - "$folder" <<'PY' || fail "JSON or SVG of tasks: $(cat "$folder/table")"
@@ -55,8 +55,8 @@ assert all(line["value"] > 0 and len(line["samples"]) == 2 for line in lines)
 xml.dom.minidom.parse(sys.argv[1] + "/tasks.svg")
 PY
 
-# given flows of several numbers of processes, then their rows are told apart, and the bytes are those
-# of whole stripes
+# given flows of several numbers of processes, then their rows differ, and the bytes are those of
+# whole stripes
 "$bench" flow --grid 1x1,1x2 --bytes 100000 --size 64K --reps 1 --json "$folder/flow.json" \
   --plot "$folder/flow.svg" >"$folder/table" 2>&1 || fail "flow: $(cat "$folder/table")"
 grep -q "131072 bytes a pair" "$folder/table" || fail "bytes of flows: $(cat "$folder/table")"
@@ -173,7 +173,8 @@ grep -q "not of the method gm" "$folder/out" || fail "a URL of another method: $
   --plot "$folder" >"$folder/out" 2>&1 && fail "accepted a folder for a drawing"
 [ -e "$folder/late.json" ] && fail "a file was left by a run that was refused"
 
-# given an output that cannot be written, as on a full disk, then that is said, and the run fails
+# given an output that cannot be written, as on a full disk, then an error is printed, and the run
+# fails
 full() {
   timeout 20 "$bench" "$@" >/dev/full 2>"$folder/out" && fail "a full disk went unnoticed: $*"
   grep -q "cannot write to standard output" "$folder/out" || fail "$*: $(cat "$folder/out")"
@@ -191,7 +192,7 @@ full --role server --listen "gm://full$$"
 "$bench" read --bind --grid 2x2 --reference raw --bytes 1000 --reps 1 >"$folder/out" 2>&1 ||
   fail "--bind: $(cat "$folder/out")"
 
-# given memory that messages share, then no process has more, and the figures say so
+# given memory that messages share, then no process has more, and the figures contain it
 python3 - "$bench" "$folder" <<'PY' || fail "--memory: $(cat "$folder/out")"
 import json, resource, subprocess, sys
 bench, folder = sys.argv[1:]
@@ -207,7 +208,7 @@ assert len(lines) == 8 and all(line["memory"] == 100 * 1024 for line in lines), 
 assert "in turn in 102400 bytes of memory" in open(folder + "/out").read()
 PY
 
-# given a wrong setting in the environment, then it is told where the cause is to be had
+# given a wrong setting in the environment, then the message names the cause
 BMI_PEER_TIMEOUT_MS=soon "$bench" --role server --listen "gm://wrong$$" >"$folder/out" 2>&1 &&
   fail "accepted a wrong setting"
 grep -q "BMI_LOG=error tells more" "$folder/out" || fail "no way to the cause: $(cat "$folder/out")"
@@ -227,7 +228,7 @@ grep -q '>memcpy<' "$folder/drawing.svg" || fail "memcpy is not in the drawing"
 colours_check "$folder/drawing.svg"
 grep -q '(null)' "$folder/drawing.svg" && fail "a drawing without a colour"
 
-# given ranks of the user's mpiexec, then a reference that has none is refused, not measured otherwise
+# given ranks of the user's mpiexec, then a reference without ranks is refused, not measured otherwise
 if [ -x "$bench-mpi" ] && command -v mpiexec >/dev/null; then
   mpiexec -n 2 "$bench-mpi" bandwidth --servers 1 --clients 1 --reference memcpy --reps 1 \
     --bytes 1M --size 64K >"$folder/out" 2>&1 && fail "memcpy among ranks"
@@ -237,12 +238,13 @@ if [ -x "$bench-mpi" ] && command -v mpiexec >/dev/null; then
     fail "memory of both kinds among ranks: $(cat "$folder/out")"
 fi
 
-# given --verify, then every line says that it is no measurement
+# given --verify, then every line is marked as no measurement
 "$bench" read --buffers none --reference raw --reps 1 --bytes 1M --verify --json "$folder/v.json" \
   >/dev/null || fail "verify"
 grep -q '"verify": true' "$folder/v.json" || fail "verify: $(cat "$folder/v.json")"
 
-# given libfabric's ping-pong, then its figures stand beside ours; where it is missing, that is said
+# given libfabric's ping-pong, then its figures stand beside ours; if it is missing, a message says
+# so
 if "$bench" latency --method ofi+shm --buffers none --reference raw,raw-poll,fi --messages 20 \
   --size 24,1K --reps 1 --json "$folder/fi.json" --plot "$folder/fi.svg" >"$folder/out" 2>&1; then
   colours_check "$folder/fi.svg"
@@ -251,7 +253,7 @@ if "$bench" latency --method ofi+shm --buffers none --reference raw,raw-poll,fi 
     fail "no figures of fi_pingpong: $(cat "$folder/fi.json")"
   "$bench" bandwidth --method ofi+shm --buffers none --reference fi,memcpy --bytes 1M --size 64K \
     --reps 2 --verify >"$folder/out" 2>&1 || fail "fi_pingpong, every byte: $(cat "$folder/out")"
-  # one that ends at once is told, with its status, and long before the time-out
+  # a process that ends at once is reported, with its status, and long before the time-out
   mkdir "$folder/bin"
   printf '#!/bin/sh\necho "$@" >"%s/arguments"\nexit 3\n' "$folder" >"$folder/bin/fi_pingpong"
   chmod +x "$folder/bin/fi_pingpong"
@@ -290,7 +292,8 @@ kill "$server"
 wait "$server"
 [ $? -eq 0 ] || fail "server role's end"
 
-# given servers of a method by their URL alone, then they are, and the client's figures say so
+# given servers of a method by their URL alone, then they use it, and the client's figures contain
+# it
 rm "$folder/address"
 mkfifo "$folder/address"
 "$bench" --role server --listen "gm://bench$$" >"$folder/address" 2>"$folder/server" &

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# complete.sh INCLUDE PAGES MADE - each function that programs may call is named in one of PAGES, and
-# found under its name, there or in MADE. Not here: what methods call (docs/methods.md), and the
-# classic names, which are macros for others.
+# complete.sh INCLUDE PAGES MADE - checks that one of PAGES names each function for programs, and
+# that a page with its name exists, there or in MADE. It skips functions for methods
+# (docs/methods.md), and the classic names, which are macros.
 include=$1 pages=$2 made=$3 missing=0 count=0
 for name in $(cat "$include/bmi.h" "$include"/bmi/flow.h "$include"/bmi/job.h \
                   "$include"/bmi/task.h "$include"/bmi/trove.h |

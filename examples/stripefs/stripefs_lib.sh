@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# stripefs_lib.sh - what stripefs's tests share: a folder to work in, servers, checks, and lists of
-# trees to be compared. Sourced by them, with their arguments: BIN [SCHEME [HOST]].
+# stripefs_lib.sh - shared by stripefs's tests: a folder to work in, servers, checks, and lists of
+# trees to compare. Sourced by them, with their arguments: BIN [SCHEME [HOST]].
 set -u
 
 bin=$1
@@ -10,8 +10,8 @@ scheme=${2:-tcp}
 host=${3:-127.0.0.1}
 scale=${BMI_TEST_SCALE:-1}
 [ "$host" = own ] && host=stripefs$$ # a name that nobody else listens on
-# Where everything is: $BMI_TEST_FOLDER, or memory: a busy disk takes seconds for a sync, and kill -9
-# is the same on either.
+# The folder of all files: $BMI_TEST_FOLDER, or memory: a busy disk takes seconds for a sync, and
+# kill -9 is the same on either.
 memory=${BMI_TEST_FOLDER:-/dev/shm}
 [ -w "$memory" ] && [ "$(df -Pk "$memory" | awk 'NR == 2 { print $4 }')" -gt 400000 ] ||
   memory=${TMPDIR:-/tmp}
@@ -38,7 +38,7 @@ check() {
   if "$@" >"$work/out" 2>&1; then echo "passed: $name"; else fail "$name"; cat "$work/out"; fi
 }
 
-# refused NAME TEXT COMMAND...: the command fails, and what it says has the text in it.
+# refused NAME TEXT COMMAND...: the command fails, and its message contains the text.
 refused() {
   local name=$1 text=$2
   shift 2
@@ -60,7 +60,7 @@ wrong() {
   [ $status = 2 ] || fail "$1: status $status"
 }
 
-# to_full COMMAND...: its output goes where nothing can be written.
+# to_full COMMAND...: its output goes to a full device.
 to_full() {
   timeout 20 "$@" >/dev/full
 }
@@ -85,7 +85,7 @@ fs() {
 sha256=(sha256sum -b)
 command -v openssl >/dev/null && sha256=(openssl dgst -sha256 -r) # several times as fast
 
-# tree_list FOLDER: names, kinds, modes, sizes, times, targets, and sums of what is in it.
+# tree_list FOLDER: names, kinds, modes, sizes, times, targets, and checksums of its contents.
 tree_list() {
   (cd "$1" && find . ! -type d -printf '%p|%y|%m|%s|%T@|%U|%G|%l\n' -o -printf '%p|%y|%m|%T@\n' |
     LC_ALL=C sort && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 "${sha256[@]}" | LC_ALL=C sort -k 2)
@@ -101,7 +101,7 @@ same() {
   tree_list "$2" >"$work/list2" && diff "$list" "$work/list2"
 }
 
-# servers_stop: they end well, and have said nothing.
+# servers_stop: they end with status 0, and have printed nothing.
 servers_stop() {
   local i
   for i in "${!pid[@]}"; do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What clients leave behind and what they ask for: puts that are interrupted, killed, or stopped; clients
-# that hold all places or lie about their servers; check; and arguments as cp takes them.
+# Leftovers and bad requests of clients: puts that are interrupted, killed, or stopped; clients that hold
+# all places or send false lists of servers; check; and arguments as cp takes them.
 #
 # usage: stripefs_life_test.sh BIN [SCHEME [HOST]]
 source "$(dirname "$0")/stripefs_lib.sh"
@@ -59,27 +59,27 @@ echo small >"$work/small"
 check "put a first file" fs put "$work/small" /small
 whole=$(objects)
 
-# ---- a signal ends a put, and nothing of it is left ----
+# ---- a signal ends a put, and no part of it is left ----
 for signal in INT TERM HUP; do
   put_begin /cut
   kill -s $signal $put
   until_true no_signal_pending $put || fail "the put does not take $signal"
   kill -CONT "${pid[1]}"
   put_end $((128 + $(kill -l $signal))) "$signal ends a put"
-  # The servers remove the objects if the put could not: it gives up after 5 s.
+  # The servers remove the objects if the put could not, which gives up after 5 s.
   until_true objects_are "$whole" || fail "$signal left $(($(objects) - whole)) objects"
 done
 refused "nothing has its name" "no such file" fs stat /cut
 check "what was there is there" fs cat /small
 
-# ---- a signal while a server stands still ----
+# ---- a signal while a server is stopped ----
 put_begin /cut
 kill -INT $put
 put_end 130 "a signal ends a put to a server that stands still"
 kill -CONT "${pid[1]}"
 until_true objects_are "$whole" || fail "it left $(($(objects) - whole)) objects"
 
-# ---- kill -9 of a client: the servers drop what has no name ----
+# ---- kill -9 of a client: the servers drop objects without a name ----
 put_begin /killed
 kill -9 $put
 put_end 137 "a put is killed"
@@ -93,7 +93,8 @@ put=$!
 until_true eval '[ "$(objects)" -gt $((whole + 20)) ]'
 kill -9 $put
 wait $put 2>/dev/null
-# A server may still name what the client had asked for, and holds the rest until it drops the client.
+# A server may still commit names that the client had requested, and holds the other objects until it
+# drops the client.
 many_removed() {
   fs rm -r /many >"$work/out" 2>&1
   [ "$(objects)" -le $((whole + 8)) ]
@@ -105,7 +106,7 @@ until_true many_removed || fail "$(objects) objects of small files are left"
 until_true many_repaired && echo "passed: those between their bytes and their name" ||
   fail "check --repair left $(objects) objects: $(cat "$work/out")"
 
-# ---- a client that is stopped for longer than the servers wait for it goes on ----
+# ---- a client that is stopped for longer than the servers wait continues ----
 export BMI_PEER_TIMEOUT_MS=5000
 kill -TERM "${pid[@]}"
 wait "${pid[@]}"
@@ -122,7 +123,7 @@ put_end 0 "a put goes on after a stop"
 fs cat /stopped | cmp -s - "$work/large" || fail "a put that was stopped is damaged"
 check "remove it" fs rm /stopped
 
-# ---- kill -9 of everybody: check finds what is left ----
+# ---- kill -9 of all processes: check finds the leftovers ----
 put_begin /crash
 kill -9 $put "${pid[@]}"
 wait 2>/dev/null
@@ -145,7 +146,7 @@ refused "check finds a file that lacks a part" "/part: its part on server ${url[
 check "remove it" fs rm /part
 check "check finds nothing" fs check
 
-# ---- one lie about the servers does not spoil a store ----
+# ---- one false list of servers does not damage a store ----
 server_start 4 "$scheme://$host:0"
 # Only the new server gets the false list: another one would refuse it first.
 refused "a false list of servers" "its place in the list" \
@@ -307,7 +308,7 @@ if [ "$(id -u)" = 0 ]; then
   [ "$(stat -c %a "$work/special.back")" = 7777 ] || fail "a mode that may be kept"
 fi
 
-# ---- extended attributes are not kept, which is said once ----
+# ---- extended attributes are not kept, with one warning ----
 if python3 - "$work" <<'END' 2>/dev/null; then
 import os, sys
 for name in ("small", "part"):

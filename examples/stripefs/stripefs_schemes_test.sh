@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# A file put to a server and got back over each scheme that is built in: bmi-stripefsd takes the method
-# from the URL's scheme, as bmi_ and the scheme.
+# Puts a file to a server and gets it back over each built-in scheme: bmi-stripefsd makes the method's
+# name from bmi_ and the URL's scheme.
 #
 # usage: stripefs_schemes_test.sh BIN
 source "$(dirname "$0")/stripefs_lib.sh"

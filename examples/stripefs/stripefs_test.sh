@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# stripefs from end to end: a tree put to four servers and got back, by several clients at once; bad
-# input; a server that is killed in the midst of a put, and comes back.
+# stripefs from end to end: a tree is put to four servers and got back, by several clients at once;
+# bad input; a server is killed in the midst of a put, and restarted.
 #
 # usage: stripefs_test.sh BIN [SCHEME [HOST]]      BMI_TEST_SCALE multiplies the number of files
 source "$(dirname "$0")/stripefs_lib.sh"
@@ -148,7 +148,7 @@ for option in --version --help -V -h; do
   refused "a server's $option to a full disk" "standard output" to_full "${server[@]}" $option
 done
 
-# ---- no memory: each allocation of the program in turn; what is said to be done is done ----
+# ---- no memory: each allocation of the program in turn; work that is reported as done is done ----
 # short NAME VERB...: until all allocations have been tried.
 short() {
   local number=0 name=$1
@@ -209,14 +209,14 @@ mkdir "$work/victims"
 touch "$work"/victims/{1..8}
 started rm -r /victims
 
-# ---- a file that may not become as large as it is ----
+# ---- a file larger than the limit of file sizes ----
 limited() {
   (ulimit -f 8000 && fs get /tree/sparse "$work/limited")
 }
 refused "a file beyond the limit of files" "$work/limited: EFBIG" limited
 compgen -G "$work/.limited.*" && fail "something of it is left"
 
-# ---- signals end a get, and leave nothing of it ----
+# ---- signals end a get, and leave no part of it ----
 for i in 0 1 2 3; do
   kill -STOP "${pid[$i]}"
   "$bin/bmi-stripefs" --servers "$servers" --timeout 5 stat /tree/deep/large >"$work/out" 2>&1 && break
@@ -236,7 +236,7 @@ for signal in TERM HUP QUIT; do
 done
 kill -CONT "${pid[$i]}"
 
-# ---- folders that let nobody in, for somebody who is not root ----
+# ---- folders that cannot be entered, for a user who is not root ----
 mkdir -p "$work/closed/inner/most"
 echo deep >"$work/closed/inner/most/file"
 touch -d '2001-02-03 04:05:06.7' "$work/closed/inner"
@@ -247,7 +247,7 @@ if [ "$(id -u)" = 0 ]; then
   mkdir -m 0777 "$work/nobody's"
   chmod 0711 "$work"
   nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
-  # gm and its kin talk to processes of the same user only.
+  # gm and ofi+shm connect processes of the same user only.
   if "${nobody[@]}" "$bin/bmi-stripefs" --servers "$servers" ls / >/dev/null 2>&1; then
     check "get them" "${nobody[@]}" "$bin/bmi-stripefs" --servers "$servers" get -r /closed "$work/nobody's/back"
     [ "$(stat -c %a-%Y "$work/nobody's/back/inner")" = "$(stat -c %a-%Y "$work/closed/inner")" ] ||
@@ -280,7 +280,7 @@ objects() {
 }
 objects >"$work/objects"
 for folder in /where/{a,b,c,d,e,f,g,h}; do fs stat $folder >"$work/out" 2>&1 && break; done # it is on another
-# What fails by it holds up nothing on the others, nor leaves anything there.
+# Operations that fail by it delay no operation on the others, and leave no objects there.
 refused "a lot to an absent server" "server ${url[2]}" timeout 60 "$bin/bmi-stripefs" --servers "$servers" \
   --timeout 600 put "$work/lot"/* $folder
 check "nothing of it is left" diff "$work/objects" <(objects)
@@ -294,8 +294,8 @@ check "get the tree again" fs get -r /tree "$work/again"
 check "it is still the same" same "$work/tree" "$work/again"
 check "remove all" fs rm -r /tree /precious /where
 
-# ---- a server stands still while names are given: what gets no answer may have its name or not, but no
-# name is left without bytes ----
+# ---- a server is stopped during commits: a put without an answer may have its name or not, but no name
+# lacks its bytes ----
 for i in 0 1 2 3; do
   kill -STOP "${pid[$i]}"
   "$bin/bmi-stripefs" --servers "$servers" --timeout 5 stat / >"$work/out" 2>&1 && break
@@ -337,8 +337,8 @@ done
   fail "only $failed requests failed by a fault"
 unset 'pid[4]'
 
-# ---- each flush of a server's key/values fails once: a put that failed has its name or not, but no name is
-# left without its bytes ----
+# ---- each flush of a server's key/values fails once: a failed put has its name or not, but no name
+# lacks its bytes ----
 server_start 6 "$scheme://$host:0"
 servers=${url[6]}
 check "put before a flush fails" fs --sync put "$work/second" /flushed
@@ -364,7 +364,7 @@ wait "${pid[6]}"
 unset 'pid[6]'
 rm -f "$work/log6" # what it says of its closing
 
-# ---- a client whose writes stand still has its share of what is served, and no more ----
+# ---- a client whose writes stall has its share of the places, and no more ----
 server_start 5 "$scheme://$host:0" mem:
 servers=${url[5]}
 mkfifo "$work/idle.in" "$work/idle.out"
@@ -379,7 +379,7 @@ wait $idle || { fail "idle writes: $said"; cat <&5; }
 exec 5<&-
 check "after it has gone" fs --timeout 10 ls /
 
-# ---- a server that has no memory for a reply hangs up: nobody waits for it ----
+# ---- a server without memory for a reply closes the connection: no client waits for it ----
 program=stripefsd-failing-reply server_start 4 "$scheme://$host:0" mem:
 servers=${url[4]}
 check "a first reply" fs stat /

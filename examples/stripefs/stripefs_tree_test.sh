@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# stripefs with files of real life: trees put to four servers and got back, then by several clients at
-# once, each byte and all metadata compared; a server killed in the midst of a put of a large file.
+# stripefs with real files: trees are put to four servers and got back, then by several clients at
+# once, each byte and all metadata compared; a server is killed in the midst of a put of a large file.
 #
 # usage: stripefs_tree_test.sh BIN [SCHEME [HOST]]
 #   BMI_TREE          folders to take (default: some of this source tree, for each day)
@@ -20,21 +20,21 @@ read -ra folders_clients <<<"${BMI_TREE_CLIENTS:-${BMI_TREE:-$root/docs}}"
 clients=${BMI_CLIENTS:-8}
 large=$(numfmt --from=iec "${BMI_LARGE:-32M}")
 
-# timed NAME COMMAND...: as check, and says how long it took.
+# timed NAME COMMAND...: as check, and prints its time.
 timed() {
   local begin=${EPOCHREALTIME/[.,]/}
   check "$@"
   echo "        $(((${EPOCHREALTIME/[.,]/} - begin) / 1000)) ms"
 }
 
-# tree_copy TO FOLDER...: what a server can hold; no sockets and pipes.
+# tree_copy TO FOLDER...: copies the files that a server can hold; no sockets and pipes.
 tree_copy() {
   local to=$1
   mkdir -p "$to"
   tar -C / --ignore-failed-read -cf - "${@:2}" 2>/dev/null | tar -C "$to" -xf -
 }
 
-# received N: KiB that are in a server's store.
+# received N: KiB in a server's store.
 received() {
   du -sk "$work/store$1" | cut -f 1
 }
@@ -42,7 +42,7 @@ received() {
 for i in 0 1 2 3; do server_start $i "$scheme://$host:0"; done
 servers=$(IFS=,; echo "${url[*]}")
 
-# ---- a tree with everything ----
+# ---- a tree with all kinds of files ----
 tree_copy "$work/tree" "${folders[@]}"
 mkdir "$work/tree/special"
 : >"$work/tree/special/empty"

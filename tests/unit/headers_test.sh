@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# usage: headers_test.sh INCLUDE CC CXX...      the folder of bmi.h; CC may have options
-# Each public header stands alone, in strict C and C++, without a warning: those for programs from
-# C99 and C++11 on, those for methods, which have atomics, from C11 on. C++ is compiled with each CXX;
-# one that is not installed is named as skipped.
+# usage: headers_test.sh INCLUDE CC CXX...      the folder of bmi.h; CC may have options Each public
+# header compiles alone, in strict C and C++, without a warning: those for programs from C99 and C++11
+# on, those for methods, which have atomics, from C11 on. C++ is compiled with each CXX; one that is
+# not installed is named as skipped.
 set -euo pipefail
 
 include=$1 cc=$2

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What the guests' scripts share: sourced by them (dash).
+# Shared by the guests' scripts, which source it (dash).
 
 failed=0
 
-# title TEXT...: says what comes.
+# title TEXT...: prints the title of the next part.
 title() {
   echo
   echo "== $* ($(cut -d. -f1 /proc/uptime) s after start)"

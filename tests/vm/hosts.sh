@@ -50,7 +50,7 @@ else
   done
   echo "$(lost) packets were lost on their way from here"
   expect "some packets were lost" [ "$(lost)" -gt 0 ]
-  # The verdict is this host's last word: nobody is left to say it again.
+  # This host prints the result last: the other host has ended by then.
   tc qdisc del dev eth0 root netem
   verdict=content
   [ $failed -eq 0 ] || verdict=failed

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What ib does where it cannot work, and with what it must refuse: no device, too little memory that may
-# be locked, queues larger than the device's, keys of memory that is not lent.
+# ib where it cannot work, and requests that it must refuse: no device, too little lockable memory,
+# queues larger than the device's, keys of memory that is not lent.
 . /guest.sh
 export BMI_LOG=error OFI_HOST=10.77.0.1 OFI_METHOD=bmi_ib
 
-# Starts a server that cannot start; its words go to /tmp/output.
+# Starts a server that cannot start; its output goes to /tmp/output.
 refused() {
   timeout 60 "$@" bmi-bench --role server --method ib --listen ib://10.77.0.1:0 >/tmp/output 2>&1
   refused_status=$?

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The task manager where memory has two nodes with CPUs of their own: what most hosts of tests lack.
+# The task manager with two NUMA nodes, each with its own CPUs, which most test hosts lack.
 . /guest.sh
 
 nodes=$(ls -d /sys/devices/system/node/node[0-9]* | wc -l)

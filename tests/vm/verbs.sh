@@ -2,11 +2,11 @@
 #
 # The ib method's conformance suite over verbs;ofi_rxm, on software RoCE. Without arguments: some cases
 # of each section with two processes that both listen, and the puts of the other arrangements. `pair`:
-# all of that arrangement (two minutes). `all`: everything but what moves gigabytes. Else the arguments
-# are ib_conformance's.
+# all of that arrangement (two minutes). `all`: everything except cases that move gigabytes. Else the
+# arguments are ib_conformance's.
 . /guest.sh
 
-# What the device has sent since the guest's start.
+# The bytes that the device has sent since the guest's start.
 packets() {
   cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
 }
