@@ -119,7 +119,6 @@ static int gm_start(void **out)
     struct nic_options options;
     memset(state, 0, sizeof *state);
     options_fill(&options);
-    state->pio_max = options.pio_max;
     state->puts_most = options.send_tokens / 2;
     state->link_puts_most = link_share(state->puts_most);
     for (int want = 0; want < GM_WANTS; want++)
@@ -158,14 +157,14 @@ static void statistics_log(const struct gm_state *state)
     bmi_method_log(BMI_LOG_INFO, NULL,
                    "gm: sent %" PRIu64 " (%" PRIu64 " bytes), received %" PRIu64 " (%" PRIu64
                    " bytes), mapped %" PRIu64 " (%" PRIu64 " bytes), vm_written %" PRIu64
-                   " (%" PRIu64 " bytes), bounced %" PRIu64 " (%" PRIu64 " bytes), helped %" PRIu64
-                   " (%" PRIu64 " bytes), waited_for_buffer %" PRIu64 ", timed_out %" PRIu64
+                   " (%" PRIu64 " bytes), bounced %" PRIu64 " (%" PRIu64
+                   " bytes), waited_for_buffer %" PRIu64 ", timed_out %" PRIu64
                    ", doorbells %" PRIu64 ", sleeps %" PRIu64 ", refused %" PRIu64
                    ", broken_peers %" PRIu64,
                    of.sent, of.sent_bytes, of.received, of.received_bytes, of.mapped,
                    of.mapped_bytes, of.vm_written, of.vm_written_bytes, of.bounced,
-                   of.bounced_bytes, of.helped, of.helped_bytes, of.waited_for_buffer, of.timed_out,
-                   of.doorbells, of.sleeps, of.refused, of.broken_peers);
+                   of.bounced_bytes, of.waited_for_buffer, of.timed_out, of.doorbells, of.sleeps,
+                   of.refused, of.broken_peers);
 }
 
 static void gm_stop(void *argument)
@@ -185,11 +184,6 @@ static void gm_stop(void *argument)
     statistics_log(state);
     nic_close(state->port);
     gm_puts_free(state);
-    while (state->slots_made != NULL) {
-        struct gm_slot *slot = state->slots_made;
-        state->slots_made = slot->made_next;
-        free(slot);
-    }
 }
 
 /* ---- listening ------------------------------------------------------------------------------ */
@@ -312,7 +306,7 @@ static int gm_progress(void *argument)
         event_handle(state, event);
         count++;
         /* other methods have their turn */
-        if (event->type == NIC_HELP_EVENT || is_word_due(state, event))
+        if (is_word_due(state, event))
             break;
     }
     state->busy = count > 0;

@@ -42,8 +42,6 @@ enum {
     GM_PUT_IOVECS = 16,    /* of one directed send */
     GM_LINK_PUTS = 8,      /* directed sends of one link at a time, at most */
     GM_FREE_PUTS = 16,     /* records of them that are kept for the next ones */
-    GM_SLOTS = 64,         /* registered send buffers, at most */
-    GM_IN_PLACE = 1024,    /* from here on a body in registered memory is not copied to a slot */
     GM_PASS_EVENTS = 32,   /* of one look at the port, while events are there: a thread that
                             * waits for one event must not wait for a look that finds nothing */
     GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
@@ -65,22 +63,13 @@ enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
 /* How to treat a peer that is writing to memory that we revoke. BRIEFLY: it has reported that it
  * does not write; a peer that still claims to write is ended. */
 enum gm_patience { GM_LATER, GM_WAIT, GM_BRIEFLY, GM_GIVE_UP };
-/* The resource that a link lacks and waits for: a token or slot for a message; a directed send. */
+/* The resource that a link lacks and waits for: a token for a message; a directed send. */
 enum gm_want { GM_WANT_MESSAGE, GM_WANT_PUT, GM_WANTS };
 enum gm_closing { GM_OPEN, GM_CLOSE_LINGERING, GM_CLOSE_NOW };
 
 struct gm_state;
 struct gm_put;
 struct gm_enrolled;
-
-/* A registered send buffer; for messages that the NIC does not take from any memory. */
-struct gm_slot {
-    struct gm_slot *next, *made_next;
-    struct gm_state *state;
-    struct gm_link *link; /* the link whose message is in it */
-    uint8_t *memory;
-    struct iovec iov;
-};
 
 /* A message that came before an earlier one of the other priority. */
 struct gm_held {
@@ -121,14 +110,12 @@ struct gm_link {
     struct bmi_frame *queue, *queue_last;
     struct bmi_frame *pending_last; /* the last whose bytes are in the message that is pending */
     struct gm_remainder *remainder; /* the queue's first, if it is of our making */
-    struct gm_slot *pending_slot;
-    size_t pending_bytes;                        /* of the queue */
-    struct gm_put *puts;                         /* puts that were begun */
+    size_t pending_bytes;           /* of the queue */
+    struct gm_put *puts;            /* puts that were begun */
     struct bmi_transfer *waiting, *waiting_last; /* the others, in their order */
     struct gm_enrolled *enrolled;                /* memory that the peer may write to */
     uint32_t low_max, high_max;                  /* longest messages */
     uint32_t last_high;                          /* sequence of the last message of high priority */
-    unsigned slots_out;                          /* messages in the NIC that are in slots */
     unsigned puts_out;                           /* directed sends in the NIC */
     bool any_high;                               /* there is one, not acknowledged yet */
     bool pending;     /* the NIC has a message that it could not copy at once */
@@ -168,7 +155,6 @@ struct gm_state {
     struct nic_port *port;
     struct bmi_watch watch;
     struct bmi_registration_cache *cache;
-    uint32_t pio_max;
     uint32_t puts_most;      /* directed sends at a time: leaves tokens for messages */
     uint32_t link_puts_most; /* of one link, while half of them are left */
     atomic_uint puts_out;
@@ -180,8 +166,6 @@ struct gm_state {
     struct bmi_lock lock;
     struct gm_link *links;                                       /* lock */
     struct gm_link *starved[GM_WANTS], **starved_tail[GM_WANTS]; /* lock: wait for something */
-    struct gm_slot *slots, *slots_made;                          /* lock: free ones; all */
-    unsigned slot_count;                                         /* lock: all */
     struct gm_put *put_free;                                     /* lock: for the next ones */
     unsigned put_free_count;                                     /* lock */
 
@@ -303,9 +287,6 @@ bool gm_release(struct bmi_link *link, void *handle, bool wait);
 /* Ends the grants that were not released, and prevents new ones. false: GM_LATER, and some are
  * left. */
 bool gm_grants_end(struct gm_link *link, enum gm_patience patience);
-/* A free send buffer, or NULL. Any lock. */
-struct gm_slot *gm_slot_take(struct gm_state *state);
-void gm_slot_give(struct gm_slot *slot);
 
 /* gm_put.c */
 void gm_transfer(struct bmi_link *base, struct bmi_transfer *transfer);

@@ -186,8 +186,7 @@ void gm_close(struct bmi_link *base, bool linger)
 
 bool gm_link_idle_locked(const struct gm_link *link)
 {
-    return link->queue == NULL && !link->pending && link->slots_out == 0 &&
-           !gm_puts_left_locked(link);
+    return link->queue == NULL && !link->pending && !gm_puts_left_locked(link);
 }
 
 void gm_link_step(struct gm_link *link)
@@ -222,9 +221,6 @@ static void give_back(struct gm_link *link, int status)
 {
     gm_lock(&link->send_lock);
     struct bmi_frame *frames = gm_send_strip_locked(link);
-    if (link->pending_slot != NULL)
-        gm_slot_give(link->pending_slot);
-    link->pending_slot = NULL;
     link->pending = false;
     gm_unlock(&link->send_lock);
     for (struct bmi_frame *at = frames; at != NULL; at = at->next)
@@ -300,14 +296,8 @@ void gm_ending_retry(struct bmi_timer *timer)
  * directed sends to stopped peers use up all directed sends, and vice versa. */
 static bool resources_free(struct gm_state *state, enum gm_want want)
 {
-    if (nic_num_send_tokens(state->port) == 0)
-        return false;
-    if (want == GM_WANT_PUT)
-        return atomic_load(&state->puts_out) < state->puts_most;
-    gm_lock(&state->lock);
-    bool slot = state->slots != NULL || state->slot_count < GM_SLOTS;
-    gm_unlock(&state->lock);
-    return slot;
+    return nic_num_send_tokens(state->port) > 0 &&
+           (want != GM_WANT_PUT || atomic_load(&state->puts_out) < state->puts_most);
 }
 
 void gm_link_starve(struct gm_link *link, enum gm_want want)

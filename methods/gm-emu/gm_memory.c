@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * gm_memory.c - memory that the NIC may touch: blocks of BMI_memalloc, registrations of plain
- * memory, grants to peers, and slots for messages.
+ * memory, and grants to peers.
  *
  * A block of BMI_memalloc is the NIC's dma_malloc: registered from the start, and mapped by peers,
  * so a put into it is one copy by the processor. Blocks are known by their addresses, in an array
@@ -356,54 +356,4 @@ bool gm_grants_end(struct gm_link *link, enum gm_patience patience)
     bool ended = link->enrolled == NULL;
     gm_unlock(&link->send_lock);
     return ended;
-}
-
-/* ---- slots ---------------------------------------------------------------------------------- */
-
-static struct gm_slot *slot_make(struct gm_state *state)
-{
-    struct gm_slot *slot = calloc(1, sizeof *slot);
-    if (slot == NULL)
-        return NULL;
-    slot->state = state;
-    slot->memory = nic_dma_malloc(state->port, 1u << GM_LOW_SIZE);
-    if (slot->memory == NULL) {
-        free(slot);
-        return NULL;
-    }
-    gm_lock(&state->lock);
-    slot->made_next = state->slots_made;
-    state->slots_made = slot;
-    gm_unlock(&state->lock);
-    return slot;
-}
-
-struct gm_slot *gm_slot_take(struct gm_state *state)
-{
-    gm_lock(&state->lock);
-    struct gm_slot *slot = state->slots;
-    bool more = slot == NULL && state->slot_count < GM_SLOTS;
-    if (slot != NULL)
-        state->slots = slot->next;
-    else if (more)
-        state->slot_count++;
-    gm_unlock(&state->lock);
-    if (!more)
-        return slot;
-    slot = slot_make(state);
-    if (slot == NULL) {
-        gm_lock(&state->lock);
-        state->slot_count--;
-        gm_unlock(&state->lock);
-    }
-    return slot;
-}
-
-void gm_slot_give(struct gm_slot *slot)
-{
-    struct gm_state *state = slot->state;
-    gm_lock(&state->lock);
-    slot->next = state->slots;
-    state->slots = slot;
-    gm_unlock(&state->lock);
 }

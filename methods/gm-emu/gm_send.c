@@ -14,9 +14,6 @@
  * only while at most GM_MIXED_WINDOW messages are unacknowledged (else it goes low), and at most
  * GM_MIXED_WINDOW low ones go behind a high one that is not acknowledged. Every message
  * acknowledges; a bare acknowledgement goes where nothing else was sent (GM_ACK_EVERY).
- *
- * A message longer than pio_max must lie in registered memory. It is copied to a slot, a registered
- * buffer, or, where a body lies in memory of BMI_memalloc, sent from there behind its header.
  */
 #include <stdlib.h>
 
@@ -193,30 +190,11 @@ static void message_sent(struct nic_port *port, void *context, int status)
     (void)port;
     gm_lock(&link->send_lock);
     link->pending = false;
-    if (link->pending_slot != NULL)
-        gm_slot_give(link->pending_slot);
-    link->pending_slot = NULL;
     if (status == 0)
         consume_locked(link, link->pending_bytes, &done);
     gm_unlock(&link->send_lock);
     if (done != NULL)
         bmi_method_frames_sent(&link->base, done);
-    if (status == 0)
-        gm_flush(&link->base);
-}
-
-static void slot_sent(struct nic_port *port, void *context, int status)
-{
-    struct gm_slot *slot = context;
-    struct gm_link *link = slot->link;
-    (void)port;
-    gm_slot_give(slot);
-    gm_lock(&link->send_lock);
-    link->slots_out--;
-    bool last = link->slots_out == 0 && link->closing == GM_CLOSE_LINGERING;
-    gm_unlock(&link->send_lock);
-    if (last)
-        gm_link_kick(link);
     if (status == 0)
         gm_flush(&link->base);
 }
@@ -229,58 +207,6 @@ static int nic_give_locked(struct gm_link *link, const struct iovec *iov, size_t
                                   callback, context);
 }
 
-static size_t gathered_copy(const struct gm_link *link, size_t count, uint8_t *to)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < count; i++) {
-        memcpy(to + bytes, link->iov[i].iov_base, link->iov[i].iov_len);
-        bytes += link->iov[i].iov_len;
-    }
-    return bytes;
-}
-
-/* Whether it is one header and a body in permanently registered memory. */
-static bool in_place(const struct gm_link *link, const struct message *message)
-{
-    if (message->bytes < GM_IN_PLACE || message->last != link->queue)
-        return false;
-    size_t first = bmi_frame_header_left(link->queue) > 0 ? 2 : 1;
-    for (size_t i = first; i < message->count; i++)
-        if (!gm_memory_is_ours(link->iov[i].iov_base, link->iov[i].iov_len))
-            return false;
-    return first < message->count;
-}
-
-/* As nic_give; 1 also if the bytes are in a slot and the frames are free. */
-static int slot_give_locked(struct gm_link *link, struct message *message)
-{
-    struct gm_slot *slot = gm_slot_take(gm_state_of(link));
-    if (slot == NULL)
-        return -EAGAIN;
-    if (in_place(link, message)) {
-        size_t heads = bmi_frame_header_left(link->queue) > 0 ? 2 : 1;
-        size_t bytes = gathered_copy(link, heads, slot->memory);
-        link->iov[heads - 1] = (struct iovec){.iov_base = slot->memory, .iov_len = bytes};
-        int result = nic_give_locked(link, link->iov + heads - 1, message->count - heads + 1,
-                                     message->high, message_sent, link);
-        link->pending_slot = slot;
-        if (result != 0) {
-            link->pending_slot = NULL;
-            gm_slot_give(slot);
-        }
-        return result;
-    }
-    slot->link = link;
-    slot->iov = (struct iovec){.iov_base = slot->memory,
-                               .iov_len = gathered_copy(link, message->count, slot->memory)};
-    int result = nic_give_locked(link, &slot->iov, 1, message->high, slot_sent, slot);
-    if (result != 0)
-        gm_slot_give(slot);
-    else
-        link->slots_out++;
-    return result == 0 ? 1 : result;
-}
-
 /* Returns 1: it was sent; 0: it is pending; or an errno. */
 static int message_give_locked(struct gm_link *link, struct message *message)
 {
@@ -288,9 +214,7 @@ static int message_give_locked(struct gm_link *link, struct message *message)
     bool owed = preamble_fill(link, &link->preamble, next);
     atomic_store_explicit(&link->sent, next, memory_order_relaxed); /* it can be answered at once */
     int result =
-        message->bytes + sizeof link->preamble <= gm_state_of(link)->pio_max
-            ? nic_give_locked(link, link->iov, message->count, message->high, message_sent, link)
-            : slot_give_locked(link, message);
+        nic_give_locked(link, link->iov, message->count, message->high, message_sent, link);
     if (result < 0) {
         atomic_store_explicit(&link->sent, sent, memory_order_relaxed);
         if (owed)
@@ -406,11 +330,8 @@ bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence)
         return true; /* it was overtaken */
     if ((int32_t)(relaxed(&link->sent) - sequence) < 0)
         return false;
-    if (bmi_one_thread())
-        atomic_store_explicit(&link->acknowledged, sequence, memory_order_relaxed);
-    else
-        atomic_store(&link->acknowledged, sequence); /* store, then check `stalled`; a stalling
-                                                      * thread does the reverse */
+    atomic_store(&link->acknowledged, sequence); /* store, then check `stalled`; a stalling thread
+                                                  * does the reverse */
     if (atomic_load(&link->stalled)) {
         atomic_store(&link->stalled, false);
         gm_flush(&link->base);
@@ -429,32 +350,13 @@ static void ack_sent(struct nic_port *port, void *context, int status)
         gm_send_ack(link);
 }
 
-static void slot_ack_sent(struct nic_port *port, void *context, int status)
-{
-    struct gm_slot *slot = context;
-    struct gm_link *link = slot->link;
-    gm_slot_give(slot);
-    ack_sent(port, &link->ack, status);
-}
-
 /* Returns as nic_send. Its context is not the link: that is the pending message's, which can be
  * cancelled. */
 static int ack_give_locked(struct gm_link *link)
 {
     (void)preamble_fill(link, &link->ack, 0);
     link->ack_iov = (struct iovec){.iov_base = &link->ack, .iov_len = sizeof link->ack};
-    if (sizeof link->ack <= gm_state_of(link)->pio_max)
-        return nic_give_locked(link, &link->ack_iov, 1, true, ack_sent, &link->ack);
-    struct gm_slot *slot = gm_slot_take(gm_state_of(link));
-    if (slot == NULL)
-        return -EAGAIN;
-    memcpy(slot->memory, &link->ack, sizeof link->ack);
-    link->ack_iov.iov_base = slot->memory;
-    slot->link = link;
-    int result = nic_give_locked(link, &link->ack_iov, 1, true, slot_ack_sent, slot);
-    if (result != 0)
-        gm_slot_give(slot);
-    return result;
+    return nic_give_locked(link, &link->ack_iov, 1, true, ack_sent, &link->ack);
 }
 
 void gm_send_ack(struct gm_link *link)
@@ -496,9 +398,6 @@ static bool pending_cancel_locked(struct gm_link *link)
     if (!nic_cancel_send(link->peer, link))
         return false;
     link->pending = false;
-    if (link->pending_slot != NULL)
-        gm_slot_give(link->pending_slot);
-    link->pending_slot = NULL;
     link->any_high = link->before.any_high;
     link->last_high = link->before.last_high;
     atomic_store_explicit(&link->sent, link->before.sent, memory_order_relaxed);

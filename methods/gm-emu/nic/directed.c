@@ -11,10 +11,9 @@
  *   written   process_vm_writev, after the nonce was read again: the process is still the one of
  *             the handshake, and has not become another program meanwhile
  *   bounced   through the ring of low priority; the peer's poller checks and copies, then answers
- * The peer's poller copies a part of a long one, if it has no other work (help.c). A long one from
- * plain to plain memory is bounced rather than written where that is faster (stage.c); a piece that
- * finds no room then is written. A send whose data is all in the ring waits for its answer in
- * `answering`, and the next one goes on.
+ * A long one from plain to plain memory is bounced rather than written where that is faster
+ * (stage.c); a piece that finds no room then is written. A send whose data is all in the ring waits
+ * for its answer in `answering`, and the next one goes on.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -138,7 +137,7 @@ uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uin
 static void mapped_write(struct nic_peer *peer, uint8_t *to, const struct iovec *window,
                          size_t count, uint64_t bytes)
 {
-    nic__copy_all(&peer->port->put_copier, to, window, count);
+    nic__copy_all(to, window, count);
     nic__count(&peer->port->counters.mapped, 1);
     nic__count(&peer->port->counters.mapped_bytes, bytes);
 }
@@ -202,24 +201,6 @@ static void piece_time(struct nic_peer *peer, struct nic_send *send, uint64_t by
     send->due_ns = due_ns + peer->port->options.timing.latency_ns; /* the answer's way back */
 }
 
-/* Asks for help at the start of a send; then takes a chunk for each step. True: the step is
- * over. */
-static bool help_ends_step(struct nic_peer *peer, struct nic_send *send, enum nic_step *step,
-                           int *status)
-{
-    if (send->done == 0 && send->help == 0 && send->number == 0) {
-        nic__stage_choose(peer, send);
-        if (!send->staged)
-            nic__help_ask(peer, send);
-    }
-    if (send->chunks == 0 || (send->status == 0 && send->done < send->taken))
-        return false;
-    enum nic_help_step help = nic__help_take(peer, send, status);
-    bool all = send->done == send->length && send->number == 0;
-    *step = help == NIC_HELP_WAITS ? NIC_STEP_BLOCKED : NIC_STEP_FINISHED;
-    return help == NIC_HELP_WAITS || (help == NIC_HELP_OVER && (*status != 0 || all));
-}
-
 static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint64_t now,
                              int *status)
 {
@@ -227,12 +208,8 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
     uint64_t limit = port->timed ? NIC_TIMED_PIECE : NIC_PIECE, before = send->done;
     enum nic_step step = NIC_STEP_BLOCKED;
     *status = 0;
-    if (help_ends_step(peer, send, &step, status))
-        return step;
-    if (send->chunks != 0 && send->taken - send->done < limit)
-        limit = send->taken - send->done;
-    if (send->length - send->done < limit) /* the bytes behind are the receiver's share */
-        limit = send->length - send->done;
+    if (send->done == 0 && send->number == 0)
+        nic__stage_choose(peer, send);
     if (send->staged && nic__receiver_looks(peer)) {
         step = nic__stage_step(peer, send, limit);
         if (step != NIC_STEP_BLOCKED)
@@ -242,8 +219,6 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
     }
     if (send->number == 0 || (send->staged && send->done < send->length)) {
         int64_t written = piece_write(peer, send, limit);
-        if (written < 0 && send->chunks != 0 && !nic__help_stop(peer, send, (int)written))
-            return NIC_STEP_BLOCKED;
         if (written < 0) {
             *status = (int)written;
             return NIC_STEP_FINISHED;
@@ -354,7 +329,7 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
         bool blocked = send->ring_full && (nic__answers_full_locked(peer) ||
                                            atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) ==
                                                peer->out[NIC_LOW_PRIORITY].seen);
-        runnable = runnable || (!blocked && !nic__help_waits(peer, send));
+        runnable = runnable || !blocked;
     }
     bmi_lock_give(&peer->lock);
     return runnable;

@@ -264,113 +264,6 @@ static void pushing_does_it_in_the_callers_thread(void)
     teardown();
 }
 
-/* One step of the client's poller, which asks and copies a few chunks, then one of the server's. */
-static void one_step_each(void)
-{
-    nic_unknown(client.port, nic_receive(client.port));
-    nic_unknown(server.port, nic_receive(server.port));
-}
-
-/* Long ones are copied by both sides, whatever the segments, if the receiver is awake. */
-static void the_receiver_helps(void)
-{
-    enum { LENGTH = 2 << 20 };
-    uint64_t key;
-    unsigned rounds = 0;
-    setup();
-    uint8_t *from = way == WAY_BOUNCED ? source : nic_dma_malloc(client.port, LENGTH);
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
-    do { /* at first the server may not know the client's arena: it gives back the chunks that it
-          * took */
-        struct iovec iov[] = {{from, 100001},
-                              {from + 100001, 0},
-                              {from + 100001, 7},
-                              {from + 100008, LENGTH - 100008}};
-        pattern_fill(from, LENGTH, ++rounds);
-        one_step_each(); /* no host sleeps */
-        CU_ASSERT_EQUAL(put(iov, 4, key, 3), 0);
-        while (client.callbacks < rounds)
-            one_step_each();
-        CU_ASSERT_EQUAL(client.last_status, 0);
-        CU_ASSERT_FATAL(pattern_is(target + 3, LENGTH, rounds));
-        hosts_drive_once();
-    } while (way != WAY_BOUNCED && figures(&server).helped_bytes == 0 && rounds < 1000);
-    struct nic_statistics of_client = figures(&client);
-    uint64_t helped = figures(&server).helped_bytes;
-    CU_ASSERT_EQUAL(helped > 0, way != WAY_BOUNCED);
-    CU_ASSERT_EQUAL(helped + of_client.mapped_bytes + of_client.vm_written_bytes +
-                        of_client.bounced_bytes,
-                    (uint64_t)rounds * LENGTH);
-    CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
-    if (way != WAY_BOUNCED)
-        nic_dma_free(client.port, from);
-    teardown();
-}
-
-/* The receiver maps the sender's memory and copies its share of it; the sender cannot reach the
- * receiver's memory, so its share goes through the ring. */
-static void the_receiver_helps_with_what_is_bounced(void)
-{
-    enum { SIZE = 1 << 20, SENDS = 8, PASSES_MOST = 1000000 };
-    struct nic_options options;
-    uint64_t key;
-    nic_options_default(&options);
-    options.refuse_vm_write = true;
-    hosts_pair(&server, &client, &options);
-    source = nic_dma_malloc(client.port, AREA);
-    target = area_make();
-    CU_ASSERT_EQUAL(nic_register_memory(server.port, target, AREA), 0);
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, AREA, &key), 0);
-    host_provide(&server, 1, 6, NIC_HIGH_PRIORITY);
-    host_send(&client, source, 32, 6, NIC_HIGH_PRIORITY, 0);
-    CU_ASSERT_FATAL(UNTIL(server.received == 1 && client.callbacks == 1 && arena_known(&server)));
-    for (unsigned i = 0; i < SENDS; i++) {
-        struct iovec iov = {source + i * 1000, SIZE + i * 999};
-        unsigned before = client.callbacks;
-        pattern_fill(source, AREA, i);
-        memset(target, 0, AREA);
-        nic_receive(server.port); /* keeps the server awake: a sleeping receiver is not asked */
-        CU_ASSERT_EQUAL(put(&iov, 1, key, i), 0);
-        for (unsigned pass = 0; client.callbacks == before && pass < PASSES_MOST; pass++)
-            hosts_drive_once();
-        CU_ASSERT_EQUAL_FATAL(client.callbacks, before + 1);
-        CU_ASSERT_EQUAL(client.last_status, 0);
-        CU_ASSERT_EQUAL(memcmp(target + i, iov.iov_base, iov.iov_len), 0);
-        CU_ASSERT_EQUAL(target[i + iov.iov_len], 0);
-    }
-    CU_ASSERT(figures(&server).helped_bytes > 0);
-    CU_ASSERT_EQUAL(figures(&server).helped_bytes + figures(&client).bounced_bytes,
-                    (uint64_t)SENDS * SIZE + SENDS * (SENDS - 1) / 2 * 999);
-    host_close(&client);
-    host_close(&server);
-    munmap(target, AREA);
-}
-
-/* A failure while both copy is reported once, when both have stopped. */
-static void help_ends_with_the_grant(void)
-{
-    uint64_t key;
-    if (way == WAY_BOUNCED)
-        return;
-    setup();
-    uint8_t *from = nic_dma_malloc(client.port, AREA);
-    for (unsigned i = 0; i < 60; i++) {
-        struct iovec iov = {from, AREA};
-        unsigned before = client.callbacks;
-        CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
-        one_step_each();
-        CU_ASSERT_EQUAL(put(&iov, 1, key, 0), 0);
-        for (unsigned steps = i % 6; steps > 0; steps--)
-            one_step_each();
-        CU_ASSERT_EQUAL(client.callbacks, before);
-        CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
-        CU_ASSERT_FATAL(UNTIL(client.callbacks == before + 1));
-        CU_ASSERT_EQUAL(client.last_status, -EACCES);
-    }
-    CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 256);
-    teardown();
-}
-
 /* A writer that never ends, against an owner that grants, revokes, and looks. */
 static atomic_bool writer_stop, writer_over;
 static _Atomic uint64_t writer_key;
@@ -484,9 +377,6 @@ int main(int argc, char **argv)
         {"both sides must register", both_sides_must_register},
         {"one that waits can be taken back", one_that_waits_can_be_taken_back},
         {"pushing does it in the caller's thread", pushing_does_it_in_the_callers_thread},
-        {"the receiver helps", the_receiver_helps},
-        {"the receiver helps with what is bounced", the_receiver_helps_with_what_is_bounced},
-        {"help ends with the grant", help_ends_with_the_grant},
         {"nothing is written after a revocation", nothing_is_written_after_a_revocation},
         {"memory that is gone is an error", memory_that_is_gone_is_an_error},
         {"faults and timing hold for them too", faults_and_timing_hold_for_them_too},

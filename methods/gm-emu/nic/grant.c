@@ -94,7 +94,7 @@ int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_
     bmi_lock_take(&port->grant_lock);
     uint8_t *to = nic__grant_place_locked(port, link, key, offset, length);
     if (to != NULL)
-        nic__copy(&port->bounce_copier, to, from, length);
+        nic__copy(to, from, length);
     bmi_lock_give(&port->grant_lock);
     return to != NULL ? 0 : -EACCES;
 }

@@ -27,7 +27,7 @@ struct host {
     struct nic_peer *refused; /* the last that went down */
     unsigned ups, accepted, downs, crowded;
     int down_status;
-    unsigned received, fast, alarms;
+    unsigned received, fast;
     unsigned callbacks, failures; /* all; with a status < 0 */
     int last_status;
     /* lines of the log; errors are of our own doing, so no test of peers has any */

@@ -94,8 +94,6 @@ struct nic_send {
     uint32_t number; /* of the bounce; 0: none yet */
     bool answer_wanted, ring_full;
     bool staged; /* from plain memory to plain memory: through the ring, if the receiver looks */
-    uint32_t help, chunk, chunks, front; /* its request for help; chunks 0: none, or over */
-    uint64_t taken;                      /* the end of the last chunk that we took */
 };
 
 struct nic_queue {
@@ -146,8 +144,6 @@ struct nic_peer {
     bool stalled[NIC_PRIORITIES];
     uint32_t bounce_number; /* the directed send that comes through the ring, and its status */
     int bounce_status;
-    struct nic_help *help; /* the peer's request for help, if `helping` */
-    bool helping;
     uint64_t stall_until_ns; /* an orderly peer that has gone: how long its messages may wait */
 
     /* send side; peer->lock */
@@ -160,7 +156,7 @@ struct nic_peer {
     struct nic_queue landing;                 /* written, until the timing model says so */
     _Atomic uint32_t busy;                    /* all in these */
     atomic_bool unsettled;                    /* some send may time out */
-    uint32_t bounces, help_number;            /* numbers given */
+    uint32_t bounces;                         /* numbers given */
     uint64_t stall_position[NIC_PRIORITIES], stall_since_ns[NIC_PRIORITIES];
     uint64_t directed_next_ns;
     struct nic_faults faults;
@@ -233,18 +229,6 @@ struct nic_arena {
     struct nic_extent *first;
 };
 
-enum nic_copy_way { NIC_COPY_PLAIN, NIC_COPY_STREAM, NIC_COPY_WAYS };
-
-enum { NIC_COPY_PLACES = 1024 }; /* of 16 KiB each: half of a common last cache */
-
-/* The places of recent copies, and the cost of each way of copying, see copy.c. */
-struct nic_copier {
-    _Atomic uint64_t copied;                  /* bytes, in all */
-    _Atomic uint64_t places[NIC_COPY_PLACES]; /* name << 32 | when, in 16 KiB */
-    _Atomic uint64_t cost[NIC_COPY_WAYS];
-    _Atomic uint32_t turn;
-};
-
 struct nic_buffer {
     struct nic_buffer *next;
     void *memory;
@@ -267,8 +251,7 @@ struct nic_port {
     enum nic_priority held_priority;
     uint64_t held_end;
     bool armed;
-    struct nic_peer **table;       /* all peers that may have something */
-    uint32_t helping, help_cursor; /* peers that ask for help */
+    struct nic_peer **table; /* all peers that may have something */
     uint32_t table_count, table_room, cold_cursor, hot_cursor, hot_burst, hot_count;
     struct nic_peer *hot[NIC_HOT];
     uint32_t calls;
@@ -279,8 +262,8 @@ struct nic_port {
     bool shortage_logged; /* since a connection was accepted */
     uint64_t next_due_ns; /* the earliest record seen that is not due yet; 0: none */
     uint64_t arena_bytes; /* of all peers' arenas that are mapped here */
-    struct nic_alarm *alarms;
     struct nic_buffer *own[NIC_PRIORITIES][NIC_MAX_SIZE + 1]; /* provided again by nic_unknown */
+    struct nic_buffer *event_buffer; /* of the last event, unless it was provided again */
 
     _Alignas(NIC_LINE) struct bmi_lock lock;
     struct nic_peer *peers, *named[NIC_NAMES]; /* a peer in either is not freed while a thread
@@ -306,7 +289,6 @@ struct nic_port {
     struct nic_buffer *buffers; /* the pool of tokens */
     struct nic_buffer *buffer_free, *ready[NIC_PRIORITIES][NIC_MAX_SIZE + 1],
         **ready_last[NIC_PRIORITIES][NIC_MAX_SIZE + 1];
-    _Atomic(struct nic_buffer *) event_token; /* of the last event's buffer: see receive.c */
     _Atomic uint32_t ready_count[NIC_PRIORITIES][NIC_MAX_SIZE + 1];
 
     _Alignas(NIC_LINE) struct bmi_lock token_lock;
@@ -318,13 +300,10 @@ struct nic_port {
     _Alignas(NIC_LINE) struct bmi_lock wire_lock;
     uint64_t wire_free_ns; /* of our outgoing traffic */
 
-    /* into a peer's mapped memory; out of it; into a ring as a stage; out of it */
-    _Alignas(NIC_LINE) struct nic_copier put_copier, help_copier, stage_copier, bounce_copier;
-
     struct {
         _Atomic uint64_t received, received_bytes, waited_for_buffer, timed_out, lost, mapped,
             mapped_bytes, vm_written, vm_written_bytes, bounced, bounced_bytes, doorbells, sleeps,
-            refused, broken_peers, sent, sent_bytes, helped, helped_bytes;
+            refused, broken_peers, sent, sent_bytes;
     } counters;
 };
 
@@ -360,13 +339,10 @@ static inline void nic__turn(struct nic_port *port)
 }
 
 /* ---- copy.c --------------------------------------------------------------------------------- */
-/* As memcpy, for long copies by the way that has been faster. Any thread. */
-void nic__copy(struct nic_copier *copier, void *to, const void *from, uint64_t bytes);
+/* As memcpy; a long copy goes past the caches. Any thread. */
+void nic__copy(void *to, const void *from, uint64_t bytes);
 /* The pieces, one behind the other; none is empty. */
-void nic__copy_all(struct nic_copier *copier, uint8_t *to, const struct iovec *window,
-                   size_t count);
-/* As memcpy, past the caches where the processor can. */
-void nic__copy_streaming(void *to, const void *from, uint64_t bytes);
+void nic__copy_all(uint8_t *to, const struct iovec *window, size_t count);
 
 /* ---- memfd.c -------------------------------------------------------------------------------- */
 /* Makes shared memory: *fd, and its mapping. Returns 0 or an errno. */
@@ -502,24 +478,6 @@ bool nic__answered(const struct nic_peer *peer, const struct nic_send *send, int
 /* A piece that came through the ring. False: invalid. Poller. */
 bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
 
-/* ---- help.c ---------------------------------------------------------------------------------- */
-/* The sender's part; directed_lock held. Asks the receiver to copy a part, if that may pay. */
-void nic__help_ask(struct nic_peer *peer, struct nic_send *send);
-enum nic_help_step { NIC_HELP_TAKEN, NIC_HELP_WAITS, NIC_HELP_OVER };
-/* Takes the next chunk to copy. WAITS: the receiver has all that is left; OVER: it has done its
- * part, which is off `length` then, or failed with *status. */
-enum nic_help_step nic__help_take(struct nic_peer *peer, struct nic_send *send, int *status);
-/* Whether that would say WAITS. */
-bool nic__help_waits(struct nic_peer *peer, const struct nic_send *send);
-/* The send has failed. True: the receiver does nothing for it; else nic__help_take reports when. */
-bool nic__help_stop(struct nic_peer *peer, struct nic_send *send, int status);
-/* The receiver's part; poller. A request came. False: invalid. */
-bool nic__help_asked(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
-bool nic__help_event(struct nic_port *port, struct nic_event *event);
-/* Copies a chunk, if there is one to take. */
-void nic__help_step(struct nic_peer *peer);
-void nic__help_forget(struct nic_peer *peer);
-
 /* ---- receive.c ------------------------------------------------------------------------------- */
 bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event);
 /* Whether a poll would give something, without any change. */
@@ -574,6 +532,5 @@ bool nic__fault_drops(struct nic_peer *peer);
 /* ---- wait.c ---------------------------------------------------------------------------------- */
 void nic__look(struct nic_port *port, uint64_t now); /* at descriptors and deadlines */
 void nic__disarm(struct nic_port *port);
-bool nic__alarm_ring(struct nic_port *port, struct nic_event *event);
 
 #endif

@@ -25,8 +25,8 @@
  *
  * The NIC has no thread: it works inside these calls.
  *
- * Threads. "Poller" below: nic_receive, nic_blocking_receive, nic_unknown, nic_arm, nic_alarm_*,
- * and nic_close of one port are called by one thread at a time. Any thread may call everything else
+ * Threads. "Poller" below: nic_receive, nic_blocking_receive, nic_unknown, nic_arm, and
+ * nic_close of one port are called by one thread at a time. Any thread may call everything else
  * at any time between nic_open and nic_close, also from callbacks. The poller calls callbacks from
  * within nic_unknown (nic_blocking_receive does not call them), with no lock of the NIC held. A
  * peer's handle stays valid until nic_peer_release, whatever happens to the peer.
@@ -60,7 +60,7 @@
 enum nic_priority { NIC_LOW_PRIORITY, NIC_HIGH_PRIORITY, NIC_PRIORITIES };
 
 enum {
-    NIC_VERSION = 4,
+    NIC_VERSION = 5,
     NIC_MIN_SIZE = 6,  /* smallest class: 64 bytes */
     NIC_MAX_SIZE = 20, /* largest class that a port may be opened with */
     NIC_NODE_MAX = 256 /* bytes of a host name, with the final 0 */
@@ -96,8 +96,6 @@ struct nic_options {
     uint32_t send_tokens;              /* 2 or more */
     uint32_t receive_tokens;           /* 2 or more */
     uint32_t max_size[NIC_PRIORITIES]; /* largest class of messages; a ring holds four of those */
-    uint32_t pio_max; /* sends of at most this much need not be in registered memory: the
-                       * processor writes them into the NIC */
     uint64_t registered_pages_max;
     uint32_t grants_max;        /* outstanding at once */
     uint32_t resend_timeout_ms; /* at least 1 */
@@ -114,13 +112,13 @@ struct nic_options {
     void *log_context;
 };
 
-/* Fills in the defaults: 256 tokens of both kinds, classes up to 15 (low) and 12 (high), pio_max
- * 32 KiB, half of the machine's memory in pages, 65,536 grants, 30 s, 1 ms, 10 s, 10 s, all else
- * off. Returns: nothing. Owns: nothing. Threads: any. Blocks: no. */
+/* Fills in the defaults: 256 tokens of both kinds, classes up to 15 (low) and 12 (high), half of
+ * the machine's memory in pages, 65,536 grants, 30 s, 1 ms, 10 s, 10 s, all else off.
+ * Returns: nothing. Owns: nothing. Threads: any. Blocks: no. */
 void nic_options_default(struct nic_options *options);
 
-/* Sets options->timing, and pio_max, by name: "off", or "myrinet2000" (2 Gb/s links, 7 us one way
- * for a short message, 3 us a page to register, 200 us to deregister; pio_max 0).
+/* Sets options->timing by name: "off", or "myrinet2000" (2 Gb/s links, 7 us one way for a short
+ * message, 3 us a page to register, 200 us to deregister).
  * Returns: 0, -EINVAL no such preset. Owns: nothing. Threads: any. Blocks: no. */
 int nic_options_preset(struct nic_options *options, const char *name);
 
@@ -200,8 +198,8 @@ enum nic_send_flags {
  * Messages of one priority to one peer arrive in the order of the calls.
  * Returns: 0 accepted, the callback follows; 1 done, no callback follows (NIC_BUFFERED only);
  * -EAGAIN no send token: try again after a callback; -EMSGSIZE more than class `size` holds or than
- * nic_peer_max_length; -EFAULT longer than pio_max and not all registered; -EINVAL size or
- * priority; -ENOTCONN not up yet, or down. Nothing happened where <0.
+ * nic_peer_max_length; -EINVAL size or priority; -ENOTCONN not up yet, or down. Nothing happened
+ * where <0.
  * Owns: the array and the memory are lent until the callback; after 1 they are free at once.
  * Threads: any. Blocks: no. */
 int nic_send_with_callback(struct nic_peer *peer, const struct iovec *message, size_t count,
@@ -240,9 +238,8 @@ bool nic_push(struct nic_peer *peer, uint64_t bytes);
 
 /* Takes back sends of `context` to this peer. A message: only as long as nothing of it went out. A
  * directed send: the written part stays written, and the peer still takes the data in shared
- * memory. The call waits for a piece (256 KiB) that is being written right now, and takes nothing
- * back while the receiver copies a part. No callback comes for a send that was taken back, and its
- * token is back.
+ * memory. The call waits for a piece (256 KiB) that is being written right now. No callback comes
+ * for a send that was taken back, and its token is back.
  * Returns: whether one was taken back (else its callback came or will come). Owns: the lent memory
  * is the caller's again. Threads: any. Blocks: for that piece.
  */
@@ -274,9 +271,7 @@ enum nic_event_type {
                           * messages were handed out and all its callbacks called before */
     NIC_CROWDED_EVENT,       /* a connection found no descriptor in this process and waits: the
                               * program should close a peer that is idle */
-    NIC_ALARM_EVENT,         /* nic_unknown calls the alarm's callback */
-    NIC_SENT_EVENT,          /* nic_unknown calls callbacks of sends */
-    NIC_HELP_EVENT           /* nic_unknown copies a part of a peer's long directed send (64 KiB) */
+    NIC_SENT_EVENT           /* nic_unknown calls callbacks of sends */
 };
 
 struct nic_event {
@@ -285,10 +280,10 @@ struct nic_event {
     struct nic_peer *peer;
     int status;
     unsigned size;       /* class of the buffer */
-    void *buffer;        /* as provided; its token is back */
+    void *buffer;        /* as provided; its token is back at the next nic_receive, if nic_unknown
+                          * does not provide the buffer again */
     const void *message; /* RECV: the buffer; FAST_RECV: in the NIC */
     uint32_t length;     /* of the message */
-    void *internal;
 };
 
 /* Polls for one event: always one of the kinds above, with type NIC_NO_RECV_EVENT where there is
@@ -310,7 +305,7 @@ bool nic_pending(const struct nic_port *port);
 struct nic_event *nic_blocking_receive(struct nic_port *port, int timeout_ms);
 
 /* An event loop calls this for each event that it does not handle itself, as with GM: it calls the
- * callbacks of sends and alarms, provides a message's buffer again, and helps to copy.
+ * callbacks of sends, and provides a message's buffer again.
  * Returns: nothing. Owns: nothing. Threads: poller. Blocks: no (callbacks may).
  */
 void nic_unknown(struct nic_port *port, struct nic_event *event);
@@ -391,21 +386,7 @@ int nic_revoke_end(struct nic_port *port, uint64_t key, uint32_t wait_ms);
  * the memory must be kept, as nothing reports when it is safe. Threads: any. Blocks: no. */
 void nic_revoke_leave(struct nic_port *port, uint64_t key);
 
-/* ---- alarms, faults, figures ---------------------------------------------------------------- */
-
-/* An alarm, embedded in its owner, zero before first use. Its callback is called by nic_unknown. */
-struct nic_alarm {
-    struct nic_alarm *next;
-    uint64_t due_ns;
-    void (*callback)(struct nic_port *port, struct nic_alarm *alarm);
-    bool set;
-};
-
-/* Sets an alarm, or moves it; cancels it, if it is set.
- * Returns: nothing. Owns: lent until it rang or was cancelled. Threads: poller. Blocks: no. */
-void nic_alarm_set(struct nic_port *port, struct nic_alarm *alarm, uint64_t delay_ns,
-                   void (*callback)(struct nic_port *port, struct nic_alarm *alarm));
-void nic_alarm_cancel(struct nic_port *port, struct nic_alarm *alarm);
+/* ---- faults, figures ------------------------------------------------------------------------ */
 
 /* Changes the injected faults; peer NULL: for all peers of the port, also later ones.
  * Returns: nothing. Owns: copied. Threads: any. Blocks: no.
@@ -421,7 +402,6 @@ struct nic_statistics {
     uint64_t mapped, mapped_bytes;         /* pieces of directed sends by shared mapping */
     uint64_t vm_written, vm_written_bytes; /* by process_vm_writev */
     uint64_t bounced, bounced_bytes;       /* through shared memory */
-    uint64_t helped, helped_bytes;         /* of peers' directed sends, copied by their receiver */
     uint64_t doorbells;                    /* rung at sleeping peers */
     uint64_t sleeps;                       /* nic_arm that returned true */
     uint64_t refused;                      /* connections */

@@ -72,7 +72,6 @@ void nic__peer_free(struct nic_peer *peer)
         munmap(peer->their_port, peer->their_port_size);
     if (peer->link_memory != NULL)
         munmap(peer->link_memory, peer->link_size);
-    free(peer->help);
     free(peer);
 }
 
@@ -249,7 +248,6 @@ static void table_remove(struct nic_peer *peer)
     if (!peer->in_table)
         return;
     peer->in_table = peer->hot = false;
-    nic__help_forget(peer);
     for (uint32_t i = 0; i < port->table_count; i++)
         if (port->table[i] == peer)
             port->table[i] = port->table[--port->table_count];

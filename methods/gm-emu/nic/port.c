@@ -71,7 +71,6 @@ void nic_options_default(struct nic_options *options)
     options->receive_tokens = 256;
     options->max_size[NIC_LOW_PRIORITY] = 15;
     options->max_size[NIC_HIGH_PRIORITY] = 12;
-    options->pio_max = 32 << 10;
     options->registered_pages_max = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2;
     options->grants_max = 65536;
     options->resend_timeout_ms = 30000;
@@ -273,8 +272,7 @@ void nic_statistics(const struct nic_port *port, struct nic_statistics *statisti
         NIC_READ(mapped_bytes), NIC_READ(vm_written),     NIC_READ(vm_written_bytes),
         NIC_READ(bounced),      NIC_READ(bounced_bytes),  NIC_READ(doorbells),
         NIC_READ(sleeps),       NIC_READ(refused),        NIC_READ(broken_peers),
-        NIC_READ(sent),         NIC_READ(sent_bytes),     NIC_READ(helped),
-        NIC_READ(helped_bytes)};
+        NIC_READ(sent),         NIC_READ(sent_bytes)};
 #undef NIC_READ
     statistics->sent += sent;
     statistics->sent_bytes += sent_bytes;

@@ -10,9 +10,8 @@
  * it was consumed.
  *
  * Buffers are provided under buffer_lock, by any thread. The token of the buffer that an event
- * hands out is kept in `event_token` until the next event, or until a provider finds no other. So
- * nic_unknown can provide the buffer again without the lock: to the poller's own list, which is
- * searched first.
+ * hands out is kept until the next event, so that nic_unknown can provide the buffer again without
+ * the lock: to the poller's own list, which is searched first.
  */
 #include <errno.h>
 
@@ -51,8 +50,6 @@ int nic_provide_receive_buffer(struct nic_port *port, void *memory, unsigned siz
     struct nic_buffer *buffer = port->buffer_free;
     if (buffer != NULL)
         port->buffer_free = buffer->next;
-    else
-        buffer = atomic_exchange(&port->event_token, NULL);
     if (buffer != NULL) {
         buffer->memory = memory;
         buffer->next = NULL;
@@ -88,29 +85,17 @@ static void *buffer_take(struct nic_port *port, int priority, unsigned size)
         ready_count_add_locked(port, priority, size, UINT32_MAX);
         bmi_lock_give(&port->buffer_lock);
     }
-    void *memory = buffer->memory;
-    atomic_store_explicit(&port->event_token, buffer, memory_order_release);
-    return memory;
+    port->event_buffer = buffer;
+    return buffer->memory;
 }
 
-/* Takes the token of the last event's buffer; NULL: a provider took it. */
-static struct nic_buffer *event_token_take(struct nic_port *port)
+/* The last event's buffer was not provided again by nic_unknown. */
+static void event_buffer_return(struct nic_port *port)
 {
-    struct nic_buffer *token = atomic_load_explicit(&port->event_token, memory_order_relaxed);
-    if (token == NULL)
-        return NULL;
-    if (!bmi_one_thread())
-        return atomic_exchange(&port->event_token, NULL);
-    atomic_store_explicit(&port->event_token, NULL, memory_order_relaxed);
-    return token;
-}
-
-/* The last event's buffer was not provided again. */
-static void event_token_return(struct nic_port *port)
-{
-    struct nic_buffer *buffer = event_token_take(port);
+    struct nic_buffer *buffer = port->event_buffer;
     if (buffer == NULL)
         return;
+    port->event_buffer = NULL;
     bmi_lock_take(&port->buffer_lock);
     buffer->next = port->buffer_free;
     port->buffer_free = buffer;
@@ -119,12 +104,9 @@ static void event_token_return(struct nic_port *port)
 
 static void buffer_provide_again(struct nic_port *port, const struct nic_event *event)
 {
-    struct nic_buffer *buffer = event_token_take(port);
-    if (buffer == NULL) {
-        nic_provide_receive_buffer(port, event->buffer, event->size, event->priority);
-        return;
-    }
-    buffer->memory = event->buffer;
+    struct nic_buffer *buffer = port->event_buffer;
+    assert(buffer != NULL);
+    port->event_buffer = NULL;
     buffer->next = port->own[event->priority][event->size];
     port->own[event->priority][event->size] = buffer;
 }
@@ -302,10 +284,7 @@ static enum taken record_take(struct nic_peer *peer, int priority, struct nic_ev
     }
     if (head.kind == NIC_RECORD_MESSAGE)
         return message_take(peer, priority, &head, payload, event);
-    bool good = head.kind == NIC_RECORD_BOUNCE ? nic__bounce_arrived(peer, payload, head.length)
-                : head.kind == NIC_RECORD_HELP ? nic__help_asked(peer, payload, head.length)
-                                               : false;
-    if (!good) {
+    if (head.kind != NIC_RECORD_BOUNCE || !nic__bounce_arrived(peer, payload, head.length)) {
         broken(peer);
         return TAKEN_NOTHING;
     }
@@ -357,8 +336,6 @@ bool nic__rings_empty(struct nic_peer *peer)
 
 bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns)
 {
-    if (peer->helping)
-        return true;
     for (int i = 0; i < NIC_PRIORITIES; i++) {
         struct nic_record_head head;
         const uint8_t *payload;
@@ -481,7 +458,7 @@ struct nic_event *nic_receive(struct nic_port *port)
     struct nic_event *event = &port->event;
     bool sent_last = event->type == NIC_SENT_EVENT;
     nic__hold_finish(port);
-    event_token_return(port);
+    event_buffer_return(port);
     *event = (struct nic_event){.type = NIC_NO_RECV_EVENT};
     port->calls++;
     nic__turn(port);
@@ -494,11 +471,9 @@ struct nic_event *nic_receive(struct nic_port *port)
         return event;
     if (sent_last && peers_poll(port, event)) /* neither kind may keep the other waiting */
         return event;
-    if (sent_event(port, event) || nic__alarm_ring(port, event) ||
-        (!sent_last && peers_poll(port, event)))
+    if (sent_event(port, event) || (!sent_last && peers_poll(port, event)))
         return event;
-    if (!sent_event(port, event)) /* help comes last */
-        nic__help_event(port, event);
+    sent_event(port, event);
     return event;
 }
 
@@ -543,17 +518,9 @@ void nic_unknown(struct nic_port *port, struct nic_event *event)
     case NIC_SENT_EVENT:
         callbacks_call(port);
         break;
-    case NIC_ALARM_EVENT: {
-        struct nic_alarm *alarm = event->internal;
-        alarm->callback(port, alarm);
-        break;
-    }
     case NIC_RECV_EVENT:
     case NIC_FAST_RECV_EVENT:
         buffer_provide_again(port, event);
-        break;
-    case NIC_HELP_EVENT:
-        nic__help_step(event->peer);
         break;
     case NIC_NO_RECV_EVENT:
     case NIC_CROWDED_EVENT:

@@ -103,9 +103,7 @@ static void bad_records_end_the_connection(void)
         {0, NIC_RECORD_PAD, 0},
         {10, NIC_RECORD_BOUNCE, 0},
         {LENGTH_MAX - 7, NIC_RECORD_BOUNCE, 0},
-        {10, NIC_RECORD_HELP, 0},
-        {1000, NIC_RECORD_HELP, 0},
-        {sizeof(struct nic_help_request) + sizeof(struct nic_help_source), NIC_RECORD_HELP, 0},
+        {10, NIC_RECORD_BOUNCE + 1, 0},
     };
     for (size_t i = 0; i < sizeof(RECORDS) / sizeof(*RECORDS); i++) {
         setup();
@@ -190,107 +188,6 @@ static void bad_bounces_write_nothing(void)
             CU_FAIL_FATAL("rubbish was written");
     witness_is_well();
     teardown();
-}
-
-/* A request is answered with an error or not at all, and writes nothing that is not granted. */
-static void bad_requests_for_help_write_nothing(void)
-{
-    uint64_t key;
-    setup();
-    memset(target, 0, 65536);
-    uint8_t *from = nic_dma_malloc(client.port, 1 << 20);
-    memset(from, 0xff, 1 << 20);
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 40000, &key), 0);
-    const struct {
-        uint64_t key, offset;
-        struct nic_help_source source;
-        uint64_t word; /* back << 20 | front */
-    } ASKS[] = {
-        {key, 0, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
-        {key, 40000, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
-        {key, UINT64_MAX - 9, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 1 << 20},
-        {key ^ 1ull << 50, 0, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
-        {0, 0, {(uintptr_t)from, 65536, 0, NIC_NO_ARENA, 0}, 2 << 20},
-        {key, 0, {(uintptr_t)from, 32768, 0, NIC_NO_ARENA, 0}, 1000 << 20}, /* places beyond it */
-        {key, 0, {(uintptr_t)from, 32768, 0, NIC_NO_ARENA, 0}, 1 << 20 | 9},
-        {key, 0, {16, 32768, 0, NIC_NO_ARENA, 0}, 1 << 20}, /* not the sender's */
-        {key, 0, {16, 32768, UINT64_MAX, 0, 0}, 1 << 20},
-        {key, 0, {16, 32768, UINT64_MAX - 5, NIC_ARENAS_MAX, 0}, 1 << 20},
-    };
-    for (uint32_t i = 0; i < sizeof(ASKS) / sizeof(*ASKS); i++) {
-        struct nic_ring *ring = &client.peer->out[NIC_LOW_PRIORITY];
-        const struct nic_help_request REQUEST = {ASKS[i].key, ASKS[i].offset, ASKS[i].source.length,
-                                                 i + 1, 32768};
-        uint8_t *place = nic__ring_reserve(ring, sizeof(REQUEST) + sizeof(ASKS[i].source));
-        memcpy(place, &REQUEST, sizeof(REQUEST));
-        memcpy(place + sizeof(REQUEST), &ASKS[i].source, sizeof(ASKS[i].source));
-        atomic_store(&client.peer->mine->help, (uint64_t)(i + 1) << 40 | ASKS[i].word);
-        nic__ring_publish(ring, sizeof(REQUEST) + sizeof(ASKS[i].source), NIC_RECORD_HELP, 0, 0);
-        nic__doorbell(client.peer);
-        witness_is_well();
-        CU_ASSERT_FATAL(UNTIL(bad->help != NULL && !bad->helping));
-    }
-    CU_ASSERT_EQUAL(server.downs, 0);
-    for (size_t i = 0; i < 65536; i++)
-        if (target[i] != 0)
-            CU_FAIL_FATAL("rubbish was written");
-    witness_is_well();
-    teardown();
-}
-
-/* Of all sizes that a sender asks with, up to as many chunks as the word can express. */
-static void requests_are_as_long_as_their_chunks_can_be_told(void)
-{
-    enum { CHUNK_MIN = 32 << 10, CHUNK_MAX = 64 << 10, PLACES = (1 << 20) - 1 };
-    static const struct {
-        uint64_t length;
-        uint32_t chunk;
-        bool good;
-    } ASKS[] = {
-        {UINT64_C(33) << 30, CHUNK_MAX, true},
-        {(uint64_t)PLACES * CHUNK_MAX, CHUNK_MAX, true},
-        {(uint64_t)PLACES * CHUNK_MAX + 1, CHUNK_MAX, false},
-        {(uint64_t)PLACES * CHUNK_MIN, CHUNK_MIN, true},
-        {(uint64_t)PLACES * CHUNK_MIN + 1, CHUNK_MIN, false},
-        {UINT64_MAX, CHUNK_MAX, false},
-    };
-    setup();
-    for (uint32_t i = 0; i < sizeof(ASKS) / sizeof(*ASKS); i++) {
-        const struct {
-            struct nic_help_request request;
-            struct nic_help_source source;
-        } ASK = {{0, 0, ASKS[i].length, i + 1, ASKS[i].chunk},
-                 {16, ASKS[i].length, 0, NIC_NO_ARENA, 0}};
-        CU_ASSERT_EQUAL(nic__help_asked(bad, (const uint8_t *)&ASK, sizeof(ASK)), ASKS[i].good);
-        nic__help_forget(bad);
-    }
-    teardown();
-}
-
-/* Values that a receiver must not set in the word that it shares with the sender. */
-static void bad_words_end_the_connection(void)
-{
-    const uint64_t WORDS[] = {0, UINT64_MAX, 1ull << 40 | 32 << 20 | 9, 1ull << 40 | 99 << 20,
-                              2ull << 40 | 32 << 20};
-    for (size_t i = 0; i < sizeof(WORDS) / sizeof(*WORDS); i++) {
-        uint64_t key;
-        setup();
-        uint8_t *from = nic_dma_malloc(server.port, 2 << 20);
-        uint8_t *to = nic_dma_malloc(client.port, 2 << 20);
-        struct iovec iov = {from, 2 << 20};
-        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, 2 << 20, &key), 0);
-        nic_receive(client.port); /* is awake */
-        CU_ASSERT_EQUAL(nic_directed_send_with_callback(bad, &iov, 1, key, 0, host_callback,
-                                                        &server),
-                        0);
-        nic_push(bad, 1);
-        atomic_store(&client.peer->theirs->help, WORDS[i]);
-        CU_ASSERT(UNTIL(server.downs == 1 && server.callbacks == 1));
-        CU_ASSERT_EQUAL(server.down_status, -EPROTO);
-        CU_ASSERT_EQUAL(server.last_status, -EPROTO);
-        witness_is_well();
-        teardown();
-    }
 }
 
 static void put_to_the_bad(const void *from, size_t length, uint64_t key, uint64_t offset)
@@ -379,42 +276,31 @@ static void a_bad_position_behind_a_directed_send(void)
     CU_ASSERT_EQUAL(server.last_status, -EPROTO);
     witness_is_well();
     teardown();
-    free(from);
-    free(to);
+    free(from), free(to);
 }
 
-/* An invalid errno, in answer to a directed send through the ring, and to a request for help. An
- * older value in the place is no answer. */
+/* An invalid errno, in answer to a directed send through the ring. */
 static void bad_answers_are_errors(void)
 {
     enum { LONG = 128 << 10 };
-    for (unsigned way = 0; way < 3; way++) {
-        uint64_t key;
-        setup();
-        uint8_t *from = malloc(LONG), *to = malloc(LONG);
-        uint8_t *mapped = nic_dma_malloc(server.port, LONG);
-        memset(from, 1, LONG);
-        CU_ASSERT_EQUAL(nic_register_memory(server.port, from, LONG), 0);
-        CU_ASSERT_EQUAL(nic_register_memory(client.port, to, LONG), 0);
-        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, LONG, &key), 0);
-        nic_receive(client.port); /* is awake */
-        _Atomic uint64_t *answer =
-            way == 0 ? &client.peer->mine->bounced[1] : &client.peer->mine->helped;
-        if (way == 2) /* to the first request, as many before as there are numbers */
-            atomic_store(answer, UINT64_C(1) << 32 | EACCES);
-        put_to_the_bad(way == 0 ? from : mapped, LONG, key, 0);
-        nic_push(bad, way == 0 ? LONG : 1);
-        if (way < 2)
-            atomic_store(answer, UINT64_C(1) << 32 | 0x80000000);
-        while (server.callbacks == 0)
-            nic_unknown(server.port, nic_receive(server.port));
-        CU_ASSERT_EQUAL(server.last_status, way < 2 ? -EPROTO : 0);
-        CU_ASSERT_EQUAL(nic_revoke(client.port, key), 0);
-        witness_is_well();
-        teardown();
-        free(from);
-        free(to);
-    }
+    uint64_t key;
+    setup();
+    uint8_t *from = malloc(LONG), *to = malloc(LONG);
+    memset(from, 1, LONG);
+    CU_ASSERT_EQUAL(nic_register_memory(server.port, from, LONG), 0);
+    CU_ASSERT_EQUAL(nic_register_memory(client.port, to, LONG), 0);
+    CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, LONG, &key), 0);
+    nic_receive(client.port); /* is awake */
+    put_to_the_bad(from, LONG, key, 0);
+    nic_push(bad, LONG);
+    atomic_store(&client.peer->mine->bounced[1], UINT64_C(1) << 32 | 0x80000000);
+    while (server.callbacks == 0)
+        nic_unknown(server.port, nic_receive(server.port));
+    CU_ASSERT_EQUAL(server.last_status, -EPROTO);
+    CU_ASSERT_EQUAL(nic_revoke(client.port, key), 0);
+    witness_is_well();
+    teardown();
+    free(from), free(to);
 }
 
 /* One doorbell rings for all peers of a port, and each of them holds its descriptor: a full
@@ -890,9 +776,6 @@ int main(void)
         {"rubbish left by one that has gone", rubbish_left_by_one_that_has_gone},
         {"bad positions end the connection", bad_positions_end_the_connection},
         {"bad bounces write nothing", bad_bounces_write_nothing},
-        {"bad requests for help write nothing", bad_requests_for_help_write_nothing},
-        {"requests are as long as can be told", requests_are_as_long_as_their_chunks_can_be_told},
-        {"bad words end the connection", bad_words_end_the_connection},
         {"bad grants lead nowhere", bad_grants_lead_nowhere},
         {"a process that is another is not written to",
          a_process_that_is_another_is_not_written_to},

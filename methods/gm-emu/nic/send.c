@@ -211,7 +211,6 @@ static bool waiting_progress(struct nic_peer *peer, int priority, uint64_t now)
 
 static int send_check(struct nic_peer *peer, const struct message *message)
 {
-    struct nic_port *port = peer->port;
     if ((unsigned)message->priority >= NIC_PRIORITIES || message->size < NIC_MIN_SIZE ||
         message->size > NIC_MAX_SIZE)
         return -EINVAL;
@@ -220,9 +219,6 @@ static int send_check(struct nic_peer *peer, const struct message *message)
     if (message->length > 1ull << message->size ||
         message->length > peer->max_length[message->priority])
         return -EMSGSIZE;
-    if (message->length > port->options.pio_max &&
-        !nic__registered_all(port, message->iov, message->count))
-        return -EFAULT;
     return 0;
 }
 
@@ -291,7 +287,7 @@ static bool send_now(struct nic_peer *peer, const void *head, const void *body, 
     uint64_t all = NIC_HEAD + length;
     if (atomic_load_explicit(&peer->state, memory_order_relaxed) != NIC_UP || peer->port->timed ||
         peer->waiting[LOW].head != NULL || peer->faults.dead_link || peer->faults.drop_every != 0 ||
-        all > peer->max_length[LOW] || all > peer->port->options.pio_max || all > 1ull << size)
+        all > peer->max_length[LOW] || all > 1ull << size)
         return false;
     uint8_t *place = nic__ring_reserve(&peer->out[LOW], all);
     if (place == NULL)
@@ -526,7 +522,7 @@ void nic__send_fail_all(struct nic_peer *peer, int status)
 static bool cancel_from(struct nic_peer *peer, struct nic_queue *queue, const void *context)
 {
     struct nic_send *send = queue_find(queue, context);
-    if (send == NULL || send->chunks != 0)
+    if (send == NULL)
         return false;
     queue_remove(queue, send);
     nic__busy_drop(peer);

@@ -2,7 +2,7 @@
  *
  * share.h - the layout of memory that two ports share, and the messages on their socket.
  *
- * One side writes each word and the other reads it, except `stall` and `help` (both write). A
+ * One side writes each word and the other reads it, except `stall` (both write). A
  * reader copies a value once, checks the copy, and uses the copy. Positions in rings grow for ever;
  * the place in the ring is the position modulo its size. A killed process may leave any of this in
  * any state. That harms no other process, since the other side acts on stamps and positions only.
@@ -36,7 +36,7 @@ struct nic_record {
 };
 static_assert(sizeof(struct nic_record) == 16, "a message of 48 bytes is one cache line");
 
-enum nic_record_kind { NIC_RECORD_PAD = 1, NIC_RECORD_MESSAGE, NIC_RECORD_BOUNCE, NIC_RECORD_HELP };
+enum nic_record_kind { NIC_RECORD_PAD = 1, NIC_RECORD_MESSAGE, NIC_RECORD_BOUNCE };
 
 /* The fields of a record's header, read once. */
 struct nic_record_head {
@@ -73,21 +73,6 @@ struct nic_bounce {
 static_assert((sizeof(struct nic_record) + sizeof(struct nic_bounce)) % NIC_LINE == 0,
               "long copies begin with a line");
 
-/* A record of kind HELP: a directed send that the receiver may help to copy, then the place of
- * its bytes in the sender's memory (help.c). */
-struct nic_help_request {
-    uint64_t key, offset, length;
-    uint32_t number; /* 24 bits */
-    uint32_t chunk;  /* bytes */
-};
-struct nic_help_source {
-    uint64_t address, length;
-    uint64_t arena_offset;
-    uint32_t arena; /* NIC_NO_ARENA: other memory */
-    uint32_t reserved;
-};
-enum { NIC_HELP_SOURCES = 16 };
-
 static inline uint32_t nic__stamp(uint64_t position)
 {
     return (uint32_t)(position / NIC_LINE) << 1 | 1;
@@ -110,10 +95,6 @@ struct nic_shared_end {
     /* Answers to directed sends that came through the ring, each at number % NIC_ANSWERS: number <<
      * 32 | errno. */
     _Alignas(NIC_LINE) _Atomic uint64_t bounced[NIC_ANSWERS];
-    _Alignas(NIC_LINE) _Atomic uint64_t helped; /* the same, to the last request for help */
-    /* Of the directed send that it wants help with: number << 40 | back << 20 | front. Both change
-     * it by compare-and-swap, to take chunks: its end the front, the other the back. */
-    _Alignas(NIC_LINE) _Atomic uint64_t help;
 };
 enum { NIC_STALLED = 1, NIC_GIVEN_UP = 2, NIC_STALL_BITS = 3 };
 

@@ -60,7 +60,7 @@ static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uin
                                 .number = send->number,
                                 .last = send->answer_wanted};
     memcpy(place, &bounce, sizeof(bounce));
-    nic__copy_all(&peer->port->stage_copier, place + sizeof(bounce), window, count);
+    nic__copy_all(place + sizeof(bounce), window, count);
     nic__ring_publish(ring, sizeof(bounce) + bytes, NIC_RECORD_BOUNCE, 0, 0);
     atomic_store_explicit(&peer->unsettled, true, memory_order_relaxed);
     nic__source_advance(send, bytes);

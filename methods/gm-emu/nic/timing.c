@@ -29,7 +29,6 @@ int nic_options_preset(struct nic_options *options, const char *name)
         options->timing = OFF;
     } else if (strcmp(name, "myrinet2000") == 0) {
         options->timing = MYRINET2000;
-        options->pio_max = 0;
     } else {
         return -EINVAL;
     }

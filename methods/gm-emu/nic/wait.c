@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wait.c - how the poller sleeps and wakes: the descriptor, deadlines, alarms.
+ * wait.c - how the poller sleeps and wakes: the descriptor, and deadlines.
  *
  * No wake-up is lost: the poller stores `asleep`, then looks at everything; a thread that stores
  * something for it looks at `asleep` afterwards and rings if it is set. Sequentially consistent on
@@ -72,8 +72,6 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
     if (atomic_load(&port->attention) || atomic_load(&port->completed_count) != 0 ||
         atomic_load(&port->event_count) != 0)
         return true;
-    if (port->alarms != NULL)
-        *due_ns = port->alarms->due_ns;
     if (port->accept_ns != 0 && port->accept_ns < *due_ns)
         *due_ns = port->accept_ns;
     bmi_lock_take(&port->lock);
@@ -152,44 +150,4 @@ struct nic_event *nic_blocking_receive(struct nic_port *port, int timeout_ms)
         if (poll(&wait, 1, timeout_ms < 0 ? -1 : (int)left_ms) < 0 && errno != EINTR)
             return event;
     }
-}
-
-/* ---- alarms -----------------------------------------------------------------------------------
- */
-
-void nic_alarm_cancel(struct nic_port *port, struct nic_alarm *alarm)
-{
-    struct nic_alarm **link = &port->alarms;
-    if (!alarm->set)
-        return;
-    while (*link != alarm)
-        link = &(*link)->next;
-    *link = alarm->next;
-    alarm->set = false;
-}
-
-void nic_alarm_set(struct nic_port *port, struct nic_alarm *alarm, uint64_t delay_ns,
-                   void (*callback)(struct nic_port *port, struct nic_alarm *alarm))
-{
-    struct nic_alarm **link = &port->alarms;
-    nic_alarm_cancel(port, alarm);
-    alarm->due_ns = nic__now() + delay_ns;
-    alarm->callback = callback;
-    alarm->set = true;
-    while (*link != NULL && (*link)->due_ns <= alarm->due_ns)
-        link = &(*link)->next;
-    alarm->next = *link;
-    *link = alarm;
-}
-
-bool nic__alarm_ring(struct nic_port *port, struct nic_event *event)
-{
-    struct nic_alarm *alarm = port->alarms;
-    if (alarm == NULL || alarm->due_ns > nic__now())
-        return false;
-    port->alarms = alarm->next;
-    alarm->set = false;
-    event->type = NIC_ALARM_EVENT;
-    event->internal = alarm;
-    return true;
 }
