@@ -242,8 +242,11 @@ static int up_frame_locked(struct peer *peer, const struct wire_header *header, 
     }
 }
 
+/* A REJECT means another version, or that the other side has no memory. */
 static int handshake_frame(const struct wire_header *header, struct bmi_sink *sink)
 {
+    if (header->type == WIRE_REJECT && header->target == ENOMEM)
+        return -ENOMEM;
     bool handshake = header->type == WIRE_HELLO || header->type == WIRE_JOIN;
     if (handshake && header->length > 0)
         return inbound_make(header, sink);
@@ -287,14 +290,18 @@ static int body_done_locked(struct peer *peer, struct bmi_sink *sink)
     return 0;
 }
 
-/* A REJECT always means another version. The dialling side logs that, and not a bad frame. */
+/* The dialling side logs a REJECT as such, and not as a bad frame. */
 static void refused_log_locked(struct peer *peer, const struct shown *shown, int status)
 {
-    if (status == -ENOMEM)
+    bool rejected =
+        shown->status == 0 && shown->header.type == WIRE_REJECT && peer->state == PEER_DIALLING;
+    if (rejected && status == -ENOMEM)
+        bmi__log(BMI_LOG_WARN, "%s refuses us: it has no memory for a connection",
+                 bmi__peer_name(peer));
+    else if (status == -ENOMEM)
         bmi__log(BMI_LOG_WARN, "%s: no memory for a frame of type %d", bmi__peer_name(peer),
                  shown->header.type);
-    else if (shown->status == 0 && shown->header.type == WIRE_REJECT &&
-             peer->state == PEER_DIALLING)
+    else if (rejected)
         bmi__log(BMI_LOG_WARN,
                  "%s refuses us: it speaks another version of the protocol, we speak %u",
                  bmi__peer_name(peer), WIRE_VERSION);
@@ -305,12 +312,14 @@ static void refused_log_locked(struct peer *peer, const struct shown *shown, int
                  shown->header.type, shown->reason, strerror(-status));
 }
 
-/* A process of another protocol that dialled this one is answered with a REJECT: its log can then
- * name what it has reached. Returns whether there is an answer to flush. */
-static bool stranger_answer_locked(struct peer *peer, const struct shown *shown)
+/* A dialling process is answered with a REJECT if there is no memory for its HELLO, or if it speaks
+ * another protocol: its log can then name what it has reached. Returns whether there is an answer
+ * to flush. */
+static bool reject_locked(struct peer *peer, const struct shown *shown, int status)
 {
-    struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};
-    return shown->status < 0 && peer->state == PEER_HANDSHAKE &&
+    struct wire_header header = {.type = WIRE_REJECT,
+                                 .target = status == -ENOMEM ? ENOMEM : EPROTO};
+    return (shown->status < 0 || status == -ENOMEM) && peer->state == PEER_HANDSHAKE &&
            bmi__control_send_locked(peer, header, NULL, 0);
 }
 
@@ -341,7 +350,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
     bool flush = peer->answers > ANSWERS_FLUSH && peer->link != NULL;
     if (status < 0) {
         refused_log_locked(peer, shown, status);
-        flush = stranger_answer_locked(peer, shown) || flush;
+        flush = reject_locked(peer, shown, status) || flush;
         if (peer->cause == 0)
             peer->cause = status == -ENOMEM ? -ENOMEM : -EPROTO;
     }

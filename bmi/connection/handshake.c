@@ -62,9 +62,10 @@ static void listen_addresses(char *text, size_t size)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* `nonce`: NULL in a REPLY. */
-static void hello_send_locked(struct peer *peer, const uint8_t *nonce)
+/* `nonce`: NULL in a REPLY. Returns false without memory. */
+static bool hello_send_locked(struct peer *peer, const uint8_t *nonce)
 {
+    bool sent = false;
     struct wire_hello *hello = calloc(1, sizeof *hello);
     uint8_t *bytes = malloc(WIRE_HELLO_MAX);
     if (hello != NULL && bytes != NULL) {
@@ -79,12 +80,21 @@ static void hello_send_locked(struct peer *peer, const uint8_t *nonce)
         hello->unexpected_credit = peer->unexpected_window.granted;
         listen_addresses(hello->listen, sizeof hello->listen);
         struct wire_header header = {.type = WIRE_HELLO, .flags = nonce == NULL ? WIRE_REPLY : 0};
-        bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
-    } else {
-        bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a handshake");
+        sent = bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
     }
     free(hello);
     free(bytes);
+    return sent;
+}
+
+/* Ends a link that is not up, and notifies the other side of the reason. */
+static void refuse_locked(struct peer *peer, int error)
+{
+    struct wire_header header = {.type = WIRE_REJECT, .target = (uint64_t)error};
+    bmi__control_send_locked(peer, header, NULL, 0);
+    if (peer->cause == 0)
+        peer->cause = (int16_t)-error;
+    bmi__peer_leave_locked(peer);
 }
 
 int bmi__dial_locked(struct peer *peer)
@@ -182,7 +192,8 @@ int bmi__handshake_up(struct bmi_link *link)
             bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
             peer->since_ns =
                 bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
-            hello_send_locked(peer, nonce);
+            if (!hello_send_locked(peer, nonce))
+                bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a handshake");
         }
         peer_unlock(peer);
     }
@@ -284,8 +295,10 @@ static int self_join(struct peer *accepted, struct peer *dialled)
     peer_unlock(accepted);
     struct bmi_link *outgoing = dialled->link;
     dialled->link = link; /* the answer goes the other way */
-    hello_send_locked(dialled, NULL);
+    bool answered = hello_send_locked(dialled, NULL);
     dialled->link = outgoing;
+    if (!answered)
+        bmi__peer_fail_locked(dialled, -ENOMEM, "no memory for a handshake");
     peer_unlock(dialled);
     bmi__peer_give(accepted);
     return 0;
@@ -295,10 +308,11 @@ static int accept_locked(struct peer *peer, const struct wire_hello *hello)
 {
     if (bmi__address_accept_locked(peer) == NULL)
         return -ENOMEM;
-    peer->flags |= PEER_HELLO_DONE;
     link_secret(peer->secret, hello->nonce, peer->link);
     bmi__credit_open_locked(peer, (uint32_t)peer->link->method->limits.unexpected_max);
-    hello_send_locked(peer, NULL);
+    if (!hello_send_locked(peer, NULL))
+        return -ENOMEM;
+    peer->flags |= PEER_HELLO_DONE;
     up_locked(peer, hello);
     return 0;
 }
@@ -510,11 +524,7 @@ static int hello_handle(struct bmi_link *link, bool reply, const struct wire_hel
         bmi__log(BMI_LOG_WARN, "%s speaks version %u of the protocol, we speak %u",
                  bmi__peer_name(peer), hello->version, WIRE_VERSION);
         peer_lock(peer);
-        struct wire_header header = {.type = WIRE_REJECT, .target = EPROTO};
-        bmi__control_send_locked(peer, header, NULL, 0);
-        if (peer->cause == 0)
-            peer->cause = -EPROTO;
-        bmi__peer_leave_locked(peer);
+        refuse_locked(peer, EPROTO);
         peer_unlock(peer);
         return 0;
     }
@@ -525,18 +535,31 @@ static int hello_handle(struct bmi_link *link, bool reply, const struct wire_hel
     return accept_hello(peer, hello);
 }
 
+/* There is no memory to answer a HELLO. */
+static int hello_refuse(struct bmi_link *link)
+{
+    struct peer *peer = link_owner(link);
+    if (peer == NULL)
+        return -ENOMEM;
+    peer_lock(peer);
+    bmi__log(BMI_LOG_WARN, "%s: no memory for a handshake", bmi__peer_name(peer));
+    refuse_locked(peer, ENOMEM);
+    peer_unlock(peer);
+    return 0;
+}
+
 int bmi__hello_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size)
 {
     struct wire_hello *hello = malloc(sizeof *hello);
     const char *reason = "";
-    if (hello == NULL)
-        return -ENOMEM;
     bmi__book_lock();
-    int status = wire_hello_decode(bytes, size, hello, &reason);
-    if (status < 0)
+    int status = hello != NULL ? wire_hello_decode(bytes, size, hello, &reason) : -ENOMEM;
+    if (status < 0 && hello != NULL)
         bmi__log(BMI_LOG_WARN, "%s: %s", link->host != NULL ? link->host : "?", reason);
-    else
+    else if (status == 0)
         status = hello_handle(link, reply, hello);
+    if (status == -ENOMEM && !reply)
+        status = hello_refuse(link);
     bmi__book_unlock();
     free(hello);
     return status;

@@ -8,6 +8,7 @@
 #include "bmi/protocol/frames.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,10 @@ struct control {
     bool answer; /* counted in the peer's answers */
     char bytes[];
 };
+
+/* For a REJECT that says that there is no memory; one at a time. */
+static struct control reserve;
+static atomic_flag reserve_used = ATOMIC_FLAG_INIT;
 
 void bmi__frame_trace(const struct peer *peer, const char *way, const struct wire_header *header)
 {
@@ -52,6 +57,8 @@ struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header
                                     size_t size)
 {
     struct control *control = malloc(sizeof *control + size);
+    if (control == NULL && header.type == WIRE_REJECT && !atomic_flag_test_and_set(&reserve_used))
+        control = &reserve;
     if (control == NULL)
         return NULL;
     *control = (struct control){.body = control->bytes, .size = (bmi_size_t)size};
@@ -88,7 +95,10 @@ struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame
 
 void bmi__control_free(struct bmi_frame *frame)
 {
-    free(frame);
+    if (frame == &reserve.frame)
+        atomic_flag_clear(&reserve_used);
+    else
+        free(frame);
 }
 
 void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame)

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -46,8 +47,23 @@ int ib_error(ssize_t status)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+/* Providers report a lack of descriptors as an input/output error, too. A step takes a few. */
+static bool descriptors_lack(void)
+{
+    enum { FEW = 8 };
+    int descriptors[FEW], count = 0;
+    while (count < FEW && (descriptors[count] = eventfd(0, EFD_CLOEXEC)) >= 0)
+        count++;
+    bool lack = count < FEW && (errno == EMFILE || errno == ENFILE);
+    while (count > 0)
+        close(descriptors[--count]);
+    return lack;
+}
+
 int ib_step_failed(const struct ib_state *state, const char *step, ssize_t status)
 {
+    if (status == -FI_EIO && descriptors_lack())
+        status = -FI_EMFILE;
     struct rlimit limit = {0};
     getrlimit(RLIMIT_MEMLOCK, &limit);
     bmi_method_log(BMI_LOG_ERROR, NULL, "%s: provider %s: cannot %s: %s", state->kind->scheme,
