@@ -38,6 +38,7 @@ void operation_posted(struct operation *operation, int result, bmi_size_t size)
 }
 
 static void echo_session_start(BMI_addr_t peer);
+static void sessions_repeat(void);
 
 static void unexpected_take(const struct BMI_unexpected_info *info)
 {
@@ -63,6 +64,7 @@ void operations_step(int wait_ms)
     must(BMI_testunexpected(16, &count, infos, 0), "BMI_testunexpected");
     for (int i = 0; i < count; i++)
         unexpected_take(&infos[i]);
+    sessions_repeat();
 }
 
 static void noted_done(struct operation *operation, bmi_error_code_t status, bmi_size_t size)
@@ -134,9 +136,12 @@ struct session {
     BMI_addr_t peer;
     struct session *next;
     bool replying;
+    bool again; /* its post was refused for lack of memory, and is repeated */
+    bmi_size_t size;
     char bytes[ECHO_MAX];
 };
 
+static struct session first_session; /* so that a server short of memory can have one */
 static struct session *session_list; /* those of living peers */
 static unsigned sessions;
 
@@ -145,14 +150,28 @@ unsigned echo_sessions(void)
     return sessions;
 }
 
-static void session_listen(struct session *session)
+/* Posts its reply, or the receive of the next call. */
+static void session_post(struct session *session)
 {
     bmi_op_id_t id;
-    bmi_size_t actual = 0;
-    session->replying = false;
-    int result = BMI_post_recv(&id, session->peer, session->bytes, ECHO_MAX, &actual, BMI_EXT_ALLOC,
-                               ECHO_CALL_TAG, session, test_context, NULL);
-    operation_posted(&session->operation, result, actual);
+    bmi_size_t size = session->size;
+    int result = session->replying
+                     ? BMI_post_send(&id, session->peer, session->bytes, size, BMI_EXT_ALLOC,
+                                     ECHO_REPLY_TAG, session, test_context, NULL)
+                     : BMI_post_recv(&id, session->peer, session->bytes, ECHO_MAX, &size,
+                                     BMI_EXT_ALLOC, ECHO_CALL_TAG, session, test_context, NULL);
+    session->again = result == -BMI_ENOMEM;
+    if (!session->again)
+        operation_posted(&session->operation, result, size);
+}
+
+static void sessions_repeat(void)
+{
+    for (struct session *at = session_list, *next; at != NULL; at = next) {
+        next = at->next;
+        if (at->again)
+            session_post(at);
+    }
 }
 
 static void session_end(struct session *session)
@@ -161,40 +180,38 @@ static void session_end(struct session *session)
     while (*link != session)
         link = &(*link)->next;
     *link = session->next;
-    free(session);
+    if (session == &first_session)
+        first_session.peer = 0;
+    else
+        free(session);
     sessions--;
 }
 
 static void session_step(struct operation *operation, bmi_error_code_t status, bmi_size_t size)
 {
     struct session *session = (struct session *)operation;
-    bmi_op_id_t id;
     if (status != 0) {
         CHECK(status == -BMI_ECONNRESET || status == -BMI_ETIMEDOUT, "a session ended with %s",
               status_name(status));
         session_end(session);
         return;
     }
-    if (session->replying) {
-        session_listen(session);
-        return;
-    }
-    session->replying = true;
-    int result = BMI_post_send(&id, session->peer, session->bytes, size, BMI_EXT_ALLOC,
-                               ECHO_REPLY_TAG, session, test_context, NULL);
-    operation_posted(operation, result, size);
+    session->replying = !session->replying;
+    session->size = size;
+    session_post(session);
 }
 
 static void echo_session_start(BMI_addr_t peer)
 {
-    struct session *session = calloc(1, sizeof *session);
+    struct session *session = first_session.peer == 0 ? &first_session : malloc(sizeof *session);
     CHECK(session != NULL, "no memory");
+    session->replying = false;
     session->operation.done = session_step;
     session->peer = peer;
     session->next = session_list;
     session_list = session;
     sessions++;
-    session_listen(session);
+    session_post(session);
 }
 
 static int echo_server(void *argument, int channel)
