@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "methods/ib/ib.h"
-#include "methods/tcp/fake_core.h"
+#include "methods/stream/fake_core.h"
 #include "tests/unit/unit.h"
 
 extern const struct bmi_method bmi__method_ib, bmi__method_ofi_tcp, bmi__method_ofi_verbs;

@@ -20,8 +20,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fake_core.h"
 #include "methods/ip/address.h"
+#include "methods/stream/fake_core.h"
 
 extern const struct bmi_method bmi__method_tcp;
 

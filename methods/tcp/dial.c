@@ -14,54 +14,36 @@
 
 struct tcp_dial {
     struct ip_dial ip;
-    struct tcp_link *link;
+    struct stream_link *link;
     int buffers[2]; /* by enum tcp_buffer; send_lock */
 };
-
-static void socket_close(struct tcp_link *link)
-{
-    if (link->watch.fd < 0)
-        return;
-    tcp_engine_forget(link);
-    tcp_lock(&link->send_lock);
-    close(link->watch.fd);
-    link->watch.fd = -1;
-    link->room_watched = false;
-    tcp_unlock(&link->send_lock);
-}
 
 /* A connection is under way or made. Buffer sizes that are set meanwhile are seen here, or
  * applied to the socket. Returns 0 or an errno. */
 static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
 {
-    struct tcp_link *link = tcp_container(dial, struct tcp_dial, ip)->link;
+    struct stream_link *link = stream_container(dial, struct tcp_dial, ip)->link;
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
     ip_socket_set_options(&link->base, fd);
-    tcp_lock(&link->send_lock);
+    stream_lock(&link->send_lock);
     tcp_socket_set_buffers_locked(link, fd);
     int result = connect(fd, &to->any, ip_socket_address_length(to));
     result = result < 0 && errno != EINPROGRESS && errno != EINTR ? -errno : 0;
-    if (result == 0) {
-        link->watch.fd = fd;
-        link->room_watched = true;
-    }
-    tcp_unlock(&link->send_lock);
+    if (result == 0)
+        stream_dial_socket_locked(link, fd);
+    stream_unlock(&link->send_lock);
     if (result < 0) {
         close(fd);
         return result;
     }
-    result = tcp_engine_watch_room(link); /* reports at once if the connection is established
-                                           * already */
-    if (result < 0)
-        socket_close(link);
-    return result;
+    return stream_dial_watch(link);
 }
 
 static void failed(struct ip_dial *dial, int error)
 {
-    tcp_link_end(tcp_container(dial, struct tcp_dial, ip)->link, error);
+    stream_link_end(stream_container(dial, struct tcp_dial, ip)->link, error);
 }
 
 int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link **out)
@@ -75,18 +57,9 @@ int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link
     int error = ip_dial_init(&dial->ip, canonical);
     if (error)
         goto undo_dial;
-    struct tcp_link *link = tcp_link_new(state, -1);
-    if (!link) {
-        error = -ENOMEM;
+    error = stream_connect(state, dial, owner, out);
+    if (error)
         goto undo_dial;
-    }
-    dial->link = link;
-    dial->ip.link = &link->base;
-    dial->ip.timer = &link->timer;
-    link->base.owner = owner;
-    link->dial = dial;
-    *out = &link->base;
-    tcp_link_kick(link);
     return 0;
 
 undo_dial:
@@ -94,50 +67,44 @@ undo_dial:
     return error;
 }
 
-void tcp_dial_free(struct tcp_link *link)
+void tcp_dial_free(void *argument)
 {
-    struct tcp_dial *dial = link->dial;
-    tcp_lock(&link->send_lock);
-    link->dial = NULL;
-    tcp_unlock(&link->send_lock);
-    if (dial)
-        ip_dial_cancel(&dial->ip);
+    struct tcp_dial *dial = argument;
+    ip_dial_cancel(&dial->ip);
     free(dial);
 }
 
-int *tcp_dial_buffers_locked(struct tcp_link *link)
+int *tcp_dial_buffers_locked(struct stream_link *link)
 {
-    tcp_assert_locked(&link->send_lock);
-    return link->dial ? link->dial->buffers : NULL;
+    stream_assert_locked(&link->send_lock);
+    struct tcp_dial *dial = link->dial;
+    return dial ? dial->buffers : NULL;
 }
 
-void tcp_dial_start(struct tcp_link *link)
+void tcp_dial(struct stream_link *link)
 {
-    tcp_lock(&link->send_lock);
-    link->phase = TCP_DIALLING;
-    tcp_unlock(&link->send_lock);
-    ip_dial_start(&link->dial->ip, tcp_state_of(link)->names);
+    struct tcp_dial *dial = link->dial;
+    dial->link = link;
+    dial->ip.link = &link->base;
+    dial->ip.timer = &link->timer;
+    ip_dial_start(&dial->ip, tcp_state_of(link)->names);
 }
 
-void tcp_dial_ready(struct tcp_link *link)
+void tcp_dial_ready(struct stream_link *link)
 {
+    struct tcp_dial *dial = link->dial;
     int error = ip_dial_check(&link->base, link->watch.fd);
-    if (error == -ENOTCONN)
-        return; /* the report came too early: still under way */
-    if (error) {
-        socket_close(link);
-        ip_dial_again(&link->dial->ip, error);
-        return;
+    if (error == 0) {
+        stream_dial_done(link);
+    } else if (error != -ENOTCONN) { /* else the report came too early: still under way */
+        stream_dial_close(link);
+        ip_dial_again(&dial->ip, error);
     }
-    bmi_method_timer_clear(&link->timer);
-    tcp_dial_free(link);
-    tcp_count(BMI_COUNT_LINKS_OPENED, 1);
-    bmi_method_link_up(&link->base);
-    tcp_link_open(link);
 }
 
-void tcp_dial_expired(struct tcp_link *link)
+void tcp_dial_expired(struct stream_link *link)
 {
-    socket_close(link);
-    ip_dial_again(&link->dial->ip, -ETIMEDOUT);
+    struct tcp_dial *dial = link->dial;
+    stream_dial_close(link);
+    ip_dial_again(&dial->ip, -ETIMEDOUT);
 }

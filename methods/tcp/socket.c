@@ -18,13 +18,13 @@ static int default_bytes(enum tcp_buffer which)
     return clamp(bmi_method_setting(which == TCP_SEND_BUFFER ? "tcp_sndbuf" : "tcp_rcvbuf"));
 }
 
-static int link_bytes_locked(struct tcp_link *link, enum tcp_buffer which)
+static int link_bytes_locked(struct stream_link *link, enum tcp_buffer which)
 {
     const int *set = link ? tcp_dial_buffers_locked(link) : NULL;
     return set && set[which] >= 0 ? set[which] : default_bytes(which);
 }
 
-void tcp_socket_set_buffers_locked(struct tcp_link *link, int fd)
+void tcp_socket_set_buffers_locked(struct stream_link *link, int fd)
 {
     int to_send = link_bytes_locked(link, TCP_SEND_BUFFER);
     int to_receive = link_bytes_locked(link, TCP_RECEIVE_BUFFER);
@@ -37,7 +37,7 @@ void tcp_socket_set_buffers_locked(struct tcp_link *link, int fd)
 
 /* Sets a buffer size: of the socket, if there is one, and of the sockets that dialling will
  * make. */
-static int link_buffer_set_locked(struct tcp_link *link, enum tcp_buffer which, int bytes)
+static int link_buffer_set_locked(struct stream_link *link, enum tcp_buffer which, int bytes)
 {
     int option = which == TCP_SEND_BUFFER ? SO_SNDBUF : SO_RCVBUF;
     int *to_come = tcp_dial_buffers_locked(link);
@@ -49,7 +49,7 @@ static int link_buffer_set_locked(struct tcp_link *link, enum tcp_buffer which, 
 }
 
 /* The kernel returns twice the size that was set. */
-static int link_buffer_get_locked(struct tcp_link *link, enum tcp_buffer which, int *bytes)
+static int link_buffer_get_locked(struct stream_link *link, enum tcp_buffer which, int *bytes)
 {
     int option = which == TCP_SEND_BUFFER ? SO_SNDBUF : SO_RCVBUF;
     socklen_t length = sizeof(*bytes);
@@ -64,20 +64,20 @@ static int link_buffer_get_locked(struct tcp_link *link, enum tcp_buffer which, 
     return 0;
 }
 
-static int link_buffer(struct tcp_link *link, enum tcp_buffer which, int *bytes, bool set)
+static int link_buffer(struct stream_link *link, enum tcp_buffer which, int *bytes, bool set)
 {
     int result = -ENOTCONN;
 
-    tcp_lock(&link->send_lock);
-    if (link->phase != TCP_DOWN)
+    stream_lock(&link->send_lock);
+    if (link->phase != STREAM_DOWN)
         result = set ? link_buffer_set_locked(link, which, *bytes)
                      : link_buffer_get_locked(link, which, bytes);
-    tcp_unlock(&link->send_lock);
+    stream_unlock(&link->send_lock);
     return result;
 }
 
 /* The default is the core's, a setting: it is read here only. */
-static int buffer_option(struct tcp_link *link, enum tcp_buffer which, int *bytes, bool set)
+static int buffer_option(struct stream_link *link, enum tcp_buffer which, int *bytes, bool set)
 {
     if (set && *bytes < 0)
         return -EINVAL;
@@ -92,7 +92,7 @@ static int buffer_option(struct tcp_link *link, enum tcp_buffer which, int *byte
 int tcp_option(void *state_argument, struct bmi_link *base, int option, void *value, bool set)
 {
     struct tcp_state *state = state_argument;
-    struct tcp_link *link = base ? tcp_link_of(base) : NULL;
+    struct stream_link *link = base ? stream_link_of(base) : NULL;
 
     switch (option) {
     case BMI_TCP_BUFFER_SEND_SIZE:
@@ -108,7 +108,7 @@ int tcp_option(void *state_argument, struct bmi_link *base, int option, void *va
         if (!set)
             return -EINVAL;
         if (link)
-            tcp_close(base, false);
+            stream_close(base, false);
         return 0;
     default:
         return -ENOSYS;

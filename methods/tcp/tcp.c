@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tcp.c - the tcp method: frames over sockets. Its operations, its start and its end.
+ * tcp.c - the tcp method: frames over TCP sockets, by methods/stream and methods/ip.
  */
+#include <linux/sockios.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 
 #include "tcp.h"
 
@@ -12,44 +14,39 @@
  * another's frame: a larger value means fewer headers, a smaller one less waiting. */
 enum { EAGER_MAX = 32768, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
-_Static_assert(sizeof(struct tcp_link) <= 512, "an idle link stays small");
+static bool delivered(int fd)
+{
+    int unacknowledged = 0;
+    return ioctl(fd, SIOCOUTQ, &unacknowledged) < 0 || unacknowledged == 0;
+}
 
-_Atomic int64_t *tcp_counters;
+static const struct stream_socket tcp_socket = {
+    .method = &bmi__method_tcp,
+    .dial = tcp_dial,
+    .dial_ready = tcp_dial_ready,
+    .dial_expired = tcp_dial_expired,
+    .dial_free = tcp_dial_free,
+    .accept = tcp_accept,
+    .settle = ip_socket_settle,
+    .delivered = delivered,
+};
 
 static int tcp_start(void **out)
 {
-    tcp_counters = bmi_method_counters(&bmi__method_tcp);
-    /* aligned_alloc wants a multiple of the alignment */
-    size_t size = (sizeof(struct tcp_state) + 63) & ~(size_t)63;
-    struct tcp_state *state = aligned_alloc(64, size);
-    if (!state)
-        return -ENOMEM;
-    memset(state, 0, offsetof(struct tcp_state, stage));
-
-    int error = tcp_engine_start(state);
+    struct tcp_state *state = calloc(1, sizeof(*state));
+    int error = state ? stream_method_start(&state->stream, &tcp_socket) : -ENOMEM;
     if (error)
-        goto undo_state;
-    *out = state;
-    return 0;
-
-undo_state:
-    free(state);
+        free(state);
+    else
+        *out = state;
     return error;
 }
 
 static void tcp_stop(void *argument)
 {
     struct tcp_state *state = argument;
-
-    tcp_listen_stop(state);
-    while (state->links) {
-        struct tcp_link *link = state->links;
-        tcp_lock(&link->send_lock);
-        link->closing = TCP_CLOSE_NOW;
-        tcp_unlock(&link->send_lock);
-        tcp_link_end(link, 0);
-    }
-    tcp_engine_stop(state);
+    stream_method_stop(&state->stream);
+    ip_names_free(&state->names);
     free(state);
 }
 
@@ -60,18 +57,18 @@ const struct bmi_method bmi__method_tcp = {
     .limits = {.eager_max = EAGER_MAX,
                .unexpected_max = UNEXPECTED_MAX,
                .frame_max = FRAME_MAX,
-               .segments_max = TCP_IOVECS},
+               .segments_max = STREAM_IOVECS},
     .start = tcp_start,
     .stop = tcp_stop,
     .listen = tcp_listen,
     .parse = ip_parse,
     .connect = tcp_connect,
-    .send = tcp_send,
-    .flush = tcp_flush,
-    .withdraw = tcp_withdraw,
-    .retract = tcp_retract,
-    .close = tcp_close,
-    .progress = tcp_progress,
-    .arm = tcp_arm,
+    .send = stream_send,
+    .flush = stream_flush,
+    .withdraw = stream_withdraw,
+    .retract = stream_retract,
+    .close = stream_close,
+    .progress = stream_progress,
+    .arm = stream_arm,
     .option = tcp_option,
 };

@@ -19,7 +19,7 @@ _Static_assert(sizeof(struct context) <= CONTEXT_MOST, "struct context has grown
 
 static void an_idle_peer_of_tcp(void)
 {
-    size_t peer = sizeof(struct peer), link = sizeof(struct tcp_link);
+    size_t peer = sizeof(struct peer), link = sizeof(struct stream_link);
     size_t address = sizeof(struct address), host = sizeof "255.255.255.255";
     printf("\n    operation %zu, key %zu, context %zu bytes\n    idle accepted peer: peer %zu + "
            "address %zu + link %zu + host %zu = %zu bytes\n",

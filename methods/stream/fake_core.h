@@ -5,8 +5,8 @@
  * report of the method. Frames of the tests carry a struct fake_header in their 40 bytes; small
  * ones with each fourth sequence (3, 7, ...) its short form.
  */
-#ifndef TCP_FAKE_CORE_H
-#define TCP_FAKE_CORE_H
+#ifndef STREAM_FAKE_CORE_H
+#define STREAM_FAKE_CORE_H
 
 #include <pthread.h>
 

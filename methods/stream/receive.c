@@ -12,20 +12,20 @@
  * read that brings less than was asked for has emptied the socket: the link is left alone until the
  * watch tells, or, if it is the hot one, until the driver polls.
  *
- * A link that polling alone has served for TCP_HOT_READS reads leaves the core's epoll set until
+ * A link that polling alone has served for STREAM_HOT_READS reads leaves the core's epoll set until
  * the driver waits, or another link becomes the hot one: each arrival costs the sender's kernel
  * some 0.13 us for a set that nobody waits on.
  */
 #include <sys/epoll.h>
 #include <time.h>
 
-#include "tcp.h"
+#include "stream.h"
 
 enum { PASS_MORE = 1, PASS_DRAINED = 2 }; /* of a read; 0: stream's end, <0: an errno */
 
 /* One read: what is asked for and where it goes. */
 struct reading {
-    struct iovec iov[TCP_IOVECS + 1];
+    struct iovec iov[STREAM_IOVECS + 1];
     size_t count;
     size_t wanted;
     size_t body;    /* bytes asked for of the present body */
@@ -40,17 +40,17 @@ static void reading_add(struct reading *reading, void *to, size_t bytes)
 }
 
 /* Asks for what is left of the body; bytes without a place all go to the one scratch. */
-static void reading_add_body(struct tcp_link *link, struct reading *reading)
+static void reading_add_body(struct stream_link *link, struct reading *reading)
 {
-    struct tcp_state *state = tcp_state_of(link);
+    struct stream_state *state = stream_state_of(link);
 
-    reading->count = bmi_segments_window(&link->sink.body, reading->iov, TCP_IOVECS, TCP_READ_BYTES,
-                                         &reading->in_list);
+    reading->count = bmi_segments_window(&link->sink.body, reading->iov, STREAM_IOVECS,
+                                         STREAM_READ_BYTES, &reading->in_list);
     reading->wanted = reading->in_list;
     if (reading->in_list == (size_t)link->sink.body.left) {
         uint64_t unwanted = link->body_left - reading->in_list;
-        while (unwanted > 0 && reading->count < TCP_IOVECS) {
-            size_t part = unwanted < TCP_SCRATCH_BYTES ? (size_t)unwanted : TCP_SCRATCH_BYTES;
+        while (unwanted > 0 && reading->count < STREAM_IOVECS) {
+            size_t part = unwanted < STREAM_SCRATCH_BYTES ? (size_t)unwanted : STREAM_SCRATCH_BYTES;
             reading_add(reading, state->scratch, part);
             unwanted -= part;
         }
@@ -58,15 +58,15 @@ static void reading_add_body(struct tcp_link *link, struct reading *reading)
     reading->body = reading->wanted;
 }
 
-static bool closed(const struct tcp_link *link)
+static bool closed(const struct stream_link *link)
 {
     return atomic_load_explicit(&link->closed, memory_order_acquire);
 }
 
-static void reading_plan(struct tcp_link *link, struct reading *reading)
+static void reading_plan(struct stream_link *link, struct reading *reading)
 {
     /* A large body is followed by another, as like as not. */
-    bool exact = link->body_left > TCP_STAGE_BYTES ||
+    bool exact = link->body_left > STREAM_STAGE_BYTES ||
                  atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0;
 
     reading->count = reading->wanted = reading->body = reading->in_list = 0;
@@ -81,23 +81,23 @@ static void reading_plan(struct tcp_link *link, struct reading *reading)
         reading_add(reading, link->header + link->header_have,
                     (size_t)(BMI_FRAME_HEADER - link->header_have));
     else
-        reading_add(reading, tcp_state_of(link)->stage, TCP_STAGE_BYTES);
+        reading_add(reading, stream_state_of(link)->stage, STREAM_STAGE_BYTES);
 }
 
-static int body_finish(struct tcp_link *link)
+static int body_finish(struct stream_link *link)
 {
     bool retracted = link->retracted;
     link->retracted = false;
     int error = retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
     if (error < 0)
-        tcp_count(BMI_COUNT_BAD_FRAMES, 1);
+        stream_count(link, BMI_COUNT_BAD_FRAMES, 1);
     return error;
 }
 
 /* The core has closed the link: it is shown nothing more. What still comes is read, since a socket
  * that is closed with unread data resets the connection under what we said last, and let go, as the
  * body of a frame that does not end. */
-static void drain_begin(struct tcp_link *link)
+static void drain_begin(struct stream_link *link)
 {
     link->sink = (struct bmi_sink){.length = UINT64_MAX};
     link->body_left = UINT64_MAX;
@@ -106,14 +106,14 @@ static void drain_begin(struct tcp_link *link)
 
 /* The core wants no more of a link that it has closed at once: the body's owner may be gone, with
  * the other end of a link to ourselves. */
-static void closed_forget_body_locked(struct tcp_link *link)
+static void closed_forget_body_locked(struct stream_link *link)
 {
-    tcp_assert_locked(&link->receive_lock);
+    stream_assert_locked(&link->receive_lock);
     if (!link->sink.owner || !closed(link))
         return;
-    tcp_lock(&link->send_lock);
-    bool now = link->closing == TCP_CLOSE_NOW;
-    tcp_unlock(&link->send_lock);
+    stream_lock(&link->send_lock);
+    bool now = link->closing == STREAM_CLOSE_NOW;
+    stream_unlock(&link->send_lock);
     if (now && link->body_left > 0) {
         link->sink.owner = NULL;
         link->sink.body.left = 0;
@@ -122,16 +122,16 @@ static void closed_forget_body_locked(struct tcp_link *link)
 }
 
 /* Shows the core a header. Returns 0, or the errno that ends the link. */
-static int frame_begin(struct tcp_link *link, const uint8_t *header)
+static int frame_begin(struct stream_link *link, const uint8_t *header)
 {
     if (closed(link)) {
         drain_begin(link);
         return 0;
     }
-    tcp_state_of(link)->tally.frames++;
+    stream_state_of(link)->tally.frames++;
     int error = bmi_method_frame_arrived(&link->base, header, &link->sink);
     if (error < 0) {
-        tcp_count(BMI_COUNT_BAD_FRAMES, 1);
+        stream_count(link, BMI_COUNT_BAD_FRAMES, 1);
         return error;
     }
     link->any_frame = true;
@@ -141,9 +141,9 @@ static int frame_begin(struct tcp_link *link, const uint8_t *header)
 }
 
 /* Takes bytes of the body out of the stage. Returns their number, or the errno. */
-static ssize_t stage_take_body(struct tcp_link *link, const uint8_t *bytes, size_t count)
+static ssize_t stage_take_body(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
-    struct tcp_tally *tally = &tcp_state_of(link)->tally;
+    struct stream_tally *tally = &stream_state_of(link)->tally;
     size_t taken = link->body_left < count ? (size_t)link->body_left : count;
     size_t copied = bmi_segments_scatter(&link->sink.body, bytes, taken);
 
@@ -159,7 +159,7 @@ static ssize_t stage_take_body(struct tcp_link *link, const uint8_t *bytes, size
 
 /* Takes bytes of a header out of the stage, whole where it is whole. They may lie in the link's own
  * header, behind one that was taken. */
-static ssize_t stage_take_header(struct tcp_link *link, const uint8_t *bytes, size_t count)
+static ssize_t stage_take_header(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
     size_t size = bmi_frame_header_size(link->header_have > 0 ? link->header[0] : bytes[0]);
     size_t missing = size - link->header_have;
@@ -184,9 +184,9 @@ static ssize_t stage_take_header(struct tcp_link *link, const uint8_t *bytes, si
 
 /* A small message that the stage holds whole, in one step. Returns its bytes, 0 if it is none, or
  * the errno. */
-static ssize_t stage_take_whole(struct tcp_link *link, const uint8_t *bytes, size_t count)
+static ssize_t stage_take_whole(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
-    struct tcp_tally *tally = &tcp_state_of(link)->tally;
+    struct stream_tally *tally = &stream_state_of(link)->tally;
 
     size_t header = bmi_frame_header_size(bytes[0]);
     if (link->header_have > 0 || count < header || closed(link))
@@ -196,7 +196,7 @@ static ssize_t stage_take_whole(struct tcp_link *link, const uint8_t *bytes, siz
         return 0;
     tally->frames++;
     if (taken < 0) {
-        tcp_count(BMI_COUNT_BAD_FRAMES, 1);
+        stream_count(link, BMI_COUNT_BAD_FRAMES, 1);
     } else if ((size_t)taken > header) {
         tally->copies++;
         tally->copied_bytes += taken - (int)header;
@@ -204,7 +204,7 @@ static ssize_t stage_take_whole(struct tcp_link *link, const uint8_t *bytes, siz
     return taken;
 }
 
-static int stage_take(struct tcp_link *link, const uint8_t *bytes, size_t count)
+static int stage_take(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
     while (count > 0) {
         ssize_t taken = link->body_left == 0 ? stage_take_whole(link, bytes, count) : 0;
@@ -220,7 +220,7 @@ static int stage_take(struct tcp_link *link, const uint8_t *bytes, size_t count)
 }
 
 /* Accounts for `moved` bytes that a read brought. Returns 0 or the errno that ends the link. */
-static int reading_done(struct tcp_link *link, const struct reading *reading, size_t moved)
+static int reading_done(struct stream_link *link, const struct reading *reading, size_t moved)
 {
     int error = 0;
     if (reading->body > 0) {
@@ -234,7 +234,7 @@ static int reading_done(struct tcp_link *link, const struct reading *reading, si
     if (error < 0 || moved == 0)
         return error;
     if (reading->staged)
-        return stage_take(link, tcp_state_of(link)->stage, moved);
+        return stage_take(link, stream_state_of(link)->stage, moved);
 
     moved += link->header_have;
     link->header_have = 0;
@@ -242,13 +242,13 @@ static int reading_done(struct tcp_link *link, const struct reading *reading, si
 }
 
 /* Reads once. Returns PASS_MORE, PASS_DRAINED, 0 at the stream's end, or an errno. */
-static int read_once_locked(struct tcp_link *link, int64_t *bytes)
+static int read_once_locked(struct stream_link *link, int64_t *bytes)
 {
     struct reading reading;
 
-    tcp_assert_locked(&link->receive_lock);
+    stream_assert_locked(&link->receive_lock);
     reading_plan(link, &reading);
-    ssize_t moved = tcp_stream_read(link, reading.iov, reading.count);
+    ssize_t moved = stream_read(link, reading.iov, reading.count);
     if (moved <= 0)
         return moved == -EAGAIN ? PASS_DRAINED : (int)moved;
 
@@ -259,55 +259,56 @@ static int read_once_locked(struct tcp_link *link, int64_t *bytes)
     return (size_t)moved < reading.wanted ? PASS_DRAINED : PASS_MORE;
 }
 
-static void tally_tell(struct tcp_state *state)
+static void tally_tell(struct stream_link *link)
 {
-    struct tcp_tally tally = state->tally;
-    state->tally = (struct tcp_tally){0};
-    tcp_count(BMI_COUNT_READS, tally.reads);
-    tcp_count(BMI_COUNT_BYTES_RECEIVED, tally.bytes);
+    struct stream_state *state = stream_state_of(link);
+    struct stream_tally tally = state->tally;
+    state->tally = (struct stream_tally){0};
+    stream_count(link, BMI_COUNT_READS, tally.reads);
+    stream_count(link, BMI_COUNT_BYTES_RECEIVED, tally.bytes);
     if (tally.frames > 0)
-        tcp_count(BMI_COUNT_FRAMES_RECEIVED, tally.frames);
+        stream_count(link, BMI_COUNT_FRAMES_RECEIVED, tally.frames);
     if (tally.copies > 0) {
-        tcp_count(BMI_COUNT_COPIES, tally.copies);
-        tcp_count(BMI_COUNT_COPIED_BYTES, tally.copied_bytes);
+        stream_count(link, BMI_COUNT_COPIES, tally.copies);
+        stream_count(link, BMI_COUNT_COPIED_BYTES, tally.copied_bytes);
     }
 }
 
 /* ---- the hot link --------------------------------------------------------------------------- */
 
 /* The hot link is watched again. */
-static void hot_watch(struct tcp_state *state)
+static void hot_watch(struct stream_state *state)
 {
-    struct tcp_link *link = state->hot;
+    struct stream_link *link = state->hot;
 
     state->hot_reads = 0;
     if (!link || link->watched)
         return;
-    int error = bmi_method_watch_add(&link->watch, TCP_WATCHED);
+    int error = bmi_method_watch_add(&link->watch, STREAM_WATCHED);
     if (error)
-        tcp_link_end(link, error);
+        stream_link_end(link, error);
     else
         link->watched = true;
 }
 
-static void hot_set(struct tcp_state *state, struct tcp_link *link)
+static void hot_set(struct stream_state *state, struct stream_link *link)
 {
     hot_watch(state);
     state->hot = link;
 }
 
 /* It was read by polling. */
-static void hot_read(struct tcp_state *state)
+static void hot_read(struct stream_state *state)
 {
-    struct tcp_link *link = state->hot;
+    struct stream_link *link = state->hot;
 
-    if (++state->hot_reads < TCP_HOT_READS || !link->watched)
+    if (++state->hot_reads < STREAM_HOT_READS || !link->watched)
         return;
     bmi_method_watch_remove(&link->watch);
     link->watched = false;
 }
 
-bool tcp_arm(void *argument)
+bool stream_arm(void *argument)
 {
     hot_watch(argument);
     return true;
@@ -320,21 +321,21 @@ static bool pass_is_long(uint64_t *until_ns)
 {
     uint64_t now_ns = bmi_method_now_ns();
     if (*until_ns == 0)
-        *until_ns = now_ns + TCP_PASS_NS;
+        *until_ns = now_ns + STREAM_PASS_NS;
     return now_ns >= *until_ns;
 }
 
 /* Reads up to `reads` times. `to_end`: the socket has failed or ended, so a short read does not
  * stop. Returns PASS_MORE or PASS_DRAINED, 0 at the stream's end, or an errno. */
-static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *bytes)
+static int receive_pass(struct stream_link *link, int reads, bool to_end, int64_t *bytes)
 {
-    struct tcp_state *state = tcp_state_of(link);
+    struct stream_state *state = stream_state_of(link);
     uint64_t until_ns = 0;
     int64_t last;
     int result;
 
     *bytes = 0;
-    tcp_lock(&link->receive_lock);
+    stream_lock(&link->receive_lock);
     closed_forget_body_locked(link);
     do {
         last = *bytes;
@@ -343,11 +344,11 @@ static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *
             state->tally.reads++;
         if (result == PASS_DRAINED && to_end && *bytes > last)
             result = PASS_MORE;
-    } while (result == PASS_MORE && --reads > 0 && *bytes < TCP_PASS_BYTES &&
-             state->tally.frames < TCP_PASS_FRAMES && !pass_is_long(&until_ns));
+    } while (result == PASS_MORE && --reads > 0 && *bytes < STREAM_PASS_BYTES &&
+             state->tally.frames < STREAM_PASS_FRAMES && !pass_is_long(&until_ns));
     if (result == 0 && (link->body_left > 0 || link->header_have > 0) && !closed(link))
         result = -ECONNRESET;
-    tcp_unlock(&link->receive_lock);
+    stream_unlock(&link->receive_lock);
 
     if (*bytes > 0) {
         uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
@@ -356,60 +357,60 @@ static int receive_pass(struct tcp_link *link, int reads, bool to_end, int64_t *
         if (state->hot != link)
             hot_set(state, link);
         state->tally.bytes += *bytes;
-        tally_tell(state);
+        tally_tell(link);
     }
     return result;
 }
 
-void tcp_receive_ready(struct bmi_watch *watch, uint32_t events)
+void stream_receive_ready(struct bmi_watch *watch, uint32_t events)
 {
-    struct tcp_link *link = tcp_container(watch, struct tcp_link, watch);
+    struct stream_link *link = stream_container(watch, struct stream_link, watch);
     bool to_end = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     int64_t bytes;
 
-    int result = receive_pass(link, TCP_PASS_READS, to_end, &bytes);
+    int result = receive_pass(link, STREAM_PASS_READS, to_end, &bytes);
     if (result <= 0)
-        tcp_link_end(link, result);
+        stream_link_end(link, result);
 }
 
-int tcp_receive_rest(struct tcp_link *link)
+int stream_receive_rest(struct stream_link *link)
 {
     int64_t bytes, all = 0;
     int result;
     do { /* no more than a socket can have held, should the peer be sending still */
-        result = receive_pass(link, TCP_PASS_READS, true, &bytes);
+        result = receive_pass(link, STREAM_PASS_READS, true, &bytes);
         all += bytes;
-    } while (result == PASS_MORE && bytes > 0 && all < TCP_REST_BYTES);
+    } while (result == PASS_MORE && bytes > 0 && all < STREAM_REST_BYTES);
     return result < 0 ? result : 0;
 }
 
-int tcp_progress(void *argument)
+int stream_progress(void *argument)
 {
-    struct tcp_state *state = argument;
-    struct tcp_link *link = state->hot;
+    struct stream_state *state = argument;
+    struct stream_link *link = state->hot;
     int64_t bytes;
 
     if (!link)
         return 0;
     int result = receive_pass(link, 1, false, &bytes);
     if (result <= 0)
-        tcp_link_end(link, result);
+        stream_link_end(link, result);
     else if (bytes > 0)
         hot_read(state);
     return bytes > 0 || result <= 0;
 }
 
-bool tcp_retract(struct bmi_link *base, void *owner)
+bool stream_retract(struct bmi_link *base, void *owner)
 {
-    struct tcp_link *link = tcp_link_of(base);
+    struct stream_link *link = stream_link_of(base);
 
-    tcp_lock(&link->receive_lock);
+    stream_lock(&link->receive_lock);
     bool ours = owner && link->body_left > 0 && link->sink.owner == owner;
     if (ours) {
         link->sink.owner = NULL;
         link->sink.body.left = 0;
         link->retracted = true;
     }
-    tcp_unlock(&link->receive_lock);
+    stream_unlock(&link->receive_lock);
     return ours;
 }

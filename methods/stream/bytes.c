@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stream.c - the bytes of a link: the only calls that move any. Always without blocking, without
+ * bytes.c - the bytes of a link: the only calls that move any. Always without blocking, without
  * SIGPIPE, and with as few bytes of arguments as the kernel allows. TLS will stand here: its
  * records in place of the socket, the rest of the method unchanged.
  */
 #include <sys/socket.h>
 
-#include "tcp.h"
+#include "stream.h"
 
 static ssize_t stream_error(void)
 {
@@ -30,9 +30,9 @@ static size_t gather_small(uint8_t *to, size_t most, const struct iovec *iov, si
 }
 
 /* The count of a msghdr is an int in musl, a size_t in glibc; IOV_MAX fits an unsigned short. */
-ssize_t tcp_stream_write(struct tcp_link *link, struct iovec *iov, size_t count)
+ssize_t stream_write(struct stream_link *link, struct iovec *iov, size_t count)
 {
-    uint8_t together[TCP_GATHER_BYTES];
+    uint8_t together[STREAM_GATHER_BYTES];
     struct iovec one = {.iov_base = together};
     one.iov_len = gather_small(together, sizeof(together), iov, count);
     if (one.iov_len > 0) {
@@ -49,7 +49,7 @@ ssize_t tcp_stream_write(struct tcp_link *link, struct iovec *iov, size_t count)
     return moved < 0 ? stream_error() : moved;
 }
 
-ssize_t tcp_stream_read(struct tcp_link *link, struct iovec *iov, size_t count)
+ssize_t stream_read(struct stream_link *link, struct iovec *iov, size_t count)
 {
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = (unsigned short)count};
     ssize_t moved;

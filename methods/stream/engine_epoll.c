@@ -6,32 +6,32 @@
  * watches for room, and the core's epoll watches the second one. A socket joins it when it is
  * dialled or full for the first time, edge-triggered, and stays. So there is no epoll_ctl per
  * message and no wake-up for room that no link needs. Another kind of engine (io_uring) would
- * replace this file and stream.c.
+ * replace this file and bytes.c.
  */
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "tcp.h"
+#include "stream.h"
 
 enum { EVENTS = 64 };
 
 static void room_ready(struct bmi_watch *watch, uint32_t watch_events)
 {
-    struct tcp_state *state = tcp_container(watch, struct tcp_state, room_watch);
+    struct stream_state *state = stream_container(watch, struct stream_state, room_watch);
     struct epoll_event events[EVENTS];
 
     (void)watch_events;
     int count = epoll_wait(state->room_epoll, events, EVENTS, 0);
     for (int i = 0; i < count; i++) {
-        struct tcp_link *link = events[i].data.ptr;
-        if (link->phase == TCP_DIALLING)
-            tcp_dial_ready(link);
+        struct stream_link *link = events[i].data.ptr;
+        if (link->phase == STREAM_DIALLING)
+            state->socket->dial_ready(link);
         else
-            tcp_send_room(link);
+            stream_send_room(link);
     }
 }
 
-int tcp_engine_start(struct tcp_state *state)
+int stream_engine_start(struct stream_state *state)
 {
     state->room_epoll = epoll_create1(EPOLL_CLOEXEC);
     if (state->room_epoll < 0)
@@ -44,22 +44,22 @@ int tcp_engine_start(struct tcp_state *state)
     return error;
 }
 
-void tcp_engine_stop(struct tcp_state *state)
+void stream_engine_stop(struct stream_state *state)
 {
     bmi_method_watch_remove(&state->room_watch);
     close(state->room_epoll);
 }
 
-int tcp_engine_watch_room(struct tcp_link *link)
+int stream_engine_watch_room(struct stream_link *link)
 {
     struct epoll_event event = {.events = EPOLLOUT | EPOLLET, .data.ptr = link};
-    if (epoll_ctl(tcp_state_of(link)->room_epoll, EPOLL_CTL_ADD, link->watch.fd, &event) < 0)
+    if (epoll_ctl(stream_state_of(link)->room_epoll, EPOLL_CTL_ADD, link->watch.fd, &event) < 0)
         return -errno;
     return 0;
 }
 
-void tcp_engine_forget(struct tcp_link *link)
+void stream_engine_forget(struct stream_link *link)
 {
     struct epoll_event unused = {0};
-    epoll_ctl(tcp_state_of(link)->room_epoll, EPOLL_CTL_DEL, link->watch.fd, &unused);
+    epoll_ctl(stream_state_of(link)->room_epoll, EPOLL_CTL_DEL, link->watch.fd, &unused);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * send.c - outgoing frames. Many threads append; one at a time writes, as many waiting frames as
- * possible in each system call. tcp.h says which thread writes.
+ * possible in each system call. stream.h says which thread writes.
  *
  * Frames stay in the queue until they are written: the writer gathers from its front under
  * send_lock, writes without the lock, and removes the written frames under it again. Meanwhile the
@@ -16,11 +16,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tcp.h"
+#include "stream.h"
 
 /* The frames of one system call. */
 struct writing {
-    struct iovec iov[TCP_IOVECS];
+    struct iovec iov[STREAM_IOVECS];
     size_t count, wanted;
     ssize_t moved; /* or an errno */
     int64_t frames;
@@ -28,38 +28,38 @@ struct writing {
 
 /* The rest of a half-sent frame that the core took back. It is the method's own frame, and
  * always the first of the queue. */
-struct tcp_remainder {
+struct stream_remainder {
     struct bmi_frame frame;
     void *buffer;
     bmi_size_t size;
     uint8_t bytes[];
 };
 
-void tcp_send(struct bmi_link *base, struct bmi_frame *frames)
+void stream_send(struct bmi_link *base, struct bmi_frame *frames)
 {
-    struct tcp_link *link = tcp_link_of(base);
+    struct stream_link *link = stream_link_of(base);
     struct bmi_frame *last = frames;
     while (last->next)
         last = last->next;
 
-    tcp_lock(&link->send_lock);
+    stream_lock(&link->send_lock);
     if (link->queue)
         link->queue_last->next = frames;
     else
         link->queue = frames;
     link->queue_last = last;
-    tcp_unlock(&link->send_lock);
+    stream_unlock(&link->send_lock);
 }
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
 
 /* Finds a frame: its place in the queue, and whether it is being written. Returns false if it
  * was written. */
-static bool queue_find_locked(struct tcp_link *link, const struct bmi_frame *frame,
+static bool queue_find_locked(struct stream_link *link, const struct bmi_frame *frame,
                               struct bmi_frame ***place, struct bmi_frame **before,
                               bool *being_written)
 {
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     *being_written = link->write_last != NULL;
     *before = NULL;
     for (*place = &link->queue; **place; *place = &(**place)->next) {
@@ -74,21 +74,21 @@ static bool queue_find_locked(struct tcp_link *link, const struct bmi_frame *fra
 
 /* Waits for the write under way to end. A futex, since a condition variable in each link would take
  * a tenth of its memory; send_lock orders everything. */
-static void write_wait_locked(struct tcp_link *link)
+static void write_wait_locked(struct stream_link *link)
 {
     unsigned seen = atomic_load_explicit(&link->write_ended, memory_order_relaxed);
 
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     link->withdrawing++;
-    tcp_unlock(&link->send_lock);
+    stream_unlock(&link->send_lock);
     syscall(SYS_futex, &link->write_ended, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    tcp_lock(&link->send_lock);
+    stream_lock(&link->send_lock);
     link->withdrawing--;
 }
 
-static void write_end_locked(struct tcp_link *link)
+static void write_end_locked(struct stream_link *link)
 {
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     link->write_last = NULL;
     if (link->withdrawing == 0)
         return;
@@ -97,12 +97,12 @@ static void write_end_locked(struct tcp_link *link)
 }
 
 /* Puts `instead` (may be NULL) into the place of `frame`. */
-static void queue_replace_locked(struct tcp_link *link, struct bmi_frame **place,
+static void queue_replace_locked(struct stream_link *link, struct bmi_frame **place,
                                  struct bmi_frame *before, struct bmi_frame *instead)
 {
     struct bmi_frame *frame = *place;
 
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     *place = instead ? instead : frame->next;
     if (instead)
         instead->next = frame->next;
@@ -112,9 +112,9 @@ static void queue_replace_locked(struct tcp_link *link, struct bmi_frame **place
 }
 
 /* Copies the rest of a partly sent frame. Returns NULL without memory. */
-static struct bmi_frame *remainder_make(struct tcp_link *link, struct bmi_frame *frame)
+static struct bmi_frame *remainder_make(struct stream_link *link, struct bmi_frame *frame)
 {
-    struct tcp_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
+    struct stream_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
     if (!remainder)
         return NULL;
     remainder->frame = *frame;
@@ -130,9 +130,9 @@ static struct bmi_frame *remainder_make(struct tcp_link *link, struct bmi_frame 
 }
 
 /* Prepares a chain that leaves the queue: removes the remainder, which the core does not know. */
-struct bmi_frame *tcp_send_strip_locked(struct tcp_link *link, struct bmi_frame *chain)
+struct bmi_frame *stream_send_strip_locked(struct stream_link *link, struct bmi_frame *chain)
 {
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     if (!link->remainder || chain != &link->remainder->frame)
         return chain;
     chain = chain->next;
@@ -141,13 +141,13 @@ struct bmi_frame *tcp_send_strip_locked(struct tcp_link *link, struct bmi_frame 
     return chain;
 }
 
-bool tcp_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
+bool stream_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
-    struct tcp_link *link = tcp_link_of(base);
+    struct stream_link *link = stream_link_of(base);
     struct bmi_frame **place, *before;
     bool found, being_written;
 
-    tcp_lock(&link->send_lock);
+    stream_lock(&link->send_lock);
     while ((found = queue_find_locked(link, frame, &place, &before, &being_written)) &&
            being_written)
         write_wait_locked(link);
@@ -157,11 +157,11 @@ bool tcp_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fra
         found = false;
     if (found)
         queue_replace_locked(link, place, before, replacement);
-    bool last = found && !link->queue && link->closing != TCP_OPEN;
-    tcp_unlock(&link->send_lock);
+    bool last = found && !link->queue && link->closing != STREAM_OPEN;
+    stream_unlock(&link->send_lock);
 
     if (last)
-        tcp_link_kick(link);
+        stream_link_kick(link);
     return found;
 }
 
@@ -173,12 +173,12 @@ static size_t frame_left(const struct bmi_frame *frame)
 }
 
 /* Gathers from the front of the queue. */
-static void writing_gather_locked(struct tcp_link *link, struct writing *writing)
+static void writing_gather_locked(struct stream_link *link, struct writing *writing)
 {
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     writing->count = writing->wanted = 0;
     for (struct bmi_frame *at = link->queue; at; at = at->next) {
-        if (writing->count + 1 >= TCP_IOVECS || writing->wanted >= TCP_WRITE_BYTES)
+        if (writing->count + 1 >= STREAM_IOVECS || writing->wanted >= STREAM_WRITE_BYTES)
             break;
         link->write_last = at;
         size_t header = bmi_frame_header_left(at);
@@ -190,8 +190,9 @@ static void writing_gather_locked(struct tcp_link *link, struct writing *writing
         if (at->body.left == 0)
             continue;
         size_t body = 0;
-        writing->count += bmi_segments_window(&at->body, writing->iov + writing->count,
-                                              TCP_IOVECS - writing->count, TCP_WRITE_BYTES, &body);
+        writing->count +=
+            bmi_segments_window(&at->body, writing->iov + writing->count,
+                                STREAM_IOVECS - writing->count, STREAM_WRITE_BYTES, &body);
         writing->wanted += body;
         if (body < (size_t)at->body.left)
             break;
@@ -199,12 +200,12 @@ static void writing_gather_locked(struct tcp_link *link, struct writing *writing
 }
 
 /* Removes the written bytes from the queue. Returns the frames that are complete, a chain. */
-static struct bmi_frame *writing_consume_locked(struct tcp_link *link, struct writing *writing)
+static struct bmi_frame *writing_consume_locked(struct stream_link *link, struct writing *writing)
 {
     size_t bytes = writing->moved > 0 ? (size_t)writing->moved : 0;
     struct bmi_frame *done = link->queue, *last = NULL, *at = link->queue;
 
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     writing->frames = 0;
     for (; at && bytes >= frame_left(at); at = at->next) {
         bytes -= frame_left(at);
@@ -224,49 +225,49 @@ static struct bmi_frame *writing_consume_locked(struct tcp_link *link, struct wr
     if (!last)
         return NULL;
     last->next = NULL;
-    return tcp_send_strip_locked(link, done);
+    return stream_send_strip_locked(link, done);
 }
 
 /* Writes the gathered bytes, removes them from the queue, gives complete frames back. */
-static void writing_do(struct tcp_link *link, struct writing *writing)
+static void writing_do(struct stream_link *link, struct writing *writing)
 {
-    writing->moved = tcp_stream_write(link, writing->iov, writing->count);
+    writing->moved = stream_write(link, writing->iov, writing->count);
 
-    tcp_lock(&link->send_lock);
+    stream_lock(&link->send_lock);
     struct bmi_frame *done = writing_consume_locked(link, writing);
     write_end_locked(link);
-    tcp_unlock(&link->send_lock);
+    stream_unlock(&link->send_lock);
 
     if (writing->moved <= 0)
         return;
-    tcp_count(BMI_COUNT_WRITES, 1);
-    tcp_count(BMI_COUNT_BYTES_SENT, writing->moved);
-    tcp_count(BMI_COUNT_FRAMES_SENT, writing->frames);
+    stream_count(link, BMI_COUNT_WRITES, 1);
+    stream_count(link, BMI_COUNT_BYTES_SENT, writing->moved);
+    stream_count(link, BMI_COUNT_FRAMES_SENT, writing->frames);
     if (done)
         bmi_method_frames_sent(&link->base, done);
 }
 
-static bool may_write_locked(struct tcp_link *link)
+static bool may_write_locked(struct stream_link *link)
 {
-    tcp_assert_locked(&link->send_lock);
-    return link->phase == TCP_UP && link->queue && !link->blocked && !link->failure &&
-           !link->ending && !link->shut && link->closing != TCP_CLOSE_NOW;
+    stream_assert_locked(&link->send_lock);
+    return link->phase == STREAM_UP && link->queue && !link->blocked && !link->failure &&
+           !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
 }
 
 /* Records the result of a write. Returns whether the writer goes on with the queue. */
-static bool writing_goes_on_locked(struct tcp_link *link, const struct writing *writing,
+static bool writing_goes_on_locked(struct stream_link *link, const struct writing *writing,
                                    int64_t *budget)
 {
     bool full = writing->moved == -EAGAIN || (size_t)writing->moved < writing->wanted;
 
-    tcp_assert_locked(&link->send_lock);
+    stream_assert_locked(&link->send_lock);
     if (writing->moved < 0 && writing->moved != -EAGAIN) {
         link->failure = (int)writing->moved;
     } else if (full && !link->room) {
         link->blocked = true;
         if (!link->room_watched) {
             link->room_watched = true;
-            link->failure = tcp_engine_watch_room(link);
+            link->failure = stream_engine_watch_room(link);
         }
     } else if (writing->moved > 0) {
         *budget -= writing->moved;
@@ -275,38 +276,38 @@ static bool writing_goes_on_locked(struct tcp_link *link, const struct writing *
     return !link->go_on && may_write_locked(link);
 }
 
-void tcp_flush(struct bmi_link *base)
+void stream_flush(struct bmi_link *base)
 {
-    struct tcp_link *link = tcp_link_of(base);
+    struct stream_link *link = stream_link_of(base);
     struct writing writing;
-    int64_t budget = TCP_FLUSH_BYTES;
+    int64_t budget = STREAM_FLUSH_BYTES;
 
-    tcp_lock(&link->send_lock);
+    stream_lock(&link->send_lock);
     if (link->writing || !may_write_locked(link)) {
-        tcp_unlock(&link->send_lock);
+        stream_unlock(&link->send_lock);
         return;
     }
     link->writing = true;
     do {
         link->room = false;
         writing_gather_locked(link, &writing);
-        tcp_unlock(&link->send_lock);
+        stream_unlock(&link->send_lock);
         writing_do(link, &writing);
-        tcp_lock(&link->send_lock);
+        stream_lock(&link->send_lock);
     } while (writing_goes_on_locked(link, &writing, &budget));
     link->writing = false;
-    bool kick = link->go_on || link->failure || link->ending || link->closing != TCP_OPEN;
-    tcp_unlock(&link->send_lock);
+    bool kick = link->go_on || link->failure || link->ending || link->closing != STREAM_OPEN;
+    stream_unlock(&link->send_lock);
 
     if (kick)
-        tcp_link_kick(link);
+        stream_link_kick(link);
 }
 
-void tcp_send_room(struct tcp_link *link)
+void stream_send_room(struct stream_link *link)
 {
-    tcp_lock(&link->send_lock);
+    stream_lock(&link->send_lock);
     link->room = true;
     link->blocked = false;
-    tcp_unlock(&link->send_lock);
-    tcp_flush(&link->base);
+    stream_unlock(&link->send_lock);
+    stream_flush(&link->base);
 }

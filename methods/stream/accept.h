@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * accept.h - the accept loop: listening sockets, and the connections that come in. It knows nothing
+ * of links, and serves methods that have links of their own, too.
+ *
+ * The poller accepts connections in bounded batches, so that many of them at once do not delay the
+ * links. When descriptors (or memory for sockets) run out, it stops watching the listening sockets
+ * until stream_acceptor_resume is called or a timer expires: the kernel queues new connections
+ * meanwhile, and existing links go on.
+ */
+#ifndef STREAM_ACCEPT_H
+#define STREAM_ACCEPT_H
+
+#include <sys/socket.h>
+
+#include "bmi/method.h"
+
+struct stream_listener;
+
+/* Embedded in its owner, and zeroed but for the first members. Poller. */
+struct stream_acceptor {
+    const struct bmi_method *method;
+    /* Takes a connection. Returns its descriptor, or an errno. NULL: as accept4(2). */
+    int (*take)(struct stream_acceptor *acceptor, int listener, struct sockaddr_storage *from);
+    /* A connection came in; the descriptor is the owner's. */
+    void (*accepted)(struct stream_acceptor *acceptor, int fd, const struct sockaddr_storage *from);
+    bool evicts; /* when descriptors run out, an idle connection is closed */
+
+    struct stream_listener *listeners;
+    struct bmi_timer timer;
+    bool paused, logged;
+};
+
+/* Listens. Returns 0 or an errno: then the descriptor is still the caller's. Any thread before the
+ * method runs, or the poller. */
+int stream_acceptor_add(struct stream_acceptor *acceptor, int fd);
+/* A descriptor is free again. */
+void stream_acceptor_resume(struct stream_acceptor *acceptor);
+/* Closes the listening sockets. */
+void stream_acceptor_stop(struct stream_acceptor *acceptor);
+
+#endif

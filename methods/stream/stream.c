@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * stream.c - connections, made and accepted; start and stop.
+ */
+#include "stream.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+int stream_connect(struct stream_state *state, void *dial, void *owner, struct bmi_link **out)
+{
+    struct stream_link *link = stream_link_new(state, -1);
+    if (!link)
+        return -ENOMEM;
+    link->base.owner = owner;
+    link->dial = dial;
+    *out = &link->base;
+    stream_link_kick(link);
+    return 0;
+}
+
+void stream_dial_socket_locked(struct stream_link *link, int fd)
+{
+    stream_assert_locked(&link->send_lock);
+    link->watch.fd = fd;
+    link->room_watched = true;
+}
+
+int stream_dial_watch(struct stream_link *link)
+{
+    int error = stream_engine_watch_room(link); /* reports at once if the connection is
+                                                 * established already */
+    if (error)
+        stream_dial_close(link);
+    return error;
+}
+
+void stream_dial_close(struct stream_link *link)
+{
+    if (link->watch.fd < 0)
+        return;
+    stream_engine_forget(link);
+    stream_lock(&link->send_lock);
+    close(link->watch.fd);
+    link->watch.fd = -1;
+    link->room_watched = false;
+    stream_unlock(&link->send_lock);
+}
+
+void stream_dial_done(struct stream_link *link)
+{
+    bmi_method_timer_clear(&link->timer);
+    stream_link_dial_free(link);
+    stream_count(link, BMI_COUNT_LINKS_OPENED, 1);
+    bmi_method_link_up(&link->base);
+    stream_link_open(link);
+}
+
+static void accepted(struct stream_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
+{
+    struct stream_state *state = stream_container(acceptor, struct stream_state, acceptor);
+    struct stream_link *link = stream_link_new(state, fd);
+    if (!link) {
+        close(fd);
+        return;
+    }
+    if (state->socket->accept(link, from)) {
+        stream_link_forget(link);
+        return;
+    }
+    link->accepted = true;
+    if (bmi_method_link_accepted(&link->base) < 0) {
+        stream_link_forget(link);
+        return;
+    }
+    stream_count(link, BMI_COUNT_LINKS_ACCEPTED, 1);
+    stream_link_open(link);
+}
+
+int stream_listen(struct stream_state *state, int fd)
+{
+    return stream_acceptor_add(&state->acceptor, fd);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+int stream_method_start(struct stream_state *state, const struct stream_socket *socket)
+{
+    state->socket = socket;
+    state->counters = bmi_method_counters(socket->method);
+    state->acceptor.method = socket->method;
+    state->acceptor.accepted = accepted;
+    state->acceptor.evicts = true;
+    state->stage = aligned_alloc(64, STREAM_STAGE_BYTES + STREAM_SCRATCH_BYTES);
+    if (!state->stage)
+        return -ENOMEM;
+    state->scratch = state->stage + STREAM_STAGE_BYTES;
+    int error = stream_engine_start(state);
+    if (error)
+        free(state->stage);
+    return error;
+}
+
+void stream_method_stop(struct stream_state *state)
+{
+    stream_acceptor_stop(&state->acceptor);
+    while (state->links) {
+        struct stream_link *link = state->links;
+        stream_lock(&link->send_lock);
+        link->closing = STREAM_CLOSE_NOW;
+        stream_unlock(&link->send_lock);
+        stream_link_end(link, 0);
+    }
+    stream_engine_stop(state);
+    free(state->stage);
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * stream.h - frames over a byte stream, for methods over sockets. The method supplies the table
+ * struct stream_socket; the rest is here: links, sending, receiving, accepting.
+ *
+ * A link is one socket. stream_connect or the acceptor creates it; the poller opens it; any thread
+ * sends; the poller receives; stream_link_end, which only the poller calls, takes it down once.
+ *
+ * Locks, in this order. A thread holds each for a few lines, and never over a call of the core
+ * except where said:
+ *   receive_lock  one link's receive side. The poller holds it over a receive pass, including the
+ *                 calls of bmi_method_frame_arrived and body_arrived.
+ *   (the core's peer lock)
+ *   send_lock     one link's send queue and state. Never held over a call of the core other than
+ *                 bmi_method_defer, nor over a write.
+ *   list_lock     the list of all links.
+ * "Poller" below means: only the thread that polls touches it, so one thread at a time.
+ *
+ * Writer: the thread that sets `writing` writes until it clears the flag; other threads only
+ * append. Before it clears the flag, the writer checks the queue again under send_lock, so no frame
+ * is left behind. stream_link_end does nothing while a thread writes: the writer kicks the link
+ * when it is done, and the poller calls stream_link_end again.
+ */
+#ifndef STREAM_H
+#define STREAM_H
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/types.h>
+
+#include "accept.h"
+#include "bmi/lock.h"
+#include "bmi/method.h"
+
+enum {
+    STREAM_IOVECS = 512,          /* entries gathered or scattered by one system call */
+    STREAM_WRITE_BYTES = 1 << 20, /* bytes of one system call, about */
+    STREAM_READ_BYTES = 1 << 20,
+    STREAM_GATHER_BYTES = 2048,     /* up to this a write is put together first */
+    STREAM_FLUSH_BYTES = 256 << 10, /* one flush; then the poller serves other links first */
+    STREAM_PASS_BYTES = 4 << 20,    /* one link's receive pass; data left in the socket leaves the
+                                     * cache */
+    STREAM_PASS_READS = 64,
+    STREAM_PASS_FRAMES =
+        2048,                 /* about so many frames: small ones cost much time for their bytes, */
+    STREAM_PASS_NS = 5000000, /* and so long: the sender determines the cost of a frame */
+    STREAM_HOT_READS = 64,    /* after so many reads by polling, the link is not watched */
+    STREAM_REST_BYTES = 256 << 20,   /* of a link whose writes fail */
+    STREAM_STAGE_BYTES = 64 << 10,   /* read ahead */
+    STREAM_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
+};
+
+/* The events that a link is watched for. */
+#define STREAM_WATCHED (EPOLLIN | EPOLLRDHUP)
+
+enum stream_phase {
+    STREAM_NEW,      /* made by stream_connect, not seen by the poller */
+    STREAM_DIALLING, /* the method is making the connection */
+    STREAM_UP,
+    STREAM_DOWN
+};
+
+enum stream_closing { STREAM_OPEN, STREAM_CLOSE_LINGERING, STREAM_CLOSE_NOW };
+
+struct stream_link;
+struct stream_remainder;
+
+/* What a method supplies. The poller calls each function with no lock held, except where said. */
+struct stream_socket {
+    const struct bmi_method *method;
+
+    /* 1. Begins a connection that stream_connect asked for. Calls stream_dial_socket_locked and
+     * stream_dial_watch at once or later; stream_link_end when it fails. */
+    void (*dial)(struct stream_link *link);
+    /* 2. The dialled socket is connected or has failed. Calls stream_dial_done; or
+     * stream_dial_close, and then begins again or calls stream_link_end. */
+    void (*dial_ready)(struct stream_link *link);
+    /* 3. link->timer has expired before stream_dial_done. As 2. */
+    void (*dial_expired)(struct stream_link *link);
+    /* 4. Cancels the attempt that is under way, and frees link->dial. */
+    void (*dial_free)(void *dial);
+
+    /* 5. A connection came in: sets the socket's options, and the link's host and ends. Returns 0,
+     * or an errno: the connection is refused and closed. */
+    int (*accept)(struct stream_link *link, const struct sockaddr_storage *from);
+    /* 6. Sets options of a connected socket. NULL: there are none. */
+    void (*settle)(int fd);
+    /* 7. Whether the other side's system has all bytes that were written. Closing a socket before
+     * may lose them. NULL: always. */
+    bool (*delivered)(int fd);
+};
+
+struct stream_link {
+    struct bmi_link base;
+    struct bmi_watch watch;          /* watch.fd is the socket, -1: none. The poller changes it
+                                      * under send_lock */
+    struct stream_link *list_next;   /* list_lock */
+    struct stream_link **list_to_me; /* list_lock */
+    struct bmi_deferred deferred;    /* runs stream_link_step; holds a reference while `kicked` */
+    atomic_bool kicked;
+
+    /* Changed in the poller under send_lock; read in the poller or under send_lock. */
+    enum stream_phase phase;
+
+    /* send_lock */
+    struct bmi_lock send_lock;
+    int failure; /* send_lock: 0, or the error of a write; here it fills a hole, as end_status */
+    struct bmi_frame *queue;
+    struct bmi_frame *queue_last;
+    struct bmi_frame *write_last;       /* the last one that is being written; NULL: none is */
+    struct stream_remainder *remainder; /* the queue's first, if it is of our making */
+    atomic_uint write_ended;            /* a futex, counted up if `withdrawing` */
+    uint32_t withdrawing;               /* threads that wait for it */
+    enum stream_closing closing;        /* the core's request */
+    atomic_bool closed; /* the core asked; the poller also reads it without the lock */
+    bool writing;       /* one thread writes */
+    bool blocked;       /* the socket was full, and the engine reported no room since */
+    bool room;          /* the engine reported room while a thread was writing */
+    bool room_watched;  /* it is in the engine's set */
+    bool go_on;         /* a flush stopped at STREAM_FLUSH_BYTES */
+    bool ending;        /* stream_link_end waits for the writer */
+    bool shut;          /* our direction has been shut down, nothing more is written */
+
+    /* poller */
+    bool watched;
+    bool accepted;
+    uint8_t linger_wait_ms;
+    void *dial; /* the method's, until the link is up or has failed; changed under send_lock, too */
+    struct bmi_timer timer;
+
+    /* receive_lock */
+    struct bmi_lock receive_lock;
+    int end_status; /* send_lock: status to end with, if `ending` */
+    struct bmi_sink sink;
+    uint64_t body_left;  /* bytes of the present body still to come */
+    bool body_direct;    /* none of them was staged so far */
+    bool retracted;      /* the sink's owner has gone */
+    bool any_frame;      /* one header at least was whole */
+    uint8_t header_have; /* bytes of the next header */
+    uint8_t header[BMI_FRAME_HEADER];
+};
+
+/* The counts of a receive pass, added to the core's counters once, at its end. */
+struct stream_tally {
+    int64_t frames, bytes, reads, copies, copied_bytes;
+};
+
+/* The first member of the method's state. */
+struct stream_state {
+    const struct stream_socket *socket;
+    _Atomic int64_t *counters;
+
+    /* The engine (engine_epoll.c): sockets that may get room again. */
+    int room_epoll;
+    struct bmi_watch room_watch;
+
+    struct bmi_lock list_lock;
+    struct stream_link *links; /* list_lock */
+
+    /* poller */
+    struct stream_link *hot; /* the link that received last */
+    uint32_t hot_reads;      /* polls of `hot` since it became hot, or since a wait */
+    struct stream_acceptor acceptor;
+    struct stream_tally tally;
+    uint8_t *stage; /* STREAM_STAGE_BYTES; behind them scratch, STREAM_SCRATCH_BYTES */
+    uint8_t *scratch;
+};
+
+_Static_assert(sizeof(struct stream_link) <= 512, "an idle link stays small");
+
+#define stream_container(pointer, type, member) \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+static inline struct stream_link *stream_link_of(struct bmi_link *base)
+{
+    return stream_container(base, struct stream_link, base);
+}
+
+static inline struct stream_state *stream_state_of(const struct stream_link *link)
+{
+    return link->base.state;
+}
+
+static inline void stream_lock(struct bmi_lock *lock)
+{
+    bmi_lock_take(lock);
+}
+
+static inline void stream_unlock(struct bmi_lock *lock)
+{
+    bmi_lock_give(lock);
+}
+
+static inline void stream_assert_locked(struct bmi_lock *lock)
+{
+    assert(bmi_lock_held(lock));
+    (void)lock;
+}
+
+static inline void stream_count(const struct stream_link *link, enum bmi_method_counter counter,
+                                int64_t amount)
+{
+    if (amount)
+        bmi_counter_add(stream_state_of(link)->counters, counter, amount);
+}
+
+/* ---- for the method --------------------------------------------------------------------------
+ */
+
+/* Starts and stops. The state is zeroed. Starting returns 0 or an errno: then nothing is left. */
+int stream_method_start(struct stream_state *state, const struct stream_socket *socket);
+void stream_method_stop(struct stream_state *state);
+
+/* connect: makes a link with this `dial`, which is not NULL, and starts it. Returns 0 or -ENOMEM:
+ * the dial is still the caller's. Any thread, the peer's lock held. */
+int stream_connect(struct stream_state *state, void *dial, void *owner, struct bmi_link **out);
+/* The link has this socket from now on, which is connecting or connected. send_lock. */
+void stream_dial_socket_locked(struct stream_link *link, int fd);
+/* dial_ready is called as soon as it is writable or has failed. Returns 0, or an errno: then it is
+ * closed. Poller, no lock. */
+int stream_dial_watch(struct stream_link *link);
+/* Closes it. Poller. */
+void stream_dial_close(struct stream_link *link);
+/* It is connected; host and ends are set. Poller. */
+void stream_dial_done(struct stream_link *link);
+/* Accepts connections from a listening socket, which is the caller's after an error. listen. */
+int stream_listen(struct stream_state *state, int fd);
+
+/* Operations of struct bmi_method. */
+void stream_send(struct bmi_link *base, struct bmi_frame *frames);
+void stream_flush(struct bmi_link *base);
+bool stream_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
+bool stream_retract(struct bmi_link *base, void *owner);
+void stream_close(struct bmi_link *base, bool linger);
+int stream_progress(void *state);
+bool stream_arm(void *state);
+
+/* Takes the link down, now or when its writer is done; the link may be gone at return. Poller, no
+ * lock. */
+void stream_link_end(struct stream_link *link, int status);
+
+/* ---- for the files of this folder ------------------------------------------------------------
+ */
+
+/* link.c: a link's life */
+struct stream_link *stream_link_new(struct stream_state *state, int fd);
+/* Takes back a link that the core has not kept. Poller. */
+void stream_link_forget(struct stream_link *link);
+/* The link carries frames from now on: watches it, writes the waiting frames. Poller, no lock. */
+void stream_link_open(struct stream_link *link);
+/* Frees what the method needed to dial. Poller, no lock. */
+void stream_link_dial_free(struct stream_link *link);
+/* Makes the poller run the work that is due. Any thread, send_lock held or not. */
+void stream_link_kick(struct stream_link *link);
+
+/* send.c */
+/* Removes frames of our own from the front of a chain that goes back to the core. */
+struct bmi_frame *stream_send_strip_locked(struct stream_link *link, struct bmi_frame *chain);
+/* The socket has room again. Poller, no lock. */
+void stream_send_room(struct stream_link *link);
+
+/* receive.c */
+/* The socket is readable or has failed. Poller, no lock; the link may be gone at return. */
+void stream_receive_ready(struct bmi_watch *watch, uint32_t events);
+/* Reads the data that has arrived already, to the end. Poller, no lock. Returns 0 or an errno. */
+int stream_receive_rest(struct stream_link *link);
+
+/* bytes.c: the bytes of a link. Both return bytes moved, or -EAGAIN, or another negated errno;
+ * read returns 0 at the stream's end. TLS belongs behind these two. */
+ssize_t stream_write(struct stream_link *link, struct iovec *iov, size_t count);
+ssize_t stream_read(struct stream_link *link, struct iovec *iov, size_t count);
+
+/* engine_epoll.c */
+int stream_engine_start(struct stream_state *state);
+void stream_engine_stop(struct stream_state *state);
+/* Makes the engine call stream_send_room (or dial_ready) whenever the full socket gets room.
+ * Called once for each socket. Any thread. */
+int stream_engine_watch_room(struct stream_link *link);
+void stream_engine_forget(struct stream_link *link);
+
+#endif
