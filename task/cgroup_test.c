@@ -5,6 +5,7 @@
  * again.
  */
 #include "task/testing.h"
+#include "tests/unit/emulation.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -128,6 +129,8 @@ int main(int count, char **arguments)
         {"a cgroup's CPU set that shrinks", test_shrinking_group},
         CU_TEST_INFO_NULL,
     };
+    if (test_emulation_lacks("start of a program by another"))
+        return TEST_SKIPPED;
     struct bmi_cpuset all;
     bmi_task_cpus(NULL, &all);
     kept = bmi_cpuset_next(&all, 0);

@@ -3,6 +3,7 @@
  * Topologies from hwloc: text, file, and this machine as far as the process may use it.
  */
 #include "task/testing.h"
+#include "tests/unit/emulation.h"
 
 #include <errno.h>
 #include <string.h>
@@ -125,6 +126,8 @@ static int check_one_cpu(int cpu)
 static void test_affinity(void)
 {
     cpu_set_t mask;
+    if (test_emulation_lacks("start of a program by another"))
+        return;
     sched_getaffinity(0, sizeof(mask), &mask);
     size_t last = 0;
     for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)

@@ -4,6 +4,7 @@
  */
 #include "task/testing.h"
 #include "task/topology.h"
+#include "tests/unit/emulation.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -226,6 +227,8 @@ static int run_without_mask(void)
 /* The tree has the CPUs that are online then; hwloc would not come back. */
 static void test_mask_refused(void)
 {
+    if (test_emulation_lacks("start of a program by another"))
+        return;
     pid_t child = fork();
     if (child == 0) {
         execl(test_program(), "topology_test", "without mask", (char *)NULL);

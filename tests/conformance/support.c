@@ -207,9 +207,15 @@ static bool under_valgrind(void)
     return preload && strstr(preload, "vgpreload");
 }
 
+/* By qemu-user, for another processor. */
+static bool emulated(void)
+{
+    return getenv("BMI_TEST_EMULATED") != NULL;
+}
+
 bool instrumented(void)
 {
-    return SANITIZED || under_valgrind();
+    return SANITIZED || under_valgrind() || emulated();
 }
 
 int patience(void)
@@ -218,7 +224,7 @@ int patience(void)
     int factor = text ? atoi(text) : 0;
     if (factor > 0)
         return factor;
-    return under_valgrind() ? 20 : SANITIZED ? 5 : 1;
+    return under_valgrind() ? 20 : SANITIZED || emulated() ? 5 : 1;
 }
 
 void timers_quieten(struct party *party)

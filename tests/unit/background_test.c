@@ -18,6 +18,7 @@
 #include "bmi/progress/waiters.h"
 #include "bmi/state/context.h"
 #include "bmi/task.h"
+#include "emulation.h"
 #include "unit.h"
 
 enum { SERVER = BMI_INIT_SERVER, BACKGROUND = BMI_INIT_BACKGROUND, PATIENCE_S = 120 };
@@ -359,6 +360,8 @@ static void a_child_has_idle_cpus_of_its_own(void)
     printf("skipped: no threads in a child of threads under the thread sanitizer ");
     return;
 #endif
+    if (test_emulation_lacks("threads in a child of threads"))
+        return;
     self_open(&self, "tcp", BACKGROUND);
     CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=on"), 0);

@@ -11,6 +11,7 @@
 #include "bmi/progress/progress.h"
 #include "bmi/progress/waiters.h"
 #include "bmi/state/context.h"
+#include "emulation.h"
 #include "unit.h"
 
 enum { THREADS = 6, ROUNDS = 20, PATIENCE_MS = 120000 };
@@ -176,5 +177,7 @@ int main(void)
     puts("skipped: built with a sanitizer");
     return 77;
 #endif
+    if (test_emulation_lacks("threads in a child of threads"))
+        return 77;
     return unit_run("a child whose parent has ended", tests);
 }

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "emulation.h"
 #include "unit.h"
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -62,6 +63,8 @@ static void release(void *memory, bmi_size_t size)
 static void large_pieces_want_huge_pages(void)
 {
     const bmi_size_t size = 8 * HUGE_PAGE + 5000;
+    if (test_emulation_lacks("MADV_HUGEPAGE"))
+        return;
     char *memory = allocate(size);
     CU_ASSERT_EQUAL((uintptr_t)memory % HUGE_PAGE, 0);
     CU_ASSERT_FALSE(wants_huge(memory));

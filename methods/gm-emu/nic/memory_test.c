@@ -3,6 +3,7 @@
  * memory_test.c - registration, its limit and its cost; nic_dma_malloc; grants.
  */
 #include "harness.h"
+#include "tests/unit/emulation.h"
 
 static struct host host;
 static uint8_t area[1 << 20] __attribute__((aligned(4096)));
@@ -143,8 +144,10 @@ static void dma_memory_is_cut_and_joined(void)
     nic_dma_free(port, large);
     uint8_t *again = nic_dma_malloc(port, 100 << 20);
     CU_ASSERT_PTR_EQUAL(again, large);
-    CU_ASSERT_EQUAL(again[(100 << 20) - 1], 0); /* its pages went back */
-    nic_dma_free(port, area);                   /* is logged, and has no other effect */
+    if (!test_emulation_lacks("MADV_REMOVE"))
+        CU_ASSERT_EQUAL(again[(100 << 20) - 1], 0); /* its pages went back */
+    /* this is logged, and has no other effect */
+    nic_dma_free(port, area);
     nic_dma_free(port, again + 4096);
     nic_dma_free(port, NULL);
     CU_ASSERT_EQUAL(nic_registered_pages(port), (100 << 20) / 4096);
