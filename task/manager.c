@@ -39,17 +39,17 @@ static int settings_fill(struct bmi_task_settings *settings, char *error, size_t
     const char *wrong = NULL;
     if (settings->queue_slots < 8 || settings->queue_slots > 1u << 20 ||
         (settings->queue_slots & (settings->queue_slots - 1)))
-        wrong = "queue_slots is to be a power of 2 from 8 to 1048576";
+        wrong = "queue_slots must be a power of 2 from 8 to 1048576";
     else if (settings->spare_threads < -1 || settings->spare_threads > 1024)
-        wrong = "spare_threads is to be -1, or up to 1024";
+        wrong = "spare_threads must be from -1 to 1024";
     else if (settings->queue != BMI_TASK_QUEUE_LOCK_FREE &&
              settings->queue != BMI_TASK_QUEUE_SPINLOCK)
-        wrong = "queue is no known kind";
+        wrong = "queue is not a known kind";
     else if (!bmi__policy_known(settings->worker_policy))
-        wrong = "worker_policy is no known policy";
+        wrong = "worker_policy is not a known policy";
     else if (settings->topology < BMI_TASK_TOPOLOGY_LIVE ||
              settings->topology > BMI_TASK_TOPOLOGY_XML)
-        wrong = "topology is no known source";
+        wrong = "topology is not a known source";
     else if (settings->topology != BMI_TASK_TOPOLOGY_LIVE && settings->topology_text == NULL)
         wrong = "topology_text is missing";
     if (wrong == NULL)
@@ -174,7 +174,7 @@ static int workers_choose(struct bmi_task_manager *manager, char *error, size_t 
     int result = bmi__topology_local(&manager->topology, manager->settings.worker_cpus,
                                      &manager->worker_cpus);
     if (result != 0)
-        snprintf(error, error_size, "worker_cpus is empty or has a CPU that is not there");
+        snprintf(error, error_size, "worker_cpus is empty or names a CPU that does not exist");
     return result;
 }
 

@@ -30,14 +30,14 @@ static const char usage[] =
     "usage: bmi-info [--methods] [--settings] [--topology] [--json]\n"
     "       bmi-info --process PID\n"
     "       bmi-info --version | --help\n"
-    "Prints the version of libbmi, its methods and their limits, and every setting; or what a\n"
-    "running process does.\n"
+    "Prints the version of libbmi, its methods and their limits, and every setting; or the\n"
+    "report of a running process.\n"
     "  -m, --methods   the methods only\n"
     "  -s, --settings  the settings only\n"
-    "  -t, --topology  the machine as the task manager sees it, with its queues\n"
+    "  -t, --topology  the tree of the task manager's queues, with their CPUs\n"
     "  -j, --json      one JSON object\n"
     "  -p, --process   totals, methods, contexts, and peers of the process with that number,\n"
-    "                  where its setting `report` is on (BMI_REPORT=on in its environment)\n";
+    "                  if its setting `report` is on (BMI_REPORT=on in its environment)\n";
 
 static const char *yes_no(int value)
 {
@@ -319,8 +319,7 @@ static bool answer_is_genuine(int fd, long process)
         return false;
     }
     if (from.pid != process) {
-        line_print(stderr,
-                   "bmi-info: process %ld of user %ld answers for process %ld: not believed",
+        line_print(stderr, "bmi-info: process %ld of user %ld answers for process %ld: refused",
                    (long)from.pid, (long)from.uid, process);
         return false;
     }
@@ -378,8 +377,7 @@ static int process_print(long process)
     if (fd < 0 && errno == EAGAIN)
         return unanswered(process);
     if (fd < 0) {
-        fprintf(stderr, "bmi-info: nobody answers for process %ld: %s%s\n", process,
-                strerror(errno),
+        fprintf(stderr, "bmi-info: no answer from process %ld: %s%s\n", process, strerror(errno),
                 errno == ECONNREFUSED ? " (is there such a process, with BMI_REPORT=on, and has a "
                                         "thread of it been in a test call?)"
                                       : "");
@@ -394,7 +392,7 @@ static int process_print(long process)
         return output_end();
     if (copied < 0)
         return unanswered(process);
-    fprintf(stderr, "bmi-info: process %ld tells only the user who runs it, and root\n", process);
+    fprintf(stderr, "bmi-info: process %ld reports only to its own user and to root\n", process);
     return 1;
 }
 
@@ -413,7 +411,7 @@ static long process_parse(const char *text)
 
     if (end != text && *end == '\0' && process > 0)
         return process;
-    fprintf(stderr, "bmi-info: '%s': no number of a process\n%s", text, usage);
+    fprintf(stderr, "bmi-info: '%s': not a process number\n%s", text, usage);
     exit(2);
 }
 
@@ -467,7 +465,7 @@ static struct request parse_options(int argc, char **argv)
     }
     bool about_library = request.methods || request.settings || request.topology || request.json;
     if (request.process > 0 && about_library) {
-        fprintf(stderr, "bmi-info: --process goes with no other option\n%s", usage);
+        fprintf(stderr, "bmi-info: --process cannot be combined with another option\n%s", usage);
         exit(2);
     }
     if (!request.methods && !request.settings && !request.topology)
@@ -485,7 +483,7 @@ int main(int argc, char **argv)
     int status = BMI_initialize(NULL, NULL, 0); /* reads the environment, starts no method */
 
     if (status < 0) {
-        fprintf(stderr, "bmi-info: cannot start: %s (BMI_LOG=error tells more)\n",
+        fprintf(stderr, "bmi-info: cannot start: %s (set BMI_LOG=error for details)\n",
                 bmi_status_string(status));
         return 1;
     }

@@ -24,12 +24,12 @@
 static const char usage[] =
     "usage: bmi-ping [-c count] [-i interval] [-W timeout] [-q] URL\n"
     "       bmi-ping --version | --help\n"
-    "Asks the BMI server at URL (tcp://host:port) for signs of life, with round-trip times.\n"
-    "  -c count     ends after so many; without it, goes on until interrupted\n"
-    "  -i interval  seconds from one to the next (1)\n"
+    "Pings the BMI server at URL (tcp://host:port) and prints the round-trip times.\n"
+    "  -c count     stop after this many pings (default: go on until interrupted)\n"
+    "  -i interval  seconds from one ping to the next (1)\n"
     "  -W timeout   seconds to wait for an answer (2)\n"
-    "  -q           the summary only\n"
-    "Exit status: 0 an answer came, 1 none did, 2 wrong usage.\n";
+    "  -q           print the summary only\n"
+    "Exit status: 0 an answer arrived, 1 no answer, 2 wrong usage.\n";
 
 struct request {
     const char *url;
@@ -268,7 +268,8 @@ static int failure(const char *what, int status)
     bool usage_is_wrong =
         status == -BMI_EINVAL || status == -BMI_ENAMETOOLONG || status == -BMI_ENOPROTOOPT;
 
-    line_print(stderr, "bmi-ping: %s: %s (see BMI_LOG=error)", what, bmi_status_string(status));
+    line_print(stderr, "bmi-ping: %s: %s (set BMI_LOG=error for details)", what,
+               bmi_status_string(status));
     return usage_is_wrong ? 2 : 1;
 }
 

@@ -127,7 +127,7 @@ done
 grep -q 'does not answer: no thread' "$work/err" || { cat "$work/err"; fail "a stopped process"; }
 kill -CONT "$server"
 status_is 1 "$bin/bmi-info" --process $$
-grep -q 'nobody answers .*BMI_REPORT=on' "$work/err" || { cat "$work/err"; fail "no such process"; }
+grep -q 'no answer from .*BMI_REPORT=on' "$work/err" || { cat "$work/err"; fail "no such process"; }
 status_is 2 "$bin/bmi-info" --process none
 # bmi-info rejects another process that answers in its name, and prints none of its text.
 mkfifo "$work/ready"
@@ -148,7 +148,7 @@ TXT
 imposter=$!
 read -r _ <"$work/ready"
 status_is 1 "$bin/bmi-info" --process $$
-grep -q "process $imposter of user $(id -u) answers for process $$: not believed" "$work/err" ||
+grep -q "process $imposter of user $(id -u) answers for process $$: refused" "$work/err" ||
   { cat "$work/err"; fail "an imposter is not told"; }
 ! grep -q forged "$work/out" || fail "an imposter's report was printed"
 kill "$imposter"
@@ -157,7 +157,7 @@ imposter=
 status_is 2 "$bin/bmi-info" --process "$server" --json
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then # another user is not told
   status_is 1 setpriv --reuid 65534 --clear-groups "$bin/bmi-info" --process "$server"
-  grep -q 'tells only the user' "$work/err" || { cat "$work/err"; fail "another user was told"; }
+  grep -q 'reports only to its own user' "$work/err" || { cat "$work/err"; fail "another user was told"; }
 fi
 
 # A signal ends it, with the summary.

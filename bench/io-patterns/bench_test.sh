@@ -211,7 +211,7 @@ PY
 # given a wrong setting in the environment, then the message names the cause
 BMI_PEER_TIMEOUT_MS=soon "$bench" --role server --listen "gm://wrong$$" >"$folder/out" 2>&1 &&
   fail "accepted a wrong setting"
-grep -q "BMI_LOG=error tells more" "$folder/out" || fail "no way to the cause: $(cat "$folder/out")"
+grep -q "set BMI_LOG=error for details" "$folder/out" || fail "no way to the cause: $(cat "$folder/out")"
 
 # given progress in the environment, then it is not that of a pattern that has the choice
 BMI_PROGRESS=soon "$bench" latency --messages 20 --size 24 --reps 1 --json "$folder/caller.json" \

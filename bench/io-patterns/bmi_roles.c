@@ -46,14 +46,14 @@ void bmi_server_open(struct bmi_side *side, const struct options *options, const
                      char address[BMI_MAX_ADDR_LEN])
 {
     bmi_check(BMI_initialize(options->method, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
-              "BMI_initialize (BMI_LOG=error tells more)");
+              "BMI_initialize (set BMI_LOG=error for details)");
     side_open(side, options);
     bmi_check(BMI_get_info(0, BMI_GET_LISTEN_ADDR, address), "BMI_get_info(BMI_GET_LISTEN_ADDR)");
 }
 
 void bmi_client_open(struct bmi_client *client, const struct options *options)
 {
-    bmi_check(BMI_initialize(NULL, NULL, 0), "BMI_initialize (BMI_LOG=error tells more)");
+    bmi_check(BMI_initialize(NULL, NULL, 0), "BMI_initialize (set BMI_LOG=error for details)");
     *client = (struct bmi_client){.server_count = options->url_count};
     side_open(&client->side, options);
     client->servers = allocate((size_t)options->url_count * sizeof *client->servers);

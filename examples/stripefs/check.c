@@ -277,7 +277,7 @@ static void lost_find(struct check *check)
             int result = client->repair ? folder_make(client, last) : 0;
             check->lost++;
             sfs_name_print(stdout, last);
-            printf(": has entries, but is not there%s\n", client->repair ? ": made" : "");
+            printf(": has entries but does not exist%s\n", client->repair ? ": created" : "");
             if (result < 0)
                 client_complain(client, last, result);
         }

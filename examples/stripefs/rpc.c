@@ -211,11 +211,11 @@ static int ask(struct bmi_sm *machine, void *data)
 static const char *cause_of(const struct rpc *rpc, int error)
 {
     if (error == -BMI_EBADR)
-        return " (its place in the list of servers is another)";
+        return " (it was started with another place in the list of servers)";
     if (rpc->anew)
-        return " (it was started anew meanwhile: put it once more)";
+        return " (it was restarted meanwhile: put the file again)";
     if (error == -BMI_ENOENT && rpc->request.op <= SFS_KEEP && rpc->request.op != SFS_READ)
-        return " (it has given up this put: put it once more)";
+        return " (it has removed the bytes of this put: put the file again)";
     return "";
 }
 

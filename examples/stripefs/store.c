@@ -76,7 +76,7 @@ static int version_check(struct server *server, const char *folder)
     bmi_trove_collection_t other = 0;
     while (bmi_trove_collection_next(server->store, &other) == 0) {
         if (other > DATA)
-            return refuse(folder, "is not of stripefs");
+            return refuse(folder, "is not a stripefs store");
         other++;
     }
     bmi_trove_collection_create(server->store, NAMES);
@@ -100,7 +100,8 @@ static int place_take(struct server *server, const char *folder, unsigned positi
     char text[128];
     int result = pair_get(server, &pair);
     if (result == -BMI_ENOENT && count == 0)
-        return refuse(folder, "is new: --place N/COUNT has to say which server of how many it is");
+        return refuse(
+            folder, "is new: give --place N/COUNT, this server's number and the number of servers");
     if (result == -BMI_ENOENT) {
         place = given;
         pair = (struct bmi_trove_pair){(void *)"P", 1, &place, sizeof place, 0};

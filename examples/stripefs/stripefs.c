@@ -144,7 +144,7 @@ static void servers_check(const char *servers)
 /* Prints an error of BMI; `url`: the server's, or NULL. */
 static bool refused(const char *url, int result)
 {
-    fprintf(stderr, "bmi-stripefs: %s%s%s%s (BMI_LOG=error tells more)\n",
+    fprintf(stderr, "bmi-stripefs: %s%s%s%s (set BMI_LOG=error for details)\n",
             url != NULL ? "server " : "", url != NULL ? url : "", url != NULL ? ": " : "",
             bmi_status_string(result));
     return false;

@@ -149,7 +149,7 @@ check "check finds nothing" fs check
 # ---- one false list of servers does not damage a store ----
 server_start 4 "$scheme://$host:0"
 # Only the new server gets the false list: another one would refuse it first.
-refused "a false list of servers" "its place in the list" \
+refused "a false list of servers" "another place in the list" \
   "$bin/bmi-stripefs" --servers "${url[4]},${url[4]}" put "$work/small" /
 check "the true list after it" "$bin/bmi-stripefs" --servers "${url[4]}" put "$work/small" /
 refused "a new store without a place" "--place" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" --store mem:

@@ -109,7 +109,7 @@ refused "a folder that cannot be read" "$work/tree/many: EIO" \
   "$bin/stripefs-failing-folder" --servers "$servers" put -r "$work/tree/many" /unread
 check "remove what was read of it" fs rm -r /unread
 [ -f "$work/a file" ] && [ -L "$work/held/tree" ] || fail "what is no folder was replaced"
-refused "servers in another order" "its place in the list" \
+refused "servers in another order" "another place in the list" \
   "$bin/bmi-stripefs" --servers "${url[1]},${url[0]},${url[2]},${url[3]}" ls /
 refused "no such scheme" "server nix://host:1: ENOPROTOOPT" "$bin/bmi-stripefs" --servers "nix://host:1" ls /
 [ "$(wc -l <"$work/out")" = 1 ] || { fail "a wrong server, in more than a line:"; cat "$work/out"; }

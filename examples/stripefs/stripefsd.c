@@ -188,7 +188,7 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* EFBIG reports it */
     result = network_open(choices.listen);
     if (result < 0) {
-        fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s (BMI_LOG=error tells more)\n",
+        fprintf(stderr, "bmi-stripefsd: cannot listen on %s: %s (set BMI_LOG=error for details)\n",
                 choices.listen, bmi_status_string(result));
         return 1;
     }
