@@ -483,7 +483,7 @@ const char *bmi_status_string(int32_t code);
  * Threads: any, at any time. Blocks: no. */
 bmi_error_code_t bmi_status_of(int number);
 
-/* Writes what the library does at present, in lines for people: where it listens, totals, methods,
+/* Writes the library's present state as lines of text: its listen addresses, totals, methods,
  * contexts, and for each peer its outstanding operations, waiting messages and held memory.
  * `bmi-info --process` prints this text of a process whose setting `report` is on. It asks over an
  * abstract Unix socket with the name BMI_REPORT_NAME and the process id. The process answers its

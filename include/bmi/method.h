@@ -573,7 +573,7 @@ int bmi_method_cache_create(const struct bmi_method *method, const struct bmi_re
  * Blocks: as leave does. */
 void bmi_method_cache_destroy(struct bmi_registration_cache *cache);
 /* A registration that holds these bytes. Returns: 0, -EINVAL (no bytes, or none that a program can
- * have), -ENOBUFS (over the bounds, all in use), -ENOMEM, or what enter returned. Owns: the
+ * have), -ENOBUFS (over the bounds, all in use), -ENOMEM, or an error of enter. Owns: the
  * registration is the cache's, lent until it is put. Threads: any; takes only the cache's lock.
  * Blocks: as enter and leave do. */
 int bmi_method_cache_get(struct bmi_registration_cache *cache, const void *memory, size_t length,
@@ -610,8 +610,8 @@ struct bmi_method_memory {
     bmi_size_t size;
 };
 
-/* What the method would choose on this host, into a struct bmi_method_choice (bmi.h), which is
- * zeroed; `state` and `link` are NULL. Returns: 0, or what start would return; -ENOSYS: there is
+/* The method's choices on this host, into a struct bmi_method_choice (bmi.h), which is zeroed;
+ * `state` and `link` are NULL. Returns: 0, or the error that start would return; -ENOSYS: there is
  * nothing to choose. Owns: nothing. Threads: any. Blocks: briefly, as start does. */
 enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
 

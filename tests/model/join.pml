@@ -8,8 +8,8 @@
  * links between P and X: docs/wire-protocol.md promises nothing against that.
  *
  * Checked in every reachable state:
- *   safety     what was posted to the process behind an address that was dialled is moved only to a
- *              link that this very process has dialled;
+ *   safety     operations posted to the process behind a dialled address are moved only to a link
+ *              that this same process has dialled;
  *   agreement  P and X do not both use the links that they dialled to each other.
  *
  * A digest is modelled by what goes into it: an answer is the pair of links (of, over), and equals
@@ -77,7 +77,7 @@ byte answer[LINKS]; /* the link that it is about; LINKS: none */
 byte i; /* scratch, 0 between steps */
 bit can;
 
-/* The links that an honest dialler asks for: accepted, from one who says to be the same. */
+/* The links that an honest dialler asks for: accepted, with the same incarnation claimed. */
 inline candidates(l)
 {
     i = 0;
@@ -208,7 +208,7 @@ inline take_reply(l)
     d_step { dialler[l] == SAID && accepted[l]; reply_taken(l) }
 }
 
-/* P or X is asked by the other one. Its links to the other and to M are all that it has dialled. */
+/* P or X takes a question of the other. It has dialled two links: to the other, and to M. */
 inline take_question(l, first, second)
 {
     d_step {
