@@ -101,7 +101,7 @@ static int methods_start(const char *list)
     return 0;
 }
 
-/* Listens on one "scheme://address[/path]". -ENOPROTOOPT: no method that runs has the scheme. */
+/* Listens on one "scheme://address". -ENOPROTOOPT: no method that runs has the scheme. */
 static int listen_one(const char *text, int flags)
 {
     char address[BMI_MAX_ADDR_LEN], bound[BMI_MAX_ADDR_LEN - 64];
@@ -119,7 +119,6 @@ static int listen_one(const char *text, int flags)
         return -ENOPROTOOPT;
     }
     snprintf(address, sizeof address, "%s", separator + 3);
-    address[strcspn(address, "/")] = '\0';
     int status = method->method->listen(method->state, address, flags, bound, sizeof bound);
     if (status < 0) {
         bmi__log(BMI_LOG_ERROR, "listen address \"%s\": %s", text,

@@ -242,7 +242,6 @@ static int alternative_parse(char *text, struct alternative *alternative)
     if (method == NULL)
         return -ENOPROTOOPT;
     snprintf(rest, sizeof rest, "%s", separator + 3);
-    rest[strcspn(rest, "/")] = '\0';
     if (method->method->parse(rest, canonical, sizeof canonical, &reason) < 0) {
         bmi__log(BMI_LOG_ERROR, "address \"%s\": %s", text, reason);
         return -EINVAL;

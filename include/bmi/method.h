@@ -161,6 +161,16 @@ struct bmi_setting_spec {
     const char *help; /* one line, for bmi-info */
 };
 
+/* Copies an address without the "/path" that may follow it, as much of it as fits. Returns:
+ * nothing. Owns: nothing. Threads: any. Blocks: no. */
+static inline void bmi_address_copy(const char *address, char *copy, size_t size)
+{
+    size_t length = 0;
+    for (; length + 1 < size && address[length] != '\0' && address[length] != '/'; length++)
+        copy[length] = address[length];
+    copy[length] = '\0';
+}
+
 /* ---- the operations ------------------------------------------------------------------------- */
 
 struct bmi_method {
@@ -185,9 +195,10 @@ struct bmi_method {
      * name look-up. EADDRINUSE and the like are logged with the address by the method. */
     int (*listen)(void *state, const char *address, int flags, char *bound, size_t size);
 
-    /* 4. Checks an address (without scheme and /path) without any I/O and writes its canonical
-     * form (numeric hosts normalised, default port added). -EINVAL: `reason` names the bad part
-     * in words. Pure: may be called before start, by any thread. */
+    /* 4. Checks an address (without scheme) without any I/O and writes its canonical form (numeric
+     * hosts normalised, default port added). A "/path" behind a host or name is ignored, here and
+     * by listen: see bmi_address_copy. -EINVAL: `reason` names the bad part in words. Pure: may be
+     * called before start, by any thread. */
     int (*parse)(const char *address, char *canonical, size_t size, const char **reason);
 
     /* 5. Starts a connection to a canonical address; never blocks (names are looked up elsewhere).

@@ -75,8 +75,10 @@ static int host_parse(const char *text, size_t length, struct gm_address *addres
     return 0;
 }
 
-int gm_address_parse(const char *text, struct gm_address *address, const char **reason)
+int gm_address_parse(const char *whole, struct gm_address *address, const char **reason)
 {
+    char text[BMI_MAX_ADDR_LEN];
+    bmi_address_copy(whole, text, sizeof text);
     memset(address, 0, sizeof *address);
     address->number = GM_DEFAULT_NUMBER;
     if (text[0] == '[')

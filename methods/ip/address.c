@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bmi/method.h"
+
 enum { NAME_MAX_LENGTH = 253, LABEL_MAX_LENGTH = 63 };
 
 static int refuse(const char **reason, const char *why)
@@ -202,8 +204,10 @@ static int bracket_parse(const char *text, struct ip_address *address, const cha
     return port_parse(close + 2, address, reason);
 }
 
-int ip_address_parse(const char *text, struct ip_address *address, const char **reason)
+int ip_address_parse(const char *whole, struct ip_address *address, const char **reason)
 {
+    char text[BMI_MAX_ADDR_LEN];
+    bmi_address_copy(whole, text, sizeof(text));
     memset(address, 0, sizeof(*address));
     if (text[0] == '[')
         return bracket_parse(text, address, reason);

@@ -36,7 +36,8 @@ union ip_socket_address {
     struct sockaddr_in6 ipv6;
 };
 
-/* Takes a string apart. Returns 0, or -EINVAL with the bad part named in *reason (a constant). */
+/* Takes a string apart; a "/path" behind it is ignored. Returns 0, or -EINVAL with the bad part
+ * named in *reason (a constant). */
 int ip_address_parse(const char *text, struct ip_address *address, const char **reason);
 
 /* Writes "host:port" with the address's host and this port. Returns 0 or -ENAMETOOLONG. */

@@ -26,6 +26,7 @@ static const struct {
     {"[fe80::1%eth0.2]:7", "[fe80::1%eth0.2]:7"},
     {"[::ffff:10.0.0.1]:7", "10.0.0.1:7"},
     {"[::]:7", "[::]:7"},
+    {"a:80/b:c", "a:80"},
 };
 
 static const struct {
@@ -50,7 +51,7 @@ static const struct {
     {"[1.2.3.4]:1", "bad IPv6 address"},
     {"[::g]", "bad IPv6 address"},
     {"[::1%]", "interface name"},
-    {"[::1%eth/0]", "interface name"},
+    {"[::1%eth/0]", "']' is missing"},
     {"[::1%interface-name-too-long]", "interface name"},
     {"1.2.3", "bad IPv4 address"},
     {"1.2.3.256", "bad IPv4 address"},
@@ -65,7 +66,7 @@ static const struct {
     {"-a", "'-'"},
     {"a-.b", "'-'"},
     {"a b", "bad character"},
-    {"a/b", "bad character"},
+    {"a?b", "bad character"},
     {"a\x80", "bad character"},
     {"*", "bad character"},
 };

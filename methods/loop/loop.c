@@ -28,8 +28,10 @@ static long number_parse(const char *text)
     return *end == '\0' && number <= NUMBER_MAX ? number : -1;
 }
 
-static int loop_parse(const char *address, char *canonical, size_t size, const char **reason)
+static int loop_parse(const char *whole, char *canonical, size_t size, const char **reason)
 {
+    char address[BMI_MAX_ADDR_LEN];
+    bmi_address_copy(whole, address, sizeof address);
     size_t length = 0;
     while (isalnum((unsigned char)address[length]) ||
            (address[length] != '\0' && strchr("._-", address[length]) != NULL))

@@ -315,7 +315,12 @@ const char *test_method(void)
 void test_address(char address[64], unsigned port)
 {
     const char *host = getenv("BMI_TEST_HOST");
-    snprintf(address, 64, "%s://%s:%u", test_scheme(), host ? host : "127.0.0.1", port);
+    if (strcmp(test_scheme(), "unix") == 0 && port == 0)
+        snprintf(address, 64, "unix://@");
+    else if (strcmp(test_scheme(), "unix") == 0)
+        snprintf(address, 64, "unix:///tmp/bmi-test-%u", port);
+    else
+        snprintf(address, 64, "%s://%s:%u", test_scheme(), host ? host : "127.0.0.1", port);
 }
 
 void serve_here(int flags, char listening[BMI_MAX_ADDR_LEN])
