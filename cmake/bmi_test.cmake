@@ -10,6 +10,8 @@
 #     takes what a child of fork() has of its parent's threads for leaks). BACKGROUND: run once more
 #     with progress in the background, as LABEL.x.background. WRAP: the program stands in for these
 #     functions of the library, by the linker's --wrap.
+# bmi_test_objects(x a.c b.c)    files that several programs share, which see the whole tree: built once,
+#     for those that name x after LIBRARIES
 # bmi_test(NAME x PROGRAM y LABEL ... [ARGS ...])    another test that runs y, made by a call before
 # bmi_test(NAME x COMMAND ... LABEL ...)             a test that runs a command, e.g. a script
 #
@@ -79,6 +81,12 @@ function(bmi_test)
                       ${BMI_MEMCHECK} ${arg_COMMAND} ${arg_ARGS})
         set_property(TEST "valgrind.${arg_LABEL}.${arg_NAME}" APPEND PROPERTY LABELS valgrind)
     endif()
+endfunction()
+
+function(bmi_test_objects name)
+    add_library("${name}" OBJECT EXCLUDE_FROM_ALL ${ARGN})
+    target_include_directories("${name}" PRIVATE "${PROJECT_SOURCE_DIR}")
+    target_link_libraries("${name}" PRIVATE bmi_flags bmi_cunit)
 endfunction()
 
 # The words of a command, with the emulator before a program of this build.
