@@ -103,25 +103,6 @@ static struct {
     [SETTING_REPORT] = {"report", SWITCH, 0, 0, 1,
                         "tell who asks (bmi-info --process) what the process does", 0},
     [SETTING_LOG] = {"log", LEVEL, 0, 0, 5, "what to print to standard error", 0},
-    [SETTING_TCP_SNDBUF] = {"tcp_sndbuf", BYTES, 0, 0, 1 << 30,
-                            "bytes of a socket's send buffer; 0: the kernel's own tuning", 0},
-    [SETTING_TCP_RCVBUF] = {"tcp_rcvbuf", BYTES, 0, 0, 1 << 30,
-                            "bytes of a socket's receive buffer; 0: the kernel's own tuning", 0},
-    [SETTING_TCP_KEEPALIVE] = {"tcp_keepalive_s", NUMBER, 60, 0, 32767,
-                               "idle seconds before TCP probes a silent connection; 0: never", 60},
-    [SETTING_TCP_BACKLOG] = {"tcp_backlog", NUMBER, 4096, 1, 1 << 16,
-                             "connections that may wait to be accepted", 4096},
-    [SETTING_TCP_HOST_LINKS] = {"tcp_host_links", NUMBER, 16384, 0, 1 << 24,
-                                "connections accepted from one host at most; one more takes the "
-                                "place of an idle one of that host, or is closed; 0: no limit",
-                                16384},
-    [SETTING_TCP_LOCAL_RENO] =
-        {"tcp_local_reno", SWITCH, 1, 0, 1,
-         "connections within this host use the congestion control reno; off: the system's", 1},
-    [SETTING_OFI_REGISTER_ALL] = {"ofi_register_all", SWITCH, 0, 0, 1,
-                                  "register all memory of transfers as for an RDMA device, also "
-                                  "for ofi+tcp, ofi+shm: a test",
-                                  0},
 };
 
 /* What bmi__settings_lend has set. start.c's lock. */
@@ -202,6 +183,11 @@ static int table_count(void)
 static int find(const char *name, size_t length)
 {
     return find_among(table_count(), name, length);
+}
+
+int bmi__setting_find(const char *name)
+{
+    return find(name, strlen(name));
 }
 
 int64_t bmi_method_setting(const char *name)

@@ -35,13 +35,6 @@ enum setting {
     SETTING_STATS,
     SETTING_REPORT,
     SETTING_LOG,
-    SETTING_TCP_SNDBUF,
-    SETTING_TCP_RCVBUF,
-    SETTING_TCP_KEEPALIVE,
-    SETTING_TCP_BACKLOG,
-    SETTING_TCP_HOST_LINKS,
-    SETTING_TCP_LOCAL_RENO,
-    SETTING_OFI_REGISTER_ALL,
     SETTINGS /* of the core; methods declare theirs in bmi_method.settings */
 };
 
@@ -51,6 +44,8 @@ enum { PROGRESS_CALLER, PROGRESS_BACKGROUND };
 int64_t bmi__setting(enum setting setting);
 /* Sets one to a value that is within its bounds. */
 void bmi__setting_put(enum setting setting, int64_t value);
+/* The place of a setting that a method declares; -1: there is none. */
+int bmi__setting_find(const char *name);
 
 /* Sets "name=value[,name=value...]", all or none, for the time from a BMI_initialize to the last
  * BMI_finalize. Options of the classic library's modules are ignored. -EINVAL: the log says why. */

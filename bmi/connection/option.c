@@ -158,14 +158,16 @@ static int port_get(int *port)
 /* The default for future connections is a setting, which the method reads whenever it starts. */
 static int buffer_default(int option, int *bytes, bool set)
 {
-    enum setting setting =
-        option == BMI_TCP_BUFFER_SEND_SIZE ? SETTING_TCP_SNDBUF : SETTING_TCP_RCVBUF;
+    int setting =
+        bmi__setting_find(option == BMI_TCP_BUFFER_SEND_SIZE ? "tcp_sndbuf" : "tcp_rcvbuf");
+    if (setting < 0)
+        return -ENOSYS;
     if (bytes == NULL || (set && *bytes < 0))
         return -EINVAL;
     if (set)
-        bmi__setting_put(setting, *bytes);
+        bmi__setting_put((enum setting)setting, *bytes);
     else
-        *bytes = (int)bmi__setting(setting);
+        *bytes = (int)bmi__setting((enum setting)setting);
     return 0;
 }
 

@@ -7,7 +7,7 @@
  * its own.
  */
 #include "ib.h"
-#include "methods/ip/address.h"
+#include "methods/ip/ip.h"
 
 enum { EAGER_MAX = 16384, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
@@ -29,6 +29,12 @@ static const struct ib_kind kind_shm = {"ofi+shm", shm_providers,
 static const struct ib_kind kind_verbs = {
     "ofi+verbs", verbs_providers,
     "Is the device up (ibv_devinfo), its port active, its network interface given an address?"};
+
+static const struct bmi_setting_spec settings[] = {
+    {"ofi_register_all", BMI_SETTING_SWITCH, 0, 0, 1,
+     "register all memory of transfers as for an RDMA device, also for ofi+tcp, ofi+shm: a test"},
+    IP_SETTINGS,
+    {0}};
 
 /* Where connections can't be cut nobody gets to see a program's memory: what is on its way there
  * would come when the program has it back. */
@@ -134,6 +140,7 @@ static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link
                                            .put = true,                                     \
                                            .get = true,                                     \
                                            .registration = true},                           \
+                                .settings = settings,                                       \
                                 .start = start_##symbol,                                    \
                                 .stop = ib_stop,                                            \
                                 .listen = ib_listen,                                        \

@@ -19,6 +19,22 @@
 
 enum { IP_NAME_ADDRESSES = 16 }; /* of one name, tried in turn */
 
+/* Settings that every method over TCP/IP reads: entries of its table. */
+#define IP_SETTINGS                                                                           \
+    {"tcp_keepalive_s",                                                                       \
+     BMI_SETTING_NUMBER,                                                                      \
+     60,                                                                                      \
+     0,                                                                                       \
+     32767,                                                                                   \
+     "idle seconds before TCP probes a silent connection; 0: never"},                         \
+        {"tcp_backlog", BMI_SETTING_NUMBER,                                                   \
+         4096,          1,                                                                    \
+         1 << 16,       "connections that may wait to be accepted"},                          \
+    {                                                                                         \
+        "tcp_local_reno", BMI_SETTING_SWITCH, 1, 0, 1,                                        \
+            "connections within this host use the congestion control reno; off: the system's" \
+    }
+
 /* ---- resolve.c: name look-up ---------------------------------------------------------------- */
 
 struct ip_resolve;

@@ -14,6 +14,17 @@
  * another's frame: a larger value means fewer headers, a smaller one less waiting. */
 enum { EAGER_MAX = 32768, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
+static const struct bmi_setting_spec settings[] = {
+    {"tcp_sndbuf", BMI_SETTING_BYTES, 0, 0, 1 << 30,
+     "bytes of a socket's send buffer; 0: the kernel's own tuning"},
+    {"tcp_rcvbuf", BMI_SETTING_BYTES, 0, 0, 1 << 30,
+     "bytes of a socket's receive buffer; 0: the kernel's own tuning"},
+    {"tcp_host_links", BMI_SETTING_NUMBER, 16384, 0, 1 << 24,
+     "connections accepted from one host at most; one more takes the place of an idle one of that "
+     "host, or is closed; 0: no limit"},
+    IP_SETTINGS,
+    {0}};
+
 static bool delivered(int fd)
 {
     int unacknowledged = 0;
@@ -58,6 +69,7 @@ const struct bmi_method bmi__method_tcp = {
                .unexpected_max = UNEXPECTED_MAX,
                .frame_max = FRAME_MAX,
                .segments_max = STREAM_IOVECS},
+    .settings = settings,
     .start = tcp_start,
     .stop = tcp_stop,
     .listen = tcp_listen,
