@@ -15,7 +15,8 @@ enum { SKIP_MOST = 63, SAMPLE_NS = 10000000 };
 static struct {
     unsigned skip, backoff; /* waits that go without a spin: left, and after the next failure */
     uint64_t sampled_ns;    /* when the load was last read */
-    bool crowded;           /* at that time, more threads were runnable than there are CPUs */
+    bool crowded_once;      /* at that time, more threads were runnable than there are CPUs */
+    bool crowded;           /* twice in a row; one reading counts threads that run for 50 us, too */
 } spin;
 
 /* From /proc/loadavg, "0.20 0.18 0.12 3/80 11206": three threads are runnable. */
@@ -46,7 +47,9 @@ uint64_t bmi__spin_window(uint64_t now_ns)
     }
     if (now_ns - spin.sampled_ns > SAMPLE_NS) {
         spin.sampled_ns = now_ns;
-        spin.crowded = is_crowded();
+        bool crowded = is_crowded();
+        spin.crowded = crowded && spin.crowded_once;
+        spin.crowded_once = crowded;
     }
     return spin.crowded ? 0 : window_ns;
 }
