@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "bmi/base/clock.h"
-#include "bmi/base/digest.h"
+#include "bmi/base/crypto.h"
 #include "bmi/base/log.h"
 #include "bmi/connection/handshake.h"
 #include "bmi/connection/peer_end.h"

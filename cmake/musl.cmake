@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Toolchain: the machine's own gcc with musl as the C library (Debian's musl-tools).
+# Toolchain: the machine's own gcc with musl as the C library (Debian's musl-tools). The libraries
+# that libbmi cannot do without are built for musl first, once, beside the build folder.
 
 set(CMAKE_C_COMPILER musl-gcc)
 
-# musl-gcc does not look into /usr/include, which has glibc's headers. Those of the kernel are there
-# too: links to them are looked at last.
-set(kernel_headers "${CMAKE_BINARY_DIR}/kernel-headers")
-file(MAKE_DIRECTORY "${kernel_headers}")
-foreach(folder linux asm asm-generic)
-    file(GLOB found "/usr/include/${folder}" "/usr/include/${CMAKE_HOST_SYSTEM_PROCESSOR}-linux-gnu/${folder}")
-    if(found)
-        list(GET found 0 found)
-        file(CREATE_LINK "${found}" "${kernel_headers}/${folder}" SYMBOLIC)
-    endif()
-endforeach()
-set(CMAKE_C_FLAGS_INIT "-idirafter ${kernel_headers}")
+if(NOT DEFINED ENV{BMI_MUSL_LIBRARIES}) # set again in the projects that CMake's own checks are
+    get_filename_component(libraries "${CMAKE_BINARY_DIR}/../musl-libraries" ABSOLUTE)
+    execute_process(COMMAND "${CMAKE_CURRENT_LIST_DIR}/../scripts/musl-libraries" "${libraries}"
+                    OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+    set(ENV{BMI_MUSL_LIBRARIES} "${libraries}")
+endif()
+set(ENV{PKG_CONFIG_LIBDIR} "$ENV{BMI_MUSL_LIBRARIES}/lib/pkgconfig")
+set(CMAKE_C_FLAGS_INIT "-idirafter $ENV{BMI_MUSL_LIBRARIES}/kernel-headers")

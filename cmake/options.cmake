@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Options, and the optional packages. Each BMI_WITH_X is AUTO unless set: on if its package is found,
+# Options and packages. bmi_required names what the library cannot be built without. Of the optional
+# packages each BMI_WITH_X is AUTO unless set: on if its package is found,
 # also one that is installed after the first configure. It is refused if switched on without it, and
 # reaches C as a definition: `#if BMI_WITH_X`, always 0 or 1.
 
 find_package(Threads REQUIRED)
-find_package(PkgConfig)
+find_package(PkgConfig REQUIRED)
 
 set(BMI_PACKAGES "")
 
@@ -18,17 +19,22 @@ macro(bmi__auto name help found)
     endif()
 endmacro()
 
+# bmi_required(NAME pkg-config-modules...): a library that folders link as `name` in lower case.
+function(bmi_required name)
+    string(TOLOWER "${name}" library)
+    pkg_check_modules("bmi_${library}" REQUIRED IMPORTED_TARGET GLOBAL ${ARGN})
+    set_property(GLOBAL PROPERTY "bmi_modules_${library}" "${ARGN}")
+endfunction()
+
 # bmi_package(NAME pkg-config-modules... HELP text): option BMI_WITH_NAME and, where on, a library
 # that folders link as `name` in lower case.
 function(bmi_package name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "HELP" "")
     string(TOLOWER "${name}" library)
     set(found OFF)
-    if(PkgConfig_FOUND)
-        pkg_check_modules("bmi_${library}" QUIET IMPORTED_TARGET GLOBAL ${arg_UNPARSED_ARGUMENTS})
-        if(bmi_${library}_FOUND)
-            set(found ON)
-        endif()
+    pkg_check_modules("bmi_${library}" QUIET IMPORTED_TARGET GLOBAL ${arg_UNPARSED_ARGUMENTS})
+    if(bmi_${library}_FOUND)
+        set(found ON)
     endif()
     bmi__auto("BMI_WITH_${name}" "${arg_HELP}" "${found}")
     set("BMI_WITH_${name}" "${BMI_WITH_${name}}" PARENT_SCOPE)
@@ -40,6 +46,7 @@ function(bmi_package name)
     set(BMI_PACKAGES "${BMI_PACKAGES}" PARENT_SCOPE)
 endfunction()
 
+bmi_required(CRYPTO libcrypto>=3.0)
 bmi_package(HWLOC hwloc HELP "topology for the task manager, from hwloc")
 bmi_package(FABRIC libfabric HELP "the ib method, on libfabric")
 bmi_package(LMDB lmdb HELP "key/values of trove-stub's dir backend, in LMDB")

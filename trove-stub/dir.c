@@ -12,11 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "bmi/base/crypto.h"
 #include "trove-stub/dir.h"
 #include "trove-stub/limit.h"
 
@@ -191,13 +191,14 @@ static int is_gone(struct trove_op *op)
     return result == 0 ? -EEXIST : result == -ENOENT || result == -ENOTDIR ? 0 : result;
 }
 
-static bmi_trove_object_t number_draw(void)
+/* 0 stands for no object. */
+static int number_draw(bmi_trove_object_t *number)
 {
-    bmi_trove_object_t number = 0;
-    while (number == 0)
-        if (getrandom(&number, sizeof number, 0) != sizeof number)
-            number = 0;
-    return number;
+    int result;
+    do
+        result = bmi__random(number, sizeof *number);
+    while (result == 0 && *number == 0);
+    return result;
 }
 
 static void file_forget(struct trove_op *op)
@@ -219,10 +220,13 @@ static int dir_create(struct trove_op *op)
 {
     struct trove_dir *dir = dir_of(op);
     bool draw = *op->objects == 0;
-    int fd = -1, result;
+    int fd = -1, result = 0;
+    op->place.object = *op->objects;
     do {
-        op->place.object = draw ? number_draw() : *op->objects;
-        result = dir->keys != NULL ? bmi__keys_remove_leftovers(dir->keys, op, is_gone) : 0;
+        if (draw)
+            result = number_draw(&op->place.object);
+        if (result == 0 && dir->keys != NULL)
+            result = bmi__keys_remove_leftovers(dir->keys, op, is_gone);
         if (result == 0)
             result = file_make(op, &fd);
     } while (draw && result == -EEXIST);
@@ -325,6 +329,8 @@ static bool dir_start(struct trove_op *op)
 
 static int dir_open(struct bmi_trove_store *store, const char *path, char *error, size_t error_size)
 {
+    if (bmi__crypto_start() < 0)
+        return bmi__trove_explain(-EIO, error, error_size, "libcrypto cannot be used");
     struct trove_dir *dir = calloc(1, sizeof *dir);
     if (dir == NULL || !bmi__files_open(&dir->files, store->settings.open_files)) {
         free(dir);

@@ -9,10 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "bmi/base/clock.h"
-#include "bmi/base/digest.h"
+#include "bmi/base/crypto.h"
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
@@ -34,7 +33,8 @@ static uint8_t incarnation[16];
 
 int bmi__handshake_start(void)
 {
-    return getrandom(incarnation, sizeof incarnation, 0) == sizeof incarnation ? 0 : -EIO;
+    int status = bmi__crypto_start();
+    return status < 0 ? status : bmi__random(incarnation, sizeof incarnation);
 }
 
 static uint32_t own_eager_max(const struct bmi_method *method)
@@ -177,10 +177,10 @@ static bool proof_holds(const uint8_t *proof, enum proof_label label, const uint
  * resources, which takes long on a busy host. */
 int bmi__handshake_up(struct bmi_link *link)
 {
-    int status = 0;
     uint8_t nonce[16], name[16];
-    if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
-        return -EIO;
+    int status = bmi__random(nonce, sizeof nonce);
+    if (status < 0)
+        return status;
     bmi__book_lock();
     struct peer *peer = link_owner(link);
     if (peer != NULL) {

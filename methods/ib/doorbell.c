@@ -15,9 +15,9 @@
  * peer gets in the greeting, shows that it is the right page. A killed process leaves nothing.
  */
 #include <fcntl.h>
+#include <openssl/rand.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,7 +75,7 @@ int ib_doorbell_make(struct ib_doorbell **out)
         status = -errno;
     else
         status = page_map(fd, PROT_READ | PROT_WRITE, &doorbell);
-    if (status == 0 && getrandom(&doorbell->page->number, sizeof(uint64_t), 0) != sizeof(uint64_t))
+    if (status == 0 && RAND_bytes((uint8_t *)&doorbell->page->number, sizeof(uint64_t)) != 1)
         status = -EIO;
     if (status) {
         ib_doorbell_free(doorbell);

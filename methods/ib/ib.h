@@ -76,10 +76,10 @@ enum {
     IB_SLOTS = 128,           /* messages under way, of all links, */
     IB_LINK_SLOTS = 16,       /* and of one */
     IB_SLOTS_MORE = 32,       /* made at a time when all are taken */
-    IB_KEYS = 32,        /* of memory, asked for at a time: what one getrandom(2) gives whole */
-    IB_BUFFERS = 4,      /* posted for messages to arrive in */
-    IB_BUFFERS_SHM = 24, /* the same: as many messages as may come between two looks */
-    IB_QUEUE_SHM = 4096, /* completions that have room, likewise */
+    IB_KEYS = 32,             /* of memory, drawn at a time */
+    IB_BUFFERS = 4,           /* posted for messages to arrive in */
+    IB_BUFFERS_SHM = 24,      /* the same: as many messages as may come between two looks */
+    IB_QUEUE_SHM = 4096,      /* completions that have room, likewise */
     IB_BUFFER_BYTES = 256 << 10,
     IB_NAME_BYTES = 128,      /* of an endpoint's name */
     IB_HOST_BYTES = 64,       /* of a numeric host with its interface */

@@ -15,7 +15,7 @@
  * nobody writes while they are read, and bodies are copied out of them.
  */
 #include <endian.h>
-#include <sys/random.h>
+#include <openssl/rand.h>
 
 #include "ib.h"
 
@@ -49,7 +49,7 @@ int ib_token_make(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
     uint64_t number;
-    if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+    if (RAND_bytes((uint8_t *)&number, sizeof(number)) != 1)
         return -EIO;
     uint32_t index = 0;
     while (index < state->token_count && state->tokens[index])

@@ -8,12 +8,12 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <openssl/rand.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -122,7 +122,7 @@ int ib_provider_name_choose(struct fi_info *info)
     char name[96];
     if (info->addr_format != FI_ADDR_STR)
         return 0;
-    if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+    if (RAND_bytes((uint8_t *)&number, sizeof(number)) != 1)
         return -EIO;
     stat("/proc/self/ns/pid", &table);
     if (leftovers_remove(table.st_ino) < 0)

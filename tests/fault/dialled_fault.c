@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bmi/base/digest.h"
+#include "bmi/base/crypto.h"
 #include "raw_peer.h"
 #include "serve.h"
 

@@ -10,11 +10,11 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
+#include <openssl/rand.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -107,7 +107,7 @@ static int bind_to(int fd, const char *host, uint16_t *number)
 {
     enum { FIRST = 32768, COUNT = 28000 };
     uint32_t start = 0;
-    if (*number == 0 && getrandom(&start, sizeof(start), 0) != (ssize_t)sizeof(start))
+    if (*number == 0 && RAND_bytes((uint8_t *)&start, sizeof(start)) != 1)
         return -EIO;
     for (uint32_t i = 0; i < COUNT; i++) {
         struct sockaddr_un address;

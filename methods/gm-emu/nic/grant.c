@@ -13,8 +13,8 @@
  */
 #include <errno.h>
 #include <linux/futex.h>
+#include <openssl/rand.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,8 +28,7 @@ int nic__grants_init(struct nic_port *port)
     port->grant_free = malloc(port->options.grants_max * sizeof(*port->grant_free));
     if (port->grant_free == NULL)
         return -ENOMEM;
-    if (getrandom(&port->grant_generation, sizeof(port->grant_generation), 0) !=
-        (ssize_t)sizeof(port->grant_generation))
+    if (RAND_bytes((uint8_t *)&port->grant_generation, sizeof(port->grant_generation)) != 1)
         return -EIO;
     port->grant_generation >>= NIC_GRANT_BITS;
     return 0;

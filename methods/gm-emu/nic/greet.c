@@ -15,11 +15,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/rand.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -223,7 +223,7 @@ static int welcome_send(struct nic_peer *peer)
     void *memory;
     int fd;
     nic__hello_fill(port, &welcome, NIC_WELCOME);
-    if (getrandom(&peer->link_name, sizeof(peer->link_name), 0) != sizeof(peer->link_name))
+    if (RAND_bytes((uint8_t *)&peer->link_name, sizeof(peer->link_name)) != 1)
         return -EIO;
     peer->link_name |= 1; /* 0 stands for all */
     welcome.link = peer->link_name;

@@ -4,13 +4,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/rand.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -215,7 +215,7 @@ int nic_open(const struct nic_options *options, struct nic_port **result)
         nic__log(port, NIC_LOG_ERROR, "port: option %s is out of its range", bad);
         status = -EINVAL;
     }
-    if (status == 0 && getrandom(port->nonce, sizeof(port->nonce), 0) != sizeof(port->nonce))
+    if (status == 0 && RAND_bytes((uint8_t *)port->nonce, sizeof(port->nonce)) != 1)
         status = -EIO;
     if (status == 0)
         status = descriptors_open(port);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * digest_test.c - known answers, as of sha256sum.
+ * crypto_test.c - digests against known answers of sha256sum; random numbers, also after a fork.
  */
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include "bmi/base/digest.h"
+#include "bmi/base/crypto.h"
 #include "unit.h"
 
 static void known_answers(void)
@@ -61,11 +63,14 @@ static void other_lengths(void)
         {52,
          {0x6c, 0x1b, 0x3d, 0xc7, 0xa7, 0x06, 0xb9, 0xdc, 0x81, 0x35, 0x2a, 0x67, 0x16, 0xb9, 0xc6,
           0x66}},
+        {1000,
+         {0x41, 0xed, 0xec, 0xe4, 0x2d, 0x63, 0xe8, 0xd9, 0xbf, 0x51, 0x5a, 0x9b, 0xa6, 0x93, 0x2e,
+          0x1c}},
         {55,
          {0x9f, 0x43, 0x90, 0xf8, 0xd3, 0x0c, 0x2d, 0xd9, 0x2e, 0xc9, 0xf0, 0x95, 0xb6, 0x5e, 0x2b,
           0x9a}},
     };
-    char bytes[DIGEST_MOST];
+    char bytes[1000];
     memset(bytes, 'a', sizeof bytes);
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         uint8_t digest[16];
@@ -74,12 +79,38 @@ static void other_lengths(void)
     }
 }
 
+/* A child and its parent, whose libcrypto has drawn before the fork. */
+static void forked_child_draws_others(void)
+{
+    enum { DRAWN = 32 };
+    uint8_t own[DRAWN], childs[DRAWN] = {0};
+    int ends[2], status = -1;
+    CU_ASSERT_EQUAL(bmi__random(own, sizeof own), 0);
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        bool drawn = bmi__random(childs, sizeof childs) == 0;
+        _exit(!drawn || write(ends[1], childs, sizeof childs) != sizeof childs);
+    }
+    CU_ASSERT_FATAL(child > 0);
+    CU_ASSERT_EQUAL(bmi__random(own, sizeof own), 0);
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT_EQUAL(status, 0);
+    CU_ASSERT_EQUAL(read(ends[0], childs, sizeof childs), sizeof childs);
+    CU_ASSERT_NOT_EQUAL(memcmp(own, childs, sizeof own), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
         {"known answers", known_answers},
         {"other lengths", other_lengths},
+        {"a forked child draws other numbers", forked_child_draws_others},
         CU_TEST_INFO_NULL,
     };
-    return unit_run("digests", tests);
+    if (bmi__crypto_start() != 0)
+        return 1;
+    return unit_run("crypto", tests);
 }
