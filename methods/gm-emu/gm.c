@@ -49,8 +49,8 @@ static void options_fill(struct nic_options *options)
         nic_options_preset(options, "myrinet2000");
     options->send_tokens = (uint32_t)bmi_method_setting("gm_send_tokens");
     options->receive_tokens = (uint32_t)bmi_method_setting("gm_receive_tokens");
-    options->max_size[NIC_LOW_PRIORITY] = GM_LOW_SIZE;
-    options->max_size[NIC_HIGH_PRIORITY] = GM_HIGH_SIZE;
+    options->max_size[NIC_LOW_PRIORITY] = GM_SIZE;
+    options->max_size[NIC_HIGH_PRIORITY] = NIC_MIN_SIZE; /* not used */
     if (bmi_method_setting("gm_pages") != 0)
         options->registered_pages_max = (uint64_t)bmi_method_setting("gm_pages");
     options->resend_timeout_ms = (uint32_t)bmi_method_setting("gm_resend_timeout_ms");
@@ -63,31 +63,16 @@ static void options_fill(struct nic_options *options)
     options->log = log_write;
 }
 
-/* Provides `count` buffers of a class; at least one must be taken. */
-static int buffers_provide(struct gm_state *state, uint8_t *memory, unsigned count, unsigned size,
-                           enum nic_priority priority)
-{
-    int status = 0;
-    for (unsigned i = 0; i < count && status == 0; i++)
-        status =
-            nic_provide_receive_buffer(state->port, memory + ((size_t)i << size), size, priority);
-    return status;
-}
-
-/* With two tokens: one buffer for each priority. */
+/* Provides as many receive buffers as there are tokens, up to GM_BUFFERS. */
 static int receive_start(struct gm_state *state, uint32_t tokens)
 {
-    unsigned high = tokens / 2 < GM_HIGH_BUFFERS ? tokens / 2 : GM_HIGH_BUFFERS;
-    unsigned low = tokens - high < GM_LOW_BUFFERS ? tokens - high : GM_LOW_BUFFERS;
-    size_t low_bytes = (size_t)low << GM_LOW_SIZE, high_bytes = (size_t)high << GM_HIGH_SIZE;
-    state->receive_memory = nic_dma_malloc(state->port, low_bytes + high_bytes);
-    if (state->receive_memory == NULL)
-        return -errno;
-    uint8_t *memory = state->receive_memory;
-    int status = buffers_provide(state, memory, low, GM_LOW_SIZE, NIC_LOW_PRIORITY);
-    if (status != 0)
-        return status;
-    return buffers_provide(state, memory + low_bytes, high, GM_HIGH_SIZE, NIC_HIGH_PRIORITY);
+    uint32_t count = tokens < GM_BUFFERS ? tokens : GM_BUFFERS;
+    uint8_t *memory = nic_dma_malloc(state->port, (uint64_t)count << GM_SIZE);
+    int status = memory == NULL ? -errno : 0;
+    for (size_t i = 0; i < count && status == 0; i++)
+        status = nic_provide_receive_buffer(state->port, memory + (i << GM_SIZE), GM_SIZE,
+                                            NIC_LOW_PRIORITY);
+    return status;
 }
 
 static void port_ready(struct bmi_watch *watch, uint32_t events);
@@ -245,8 +230,7 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
 static void message_handle(struct gm_state *state, struct nic_event *event)
 {
     struct gm_link *link = nic_peer_context(event->peer);
-    int status =
-        link != NULL ? gm_message_arrived(link, event->priority, event->message, event->length) : 0;
+    int status = link != NULL ? gm_message_arrived(link, event->message, event->length) : 0;
     if (status < 0)
         gm_link_fail(link, status);
     nic_unknown(state->port, event); /* provides the buffer again */

@@ -3,11 +3,10 @@
  * gm.h - declarations that the files of the gm method share: BMI's links on the software NIC
  * (nic/nic.h).
  *
- * A link is one peer of the port, and a stream of frames cut into messages: each message is a
- * preamble and the next bytes of the stream, so small frames share one and large ones take several.
- * Frames without a body (control traffic) go with high priority; the receiver restores the order by
- * the sequence in the preamble (gm_receive.c, gm_send.c). Remote writes are directed sends
- * (gm_put.c), memory is registered through the core's cache (gm_memory.c).
+ * A link is one peer of the port, and a stream of frames cut into messages: each message is the
+ * next bytes of the stream, so small frames share one and large ones take several (gm_send.c,
+ * gm_receive.c). Remote writes are directed sends (gm_put.c), memory is registered through the
+ * core's cache (gm_memory.c).
  *
  * Locks, in this order:
  *   receive_lock  one link's receive side. The poller holds it over calls of frame_arrived and
@@ -33,10 +32,8 @@ enum {
     GM_DEFAULT_NUMBER = 3334,
     GM_EAGER_MAX = 16 << 10,
     GM_FRAME_MAX = 256 << 10,
-    GM_LOW_SIZE = 15,    /* class of all low messages, so that two tokens are enough */
-    GM_HIGH_SIZE = 10,   /* and of all high ones */
-    GM_LOW_BUFFERS = 16, /* provided, at most */
-    GM_HIGH_BUFFERS = 8,
+    GM_SIZE = 15,          /* class of all messages, so that two tokens are enough */
+    GM_BUFFERS = 16,       /* provided, at most */
     GM_IOVECS = 24,        /* of one message */
     GM_REGIONS = 64,       /* of one registration */
     GM_PUT_IOVECS = 16,    /* of one directed send */
@@ -44,19 +41,11 @@ enum {
     GM_FREE_PUTS = 16,     /* records of them that are kept for the next ones */
     GM_PASS_EVENTS = 32,   /* of one look at the port, while events are there: a thread that
                             * waits for one event must not wait for a look that finds nothing */
-    GM_MIXED_WINDOW = 32,  /* messages that may be behind one of another priority */
     GM_STOPPED_MS = 10000, /* how long an ended link waits for a stopped writer */
     GM_STOP_MS = 100,      /* the same at the stop, for all links: they had time to linger */
     GM_PIECE_MS = 10,      /* the same for a peer that reported that it writes no more: all links
                             * wait meanwhile */
-    GM_ENDING_MS = 10,     /* how often it looks */
-    GM_ACK_EVERY = 16      /* a high message is acknowledged after so many, if by nothing else */
-};
-
-/* Starts each message. Sequences start at 1; 0: no frames follow, only `acknowledged` counts. */
-struct gm_preamble {
-    uint32_t sequence;
-    uint32_t acknowledged; /* the last message received in order from the other side */
+    GM_ENDING_MS = 10      /* how often it looks */
 };
 
 enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
@@ -71,25 +60,12 @@ struct gm_state;
 struct gm_put;
 struct gm_enrolled;
 
-/* A message that came before an earlier one of the other priority. */
-struct gm_held {
-    struct gm_held *next;
-    uint32_t sequence, length;
-    bool high;
-    uint8_t bytes[];
-};
-
 /* The rest of a half-sent frame that the core took back: always the queue's first. */
 struct gm_remainder {
     struct bmi_frame frame;
     void *buffer;
     bmi_size_t size;
     uint8_t bytes[];
-};
-
-struct gm_sent {
-    uint32_t sent, last_high;
-    bool any_high;
 };
 
 struct gm_link {
@@ -114,31 +90,20 @@ struct gm_link {
     struct gm_put *puts;            /* puts that were begun */
     struct bmi_transfer *waiting, *waiting_last; /* the others, in their order */
     struct gm_enrolled *enrolled;                /* memory that the peer may write to */
-    uint32_t low_max, high_max;                  /* longest messages */
-    uint32_t last_high;                          /* sequence of the last message of high priority */
+    uint32_t message_max;                        /* longest message */
     unsigned puts_out;                           /* directed sends in the NIC */
-    bool any_high;                               /* there is one, not acknowledged yet */
-    bool pending;     /* the NIC has a message that it could not copy at once */
-    bool ack_pending; /* the NIC has our bare acknowledgement */
-    bool closed;      /* nic_peer_close was called */
-    bool given_up;    /* the peer was stopped in the midst of writing for too long */
+    bool pending;  /* the NIC has a message that it could not copy at once */
+    bool closed;   /* nic_peer_close was called */
+    bool given_up; /* the peer was stopped in the midst of writing for too long */
     /* Poller: the peer has gone, but may be writing to memory of ours. */
     bool ending;
     uint16_t ending_tries;
     int ending_status;
     struct nic_peer *ending_peer;
     struct gm_link *ending_next;
-    struct gm_sent before; /* the state before the message that is pending */
-    struct gm_preamble preamble, ack;
     struct gm_put **puts_tail;
     struct bmi_transfer *refused; /* transfers that failed at once */
-    struct iovec iov[GM_IOVECS], ack_iov;
-
-    /* Sequences. `sent` changes under send_lock, the others in the poller. */
-    _Atomic uint32_t sent, acknowledged, received;
-    atomic_bool stalled;  /* low messages wait until a high one is acknowledged */
-    atomic_bool ack_owed; /* a high message came, and we sent nothing since */
-    uint32_t since_high;  /* poller: messages received since then */
+    struct iovec iov[GM_IOVECS];
 
     /* receive_lock */
     struct bmi_lock receive_lock;
@@ -147,8 +112,6 @@ struct gm_link {
     bool retracted;
     uint8_t header_have;
     uint8_t header[BMI_FRAME_HEADER];
-    uint32_t held_bytes;  /* poller */
-    struct gm_held *held; /* poller: by sequence */
 };
 
 struct gm_state {
@@ -160,7 +123,6 @@ struct gm_state {
     atomic_uint puts_out;
     atomic_bool any_starved[GM_WANTS];
     struct bmi_deferred retry;
-    void *receive_memory;
     atomic_int number; /* the first one listened on, 0: none */
 
     struct bmi_lock lock;
@@ -260,18 +222,12 @@ bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
 bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
 /* Takes all frames off the queue, as a chain without the method's own frames. */
 struct bmi_frame *gm_send_strip_locked(struct gm_link *link);
-/* Handles the acknowledged sequence of a message. Poller, no lock. false: an impossible
- * sequence. */
-bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence);
-/* Sends an acknowledgement, if one is owed. Any thread, no lock. */
-void gm_send_ack(struct gm_link *link);
 
 /* gm_receive.c */
 bool gm_retract(struct bmi_link *base, void *owner);
 /* A message. Poller, no lock. Returns <0 to end the link. */
-int gm_message_arrived(struct gm_link *link, enum nic_priority priority, const void *message,
-                       size_t length);
-/* Drops the partly received frame and the held messages. Poller. */
+int gm_message_arrived(struct gm_link *link, const void *message, size_t length);
+/* Drops the partly received frame. Poller. */
 void gm_receive_end(struct gm_link *link);
 
 /* gm_memory.c */

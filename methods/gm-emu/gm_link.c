@@ -87,20 +87,14 @@ int gm_connect(void *argument, const char *canonical, void *owner, struct bmi_li
     return 0;
 }
 
-static uint32_t longest(const struct nic_peer *peer, enum nic_priority priority, unsigned size)
-{
-    uint64_t most = nic_peer_max_length(peer, priority), ours = UINT64_C(1) << size;
-    return (uint32_t)(most < ours ? most : ours);
-}
-
 static void link_open(struct gm_link *link, struct nic_peer *peer)
 {
     int process;
     unsigned user;
+    uint64_t most = nic_peer_max_length(peer, NIC_LOW_PRIORITY);
     gm_lock(&link->send_lock);
     link->peer = peer;
-    link->low_max = longest(peer, NIC_LOW_PRIORITY, GM_LOW_SIZE);
-    link->high_max = longest(peer, NIC_HIGH_PRIORITY, GM_HIGH_SIZE);
+    link->message_max = most < 1u << GM_SIZE ? (uint32_t)most : 1u << GM_SIZE;
     link->phase = GM_UP;
     gm_unlock(&link->send_lock);
     gm_count(BMI_COUNT_LINKS, 1);
@@ -338,8 +332,6 @@ static void starved_feed(struct gm_state *state, enum gm_want want)
     atomic_store(&state->any_starved[want], false);
     while (!atomic_load(&state->any_starved[want]) && (link = starved_pop(state, want)) != NULL) {
         gm_flush(&link->base);
-        if (atomic_load(&link->ack_owed)) /* perhaps the acknowledgement found no token */
-            gm_send_ack(link);
         bmi_link_unref(&link->base);
     }
 }

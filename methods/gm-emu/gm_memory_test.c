@@ -10,7 +10,7 @@
 
 enum { GRANTS = 4, LENGTH = 1000, ROUNDS = GRANTS + 1 };
 
-static_assert(sizeof(struct gm_link) + sizeof(struct nic_peer) <= 2448,
+static_assert(sizeof(struct gm_link) + sizeof(struct nic_peer) <= 2368,
               "what docs/methods/gm.md says that a connection takes");
 
 static struct host server, client;

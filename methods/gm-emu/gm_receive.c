@@ -1,25 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gm_receive.c - incoming messages: put in order, cut into frames, bodies straight to their place.
+ * gm_receive.c - incoming messages: cut into frames, bodies straight to their place.
  *
- * A message may still lie in memory that the peer can write. So the preamble and each header are
- * copied before they are checked; bodies are copied once, to the place that the core chose, and
- * their bytes are not inspected here.
- *
- * Order: each message of a link has the next sequence. A message is early if an earlier one went
- * with the other priority and is not here yet. An early message is held as a copy; its buffer goes
- * back to the NIC at once, so that held messages cannot block the missing one. The sender keeps to
- * a window (gm_send.c), which bounds the held messages; the link of a peer that does not is ended.
- * So is a link with more bytes held than a ring can hold: the missing message is in its own ring,
- * which is read first, or goes there when the sender next goes on.
+ * A message may still lie in memory that the peer can write. So each header is copied before it is
+ * checked; bodies are copied once, to the place that the core chose, and their bytes are not
+ * inspected here.
  */
-#include <stdlib.h>
-
 #include "gm.h"
-
-/* The window of high messages, that of low ones behind the last of them, and the omitted
- * sequence 0. A ring of low priority has 16 of the largest. */
-enum { HELD_MOST = 2 * GM_MIXED_WINDOW + 2, HELD_BYTES = 24 << GM_LOW_SIZE };
 
 /* ---- frames --------------------------------------------------------------------------------- */
 
@@ -110,108 +97,13 @@ static int stream_take(struct gm_link *link, const uint8_t *bytes, size_t length
     return status;
 }
 
-/* ---- order ---------------------------------------------------------------------------------- */
-
-static uint32_t after(uint32_t sequence)
+int gm_message_arrived(struct gm_link *link, const void *message, size_t length)
 {
-    return sequence + 1 != 0 ? sequence + 1 : 1;
-}
-
-static int refuse(struct gm_link *link, const char *why)
-{
-    bmi_method_log(BMI_LOG_WARN, &link->base, "gm: %s; ending the connection", why);
-    gm_count(BMI_COUNT_BAD_FRAMES, 1);
-    return -EPROTO;
-}
-
-/* Each priority arrives in order: all held messages have the priority that the missing one has
- * not. */
-static bool may_hold(const struct gm_link *link, uint32_t ahead, bool high, size_t length)
-{
-    return ahead > 0 && ahead <= HELD_MOST && length <= HELD_BYTES - link->held_bytes &&
-           (link->held == NULL || link->held->high == high);
-}
-
-static int hold(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
-                size_t length)
-{
-    struct gm_held **place = &link->held;
-    uint32_t ahead = sequence - link->received;
-    while (*place != NULL && (*place)->sequence - link->received < ahead)
-        place = &(*place)->next;
-    if (!may_hold(link, ahead, high, length) || (*place != NULL && (*place)->sequence == sequence))
-        return refuse(link, "a message out of its order");
-    struct gm_held *held = malloc(sizeof *held + length);
-    if (held == NULL)
-        return -ENOMEM;
-    *held = (struct gm_held){.next = *place,
-                             .sequence = sequence,
-                             .length = (uint32_t)length,
-                             .high = high};
-    memcpy(held->bytes, bytes, length);
-    *place = held;
-    link->held_bytes += (uint32_t)length;
-    return 0;
-}
-
-/* The next message in order is there. The other side waits for an acknowledgement of its high
- * messages; our next message carries it, or a message of its own after GM_ACK_EVERY more. */
-static int in_order_take(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
-                         size_t length)
-{
-    atomic_store_explicit(&link->received, sequence, memory_order_release);
-    if (high && !atomic_load_explicit(&link->ack_owed, memory_order_relaxed)) {
-        link->since_high = 0;
-        atomic_store_explicit(&link->ack_owed, true, memory_order_release);
-    }
-    return stream_take(link, bytes, length);
-}
-
-/* Takes the held messages whose predecessors have arrived meanwhile. */
-static int held_take(struct gm_link *link)
-{
-    int status = 0;
-    struct gm_held *held;
-    while (status >= 0 && (held = link->held) != NULL && held->sequence == after(link->received)) {
-        link->held = held->next;
-        link->held_bytes -= held->length;
-        status = in_order_take(link, held->sequence, held->high, held->bytes, held->length);
-        free(held);
-    }
-    return status;
-}
-
-static int ordered_take(struct gm_link *link, uint32_t sequence, bool high, const uint8_t *bytes,
-                        size_t length)
-{
-    if (sequence != after(link->received))
-        return hold(link, sequence, high, bytes, length);
-    int status = in_order_take(link, sequence, high, bytes, length);
-    return status >= 0 && link->held != NULL ? held_take(link) : status;
-}
-
-int gm_message_arrived(struct gm_link *link, enum nic_priority priority, const void *message,
-                       size_t length)
-{
-    struct gm_preamble preamble;
-    if (length < sizeof preamble)
-        return refuse(link, "a message without its preamble");
-    memcpy(&preamble, message, sizeof preamble);
     uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
     atomic_store_explicit(&link->base.bytes_in, before + length, memory_order_relaxed);
     gm_count(BMI_COUNT_READS, 1);
     gm_count(BMI_COUNT_BYTES_RECEIVED, (int64_t)length);
-    if (!gm_send_acknowledged(link, preamble.acknowledged))
-        return refuse(link, "an acknowledgement of what was not sent");
-    length -= sizeof preamble;
-    if (preamble.sequence == 0)
-        return length == 0 ? 0 : refuse(link, "frames without a sequence");
-    int status = ordered_take(link, preamble.sequence, priority == NIC_HIGH_PRIORITY,
-                              (const uint8_t *)message + sizeof preamble, length);
-    if (atomic_load_explicit(&link->ack_owed, memory_order_relaxed) &&
-        ++link->since_high > GM_ACK_EVERY)
-        gm_send_ack(link);
-    return status < 0 ? status : 0;
+    return stream_take(link, message, length);
 }
 
 /* ---- the core's side ------------------------------------------------------------------------ */
@@ -237,10 +129,4 @@ void gm_receive_end(struct gm_link *link)
     link->sink.owner = NULL;
     link->sink.body.left = 0;
     gm_unlock(&link->receive_lock);
-    while (link->held != NULL) {
-        struct gm_held *held = link->held;
-        link->held = held->next;
-        link->held_bytes -= held->length;
-        free(held);
-    }
 }

@@ -7,13 +7,6 @@
  * If there is no send token the link is starved, and tried again when a token comes back. Each link
  * has one pending message at most: as few as two tokens keep everything moving, since a receiver
  * gives each buffer back as soon as it has looked at the message in it, whatever else it waits for.
- *
- * Priorities. Frames without a body are control traffic and go with high priority, before the low
- * messages of all peers. Within a link they would overtake frames, so each message has a sequence,
- * and the receiver holds early messages. The sender bounds how many it holds: a high message goes
- * only while at most GM_MIXED_WINDOW messages are unacknowledged (else it goes low), and at most
- * GM_MIXED_WINDOW low ones go behind a high one that is not acknowledged. Every message
- * acknowledges; a bare acknowledgement goes where nothing else was sent (GM_ACK_EVERY).
  */
 #include <stdlib.h>
 
@@ -23,9 +16,8 @@ enum { FLUSH_BYTES = 1 << 20 }; /* then others have their turn */
 
 /* One message, gathered in link->iov. */
 struct message {
-    size_t count, bytes;    /* entries, bytes without the preamble */
+    size_t count, bytes;
     struct bmi_frame *last; /* whose bytes are in it */
-    bool high;
 };
 
 void gm_send(struct bmi_link *base, struct bmi_frame *frames)
@@ -45,64 +37,11 @@ void gm_send(struct bmi_link *base, struct bmi_frame *frames)
 
 /* ---- gathering ------------------------------------------------------------------------------ */
 
-static uint32_t relaxed(_Atomic uint32_t *value)
-{
-    return atomic_load_explicit(value, memory_order_relaxed);
-}
-
-static uint32_t sequence_after(uint32_t sequence)
-{
-    return sequence + 1 != 0 ? sequence + 1 : 1;
-}
-
-static bool is_control(const struct bmi_frame *frame)
-{
-    return frame->body.left == 0 && frame->header_sent == 0;
-}
-
-/* Returns whether an acknowledgement was owed; if the message does not go it is again. */
-static bool preamble_fill(struct gm_link *link, struct gm_preamble *preamble, uint32_t sequence)
-{
-    /* in this order: an acknowledgement that becomes due meanwhile stays owed */
-    bool owed = atomic_load_explicit(&link->ack_owed, memory_order_acquire);
-    if (owed)
-        atomic_store_explicit(&link->ack_owed, false, memory_order_relaxed);
-    preamble->sequence = sequence;
-    preamble->acknowledged = atomic_load_explicit(&link->received, memory_order_acquire);
-    return owed;
-}
-
-/* Whether the last message of high priority is not acknowledged yet. An acknowledged one is
- * forgotten: half of all numbers later it would seem to lie ahead. */
-static bool high_is_out_locked(struct gm_link *link, uint32_t acknowledged)
-{
-    if (link->any_high && (int32_t)(link->last_high - acknowledged) <= 0)
-        link->any_high = false;
-    return link->any_high;
-}
-
-static bool low_may_go_locked(struct gm_link *link, uint32_t sent, uint32_t acknowledged)
-{
-    return !high_is_out_locked(link, acknowledged) || sent - link->last_high < GM_MIXED_WINDOW;
-}
-
-/* Chooses the priority. false: neither may go now. */
-static bool priority_choose_locked(struct gm_link *link, bool *high)
-{
-    uint32_t acknowledged = relaxed(&link->acknowledged), sent = relaxed(&link->sent);
-    *high = is_control(link->queue) && sent - acknowledged <= GM_MIXED_WINDOW;
-    if (*high || low_may_go_locked(link, sent, acknowledged))
-        return true;
-    atomic_store(&link->stalled, true);
-    return !high_is_out_locked(link, atomic_load(&link->acknowledged));
-}
-
 static bool frame_gather_locked(struct gm_link *link, struct message *message,
                                 struct bmi_frame *frame, size_t limit)
 {
     size_t header = bmi_frame_header_left(frame), body = 0;
-    if (message->count + 2 > GM_IOVECS || limit - message->bytes <= header ||
-        (message->high && !is_control(frame)))
+    if (message->count + 2 > GM_IOVECS || limit - message->bytes <= header)
         return false;
     message->last = frame;
     if (header > 0)
@@ -118,19 +57,14 @@ static bool frame_gather_locked(struct gm_link *link, struct message *message,
     return body == (size_t)frame->body.left;
 }
 
-/* Gathers from the front of the queue. false: nothing may go now. */
-static bool gather_locked(struct gm_link *link, struct message *message)
+/* Gathers from the front of the queue. */
+static void gather_locked(struct gm_link *link, struct message *message)
 {
     gm_assert_locked(&link->send_lock);
-    *message = (struct message){.count = 1};
-    if (!priority_choose_locked(link, &message->high))
-        return false;
-    size_t limit = (message->high ? link->high_max : link->low_max) - sizeof link->preamble;
+    *message = (struct message){.count = 0};
     struct bmi_frame *frame = link->queue;
-    while (frame != NULL && frame_gather_locked(link, message, frame, limit))
+    while (frame != NULL && frame_gather_locked(link, message, frame, link->message_max))
         frame = frame->next;
-    link->iov[0] = (struct iovec){.iov_base = &link->preamble, .iov_len = sizeof link->preamble};
-    return true;
 }
 
 static size_t frame_left(const struct bmi_frame *frame)
@@ -199,36 +133,16 @@ static void message_sent(struct nic_port *port, void *context, int status)
         gm_flush(&link->base);
 }
 
-static int nic_give_locked(struct gm_link *link, const struct iovec *iov, size_t count, bool high,
-                           nic_callback *callback, void *context)
-{
-    return nic_send_with_callback(link->peer, iov, count, high ? GM_HIGH_SIZE : GM_LOW_SIZE,
-                                  high ? NIC_HIGH_PRIORITY : NIC_LOW_PRIORITY, NIC_BUFFERED,
-                                  callback, context);
-}
-
 /* Returns 1: it was sent; 0: it is pending; or an errno. */
 static int message_give_locked(struct gm_link *link, struct message *message)
 {
-    uint32_t sent = relaxed(&link->sent), next = sequence_after(sent);
-    bool owed = preamble_fill(link, &link->preamble, next);
-    atomic_store_explicit(&link->sent, next, memory_order_relaxed); /* it can be answered at once */
-    int result =
-        nic_give_locked(link, link->iov, message->count, message->high, message_sent, link);
-    if (result < 0) {
-        atomic_store_explicit(&link->sent, sent, memory_order_relaxed);
-        if (owed)
-            atomic_store(&link->ack_owed, true);
-        return result;
+    int result = nic_send_with_callback(link->peer, link->iov, message->count, GM_SIZE,
+                                        NIC_LOW_PRIORITY, NIC_BUFFERED, message_sent, link);
+    if (result == 0) {
+        link->pending = true;
+        link->pending_bytes = message->bytes;
+        link->pending_last = message->last;
     }
-    link->before = (struct gm_sent){sent, link->last_high, link->any_high};
-    if (message->high) {
-        link->any_high = true;
-        link->last_high = next;
-    }
-    link->pending = result == 0;
-    link->pending_bytes = message->bytes;
-    link->pending_last = message->last;
     return result;
 }
 
@@ -243,12 +157,13 @@ static size_t queue_send_locked(struct gm_link *link, struct bmi_frame **done)
     struct message message;
     size_t bytes = 0;
     int result = 1;
-    while (may_send_locked(link) && bytes < FLUSH_BYTES && gather_locked(link, &message)) {
+    while (may_send_locked(link) && bytes < FLUSH_BYTES) {
+        gather_locked(link, &message);
         result = message_give_locked(link, &message);
         if (result < 0)
             break;
         gm_count(BMI_COUNT_WRITES, 1);
-        gm_count(BMI_COUNT_BYTES_SENT, (int64_t)(message.bytes + sizeof link->preamble));
+        gm_count(BMI_COUNT_BYTES_SENT, (int64_t)message.bytes);
         if (result == 0)
             break;
         done = consume_locked(link, message.bytes, done);
@@ -279,98 +194,23 @@ void gm_flush(struct bmi_link *base)
         gm_link_kick(link);
 }
 
-/* ---- at once -------------------------------------------------------------------------------- */
-
-struct gm_head {
-    struct gm_preamble preamble;
-    uint8_t header[BMI_FRAME_SHORT];
-};
-static_assert(sizeof(struct gm_head) == NIC_HEAD, "a small message is one line of the ring");
-
-static bool head_send_locked(struct gm_link *link, struct gm_head *head, const void *body,
-                             size_t bytes)
-{
-    uint32_t sent = relaxed(&link->sent), next = sequence_after(sent);
-    if (!low_may_go_locked(link, sent, relaxed(&link->acknowledged)))
-        return false;
-    bool owed = preamble_fill(link, &head->preamble, next);
-    atomic_store_explicit(&link->sent, next, memory_order_relaxed); /* it can be answered at once */
-    if (nic_send_now(link->peer, head, body, bytes, GM_LOW_SIZE))
-        return true;
-    atomic_store_explicit(&link->sent, sent, memory_order_relaxed);
-    if (owed)
-        atomic_store(&link->ack_owed, true);
-    return false;
-}
+static_assert((int)BMI_FRAME_SHORT == (int)NIC_HEAD,
+              "a small message is a short header and its body");
 
 bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                  size_t bytes)
 {
     struct gm_link *link = gm_link_of(base);
-    struct gm_head head;
-    memcpy(head.header, header, BMI_FRAME_SHORT);
     gm_lock(&link->send_lock);
     bool sent = link->phase == GM_UP && link->queue == NULL && !link->pending && !link->closed &&
-                head_send_locked(link, &head, body, bytes);
+                nic_send_now(link->peer, header, body, bytes, GM_SIZE);
     gm_unlock(&link->send_lock);
     if (!sent)
         return false;
     gm_count(BMI_COUNT_FRAMES_SENT, 1);
     gm_count(BMI_COUNT_WRITES, 1);
-    gm_count(BMI_COUNT_BYTES_SENT, (int64_t)(sizeof head + bytes));
+    gm_count(BMI_COUNT_BYTES_SENT, (int64_t)(NIC_HEAD + bytes));
     return true;
-}
-
-/* ---- acknowledgements ----------------------------------------------------------------------- */
-
-bool gm_send_acknowledged(struct gm_link *link, uint32_t sequence)
-{
-    uint32_t before = relaxed(&link->acknowledged);
-    if ((int32_t)(sequence - before) <= 0)
-        return true; /* it was overtaken */
-    if ((int32_t)(relaxed(&link->sent) - sequence) < 0)
-        return false;
-    atomic_store(&link->acknowledged, sequence); /* store, then check `stalled`; a stalling thread
-                                                  * does the reverse */
-    if (atomic_load(&link->stalled)) {
-        atomic_store(&link->stalled, false);
-        gm_flush(&link->base);
-    }
-    return true;
-}
-
-static void ack_sent(struct nic_port *port, void *context, int status)
-{
-    struct gm_link *link = gm_container(context, struct gm_link, ack);
-    (void)port;
-    gm_lock(&link->send_lock);
-    link->ack_pending = false;
-    gm_unlock(&link->send_lock);
-    if (status == 0 && atomic_load(&link->ack_owed)) /* a newer one became due meanwhile */
-        gm_send_ack(link);
-}
-
-/* Returns as nic_send. Its context is not the link: that is the pending message's, which can be
- * cancelled. */
-static int ack_give_locked(struct gm_link *link)
-{
-    (void)preamble_fill(link, &link->ack, 0);
-    link->ack_iov = (struct iovec){.iov_base = &link->ack, .iov_len = sizeof link->ack};
-    return nic_give_locked(link, &link->ack_iov, 1, true, ack_sent, &link->ack);
-}
-
-void gm_send_ack(struct gm_link *link)
-{
-    gm_lock(&link->send_lock);
-    if (link->phase == GM_UP && !link->closed && !link->ack_pending) {
-        int result = ack_give_locked(link);
-        link->ack_pending = result == 0;
-        if (result < 0)
-            atomic_store(&link->ack_owed, true); /* the next message tries again */
-        if (result == -EAGAIN)
-            gm_link_starve(link, GM_WANT_MESSAGE);
-    }
-    gm_unlock(&link->send_lock);
 }
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
@@ -398,10 +238,6 @@ static bool pending_cancel_locked(struct gm_link *link)
     if (!nic_cancel_send(link->peer, link))
         return false;
     link->pending = false;
-    link->any_high = link->before.any_high;
-    link->last_high = link->before.last_high;
-    atomic_store_explicit(&link->sent, link->before.sent, memory_order_relaxed);
-    atomic_store(&link->ack_owed, true); /* the message may have carried an acknowledgement */
     return true;
 }
 

@@ -15,19 +15,13 @@
 #include "methods/gm-emu/nic/share.h"
 #include "serve.h"
 
-enum { LOW = 15, HIGH = 10, BUFFERS = 4 }; /* the method's classes of messages */
-
-/* The beginning of each message of a link: spelled out here, so that a change is noticed. */
-struct preamble {
-    uint32_t sequence, acknowledged;
-};
+enum { SIZE = 15, BUFFERS = 4 }; /* the method's class of messages */
 
 struct raw {
     struct nic_port *port;
     struct nic_peer *peer;
     bool up, down;
     int status;
-    uint32_t sent, acknowledged;
 };
 
 static char listening[BMI_MAX_ADDR_LEN];
@@ -43,14 +37,6 @@ static void raw_step(struct raw *raw)
         raw->down = true;
         raw->status = event->status;
         break;
-    case NIC_RECV_EVENT:
-    case NIC_FAST_RECV_EVENT: {
-        struct preamble preamble;
-        memcpy(&preamble, event->message, sizeof preamble);
-        raw->acknowledged = preamble.acknowledged;
-        nic_unknown(raw->port, event);
-        break;
-    }
     default:
         nic_unknown(raw->port, event);
     }
@@ -61,12 +47,13 @@ static bool in_time(uint64_t start)
     return now_ns() - start < TEST_BOUND_MS * UINT64_C(1000000);
 }
 
-static void buffers_provide(struct raw *raw, unsigned size, enum nic_priority priority)
+static void buffers_provide(struct raw *raw)
 {
-    uint8_t *memory = nic_dma_malloc(raw->port, (uint64_t)BUFFERS << size);
+    uint8_t *memory = nic_dma_malloc(raw->port, (uint64_t)BUFFERS << SIZE);
     CHECK(memory != NULL, "no memory of the NIC's");
     for (int i = 0; i < BUFFERS; i++)
-        must(nic_provide_receive_buffer(raw->port, memory + ((size_t)i << size), size, priority),
+        must(nic_provide_receive_buffer(raw->port, memory + ((size_t)i << SIZE), SIZE,
+                                        NIC_LOW_PRIORITY),
              "nic_provide_receive_buffer");
 }
 
@@ -77,11 +64,8 @@ static void raw_open(struct raw *raw)
     uint64_t start = now_ns();
     *raw = (struct raw){0};
     nic_options_default(&options);
-    options.max_size[NIC_LOW_PRIORITY] = LOW;
-    options.max_size[NIC_HIGH_PRIORITY] = HIGH;
     must(nic_open(&options, &raw->port), "nic_open");
-    buffers_provide(raw, LOW, NIC_LOW_PRIORITY);
-    buffers_provide(raw, HIGH, NIC_HIGH_PRIORITY);
+    buffers_provide(raw);
     snprintf(host, sizeof host, "%s", strstr(listening, "://") + 3);
     *strrchr(host, ':') = '\0';
     must(nic_connect(raw->port, host, (uint16_t)test_port(listening), NULL, &raw->peer),
@@ -100,127 +84,29 @@ static void raw_close(struct raw *raw)
         operations_step(10);
 }
 
-/* Sends a preamble, and bytes up to the length. The library checks it at once. */
-static void raw_send(struct raw *raw, uint32_t sequence, enum nic_priority priority, size_t length)
+/* ---- messages that are no frames ------------------------------------------------------------- */
+
+/* Sends bytes that begin no frame: the connection ends. */
+static void no_frame(const char *name, int byte, size_t length)
 {
-    static uint8_t message[1 << LOW];
+    static uint8_t message[1 << SIZE];
     struct iovec iov = {message, length};
-    uint64_t before = method_statistics("bmi_gm").reads, start = now_ns();
-    memcpy(message, &(struct preamble){.sequence = sequence}, sizeof(struct preamble));
+    struct raw raw;
+    uint64_t before = method_statistics("bmi_gm").bad_frames, start = now_ns();
+    raw_open(&raw);
+    memset(message, byte, length);
     int result =
-        nic_send_with_callback(raw->peer, &iov, 1, priority == NIC_HIGH_PRIORITY ? HIGH : LOW,
-                               priority, NIC_BUFFERED, NULL, NULL);
+        nic_send_with_callback(raw.peer, &iov, 1, SIZE, NIC_LOW_PRIORITY, NIC_BUFFERED, NULL, NULL);
     CHECK(result == 1, "a message does not go at once: %d", result);
-    while (method_statistics("bmi_gm").reads == before && in_time(start))
+    while (!raw.down && in_time(start)) {
         operations_step(0);
-}
-
-/* ---- order ---------------------------------------------------------------------------------- */
-
-/* It was detected, for one reason. */
-static void raw_refused(struct raw *raw, const char *name, uint64_t before)
-{
-    uint64_t start = now_ns();
-    while (!raw->down && in_time(start)) {
-        operations_step(0);
-        raw_step(raw);
+        raw_step(&raw);
     }
-    CHECK(raw->down, "%s: the connection was not ended", name);
+    CHECK(raw.down, "%s: the connection was not ended", name);
     CHECK(method_statistics("bmi_gm").bad_frames == before + 1, "%s: ended for something else",
           name);
-    raw_close(raw);
+    raw_close(&raw);
     printf("  %s: ended\n", name);
-}
-
-/* Messages that begin in order and then come out of order: the connection ends, no memory is kept.
- */
-static void out_of_order(const char *name, const uint32_t *sequences, unsigned count)
-{
-    struct raw raw;
-    uint64_t before = method_statistics("bmi_gm").bad_frames;
-    raw_open(&raw);
-    for (unsigned i = 0; i < count; i++)
-        raw_send(&raw, sequences[i], NIC_LOW_PRIORITY, sizeof(struct preamble));
-    raw_refused(&raw, name, before);
-}
-
-/* More is held than any honest peer needs: bytes, or messages of both priorities. */
-static void held(void)
-{
-    enum { FIRST = 3, FEW = 16, MUCH = 26 };
-    struct raw raw;
-    uint64_t before = method_statistics("bmi_gm").bad_frames;
-    raw_open(&raw);
-    for (uint32_t i = 0; i < MUCH && method_statistics("bmi_gm").bad_frames == before; i++) {
-        raw_send(&raw, FIRST + i, NIC_LOW_PRIORITY, 1 << LOW);
-        CHECK(i >= FEW || method_statistics("bmi_gm").bad_frames == before, "%u were too many", i);
-    }
-    raw_refused(&raw, "much that is held", before);
-    before = method_statistics("bmi_gm").bad_frames;
-    raw_open(&raw);
-    raw_send(&raw, FIRST, NIC_LOW_PRIORITY, sizeof(struct preamble));
-    raw_send(&raw, FIRST + 1, NIC_HIGH_PRIORITY, sizeof(struct preamble));
-    raw_refused(&raw, "both priorities held", before);
-}
-
-static void order(void)
-{
-    static const uint32_t again[] = {1, 2, 2}, held_again[] = {1, 3, 3}, far[] = {1, 1000},
-                          old[] = {1, 2, 3, 1}, first[] = {1, UINT32_MAX};
-    out_of_order("the last message again", again, 3);
-    out_of_order("a held message again", held_again, 3);
-    out_of_order("a message far ahead", far, 2);
-    out_of_order("an old message", old, 4);
-    out_of_order("a message before the first", first, 2);
-}
-
-/* ---- acknowledgements ------------------------------------------------------------------------ */
-
-enum { ACK_EVERY = 17, RING = 1024 }; /* more acknowledgements than a ring takes */
-
-/* Does not read its ring while it sends: acknowledgements fill it, one waits for room, if there is
- * a token for it, and later ones wait for that one. */
-static void acks_leave(struct raw *raw)
-{
-    for (uint32_t i = 1; i <= ACK_EVERY * RING / 4; i++)
-        raw_send(raw, i, NIC_HIGH_PRIORITY, sizeof(struct preamble));
-    raw->sent = ACK_EVERY * RING / 4;
-}
-
-/* The last message is acknowledged, although the library has no other message to send. */
-static void acks_take(struct raw *raw, uint32_t at_least)
-{
-    uint64_t start = now_ns();
-    while (raw->acknowledged < at_least && in_time(start)) {
-        raw_step(raw);
-        operations_step(0);
-    }
-    CHECK(raw->acknowledged >= at_least, "%u of %u messages were acknowledged", raw->acknowledged,
-          raw->sent);
-}
-
-/* Three with two tokens: the third finds none. */
-static void acknowledgements(void)
-{
-    enum { PEERS = 3 };
-    struct raw raw[PEERS];
-    setenv("BMI_GM_SEND_TOKENS", "2", 1);
-    serve_here(0, listening);
-    operations_open();
-    for (int i = 0; i < PEERS; i++) {
-        raw_open(&raw[i]);
-        acks_leave(&raw[i]);
-    }
-    for (int i = 0; i < PEERS; i++)
-        acks_take(&raw[i], raw[i].sent - ACK_EVERY);
-    for (int i = 0; i < PEERS; i++)
-        nic_close(raw[i].port);
-    while (method_statistics("bmi_gm").links > 0)
-        operations_step(10);
-    BMI_close_context(test_context);
-    must(BMI_finalize(), "BMI_finalize");
-    unsetenv("BMI_GM_SEND_TOKENS");
-    printf("  acknowledgements that found no room: all came\n");
 }
 
 /* ---- stopped clients ------------------------------------------------------------------------- */
@@ -416,7 +302,7 @@ static int liar_run(void *argument, int channel)
     int64_t who = LIAR;
     (void)argument;
     hear(channel, server_address, sizeof server_address);
-    setenv("BMI_GM_PAGES", "130", 1); /* used up by the buffers for incoming messages */
+    setenv("BMI_GM_PAGES", "128", 1); /* used up by the buffers for incoming messages */
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     operations_open();
     must(BMI_addr_lookup(&server, server_address), "BMI_addr_lookup");
@@ -525,11 +411,10 @@ int main(void)
     struct child witness = child_start("witness", client_run, (void *)(intptr_t)RUNNING);
     serve_here(0, listening);
     operations_open();
-    order();
-    held();
+    no_frame("a message of zeros", 0, 40);
+    no_frame("a long message of ones", 0xff, 1 << SIZE);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
-    acknowledgements();
     stopped(clients);
     lied_to(&liar, &witness);
     return test_passed();

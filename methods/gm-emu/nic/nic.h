@@ -60,7 +60,7 @@
 enum nic_priority { NIC_LOW_PRIORITY, NIC_HIGH_PRIORITY, NIC_PRIORITIES };
 
 enum {
-    NIC_VERSION = 5,
+    NIC_VERSION = 6,
     NIC_MIN_SIZE = 6,  /* smallest class: 64 bytes */
     NIC_MAX_SIZE = 20, /* largest class that a port may be opened with */
     NIC_NODE_MAX = 256 /* bytes of a host name, with the final 0 */
@@ -206,7 +206,7 @@ int nic_send_with_callback(struct nic_peer *peer, const struct iovec *message, s
                            unsigned size, enum nic_priority priority, unsigned flags,
                            nic_callback *callback, void *context);
 
-enum { NIC_HEAD = 24 };
+enum { NIC_HEAD = 16 };
 
 /* Sends a short message of low priority: NIC_HEAD bytes, then `length` of `body`, to a buffer of
  * class `size`, if it can be copied into the NIC at once. In order with the others.
