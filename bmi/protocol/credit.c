@@ -76,13 +76,20 @@ static void window_open(struct window *window, uint32_t full, uint32_t least, ui
     window->unreported = 0;
 }
 
-/* The upper bound of a window: half of a peer's share. A program may keep several unexpected
- * messages for long, so their window is no smaller than the other. */
+/* The upper bound of a window: half of a peer's share. The eager window has room for the charges of
+ * CHARGED messages more, at the other's expense, so that messages whose sizes make up the half fit.
+ * The window for unexpected messages has room for one of the largest size. */
 static uint32_t window_most(bool unexpected, uint32_t unexpected_max)
 {
+    enum { CHARGED = 16, PART = 8 };
     uint32_t half = (uint32_t)(bmi__setting(SETTING_PEER_MEMORY) / 2);
     uint32_t least = unexpected_max + WIRE_MESSAGE_CHARGE;
-    return unexpected && half < least ? least : half;
+    uint32_t charges = CHARGED * WIRE_MESSAGE_CHARGE;
+    if (charges > half / PART)
+        charges = half / PART;
+    if (!unexpected)
+        return half + charges;
+    return half - charges < least ? least : half - charges;
 }
 
 /* The credit that a blocked peer needs to continue: the amount that it asked for, at most room for

@@ -62,6 +62,19 @@ static uint64_t allowance(struct script *script)
 
 /* ---- the receiver --------------------------------------------------------------------------- */
 
+/* The half of a peer's memory holds messages that make up the half, with their charges. */
+static void two_large_messages_fit(void)
+{
+    enum { MEMORY = 1 << 20, LARGE_ONE = MEMORY / 4 };
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    const struct peer *peer = script_peer(script);
+    uint32_t eager = peer->eager.standing, unexpected = peer->unexpected_window.standing;
+    CU_ASSERT_TRUE(eager >= 2 * (LARGE_ONE + WIRE_MESSAGE_CHARGE));
+    CU_ASSERT_TRUE(unexpected >= script->link.method->limits.unexpected_max + WIRE_MESSAGE_CHARGE);
+    CU_ASSERT_TRUE(eager + unexpected <= MEMORY);
+    script_close(script);
+}
+
 static void allowed_while_receives_come_in_time(void)
 {
     struct script *script = open_large(SCRIPT_FRAMES, NULL);
@@ -320,6 +333,7 @@ static void withdrawn_before_it_went(void)
 int main(void)
 {
     CU_TestInfo tests[] = {
+        {"two large messages fit", two_large_messages_fit},
         {"allowed while receives come in time", allowed_while_receives_come_in_time},
         {"a request that waited for others", a_request_that_waited_for_others},
         {"the rest goes to a late receive", the_rest_goes_to_a_receive_that_came_late},

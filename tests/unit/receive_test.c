@@ -330,7 +330,7 @@ static void announced_when_the_window_is_too_small(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    enum { WINDOW = 16384, HELD = 7000, NEXT = 10000 };
+    enum { WINDOW = 16384 + 16384 / 8, HELD = 9000, NEXT = 10000 };
     CU_ASSERT_EQUAL(script->hello.eager_credit, WINDOW);
     CU_ASSERT_EQUAL(send_eager(script, 1, HELD, TAG + 1), 0); /* has no receive */
     post_receive(script, &one, NEXT, TAG);
