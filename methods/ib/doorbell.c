@@ -5,7 +5,7 @@
  * Each process shares a page with its peers. The page counts how often the poller went to sleep
  * and woke up: the count is odd while it sleeps. A sender posts its message, then reads the count.
  * If the count is odd, and the sender has not rung for that sleep, it writes one byte to the
- * rendezvous. The poller makes the count odd, then looks at its completion queue once more, then
+ * exchange. The poller makes the count odd, then looks at its completion queue once more, then
  * sleeps. A fence stands between both steps on both sides, so either the poller finds the message
  * or the sender finds the odd count. Each link rings for its own messages: a link that closes takes
  * no other link's wake-up with it.

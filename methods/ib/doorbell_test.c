@@ -84,7 +84,7 @@ static void test_message_before(void)
     }
 }
 
-/* Given a sleeping poller, when a message comes, then its rendezvous wakes it. */
+/* Given a sleeping poller, when a message comes, then its exchange wakes it. */
 static void test_message_after(void)
 {
     for (int i = 0; i < 100; i++) {

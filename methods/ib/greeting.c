@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * greeting.c - what two processes say first over a rendezvous.
+ * greeting.c - what two processes say first over an exchange.
  *
  * Both sides send an *opening*: version, provider, address family, and a status, which is not 0
  * where the sender refuses. The side that dialled sends first. An opening says nothing that a
@@ -192,7 +192,7 @@ static int opening_check(const struct ib_link *link, const uint8_t *opening)
     uint32_t version = ib_number_get(opening + OPENING_VERSION);
     if (version != IB_VERSION) {
         bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: %s speaks version %u of the rendezvous, we speak %d", scheme,
+                       "%s: %s speaks version %u of the exchange, we speak %d", scheme,
                        host_of(link), version, IB_VERSION);
         return -EPROTONOSUPPORT;
     }
@@ -294,7 +294,7 @@ static const char *nonsense(const struct ib_link *link, const uint8_t *greeting)
     return NULL;
 }
 
-/* Whether the other end of the rendezvous is a link's of this process, too. */
+/* Whether the other end of the exchange is a link's of this process, too. */
 static bool is_to_ourselves(const struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
@@ -452,7 +452,7 @@ int ib_greeting_start(struct ib_link *link)
     if (status == 0 && link->dialled)
         status = opening_send(link, 0);
     if (status == 0)
-        status = ib_rendezvous_watch(link, EPOLLIN | EPOLLRDHUP);
+        status = ib_exchange_watch(link, EPOLLIN | EPOLLRDHUP);
     if (status)
         return status;
     ib_lock(&link->send_lock);

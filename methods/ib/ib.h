@@ -2,18 +2,18 @@
  *
  * ib.h - what the files of the ib method share.
  *
- * A link is a TCP connection made at the listen address (the *rendezvous*: the two processes
- * exchange their endpoints' names there, wake each other up, say goodbye, and notice each other's
- * death), and a token in each direction that marks the link's messages on a reliable datagram
- * endpoint of libfabric's. A process has one endpoint, over tcp one for each of its addresses that
- * a peer uses. Messages carry frames: a prefix (token, sequence number), then headers and bodies,
- * back to back; a body may go on in the next message.
+ * A link is a TCP connection made at the listen address (the *address exchange*, in short exchange:
+ * the two processes exchange their endpoints' names there, wake each other up, say goodbye, and
+ * notice each other's death), and a token in each direction that marks the link's messages on a
+ * reliable datagram endpoint of libfabric's. A process has one endpoint, over tcp one for each of
+ * its addresses that a peer uses. Messages carry frames: a prefix (token, sequence number), then
+ * headers and bodies, back to back; a body may go on in the next message.
  *
  * Locks, in this order; each is held for a few lines:
  *   receive_lock  one link's receive side. The poller holds it over a message, calls of
  *                 bmi_method_frame_arrived and body_arrived included.
  *   (the core's peer lock)
- *   send_lock     one link's queue, state, and the writing side of its rendezvous.
+ *   send_lock     one link's queue, state, and the writing side of its exchange.
  *   fabric_lock   the fabric and its endpoints: every call of libfabric on them, slots and pieces.
  *                 Of the core only bmi_method_defer and the registration cache are called under it.
  * "Driver" below means: touched only by the polling thread, so by one thread at a time.
@@ -41,6 +41,7 @@
 
 #include "bmi/lock.h"
 #include "bmi/method.h"
+#include "methods/stream/accept.h"
 
 struct fi_provider;
 
@@ -70,7 +71,7 @@ void ib_signals_save(struct ib_signals *signals);
 void ib_signals_restore(const struct ib_signals *signals);
 
 enum {
-    IB_VERSION = 3,           /* of the rendezvous, the doorbell's page, and the messages' prefix */
+    IB_VERSION = 3,           /* of the exchange, the doorbell's page, and the messages' prefix */
     IB_PREFIX = 16,           /* bytes before the frames of a message */
     IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
     IB_SLOTS = 128,           /* messages under way, of all links, */
@@ -162,7 +163,6 @@ struct ib_doorbell; /* doorbell.c: a wake-up flag in memory that two processes s
 struct ib_dial;
 struct ip_names;
 struct ib_greeting;
-struct ib_listener;
 struct ib_remainder;
 struct ib_piece;
 struct ib_move;
@@ -256,7 +256,7 @@ struct ib_state {
     uint32_t token_count;
     struct ib_peer *peers, *idle_peers;
     uint32_t idle_count;
-    struct ib_listener *listeners;
+    struct stream_acceptor acceptor;
     struct ip_names *names;
     atomic_int port; /* the first one listened on, 0: none */
 };
@@ -274,7 +274,7 @@ enum ib_closing { IB_OPEN, IB_CLOSE_LINGERING, IB_CLOSE_NOW };
 
 struct ib_link {
     struct bmi_link base;
-    struct bmi_watch watch; /* watch.fd is the rendezvous, -1: none. Changed in the driver under
+    struct bmi_watch watch; /* watch.fd is the exchange, -1: none. Changed in the driver under
                                send_lock */
     struct ib_link *list_next, **list_to_me; /* list_lock */
     struct ib_link *blocked_next;            /* of the thread that put it there, then took it */
@@ -302,7 +302,7 @@ struct ib_link {
     uint32_t sequence_out;              /* messages posted */
     int failure;                        /* 0, or what a post failed with */
     enum ib_closing closing;            /* what the core asked for */
-    uint8_t out[12];                    /* what the rendezvous did not take yet */
+    uint8_t out[12];                    /* what the exchange did not take yet */
     uint8_t out_size;
     uint32_t pieces; /* with the network */
     uint32_t slots;  /* fabric_lock: likewise, of messages */
@@ -315,7 +315,7 @@ struct ib_link {
     bool dialled;
     bool taken_down; /* its end is under way, or over */
     bool bye_sent, bye_seen, done_sent;
-    bool room_watched; /* for room in the rendezvous */
+    bool room_watched; /* for room in the exchange */
     uint8_t in_size;
     uint8_t in[4];         /* a record cut in two */
     uint32_t bye_sequence; /* what the other side will have sent */
@@ -451,7 +451,7 @@ bool ib_sockets_joined(int one, int other);
 /* The numeric local host of a connection, with the interface where the address needs that. */
 int ib_socket_host(int fd, char *host, size_t size);
 /* Makes a peer's name right for this host, where it is an address of one link, and logs a name
- * that is another host's than the rendezvous. Returns 0 or an errno. Driver. */
+ * that is another host's than the exchange. Returns 0 or an errno. Driver. */
 int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size);
 /* The user whose process has the other end of a connection within this host. Returns 0 or an errno;
  * -ENOENT: it is not within this host. */
@@ -468,7 +468,7 @@ void ib_blocked_flush(struct ib_state *state, bool flush);
 void ib_kicked(struct bmi_deferred *deferred);
 void ib_retry_expired(struct bmi_timer *timer);
 void ib_wait_ready(struct bmi_watch *watch, uint32_t events);
-/* Whether the other side has closed the rendezvous, which we may not have looked at yet. Driver. */
+/* Whether the other side has closed the exchange, which we may not have looked at yet. Driver. */
 bool ib_link_hung_up(const struct ib_link *link);
 
 /* message.c */
@@ -502,7 +502,7 @@ void ib_link_take_down(struct ib_link *link);
 void ib_link_cut(struct ib_link *link);
 void ib_close(struct bmi_link *base, bool linger);
 
-/* rendezvous.c: the TCP connection beside each link */
+/* exchange.c: the TCP connection beside each link */
 int ib_listen(void *state, const char *address, int flags, char *bound, size_t size);
 void ib_listen_stop(struct ib_state *state);
 int ib_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
@@ -510,8 +510,8 @@ void ib_dial_start(struct ib_link *link);
 /* The time for what is under way is over. Driver, no lock. */
 void ib_dial_expired(struct ib_link *link);
 void ib_dial_free(struct ib_link *link);
-/* Watches the rendezvous, for these events instead of those before. Returns 0 or an errno. */
-int ib_rendezvous_watch(struct ib_link *link, uint32_t events);
+/* Watches the exchange, for these events instead of those before. Returns 0 or an errno. */
+int ib_exchange_watch(struct ib_link *link, uint32_t events);
 /* Goodbye: we send no more messages than these. Driver. */
 void ib_bye_send(struct ib_link *link);
 /* If the other side has said goodbye and all its messages are here, says so and ends the link
@@ -521,7 +521,7 @@ void ib_bye_check(struct ib_link *link);
 void ib_ring_locked(struct ib_link *link);
 
 /* greeting.c */
-/* The rendezvous is connected. Returns 0 or an errno. Driver, no lock. */
+/* The exchange is connected. Returns 0 or an errno. Driver, no lock. */
 int ib_greeting_start(struct ib_link *link);
 /* Handles received bytes; the link may be up, or gone, at return. Poller, no lock. */
 void ib_greeting_read(struct ib_link *link);

@@ -5,7 +5,7 @@
  * Any thread may ask for something (close, a failed post): it notes it under send_lock and kicks.
  * The driver then runs ib_link_step, the one place that decides what is due. The end comes once, in
  * the driver: the provider's connection is cut if bytes may be on their way to the program's
- * memory, the rendezvous is closed, what was not posted is given back, and when the network has
+ * memory, the exchange is closed, what was not posted is given back, and when the network has
  * given back the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the
  * method's reference dropped. A pending kick holds a reference of its own.
  */
@@ -104,7 +104,7 @@ static void link_release(struct ib_link *link)
 /* Has the other side's system know that we close, before the program has back what it lent: who
  * reads it looks there afterwards. That takes a moment, within a host. Behind what a full socket
  * holds it would wait: then a reset comes with the close. */
-static void rendezvous_shut(const struct ib_link *link)
+static void exchange_shut(const struct ib_link *link)
 {
     enum { LIMIT_NS = 5000000 };
     static const struct linger reset = {.l_onoff = 1};
@@ -119,9 +119,9 @@ static void rendezvous_shut(const struct ib_link *link)
     setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 }
 
-static void rendezvous_close(struct ib_link *link)
+static void exchange_close(struct ib_link *link)
 {
-    rendezvous_shut(link);
+    exchange_shut(link);
     ib_dial_free(link);
     ib_greeting_free(link);
     if (link->watched)
@@ -139,7 +139,7 @@ void ib_link_forget(struct ib_link *link)
     ib_lock(&link->send_lock);
     link->phase = IB_DOWN;
     ib_unlock(&link->send_lock);
-    rendezvous_close(link);
+    exchange_close(link);
     link_release(link);
 }
 
@@ -270,7 +270,7 @@ static void link_finish(struct ib_link *link)
 void ib_link_take_down(struct ib_link *link)
 {
     link->taken_down = true;
-    rendezvous_close(link);
+    exchange_close(link);
     ib_lock(&link->receive_lock);
     link->body_left = 0;
     link->sink.owner = NULL;

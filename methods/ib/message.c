@@ -3,7 +3,7 @@
  * message.c - messages on their way in: whose they are, and the frames in them.
  *
  * Prefix: token (8 bytes), sequence number (4), bytes of frames behind it (4), little-endian; what
- * follows those means nothing. The token is one of ours, told to one peer over one rendezvous: an
+ * follows those means nothing. The token is one of ours, told to one peer over one exchange: an
  * index and 40 random bits, so that what comes from elsewhere, or for a link that has gone, is
  * nobody's. The sequence numbers of a link have no gaps, or the provider lost something: then the
  * link ends.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * socket.c - the ends of TCP connections: of rendezvous, and of libfabric's own.
+ * socket.c - the ends of TCP connections: of exchanges, and of libfabric's own.
  *
  * libfabric gives no access to its connections. Each goes from some port to a listening endpoint's,
  * whose address is its name. The connection is there when the first message to a process was taken.
@@ -99,7 +99,7 @@ int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
     ip_socket_address_host(&there, host, sizeof(host));
     if (strcmp(told_host, host) != 0)
         bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: the peer's rendezvous is at %s, but its endpoint is at %s",
+                       "%s: the peer's exchange is at %s, but its endpoint is at %s",
                        ib_state_of(link)->kind->scheme, host, told_host);
     return 0;
 }

@@ -353,7 +353,7 @@ static int part_read(const struct ib_link *link, struct ib_move *move)
     return 0;
 }
 
-/* The sender has lent its memory as long as it keeps the rendezvous. If that is open after the last
+/* The sender has lent its memory as long as it keeps the exchange. If that is open after the last
  * byte was read, all were the message's. */
 static int move_read(const struct ib_link *link, struct ib_move *move)
 {

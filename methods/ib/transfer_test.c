@@ -607,7 +607,7 @@ static void test_unpaced_within_the_host(void)
     disconnected(0, owner);
 }
 
-/* The rendezvous and the provider's own. */
+/* The exchange and the provider's own. */
 static void test_guarded(void)
 {
     if (fake_method != &bmi__method_ofi_tcp) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rendezvous.c - the TCP connection beside each link: dialled, accepted, its records, and its end.
+ * exchange.c - the TCP connection beside each link: dialled, accepted, its records, and its end.
  *
  * greeting.c describes what both sides say first. Then come records of one byte, some with a
  * number: RING (look at your queue), BYE n (I have sent n messages and send no more), DONE (all of
@@ -21,9 +21,7 @@
 
 enum {
     DRAIN_PASSES = 256, /* over what a dead peer has sent */
-    RECORDS_BYTES = 64, /* read at a time */
-    ACCEPT_BATCH = 32,  /* connections taken in one pass */
-    ACCEPT_RETRY_MS = 100
+    RECORDS_BYTES = 64  /* read at a time */
 };
 enum record { RECORD_RING = 'r', RECORD_BYE = 'b', RECORD_DONE = 'd' };
 
@@ -33,20 +31,13 @@ struct ib_dial {
     struct ib_link *link;
 };
 
-struct ib_listener {
-    struct ib_listener *next;
-    struct ib_state *state;
-    struct bmi_watch watch;
-    struct bmi_timer timer; /* while out of descriptors */
-};
+static void exchange_ready(struct bmi_watch *watch, uint32_t events);
 
-static void rendezvous_ready(struct bmi_watch *watch, uint32_t events);
-
-int ib_rendezvous_watch(struct ib_link *link, uint32_t events)
+int ib_exchange_watch(struct ib_link *link, uint32_t events)
 {
     if (link->watched)
         bmi_method_watch_remove(&link->watch);
-    link->watch.ready = rendezvous_ready;
+    link->watch.ready = exchange_ready;
     int status = bmi_method_watch_add(&link->watch, events);
     link->watched = status == 0;
     return status;
@@ -84,7 +75,7 @@ static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
     ib_lock(&link->send_lock);
     link->watch.fd = fd;
     ib_unlock(&link->send_lock);
-    int status = ib_rendezvous_watch(link, EPOLLOUT);
+    int status = ib_exchange_watch(link, EPOLLOUT);
     if (status)
         socket_close(link);
     return status;
@@ -176,7 +167,7 @@ static void out_write(struct ib_link *link)
     if (left == link->room_watched || link->watch.fd < 0)
         return;
     link->room_watched = left;
-    int status = ib_rendezvous_watch(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
+    int status = ib_exchange_watch(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
     if (status) /* nothing would tell of its end */
         ib_link_fail(link, status);
 }
@@ -303,7 +294,7 @@ static void records_ready(struct ib_link *link)
         ib_bye_check(link);
 }
 
-static void rendezvous_ready(struct bmi_watch *watch, uint32_t events)
+static void exchange_ready(struct bmi_watch *watch, uint32_t events)
 {
     struct ib_link *link = ib_container(watch, struct ib_link, watch);
     bmi_link_ref(&link->base);
@@ -321,66 +312,39 @@ static void rendezvous_ready(struct bmi_watch *watch, uint32_t events)
 /* ---- listening --------------------------------------------------------------------------------
  */
 
-static void accept_link(struct ib_state *state, int fd, const union ip_socket_address *from)
+static void accepted(struct stream_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
+    struct ib_state *state = ib_container(acceptor, struct ib_state, acceptor);
     struct ib_link *link = ib_link_new(state, fd, false);
     if (!link) {
         close(fd);
         return;
     }
     ip_socket_set_options(&link->base, fd);
-    ip_accepted(&link->base, fd, from);
+    ip_accepted(&link->base, fd, (const void *)from);
     if (ib_greeting_start(link))
         ib_link_forget(link);
 }
 
-static void accept_resumed(struct bmi_timer *timer)
-{
-    struct ib_listener *listener = ib_container(timer, struct ib_listener, timer);
-    if (bmi_method_watch_add(&listener->watch, EPOLLIN))
-        bmi_method_timer_set(timer, ACCEPT_RETRY_MS);
-}
-
 /* Accepts a connection if descriptors for the provider's connection are left as well; otherwise new
  * clients wait. shm needs one for a moment only, which the wake-up flag has in reserve. */
-static int connection_accept(const struct ib_state *state, int listener,
-                             union ip_socket_address *from)
+static int connection_take(struct stream_acceptor *acceptor, int listener,
+                           struct sockaddr_storage *from)
 {
     enum { PROVIDERS = 2 };
+    const struct ib_state *state = ib_container(acceptor, struct ib_state, acceptor);
     socklen_t length = sizeof(*from);
     int spare[PROVIDERS], count = 0;
     while (!state->doorbell && count < PROVIDERS &&
            (spare[count] = fcntl(listener, F_DUPFD_CLOEXEC, 0)) >= 0)
         count++;
-    int fd = state->doorbell || count == PROVIDERS
-                 ? accept4(listener, &from->any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
-                 : -1;
-    int error = errno;
+    int fd = -1;
+    if (state->doorbell || count == PROVIDERS)
+        fd = accept4(listener, (struct sockaddr *)from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int error = fd < 0 ? -errno : fd;
     while (count > 0)
         close(spare[--count]);
-    errno = error;
-    return fd;
-}
-
-static void listener_ready(struct bmi_watch *watch, uint32_t events)
-{
-    struct ib_listener *listener = ib_container(watch, struct ib_listener, watch);
-    (void)events;
-    for (int i = 0; i < ACCEPT_BATCH; i++) {
-        union ip_socket_address from = {0};
-        int fd = connection_accept(listener->state, watch->fd, &from);
-        if (fd >= 0) {
-            accept_link(listener->state, fd, &from);
-            continue;
-        }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            bmi_method_log(BMI_LOG_WARN, NULL, "%s: cannot accept connections: %s",
-                           listener->state->kind->scheme, strerror(errno));
-            bmi_method_watch_remove(watch);
-            bmi_method_timer_set(&listener->timer, ACCEPT_RETRY_MS);
-        }
-        return;
-    }
+    return error;
 }
 
 /* The host of "host:port" as numbers, for the endpoint's own address; false: any will do. A name is
@@ -406,26 +370,15 @@ static int listener_add(struct ib_state *state, int fd, const char *bound, int f
     char host[IP_HOST_SIZE + IF_NAMESIZE];
     struct ib_endpoint *endpoint;
     struct ip_address address;
-    struct ib_listener *listener = calloc(1, sizeof(*listener));
-    if (!listener)
-        return -ENOMEM;
     bool numeric = host_numeric(bound, flags, host, sizeof(host));
     int status = ib_endpoint_get(state, numeric ? host : NULL, &endpoint);
     if (status == 0 && !(flags & BMI_TCP_BIND_SPECIFIC) &&
         ip_address_parse(bound, &address, NULL) == 0 && address.kind == IP_HOST_NAME)
         status = ip_names_add(&state->names, &address, port);
-    listener->state = state;
-    listener->watch = (struct bmi_watch){.fd = fd, .ready = listener_ready};
-    listener->timer.expired = accept_resumed;
-    if (status == 0)
-        status = bmi_method_watch_add(&listener->watch, EPOLLIN);
-    if (status) {
-        free(listener);
-        return status;
-    }
-    listener->next = state->listeners;
-    state->listeners = listener;
-    return 0;
+    state->acceptor.method = state->method;
+    state->acceptor.take = connection_take;
+    state->acceptor.accepted = accepted;
+    return status ? status : stream_acceptor_add(&state->acceptor, fd);
 }
 
 int ib_listen(void *argument, const char *text, int flags, char *bound, size_t size)
@@ -447,13 +400,6 @@ int ib_listen(void *argument, const char *text, int flags, char *bound, size_t s
 
 void ib_listen_stop(struct ib_state *state)
 {
-    while (state->listeners) {
-        struct ib_listener *listener = state->listeners;
-        state->listeners = listener->next;
-        bmi_method_timer_clear(&listener->timer);
-        bmi_method_watch_remove(&listener->watch);
-        close(listener->watch.fd);
-        free(listener);
-    }
+    stream_acceptor_stop(&state->acceptor);
     ip_names_free(&state->names);
 }
