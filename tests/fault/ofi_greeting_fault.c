@@ -180,7 +180,7 @@ static const struct {
     {"garbage", garbage, WHOLE, AT_OPENING, "", "does not speak this protocol"},
     {"a web request", web_request, 18, AT_OPENING, "", "but: an HTTP client"},
     {"a frame of tcp's", tcp_frame, 40, AT_OPENING, "", "but: BMI's method tcp"},
-    {"another version", other_version, WHOLE, AT_OPENING, "", "speaks version 99 of the rendez"},
+    {"another version", other_version, WHOLE, AT_OPENING, "", "speaks version 99 of the exchange"},
     {"another provider", other_provider, WHOLE, AT_OPENING, "", "uses another provider than"},
     {"a provider's name without end", endless_provider, WHOLE, AT_OPENING, "", "another provider"},
     {"another kind of address", other_format, WHOLE, AT_OPENING, "", "address of another family"},
