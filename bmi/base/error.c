@@ -9,7 +9,7 @@
 
 static const struct {
     int32_t code;
-    int system;       /* 0: none, or another row has it */
+    int system;       /* 0: none, or another row maps it */
     const char *text; /* begins with the name */
 } errors[] = {
     {BMI_EPERM, EPERM, "EPERM: Operation not permitted"},

@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 /* Copies `length` bytes of `from` to `to`, as one line of UTF-8: each byte of a control character,
- * of a character that changes the order or the lines of the text around it, and of what is no UTF-8
+ * of a character that changes the order or the lines of the text around it, and of invalid UTF-8
  * becomes \xHH. A backslash stays as it is: the result is for people, not for parsers. Stops before
  * the first character that does not fit whole. `to` ends with a NUL; size > 0. Returns the length
  * of the result. */

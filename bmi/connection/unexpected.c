@@ -33,7 +33,7 @@ struct unexpected {
     bmi_size_t size;
     bmi_msg_tag_t tag;
     uint32_t cookie; /* tells our buffers from others */
-    bool fetched;    /* lock: the program has it */
+    bool fetched;    /* lock: the program owns the buffer */
     _Alignas(16) char bytes[];
 };
 

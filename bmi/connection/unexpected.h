@@ -23,7 +23,7 @@ void bmi__unexpected_set_hook(void (*hook)(void));
 int bmi__unexpected_release(void *buffer);
 /* The number of waiting messages of an address. */
 int bmi__unexpected_count(BMI_addr_t address);
-/* A peer has PEER_FULL_UNEXPECTED from now on: as long as a peer has it, the log warns once a
+/* A peer has got the flag PEER_FULL_UNEXPECTED. While any peer has this flag, the log warns once a
  * second. Poller. */
 void bmi__unexpected_stalled(void);
 int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,

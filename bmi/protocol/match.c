@@ -165,7 +165,7 @@ static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatch
     bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : fits ? 0 : -EMSGSIZE, size);
 }
 
-/* The sender is told that its message was too large for its receive, and counts as sent. */
+/* Notifies the sender that its message is too large for the receive. The message counts as sent. */
 static void request_discard(struct peer *peer, struct op *op, uint64_t sender)
 {
     struct wire_header discard = {.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = sender};

@@ -7,9 +7,9 @@
  *   - eager, if it is small, or the peer's receives for large ones come in time, and the peer's
  *     credit covers it;
  *   - by RTS, if it is large and there is credit for that;
- *   - else it waits (pending), and the peer is told (WANT). If unmatched messages hold its memory
- * the peer then announces every receive that it has, so that a message whose receive is posted is
- *     never held up by others.
+ *   - else it waits (pending), and a WANT frame notifies the peer. If unmatched messages hold its
+ *     memory, the peer then announces every receive that it has, so that other messages never delay
+ *     one whose receive is posted.
  */
 #include <errno.h>
 #include <stdlib.h>
