@@ -215,8 +215,8 @@ bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
 
-/* Finds a frame: its place in the queue, and whether the NIC has it. Returns false if it was
- * sent. */
+/* Finds a frame: its place in the queue, and whether it is in the NIC's pending message. Returns
+ * false if it was sent. */
 static bool queue_find_locked(struct gm_link *link, const struct bmi_frame *frame,
                               struct bmi_frame ***place, struct bmi_frame **before, bool *pending)
 {

@@ -23,7 +23,7 @@
 
 enum { PASS_MORE = 1, PASS_DRAINED = 2 }; /* of a read; 0: stream's end, <0: an errno */
 
-/* One read: what is asked for and where it goes. */
+/* One read: the bytes that it asks for, and their places. */
 struct reading {
     struct iovec iov[STREAM_IOVECS + 1];
     size_t count;
@@ -39,7 +39,7 @@ static void reading_add(struct reading *reading, void *to, size_t bytes)
     reading->wanted += bytes;
 }
 
-/* Asks for what is left of the body; bytes without a place all go to the one scratch. */
+/* Asks for the rest of the body; bytes without a place all go to the one scratch. */
 static void reading_add_body(struct stream_link *link, struct reading *reading)
 {
     struct stream_state *state = stream_state_of(link);

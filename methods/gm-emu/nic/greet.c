@@ -8,10 +8,11 @@
  *   ARENA, BYE                     <->  ARENA, BYE
  *
  * Each side looks at the other's credentials as the kernel gives them. It also reads a nonce from
- * the other's memory: if that works, and gives what was said on the socket, then process_vm_writev
- * works and reaches the process that greeted us and no other. The end of the socket, or of the
- * process (a descriptor of it, since children may have inherited the socket), is the end of a peer.
- * All of it is the driver's.
+ * the other's memory: if that works, and yields the nonce that came over the socket, then
+ * process_vm_writev works and reaches the process that greeted us and no other. A peer ends with
+ * its socket, or with its process (a descriptor of the process shows that, since children may have
+ * inherited the socket).
+ * Only the poller runs this code.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -345,8 +346,9 @@ static int welcome_handle(struct nic_peer *peer, struct received *received)
     return nic__peer_up(peer);
 }
 
-/* Whether there are addresses to spare for it. An arena costs who makes it nothing before it is
- * used; who maps it, addresses. Without a mapping there are other ways to write there. */
+/* Whether enough addresses are free to map the arena. An unused arena costs its maker nothing, but
+ * it costs addresses in each process that maps it. Without a mapping there are other ways to write
+ * there. */
 static bool arena_fits(const struct nic_peer *peer, uint64_t length)
 {
     const uint64_t OF_ONE = UINT64_C(1) << 42, OF_ALL = UINT64_C(1) << 45;
@@ -420,7 +422,7 @@ static void refuse(struct nic_port *port, int fd, int status)
     nic__count_own(&port->counters.refused, 1);
 }
 
-/* What is said of a connection that ends before it is up, or by a breach of rules. */
+/* Logs a connection that ends before it is up, or by a breach of rules. */
 static void end_log(struct nic_port *port, int pid, unsigned uid, int status)
 {
     nic__log(port, NIC_LOG_WARN, "peer (pid %d of user %u): %s", pid, uid, strerror(-status));
@@ -540,7 +542,7 @@ static void listeners_watch(struct nic_port *port, uint32_t events)
     bmi_lock_give(&port->lock);
 }
 
-/* What waits and can't be taken would have the descriptor readable all the time. */
+/* A connection that waits and can't be accepted would keep the descriptor readable all the time. */
 static void listeners_rest(struct nic_port *port)
 {
     enum { REST_NS = 100000000 };
