@@ -42,6 +42,11 @@ struct inbound {
  * given up. */
 enum { ANSWERS_FLUSH = 256, ANSWERS_MOST = 2048, ANSWERS_AN_OPERATION = 4 };
 
+void bmi_method_refusal(uint8_t bytes[BMI_FRAME_HEADER])
+{
+    wire_encode(bytes, &(struct wire_header){.type = WIRE_REJECT, .target = ENOMEM});
+}
+
 int bmi_method_link_accepted(struct bmi_link *link)
 {
     struct peer *peer = bmi__peer_take();

@@ -349,6 +349,11 @@ static inline void bmi_link_unref(struct bmi_link *link)
  * briefly. */
 int bmi_method_link_accepted(struct bmi_link *link);
 
+/* Writes the only frame for a connection that came in and that there is no memory for: the other
+ * side's operations then end with ENOMEM. Returns: nothing. Owns: nothing is kept. Threads: any.
+ * Blocks: no. */
+void bmi_method_refusal(uint8_t bytes[BMI_FRAME_HEADER]);
+
 /* A link of connect() reached its peer: frames flow from now on. If the core cannot start the
  * handshake, it closes the link within this call. Returns: nothing. Owns: nothing new. Threads:
  * poller, no lock held. Blocks: briefly. */

@@ -49,6 +49,11 @@ int64_t fake_now_ms(void)
 
 /* ---- services ------------------------------------------------------------------------------- */
 
+void bmi_method_refusal(uint8_t bytes[BMI_FRAME_HEADER])
+{
+    memset(bytes, 0, BMI_FRAME_HEADER);
+}
+
 int bmi_method_link_accepted(struct bmi_link *link)
 {
     if (fake_accepted_count == FAKE_OWNERS)

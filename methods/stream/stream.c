@@ -56,11 +56,22 @@ void stream_dial_done(struct stream_link *link)
     stream_link_open(link);
 }
 
+/* There is no memory for a connection. */
+static void refuse(const struct stream_state *state, int fd)
+{
+    uint8_t bytes[BMI_FRAME_HEADER];
+    bmi_method_log(BMI_LOG_WARN, NULL, "%s: no memory for a connection",
+                   state->socket->method->name);
+    bmi_method_refusal(bytes);
+    (void)!send(fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 static void accepted(struct stream_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
     struct stream_state *state = stream_container(acceptor, struct stream_state, acceptor);
     struct stream_link *link = stream_link_new(state, fd);
     if (!link) {
+        refuse(state, fd);
         close(fd);
         return;
     }
@@ -70,6 +81,7 @@ static void accepted(struct stream_acceptor *acceptor, int fd, const struct sock
     }
     link->accepted = true;
     if (bmi_method_link_accepted(&link->base) < 0) {
+        refuse(state, fd);
         stream_link_forget(link);
         return;
     }
