@@ -4,10 +4,11 @@
  * yet, of the host that holds most of the method's connections. So a host that opens many keeps
  * only itself out.
  *
- * First go those whose HELLO has not come within HELLO_NS, then those on which no message came or
- * went, then those on which nothing arrived for QUIET_NS since a shortage was noticed first; of
- * each the oldest first. A connection with an operation, or with a message that the program still
- * holds, stays. Poller.
+ * First go those whose HELLO has not come within FIRST_NS, then those on which no message came or
+ * went for as long since a shortage was noticed first, then those on which nothing arrived for
+ * QUIET_NS since then; of each the oldest first. At a host's own limit a connection without a
+ * message goes at once, since the newcomer cannot wait. A connection with an operation, or with a
+ * message that the program still holds, stays. Poller.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 #include "bmi/state/peer.h"
 
 enum { HOST_BYTES = 48 };
-static const uint64_t HELLO_NS = 1000000000u; /* the HELLO may still be on its way */
+static const uint64_t FIRST_NS = 1000000000u; /* HELLO or first message may be on their way */
 static const uint64_t QUIET_NS = 3000000000u; /* a server may compute an answer meanwhile */
 
 /* What a connection was used for: the first ones go first. */
@@ -41,21 +42,22 @@ struct eviction {
     size_t count, room;
 };
 
-static enum use use_of_locked(struct peer *peer, uint64_t now_ns)
+static enum use use_of_locked(struct peer *peer, const struct eviction *eviction)
 {
     struct bmi_statistics s = {0};
     uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
+    uint64_t now_ns = eviction->now_ns, first_ns = eviction->host == NULL ? FIRST_NS : 0;
     if (peer->state == PEER_HANDSHAKE)
-        return now_ns - peer->since_ns >= HELLO_NS ? USE_NO_HELLO : USE_BUSY;
+        return now_ns - peer->since_ns >= FIRST_NS ? USE_NO_HELLO : USE_BUSY;
     if (!bmi__reapable(peer))
         return USE_BUSY;
     bmi__peer_statistics(peer, &s);
-    if (s.messages_sent + s.messages_received + s.unexpected_sent + s.unexpected_received == 0)
-        return USE_NO_MESSAGE;
     if (bytes != peer->bytes_in || peer->since_ns == 0) {
         peer->bytes_in = bytes;
         peer->since_ns = now_ns;
     }
+    if (s.messages_sent + s.messages_received + s.unexpected_sent + s.unexpected_received == 0)
+        return now_ns - peer->since_ns >= first_ns ? USE_NO_MESSAGE : USE_BUSY;
     return now_ns - peer->since_ns >= QUIET_NS ? USE_QUIET : USE_BUSY;
 }
 
@@ -79,7 +81,7 @@ static void candidate_add(struct peer *peer, void *argument)
         eviction->count < eviction->room) {
         struct candidate *candidate = &eviction->candidates[eviction->count++];
         candidate->peer = peer;
-        candidate->use = use_of_locked(peer, eviction->now_ns);
+        candidate->use = use_of_locked(peer, eviction);
         candidate->since_ns = peer->since_ns;
         strncpy(candidate->host, host, sizeof candidate->host - 1);
         candidate->host[sizeof candidate->host - 1] = '\0';
