@@ -52,7 +52,7 @@ static void test_parse(void)
         {"server:-1", NULL},
         {"server:7x", NULL},
         {"ser ver", NULL},
-        {"server/path", NULL},
+        {"server/path", "server"}, /* classic programs append a path */
         {"server:123456", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
