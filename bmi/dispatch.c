@@ -125,7 +125,7 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
     if (status < 0)
         return status;
     if (bmi__sent_room_locked(peer))
-        bmi__keys_pump_locked(peer);
+        bmi__tag_queues_pump_locked(peer);
     if (starts_message(header) && !(header->type == WIRE_RTS && header->length > 0))
         peer->seen++; /* one with regions counts when matched: earlier announcements are for it */
     if (header->type == WIRE_CREDIT && header->target != 0)

@@ -344,7 +344,7 @@ static void stop(void)
     bmi__matching_stop();
     bmi__tags_stop();
     bmi__peers_free();
-    bmi__keys_stop();
+    bmi__tag_queues_stop();
     bmi__credit_stop();
     bmi__contexts_free();
     bmi__op_table_free();

@@ -22,7 +22,7 @@ void bmi__peer_give(struct peer *peer)
     bmi__peer_retire_locked(peer);
     bmi__attention_locked(peer);
     bmi__credit_forget_locked(peer);
-    bmi__keys_free_locked(peer);
+    bmi__tag_queues_free_locked(peer);
     bmi__matching_clear_locked(peer);
     free(peer->question);
     bmi__peer_clear_locked(peer);
@@ -44,9 +44,9 @@ void bmi__peer_bury(struct peer *peer)
 static void unmatched_free_all(struct peer *peer)
 {
     for (uint32_t i = 0; i < peer->bucket_count; i++)
-        for (struct key *key = peer->buckets[i]; key != NULL; key = key->next)
-            while (key->unmatched_first != NULL)
-                bmi__unmatched_remove_locked(peer, key, key->unmatched_first);
+        for (struct tag_queue *queue = peer->buckets[i]; queue != NULL; queue = queue->next)
+            while (queue->unmatched_first != NULL)
+                bmi__unmatched_remove_locked(peer, queue, queue->unmatched_first);
 }
 
 void bmi__peer_abandon_locked(struct peer *peer, int error)
@@ -67,7 +67,7 @@ void bmi__peer_abandon_locked(struct peer *peer, int error)
             bmi__op_complete_locked(op, op->error, 0);
     }
     bmi__credit_forget_locked(peer);
-    bmi__keys_free_locked(peer);
+    bmi__tag_queues_free_locked(peer);
     peer->eager_credit = peer->unexpected_credit = 0;
     peer->stream_bytes = peer->answers = peer->questions = 0;
     peer->flags &= ~(uint32_t)PEER_QUESTIONS;

@@ -12,7 +12,7 @@
 void bmi__peer_give(struct peer *peer);
 /* Gives back a peer that is GONE and has no operations any more; takes the book's lock. */
 void bmi__peer_bury(struct peer *peer);
-/* Completes all operations with `error`, and frees the peer's other state: keys, unmatched
+/* Completes all operations with `error`, and frees the peer's other state: queues, unmatched
  * messages, counts. Operations that the method still has complete when it gives them back. */
 void bmi__peer_abandon_locked(struct peer *peer, int error);
 

@@ -32,24 +32,24 @@
 /* Later sends of the same tag may start now, or must request the forgotten announcements anew. */
 static void others_go(struct peer *peer, bmi_msg_tag_t tag)
 {
-    struct key *key = bmi__key_find_locked(peer, tag);
-    if (peer->state == PEER_UP && key != NULL && key->pending.first != NULL)
-        bmi__key_pump_locked(peer, key);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
+    if (peer->state == PEER_UP && queue != NULL && queue->pending.first != NULL)
+        bmi__tag_queue_pump_locked(peer, queue);
 }
 
 /* Informs the receiver that a started message ends. If none of its bytes moved, the receive goes on
  * waiting. */
 static void abort_send(struct peer *peer, struct op *op, bool moved)
 {
-    struct key *key = bmi__key_get_locked(peer, op->tag);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, op->tag);
     uint32_t index;
-    if (key == NULL || !bmi__sent_note_locked(peer, key, true, &index)) {
+    if (queue == NULL || !bmi__sent_note_locked(peer, queue, true, &index)) {
         bmi__peer_fail_locked(peer, -ENOMEM, "no memory to abort a message");
         return;
     }
     if (!moved) {
-        bmi__key_unsettle_locked(peer, key); /* a receive may be given back */
-        peer->flags |= PEER_FORGOT;          /* announcements made meanwhile are not used */
+        bmi__tag_queue_unsettle_locked(peer, queue); /* a receive may be given back */
+        peer->flags |= PEER_FORGOT;                  /* announcements made meanwhile are not used */
     }
     struct wire_header header = {.type = WIRE_ABORT,
                                  .flags = moved ? WIRE_MOVED : 0,
@@ -167,13 +167,14 @@ void bmi__cancelled_granted_locked(struct peer *peer, struct op *op, bool discar
 static void pending_cancel(struct peer *peer, struct op *op)
 {
     bool up = peer->state == PEER_UP, asked = op == peer->unexpected.first;
-    struct key *key = op->kind == OP_SEND ? bmi__key_find_locked(peer, op->tag) : NULL;
+    struct tag_queue *queue =
+        op->kind == OP_SEND ? bmi__tag_queue_find_locked(peer, op->tag) : NULL;
     bmi__op_unqueue_locked(peer, op);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-    if (key != NULL && up)
-        bmi__key_pump_locked(peer, key);
-    else if (key != NULL)
-        bmi__key_release_locked(peer, key);
+    if (queue != NULL && up)
+        bmi__tag_queue_pump_locked(peer, queue);
+    else if (queue != NULL)
+        bmi__tag_queue_release_locked(peer, queue);
     if (up)
         bmi__pending_pump_locked(peer);
     if (up && asked)
@@ -221,15 +222,15 @@ static void send_cancel(struct peer *peer, struct op *op)
 
 /* ---- receives ------------------------------------------------------------------------------- */
 
-static void ask_sender(struct peer *peer, struct key *key, struct op *op)
+static void ask_sender(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
     uint64_t id = op->flags & OP_GHOST ? op->remote : (uint64_t)bmi__op_id(op);
     struct wire_header header = {.type = WIRE_RTR_CANCEL, .tag = op->tag, .source = id};
     peer->questions++;
-    key->questions++;
+    queue->questions++;
     op->flags &= (uint8_t)~OP_CANCEL_WAITS;
     op->flags |= OP_CANCEL_ASKED;
-    key->live--;
+    queue->live--;
     bmi__control_send_locked(peer, header, NULL, 0);
 }
 
@@ -237,12 +238,12 @@ static void ask_sender(struct peer *peer, struct key *key, struct op *op)
  * limits the unanswered questions to a number that every sender accepts. The rest wait. */
 enum { QUESTIONS_MOST = 512 };
 
-static void question_begin(struct peer *peer, struct key *key, struct op *op)
+static void question_begin(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
     op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
     bmi__grace_begins();
     if (peer->questions < QUESTIONS_MOST) {
-        ask_sender(peer, key, op);
+        ask_sender(peer, queue, op);
     } else {
         op->flags |= OP_CANCEL_WAITS;
         peer->flags |= PEER_QUESTIONS;
@@ -263,23 +264,23 @@ void bmi__question_answered_locked(struct peer *peer)
             peer->flags |= PEER_QUESTIONS;
             return;
         }
-        ask_sender(peer, bmi__key_find_locked(peer, op->tag), op);
+        ask_sender(peer, bmi__tag_queue_find_locked(peer, op->tag), op);
     }
 }
 
 static void posted_cancel(struct peer *peer, struct op *op)
 {
-    struct key *key = bmi__key_find_locked(peer, op->tag);
-    if (peer->state == PEER_UP && key->announced > 0 && !(peer->flags & PEER_CLOSING)) {
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, op->tag);
+    if (peer->state == PEER_UP && queue->announced > 0 && !(peer->flags & PEER_CLOSING)) {
         if (!(op->flags & (OP_CANCEL_ASKED | OP_CANCEL_WAITS)))
-            question_begin(peer, key, op);
+            question_begin(peer, queue, op);
         return;
     }
     if (peer->link != NULL && op->memory != NULL)
         return; /* it ends with the connection, on which a sender may be writing to it */
-    bmi__receive_unqueue_locked(key, op);
+    bmi__receive_unqueue_locked(queue, op);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-    bmi__key_release_locked(peer, key);
+    bmi__tag_queue_release_locked(peer, queue);
 }
 
 /* Puts a tombstone in the place of the receive, for the message that the receive had matched.
@@ -307,9 +308,9 @@ static bool message_swallow(struct peer *peer, struct op *op)
 static void held_cancel(struct peer *peer, struct op *op)
 {
     struct unmatched *message = op->held;
-    struct key *key = bmi__key_find_locked(peer, op->tag);
-    struct op *next = key->receives.first;
-    if (next != NULL && (key->announced > 0 || next->total < message->size)) {
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, op->tag);
+    struct op *next = queue->receives.first;
+    if (next != NULL && (queue->announced > 0 || next->total < message->size)) {
         if (!message_swallow(peer, op))
             return; /* its real result will come */
         next = NULL;
@@ -319,7 +320,7 @@ static void held_cancel(struct peer *peer, struct op *op)
     op->held = NULL;
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     if (next != NULL) {
-        bmi__receive_unqueue_locked(key, next);
+        bmi__receive_unqueue_locked(queue, next);
         bmi__receive_settled_locked(next);
         next->stage = RECV_HELD;
         next->held = message;
@@ -399,7 +400,7 @@ static bool haunt(struct peer *peer, struct op *op)
         bmi__op_give(ghost);
         return false;
     }
-    struct key *key = bmi__key_find_locked(peer, op->tag);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, op->tag);
     ghost->kind = OP_RECV;
     ghost->tag = op->tag;
     ghost->total = 0;
@@ -408,10 +409,10 @@ static bool haunt(struct peer *peer, struct op *op)
     ghost->stage = RECV_POSTED;
     ghost->next = op->next;
     ghost->previous = op->previous;
-    *(op->previous != NULL ? &op->previous->next : &key->receives.first) = ghost;
-    *(op->next != NULL ? &op->next->previous : &key->receives.last) = ghost;
+    *(op->previous != NULL ? &op->previous->next : &queue->receives.first) = ghost;
+    *(op->next != NULL ? &op->next->previous : &queue->receives.last) = ghost;
     op->next = op->previous = NULL;
-    key->ghosts++;
+    queue->ghosts++;
     bmi__peer_adopt_locked(peer, ghost);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     return true;

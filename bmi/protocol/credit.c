@@ -470,14 +470,15 @@ static void serve(struct bmi_deferred *deferred)
     }
 }
 
-void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes, struct key *key)
+void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes,
+                             struct tag_queue *queue)
 {
     uint32_t flag = which == WIRE_EAGER_CREDIT ? PEER_WANTS_EAGER : PEER_WANTS_UNEXPECTED;
     struct wire_header header = {.type = WIRE_WANT, .flags = which, .source = bytes};
     peer->counters.credit_waits++;
-    if (key != NULL && !key->asked) {
-        key->asked = true;
-        header.tag = key->tag;
+    if (queue != NULL && !queue->asked) {
+        queue->asked = true;
+        header.tag = queue->tag;
         header.flags |= WIRE_ANNOUNCE;
     } else if (peer->flags & flag) {
         return;

@@ -41,9 +41,10 @@ bool bmi__announcement_charge_locked(struct peer *peer, uint32_t bytes);
 void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes);
 
 /* As a sender: informs the peer that we lack credit (once, until some arrives), and how much we
- * need to continue. With a key: also that we have forgotten its announcements (once, until a
- * message of the key is sent). */
-void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes, struct key *key);
+ * need to continue. With a queue: also that we have forgotten its announcements (once, until a
+ * message of the queue is sent). */
+void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes,
+                             struct tag_queue *queue);
 /* As a sender: credit that we requested has arrived and cannot be used. */
 void bmi__credit_unused_locked(struct peer *peer, uint32_t bytes);
 

@@ -2,7 +2,7 @@
  *
  * match.c - pairs messages with receives. Peer's lock.
  *
- * The key is (peer, tag). A key has receives that wait, or messages that wait, never both (a
+ * A tag queue belongs to (peer, tag). A queue has receives that wait, or messages that wait, never both (a
  * message too large for a receive aside, which is refused at the post). Receives are taken oldest
  * first, messages in the order in which they came. An eager message that no receive waits for is
  * held in memory that the peer's window pays for; of a large one just the request is held.
@@ -62,87 +62,88 @@ static void large_learn(struct peer *peer, bmi_size_t size, bool in_time)
 enum { REQUESTS_MANY = 64, REQUEST_BITS = 9 };
 
 /* A peer names its requests as it likes: few to a bucket are all that it can be kept to. */
-static struct unmatched **request_bucket(const struct key *key, uint64_t sender)
+static struct unmatched **request_bucket(const struct tag_queue *queue, uint64_t sender)
 {
     uint64_t hash = sender * UINT64_C(0x9e3779b97f4a7c15);
-    return &key->requests[hash >> (64 - REQUEST_BITS)];
+    return &queue->requests[hash >> (64 - REQUEST_BITS)];
 }
 
-static void request_enter(struct key *key, struct unmatched *message)
+static void request_enter(struct tag_queue *queue, struct unmatched *message)
 {
-    if (key->requests == NULL || message->sender == 0)
+    if (queue->requests == NULL || message->sender == 0)
         return;
-    struct unmatched **bucket = request_bucket(key, message->sender);
+    struct unmatched **bucket = request_bucket(queue, message->sender);
     message->request_next = *bucket;
     *bucket = message;
 }
 
-static void request_leave(struct key *key, struct unmatched *message)
+static void request_leave(struct tag_queue *queue, struct unmatched *message)
 {
-    if (key->requests == NULL || message->sender == 0)
+    if (queue->requests == NULL || message->sender == 0)
         return;
-    struct unmatched **place = request_bucket(key, message->sender);
+    struct unmatched **place = request_bucket(queue, message->sender);
     while (*place != message)
         place = &(*place)->request_next;
     *place = message->request_next;
 }
 
-/* Without memory requests are looked for in the key's list. */
-static void requests_index(struct key *key)
+/* Without memory requests are looked for in the queue's list. */
+static void requests_index(struct tag_queue *queue)
 {
-    key->requests = calloc((size_t)1 << REQUEST_BITS, sizeof *key->requests);
-    for (struct unmatched *one = key->unmatched_first; one != NULL; one = one->next)
-        request_enter(key, one);
+    queue->requests = calloc((size_t)1 << REQUEST_BITS, sizeof *queue->requests);
+    for (struct unmatched *one = queue->unmatched_first; one != NULL; one = one->next)
+        request_enter(queue, one);
 }
 
-struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender)
+struct unmatched *bmi__request_find_locked(const struct tag_queue *queue, uint64_t sender)
 {
-    bool indexed = key->requests != NULL;
-    struct unmatched *one = indexed ? *request_bucket(key, sender) : key->unmatched_first;
+    bool indexed = queue->requests != NULL;
+    struct unmatched *one = indexed ? *request_bucket(queue, sender) : queue->unmatched_first;
     while (one != NULL && one->sender != sender)
         one = indexed ? one->request_next : one->next;
     return one;
 }
 
-void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message)
+void bmi__unmatched_remove_locked(struct peer *peer, struct tag_queue *queue,
+                                  struct unmatched *message)
 {
-    request_leave(key, message);
+    request_leave(queue, message);
     if (message->previous != NULL)
         message->previous->next = message->next;
     else
-        key->unmatched_first = message->next;
+        queue->unmatched_first = message->next;
     if (message->next != NULL)
         message->next->previous = message->previous;
     else
-        key->unmatched_last = message->previous;
+        queue->unmatched_last = message->previous;
     uint64_t held = message->sender != 0 ? 0 : (uint64_t)message->size;
     peer->counters.unmatched_messages--;
     peer->counters.unmatched_bytes -= held + sizeof *message;
     bmi__credit_return_locked(peer, false, held);
     free(message);
-    if (--key->unmatched_count > 0 || key->requests == NULL)
+    if (--queue->unmatched_count > 0 || queue->requests == NULL)
         return;
-    free(key->requests);
-    key->requests = NULL;
+    free(queue->requests);
+    queue->requests = NULL;
 }
 
-static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_size_t size,
+static struct unmatched *unmatched_add(struct peer *peer, struct tag_queue *queue, bmi_size_t size,
                                        size_t held, uint64_t sender)
 {
     struct unmatched *message = malloc(sizeof *message + held);
     if (message == NULL)
         return NULL;
-    *message = (struct unmatched){.size = size, .sender = sender, .tag = key->tag, .whole = true};
-    message->previous = key->unmatched_last;
-    if (key->unmatched_last != NULL)
-        key->unmatched_last->next = message;
+    *message = (struct unmatched){.size = size, .sender = sender, .tag = queue->tag, .whole = true};
+    message->previous = queue->unmatched_last;
+    if (queue->unmatched_last != NULL)
+        queue->unmatched_last->next = message;
     else
-        key->unmatched_first = message;
-    key->unmatched_last = message;
-    if (++key->unmatched_count == REQUESTS_MANY && key->requests == NULL)
-        requests_index(key);
+        queue->unmatched_first = message;
+    queue->unmatched_last = message;
+    if (++queue->unmatched_count == REQUESTS_MANY && queue->requests == NULL)
+        requests_index(queue);
     else
-        request_enter(key, message);
+        request_enter(queue, message);
     peer->counters.unmatched_messages++;
     peer->counters.unmatched_bytes += (sender != 0 ? 0 : (uint64_t)size) + sizeof *message;
     return message;
@@ -150,7 +151,7 @@ static struct unmatched *unmatched_add(struct peer *peer, struct key *key, bmi_s
 
 /* Hands a whole eager message to a receive, or to a ghost. It is consumed also if it is too
  * large. */
-static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatched *message,
+static void unmatched_deliver(struct peer *peer, struct tag_queue *queue, struct unmatched *message,
                               struct op *op)
 {
     bmi_size_t size = message->size;
@@ -161,7 +162,7 @@ static void unmatched_deliver(struct peer *peer, struct key *key, struct unmatch
         peer->counters.copied_bytes += (uint64_t)size;
     }
     large_learn(peer, size, false);
-    bmi__unmatched_remove_locked(peer, key, message);
+    bmi__unmatched_remove_locked(peer, queue, message);
     bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : fits ? 0 : -EMSGSIZE, size);
 }
 
@@ -175,9 +176,9 @@ static void request_discard(struct peer *peer, struct op *op, uint64_t sender)
 
 /* The first message that waits is given to the receive, which ends with EMSGSIZE if it is too
  * small. */
-static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
+static void take_unmatched(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
-    struct unmatched *message = key->unmatched_first;
+    struct unmatched *message = queue->unmatched_first;
     while (message->claimed_by != NULL)
         message = message->next;
     if (message->sender != 0) {
@@ -187,13 +188,13 @@ static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
         bmi_size_t size = message->size;
         large_learn(peer, size, message->seen == peer->seen);
         memcpy(regions, message->body, count * sizeof *regions);
-        bmi__unmatched_remove_locked(peer, key, message);
+        bmi__unmatched_remove_locked(peer, queue, message);
         if (size <= op->total)
             bmi__receive_grant_locked(peer, op, sender, size, regions, count);
         else
             request_discard(peer, op, sender);
     } else if (message->whole) {
-        unmatched_deliver(peer, key, message, op);
+        unmatched_deliver(peer, queue, message, op);
     } else {
         message->claimed_by = op;
         op->held = message;
@@ -202,9 +203,9 @@ static void take_unmatched(struct peer *peer, struct key *key, struct op *op)
     bmi__credit_tell_locked(peer);
 }
 
-static struct unmatched *unmatched_next(const struct key *key)
+static struct unmatched *unmatched_next(const struct tag_queue *queue)
 {
-    struct unmatched *message = key->unmatched_first;
+    struct unmatched *message = queue->unmatched_first;
     while (message != NULL && message->claimed_by != NULL)
         message = message->next;
     return message;
@@ -214,49 +215,49 @@ static struct unmatched *unmatched_next(const struct key *key)
 
 int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse)
 {
-    struct key *key = bmi__key_get_locked(peer, op->tag);
-    if (key == NULL)
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, op->tag);
+    if (queue == NULL)
         return -ENOMEM;
-    struct unmatched *message = unmatched_next(key);
+    struct unmatched *message = unmatched_next(queue);
     if (message != NULL && message->size > op->total && refuse)
         return -EMSGSIZE;
     if (message != NULL) {
-        take_unmatched(peer, key, op);
-        bmi__key_release_locked(peer, key);
+        take_unmatched(peer, queue, op);
+        bmi__tag_queue_release_locked(peer, queue);
         return 0;
     }
     op->stage = RECV_POSTED;
-    bmi__op_append(&key->receives, op);
-    bmi__announce_locked(peer, key, op, key->live++);
+    bmi__op_append(&queue->receives, op);
+    bmi__announce_locked(peer, queue, op, queue->live++);
     return 0;
 }
 
-void bmi__receive_unqueue_locked(struct key *key, struct op *op)
+void bmi__receive_unqueue_locked(struct tag_queue *queue, struct op *op)
 {
-    bmi__op_remove(&key->receives, op);
+    bmi__op_remove(&queue->receives, op);
     if (bmi__receive_live(op))
-        key->live--;
+        queue->live--;
     if (op->flags & OP_ANNOUNCED)
-        key->announced--;
+        queue->announced--;
     if (op->flags & OP_GHOST)
-        key->ghosts--;
+        queue->ghosts--;
 }
 
 /* Puts it before those that were posted later: the peer's operations stand in order of their posts.
  * Ghosts stand before all, whenever they were made. */
-static void enqueue_by_age(struct key *key, struct op *op)
+static void enqueue_by_age(struct tag_queue *queue, struct op *op)
 {
     struct op *later = op->peer_next;
     while (later != NULL && (later->kind != OP_RECV || later->stage != RECV_POSTED ||
                              later->tag != op->tag || (later->flags & OP_GHOST)))
         later = later->peer_next;
     if (later == NULL) {
-        bmi__op_append(&key->receives, op);
+        bmi__op_append(&queue->receives, op);
         return;
     }
     op->next = later;
     op->previous = later->previous;
-    *(later->previous != NULL ? &later->previous->next : &key->receives.first) = op;
+    *(later->previous != NULL ? &later->previous->next : &queue->receives.first) = op;
     later->previous = op;
 }
 
@@ -264,8 +265,8 @@ static void enqueue_by_age(struct key *key, struct op *op)
 void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
 {
     bool cancelled = (op->flags & (OP_CANCELLED | OP_CANCEL_ASKED | OP_CANCEL_WAITS)) != 0;
-    struct key *key = cancelled ? NULL : bmi__key_get_locked(peer, op->tag);
-    if (key == NULL) {
+    struct tag_queue *queue = cancelled ? NULL : bmi__tag_queue_get_locked(peer, op->tag);
+    if (queue == NULL) {
         bmi__op_complete_locked(op, cancelled ? BMI__CANCELLED : -ENOMEM, 0);
         return;
     }
@@ -277,24 +278,24 @@ void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
     op->actual = op->expected = 0;
     op->remote = 0;
     op->flags &= (uint8_t) ~(OP_ANNOUNCED | OP_DISCARDING);
-    struct unmatched *message = unmatched_next(key);
+    struct unmatched *message = unmatched_next(queue);
     if (message != NULL) {
-        take_unmatched(peer, key, op);
+        take_unmatched(peer, queue, op);
     } else {
-        enqueue_by_age(key, op);
+        enqueue_by_age(queue, op);
         op->stage = RECV_POSTED;
-        key->live++;
+        queue->live++;
     }
-    bmi__key_release_locked(peer, key);
+    bmi__tag_queue_release_locked(peer, queue);
 }
 
 /* Takes the oldest receive for a message that starts; NULL: none. A ghost swallows the message. */
-static struct op *receive_take(struct key *key)
+static struct op *receive_take(struct tag_queue *queue)
 {
-    struct op *op = key->receives.first;
+    struct op *op = queue->receives.first;
     if (op == NULL)
         return NULL;
-    bmi__receive_unqueue_locked(key, op);
+    bmi__receive_unqueue_locked(queue, op);
     bmi__receive_settled_locked(op);
     return op;
 }
@@ -324,10 +325,10 @@ static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length, 
         bmi__segments_lend(&sink->body, &op->list, (bmi_size_t)length);
 }
 
-static int eager_to_memory(struct peer *peer, struct key *key, uint64_t length,
+static int eager_to_memory(struct peer *peer, struct tag_queue *queue, uint64_t length,
                            struct bmi_sink *sink)
 {
-    struct unmatched *message = unmatched_add(peer, key, (bmi_size_t)length, (size_t)length, 0);
+    struct unmatched *message = unmatched_add(peer, queue, (bmi_size_t)length, (size_t)length, 0);
     if (message == NULL)
         return -ENOMEM;
     if (length == 0)
@@ -352,17 +353,17 @@ int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *heade
     int status = bmi__credit_charge_locked(peer, false, header->length);
     if (status < 0)
         return status;
-    struct key *key = bmi__key_get_locked(peer, header->tag);
-    if (key == NULL)
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, header->tag);
+    if (queue == NULL)
         return -ENOMEM;
-    struct op *op = receive_take(key);
+    struct op *op = receive_take(queue);
     if (op != NULL) {
         eager_to_receive(peer, op, header->length, body, sink);
-        bmi__key_release_locked(peer, key);
+        bmi__tag_queue_release_locked(peer, queue);
         bmi__credit_tell_locked(peer);
         return 0;
     }
-    return eager_to_memory(peer, key, header->length, sink);
+    return eager_to_memory(peer, queue, header->length, sink);
 }
 
 static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_header *header,
@@ -388,17 +389,17 @@ int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
     int status = bmi__credit_charge_locked(peer, false, 0);
     if (status < 0)
         return status;
-    struct key *key = bmi__key_get_locked(peer, header->tag);
-    if (key == NULL)
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, header->tag);
+    if (queue == NULL)
         return -ENOMEM;
-    struct op *op = receive_take(key);
+    struct op *op = receive_take(queue);
     if (op != NULL) {
         rts_to_receive(peer, op, header, regions, count);
-        bmi__key_release_locked(peer, key);
+        bmi__tag_queue_release_locked(peer, queue);
         bmi__credit_tell_locked(peer);
         return 0;
     }
-    struct unmatched *message = unmatched_add(peer, key, (bmi_size_t)header->target,
+    struct unmatched *message = unmatched_add(peer, queue, (bmi_size_t)header->target,
                                               count * sizeof *regions, header->source);
     if (message == NULL)
         return -ENOMEM;
@@ -415,17 +416,17 @@ void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink)
     struct op *op = message->claimed_by;
     if (op == NULL || (op->flags & OP_GHOST) || message->size > op->total)
         return;
-    struct key *key = bmi__key_find_locked(peer, message->tag);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, message->tag);
     bmi_size_t size = message->size, left = sink->body.left;
     bmi_segments_scatter(&op->list, message->body, (size_t)(size - left));
-    bmi__unmatched_remove_locked(peer, key, message);
+    bmi__unmatched_remove_locked(peer, queue, message);
     large_learn(peer, size, true);
     op->held = NULL;
     op->expected = size;
     op->stage = RECV_ARRIVING;
     sink_fill(sink, SINK_OP, op, (uint64_t)size);
     bmi__segments_lend(&sink->body, &op->list, left);
-    bmi__key_release_locked(peer, key);
+    bmi__tag_queue_release_locked(peer, queue);
     bmi__credit_tell_locked(peer);
 }
 
@@ -439,15 +440,15 @@ int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink)
         return 0;
     }
     struct unmatched *message = sink->owner;
-    struct key *key = bmi__key_find_locked(peer, message->tag);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, message->tag);
     struct op *op = message->claimed_by;
     message->whole = true;
     if (op != NULL) {
         message->claimed_by = NULL;
         op->held = NULL;
-        unmatched_deliver(peer, key, message, op);
+        unmatched_deliver(peer, queue, message, op);
         bmi__credit_tell_locked(peer);
-        bmi__key_release_locked(peer, key);
+        bmi__tag_queue_release_locked(peer, queue);
     }
     return 0;
 }

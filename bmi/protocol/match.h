@@ -12,8 +12,8 @@
  * waits is refused (-EMSGSIZE) when it is posted; one that was posted before (refuse false: it
  * comes from another peer, or link) ends with that error and consumes the message. */
 int bmi__receive_start_locked(struct peer *peer, struct op *op, bool refuse);
-/* Takes a receive out of its key's queue. */
-void bmi__receive_unqueue_locked(struct key *key, struct op *op);
+/* Takes a receive out of its tag queue. */
+void bmi__receive_unqueue_locked(struct tag_queue *queue, struct op *op);
 void bmi__receive_requeue_locked(struct peer *peer, struct op *op);
 /* `body`: all of it, where it is there already; then *sink may have length 0: nothing is left to
  * do. */
@@ -25,8 +25,9 @@ int bmi__rts_arrived_locked(struct peer *peer, const struct wire_header *header,
  */
 void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink);
 int bmi__message_done_locked(struct peer *peer, struct bmi_sink *sink);
-/* The request of that sender's operation that waits under the key; NULL: none. */
-struct unmatched *bmi__request_find_locked(const struct key *key, uint64_t sender);
-void bmi__unmatched_remove_locked(struct peer *peer, struct key *key, struct unmatched *message);
+/* The request of that sender's operation that waits under the queue; NULL: none. */
+struct unmatched *bmi__request_find_locked(const struct tag_queue *queue, uint64_t sender);
+void bmi__unmatched_remove_locked(struct peer *peer, struct tag_queue *queue,
+                                  struct unmatched *message);
 
 #endif

@@ -92,7 +92,7 @@ void bmi__op_unqueue_locked(struct peer *peer, struct op *op)
         bmi__pending_remove_locked(peer, op);
         break;
     case RECV_POSTED:
-        bmi__receive_unqueue_locked(bmi__key_find_locked(peer, op->tag), op);
+        bmi__receive_unqueue_locked(bmi__tag_queue_find_locked(peer, op->tag), op);
         break;
     case SEND_STREAM:
         bmi__op_remove(&peer->streams, op);

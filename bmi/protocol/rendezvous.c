@@ -27,8 +27,8 @@
 #include "bmi/state/peer.h"
 
 enum { STREAM_BYTES = 2 << 20 }; /* DATA with the method at a time */
-/* Memory that an announcement takes with us, and its key if it is the first of that. */
-enum { ANNOUNCEMENT_CHARGE = 80, KEY_CHARGE = 160 };
+/* Memory that an announcement takes with us, and its queue if it is the first of that. */
+enum { ANNOUNCEMENT_CHARGE = 80, TAG_QUEUE_CHARGE = 160 };
 
 /* Memory of an operation that the network moves: registered here, and the transfer if it is ours.
  */
@@ -330,44 +330,44 @@ int bmi__get_done_arrived_locked(struct peer *peer, const struct wire_header *he
 /* ---- announcements, at the sender ----------------------------------------------------------- */
 
 /* The number of the message that matches a receive with `ahead` others before it. Messages with
- * numbers below the key's position are under way already. */
-static uint32_t number_of(const struct key *key, uint32_t ahead)
+ * numbers below the queue's position are under way already. */
+static uint32_t number_of(const struct tag_queue *queue, uint32_t ahead)
 {
-    return key->position - key->unseen + ahead;
+    return queue->position - queue->unseen + ahead;
 }
 
-static uint32_t announcement_charge(const struct key *key, uint32_t region_count)
+static uint32_t announcement_charge(const struct tag_queue *queue, uint32_t region_count)
 {
-    bool first = key == NULL || key->announced_first == NULL;
-    return (uint32_t)(ANNOUNCEMENT_CHARGE + (first ? KEY_CHARGE : 0)) +
+    bool first = queue == NULL || queue->announced_first == NULL;
+    return (uint32_t)(ANNOUNCEMENT_CHARGE + (first ? TAG_QUEUE_CHARGE : 0)) +
            region_count * (uint32_t)sizeof(struct bmi_region);
 }
 
 /* Whether a waiting message uses up the announcement at once: then it needs no room. */
-static bool wanted_now(const struct key *key, const struct wire_header *header)
+static bool wanted_now(const struct tag_queue *queue, const struct wire_header *header)
 {
-    return key != NULL && key->pending.first != NULL &&
-           number_of(key, header->credit) == key->position;
+    return queue != NULL && queue->pending.first != NULL &&
+           number_of(queue, header->credit) == queue->position;
 }
 
 static int announcement_keep(struct peer *peer, const struct wire_header *header,
                              const struct bmi_region *regions, uint32_t count, uint32_t charge)
 {
-    struct key *key = bmi__key_get_locked(peer, header->tag);
-    struct announcement *one = key != NULL ? malloc(sizeof *one + count * sizeof *regions) : NULL;
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, header->tag);
+    struct announcement *one = queue != NULL ? malloc(sizeof *one + count * sizeof *regions) : NULL;
     if (one == NULL) {
         bmi__announcement_return_locked(peer, charge);
         return -ENOMEM;
     }
     *one = (struct announcement){.receive = header->source,
                                  .capacity = (bmi_size_t)header->target,
-                                 .position = number_of(key, header->credit),
+                                 .position = number_of(queue, header->credit),
                                  .region_count = count,
                                  .charge = charge};
     for (uint32_t i = 0; i < count; i++)
         one->regions[i] = regions[i];
-    bmi__announcement_insert_locked(peer, key, one);
-    bmi__key_pump_locked(peer, key);
+    bmi__announcement_insert_locked(peer, queue, one);
+    bmi__tag_queue_pump_locked(peer, queue);
     return 0;
 }
 
@@ -378,17 +378,17 @@ int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
         return -EPROTO;
     if (!method_of(peer)->limits.put)
         count = 0;
-    struct key *key = bmi__key_find_locked(peer, header->tag);
-    if (key != NULL && !bmi__key_settled_locked(peer, key, header->seen)) {
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, header->tag);
+    if (queue != NULL && !bmi__tag_queue_settled_locked(peer, queue, header->seen)) {
         peer->flags |= PEER_FORGOT;
         return 0; /* its message will ask */
     }
-    if (key != NULL && (int32_t)(number_of(key, header->credit) - key->position) < 0)
+    if (queue != NULL && (int32_t)(number_of(queue, header->credit) - queue->position) < 0)
         return 0; /* a message that is under way will find the receive */
-    uint32_t charge = announcement_charge(key, count);
+    uint32_t charge = announcement_charge(queue, count);
     if (!bmi__announcement_charge_locked(peer, charge)) {
         charge = 0;
-        if (!wanted_now(key, header)) {
+        if (!wanted_now(queue, header)) {
             peer->flags |= PEER_FORGOT;
             return 0; /* its message will ask, for credit or for this */
         }
@@ -398,10 +398,10 @@ int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
 
 int bmi__rtr_cancel_arrived_locked(struct peer *peer, const struct wire_header *header)
 {
-    struct key *key = bmi__key_find_locked(peer, header->tag);
-    if (key != NULL) {
-        bmi__key_unsettle_locked(peer, key);
-        bmi__key_release_locked(peer, key);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, header->tag);
+    if (queue != NULL) {
+        bmi__tag_queue_unsettle_locked(peer, queue);
+        bmi__tag_queue_release_locked(peer, queue);
     }
     struct wire_header answer = {.type = WIRE_RTR_CANCELLED,
                                  .tag = header->tag,
@@ -433,12 +433,12 @@ static void rtr_send(struct peer *peer, struct op *op, uint32_t ahead)
     regions_send(peer, header, op);
 }
 
-static void announce(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)
+static void announce(struct peer *peer, struct tag_queue *queue, struct op *op, uint32_t ahead)
 {
     enum { NOT_NOW = OP_ANNOUNCED | OP_CANCEL_ASKED | OP_CANCEL_WAITS | OP_GHOST };
     if (peer->state != PEER_UP || (op->flags & NOT_NOW))
         return;
-    key->announced++;
+    queue->announced++;
     bool large = op->total > (bmi_size_t)peer->eager_max;
     if (large && !(method_of(peer)->limits.put && memory_enroll(peer, op, op->total)))
         large_expect(peer, op);
@@ -452,57 +452,57 @@ static bool worth_expecting(const struct peer *peer, const struct op *op)
     return op->total > STRAIGHT_BYTES && peer->state == PEER_UP && !method_of(peer)->limits.put;
 }
 
-void bmi__announce_locked(struct peer *peer, struct key *key, struct op *op, uint32_t ahead)
+void bmi__announce_locked(struct peer *peer, struct tag_queue *queue, struct op *op, uint32_t ahead)
 {
     if (worth_expecting(peer, op))
         large_expect(peer, op);
     if (worth_announcing(peer, op))
-        announce(peer, key, op, ahead);
+        announce(peer, queue, op, ahead);
 }
 
-/* The sender has forgotten the announcements of the key (see key.c). If it lacks credit, only an
+/* The sender has forgotten the announcements of the queue (see queue.c). If it lacks credit, only an
  * announcement helps: `all` announces small receives, too. A sender that asks for each of its
  * messages before it has read the answers gets one announcement at a time: the next receive of the
  * tag. */
-static void announce_again(struct peer *peer, struct key *key, bool all)
+static void announce_again(struct peer *peer, struct tag_queue *queue, bool all)
 {
     enum { AGAIN_MOST = 64, UNREAD_MANY = 256 };
     uint32_t ahead = 0, most = peer->answers > UNREAD_MANY ? 1 : AGAIN_MOST;
-    for (struct op *op = key->receives.first; op != NULL && ahead < most; op = op->next) {
+    for (struct op *op = queue->receives.first; op != NULL && ahead < most; op = op->next) {
         if (!bmi__receive_live(op))
             continue;
         if ((op->flags & OP_ANNOUNCED) && !(op->flags & OP_CANCEL_WAITS))
             rtr_send(peer, op, ahead);
         else if (all || worth_announcing(peer, op))
-            announce(peer, key, op, ahead);
+            announce(peer, queue, op, ahead);
         ahead++;
     }
 }
 
 void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag)
 {
-    struct key *key = bmi__key_find_locked(peer, tag);
-    if (key != NULL)
-        announce_again(peer, key, true);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
+    if (queue != NULL)
+        announce_again(peer, queue, true);
 }
 
 void bmi__announce_waiting_locked(struct peer *peer)
 {
     for (uint32_t i = 0; i < peer->bucket_count; i++)
-        for (struct key *key = peer->buckets[i]; key != NULL; key = key->next) {
+        for (struct tag_queue *queue = peer->buckets[i]; queue != NULL; queue = queue->next) {
             uint32_t ahead = 0;
-            for (struct op *op = key->receives.first; op != NULL; op = op->next) {
+            for (struct op *op = queue->receives.first; op != NULL; op = op->next) {
                 if (!bmi__receive_live(op))
                     continue;
-                bmi__announce_locked(peer, key, op, ahead++);
+                bmi__announce_locked(peer, queue, op, ahead++);
             }
         }
 }
 
 /* The tombstone (OP_GHOST) of a receive; NULL: none. */
-static struct op *ghost_find(const struct key *key, uint64_t receive)
+static struct op *ghost_find(const struct tag_queue *queue, uint64_t receive)
 {
-    struct op *op = key->receives.first;
+    struct op *op = queue->receives.first;
     while (op != NULL && !((op->flags & OP_GHOST) && op->remote == receive))
         op = op->next;
     return op;
@@ -513,21 +513,21 @@ static struct op *ghost_find(const struct key *key, uint64_t receive)
 int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_header *header)
 {
     bmi__question_answered_locked(peer);
-    struct key *key = bmi__key_find_locked(peer, header->tag);
-    if (key == NULL)
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, header->tag);
+    if (queue == NULL)
         return 0;
     struct op *op = find(peer, header->target, RECV_POSTED);
     if (op != NULL && (op->tag != header->tag || !(op->flags & OP_CANCEL_ASKED)))
         op = NULL;
-    if (op == NULL && key->ghosts > 0)
-        op = ghost_find(key, header->target);
+    if (op == NULL && queue->ghosts > 0)
+        op = ghost_find(queue, header->target);
     if (op != NULL) {
-        bmi__receive_unqueue_locked(key, op);
+        bmi__receive_unqueue_locked(queue, op);
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     }
-    if (key->questions > 0 && --key->questions == 0)
-        announce_again(peer, key, false);
-    bmi__key_release_locked(peer, key);
+    if (queue->questions > 0 && --queue->questions == 0)
+        announce_again(peer, queue, false);
+    bmi__tag_queue_release_locked(peer, queue);
     return 0;
 }
 
@@ -555,24 +555,24 @@ static bool is_word_alone(const struct wire_header *header)
     return header->length == 0 && (header->flags & WIRE_LAST) && !(header->flags & WIRE_BY_PUT);
 }
 
-/* Takes the receive of an announced message from its key. NULL: it was cancelled without an answer,
+/* Takes the receive of an announced message from its queue. NULL: it was cancelled without an answer,
  * so the message must be discarded; or it is too small, and no bytes of the message follow. */
 static int announced_take(struct peer *peer, const struct wire_header *header, struct op **found)
 {
-    struct key *key = bmi__key_find_locked(peer, header->tag);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, header->tag);
     struct op *op = find(peer, header->target, RECV_POSTED);
     *found = NULL;
-    if (key == NULL)
+    if (queue == NULL)
         return -EPROTO;
     if (op == NULL) {
-        op = ghost_find(key, header->target);
+        op = ghost_find(queue, header->target);
         if (op == NULL)
             return -EPROTO;
     } else if (!(op->flags & OP_ANNOUNCED) || op->tag != header->tag ||
                (header->source > (uint64_t)op->total && !is_word_alone(header))) {
         return -EPROTO;
     }
-    bmi__receive_unqueue_locked(key, op);
+    bmi__receive_unqueue_locked(queue, op);
     if (op->flags & OP_GHOST) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     } else if (header->source > (uint64_t)op->total) {
@@ -582,7 +582,7 @@ static int announced_take(struct peer *peer, const struct wire_header *header, s
         op->expected = (bmi_size_t)header->source;
         *found = op;
     }
-    bmi__key_release_locked(peer, key);
+    bmi__tag_queue_release_locked(peer, queue);
     return 0;
 }
 
@@ -665,19 +665,19 @@ int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *heade
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     else if (op != NULL)
         bmi__receive_requeue_locked(peer, op);
-    struct key *key = bmi__key_find_locked(peer, header->tag);
-    if (key == NULL)
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, header->tag);
+    if (queue == NULL)
         return 0;
     if (op != NULL) {
         if (!(header->flags & WIRE_MOVED))
-            announce_again(peer, key, false);
+            announce_again(peer, queue, false);
         return 0;
     }
     struct unmatched *message =
-        header->source != 0 ? bmi__request_find_locked(key, header->source) : NULL;
+        header->source != 0 ? bmi__request_find_locked(queue, header->source) : NULL;
     if (message != NULL)
-        bmi__unmatched_remove_locked(peer, key, message);
-    bmi__key_release_locked(peer, key);
+        bmi__unmatched_remove_locked(peer, queue, message);
+    bmi__tag_queue_release_locked(peer, queue);
     bmi__credit_tell_locked(peer);
     return 0;
 }

@@ -26,17 +26,17 @@
 #include "bmi/state/op.h"
 #include "bmi/state/peer.h"
 
-/* The announcement for the key's next message, if there is one. */
-static struct announcement *announcement_next(struct key *key)
+/* The announcement for the queue's next message, if there is one. */
+static struct announcement *announcement_next(struct tag_queue *queue)
 {
-    struct announcement *first = key->announced_first;
-    return first != NULL && first->position == key->position ? first : NULL;
+    struct announcement *first = queue->announced_first;
+    return first != NULL && first->position == queue->position ? first : NULL;
 }
 
-static bool note(struct peer *peer, struct key *key, struct op *op)
+static bool note(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
-    key->asked = false;
-    if (bmi__sent_note_locked(peer, key, false, &op->message_index))
+    queue->asked = false;
+    if (bmi__sent_note_locked(peer, queue, false, &op->message_index))
         return true;
     bmi__peer_fail_locked(peer, -ENOMEM, "no memory to note a message");
     return false;
@@ -61,10 +61,10 @@ static bool is_small(const struct peer *peer, const struct op *op)
 
 /* The message goes to the receive that was announced for it. One that is too small for it ends with
  * it: the word of that needs no credit, so the two never wait for what others hold. */
-static bool announced_start(struct peer *peer, struct key *key, struct op *op,
+static bool announced_start(struct peer *peer, struct tag_queue *queue, struct op *op,
                             const struct announcement *announced)
 {
-    if (!note(peer, key, op))
+    if (!note(peer, queue, op))
         return false;
     peer->counters.announced_sent++;
     if (op->total <= announced->capacity)
@@ -72,29 +72,29 @@ static bool announced_start(struct peer *peer, struct key *key, struct op *op,
                                  announced->region_count);
     else
         bmi__too_large_send_locked(peer, op, announced->receive);
-    bmi__announcement_drop_locked(peer, key, &key->announced_first);
+    bmi__announcement_drop_locked(peer, queue, &queue->announced_first);
     return true;
 }
 
-/* Starts the key's next message if it may. false: it has to wait. */
-static bool message_start(struct peer *peer, struct key *key, struct op *op)
+/* Starts the queue's next message if it may. false: it has to wait. */
+static bool message_start(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
     if (bmi__sent_full_locked(peer))
         return false;
-    struct announcement *announced = announcement_next(key);
+    struct announcement *announced = announcement_next(queue);
     bool small = is_small(peer, op);
     bool credit = peer->eager_credit >= op->total + WIRE_MESSAGE_CHARGE;
     bool unasked = small ? credit : peer->eager_credit >= WIRE_MESSAGE_CHARGE;
     bool fits = announced != NULL && op->total <= announced->capacity;
     bool eager = small && credit && op->total <= STRAIGHT_BYTES;
     if (announced != NULL && (fits ? !eager : !unasked))
-        return announced_start(peer, key, op, announced);
+        return announced_start(peer, queue, op, announced);
     if (!unasked)
         return false;
-    if (!note(peer, key, op))
+    if (!note(peer, queue, op))
         return false;
     if (announced != NULL)
-        bmi__announcement_drop_locked(peer, key, &key->announced_first);
+        bmi__announcement_drop_locked(peer, queue, &queue->announced_first);
     if (small)
         eager_send(peer, op);
     else
@@ -104,51 +104,51 @@ static bool message_start(struct peer *peer, struct key *key, struct op *op)
 
 /* ---- sends that wait ------------------------------------------------------------------------ */
 
-static void waiting_append(struct peer *peer, struct key *key)
+static void waiting_append(struct peer *peer, struct tag_queue *queue)
 {
-    key->waiting_next = NULL;
-    key->waiting_previous = peer->waiting_last;
+    queue->waiting_next = NULL;
+    queue->waiting_previous = peer->waiting_last;
     if (peer->waiting_last != NULL)
-        peer->waiting_last->waiting_next = key;
+        peer->waiting_last->waiting_next = queue;
     else
-        peer->waiting_first = key;
-    peer->waiting_last = key;
+        peer->waiting_first = queue;
+    peer->waiting_last = queue;
 }
 
-static void waiting_remove(struct peer *peer, struct key *key)
+static void waiting_remove(struct peer *peer, struct tag_queue *queue)
 {
-    if (key->waiting_previous != NULL)
-        key->waiting_previous->waiting_next = key->waiting_next;
+    if (queue->waiting_previous != NULL)
+        queue->waiting_previous->waiting_next = queue->waiting_next;
     else
-        peer->waiting_first = key->waiting_next;
-    if (key->waiting_next != NULL)
-        key->waiting_next->waiting_previous = key->waiting_previous;
+        peer->waiting_first = queue->waiting_next;
+    if (queue->waiting_next != NULL)
+        queue->waiting_next->waiting_previous = queue->waiting_previous;
     else
-        peer->waiting_last = key->waiting_previous;
+        peer->waiting_last = queue->waiting_previous;
 }
 
-/* The key's first message waits: asks for what would get it on. If the receives that were announced
+/* The queue's first message waits: asks for what would get it on. If the receives that were announced
  * are not known any more, and may have been announced for the last time, it asks for them by tag.
  */
-static void eager_want(struct peer *peer, struct key *key)
+static void eager_want(struct peer *peer, struct tag_queue *queue)
 {
-    const struct op *op = key->pending.first;
+    const struct op *op = queue->pending.first;
     if (bmi__sent_full_locked(peer))
         return; /* it is not credit that it waits for */
     uint64_t bytes =
         is_small(peer, op) ? (uint64_t)op->total + WIRE_MESSAGE_CHARGE : WIRE_MESSAGE_CHARGE;
-    bool forgot = (peer->flags & PEER_FORGOT) && announcement_next(key) == NULL;
-    bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT, bytes, forgot ? key : NULL);
+    bool forgot = (peer->flags & PEER_FORGOT) && announcement_next(queue) == NULL;
+    bmi__credit_want_locked(peer, WIRE_EAGER_CREDIT, bytes, forgot ? queue : NULL);
 }
 
-static void pend(struct peer *peer, struct key *key, struct op *op)
+static void pend(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
     op->stage = SEND_PENDING;
-    if (key->pending.first == NULL)
-        waiting_append(peer, key);
-    bmi__op_append(&key->pending, op);
+    if (queue->pending.first == NULL)
+        waiting_append(peer, queue);
+    bmi__op_append(&queue->pending, op);
     if (peer->state == PEER_UP)
-        eager_want(peer, key);
+        eager_want(peer, queue);
 }
 
 void bmi__pending_remove_locked(struct peer *peer, struct op *op)
@@ -157,39 +157,39 @@ void bmi__pending_remove_locked(struct peer *peer, struct op *op)
         bmi__op_remove(&peer->unexpected, op);
         return;
     }
-    struct key *key = bmi__key_find_locked(peer, op->tag);
-    bmi__op_remove(&key->pending, op);
-    if (key->pending.first == NULL)
-        waiting_remove(peer, key);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, op->tag);
+    bmi__op_remove(&queue->pending, op);
+    if (queue->pending.first == NULL)
+        waiting_remove(peer, queue);
 }
 
 void bmi__send_start_locked(struct peer *peer, struct op *op)
 {
-    struct key *key = bmi__key_get_locked(peer, op->tag);
-    if (key == NULL) {
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, op->tag);
+    if (queue == NULL) {
         bmi__op_complete_locked(op, -ENOMEM, 0);
         return;
     }
-    if (peer->state != PEER_UP || key->pending.first != NULL || !message_start(peer, key, op))
-        pend(peer, key, op);
+    if (peer->state != PEER_UP || queue->pending.first != NULL || !message_start(peer, queue, op))
+        pend(peer, queue, op);
 }
 
 /* ---- at once -------------------------------------------------------------------------------- */
 
-/* Whether a message of the key may go now, as one frame, with no word but what the frame
+/* Whether a message of the queue may go now, as one frame, with no word but what the frame
  * carries. */
-static bool may_go_now(const struct peer *peer, const struct key *key, bmi_size_t size)
+static bool may_go_now(const struct peer *peer, const struct tag_queue *queue, bmi_size_t size)
 {
     bmi_size_t charge = size + WIRE_MESSAGE_CHARGE;
     uint32_t room = peer->sent_size > SENT_INLINE ? peer->sent_size : SENT_INLINE;
     if (room > SENT_MOST)
         room = SENT_MOST;
-    return key->pending.first == NULL && key->announced_first == NULL &&
+    return queue->pending.first == NULL && queue->announced_first == NULL &&
            (uint64_t)size <= peer->eager_max && charge <= (bmi_size_t)peer->eager_window &&
            charge <= peer->eager_credit && peer->sent_count - peer->sent_seen < room;
 }
 
-/* What it does to the peer's and the key's state is what message_start does, after it has gone: the
+/* What it does to the peer's and the queue's state is what message_start does, after it has gone: the
  * answer may be on its way while that is noted. A peer whom the tick does not look at has its first
  * message go the long way, so that it is known not to be idle. */
 bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer, bmi_size_t size)
@@ -198,8 +198,9 @@ bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buff
     if (peer->state != PEER_UP || flags != PEER_ATTENTION || size <= 0 || size > BMI_SEND_NOW)
         return false;
     struct bmi_link *link = peer->link;
-    struct key *key = link->method->send_now != NULL ? bmi__key_get_locked(peer, tag) : NULL;
-    if (key == NULL || !may_go_now(peer, key, size))
+    struct tag_queue *queue =
+        link->method->send_now != NULL ? bmi__tag_queue_get_locked(peer, tag) : NULL;
+    if (queue == NULL || !may_go_now(peer, queue, size))
         return false;
     struct wire_header header = {.type = WIRE_EAGER,
                                  .tag = tag,
@@ -214,8 +215,8 @@ bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buff
     bmi__frame_trace(peer, "to", &header);
     peer->seen_reported = peer->seen;
     (void)bmi__credit_report_locked(peer);
-    key->asked = false;
-    (void)bmi__sent_note_locked(peer, key, false, &index); /* there is room */
+    queue->asked = false;
+    (void)bmi__sent_note_locked(peer, queue, false, &index); /* there is room */
     peer->eager_credit -= size + WIRE_MESSAGE_CHARGE;
     peer->counters.eager_sent++;
     peer->counters.messages_sent++;
@@ -225,23 +226,23 @@ bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buff
 
 /* ---- sends that waited ---------------------------------------------------------------------- */
 
-void bmi__key_pump_locked(struct peer *peer, struct key *key)
+void bmi__tag_queue_pump_locked(struct peer *peer, struct tag_queue *queue)
 {
-    while (key->pending.first != NULL) {
-        struct op *op = key->pending.first;
-        bmi__op_remove(&key->pending, op);
-        if (!message_start(peer, key, op)) {
-            bmi__op_prepend(&key->pending, op);
+    while (queue->pending.first != NULL) {
+        struct op *op = queue->pending.first;
+        bmi__op_remove(&queue->pending, op);
+        if (!message_start(peer, queue, op)) {
+            bmi__op_prepend(&queue->pending, op);
             if (peer->flags & PEER_FORGOT)
-                eager_want(peer, key);
+                eager_want(peer, queue);
             bmi__progress_dirty(peer->link); /* those before it */
             return;
         }
-        if (key->pending.first == NULL)
-            waiting_remove(peer, key);
+        if (queue->pending.first == NULL)
+            waiting_remove(peer, queue);
     }
     bmi__progress_dirty(peer->link);
-    bmi__key_release_locked(peer, key);
+    bmi__tag_queue_release_locked(peer, queue);
 }
 
 /* ---- unexpected messages -------------------------------------------------------------------- */
@@ -312,10 +313,10 @@ static void unexpected_pump(struct peer *peer)
 
 static void eager_pump(struct peer *peer)
 {
-    struct key *key;
-    while ((key = peer->waiting_first) != NULL && peer->eager_credit >= WIRE_MESSAGE_CHARGE) {
-        bmi__key_pump_locked(peer, key);
-        if (peer->waiting_first == key)
+    struct tag_queue *queue;
+    while ((queue = peer->waiting_first) != NULL && peer->eager_credit >= WIRE_MESSAGE_CHARGE) {
+        bmi__tag_queue_pump_locked(peer, queue);
+        if (peer->waiting_first == queue)
             break; /* the credit is used up */
     }
     if (peer->waiting_first != NULL)
@@ -332,11 +333,11 @@ void bmi__large_told_locked(struct peer *peer, uint64_t most)
         eager_pump(peer); /* one that waits for credit asks now */
 }
 
-void bmi__keys_pump_locked(struct peer *peer)
+void bmi__tag_queues_pump_locked(struct peer *peer)
 {
-    for (struct key *key = peer->waiting_first, *next; key != NULL; key = next) {
-        next = key->waiting_next;
-        bmi__key_pump_locked(peer, key);
+    for (struct tag_queue *queue = peer->waiting_first, *next; queue != NULL; queue = next) {
+        next = queue->waiting_next;
+        bmi__tag_queue_pump_locked(peer, queue);
     }
     if (peer->waiting_first != NULL)
         eager_want(peer, peer->waiting_first);

@@ -19,8 +19,8 @@ void bmi__pending_pump_locked(struct peer *peer); /* link up, or credit came */
 void bmi__large_told_locked(struct peer *peer, uint64_t most);
 /* The first unexpected message that waited was cancelled: asks for what the others need. */
 void bmi__unexpected_want_anew_locked(struct peer *peer);
-void bmi__key_pump_locked(struct peer *peer, struct key *key);
-void bmi__keys_pump_locked(struct peer *peer); /* the ring has room again */
+void bmi__tag_queue_pump_locked(struct peer *peer, struct tag_queue *queue);
+void bmi__tag_queues_pump_locked(struct peer *peer); /* the ring has room again */
 void bmi__pending_remove_locked(struct peer *peer, struct op *op);
 void bmi__send_frame_done_locked(struct peer *peer, struct op *op, int status);
 

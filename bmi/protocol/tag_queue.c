@@ -11,9 +11,9 @@
  * travel.
  *
  * A cancelled receive and an aborted message upset the count: which receive has which place then
- * depends on frames that cross. So the key becomes `unsettled`: announcements are forgotten, and
+ * depends on frames that cross. So the queue becomes `unsettled`: announcements are forgotten, and
  * announcements made before the other side had seen all earlier messages are not used. Messages of
- * such a key ask first (RTS).
+ * such a queue ask first (RTS).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -24,40 +24,40 @@
 #include "bmi/protocol/tag_queue.h"
 #include "bmi/state/peer.h"
 
-/* A program that waits for each answer creates and frees a key for each message, so some are kept.
+/* A program that waits for each answer creates and frees a queue for each message, so some are kept.
  * Only a process of one thread keeps them, without a lock; with more threads, malloc has a cache
  * for each. */
 enum { SPARES_MOST = 16 };
-static struct key *spares;
+static struct tag_queue *spares;
 static unsigned spare_count;
 
-static struct key *memory_take(void)
+static struct tag_queue *memory_take(void)
 {
     if (!bmi_one_thread() || spares == NULL)
-        return malloc(sizeof(struct key));
-    struct key *key = spares;
-    spares = key->next;
+        return malloc(sizeof(struct tag_queue));
+    struct tag_queue *queue = spares;
+    spares = queue->next;
     spare_count--;
-    return key;
+    return queue;
 }
 
-static void memory_give(struct key *key)
+static void memory_give(struct tag_queue *queue)
 {
     if (!bmi_one_thread() || spare_count == SPARES_MOST) {
-        free(key);
+        free(queue);
         return;
     }
-    key->next = spares;
-    spares = key;
+    queue->next = spares;
+    spares = queue;
     spare_count++;
 }
 
-void bmi__keys_stop(void)
+void bmi__tag_queues_stop(void)
 {
     while (spares != NULL) {
-        struct key *key = spares;
-        spares = key->next;
-        free(key);
+        struct tag_queue *queue = spares;
+        spares = queue->next;
+        free(queue);
     }
     spare_count = 0;
 }
@@ -67,32 +67,32 @@ static uint32_t bucket_of(const struct peer *peer, bmi_msg_tag_t tag)
     return ((uint32_t)tag * 2654435769u) >> 16 & (peer->bucket_count - 1);
 }
 
-struct key *bmi__key_find_locked(struct peer *peer, bmi_msg_tag_t tag)
+struct tag_queue *bmi__tag_queue_find_locked(struct peer *peer, bmi_msg_tag_t tag)
 {
-    struct key *key = peer->buckets[bucket_of(peer, tag)];
-    while (key != NULL && key->tag != tag)
-        key = key->next;
-    return key;
+    struct tag_queue *queue = peer->buckets[bucket_of(peer, tag)];
+    while (queue != NULL && queue->tag != tag)
+        queue = queue->next;
+    return queue;
 }
 
 /* Doubles the table when it is crowded. Without memory the table stays as it is. */
 static void grow(struct peer *peer)
 {
     uint32_t old_count = peer->bucket_count;
-    if (peer->key_count <= 2 * old_count || old_count >= 1 << 16)
+    if (peer->queue_count <= 2 * old_count || old_count >= 1 << 16)
         return;
-    struct key **old = peer->buckets;
-    struct key **buckets = calloc((size_t)old_count * 4, sizeof(struct key *));
+    struct tag_queue **old = peer->buckets;
+    struct tag_queue **buckets = calloc((size_t)old_count * 4, sizeof(struct tag_queue *));
     if (buckets == NULL)
         return;
     peer->buckets = buckets;
     peer->bucket_count = old_count * 4;
     for (uint32_t i = 0; i < old_count; i++)
-        for (struct key *key = old[i], *next; key != NULL; key = next) {
-            uint32_t bucket = bucket_of(peer, key->tag);
-            next = key->next;
-            key->next = buckets[bucket];
-            buckets[bucket] = key;
+        for (struct tag_queue *queue = old[i], *next; queue != NULL; queue = next) {
+            uint32_t bucket = bucket_of(peer, queue->tag);
+            next = queue->next;
+            queue->next = buckets[bucket];
+            buckets[bucket] = queue;
         }
     if (old != peer->inline_buckets)
         free(old);
@@ -100,68 +100,73 @@ static void grow(struct peer *peer)
         memset(old, 0, sizeof peer->inline_buckets);
 }
 
-struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag)
+struct tag_queue *bmi__tag_queue_get_locked(struct peer *peer, bmi_msg_tag_t tag)
 {
-    struct key *key = bmi__key_find_locked(peer, tag);
-    if (key != NULL)
-        return key;
-    key = memory_take();
-    if (key == NULL)
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
+    if (queue != NULL)
+        return queue;
+    queue = memory_take();
+    if (queue == NULL)
         return NULL;
-    peer->key_count++;
+    peer->queue_count++;
     grow(peer);
     uint32_t bucket = bucket_of(peer, tag);
-    *key = (struct key){.next = peer->buckets[bucket], .tag = tag, .settled = peer->sent_seen};
-    peer->buckets[bucket] = key;
-    return key;
+    *queue =
+        (struct tag_queue){.next = peer->buckets[bucket], .tag = tag, .settled = peer->sent_seen};
+    peer->buckets[bucket] = queue;
+    return queue;
 }
 
-void bmi__announcement_insert_locked(struct peer *peer, struct key *key, struct announcement *one)
+void bmi__announcement_insert_locked(struct peer *peer, struct tag_queue *queue,
+                                     struct announcement *one)
 {
-    struct announcement **place = &key->announced_first;
-    if (key->announced_last != NULL && (int32_t)(one->position - key->announced_last->position) > 0)
-        place = &key->announced_last->next;
+    struct announcement **place = &queue->announced_first;
+    if (queue->announced_last != NULL &&
+        (int32_t)(one->position - queue->announced_last->position) > 0)
+        place = &queue->announced_last->next;
     while (*place != NULL && (int32_t)((*place)->position - one->position) < 0)
         place = &(*place)->next;
     if (*place != NULL && (*place)->position == one->position)
-        bmi__announcement_drop_locked(peer, key, place); /* announced again */
+        bmi__announcement_drop_locked(peer, queue, place); /* announced again */
     one->next = *place;
     *place = one;
     if (one->next == NULL)
-        key->announced_last = one;
+        queue->announced_last = one;
 }
 
-void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct announcement **place)
+void bmi__announcement_drop_locked(struct peer *peer, struct tag_queue *queue,
+                                   struct announcement **place)
 {
     struct announcement *one = *place;
     *place = one->next;
-    if (key->announced_last == one) {
-        key->announced_last = key->announced_first;
-        while (key->announced_last != NULL && key->announced_last->next != NULL)
-            key->announced_last = key->announced_last->next;
+    if (queue->announced_last == one) {
+        queue->announced_last = queue->announced_first;
+        while (queue->announced_last != NULL && queue->announced_last->next != NULL)
+            queue->announced_last = queue->announced_last->next;
     }
     bmi__announcement_return_locked(peer, one->charge);
     free(one);
 }
 
-static void key_free(struct peer *peer, struct key *key)
+static void queue_free(struct peer *peer, struct tag_queue *queue)
 {
-    while (key->announced_first != NULL)
-        bmi__announcement_drop_locked(peer, key, &key->announced_first);
-    memory_give(key);
-    peer->key_count--;
+    while (queue->announced_first != NULL)
+        bmi__announcement_drop_locked(peer, queue, &queue->announced_first);
+    memory_give(queue);
+    peer->queue_count--;
 }
 
-void bmi__key_release_locked(struct peer *peer, struct key *key)
+void bmi__tag_queue_release_locked(struct peer *peer, struct tag_queue *queue)
 {
-    if (key->receives.first != NULL || key->pending.first != NULL || key->unmatched_first != NULL ||
-        key->announced_first != NULL || key->unseen > 0 || key->unseen_aborts > 0)
+    if (queue->receives.first != NULL || queue->pending.first != NULL ||
+        queue->unmatched_first != NULL || queue->announced_first != NULL || queue->unseen > 0 ||
+        queue->unseen_aborts > 0)
         return;
-    struct key **place = &peer->buckets[bucket_of(peer, key->tag)];
-    while (*place != key)
+    struct tag_queue **place = &peer->buckets[bucket_of(peer, queue->tag)];
+    while (*place != queue)
         place = &(*place)->next;
-    *place = key->next;
-    key_free(peer, key);
+    *place = queue->next;
+    queue_free(peer, queue);
 }
 
 /* Nothing is in it. */
@@ -173,18 +178,18 @@ static void ring_forget(struct peer *peer)
     peer->sent_size = 0;
 }
 
-void bmi__keys_free_locked(struct peer *peer)
+void bmi__tag_queues_free_locked(struct peer *peer)
 {
     for (uint32_t i = 0; i < peer->bucket_count; i++)
         while (peer->buckets[i] != NULL) {
-            struct key *key = peer->buckets[i];
-            peer->buckets[i] = key->next;
-            key_free(peer, key);
+            struct tag_queue *queue = peer->buckets[i];
+            peer->buckets[i] = queue->next;
+            queue_free(peer, queue);
         }
     if (peer->buckets != peer->inline_buckets)
         free(peer->buckets);
     peer->buckets = peer->inline_buckets;
-    peer->bucket_count = KEY_BUCKETS;
+    peer->bucket_count = TAG_QUEUE_BUCKETS;
     ring_forget(peer);
     peer->sent_count = peer->sent_seen = 0;
     peer->seen = peer->seen_reported = 0;
@@ -245,18 +250,18 @@ int bmi__sent_told_locked(struct peer *peer, uint64_t token)
     return (token & TOKEN_SEEN) && !told ? -EPROTO : 0;
 }
 
-bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index)
+bool bmi__sent_note_locked(struct peer *peer, struct tag_queue *queue, bool abort, uint32_t *index)
 {
     if (peer->sent_count - peer->sent_seen == peer->sent_size && !ring_grow(peer))
         return false;
     *entry_at(peer, peer->sent_count) =
-        (struct sent_entry){.tag = key->tag, .what = abort ? SENT_ABORT : SENT_MESSAGE};
+        (struct sent_entry){.tag = queue->tag, .what = abort ? SENT_ABORT : SENT_MESSAGE};
     *index = peer->sent_count++;
     if (abort) {
-        key->unseen_aborts++;
+        queue->unseen_aborts++;
     } else {
-        key->unseen++;
-        key->position++;
+        queue->unseen++;
+        queue->position++;
     }
     return true;
 }
@@ -266,32 +271,34 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index)
     if (index - peer->sent_seen >= peer->sent_count - peer->sent_seen)
         return;
     struct sent_entry *entry = entry_at(peer, index);
-    struct key *key = bmi__key_find_locked(peer, entry->tag);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, entry->tag);
     entry->what = SENT_NOTHING;
-    key->unseen--;
-    key->position--;
-    key->asked = false;
+    queue->unseen--;
+    queue->position--;
+    queue->asked = false;
     peer->flags |= PEER_FORGOT; /* announced for this message, now the next one's receive */
-    if (key->unseen > 0)
-        bmi__key_unsettle_locked(peer, key); /* others may use receives that stand behind it */
-    bmi__key_release_locked(peer, key);
+    if (queue->unseen > 0)
+        bmi__tag_queue_unsettle_locked(peer,
+                                       queue); /* others may use receives that stand behind it */
+    bmi__tag_queue_release_locked(peer, queue);
 }
 
-void bmi__key_unsettle_locked(struct peer *peer, struct key *key)
+void bmi__tag_queue_unsettle_locked(struct peer *peer, struct tag_queue *queue)
 {
-    if (key->announced_first != NULL)
+    if (queue->announced_first != NULL)
         peer->flags |= PEER_FORGOT;
-    while (key->announced_first != NULL)
-        bmi__announcement_drop_locked(peer, key, &key->announced_first);
-    key->asked = false; /* the answer may come too early */
-    key->settled = peer->sent_count;
+    while (queue->announced_first != NULL)
+        bmi__announcement_drop_locked(peer, queue, &queue->announced_first);
+    queue->asked = false; /* the answer may come too early */
+    queue->settled = peer->sent_count;
 }
 
 /* Counted back from the last message, since the numbers wrap: `seen` is among the noted messages,
- * and a key may live for more than half of all numbers. */
-bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen)
+ * and a queue may live for more than half of all numbers. */
+bool bmi__tag_queue_settled_locked(const struct peer *peer, const struct tag_queue *queue,
+                                   uint32_t seen)
 {
-    return peer->sent_count - key->settled >= peer->sent_count - seen;
+    return peer->sent_count - queue->settled >= peer->sent_count - seen;
 }
 
 int bmi__sent_seen_locked(struct peer *peer, uint32_t seen)
@@ -304,14 +311,14 @@ int bmi__sent_seen_locked(struct peer *peer, uint32_t seen)
         struct sent_entry *entry = entry_at(peer, peer->sent_seen++);
         if (entry->what == SENT_NOTHING)
             continue;
-        struct key *key = bmi__key_find_locked(peer, entry->tag);
-        if (bmi__key_settled_locked(peer, key, peer->sent_seen))
-            key->settled = peer->sent_seen; /* never all numbers behind */
+        struct tag_queue *queue = bmi__tag_queue_find_locked(peer, entry->tag);
+        if (bmi__tag_queue_settled_locked(peer, queue, peer->sent_seen))
+            queue->settled = peer->sent_seen; /* never all numbers behind */
         if (entry->what == SENT_ABORT)
-            key->unseen_aborts--;
+            queue->unseen_aborts--;
         else
-            key->unseen--;
-        bmi__key_release_locked(peer, key);
+            queue->unseen--;
+        bmi__tag_queue_release_locked(peer, queue);
     }
     if (peer->sent_seen == peer->sent_count && peer->sent_size > SENT_INLINE)
         ring_forget(peer);

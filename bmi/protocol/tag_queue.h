@@ -7,16 +7,20 @@
 
 #include "bmi/state/peer.h"
 
-struct key *bmi__key_find_locked(struct peer *peer, bmi_msg_tag_t tag);
-void bmi__announcement_insert_locked(struct peer *peer, struct key *key, struct announcement *one);
-/* Takes the announcement at *place out of the key and frees it. */
-void bmi__announcement_drop_locked(struct peer *peer, struct key *key, struct announcement **place);
-struct key *bmi__key_get_locked(struct peer *peer, bmi_msg_tag_t tag); /* makes it; NULL: memory */
-void bmi__key_release_locked(struct peer *peer, struct key *key); /* frees it if nothing is left */
-void bmi__keys_free_locked(struct peer *peer);
-void bmi__keys_stop(void); /* frees the spare keys */
-/* Notes that a message, or an abort, of the key goes out. false: no memory. */
-bool bmi__sent_note_locked(struct peer *peer, struct key *key, bool abort, uint32_t *index);
+struct tag_queue *bmi__tag_queue_find_locked(struct peer *peer, bmi_msg_tag_t tag);
+void bmi__announcement_insert_locked(struct peer *peer, struct tag_queue *queue,
+                                     struct announcement *one);
+/* Takes the announcement at *place out of the queue and frees it. */
+void bmi__announcement_drop_locked(struct peer *peer, struct tag_queue *queue,
+                                   struct announcement **place);
+struct tag_queue *bmi__tag_queue_get_locked(struct peer *peer,
+                                            bmi_msg_tag_t tag); /* makes it; NULL: memory */
+void bmi__tag_queue_release_locked(struct peer *peer,
+                                   struct tag_queue *queue); /* frees it if nothing is left */
+void bmi__tag_queues_free_locked(struct peer *peer);
+void bmi__tag_queues_stop(void); /* frees the spare queues */
+/* Notes that a message, or an abort, of the queue goes out. false: no memory. */
+bool bmi__sent_note_locked(struct peer *peer, struct tag_queue *queue, bool abort, uint32_t *index);
 /* Whether so many messages are noted that none may start until the peer reports which it has seen.
  * This asks the peer for it then. A peer that answers falsely loses its link. */
 bool bmi__sent_full_locked(struct peer *peer);
@@ -27,10 +31,11 @@ bool bmi__sent_room_locked(struct peer *peer);
 int bmi__sent_told_locked(struct peer *peer, uint64_t token);
 /* A noted message was withdrawn: a VOID takes its place. */
 void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index);
-/* Announcements for the key, made or under way, may match other messages by now. */
-void bmi__key_unsettle_locked(struct peer *peer, struct key *key);
+/* Announcements for the queue, made or under way, may match other messages by now. */
+void bmi__tag_queue_unsettle_locked(struct peer *peer, struct tag_queue *queue);
 /* Whether an announcement can be used that was made when `seen` messages had been seen. */
-bool bmi__key_settled_locked(const struct peer *peer, const struct key *key, uint32_t seen);
+bool bmi__tag_queue_settled_locked(const struct peer *peer, const struct tag_queue *queue,
+                                   uint32_t seen);
 /* The peer reports how many messages it has seen. -EPROTO: more than were sent. */
 int bmi__sent_seen_locked(struct peer *peer, uint32_t seen);
 

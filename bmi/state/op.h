@@ -33,13 +33,13 @@ enum op_state { OP_FREE, OP_POSTING, OP_PENDING, OP_DONE_INLINE };
 /* Where an operation stands in the protocol, and so which list it is in. */
 enum op_stage {
     STAGE_NONE,
-    SEND_PENDING,  /* nothing went; in its key's, or the peer's unexpected, queue */
+    SEND_PENDING,  /* nothing went; in its tag queue, or the peer's unexpected queue */
     SEND_FRAME,    /* the message is one frame, with the method */
     SEND_RTS,      /* asked, waits for the receiver; in no list */
     SEND_STREAM,   /* goes as DATA frames; in the peer's streams */
     SEND_PUT,      /* a transfer moves it */
     SEND_PUT_TOLD, /* it is there; the frame that says so is with the method */
-    RECV_POSTED,   /* waits for its message; in its key's receives */
+    RECV_POSTED,   /* waits for its message; in its tag queue's receives */
     RECV_ARRIVING, /* an eager message is being put to its memory */
     RECV_HELD,     /* will take an unmatched message that is still arriving */
     RECV_GRANTED,  /* DATA or a put is coming */

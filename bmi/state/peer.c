@@ -31,7 +31,7 @@ static bool slab_grow_locked(void)
         return false;
     for (int i = CHUNK; i-- > 0;) {
         chunk[i].buckets = chunk[i].inline_buckets;
-        chunk[i].bucket_count = KEY_BUCKETS;
+        chunk[i].bucket_count = TAG_QUEUE_BUCKETS;
         chunk[i].wants_next = slab_free;
         slab_free = &chunk[i];
     }
@@ -74,7 +74,7 @@ void bmi__peer_clear_locked(struct peer *peer)
     size_t head = offsetof(struct peer, link);
     memset((char *)peer + head, 0, sizeof *peer - head);
     peer->buckets = peer->inline_buckets;
-    peer->bucket_count = KEY_BUCKETS;
+    peer->bucket_count = TAG_QUEUE_BUCKETS;
 }
 
 void bmi__peer_put(struct peer *peer)

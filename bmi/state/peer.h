@@ -74,7 +74,7 @@ struct announcement {
 /* A message that no receive waits for. */
 struct unmatched {
     struct unmatched *next, *previous;
-    struct unmatched *request_next; /* RTS: in its bucket of the key's requests */
+    struct unmatched *request_next; /* RTS: in its bucket of the queue's requests */
     struct op *claimed_by;          /* will take it once it is whole */
     void *buffer;                   /* == body, as a list of one */
     bmi_size_t size;
@@ -87,8 +87,8 @@ struct unmatched {
 };
 
 /* The operations and messages in progress under one tag. Exists while there are any. */
-struct key {
-    struct key *next;
+struct tag_queue {
+    struct tag_queue *next;
     struct op_list receives; /* RECV_POSTED */
     struct op_list pending;  /* SEND_PENDING */
     struct unmatched *unmatched_first, *unmatched_last;
@@ -97,14 +97,14 @@ struct key {
     uint32_t position; /* messages started by us; the next one's number */
     uint32_t unseen;   /* of them, those that the other side has not said to have seen */
     uint32_t unseen_aborts;
-    uint32_t settled;   /* see bmi__key_unsettle_locked */
+    uint32_t settled;   /* see bmi__tag_queue_unsettle_locked */
     uint32_t live;      /* receives, cancelled ones aside */
     uint32_t announced; /* receives that the other side knows of */
     uint32_t ghosts;    /* among the receives */
     uint32_t questions; /* RTR_CANCELs that were not answered */
     bool asked;         /* for announcements that we forgot, since the last message went */
     uint32_t unmatched_count;
-    struct key *waiting_next, *waiting_previous; /* while pending has operations */
+    struct tag_queue *waiting_next, *waiting_previous; /* while pending has operations */
     struct unmatched **requests; /* RTS by sender, where many messages wait; else NULL */
 };
 
@@ -124,7 +124,7 @@ struct window {
     uint32_t unreported; /* may come, but the peer does not know yet */
 };
 
-enum { KEY_BUCKETS = 2, SENT_INLINE = 4 };
+enum { TAG_QUEUE_BUCKETS = 2, SENT_INLINE = 4 };
 /* The bound of noted messages before the peer must report which it has seen. A peer that gets no
  * question reports after 1024 messages, and credit and announcements bound the messages under way.
  * So under the present settings this bound delays no peer that keeps to the protocol. */
@@ -172,15 +172,15 @@ struct peer {
     uint32_t op_count;
     int16_t cause; /* GONE: why; else the failure being carried out */
     /* tag_queue.c, match.c, send.c, rendezvous.c, cancel.c */
-    uint16_t questions;        /* RTR_CANCELs that were not answered */
-    struct op_list unexpected; /* SEND_PENDING, unexpected */
-    struct op_list streams;    /* SEND_STREAM */
-    struct key **buckets;      /* == inline_buckets, or larger */
-    struct key *inline_buckets[KEY_BUCKETS];
-    struct key *waiting_first, *waiting_last; /* keys with pending sends, longest first */
-    struct sent_entry *sent;                  /* ring, a power of two; == inline_sent, or larger */
+    uint16_t questions;         /* RTR_CANCELs that were not answered */
+    struct op_list unexpected;  /* SEND_PENDING, unexpected */
+    struct op_list streams;     /* SEND_STREAM */
+    struct tag_queue **buckets; /* == inline_buckets, or larger */
+    struct tag_queue *inline_buckets[TAG_QUEUE_BUCKETS];
+    struct tag_queue *waiting_first, *waiting_last; /* queues with pending sends, longest first */
+    struct sent_entry *sent; /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
-    uint32_t key_count, bucket_count;
+    uint32_t queue_count, bucket_count;
     uint32_t sent_size, sent_count, sent_seen; /* ring: entries ever made, and said to be seen */
     uint32_t seen, seen_reported;
     uint32_t stream_bytes;              /* of DATA frames with the method */

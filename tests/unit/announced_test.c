@@ -232,7 +232,7 @@ static void dropped_announcements_are_asked_for(void)
     struct script *script = open_script(SCRIPT_FRAMES, &offer);
     for (int i = 0; i < MANY; i++)
         CU_ASSERT_EQUAL(send_rtr(script, 1000 + (uint64_t)i, SMALL, 0, TAG + 1 + i), 0);
-    CU_ASSERT_TRUE(script_peer(script)->key_count < MANY);
+    CU_ASSERT_TRUE(script_peer(script)->queue_count < MANY);
     for (uint32_t i = 0; i < 2; i++)
         CU_ASSERT_EQUAL(send_rtr(script, 71 + i, LARGE, i, TAG), 0);
     post_send(script, &one, SMALL, TAG);

@@ -285,15 +285,16 @@ static void announcements_are_paid_for(void)
         CU_ASSERT_EQUAL(announce(account.script, i, i), 0);
     CU_ASSERT_TRUE(bmi__credit_used() > used);
     CU_ASSERT_TRUE(bmi__credit_used() <= used + (1 << 20) / 4);
-    CU_ASSERT_TRUE(script_peer(account.script)->key_count * sizeof(struct key) <= (1 << 20) / 4);
+    CU_ASSERT_TRUE(script_peer(account.script)->queue_count * sizeof(struct tag_queue) <=
+                   (1 << 20) / 4);
     script_close(account.script);
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
 }
 
-static unsigned announcements_kept(const struct key *key)
+static unsigned announcements_kept(const struct tag_queue *queue)
 {
     unsigned count = 0;
-    for (const struct announcement *one = key->announced_first; one != NULL; one = one->next)
+    for (const struct announcement *one = queue->announced_first; one != NULL; one = one->next)
         count++;
     return count;
 }
@@ -309,8 +310,8 @@ static void unpaid_announcements_are_not_kept(void)
     post_send(script, &posted, SMALL, TAG); /* has no credit */
     for (uint32_t i = 1; i < MANY; i++)
         CU_ASSERT_EQUAL(send_rtr(script, i, LARGE, i, TAG), 0);
-    const struct key *key = bmi__key_find_locked(script_peer(script), TAG);
-    CU_ASSERT_TRUE(announcements_kept(key) * sizeof(struct announcement) <= (1 << 20) / 4);
+    const struct tag_queue *queue = bmi__tag_queue_find_locked(script_peer(script), TAG);
+    CU_ASSERT_TRUE(announcements_kept(queue) * sizeof(struct announcement) <= (1 << 20) / 4);
     CU_ASSERT_FALSE(done(&posted));
     CU_ASSERT_EQUAL(send_rtr(script, MANY, LARGE, 0, TAG), 0);
     CU_ASSERT_TRUE(done(&posted) && posted.error == 0);
@@ -612,9 +613,9 @@ static void announcements_are_bounded_in_all(void)
             CU_ASSERT_EQUAL(announce(accounts[i].script, k, k), 0);
         CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
     }
-    size_t keys = 0;
+    size_t queues = 0;
     for (int i = 0; i < PEERS; i++) {
-        keys += script_peer(accounts[i].script)->key_count;
+        queues += script_peer(accounts[i].script)->queue_count;
         if (!account_unexpected(&accounts[i], UNEXPECTED_MAX)) {
             account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
             account_read(&accounts[i]);
@@ -624,14 +625,14 @@ static void announcements_are_bounded_in_all(void)
         while (fetch())
             continue;
     }
-    CU_ASSERT_TRUE(keys * sizeof(struct key) <= TOTAL / 8);
+    CU_ASSERT_TRUE(queues * sizeof(struct tag_queue) <= TOTAL / 8);
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
     CU_ASSERT_EQUAL(bmi__credit_used(), 0);
     account_open(&accounts[0]); /* there is room again */
     for (int k = 0; k < 20; k++)
         CU_ASSERT_EQUAL(announce(accounts[0].script, k, k), 0);
-    CU_ASSERT_EQUAL(script_peer(accounts[0].script)->key_count, 20);
+    CU_ASSERT_EQUAL(script_peer(accounts[0].script)->queue_count, 20);
     script_close(accounts[0].script);
 }
 

@@ -45,7 +45,7 @@ static void cancelled_before_it_was_announced(void)
     cancel(&one);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     CU_ASSERT_TRUE(script_silent(script));
-    CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+    CU_ASSERT_EQUAL(script_peer(script)->queue_count, 0);
     post_receive(script, &two, SMALL, TAG);
     CU_ASSERT_EQUAL(send_eager(script, 2, SMALL, TAG), 0);
     CU_ASSERT_TRUE(received(&two, 2, SMALL));
@@ -182,7 +182,7 @@ static void questions_are_few_at_a_time(void)
         }
         CU_ASSERT_EQUAL(send_data(script, (uint64_t)two.id, 2, LARGE, true, TAG), 0);
         CU_ASSERT_TRUE(received(&two, 2, LARGE));
-        CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+        CU_ASSERT_EQUAL(script_peer(script)->queue_count, 0);
         ALIVE(script);
         script_close(script);
     }

@@ -375,8 +375,8 @@ static void regions_of_a_request_that_waits(void)
     for (int kind = SCRIPT_PUT; kind <= SCRIPT_GET; kind++) {
         struct script *script = open_script((enum script_kind)kind, NULL);
         CU_ASSERT_EQUAL(request_for_get(script), 0);
-        const struct key *key = bmi__key_find_locked(script_peer(script), TAG);
-        CU_ASSERT_EQUAL(key->unmatched_first->region_count, kind == SCRIPT_GET ? 1u : 0u);
+        const struct tag_queue *queue = bmi__tag_queue_find_locked(script_peer(script), TAG);
+        CU_ASSERT_EQUAL(queue->unmatched_first->region_count, kind == SCRIPT_GET ? 1u : 0u);
         post_receive(script, &one, LARGE, TAG);
         CU_ASSERT_EQUAL(script->transfers != NULL, kind == SCRIPT_GET);
         script_close(script);

@@ -176,13 +176,13 @@ static void tags_are_forgotten(void)
         cancel(&one);
         CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
     }
-    CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+    CU_ASSERT_EQUAL(script_peer(script)->queue_count, 0);
     for (int tag = 0; tag < TAGS; tag++) {
         struct wire_header gone = {.type = WIRE_RTR_CANCEL, .tag = tag, .source = 71};
         CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 0, tag), 0);
         CU_ASSERT_EQUAL(script_send(script, gone, NULL, 0), 0);
     }
-    CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+    CU_ASSERT_EQUAL(script_peer(script)->queue_count, 0);
     for (int tag = 0; tag < TAGS; tag++) { /* the receive comes while the message is on its way */
         struct wire_header eager = {.type = WIRE_EAGER, .tag = tag, .length = SMALL};
         CU_ASSERT_EQUAL(script_begin(script, eager), 0);
@@ -190,7 +190,7 @@ static void tags_are_forgotten(void)
         CU_ASSERT_EQUAL(script_body(script, message(1, SMALL), SMALL), 0);
         CU_ASSERT_TRUE(received(&one, 1, SMALL));
     }
-    CU_ASSERT_EQUAL(script_peer(script)->key_count, 0);
+    CU_ASSERT_EQUAL(script_peer(script)->queue_count, 0);
     script_close(script);
 }
 

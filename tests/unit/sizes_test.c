@@ -9,22 +9,22 @@
 #include "unit.h"
 
 enum { IDLE_PEER_MOST = 1024, OP_MOST = 320 };
-enum { PEER_MOST = 504, ADDRESS_MOST = 96, KEY_MOST = 144, CONTEXT_MOST = 160 };
+enum { PEER_MOST = 504, ADDRESS_MOST = 96, TAG_QUEUE_MOST = 144, CONTEXT_MOST = 160 };
 
 _Static_assert(sizeof(struct op) <= OP_MOST, "struct op has grown");
 _Static_assert(sizeof(struct peer) <= PEER_MOST, "struct peer has grown");
 _Static_assert(sizeof(struct address) <= ADDRESS_MOST, "struct address has grown");
-_Static_assert(sizeof(struct key) <= KEY_MOST, "struct key has grown");
+_Static_assert(sizeof(struct tag_queue) <= TAG_QUEUE_MOST, "struct tag_queue has grown");
 _Static_assert(sizeof(struct context) <= CONTEXT_MOST, "struct context has grown");
 
 static void an_idle_peer_of_tcp(void)
 {
     size_t peer = sizeof(struct peer), link = sizeof(struct stream_link);
     size_t address = sizeof(struct address), host = sizeof "255.255.255.255";
-    printf("\n    operation %zu, key %zu, context %zu bytes\n    idle accepted peer: peer %zu + "
+    printf("\n    operation %zu, queue %zu, context %zu bytes\n    idle accepted peer: peer %zu + "
            "address %zu + link %zu + host %zu = %zu bytes\n",
-           sizeof(struct op), sizeof(struct key), sizeof(struct context), peer, address, link, host,
-           peer + address + link + host);
+           sizeof(struct op), sizeof(struct tag_queue), sizeof(struct context), peer, address, link,
+           host, peer + address + link + host);
     CU_ASSERT_TRUE(peer + address + link + host <= IDLE_PEER_MOST);
 }
 

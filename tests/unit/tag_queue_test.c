@@ -25,17 +25,17 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    bmi__keys_free_locked(peer);
-    CU_ASSERT_EQUAL(peer->key_count, 0);
+    bmi__tag_queues_free_locked(peer);
+    CU_ASSERT_EQUAL(peer->queue_count, 0);
     peer_unlock(peer);
     bmi__peer_give(peer);
     bmi__peers_free();
 }
 
-static uint32_t note(struct key *key, bool abort)
+static uint32_t note(struct tag_queue *queue, bool abort)
 {
     uint32_t index = 0;
-    CU_ASSERT_TRUE_FATAL(bmi__sent_note_locked(peer, key, abort, &index));
+    CU_ASSERT_TRUE_FATAL(bmi__sent_note_locked(peer, queue, abort, &index));
     return index;
 }
 
@@ -44,43 +44,44 @@ static uint32_t note(struct key *key, bool abort)
 static void many_tags_are_found_again(void)
 {
     enum { MANY = 5000 };
-    static struct key *keys[MANY];
+    static struct tag_queue *queues[MANY];
     for (int i = 0; i < MANY; i++) {
         bmi_msg_tag_t tag = i % 2 ? i * 65537 : -i;
-        CU_ASSERT_PTR_NULL(bmi__key_find_locked(peer, tag));
-        keys[i] = bmi__key_get_locked(peer, tag);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(keys[i]);
-        CU_ASSERT_EQUAL(keys[i]->tag, tag);
-        CU_ASSERT_PTR_EQUAL(bmi__key_get_locked(peer, tag), keys[i]);
+        CU_ASSERT_PTR_NULL(bmi__tag_queue_find_locked(peer, tag));
+        queues[i] = bmi__tag_queue_get_locked(peer, tag);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(queues[i]);
+        CU_ASSERT_EQUAL(queues[i]->tag, tag);
+        CU_ASSERT_PTR_EQUAL(bmi__tag_queue_get_locked(peer, tag), queues[i]);
     }
-    CU_ASSERT_EQUAL(peer->key_count, MANY);
+    CU_ASSERT_EQUAL(peer->queue_count, MANY);
     CU_ASSERT_TRUE(peer->bucket_count >= MANY / 4);
     for (int i = 0; i < MANY; i++) {
-        CU_ASSERT_PTR_EQUAL(bmi__key_find_locked(peer, i % 2 ? i * 65537 : -i), keys[i]);
-        bmi__key_release_locked(peer, keys[i]); /* it is empty: the table removes it */
-        CU_ASSERT_PTR_NULL(bmi__key_find_locked(peer, i % 2 ? i * 65537 : -i));
+        CU_ASSERT_PTR_EQUAL(bmi__tag_queue_find_locked(peer, i % 2 ? i * 65537 : -i), queues[i]);
+        bmi__tag_queue_release_locked(peer, queues[i]); /* it is empty: the table removes it */
+        CU_ASSERT_PTR_NULL(bmi__tag_queue_find_locked(peer, i % 2 ? i * 65537 : -i));
     }
-    CU_ASSERT_EQUAL(peer->key_count, 0);
+    CU_ASSERT_EQUAL(peer->queue_count, 0);
 }
 
 static void a_key_stays_while_something_is_in_it(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 5);
-    note(key, false);
-    bmi__key_release_locked(peer, key);
-    CU_ASSERT_PTR_EQUAL(bmi__key_find_locked(peer, 5), key);
-    note(key, true);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 5);
+    note(queue, false);
+    bmi__tag_queue_release_locked(peer, queue);
+    CU_ASSERT_PTR_EQUAL(bmi__tag_queue_find_locked(peer, 5), queue);
+    note(queue, true);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 1), 0);
-    CU_ASSERT_PTR_EQUAL(bmi__key_find_locked(peer, 5), key);
+    CU_ASSERT_PTR_EQUAL(bmi__tag_queue_find_locked(peer, 5), queue);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 2), 0); /* its last entry */
-    CU_ASSERT_PTR_NULL(bmi__key_find_locked(peer, 5));
+    CU_ASSERT_PTR_NULL(bmi__tag_queue_find_locked(peer, 5));
 }
 
 /* ---- the ring ------------------------------------------------------------------------------- */
 
 static void counts_of_what_is_not_seen(void)
 {
-    struct key *one = bmi__key_get_locked(peer, 1), *two = bmi__key_get_locked(peer, 2);
+    struct tag_queue *one = bmi__tag_queue_get_locked(peer, 1),
+                     *two = bmi__tag_queue_get_locked(peer, 2);
     for (int i = 0; i < 10; i++)
         note(i % 3 == 0 ? two : one, false);
     CU_ASSERT_EQUAL(one->position, 6);
@@ -92,99 +93,99 @@ static void counts_of_what_is_not_seen(void)
     CU_ASSERT_EQUAL(one->unseen, 4);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 9), 0);
     CU_ASSERT_EQUAL(two->unseen, 1);
-    CU_ASSERT_PTR_NULL(bmi__key_find_locked(peer, 1));
+    CU_ASSERT_PTR_NULL(bmi__tag_queue_find_locked(peer, 1));
 }
 
 static void more_than_went_is_refused(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 1), -EPROTO);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, UINT32_MAX), -EPROTO);
-    note(key, false);
-    note(key, false);
+    note(queue, false);
+    note(queue, false);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 3), -EPROTO);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 1), 0);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 0), -EPROTO); /* less than before */
-    CU_ASSERT_EQUAL(key->unseen, 1);
+    CU_ASSERT_EQUAL(queue->unseen, 1);
 }
 
 static void the_count_wraps(void)
 {
     peer->sent_count = peer->sent_seen = UINT32_MAX - 5;
-    struct key *key = bmi__key_get_locked(peer, 1);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
     for (int i = 0; i < 40; i++) /* the ring grows, too */
-        note(key, false);
+        note(queue, false);
     CU_ASSERT_EQUAL(peer->sent_count, 34);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, UINT32_MAX), 0);
-    CU_ASSERT_EQUAL(key->unseen, 35);
+    CU_ASSERT_EQUAL(queue->unseen, 35);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 35), -EPROTO);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 33), 0);
-    CU_ASSERT_EQUAL(key->unseen, 1);
+    CU_ASSERT_EQUAL(queue->unseen, 1);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 34), 0);
 }
 
 static void withdrawn_messages_do_not_count(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
     uint32_t index[4];
     for (int i = 0; i < 4; i++)
-        index[i] = note(key, false);
+        index[i] = note(queue, false);
     bmi__sent_withdraw_locked(peer, index[1]);
-    CU_ASSERT_EQUAL(key->unseen, 3);
-    CU_ASSERT_EQUAL(key->position, 3);
+    CU_ASSERT_EQUAL(queue->unseen, 3);
+    CU_ASSERT_EQUAL(queue->position, 3);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 2), 0); /* the void among them */
-    CU_ASSERT_EQUAL(key->unseen, 2);
+    CU_ASSERT_EQUAL(queue->unseen, 2);
     bmi__sent_withdraw_locked(peer, index[0]); /* seen long ago: nothing happens */
-    CU_ASSERT_EQUAL(key->unseen, 2);
+    CU_ASSERT_EQUAL(queue->unseen, 2);
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 4), 0);
-    CU_ASSERT_PTR_NULL(bmi__key_find_locked(peer, 1));
-    bmi__sent_withdraw_locked(peer, index[3]); /* its key is no more */
+    CU_ASSERT_PTR_NULL(bmi__tag_queue_find_locked(peer, 1));
+    bmi__sent_withdraw_locked(peer, index[3]); /* its queue is no more */
 }
 
-/* The only message of a tag is withdrawn: its key goes, and the ring forgets its tag. */
+/* The only message of a tag is withdrawn: its queue goes, and the ring forgets its tag. */
 static void the_last_message_withdrawn(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
-    uint32_t index = note(key, false);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
+    uint32_t index = note(queue, false);
     bmi__sent_withdraw_locked(peer, index);
-    key = bmi__key_find_locked(peer, 1);
-    if (key != NULL) {
-        CU_ASSERT_EQUAL(key->unseen, 0);
-        bmi__key_release_locked(peer, key);
+    queue = bmi__tag_queue_find_locked(peer, 1);
+    if (queue != NULL) {
+        CU_ASSERT_EQUAL(queue->unseen, 0);
+        bmi__tag_queue_release_locked(peer, queue);
     }
     CU_ASSERT_EQUAL(bmi__sent_seen_locked(peer, 1), 0);
-    CU_ASSERT_EQUAL(peer->key_count, 0);
+    CU_ASSERT_EQUAL(peer->queue_count, 0);
 }
 
 static void unsettled_until_all_was_seen(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
-    CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, peer->sent_seen));
-    note(key, false);
-    CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, 0));
-    note(key, true);
-    bmi__key_unsettle_locked(peer, key);
-    CU_ASSERT_FALSE(bmi__key_settled_locked(peer, key, 0));
-    CU_ASSERT_FALSE(bmi__key_settled_locked(peer, key, 1));
-    CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, 2));
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
+    CU_ASSERT_TRUE(bmi__tag_queue_settled_locked(peer, queue, peer->sent_seen));
+    note(queue, false);
+    CU_ASSERT_TRUE(bmi__tag_queue_settled_locked(peer, queue, 0));
+    note(queue, true);
+    bmi__tag_queue_unsettle_locked(peer, queue);
+    CU_ASSERT_FALSE(bmi__tag_queue_settled_locked(peer, queue, 0));
+    CU_ASSERT_FALSE(bmi__tag_queue_settled_locked(peer, queue, 1));
+    CU_ASSERT_TRUE(bmi__tag_queue_settled_locked(peer, queue, 2));
 }
 
-/* A key that stays, for a receive say, while others' messages count up by half of all numbers. */
+/* A queue that stays, for a receive say, while others' messages count up by half of all numbers. */
 static void settled_half_of_all_numbers_later(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
     uint32_t before = peer->sent_count;
     for (uint32_t step = 1; step < 4; step++) {
         peer->sent_count = peer->sent_seen = before + step * 0x55555555u;
-        CU_ASSERT_TRUE(bmi__key_settled_locked(peer, key, peer->sent_seen));
+        CU_ASSERT_TRUE(bmi__tag_queue_settled_locked(peer, queue, peer->sent_seen));
     }
     peer->sent_count = peer->sent_seen = before;
-    bmi__key_release_locked(peer, key);
+    bmi__tag_queue_release_locked(peer, queue);
 }
 
 /* ---- announcements -------------------------------------------------------------------------- */
 
-static void announce(struct key *key, uint32_t position, uint64_t receive)
+static void announce(struct tag_queue *queue, uint32_t position, uint64_t receive)
 {
     struct announcement *one = calloc(1, sizeof *one);
     CU_ASSERT_PTR_NOT_NULL_FATAL(one);
@@ -192,49 +193,49 @@ static void announce(struct key *key, uint32_t position, uint64_t receive)
     one->receive = receive;
     one->charge = 100;
     CU_ASSERT_TRUE(bmi__announcement_charge_locked(peer, one->charge));
-    bmi__announcement_insert_locked(peer, key, one);
+    bmi__announcement_insert_locked(peer, queue, one);
 }
 
-static bool announced_are(const struct key *key, const uint32_t *positions, int count)
+static bool announced_are(const struct tag_queue *queue, const uint32_t *positions, int count)
 {
-    const struct announcement *one = key->announced_first, *last = NULL;
+    const struct announcement *one = queue->announced_first, *last = NULL;
     for (int i = 0; i < count; i++, last = one, one = one->next)
         if (one == NULL || one->position != positions[i])
             return false;
-    return one == NULL && key->announced_last == last;
+    return one == NULL && queue->announced_last == last;
 }
 
 static void announcements_are_kept_by_position(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
     const uint32_t order[] = {4, 2, 9, 3, 7};
     for (size_t i = 0; i < COUNT_OF(order); i++)
-        announce(key, order[i], i);
-    CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){2, 3, 4, 7, 9}, 5));
+        announce(queue, order[i], i);
+    CU_ASSERT_TRUE(announced_are(queue, (uint32_t[]){2, 3, 4, 7, 9}, 5));
     CU_ASSERT_EQUAL(peer->announcement_bytes, 500);
-    bmi__announcement_drop_locked(peer, key, &key->announced_first->next);
-    CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){2, 4, 7, 9}, 4));
-    bmi__announcement_drop_locked(peer, key, &key->announced_first->next->next->next);
-    CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){2, 4, 7}, 3));
-    bmi__key_unsettle_locked(peer, key);
-    CU_ASSERT_TRUE(announced_are(key, NULL, 0));
+    bmi__announcement_drop_locked(peer, queue, &queue->announced_first->next);
+    CU_ASSERT_TRUE(announced_are(queue, (uint32_t[]){2, 4, 7, 9}, 4));
+    bmi__announcement_drop_locked(peer, queue, &queue->announced_first->next->next->next);
+    CU_ASSERT_TRUE(announced_are(queue, (uint32_t[]){2, 4, 7}, 3));
+    bmi__tag_queue_unsettle_locked(peer, queue);
+    CU_ASSERT_TRUE(announced_are(queue, NULL, 0));
     CU_ASSERT_EQUAL(peer->announcement_bytes, 0);
 }
 
 static void announced_again_takes_the_place(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
     for (uint32_t i = 0; i < 4; i++)
-        announce(key, i, 10 + i);
-    announce(key, 1, 21);
-    announce(key, 3, 23); /* the last one */
-    CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){0, 1, 2, 3}, 4));
-    CU_ASSERT_EQUAL(key->announced_first->next->receive, 21);
-    CU_ASSERT_EQUAL(key->announced_last->receive, 23);
-    announce(key, 4, 24);
-    CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){0, 1, 2, 3, 4}, 5));
-    announce(key, 0, 20);
-    CU_ASSERT_EQUAL(key->announced_first->receive, 20);
+        announce(queue, i, 10 + i);
+    announce(queue, 1, 21);
+    announce(queue, 3, 23); /* the last one */
+    CU_ASSERT_TRUE(announced_are(queue, (uint32_t[]){0, 1, 2, 3}, 4));
+    CU_ASSERT_EQUAL(queue->announced_first->next->receive, 21);
+    CU_ASSERT_EQUAL(queue->announced_last->receive, 23);
+    announce(queue, 4, 24);
+    CU_ASSERT_TRUE(announced_are(queue, (uint32_t[]){0, 1, 2, 3, 4}, 5));
+    announce(queue, 0, 20);
+    CU_ASSERT_EQUAL(queue->announced_first->receive, 20);
     CU_ASSERT_EQUAL(peer->announcement_bytes, 500);
 }
 
@@ -251,10 +252,10 @@ static void a_receive_without_a_link_is_not_announced(void)
     CU_ASSERT_EQUAL(bmi__receive_start_locked(peer, op, true), 0);
     CU_ASSERT_EQUAL(op->stage, RECV_POSTED);
     CU_ASSERT_EQUAL(op->flags & OP_ANNOUNCED, 0);
-    struct key *key = bmi__key_find_locked(peer, 1);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(key);
-    bmi__receive_unqueue_locked(key, op);
-    bmi__key_release_locked(peer, key);
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(queue);
+    bmi__receive_unqueue_locked(queue, op);
+    bmi__tag_queue_release_locked(peer, queue);
     bmi__op_detach_locked(peer, op);
     bmi__op_give(op);
     atomic_store(&peer->state, PEER_IDLE);
@@ -262,18 +263,18 @@ static void a_receive_without_a_link_is_not_announced(void)
 
 static void positions_wrap(void)
 {
-    struct key *key = bmi__key_get_locked(peer, 1);
+    struct tag_queue *queue = bmi__tag_queue_get_locked(peer, 1);
     const uint32_t order[] = {1, UINT32_MAX, 0, UINT32_MAX - 1};
     for (size_t i = 0; i < COUNT_OF(order); i++)
-        announce(key, order[i], i);
-    CU_ASSERT_TRUE(announced_are(key, (uint32_t[]){UINT32_MAX - 1, UINT32_MAX, 0, 1}, 4));
+        announce(queue, order[i], i);
+    CU_ASSERT_TRUE(announced_are(queue, (uint32_t[]){UINT32_MAX - 1, UINT32_MAX, 0, 1}, 4));
 }
 
 int main(void)
 {
     CU_TestInfo tests[] = {
         {"many tags are found again", many_tags_are_found_again},
-        {"a key stays while something is in it", a_key_stays_while_something_is_in_it},
+        {"a queue stays while something is in it", a_key_stays_while_something_is_in_it},
         {"counts of unseen messages", counts_of_what_is_not_seen},
         {"more than went is refused", more_than_went_is_refused},
         {"the count wraps", the_count_wraps},
@@ -288,7 +289,7 @@ int main(void)
         CU_TEST_INFO_NULL,
     };
     CU_SuiteInfo suites[] = {
-        {.pName = "keys", .pSetUpFunc = set_up, .pTearDownFunc = tear_down, .pTests = tests},
+        {.pName = "queues", .pSetUpFunc = set_up, .pTearDownFunc = tear_down, .pTests = tests},
         CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);
 }
