@@ -2,10 +2,10 @@
  *
  * match.c - pairs messages with receives. Peer's lock.
  *
- * A tag queue belongs to (peer, tag). A queue has receives that wait, or messages that wait, never both (a
- * message too large for a receive aside, which is refused at the post). Receives are taken oldest
- * first, messages in the order in which they came. An eager message that no receive waits for is
- * held in memory that the peer's window pays for; of a large one just the request is held.
+ * A tag queue belongs to (peer, tag). It holds waiting receives or waiting messages, never both,
+ * except for a message that is too large for a receive: the post is refused then. Receives are
+ * matched oldest first, messages in order of arrival. An eager message without a receive is held
+ * in memory that is charged to the peer's window. Of a large message only the request is held.
  *
  * Large messages go eager, too, while their receives come in time: with the message, or before the
  * next one of the peer. The receiver counts how many did, one after the other; its CREDIT allows

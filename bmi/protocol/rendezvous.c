@@ -460,10 +460,10 @@ void bmi__announce_locked(struct peer *peer, struct tag_queue *queue, struct op 
         announce(peer, queue, op, ahead);
 }
 
-/* The sender has forgotten the announcements of the queue (see queue.c). If it lacks credit, only an
- * announcement helps: `all` announces small receives, too. A sender that asks for each of its
- * messages before it has read the answers gets one announcement at a time: the next receive of the
- * tag. */
+/* The sender has forgotten the announcements of this queue (see tag_queue.c). If it lacks credit,
+ * only an announcement helps: `all` announces small receives, too. A sender that asks for each of
+ * its messages before it has read the answers gets one announcement at a time: the next receive of
+ * the tag. */
 static void announce_again(struct peer *peer, struct tag_queue *queue, bool all)
 {
     enum { AGAIN_MOST = 64, UNREAD_MANY = 256 };
@@ -555,8 +555,9 @@ static bool is_word_alone(const struct wire_header *header)
     return header->length == 0 && (header->flags & WIRE_LAST) && !(header->flags & WIRE_BY_PUT);
 }
 
-/* Takes the receive of an announced message from its queue. NULL: it was cancelled without an answer,
- * so the message must be discarded; or it is too small, and no bytes of the message follow. */
+/* Takes the receive of an announced message from its queue. NULL: it was cancelled without an
+ * answer, so the message must be discarded; or it is too small, and no bytes of the message
+ * follow. */
 static int announced_take(struct peer *peer, const struct wire_header *header, struct op **found)
 {
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, header->tag);

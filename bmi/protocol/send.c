@@ -127,8 +127,8 @@ static void waiting_remove(struct peer *peer, struct tag_queue *queue)
         peer->waiting_last = queue->waiting_previous;
 }
 
-/* The queue's first message waits: asks for what would get it on. If the receives that were announced
- * are not known any more, and may have been announced for the last time, it asks for them by tag.
+/* The first message of the queue waits: asks the receiver for whatever lets it go on. If the
+ * announcements of its receives were forgotten, and may never be sent again, asks for them by tag.
  */
 static void eager_want(struct peer *peer, struct tag_queue *queue)
 {
@@ -189,9 +189,9 @@ static bool may_go_now(const struct peer *peer, const struct tag_queue *queue, b
            charge <= peer->eager_credit && peer->sent_count - peer->sent_seen < room;
 }
 
-/* What it does to the peer's and the queue's state is what message_start does, after it has gone: the
- * answer may be on its way while that is noted. A peer whom the tick does not look at has its first
- * message go the long way, so that it is known not to be idle. */
+/* Changes the state of the peer and of the queue as message_start does, but after the message was
+ * written: the answer may arrive meanwhile. The first message to a peer that the liveness timer
+ * does not look at takes the long way, which marks the peer as not idle. */
 bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer, bmi_size_t size)
 {
     const uint32_t flags = peer->flags & (PEER_ATTENTION | PEER_CLOSING);

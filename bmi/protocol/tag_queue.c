@@ -24,9 +24,9 @@
 #include "bmi/protocol/tag_queue.h"
 #include "bmi/state/peer.h"
 
-/* A program that waits for each answer creates and frees a queue for each message, so some are kept.
- * Only a process of one thread keeps them, without a lock; with more threads, malloc has a cache
- * for each. */
+/* A program that waits for each answer creates and frees a queue for each message, so some freed
+ * queues are kept. Only a process of one thread keeps them, without a lock; with more threads,
+ * malloc has a cache for each thread. */
 enum { SPARES_MOST = 16 };
 static struct tag_queue *spares;
 static unsigned spare_count;
