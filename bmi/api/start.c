@@ -34,7 +34,6 @@
 #include "bmi/progress/progress.h"
 #include "bmi/progress/timers.h"
 #include "bmi/protocol/credit.h"
-#include "bmi/protocol/tag_queue.h"
 #include "bmi/state/context.h"
 #include "bmi/state/library.h"
 #include "bmi/state/op.h"
@@ -344,7 +343,6 @@ static void stop(void)
     bmi__matching_stop();
     bmi__tags_stop();
     bmi__peers_free();
-    bmi__tag_queues_stop();
     bmi__credit_stop();
     bmi__contexts_free();
     bmi__op_table_free();

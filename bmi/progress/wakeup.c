@@ -36,21 +36,9 @@ int bmi__progress_fd(void)
     return wakeup.epoll_fd;
 }
 
-/* Orders the queueing before it against the reads after it. The thread sanitizer knows no fences;
- * any read-modify-write is one on the machines that it runs on. */
-static void fence(void)
-{
-#ifdef __SANITIZE_THREAD__
-    static atomic_int any;
-    atomic_fetch_add_explicit(&any, 0, memory_order_relaxed);
-#else
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
 bool bmi__progress_asleep(void)
 {
-    fence();
+    bmi_fence(); /* the caller has queued something before */
     return atomic_load(&wakeup.asleep) || atomic_load(&wakeup.watching);
 }
 
@@ -67,7 +55,7 @@ void bmi__wakeup_set_asleep(bool asleep)
 void bmi__wakeup_set_watching(bool watching)
 {
     atomic_store(&wakeup.watching, watching);
-    fence();
+    bmi_fence();
 }
 
 bool bmi__wakeup_watching(void)

@@ -24,44 +24,6 @@
 #include "bmi/protocol/tag_queue.h"
 #include "bmi/state/peer.h"
 
-/* A program that waits for each answer creates and frees a queue for each message, so some freed
- * queues are kept. Only a process of one thread keeps them, without a lock; with more threads,
- * malloc has a cache for each thread. */
-enum { SPARES_MOST = 16 };
-static struct tag_queue *spares;
-static unsigned spare_count;
-
-static struct tag_queue *memory_take(void)
-{
-    if (!bmi_one_thread() || spares == NULL)
-        return malloc(sizeof(struct tag_queue));
-    struct tag_queue *queue = spares;
-    spares = queue->next;
-    spare_count--;
-    return queue;
-}
-
-static void memory_give(struct tag_queue *queue)
-{
-    if (!bmi_one_thread() || spare_count == SPARES_MOST) {
-        free(queue);
-        return;
-    }
-    queue->next = spares;
-    spares = queue;
-    spare_count++;
-}
-
-void bmi__tag_queues_stop(void)
-{
-    while (spares != NULL) {
-        struct tag_queue *queue = spares;
-        spares = queue->next;
-        free(queue);
-    }
-    spare_count = 0;
-}
-
 static uint32_t bucket_of(const struct peer *peer, bmi_msg_tag_t tag)
 {
     return ((uint32_t)tag * 2654435769u) >> 16 & (peer->bucket_count - 1);
@@ -105,7 +67,7 @@ struct tag_queue *bmi__tag_queue_get_locked(struct peer *peer, bmi_msg_tag_t tag
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
     if (queue != NULL)
         return queue;
-    queue = memory_take();
+    queue = malloc(sizeof(*queue));
     if (queue == NULL)
         return NULL;
     peer->queue_count++;
@@ -152,7 +114,7 @@ static void queue_free(struct peer *peer, struct tag_queue *queue)
 {
     while (queue->announced_first != NULL)
         bmi__announcement_drop_locked(peer, queue, &queue->announced_first);
-    memory_give(queue);
+    free(queue);
     peer->queue_count--;
 }
 

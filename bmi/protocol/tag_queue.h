@@ -18,7 +18,6 @@ struct tag_queue *bmi__tag_queue_get_locked(struct peer *peer,
 void bmi__tag_queue_release_locked(struct peer *peer,
                                    struct tag_queue *queue); /* frees it if nothing is left */
 void bmi__tag_queues_free_locked(struct peer *peer);
-void bmi__tag_queues_stop(void); /* frees the spare queues */
 /* Notes that a message, or an abort, of the queue goes out. false: no memory. */
 bool bmi__sent_note_locked(struct peer *peer, struct tag_queue *queue, bool abort, uint32_t *index);
 /* Whether so many messages are noted that none may start until the peer reports which it has seen.

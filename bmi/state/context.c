@@ -263,13 +263,9 @@ void bmi__context_complete(struct op *op)
     struct context *context = op->context;
     bmi_op_id_t id = bmi__op_id(op);
     struct op *first = atomic_load_explicit(&context->incoming, memory_order_relaxed);
-    op->next = first;
-    if (bmi_one_thread())
-        atomic_store_explicit(&context->incoming, op, memory_order_relaxed);
-    else
-        while (!atomic_compare_exchange_weak_explicit(&context->incoming, &first, op,
-                                                      memory_order_seq_cst, memory_order_relaxed))
-            op->next = first;
+    do {
+        op->next = first;
+    } while (!bmi_replace(&context->incoming, &first, op));
     /* From here on, the thread that takes `op` owns it. */
     if (atomic_load(&context->event_fd) >= 0) {
         bmi_lock_take(&context->lock);
@@ -282,12 +278,7 @@ void bmi__context_complete(struct op *op)
 
 void bmi__context_immediate(struct context *context)
 {
-    if (bmi_one_thread())
-        atomic_store_explicit(&context->immediate,
-                              atomic_load_explicit(&context->immediate, memory_order_relaxed) + 1,
-                              memory_order_relaxed);
-    else
-        atomic_fetch_add_explicit(&context->immediate, 1, memory_order_relaxed);
+    bmi_add(&context->immediate, 1);
 }
 
 bool bmi__context_has(struct context *context)
@@ -300,10 +291,8 @@ bool bmi__context_has(struct context *context)
 static struct op *incoming_take_locked(struct context *context)
 {
     struct op *op = atomic_load_explicit(&context->incoming, memory_order_relaxed), *oldest = NULL;
-    if (bmi_one_thread())
-        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
-    else
-        op = atomic_exchange_explicit(&context->incoming, NULL, memory_order_acq_rel);
+    while (!bmi_replace(&context->incoming, &op, NULL))
+        continue;
     while (op != NULL) {
         struct op *next = op->next;
         op->next = oldest;
@@ -320,10 +309,7 @@ static struct op *only_take_locked(struct context *context)
     struct op *op = atomic_load_explicit(&context->incoming, memory_order_acquire);
     if (op == NULL || op->next != NULL || context->ready.first != NULL)
         return NULL;
-    if (bmi_one_thread())
-        atomic_store_explicit(&context->incoming, NULL, memory_order_relaxed);
-    else if (!atomic_compare_exchange_strong_explicit(&context->incoming, &op, NULL,
-                                                      memory_order_acq_rel, memory_order_relaxed))
+    if (!bmi_replace(&context->incoming, &op, NULL))
         return NULL;
     uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
     atomic_store_explicit(&context->completions, reported + 1, memory_order_relaxed);

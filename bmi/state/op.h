@@ -94,12 +94,7 @@ struct op {
 static inline bool bmi__op_is_first(struct op *op, enum op_state to)
 {
     enum op_state posting = OP_POSTING;
-    if (!bmi_one_thread())
-        return atomic_compare_exchange_strong(&op->state, &posting, to);
-    if (atomic_load_explicit(&op->state, memory_order_relaxed) != posting)
-        return false;
-    atomic_store_explicit(&op->state, to, memory_order_relaxed);
-    return true;
+    return bmi_replace(&op->state, &posting, to);
 }
 
 /* Takes a free operation, state POSTING, everything else zero. NULL: no memory. Any thread. */

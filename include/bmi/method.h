@@ -316,24 +316,14 @@ struct bmi_link {
  * has a reference. Blocks: no. */
 static inline void bmi_link_ref(struct bmi_link *link)
 {
-    if (bmi_one_thread())
-        atomic_store_explicit(&link->references,
-                              atomic_load_explicit(&link->references, memory_order_relaxed) + 1,
-                              memory_order_relaxed);
-    else
-        atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
+    bmi_add(&link->references, 1);
 }
 
 /* Drops a reference; the thread that drops the last one calls destroy. Returns: nothing. Owns: not
  * to be used afterwards. Threads: any, no lock held that destroy takes. Blocks: as destroy does. */
 static inline void bmi_link_unref(struct bmi_link *link)
 {
-    unsigned before = atomic_load_explicit(&link->references, memory_order_relaxed);
-    if (bmi_one_thread())
-        atomic_store_explicit(&link->references, before - 1, memory_order_relaxed);
-    else
-        before = atomic_fetch_sub_explicit(&link->references, 1, memory_order_acq_rel);
-    if (before == 1)
+    if (bmi_reference_drop(&link->references))
         link->destroy(link);
 }
 
@@ -507,14 +497,14 @@ static inline void bmi_counter_add(_Atomic int64_t *counters, enum bmi_method_co
                                    int64_t amount)
 {
     _Atomic int64_t *value = &counters[counter];
-    bool drivers = counter == BMI_COUNT_FRAMES_RECEIVED || counter == BMI_COUNT_BYTES_RECEIVED ||
+    bool pollers = counter == BMI_COUNT_FRAMES_RECEIVED || counter == BMI_COUNT_BYTES_RECEIVED ||
                    counter == BMI_COUNT_READS || counter == BMI_COUNT_COPIES ||
                    counter == BMI_COUNT_COPIED_BYTES;
-    if (drivers || bmi_one_thread())
+    if (pollers)
         atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + amount,
                               memory_order_relaxed);
     else
-        atomic_fetch_add_explicit(value, amount, memory_order_relaxed);
+        bmi_add(value, amount);
 }
 
 /* Adds `amount` to a counter; BMI_COUNT_LINKS is a gauge, which goes down too. Returns: nothing; a

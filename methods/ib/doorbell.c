@@ -37,17 +37,6 @@ struct ib_doorbell {
     int spare; /* a descriptor to give up while a peer's page and memory are opened; -1: none */
 };
 
-/* ThreadSanitizer does not know fences. A read-modify-write is one on the machines it supports. */
-static void fence(void)
-{
-#ifdef __SANITIZE_THREAD__
-    static atomic_int any;
-    atomic_fetch_add_explicit(&any, 0, memory_order_relaxed);
-#else
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
 static int page_map(int fd, int protection, struct ib_doorbell **out)
 {
     struct ib_doorbell *doorbell = calloc(1, sizeof(*doorbell));
@@ -169,12 +158,12 @@ void ib_doorbell_sleep(struct ib_doorbell *doorbell, bool asleep)
     if ((count & 1) == asleep)
         return;
     atomic_store(&doorbell->page->sleeps, count + 1);
-    fence();
+    bmi_fence();
 }
 
 bool ib_doorbell_wanted(const struct ib_doorbell *doorbell, uint32_t *rung)
 {
-    fence();
+    bmi_fence();
     unsigned count = atomic_load_explicit(&doorbell->page->sleeps, memory_order_relaxed);
     bool wanted = (count & 1) && count != *rung;
     if (wanted)

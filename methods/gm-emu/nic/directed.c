@@ -90,7 +90,7 @@ static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
     if (shared == NULL)
         return -EACCES;
     atomic_store_explicit(&peer->mine->claim, send->key, memory_order_relaxed);
-    nic__fence();
+    bmi_fence();
     if (atomic_load_explicit(&shared->key, memory_order_acquire) != send->key)
         return -EACCES;
     const volatile struct nic_shared_grant *once = shared;
@@ -113,7 +113,7 @@ static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
 static void grant_unclaim(struct nic_peer *peer)
 {
     atomic_store_explicit(&peer->mine->claim, 0, memory_order_release);
-    nic__fence();
+    bmi_fence();
     if (atomic_load_explicit(&peer->theirs->claim_waits, memory_order_relaxed) == 0)
         return;
     atomic_fetch_add(&peer->mine->claim_turn, 1);
@@ -342,7 +342,7 @@ bool nic__directed_run(struct nic_peer *peer, uint64_t bytes, uint64_t now)
             return true;
         bytes = run_locked(peer, bytes, now);
         bmi_lock_give(&peer->directed_lock);
-        nic__fence();
+        bmi_fence();
         if (atomic_load(&peer->state) != NIC_UP) {
             nic__attention(peer->port); /* the peer's end may have waited for us */
             return false;

@@ -159,7 +159,7 @@ static bool claim_wait(struct nic_port *port, uint64_t key, bool patient)
         turn = &peer->theirs->claim_turn;
         before = atomic_load(turn);
         atomic_store(&peer->mine->claim_waits, 1);
-        nic__fence();
+        bmi_fence();
         if (claim_is_dead(peer)) {
             atomic_store(&peer->theirs->claim, 0);
             turn = NULL;
@@ -261,7 +261,7 @@ int nic_revoke_begin(struct nic_port *port, uint64_t key)
     if (found)
         atomic_store(&port->shared->grant[place].key, 0);
     bmi_lock_give(&port->grant_lock);
-    nic__fence();
+    bmi_fence();
     return found ? 0 : -ENOENT;
 }
 
@@ -292,7 +292,7 @@ void nic__grants_end(struct nic_port *port)
 {
     for (uint32_t i = 0; i < port->grant_used; i++)
         atomic_store(&port->shared->grant[i].key, 0);
-    nic__fence();
+    bmi_fence();
     if (!claims_end(port, 0, port->options.revoke_timeout_ms))
         nic__log(port, NIC_LOG_WARN, "port closed while a stopped peer is writing to it");
 }

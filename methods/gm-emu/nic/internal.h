@@ -21,14 +21,6 @@
 
 #include "share.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define NIC_NO_FENCES
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define NIC_NO_FENCES
-#endif
-#endif
-
 enum {
     NIC_PIECE = 256 << 10,      /* of a directed send: how long a revocation may have to wait */
     NIC_TIMED_PIECE = 32 << 10, /* the same where the timing model shares links */
@@ -41,24 +33,11 @@ enum {
     NIC_LOOK_NS = 1000000       /* how often a polling thread checks the descriptor */
 };
 
-/* Full fence: of two threads that each store, call this, then load the other's word, at least
- * one sees the other's store. ThreadSanitizer knows no fences; a read-modify-write is one on its
- * machines. */
-static inline void nic__fence(void)
-{
-#ifdef NIC_NO_FENCES
-    _Atomic int any = 0;
-    atomic_fetch_add(&any, 1);
-#else
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
 /* Loads before it are not reordered with loads and stores after it. */
 static inline void nic__fence_read(void)
 {
-#ifdef NIC_NO_FENCES
-    nic__fence();
+#ifdef BMI_NO_FENCES
+    bmi_fence();
 #else
     atomic_thread_fence(memory_order_acquire);
 #endif

@@ -50,7 +50,7 @@ int nic__ring(int doorbell)
 
 void nic__wake(struct nic_port *port)
 {
-    nic__fence();
+    bmi_fence();
     if (atomic_load_explicit(&port->shared->asleep, memory_order_relaxed) == 0)
         return;
     int status = nic__ring(port->doorbell.fd);

@@ -121,7 +121,7 @@ void nic__told(struct nic_peer *peer, int priority)
         return;
     ring->seen = ring->position;
     atomic_store_explicit(&peer->mine->consumed[priority], ring->position, memory_order_release);
-    nic__fence();
+    bmi_fence();
     if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
         nic__doorbell(peer);
 }

@@ -89,7 +89,7 @@ void nic__busy_drop(struct nic_peer *peer)
 
 void nic__doorbell(struct nic_peer *peer)
 {
-    nic__fence();
+    bmi_fence();
     if (atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) == 0)
         return;
     nic__count(&peer->port->counters.doorbells, 1);

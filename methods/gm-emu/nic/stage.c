@@ -145,7 +145,7 @@ bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t
     atomic_store_explicit(&peer->mine->bounced[bounce.number % NIC_ANSWERS],
                           (uint64_t)bounce.number << 32 | (uint32_t)-peer->bounce_status,
                           memory_order_release);
-    nic__fence();
+    bmi_fence();
     if (atomic_load_explicit(&peer->theirs->wants, memory_order_relaxed) != 0)
         nic__doorbell(peer);
     return true;

@@ -124,7 +124,7 @@ bool nic_arm(struct nic_port *port)
     uint64_t due_ns, now = nic__now();
     nic__hold_finish(port);
     atomic_store(&port->shared->asleep, 1);
-    nic__fence();
+    bmi_fence();
     if (has_work(port, now, &due_ns) || (port->timed && due_ns - now < NEAR_NS)) {
         atomic_store_explicit(&port->shared->asleep, 0, memory_order_relaxed);
         return false;
