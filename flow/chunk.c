@@ -196,7 +196,7 @@ static bool buffer_ready(struct flow *flow, struct flow_chunk *chunk)
 
 static bool chunk_lent(const struct flow_chunk *chunk)
 {
-    return chunk->loan.count > 0;
+    return chunk->lease.count > 0;
 }
 
 /* Borrows the store's memory for the stream's ranges, if it lends that: no byte is copied then. */
@@ -207,10 +207,10 @@ static bool chunk_borrow(const struct flow *flow, struct flow_chunk *chunk)
     if (!flow->any_memory)
         return false;
     if (from->kind == BMI_FLOW_STORAGE)
-        return bmi__trove_lend(&chunk->loan, &from->u.storage.place, in->offsets, in->sizes,
+        return bmi__trove_lend(&chunk->lease, &from->u.storage.place, in->offsets, in->sizes,
                                in->count);
     return to->kind == BMI_FLOW_STORAGE &&
-           bmi__trove_lend_blank(&chunk->loan, &to->u.storage.place, out->offsets, out->sizes,
+           bmi__trove_lend_blank(&chunk->lease, &to->u.storage.place, out->offsets, out->sizes,
                                  out->count);
 }
 
@@ -219,8 +219,8 @@ static bool memory_ready(struct flow *flow, struct flow_chunk *chunk)
 {
     if (!chunk_borrow(flow, chunk))
         return buffer_ready(flow, chunk);
-    for (int i = 0; i < chunk->loan.count; i++)
-        if (!list_add_memory(&chunk->memory, chunk->loan.buffers[i], chunk->loan.sizes[i]))
+    for (int i = 0; i < chunk->lease.count; i++)
+        if (!list_add_memory(&chunk->memory, chunk->lease.buffers[i], chunk->lease.sizes[i]))
             return false;
     return true;
 }
@@ -343,7 +343,7 @@ static int chunk_write(struct flow_chunk *chunk)
                                       memory->sizes + memory->first, memory_count,
                                       stream->offsets + stream->first,
                                       stream->sizes + stream->first, stream_count, &chunk->actual,
-                                      &chunk->loan, chunk, bmi__engine_storage());
+                                      &chunk->lease, chunk, bmi__engine_storage());
 }
 
 /* Memory to memory: both lists are in the order of the flow's bytes. */
@@ -448,7 +448,7 @@ void bmi__chunk_cancel(struct flow_chunk *chunk)
 void bmi__chunk_free(struct flow_chunk *chunk)
 {
     buffer_free(chunk);
-    bmi__trove_loan_free(&chunk->loan);
+    bmi__trove_lease_free(&chunk->lease);
     list_free(&chunk->memory);
     list_free(&chunk->stream_in);
     list_free(&chunk->stream_out);

@@ -85,7 +85,7 @@ struct closing {
     int result;
 };
 
-static enum bmi_task_verdict close_task(struct bmi_task *task, void *argument)
+static enum bmi_task_status close_task(struct bmi_task *task, void *argument)
 {
     struct closing *closing = argument;
     (void)task;
@@ -94,7 +94,7 @@ static enum bmi_task_verdict close_task(struct bmi_task *task, void *argument)
 }
 
 /* Closes the context, if there is one, and opens another in its place. */
-static enum bmi_task_verdict reopen_task(struct bmi_task *task, void *argument)
+static enum bmi_task_status reopen_task(struct bmi_task *task, void *argument)
 {
     struct closing *closing = argument;
     (void)task;
@@ -105,7 +105,7 @@ static enum bmi_task_verdict reopen_task(struct bmi_task *task, void *argument)
 }
 
 static void closing_submit(struct bmi_task *task, struct closing *closing,
-                           enum bmi_task_verdict (*function)(struct bmi_task *, void *))
+                           enum bmi_task_status (*function)(struct bmi_task *, void *))
 {
     struct bmi_task_attributes attributes = {.function = function, .argument = closing};
     closing->result = 1;
@@ -174,7 +174,7 @@ static void a_task_opens_while_the_last_closes(void)
 }
 
 /* On a thread of the blocking pool: from the network to memory. */
-static enum bmi_task_verdict wait_for_flow(struct bmi_task *task, void *argument)
+static enum bmi_task_status wait_for_flow(struct bmi_task *task, void *argument)
 {
     atomic_bool *ended = argument;
     bmi_flow_context_id_t another;
@@ -201,7 +201,7 @@ static enum bmi_task_verdict wait_for_flow(struct bmi_task *task, void *argument
     return BMI_TASK_DONE;
 }
 
-static enum bmi_task_verdict wait_for_task(struct bmi_task *task, void *argument)
+static enum bmi_task_status wait_for_task(struct bmi_task *task, void *argument)
 {
     struct bmi_task *other = argument;
     (void)task;

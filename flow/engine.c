@@ -57,7 +57,7 @@ static struct {
     bmi_trove_context_id_t storage; /* life to write */
     _Atomic bmi_context_id network; /* life to write; 0: not open */
     atomic_uint wanted;             /* 1 until the task is prepared */
-    atomic_uint events, sleepers;   /* events: count of wake-ups of sleepers; sleepers: threads in
+    atomic_uint events, waiting;    /* events: count of wake-ups; waiting: number of threads in
                                      BMI's wait, which poll after it */
     atomic_bool fd_used;            /* a program polls a context's descriptor */
     pthread_mutex_t event_lock;
@@ -255,7 +255,7 @@ void bmi__engine_poll(void)
 /* A worker leaves steps to the workers near them; a hook runs them, since its thread may sleep
    next.
  */
-static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
+static enum bmi_task_status poll_task(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
     if (bmi__worker_self(bmi_task_manager_default()) == NULL)
@@ -271,7 +271,7 @@ static enum bmi_task_verdict poll_task(struct bmi_task *task, void *argument)
 }
 
 /* The manager stops before the task has run: no thread polls. */
-static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argument)
+static enum bmi_task_status poll_cancelled(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
     atomic_store(&engine.wanted, 0);
@@ -283,8 +283,9 @@ static enum bmi_task_verdict poll_cancelled(struct bmi_task *task, void *argumen
 static void poll_wanted(void *argument)
 {
     (void)argument;
-    if (atomic_load(&engine.sleepers) > 0) { /* it polls when it wakes, for any reason */
-        atomic_fetch_add(&engine.events, 1); /* it has read the count before it became a sleeper */
+    if (atomic_load(&engine.waiting) > 0) { /* it polls when it wakes, for any reason */
+        atomic_fetch_add(&engine.events,
+                         1); /* it has read the count before it counted itself as waiting */
         bmi__engine_wake();
         return;
     }
@@ -570,7 +571,7 @@ void bmi__engine_forget(void)
     engine.storage = 0;
     atomic_store(&engine.network, 0);
     atomic_store(&engine.wanted, 1);
-    atomic_store(&engine.sleepers, 0);
+    atomic_store(&engine.waiting, 0);
     atomic_store(&engine.fd_used, false);
     atomic_store(&engine.signalled, false);
     engine.context = NULL;
@@ -595,7 +596,7 @@ void bmi__engine_wake(void)
 }
 
 struct sleep {
-    struct bmi__space_waiter *sleeper;
+    struct bmi__space_waiter *self;
     unsigned seen; /* events */
 };
 
@@ -612,23 +613,23 @@ static bool poller_asked(void)
 static bool sleep_over(struct waiter *waiter)
 {
     const struct sleep *sleep = waiter->argument;
-    return atomic_load(&sleep->sleeper->woken) || atomic_load(&engine.events) != sleep->seen ||
+    return atomic_load(&sleep->self->woken) || atomic_load(&engine.events) != sleep->seen ||
            (bmi__context_has(engine.context) && !poller_asked());
 }
 
 /* A completion from before `seen` was read is in the context, or with the poll task. */
-void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns)
+void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns)
 {
     enum { LONGEST_NS = 1000000000 };
-    struct sleep sleep = {.sleeper = sleeper, .seen = atomic_load(&engine.events)};
+    struct sleep sleep = {.self = self, .seen = atomic_load(&engine.events)};
     struct waiter waiter = {.ready = sleep_over,
                             .argument = &sleep,
                             .context = engine.context,
                             .op = WAITER_SOME};
     uint64_t ns = left_ns < 0 || left_ns > LONGEST_NS ? LONGEST_NS : (uint64_t)left_ns;
-    atomic_fetch_add(&engine.sleepers, 1);
+    atomic_fetch_add(&engine.waiting, 1);
     bmi__progress_wait(&waiter, (int)((ns + 999999) / 1000000));
-    atomic_fetch_sub(&engine.sleepers, 1);
+    atomic_fetch_sub(&engine.waiting, 1);
 }
 
 int bmi__engine_network_open(void)

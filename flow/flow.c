@@ -35,7 +35,7 @@ struct bmi__space bmi__flow_space = {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument);
+static enum bmi_task_status step_task(struct bmi_task *task, void *argument);
 
 /* The steps run near the CPU of the post, where the flow's memory was touched last. The task is
  * prepared anew each time and returns GONE: after a step has released the flow, a step of another
@@ -74,7 +74,7 @@ static void step_run(struct flow *flow)
     }
 }
 
-static enum bmi_task_verdict step_task(struct bmi_task *task, void *argument)
+static enum bmi_task_status step_task(struct bmi_task *task, void *argument)
 {
     (void)task;
     step_run(argument);

@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "bmi/task.h"
-#include "flow/draw.h"
 #include "flow/flow_self.h"
+#include "flow/random.h"
 
 /* ---- pairs of endpoints ---------------------------------------------------------------------- */
 
@@ -90,15 +90,18 @@ static void through_the_network_and_a_relay(void)
 
 /* Random extents in ascending order that do not overlap. Returns their number, and the
  * file's end. */
-static int request_draw(struct bmi_flow_extent *extents, int most, bmi_size_t *end)
+static int request_random(struct bmi_flow_extent *extents, int most, bmi_size_t *end)
 {
-    int count = 1 + (int)draw((uint32_t)most);
-    bmi_size_t at = draw(3000);
+    int count = 1 + (int)random_below((uint32_t)most);
+    bmi_size_t at = random_below(3000);
     for (int i = 0; i < count; i++) {
-        bmi_size_t size = draw(8) == 0 ? 0 : 1 + draw(draw(3) == 0 ? 40000 : 500);
-        extents[i] = (struct bmi_flow_extent){.offset = at, .size = size, .count = 1 + draw(9)};
-        extents[i].stride = extents[i].count > 1 ? size + draw(3) * draw(1000) : 0;
-        at += (extents[i].count - 1) * extents[i].stride + size + draw(3) * draw(2000);
+        bmi_size_t size =
+            random_below(8) == 0 ? 0 : 1 + random_below(random_below(3) == 0 ? 40000 : 500);
+        extents[i] =
+            (struct bmi_flow_extent){.offset = at, .size = size, .count = 1 + random_below(9)};
+        extents[i].stride = extents[i].count > 1 ? size + random_below(3) * random_below(1000) : 0;
+        at += (extents[i].count - 1) * extents[i].stride + size +
+              random_below(3) * random_below(2000);
     }
     *end = at;
     return count;
@@ -117,12 +120,12 @@ static void model_copy(const struct bmi_flow_extent *extents, int count, char *b
 }
 
 /* Memory in regions of random sizes over `bytes`. */
-static int regions_draw(char *bytes, bmi_size_t size, void **buffers, bmi_size_t *sizes, int most)
+static int regions_random(char *bytes, bmi_size_t size, void **buffers, bmi_size_t *sizes, int most)
 {
     int count = 0;
     for (bmi_size_t done = 0; done < size; done += sizes[count++]) {
         buffers[count] = bytes + done;
-        sizes[count] = draw(6) == 0 ? 0 : 1 + draw(5000);
+        sizes[count] = random_below(6) == 0 ? 0 : 1 + random_below(5000);
         if (sizes[count] > size - done || count == most - 1)
             sizes[count] = size - done;
     }
@@ -166,12 +169,12 @@ static void striped_post(struct striped *striped, struct flows *flows, uint32_t 
     flows_post(flows, &what);
 }
 
-static void striped_draw(struct striped *striped, int round)
+static void striped_random(struct striped *striped, int round)
 {
-    striped->count = request_draw(striped->extents, EXTENTS, &striped->end);
-    striped->stripe.stripe_size = 1 + draw(20000);
-    striped->buffer_size = 1 + draw(30000) + (draw(4) == 0 ? 0 : 1000);
-    striped->buffers = 1 + draw(9);
+    striped->count = request_random(striped->extents, EXTENTS, &striped->end);
+    striped->stripe.stripe_size = 1 + random_below(20000);
+    striped->buffer_size = 1 + random_below(30000) + (random_below(4) == 0 ? 0 : 1000);
+    striped->buffers = 1 + random_below(9);
     striped->tag = round * 100;
     striped->total = bmi_flow_request_size(striped->extents, striped->count, NULL, NULL, 1, 1);
     CU_ASSERT_FATAL(striped->end < MOST && striped->total >= 0);
@@ -182,10 +185,10 @@ static void striped_files_against_a_model(void)
     static char whole[MOST], packed[MOST], back[MOST], stream[MOST];
     void *buffers[REGIONS];
     bmi_size_t sizes[REGIONS];
-    draw_begin();
+    random_begin();
     for (int round = 0; round < 12; round++) {
         struct striped striped;
-        striped_draw(&striped, round);
+        striped_random(&striped, round);
         memset(whole, 0, (size_t)striped.end);
         bytes_make(packed, (size_t)striped.total, (unsigned)round);
         model_copy(striped.extents, striped.count, whole, packed, false);
@@ -193,7 +196,7 @@ static void striped_files_against_a_model(void)
             striped.places[i] = object_make("", 0);
         struct bmi_flow_endpoint memory = {.kind = BMI_FLOW_MEMORY,
                                            .u.memory = {.buffers = buffers, .sizes = sizes}};
-        memory.u.memory.count = regions_draw(packed, striped.total, buffers, sizes, REGIONS);
+        memory.u.memory.count = regions_random(packed, striped.total, buffers, sizes, REGIONS);
         struct flows flows = {0};
         for (uint32_t i = 0; i < SERVERS; i++)
             striped_post(&striped, &flows, i, memory, true);
@@ -209,7 +212,7 @@ static void striped_files_against_a_model(void)
                     same = same && stream[at / unit / SERVERS * unit + at % unit] == whole[at];
             CU_ASSERT(same);
         }
-        memory.u.memory.count = regions_draw(back, striped.total, buffers, sizes, REGIONS);
+        memory.u.memory.count = regions_random(back, striped.total, buffers, sizes, REGIONS);
         memset(back, 1, (size_t)striped.total);
         flows = (struct flows){0};
         for (uint32_t i = 0; i < SERVERS; i++)

@@ -22,7 +22,7 @@
 #include "bmi/task.h"
 #include "flow/request.h"
 #include "trove-stub/completion.h"
-#include "trove-stub/loan.h"
+#include "trove-stub/lease.h"
 
 enum { FLOW_PIECES_MAX = 65536 }; /* of a chunk: both sides of a connection cut there */
 
@@ -55,7 +55,7 @@ struct flow_chunk {
     void *buffer;       /* a buffer of the flow, if neither end is memory and the store
                            lends none */
     bmi_size_t buffer_size;
-    struct trove_loan loan; /* the store's memory instead, unless the loan is empty */
+    struct trove_lease lease; /* the store's memory instead, unless the lease is empty */
     struct flow_list memory, stream_in, stream_out; /* storage as source, as destination */
     /* with the flow's lock: a completion */
     struct flow_chunk *next_arrived;
@@ -127,7 +127,7 @@ void bmi__engine_poll(void);
 int bmi__engine_source(void);
 /* The functions of completion.h for a space with its own way to sleep. */
 bool bmi__engine_sleeps(void);
-void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns);
+void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns);
 void bmi__engine_wake(void);
 void bmi__engine_fd_used(void);
 /* A task of flow's was submitted: wakes a program that waits for a descriptor of flow's. */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "bmi/flow.h"
-#include "flow/draw.h"
+#include "flow/random.h"
 #include "flow/request.h"
 #include "tests/unit/unit.h"
 
@@ -92,14 +92,14 @@ static void walks_against_a_model(void)
 {
     enum { MOST_BYTES = 4000 };
     static bmi_size_t bytes[MOST_BYTES][2];
-    draw_begin();
+    random_begin();
     for (int round = 0; round < 2000; round++) {
-        struct bmi_flow_stripe unit = {.stripe_size = 1 + draw(40)};
-        struct bmi_flow_extent extent = {.offset = draw(100),
-                                         .size = 1 + draw(60),
-                                         .stride = draw(200),
-                                         .count = 1 + draw(40)};
-        uint32_t servers = 1 + draw(5), server = draw(servers);
+        struct bmi_flow_stripe unit = {.stripe_size = 1 + random_below(40)};
+        struct bmi_flow_extent extent = {.offset = random_below(100),
+                                         .size = 1 + random_below(60),
+                                         .stride = random_below(200),
+                                         .count = 1 + random_below(40)};
+        uint32_t servers = 1 + random_below(5), server = random_below(servers);
         struct flow_walk walk = {.extents = &extent,
                                  .extent_count = 1,
                                  .distribution = &bmi_flow_simple_stripe,
@@ -112,8 +112,8 @@ static void walks_against_a_model(void)
         bmi_size_t at = 0;
         bool same = true;
         do {
-            walk.budget = 1 + (int)draw(3);
-            walked = bmi__flow_walk_next(&walk, 1 + draw(50), &piece);
+            walk.budget = 1 + (int)random_below(3);
+            walked = bmi__flow_walk_next(&walk, 1 + random_below(50), &piece);
             for (bmi_size_t i = 0; walked == FLOW_PIECE && i < piece.size; i++, at++)
                 same = same && at < count && bytes[at][0] == piece.request + i &&
                        bytes[at][1] == piece.physical + i;

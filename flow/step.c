@@ -282,7 +282,7 @@ static bool end_some(struct flow *flow)
             break;
         if (flow->ended <= flow->broken_at)
             atomic_fetch_add(&flow->good, chunk->failed ? chunk->partial : chunk->size);
-        bmi__trove_loan_return(&chunk->loan); /* its store may be closed before the end
+        bmi__trove_lease_return(&chunk->lease); /* its store may be closed before the end
                                                  is reported */
         chunk->state = CHUNK_IDLE;
     }

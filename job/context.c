@@ -15,7 +15,7 @@
 #include "job/internal.h"
 #include "task/internal.h"
 
-static enum bmi_task_verdict poll_run(struct bmi_task *task, void *argument)
+static enum bmi_task_status poll_run(struct bmi_task *task, void *argument)
 {
     struct bmi_job_context *context = argument;
     bmi__job_poll(context);
@@ -32,7 +32,7 @@ static int background_begin(struct bmi_job_context *context)
     struct bmi_task_attributes attributes = {.function = poll_run, .argument = context};
     int result = bmi_task_prepare(&context->poll, context->manager, &attributes);
     if (result == 0)
-        result = bmi__job_driver_join(context);
+        result = bmi__job_poller_join(context);
     if (result < 0)
         return bmi__error(result);
     bmi__job_hook(context);
@@ -159,10 +159,10 @@ int bmi_job_context_close(struct bmi_job_context *context)
     bmi__job_hooks_end(context);
     messages_return(context);
     if (context->background) {
-        bmi__job_driver_unwatch(context);
+        bmi__job_poller_unwatch(context);
         if (context->poll_submitted)
             bmi__task_await(&context->poll); /* runs no tasks while it waits */
-        bmi__job_driver_leave(context);
+        bmi__job_poller_leave(context);
     }
     bmi__job_source_close(&context->flow);
     bmi__job_source_close(&context->trove);

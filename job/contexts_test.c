@@ -50,7 +50,7 @@ static void *wait_for(void *argument)
     return NULL;
 }
 
-/* The sleeper that was armed last, of a program that may be slow to call, is not the only one
+/* The waker that was armed last, of a program that may be slow to call, is not the only one
  * woken. */
 static void test_descriptor_beside(void)
 {
@@ -241,7 +241,7 @@ static const struct bmi_sm_state second_states[] = {
 static struct bmi_sm_table second_table = {"second", second_states, 1, 0};
 
 /* On its own thread: finds a machine of the context, and must not wait for the step lock. */
-static enum bmi_task_verdict start_and_schedule(struct bmi_task *task, void *argument)
+static enum bmi_task_status start_and_schedule(struct bmi_task *task, void *argument)
 {
     (void)task;
     CU_ASSERT_EQUAL(bmi_sm_start(argument, &second_table, NULL, NULL, NULL, NULL, NULL), 0);

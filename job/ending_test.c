@@ -427,24 +427,24 @@ struct closer {
     atomic_bool *closed;
 };
 
-static bool is_above_driver(void)
+static bool is_above_poller(void)
 {
     struct bmi_task_manager *manager = bmi_task_manager_default();
     return bmi__thread_self_of(manager) && bmi__worker_self(manager) == NULL &&
            bmi__helper_self(manager) == NULL;
 }
 
-static enum bmi_task_verdict close_above(struct bmi_task *task, void *argument)
+static enum bmi_task_status close_above(struct bmi_task *task, void *argument)
 {
     struct closer *closer = argument;
     (void)task;
-    if (!atomic_load(closer->closed) && is_above_driver() && !atomic_exchange(closer->closed, true))
+    if (!atomic_load(closer->closed) && is_above_poller() && !atomic_exchange(closer->closed, true))
         bmi_job_context_close(closer->context);
     return BMI_TASK_DONE;
 }
 
-/* The driver wakes when a timer is due, and runs tasks then. */
-static void test_closed_above_the_driver(void)
+/* The poller wakes when a timer is due, and runs tasks then. */
+static void test_closed_above_the_poller(void)
 {
     enum { CLOSERS = 4 };
     static struct bmi_job_status received;
@@ -488,7 +488,7 @@ int main(void)
         {"a deadline that never comes", test_deadline_for_ever},
         {"a jump that fails", test_failing_jump},
         {"a context is closed deep in tasks", test_closed_deep},
-        {"a context is closed above the driver", test_closed_above_the_driver},
+        {"a context is closed above the poller", test_closed_above_the_poller},
         CU_TEST_INFO_NULL,
     };
     return job_case_run("ends", "ends in the background", tests);

@@ -6,7 +6,7 @@
  *
  * A thread that adds an event writes to the eventfd. Only bmi__job_fd_settle reads it, and checks
  * all sources after the read: the check sees earlier events, and later events write again. fd_lock
- * guards the sleeper and the timer; it is taken before the manager's locks.
+ * guards the waker and the timer; it is taken before the manager's locks.
  */
 #include <errno.h>
 #include <sys/epoll.h>
@@ -22,10 +22,10 @@ void bmi__job_fd_signal(struct bmi_job_context *context)
     eventfd_write(atomic_load(&context->event_fd), 1);
 }
 
-static void sleeper_wake(struct bmi_task_sleeper *sleeper)
+static void waker_wake(struct bmi_task_waker *waker)
 {
     struct bmi_job_context *context =
-        (struct bmi_job_context *)((char *)sleeper - offsetof(struct bmi_job_context, fd_sleeper));
+        (struct bmi_job_context *)((char *)waker - offsetof(struct bmi_job_context, fd_waker));
     bmi__job_fd_signal(context);
 }
 
@@ -51,7 +51,7 @@ static bool more_to_do(struct bmi_job_context *context)
     if (more || context->background)
         return more;
     return atomic_load(&context->trove.pending) || atomic_load(&context->flow.pending) ||
-           !bmi_task_sleeper_arm(context->manager, &context->fd_sleeper);
+           !bmi_task_waker_arm(context->manager, &context->fd_waker);
 }
 
 static void settle_locked(struct bmi_job_context *context)
@@ -59,7 +59,7 @@ static void settle_locked(struct bmi_job_context *context)
     eventfd_t value;
     eventfd_read(atomic_load(&context->event_fd), &value);
     if (!context->background)
-        bmi_task_sleeper_disarm(context->manager, &context->fd_sleeper);
+        bmi_task_waker_disarm(context->manager, &context->fd_waker);
     timer_set_locked(context);
     if (more_to_do(context))
         bmi__job_fd_signal(context);
@@ -127,8 +127,8 @@ void bmi__job_fd_init(struct bmi_job_context *context)
     pthread_mutex_init(&context->fd_lock, NULL);
     context->epoll_fd = context->timer_fd = -1;
     atomic_init(&context->event_fd, -1);
-    context->fd_sleeper.wake = sleeper_wake;
-    context->fd_sleeper.away = true; /* armed between the program's calls */
+    context->fd_waker.wake = waker_wake;
+    context->fd_waker.away = true; /* armed between the program's calls */
 }
 
 void bmi__job_fd_close(struct bmi_job_context *context)
@@ -136,7 +136,7 @@ void bmi__job_fd_close(struct bmi_job_context *context)
     int event = atomic_exchange(&context->event_fd, -1);
     if (event >= 0) {
         if (!context->background)
-            bmi_task_sleeper_disarm(context->manager, &context->fd_sleeper);
+            bmi_task_waker_disarm(context->manager, &context->fd_waker);
         close(context->epoll_fd);
         close(context->timer_fd);
         close(event);

@@ -6,7 +6,7 @@
  * held for a few lines at a time. A thread that holds it may call BMI_cancel, but no function that
  * runs a task, notifies, or calls the program: struct bmi__job_ends collects the actions to do
  * after the release. BMI, the task manager, and progress never call job with a lock of theirs held,
- * except the hook and the wake functions of sleepers, which take no lock of a context.
+ * except the hook and the wake functions of wakers, which take no lock of a context.
  *
  * A job's life: FREE -> POSTING (owned by the posting thread; an end waits for the post to return)
  * -> PENDING -> READY (in the list that test calls take from) -> FREE, or straight to FREE if it
@@ -28,7 +28,7 @@
 #include "bmi/method.h"
 #include "bmi/state/context.h"
 
-struct bmi__job_driver;
+struct bmi__job_poller;
 
 enum job_phase {
     JOB_FREE,
@@ -151,13 +151,13 @@ struct bmi_job_context {
     atomic_uint watches;  /* signal.c: descriptors that BMI's poller watches */
     struct bmi_task poll; /* background: the polling task */
     bool poll_submitted;  /* set at the end of the opening */
-    struct bmi__job_driver *driver;
-    struct bmi_job_context *driver_next; /* the driver's list, under its lock */
+    struct bmi__job_poller *poller;
+    struct bmi_job_context *poller_next; /* the poller's list, under its lock */
     /* fd.c */
     pthread_mutex_t fd_lock;
     int epoll_fd, timer_fd;
     atomic_int event_fd; /* -1: the program has not asked for it */
-    struct bmi_task_sleeper fd_sleeper;
+    struct bmi_task_waker fd_waker;
     uint64_t fd_due_ns; /* the time that timer_fd is set to; fd_lock */
 };
 
@@ -302,15 +302,15 @@ void bmi__job_fd_signal(struct bmi_job_context *context);
 /* After a test call: makes the descriptor readable if there is more work, else not readable. */
 void bmi__job_fd_settle(struct bmi_job_context *context);
 
-/* ---- driver.c: the network in the background ---- */
+/* ---- poller.c: the network in the background ---- */
 
-int bmi__job_driver_join(struct bmi_job_context *context);
-/* From now on the driver submits no polling task of this context. */
-void bmi__job_driver_unwatch(struct bmi_job_context *context);
-/* Follows unwatch, when no polling task of the context runs any more: may free the driver. */
-void bmi__job_driver_leave(struct bmi_job_context *context);
+int bmi__job_poller_join(struct bmi_job_context *context);
+/* From now on the poller submits no polling task of this context. */
+void bmi__job_poller_unwatch(struct bmi_job_context *context);
+/* Follows unwatch, when no polling task of the context runs any more: may free the poller. */
+void bmi__job_poller_leave(struct bmi_job_context *context);
 /* Call it when a context's next_due_ns has become earlier. */
-void bmi__job_driver_look(struct bmi__job_driver *driver);
+void bmi__job_poller_look(struct bmi__job_poller *poller);
 
 /* ---- machine.c ---- */
 

@@ -338,7 +338,7 @@ void bmi__job_after(struct bmi_job_context *context, struct bmi__job_ends *ends)
         machine = next;
     }
     if (ends->earlier && context->background)
-        bmi__job_driver_look(context->driver);
+        bmi__job_poller_look(context->poller);
     if (ends->ready || (ends->earlier && !context->background))
         bmi__job_notify(context);
 }

@@ -378,11 +378,11 @@ static void stepping_give(struct bmi_job_context *context)
     pthread_mutex_unlock(&context->stepping);
 }
 
-static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
+static enum bmi_task_status machine_run(struct bmi_task *task, void *argument)
 {
     struct bmi_sm *machine = argument;
     struct bmi_job_context *context = machine->context;
-    enum bmi_task_verdict verdict = BMI_TASK_DONE;
+    enum bmi_task_status status = BMI_TASK_DONE;
     atomic_fetch_add(&context->runners, 1);
     if (!stepping_take(context)) {
         sched_yield(); /* to the thread that takes steps */
@@ -392,12 +392,12 @@ static enum bmi_task_verdict machine_run(struct bmi_task *task, void *argument)
     }
     enum ran ran = machine->phase == SM_ENDED ? RAN_TO_ITS_END : machine_steps(machine);
     if (ran == RAN_TO_ITS_END && machine_end(machine))
-        verdict = BMI_TASK_GONE;
+        status = BMI_TASK_GONE;
     else if (ran == RAN_AGAIN)
         bmi_task_submit(task);
     stepping_give(context);
     atomic_fetch_sub(&context->runners, 1); /* the context's last access to it */
-    return verdict;
+    return status;
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *
  * The wait is BMI's own: the thread is the poller or a follower, and runs tasks. Other events that
  * end the wait call bmi__job_notify: the end of a job, an earlier timer, a submitted task (the
- * sleeper's wake function), an unexpected message (the BMI context's hook). No wake-up is lost,
+ * waker's wake function), an unexpected message (the BMI context's hook). No wake-up is lost,
  * since a waiting thread enters the list before its last check (docs/threads.md).
  */
 #include "bmi/base/clock.h"
@@ -143,13 +143,13 @@ struct wait {
     struct bmi_job_context *context;
     uint64_t seen;   /* ready_sequence */
     uint64_t due_ns; /* next_due_ns */
-    struct bmi_task_sleeper sleeper;
+    struct bmi_task_waker waker;
     atomic_bool woken;
 };
 
-static void wait_wake(struct bmi_task_sleeper *sleeper)
+static void wait_wake(struct bmi_task_waker *waker)
 {
-    struct wait *wait = (struct wait *)((char *)sleeper - offsetof(struct wait, sleeper));
+    struct wait *wait = (struct wait *)((char *)waker - offsetof(struct wait, waker));
     struct bmi_job_context *context = wait->context;
     atomic_store(&wait->woken, true);
     bmi__progress_notify(context->network, 0);
@@ -181,7 +181,7 @@ static int wait_ms(const struct wait *wait, uint64_t now, uint64_t until_ns)
 
 bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t until_ns)
 {
-    struct wait wait = {.context = context, .seen = seen, .sleeper = {.wake = wait_wake}};
+    struct wait wait = {.context = context, .seen = seen, .waker = {.wake = wait_wake}};
     struct waiter waiter = {.ready = wait_ready,
                             .argument = &wait,
                             .context = context->network,
@@ -189,17 +189,17 @@ bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t unti
     uint64_t now = bmi__monotonic_ns();
     if (now >= until_ns)
         return false;
-    if (context->background) { /* the driver runs the timers */
+    if (context->background) { /* the poller runs the timers */
         wait.due_ns = UINT64_MAX;
         bmi__progress_wait(&waiter, wait_ms(&wait, now, until_ns));
         return true;
     }
     wait.due_ns = atomic_load(&context->next_due_ns);
-    if (bmi_task_sleeper_arm(context->manager, &wait.sleeper)) {
+    if (bmi_task_waker_arm(context->manager, &wait.waker)) {
         int ms = wait_ms(&wait, now, until_ns);
         if (ms > 0)
             bmi__progress_wait(&waiter, ms);
     }
-    bmi_task_sleeper_disarm(context->manager, &wait.sleeper);
+    bmi_task_waker_disarm(context->manager, &wait.waker);
     return true;
 }

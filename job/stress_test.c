@@ -177,7 +177,7 @@ static void jobs_post(struct actor *actor)
 
 /* ---- rounds ---- */
 
-static enum bmi_task_verdict close_all(struct bmi_task *task, void *argument)
+static enum bmi_task_status close_all(struct bmi_task *task, void *argument)
 {
     struct actor *actor = argument;
     (void)task;

@@ -10,7 +10,7 @@
 static struct spinning spinning;
 static struct bmi_task_manager *manager;
 
-static enum bmi_task_verdict work(struct bmi_task *task, void *argument)
+static enum bmi_task_status work(struct bmi_task *task, void *argument)
 {
     (void)task;
     (void)argument;

@@ -2,7 +2,7 @@
  *
  * default.c - the process's own manager. Its first user makes it, and it is never freed, since
  * other threads may be in hooks while the process ends. Hooks do not make it: before it exists it
- * has no tasks, so a program without tasks pays one atomic read for them. A sleeper that is armed
+ * has no tasks, so a program without tasks pays one atomic read for them. A waker that is armed
  * before goes into `early`, and is woken when the manager is made.
  *
  * `own_mutex` serialises the making, and guards `policy`. `early_mutex`, within it, guards `early`,
@@ -16,8 +16,8 @@ static pthread_mutex_t early_mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct bmi_task_manager *) own; /* set under both mutexes */
 /* A parent's, kept in sight of leak checkers. */
 __attribute__((used)) static struct bmi_task_manager *put_aside;
-static struct bmi_task_sleeper *early; /* under early_mutex */
-static enum bmi_task_policy policy;    /* under own_mutex */
+static struct bmi_task_waker *early; /* under early_mutex */
+static enum bmi_task_policy policy;  /* under own_mutex */
 
 /* ---- fork ---- */
 
@@ -49,39 +49,39 @@ __attribute__((constructor)) static void fork_watch(void)
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
-/* ---- sleepers before it is made ---- */
+/* ---- wakers before it is made ---- */
 
-static void early_unlink_locked(struct bmi_task_sleeper *sleeper)
+static void early_unlink_locked(struct bmi_task_waker *waker)
 {
-    if (sleeper->link_to_me == NULL)
+    if (waker->link_to_me == NULL)
         return;
-    *sleeper->link_to_me = sleeper->next;
-    if (sleeper->next != NULL)
-        sleeper->next->link_to_me = sleeper->link_to_me;
-    sleeper->link_to_me = NULL;
+    *waker->link_to_me = waker->next;
+    if (waker->next != NULL)
+        waker->next->link_to_me = waker->link_to_me;
+    waker->link_to_me = NULL;
 }
 
-bool bmi__early_arm(struct bmi_task_sleeper *sleeper)
+bool bmi__early_arm(struct bmi_task_waker *waker)
 {
     pthread_mutex_lock(&early_mutex);
     bool is_early = atomic_load_explicit(&own, memory_order_relaxed) == NULL;
-    if (is_early && sleeper->link_to_me == NULL) {
-        sleeper->next = early;
-        sleeper->link_to_me = &early;
+    if (is_early && waker->link_to_me == NULL) {
+        waker->next = early;
+        waker->link_to_me = &early;
         if (early != NULL)
-            early->link_to_me = &sleeper->next;
-        early = sleeper;
+            early->link_to_me = &waker->next;
+        early = waker;
     }
     pthread_mutex_unlock(&early_mutex);
     return is_early;
 }
 
-bool bmi__early_disarm(struct bmi_task_sleeper *sleeper)
+bool bmi__early_disarm(struct bmi_task_waker *waker)
 {
     pthread_mutex_lock(&early_mutex);
     bool is_early = atomic_load_explicit(&own, memory_order_relaxed) == NULL;
     if (is_early)
-        early_unlink_locked(sleeper);
+        early_unlink_locked(waker);
     pthread_mutex_unlock(&early_mutex);
     return is_early;
 }
@@ -91,9 +91,9 @@ static void own_publish(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&early_mutex);
     while (early != NULL) {
-        struct bmi_task_sleeper *sleeper = early;
-        early_unlink_locked(sleeper);
-        sleeper->wake(sleeper);
+        struct bmi_task_waker *waker = early;
+        early_unlink_locked(waker);
+        waker->wake(waker);
     }
     atomic_store_explicit(&own, manager, memory_order_release);
     pthread_mutex_unlock(&early_mutex);

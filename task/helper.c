@@ -90,7 +90,7 @@ int bmi__helpers_start(struct bmi_task_manager *manager)
 
 void bmi__helpers_stop(struct bmi_task_manager *manager)
 {
-    bmi__gate_waits(&manager->control);
+    bmi__checked_lock_waits(&manager->control);
     pthread_mutex_lock(&manager->making);
     manager->helpers_open = false; /* from here on only this function changes `started` */
     pthread_mutex_unlock(&manager->making);

@@ -6,23 +6,23 @@
  * exists. Data that many threads write is atomic. It is sequentially consistent where one side
  * writes A and reads B while the other writes B and reads A, else counters are relaxed. There are
  * three such pairs:
- *   push to a queue, then check for sleepers      | note that a thread sleeps, then check queues
+ *   push to a queue, then check for wakers      | note that a thread sleeps, then check queues
  *   push to a queue, then check `closed`          | set `closed`, then empty the queues
  *   push, then check whether the node is served   | mark it unserved, then wake all threads
  *
- * Locks, in this order: control > making > serving > (interning, lot, sleepers, the blocking pool's
+ * Locks, in this order: control > making > serving > (interning, lot, wakers, the blocking pool's
  * list, a node's affinity list, delaying, a queue's own). None is held while a task runs. `control`
- * is a deadlock-checking lock (gate.h): its holder may start and join the manager's threads, so a
- * task that tries to take it then gets an error. `counting`, within it, guards the counts of users,
- * and which threads are to be started or joined.
+ * is a deadlock-checking lock (checked_lock.h): its holder may start and join the manager's
+ * threads, so a task that tries to take it then gets an error. `counting`, within it, guards the
+ * counts of users, and which threads are to be started or joined.
  */
 #ifndef BMI_TASK_INTERNAL_H
 #define BMI_TASK_INTERNAL_H
 
 #include "bmi/task.h"
+#include "task/checked_lock.h"
 #include "task/error.h"
 #include "task/event.h"
-#include "task/gate.h"
 #include "task/queue.h"
 #include "task/topology.h"
 
@@ -41,13 +41,13 @@ enum {
     BMI__RUNNER_SHIFT = 8 /* RUNNING: from this bit on, the number of the thread that runs it */
 };
 
-/* The library's own options: see bmi__spare_first, bmi__callers_only. */
+/* The library's own options: see bmi__blocking_first, bmi__callers_only. */
 #define BMI__FIRST 0x4000u
 #define BMI__CALLERS 0x2000u
 
 /* The affinity list: tasks of a node whose set is not the node's. Any CPU of the node searches it,
  * but only those of a task's set may take the task. */
-struct bmi__choosy {
+struct bmi__affinity {
     pthread_mutex_t mutex;
     struct bmi_task *first, **end;    /* under mutex */
     uint64_t heads;                   /* under mutex: how often the first has left */
@@ -60,12 +60,12 @@ struct bmi__task_node {
     struct bmi__task_node *parent;
     uint32_t index;
     atomic_uint live; /* CPUs of it that have a worker; written under serving */
-    struct bmi__choosy choosy;
+    struct bmi__affinity affinity;
     _Atomic(uint64_t) turned;  /* tasks that were popped and pushed again unrun */
     _Atomic(uint64_t) *run_by; /* by the CPU's place in the node; behind the last: by others */
     struct {                   /* the timer's own: the state at the last tick */
         uint64_t popped, queued;
-        uint64_t choosy_heads, choosy_queued;
+        uint64_t affinity_heads, affinity_queued;
         bool warned; /* it was due then, and the timer has woken a worker for it */
         uint32_t next_cpu;
     } timer;
@@ -103,7 +103,7 @@ struct bmi__task_cpu {
 };
 
 /* The blocking pool: threads for tasks that may block. */
-struct bmi__spare {
+struct bmi__blocking {
     pthread_mutex_t mutex;
     pthread_cond_t arrived;
     struct bmi_task *first, **end; /* under mutex, as all here */
@@ -138,7 +138,7 @@ struct bmi_task_manager {
     atomic_bool timer_armed;
     atomic_uint live_workers;
     atomic_int policy; /* of workers: enum bmi_task_policy */
-    atomic_uint sleeper_count;
+    atomic_uint waker_count;
     _Atomic(uint64_t) *occupied; /* bit a node: may have queued tasks */
     _Atomic(uint64_t) *unserved; /* bit a node: no worker below it */
 
@@ -146,7 +146,7 @@ struct bmi_task_manager {
     _Alignas(BMI__LINE) _Atomic(uint64_t) idle[BMI_CPUSET_MAX / 64];
     _Alignas(BMI__LINE) _Atomic(uint64_t) served[BMI_CPUSET_MAX / 64];
 
-    _Alignas(BMI__LINE) struct bmi__gate control;
+    _Alignas(BMI__LINE) struct bmi__checked_lock control;
     pthread_mutex_t counting;
     uint32_t users, worker_users;     /* under counting */
     bool open, working;               /* under counting; both locks to write: it has its threads */
@@ -168,12 +168,12 @@ struct bmi_task_manager {
     pthread_mutex_t interning;
     struct bmi__interned *interned; /* under interning */
 
-    pthread_mutex_t sleepers_mutex;
-    struct bmi_task_sleeper *sleepers; /* armed ones; under sleepers_mutex */
-    struct bmi__waiter *driver;        /* the leader: the waiting thread that runs tasks; under
-                                          sleepers_mutex */
-    struct bmi__waiter *bystanders;    /* the followers; under sleepers_mutex */
-    struct bmi__spare spare;
+    pthread_mutex_t wakers_mutex;
+    struct bmi_task_waker *wakers; /* armed ones; under wakers_mutex */
+    struct bmi__waiter *leader;    /* the leader: the waiting thread that runs tasks; under
+                                          wakers_mutex */
+    struct bmi__waiter *followers; /* the followers; under wakers_mutex */
+    struct bmi__blocking blocking;
     struct bmi__lot_bucket lot[BMI__LOT_BUCKETS];
 };
 
@@ -203,9 +203,9 @@ static inline bool bmi__bit_clear(_Atomic(uint64_t) *words, uint32_t bit)
 struct bmi_task_manager *bmi__manager(struct bmi_task_manager *manager);
 /* The same, but does not create it: NULL while it does not exist, and so has no tasks. */
 struct bmi_task_manager *bmi__manager_made(struct bmi_task_manager *manager);
-/* Arms and disarms a sleeper of the default manager before that exists; false: it exists now. */
-bool bmi__early_arm(struct bmi_task_sleeper *sleeper);
-bool bmi__early_disarm(struct bmi_task_sleeper *sleeper);
+/* Arms and disarms a waker of the default manager before that exists; false: it exists now. */
+bool bmi__early_arm(struct bmi_task_waker *waker);
+bool bmi__early_disarm(struct bmi_task_waker *waker);
 
 /* Sets the policy of the default manager's workers, also before it is made. */
 void bmi__default_policy(enum bmi_task_policy policy);
@@ -243,24 +243,25 @@ static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
     return task;
 }
 
-/* ---- choosy.c ---- */
+/* ---- affinity.c ---- */
 
-void bmi__choosy_init(struct bmi__choosy *choosy);
-void bmi__choosy_push(struct bmi__choosy *choosy, struct bmi_task *task);
+void bmi__affinity_init(struct bmi__affinity *affinity);
+void bmi__affinity_push(struct bmi__affinity *affinity, struct bmi_task *task);
 /* The first task that `cpu` may take, or NULL: a task whose set contains that CPU, or one of whose
  * set no CPU is `served` (local numbers). BMI__NO_CPU takes any. */
-struct bmi_task *bmi__choosy_pop(struct bmi__choosy *choosy, const struct bmi_cpuset *served,
-                                 uint32_t cpu);
+struct bmi_task *bmi__affinity_pop(struct bmi__affinity *affinity, const struct bmi_cpuset *served,
+                                   uint32_t cpu);
 /* Takes that task, if it is in the list: then the caller runs it. */
-bool bmi__choosy_claim(struct bmi__choosy *choosy, const struct bmi_task *task);
-bool bmi__choosy_has(struct bmi__choosy *choosy, const struct bmi_cpuset *served, uint32_t cpu);
+bool bmi__affinity_claim(struct bmi__affinity *affinity, const struct bmi_task *task);
+bool bmi__affinity_has(struct bmi__affinity *affinity, const struct bmi_cpuset *served,
+                       uint32_t cpu);
 /* How often the first task has left; *only is the set of the present first, NULL if there is
  * none. */
-uint64_t bmi__choosy_heads(struct bmi__choosy *choosy, const struct bmi_cpuset **only);
-static inline bool bmi__choosy_empty(struct bmi__choosy *choosy)
+uint64_t bmi__affinity_heads(struct bmi__affinity *affinity, const struct bmi_cpuset **only);
+static inline bool bmi__affinity_empty(struct bmi__affinity *affinity)
 {
-    uint64_t popped = atomic_load(&choosy->popped);
-    return atomic_load(&choosy->pushed) == popped;
+    uint64_t popped = atomic_load(&affinity->popped);
+    return atomic_load(&affinity->pushed) == popped;
 }
 
 /* ---- delay.c ---- */
@@ -291,7 +292,7 @@ bool bmi__unserved_has(struct bmi_task_manager *manager);
 /* The same, or there are tasks for callers: only a hook can run these. */
 bool bmi__hooks_wanted(struct bmi_task_manager *manager);
 /* Calls a task's function. */
-enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task);
+enum bmi_task_status bmi__task_call(bmi_task_function function, struct bmi_task *task);
 /* How many tasks, of any manager, the caller is nested in. */
 unsigned bmi__tasks_within(void);
 /* Whether the caller is nested in so many tasks that it runs only a task that it waits for. */
@@ -350,14 +351,14 @@ void bmi__lot_wake(struct bmi_task_manager *manager, const struct bmi_task *task
 /* Wakes all threads that wait for any task: other CPUs serve the queues now. */
 void bmi__lot_wake_all(struct bmi_task_manager *manager);
 /* Whether the calling thread waits for a task of this manager and runs others in the meantime. */
-bool bmi__drives(const struct bmi_task_manager *manager);
+bool bmi__leads(const struct bmi_task_manager *manager);
 /* A thread that closes an object waits with it for a task of the object that it has cancelled, or
  * that will end: like bmi_task_wait, at any nesting depth. Returns -BMI_EDEADLK if the task is
  * below on the caller's own stack, so that it cannot end first: the caller must then leave the
  * freeing to the task. Else the task is the caller's. */
 int bmi__task_await(struct bmi_task *task);
-/* Wakes one armed sleeper that is not `away`, or all that are, and those armed after it. */
-void bmi__sleepers_wake(struct bmi_task_manager *manager);
+/* Wakes one armed waker that is not `away`, or all that are, and those armed after it. */
+void bmi__wakers_wake(struct bmi_task_manager *manager);
 
 /* ---- thread.c ---- */
 
@@ -375,7 +376,7 @@ void bmi__thread_policy(enum bmi_task_policy policy);
 /* Makes another thread a normal one, if the process may. */
 void bmi__thread_normal(pthread_t thread);
 
-/* ---- worker.c, timer.c, helper.c, spare.c ---- */
+/* ---- worker.c, timer.c, helper.c, blocking.c ---- */
 
 int bmi__workers_start(struct bmi_task_manager *manager); /* control held; 0 or an error */
 void bmi__workers_stop(struct bmi_task_manager *manager); /* control held */
@@ -401,14 +402,14 @@ void bmi__helper_kick(struct bmi__task_cpu *cpu);
 void bmi__helper_deep(struct bmi__task_cpu *cpu, bool deep);
 int bmi__helpers_start(struct bmi_task_manager *manager); /* control held */
 void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
-int bmi__spare_need(struct bmi_task_manager *manager);    /* 0 or -BMI_EAGAIN */
+int bmi__blocking_need(struct bmi_task_manager *manager); /* 0 or -BMI_EAGAIN */
 /* Puts a task that may block, and is prepared, ahead of all others that wait for a thread. */
-void bmi__spare_first(struct bmi_task *task);
-void bmi__spare_submit(struct bmi_task_manager *manager, struct bmi_task *task);
-struct bmi_task *bmi__spare_pop(struct bmi_task_manager *manager);
+void bmi__blocking_first(struct bmi_task *task);
+void bmi__blocking_submit(struct bmi_task_manager *manager, struct bmi_task *task);
+struct bmi_task *bmi__blocking_pop(struct bmi_task_manager *manager);
 /* Takes that task, if it is queued: then the caller runs it. */
-bool bmi__spare_claim(struct bmi_task_manager *manager, const struct bmi_task *task);
-int bmi__spare_start(struct bmi_task_manager *manager); /* control held */
-void bmi__spare_stop(struct bmi_task_manager *manager); /* control held */
+bool bmi__blocking_claim(struct bmi_task_manager *manager, const struct bmi_task *task);
+int bmi__blocking_start(struct bmi_task_manager *manager); /* control held */
+void bmi__blocking_stop(struct bmi_task_manager *manager); /* control held */
 
 #endif

@@ -12,7 +12,7 @@ struct runs {
     atomic_uint early; /* runs that began before the interval was over */
 };
 
-static enum bmi_task_verdict note_time(struct bmi_task *task, void *argument)
+static enum bmi_task_status note_time(struct bmi_task *task, void *argument)
 {
     (void)task;
     struct runs *runs = argument;
@@ -24,7 +24,7 @@ static enum bmi_task_verdict note_time(struct bmi_task *task, void *argument)
     return count + 1 < RUNS ? BMI_TASK_AGAIN : BMI_TASK_DONE;
 }
 
-static enum bmi_task_verdict for_ever(struct bmi_task *task, void *argument)
+static enum bmi_task_status for_ever(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_fetch_add((atomic_uint *)argument, 1);

@@ -19,7 +19,7 @@
 
 static const struct bmi_task_settings defaults = {
     .queue_slots = 1024,
-    .spare_threads = 4,
+    .blocking_threads = 4,
     .timer_us = 2000,
     .timer_budget_us = 200,
 };
@@ -30,8 +30,8 @@ static int settings_fill(struct bmi_task_settings *settings, char *error, size_t
 {
     if (settings->queue_slots == 0)
         settings->queue_slots = defaults.queue_slots;
-    if (settings->spare_threads == 0)
-        settings->spare_threads = defaults.spare_threads;
+    if (settings->blocking_threads == 0)
+        settings->blocking_threads = defaults.blocking_threads;
     if (settings->timer_us == 0)
         settings->timer_us = defaults.timer_us;
     if (settings->timer_budget_us == 0)
@@ -40,8 +40,8 @@ static int settings_fill(struct bmi_task_settings *settings, char *error, size_t
     if (settings->queue_slots < 8 || settings->queue_slots > 1u << 20 ||
         (settings->queue_slots & (settings->queue_slots - 1)))
         wrong = "queue_slots must be a power of 2 from 8 to 1048576";
-    else if (settings->spare_threads < -1 || settings->spare_threads > 1024)
-        wrong = "spare_threads must be from -1 to 1024";
+    else if (settings->blocking_threads < -1 || settings->blocking_threads > 1024)
+        wrong = "blocking_threads must be from -1 to 1024";
     else if (settings->queue != BMI_TASK_QUEUE_LOCK_FREE &&
              settings->queue != BMI_TASK_QUEUE_SPINLOCK)
         wrong = "queue is not a known kind";
@@ -66,7 +66,7 @@ static bool node_init(struct bmi_task_manager *manager, uint32_t index,
     node->index = index;
     node->parent =
         node->shape->parent != BMI__NO_NODE ? &manager->nodes[node->shape->parent] : NULL;
-    bmi__choosy_init(&node->choosy);
+    bmi__affinity_init(&node->affinity);
     node->run_by = calloc(node->shape->count + 1, sizeof(*node->run_by));
     node->queue = kind->create(manager->settings.queue_slots);
     manager->unserved[index / 64] |= (uint64_t)1 << (index % 64);
@@ -87,16 +87,16 @@ static bool cpu_init(struct bmi_task_manager *manager, uint32_t index,
 
 static void mutexes_init(struct bmi_task_manager *manager)
 {
-    bmi__gate_init(&manager->control);
+    bmi__checked_lock_init(&manager->control);
     pthread_mutex_init(&manager->counting, NULL);
     pthread_mutex_init(&manager->serving, NULL);
     pthread_mutex_init(&manager->delaying, NULL);
     pthread_mutex_init(&manager->making, NULL);
     pthread_mutex_init(&manager->interning, NULL);
     pthread_mutex_init(&manager->claiming, NULL);
-    pthread_mutex_init(&manager->sleepers_mutex, NULL);
-    pthread_mutex_init(&manager->spare.mutex, NULL);
-    pthread_cond_init(&manager->spare.arrived, NULL);
+    pthread_mutex_init(&manager->wakers_mutex, NULL);
+    pthread_mutex_init(&manager->blocking.mutex, NULL);
+    pthread_cond_init(&manager->blocking.arrived, NULL);
     for (size_t i = 0; i < BMI__LOT_BUCKETS; i++)
         pthread_mutex_init(&manager->lot[i].mutex, NULL);
 }
@@ -107,20 +107,21 @@ static bool manager_fill(struct bmi_task_manager *manager)
     const struct bmi__topology *topology = &manager->topology;
     const struct bmi__queue_kind *kind =
         manager->settings.queue == BMI_TASK_QUEUE_SPINLOCK ? &bmi__queue_spin : &bmi__queue_ring;
-    int32_t spares = manager->settings.spare_threads;
+    int32_t pool_threads = manager->settings.blocking_threads;
     manager->node_words = (topology->node_count + 63) / 64;
     manager->nodes = calloc(topology->node_count, sizeof(*manager->nodes));
     size_t cpus_size = topology->cpu_count * sizeof(*manager->cpus);
     manager->cpus = aligned_alloc(BMI__LINE, cpus_size);
     manager->occupied = calloc(manager->node_words, sizeof(*manager->occupied));
     manager->unserved = calloc(manager->node_words, sizeof(*manager->unserved));
-    manager->spare.end = &manager->spare.first;
-    manager->spare.limit = spares > 0 ? (uint32_t)spares : 0;
-    manager->spare.threads = calloc(manager->spare.limit + 1, sizeof(*manager->spare.threads));
+    manager->blocking.end = &manager->blocking.first;
+    manager->blocking.limit = pool_threads > 0 ? (uint32_t)pool_threads : 0;
+    manager->blocking.threads =
+        calloc(manager->blocking.limit + 1, sizeof(*manager->blocking.threads));
     if (manager->cpus != NULL)
         memset(manager->cpus, 0, cpus_size);
     if (manager->nodes == NULL || manager->cpus == NULL || manager->occupied == NULL ||
-        manager->unserved == NULL || manager->spare.threads == NULL)
+        manager->unserved == NULL || manager->blocking.threads == NULL)
         return false;
     for (uint32_t i = 0; i < topology->node_count; i++) {
         if (!node_init(manager, i, kind))
@@ -159,7 +160,7 @@ void bmi__manager_free(struct bmi_task_manager *manager)
     free(manager->cpus);
     free(manager->occupied);
     free(manager->unserved);
-    free(manager->spare.threads);
+    free(manager->blocking.threads);
     bmi__topology_free(&manager->topology);
     free(manager);
 }
@@ -287,7 +288,7 @@ static int manager_open(struct bmi_task_manager *manager)
     result = bmi__timer_open(manager);
     if (result != 0)
         goto undo_helpers;
-    result = bmi__spare_start(manager);
+    result = bmi__blocking_start(manager);
     if (result != 0)
         goto undo_helpers;
     atomic_store(&manager->closed, false);
@@ -306,7 +307,7 @@ static void manager_close(struct bmi_task_manager *manager)
 {
     atomic_store(&manager->closed, true);
     bmi__manager_cancel_queued(manager);
-    bmi__spare_stop(manager);
+    bmi__blocking_stop(manager);
     bmi__helpers_stop(manager);
     bmi__timer_stop(manager);
     bmi__manager_cancel_queued(manager);
@@ -332,14 +333,14 @@ static struct bmi_task *any_pop(struct bmi_task_manager *manager, uint32_t *plac
         if (node == NULL)
             task = bmi__urgent_pop(&manager->cpus[*place - nodes]);
         else if ((task = bmi__queue_pop(node->queue)) == NULL)
-            task = bmi__choosy_pop(&node->choosy, NULL, BMI__NO_CPU);
+            task = bmi__affinity_pop(&node->affinity, NULL, BMI__NO_CPU);
         if (task != NULL)
             return task;
     }
     task = bmi__queue_pop(manager->callers);
     if (task == NULL)
         task = bmi__delayed_pop(manager, UINT64_MAX - 1);
-    return task != NULL ? task : bmi__spare_pop(manager);
+    return task != NULL ? task : bmi__blocking_pop(manager);
 }
 
 /* A caller that saw `closed` may arrive late: after a new start it could take tasks of the new
@@ -393,7 +394,7 @@ static int threads_start_locked(struct bmi_task_manager *manager, enum bmi_task_
     return 0;
 }
 
-/* Joins the threads that no user needs. control held, after bmi__gate_waits. */
+/* Joins the threads that no user needs. control held, after bmi__checked_lock_waits. */
 static void threads_stop_locked(struct bmi_task_manager *manager)
 {
     pthread_mutex_lock(&manager->counting);
@@ -421,13 +422,13 @@ int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threa
         return -BMI_ENOMEM;
     if (user_add(manager, threads))
         return 0;
-    int result = bmi__gate_take(&manager->control);
+    int result = bmi__checked_lock_take(&manager->control);
     if (result != 0)
         return result;
     /* a stop without `control` cannot be the last; the last one holds it */
     while (result == 0 && !user_add(manager, threads))
         result = threads_start_locked(manager, threads);
-    bmi__gate_give(&manager->control);
+    bmi__checked_lock_give(&manager->control);
     return result;
 }
 
@@ -435,11 +436,11 @@ int bmi_task_manager_start(struct bmi_task_manager *manager, enum bmi_task_threa
  * and tasks that another stopping thread waits for, leave it to the next start or stop. */
 static void threads_stop(struct bmi_task_manager *manager)
 {
-    if (bmi__thread_self_of(manager) || bmi__gate_take(&manager->control) != 0)
+    if (bmi__thread_self_of(manager) || bmi__checked_lock_take(&manager->control) != 0)
         return;
-    bmi__gate_waits(&manager->control);
+    bmi__checked_lock_waits(&manager->control);
     threads_stop_locked(manager);
-    bmi__gate_give(&manager->control);
+    bmi__checked_lock_give(&manager->control);
 }
 
 /* Returns false if there is no such user. *unwanted: more threads run than the others need. */

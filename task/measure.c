@@ -51,7 +51,7 @@ static struct bmi_task_manager *manager_open(bool no_realtime)
 static _Atomic(uint64_t) started_ns;
 static atomic_bool computing_ends;
 
-static enum bmi_task_verdict note_start(struct bmi_task *task, void *argument)
+static enum bmi_task_status note_start(struct bmi_task *task, void *argument)
 {
     (void)task;
     (void)argument;

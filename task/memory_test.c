@@ -80,7 +80,7 @@ static void test_applies_a_choice(void)
         bmi_task_memory_free(memory[i], BYTES);
 }
 
-static enum bmi_task_verdict sum_up(struct bmi_task *task, void *argument)
+static enum bmi_task_status sum_up(struct bmi_task *task, void *argument)
 {
     unsigned *sum = argument;
     const unsigned char *bytes = task->hints->regions[0].address;

@@ -54,8 +54,8 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
     uint64_t turned = atomic_load(&node->turned);
     counts.popped -= turned < counts.popped ? turned : counts.popped;
     counts.pushed -= turned < counts.pushed ? turned : counts.pushed;
-    counts.popped += atomic_load(&node->choosy.popped);
-    counts.pushed += atomic_load(&node->choosy.pushed);
+    counts.popped += atomic_load(&node->affinity.popped);
+    counts.pushed += atomic_load(&node->affinity.pushed);
     *statistics = (struct bmi_task_queue_statistics){
         .name = node->shape->name,
         .parent = node->parent != NULL ? (int)node->parent->index : -1,

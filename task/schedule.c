@@ -80,20 +80,20 @@ bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__tas
     if (self.worker == NULL) /* a leader remains the leader while no worker runs, even of another
                                 manager */
         return atomic_load(&manager->live_workers) == 0 && atomic_load(&node->live) == 0 &&
-               bmi__drives(manager);
+               bmi__leads(manager);
     return self.worker->manager == manager && node_covers(node, self.worker->index) &&
            (only == NULL || bmi_cpuset_has(only, (int)self.worker->index));
 }
 
-enum bmi_task_verdict bmi__task_call(bmi_task_function function, struct bmi_task *task)
+enum bmi_task_status bmi__task_call(bmi_task_function function, struct bmi_task *task)
 {
     unsigned needed = self.needed;
     self.needed = 0;
     self.within++;
-    enum bmi_task_verdict verdict = function(task, task->argument);
+    enum bmi_task_status status = function(task, task->argument);
     self.within--;
     self.needed = needed;
-    return verdict;
+    return status;
 }
 
 unsigned bmi__tasks_within(void)
@@ -166,17 +166,17 @@ static bool expired(uint64_t deadline_ns)
     return deadline_ns != 0 && bmi__now_ns() >= deadline_ns;
 }
 
-static __attribute__((noinline)) unsigned choosy_visit(struct bmi_task_manager *manager,
-                                                       struct bmi__task_node *node, uint32_t cpu,
-                                                       uint64_t deadline_ns)
+static __attribute__((noinline)) unsigned affinity_visit(struct bmi_task_manager *manager,
+                                                         struct bmi__task_node *node, uint32_t cpu,
+                                                         uint64_t deadline_ns)
 {
     struct bmi_cpuset served;
     bmi__served(manager, &served);
-    uint64_t popped = atomic_load(&node->choosy.popped);
-    uint64_t left = atomic_load(&node->choosy.pushed) - popped;
+    uint64_t popped = atomic_load(&node->affinity.popped);
+    uint64_t left = atomic_load(&node->affinity.pushed) - popped;
     unsigned ran = 0;
     while (left-- > 0 && ran < BATCH && !expired(deadline_ns)) {
-        struct bmi_task *task = bmi__choosy_pop(&node->choosy, &served, cpu);
+        struct bmi_task *task = bmi__affinity_pop(&node->affinity, &served, cpu);
         if (task == NULL)
             break;
         node_run(manager, node, cpu, task);
@@ -200,8 +200,8 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
                  (task = bmi__queue_pop(node->queue)) != NULL);
         node_count(node, cpu, ran);
     }
-    if (!bmi__choosy_empty(&node->choosy))
-        ran += choosy_visit(manager, node, cpu, deadline_ns);
+    if (!bmi__affinity_empty(&node->affinity))
+        ran += affinity_visit(manager, node, cpu, deadline_ns);
     if (ran == 0 && ++self.vain % VAIN_VISITS == 0 && !bmi__node_settle(manager, node))
         bmi__wake_for(manager, node, NULL); /* for threads that checked while the bit was clear */
     return ran;
@@ -248,8 +248,8 @@ static bool callers_claim(struct bmi_task_manager *manager, const struct bmi_tas
 {
     uint64_t others;
     bool found = queue_search(manager, manager->callers, task, &others);
-    if (others > 0 && atomic_load(&manager->sleeper_count) != 0)
-        bmi__sleepers_wake(manager);
+    if (others > 0 && atomic_load(&manager->waker_count) != 0)
+        bmi__wakers_wake(manager);
     if (others > 0 && atomic_load(&manager->closed))
         bmi__manager_cancel_queued(manager);
     return found;
@@ -276,12 +276,12 @@ bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
         found = callers_claim(manager, task);
     else if (blocks)
         found = bmi__thread_self_of(manager) && self.worker == NULL && self.helper == NULL &&
-                bmi__spare_claim(manager, task);
+                bmi__blocking_claim(manager, task);
     else if (urgent) /* if the caller is its CPU's helper, no other thread will */
         found = bmi__helper_self(manager) == &manager->cpus[task->cpu] &&
                 urgent_claim(&manager->cpus[task->cpu], task);
     else if (task->only != NULL)
-        found = bmi__choosy_claim(&node->choosy, task);
+        found = bmi__affinity_claim(&node->affinity, task);
     else
         found = queue_claim(manager, node, task);
     if (!found)
@@ -297,7 +297,7 @@ bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
 
 static bool node_has_none(struct bmi__task_node *node)
 {
-    return bmi__queue_empty(node->queue) && bmi__choosy_empty(&node->choosy);
+    return bmi__queue_empty(node->queue) && bmi__affinity_empty(&node->affinity);
 }
 
 bool bmi__node_settle(struct bmi_task_manager *manager, struct bmi__task_node *node)
@@ -431,7 +431,8 @@ bool bmi__schedule_has(struct bmi_task_manager *manager, uint32_t cpu)
     for (struct bmi__task_node *node = at->leaf; node != NULL; node = node->parent) {
         if (!bmi__queue_empty(node->queue))
             return true;
-        if (!bmi__choosy_empty(&node->choosy) && bmi__choosy_has(&node->choosy, &served, cpu))
+        if (!bmi__affinity_empty(&node->affinity) &&
+            bmi__affinity_has(&node->affinity, &served, cpu))
             return true;
     }
     return bmi__unserved_has(manager);

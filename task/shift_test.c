@@ -28,7 +28,7 @@ struct thrice {
 };
 
 /* The first run is one before the waiting thread sleeps, the second is the leader's. */
-static enum bmi_task_verdict three_times(struct bmi_task *task, void *argument)
+static enum bmi_task_status three_times(struct bmi_task *task, void *argument)
 {
     struct thrice *thrice = argument;
     (void)task;
@@ -40,7 +40,7 @@ static enum bmi_task_verdict three_times(struct bmi_task *task, void *argument)
 
 /* The leader stops running tasks then, so a worker is woken for the task that it has queued
  * again. */
-static void test_workers_start_under_a_driver(void)
+static void test_workers_start_under_a_leader(void)
 {
     struct bmi_cpuset all, first, second;
     bmi_task_cpus(NULL, &all);
@@ -79,7 +79,7 @@ struct straggler {
     pthread_t thread;
 };
 
-static enum bmi_task_verdict again_when_told(struct bmi_task *task, void *argument)
+static enum bmi_task_status again_when_told(struct bmi_task *task, void *argument)
 {
     struct straggler *straggler = argument;
     (void)task;
@@ -88,7 +88,7 @@ static enum bmi_task_verdict again_when_told(struct bmi_task *task, void *argume
     return BMI_TASK_AGAIN;
 }
 
-static enum bmi_task_verdict cancelled_when_told(struct bmi_task *task, void *argument)
+static enum bmi_task_status cancelled_when_told(struct bmi_task *task, void *argument)
 {
     struct straggler *straggler = argument;
     (void)task;
@@ -160,7 +160,7 @@ struct letters {
     _Alignas(BMI__LINE) atomic_uint seen;
 };
 
-static enum bmi_task_verdict see_letter(struct bmi_task *task, void *argument)
+static enum bmi_task_status see_letter(struct bmi_task *task, void *argument)
 {
     struct letters *letters = argument;
     (void)task;
@@ -215,7 +215,7 @@ struct hold {
     atomic_uint began;
 };
 
-static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
+static enum bmi_task_status hold_on(struct bmi_task *task, void *argument)
 {
     struct hold *hold = argument;
     (void)task;
@@ -288,7 +288,7 @@ static int submit_and_wait(struct bmi_task *task)
     return result == 0 ? bmi_task_wait(task, 2000) : result;
 }
 
-static enum bmi_task_verdict go_deeper(struct bmi_task *task, void *argument)
+static enum bmi_task_status go_deeper(struct bmi_task *task, void *argument)
 {
     struct deep *deep = argument;
     unsigned level = (unsigned)(task - deep->tasks);
@@ -300,7 +300,7 @@ static enum bmi_task_verdict go_deeper(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-static enum bmi_task_verdict await_bottom(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_bottom(struct bmi_task *task, void *argument)
 {
     struct deep *deep = argument;
     (void)task;
@@ -361,32 +361,32 @@ struct watch {
     struct bmi_task_manager *manager;
     struct bmi_task leaving, busy,
         awaited; /* the leader waits for the first, others for the last */
-    struct waiting driver, idle, occupied;
+    struct waiting leader, idle, occupied;
     struct bmi__waiter *first; /* to become a follower */
     struct hold driving, working, holding;
 };
 
-static struct bmi__waiter *last_bystander(struct bmi_task_manager *manager)
+static struct bmi__waiter *last_follower(struct bmi_task_manager *manager)
 {
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    struct bmi__waiter *waiter = manager->bystanders;
-    pthread_mutex_unlock(&manager->sleepers_mutex);
+    pthread_mutex_lock(&manager->wakers_mutex);
+    struct bmi__waiter *waiter = manager->followers;
+    pthread_mutex_unlock(&manager->wakers_mutex);
     return waiter;
 }
 
-static bool is_driven(struct bmi_task_manager *manager)
+static bool has_leader(struct bmi_task_manager *manager)
 {
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    bool driven = manager->driver != NULL;
-    pthread_mutex_unlock(&manager->sleepers_mutex);
-    return driven;
+    pthread_mutex_lock(&manager->wakers_mutex);
+    bool led = manager->leader != NULL;
+    pthread_mutex_unlock(&manager->wakers_mutex);
+    return led;
 }
 
 /* Returns in a run before the wait, so that only the leader stays in it. */
-static enum bmi_task_verdict leave_when_told(struct bmi_task *task, void *argument)
+static enum bmi_task_status leave_when_told(struct bmi_task *task, void *argument)
 {
     struct watch *watch = argument;
-    if (!is_driven(watch->manager))
+    if (!has_leader(watch->manager))
         return BMI_TASK_AGAIN;
     return hold_on(task, &watch->driving);
 }
@@ -394,10 +394,10 @@ static enum bmi_task_verdict leave_when_told(struct bmi_task *task, void *argume
 static _Thread_local bool is_occupied;
 
 /* The same for the last follower. */
-static enum bmi_task_verdict work_when_last(struct bmi_task *task, void *argument)
+static enum bmi_task_status work_when_last(struct bmi_task *task, void *argument)
 {
     struct watch *watch = argument;
-    if (!is_occupied || last_bystander(watch->manager) == watch->first)
+    if (!is_occupied || last_follower(watch->manager) == watch->first)
         return BMI_TASK_AGAIN;
     return hold_on(task, &watch->working);
 }
@@ -429,10 +429,10 @@ static void watch_begin(struct watch *watch)
     test_prepare_on(&watch->awaited, manager, hold_on, &watch->holding, BMI_TASK_MAY_BLOCK, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&watch->awaited), 0);
     CU_ASSERT_EQUAL(bmi_task_submit(&watch->leaving), 0);
-    waiting_begin(&watch->driver, &watch->leaving);
+    waiting_begin(&watch->leader, &watch->leaving);
     CU_ASSERT_TRUE(test_reaches(&watch->driving.began, 1));
     waiting_begin(&watch->idle, &watch->awaited);
-    while ((watch->first = last_bystander(manager)) == NULL)
+    while ((watch->first = last_follower(manager)) == NULL)
         sched_yield();
     CU_ASSERT_EQUAL(bmi_task_submit(&watch->busy), 0);
     watch->occupied = (struct waiting){.task = &watch->awaited, .timeout_ms = -1, .result = -1};
@@ -440,7 +440,7 @@ static void watch_begin(struct watch *watch)
     CU_ASSERT_TRUE(test_reaches(&watch->working.began, 1));
 }
 
-static void test_the_idle_one_drives_next(void)
+static void test_the_idle_one_leads_next(void)
 {
     static struct watch watch;
     struct bmi_task task;
@@ -448,7 +448,7 @@ static void test_the_idle_one_drives_next(void)
     watch_begin(&watch);
     test_prepare_on(&task, watch.manager, test_count, &runs, 0, NULL);
     hold_end(&watch.driving);
-    pthread_join(watch.driver.thread, NULL);
+    pthread_join(watch.leader.thread, NULL);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
     CU_ASSERT_TRUE(test_reaches(&runs, 1));
     hold_end(&watch.working);
@@ -458,20 +458,20 @@ static void test_the_idle_one_drives_next(void)
     CU_ASSERT_EQUAL(watch.idle.result, 0);
     CU_ASSERT_EQUAL(watch.occupied.result, 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
-    CU_ASSERT_PTR_NULL(watch.manager->bystanders);
+    CU_ASSERT_PTR_NULL(watch.manager->followers);
     bmi_task_manager_destroy(watch.manager);
 }
 
 int main(void)
 {
     CU_TestInfo cases[] = {
-        {"workers start under a driver", test_workers_start_under_a_driver},
+        {"workers start under a leader", test_workers_start_under_a_leader},
         {"started again under a straggler", test_started_again_under_a_straggler},
         {"-BMI_EBUSY orders like a submit", test_busy_orders_like_a_submit},
         {"workers leave urgent tasks alone", test_workers_leave_urgent_tasks},
         {"urgent tasks within many", test_urgent_tasks_within_many},
         {"a worker stands in for a deep helper", test_a_worker_stands_in_for_a_deep_helper},
-        {"the idle one drives next", test_the_idle_one_drives_next},
+        {"the idle one leads next", test_the_idle_one_leads_next},
         CU_TEST_INFO_NULL,
     };
     return test_run("shifts", cases);

@@ -46,14 +46,14 @@ static uint32_t random_next(uint32_t *state)
     return *state;
 }
 
-static enum bmi_task_verdict item_run(struct bmi_task *task, void *argument)
+static enum bmi_task_status item_run(struct bmi_task *task, void *argument)
 {
     struct item *item = argument;
     if (task != &item->task || atomic_exchange(&item->running, 1) != 0)
         atomic_fetch_add(&wrong, 1);
-    enum bmi_task_verdict verdict = BMI_TASK_DONE;
+    enum bmi_task_status status = BMI_TASK_DONE;
     if (item->way == REPEATING && atomic_fetch_sub(&item->left, 1) > 0)
-        verdict = BMI_TASK_AGAIN;
+        status = BMI_TASK_AGAIN;
     else
         atomic_fetch_add(&item->ends, 1);
     if (item->way == SELF_SUBMITTING && atomic_fetch_sub(&item->left, 1) > 0 &&
@@ -61,10 +61,10 @@ static enum bmi_task_verdict item_run(struct bmi_task *task, void *argument)
         atomic_fetch_add(&item->accepted, 1);
     atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed);
     atomic_store(&item->running, 0);
-    return verdict;
+    return status;
 }
 
-static enum bmi_task_verdict item_cancelled(struct bmi_task *task, void *argument)
+static enum bmi_task_status item_cancelled(struct bmi_task *task, void *argument)
 {
     struct item *item = argument;
     if (task != &item->task || atomic_exchange(&item->running, 1) != 0)
@@ -75,7 +75,7 @@ static enum bmi_task_verdict item_cancelled(struct bmi_task *task, void *argumen
     return BMI_TASK_DONE;
 }
 
-static enum bmi_task_verdict fleeting_run(struct bmi_task *task, void *argument)
+static enum bmi_task_status fleeting_run(struct bmi_task *task, void *argument)
 {
     (void)task;
     free(argument);

@@ -86,7 +86,8 @@ static int task_needs(struct bmi_task *task, const struct bmi_task_attributes *a
         return bmi__helper_need(&manager->cpus[task->cpu]);
     }
     if (task->options & BMI_TASK_MAY_BLOCK)
-        return manager->settings.spare_threads > 0 ? bmi__spare_need(manager) : -BMI_EOPNOTSUPP;
+        return manager->settings.blocking_threads > 0 ? bmi__blocking_need(manager)
+                                                      : -BMI_EOPNOTSUPP;
     return 0;
 }
 
@@ -162,16 +163,16 @@ static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *m
     const struct bmi_cpuset *only = task->only;
     if (task->options & BMI__CALLERS) {
         bmi__queue_push(manager->callers, task);
-        if (atomic_load(&manager->sleeper_count) != 0)
-            bmi__sleepers_wake(manager);
+        if (atomic_load(&manager->waker_count) != 0)
+            bmi__wakers_wake(manager);
     } else if (task->options & BMI_TASK_MAY_BLOCK) {
-        bmi__spare_submit(manager, task);
+        bmi__blocking_submit(manager, task);
     } else if (task->options & BMI_TASK_URGENT) {
         struct bmi__task_cpu *cpu = &manager->cpus[task->cpu];
         bmi__urgent_push(cpu, task);
         bmi__event_post(&cpu->helper.event);
     } else {
-        bmi__choosy_push(&node->choosy, task);
+        bmi__affinity_push(&node->affinity, task);
         enqueued(manager, node, only, again);
     }
 }
@@ -309,9 +310,9 @@ void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
     bool may_repeat = task->options & BMI_TASK_REPEAT;
     if (task->options & FOLLOWED)
         bmi__memory_follow(manager, task->hints);
-    enum bmi_task_verdict verdict = bmi__task_call(task->function, task);
-    if (verdict != BMI_TASK_GONE)
-        task_settle(manager, task, may_repeat && verdict == BMI_TASK_AGAIN);
+    enum bmi_task_status status = bmi__task_call(task->function, task);
+    if (status != BMI_TASK_GONE)
+        task_settle(manager, task, may_repeat && status == BMI_TASK_AGAIN);
 }
 
 void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task)

@@ -19,7 +19,7 @@ static struct bmi_task_manager *given_manager(void)
     return test_manager(&settings, BMI_TASK_HOOKS_ONLY);
 }
 
-static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
+static enum bmi_task_status count_up(struct bmi_task *task, void *argument)
 {
     (void)task;
     if (argument != NULL)
@@ -94,7 +94,7 @@ static void test_bad_input(void)
     settings = (struct bmi_task_settings){.worker_cpus = &cpus};
     CU_ASSERT_EQUAL(bmi_task_manager_create(&settings, &manager, error, sizeof(error)),
                     -BMI_EINVAL);
-    settings = (struct bmi_task_settings){.spare_threads = -1};
+    settings = (struct bmi_task_settings){.blocking_threads = -1};
     manager = test_manager(&settings, BMI_TASK_HOOKS_ONLY);
     attributes.options = BMI_TASK_MAY_BLOCK;
     CU_ASSERT_EQUAL(bmi_task_prepare(&task, manager, &attributes), -BMI_EOPNOTSUPP);
@@ -103,7 +103,7 @@ static void test_bad_input(void)
 
 /* ---- again ---- */
 
-static enum bmi_task_verdict submit_itself(struct bmi_task *task, void *argument)
+static enum bmi_task_status submit_itself(struct bmi_task *task, void *argument)
 {
     if (atomic_fetch_add((atomic_uint *)argument, 1) < 2) {
         CU_ASSERT_EQUAL(bmi_task_submit(task), 0);
@@ -126,7 +126,7 @@ static void test_resubmits_itself(void)
     bmi_task_manager_destroy(manager);
 }
 
-static enum bmi_task_verdict five_times(struct bmi_task *task, void *argument)
+static enum bmi_task_status five_times(struct bmi_task *task, void *argument)
 {
     (void)task;
     return atomic_fetch_add((atomic_uint *)argument, 1) < 4 ? BMI_TASK_AGAIN : BMI_TASK_DONE;
@@ -152,7 +152,7 @@ static void test_repeats(void)
     bmi_task_manager_destroy(manager);
 }
 
-static enum bmi_task_verdict for_ever(struct bmi_task *task, void *argument)
+static enum bmi_task_status for_ever(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_fetch_add((atomic_uint *)argument, 1);
@@ -206,7 +206,7 @@ struct owner {
     atomic_uint *freed;
 };
 
-static enum bmi_task_verdict free_owner(struct bmi_task *task, void *argument)
+static enum bmi_task_status free_owner(struct bmi_task *task, void *argument)
 {
     struct owner *owner = argument;
     CU_ASSERT_PTR_EQUAL(task, &owner->task);
@@ -273,7 +273,7 @@ static void test_cancel(void)
     bmi_task_manager_destroy(manager);
 }
 
-static enum bmi_task_verdict cancel_itself(struct bmi_task *task, void *argument)
+static enum bmi_task_status cancel_itself(struct bmi_task *task, void *argument)
 {
     (void)argument;
     CU_ASSERT_FALSE(bmi_task_cancel_wanted(task));
@@ -338,7 +338,7 @@ static void test_shutdown_reports_cancelled(void)
 
 /* ---- waiting ---- */
 
-static enum bmi_task_verdict await_flag(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_flag(struct bmi_task *task, void *argument)
 {
     (void)task;
     return atomic_load((atomic_uint *)argument) ? BMI_TASK_DONE : BMI_TASK_AGAIN;
@@ -360,7 +360,7 @@ static void test_wait_times_out(void)
     bmi_task_manager_destroy(manager);
 }
 
-static enum bmi_task_verdict await_inner(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_inner(struct bmi_task *task, void *argument)
 {
     (void)task;
     struct bmi_task *inner = argument;
@@ -373,7 +373,7 @@ static enum bmi_task_verdict await_inner(struct bmi_task *task, void *argument)
 }
 
 /* Tasks that wait for tasks, as deep as is allowed, and no deeper. */
-static enum bmi_task_verdict await_deeper(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_deeper(struct bmi_task *task, void *argument)
 {
     struct bmi_task *next = task + 1;
     atomic_int *deepest = argument;
@@ -417,7 +417,7 @@ struct parent {
     int result;
 };
 
-static enum bmi_task_verdict child_await(struct bmi_task *task, void *argument)
+static enum bmi_task_status child_await(struct bmi_task *task, void *argument)
 {
     struct parent *parent = argument;
     struct bmi_task_attributes attributes = {.function = count_up,
@@ -475,7 +475,7 @@ struct waiting {
     int result;
 };
 
-static enum bmi_task_verdict await_wanted(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_wanted(struct bmi_task *task, void *argument)
 {
     struct waiting *waiting = argument;
     (void)task;
@@ -531,7 +531,7 @@ static void test_many_wait(void)
 
 /* A waiting thread sleeps while no task is queued, and a new task wakes it: a later task is the
  * first to submit the awaited one. */
-static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
+static enum bmi_task_status hold_on(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_uint *phase = argument;
@@ -579,70 +579,70 @@ static void test_waiting_thread_serves_submits(void)
     bmi_task_manager_destroy(manager);
 }
 
-struct counting_sleeper {
-    struct bmi_task_sleeper sleeper;
+struct counting_waker {
+    struct bmi_task_waker waker;
     unsigned wakes;
 };
 
-static void count_wake(struct bmi_task_sleeper *sleeper)
+static void count_wake(struct bmi_task_waker *waker)
 {
-    ((struct counting_sleeper *)sleeper)->wakes++;
+    ((struct counting_waker *)waker)->wakes++;
 }
 
-static bool disarm(struct bmi_task_manager *manager, struct counting_sleeper *sleeper)
+static bool disarm(struct bmi_task_manager *manager, struct counting_waker *waker)
 {
-    bool armed = sleeper->sleeper.link_to_me != NULL;
-    bmi_task_sleeper_disarm(manager, &sleeper->sleeper);
+    bool armed = waker->waker.link_to_me != NULL;
+    bmi_task_waker_disarm(manager, &waker->waker);
     return armed;
 }
 
 /* A sleeping owner is woken, and with it those armed later whose owners are away. */
-static void test_sleepers_away(void)
+static void test_wakers_away(void)
 {
     struct bmi_task_manager *manager = given_manager();
-    struct counting_sleeper sleepers[5];
+    struct counting_waker wakers[5];
     struct bmi_task task;
     atomic_uint runs = 0;
     prepare(&task, manager, count_up, &runs, 0);
     for (int i = 0; i < 5; i++) {
         bool away = i == 0 || i >= 3;
-        sleepers[i] = (struct counting_sleeper){.sleeper = {.wake = count_wake, .away = away}};
-        CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleepers[i].sleeper));
+        wakers[i] = (struct counting_waker){.waker = {.wake = count_wake, .away = away}};
+        CU_ASSERT_TRUE(bmi_task_waker_arm(manager, &wakers[i].waker));
     }
     bmi_task_submit(&task);
     for (int i = 0; i < 5; i++) {
-        CU_ASSERT_EQUAL(sleepers[i].wakes, i >= 2);
-        CU_ASSERT_EQUAL(disarm(manager, &sleepers[i]), i < 2);
+        CU_ASSERT_EQUAL(wakers[i].wakes, i >= 2);
+        CU_ASSERT_EQUAL(disarm(manager, &wakers[i]), i < 2);
     }
     CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
-    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleepers[0].sleeper));
+    CU_ASSERT_TRUE(bmi_task_waker_arm(manager, &wakers[0].waker));
     bmi_task_submit(&task); /* no other thread runs tasks */
-    CU_ASSERT_EQUAL(sleepers[0].wakes, 1);
+    CU_ASSERT_EQUAL(wakers[0].wakes, 1);
     CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
     bmi_task_manager_destroy(manager);
 }
 
-static void test_sleeper(void)
+static void test_waker(void)
 {
     struct bmi_task_manager *manager = given_manager();
-    struct counting_sleeper sleeper = {.sleeper.wake = count_wake};
+    struct counting_waker waker = {.waker.wake = count_wake};
     struct bmi_task first, second;
     atomic_uint runs = 0;
     prepare(&first, manager, count_up, &runs, 0);
     prepare(&second, manager, count_up, &runs, 0);
-    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
-    CU_ASSERT_EQUAL(sleeper.wakes, 0);
+    CU_ASSERT_TRUE(bmi_task_waker_arm(manager, &waker.waker));
+    CU_ASSERT_EQUAL(waker.wakes, 0);
     bmi_task_submit(&first);
     bmi_task_submit(&second);
-    CU_ASSERT_EQUAL(sleeper.wakes, 1);
-    bmi_task_sleeper_disarm(manager, &sleeper.sleeper);
-    CU_ASSERT_FALSE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
-    CU_ASSERT_FALSE(disarm(manager, &sleeper)); /* it was not armed */
+    CU_ASSERT_EQUAL(waker.wakes, 1);
+    bmi_task_waker_disarm(manager, &waker.waker);
+    CU_ASSERT_FALSE(bmi_task_waker_arm(manager, &waker.waker));
+    CU_ASSERT_FALSE(disarm(manager, &waker)); /* it was not armed */
     CU_ASSERT_EQUAL(bmi_task_schedule(manager), 2);
-    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleeper.sleeper));
-    bmi_task_sleeper_disarm(manager, &sleeper.sleeper);
+    CU_ASSERT_TRUE(bmi_task_waker_arm(manager, &waker.waker));
+    bmi_task_waker_disarm(manager, &waker.waker);
     bmi_task_submit(&first);
-    CU_ASSERT_EQUAL(sleeper.wakes, 1);
+    CU_ASSERT_EQUAL(waker.wakes, 1);
     CU_ASSERT_EQUAL(bmi_task_schedule(manager), 1);
     bmi_task_manager_destroy(manager);
 }
@@ -670,24 +670,24 @@ static void test_default_manager(void)
 /* Runs in a child, where the default manager does not exist yet. Returns the line that failed. */
 static int before_it_is_made(void)
 {
-    struct counting_sleeper woken = {.sleeper.wake = count_wake};
-    struct counting_sleeper left = {.sleeper.wake = count_wake};
+    struct counting_waker woken = {.waker.wake = count_wake};
+    struct counting_waker left = {.waker.wake = count_wake};
     struct bmi_task task;
     atomic_uint runs = 0;
     struct bmi_task_attributes attributes = {.function = count_up, .argument = &runs};
     if (bmi_task_schedule(NULL) != 0)
         return __LINE__;
-    if (!bmi_task_sleeper_arm(NULL, &woken.sleeper) || !bmi_task_sleeper_arm(NULL, &left.sleeper))
+    if (!bmi_task_waker_arm(NULL, &woken.waker) || !bmi_task_waker_arm(NULL, &left.waker))
         return __LINE__;
-    bmi_task_sleeper_disarm(NULL, &left.sleeper);
+    bmi_task_waker_disarm(NULL, &left.waker);
     if (woken.wakes != 0 || bmi_task_prepare(&task, NULL, &attributes) != 0)
         return __LINE__; /* that has made it */
     if (woken.wakes != 1 || left.wakes != 0)
         return __LINE__;
     if (bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY) != 0 ||
-        !bmi_task_sleeper_arm(NULL, &woken.sleeper) || bmi_task_submit(&task) != 0)
+        !bmi_task_waker_arm(NULL, &woken.waker) || bmi_task_submit(&task) != 0)
         return __LINE__;
-    bmi_task_sleeper_disarm(NULL, &woken.sleeper);
+    bmi_task_waker_disarm(NULL, &woken.waker);
     if (woken.wakes != 2 || bmi_task_schedule(NULL) != 1 || runs != 1)
         return __LINE__;
     return bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY) != 0 ? __LINE__ : 0;
@@ -716,7 +716,7 @@ static void test_size(void)
 static atomic_uint at_end; /* 1: a thread runs a task, 2: the library's destructors have run */
 static pthread_t runner;
 
-static enum bmi_task_verdict outlast(struct bmi_task *task, void *argument)
+static enum bmi_task_status outlast(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
     atomic_store(&at_end, 1);
@@ -786,8 +786,8 @@ int main(void)
         {"waits for a task below on the stack", test_waits_for_what_is_below},
         {"many wait", test_many_wait},
         {"a waiting thread serves submits", test_waiting_thread_serves_submits},
-        {"a sleeper is woken once", test_sleeper},
-        {"sleepers whose owners are away", test_sleepers_away},
+        {"a waker is woken once", test_waker},
+        {"wakers whose owners are away", test_wakers_away},
         {"the process's own manager", test_default_manager},
         {"a child has its own, made when first used", test_default_manager_of_a_child},
         {"size of a task", test_size},

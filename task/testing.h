@@ -51,7 +51,7 @@ static inline struct bmi_task_manager *test_manager(const struct bmi_task_settin
 }
 
 /* A task that does nothing but to count its runs in an atomic_uint. */
-static inline enum bmi_task_verdict test_count(struct bmi_task *task, void *argument)
+static inline enum bmi_task_status test_count(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_fetch_add((atomic_uint *)argument, 1);

@@ -30,16 +30,16 @@ static bool node_due(struct bmi__task_node *node, const struct bmi_cpuset **only
     node->timer.queued = counts.pushed > counts.popped ? counts.pushed - counts.popped : 0;
 
     *only = NULL;
-    if (bmi__choosy_empty(&node->choosy)) {
-        node->timer.choosy_queued = 0;
+    if (bmi__affinity_empty(&node->affinity)) {
+        node->timer.affinity_queued = 0;
         return due;
     }
     /* not first in, first out for every CPU; but the first one is the oldest */
     const struct bmi_cpuset *first;
-    uint64_t heads = bmi__choosy_heads(&node->choosy, &first);
-    bool stuck = node->timer.choosy_queued && heads == node->timer.choosy_heads;
-    node->timer.choosy_heads = heads;
-    node->timer.choosy_queued = first != NULL;
+    uint64_t heads = bmi__affinity_heads(&node->affinity, &first);
+    bool stuck = node->timer.affinity_queued && heads == node->timer.affinity_heads;
+    node->timer.affinity_heads = heads;
+    node->timer.affinity_queued = first != NULL;
     if (stuck && !due)
         *only = first;
     return due || stuck;
@@ -48,7 +48,7 @@ static bool node_due(struct bmi__task_node *node, const struct bmi_cpuset **only
 static void node_forget(struct bmi__task_node *node)
 {
     node->timer.queued = 0;
-    node->timer.choosy_queued = 0;
+    node->timer.affinity_queued = 0;
     node->timer.warned = false;
 }
 

@@ -191,7 +191,7 @@ static bool call_refuse(unsigned number)
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static enum bmi_task_verdict done(struct bmi_task *task, void *argument)
+static enum bmi_task_status done(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
     return BMI_TASK_DONE;

@@ -19,7 +19,7 @@ static struct bmi_task_manager *given_tree(void)
     return test_manager(&settings, BMI_TASK_HOOKS_ONLY);
 }
 
-static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
+static enum bmi_task_status count_up(struct bmi_task *task, void *argument)
 {
     (void)task;
     if (argument != NULL)
@@ -63,7 +63,7 @@ static void test_queue_of_a_set(void)
 
 static unsigned order[4], order_count;
 
-static enum bmi_task_verdict note_order(struct bmi_task *task, void *argument)
+static enum bmi_task_status note_order(struct bmi_task *task, void *argument)
 {
     (void)task;
     order[order_count++] = *(unsigned *)argument;
@@ -113,7 +113,7 @@ static void test_hook_reaches_all(void)
 }
 
 /* Sets that are no node's: the first of many such tasks do not block the last. */
-static void test_choosy_sets(void)
+static void test_sets_of_no_node(void)
 {
     struct bmi_task_manager *manager = given_tree();
     struct bmi_task tasks[10];
@@ -144,7 +144,7 @@ static void test_choosy_sets(void)
         CU_ASSERT_EQUAL(bmi_task_state(&tasks[i]), BMI_TASK_CANCELLED);
 }
 
-static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
+static enum bmi_task_status hold_on(struct bmi_task *task, void *argument)
 {
     atomic_uint *held = argument;
     (void)task;
@@ -156,7 +156,7 @@ static enum bmi_task_verdict hold_on(struct bmi_task *task, void *argument)
 
 /* Both workers of a set are busy: no worker of another CPU takes its task, though they search its
  * queue; the timer makes a helper of one of the set's CPUs run it. */
-static void test_choosy_sets_with_workers(void)
+static void test_sets_of_no_node_with_workers(void)
 {
     struct bmi_cpuset workers = test_only(0), set = test_only(0);
     bmi_cpuset_add(&set, 2);
@@ -204,8 +204,8 @@ int main(void)
         {"queue of a set", test_queue_of_a_set},
         {"from the own queue upwards", test_upwards},
         {"a hook reaches all queues", test_hook_reaches_all},
-        {"sets that are no node's", test_choosy_sets},
-        {"such sets and workers", test_choosy_sets_with_workers},
+        {"sets that are no node's", test_sets_of_no_node},
+        {"such sets and workers", test_sets_of_no_node_with_workers},
         CU_TEST_INFO_NULL,
     };
     kind = BMI_TASK_QUEUE_LOCK_FREE;

@@ -6,15 +6,15 @@
  *
  * While workers run, a waiting thread only sleeps. Two kinds go on with their work: a worker whose
  * task waits serves its CPU, and a helper runs the urgent tasks of its CPU. Without workers the
- * waiting threads are leader and followers (`driver` and `bystanders`): the leader runs tasks until
- * its own has ended, and sleeps, armed as a sleeper, when there are none. The followers run tasks
+ * waiting threads are leader and followers: the leader runs tasks until
+ * its own has ended, and sleeps, armed as a waker, when there are none. The followers run tasks
  * that they find, but are not woken for them; when the leader leaves, a follower that sleeps
  * becomes the leader. A wait inside a task that the leader runs, on the same stack, takes over the
  * leader's place until it returns. A thread that waits so deep within tasks that it may start no
  * more runs only the awaited task, out of its queue (an urgent one, if it is its CPU's helper). So
  * does a thread of the blocking pool, since all threads of the pool may be waiting for such tasks.
  *
- * Locks: a bucket's mutex for its list; sleepers_mutex for armed sleepers, leader and followers;
+ * Locks: a bucket's mutex for its list; wakers_mutex for armed wakers, leader and followers;
  * neither within the other. Events are posted under them, so that a waiter that has left is safe.
  */
 #include "task/internal.h"
@@ -24,16 +24,16 @@ struct bmi__waiter {
     struct bmi_task *task;
     struct bmi__event own_event, *event; /* a helper's is the one that urgent tasks post */
     struct bmi__waiter *next;            /* in its bucket */
-    struct bmi__waiter *bystander;       /* next follower */
+    struct bmi__waiter *follower;        /* next follower */
     struct bmi__waiter *outer;           /* leader of the manager before it, on the same stack */
     struct bmi__waiter *below;           /* leader of any manager before it on the same stack */
-    struct bmi_task_sleeper sleeper;
+    struct bmi_task_waker waker;
     struct bmi__task_cpu *worker; /* the CPU whose worker waits, within a task; or NULL */
     struct bmi__task_cpu *helper; /* the same, of a helper */
     bool standing_by, asleep;     /* asleep: as a follower */
 };
 
-static _Thread_local struct bmi__waiter *own_driver;
+static _Thread_local struct bmi__waiter *own_leader;
 
 /* ---- the lot ---- */
 
@@ -88,161 +88,160 @@ void bmi__lot_wake_all(struct bmi_task_manager *manager)
         bucket_wake(&manager->lot[i], NULL);
 }
 
-/* ---- sleepers ---- */
+/* ---- wakers ---- */
 
-static bool sleeper_unlink_locked(struct bmi_task_manager *manager,
-                                  struct bmi_task_sleeper *sleeper)
+static bool waker_unlink_locked(struct bmi_task_manager *manager, struct bmi_task_waker *waker)
 {
-    if (sleeper->link_to_me == NULL)
+    if (waker->link_to_me == NULL)
         return false;
-    *sleeper->link_to_me = sleeper->next;
-    if (sleeper->next != NULL)
-        sleeper->next->link_to_me = sleeper->link_to_me;
-    sleeper->link_to_me = NULL;
-    atomic_fetch_sub(&manager->sleeper_count, 1);
+    *waker->link_to_me = waker->next;
+    if (waker->next != NULL)
+        waker->next->link_to_me = waker->link_to_me;
+    waker->link_to_me = NULL;
+    atomic_fetch_sub(&manager->waker_count, 1);
     return true;
 }
 
-bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
+bool bmi_task_waker_arm(struct bmi_task_manager *manager, struct bmi_task_waker *waker)
 {
-    if (!sleeper->away && bmi__schedule_too_deep())
+    if (!waker->away && bmi__schedule_too_deep())
         return true; /* it could run none: others are woken */
-    if (bmi__manager_made(manager) == NULL && bmi__early_arm(sleeper))
+    if (bmi__manager_made(manager) == NULL && bmi__early_arm(waker))
         return true;
     manager = bmi__manager_made(manager);
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    if (sleeper->link_to_me == NULL) {
-        sleeper->next = manager->sleepers;
-        sleeper->link_to_me = &manager->sleepers;
-        if (sleeper->next != NULL)
-            sleeper->next->link_to_me = &sleeper->next;
-        manager->sleepers = sleeper;
-        atomic_fetch_add(&manager->sleeper_count, 1);
+    pthread_mutex_lock(&manager->wakers_mutex);
+    if (waker->link_to_me == NULL) {
+        waker->next = manager->wakers;
+        waker->link_to_me = &manager->wakers;
+        if (waker->next != NULL)
+            waker->next->link_to_me = &waker->next;
+        manager->wakers = waker;
+        atomic_fetch_add(&manager->waker_count, 1);
     }
-    pthread_mutex_unlock(&manager->sleepers_mutex);
+    pthread_mutex_unlock(&manager->wakers_mutex);
     if (bmi__hooks_wanted(manager)) {
-        bmi_task_sleeper_disarm(manager, sleeper);
+        bmi_task_waker_disarm(manager, waker);
         return false;
     }
     return true;
 }
 
-void bmi_task_sleeper_disarm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper)
+void bmi_task_waker_disarm(struct bmi_task_manager *manager, struct bmi_task_waker *waker)
 {
-    if (bmi__manager_made(manager) == NULL && bmi__early_disarm(sleeper))
+    if (bmi__manager_made(manager) == NULL && bmi__early_disarm(waker))
         return;
     manager = bmi__manager_made(manager);
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    sleeper_unlink_locked(manager, sleeper);
-    pthread_mutex_unlock(&manager->sleepers_mutex);
+    pthread_mutex_lock(&manager->wakers_mutex);
+    waker_unlink_locked(manager, waker);
+    pthread_mutex_unlock(&manager->wakers_mutex);
 }
 
-void bmi__sleepers_wake(struct bmi_task_manager *manager)
+void bmi__wakers_wake(struct bmi_task_manager *manager)
 {
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    for (bool more = true; more && manager->sleepers != NULL;) {
-        struct bmi_task_sleeper *sleeper = manager->sleepers;
-        more = sleeper->away;
-        sleeper_unlink_locked(manager, sleeper);
-        sleeper->wake(sleeper);
+    pthread_mutex_lock(&manager->wakers_mutex);
+    for (bool more = true; more && manager->wakers != NULL;) {
+        struct bmi_task_waker *waker = manager->wakers;
+        more = waker->away;
+        waker_unlink_locked(manager, waker);
+        waker->wake(waker);
     }
-    pthread_mutex_unlock(&manager->sleepers_mutex);
+    pthread_mutex_unlock(&manager->wakers_mutex);
 }
 
-/* ---- leader (driver) and followers (bystanders) ---- */
+/* ---- leader and followers ---- */
 
-static void waiter_wake(struct bmi_task_sleeper *sleeper)
+static void waiter_wake(struct bmi_task_waker *waker)
 {
     struct bmi__waiter *waiter =
-        (struct bmi__waiter *)((char *)sleeper - offsetof(struct bmi__waiter, sleeper));
+        (struct bmi__waiter *)((char *)waker - offsetof(struct bmi__waiter, waker));
     bmi__event_post(waiter->event);
 }
 
-static void bystander_unlink_locked(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+static void follower_unlink_locked(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
 {
-    struct bmi__waiter **link = &manager->bystanders;
+    struct bmi__waiter **link = &manager->followers;
     while (waiter->standing_by && *link != waiter)
-        link = &(*link)->bystander;
+        link = &(*link)->follower;
     if (waiter->standing_by)
-        *link = waiter->bystander;
+        *link = waiter->follower;
     waiter->standing_by = false;
 }
 
-bool bmi__drives(const struct bmi_task_manager *manager)
+bool bmi__leads(const struct bmi_task_manager *manager)
 {
-    return own_driver != NULL && own_driver->manager == manager;
+    return own_leader != NULL && own_leader->manager == manager;
 }
 
 /* Whether the leader waits further down on the caller's own stack. */
-static bool driver_is_below(struct bmi_task_manager *manager)
+static bool leader_is_below(struct bmi_task_manager *manager)
 {
-    const struct bmi__waiter *waiter = own_driver;
-    while (waiter != NULL && waiter != manager->driver)
+    const struct bmi__waiter *waiter = own_leader;
+    while (waiter != NULL && waiter != manager->leader)
         waiter = waiter->below;
     return waiter != NULL;
 }
 
 /* Returns whether the waiter is the leader now; else it is a follower. */
-static bool driver_become(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+static bool leader_become(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
 {
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    if (manager->driver == waiter) {
+    pthread_mutex_lock(&manager->wakers_mutex);
+    if (manager->leader == waiter) {
         /* as before */
-    } else if (manager->driver == NULL || driver_is_below(manager)) {
-        waiter->outer = manager->driver;
-        waiter->below = own_driver;
-        manager->driver = waiter;
-        own_driver = waiter;
-        bystander_unlink_locked(manager, waiter);
+    } else if (manager->leader == NULL || leader_is_below(manager)) {
+        waiter->outer = manager->leader;
+        waiter->below = own_leader;
+        manager->leader = waiter;
+        own_leader = waiter;
+        follower_unlink_locked(manager, waiter);
     } else if (!waiter->standing_by) {
-        waiter->bystander = manager->bystanders;
-        manager->bystanders = waiter;
+        waiter->follower = manager->followers;
+        manager->followers = waiter;
         waiter->standing_by = true;
     }
-    bool driving = manager->driver == waiter;
-    pthread_mutex_unlock(&manager->sleepers_mutex);
-    return driving;
+    bool leading = manager->leader == waiter;
+    pthread_mutex_unlock(&manager->wakers_mutex);
+    return leading;
 }
 
 /* Stops being leader or follower, and passes the leader's role on to a thread that can take it. */
-static void driver_cease(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
+static void leader_leave(struct bmi_task_manager *manager, struct bmi__waiter *waiter)
 {
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    bystander_unlink_locked(manager, waiter);
-    if (manager->driver == waiter) {
-        manager->driver = waiter->outer;
-        own_driver = waiter->below;
+    pthread_mutex_lock(&manager->wakers_mutex);
+    follower_unlink_locked(manager, waiter);
+    if (manager->leader == waiter) {
+        manager->leader = waiter->outer;
+        own_leader = waiter->below;
     }
-    struct bmi__waiter *heir = manager->driver == NULL ? manager->bystanders : NULL;
-    while (heir != NULL && !heir->asleep) /* it may be in a long task; then it checks by itself */
-        heir = heir->bystander;
-    if (heir != NULL)
-        bmi__event_post(heir->event);
-    pthread_mutex_unlock(&manager->sleepers_mutex);
+    struct bmi__waiter *next = manager->leader == NULL ? manager->followers : NULL;
+    while (next != NULL && !next->asleep) /* it may be in a long task; then it checks by itself */
+        next = next->follower;
+    if (next != NULL)
+        bmi__event_post(next->event);
+    pthread_mutex_unlock(&manager->wakers_mutex);
     /* the task that this thread was woken for, if it did not run it */
-    if (heir == NULL && atomic_load(&manager->sleeper_count) != 0 && bmi__hooks_wanted(manager))
-        bmi__sleepers_wake(manager);
+    if (next == NULL && atomic_load(&manager->waker_count) != 0 && bmi__hooks_wanted(manager))
+        bmi__wakers_wake(manager);
 }
 
 /* Sleeps, unless there is no leader: a thread that is awake gets no event when the leader ends. */
 static void stand_by(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
                      uint64_t deadline_ns)
 {
-    pthread_mutex_lock(&manager->sleepers_mutex);
-    bool sleep = waiter->asleep = manager->driver != NULL;
-    pthread_mutex_unlock(&manager->sleepers_mutex);
+    pthread_mutex_lock(&manager->wakers_mutex);
+    bool sleep = waiter->asleep = manager->leader != NULL;
+    pthread_mutex_unlock(&manager->wakers_mutex);
     if (!sleep)
         return;
     bmi__event_wait(waiter->event, deadline_ns);
-    pthread_mutex_lock(&manager->sleepers_mutex);
+    pthread_mutex_lock(&manager->wakers_mutex);
     waiter->asleep = false;
-    pthread_mutex_unlock(&manager->sleepers_mutex);
+    pthread_mutex_unlock(&manager->wakers_mutex);
 }
 
-static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
-                  uint64_t deadline_ns)
+static void lead_or_follow(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
+                           uint64_t deadline_ns)
 {
-    if (!driver_become(manager, waiter)) {
+    if (!leader_become(manager, waiter)) {
         /* The leader may be in a long task, and the awaited task may be queued. */
         if (bmi__schedule_hook(manager, bmi__cpu_self(manager), deadline_ns) == 0)
             stand_by(manager, waiter, deadline_ns);
@@ -250,9 +249,9 @@ static void drive(struct bmi_task_manager *manager, struct bmi__waiter *waiter,
     }
     if (bmi__schedule_hook(manager, bmi__cpu_self(manager), deadline_ns) != 0)
         return;
-    if (bmi_task_sleeper_arm(manager, &waiter->sleeper))
+    if (bmi_task_waker_arm(manager, &waiter->waker))
         bmi__event_wait(waiter->event, deadline_ns);
-    bmi_task_sleeper_disarm(manager, &waiter->sleeper);
+    bmi_task_waker_disarm(manager, &waiter->waker);
 }
 
 /* ---- waiting ---- */
@@ -307,7 +306,7 @@ static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *wait
         /* and again: an urgent task does not wait for this one */
     } else if (atomic_load(&manager->live_workers) == 0 ||
                atomic_load(&manager->workers_stopping)) {
-        drive(manager, waiter, deadline_ns);
+        lead_or_follow(manager, waiter, deadline_ns);
     } else {
         bmi__event_wait(waiter->event, deadline_ns);
     }
@@ -327,7 +326,7 @@ static int wait_for_end(struct bmi_task *task, uint64_t deadline_ns)
     struct bmi__waiter waiter = {
         .manager = manager,
         .task = task,
-        .sleeper.wake = waiter_wake,
+        .waker.wake = waiter_wake,
         .worker = bmi__worker_self(manager),
         .helper = bmi__helper_self(manager),
     };
@@ -340,7 +339,7 @@ static int wait_for_end(struct bmi_task *task, uint64_t deadline_ns)
             result = -BMI_ETIMEDOUT;
     }
     lot_remove(manager, &waiter);
-    driver_cease(manager, &waiter);
+    leader_leave(manager, &waiter);
     return result;
 }
 

@@ -105,8 +105,8 @@ void bmi__wake_for(struct bmi_task_manager *manager, struct bmi__task_node *node
                    const struct bmi_cpuset *only)
 {
     if (atomic_load(&node->live) == 0) {
-        if (atomic_load(&manager->sleeper_count) != 0)
-            bmi__sleepers_wake(manager);
+        if (atomic_load(&manager->waker_count) != 0)
+            bmi__wakers_wake(manager);
         node = &manager->nodes[0]; /* any worker will do */
     }
     if (atomic_load(&manager->live_workers) == 0)

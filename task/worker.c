@@ -131,7 +131,7 @@ static void *worker_main(void *argument)
     bmi__manager_serve_locked(manager, cpu->index, false);
     pthread_mutex_unlock(&manager->serving);
     /* waiting threads, and workers in tasks that wait, may have to check its queues now */
-    bmi__sleepers_wake(manager);
+    bmi__wakers_wake(manager);
     bmi__wake_all(manager);
     return NULL;
 }
@@ -178,7 +178,7 @@ int bmi__workers_start(struct bmi_task_manager *manager)
 
 void bmi__workers_stop(struct bmi_task_manager *manager)
 {
-    bmi__gate_waits(&manager->control);
+    bmi__checked_lock_waits(&manager->control);
     atomic_store(&manager->workers_stopping, true);
     bmi__lot_wake_all(manager); /* waiting tasks and other waiting threads have to run the queued
                                    tasks now */

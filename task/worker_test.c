@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 
-static enum bmi_task_verdict note_cpu(struct bmi_task *task, void *argument)
+static enum bmi_task_status note_cpu(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_store((atomic_int *)argument, sched_getcpu());
@@ -209,7 +209,7 @@ struct gate {
     atomic_uint inside, through;
 };
 
-static enum bmi_task_verdict pass_gate(struct bmi_task *task, void *argument)
+static enum bmi_task_status pass_gate(struct bmi_task *task, void *argument)
 {
     (void)task;
     struct gate *gate = argument;
@@ -232,8 +232,8 @@ static void gate_open(struct gate *gate)
 
 static void test_may_block(void)
 {
-    enum { TASKS = 10, SPARES = 3 };
-    struct bmi_task_settings settings = {.spare_threads = SPARES};
+    enum { TASKS = 10, POOL_THREADS = 3 };
+    struct bmi_task_settings settings = {.blocking_threads = POOL_THREADS};
     struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_WORKERS);
     struct gate gate = {
         .mutex = PTHREAD_MUTEX_INITIALIZER,
@@ -247,14 +247,15 @@ static void test_may_block(void)
         test_prepare_on(&blocking[i], manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
         bmi_task_submit(&blocking[i]);
     }
-    CU_ASSERT_TRUE(test_reaches(&gate.inside, SPARES));
+    CU_ASSERT_TRUE(test_reaches(&gate.inside, POOL_THREADS));
     for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
         struct bmi_cpuset only = test_only(cpu); /* no worker is delayed */
         test_prepare_on(&plain, manager, test_count, &runs, 0, &only);
         bmi_task_submit(&plain);
         CU_ASSERT_EQUAL(bmi_task_wait(&plain, 20000), 0);
     }
-    CU_ASSERT_EQUAL(gate.inside, SPARES); /* no more than the limit, and the others are cancelled */
+    CU_ASSERT_EQUAL(gate.inside,
+                    POOL_THREADS); /* no more than the limit, and the others are cancelled */
     CU_ASSERT_EQUAL(bmi_task_cancel(&blocking[TASKS - 1]), 0);
     CU_ASSERT_EQUAL(bmi_task_wait(&blocking[TASKS - 1], 0), -BMI_ETIMEDOUT);
     gate_open(&gate);
@@ -341,14 +342,14 @@ static void test_counted(void)
     bmi_task_manager_destroy(manager);
 }
 
-static enum bmi_task_verdict again(struct bmi_task *task, void *argument)
+static enum bmi_task_status again(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_fetch_add((atomic_uint *)argument, 1);
     return BMI_TASK_AGAIN;
 }
 
-static enum bmi_task_verdict await_other(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_other(struct bmi_task *task, void *argument)
 {
     (void)task;
     struct bmi_task *other = argument;
@@ -382,7 +383,7 @@ static void test_shutdown_hangs_nowhere(void)
 }
 
 /* Workers end while a task on one of them waits for another task: the hooks run that one. */
-static enum bmi_task_verdict await_flag(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_flag(struct bmi_task *task, void *argument)
 {
     (void)task;
     return atomic_load((atomic_uint *)argument) ? BMI_TASK_DONE : BMI_TASK_AGAIN;
@@ -452,13 +453,13 @@ struct nest {
 };
 
 /* Runs often enough that a run follows after the waiting thread has begun to wait. */
-static enum bmi_task_verdict three_times(struct bmi_task *task, void *argument)
+static enum bmi_task_status three_times(struct bmi_task *task, void *argument)
 {
     (void)task;
     return atomic_fetch_add((atomic_uint *)argument, 1) < 2 ? BMI_TASK_AGAIN : BMI_TASK_DONE;
 }
 
-static enum bmi_task_verdict await_several(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_several(struct bmi_task *task, void *argument)
 {
     struct nest *nest = argument;
     if (task != &nest->between && atomic_fetch_add(&nest->outer_runs, 1) < 1)
@@ -496,8 +497,8 @@ static void test_waits_within_waits(void)
         CU_ASSERT_EQUAL(nest.results[0], 0);
         CU_ASSERT_EQUAL(nest.results[1], 0);
         CU_ASSERT_EQUAL(nest.results[2], round ? 0 : -1);
-        CU_ASSERT_PTR_NULL(manager->driver);
-        CU_ASSERT_FALSE(bmi__drives(manager) || bmi__drives(other));
+        CU_ASSERT_PTR_NULL(manager->leader);
+        CU_ASSERT_FALSE(bmi__leads(manager) || bmi__leads(other));
         bmi_task_manager_destroy(other);
         bmi_task_manager_destroy(manager);
     }
@@ -526,9 +527,9 @@ static void *wait_for_a_while(void *argument)
     return NULL;
 }
 
-static void note_wake(struct bmi_task_sleeper *sleeper)
+static void note_wake(struct bmi_task_waker *waker)
 {
-    sleeper->away = true; /* from here on it only records its wake-up */
+    waker->away = true; /* from here on it only records its wake-up */
 }
 
 /* Without workers, waiting threads sleep, and leave no state behind. One that leaves with tasks
@@ -542,7 +543,7 @@ static void test_waiting_without_workers(void)
     };
     struct bmi_task blocking, repeating;
     struct patient patients[2];
-    struct bmi_task_sleeper sleeper = {.wake = note_wake};
+    struct bmi_task_waker waker = {.wake = note_wake};
     atomic_uint repeats = 0;
     test_prepare_on(&blocking, manager, pass_gate, &gate, BMI_TASK_MAY_BLOCK, NULL);
     test_prepare_on(&repeating, manager, again, &repeats, BMI_TASK_REPEAT, NULL);
@@ -556,17 +557,17 @@ static void test_waiting_without_workers(void)
         CU_ASSERT_EQUAL(patients[i].result, -BMI_ETIMEDOUT);
         CU_ASSERT_TRUE(patients[i].cpu_ns < 10000000);
     }
-    CU_ASSERT_PTR_NULL(manager->sleepers);
-    CU_ASSERT_PTR_NULL(manager->bystanders);
-    CU_ASSERT_EQUAL(atomic_load(&manager->sleeper_count), 0);
+    CU_ASSERT_PTR_NULL(manager->wakers);
+    CU_ASSERT_PTR_NULL(manager->followers);
+    CU_ASSERT_EQUAL(atomic_load(&manager->waker_count), 0);
 
-    CU_ASSERT_TRUE(bmi_task_sleeper_arm(manager, &sleeper));
+    CU_ASSERT_TRUE(bmi_task_waker_arm(manager, &waker));
     patients[0].timeout_ms = 1000;
     pthread_create(&patients[0].thread, NULL, wait_for_a_while, &patients[0]);
-    CU_ASSERT_TRUE(test_reaches(&manager->sleeper_count, 2));
+    CU_ASSERT_TRUE(test_reaches(&manager->waker_count, 2));
     CU_ASSERT_EQUAL(bmi_task_submit(&repeating), 0); /* wakes the one that waits */
     pthread_join(patients[0].thread, NULL);
-    CU_ASSERT_TRUE(sleeper.away);
+    CU_ASSERT_TRUE(waker.away);
     gate_open(&gate);
     CU_ASSERT_EQUAL(bmi_task_wait(&blocking, 20000), 0);
     bmi_task_manager_destroy(manager);
@@ -624,7 +625,7 @@ struct urgent_chain {
     atomic_uint began, ended;
 };
 
-static enum bmi_task_verdict await_third(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_third(struct bmi_task *task, void *argument)
 {
     struct urgent_chain *chain = argument;
     atomic_store(&chain->began, 1);
@@ -636,7 +637,7 @@ static enum bmi_task_verdict await_third(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-static enum bmi_task_verdict await_second(struct bmi_task *task, void *argument)
+static enum bmi_task_status await_second(struct bmi_task *task, void *argument)
 {
     struct urgent_chain *chain = argument;
     (void)task;

@@ -2,7 +2,7 @@
  *
  * blocks.h - the memory of streams of a store in memory: blocks with a count of users.
  *
- * A block belongs to one chunk of a stream, or to a loan; a thread that reads it while others may
+ * A block belongs to one chunk of a stream, or to a lease; a thread that reads it while others may
  * write to the stream counts as a user, too. Only a single user writes to a block: a shared block
  * is replaced by a copy. The pool keeps some unused blocks for reuse.
  */

@@ -4,7 +4,7 @@
  *
  * No completion is missed: a waiting thread enters the list and checks under one hold of the lock,
  * and a completing thread queues and signals under one hold of it. Completions that need tasks or
- * `progress` wake a waiting thread through its task sleeper or the source, which it polls together.
+ * `progress` wake a waiting thread through its task waker or the source, which it polls together.
  */
 #include "trove-stub/completion.h"
 
@@ -320,10 +320,10 @@ void bmi__space_wake(struct bmi__space *space)
 }
 
 /* Called by the task manager with a lock of its own held. */
-static void sleeper_wake(struct bmi_task_sleeper *sleeper)
+static void waker_wake(struct bmi_task_waker *waker)
 {
     struct bmi__space_waiter *waiter =
-        (struct bmi__space_waiter *)((char *)sleeper - offsetof(struct bmi__space_waiter, sleeper));
+        (struct bmi__space_waiter *)((char *)waker - offsetof(struct bmi__space_waiter, waker));
     waiter_wake(waiter);
 }
 
@@ -356,7 +356,7 @@ static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
     pthread_mutex_unlock(&space->lock);
     if (waiter == NULL && (waiter = waiter_make()) == NULL && (waiter = instead) == NULL)
         return NULL;
-    waiter->sleeper.wake = sleeper_wake;
+    waiter->waker.wake = waker_wake;
     waiter->space = space;
     waiter->context = context;
     waiter->any = any;
@@ -408,13 +408,13 @@ static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *wai
     eventfd_t value;
     bool elsewhere = space->sleeps != NULL && space->sleeps();
     atomic_store(&waiter->elsewhere, elsewhere);
-    if (bmi_task_sleeper_arm(manager, &waiter->sleeper)) {
+    if (bmi_task_waker_arm(manager, &waiter->waker)) {
         if (elsewhere)
             space->sleep(waiter, left_ns);
         else
             waiter_poll(waiter, left_ns);
     }
-    bmi_task_sleeper_disarm(manager, &waiter->sleeper);
+    bmi_task_waker_disarm(manager, &waiter->waker);
     pthread_mutex_lock(&space->lock);
     waiter->signalled = false;
     if (!elsewhere && waiter->fd >= 0)

@@ -44,7 +44,7 @@ struct bmi__posted {
 /* A waiting thread; pooled, since it has a descriptor. Under the space's lock. */
 struct bmi__space_waiter {
     struct bmi__space_waiter *next;
-    struct bmi_task_sleeper sleeper;
+    struct bmi_task_waker waker;
     int fd;                                   /* -1: none, it checks every few milliseconds */
     const struct bmi__queue_context *context; /* NULL: waits for any completion */
     bool any; /* takes any completion of the context; otherwise particular ones */

@@ -192,7 +192,7 @@ static int is_gone(struct trove_op *op)
 }
 
 /* 0 stands for no object. */
-static int number_draw(bmi_trove_object_t *number)
+static int number_random(bmi_trove_object_t *number)
 {
     int result;
     do
@@ -219,17 +219,17 @@ static int file_remove(struct trove_op *op)
 static int dir_create(struct trove_op *op)
 {
     struct trove_dir *dir = dir_of(op);
-    bool draw = *op->objects == 0;
+    bool choose = *op->objects == 0;
     int fd = -1, result = 0;
     op->place.object = *op->objects;
     do {
-        if (draw)
-            result = number_draw(&op->place.object);
+        if (choose)
+            result = number_random(&op->place.object);
         if (result == 0 && dir->keys != NULL)
             result = bmi__keys_remove_leftovers(dir->keys, op, is_gone);
         if (result == 0)
             result = file_make(op, &fd);
-    } while (draw && result == -EEXIST);
+    } while (choose && result == -EEXIST);
     if (result != 0)
         return result;
     file_forget(op); /* of a predecessor whose removal is under way */

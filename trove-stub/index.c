@@ -46,7 +46,7 @@ struct index_entry *bmi__index_find(const struct index_table *table, const void 
     return entry != NULL && compare(entry, key, key_size) == 0 ? entry : NULL;
 }
 
-static int levels_draw(struct index_table *table)
+static int levels_random(struct index_table *table)
 {
     int levels = 1;
     table->seed = table->seed * 1664525 + 1013904223;
@@ -58,7 +58,7 @@ static int levels_draw(struct index_table *table)
 bool bmi__index_add(struct index_table *table, const void *key, size_t key_size, void *value)
 {
     struct index_entry **links[INDEX_LEVELS];
-    int levels = levels_draw(table);
+    int levels = levels_random(table);
     size_t head = sizeof(struct index_entry) + (size_t)levels * sizeof(struct index_entry *);
     struct index_entry *entry = malloc(head + key_size);
     if (entry == NULL)

@@ -14,7 +14,7 @@
 #include <sys/sysinfo.h>
 
 #include "trove-stub/index.h"
-#include "trove-stub/loan.h"
+#include "trove-stub/lease.h"
 
 struct mem_object {
     atomic_uint users;
@@ -253,14 +253,14 @@ static struct trove_block *block_with(struct mem_store *mem, const struct trove_
     return block;
 }
 
-/* Writes bytes of one chunk. A whole lent block is not copied: the loan gets the chunk's former
+/* Writes bytes of one chunk. A whole lent block is not copied: the lease gets the chunk's former
  * block instead. */
 static int chunk_write(struct trove_op *op, bmi_size_t at, const char *from, bmi_size_t size)
 {
     struct mem_store *mem = mem_of(op);
     struct index_entry *entry = chunk_find(op->object, at);
     struct trove_block *old = entry != NULL ? entry->value : NULL;
-    struct trove_block **lent = size == BLOCK_SIZE ? bmi__loan_find(op->loan, from) : NULL;
+    struct trove_block **lent = size == BLOCK_SIZE ? bmi__lease_find(op->lease, from) : NULL;
     if (lent == NULL && old != NULL && !bmi__block_shared(old)) {
         memcpy(old->bytes + at % BLOCK_SIZE, from, (size_t)size);
         return 0;
@@ -363,12 +363,12 @@ static int mem_stream(struct trove_op *op, struct mem_object *object)
     return result;
 }
 
-/* ---- loans ----------------------------------------------------------------------------------- */
+/* ---- leases ---------------------------------------------------------------------------------- */
 
-static bool lend_locked(struct trove_loan *loan, struct mem_object *object, bmi_size_t offset,
+static bool lend_locked(struct trove_lease *lease, struct mem_object *object, bmi_size_t offset,
                         bmi_size_t size)
 {
-    struct mem_store *mem = loan->store->state;
+    struct mem_store *mem = lease->store->state;
     if (size > object->size || offset > object->size - size)
         return false;
     for (bmi_size_t at = offset, end = offset + size, step; at < end; at += step) {
@@ -378,7 +378,7 @@ static bool lend_locked(struct trove_loan *loan, struct mem_object *object, bmi_
         if (entry == NULL)
             return false;
         struct trove_block *block = bmi__block_share(entry->value);
-        if (!bmi__loan_add(loan, block, at % BLOCK_SIZE, step)) {
+        if (!bmi__lease_add(lease, block, at % BLOCK_SIZE, step)) {
             bmi__block_put(&mem->blocks, block);
             return false;
         }
@@ -386,20 +386,20 @@ static bool lend_locked(struct trove_loan *loan, struct mem_object *object, bmi_
     return true;
 }
 
-static bool mem_lend(struct trove_loan *loan, const struct bmi_trove_place *place,
+static bool mem_lend(struct trove_lease *lease, const struct bmi_trove_place *place,
                      bmi_size_t offset, bmi_size_t size)
 {
     struct mem_object *object = object_get(place);
     if (object == NULL)
         return false;
     pthread_rwlock_rdlock(&object->lock);
-    bool lent = lend_locked(loan, object, offset, size);
+    bool lent = lend_locked(lease, object, offset, size);
     pthread_rwlock_unlock(&object->lock);
     object_put(place->store->state, object);
     return lent;
 }
 
-static bool mem_lend_blank(struct trove_loan *loan, const struct bmi_trove_place *place,
+static bool mem_lend_blank(struct trove_lease *lease, const struct bmi_trove_place *place,
                            bmi_size_t offset, bmi_size_t size)
 {
     struct mem_store *mem = place->store->state;
@@ -407,7 +407,7 @@ static bool mem_lend_blank(struct trove_loan *loan, const struct bmi_trove_place
         return false;
     for (bmi_size_t done = 0; done < size; done += BLOCK_SIZE) {
         struct trove_block *block = bmi__block_get(&mem->blocks);
-        if (block == NULL || !bmi__loan_add(loan, block, 0, BLOCK_SIZE)) {
+        if (block == NULL || !bmi__lease_add(lease, block, 0, BLOCK_SIZE)) {
             bmi__block_put(&mem->blocks, block);
             return false;
         }
@@ -415,7 +415,7 @@ static bool mem_lend_blank(struct trove_loan *loan, const struct bmi_trove_place
     return true;
 }
 
-static void mem_loan_return(struct bmi_trove_store *store, struct trove_block *block)
+static void mem_lease_return(struct bmi_trove_store *store, struct trove_block *block)
 {
     struct mem_store *mem = store->state;
     bmi__block_put(&mem->blocks, block);
@@ -700,7 +700,7 @@ const struct trove_backend bmi__trove_mem = {
     .run = mem_run,
     .lend = mem_lend,
     .lend_blank = mem_lend_blank,
-    .loan_return = mem_loan_return,
+    .lease_return = mem_lease_return,
 };
 
 const struct trove_backend bmi__trove_null = {

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "trove-stub/loan.h"
+#include "trove-stub/lease.h"
 
 enum { FLAGS = BMI_TROVE_SYNC | BMI_TROVE_ONLY_NEW | BMI_TROVE_ZEROS | BMI_TROVE_WHEN_RELEASED };
 
@@ -172,7 +172,7 @@ static int write_start(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
                        const void *const *buffers, const bmi_size_t *sizes, int count,
                        const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
                        int stream_count, bmi_size_t *actual, unsigned flags,
-                       struct trove_loan *loan, void *user_ptr, bmi_trove_context_id_t context)
+                       struct trove_lease *lease, void *user_ptr, bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     int result = op_make(op, place, TROVE_WRITE, flags, true, &new);
@@ -184,7 +184,7 @@ static int write_start(bmi_trove_op_id_t *op, const struct bmi_trove_place *plac
     new->offsets = stream_offsets;
     new->stream_sizes = stream_sizes;
     new->stream_count = stream_count;
-    new->loan = loan;
+    new->lease = lease;
     return move_start(new, op, actual, user_ptr, context);
 }
 
@@ -201,11 +201,11 @@ int bmi_trove_post_write_list(bmi_trove_op_id_t *op, const struct bmi_trove_plac
 int bmi__trove_post_write_lent(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                                const void *const *buffers, const bmi_size_t *sizes, int count,
                                const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
-                               int stream_count, bmi_size_t *actual, struct trove_loan *loan,
+                               int stream_count, bmi_size_t *actual, struct trove_lease *lease,
                                void *user_ptr, bmi_trove_context_id_t context)
 {
     return write_start(op, place, buffers, sizes, count, stream_offsets, stream_sizes, stream_count,
-                       actual, 0, loan, user_ptr, context);
+                       actual, 0, lease, user_ptr, context);
 }
 
 static int move_one(enum trove_what what, bmi_trove_op_id_t *op,

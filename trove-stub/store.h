@@ -80,11 +80,11 @@ struct trove_op {
     int (*within)(struct trove_op *op); /* dir: called within a transaction of the key/values */
     struct trove_piece *piece;          /* dir with io_uring: under way */
     int ring_fd;                        /* the same: its file */
-    struct trove_loan *loan;            /* writes: the loan that its memory is from; or NULL */
+    struct trove_lease *lease;          /* writes: the lease that its memory is from; or NULL */
     bool syncing;                       /* the same: its last step, a flush, is under way */
 };
 
-struct trove_loan;
+struct trove_lease;
 struct trove_block;
 
 /* A backend: functions that block unless `immediate`. Functions with an operation return 0 or a
@@ -108,12 +108,12 @@ struct trove_backend {
     int (*run)(struct trove_op *op);  /* all other operations */
     /* Runs it asynchronously if it can: true. NULL: never. */
     bool (*start)(struct trove_op *op);
-    /* See loan.h. Add a range to a loan; false: not this one. NULL: never. */
-    bool (*lend)(struct trove_loan *loan, const struct bmi_trove_place *place, bmi_size_t offset,
+    /* See lease.h. Add a range to a lease; false: not this one. NULL: never. */
+    bool (*lend)(struct trove_lease *lease, const struct bmi_trove_place *place, bmi_size_t offset,
                  bmi_size_t size);
-    bool (*lend_blank)(struct trove_loan *loan, const struct bmi_trove_place *place,
+    bool (*lend_blank)(struct trove_lease *lease, const struct bmi_trove_place *place,
                        bmi_size_t offset, bmi_size_t size);
-    void (*loan_return)(struct bmi_trove_store *store, struct trove_block *block);
+    void (*lease_return)(struct bmi_trove_store *store, struct trove_block *block);
 };
 
 struct bmi_trove_store {

@@ -135,7 +135,7 @@ static void op_delay(struct trove_op *op)
     pthread_mutex_unlock(&store->lock);
 }
 
-static enum bmi_task_verdict task_run(struct bmi_task *task, void *argument)
+static enum bmi_task_status task_run(struct bmi_task *task, void *argument)
 {
     struct trove_op *op = argument;
     (void)task;
@@ -145,7 +145,7 @@ static enum bmi_task_verdict task_run(struct bmi_task *task, void *argument)
     return BMI_TASK_GONE;
 }
 
-static enum bmi_task_verdict task_cancelled(struct bmi_task *task, void *argument)
+static enum bmi_task_status task_cancelled(struct bmi_task *task, void *argument)
 {
     (void)task;
     bmi__trove_finish(argument, -ECANCELED);

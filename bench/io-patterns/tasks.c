@@ -106,7 +106,7 @@ static void pair_close(struct pair *pair)
         bmi_task_manager_destroy(pair->managers[kind]);
 }
 
-static enum bmi_task_verdict nothing_run(struct bmi_task *task, void *argument)
+static enum bmi_task_status nothing_run(struct bmi_task *task, void *argument)
 {
     (void)task;
     (void)argument;

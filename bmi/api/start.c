@@ -4,7 +4,7 @@
  *
  * `start_lock` serialises all of these and is taken before any other lock. A thread that stops the
  * library, and with it background progress, waits for tasks while it holds the lock. A task that
- * then tries to take the lock gets EDEADLK (task/gate.h).
+ * then tries to take the lock gets EDEADLK (task/checked_lock.h).
  *
  * A child of fork(2) may take its parent's connections over when the parent has exited, as with
  * daemon(3). While the parent lives, they belong to the parent: the child's finalize releases
@@ -39,9 +39,9 @@
 #include "bmi/state/op.h"
 #include "bmi/state/peer.h"
 #include "bmi/task.h"
-#include "task/gate.h"
+#include "task/checked_lock.h"
 
-static struct bmi__gate start_lock = BMI__GATE;
+static struct bmi__checked_lock start_lock = BMI__CHECKED_LOCK;
 static int users;               /* start_lock */
 static bool background_by_flag; /* start_lock */
 static pid_t owner;             /* start_lock: process that owns the connections */
@@ -57,7 +57,7 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 /* Another thread of the parent may have held the lock. */
 static void after_fork_child(void)
 {
-    bmi__gate_init(&start_lock);
+    bmi__checked_lock_init(&start_lock);
     bmi__progress_after_fork_child();
     if (bmi__running())
         bmi__reporter_follow(); /* if the child takes the connections over */
@@ -176,7 +176,7 @@ static int start(const char *method_list, const char *listen_addr, int flags)
     background_by_flag = (flags & BMI_INIT_BACKGROUND) != 0;
     if (background_by_flag)
         bmi__setting_put(SETTING_PROGRESS, PROGRESS_BACKGROUND);
-    bmi__gate_waits(&start_lock);
+    bmi__checked_lock_waits(&start_lock);
     if (status == 0)
         status = bmi__background_follow();
     if (status < 0) {
@@ -217,7 +217,7 @@ static int arguments_check(const char *method_list, const char *listen_addr, int
 static int initialize(const char *method_list, const char *listen_addr, int flags,
                       const char *options)
 {
-    int status = bmi__gate_take(&start_lock);
+    int status = bmi__checked_lock_take(&start_lock);
     if (status < 0)
         return bmi__error(status);
     if (users == 0) {
@@ -240,7 +240,7 @@ static int initialize(const char *method_list, const char *listen_addr, int flag
     }
     if (status == 0)
         users++;
-    bmi__gate_give(&start_lock);
+    bmi__checked_lock_give(&start_lock);
     return bmi__error(status);
 }
 
@@ -351,7 +351,7 @@ static void stop(void)
 /* Returns 0, or -EDEADLK: nothing has changed. */
 static int finalize_last(void)
 {
-    bmi__gate_waits(&start_lock);
+    bmi__checked_lock_waits(&start_lock);
     if (is_anothers()) {
         let_go = true;
         bmi__running_set(false);
@@ -372,13 +372,13 @@ static int finalize_last(void)
 
 int BMI_finalize(void)
 {
-    if (bmi__background_self() || bmi__gate_take(&start_lock) != 0)
+    if (bmi__background_self() || bmi__checked_lock_take(&start_lock) != 0)
         return -BMI_EDEADLK;
     int status = users > 0 ? 0 : -EINVAL;
     if (status == 0 && users == 1)
         status = finalize_last();
     users -= status == 0;
-    bmi__gate_give(&start_lock);
+    bmi__checked_lock_give(&start_lock);
     return bmi__error(status);
 }
 
@@ -451,11 +451,11 @@ int BMI_addr_lookup(BMI_addr_t *new_addr, const char *id_string)
     int status = bmi__address_lookup(id_string, &handle);
     if (status < 0)
         return bmi__error(status);
-    status = bmi__gate_take(&start_lock);
+    status = bmi__checked_lock_take(&start_lock);
     if (status < 0)
         return bmi__error(status);
     status = bmi__address_methods_start(handle);
-    bmi__gate_give(&start_lock);
+    bmi__checked_lock_give(&start_lock);
     if (status == 0)
         *new_addr = handle;
     return bmi__error(status);

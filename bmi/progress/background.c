@@ -7,7 +7,7 @@
  *
  *   watching     no caller polls. The task makes passes while they find something, then blocks on
  *                the network's descriptor without the poller's role: a caller takes that at once.
- *   standing by  callers poll. The task sleeps on the futex `bell` for TICK_NS at a time, and
+ *   standing by  callers poll. The task sleeps on the futex `wake_flag` for TICK_NS at a time, and
  *                watches again when no caller had a turn during one. A caller that computes between
  *                its turns wakes the task as it leaves. While one caller blocks in the network for
  *                longer than a tick the task sleeps without ticks, and the caller wakes it.
@@ -15,9 +15,9 @@
  * A caller counts as one that computes if it was away for more than LONG_NS at one of its last
  * REMEMBERED turns. An idle process has no ticks at all.
  *
- * `bell` is what the task waits for, BELL_NONE while it does not: it writes `bell`, then looks at
- * the poller's role; a caller that leaves writes the role, then looks at `bell` (sequentially
- * consistent).
+ * `wake_flag` is what the task waits for, FLAG_NONE while it does not: it writes `wake_flag`, then
+ * looks at the poller's role; a caller that leaves writes the role, then looks at `wake_flag`
+ * (sequentially consistent).
  *
  * Locks: `control` is held over starting and stopping, outermost but for start.c's; `passing` over
  * each time that the task is the poller, so that a fork finds it without any lock. The child has no
@@ -40,17 +40,17 @@
 #include "bmi/progress/progress.h"
 #include "bmi/progress/wakeup.h"
 #include "bmi/task.h"
+#include "task/checked_lock.h"
 #include "task/event.h"
-#include "task/gate.h"
 #include "task/internal.h"
 
 enum { TICK_NS = 1000000, LONG_NS = 100000, REMEMBERED = 8 };
-enum { BELL_NONE, BELL_COMPUTES, BELL_ALWAYS };
+enum { FLAG_NONE, FLAG_COMPUTES, FLAG_ALWAYS };
 
 atomic_bool bmi__background_is_on;
 
-static struct bmi__gate control = BMI__GATE; /* its holder always waits */
-static atomic_bool switches_on;              /* written under control: its holder starts the task */
+static struct bmi__checked_lock control = BMI__CHECKED_LOCK; /* its holder always waits */
+static atomic_bool switches_on; /* written under control: its holder starts the task */
 static pthread_mutex_t passing = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool is_background;
 static _Thread_local bool control_taken; /* by before_fork */
@@ -58,9 +58,9 @@ static _Thread_local bool control_taken; /* by before_fork */
 static struct {
     struct bmi_task task;
     atomic_bool stopping;
-    atomic_uint bell;
+    atomic_uint wake_flag;
     int call_fd; /* ends its wait for the network; written under control, never closed earlier */
-    struct bmi_task_sleeper hook;
+    struct bmi_task_waker hook;
     /* turns of callers in test functions; these are hints: a count may be lost */
     atomic_uint turns;
     atomic_uint since_long; /* since a caller was away for long */
@@ -111,26 +111,26 @@ static bool callers_compute(void)
 
 void bmi__background_role_free(void)
 {
-    unsigned bell = atomic_load(&background.bell);
-    if (bell == BELL_NONE || (bell == BELL_COMPUTES && !callers_compute()))
+    unsigned wake_flag = atomic_load(&background.wake_flag);
+    if (wake_flag == FLAG_NONE || (wake_flag == FLAG_COMPUTES && !callers_compute()))
         return;
-    if (atomic_exchange(&background.bell, BELL_NONE) != BELL_NONE)
-        bmi__futex_wake(&background.bell);
+    if (atomic_exchange(&background.wake_flag, FLAG_NONE) != FLAG_NONE)
+        bmi__futex_wake(&background.wake_flag);
 }
 
-/* Sleeps until a caller resets `bell` (returns true) or the deadline passes (deadline_ns 0: never).
- * Returns at once if no caller would reset it. */
-static bool bell_wait(unsigned bell, uint64_t deadline_ns)
+/* Sleeps until a caller resets `wake_flag` (returns true) or the deadline passes (deadline_ns 0:
+ * never). Returns at once if no caller would reset it. */
+static bool flag_wait(unsigned wake_flag, uint64_t deadline_ns)
 {
-    atomic_store(&background.bell, bell);
+    atomic_store(&background.wake_flag, wake_flag);
     bool wait = !atomic_load(&background.stopping) &&
-                (bell == BELL_ALWAYS ? bmi__progress_poller_blocks()
-                                     : bmi__progress_polled() || !callers_compute());
-    while (wait && atomic_load(&background.bell) == bell) {
-        bmi__futex_wait(&background.bell, bell, deadline_ns);
+                (wake_flag == FLAG_ALWAYS ? bmi__progress_poller_blocks()
+                                          : bmi__progress_polled() || !callers_compute());
+    while (wait && atomic_load(&background.wake_flag) == wake_flag) {
+        bmi__futex_wait(&background.wake_flag, wake_flag, deadline_ns);
         wait = deadline_ns == 0 || bmi__monotonic_ns() < deadline_ns;
     }
-    return atomic_exchange(&background.bell, BELL_NONE) == BELL_NONE;
+    return atomic_exchange(&background.wake_flag, FLAG_NONE) == FLAG_NONE;
 }
 
 static void stand_by(void)
@@ -138,22 +138,22 @@ static void stand_by(void)
     bmi__progress_watch_end();
     while (!atomic_load(&background.stopping)) {
         unsigned turns = get(&background.turns);
-        if (bell_wait(BELL_COMPUTES, bmi__monotonic_ns() + TICK_NS))
+        if (flag_wait(FLAG_COMPUTES, bmi__monotonic_ns() + TICK_NS))
             return;
         if (turns != get(&background.turns))
             continue;
         if (!bmi__progress_polled())
             return;
-        if (bmi__progress_poller_blocks() && bell_wait(BELL_ALWAYS, 0) && callers_compute())
+        if (bmi__progress_poller_blocks() && flag_wait(FLAG_ALWAYS, 0) && callers_compute())
             return;
     }
 }
 
 /* ---- watching ------------------------------------------------------------------------------- */
 
-static void hook_wanted(struct bmi_task_sleeper *sleeper)
+static void hook_wanted(struct bmi_task_waker *waker)
 {
-    (void)sleeper;
+    (void)waker;
     call();
 }
 
@@ -162,19 +162,19 @@ static void network_wait(uint64_t until_ns)
 {
     struct pollfd fds[2] = {{.fd = bmi__progress_fd(), .events = POLLIN},
                             {.fd = background.call_fd, .events = POLLIN}};
-    if (bmi_task_sleeper_arm(NULL, &background.hook)) {
+    if (bmi_task_waker_arm(NULL, &background.hook)) {
         uint64_t now = bmi__monotonic_ns();
         uint64_t ms = until_ns <= now ? 0 : (until_ns - now + 999999) / 1000000;
         poll(fds, 2, until_ns == UINT64_MAX ? -1 : ms > 1000000 ? 1000000 : (int)ms);
     }
-    bmi_task_sleeper_disarm(NULL, &background.hook);
+    bmi_task_waker_disarm(NULL, &background.hook);
     eventfd_t value;
     if (fds[1].revents != 0 && !atomic_load(&background.stopping))
         eventfd_read(background.call_fd, &value);
     bmi_task_schedule(NULL);
 }
 
-static enum bmi_task_verdict run(struct bmi_task *task, void *argument)
+static enum bmi_task_status run(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
     is_background = true;
@@ -215,7 +215,7 @@ static int start_locked(void)
         return -errno;
     eventfd_t value;
     eventfd_read(background.call_fd, &value); /* a call may be left over from the last stop */
-    background.hook = (struct bmi_task_sleeper){.wake = hook_wanted};
+    background.hook = (struct bmi_task_waker){.wake = hook_wanted};
     atomic_store(&background.stopping, false);
     atomic_store(&background.since_long, 0);
     int status = bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY);
@@ -239,7 +239,7 @@ static void task_end(struct bmi_task *task)
     bmi__tasks_needed();
     bmi_task_schedule(manager);
     bmi__tasks_needed_end();
-    if (bmi__spare_claim(manager, task))
+    if (bmi__blocking_claim(manager, task))
         bmi__task_drop(manager, task);
     bmi__task_await(task);
 }
@@ -249,8 +249,8 @@ static void stop_locked(void)
     bmi__offload_stop_locked();
     atomic_store(&background.stopping, true);
     call();
-    if (atomic_exchange(&background.bell, BELL_NONE) != BELL_NONE)
-        bmi__futex_wake(&background.bell);
+    if (atomic_exchange(&background.wake_flag, FLAG_NONE) != FLAG_NONE)
+        bmi__futex_wake(&background.wake_flag);
     task_end(&background.task);
     atomic_store(&bmi__background_is_on, false);
     bmi__progress_watch_end();
@@ -287,7 +287,7 @@ static void before_fork(void)
 {
     if (is_background)
         return;
-    control_taken = bmi__gate_take(&control) == 0;
+    control_taken = bmi__checked_lock_take(&control) == 0;
     pthread_mutex_lock(&passing);
 }
 
@@ -297,12 +297,12 @@ static void after_fork_parent(void)
         return;
     pthread_mutex_unlock(&passing);
     if (control_taken)
-        bmi__gate_give(&control);
+        bmi__checked_lock_give(&control);
 }
 
 static void after_fork_child(void)
 {
-    bmi__gate_init(&control); /* the child lacks the thread that held it */
+    bmi__checked_lock_init(&control); /* the child lacks the thread that held it */
     if (is_background)
         pthread_mutex_init(&passing, NULL); /* likewise */
     else
@@ -314,7 +314,7 @@ static void after_fork_child(void)
     if (!atomic_exchange(&bmi__background_is_on, false))
         return;
     bmi__progress_watch_end();
-    atomic_store(&background.bell, BELL_NONE);
+    atomic_store(&background.wake_flag, FLAG_NONE);
     atomic_store(&background.stopping, true);
 }
 
@@ -325,9 +325,9 @@ static void fork_watch(void)
 
 static int switch_begin(void)
 {
-    int status = bmi__gate_take(&control);
+    int status = bmi__checked_lock_take(&control);
     if (status == 0)
-        bmi__gate_waits(&control);
+        bmi__checked_lock_waits(&control);
     return status;
 }
 
@@ -347,7 +347,7 @@ int bmi__background_follow(void)
     bool wanted = is_wanted(); /* under the lock: the last change wins */
     atomic_store(&switches_on, wanted);
     int status = follow_locked(wanted, bmi__setting(SETTING_OFFLOAD) != 0);
-    bmi__gate_give(&control);
+    bmi__checked_lock_give(&control);
     return status;
 }
 
@@ -358,6 +358,6 @@ int bmi__background_stop(void)
     atomic_store(&switches_on, false);
     if (bmi__background_on())
         stop_locked();
-    bmi__gate_give(&control);
+    bmi__checked_lock_give(&control);
     return 0;
 }

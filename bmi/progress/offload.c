@@ -16,7 +16,7 @@ atomic_bool bmi__offload_is_on;
 
 static struct bmi_task *tasks; /* written under `control`, before bmi__offload_is_on */
 
-static enum bmi_task_verdict flush_links(struct bmi_task *task, void *argument)
+static enum bmi_task_status flush_links(struct bmi_task *task, void *argument)
 {
     (void)task, (void)argument;
     bmi__work_flush();

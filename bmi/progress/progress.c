@@ -194,9 +194,9 @@ static bool pass(void)
 }
 
 /* A task was submitted that only a hook will run. The manager's lock is held. */
-static void hook_wanted(struct bmi_task_sleeper *sleeper)
+static void hook_wanted(struct bmi_task_waker *waker)
 {
-    (void)sleeper;
+    (void)waker;
     atomic_store(&progress.hooks_due, true);
     bmi__wakeup_force();
 }
@@ -214,16 +214,16 @@ static int timeout_ms(uint64_t deadline_ns)
  * whether a descriptor had something. */
 static bool pass_blocking(struct waiter *waiter, uint64_t deadline_ns)
 {
-    struct bmi_task_sleeper hook = {.wake = hook_wanted};
+    struct bmi_task_waker hook = {.wake = hook_wanted};
     bmi__wakeup_set_asleep(true);
-    bool hooked = bmi_task_sleeper_arm(NULL, &hook);
+    bool hooked = bmi_task_waker_arm(NULL, &hook);
     if (!hooked)
         atomic_store(&progress.hooks_due, true);
     bool idle = hooked && !waiter->ready(waiter) && bmi__work_none() && !role_is_wanted();
     bool armed = idle && arm(), any = false;
     if (armed)
         any = events_run(timeout_ms(deadline_ns)) > 0;
-    bmi_task_sleeper_disarm(NULL, &hook);
+    bmi_task_waker_disarm(NULL, &hook);
     bmi__wakeup_set_asleep(false);
     pass_begin();
     if (idle && !armed)

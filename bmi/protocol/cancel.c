@@ -6,9 +6,9 @@
  * the receive that it matched waits for another message as if nothing had happened. If the sender
  * knows of a receive (it is announced, or announced ones stand behind it), the receiver asks the
  * sender first, since a message may be on its way. The receive ends with the answer, with that
- * message, or after the grace. After the grace, a tombstone (OP_GHOST) takes the receive's place
- * and discards the data that the sender had already committed to it; if the message has begun, its
- * rest is drained.
+ * message, or after the grace. After the grace, a tombstone (OP_TOMBSTONE) takes the receive's
+ * place and discards the data that the sender had already committed to it; if the message has
+ * begun, its rest is drained.
  */
 #include "bmi/protocol/cancel.h"
 
@@ -224,7 +224,7 @@ static void send_cancel(struct peer *peer, struct op *op)
 
 static void ask_sender(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
-    uint64_t id = op->flags & OP_GHOST ? op->remote : (uint64_t)bmi__op_id(op);
+    uint64_t id = op->flags & OP_TOMBSTONE ? op->remote : (uint64_t)bmi__op_id(op);
     struct wire_header header = {.type = WIRE_RTR_CANCEL, .tag = op->tag, .source = id};
     peer->questions++;
     queue->questions++;
@@ -287,17 +287,17 @@ static void posted_cancel(struct peer *peer, struct op *op)
  * false: no memory. */
 static bool message_swallow(struct peer *peer, struct op *op)
 {
-    struct op *ghost = bmi__op_take();
-    if (ghost == NULL)
+    struct op *tombstone = bmi__op_take();
+    if (tombstone == NULL)
         return false;
-    ghost->kind = OP_RECV;
-    ghost->tag = op->tag;
-    ghost->total = 0;
-    ghost->flags = OP_GHOST;
-    ghost->stage = RECV_HELD;
-    ghost->held = op->held;
-    ghost->held->claimed_by = ghost;
-    bmi__peer_adopt_locked(peer, ghost);
+    tombstone->kind = OP_RECV;
+    tombstone->tag = op->tag;
+    tombstone->total = 0;
+    tombstone->flags = OP_TOMBSTONE;
+    tombstone->stage = RECV_HELD;
+    tombstone->held = op->held;
+    tombstone->held->claimed_by = tombstone;
+    bmi__peer_adopt_locked(peer, tombstone);
     return true;
 }
 
@@ -393,27 +393,27 @@ static void receive_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
  * for it. */
 static bool haunt(struct peer *peer, struct op *op)
 {
-    struct op *ghost = bmi__op_take();
-    if (ghost == NULL)
+    struct op *tombstone = bmi__op_take();
+    if (tombstone == NULL)
         return false;
     if (!bmi__memory_try_release_locked(op)) {
-        bmi__op_give(ghost);
+        bmi__op_give(tombstone);
         return false;
     }
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, op->tag);
-    ghost->kind = OP_RECV;
-    ghost->tag = op->tag;
-    ghost->total = 0;
-    ghost->remote = (uint64_t)bmi__op_id(op);
-    ghost->flags = (uint8_t)(OP_GHOST | (op->flags & (OP_ANNOUNCED | OP_CANCEL_WAITS)));
-    ghost->stage = RECV_POSTED;
-    ghost->next = op->next;
-    ghost->previous = op->previous;
-    *(op->previous != NULL ? &op->previous->next : &queue->receives.first) = ghost;
-    *(op->next != NULL ? &op->next->previous : &queue->receives.last) = ghost;
+    tombstone->kind = OP_RECV;
+    tombstone->tag = op->tag;
+    tombstone->total = 0;
+    tombstone->remote = (uint64_t)bmi__op_id(op);
+    tombstone->flags = (uint8_t)(OP_TOMBSTONE | (op->flags & (OP_ANNOUNCED | OP_CANCEL_WAITS)));
+    tombstone->stage = RECV_POSTED;
+    tombstone->next = op->next;
+    tombstone->previous = op->previous;
+    *(op->previous != NULL ? &op->previous->next : &queue->receives.first) = tombstone;
+    *(op->next != NULL ? &op->next->previous : &queue->receives.last) = tombstone;
     op->next = op->previous = NULL;
-    queue->ghosts++;
-    bmi__peer_adopt_locked(peer, ghost);
+    queue->tombstones++;
+    bmi__peer_adopt_locked(peer, tombstone);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     return true;
 }
@@ -444,7 +444,7 @@ bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
         next = op->peer_next;
         if (op->stage == SEND_PUT && (op->flags & OP_CANCEL_ASKED))
             stuck |= now >= op->deadline_ns;
-        if (op->kind != OP_RECV || (op->flags & OP_GHOST) ||
+        if (op->kind != OP_RECV || (op->flags & OP_TOMBSTONE) ||
             !(op->flags & (OP_CANCEL_ASKED | OP_CANCEL_WAITS)))
             continue;
         if (now < op->deadline_ns)

@@ -149,21 +149,21 @@ static struct unmatched *unmatched_add(struct peer *peer, struct tag_queue *queu
     return message;
 }
 
-/* Hands a whole eager message to a receive, or to a ghost. It is consumed also if it is too
+/* Hands a whole eager message to a receive, or to a tombstone. It is consumed also if it is too
  * large. */
 static void unmatched_deliver(struct peer *peer, struct tag_queue *queue, struct unmatched *message,
                               struct op *op)
 {
     bmi_size_t size = message->size;
-    bool ghost = (op->flags & OP_GHOST) != 0, fits = size <= op->total;
-    if (size > 0 && !ghost && fits) {
+    bool tombstone = (op->flags & OP_TOMBSTONE) != 0, fits = size <= op->total;
+    if (size > 0 && !tombstone && fits) {
         bmi_segments_scatter(&op->list, message->body, (size_t)size);
         peer->counters.copies++;
         peer->counters.copied_bytes += (uint64_t)size;
     }
     large_learn(peer, size, false);
     bmi__unmatched_remove_locked(peer, queue, message);
-    bmi__op_complete_locked(op, ghost ? BMI__CANCELLED : fits ? 0 : -EMSGSIZE, size);
+    bmi__op_complete_locked(op, tombstone ? BMI__CANCELLED : fits ? 0 : -EMSGSIZE, size);
 }
 
 /* Notifies the sender that its message is too large for the receive. The message counts as sent. */
@@ -239,17 +239,17 @@ void bmi__receive_unqueue_locked(struct tag_queue *queue, struct op *op)
         queue->live--;
     if (op->flags & OP_ANNOUNCED)
         queue->announced--;
-    if (op->flags & OP_GHOST)
-        queue->ghosts--;
+    if (op->flags & OP_TOMBSTONE)
+        queue->tombstones--;
 }
 
 /* Puts it before those that were posted later: the peer's operations stand in order of their posts.
- * Ghosts stand before all, whenever they were made. */
+ * Tombstones stand before all, whenever they were made. */
 static void enqueue_by_age(struct tag_queue *queue, struct op *op)
 {
     struct op *later = op->peer_next;
     while (later != NULL && (later->kind != OP_RECV || later->stage != RECV_POSTED ||
-                             later->tag != op->tag || (later->flags & OP_GHOST)))
+                             later->tag != op->tag || (later->flags & OP_TOMBSTONE)))
         later = later->peer_next;
     if (later == NULL) {
         bmi__op_append(&queue->receives, op);
@@ -289,7 +289,8 @@ void bmi__receive_requeue_locked(struct peer *peer, struct op *op)
     bmi__tag_queue_release_locked(peer, queue);
 }
 
-/* Takes the oldest receive for a message that starts; NULL: none. A ghost swallows the message. */
+/* Takes the oldest receive for a message that starts; NULL: none. A tombstone swallows the message.
+ */
 static struct op *receive_take(struct tag_queue *queue)
 {
     struct op *op = queue->receives.first;
@@ -306,7 +307,7 @@ static struct op *receive_take(struct tag_queue *queue)
 static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length, const uint8_t *body,
                              struct bmi_sink *sink)
 {
-    bool fits = (bmi_size_t)length <= op->total && !(op->flags & OP_GHOST);
+    bool fits = (bmi_size_t)length <= op->total && !(op->flags & OP_TOMBSTONE);
     bmi__credit_return_locked(peer, false, length);
     large_learn(peer, (bmi_size_t)length, true);
     op->expected = (bmi_size_t)length;
@@ -372,7 +373,7 @@ static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_h
     bmi_size_t size = (bmi_size_t)header->target;
     bmi__credit_return_locked(peer, false, 0);
     large_learn(peer, size, true);
-    if (size <= op->total && !(op->flags & OP_GHOST)) {
+    if (size <= op->total && !(op->flags & OP_TOMBSTONE)) {
         bmi__receive_grant_locked(peer, op, header->source, size, regions, count);
         return;
     }
@@ -414,7 +415,7 @@ void bmi__message_place_locked(struct peer *peer, struct bmi_sink *sink)
 {
     struct unmatched *message = sink->owner;
     struct op *op = message->claimed_by;
-    if (op == NULL || (op->flags & OP_GHOST) || message->size > op->total)
+    if (op == NULL || (op->flags & OP_TOMBSTONE) || message->size > op->total)
         return;
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, message->tag);
     bmi_size_t size = message->size, left = sink->body.left;

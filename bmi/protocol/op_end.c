@@ -77,7 +77,7 @@ void bmi__op_complete_locked(struct op *op, int error, bmi_size_t actual)
     op->error = error;
     op->actual = error != 0 ? 0 : actual;
     op->stage = STAGE_NONE;
-    if (op->flags & OP_GHOST) {
+    if (op->flags & OP_TOMBSTONE) {
         bmi__op_give(op);
         return;
     }

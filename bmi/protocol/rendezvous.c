@@ -435,7 +435,7 @@ static void rtr_send(struct peer *peer, struct op *op, uint32_t ahead)
 
 static void announce(struct peer *peer, struct tag_queue *queue, struct op *op, uint32_t ahead)
 {
-    enum { NOT_NOW = OP_ANNOUNCED | OP_CANCEL_ASKED | OP_CANCEL_WAITS | OP_GHOST };
+    enum { NOT_NOW = OP_ANNOUNCED | OP_CANCEL_ASKED | OP_CANCEL_WAITS | OP_TOMBSTONE };
     if (peer->state != PEER_UP || (op->flags & NOT_NOW))
         return;
     queue->announced++;
@@ -499,11 +499,11 @@ void bmi__announce_waiting_locked(struct peer *peer)
         }
 }
 
-/* The tombstone (OP_GHOST) of a receive; NULL: none. */
-static struct op *ghost_find(const struct tag_queue *queue, uint64_t receive)
+/* The tombstone (OP_TOMBSTONE) of a receive; NULL: none. */
+static struct op *tombstone_find(const struct tag_queue *queue, uint64_t receive)
 {
     struct op *op = queue->receives.first;
-    while (op != NULL && !((op->flags & OP_GHOST) && op->remote == receive))
+    while (op != NULL && !((op->flags & OP_TOMBSTONE) && op->remote == receive))
         op = op->next;
     return op;
 }
@@ -519,8 +519,8 @@ int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_heade
     struct op *op = find(peer, header->target, RECV_POSTED);
     if (op != NULL && (op->tag != header->tag || !(op->flags & OP_CANCEL_ASKED)))
         op = NULL;
-    if (op == NULL && queue->ghosts > 0)
-        op = ghost_find(queue, header->target);
+    if (op == NULL && queue->tombstones > 0)
+        op = tombstone_find(queue, header->target);
     if (op != NULL) {
         bmi__receive_unqueue_locked(queue, op);
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
@@ -566,7 +566,7 @@ static int announced_take(struct peer *peer, const struct wire_header *header, s
     if (queue == NULL)
         return -EPROTO;
     if (op == NULL) {
-        op = ghost_find(queue, header->target);
+        op = tombstone_find(queue, header->target);
         if (op == NULL)
             return -EPROTO;
     } else if (!(op->flags & OP_ANNOUNCED) || op->tag != header->tag ||
@@ -574,7 +574,7 @@ static int announced_take(struct peer *peer, const struct wire_header *header, s
         return -EPROTO;
     }
     bmi__receive_unqueue_locked(queue, op);
-    if (op->flags & OP_GHOST) {
+    if (op->flags & OP_TOMBSTONE) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     } else if (header->source > (uint64_t)op->total) {
         bmi__op_complete_locked(op, -EMSGSIZE, 0);

@@ -52,7 +52,7 @@ enum op_flags {
     OP_ANNOUNCED = 1,     /* an RTR told the sender of it */
     OP_CANCEL_ASKED = 2,  /* cancelled; waits for the sender's word or the grace to end; a send:
                              its put is waited for until then */
-    OP_GHOST = 4,         /* nobody's: swallows the message of a receive cancelled without word */
+    OP_TOMBSTONE = 4,     /* nobody's: swallows the message of a receive cancelled without word */
     OP_COUNTED_LARGE = 8, /* counts in its link's large_expected */
     OP_FRAME_OUT = 16,    /* its frame is with the method */
     OP_STARTED = 32,      /* a send: its first DATA frame has been made */
@@ -73,7 +73,7 @@ struct op {
     bmi_size_t total;    /* message's size, or receive's capacity */
     bmi_size_t actual;   /* bytes done; result */
     bmi_size_t expected; /* receive: size of the message being received */
-    uint64_t remote;     /* the other side's operation, or announcement used; ghost: whose */
+    uint64_t remote;     /* the other side's operation, or announcement used; tombstone: whose */
     struct unmatched *held;
     struct remote_memory *memory; /* registered for put or get; NULL if not */
     struct bmi_frame frame;

@@ -97,12 +97,12 @@ struct tag_queue {
     uint32_t position; /* messages started by us; the next one's number */
     uint32_t unseen;   /* of them, those that the other side has not said to have seen */
     uint32_t unseen_aborts;
-    uint32_t settled;   /* see bmi__tag_queue_unsettle_locked */
-    uint32_t live;      /* receives, cancelled ones aside */
-    uint32_t announced; /* receives that the other side knows of */
-    uint32_t ghosts;    /* among the receives */
-    uint32_t questions; /* RTR_CANCELs that were not answered */
-    bool asked;         /* for announcements that we forgot, since the last message went */
+    uint32_t settled;    /* see bmi__tag_queue_unsettle_locked */
+    uint32_t live;       /* receives, cancelled ones aside */
+    uint32_t announced;  /* receives that the other side knows of */
+    uint32_t tombstones; /* among the receives */
+    uint32_t questions;  /* RTR_CANCELs that were not answered */
+    bool asked;          /* for announcements that we forgot, since the last message went */
     uint32_t unmatched_count;
     struct tag_queue *waiting_next, *waiting_previous; /* while pending has operations */
     struct unmatched **requests; /* RTS by sender, where many messages wait; else NULL */
@@ -246,7 +246,7 @@ static inline struct peer *link_owner(struct bmi_link *link)
 static inline bool bmi__receive_live(const struct op *op)
 {
     return !(op->flags & OP_CANCEL_ASKED) &&
-           (!(op->flags & OP_GHOST) || (op->flags & OP_CANCEL_WAITS));
+           (!(op->flags & OP_TOMBSTONE) || (op->flags & OP_CANCEL_WAITS));
 }
 
 /* ---- what a sink's cookie says of its owner -------------------------------------------------- */

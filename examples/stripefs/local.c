@@ -129,7 +129,7 @@ static struct local *written(struct file *file)
  * this function does not access it: its worker may use it for the next, and after the last one free
  * the file.
  */
-static enum bmi_task_verdict local_run(struct bmi_task *task, void *argument)
+static enum bmi_task_status local_run(struct bmi_task *task, void *argument)
 {
     (void)task;
     for (struct local *local = argument, *next; local != NULL; local = next) {

@@ -96,7 +96,7 @@ struct bmi_task;
 struct bmi_task_manager;
 
 /* The status that a task's function returns. */
-enum bmi_task_verdict {
+enum bmi_task_status {
     BMI_TASK_DONE = 0, /* the task has ended */
     BMI_TASK_AGAIN,    /* BMI_TASK_REPEAT: run it again, after others of its queue. Else: as DONE */
     BMI_TASK_GONE      /* the task has ended and its memory may be freed already: the manager does
@@ -109,7 +109,7 @@ enum bmi_task_verdict {
  * task's status. Owns: the task stays lent to the manager, except after GONE. Threads: any that
  * runs tasks, one at a time. Blocks: it should be short; a task that may block must set
  * BMI_TASK_MAY_BLOCK. */
-typedef enum bmi_task_verdict (*bmi_task_function)(struct bmi_task *task, void *argument);
+typedef enum bmi_task_status (*bmi_task_function)(struct bmi_task *task, void *argument);
 
 enum bmi_task_option {
     BMI_TASK_REPEAT = 1, /* run it until it returns DONE. Between two runs the interval passes;
@@ -120,8 +120,8 @@ enum bmi_task_option {
                             use that. After it, this thread also runs the other due tasks of the
                             CPU */
     BMI_TASK_MAY_BLOCK = 4 /* run it on a thread of the blocking pool, which may run on the CPUs of
-                              the set; never on a worker or a caller. At most settings.spare_threads
-                              run at a time */
+                              the set; never on a worker or a caller. At most
+                              settings.blocking_threads run at a time */
 };
 
 enum bmi_task_state {
@@ -232,28 +232,28 @@ unsigned bmi_task_schedule(struct bmi_task_manager *manager);
 unsigned bmi_task_schedule_on(struct bmi_task_manager *manager, int cpu);
 
 /* For an event loop that runs a manager without workers and wants to sleep. The loop arms a
- * sleeper, sleeps in its own way, disarms the sleeper, and calls bmi_task_schedule. The first
+ * waker, sleeps in its own way, disarms the waker, and calls bmi_task_schedule. The first
  * submit that no worker will serve calls `wake` once, on the submitting thread, with a lock held:
  * `wake` may write to an eventfd or signal a condition, and must not call the manager. If several
- * sleepers are armed, the one armed last is woken. Some owners do not sleep themselves, but stay
+ * wakers are armed, the one armed last is woken. Some owners do not sleep themselves, but stay
  * armed until the program calls them (a descriptor in another event loop). Such an owner sets
- * `away` before it arms: then the next sleeper is woken as well, since the program may be slow to
+ * `away` before it arms: then the next waker is woken as well, since the program may be slow to
  * call, or may be waiting for this very task elsewhere. Returns, Owns, Threads, Blocks: see
- * bmi_task_sleeper_arm; `wake` itself must not block. */
-struct bmi_task_sleeper {
-    void (*wake)(struct bmi_task_sleeper *sleeper); /* set by the owner */
-    struct bmi_task_sleeper *next, **link_to_me;    /* the manager's; zero before first use */
-    bool away; /* set by the owner, before it arms: see above */
+ * bmi_task_waker_arm; `wake` itself must not block. */
+struct bmi_task_waker {
+    void (*wake)(struct bmi_task_waker *waker); /* set by the owner */
+    struct bmi_task_waker *next, **link_to_me;  /* the manager's; zero before first use */
+    bool away;                                  /* set by the owner, before it arms: see above */
 };
 
-/* Arms a sleeper. Returns: true: armed, sleep now; false: tasks are queued, call bmi_task_schedule
- * instead. Owns: the sleeper is lent until disarmed. Threads: any, one at a time for each sleeper.
+/* Arms a waker. Returns: true: armed, sleep now; false: tasks are queued, call bmi_task_schedule
+ * instead. Owns: the waker is lent until disarmed. Threads: any, one at a time for each waker.
  * Blocks: no. */
-bool bmi_task_sleeper_arm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper);
+bool bmi_task_waker_arm(struct bmi_task_manager *manager, struct bmi_task_waker *waker);
 
-/* Disarms a sleeper, whether it was woken, not woken, or not even armed. Returns: nothing. Owns:
- * the sleeper is the caller's again. Threads: as for arm. Blocks: no. */
-void bmi_task_sleeper_disarm(struct bmi_task_manager *manager, struct bmi_task_sleeper *sleeper);
+/* Disarms a waker, whether it was woken, not woken, or not even armed. Returns: nothing. Owns:
+ * the waker is the caller's again. Threads: as for arm. Blocks: no. */
+void bmi_task_waker_disarm(struct bmi_task_manager *manager, struct bmi_task_waker *waker);
 
 /* ---- managers -------------------------------------------------------------------------------- */
 
@@ -286,9 +286,9 @@ struct bmi_task_settings {
     enum bmi_task_topology_source topology;
     const char *topology_text;            /* the text, or the file's name */
     const struct bmi_cpuset *worker_cpus; /* these get a worker; NULL: all */
-    uint32_t queue_slots;  /* 1024: tasks that a queue holds without a lock; a power of 2, >= 8 */
-    int32_t spare_threads; /* 4: most threads of the blocking pool (MAY_BLOCK); -1: none */
-    uint32_t timer_us;     /* 2000: the timer runs a task that a busy CPU did not run for so long */
+    uint32_t queue_slots; /* 1024: tasks that a queue holds without a lock; a power of 2, >= 8 */
+    int32_t blocking_threads; /* 4: most threads of the blocking pool (MAY_BLOCK); -1: none */
+    uint32_t timer_us; /* 2000: the timer runs a task that a busy CPU did not run for so long */
     uint32_t timer_budget_us; /* 200: the timer runs tasks for so long at a time */
     enum bmi_task_policy worker_policy;
     bool no_realtime; /* threads for urgent tasks and the timer keep the normal scheduler */
@@ -300,7 +300,7 @@ enum bmi_task_threads {
 };
 
 /* The process's manager: live topology, default settings. The first use creates it, and it exists
- * until the process ends; hooks (bmi_task_schedule, sleepers) do not create it. Returns: the
+ * until the process ends; hooks (bmi_task_schedule, wakers) do not create it. Returns: the
  * manager, or NULL (out of memory, or the topology can't be read). Owns: the library's. Threads:
  * any. Blocks: the first call, to read the topology. */
 struct bmi_task_manager *bmi_task_manager_default(void);

@@ -45,9 +45,9 @@ static void turn_begin(struct loop_link *link, struct turn *turn)
     turn->linger = link->linger;
     turn->doom = link->doom;
     turn->phase = link->phase;
-    turn->delay_ms = network->knobs.delay_ms;
-    turn->strangers = network->knobs.strangers;
-    turn->bytes_left = network->knobs.piece > 0 ? network->knobs.piece : LOOP_PASS_BYTES;
+    turn->delay_ms = network->hooks.delay_ms;
+    turn->strangers = network->hooks.strangers;
+    turn->bytes_left = network->hooks.piece > 0 ? network->hooks.piece : LOOP_PASS_BYTES;
     pthread_mutex_unlock(&network->lock);
 }
 
@@ -100,13 +100,13 @@ static unsigned direction(const struct loop_link *link)
 /* How many of `want` body bytes a hold lets pass; they count as moved. */
 static size_t allowance_take(struct loop_link *link, size_t want)
 {
-    struct loop_knobs *knobs = &link->network->knobs;
+    struct loop_hooks *hooks = &link->network->hooks;
     unsigned way = direction(link);
     pthread_mutex_lock(&link->network->lock);
-    if (knobs->held[way]) {
-        if (want > knobs->allowed[way])
-            want = (size_t)knobs->allowed[way];
-        knobs->allowed[way] -= want;
+    if (hooks->held[way]) {
+        if (want > hooks->allowed[way])
+            want = (size_t)hooks->allowed[way];
+        hooks->allowed[way] -= want;
     }
     pthread_mutex_unlock(&link->network->lock);
     return want;
@@ -321,11 +321,11 @@ static bool link_under_way(const struct loop_link *link)
 /* Whether something is under way or waits, and may move now. */
 static bool link_movable(struct loop_link *link)
 {
-    const struct loop_knobs *knobs = &link->network->knobs;
+    const struct loop_hooks *hooks = &link->network->hooks;
     unsigned way = direction(link);
     pthread_mutex_lock(&link->network->lock);
     bool movable = link_under_way(link) || link_waiting_locked(link);
-    if (knobs->held[way] && knobs->allowed[way] == 0)
+    if (hooks->held[way] && hooks->allowed[way] == 0)
         movable = false;
     pthread_mutex_unlock(&link->network->lock);
     return movable;

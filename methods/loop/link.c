@@ -104,7 +104,7 @@ struct loop_link *loop_link_new(struct loop_network *network, bool dialled)
 /* Counts a test hook down. Returns the status that the nth use fails with, else 0. */
 int loop_failure_strike_locked(struct loop_network *network, enum bmi__loop_failure place)
 {
-    struct loop_failure *failure = &network->knobs.failures[place];
+    struct loop_failure *failure = &network->hooks.failures[place];
     return failure->countdown > 0 && --failure->countdown == 0 ? failure->status : 0;
 }
 

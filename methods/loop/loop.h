@@ -34,7 +34,7 @@ struct loop_failure {
 };
 
 /* The settings of a test; all zero: off. */
-struct loop_knobs {
+struct loop_hooks {
     unsigned delay_ms; /* before each frame or transfer */
     size_t piece;      /* bytes a pass; 0: LOOP_PASS_BYTES */
     struct loop_failure failures[BMI__LOOP_FAILURES];
@@ -57,7 +57,7 @@ struct loop_network {
     pthread_cond_t copied; /* some link's delivery.copying ended */
     /* under lock */
     bool running;
-    struct loop_knobs knobs;
+    struct loop_hooks hooks;
     struct loop_name *names;
     struct loop_link *links;
     struct loop_link *ready, **ready_tail; /* links that the poller must look at, each referenced */

@@ -32,7 +32,7 @@ static int enroll_refused(struct loop_network *network)
 {
     pthread_mutex_lock(&network->lock);
     int status = loop_failure_strike_locked(network, BMI__LOOP_ENROLL);
-    if (status == 0 && network->knobs.refuse_memory)
+    if (status == 0 && network->hooks.refuse_memory)
         status = -ENOMEM;
     pthread_mutex_unlock(&network->lock);
     return status;

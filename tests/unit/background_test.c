@@ -384,7 +384,7 @@ static void a_child_has_idle_cpus_of_its_own(void)
 
 /* ---- tasks ---------------------------------------------------------------------------------- */
 
-static enum bmi_task_verdict count_up(struct bmi_task *task, void *argument)
+static enum bmi_task_status count_up(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_fetch_add((atomic_int *)argument, 1);
@@ -460,7 +460,7 @@ static void tasks_run_in_the_background(void)
     self_close(&self);
 }
 
-enum { SPARE_THREADS = 4, HELD_S = 20 };
+enum { POOL_THREADS = 4, HELD_S = 20 };
 
 struct held {
     atomic_bool over;
@@ -468,7 +468,7 @@ struct held {
 };
 
 /* Continues by itself in the end, so that a failing test ends. */
-static enum bmi_task_verdict hold_thread(struct bmi_task *task, void *argument)
+static enum bmi_task_status hold_thread(struct bmi_task *task, void *argument)
 {
     struct held *held = argument;
     time_t since = time(NULL);
@@ -485,19 +485,19 @@ static enum bmi_task_verdict hold_thread(struct bmi_task *task, void *argument)
 static void it_ends_without_a_thread(void)
 {
     struct self self;
-    struct bmi_task tasks[SPARE_THREADS];
+    struct bmi_task tasks[POOL_THREADS];
     struct held held = {.over = false};
     time_t since = 0;
     self_open(&self, "loop", 0);
     CU_ASSERT_EQUAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
-    for (int i = 0; i < SPARE_THREADS; i++) {
+    for (int i = 0; i < POOL_THREADS; i++) {
         struct bmi_task_attributes attributes = {.function = hold_thread,
                                                  .argument = &held,
                                                  .options = BMI_TASK_MAY_BLOCK};
         CU_ASSERT_EQUAL(bmi_task_prepare(&tasks[i], NULL, &attributes), 0);
         CU_ASSERT_EQUAL(bmi_task_submit(&tasks[i]), 0);
     }
-    while (atomic_load(&held.began) < SPARE_THREADS && !late(&since))
+    while (atomic_load(&held.began) < POOL_THREADS && !late(&since))
         continue;
     for (int i = 0; i < 3; i++) {
         CU_ASSERT_EQUAL(background_set(1), 0);
@@ -507,7 +507,7 @@ static void it_ends_without_a_thread(void)
     CU_ASSERT_EQUAL(background_set(1), 0);
     atomic_store(&held.over, true);
     message_moves_unattended(&self, 20000, 1);
-    for (int i = 0; i < SPARE_THREADS; i++)
+    for (int i = 0; i < POOL_THREADS; i++)
         CU_ASSERT_EQUAL(bmi_task_wait(&tasks[i], -1), 0);
     CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY), 0);
     CU_ASSERT_EQUAL(background_set(0), 0);
@@ -515,7 +515,7 @@ static void it_ends_without_a_thread(void)
 }
 
 /* From within a task that the background runs: it cannot wait for its own end. */
-static enum bmi_task_verdict switch_off(struct bmi_task *task, void *argument)
+static enum bmi_task_status switch_off(struct bmi_task *task, void *argument)
 {
     (void)task;
     atomic_int *result = argument;
@@ -554,7 +554,7 @@ struct meddler {
     int child, on_status, off_status;
 };
 
-static enum bmi_task_verdict meddle(struct bmi_task *task, void *argument)
+static enum bmi_task_status meddle(struct bmi_task *task, void *argument)
 {
     struct meddler *meddler = argument;
     (void)task;

@@ -19,7 +19,7 @@ struct deep {
     void *argument;
 };
 
-static inline enum bmi_task_verdict deep_level(struct bmi_task *task, void *argument)
+static inline enum bmi_task_status deep_level(struct bmi_task *task, void *argument)
 {
     struct deep *deep = argument, below = *deep;
     (void)task;

@@ -162,7 +162,7 @@ static void *wait_long(void *argument)
     return NULL;
 }
 
-static enum bmi_task_verdict nothing(struct bmi_task *task, void *argument)
+static enum bmi_task_status nothing(struct bmi_task *task, void *argument)
 {
     (void)task;
     (void)argument;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * receive_cancel_test.c - cancelled receives that were announced, frame by frame: RTR_CANCEL and
- * its answer, the grace for that, tombstones (OP_GHOST), which stay behind, and memory that is
+ * its answer, the grace for that, tombstones (OP_TOMBSTONE), which stay behind, and memory that is
  * being written. The sender is a script.
  */
 #include "tests/unit/script_case.h"
@@ -226,7 +226,7 @@ static void a_question_that_waits(void)
     script_close(script);
 }
 
-/* ---- ghosts --------------------------------------------------------------------------------- */
+/* ---- tombstones ------------------------------------------------------------------------------ */
 
 /* The grace applies while other time-outs are long. */
 static void grace_set(void)
@@ -237,7 +237,7 @@ static void grace_set(void)
 }
 
 /* No answer within the grace: a tombstone takes the message that was committed to the receive. */
-static void a_ghost_swallows_what_was_on_its_way(void)
+static void a_tombstone_swallows_what_was_on_its_way(void)
 {
     grace_set();
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -256,7 +256,7 @@ static void a_ghost_swallows_what_was_on_its_way(void)
     script_close(script);
 }
 
-static void a_ghost_goes_with_a_late_answer(void)
+static void a_tombstone_goes_with_a_late_answer(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
@@ -279,7 +279,7 @@ static void a_ghost_goes_with_a_late_answer(void)
  * be lost. */
 static void cancelled_ones_are_not_announced_again(void)
 {
-    enum { GHOST, ASKED, WAYS }; /* in this order: a tick that was set is not set again */
+    enum { TOMBSTONE, ASKED, WAYS }; /* in this order: a tick that was set is not set again */
     for (int way = 0; way < WAYS; way++)
         for (int by_tag = 0; by_tag < 2; by_tag++) {
             grace_set();
@@ -292,7 +292,7 @@ static void cancelled_ones_are_not_announced_again(void)
             cancel(&one);
             CU_ASSERT_EQUAL(script_expect(script, WIRE_RTR_CANCEL, NULL, 0).source,
                             (uint64_t)one.id);
-            if (way == GHOST)
+            if (way == TOMBSTONE)
                 CU_ASSERT_TRUE(done_within(&one, 60000));
             uint8_t flags = WIRE_EAGER_CREDIT | (by_tag ? WIRE_ANNOUNCE : 0);
             for (int times = 0; times < 2; times++)
@@ -503,8 +503,8 @@ int main(void)
         {"many cancelled announcements", many_cancelled_announcements},
         {"questions are few at a time", questions_are_few_at_a_time},
         {"a question that waits", a_question_that_waits},
-        {"a ghost swallows", a_ghost_swallows_what_was_on_its_way},
-        {"a ghost goes with a late answer", a_ghost_goes_with_a_late_answer},
+        {"a tombstone swallows", a_tombstone_swallows_what_was_on_its_way},
+        {"a tombstone goes with a late answer", a_tombstone_goes_with_a_late_answer},
         {"cancelled ones are not announced again", cancelled_ones_are_not_announced_again},
         {"cancelled while a put writes", cancelled_while_a_put_writes},
         {"grace ends when the writer is done", grace_ends_when_the_writer_is_done},

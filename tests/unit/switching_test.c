@@ -104,7 +104,7 @@ static int flow_context_try(void)
     return result;
 }
 
-static enum bmi_task_verdict meddle(struct bmi_task *task, void *argument)
+static enum bmi_task_status meddle(struct bmi_task *task, void *argument)
 {
     struct meddler *meddler = argument;
     time_t since = 0;
@@ -215,7 +215,7 @@ static void finalize_waits_for_a_task_that_may_block(void)
     works_afterwards();
 }
 
-static enum bmi_task_verdict wait_for_meddler(struct bmi_task *task, void *argument)
+static enum bmi_task_status wait_for_meddler(struct bmi_task *task, void *argument)
 {
     struct meddler *meddler = argument;
     (void)task;
@@ -342,7 +342,7 @@ static void switching_waits_for_a_task_that_may_block(void)
 }
 
 /* A worker's own task undoes the last start: the worker cannot wait for itself. */
-static enum bmi_task_verdict switch_all_off(struct bmi_task *task, void *argument)
+static enum bmi_task_status switch_all_off(struct bmi_task *task, void *argument)
 {
     struct meddler *meddler = argument;
     (void)task;
@@ -379,9 +379,9 @@ static void switch_off_deep(void *argument)
 {
     struct bmi_task_manager *manager = bmi_task_manager_default();
     CU_ASSERT_EQUAL(background_set(0), 0);
-    pthread_mutex_lock(&manager->spare.mutex);
-    uint32_t busy = manager->spare.count - manager->spare.idle;
-    pthread_mutex_unlock(&manager->spare.mutex);
+    pthread_mutex_lock(&manager->blocking.mutex);
+    uint32_t busy = manager->blocking.count - manager->blocking.idle;
+    pthread_mutex_unlock(&manager->blocking.mutex);
     atomic_fetch_add((atomic_uint *)argument, busy > 0);
 }
 
@@ -439,7 +439,7 @@ static void switch_something(struct switcher *switcher)
     atomic_fetch_add(switcher->wrong, !is_right(status));
 }
 
-static enum bmi_task_verdict switch_task(struct bmi_task *task, void *argument)
+static enum bmi_task_status switch_task(struct bmi_task *task, void *argument)
 {
     (void)task;
     switch_something(argument);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * key_test.c - the table of tags, and the ring of messages on their way: after wrapping, growth, or
- * a withdrawal, a count from the other side must find the right messages.
+ * tag_queue_test.c - the table of tags, and the ring of messages on their way: after wrapping,
+ * growth, or a withdrawal, a count from the other side must find the right messages.
  */
 #include <errno.h>
 

@@ -20,8 +20,8 @@ lost() {
 serve() {
   bmi-bench --role server --method tcp --listen tcp://$servers:3334 &
   bmi-bench --role server --method ib --listen ib://$servers:3335 &
-  nc -l -p $done_port >/tmp/verdict
-  expect "the client is content" grep -q '^content$' /tmp/verdict
+  nc -l -p $done_port >/tmp/outcome
+  expect "the client is content" grep -q '^content$' /tmp/outcome
 }
 
 use() {
@@ -52,9 +52,9 @@ else
   expect "some packets were lost" [ "$(lost)" -gt 0 ]
   # This host prints the result last: the other host has ended by then.
   tc qdisc del dev eth0 root netem
-  verdict=content
-  [ $failed -eq 0 ] || verdict=failed
-  until echo $verdict | nc -w 5 $servers $done_port; do
+  outcome=content
+  [ $failed -eq 0 ] || outcome=failed
+  until echo $outcome | nc -w 5 $servers $done_port; do
     sleep 1
   done
 fi

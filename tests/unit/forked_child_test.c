@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * heir_test.c - a process that forked while its threads waited, and has ended, as with daemon(3):
- * its child continues with its address and contexts, in its own threads.
+ * forked_child_test.c - a process that forked while its threads waited, and has ended, as with
+ * daemon(3): its child continues with its address and contexts, in its own threads.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -128,7 +128,7 @@ static void parent_run(const char *method, const char *listen, int flags, int te
     _exit(atomic_load(&failed_line) != 0);
 }
 
-static void heir_of(const char *method, const char *listen, int flags)
+static void forked_child_of(const char *method, const char *listen, int flags)
 {
     int tell[2], status = -1, line = -1;
     CU_ASSERT_EQUAL_FATAL(pipe(tell), 0);
@@ -149,19 +149,19 @@ static void heir_of(const char *method, const char *listen, int flags)
 static void a_child_has_no_waiters_of_its_parents(void)
 {
     for (int i = 0; i < 5; i++)
-        heir_of("bmi_loop", "loop://heir", 0);
+        forked_child_of("bmi_loop", "loop://child", 0);
 }
 
 static void nor_over_tcp(void)
 {
     for (int i = 0; i < 5; i++)
-        heir_of("bmi_tcp", "tcp://127.0.0.1:0", 0);
+        forked_child_of("bmi_tcp", "tcp://127.0.0.1:0", 0);
 }
 
 static void nor_of_one_with_progress_in_the_background(void)
 {
     for (int i = 0; i < 5; i++)
-        heir_of("bmi_tcp", "tcp://127.0.0.1:0", BMI_INIT_BACKGROUND);
+        forked_child_of("bmi_tcp", "tcp://127.0.0.1:0", BMI_INIT_BACKGROUND);
 }
 
 int main(void)

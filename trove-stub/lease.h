@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * loan.h - a store's own memory, lent to a flow (a lease), so that no byte is copied between store
+ * lease.h - a store's own memory, lent to a flow (a lease), so that no byte is copied between store
  * and network: a read is sent from the store's memory, and a write is received into blank memory,
  * which then becomes a part of the stream.
  *
  * No other thread sees blank memory before the write, and memory lent for reading does not change:
  * a write meanwhile replaces the block. A store need not lend: only mem does, and only ranges
  * without holes (reading), or whole blocks (writing). A store with injected faults lends nothing
- * for reading, so that its operations are counted as without loans.
+ * for reading, so that its operations are counted as without leases.
  *
- * A loan belongs to one thread at a time, or to the write that uses it; zeroed, it is empty. It
+ * A lease belongs to one thread at a time, or to the write that uses it; zeroed, it is empty. It
  * must be returned before its store is closed.
  */
-#ifndef TROVE_LOAN_H
-#define TROVE_LOAN_H
+#ifndef TROVE_LEASE_H
+#define TROVE_LEASE_H
 
 #include "trove-stub/blocks.h"
 #include "trove-stub/store.h"
 
-struct trove_loan {
+struct trove_lease {
     struct bmi_trove_store *store;
     struct trove_block **blocks; /* NULL: was written, and there was no block before */
     void **buffers;              /* the memory, in the order of the ranges */
@@ -28,27 +28,27 @@ struct trove_loan {
 };
 
 /* Lend the memory of these ranges of a stream, or as much blank memory. false: no memory is lent.
- * The loan must be empty. */
-bool bmi__trove_lend(struct trove_loan *loan, const struct bmi_trove_place *place,
+ * The lease must be empty. */
+bool bmi__trove_lend(struct trove_lease *lease, const struct bmi_trove_place *place,
                      const bmi_size_t *offsets, const bmi_size_t *sizes, int count);
-bool bmi__trove_lend_blank(struct trove_loan *loan, const struct bmi_trove_place *place,
+bool bmi__trove_lend_blank(struct trove_lease *lease, const struct bmi_trove_place *place,
                            const bmi_size_t *offsets, const bmi_size_t *sizes, int count);
-/* bmi_trove_post_write_list, of memory that is partly lent; the loan is lent to the operation. */
+/* bmi_trove_post_write_list, of memory that is partly lent; the lease is lent to the operation. */
 int bmi__trove_post_write_lent(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
                                const void *const *buffers, const bmi_size_t *sizes, int count,
                                const bmi_size_t *stream_offsets, const bmi_size_t *stream_sizes,
-                               int stream_count, bmi_size_t *actual, struct trove_loan *loan,
+                               int stream_count, bmi_size_t *actual, struct trove_lease *lease,
                                void *user_ptr, bmi_trove_context_id_t context);
-/* Empties the loan. */
-void bmi__trove_loan_return(struct trove_loan *loan);
-/* Empties the loan, and frees its own memory. */
-void bmi__trove_loan_free(struct trove_loan *loan);
+/* Empties the lease. */
+void bmi__trove_lease_return(struct trove_lease *lease);
+/* Empties the lease, and frees its own memory. */
+void bmi__trove_lease_free(struct trove_lease *lease);
 
-/* For the backend: adds a block, whose use passes to the loan. false: no memory. */
-bool bmi__loan_add(struct trove_loan *loan, struct trove_block *block, bmi_size_t from,
-                   bmi_size_t size);
-/* For the backend: the loan's entry of the block that begins there; NULL: none. `loan` may
+/* For the backend: adds a block, whose use passes to the lease. false: no memory. */
+bool bmi__lease_add(struct trove_lease *lease, struct trove_block *block, bmi_size_t from,
+                    bmi_size_t size);
+/* For the backend: the lease's entry of the block that begins there; NULL: none. `lease` may
  * be NULL. */
-struct trove_block **bmi__loan_find(struct trove_loan *loan, const void *bytes);
+struct trove_block **bmi__lease_find(struct trove_lease *lease, const void *bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * knobs.c - the test hooks of the loop method; see loop_test.h.
+ * hooks.c - the test hooks of the loop method; see loop_test.h.
  *
  * Each sets fields of a network under its lock, and marks the links ready that may move again
  * because of it.
@@ -29,7 +29,7 @@ static void links_ready_locked(struct loop_network *network)
 void bmi__loop_reset(const struct bmi_method *method)
 {
     struct loop_network *network = network_lock(method);
-    memset(&network->knobs, 0, sizeof network->knobs);
+    memset(&network->hooks, 0, sizeof network->hooks);
     if (!network->running)
         network->table->limits = network->limits;
     links_ready_locked(network);
@@ -39,14 +39,14 @@ void bmi__loop_reset(const struct bmi_method *method)
 void bmi__loop_delay(const struct bmi_method *method, unsigned delay_ms)
 {
     struct loop_network *network = network_lock(method);
-    network->knobs.delay_ms = delay_ms;
+    network->hooks.delay_ms = delay_ms;
     pthread_mutex_unlock(&network->lock);
 }
 
 void bmi__loop_piece(const struct bmi_method *method, size_t bytes)
 {
     struct loop_network *network = network_lock(method);
-    network->knobs.piece = bytes;
+    network->hooks.piece = bytes;
     pthread_mutex_unlock(&network->lock);
 }
 
@@ -54,7 +54,7 @@ void bmi__loop_fail(const struct bmi_method *method, enum bmi__loop_failure plac
                     int error)
 {
     struct loop_network *network = network_lock(method);
-    network->knobs.failures[place] = (struct loop_failure){.countdown = nth, .status = -error};
+    network->hooks.failures[place] = (struct loop_failure){.countdown = nth, .status = -error};
     pthread_mutex_unlock(&network->lock);
 }
 
@@ -70,7 +70,7 @@ void bmi__loop_cut(const struct bmi_method *method, int error)
 void bmi__loop_refuse_memory(const struct bmi_method *method, bool on)
 {
     struct loop_network *network = network_lock(method);
-    network->knobs.refuse_memory = on;
+    network->hooks.refuse_memory = on;
     pthread_mutex_unlock(&network->lock);
 }
 
@@ -81,8 +81,8 @@ static void hold_set(const struct bmi_method *method, unsigned directions, bool 
     static const unsigned ways[2] = {BMI__LOOP_FROM_DIALLER, BMI__LOOP_FROM_ACCEPTOR};
     for (unsigned way = 0; way < 2; way++)
         if (directions & ways[way]) {
-            network->knobs.held[way] = held;
-            network->knobs.allowed[way] = body_bytes;
+            network->hooks.held[way] = held;
+            network->hooks.allowed[way] = body_bytes;
         }
     links_ready_locked(network);
     pthread_mutex_unlock(&network->lock);
@@ -101,7 +101,7 @@ void bmi__loop_release(const struct bmi_method *method, unsigned directions)
 void bmi__loop_strangers(const struct bmi_method *method, bool on)
 {
     struct loop_network *network = network_lock(method);
-    network->knobs.strangers = on;
+    network->hooks.strangers = on;
     pthread_mutex_unlock(&network->lock);
 }
 

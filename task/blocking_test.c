@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * spare_test.c - tasks that may block where the system refuses a thread for a while; and a worker
- * that runs before its starter goes on. Stands in for bmi__thread_start (the linker's --wrap).
+ * blocking_test.c - tasks that may block where the system refuses a thread for a while; and a
+ * worker that runs before its starter goes on. Stands in for bmi__thread_start (the linker's
+ * --wrap).
  */
 #include "task/internal.h"
 #include "task/testing.h"
@@ -50,7 +51,7 @@ struct blocking {
     atomic_uint began;
 };
 
-static enum bmi_task_verdict block(struct bmi_task *task, void *argument)
+static enum bmi_task_status block(struct bmi_task *task, void *argument)
 {
     struct blocking *blocking = argument;
     (void)task;
@@ -127,7 +128,7 @@ struct ordered {
     unsigned place;
 };
 
-static enum bmi_task_verdict note_order(struct bmi_task *task, void *argument)
+static enum bmi_task_status note_order(struct bmi_task *task, void *argument)
 {
     struct ordered *ordered = argument;
     (void)task;
@@ -135,11 +136,11 @@ static enum bmi_task_verdict note_order(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-/* The only thread takes tasks in order, but first those of bmi__spare_first. */
+/* The only thread takes tasks in order, but first those of bmi__blocking_first. */
 static void test_first(void)
 {
     static const unsigned places[] = {1, 2, 0, 3};
-    struct bmi_task_settings settings = {.spare_threads = 1};
+    struct bmi_task_settings settings = {.blocking_threads = 1};
     struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_HOOKS_ONLY);
     struct blocking blocking;
     struct ordered ordered[4];
@@ -154,7 +155,7 @@ static void test_first(void)
         ordered[i].order = &order;
         CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&ordered[i].task, manager, &attributes), 0);
         if (i == 2)
-            bmi__spare_first(&ordered[i].task);
+            bmi__blocking_first(&ordered[i].task);
         CU_ASSERT_EQUAL(bmi_task_submit(&ordered[i].task), 0);
     }
     atomic_store(&go, 1);
@@ -226,7 +227,7 @@ struct setting {
     int cpus, nice; /* as the task finds them */
 };
 
-static enum bmi_task_verdict look(struct bmi_task *task, void *argument)
+static enum bmi_task_status look(struct bmi_task *task, void *argument)
 {
     struct setting *setting = argument;
     cpu_set_t mask;
