@@ -26,7 +26,7 @@ static int finish(int posted, bmi_op_id_t op, bmi_context_id context)
 int main(int argc, char **argv)
 {
     enum { TAG = 1 }; /* the answer has the same tag as the request */
-    static const char greeting[] = "hello, server";
+    static const char hello[] = "hello, server";
     char answer[100];
     BMI_addr_t server;
     bmi_context_id context;
@@ -46,8 +46,8 @@ int main(int argc, char **argv)
         /* Post the receive first: then the answer finds it when it comes. */
         receiving = BMI_post_recv(&receive, server, answer, sizeof(answer) - 1, &size,
                                   BMI_EXT_ALLOC, TAG, NULL, context, NULL);
-        sending = BMI_post_sendunexpected(&send, server, greeting, sizeof(greeting) - 1,
-                                          BMI_EXT_ALLOC, TAG, NULL, context, NULL);
+        sending = BMI_post_sendunexpected(&send, server, hello, sizeof(hello) - 1, BMI_EXT_ALLOC,
+                                          TAG, NULL, context, NULL);
         status = finish(sending, send, context);
         if (status == 0)
             status = finish(receiving, receive, context);

@@ -332,8 +332,8 @@ static void servers_take(struct options *options, struct counts *counts, const c
 }
 
 /* Takes an option about the participants. Returns: whether it is one. */
-static bool party_option_take(struct options *options, struct counts *counts, int option,
-                              const char *text)
+static bool participants_option_take(struct options *options, struct counts *counts, int option,
+                                     const char *text)
 {
     switch (option) {
     case OPTION_METHOD:
@@ -451,7 +451,8 @@ static void option_take(struct options *options, struct counts *counts, int opti
                         const char *text)
 {
     options->given |= option_takes(option);
-    if (party_option_take(options, counts, option, text) || post_option_take(options, option, text))
+    if (participants_option_take(options, counts, option, text) ||
+        post_option_take(options, option, text))
         return;
     switch (option) {
     case OPTION_SIZE:

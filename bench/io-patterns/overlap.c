@@ -32,7 +32,7 @@
 
 enum { CPU_SERVER, CPU_CLIENT };
 
-struct party {
+struct rank {
     struct bmi_side *side;
     BMI_addr_t peer;
     const struct work *work;
@@ -43,112 +43,111 @@ struct party {
     uint64_t *rounds_ns;
 };
 
-static void party_open(struct party *party, struct bmi_side *side, BMI_addr_t peer,
-                       const struct work *work)
+static void rank_open(struct rank *rank, struct bmi_side *side, BMI_addr_t peer,
+                      const struct work *work)
 {
-    *party = (struct party){.side = side, .peer = peer, .work = work};
-    party->buffer = allocate_pages(work->size);
-    party->rounds_ns = allocate(work->amount * sizeof *party->rounds_ns);
+    *rank = (struct rank){.side = side, .peer = peer, .work = work};
+    rank->buffer = allocate_pages(work->size);
+    rank->rounds_ns = allocate(work->amount * sizeof *rank->rounds_ns);
 }
 
 /* Returns: the median of the rounds' nanoseconds. */
-static uint64_t party_close(struct party *party)
+static uint64_t rank_close(struct rank *rank)
 {
-    uint64_t median_ns = rounds_median(party->rounds_ns, party->work->amount);
-    free(party->buffer);
-    free(party->rounds_ns);
+    uint64_t median_ns = rounds_median(rank->rounds_ns, rank->work->amount);
+    free(rank->buffer);
+    free(rank->rounds_ns);
     return median_ns;
 }
 
-static struct bmi_op *party_op(struct party *party)
+static struct bmi_op *rank_op(struct rank *rank)
 {
-    struct bmi_counted *op = &party->ops[party->wanted++ % 2];
-    *op = (struct bmi_counted){.op.complete = counted_complete, .counter = &party->done};
+    struct bmi_counted *op = &rank->ops[rank->wanted++ % 2];
+    *op = (struct bmi_counted){.op.complete = counted_complete, .counter = &rank->done};
     return &op->op;
 }
 
-static void party_await(struct party *party)
+static void rank_await(struct rank *rank)
 {
-    side_await(party->side, &party->done, party->wanted);
+    side_await(rank->side, &rank->done, rank->wanted);
 }
 
-static void token_recv(struct party *party)
+static void token_recv(struct rank *rank)
 {
-    side_recv(party->side, party_op(party), party->peer, &party->token, 1, BMI_EXT_ALLOC,
-              tag_ack(party->work));
+    side_recv(rank->side, rank_op(rank), rank->peer, &rank->token, 1, BMI_EXT_ALLOC,
+              tag_ack(rank->work));
 }
 
-static void token_send(struct party *party)
+static void token_send(struct rank *rank)
 {
-    side_send(party->side, party_op(party), party->peer, &party->token, 1, BMI_EXT_ALLOC,
-              tag_ack(party->work));
+    side_send(rank->side, rank_op(rank), rank->peer, &rank->token, 1, BMI_EXT_ALLOC,
+              tag_ack(rank->work));
 }
 
 /* Synchronizes both sides. The client returns half of a round trip after the server. */
-static void parties_meet(struct party *party, bool server)
+static void rank_barrier(struct rank *rank, bool server)
 {
-    token_recv(party);
+    token_recv(rank);
     if (server)
-        party_await(party);
-    token_send(party);
-    party_await(party);
+        rank_await(rank);
+    token_send(rank);
+    rank_await(rank);
 }
 
-static void party_compute(struct party *party, uint8_t who)
+static void rank_compute(struct rank *rank, uint8_t who)
 {
-    if (party->work->on & who)
-        compute(party->work->compute_us);
+    if (rank->work->on & who)
+        compute(rank->work->compute_us);
 }
 
 static void overlap_serve_bmi(struct bmi_side *side, const struct work *work, bmi_peer client)
 {
-    struct party party;
+    struct rank rank;
     uint8_t ack[ACK_SIZE] = {0};
     thread_cpu_take(CPU_SERVER);
-    party_open(&party, side, client, work);
+    rank_open(&rank, side, client, work);
     acknowledge_and_await(side, client, work, NULL);
     for (uint64_t round = 0; round < work->amount; round++) {
-        parties_meet(&party, true);
+        rank_barrier(&rank, true);
         uint64_t start = now_ns();
-        side_recv(side, party_op(&party), client, party.buffer, work->size, BMI_EXT_ALLOC,
+        side_recv(side, rank_op(&rank), client, rank.buffer, work->size, BMI_EXT_ALLOC,
                   tag_data(work));
-        party_compute(&party, ON_RECEIVER);
-        party_await(&party);
-        party.rounds_ns[round] = now_ns() - start;
+        rank_compute(&rank, ON_RECEIVER);
+        rank_await(&rank);
+        rank.rounds_ns[round] = now_ns() - start;
         if (work->verify)
-            data_check(party.buffer, work->size, STREAM, round * work->size);
+            data_check(rank.buffer, work->size, STREAM, round * work->size);
     }
-    uint64_t median_ns = rounds_median(party.rounds_ns, work->amount);
+    uint64_t median_ns = rounds_median(rank.rounds_ns, work->amount);
     memcpy(ack, &median_ns, sizeof median_ns);
     acknowledge_and_await(side, client, work, ack);
-    party_close(&party);
+    rank_close(&rank);
     thread_cpus_release();
 }
 
 static double overlap_run_bmi(struct bmi_client *client, const struct work *work)
 {
-    struct party party;
+    struct rank rank;
     uint8_t ack[ACK_SIZE];
     uint64_t server_ns;
     thread_cpu_take(CPU_CLIENT);
     client_ask(client, 0, work);
-    party_open(&party, &client->side, client->servers[0], work);
+    rank_open(&rank, &client->side, client->servers[0], work);
     for (uint64_t round = 0; round < work->amount; round++) {
         if (work->verify)
-            data_fill(party.buffer, work->size, STREAM, round * work->size);
-        parties_meet(&party, false);
+            data_fill(rank.buffer, work->size, STREAM, round * work->size);
+        rank_barrier(&rank, false);
         uint64_t start = now_ns();
-        side_send(party.side, party_op(&party), party.peer, party.buffer, work->size, BMI_EXT_ALLOC,
+        side_send(rank.side, rank_op(&rank), rank.peer, rank.buffer, work->size, BMI_EXT_ALLOC,
                   tag_data(work));
-        party_compute(&party, ON_SENDER);
-        party_await(&party);
-        party.rounds_ns[round] = now_ns() - start;
+        rank_compute(&rank, ON_SENDER);
+        rank_await(&rank);
+        rank.rounds_ns[round] = now_ns() - start;
     }
-    side_recv(party.side, party_op(&party), party.peer, ack, ACK_SIZE, BMI_EXT_ALLOC,
-              tag_ack(work));
-    party_await(&party);
+    side_recv(rank.side, rank_op(&rank), rank.peer, ack, ACK_SIZE, BMI_EXT_ALLOC, tag_ack(work));
+    rank_await(&rank);
     memcpy(&server_ns, ack, sizeof server_ns);
-    return overlap_seconds(work, party_close(&party), server_ns);
+    return overlap_seconds(work, rank_close(&rank), server_ns);
 }
 
 /* ---- plain sockets ------------------------------------------------------------------------- */

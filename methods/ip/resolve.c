@@ -8,7 +8,7 @@
  * to THREADS_MOST: names that a local file resolves must not wait for the server.
  *
  * The threads belong to no method instance. A cancelled request, even after the whole library has
- * stopped, is freed by the party that holds it: by cancel while it is queued, by the thread after
+ * stopped, is freed by its holder: by cancel while it is queued, by the thread after
  * its look-up, or by the poller when the result comes. There is one lock. It is innermost, except
  * that bmi_method_defer is called under it, so that nothing is delivered after cancel has returned.
  */

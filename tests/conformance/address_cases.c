@@ -12,202 +12,202 @@
 
 enum { PEERS = 200 };
 
-static void same_handle(struct party *party)
+static void same_handle(struct rank *rank)
 {
     BMI_addr_t handles[PEERS];
     char url[200];
-    CHECK_EQUAL(party, party_look_up(party, party->listen), party->peer);
-    CHECK_EQUAL(party, party_look_up(party, party->listen), party->peer);
+    CHECK_EQUAL(rank, rank_look_up(rank, rank->listen), rank->peer);
+    CHECK_EQUAL(rank, rank_look_up(rank, rank->listen), rank->peer);
     for (int i = 0; i < PEERS; i++) {
-        made_up_address(party, i, url, sizeof url);
-        handles[i] = party_look_up(party, url);
-        CHECK(party, handles[i] >> 32 != party->peer >> 32);
+        made_up_address(rank, i, url, sizeof url);
+        handles[i] = rank_look_up(rank, url);
+        CHECK(rank, handles[i] >> 32 != rank->peer >> 32);
         for (int k = 0; k < i; k++)
-            CHECK(party, handles[i] >> 32 != handles[k] >> 32);
+            CHECK(rank, handles[i] >> 32 != handles[k] >> 32);
     }
     for (int i = 0; i < PEERS; i++) {
-        made_up_address(party, i, url, sizeof url);
-        CHECK_EQUAL(party, party_look_up(party, url), handles[i]);
-        CHECK(party, strcmp(BMI_addr_rev_lookup(handles[i]), url) == 0);
+        made_up_address(rank, i, url, sizeof url);
+        CHECK_EQUAL(rank, rank_look_up(rank, url), handles[i]);
+        CHECK(rank, strcmp(BMI_addr_rev_lookup(handles[i]), url) == 0);
     }
 }
 
-static void lookup_refuses(struct party *party)
+static void lookup_refuses(struct rank *rank)
 {
     BMI_addr_t addr = 7;
     char text[200];
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, NULL), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, ""), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, "no scheme"), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, "nosuch://127.0.0.1:1"), -BMI_ENOPROTOOPT);
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, "nosuch://a:1,neither://b:2"), -BMI_ENOPROTOOPT);
-    CHECK_STATUS(party, BMI_addr_lookup(NULL, party->listen), -BMI_EINVAL);
-    snprintf(text, sizeof text, "%s://", party->method->scheme);
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, text), -BMI_EINVAL);
-    for (const char *const *bad = party->method->bad_addresses; *bad; bad++) {
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, NULL), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, ""), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, "no scheme"), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, "nosuch://127.0.0.1:1"), -BMI_ENOPROTOOPT);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, "nosuch://a:1,neither://b:2"), -BMI_ENOPROTOOPT);
+    CHECK_STATUS(rank, BMI_addr_lookup(NULL, rank->listen), -BMI_EINVAL);
+    snprintf(text, sizeof text, "%s://", rank->method->scheme);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, text), -BMI_EINVAL);
+    for (const char *const *bad = rank->method->bad_addresses; *bad; bad++) {
         int status = BMI_addr_lookup(&addr, *bad);
         if (status != -BMI_EINVAL)
-            party_fail(party, false, __FILE__, __LINE__, "look-up of \"%s\": %s, not EINVAL", *bad,
-                       bmi_status_string(status));
+            rank_fail(rank, false, __FILE__, __LINE__, "look-up of \"%s\": %s, not EINVAL", *bad,
+                      bmi_status_string(status));
     }
-    CHECK_EQUAL(party, addr, 7);
+    CHECK_EQUAL(rank, addr, 7);
 }
 
 /* 2047 characters are legal, one more is not. */
-static void length(struct party *party)
+static void length(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN + 10];
-    size_t used = strlen(party->listen);
+    size_t used = strlen(rank->listen);
     BMI_addr_t addr = 7;
-    memcpy(url, party->listen, used);
+    memcpy(url, rank->listen, used);
     url[used] = '/';
     memset(url + used + 1, 'p', sizeof url - used - 1);
     url[BMI_MAX_ADDR_LEN] = '\0';
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, url), -BMI_ENAMETOOLONG);
-    CHECK_EQUAL(party, addr, 7);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, url), -BMI_ENAMETOOLONG);
+    CHECK_EQUAL(rank, addr, 7);
     url[BMI_MAX_ADDR_LEN - 1] = '\0';
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, url), 0);
-    CHECK(party, BMI_addr_rev_lookup(addr) && strcmp(BMI_addr_rev_lookup(addr), url) == 0);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, url), 0);
+    CHECK(rank, BMI_addr_rev_lookup(addr) && strcmp(BMI_addr_rev_lookup(addr), url) == 0);
 }
 
 /* Serves one client: one message, one answer. */
 
-/* Serves one visitor: a greeting, an answer. */
-static void serve(struct party *party, const char *listen)
+/* Serves one visitor: a hello, an answer. */
+static void serve(struct rank *rank, const char *listen)
 {
     struct op answer;
-    party_start_server(party, listen, 0);
-    party_tell(party, 0, party->listen, sizeof party->listen);
-    party->peer = party_be_greeted(party);
-    op_send(party, &answer, "welcome", 7, 1);
-    op_finish(party, &answer, 7);
-    party_meet(party);
-    party_stop(party);
+    rank_start_server(rank, listen, 0);
+    rank_write(rank, 0, rank->listen, sizeof rank->listen);
+    rank->peer = rank_hello_receive(rank);
+    op_send(rank, &answer, "welcome", 7, 1);
+    op_finish(rank, &answer, 7);
+    rank_barrier(rank);
+    rank_stop(rank);
 }
 
-static void hear_server(struct party *party)
+static void hear_server(struct rank *rank)
 {
-    party_hear_idle(party, 1, party->peer_url, sizeof party->peer_url);
+    rank_read_idle(rank, 1, rank->peer_url, sizeof rank->peer_url);
 }
 
-static void visit(struct party *party, const char *url)
+static void visit(struct rank *rank, const char *url)
 {
     struct op answer;
     char bytes[7];
-    party_start_client(party);
-    party->peer = party_look_up(party, url);
-    op_receive(party, &answer, bytes, sizeof bytes, 1);
-    party_greet(party);
-    op_finish(party, &answer, sizeof bytes);
-    CHECK(party, memcmp(bytes, "welcome", 7) == 0);
-    CHECK(party, strcmp(BMI_addr_rev_lookup(party->peer), url) == 0);
-    party_meet(party);
-    party_stop(party);
+    rank_start_client(rank);
+    rank->peer = rank_look_up(rank, url);
+    op_receive(rank, &answer, bytes, sizeof bytes, 1);
+    rank_hello_send(rank);
+    op_finish(rank, &answer, sizeof bytes);
+    CHECK(rank, memcmp(bytes, "welcome", 7) == 0);
+    CHECK(rank, strcmp(BMI_addr_rev_lookup(rank->peer), url) == 0);
+    rank_barrier(rank);
+    rank_stop(rank);
 }
 
-static void path_ignored(struct party *party)
+static void path_ignored(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN + 20];
-    if (party->role == 1) {
-        serve(party, NULL);
+    if (rank->role == 1) {
+        serve(rank, NULL);
         return;
     }
-    hear_server(party);
-    snprintf(url, sizeof url, "%s/pvfs2-fs", party->peer_url);
-    visit(party, url);
+    hear_server(rank);
+    snprintf(url, sizeof url, "%s/pvfs2-fs", rank->peer_url);
+    visit(rank, url);
 }
 
 /* The first alternatives: one without a listener, and one with a scheme that this host lacks. */
-static void alternatives(struct party *party)
+static void alternatives(struct rank *rank)
 {
     char refused[200], url[BMI_MAX_ADDR_LEN + 300];
     int holder;
-    if (party->role == 1) {
-        serve(party, NULL);
+    if (rank->role == 1) {
+        serve(rank, NULL);
         return;
     }
-    hear_server(party);
-    refused_address(party, refused, sizeof refused, &holder);
-    snprintf(url, sizeof url, "nosuch://a:1,%s,%s/path", refused, party->peer_url);
-    visit(party, url);
+    hear_server(rank);
+    refused_address(rank, refused, sizeof refused, &holder);
+    snprintf(url, sizeof url, "nosuch://a:1,%s,%s/path", refused, rank->peer_url);
+    visit(rank, url);
 }
 
 /* Of two usable alternatives the first one is used; the other gets no connection. */
-static void first_alternative(struct party *party)
+static void first_alternative(struct rank *rank)
 {
     char url[2 * BMI_MAX_ADDR_LEN + 20];
-    if (party->role == 1) {
-        serve(party, NULL);
+    if (rank->role == 1) {
+        serve(rank, NULL);
         return;
     }
-    if (party->role == 2) {
+    if (rank->role == 2) {
         struct bmi_method_statistics before;
-        party_start_server(party, NULL, 0);
-        before = method_statistics(party);
-        party_tell(party, 0, party->listen, sizeof party->listen);
-        party_hear_go(party, 0);
-        CHECK_EQUAL(party, method_statistics(party).links_accepted, before.links_accepted);
-        party_stop(party);
+        rank_start_server(rank, NULL, 0);
+        before = method_statistics(rank);
+        rank_write(rank, 0, rank->listen, sizeof rank->listen);
+        rank_await_signal(rank, 0);
+        CHECK_EQUAL(rank, method_statistics(rank).links_accepted, before.links_accepted);
+        rank_stop(rank);
         return;
     }
     char other[BMI_MAX_ADDR_LEN];
-    hear_server(party);
-    party_hear_idle(party, 2, other, sizeof other);
-    snprintf(url, sizeof url, "nosuch://a:1,%s,%s", party->peer_url, other);
-    visit(party, url);
-    party_tell_go(party, 2);
+    hear_server(rank);
+    rank_read_idle(rank, 2, other, sizeof other);
+    snprintf(url, sizeof url, "nosuch://a:1,%s,%s", rank->peer_url, other);
+    visit(rank, url);
+    rank_signal(rank, 2);
 }
 
-static void alternatives_all_refused(struct party *party)
+static void alternatives_all_refused(struct rank *rank)
 {
     char first[100], second[100], url[300];
     int holders[2];
     struct op send, receive;
     char bytes[10];
-    party_start_client(party);
-    refused_address(party, first, sizeof first, &holders[0]);
-    refused_address(party, second, sizeof second, &holders[1]);
+    rank_start_client(rank);
+    refused_address(rank, first, sizeof first, &holders[0]);
+    refused_address(rank, second, sizeof second, &holders[1]);
     snprintf(url, sizeof url, "%s,%s", first, second);
-    party->peer = party_look_up(party, url);
-    op_receive(party, &receive, bytes, sizeof bytes, 1);
-    op_send(party, &send, "x", 1, 1);
-    op_finish_error(party, &send, BMI_ECONNREFUSED);
-    op_finish_error(party, &receive, BMI_ECONNREFUSED);
-    party_stop(party);
+    rank->peer = rank_look_up(rank, url);
+    op_receive(rank, &receive, bytes, sizeof bytes, 1);
+    op_send(rank, &send, "x", 1, 1);
+    op_finish_error(rank, &send, BMI_ECONNREFUSED);
+    op_finish_error(rank, &receive, BMI_ECONNREFUSED);
+    rank_stop(rank);
 }
 
-static void visit_by_host(struct party *party, const char *host, const char *listen)
+static void visit_by_host(struct rank *rank, const char *host, const char *listen)
 {
     char url[300];
-    if (party->role == 1) {
-        serve(party, listen);
+    if (rank->role == 1) {
+        serve(rank, listen);
         return;
     }
-    hear_server(party);
-    snprintf(url, sizeof url, "%s://%s:%d", party->method->scheme, host, url_port(party->peer_url));
-    visit(party, url);
+    hear_server(rank);
+    snprintf(url, sizeof url, "%s://%s:%d", rank->method->scheme, host, url_port(rank->peer_url));
+    visit(rank, url);
 }
 
-static void host_name(struct party *party)
+static void host_name(struct rank *rank)
 {
-    visit_by_host(party, "localhost", NULL);
+    visit_by_host(rank, "localhost", NULL);
 }
 
-static void host_ipv4(struct party *party)
+static void host_ipv4(struct rank *rank)
 {
-    visit_by_host(party, "127.0.0.1", NULL);
+    visit_by_host(rank, "127.0.0.1", NULL);
 }
 
-static void host_ipv6(struct party *party)
+static void host_ipv6(struct rank *rank)
 {
     struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     int probe = socket(AF_INET6, SOCK_STREAM, 0);
     char listen[100];
     if (probe < 0 || bind(probe, (struct sockaddr *)&loopback, sizeof loopback) < 0)
-        party_skip(party, "this host has no ::1");
+        rank_skip(rank, "this host has no ::1");
     close(probe);
-    snprintf(listen, sizeof listen, "%s://[::1]:0", party->method->scheme);
-    visit_by_host(party, "[::1]", listen);
+    snprintf(listen, sizeof listen, "%s://[::1]:0", rank->method->scheme);
+    visit_by_host(rank, "[::1]", listen);
 }
 
 /* The log explains why a connection was not made. */
@@ -219,7 +219,7 @@ static void log_scan(void *argument, enum bmi_log_level level, const char *text)
         atomic_fetch_add(numbers, 1);
 }
 
-static void host_unknown(struct party *party)
+static void host_unknown(struct rank *rank)
 {
     atomic_int numbers = 0;
     struct bmi_log_callback callback = {.write = log_scan,
@@ -227,63 +227,63 @@ static void host_unknown(struct party *party)
                                         .level = BMI_LOG_DEBUG};
     struct op send;
     char url[100];
-    snprintf(url, sizeof url, "%s://no-such-host.invalid:3334", party->method->scheme);
-    party_start_client(party);
-    party->peer = party_look_up(party, url);
-    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
-    op_send(party, &send, "x", 1, 1);
-    op_finish_error(party, &send, BMI_EHOSTNTFD);
+    snprintf(url, sizeof url, "%s://no-such-host.invalid:3334", rank->method->scheme);
+    rank_start_client(rank);
+    rank->peer = rank_look_up(rank, url);
+    CHECK_STATUS(rank, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
+    op_send(rank, &send, "x", 1, 1);
+    op_finish_error(rank, &send, BMI_EHOSTNTFD);
     callback.write = NULL;
-    CHECK_STATUS(party, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
-    CHECK_EQUAL(party, atomic_load(&numbers), 0);
-    party_stop(party);
+    CHECK_STATUS(rank, BMI_set_info(0, BMI_LOG_CALLBACK, &callback), 0);
+    CHECK_EQUAL(rank, atomic_load(&numbers), 0);
+    rank_stop(rank);
 }
 
 /* ---- the reverse ----------------------------------------------------------------------------- */
 
-static void rev_lookup(struct party *party)
+static void rev_lookup(struct rank *rank)
 {
-    bool looked_up = party->peer_url[0];
-    const char *string = BMI_addr_rev_lookup(party->peer);
+    bool looked_up = rank->peer_url[0];
+    const char *string = BMI_addr_rev_lookup(rank->peer);
     if (looked_up)
-        CHECK(party, string && strcmp(string, party->peer_url) == 0);
+        CHECK(rank, string && strcmp(string, rank->peer_url) == 0);
     else
-        CHECK(party, string == NULL);
+        CHECK(rank, string == NULL);
 }
 
-static void rev_lookup_unexpected(struct party *party)
+static void rev_lookup_unexpected(struct rank *rank)
 {
     struct BMI_unexpected_info info;
-    if (party->role == SENDER) {
-        party_greet(party);
+    if (rank->role == SENDER) {
+        rank_hello_send(rank);
         return;
     }
-    unexpected_take(party, &info);
+    unexpected_take(rank, &info);
     const char *host = BMI_addr_rev_lookup_unexpected(info.addr);
-    NEED(party, host != NULL);
-    if (party->method->host && strcmp(host, party->method->host) != 0)
-        party_fail(party, false, __FILE__, __LINE__, "the host is \"%s\"", host);
-    unexpected_give_back(party, &info);
+    NEED(rank, host != NULL);
+    if (rank->method->host && strcmp(host, rank->method->host) != 0)
+        rank_fail(rank, false, __FILE__, __LINE__, "the host is \"%s\"", host);
+    unexpected_give_back(rank, &info);
 }
 
 /* The address of an unexpected message: answers go to it, and expected messages match it. */
-static void unexpected_address_answers(struct party *party)
+static void unexpected_address_answers(struct rank *rank)
 {
     struct BMI_unexpected_info info;
     struct op send, receive;
     char bytes[10];
-    if (party->role == SENDER) {
-        op_receive(party, &receive, bytes, sizeof bytes, 21);
-        party_greet(party);
-        op_finish(party, &receive, 6);
-        CHECK(party, memcmp(bytes, "answer", 6) == 0);
+    if (rank->role == SENDER) {
+        op_receive(rank, &receive, bytes, sizeof bytes, 21);
+        rank_hello_send(rank);
+        op_finish(rank, &receive, 6);
+        CHECK(rank, memcmp(bytes, "answer", 6) == 0);
         return;
     }
-    unexpected_take(party, &info);
-    op_post(party, &send, POST_SEND, info.addr, "answer", 6, 21);
-    NEED(party, send.posted >= 0);
-    op_finish(party, &send, 6);
-    unexpected_give_back(party, &info);
+    unexpected_take(rank, &info);
+    op_post(rank, &send, POST_SEND, info.addr, "answer", 6, 21);
+    NEED(rank, send.posted >= 0);
+    op_finish(rank, &send, 6);
+    unexpected_give_back(rank, &info);
 }
 
 struct range {
@@ -292,20 +292,20 @@ struct range {
 };
 
 /* The other role; if that has another host, the address of a listener at 127.0.0.1. */
-static BMI_addr_t at_loopback(struct party *party)
+static BMI_addr_t at_loopback(struct rank *rank)
 {
-    BMI_addr_t address = party->peer;
+    BMI_addr_t address = rank->peer;
     char url[100];
-    if (party->method->host && strcmp(party->method->host, "127.0.0.1") != 0) {
-        made_up_address(party, 1, url, sizeof url);
-        NEED_STATUS(party, BMI_addr_lookup(&address, url), 0);
+    if (rank->method->host && strcmp(rank->method->host, "127.0.0.1") != 0) {
+        made_up_address(rank, 1, url, sizeof url);
+        NEED_STATUS(rank, BMI_addr_lookup(&address, url), 0);
     }
     return address;
 }
 
-static void ranges(struct party *party)
+static void ranges(struct rank *rank)
 {
-    BMI_addr_t address = at_loopback(party);
+    BMI_addr_t address = at_loopback(rank);
     static const struct range table[] = {
         {"%s://127.*", 0, 1},
         {"%s://127.0.*", 99, 1},
@@ -334,15 +334,15 @@ static void ranges(struct party *party)
         char text[100];
         snprintf(text, sizeof text, "%s", table[i].text);
         if (strncmp(text, "%s", 2) == 0)
-            snprintf(text, sizeof text, "%s%s", party->method->scheme, table[i].text + 2);
+            snprintf(text, sizeof text, "%s%s", rank->method->scheme, table[i].text + 2);
         int status = BMI_query_addr_range(address, text, table[i].netmask);
         if (status != table[i].expected)
-            party_fail(party, false, __FILE__, __LINE__, "127.0.0.1 in %s with %d bits: %d, not %d",
-                       text, table[i].netmask, status, table[i].expected);
+            rank_fail(rank, false, __FILE__, __LINE__, "127.0.0.1 in %s with %d bits: %d, not %d",
+                      text, table[i].netmask, status, table[i].expected);
     }
-    CHECK_STATUS(party, BMI_query_addr_range(address, NULL, 8), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_query_addr_range(0, "tcp://127.*", 8), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_query_addr_range(address ^ (BMI_addr_t)1 << 40, "tcp://127.*", 8),
+    CHECK_STATUS(rank, BMI_query_addr_range(address, NULL, 8), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_query_addr_range(0, "tcp://127.*", 8), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_query_addr_range(address ^ (BMI_addr_t)1 << 40, "tcp://127.*", 8),
                  -BMI_EINVAL);
 }
 

@@ -10,50 +10,50 @@
 enum { CONTEXTS = 1024 };
 
 /* Takes one completion of one context; 0 if there is none. */
-static bmi_op_id_t take_one(struct party *party, bmi_context_id context, bmi_error_code_t *error)
+static bmi_op_id_t take_one(struct rank *rank, bmi_context_id context, bmi_error_code_t *error)
 {
     bmi_op_id_t id = 0;
     int count = -1;
     int returned = BMI_testcontext(1, &id, &count, error, NULL, NULL, 0, context);
-    NEED(party, returned >= 0 && returned == count);
+    NEED(rank, returned >= 0 && returned == count);
     return count ? id : 0;
 }
 
-static bmi_op_id_t receive_in(struct party *party, bmi_context_id context, char *byte,
+static bmi_op_id_t receive_in(struct rank *rank, bmi_context_id context, char *byte,
                               bmi_msg_tag_t tag)
 {
     bmi_op_id_t id;
     bmi_size_t actual;
-    NEED_STATUS(party,
-                BMI_post_recv(&id, party->peer, byte, 1, &actual, BMI_EXT_ALLOC, tag, byte, context,
+    NEED_STATUS(rank,
+                BMI_post_recv(&id, rank->peer, byte, 1, &actual, BMI_EXT_ALLOC, tag, byte, context,
                               NULL),
                 0);
     return id;
 }
 
-static void wait_for(struct party *party, bmi_context_id context)
+static void wait_for(struct rank *rank, bmi_context_id context)
 {
     struct bmi_context_statistics statistics = {.context = context};
     int64_t deadline = now_ms() + 20000 * patience();
     while (statistics.queue_depth == 0) {
-        NEED(party, now_ms() < deadline);
-        op_collect(party, 1);
-        NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
+        NEED(rank, now_ms() < deadline);
+        op_collect(rank, 1);
+        NEED_STATUS(rank, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
     }
 }
 
 /* One operation in each of 1,024 contexts; each completion appears in its own. */
-static void many_contexts(struct party *party)
+static void many_contexts(struct rank *rank)
 {
     static bmi_context_id contexts[CONTEXTS];
     static bmi_op_id_t ids[CONTEXTS];
     static char bytes[CONTEXTS];
     int order[CONTEXTS];
     for (int i = 0; i < CONTEXTS; i++) {
-        NEED_STATUS(party, BMI_open_context(&contexts[i]), 0);
-        NEED(party, contexts[i] > 0 && contexts[i] != party->context);
-        NEED(party, i == 0 || contexts[i] != contexts[i - 1]);
-        ids[i] = receive_in(party, contexts[i], &bytes[i], i);
+        NEED_STATUS(rank, BMI_open_context(&contexts[i]), 0);
+        NEED(rank, contexts[i] > 0 && contexts[i] != rank->context);
+        NEED(rank, i == 0 || contexts[i] != contexts[i - 1]);
+        ids[i] = receive_in(rank, contexts[i], &bytes[i], i);
         order[i] = i;
     }
     random_shuffle(order, CONTEXTS, 6);
@@ -61,21 +61,21 @@ static void many_contexts(struct party *party)
         struct op op;
         bmi_error_code_t error = 7;
         int k = order[i], before = order[(i + 1) % CONTEXTS];
-        op_send(party, &op, "b", 1, k);
-        wait_for(party, contexts[k]);
-        CHECK_EQUAL(party, take_one(party, contexts[before], &error), 0);
-        CHECK_EQUAL(party, take_one(party, contexts[k], &error), ids[k]);
-        CHECK_EQUAL(party, error, 0);
-        CHECK_EQUAL(party, bytes[k], 'b');
-        op_finish(party, &op, 1);
+        op_send(rank, &op, "b", 1, k);
+        wait_for(rank, contexts[k]);
+        CHECK_EQUAL(rank, take_one(rank, contexts[before], &error), 0);
+        CHECK_EQUAL(rank, take_one(rank, contexts[k], &error), ids[k]);
+        CHECK_EQUAL(rank, error, 0);
+        CHECK_EQUAL(rank, bytes[k], 'b');
+        op_finish(rank, &op, 1);
     }
     for (int i = 0; i < CONTEXTS; i++)
         BMI_close_context(contexts[i]);
-    message_pass_self(party);
+    message_pass_self(rank);
 }
 
 /* An operation is reported in its own context, never by a call on another. */
-static void separate(struct party *party)
+static void separate(struct rank *rank)
 {
     bmi_context_id first, second;
     bmi_op_id_t id, ids[1];
@@ -83,17 +83,17 @@ static void separate(struct party *party)
     struct op op;
     int count = 7, index;
     bmi_error_code_t error = 7;
-    NEED_STATUS(party, BMI_open_context(&first), 0);
-    NEED_STATUS(party, BMI_open_context(&second), 0);
-    ids[0] = id = receive_in(party, first, &byte, 1);
-    op_send(party, &op, "b", 1, 1);
-    wait_for(party, first);
-    CHECK_EQUAL(party, take_one(party, second, &error), 0);
-    CHECK(party, BMI_test(id, &count, &error, NULL, NULL, 0, second) != 1);
-    CHECK(party, BMI_testsome(1, ids, &count, &index, &error, NULL, NULL, 0, second) != 1);
-    CHECK_EQUAL(party, take_one(party, first, &error), id);
-    CHECK_EQUAL(party, error, 0);
-    op_finish(party, &op, 1);
+    NEED_STATUS(rank, BMI_open_context(&first), 0);
+    NEED_STATUS(rank, BMI_open_context(&second), 0);
+    ids[0] = id = receive_in(rank, first, &byte, 1);
+    op_send(rank, &op, "b", 1, 1);
+    wait_for(rank, first);
+    CHECK_EQUAL(rank, take_one(rank, second, &error), 0);
+    CHECK(rank, BMI_test(id, &count, &error, NULL, NULL, 0, second) != 1);
+    CHECK(rank, BMI_testsome(1, ids, &count, &index, &error, NULL, NULL, 0, second) != 1);
+    CHECK_EQUAL(rank, take_one(rank, first, &error), id);
+    CHECK_EQUAL(rank, error, 0);
+    op_finish(rank, &op, 1);
     BMI_close_context(first);
     BMI_close_context(second);
 }
@@ -101,7 +101,7 @@ static void separate(struct party *party)
 /* Completions not fetched are dropped, outstanding operations end; buffers are free; other contexts
    continue.
  */
-static void closed_with_operations(struct party *party)
+static void closed_with_operations(struct rank *rank)
 {
     static char large[4 * MIB];
     bmi_context_id context;
@@ -109,100 +109,100 @@ static void closed_with_operations(struct party *party)
     char bytes[3] = "...", other;
     bmi_op_id_t ids[2];
     bmi_size_t actual;
-    NEED_STATUS(party, BMI_open_context(&context), 0);
-    receive_in(party, context, &bytes[0], 1);
-    receive_in(party, context, &bytes[1], 2);
-    NEED_STATUS(party,
-                BMI_post_recv(&ids[0], party->peer, large, sizeof large, &actual, BMI_EXT_ALLOC, 3,
+    NEED_STATUS(rank, BMI_open_context(&context), 0);
+    receive_in(rank, context, &bytes[0], 1);
+    receive_in(rank, context, &bytes[1], 2);
+    NEED_STATUS(rank,
+                BMI_post_recv(&ids[0], rank->peer, large, sizeof large, &actual, BMI_EXT_ALLOC, 3,
                               NULL, context, NULL),
                 0);
-    NEED_STATUS(party,
-                BMI_post_send(&ids[1], party->peer, large, sizeof large, BMI_EXT_ALLOC, 4, NULL,
+    NEED_STATUS(rank,
+                BMI_post_send(&ids[1], rank->peer, large, sizeof large, BMI_EXT_ALLOC, 4, NULL,
                               context, NULL),
                 0);
-    op_receive(party, &neighbour, &other, 1, 1);
-    op_send(party, &op, "b", 1, 1);
-    op_finish(party, &op, 1);
-    wait_for(party, context);
+    op_receive(rank, &neighbour, &other, 1, 1);
+    op_send(rank, &op, "b", 1, 1);
+    op_finish(rank, &op, 1);
+    wait_for(rank, context);
     BMI_close_context(context);
     memset(large, 0x5A, sizeof large);
-    CHECK_STATUS(party, BMI_cancel(ids[0], context), -BMI_EINVAL);
-    op_send(party, &op, "c", 1, 1);
-    op_finish(party, &op, 1);
-    op_finish(party, &neighbour, 1);
-    CHECK_EQUAL(party, other, 'c');
-    op_receive(party, &neighbour, large, 1, 2);
-    op_send(party, &op, "d", 1, 2);
-    op_finish(party, &op, 1);
-    op_finish(party, &neighbour, 1);
-    CHECK_EQUAL(party, large[0], 'd');
-    CHECK_EQUAL(party, bytes[1], '.');
-    op_send_unexpected(party, &unexpected, "u", 1, 1);
-    op_finish(party, &unexpected, 1);
+    CHECK_STATUS(rank, BMI_cancel(ids[0], context), -BMI_EINVAL);
+    op_send(rank, &op, "c", 1, 1);
+    op_finish(rank, &op, 1);
+    op_finish(rank, &neighbour, 1);
+    CHECK_EQUAL(rank, other, 'c');
+    op_receive(rank, &neighbour, large, 1, 2);
+    op_send(rank, &op, "d", 1, 2);
+    op_finish(rank, &op, 1);
+    op_finish(rank, &neighbour, 1);
+    CHECK_EQUAL(rank, large[0], 'd');
+    CHECK_EQUAL(rank, bytes[1], '.');
+    op_send_unexpected(rank, &unexpected, "u", 1, 1);
+    op_finish(rank, &unexpected, 1);
     for (size_t i = 1; i < sizeof large; i++)
-        NEED_EQUAL(party, large[i], 0x5A);
+        NEED_EQUAL(rank, large[i], 0x5A);
     struct BMI_unexpected_info info;
-    unexpected_take(party, &info);
-    unexpected_give_back(party, &info);
+    unexpected_take(rank, &info);
+    unexpected_give_back(rank, &info);
 }
 
-static void opened_and_closed(struct party *party)
+static void opened_and_closed(struct rank *rank)
 {
     for (int i = 0; i < 5000; i++) {
         bmi_context_id context;
-        NEED_STATUS(party, BMI_open_context(&context), 0);
-        NEED(party, context > 0);
+        NEED_STATUS(rank, BMI_open_context(&context), 0);
+        NEED(rank, context > 0);
         if (i % 100 == 0) {
             struct bmi_context_fd asked = {.context = context, .fd = -1};
-            CHECK_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_FD, &asked), 0);
+            CHECK_STATUS(rank, BMI_get_info(0, BMI_GET_CONTEXT_FD, &asked), 0);
         }
         BMI_close_context(context);
     }
     BMI_close_context(0);
     BMI_close_context(-1);
     BMI_close_context(123456789);
-    message_pass_self(party);
+    message_pass_self(rank);
 }
 
 /* 100,000 receives outstanding, matched from the last to the first. */
-static void many_outstanding(struct party *party)
+static void many_outstanding(struct rank *rank)
 {
     int count = instrumented() ? 10000 : 100000;
-    struct op *ops = memory_take(party, (bmi_size_t)sizeof *ops * count), send;
-    int32_t *values = memory_take(party, (bmi_size_t)sizeof *values * count);
+    struct op *ops = memory_take(rank, (bmi_size_t)sizeof *ops * count), send;
+    int32_t *values = memory_take(rank, (bmi_size_t)sizeof *values * count);
     for (int i = 0; i < count; i++)
-        op_receive(party, &ops[i], &values[i], sizeof values[i], i);
-    CHECK_EQUAL(party, statistics_of(party, 0).outstanding_receives, count);
+        op_receive(rank, &ops[i], &values[i], sizeof values[i], i);
+    CHECK_EQUAL(rank, statistics_of(rank, 0).outstanding_receives, count);
     for (int32_t i = count - 1; i >= 0; i--) {
-        op_send(party, &send, &i, sizeof i, i);
-        op_finish(party, &send, sizeof i);
+        op_send(rank, &send, &i, sizeof i, i);
+        op_finish(rank, &send, sizeof i);
     }
     for (int i = 0; i < count; i++) {
-        op_finish(party, &ops[i], sizeof values[i]);
-        NEED_EQUAL(party, values[i], i);
+        op_finish(rank, &ops[i], sizeof values[i]);
+        NEED_EQUAL(rank, values[i], i);
     }
-    CHECK_EQUAL(party, statistics_of(party, 0).outstanding_receives, 0);
+    CHECK_EQUAL(rank, statistics_of(rank, 0).outstanding_receives, 0);
     memory_give_back(values);
     memory_give_back(ops);
 }
 
 /* All of one key: neither posting nor matching may search a list. */
-static void many_of_one_key(struct party *party)
+static void many_of_one_key(struct rank *rank)
 {
     int count = instrumented() ? 10000 : 100000;
-    struct op *ops = memory_take(party, (bmi_size_t)sizeof *ops * count), send;
-    int32_t *values = memory_take(party, (bmi_size_t)sizeof *values * count);
+    struct op *ops = memory_take(rank, (bmi_size_t)sizeof *ops * count), send;
+    int32_t *values = memory_take(rank, (bmi_size_t)sizeof *values * count);
     for (int i = 0; i < count; i++)
-        op_receive(party, &ops[i], &values[i], sizeof values[i], 1);
+        op_receive(rank, &ops[i], &values[i], sizeof values[i], 1);
     for (int i = 0; i < count / 2; i++)
-        op_cancel(party, &ops[2 * i], false);
+        op_cancel(rank, &ops[2 * i], false);
     for (int32_t i = 1; i < count; i += 2) {
-        op_send(party, &send, &i, sizeof i, 1);
-        op_finish(party, &send, sizeof i);
+        op_send(rank, &send, &i, sizeof i, 1);
+        op_finish(rank, &send, sizeof i);
     }
     for (int i = 1; i < count; i += 2) {
-        op_finish(party, &ops[i], sizeof values[i]);
-        NEED_EQUAL(party, values[i], i);
+        op_finish(rank, &ops[i], sizeof values[i]);
+        NEED_EQUAL(rank, values[i], i);
     }
     memory_give_back(values);
     memory_give_back(ops);

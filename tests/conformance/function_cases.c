@@ -74,99 +74,99 @@ static const struct prototypes prototypes = {
     .query_addr_range = BMI_query_addr_range,
 };
 
-static void every_prototype(struct party *party)
+static void every_prototype(struct rank *rank)
 {
-    NEED_STATUS(party, prototypes.initialize(NULL, NULL, 0), 0);
-    CHECK_STATUS(party, prototypes.finalize(), 0);
+    NEED_STATUS(rank, prototypes.initialize(NULL, NULL, 0), 0);
+    CHECK_STATUS(rank, prototypes.finalize(), 0);
 }
 
-static void version(struct party *party)
+static void version(struct rank *rank)
 {
     char expected[40];
     snprintf(expected, sizeof expected, "%d.%d.%d", BMI_VERSION_MAJOR, BMI_VERSION_MINOR,
              BMI_VERSION_PATCH);
-    CHECK(party, strcmp(bmi_version(), expected) == 0);
+    CHECK(rank, strcmp(bmi_version(), expected) == 0);
 }
 
-static void methods_built_in(struct party *party)
+static void methods_built_in(struct rank *rank)
 {
-    struct bmi_method_info info = method_info(party);
+    struct bmi_method_info info = method_info(rank);
     int count = 0;
-    CHECK(party, strstr(info.schemes, party->method->scheme) != NULL);
-    CHECK(party, info.description && info.description[0]);
-    CHECK(party, info.eager_max > 0);
-    CHECK(party, info.unexpected_max >= 16384);
-    CHECK(party, info.segments_max >= 1);
+    CHECK(rank, strstr(info.schemes, rank->method->scheme) != NULL);
+    CHECK(rank, info.description && info.description[0]);
+    CHECK(rank, info.eager_max > 0);
+    CHECK(rank, info.unexpected_max >= 16384);
+    CHECK(rank, info.segments_max >= 1);
     while (bmi_method_next(count, &info) == 0)
         count++;
-    CHECK_STATUS(party, bmi_method_next(count, &info), -BMI_ENOENT);
-    CHECK_STATUS(party, bmi_method_next(-1, &info), -BMI_ENOENT);
+    CHECK_STATUS(rank, bmi_method_next(count, &info), -BMI_ENOENT);
+    CHECK_STATUS(rank, bmi_method_next(-1, &info), -BMI_ENOENT);
 }
 
-static void settings_built_in(struct party *party)
+static void settings_built_in(struct rank *rank)
 {
     const char *name, *value, *help;
     int count = 0;
     bool immediate = false;
     for (; bmi_setting_next(count, &name, &value, &help) == 0; count++) {
-        CHECK(party, name && name[0] && value && help && help[0]);
+        CHECK(rank, name && name[0] && value && help && help[0]);
         immediate |= strcmp(name, "immediate") == 0;
     }
-    CHECK(party, count > 0);
-    CHECK(party, immediate);
-    CHECK_STATUS(party, bmi_setting_next(count, &name, &value, &help), -BMI_ENOENT);
-    CHECK_STATUS(party, bmi_setting_next(-1, &name, &value, &help), -BMI_ENOENT);
+    CHECK(rank, count > 0);
+    CHECK(rank, immediate);
+    CHECK_STATUS(rank, bmi_setting_next(count, &name, &value, &help), -BMI_ENOENT);
+    CHECK_STATUS(rank, bmi_setting_next(-1, &name, &value, &help), -BMI_ENOENT);
 }
 
-static void memory(struct party *party)
+static void memory(struct rank *rank)
 {
     static const bmi_size_t sizes[] = {1, 4095, 4096, 65537, MIB};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct op send, receive;
-        char *from = BMI_memalloc(party->peer, sizes[i], BMI_SEND);
-        char *to = BMI_memalloc(party->peer, sizes[i], BMI_RECV);
-        NEED(party, from && to);
+        char *from = BMI_memalloc(rank->peer, sizes[i], BMI_SEND);
+        char *to = BMI_memalloc(rank->peer, sizes[i], BMI_RECV);
+        NEED(rank, from && to);
         pattern_fill(from, sizes[i], i);
         receive = (struct op){.size = sizes[i]};
-        receive.posted = BMI_post_recv(&receive.id, party->peer, to, sizes[i], &receive.actual,
-                                       BMI_PRE_ALLOC, 3, &receive, party->context, NULL);
-        NEED_STATUS(party, receive.posted, 0);
-        party->pending++;
+        receive.posted = BMI_post_recv(&receive.id, rank->peer, to, sizes[i], &receive.actual,
+                                       BMI_PRE_ALLOC, 3, &receive, rank->context, NULL);
+        NEED_STATUS(rank, receive.posted, 0);
+        rank->pending++;
         send = (struct op){.size = sizes[i], .sends = true};
-        send.posted = BMI_post_send(&send.id, party->peer, from, sizes[i], BMI_PRE_ALLOC, 3, &send,
-                                    party->context, NULL);
-        NEED(party, send.posted == 0 || send.posted == 1);
-        party->pending += send.posted == 0;
+        send.posted = BMI_post_send(&send.id, rank->peer, from, sizes[i], BMI_PRE_ALLOC, 3, &send,
+                                    rank->context, NULL);
+        NEED(rank, send.posted == 0 || send.posted == 1);
+        rank->pending += send.posted == 0;
         send.done = send.posted == 1;
-        op_wait(party, &send);
-        op_finish(party, &receive, sizes[i]);
-        CHECK(party, pattern_holds(to, sizes[i], i));
-        CHECK_STATUS(party, BMI_memfree(party->peer, from, sizes[i], BMI_SEND), 0);
-        CHECK_STATUS(party, BMI_memfree(party->peer, to, sizes[i], BMI_RECV), 0);
+        op_wait(rank, &send);
+        op_finish(rank, &receive, sizes[i]);
+        CHECK(rank, pattern_holds(to, sizes[i], i));
+        CHECK_STATUS(rank, BMI_memfree(rank->peer, from, sizes[i], BMI_SEND), 0);
+        CHECK_STATUS(rank, BMI_memfree(rank->peer, to, sizes[i], BMI_RECV), 0);
     }
 }
 
-static void memory_refused(struct party *party)
+static void memory_refused(struct rank *rank)
 {
-    CHECK(party, BMI_memalloc(party->peer, -1, BMI_SEND) == NULL);
-    CHECK(party, BMI_memalloc(party->peer, INT64_MAX, BMI_RECV) == NULL);
-    CHECK(party, BMI_memalloc(0, 100, BMI_RECV) == NULL);
-    CHECK(party, BMI_memalloc(0x7777777700000001, 100, BMI_RECV) == NULL);
-    CHECK_STATUS(party, BMI_memfree(party->peer, NULL, 100, BMI_SEND), -BMI_EINVAL);
+    CHECK(rank, BMI_memalloc(rank->peer, -1, BMI_SEND) == NULL);
+    CHECK(rank, BMI_memalloc(rank->peer, INT64_MAX, BMI_RECV) == NULL);
+    CHECK(rank, BMI_memalloc(0, 100, BMI_RECV) == NULL);
+    CHECK(rank, BMI_memalloc(0x7777777700000001, 100, BMI_RECV) == NULL);
+    CHECK_STATUS(rank, BMI_memfree(rank->peer, NULL, 100, BMI_SEND), -BMI_EINVAL);
 }
 
 /* Memory may be freed after its address has become stale. */
-static void memory_outlives_address(struct party *party)
+static void memory_outlives_address(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN];
     int holder;
-    refused_address(party, url, sizeof url, &holder);
-    BMI_addr_t addr = party_look_up(party, url);
+    refused_address(rank, url, sizeof url, &holder);
+    BMI_addr_t addr = rank_look_up(rank, url);
     char *memory_of_addr = BMI_memalloc(addr, 1000, BMI_SEND);
-    NEED(party, memory_of_addr != NULL);
+    NEED(rank, memory_of_addr != NULL);
     memset(memory_of_addr, 1, 1000);
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
-    CHECK_STATUS(party, BMI_memfree(addr, memory_of_addr, 1000, BMI_SEND), 0);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
+    CHECK_STATUS(rank, BMI_memfree(addr, memory_of_addr, 1000, BMI_SEND), 0);
 }
 
 const struct conformance_case function_cases[] = {

@@ -2,8 +2,8 @@
  *
  * harness.h - the functions of the cases.
  *
- * A case is one function that every role runs, each with its own `struct party`; roles synchronize
- * by party_tell, party_hear, and party_meet, which make progress while they wait. Where both roles
+ * A case is one function that every role runs, each with its own `struct rank`; roles synchronize
+ * by rank_write, rank_read, and rank_barrier, which make progress while they wait. Where both roles
  * are threads of one process (CONFORMANCE_SELF) they share the key (peer, tag): a case uses
  * distinct tags for the two directions.
  *
@@ -39,12 +39,12 @@ enum {
     GIGABYTES = 256  /* moves gigabytes: left out with --small */
 };
 
-struct party;
+struct rank;
 
 struct conformance_case {
     const char *section; /* of the contract */
     const char *name;
-    void (*run)(struct party *party);
+    void (*run)(struct rank *rank);
     unsigned where;
     int seconds; /* longest; 0: 180 */
     int roles;   /* of CAST */
@@ -68,7 +68,7 @@ struct report {
     atomic_int pids[ROLES];
 };
 
-struct party {
+struct rank {
     const struct conformance_method *method;
     const struct conformance_case *conformance_case;
     enum conformance_arrangement arrangement;
@@ -95,81 +95,79 @@ struct op {
 
 /* ---- checks -------------------------------------------------------------------------------- */
 
-#define CHECK(party, condition) \
-    party_check((party), (condition), false, __FILE__, __LINE__, #condition)
-#define NEED(party, condition) \
-    party_check((party), (condition), true, __FILE__, __LINE__, #condition)
-#define CHECK_EQUAL(party, actual, expected)                                                      \
-    party_check_equal((party), (int64_t)(actual), (int64_t)(expected), false, __FILE__, __LINE__, \
-                      #actual " == " #expected)
-#define NEED_EQUAL(party, actual, expected)                                                      \
-    party_check_equal((party), (int64_t)(actual), (int64_t)(expected), true, __FILE__, __LINE__, \
-                      #actual " == " #expected)
+#define CHECK(rank, condition) \
+    rank_check((rank), (condition), false, __FILE__, __LINE__, #condition)
+#define NEED(rank, condition) rank_check((rank), (condition), true, __FILE__, __LINE__, #condition)
+#define CHECK_EQUAL(rank, actual, expected)                                                     \
+    rank_check_equal((rank), (int64_t)(actual), (int64_t)(expected), false, __FILE__, __LINE__, \
+                     #actual " == " #expected)
+#define NEED_EQUAL(rank, actual, expected)                                                     \
+    rank_check_equal((rank), (int64_t)(actual), (int64_t)(expected), true, __FILE__, __LINE__, \
+                     #actual " == " #expected)
 /* For results of BMI: prints their names. */
-#define CHECK_STATUS(party, actual, expected)                                    \
-    party_check_status((party), (actual), (expected), false, __FILE__, __LINE__, \
-                       #actual " == " #expected)
-#define NEED_STATUS(party, actual, expected)                                    \
-    party_check_status((party), (actual), (expected), true, __FILE__, __LINE__, \
-                       #actual " == " #expected)
+#define CHECK_STATUS(rank, actual, expected)                                   \
+    rank_check_status((rank), (actual), (expected), false, __FILE__, __LINE__, \
+                      #actual " == " #expected)
+#define NEED_STATUS(rank, actual, expected)                                   \
+    rank_check_status((rank), (actual), (expected), true, __FILE__, __LINE__, \
+                      #actual " == " #expected)
 
-bool party_check(struct party *party, bool holds, bool fatal, const char *file, int line,
-                 const char *text);
-bool party_check_equal(struct party *party, int64_t actual, int64_t expected, bool fatal,
-                       const char *file, int line, const char *text);
-bool party_check_status(struct party *party, int actual, int expected, bool fatal, const char *file,
-                        int line, const char *text);
+bool rank_check(struct rank *rank, bool holds, bool fatal, const char *file, int line,
+                const char *text);
+bool rank_check_equal(struct rank *rank, int64_t actual, int64_t expected, bool fatal,
+                      const char *file, int line, const char *text);
+bool rank_check_status(struct rank *rank, int actual, int expected, bool fatal, const char *file,
+                       int line, const char *text);
 /* Records a failure with its own text. */
-void party_fail(struct party *party, bool fatal, const char *file, int line, const char *format,
-                ...) __attribute__((format(printf, 5, 6)));
+void rank_fail(struct rank *rank, bool fatal, const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 /* Ends the case as skipped. */
-_Noreturn void party_skip(struct party *party, const char *format, ...)
+_Noreturn void rank_skip(struct rank *rank, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* ---- a role's life ------------------------------------------------------------------------- */
 
 /* Starts BMI as a server on the method's listen address, or on `listen`; opens the context. */
-void party_start_server(struct party *party, const char *listen, int flags);
+void rank_start_server(struct rank *rank, const char *listen, int flags);
 /* Starts BMI as a client. */
-void party_start_client(struct party *party);
+void rank_start_client(struct rank *rank);
 /* Closes the context and finalizes. */
-void party_stop(struct party *party);
+void rank_stop(struct rank *rank);
 /* Looks an address up; ends the case if that fails. */
-BMI_addr_t party_look_up(struct party *party, const char *url);
+BMI_addr_t rank_look_up(struct rank *rank, const char *url);
 /* A client sends a message to the server that it looked up, so that the server learns
  * its address. */
-void party_greet(struct party *party);
-BMI_addr_t party_be_greeted(struct party *party);
+void rank_hello_send(struct rank *rank);
+BMI_addr_t rank_hello_receive(struct rank *rank);
 
-bool party_is_self(const struct party *party);
-int party_other(const struct party *party);
+bool rank_is_self(const struct rank *rank);
+int rank_other(const struct rank *rank);
 
-/* Sends bytes to another role, which gets them in order. party_hear makes progress in BMI;
- * party_hear_idle does not, so that no message arrives in the meantime. */
-void party_tell(struct party *party, int role, const void *bytes, size_t size);
-void party_hear(struct party *party, int role, void *bytes, size_t size);
-void party_hear_idle(struct party *party, int role, void *bytes, size_t size);
-void party_tell_go(struct party *party, int role);
-void party_hear_go(struct party *party, int role);
+/* Sends bytes to another role, which gets them in order. rank_read makes progress in BMI;
+ * rank_read_idle does not, so that no message arrives in the meantime. */
+void rank_write(struct rank *rank, int role, const void *bytes, size_t size);
+void rank_read(struct rank *rank, int role, void *bytes, size_t size);
+void rank_read_idle(struct rank *rank, int role, void *bytes, size_t size);
+void rank_signal(struct rank *rank, int role);
+void rank_await_signal(struct rank *rank, int role);
 /* Roles 0 and 1 wait for each other. */
-void party_meet(struct party *party);
-void party_meet_idle(struct party *party);
+void rank_barrier(struct rank *rank);
+void rank_barrier_idle(struct rank *rank);
 /* Ends the process at once, as a crash. */
-_Noreturn void party_crash(struct party *party);
+_Noreturn void rank_crash(struct rank *rank);
 /* Waits until another role's process has ended, and the system has closed its descriptors. */
-void party_wait_for_end(struct party *party, int role);
+void rank_wait_for_end(struct rank *rank, int role);
 
 /* ---- operations ---------------------------------------------------------------------------- */
 
-void op_send(struct party *party, struct op *op, const void *buffer, bmi_size_t size,
+void op_send(struct rank *rank, struct op *op, const void *buffer, bmi_size_t size,
              bmi_msg_tag_t tag);
-void op_receive(struct party *party, struct op *op, void *buffer, bmi_size_t size,
-                bmi_msg_tag_t tag);
-void op_send_unexpected(struct party *party, struct op *op, const void *buffer, bmi_size_t size,
+void op_receive(struct rank *rank, struct op *op, void *buffer, bmi_size_t size, bmi_msg_tag_t tag);
+void op_send_unexpected(struct rank *rank, struct op *op, const void *buffer, bmi_size_t size,
                         bmi_msg_tag_t tag);
 /* The same to any address. */
 enum post_kind { POST_SEND, POST_UNEXPECTED, POST_RECEIVE };
-void op_post(struct party *party, struct op *op, enum post_kind kind, BMI_addr_t peer, void *buffer,
+void op_post(struct rank *rank, struct op *op, enum post_kind kind, BMI_addr_t peer, void *buffer,
              bmi_size_t size, bmi_msg_tag_t tag);
 
 struct list {
@@ -179,45 +177,43 @@ struct list {
     bmi_size_t total;
     void *memory; /* list_make's */
 };
-void op_post_list(struct party *party, struct op *op, enum post_kind kind, BMI_addr_t peer,
+void op_post_list(struct rank *rank, struct op *op, enum post_kind kind, BMI_addr_t peer,
                   const struct list *list, bmi_msg_tag_t tag);
-void op_send_list(struct party *party, struct op *op, const struct list *list, bmi_msg_tag_t tag);
-void op_receive_list(struct party *party, struct op *op, const struct list *list,
-                     bmi_msg_tag_t tag);
+void op_send_list(struct rank *rank, struct op *op, const struct list *list, bmi_msg_tag_t tag);
+void op_receive_list(struct rank *rank, struct op *op, const struct list *list, bmi_msg_tag_t tag);
 
 /* Passes the completions that BMI_testcontext reports within `ms` to the ops; returns
  * their number. */
-int op_collect(struct party *party, int ms);
+int op_collect(struct rank *rank, int ms);
 /* Waits until it is done; ends the case when that takes too long. */
-void op_wait(struct party *party, struct op *op);
+void op_wait(struct rank *rank, struct op *op);
 /* Waits; checks success and the bytes moved. */
-void op_finish(struct party *party, struct op *op, bmi_size_t size);
+void op_finish(struct rank *rank, struct op *op, bmi_size_t size);
 /* Waits; checks the error, and that no bytes are reported. */
-void op_finish_error(struct party *party, struct op *op, bmi_error_code_t error);
+void op_finish_error(struct rank *rank, struct op *op, bmi_error_code_t error);
 /* Cancels and waits; it must end with ECANCEL or, if `may_succeed`, with success. */
-void op_cancel(struct party *party, struct op *op, bool may_succeed);
+void op_cancel(struct rank *rank, struct op *op, bool may_succeed);
 /* Whether this error means that the peer's connection is lost. */
 bool error_is_loss(bmi_error_code_t error);
 
 /* Fetches the next unexpected message; ends the case when none comes. */
-void unexpected_take(struct party *party, struct BMI_unexpected_info *info);
-void unexpected_give_back(struct party *party, struct BMI_unexpected_info *info);
+void unexpected_take(struct rank *rank, struct BMI_unexpected_info *info);
+void unexpected_give_back(struct rank *rank, struct BMI_unexpected_info *info);
 
 /* One message from SENDER to RECEIVER, every byte checked. */
 enum message_order { TOGETHER, RECEIVE_FIRST, SEND_FIRST };
-void message_pass(struct party *party, bmi_size_t size, bmi_msg_tag_t tag,
-                  enum message_order order);
+void message_pass(struct rank *rank, bmi_size_t size, bmi_msg_tag_t tag, enum message_order order);
 
 /* A message each way, then both roles synchronize: all connections are up. Tags 0x77000000 and the
    next.
  */
-void party_warm_up(struct party *party);
+void rank_warm_up(struct rank *rank);
 /* One small message within one role, whose peer is itself. */
-void message_pass_self(struct party *party);
+void message_pass_self(struct rank *rank);
 
 /* ---- support ------------------------------------------------------------------------------- */
 
-void *memory_take(struct party *party, bmi_size_t size); /* zeroed; ends the case on failure */
+void *memory_take(struct rank *rank, bmi_size_t size); /* zeroed; ends the case on failure */
 void memory_give_back(void *memory);
 void pattern_fill(void *buffer, bmi_size_t size, uint64_t seed);
 /* As if the bytes began at `offset` of a larger pattern. */
@@ -227,10 +223,10 @@ bool pattern_holds_from(const void *buffer, bmi_size_t size, uint64_t seed, bmi_
 
 /* Lists of `count` segments of total size `total`, sizes by a generator seeded; about one in
  * `empty_every` is empty (0: none). */
-struct list list_make(struct party *party, int count, bmi_size_t total, uint64_t seed,
+struct list list_make(struct rank *rank, int count, bmi_size_t total, uint64_t seed,
                       unsigned empty_every);
 /* All segments the same `period` bytes of memory. */
-struct list list_repeat(struct party *party, void *buffer, bmi_size_t period, int count);
+struct list list_repeat(struct rank *rank, void *buffer, bmi_size_t period, int count);
 void list_fill(const struct list *list, uint64_t seed);
 bool list_holds(const struct list *list, bmi_size_t size, uint64_t seed);
 void list_free(struct list *list);
@@ -244,17 +240,17 @@ int64_t process_cpu_ms(void);
 /* How much slower than usual this run is (CONFORMANCE_PATIENCE in the environment; sanitizers). */
 int patience(void);
 /* From here on no timer of the library wakes a waiting thread: only a missing wake-up remains. */
-void timers_quieten(struct party *party);
+void timers_quieten(struct rank *rank);
 /* Whether a sanitizer or valgrind is at work, so that large memory or speed are not possible. */
 bool instrumented(void);
 
 /* An address of the method without a listener. With CONFORMANCE_PORTS the port stays reserved by
  * *holder, which the caller closes (else -1). */
-void refused_address(struct party *party, char *url, size_t size, int *holder);
+void refused_address(struct rank *rank, char *url, size_t size, int *holder);
 /* Different legal addresses; no message may be sent there. */
-void made_up_address(struct party *party, int number, char *url, size_t size);
+void made_up_address(struct rank *rank, int number, char *url, size_t size);
 /* A listening socket of another protocol on 127.0.0.1; returns its port. */
-int plain_listener(struct party *party, int *descriptor);
+int plain_listener(struct rank *rank, int *descriptor);
 int plain_connect(const char *host, int port); /* descriptor or -errno */
 /* The port in "scheme://host:port", or 0. */
 int url_port(const char *url);
@@ -263,60 +259,60 @@ int url_port(const char *url);
 struct capture {
     int file, saved[2];
 };
-void capture_begin(struct party *party, struct capture *capture);
-size_t capture_end(struct party *party, struct capture *capture, char *text, size_t size);
+void capture_begin(struct rank *rank, struct capture *capture);
+size_t capture_end(struct rank *rank, struct capture *capture, char *text, size_t size);
 
 /* The description of the method under test by bmi_method_next. */
-struct bmi_method_info method_info(struct party *party);
-struct bmi_statistics statistics_of(struct party *party, BMI_addr_t addr);
-struct bmi_method_statistics method_statistics(struct party *party);
+struct bmi_method_info method_info(struct rank *rank);
+struct bmi_statistics statistics_of(struct rank *rank, BMI_addr_t addr);
+struct bmi_method_statistics method_statistics(struct rank *rank);
 /* The largest unexpected message that can be sent: BMI_GET_UNEXP_SIZE may report less. */
-int unexpected_limit(struct party *party);
+int unexpected_limit(struct rank *rank);
 
 /* Every file's cases; each table ends with a NULL name. */
 extern const struct conformance_case *const conformance_tables[];
 
-/* Runs roles of one case, in their own process: parties[0..count) are its roles. Returns the
+/* Runs roles of one case, in their own process: ranks[0..count) are its roles. Returns the
  * process's exit status. */
-int party_play(struct party *parties, int count);
+int rank_run(struct rank *ranks, int count);
 
 /* ---- positions: a failure inside the harness is reported with the line of the case ----------- */
 
-void party_at(struct party *party, const char *file, int line);
+void rank_at(struct rank *rank, const char *file, int line);
 /* A failure at the last position. */
-void party_fail_here(struct party *party, bool fatal, const char *format, ...)
+void rank_fail_here(struct rank *rank, bool fatal, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #ifndef HARNESS_INTERNAL
-#define HARNESS_AT(party) party_at((party), __FILE__, __LINE__)
-#define party_start_server(party, ...) (HARNESS_AT(party), party_start_server((party), __VA_ARGS__))
-#define party_start_client(party) (HARNESS_AT(party), party_start_client(party))
-#define party_stop(party) (HARNESS_AT(party), party_stop(party))
-#define party_look_up(party, url) (HARNESS_AT(party), party_look_up((party), (url)))
-#define party_greet(party) (HARNESS_AT(party), party_greet(party))
-#define party_be_greeted(party) (HARNESS_AT(party), party_be_greeted(party))
-#define party_hear(party, ...) (HARNESS_AT(party), party_hear((party), __VA_ARGS__))
-#define party_hear_idle(party, ...) (HARNESS_AT(party), party_hear_idle((party), __VA_ARGS__))
-#define party_hear_go(party, role) (HARNESS_AT(party), party_hear_go((party), (role)))
-#define party_meet(party) (HARNESS_AT(party), party_meet(party))
-#define party_meet_idle(party) (HARNESS_AT(party), party_meet_idle(party))
-#define op_send(party, ...) (HARNESS_AT(party), op_send((party), __VA_ARGS__))
-#define op_receive(party, ...) (HARNESS_AT(party), op_receive((party), __VA_ARGS__))
-#define op_send_unexpected(party, ...) (HARNESS_AT(party), op_send_unexpected((party), __VA_ARGS__))
-#define op_post(party, ...) (HARNESS_AT(party), op_post((party), __VA_ARGS__))
-#define op_post_list(party, ...) (HARNESS_AT(party), op_post_list((party), __VA_ARGS__))
-#define op_send_list(party, ...) (HARNESS_AT(party), op_send_list((party), __VA_ARGS__))
-#define op_receive_list(party, ...) (HARNESS_AT(party), op_receive_list((party), __VA_ARGS__))
-#define op_collect(party, ms) (HARNESS_AT(party), op_collect((party), (ms)))
-#define op_wait(party, op) (HARNESS_AT(party), op_wait((party), (op)))
-#define op_finish(party, ...) (HARNESS_AT(party), op_finish((party), __VA_ARGS__))
-#define op_finish_error(party, ...) (HARNESS_AT(party), op_finish_error((party), __VA_ARGS__))
-#define op_cancel(party, ...) (HARNESS_AT(party), op_cancel((party), __VA_ARGS__))
-#define unexpected_take(party, info) (HARNESS_AT(party), unexpected_take((party), (info)))
-#define unexpected_give_back(party, info) (HARNESS_AT(party), unexpected_give_back((party), (info)))
-#define party_warm_up(party) (HARNESS_AT(party), party_warm_up(party))
-#define message_pass_self(party) (HARNESS_AT(party), message_pass_self(party))
-#define message_pass(party, ...) (HARNESS_AT(party), message_pass((party), __VA_ARGS__))
+#define HARNESS_AT(rank) rank_at((rank), __FILE__, __LINE__)
+#define rank_start_server(rank, ...) (HARNESS_AT(rank), rank_start_server((rank), __VA_ARGS__))
+#define rank_start_client(rank) (HARNESS_AT(rank), rank_start_client(rank))
+#define rank_stop(rank) (HARNESS_AT(rank), rank_stop(rank))
+#define rank_look_up(rank, url) (HARNESS_AT(rank), rank_look_up((rank), (url)))
+#define rank_hello_send(rank) (HARNESS_AT(rank), rank_hello_send(rank))
+#define rank_hello_receive(rank) (HARNESS_AT(rank), rank_hello_receive(rank))
+#define rank_read(rank, ...) (HARNESS_AT(rank), rank_read((rank), __VA_ARGS__))
+#define rank_read_idle(rank, ...) (HARNESS_AT(rank), rank_read_idle((rank), __VA_ARGS__))
+#define rank_await_signal(rank, role) (HARNESS_AT(rank), rank_await_signal((rank), (role)))
+#define rank_barrier(rank) (HARNESS_AT(rank), rank_barrier(rank))
+#define rank_barrier_idle(rank) (HARNESS_AT(rank), rank_barrier_idle(rank))
+#define op_send(rank, ...) (HARNESS_AT(rank), op_send((rank), __VA_ARGS__))
+#define op_receive(rank, ...) (HARNESS_AT(rank), op_receive((rank), __VA_ARGS__))
+#define op_send_unexpected(rank, ...) (HARNESS_AT(rank), op_send_unexpected((rank), __VA_ARGS__))
+#define op_post(rank, ...) (HARNESS_AT(rank), op_post((rank), __VA_ARGS__))
+#define op_post_list(rank, ...) (HARNESS_AT(rank), op_post_list((rank), __VA_ARGS__))
+#define op_send_list(rank, ...) (HARNESS_AT(rank), op_send_list((rank), __VA_ARGS__))
+#define op_receive_list(rank, ...) (HARNESS_AT(rank), op_receive_list((rank), __VA_ARGS__))
+#define op_collect(rank, ms) (HARNESS_AT(rank), op_collect((rank), (ms)))
+#define op_wait(rank, op) (HARNESS_AT(rank), op_wait((rank), (op)))
+#define op_finish(rank, ...) (HARNESS_AT(rank), op_finish((rank), __VA_ARGS__))
+#define op_finish_error(rank, ...) (HARNESS_AT(rank), op_finish_error((rank), __VA_ARGS__))
+#define op_cancel(rank, ...) (HARNESS_AT(rank), op_cancel((rank), __VA_ARGS__))
+#define unexpected_take(rank, info) (HARNESS_AT(rank), unexpected_take((rank), (info)))
+#define unexpected_give_back(rank, info) (HARNESS_AT(rank), unexpected_give_back((rank), (info)))
+#define rank_warm_up(rank) (HARNESS_AT(rank), rank_warm_up(rank))
+#define message_pass_self(rank) (HARNESS_AT(rank), message_pass_self(rank))
+#define message_pass(rank, ...) (HARNESS_AT(rank), message_pass((rank), __VA_ARGS__))
 #endif
 
 #endif

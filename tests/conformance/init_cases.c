@@ -11,10 +11,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static void start_and_look_up(struct party *party)
+static void start_and_look_up(struct rank *rank)
 {
-    party_start_server(party, NULL, 0);
-    party->peer = party_look_up(party, party->listen);
+    rank_start_server(rank, NULL, 0);
+    rank->peer = rank_look_up(rank, rank->listen);
 }
 
 static bool is_initialized(void)
@@ -24,13 +24,13 @@ static bool is_initialized(void)
 }
 
 /* The classic query passes no parameter for an answer. */
-static void check_without_parameter(struct party *party)
+static void check_without_parameter(struct rank *rank)
 {
-    CHECK_STATUS(party, BMI_get_info(0, BMI_CHECK_INIT, NULL), -BMI_ENETDOWN);
-    start_and_look_up(party);
-    CHECK_STATUS(party, BMI_get_info(0, BMI_CHECK_INIT, NULL), 0);
-    party_stop(party);
-    CHECK_STATUS(party, BMI_get_info(0, BMI_CHECK_INIT, NULL), -BMI_ENETDOWN);
+    CHECK_STATUS(rank, BMI_get_info(0, BMI_CHECK_INIT, NULL), -BMI_ENETDOWN);
+    start_and_look_up(rank);
+    CHECK_STATUS(rank, BMI_get_info(0, BMI_CHECK_INIT, NULL), 0);
+    rank_stop(rank);
+    CHECK_STATUS(rank, BMI_get_info(0, BMI_CHECK_INIT, NULL), -BMI_ENETDOWN);
 }
 
 static bool is_listed(char *names, const char *name)
@@ -43,7 +43,7 @@ static bool is_listed(char *names, const char *name)
 }
 
 /* Programs query the protocols before they initialize, and free the answer. */
-static void methods_string(struct party *party)
+static void methods_string(struct rank *rank)
 {
     for (int running = 0; running < 2; running++) {
         struct bmi_method_info info;
@@ -51,169 +51,169 @@ static void methods_string(struct party *party)
         int count = 0;
         while (bmi_method_next(count, &info) == 0)
             count++;
-        NEED_STATUS(party, BMI_get_info(0, BMI_TRANSPORT_METHODS_STRING, &names), count);
-        NEED(party, names != NULL);
-        CHECK(party, is_listed(names, party->method->name + strlen("bmi_")));
+        NEED_STATUS(rank, BMI_get_info(0, BMI_TRANSPORT_METHODS_STRING, &names), count);
+        NEED(rank, names != NULL);
+        CHECK(rank, is_listed(names, rank->method->name + strlen("bmi_")));
         free(names);
         if (!running)
-            start_and_look_up(party);
+            start_and_look_up(rank);
     }
-    party_stop(party);
+    rank_stop(rank);
 }
 
-static void counted(struct party *party)
+static void counted(struct rank *rank)
 {
-    CHECK(party, !is_initialized());
-    start_and_look_up(party);
-    CHECK(party, is_initialized());
-    CHECK_STATUS(party, BMI_initialize(NULL, NULL, 0), 0);
-    CHECK_STATUS(party, BMI_initialize(party->method->name, party->method->listen, BMI_INIT_SERVER),
+    CHECK(rank, !is_initialized());
+    start_and_look_up(rank);
+    CHECK(rank, is_initialized());
+    CHECK_STATUS(rank, BMI_initialize(NULL, NULL, 0), 0);
+    CHECK_STATUS(rank, BMI_initialize(rank->method->name, rank->method->listen, BMI_INIT_SERVER),
                  0);
-    CHECK_STATUS(party, BMI_finalize(), 0);
-    message_pass_self(party);
-    CHECK_STATUS(party, BMI_finalize(), 0);
-    message_pass_self(party);
-    party_stop(party);
-    CHECK(party, !is_initialized());
-    CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_finalize(), 0);
+    message_pass_self(rank);
+    CHECK_STATUS(rank, BMI_finalize(), 0);
+    message_pass_self(rank);
+    rank_stop(rank);
+    CHECK(rank, !is_initialized());
+    CHECK_STATUS(rank, BMI_finalize(), -BMI_EINVAL);
 }
 
-static void again(struct party *party)
+static void again(struct rank *rank)
 {
     BMI_addr_t before = 0;
     for (int round = 0; round < 5; round++) {
         struct op op;
-        start_and_look_up(party);
-        if (before && before != party->peer) {
-            op_post(party, &op, POST_SEND, before, "x", 1, 1);
-            CHECK_STATUS(party, op.posted, -BMI_EINVAL);
+        start_and_look_up(rank);
+        if (before && before != rank->peer) {
+            op_post(rank, &op, POST_SEND, before, "x", 1, 1);
+            CHECK_STATUS(rank, op.posted, -BMI_EINVAL);
         }
-        message_pass_self(party);
-        before = party->peer;
-        party_stop(party);
+        message_pass_self(rank);
+        before = rank->peer;
+        rank_stop(rank);
     }
 }
 
-static int unexpected_size(struct party *party)
+static int unexpected_size(struct rank *rank)
 {
     int size = 0;
-    CHECK_STATUS(party, BMI_get_info(0, BMI_GET_UNEXP_SIZE, &size), 0);
+    CHECK_STATUS(rank, BMI_get_info(0, BMI_GET_UNEXP_SIZE, &size), 0);
     return size;
 }
 
-static void client(struct party *party)
+static void client(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN];
     int holder;
     struct bmi_method_info method;
     int size = 0, raised = 1 << 20;
-    refused_address(party, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url, &holder);
     for (int i = 0; bmi_method_next(i, &method) == 0; i++)
-        if (strcmp(method.name, party->method->name) == 0)
+        if (strcmp(method.name, rank->method->name) == 0)
             size = (int)method.unexpected_max;
-    party_start_client(party);
-    CHECK_EQUAL(party, unexpected_size(party), 16384);
-    party_look_up(party, url);
-    CHECK_EQUAL(party, unexpected_size(party), 16384);
+    rank_start_client(rank);
+    CHECK_EQUAL(rank, unexpected_size(rank), 16384);
+    rank_look_up(rank, url);
+    CHECK_EQUAL(rank, unexpected_size(rank), 16384);
     /* At most the limit of the method is reported. */
-    NEED_STATUS(party, BMI_set_info(0, BMI_GET_UNEXP_SIZE, &raised), 0);
-    CHECK_EQUAL(party, unexpected_size(party), size);
-    party_stop(party);
+    NEED_STATUS(rank, BMI_set_info(0, BMI_GET_UNEXP_SIZE, &raised), 0);
+    CHECK_EQUAL(rank, unexpected_size(rank), size);
+    rank_stop(rank);
 }
 
 /* With any number of descriptors left, a method that cannot start for lack of them returns that
  * error, and starts when there are some. */
-static void look_up_without_descriptors(struct party *party)
+static void look_up_without_descriptors(struct rank *rank)
 {
     enum { MOST = 256, LEFT = 40 };
     int taken[MOST], holder;
     char url[BMI_MAX_ADDR_LEN];
     BMI_addr_t addr;
     struct rlimit usual, few;
-    refused_address(party, url, sizeof url, &holder);
-    NEED(party, getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    refused_address(rank, url, sizeof url, &holder);
+    NEED(rank, getrlimit(RLIMIT_NOFILE, &usual) == 0);
     few = usual;
     few.rlim_cur = MOST;
     for (int left = 0, status = -1; left < LEFT && status != 0; left++) {
         int count = 0;
-        party_start_client(party);
-        NEED(party, setrlimit(RLIMIT_NOFILE, &few) == 0);
+        rank_start_client(rank);
+        NEED(rank, setrlimit(RLIMIT_NOFILE, &few) == 0);
         while (count < MOST && (taken[count] = dup(STDIN_FILENO)) >= 0)
             count++;
         for (int i = 0; i < left && count > 0; i++)
             close(taken[--count]);
         status = BMI_addr_lookup(&addr, url);
         if (status != 0)
-            CHECK_STATUS(party, status, -BMI_EMFILE);
+            CHECK_STATUS(rank, status, -BMI_EMFILE);
         while (count > 0)
             close(taken[--count]);
-        NEED(party, setrlimit(RLIMIT_NOFILE, &usual) == 0);
-        CHECK_STATUS(party, BMI_addr_lookup(&addr, url), 0);
-        party_stop(party);
+        NEED(rank, setrlimit(RLIMIT_NOFILE, &usual) == 0);
+        CHECK_STATUS(rank, BMI_addr_lookup(&addr, url), 0);
+        rank_stop(rank);
     }
 }
 
 /* Options for all connections may be set before the method runs. */
-static void set_before_first_look_up(struct party *party)
+static void set_before_first_look_up(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN];
     int holder;
-    refused_address(party, url, sizeof url, &holder);
-    party_start_client(party);
+    refused_address(rank, url, sizeof url, &holder);
+    rank_start_client(rank);
     for (int round = 0; round < 2; round++) {
         for (int option = BMI_TCP_BUFFER_SEND_SIZE; option <= BMI_TCP_BUFFER_RECEIVE_SIZE;
              option++) {
             int size = 50000 + option, negative = -1, got = 0;
             if (round == 0) {
-                CHECK_STATUS(party, BMI_set_info(0, option, &size), 0);
-                CHECK_STATUS(party, BMI_set_info(0, option, &negative), -BMI_EINVAL);
+                CHECK_STATUS(rank, BMI_set_info(0, option, &size), 0);
+                CHECK_STATUS(rank, BMI_set_info(0, option, &negative), -BMI_EINVAL);
             }
-            CHECK_STATUS(party, BMI_get_info(0, option, &got), 0);
-            CHECK_EQUAL(party, got, size);
+            CHECK_STATUS(rank, BMI_get_info(0, option, &got), 0);
+            CHECK_EQUAL(rank, got, size);
         }
-        party_look_up(party, url);
+        rank_look_up(rank, url);
     }
-    party_stop(party);
+    rank_stop(rank);
 }
 
 /* Ends a use that should not have begun, so that the next argument is tried, too. */
-static void expect_refused(struct party *party, const char *methods, const char *listen, int flags,
+static void expect_refused(struct rank *rank, const char *methods, const char *listen, int flags,
                            int error)
 {
     int status = BMI_initialize(methods, listen, flags);
     if (status != -error)
-        party_fail(party, false, __FILE__, __LINE__, "methods %s, listen %.40s, flags %x: %s",
-                   methods ? methods : "NULL", listen ? listen : "NULL", (unsigned)flags,
-                   bmi_status_string(status));
-    CHECK(party, is_initialized() == (status == 0));
-    CHECK_STATUS(party, BMI_finalize(), status == 0 ? 0 : -BMI_EINVAL);
+        rank_fail(rank, false, __FILE__, __LINE__, "methods %s, listen %.40s, flags %x: %s",
+                  methods ? methods : "NULL", listen ? listen : "NULL", (unsigned)flags,
+                  bmi_status_string(status));
+    CHECK(rank, is_initialized() == (status == 0));
+    CHECK_STATUS(rank, BMI_finalize(), status == 0 ? 0 : -BMI_EINVAL);
 }
 
-static void refused(struct party *party)
+static void refused(struct rank *rank)
 {
-    const char *name = party->method->name, *listen = party->method->listen;
+    const char *name = rank->method->name, *listen = rank->method->listen;
     char text[3000];
-    expect_refused(party, NULL, listen, BMI_INIT_SERVER, BMI_EINVAL);
-    expect_refused(party, NULL, listen, 0, BMI_EINVAL);
-    expect_refused(party, name, NULL, BMI_INIT_SERVER, BMI_EINVAL);
-    expect_refused(party, NULL, NULL, BMI_INIT_SERVER, BMI_EINVAL);
-    expect_refused(party, name, listen, BMI_INIT_SERVER | 1 << 20, BMI_EINVAL);
-    expect_refused(party, "bmi_nosuch", listen, BMI_INIT_SERVER, BMI_ENOPROTOOPT);
-    expect_refused(party, name, "nosuch://a:1", BMI_INIT_SERVER, BMI_ENOPROTOOPT);
-    expect_refused(party, name, "", BMI_INIT_SERVER, BMI_EINVAL);
-    expect_refused(party, name, "no address", BMI_INIT_SERVER, BMI_EINVAL);
-    snprintf(text, sizeof text, "%s://%%$", party->method->scheme);
-    expect_refused(party, name, text, BMI_INIT_SERVER, BMI_EINVAL);
+    expect_refused(rank, NULL, listen, BMI_INIT_SERVER, BMI_EINVAL);
+    expect_refused(rank, NULL, listen, 0, BMI_EINVAL);
+    expect_refused(rank, name, NULL, BMI_INIT_SERVER, BMI_EINVAL);
+    expect_refused(rank, NULL, NULL, BMI_INIT_SERVER, BMI_EINVAL);
+    expect_refused(rank, name, listen, BMI_INIT_SERVER | 1 << 20, BMI_EINVAL);
+    expect_refused(rank, "bmi_nosuch", listen, BMI_INIT_SERVER, BMI_ENOPROTOOPT);
+    expect_refused(rank, name, "nosuch://a:1", BMI_INIT_SERVER, BMI_ENOPROTOOPT);
+    expect_refused(rank, name, "", BMI_INIT_SERVER, BMI_EINVAL);
+    expect_refused(rank, name, "no address", BMI_INIT_SERVER, BMI_EINVAL);
+    snprintf(text, sizeof text, "%s://%%$", rank->method->scheme);
+    expect_refused(rank, name, text, BMI_INIT_SERVER, BMI_EINVAL);
     snprintf(text, sizeof text, "%s/%02500d", listen, 0);
-    expect_refused(party, name, text, BMI_INIT_SERVER, BMI_ENAMETOOLONG);
-    start_and_look_up(party);
-    message_pass_self(party);
-    party_stop(party);
+    expect_refused(rank, name, text, BMI_INIT_SERVER, BMI_ENAMETOOLONG);
+    start_and_look_up(rank);
+    message_pass_self(rank);
+    rank_stop(rank);
 }
 
 /* Functions that take no pointer to a result of an earlier one: all refuse before BMI_initialize.
  */
-static void not_initialized(struct party *party)
+static void not_initialized(struct rank *rank)
 {
     struct op op;
     int count = 7;
@@ -222,168 +222,167 @@ static void not_initialized(struct party *party)
     BMI_addr_t addr = 7;
     struct BMI_unexpected_info info;
     char bytes[10] = "";
-    party->context = 1;
+    rank->context = 1;
     for (int kind = POST_SEND; kind <= POST_RECEIVE; kind++) {
-        op_post(party, &op, (enum post_kind)kind, 1, bytes, sizeof bytes, 1);
-        CHECK_STATUS(party, op.posted, -BMI_EINVAL);
+        op_post(rank, &op, (enum post_kind)kind, 1, bytes, sizeof bytes, 1);
+        CHECK_STATUS(rank, op.posted, -BMI_EINVAL);
     }
-    CHECK_STATUS(party, BMI_open_context(&context), -BMI_EINVAL);
-    CHECK_EQUAL(party, context, 7);
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, party->method->listen), -BMI_EINVAL);
-    CHECK_EQUAL(party, addr, 7);
-    CHECK_STATUS(party, BMI_test(1, &count, &error, NULL, NULL, 0, 1), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_testunexpected(1, &count, &info, 0), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_cancel(1, 1), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_set_info(1, BMI_INC_ADDR_REF, NULL), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_query_addr_range(1, "tcp://127.*", 0), -BMI_EINVAL);
-    CHECK(party, BMI_memalloc(1, 10, BMI_SEND) == NULL);
-    CHECK(party, BMI_addr_rev_lookup(1) == NULL);
-    CHECK(party, BMI_addr_rev_lookup_unexpected(1) == NULL);
+    CHECK_STATUS(rank, BMI_open_context(&context), -BMI_EINVAL);
+    CHECK_EQUAL(rank, context, 7);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, rank->method->listen), -BMI_EINVAL);
+    CHECK_EQUAL(rank, addr, 7);
+    CHECK_STATUS(rank, BMI_test(1, &count, &error, NULL, NULL, 0, 1), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_testunexpected(1, &count, &info, 0), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_cancel(1, 1), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_set_info(1, BMI_INC_ADDR_REF, NULL), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_query_addr_range(1, "tcp://127.*", 0), -BMI_EINVAL);
+    CHECK(rank, BMI_memalloc(1, 10, BMI_SEND) == NULL);
+    CHECK(rank, BMI_addr_rev_lookup(1) == NULL);
+    CHECK(rank, BMI_addr_rev_lookup_unexpected(1) == NULL);
 }
 
-static void strings_copied(struct party *party)
+static void strings_copied(struct rank *rank)
 {
     char name[100], listen[200], url[BMI_MAX_ADDR_LEN];
-    snprintf(name, sizeof name, "%s", party->method->name);
-    snprintf(listen, sizeof listen, "%s", party->method->listen);
-    NEED_STATUS(party, BMI_initialize(name, listen, BMI_INIT_SERVER), 0);
+    snprintf(name, sizeof name, "%s", rank->method->name);
+    snprintf(listen, sizeof listen, "%s", rank->method->listen);
+    NEED_STATUS(rank, BMI_initialize(name, listen, BMI_INIT_SERVER), 0);
     memset(name, '#', sizeof name);
     memset(listen, '#', sizeof listen);
-    NEED_STATUS(party, BMI_open_context(&party->context), 0);
-    NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, party->listen), 0);
-    snprintf(url, sizeof url, "%s", party->listen);
-    party->peer = party_look_up(party, url);
+    NEED_STATUS(rank, BMI_open_context(&rank->context), 0);
+    NEED_STATUS(rank, BMI_get_info(0, BMI_GET_LISTEN_ADDR, rank->listen), 0);
+    snprintf(url, sizeof url, "%s", rank->listen);
+    rank->peer = rank_look_up(rank, url);
     memset(url, '#', sizeof url);
-    CHECK(party, strcmp(BMI_addr_rev_lookup(party->peer), party->listen) == 0);
-    message_pass_self(party);
-    party_stop(party);
+    CHECK(rank, strcmp(BMI_addr_rev_lookup(rank->peer), rank->listen) == 0);
+    message_pass_self(rank);
+    rank_stop(rank);
 }
 
 /* Two methods at once, their listen addresses in the other order. */
-static void several_methods(struct party *party)
+static void several_methods(struct rank *rank)
 {
-    bool ours_is_loop = strcmp(party->method->name, "bmi_loop") == 0;
+    bool ours_is_loop = strcmp(rank->method->name, "bmi_loop") == 0;
     const char *other = ours_is_loop ? "bmi_tcp" : "bmi_loop";
     const char *other_listen = ours_is_loop ? "tcp://127.0.0.1:0" : "loop://conformance-other";
     struct bmi_method_info info = {.name = ""};
     char methods[200], listens[300], both[2 * BMI_MAX_ADDR_LEN], *comma;
     for (int i = 0; strcmp(info.name, other) != 0; i++) {
         if (bmi_method_next(i, &info) != 0)
-            party_skip(party, "%s is not built in", other);
+            rank_skip(rank, "%s is not built in", other);
     }
-    snprintf(methods, sizeof methods, "%s,%s", party->method->name, other);
-    snprintf(listens, sizeof listens, "%s,%s", other_listen, party->method->listen);
-    NEED_STATUS(party, BMI_initialize(methods, listens, BMI_INIT_SERVER), 0);
-    NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, both), 0);
+    snprintf(methods, sizeof methods, "%s,%s", rank->method->name, other);
+    snprintf(listens, sizeof listens, "%s,%s", other_listen, rank->method->listen);
+    NEED_STATUS(rank, BMI_initialize(methods, listens, BMI_INIT_SERVER), 0);
+    NEED_STATUS(rank, BMI_get_info(0, BMI_GET_LISTEN_ADDR, both), 0);
     comma = strchr(both, ',');
-    NEED(party, comma != NULL);
+    NEED(rank, comma != NULL);
     *comma = '\0';
-    NEED_STATUS(party, BMI_open_context(&party->context), 0);
-    party->peer = party_look_up(party, both);
-    message_pass_self(party);
-    party->peer = party_look_up(party, comma + 1);
-    message_pass_self(party);
-    party_stop(party);
+    NEED_STATUS(rank, BMI_open_context(&rank->context), 0);
+    rank->peer = rank_look_up(rank, both);
+    message_pass_self(rank);
+    rank->peer = rank_look_up(rank, comma + 1);
+    message_pass_self(rank);
+    rank_stop(rank);
 }
 
-static void listen_scheme_without_method(struct party *party)
+static void listen_scheme_without_method(struct rank *rank)
 {
-    const char *strange = strcmp(party->method->scheme, "tcp") ? "tcp://127.0.0.1:0" : "loop://x";
-    CHECK_STATUS(party, BMI_initialize(party->method->name, strange, BMI_INIT_SERVER),
+    const char *strange = strcmp(rank->method->scheme, "tcp") ? "tcp://127.0.0.1:0" : "loop://x";
+    CHECK_STATUS(rank, BMI_initialize(rank->method->name, strange, BMI_INIT_SERVER),
                  -BMI_ENOPROTOOPT);
-    CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_finalize(), -BMI_EINVAL);
 }
 
-static void free_port(struct party *party)
+static void free_port(struct rank *rank)
 {
     char url[100];
     const char *const listens[] = {"%s://127.0.0.1:0", "%s://127.0.0.1", "%s://localhost",
                                    "%s://127.0.0.1:0/path"};
     for (size_t i = 0; i < sizeof listens / sizeof *listens; i++) {
         int port = -1;
-        snprintf(url, sizeof url, listens[i], party->method->scheme);
-        party_start_server(party, url, 0);
-        NEED_STATUS(party, BMI_get_info(0, BMI_TCP_GET_PORT, &port), 0);
-        CHECK(party, port > 0 && port < 65536);
-        CHECK_EQUAL(party, url_port(party->listen), port);
-        CHECK(party,
-              strncmp(party->listen, party->method->scheme, strlen(party->method->scheme)) == 0);
-        party->peer = party_look_up(party, party->listen);
-        message_pass_self(party);
-        party_stop(party);
+        snprintf(url, sizeof url, listens[i], rank->method->scheme);
+        rank_start_server(rank, url, 0);
+        NEED_STATUS(rank, BMI_get_info(0, BMI_TCP_GET_PORT, &port), 0);
+        CHECK(rank, port > 0 && port < 65536);
+        CHECK_EQUAL(rank, url_port(rank->listen), port);
+        CHECK(rank, strncmp(rank->listen, rank->method->scheme, strlen(rank->method->scheme)) == 0);
+        rank->peer = rank_look_up(rank, rank->listen);
+        message_pass_self(rank);
+        rank_stop(rank);
     }
 }
 
 /* BMI_TCP_GET_PORT is tcp's, also while other methods run and listen. */
-static void port_of_tcp(struct party *party)
+static void port_of_tcp(struct rank *rank)
 {
     char methods[100], other[200], listen[BMI_MAX_ADDR_LEN];
-    const char *ours = strcmp(party->method->scheme, "tcp") == 0 ? "bmi_loop" : party->method->name;
+    const char *ours = strcmp(rank->method->scheme, "tcp") == 0 ? "bmi_loop" : rank->method->name;
     snprintf(methods, sizeof methods, "%s,bmi_tcp", ours);
-    snprintf(other, sizeof other, "%s://127.0.0.1:0", party->method->scheme);
+    snprintf(other, sizeof other, "%s://127.0.0.1:0", rank->method->scheme);
     for (int both = 0; both < 2; both++) {
         int port = -1;
         snprintf(listen, sizeof listen, "%s%stcp://127.0.0.1:0", both ? other : "",
                  both ? "," : "");
-        NEED_STATUS(party, BMI_initialize(methods, listen, BMI_INIT_SERVER), 0);
-        NEED_STATUS(party, BMI_get_info(0, BMI_GET_LISTEN_ADDR, listen), 0);
-        NEED_STATUS(party, BMI_get_info(0, BMI_TCP_GET_PORT, &port), 0);
+        NEED_STATUS(rank, BMI_initialize(methods, listen, BMI_INIT_SERVER), 0);
+        NEED_STATUS(rank, BMI_get_info(0, BMI_GET_LISTEN_ADDR, listen), 0);
+        NEED_STATUS(rank, BMI_get_info(0, BMI_TCP_GET_PORT, &port), 0);
         const char *tcp = strncmp(listen, "tcp:", 4) == 0 ? listen : strstr(listen, ",tcp:");
-        NEED(party, tcp != NULL);
-        CHECK_EQUAL(party, port, atoi(strchr(tcp, '1') + strlen("127.0.0.1:")));
-        CHECK_STATUS(party, BMI_finalize(), 0);
+        NEED(rank, tcp != NULL);
+        CHECK_EQUAL(rank, port, atoi(strchr(tcp, '1') + strlen("127.0.0.1:")));
+        CHECK_STATUS(rank, BMI_finalize(), 0);
     }
 }
 
 /* As BMI_TRANSPORT_METHODS_STRING returns them, and as users write lists. */
-static void short_names(struct party *party)
+static void short_names(struct rank *rank)
 {
     char methods[100];
-    const char *name = party->method->name + strlen("bmi_");
+    const char *name = rank->method->name + strlen("bmi_");
     const char *const lists[] = {"%s", " %s", "%s ,", "bmi_tcp, %s", "tcp,%s ", "%s , bmi_loop"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         snprintf(methods, sizeof methods, lists[i], name);
-        NEED_STATUS(party, BMI_initialize(methods, party->method->listen, BMI_INIT_SERVER), 0);
-        NEED_STATUS(party, BMI_finalize(), 0);
+        NEED_STATUS(rank, BMI_initialize(methods, rank->method->listen, BMI_INIT_SERVER), 0);
+        NEED_STATUS(rank, BMI_finalize(), 0);
     }
 }
 
 /* The port given is the one taken, also again right after the end. */
-static void fixed_port(struct party *party)
+static void fixed_port(struct rank *rank)
 {
     char first[BMI_MAX_ADDR_LEN];
-    party_start_server(party, NULL, 0);
-    strcpy(first, party->listen);
-    party_stop(party);
+    rank_start_server(rank, NULL, 0);
+    strcpy(first, rank->listen);
+    rank_stop(rank);
     for (int i = 0; i < 3; i++) {
-        party_start_server(party, first, 0);
-        CHECK(party, strcmp(party->listen, first) == 0);
-        party->peer = party_look_up(party, party->listen);
-        message_pass_self(party);
-        party_stop(party);
+        rank_start_server(rank, first, 0);
+        CHECK(rank, strcmp(rank->listen, first) == 0);
+        rank->peer = rank_look_up(rank, rank->listen);
+        message_pass_self(rank);
+        rank_stop(rank);
     }
 }
 
-static void port_in_use(struct party *party)
+static void port_in_use(struct rank *rank)
 {
     char url[100];
-    int descriptor, port = plain_listener(party, &descriptor);
-    snprintf(url, sizeof url, "%s://127.0.0.1:%d", party->method->scheme, port);
-    CHECK_STATUS(party, BMI_initialize(party->method->name, url, BMI_INIT_SERVER), -BMI_EADDRINUSE);
-    CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
+    int descriptor, port = plain_listener(rank, &descriptor);
+    snprintf(url, sizeof url, "%s://127.0.0.1:%d", rank->method->scheme, port);
+    CHECK_STATUS(rank, BMI_initialize(rank->method->name, url, BMI_INIT_SERVER), -BMI_EADDRINUSE);
+    CHECK_STATUS(rank, BMI_finalize(), -BMI_EINVAL);
     close(descriptor);
-    party_start_server(party, url, 0);
-    party_stop(party);
+    rank_start_server(rank, url, 0);
+    rank_stop(rank);
 }
 
-static void address_of_no_interface(struct party *party)
+static void address_of_no_interface(struct rank *rank)
 {
     char url[100];
-    snprintf(url, sizeof url, "%s://192.0.2.1:0", party->method->scheme);
-    CHECK_STATUS(party,
-                 BMI_initialize(party->method->name, url, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
+    snprintf(url, sizeof url, "%s://192.0.2.1:0", rank->method->scheme);
+    CHECK_STATUS(rank,
+                 BMI_initialize(rank->method->name, url, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
                  -BMI_EADDRNOTAVAIL);
-    CHECK_STATUS(party, BMI_finalize(), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_finalize(), -BMI_EINVAL);
 }
 
 static int reach(const char *host, int port)
@@ -395,107 +394,107 @@ static int reach(const char *host, int port)
     return 0;
 }
 
-static void bind_specific(struct party *party)
+static void bind_specific(struct rank *rank)
 {
-    party_start_server(party, NULL, 0);
-    CHECK_EQUAL(party, reach("127.0.0.1", url_port(party->listen)), 0);
-    CHECK_EQUAL(party, reach("127.0.0.2", url_port(party->listen)), 0);
-    party_stop(party);
-    party_start_server(party, NULL, BMI_TCP_BIND_SPECIFIC);
-    CHECK_EQUAL(party, reach("127.0.0.1", url_port(party->listen)), 0);
-    CHECK_EQUAL(party, reach("127.0.0.2", url_port(party->listen)), -ECONNREFUSED);
-    party_stop(party);
+    rank_start_server(rank, NULL, 0);
+    CHECK_EQUAL(rank, reach("127.0.0.1", url_port(rank->listen)), 0);
+    CHECK_EQUAL(rank, reach("127.0.0.2", url_port(rank->listen)), 0);
+    rank_stop(rank);
+    rank_start_server(rank, NULL, BMI_TCP_BIND_SPECIFIC);
+    CHECK_EQUAL(rank, reach("127.0.0.1", url_port(rank->listen)), 0);
+    CHECK_EQUAL(rank, reach("127.0.0.2", url_port(rank->listen)), -ECONNREFUSED);
+    rank_stop(rank);
 }
 
 /* Operations, contexts, fetched and unfetched messages: finalize frees all. */
-static void end_with_everything_open(struct party *party)
+static void end_with_everything_open(struct rank *rank)
 {
     static char small[100], large[4 * MIB];
     struct op receives[10], sends[10], unexpected[2];
     struct BMI_unexpected_info info;
     bmi_context_id contexts[3];
-    start_and_look_up(party);
+    start_and_look_up(rank);
     for (int i = 0; i < 3; i++)
-        NEED_STATUS(party, BMI_open_context(&contexts[i]), 0);
+        NEED_STATUS(rank, BMI_open_context(&contexts[i]), 0);
     for (int i = 0; i < 10; i++) {
-        op_receive(party, &receives[i], small, sizeof small, 100 + i);
-        op_send(party, &sends[i], i % 2 ? small : large, i % 2 ? sizeof small : sizeof large, i);
+        op_receive(rank, &receives[i], small, sizeof small, 100 + i);
+        op_send(rank, &sends[i], i % 2 ? small : large, i % 2 ? sizeof small : sizeof large, i);
     }
     for (int i = 0; i < 2; i++)
-        op_send_unexpected(party, &unexpected[i], small, sizeof small, 1);
-    unexpected_take(party, &info);
-    CHECK_STATUS(party, BMI_finalize(), 0);
-    CHECK(party, !is_initialized());
+        op_send_unexpected(rank, &unexpected[i], small, sizeof small, 1);
+    unexpected_take(rank, &info);
+    CHECK_STATUS(rank, BMI_finalize(), 0);
+    CHECK(rank, !is_initialized());
 }
 
 /* Buffers go back in any order, also when the address has been dropped. */
-static void unexpected_free_order(struct party *party)
+static void unexpected_free_order(struct rank *rank)
 {
     struct BMI_unexpected_info infos[8];
     struct op sends[8];
     char bytes[8][1000];
-    start_and_look_up(party);
+    start_and_look_up(rank);
     for (int i = 0; i < 8; i++) {
         pattern_fill(bytes[i], sizeof bytes[i], (uint64_t)i);
-        op_send_unexpected(party, &sends[i], bytes[i], sizeof bytes[i], i);
-        op_finish(party, &sends[i], sizeof bytes[i]);
+        op_send_unexpected(rank, &sends[i], bytes[i], sizeof bytes[i], i);
+        op_finish(rank, &sends[i], sizeof bytes[i]);
     }
     for (int i = 0; i < 8; i++) {
-        unexpected_take(party, &infos[i]);
-        CHECK_EQUAL(party, infos[i].tag, i);
+        unexpected_take(rank, &infos[i]);
+        CHECK_EQUAL(rank, infos[i].tag, i);
     }
     for (int i = 7; i >= 0; i -= 2) {
-        CHECK(party, pattern_holds(infos[i].buffer, infos[i].size, (uint64_t)i));
-        unexpected_give_back(party, &infos[i]);
+        CHECK(rank, pattern_holds(infos[i].buffer, infos[i].size, (uint64_t)i));
+        unexpected_give_back(rank, &infos[i]);
     }
     BMI_set_info(infos[0].addr, BMI_DROP_ADDR, NULL);
     for (int i = 0; i < 8; i += 2) {
-        CHECK(party, pattern_holds(infos[i].buffer, infos[i].size, (uint64_t)i));
-        unexpected_give_back(party, &infos[i]);
+        CHECK(rank, pattern_holds(infos[i].buffer, infos[i].size, (uint64_t)i));
+        unexpected_give_back(rank, &infos[i]);
     }
-    CHECK_STATUS(party, BMI_unexpected_free(infos[0].addr, NULL), -BMI_EINVAL);
-    party_stop(party);
+    CHECK_STATUS(rank, BMI_unexpected_free(infos[0].addr, NULL), -BMI_EINVAL);
+    rank_stop(rank);
 }
 
 /* With BMI_LOG=error the log names the fault, once. */
-static void log_names_it(struct party *party)
+static void log_names_it(struct rank *rank)
 {
     struct capture capture;
     char url[100], text[2000];
-    int descriptor, port = plain_listener(party, &descriptor);
+    int descriptor, port = plain_listener(rank, &descriptor);
     BMI_addr_t addr;
     setenv("BMI_LOG", "error", 1);
-    snprintf(url, sizeof url, "%s://127.0.0.1:%d", party->method->scheme, port);
-    capture_begin(party, &capture);
-    CHECK_STATUS(party, BMI_initialize(party->method->name, url, BMI_INIT_SERVER), -BMI_EADDRINUSE);
-    capture_end(party, &capture, text, sizeof text);
-    if (!strstr(text, url + strlen(party->method->scheme) + 3))
-        party_fail(party, false, __FILE__, __LINE__, "%s is in use; the log: %s", url, text);
-    NEED_STATUS(party, BMI_initialize(NULL, NULL, 0), 0);
-    snprintf(url, sizeof url, "%s://127.0.0.1:port", party->method->scheme);
-    capture_begin(party, &capture);
-    CHECK_STATUS(party, BMI_addr_lookup(&addr, url), -BMI_EINVAL);
-    capture_end(party, &capture, text, sizeof text);
+    snprintf(url, sizeof url, "%s://127.0.0.1:%d", rank->method->scheme, port);
+    capture_begin(rank, &capture);
+    CHECK_STATUS(rank, BMI_initialize(rank->method->name, url, BMI_INIT_SERVER), -BMI_EADDRINUSE);
+    capture_end(rank, &capture, text, sizeof text);
+    if (!strstr(text, url + strlen(rank->method->scheme) + 3))
+        rank_fail(rank, false, __FILE__, __LINE__, "%s is in use; the log: %s", url, text);
+    NEED_STATUS(rank, BMI_initialize(NULL, NULL, 0), 0);
+    snprintf(url, sizeof url, "%s://127.0.0.1:port", rank->method->scheme);
+    capture_begin(rank, &capture);
+    CHECK_STATUS(rank, BMI_addr_lookup(&addr, url), -BMI_EINVAL);
+    capture_end(rank, &capture, text, sizeof text);
     if (!strstr(text, url) || !strstr(text, "port is"))
-        party_fail(party, false, __FILE__, __LINE__, "%s has a bad port; the log: %s", url, text);
+        rank_fail(rank, false, __FILE__, __LINE__, "%s has a bad port; the log: %s", url, text);
     close(descriptor);
-    party_stop(party);
+    rank_stop(rank);
 }
 
 /* The server would report a host to peers that is not this machine's. */
-static void log_names_foreign_host(struct party *party)
+static void log_names_foreign_host(struct rank *rank)
 {
     char url[100], text[1000];
     struct capture capture;
     for (int foreign = 0; foreign < 2; foreign++) {
-        snprintf(url, sizeof url, "%s://%s:0", party->method->scheme,
+        snprintf(url, sizeof url, "%s://%s:0", rank->method->scheme,
                  foreign ? "203.0.113.77" : "127.0.0.1");
-        NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "log=warn"), 0);
-        capture_begin(party, &capture);
-        NEED_STATUS(party, BMI_initialize(party->method->name, url, BMI_INIT_SERVER), 0);
-        capture_end(party, &capture, text, sizeof text);
-        CHECK(party, (strstr(text, "203.0.113.77") != NULL) == foreign);
-        CHECK_STATUS(party, BMI_finalize(), 0);
+        NEED_STATUS(rank, BMI_set_info(0, BMI_SETTING, "log=warn"), 0);
+        capture_begin(rank, &capture);
+        NEED_STATUS(rank, BMI_initialize(rank->method->name, url, BMI_INIT_SERVER), 0);
+        capture_end(rank, &capture, text, sizeof text);
+        CHECK(rank, (strstr(text, "203.0.113.77") != NULL) == foreign);
+        CHECK_STATUS(rank, BMI_finalize(), 0);
     }
 }
 

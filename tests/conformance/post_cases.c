@@ -20,19 +20,19 @@ struct arguments {
     enum bmi_buffer_type type;
 };
 
-static int post_single(struct party *party, enum post_kind kind, const struct arguments *with)
+static int post_single(struct rank *rank, enum post_kind kind, const struct arguments *with)
 {
     if (kind == POST_RECEIVE)
-        return BMI_post_recv(with->id, party->peer, with->buffer, with->size, with->actual,
-                             with->type, 1, NULL, party->context, NULL);
+        return BMI_post_recv(with->id, rank->peer, with->buffer, with->size, with->actual,
+                             with->type, 1, NULL, rank->context, NULL);
     if (kind == POST_SEND)
-        return BMI_post_send(with->id, party->peer, with->buffer, with->size, with->type, 1, NULL,
-                             party->context, NULL);
-    return BMI_post_sendunexpected(with->id, party->peer, with->buffer, with->size, with->type, 1,
-                                   NULL, party->context, NULL);
+        return BMI_post_send(with->id, rank->peer, with->buffer, with->size, with->type, 1, NULL,
+                             rank->context, NULL);
+    return BMI_post_sendunexpected(with->id, rank->peer, with->buffer, with->size, with->type, 1,
+                                   NULL, rank->context, NULL);
 }
 
-static void refused_single(struct party *party)
+static void refused_single(struct rank *rank)
 {
     char bytes[100];
     bmi_op_id_t id;
@@ -50,14 +50,14 @@ static void refused_single(struct party *party)
     for (int kind = POST_SEND; kind <= POST_RECEIVE; kind++) {
         for (int i = 0; i < without_actual + (kind == POST_RECEIVE); i++) {
             id = -77;
-            int status = post_single(party, (enum post_kind)kind, &table[i]);
+            int status = post_single(rank, (enum post_kind)kind, &table[i]);
             if (status != -BMI_EINVAL || (table[i].id && id != 0) || actual != 7)
-                party_fail(party, false, __FILE__, __LINE__, "%s: returned %d, id %lld, actual %d",
-                           table[i].wrong, status, (long long)id, (int)actual);
+                rank_fail(rank, false, __FILE__, __LINE__, "%s: returned %d, id %lld, actual %d",
+                          table[i].wrong, status, (long long)id, (int)actual);
         }
     }
-    CHECK_EQUAL(party, op_collect(party, 0), 0);
-    message_pass_self(party);
+    CHECK_EQUAL(rank, op_collect(rank, 0), 0);
+    message_pass_self(rank);
 }
 
 struct list_arguments {
@@ -68,22 +68,21 @@ struct list_arguments {
     bmi_size_t total;
 };
 
-static int post_list(struct party *party, enum post_kind kind, const struct list_arguments *with,
+static int post_list(struct rank *rank, enum post_kind kind, const struct list_arguments *with,
                      bmi_op_id_t *id, bmi_size_t *actual)
 {
     const void *const *sources = (const void *const *)with->buffers;
     if (kind == POST_RECEIVE)
-        return BMI_post_recv_list(id, party->peer, with->buffers, with->sizes, with->count,
-                                  with->total, actual, BMI_EXT_ALLOC, 1, NULL, party->context,
-                                  NULL);
+        return BMI_post_recv_list(id, rank->peer, with->buffers, with->sizes, with->count,
+                                  with->total, actual, BMI_EXT_ALLOC, 1, NULL, rank->context, NULL);
     if (kind == POST_SEND)
-        return BMI_post_send_list(id, party->peer, sources, with->sizes, with->count, with->total,
-                                  BMI_EXT_ALLOC, 1, NULL, party->context, NULL);
-    return BMI_post_sendunexpected_list(id, party->peer, sources, with->sizes, with->count,
-                                        with->total, BMI_EXT_ALLOC, 1, NULL, party->context, NULL);
+        return BMI_post_send_list(id, rank->peer, sources, with->sizes, with->count, with->total,
+                                  BMI_EXT_ALLOC, 1, NULL, rank->context, NULL);
+    return BMI_post_sendunexpected_list(id, rank->peer, sources, with->sizes, with->count,
+                                        with->total, BMI_EXT_ALLOC, 1, NULL, rank->context, NULL);
 }
 
-static void refused_list(struct party *party)
+static void refused_list(struct rank *rank)
 {
     char bytes[100];
     void *buffers[] = {bytes, bytes + 50}, *holes[] = {bytes, NULL};
@@ -109,189 +108,189 @@ static void refused_list(struct party *party)
     for (int kind = POST_SEND; kind <= POST_RECEIVE; kind++) {
         for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
             id = -77;
-            int status = post_list(party, (enum post_kind)kind, &table[i], &id, &actual);
+            int status = post_list(rank, (enum post_kind)kind, &table[i], &id, &actual);
             if (status != -BMI_EINVAL || id != 0 || actual != 7)
-                party_fail(party, false, __FILE__, __LINE__, "%s: returned %d, id %lld, actual %d",
-                           table[i].wrong, status, (long long)id, (int)actual);
+                rank_fail(rank, false, __FILE__, __LINE__, "%s: returned %d, id %lld, actual %d",
+                          table[i].wrong, status, (long long)id, (int)actual);
         }
-        CHECK_STATUS(party,
-                     post_list(party, (enum post_kind)kind,
+        CHECK_STATUS(rank,
+                     post_list(rank, (enum post_kind)kind,
                                &(struct list_arguments){NULL, buffers, sizes, 2, 100}, NULL,
                                &actual),
                      -BMI_EINVAL);
     }
-    CHECK_STATUS(party,
-                 post_list(party, POST_RECEIVE,
+    CHECK_STATUS(rank,
+                 post_list(rank, POST_RECEIVE,
                            &(struct list_arguments){NULL, buffers, sizes, 2, 100}, &id, NULL),
                  -BMI_EINVAL);
-    CHECK_EQUAL(party, op_collect(party, 0), 0);
-    message_pass_self(party);
+    CHECK_EQUAL(rank, op_collect(rank, 0), 0);
+    message_pass_self(rank);
 }
 
 /* Zero bytes, with and without memory, both kinds, by lists of nothing. */
-static void zero_length(struct party *party)
+static void zero_length(struct rank *rank)
 {
     struct op ops[4];
     char bytes[8] = "unmoved";
     void *buffers[] = {bytes, NULL, bytes};
     bmi_size_t sizes[] = {0, 0, 0};
     struct list nothing = {.buffers = buffers, .sizes = sizes, .count = 3};
-    if (party->role == SENDER) {
-        op_send(party, &ops[0], bytes, 0, 1);
-        op_send(party, &ops[1], NULL, 0, 1);
-        op_send_list(party, &ops[2], &nothing, 1);
-        op_send(party, &ops[3], bytes, 0, 1);
+    if (rank->role == SENDER) {
+        op_send(rank, &ops[0], bytes, 0, 1);
+        op_send(rank, &ops[1], NULL, 0, 1);
+        op_send_list(rank, &ops[2], &nothing, 1);
+        op_send(rank, &ops[3], bytes, 0, 1);
         for (int i = 0; i < 4; i++)
-            op_finish(party, &ops[i], 0);
+            op_finish(rank, &ops[i], 0);
         return;
     }
-    op_receive(party, &ops[0], NULL, 0, 1);
-    op_receive(party, &ops[1], bytes, sizeof bytes, 1);
-    op_receive(party, &ops[2], bytes, 0, 1);
-    op_receive_list(party, &ops[3], &nothing, 1);
+    op_receive(rank, &ops[0], NULL, 0, 1);
+    op_receive(rank, &ops[1], bytes, sizeof bytes, 1);
+    op_receive(rank, &ops[2], bytes, 0, 1);
+    op_receive_list(rank, &ops[3], &nothing, 1);
     for (int i = 0; i < 4; i++)
-        op_finish(party, &ops[i], 0);
-    CHECK(party, strcmp(bytes, "unmoved") == 0);
+        op_finish(rank, &ops[i], 0);
+    CHECK(rank, strcmp(bytes, "unmoved") == 0);
 }
 
 /* Every integer is a valid tag. */
-static void all_tags(struct party *party)
+static void all_tags(struct rank *rank)
 {
     static const bmi_msg_tag_t tags[] = {0, 1, -1, INT32_MAX, INT32_MIN, 0x10000, -0x10000};
     enum { TAGS = sizeof tags / sizeof *tags };
     struct op ops[TAGS];
     int64_t values[TAGS];
     for (int i = 0; i < TAGS; i++) {
-        int k = party->role == SENDER ? i : TAGS - 1 - i;
-        values[k] = party->role == SENDER ? tags[k] : 0;
-        if (party->role == SENDER)
-            op_send(party, &ops[k], &values[k], sizeof values[k], tags[k]);
+        int k = rank->role == SENDER ? i : TAGS - 1 - i;
+        values[k] = rank->role == SENDER ? tags[k] : 0;
+        if (rank->role == SENDER)
+            op_send(rank, &ops[k], &values[k], sizeof values[k], tags[k]);
         else
-            op_receive(party, &ops[k], &values[k], sizeof values[k], tags[k]);
+            op_receive(rank, &ops[k], &values[k], sizeof values[k], tags[k]);
     }
     for (int i = 0; i < TAGS; i++) {
-        op_finish(party, &ops[i], sizeof values[i]);
-        CHECK_EQUAL(party, values[i], tags[i]);
+        op_finish(rank, &ops[i], sizeof values[i]);
+        CHECK_EQUAL(rank, values[i], tags[i]);
     }
 }
 
 /* A send's completion is local: the buffer, and the arrays of a list, may be reused at once. The
  * arrays are not changed. */
-static void lent_until_completion(struct party *party)
+static void lent_until_completion(struct rank *rank)
 {
     static const bmi_size_t sizes[] = {100, 16384, 70000, 300000, 3 * MIB};
     for (int i = 0; i < 5; i++) {
         struct op op;
-        struct list list = list_make(party, 17, sizes[i], (uint64_t)i, 5);
+        struct list list = list_make(rank, 17, sizes[i], (uint64_t)i, 5);
         bmi_size_t sum = 0;
-        if (party->role == SENDER) {
+        if (rank->role == SENDER) {
             list_fill(&list, 1);
-            op_send_list(party, &op, &list, i);
+            op_send_list(rank, &op, &list, i);
         } else {
-            op_receive_list(party, &op, &list, i);
+            op_receive_list(rank, &op, &list, i);
         }
-        op_finish(party, &op, sizes[i]);
+        op_finish(rank, &op, sizes[i]);
         for (int k = 0; k < list.count; k++)
             sum += list.sizes[k];
-        CHECK_EQUAL(party, sum, sizes[i]);
-        if (party->role == SENDER) {
+        CHECK_EQUAL(rank, sum, sizes[i]);
+        if (rank->role == SENDER) {
             memset(list.memory, 0xEE, (size_t)sizes[i]);
             memset(list.sizes, 0xEE, sizeof *list.sizes * (size_t)list.count);
             memset(list.buffers, 0xEE, sizeof *list.buffers * (size_t)list.count);
         }
-        party_meet(party);
-        if (party->role == RECEIVER)
-            CHECK(party, list_holds(&list, sizes[i], 1));
-        party_meet(party);
+        rank_barrier(rank);
+        if (rank->role == RECEIVER)
+            CHECK(rank, list_holds(&list, sizes[i], 1));
+        rank_barrier(rank);
         list_free(&list);
     }
 }
 
 /* A message may be sent from read-only memory. */
-static void read_only(struct party *party)
+static void read_only(struct rank *rank)
 {
     static const bmi_size_t sizes[] = {1, 1000, 20000, 100000, MIB};
     for (int i = 0; i < 5; i++) {
         struct op op;
         size_t size = (size_t)sizes[i];
         void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        NEED(party, memory != MAP_FAILED);
-        if (party->role == SENDER) {
+        NEED(rank, memory != MAP_FAILED);
+        if (rank->role == SENDER) {
             pattern_fill(memory, sizes[i], 2);
-            NEED_EQUAL(party, mprotect(memory, size, PROT_READ), 0);
-            op_send(party, &op, memory, sizes[i], i);
+            NEED_EQUAL(rank, mprotect(memory, size, PROT_READ), 0);
+            op_send(rank, &op, memory, sizes[i], i);
         } else {
-            op_receive(party, &op, memory, sizes[i], i);
+            op_receive(rank, &op, memory, sizes[i], i);
         }
-        op_finish(party, &op, sizes[i]);
-        CHECK(party, pattern_holds(memory, sizes[i], 2));
+        op_finish(rank, &op, sizes[i]);
+        CHECK(rank, pattern_holds(memory, sizes[i], 2));
         munmap(memory, size);
     }
 }
 
 /* Memory beside a receive's buffer is not changed. */
-static void bytes_beyond(struct party *party)
+static void bytes_beyond(struct rank *rank)
 {
     static const bmi_size_t sizes[] = {1, 1000, 20000, 100000, MIB};
     for (int i = 0; i < 5; i++) {
         struct op op;
         bmi_size_t size = sizes[i];
-        unsigned char *memory = memory_take(party, size + 64);
+        unsigned char *memory = memory_take(rank, size + 64);
         memset(memory, 0x5A, (size_t)size + 64);
-        if (party->role == SENDER) {
+        if (rank->role == SENDER) {
             pattern_fill(memory, size, 2);
-            op_send(party, &op, memory, size, i);
-            op_finish(party, &op, size);
-            CHECK(party, pattern_holds(memory, size, 2));
+            op_send(rank, &op, memory, size, i);
+            op_finish(rank, &op, size);
+            CHECK(rank, pattern_holds(memory, size, 2));
         } else {
-            op_receive(party, &op, memory + 32, size, i);
-            op_finish(party, &op, size);
-            CHECK(party, pattern_holds(memory + 32, size, 2));
+            op_receive(rank, &op, memory + 32, size, i);
+            op_finish(rank, &op, size);
+            CHECK(rank, pattern_holds(memory + 32, size, 2));
             for (int k = 0; k < 32; k++)
-                CHECK(party, memory[k] == 0x5A && memory[size + 32 + k] == 0x5A);
+                CHECK(rank, memory[k] == 0x5A && memory[size + 32 + k] == 0x5A);
         }
         memory_give_back(memory);
     }
 }
 
 /* BMI_IMMEDIATE: immediate completions are counted as such; when off, there are none. */
-static void immediate(struct party *party)
+static void immediate(struct rank *rank)
 {
-    struct bmi_context_statistics statistics = {.context = party->context};
+    struct bmi_context_statistics statistics = {.context = rank->context};
     unsigned seen = 0;
     for (int i = 0; i < 50; i++) {
         struct op op;
         char byte = 'i';
-        if (party->role == RECEIVER)
-            party_hear_go(party, SENDER);
-        if (party->role == SENDER)
-            op_send(party, &op, &byte, 1, i);
+        if (rank->role == RECEIVER)
+            rank_await_signal(rank, SENDER);
+        if (rank->role == SENDER)
+            op_send(rank, &op, &byte, 1, i);
         else
-            op_receive(party, &op, &byte, 1, i);
+            op_receive(rank, &op, &byte, 1, i);
         seen += op.posted == 1;
-        op_finish(party, &op, 1);
-        if (party->role == SENDER)
-            party_tell_go(party, RECEIVER);
+        op_finish(rank, &op, 1);
+        if (rank->role == SENDER)
+            rank_signal(rank, RECEIVER);
     }
-    NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
-    CHECK(party, party->may_be_immediate || seen == 0);
-    CHECK(party, statistics.immediate >= seen);
-    CHECK(party, party->may_be_immediate || statistics.immediate == 0);
+    NEED_STATUS(rank, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
+    CHECK(rank, rank->may_be_immediate || seen == 0);
+    CHECK(rank, statistics.immediate >= seen);
+    CHECK(rank, rank->may_be_immediate || statistics.immediate == 0);
 }
 
 /* The setting can also be changed while the library runs. */
-static void immediate_setting(struct party *party)
+static void immediate_setting(struct rank *rank)
 {
     struct bmi_setting setting = {.name = "immediate"};
-    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "immediate=off"), 0);
-    NEED_STATUS(party, BMI_get_info(0, BMI_SETTING, &setting), 0);
-    CHECK(party, strcmp(setting.value, "off") == 0 || strcmp(setting.value, "0") == 0);
-    party->may_be_immediate = false;
+    NEED_STATUS(rank, BMI_set_info(0, BMI_SETTING, "immediate=off"), 0);
+    NEED_STATUS(rank, BMI_get_info(0, BMI_SETTING, &setting), 0);
+    CHECK(rank, strcmp(setting.value, "off") == 0 || strcmp(setting.value, "0") == 0);
+    rank->may_be_immediate = false;
     for (int i = 0; i < 20; i++)
-        message_pass_self(party);
-    NEED_STATUS(party, BMI_set_info(0, BMI_SETTING, "immediate=on"), 0);
-    party->may_be_immediate = true;
-    message_pass_self(party);
+        message_pass_self(rank);
+    NEED_STATUS(rank, BMI_set_info(0, BMI_SETTING, "immediate=on"), 0);
+    rank->may_be_immediate = true;
+    message_pass_self(rank);
 }
 
 #define SECTION .section = "Post"

@@ -16,230 +16,230 @@ static int reference_drop(BMI_addr_t addr)
 }
 
 /* Makes progress until the handle is stale; ends the case if it stays valid. */
-static void wait_until_stale(struct party *party, BMI_addr_t addr)
+static void wait_until_stale(struct rank *rank, BMI_addr_t addr)
 {
     int64_t deadline = now_ms() + 20000 * patience();
     while (BMI_addr_rev_lookup_unexpected(addr) != NULL) {
-        NEED(party, now_ms() < deadline);
-        op_collect(party, 20);
+        NEED(rank, now_ms() < deadline);
+        op_collect(rank, 20);
     }
 }
 
 /* ---- BMI_AUTO_REF_COUNT: role 0 is a client, role 1 counts ----------------------------------- */
 
-static void greet_and_hear(struct party *party)
+static void hello_and_answer(struct rank *rank)
 {
     struct op answer;
     char byte;
-    op_receive(party, &answer, &byte, 1, ANSWER_TAG);
-    party_greet(party);
-    op_finish(party, &answer, 1);
+    op_receive(rank, &answer, &byte, 1, ANSWER_TAG);
+    rank_hello_send(rank);
+    op_finish(rank, &answer, 1);
 }
 
-static void answer_to(struct party *party, BMI_addr_t addr)
+static void answer_to(struct rank *rank, BMI_addr_t addr)
 {
     struct op answer;
-    op_post(party, &answer, POST_SEND, addr, "a", 1, ANSWER_TAG);
-    NEED(party, answer.posted >= 0);
-    op_finish(party, &answer, 1);
+    op_post(rank, &answer, POST_SEND, addr, "a", 1, ANSWER_TAG);
+    NEED(rank, answer.posted >= 0);
+    op_finish(rank, &answer, 1);
 }
 
-static void client_of_counter(struct party *party)
+static void client_of_counter(struct rank *rank)
 {
-    party_hear_idle(party, 1, party->peer_url, sizeof party->peer_url);
-    party_start_client(party);
-    party->peer = party_look_up(party, party->peer_url);
+    rank_read_idle(rank, 1, rank->peer_url, sizeof rank->peer_url);
+    rank_start_client(rank);
+    rank->peer = rank_look_up(rank, rank->peer_url);
     for (int i = 0; i < MESSAGES; i++)
-        greet_and_hear(party);
-    party_hear_go(party, 1);
-    greet_and_hear(party);
-    party_stop(party);
-    party_tell_go(party, 1);
+        hello_and_answer(rank);
+    rank_await_signal(rank, 1);
+    hello_and_answer(rank);
+    rank_stop(rank);
+    rank_signal(rank, 1);
 }
 
 /* Each message is one reference; while one is held the address works; after the last one was
  * dropped, the peer may get a new handle at its next message; a dead peer without references is
  * forgotten. */
-static void auto_counted(struct party *party)
+static void auto_counted(struct rank *rank)
 {
     BMI_addr_t addr = 0, next;
-    if (party->role == 0) {
-        client_of_counter(party);
+    if (rank->role == 0) {
+        client_of_counter(rank);
         return;
     }
-    party_start_server(party, NULL, BMI_AUTO_REF_COUNT);
-    party_tell(party, 0, party->listen, sizeof party->listen);
+    rank_start_server(rank, NULL, BMI_AUTO_REF_COUNT);
+    rank_write(rank, 0, rank->listen, sizeof rank->listen);
     for (int i = 0; i < MESSAGES; i++) {
-        next = party_be_greeted(party);
-        CHECK(party, addr == 0 || next == addr);
+        next = rank_hello_receive(rank);
+        CHECK(rank, addr == 0 || next == addr);
         addr = next;
-        answer_to(party, addr);
+        answer_to(rank, addr);
     }
     for (int i = 0; i < MESSAGES; i++)
-        CHECK_STATUS(party, reference_drop(addr), 0);
-    CHECK_STATUS(party, reference_drop(addr), -BMI_EINVAL);
-    party_tell_go(party, 0);
-    addr = party_be_greeted(party);
-    answer_to(party, addr);
-    party_hear_go(party, 0);
-    CHECK(party, BMI_addr_rev_lookup_unexpected(addr) != NULL);
-    CHECK_STATUS(party, reference_drop(addr), 0);
-    wait_until_stale(party, addr);
-    CHECK_STATUS(party, reference_drop(addr), -BMI_EINVAL);
-    party_stop(party);
+        CHECK_STATUS(rank, reference_drop(addr), 0);
+    CHECK_STATUS(rank, reference_drop(addr), -BMI_EINVAL);
+    rank_signal(rank, 0);
+    addr = rank_hello_receive(rank);
+    answer_to(rank, addr);
+    rank_await_signal(rank, 0);
+    CHECK(rank, BMI_addr_rev_lookup_unexpected(addr) != NULL);
+    CHECK_STATUS(rank, reference_drop(addr), 0);
+    wait_until_stale(rank, addr);
+    CHECK_STATUS(rank, reference_drop(addr), -BMI_EINVAL);
+    rank_stop(rank);
 }
 
 /* Without the flag only the program counts. */
-static void counted_by_hand(struct party *party)
+static void counted_by_hand(struct rank *rank)
 {
-    if (party->role == 0) {
-        client_of_counter(party);
+    if (rank->role == 0) {
+        client_of_counter(rank);
         return;
     }
     BMI_addr_t addr = 0;
-    party_start_server(party, NULL, 0);
-    party_tell(party, 0, party->listen, sizeof party->listen);
+    rank_start_server(rank, NULL, 0);
+    rank_write(rank, 0, rank->listen, sizeof rank->listen);
     for (int i = 0; i < MESSAGES; i++) {
-        addr = party_be_greeted(party);
-        answer_to(party, addr);
+        addr = rank_hello_receive(rank);
+        answer_to(rank, addr);
     }
     for (int i = 0; i < 5; i++)
-        CHECK_STATUS(party, BMI_set_info(addr, BMI_INC_ADDR_REF, NULL), 0);
+        CHECK_STATUS(rank, BMI_set_info(addr, BMI_INC_ADDR_REF, NULL), 0);
     for (int i = 0; i < 5; i++) {
-        CHECK(party, BMI_addr_rev_lookup_unexpected(addr) != NULL);
-        CHECK_STATUS(party, reference_drop(addr), 0);
+        CHECK(rank, BMI_addr_rev_lookup_unexpected(addr) != NULL);
+        CHECK_STATUS(rank, reference_drop(addr), 0);
     }
-    CHECK_STATUS(party, reference_drop(addr), -BMI_EINVAL);
-    party_tell_go(party, 0);
-    addr = party_be_greeted(party);
-    answer_to(party, addr);
-    party_hear_go(party, 0);
-    party_stop(party);
+    CHECK_STATUS(rank, reference_drop(addr), -BMI_EINVAL);
+    rank_signal(rank, 0);
+    addr = rank_hello_receive(rank);
+    answer_to(rank, addr);
+    rank_await_signal(rank, 0);
+    rank_stop(rank);
 }
 
 /* The look-up holds a looked-up address until it is dropped, independent of references. */
-static void looked_up(struct party *party)
+static void looked_up(struct rank *rank)
 {
     char url[200];
     int holder;
     struct op op;
-    refused_address(party, url, sizeof url, &holder);
-    BMI_addr_t addr = party_look_up(party, url);
-    CHECK_STATUS(party, reference_drop(addr), -BMI_EINVAL);
+    refused_address(rank, url, sizeof url, &holder);
+    BMI_addr_t addr = rank_look_up(rank, url);
+    CHECK_STATUS(rank, reference_drop(addr), -BMI_EINVAL);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 10; i++)
-            CHECK_STATUS(party, BMI_set_info(addr, BMI_INC_ADDR_REF, NULL), 0);
+            CHECK_STATUS(rank, BMI_set_info(addr, BMI_INC_ADDR_REF, NULL), 0);
         for (int i = 0; i < 10; i++)
-            CHECK_STATUS(party, reference_drop(addr), 0);
-        CHECK_STATUS(party, reference_drop(addr), -BMI_EINVAL);
+            CHECK_STATUS(rank, reference_drop(addr), 0);
+        CHECK_STATUS(rank, reference_drop(addr), -BMI_EINVAL);
         const char *string = BMI_addr_rev_lookup(addr);
-        CHECK(party, string != NULL && strcmp(string, url) == 0);
-        CHECK(party, party_look_up(party, url) == addr);
-        op_post(party, &op, POST_SEND, addr, "x", 1,
+        CHECK(rank, string != NULL && strcmp(string, url) == 0);
+        CHECK(rank, rank_look_up(rank, url) == addr);
+        op_post(rank, &op, POST_SEND, addr, "x", 1,
                 1); /* no server listens, but the handle is valid */
-        NEED(party, op.posted >= 0);
-        op_wait(party, &op);
-        CHECK(party, op.error < 0 && op.error != -BMI_EINVAL);
+        NEED(rank, op.posted >= 0);
+        op_wait(rank, &op);
+        CHECK(rank, op.error < 0 && op.error != -BMI_EINVAL);
     }
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
-    CHECK(party, BMI_addr_rev_lookup(addr) == NULL);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
+    CHECK(rank, BMI_addr_rev_lookup(addr) == NULL);
 }
 
-static void dropped(struct party *party)
+static void dropped(struct rank *rank)
 {
     char url[200];
     int holder, droppable = 0;
     struct op op;
-    refused_address(party, url, sizeof url, &holder);
-    BMI_addr_t addr = party_look_up(party, url);
-    CHECK_STATUS(party, BMI_get_info(addr, BMI_DROP_ADDR_QUERY, &droppable), 0);
-    CHECK(party, droppable != 0);
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
-    CHECK(party, BMI_addr_rev_lookup(addr) == NULL);
-    op_post(party, &op, POST_SEND, addr, "x", 1, 1);
-    CHECK_STATUS(party, op.posted, -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
-    BMI_addr_t next = party_look_up(party, url);
-    CHECK(party, next != addr);
-    CHECK(party, BMI_addr_rev_lookup(addr) == NULL);
-    CHECK(party, strcmp(BMI_addr_rev_lookup(next), url) == 0);
+    refused_address(rank, url, sizeof url, &holder);
+    BMI_addr_t addr = rank_look_up(rank, url);
+    CHECK_STATUS(rank, BMI_get_info(addr, BMI_DROP_ADDR_QUERY, &droppable), 0);
+    CHECK(rank, droppable != 0);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
+    CHECK(rank, BMI_addr_rev_lookup(addr) == NULL);
+    op_post(rank, &op, POST_SEND, addr, "x", 1, 1);
+    CHECK_STATUS(rank, op.posted, -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
+    BMI_addr_t next = rank_look_up(rank, url);
+    CHECK(rank, next != addr);
+    CHECK(rank, BMI_addr_rev_lookup(addr) == NULL);
+    CHECK(rank, strcmp(BMI_addr_rev_lookup(next), url) == 0);
 }
 
-static void expect_dropped(struct party *party, BMI_addr_t addr)
+static void expect_dropped(struct rank *rank, BMI_addr_t addr)
 {
     struct op op;
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
-    CHECK(party, BMI_addr_rev_lookup(addr) == NULL);
-    CHECK(party, BMI_addr_rev_lookup_unexpected(addr) == NULL);
-    op_post(party, &op, POST_SEND, addr, "x", 1, 1);
-    CHECK_STATUS(party, op.posted, -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DROP_ADDR, NULL), 0);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
+    CHECK(rank, BMI_addr_rev_lookup(addr) == NULL);
+    CHECK(rank, BMI_addr_rev_lookup_unexpected(addr) == NULL);
+    op_post(rank, &op, POST_SEND, addr, "x", 1, 1);
+    CHECK_STATUS(rank, op.posted, -BMI_EINVAL);
 }
 
 enum { TIMES = 3, UNFETCHED_TAG = 77 };
 
 /* Looks the server up, sends it a message, and drops it, several times; one more message waits
  * there. */
-static void dropping_client(struct party *party)
+static void dropping_client(struct rank *rank)
 {
     struct op last;
-    party_hear_idle(party, 1, party->peer_url, sizeof party->peer_url);
-    party_start_client(party);
+    rank_read_idle(rank, 1, rank->peer_url, sizeof rank->peer_url);
+    rank_start_client(rank);
     for (int i = 0; i < TIMES; i++) {
-        BMI_addr_t before = party->peer;
-        party->peer = party_look_up(party, party->peer_url);
-        CHECK(party, party->peer != before);
-        party_greet(party);
-        party_hear_go(party, 1);
+        BMI_addr_t before = rank->peer;
+        rank->peer = rank_look_up(rank, rank->peer_url);
+        CHECK(rank, rank->peer != before);
+        rank_hello_send(rank);
+        rank_await_signal(rank, 1);
         if (i < TIMES - 1)
-            expect_dropped(party, party->peer);
+            expect_dropped(rank, rank->peer);
     }
-    op_send_unexpected(party, &last, "last", 4, UNFETCHED_TAG);
-    op_finish(party, &last, 4);
-    party_hear_go(party, 1);
-    party_stop(party);
+    op_send_unexpected(rank, &last, "last", 4, UNFETCHED_TAG);
+    op_finish(rank, &last, 4);
+    rank_await_signal(rank, 1);
+    rank_stop(rank);
 }
 
 /* A client that connected is dropped while its message waits to be fetched. */
-static void dropping_server(struct party *party)
+static void dropping_server(struct rank *rank)
 {
     struct BMI_unexpected_info info;
     BMI_addr_t addr = 0;
     int waiting = 0;
-    party_start_server(party, NULL, 0);
-    party_tell(party, 0, party->listen, sizeof party->listen);
+    rank_start_server(rank, NULL, 0);
+    rank_write(rank, 0, rank->listen, sizeof rank->listen);
     for (int i = 0; i < TIMES; i++) {
         BMI_addr_t before = addr;
-        addr = party_be_greeted(party);
-        CHECK(party, addr != before);
-        party_tell_go(party, 0);
+        addr = rank_hello_receive(rank);
+        CHECK(rank, addr != before);
+        rank_signal(rank, 0);
     }
     int64_t deadline = now_ms() + 20000 * patience();
     while (waiting == 0) {
-        NEED(party, now_ms() < deadline);
-        op_collect(party, 20);
-        NEED_STATUS(party, BMI_get_info(addr, BMI_TCP_CHECK_UNEXPECTED, &waiting), 0);
+        NEED(rank, now_ms() < deadline);
+        op_collect(rank, 20);
+        NEED_STATUS(rank, BMI_get_info(addr, BMI_TCP_CHECK_UNEXPECTED, &waiting), 0);
     }
-    expect_dropped(party, addr);
-    unexpected_take(party, &info);
-    CHECK_EQUAL(party, info.tag, UNFETCHED_TAG);
-    CHECK(party, info.addr == addr && info.size == 4 && memcmp(info.buffer, "last", 4) == 0);
-    unexpected_give_back(party, &info);
-    party_tell_go(party, 0);
-    party_stop(party);
+    expect_dropped(rank, addr);
+    unexpected_take(rank, &info);
+    CHECK_EQUAL(rank, info.tag, UNFETCHED_TAG);
+    CHECK(rank, info.addr == addr && info.size == 4 && memcmp(info.buffer, "last", 4) == 0);
+    unexpected_give_back(rank, &info);
+    rank_signal(rank, 0);
+    rank_stop(rank);
 }
 
-static void dropped_connected(struct party *party)
+static void dropped_connected(struct rank *rank)
 {
-    if (party->role == 0)
-        dropping_client(party);
+    if (rank->role == 0)
+        dropping_client(rank);
     else
-        dropping_server(party);
+        dropping_server(rank);
 }
 
 /* ---- handles and ids that are none ----------------------------------------------------------- */
 
-static void expect_stale(struct party *party, BMI_addr_t addr)
+static void expect_stale(struct rank *rank, BMI_addr_t addr)
 {
     struct op op;
     char bytes[10];
@@ -248,29 +248,29 @@ static void expect_stale(struct party *party, BMI_addr_t addr)
     struct list list = {.buffers = buffers, .sizes = sizes, .count = 1, .total = sizeof bytes};
     struct bmi_statistics statistics;
     for (int kind = POST_SEND; kind <= POST_RECEIVE; kind++) {
-        op_post(party, &op, (enum post_kind)kind, addr, bytes, sizeof bytes, 1);
-        CHECK_STATUS(party, op.posted, -BMI_EINVAL);
-        op_post_list(party, &op, (enum post_kind)kind, addr, &list, 1);
-        CHECK_STATUS(party, op.posted, -BMI_EINVAL);
+        op_post(rank, &op, (enum post_kind)kind, addr, bytes, sizeof bytes, 1);
+        CHECK_STATUS(rank, op.posted, -BMI_EINVAL);
+        op_post_list(rank, &op, (enum post_kind)kind, addr, &list, 1);
+        CHECK_STATUS(rank, op.posted, -BMI_EINVAL);
     }
-    CHECK(party, BMI_memalloc(addr, 100, BMI_SEND) == NULL);
-    CHECK(party, BMI_addr_rev_lookup(addr) == NULL);
-    CHECK(party, BMI_addr_rev_lookup_unexpected(addr) == NULL);
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_INC_ADDR_REF, NULL), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DEC_ADDR_REF, NULL), -BMI_EINVAL);
-    CHECK_STATUS(party, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
+    CHECK(rank, BMI_memalloc(addr, 100, BMI_SEND) == NULL);
+    CHECK(rank, BMI_addr_rev_lookup(addr) == NULL);
+    CHECK(rank, BMI_addr_rev_lookup_unexpected(addr) == NULL);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_INC_ADDR_REF, NULL), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DEC_ADDR_REF, NULL), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_set_info(addr, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
     if (addr) {
         int number;
-        CHECK_STATUS(party, BMI_get_info(addr, BMI_GET_STATISTICS, &statistics), -BMI_EINVAL);
-        CHECK_STATUS(party, BMI_get_info(addr, BMI_GET_UNEXP_SIZE, &number), -BMI_EINVAL);
-        CHECK_STATUS(party, BMI_get_info(addr, BMI_TCP_CHECK_UNEXPECTED, &number), -BMI_EINVAL);
+        CHECK_STATUS(rank, BMI_get_info(addr, BMI_GET_STATISTICS, &statistics), -BMI_EINVAL);
+        CHECK_STATUS(rank, BMI_get_info(addr, BMI_GET_UNEXP_SIZE, &number), -BMI_EINVAL);
+        CHECK_STATUS(rank, BMI_get_info(addr, BMI_TCP_CHECK_UNEXPECTED, &number), -BMI_EINVAL);
     }
-    CHECK_STATUS(party, BMI_query_addr_range(addr, "tcp://127.*", 0), -BMI_EINVAL);
+    CHECK_STATUS(rank, BMI_query_addr_range(addr, "tcp://127.*", 0), -BMI_EINVAL);
 }
 
-static void stale_addresses(struct party *party)
+static void stale_addresses(struct rank *rank)
 {
-    BMI_addr_t real = party->peer;
+    BMI_addr_t real = rank->peer;
     const BMI_addr_t none[] = {0,
                                1,
                                -1,
@@ -286,33 +286,32 @@ static void stale_addresses(struct party *party)
                                (BMI_addr_t)0x7777777777777777};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         if (none[i] != real)
-            expect_stale(party, none[i]);
+            expect_stale(rank, none[i]);
     }
-    message_pass_self(party);
+    message_pass_self(rank);
 }
 
-static void expect_no_id(struct party *party, bmi_op_id_t id)
+static void expect_no_id(struct rank *rank, bmi_op_id_t id)
 {
     int count = 7, index = 7;
     bmi_error_code_t error = 7;
     bmi_size_t actual = 7;
     void *user_ptr = &count;
-    CHECK_STATUS(party, BMI_test(id, &count, &error, &actual, &user_ptr, 0, party->context),
+    CHECK_STATUS(rank, BMI_test(id, &count, &error, &actual, &user_ptr, 0, rank->context),
                  -BMI_EINVAL);
-    CHECK(party, error == 7 && actual == 7 && user_ptr == &count);
-    CHECK_STATUS(party,
-                 BMI_testsome(1, &id, &count, &index, &error, &actual, &user_ptr, 0,
-                              party->context),
+    CHECK(rank, error == 7 && actual == 7 && user_ptr == &count);
+    CHECK_STATUS(rank,
+                 BMI_testsome(1, &id, &count, &index, &error, &actual, &user_ptr, 0, rank->context),
                  id == 0 ? 0 : -BMI_EINVAL);
-    CHECK(party, error == 7 && actual == 7 && user_ptr == &count);
-    CHECK_STATUS(party, BMI_cancel(id, party->context), -BMI_EINVAL);
+    CHECK(rank, error == 7 && actual == 7 && user_ptr == &count);
+    CHECK_STATUS(rank, BMI_cancel(id, rank->context), -BMI_EINVAL);
 }
 
-static void stale_ids(struct party *party)
+static void stale_ids(struct rank *rank)
 {
     struct op receive;
     char bytes[10];
-    op_receive(party, &receive, bytes, sizeof bytes, 1);
+    op_receive(rank, &receive, bytes, sizeof bytes, 1);
     bmi_op_id_t real = receive.id;
     const bmi_op_id_t none[] = {0,
                                 -1,
@@ -325,13 +324,13 @@ static void stale_ids(struct party *party)
                                 real + ((bmi_op_id_t)1 << 33),
                                 12345};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-        expect_no_id(party, none[i]);
-    op_cancel(party, &receive, false);
+        expect_no_id(rank, none[i]);
+    op_cancel(rank, &receive, false);
 }
 
 /* After its report an id is invalid, also when its slot is used again. A cancel of it does nothing:
  * it has completed. */
-static void reported_ids(struct party *party)
+static void reported_ids(struct rank *rank)
 {
     bmi_op_id_t ids[100];
     struct op receive;
@@ -339,25 +338,25 @@ static void reported_ids(struct party *party)
     int count;
     bmi_error_code_t error;
     for (int i = 0; i < 100; i++) {
-        op_receive(party, &receive, bytes, sizeof bytes, i);
+        op_receive(rank, &receive, bytes, sizeof bytes, i);
         ids[i] = receive.id;
         for (int k = 0; k < i; k++)
-            CHECK(party, ids[k] != ids[i]);
+            CHECK(rank, ids[k] != ids[i]);
         if (i > 0) {
-            CHECK_STATUS(party, BMI_test(ids[i - 1], &count, &error, NULL, NULL, 0, party->context),
+            CHECK_STATUS(rank, BMI_test(ids[i - 1], &count, &error, NULL, NULL, 0, rank->context),
                          -BMI_EINVAL);
-            CHECK_STATUS(party, BMI_cancel(ids[i / 2], party->context), 0);
-            CHECK_STATUS(party, BMI_cancel(ids[i - 1], party->context), 0);
-            CHECK_EQUAL(party, op_collect(party, 0), 0);
+            CHECK_STATUS(rank, BMI_cancel(ids[i / 2], rank->context), 0);
+            CHECK_STATUS(rank, BMI_cancel(ids[i - 1], rank->context), 0);
+            CHECK_EQUAL(rank, op_collect(rank, 0), 0);
         }
-        op_cancel(party, &receive, false);
+        op_cancel(rank, &receive, false);
     }
 }
 
-static void stale_contexts(struct party *party)
+static void stale_contexts(struct rank *rank)
 {
-    bmi_context_id closed, real = party->context;
-    NEED_STATUS(party, BMI_open_context(&closed), 0);
+    bmi_context_id closed, real = rank->context;
+    NEED_STATUS(rank, BMI_open_context(&closed), 0);
     BMI_close_context(closed);
     const bmi_context_id none[] = {0,         -1,        closed,
                                    INT64_MAX, INT64_MIN, -real,
@@ -371,20 +370,20 @@ static void stale_contexts(struct party *party)
         struct bmi_context_fd asked = {.context = none[i]};
         if (none[i] == real)
             continue;
-        party->context = none[i];
+        rank->context = none[i];
         for (int kind = POST_SEND; kind <= POST_RECEIVE; kind++) {
-            op_post(party, &op, (enum post_kind)kind, party->peer, bytes, sizeof bytes, 1);
-            CHECK_STATUS(party, op.posted, -BMI_EINVAL);
+            op_post(rank, &op, (enum post_kind)kind, rank->peer, bytes, sizeof bytes, 1);
+            CHECK_STATUS(rank, op.posted, -BMI_EINVAL);
         }
-        CHECK_STATUS(party, BMI_testcontext(1, &id, &count, &error, NULL, NULL, 0, none[i]),
+        CHECK_STATUS(rank, BMI_testcontext(1, &id, &count, &error, NULL, NULL, 0, none[i]),
                      -BMI_EINVAL);
-        CHECK_STATUS(party, BMI_cancel(12345, none[i]), -BMI_EINVAL);
-        CHECK_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_FD, &asked), -BMI_EINVAL);
+        CHECK_STATUS(rank, BMI_cancel(12345, none[i]), -BMI_EINVAL);
+        CHECK_STATUS(rank, BMI_get_info(0, BMI_GET_CONTEXT_FD, &asked), -BMI_EINVAL);
         BMI_close_context(none[i]);
     }
-    party->context = real;
-    CHECK_STATUS(party, BMI_open_context(NULL), -BMI_EINVAL);
-    message_pass_self(party);
+    rank->context = real;
+    CHECK_STATUS(rank, BMI_open_context(NULL), -BMI_EINVAL);
+    message_pass_self(rank);
 }
 
 #define SECTION .section = "Init and addresses"

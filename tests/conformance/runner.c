@@ -59,7 +59,7 @@ static struct runner {
     bool arrangements[CONFORMANCE_ARRANGEMENTS];
     bool immediates[2];
     int repeat;
-    bool list, small; /* small: for a slow machine, see party.small */
+    bool list, small; /* small: for a slow machine, see rank.small */
     char **patterns;
     int pattern_count;
 } runner;
@@ -117,23 +117,23 @@ static int case_seconds(const struct conformance_case *one)
 /* In the child: plays `count` roles from `role` on. */
 _Noreturn static void role_main(const struct run *run, int wires[ROLES][ROLES], int role, int count)
 {
-    struct party parties[2];
+    struct rank ranks[2];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm((unsigned)case_seconds(run->conformance_case) + 30); /* in case the runner is stopped */
     setenv("BMI_IMMEDIATE", run->immediate ? "on" : "off", 1);
-    memset(parties, 0, sizeof parties);
+    memset(ranks, 0, sizeof ranks);
     atomic_store(&runner.report->pids[role], getpid());
     for (int i = 0; i < count; i++) {
-        parties[i].method = runner.method;
-        parties[i].conformance_case = run->conformance_case;
-        parties[i].arrangement = run->arrangement;
-        parties[i].role = role + i;
-        parties[i].may_be_immediate = run->immediate;
-        parties[i].small = runner.small;
-        parties[i].report = runner.report;
-        memcpy(parties[i].wires, wires[role + i], sizeof parties[i].wires);
+        ranks[i].method = runner.method;
+        ranks[i].conformance_case = run->conformance_case;
+        ranks[i].arrangement = run->arrangement;
+        ranks[i].role = role + i;
+        ranks[i].may_be_immediate = run->immediate;
+        ranks[i].small = runner.small;
+        ranks[i].report = runner.report;
+        memcpy(ranks[i].wires, wires[role + i], sizeof ranks[i].wires);
     }
-    exit(party_play(parties, count));
+    exit(rank_run(ranks, count));
 }
 
 static void role_ended(struct role_process *process, int role)

@@ -30,11 +30,11 @@
 
 /* ---- bytes --------------------------------------------------------------------------------- */
 
-void *memory_take(struct party *party, bmi_size_t size)
+void *memory_take(struct rank *rank, bmi_size_t size)
 {
     void *memory = calloc(1, size > 0 ? (size_t)size : 1);
     if (!memory)
-        party_fail_here(party, true, "no memory for %lld bytes", (long long)size);
+        rank_fail_here(rank, true, "no memory for %lld bytes", (long long)size);
     return memory;
 }
 
@@ -108,21 +108,21 @@ void random_shuffle(int *numbers, int count, uint64_t seed)
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
-static struct list list_arrays(struct party *party, int count)
+static struct list list_arrays(struct rank *rank, int count)
 {
     struct list list = {.count = count};
-    list.buffers = memory_take(party, (bmi_size_t)sizeof *list.buffers * count);
-    list.sizes = memory_take(party, (bmi_size_t)sizeof *list.sizes * count);
+    list.buffers = memory_take(rank, (bmi_size_t)sizeof *list.buffers * count);
+    list.sizes = memory_take(rank, (bmi_size_t)sizeof *list.sizes * count);
     return list;
 }
 
 /* Cuts total into count pieces: each takes a random share of up to twice the mean; the last takes
  * the rest. */
-struct list list_make(struct party *party, int count, bmi_size_t total, uint64_t seed,
+struct list list_make(struct rank *rank, int count, bmi_size_t total, uint64_t seed,
                       unsigned empty_every)
 {
-    struct list list = list_arrays(party, count);
-    list.memory = memory_take(party, total);
+    struct list list = list_arrays(rank, count);
+    list.memory = memory_take(rank, total);
     bmi_size_t done = 0;
     for (int i = 0; i < count; i++) {
         bmi_size_t left = total - done;
@@ -140,9 +140,9 @@ struct list list_make(struct party *party, int count, bmi_size_t total, uint64_t
     return list;
 }
 
-struct list list_repeat(struct party *party, void *buffer, bmi_size_t period, int count)
+struct list list_repeat(struct rank *rank, void *buffer, bmi_size_t period, int count)
 {
-    struct list list = list_arrays(party, count);
+    struct list list = list_arrays(rank, count);
     for (int i = 0; i < count; i++) {
         list.buffers[i] = buffer;
         list.sizes[i] = period;
@@ -227,10 +227,10 @@ int patience(void)
     return under_valgrind() ? 20 : SANITIZED || emulated() ? 5 : 1;
 }
 
-void timers_quieten(struct party *party)
+void timers_quieten(struct rank *rank)
 {
-    NEED_STATUS(party,
-                BMI_set_info(0, BMI_SETTING, "peer_timeout_ms=0,connect_timeout_ms=86400000"), 0);
+    NEED_STATUS(rank, BMI_set_info(0, BMI_SETTING, "peer_timeout_ms=0,connect_timeout_ms=86400000"),
+                0);
 }
 
 /* ---- sockets ------------------------------------------------------------------------------- */
@@ -243,22 +243,22 @@ static struct sockaddr_in loopback(int port)
 }
 
 /* A socket bound to a free port of 127.0.0.1; returns the port. */
-static int plain_bind(struct party *party, int *descriptor)
+static int plain_bind(struct rank *rank, int *descriptor)
 {
     struct sockaddr_in address = loopback(0);
     socklen_t length = sizeof address;
     *descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (*descriptor < 0 || bind(*descriptor, (struct sockaddr *)&address, length) < 0 ||
         getsockname(*descriptor, (struct sockaddr *)&address, &length) < 0)
-        party_fail_here(party, true, "no socket: %s", strerror(errno));
+        rank_fail_here(rank, true, "no socket: %s", strerror(errno));
     return ntohs(address.sin_port);
 }
 
-int plain_listener(struct party *party, int *descriptor)
+int plain_listener(struct rank *rank, int *descriptor)
 {
-    int port = plain_bind(party, descriptor);
+    int port = plain_bind(rank, descriptor);
     if (listen(*descriptor, 16) < 0)
-        party_fail_here(party, true, "listen: %s", strerror(errno));
+        rank_fail_here(rank, true, "listen: %s", strerror(errno));
     return port;
 }
 
@@ -276,21 +276,21 @@ int plain_connect(const char *host, int port)
     return descriptor;
 }
 
-void refused_address(struct party *party, char *url, size_t size, int *holder)
+void refused_address(struct rank *rank, char *url, size_t size, int *holder)
 {
     *holder = -1;
-    if (party->method->features & CONFORMANCE_PORTS)
-        snprintf(url, size, "%s://127.0.0.1:%d", party->method->scheme, plain_bind(party, holder));
+    if (rank->method->features & CONFORMANCE_PORTS)
+        snprintf(url, size, "%s://127.0.0.1:%d", rank->method->scheme, plain_bind(rank, holder));
     else
-        snprintf(url, size, "%s", party->method->refused);
+        snprintf(url, size, "%s", rank->method->refused);
 }
 
-void made_up_address(struct party *party, int number, char *url, size_t size)
+void made_up_address(struct rank *rank, int number, char *url, size_t size)
 {
-    if (party->method->features & CONFORMANCE_PORTS)
-        snprintf(url, size, "%s://127.0.0.1:%d", party->method->scheme, 1000 + number);
+    if (rank->method->features & CONFORMANCE_PORTS)
+        snprintf(url, size, "%s://127.0.0.1:%d", rank->method->scheme, 1000 + number);
     else
-        snprintf(url, size, "%s-%d", party->method->refused, number);
+        snprintf(url, size, "%s-%d", rank->method->refused, number);
 }
 
 int url_port(const char *url)
@@ -301,23 +301,23 @@ int url_port(const char *url)
 
 /* ---- output --------------------------------------------------------------------------------- */
 
-void capture_begin(struct party *party, struct capture *capture)
+void capture_begin(struct rank *rank, struct capture *capture)
 {
     fflush(NULL);
     capture->file = memfd_create("conformance-output", MFD_CLOEXEC);
     for (int i = 0; i < 2; i++) {
         capture->saved[i] = fcntl(1 + i, F_DUPFD_CLOEXEC, 3);
         if (capture->file < 0 || capture->saved[i] < 0 || dup2(capture->file, 1 + i) < 0)
-            party_fail_here(party, true, "no capture of the output: %s", strerror(errno));
+            rank_fail_here(rank, true, "no capture of the output: %s", strerror(errno));
     }
 }
 
-size_t capture_end(struct party *party, struct capture *capture, char *text, size_t size)
+size_t capture_end(struct rank *rank, struct capture *capture, char *text, size_t size)
 {
     fflush(NULL);
     for (int i = 0; i < 2; i++) {
         if (dup2(capture->saved[i], 1 + i) < 0)
-            party_fail_here(party, true, "dup2: %s", strerror(errno));
+            rank_fail_here(rank, true, "dup2: %s", strerror(errno));
         close(capture->saved[i]);
     }
     ssize_t length = pread(capture->file, text, size - 1, 0);
@@ -328,36 +328,36 @@ size_t capture_end(struct party *party, struct capture *capture, char *text, siz
 
 /* ---- what BMI tells ------------------------------------------------------------------------ */
 
-struct bmi_method_info method_info(struct party *party)
+struct bmi_method_info method_info(struct rank *rank)
 {
     struct bmi_method_info info;
     for (int i = 0; bmi_method_next(i, &info) == 0; i++) {
-        if (strcmp(info.name, party->method->name) == 0)
+        if (strcmp(info.name, rank->method->name) == 0)
             return info;
     }
-    party_fail_here(party, true, "bmi_method_next knows no %s", party->method->name);
+    rank_fail_here(rank, true, "bmi_method_next knows no %s", rank->method->name);
     return info;
 }
 
-struct bmi_statistics statistics_of(struct party *party, BMI_addr_t addr)
+struct bmi_statistics statistics_of(struct rank *rank, BMI_addr_t addr)
 {
     struct bmi_statistics statistics = {0};
     int status = BMI_get_info(addr, BMI_GET_STATISTICS, &statistics);
     if (status != 0)
-        party_fail_here(party, true, "BMI_GET_STATISTICS: %s", bmi_status_string(status));
+        rank_fail_here(rank, true, "BMI_GET_STATISTICS: %s", bmi_status_string(status));
     return statistics;
 }
 
-struct bmi_method_statistics method_statistics(struct party *party)
+struct bmi_method_statistics method_statistics(struct rank *rank)
 {
-    struct bmi_method_statistics statistics = {.name = party->method->name};
+    struct bmi_method_statistics statistics = {.name = rank->method->name};
     int status = BMI_get_info(0, BMI_GET_METHOD_STATISTICS, &statistics);
     if (status != 0)
-        party_fail_here(party, true, "BMI_GET_METHOD_STATISTICS: %s", bmi_status_string(status));
+        rank_fail_here(rank, true, "BMI_GET_METHOD_STATISTICS: %s", bmi_status_string(status));
     return statistics;
 }
 
-int unexpected_limit(struct party *party)
+int unexpected_limit(struct rank *rank)
 {
-    return (int)method_info(party).unexpected_max;
+    return (int)method_info(rank).unexpected_max;
 }

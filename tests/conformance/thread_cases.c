@@ -13,7 +13,7 @@ enum { LONG_MS = 60000, SOON_MS = 30000 };
 /* A thread that waits on a context until the order to stop or until `wanted` completions
  * have come. */
 struct waiter {
-    struct party *party;
+    struct rank *rank;
     bmi_context_id context;
     int wanted;
     atomic_int got;
@@ -43,94 +43,94 @@ static void *waiter_run(void *argument)
     return NULL;
 }
 
-static pthread_t thread_start(struct party *party, void *(*run)(void *), void *argument)
+static pthread_t thread_start(struct rank *rank, void *(*run)(void *), void *argument)
 {
     pthread_t thread;
-    NEED(party, pthread_create(&thread, NULL, run, argument) == 0);
+    NEED(rank, pthread_create(&thread, NULL, run, argument) == 0);
     return thread;
 }
 
-static void wait_until_waiting(struct party *party, bmi_context_id context)
+static void wait_until_waiting(struct rank *rank, bmi_context_id context)
 {
     struct bmi_context_statistics statistics = {.context = context};
     int64_t deadline = now_ms() + SOON_MS * patience();
     while (statistics.waiters == 0) {
-        NEED(party, now_ms() < deadline);
-        NEED_STATUS(party, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
+        NEED(rank, now_ms() < deadline);
+        NEED_STATUS(rank, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
         sched_yield();
     }
 }
 
 /* A receive whose completion the waiter should see. */
-static bmi_op_id_t receive_for(struct party *party, struct waiter *waiter, char *byte,
+static bmi_op_id_t receive_for(struct rank *rank, struct waiter *waiter, char *byte,
                                bmi_msg_tag_t tag)
 {
     bmi_op_id_t id;
     bmi_size_t actual;
-    NEED_STATUS(party,
-                BMI_post_recv(&id, party->peer, byte, 1, &actual, BMI_EXT_ALLOC, tag, byte,
+    NEED_STATUS(rank,
+                BMI_post_recv(&id, rank->peer, byte, 1, &actual, BMI_EXT_ALLOC, tag, byte,
                               waiter->context, NULL),
                 0);
     return id;
 }
 
-static void expect_first(struct party *party, struct waiter *waiter, bmi_op_id_t id, void *user_ptr,
+static void expect_first(struct rank *rank, struct waiter *waiter, bmi_op_id_t id, void *user_ptr,
                          bmi_error_code_t error)
 {
-    CHECK_EQUAL(party, atomic_load(&waiter->got), 1);
-    CHECK_EQUAL(party, waiter->first_id, id);
-    CHECK(party, waiter->first_user_ptr == user_ptr);
-    CHECK_STATUS(party, waiter->first_error, error);
+    CHECK_EQUAL(rank, atomic_load(&waiter->got), 1);
+    CHECK_EQUAL(rank, waiter->first_id, id);
+    CHECK(rank, waiter->first_user_ptr == user_ptr);
+    CHECK_STATUS(rank, waiter->first_error, error);
 }
 
 /* Only the waiter makes progress: the post must wake it, so that it sends the posted message. The
  * first message also has to connect. */
-static void post_wakes(struct party *party)
+static void post_wakes(struct rank *rank)
 {
-    timers_quieten(party);
+    timers_quieten(rank);
     for (int i = 0; i < 5; i++) {
-        struct waiter waiter = {.party = party, .wanted = 1};
+        struct waiter waiter = {.rank = rank, .wanted = 1};
         char byte = 0;
         struct op op;
-        NEED_STATUS(party, BMI_open_context(&waiter.context), 0);
-        bmi_op_id_t id = receive_for(party, &waiter, &byte, 10 + party_other(party));
-        pthread_t thread = thread_start(party, waiter_run, &waiter);
-        wait_until_waiting(party, waiter.context);
-        party_meet_idle(party);
+        NEED_STATUS(rank, BMI_open_context(&waiter.context), 0);
+        bmi_op_id_t id = receive_for(rank, &waiter, &byte, 10 + rank_other(rank));
+        pthread_t thread = thread_start(rank, waiter_run, &waiter);
+        wait_until_waiting(rank, waiter.context);
+        rank_barrier_idle(rank);
         int64_t start = now_ms();
-        op_send(party, &op, "b", 1, 10 + party->role);
+        op_send(rank, &op, "b", 1, 10 + rank->role);
         pthread_join(thread, NULL);
-        CHECK(party, now_ms() - start < SOON_MS * patience());
-        expect_first(party, &waiter, id, &byte, 0);
-        CHECK_EQUAL(party, byte, 'b');
-        op_finish(party, &op, 1);
-        party_meet(party);
+        CHECK(rank, now_ms() - start < SOON_MS * patience());
+        expect_first(rank, &waiter, id, &byte, 0);
+        CHECK_EQUAL(rank, byte, 'b');
+        op_finish(rank, &op, 1);
+        rank_barrier(rank);
         BMI_close_context(waiter.context);
     }
 }
 
-static void cancel_wakes(struct party *party)
+static void cancel_wakes(struct rank *rank)
 {
-    timers_quieten(party);
+    timers_quieten(rank);
     for (int i = 0; i < 5; i++) {
-        struct waiter waiter = {.party = party, .wanted = 1};
+        struct waiter waiter = {.rank = rank, .wanted = 1};
         char byte = 0;
-        NEED_STATUS(party, BMI_open_context(&waiter.context), 0);
-        bmi_op_id_t id = receive_for(party, &waiter, &byte, 1);
-        pthread_t thread = thread_start(party, waiter_run, &waiter);
-        wait_until_waiting(party, waiter.context);
+        NEED_STATUS(rank, BMI_open_context(&waiter.context), 0);
+        bmi_op_id_t id = receive_for(rank, &waiter, &byte, 1);
+        pthread_t thread = thread_start(rank, waiter_run, &waiter);
+        wait_until_waiting(rank, waiter.context);
         int64_t start = now_ms();
-        CHECK_STATUS(party, BMI_cancel(id, waiter.context), 0);
+        CHECK_STATUS(rank, BMI_cancel(id, waiter.context), 0);
         pthread_join(thread, NULL);
-        CHECK(party, now_ms() - start < SOON_MS * patience());
-        expect_first(party, &waiter, id, &byte, -BMI_ECANCEL);
+        CHECK(rank, now_ms() - start < SOON_MS * patience());
+        expect_first(rank, &waiter, id, &byte, -BMI_ECANCEL);
         BMI_close_context(waiter.context);
     }
 }
 
 /* Several threads wait, each in its own context; each gets its own completion only, independent of
  * the poller; a poller that leaves hands over to a follower. */
-static void contexts_of_threads(struct party *party)
+static void contexts_of_threads(struct rank *rank)
 {
     enum { THREADS = 6 };
     struct waiter waiters[THREADS];
@@ -138,32 +138,32 @@ static void contexts_of_threads(struct party *party)
     char bytes[THREADS];
     bmi_op_id_t ids[THREADS];
     int order[THREADS];
-    timers_quieten(party);
+    timers_quieten(rank);
     for (int i = 0; i < THREADS; i++) {
-        waiters[i] = (struct waiter){.party = party, .wanted = 1};
+        waiters[i] = (struct waiter){.rank = rank, .wanted = 1};
         order[i] = i;
-        NEED_STATUS(party, BMI_open_context(&waiters[i].context), 0);
-        ids[i] = receive_for(party, &waiters[i], &bytes[i], 10 * i + party_other(party));
-        threads[i] = thread_start(party, waiter_run, &waiters[i]);
-        wait_until_waiting(party, waiters[i].context);
+        NEED_STATUS(rank, BMI_open_context(&waiters[i].context), 0);
+        ids[i] = receive_for(rank, &waiters[i], &bytes[i], 10 * i + rank_other(rank));
+        threads[i] = thread_start(rank, waiter_run, &waiters[i]);
+        wait_until_waiting(rank, waiters[i].context);
     }
-    party_meet_idle(party);
+    rank_barrier_idle(rank);
     random_shuffle(order, THREADS, 3);
     for (int i = 0; i < THREADS; i++) {
         struct op op;
         int k = order[i];
-        op_send(party, &op, "b", 1, 10 * k + party->role);
+        op_send(rank, &op, "b", 1, 10 * k + rank->role);
         pthread_join(threads[k], NULL);
-        expect_first(party, &waiters[k], ids[k], &bytes[k], 0);
-        op_finish(party, &op, 1);
-        party_meet_idle(party);
+        expect_first(rank, &waiters[k], ids[k], &bytes[k], 0);
+        op_finish(rank, &op, 1);
+        rank_barrier_idle(rank);
     }
     for (int i = 0; i < THREADS; i++)
         BMI_close_context(waiters[i].context);
 }
 
 /* Several threads on one context: each completion goes to one of them. */
-static void threads_of_one_context(struct party *party)
+static void threads_of_one_context(struct rank *rank)
 {
     enum { THREADS = 4, MESSAGES = 400 };
     struct waiter waiters[THREADS];
@@ -172,37 +172,37 @@ static void threads_of_one_context(struct party *party)
     bmi_context_id context;
     struct waiter posts = {0};
     int total = 0;
-    NEED_STATUS(party, BMI_open_context(&context), 0);
+    NEED_STATUS(rank, BMI_open_context(&context), 0);
     posts.context = context;
     for (int i = 0; i < MESSAGES; i++)
-        receive_for(party, &posts, &bytes[party->role][i], 10 + party_other(party));
+        receive_for(rank, &posts, &bytes[rank->role][i], 10 + rank_other(rank));
     for (int i = 0; i < THREADS; i++) {
-        waiters[i] = (struct waiter){.party = party, .wanted = 1, .context = context};
-        threads[i] = thread_start(party, waiter_run, &waiters[i]);
+        waiters[i] = (struct waiter){.rank = rank, .wanted = 1, .context = context};
+        threads[i] = thread_start(rank, waiter_run, &waiters[i]);
     }
-    party_meet_idle(party);
+    rank_barrier_idle(rank);
     for (int i = 0; i < MESSAGES; i++) {
         struct op op;
-        op_send(party, &op, "b", 1, 10 + party->role);
-        op_finish(party, &op, 1);
+        op_send(rank, &op, "b", 1, 10 + rank->role);
+        op_finish(rank, &op, 1);
     }
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         total += atomic_load(&waiters[i].got);
     }
-    struct waiter rest = {.party = party, .wanted = MESSAGES - total, .context = context};
+    struct waiter rest = {.rank = rank, .wanted = MESSAGES - total, .context = context};
     waiter_run(&rest);
-    CHECK_EQUAL(party, total + atomic_load(&rest.got), MESSAGES);
+    CHECK_EQUAL(rank, total + atomic_load(&rest.got), MESSAGES);
     for (int i = 0; i < MESSAGES; i++)
-        CHECK_EQUAL(party, bytes[party->role][i], 'b');
-    party_meet(party);
+        CHECK_EQUAL(rank, bytes[rank->role][i], 'b');
+    rank_barrier(rank);
     BMI_close_context(context);
 }
 
 /* ---- testunexpected and testcontext, each in a thread ---------------------------------------- */
 
 struct unexpected_waiter {
-    struct party *party;
+    struct rank *rank;
     int wanted, got;
 };
 
@@ -221,36 +221,36 @@ static void *unexpected_run(void *argument)
     return NULL;
 }
 
-static void both_waits(struct party *party)
+static void both_waits(struct rank *rank)
 {
     enum { ROUNDS = 50 };
     struct op op;
-    if (party->role == SENDER) {
-        party_meet(party);
+    if (rank->role == SENDER) {
+        rank_barrier(rank);
         for (int i = 0; i < ROUNDS; i++) {
             if (i % 2)
-                op_send(party, &op, "b", 1, 1);
+                op_send(rank, &op, "b", 1, 1);
             else
-                op_send_unexpected(party, &op, "u", 1, 1);
-            op_finish(party, &op, 1);
+                op_send_unexpected(rank, &op, "u", 1, 1);
+            op_finish(rank, &op, 1);
         }
         return;
     }
-    struct waiter expected = {.party = party, .wanted = ROUNDS / 2};
-    struct unexpected_waiter unexpected = {.party = party, .wanted = ROUNDS / 2};
+    struct waiter expected = {.rank = rank, .wanted = ROUNDS / 2};
+    struct unexpected_waiter unexpected = {.rank = rank, .wanted = ROUNDS / 2};
     char bytes[ROUNDS / 2];
-    NEED_STATUS(party, BMI_open_context(&expected.context), 0);
+    NEED_STATUS(rank, BMI_open_context(&expected.context), 0);
     for (int i = 0; i < ROUNDS / 2; i++)
-        receive_for(party, &expected, &bytes[i], 1);
-    pthread_t first = thread_start(party, waiter_run, &expected);
-    pthread_t second = thread_start(party, unexpected_run, &unexpected);
+        receive_for(rank, &expected, &bytes[i], 1);
+    pthread_t first = thread_start(rank, waiter_run, &expected);
+    pthread_t second = thread_start(rank, unexpected_run, &unexpected);
     int64_t start = now_ms();
-    party_meet_idle(party);
+    rank_barrier_idle(rank);
     pthread_join(first, NULL);
     pthread_join(second, NULL);
-    CHECK(party, now_ms() - start < SOON_MS * patience());
-    CHECK_EQUAL(party, atomic_load(&expected.got), ROUNDS / 2);
-    CHECK_EQUAL(party, unexpected.got, ROUNDS / 2);
+    CHECK(rank, now_ms() - start < SOON_MS * patience());
+    CHECK_EQUAL(rank, atomic_load(&expected.got), ROUNDS / 2);
+    CHECK_EQUAL(rank, unexpected.got, ROUNDS / 2);
     BMI_close_context(expected.context);
 }
 
@@ -259,7 +259,7 @@ static void both_waits(struct party *party)
 enum { STORED = 3000 };
 
 struct stored {
-    struct party *party;
+    struct rank *rank;
     bmi_context_id context;
     bmi_op_id_t ids[STORED];
     char bytes[STORED];
@@ -289,29 +289,28 @@ static void *stored_run(void *argument)
     return NULL;
 }
 
-static void id_before_completion(struct party *party)
+static void id_before_completion(struct rank *rank)
 {
-    struct stored *stored = memory_take(party, sizeof *stored);
-    stored->party = party;
-    NEED_STATUS(party, BMI_open_context(&stored->context), 0);
-    pthread_t thread = thread_start(party, stored_run, stored);
+    struct stored *stored = memory_take(rank, sizeof *stored);
+    stored->rank = rank;
+    NEED_STATUS(rank, BMI_open_context(&stored->context), 0);
+    pthread_t thread = thread_start(rank, stored_run, stored);
     for (int i = 0; i < STORED; i++) {
         bmi_size_t actual;
-        int posted =
-            party->role == SENDER
-                ? BMI_post_send(&stored->ids[i], party->peer, "b", 1, BMI_EXT_ALLOC, 1,
-                                &stored->ids[i], stored->context, NULL)
-                : BMI_post_recv(&stored->ids[i], party->peer, &stored->bytes[i], 1, &actual,
-                                BMI_EXT_ALLOC, 1, &stored->ids[i], stored->context, NULL);
-        NEED(party, posted == 0 || posted == 1);
+        int posted = rank->role == SENDER
+                         ? BMI_post_send(&stored->ids[i], rank->peer, "b", 1, BMI_EXT_ALLOC, 1,
+                                         &stored->ids[i], stored->context, NULL)
+                         : BMI_post_recv(&stored->ids[i], rank->peer, &stored->bytes[i], 1, &actual,
+                                         BMI_EXT_ALLOC, 1, &stored->ids[i], stored->context, NULL);
+        NEED(rank, posted == 0 || posted == 1);
         if (posted == 0)
             atomic_fetch_add(&stored->pending, 1);
     }
     atomic_store(&stored->posted_all, true);
     pthread_join(thread, NULL);
-    CHECK_EQUAL(party, stored->wrong, 0);
-    CHECK_EQUAL(party, stored->seen, atomic_load(&stored->pending));
-    party_meet(party);
+    CHECK_EQUAL(rank, stored->wrong, 0);
+    CHECK_EQUAL(rank, stored->seen, atomic_load(&stored->pending));
+    rank_barrier(rank);
     BMI_close_context(stored->context);
     memory_give_back(stored);
 }
@@ -338,46 +337,46 @@ static void *late_run(void *argument)
     return NULL;
 }
 
-static void receive_end(struct party *party, bmi_op_id_t id, bmi_context_id context)
+static void receive_end(struct rank *rank, bmi_op_id_t id, bmi_context_id context)
 {
     bmi_error_code_t error = 0;
     int count = 0;
     while (count == 0)
-        NEED(party, BMI_test(id, &count, &error, NULL, NULL, LONG_MS, context) >= 0);
-    CHECK_STATUS(party, error, -BMI_ECANCEL);
+        NEED(rank, BMI_test(id, &count, &error, NULL, NULL, LONG_MS, context) >= 0);
+    CHECK_STATUS(rank, error, -BMI_ECANCEL);
 }
 
 /* The cancelled id may belong to another operation, of another context, when the call
  * examines it. */
-static void cancel_of_completed(struct party *party)
+static void cancel_of_completed(struct rank *rank)
 {
     enum { MS = 400 };
     struct late late = {.id = 0};
     bmi_context_id other;
     char byte;
     bmi_size_t actual;
-    NEED_STATUS(party, BMI_open_context(&late.context), 0);
-    NEED_STATUS(party, BMI_open_context(&other), 0);
-    pthread_t thread = thread_start(party, late_run, &late);
+    NEED_STATUS(rank, BMI_open_context(&late.context), 0);
+    NEED_STATUS(rank, BMI_open_context(&other), 0);
+    pthread_t thread = thread_start(rank, late_run, &late);
     for (int64_t end = now_ms() + MS; now_ms() < end;) {
         bmi_op_id_t id;
-        NEED_STATUS(party,
-                    BMI_post_recv(&id, party->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 1, NULL,
+        NEED_STATUS(rank,
+                    BMI_post_recv(&id, rank->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 1, NULL,
                                   late.context, NULL),
                     0);
         atomic_store(&late.id, id);
-        receive_end(party, id, late.context);
-        NEED_STATUS(party,
-                    BMI_post_recv(&id, party->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 2, NULL,
-                                  other, NULL),
+        receive_end(rank, id, late.context);
+        NEED_STATUS(rank,
+                    BMI_post_recv(&id, rank->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 2, NULL, other,
+                                  NULL),
                     0);
-        NEED_STATUS(party, BMI_cancel(id, other), 0);
-        receive_end(party, id, other);
+        NEED_STATUS(rank, BMI_cancel(id, other), 0);
+        receive_end(rank, id, other);
     }
     atomic_store(&late.over, true);
     pthread_join(thread, NULL);
-    CHECK(party, atomic_load(&late.cancels) > 0);
-    CHECK_EQUAL(party, atomic_load(&late.refused), 0);
+    CHECK(rank, atomic_load(&late.cancels) > 0);
+    CHECK_EQUAL(rank, atomic_load(&late.refused), 0);
     BMI_close_context(other);
     BMI_close_context(late.context);
 }

@@ -23,7 +23,7 @@ _Static_assert(sizeof(bmi_error_code_t) == 4 && IS_SIGNED(bmi_error_code_t),
                "bmi_error_code_t is int32");
 _Static_assert(BMI_MAX_ADDR_LEN == 2048, "an array of this size must be declarable");
 
-static void types(struct party *party)
+static void types(struct rank *rank)
 {
     bmi_hint hint = (struct PVFS_hint_s *)NULL;
     struct BMI_unexpected_info info = {0};
@@ -32,11 +32,11 @@ static void types(struct party *party)
     void **buffer = &info.buffer;
     bmi_size_t *size = &info.size;
     bmi_msg_tag_t *tag = &info.tag;
-    CHECK(party, hint == NULL);
-    CHECK(party, *error_code == 0 && *addr == 0 && !*buffer && *size == 0 && *tag == 0);
+    CHECK(rank, hint == NULL);
+    CHECK(rank, *error_code == 0 && *addr == 0 && !*buffer && *size == 0 && *tag == 0);
 }
 
-static void constants(struct party *party)
+static void constants(struct rank *rank)
 {
     static const struct constant table[] = {
         {"BMI_MAX_ADDR_LEN", BMI_MAX_ADDR_LEN, 2048},
@@ -74,11 +74,11 @@ static void constants(struct party *party)
                                BMI_GET_CONTEXT_STATISTICS, BMI_REAP_IDLE};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (table[i].actual != table[i].expected)
-            party_fail(party, false, __FILE__, __LINE__, "%s is %lld, not %lld", table[i].name,
-                       (long long)table[i].actual, (long long)table[i].expected);
+            rank_fail(rank, false, __FILE__, __LINE__, "%s is %lld, not %lld", table[i].name,
+                      (long long)table[i].actual, (long long)table[i].expected);
     }
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        CHECK(party, ours[i] >= 1000);
+        CHECK(rank, ours[i] >= 1000);
 }
 
 /* Every error number of the contract, in its order. */
@@ -152,43 +152,43 @@ static const struct constant own[] = {
 
 enum { ERRNO_LIKE = sizeof errno_like / sizeof *errno_like, OWN = sizeof own / sizeof *own };
 
-static void error_numbers(struct party *party)
+static void error_numbers(struct rank *rank)
 {
     int bits = 1 << 30 | 1 << 7;
-    CHECK_EQUAL(party, ERRNO_LIKE, 59);
-    CHECK_EQUAL(party, OWN, 7);
+    CHECK_EQUAL(rank, ERRNO_LIKE, 59);
+    CHECK_EQUAL(rank, OWN, 7);
     for (int i = 0; i < ERRNO_LIKE; i++) {
-        CHECK_EQUAL(party, errno_like[i].expected, i + 1);
-        CHECK_EQUAL(party, errno_like[i].actual, errno_like[i].expected | bits);
+        CHECK_EQUAL(rank, errno_like[i].expected, i + 1);
+        CHECK_EQUAL(rank, errno_like[i].actual, errno_like[i].expected | bits);
     }
     for (int i = 0; i < OWN; i++)
-        CHECK_EQUAL(party, own[i].actual, own[i].expected | bits | 1 << 29);
+        CHECK_EQUAL(rank, own[i].actual, own[i].expected | bits | 1 << 29);
 }
 
-static void expect_named(struct party *party, const struct constant *error)
+static void expect_named(struct rank *rank, const struct constant *error)
 {
     char text[200];
     int32_t code = (int32_t)error->actual;
     snprintf(text, sizeof text, "%s", bmi_status_string(code));
     if (!strstr(text, error->name))
-        party_fail(party, false, __FILE__, __LINE__, "the text of %s is \"%s\"", error->name, text);
-    CHECK(party, strcmp(text, bmi_status_string(-code)) == 0);
+        rank_fail(rank, false, __FILE__, __LINE__, "the text of %s is \"%s\"", error->name, text);
+    CHECK(rank, strcmp(text, bmi_status_string(-code)) == 0);
 }
 
-static void error_texts(struct party *party)
+static void error_texts(struct rank *rank)
 {
     static const int32_t strange[] = {1,         -1,        BMI_E(0),  BMI_E(60), BMI_EN(0),
                                       BMI_EN(8), INT32_MAX, INT32_MIN, BMI_ERROR, BMI_ERROR_BIT};
     for (int i = 0; i < ERRNO_LIKE; i++)
-        expect_named(party, &errno_like[i]);
+        expect_named(rank, &errno_like[i]);
     for (int i = 0; i < OWN; i++)
-        expect_named(party, &own[i]);
+        expect_named(rank, &own[i]);
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
         const char *text = bmi_status_string(strange[i]);
-        CHECK(party, text && text[0]);
+        CHECK(rank, text && text[0]);
     }
-    CHECK(party, bmi_status_string(0) && bmi_status_string(0)[0]);
-    CHECK(party, strcmp(bmi_status_string(0), bmi_status_string(BMI_EPERM)) != 0);
+    CHECK(rank, bmi_status_string(0) && bmi_status_string(0)[0]);
+    CHECK(rank, strcmp(bmi_status_string(0), bmi_status_string(BMI_EPERM)) != 0);
 }
 
 const struct conformance_case types_cases[] = {

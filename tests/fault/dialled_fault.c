@@ -275,7 +275,7 @@ static void other_version(bool refuses, const char *why)
 /* ---- values that were sent stay valid -------------------------------------------------------- */
 
 /* eager_max changes before the server's answer arrives: the value in our HELLO stays valid. */
-static void eager_max_set_while_greeted(void)
+static void eager_max_set_during_the_handshake(void)
 {
     enum { EAGER = 8000 };
     static char memory[EAGER];
@@ -668,7 +668,7 @@ int main(void)
     mirror();
     other_version(true, "refuses us: it speaks another version of the protocol");
     other_version(false, "speaks version 999 of the protocol");
-    eager_max_set_while_greeted();
+    eager_max_set_during_the_handshake();
     joined(GREATER);
     joined(LESSER);
     denied();

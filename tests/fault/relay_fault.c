@@ -42,7 +42,7 @@ static struct answer answers[64];
 static unsigned answer_count;
 
 /* A call is answered with the next number; messages of HELLO, and of M, are not. */
-static void party_called(const struct BMI_unexpected_info *info)
+static void process_called(const struct BMI_unexpected_info *info)
 {
     if (info->tag == CALL_TAG && info->size == sizeof(uint64_t)) {
         struct answer *answer = &answers[answer_count++ % 64];
@@ -53,7 +53,7 @@ static void party_called(const struct BMI_unexpected_info *info)
     must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
 }
 
-static void party_start(const char *host, int channel)
+static void process_start(const char *host, int channel)
 {
     char address[64], listening[BMI_MAX_ADDR_LEN];
     snprintf(address, sizeof address, "tcp://%s:0", host);
@@ -64,13 +64,13 @@ static void party_start(const char *host, int channel)
     tell(channel, listening, sizeof listening);
 }
 
-static void party_stop(void)
+static void process_stop(void)
 {
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
 }
 
-static void party_send(const struct order *order, int channel)
+static void process_send(const struct order *order, int channel)
 {
     struct noted sent, received;
     uint64_t answered = 0;
@@ -90,13 +90,13 @@ static void party_send(const struct order *order, int channel)
 
 static bool namespaces; /* each process has its own */
 
-static int party(void *host, int channel)
+static int child_run(void *host, int channel)
 {
     struct order order;
     if (namespaces)
         namespace_enter_child(channel);
-    test_unexpected = party_called;
-    party_start(host, channel);
+    test_unexpected = process_called;
+    process_start(host, channel);
     for (;;) {
         while (!heard(channel, 0))
             operations_step(5);
@@ -104,13 +104,13 @@ static int party(void *host, int channel)
         if (order.kind == ENDS_ALL)
             break;
         if (order.kind == RESTART) {
-            party_stop();
-            party_start(host, channel);
+            process_stop();
+            process_start(host, channel);
         } else {
-            party_send(&order, channel);
+            process_send(&order, channel);
         }
     }
-    party_stop();
+    process_stop();
     return 0;
 }
 
@@ -180,7 +180,7 @@ static void relay_begin(struct relay *relay, int listener, const char *host, con
     relay->sockets[1] = raw_connect_from(host, url);
 }
 
-static void relay_end(struct relay *relay)
+static void process_run(struct relay *relay)
 {
     for (int i = 0; i < 2; i++)
         if (relay->sockets[i] >= 0)
@@ -221,7 +221,7 @@ static void between_two_that_do_not_know(struct stage *stage)
     relay.secret = ordered(stage, &stage->p, CALL, stage->x_url);
     relay_until(&relay, &stage->p);
     CHECK(!relay.seen, "the call of P to X came through M");
-    relay_end(&relay);
+    process_run(&relay);
 }
 
 /* X has dialled P. P dials M, which dials X: P must reach M, and no other. */
@@ -236,7 +236,7 @@ static void hands_itself_over(struct stage *stage)
     order_give(&stage->p, CALL, stage->x_url, 1); /* all earlier bytes have arrived by then */
     relay_until(&relay, &stage->p);
     CHECK(relay.seen, "what P sent to M went elsewhere");
-    relay_end(&relay);
+    process_run(&relay);
 }
 
 /* M is connected to P with X's incarnation and listen address, and is silent. */
@@ -287,8 +287,8 @@ static void run(const char *p, const char *x, const char *m)
     static void (*const cases[])(struct stage *) = {between_two_that_do_not_know, hands_itself_over,
                                                     in_the_name_of_another};
     struct stage stage = {.hosts = {p, x, m}, .chance = {.state = test_seed()}};
-    stage.p = child_start("P", party, (void *)(uintptr_t)p);
-    stage.x = child_start("X", party, (void *)(uintptr_t)x);
+    stage.p = child_start("P", child_run, (void *)(uintptr_t)p);
+    stage.x = child_start("X", child_run, (void *)(uintptr_t)x);
     if (namespaces)
         namespaces_join(&stage);
     hear(stage.p.channel, stage.p_url, sizeof stage.p_url);

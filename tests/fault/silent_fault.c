@@ -39,9 +39,9 @@ static int crowd(void *argument, int channel)
     tell_number(channel, 0);
     hear_number(channel); /* each host may have one connection */
     struct raw_hello hello = raw_hello_make(&chance);
-    int greets = raw_connect_from("127.0.0.3", listening);
-    raw_send_hello(greets, &hello);
-    CHECK(raw_receive(greets, &frame, NULL, TEST_BOUND_MS), "no answer to a HELLO");
+    int with_hello = raw_connect_from("127.0.0.3", listening);
+    raw_send_hello(with_hello, &hello);
+    CHECK(raw_receive(with_hello, &frame, NULL, TEST_BOUND_MS), "no answer to a HELLO");
     CHECK(raw_ended(lone, TEST_BOUND_MS), "a host has two connections");
     tell_number(channel, 0);
     return 0;

@@ -22,7 +22,7 @@
 #include "stream.h"
 
 enum { WORKERS = 8, STREAMS_MAX = 32, SHARED_CONTEXTS = 2, BATCH = 16, KEPT = 8, STALE = 8 };
-enum { GREETING_TAG = 77 };
+enum { HELLO_TAG = 77 };
 
 enum variant { SELF, PAIR, MUTUAL };
 
@@ -361,27 +361,27 @@ static void gauges_check(void)
           (unsigned long long)gauges.unexpected_bytes);
 }
 
-static BMI_addr_t greeting_wait(void)
+static BMI_addr_t hello_wait(void)
 {
     struct BMI_unexpected_info info;
     int count = 0;
     while (count == 0)
         must(BMI_testunexpected(1, &count, &info, 100), "BMI_testunexpected");
-    CHECK(info.tag == GREETING_TAG, "a greeting with tag %d", info.tag);
+    CHECK(info.tag == HELLO_TAG, "a hello with tag %d", info.tag);
     must(BMI_unexpected_free(info.addr, info.buffer), "BMI_unexpected_free");
     return info.addr;
 }
 
-static void greet(BMI_addr_t peer)
+static void hello_send(BMI_addr_t peer)
 {
     bmi_op_id_t id;
     struct completion completion;
-    int result = must(BMI_post_sendunexpected(&id, peer, "hello", 6, BMI_EXT_ALLOC, GREETING_TAG,
-                                              NULL, contexts[0], NULL),
-                      "greeting");
+    int result = must(BMI_post_sendunexpected(&id, peer, "hello", 6, BMI_EXT_ALLOC, HELLO_TAG, NULL,
+                                              contexts[0], NULL),
+                      "hello");
     while (result == 0 && !next_completion(contexts[0], 100, &completion))
         ;
-    CHECK(result == 1 || completion.status == 0, "greeting: %s", status_name(completion.status));
+    CHECK(result == 1 || completion.status == 0, "hello: %s", status_name(completion.status));
 }
 
 static BMI_addr_t peer_find(int process, int channel)
@@ -393,10 +393,10 @@ static BMI_addr_t peer_find(int process, int channel)
         hear_number(channel);
     }
     if (variant == PAIR && process == 0)
-        return greeting_wait();
+        return hello_wait();
     must(BMI_addr_lookup(&peer, shared->listening[other]), "BMI_addr_lookup");
     if (variant == PAIR)
-        greet(peer);
+        hello_send(peer);
     return peer;
 }
 

@@ -56,7 +56,7 @@ static void set_before_the_peers_came(void)
 }
 
 /* A client connects and is silent, while no operation is outstanding. */
-static void never_greeted(void)
+static void never_connected(void)
 {
     CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=100"), 0);
     struct script *script = script_accept(SCRIPT_FRAMES);
@@ -133,7 +133,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"set while all is quiet", set_while_all_is_quiet},
         {"set before the peers came", set_before_the_peers_came},
-        {"never greeted", never_greeted},
+        {"never connected", never_connected},
         {"a connection in use stays", what_is_wanted_stays},
         {"set again and again", set_again_and_again},
         CU_TEST_INFO_NULL,

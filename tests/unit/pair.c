@@ -34,7 +34,7 @@ void pair_listen(struct pair *pair, const struct bmi_method *method, const char 
     bmi__method_named(method->name, strlen(method->name))->listen[0] = '\0';
 }
 
-int pair_greet(struct pair *pair)
+int pair_connect(struct pair *pair)
 {
     struct BMI_unexpected_info info;
     bmi_op_id_t id;
@@ -58,7 +58,7 @@ int pair_greet(struct pair *pair)
 void pair_open(struct pair *pair, const struct bmi_method *method, const char *settings)
 {
     pair_listen(pair, method, settings);
-    CU_ASSERT_EQUAL_FATAL(pair_greet(pair), 0);
+    CU_ASSERT_EQUAL_FATAL(pair_connect(pair), 0);
 }
 
 void pair_close(struct pair *pair)

@@ -20,11 +20,11 @@ struct pair {
 
 /* Starts the library with a method, connects. Settings as for BMI_SETTING. */
 void pair_open(struct pair *pair, const struct bmi_method *method, const char *settings);
-/* The same, but does not connect: end[ACCEPTOR] is 0 until pair_greet. */
+/* The same, but does not connect: end[ACCEPTOR] is 0 until pair_connect. */
 void pair_listen(struct pair *pair, const struct bmi_method *method, const char *settings);
 /* Sends an unexpected message from the dialler to learn the acceptor's handle. Returns its error,
  * or 0. */
-int pair_greet(struct pair *pair);
+int pair_connect(struct pair *pair);
 void pair_close(struct pair *pair);
 
 /* One pass of progress; `one` handles each completion. */
