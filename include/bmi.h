@@ -4,7 +4,7 @@
  *
  * A connectionless message layer for parallel I/O, after BMI of PVFS2 (Carns, Ligon, Ross, Wyckoff,
  * "BMI: A Network Abstraction Layer for Parallel I/O", IPDPS/CAC 2005). Post a send or a receive to
- * an address, test a context for what has completed, fetch unexpected messages. Names, argument
+ * an address, test a context for completions, fetch unexpected messages. Names, argument
  * orders and numeric values are fixed; programs written for the classic header recompile unchanged.
  *
  * Every function returns a negative BMI error on failure (bmi_status_string names it). Sizes are in

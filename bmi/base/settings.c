@@ -56,7 +56,7 @@ static struct {
          "largest message sent unasked, at most a frame of the method; 0: its own", 0},
     [SETTING_UNEXPECTED_SIZE] =
         {"unexpected_size", BYTES, 16384, 1, INT32_MAX,
-         "largest unexpected message that programs are told of, if the peer takes it", 16384},
+         "largest unexpected message reported to programs, if the peer takes it", 16384},
     [SETTING_PEER_MEMORY] = {"peer_memory", BYTES, 1 << 20, 1 << 15, 1 << 30,
                              "memory for unmatched and unfetched messages of one peer", 1 << 20},
     [SETTING_TOTAL_MEMORY] = {"total_memory", BYTES, 1 << 28, 1 << 17, INT64_C(1) << 40,
@@ -70,26 +70,26 @@ static struct {
         {"cancel_grace_ms", NUMBER, 1000, 0, 86400000,
          "how long a cancelled receive waits for the sender's word that it is unused", 1000},
     [SETTING_LINGER] = {"linger_ms", NUMBER, 5000, 0, 86400000,
-                        "how long BMI_finalize writes out what was reported as sent", 5000},
+                        "how long BMI_finalize goes on writing messages reported as sent", 5000},
     [SETTING_IDLE_REAP] =
         {"idle_reap_s", NUMBER, 0, 0, 86400000,
-         "close connections that nothing was said on or is due on for so long; 0: never", 0},
+         "close a connection after so long without messages or pending operations; 0: never", 0},
     [SETTING_SPIN] = {"spin_us", NUMBER, 50, 0, 1000000,
                       "how long to poll before sleeping, up to 4 times that where it pays; 0: not",
                       50},
     [SETTING_PROGRESS] =
         {"progress", DRIVER, 0, 0, 1,
-         "who moves messages: the caller, in test calls; or background: also while it computes", 0},
+         "caller: messages move in test calls; background: also while the program computes", 0},
     [SETTING_OFFLOAD] =
         {"offload", SWITCH, 0, 0, 1,
-         "with progress=background, have the nearest idle core write what is posted", 0},
+         "with progress=background, the nearest idle core writes posted messages", 0},
     [SETTING_WORKER_POLICY] =
         {"worker_policy", POLICY, 0, 0, 2,
-         "how task workers share busy CPUs: batch: a fair share; normal: and start at once; idle: "
-         "only while nobody else computes, begun tasks wait, too",
+         "how task workers share busy CPUs: batch: a fair share; normal: the same, and they start "
+         "at once; idle: only CPUs without other work, also for tasks that have begun",
          0},
     [SETTING_DEAD_PEERS] = {"dead_peers", NUMBER, 4096, 0, 1 << 24,
-                            "accepted peers that are gone and whose cause is still told", 4096},
+                            "accepted peers that are gone and whose cause is still reported", 4096},
     [SETTING_REGISTRATION_BYTES] = {"registration_bytes", BYTES, INT64_C(1) << 32, 1 << 16,
                                     INT64_C(1) << 46,
                                     "memory of the program registered with a network at a time",

@@ -14,7 +14,7 @@
  * (bmi_status_string names them); sizes and offsets are in bytes, times in milliseconds.
  *
  * Threads. The task manager (bmi/task.h) does the work; every open store starts it (hooks only).
- * Work that may block is a task on its blocking pool; io_uring, where the system has it, moves
+ * Work that may block is a task on its blocking pool; on systems with io_uring, that moves the
  * bytes of open files. This layer has no thread of its own, and BMI need not be initialized. A
  * child of fork() must open its own stores and contexts, and not use its parent's.
  *
