@@ -148,7 +148,7 @@ static int listen_all(const char *list, int flags)
         listening += status == 0;
     }
     if (listening == 0)
-        bmi__log(BMI_LOG_ERROR, "listen address \"%s\": none of the requested methods has it", list);
+        bmi__log(BMI_LOG_ERROR, "no requested method can listen on \"%s\"", list);
     return listening > 0 ? 0 : -ENOPROTOOPT;
 }
 

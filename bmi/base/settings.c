@@ -29,12 +29,12 @@ enum kind {
     BYTES = BMI_SETTING_BYTES,
     SWITCH = BMI_SETTING_SWITCH,
     LEVEL, /* the rest: the core's only */
-    DRIVER,
+    POLLER,
     POLICY
 };
 
 static const char *const levels[] = {"off", "error", "warn", "info", "debug", "trace", NULL};
-static const char *const drivers[] = {"caller", "background", NULL};
+static const char *const poller_words[] = {"caller", "background", NULL};
 static const char *const policies[] = {"batch", "normal", "idle", NULL}; /* enum bmi_task_policy */
 
 static struct {
@@ -49,8 +49,9 @@ static struct {
          "let a post return 1 when it completed at once; off: every post is tested", 1},
     [SETTING_COALESCE] = {"coalesce", SWITCH, 1, 0, 1,
                           "gather small sends posted between two tests into one system call", 1},
-    [SETTING_ANNOUNCE] = {"announce", SWITCH, 1, 0, 1,
-                          "tell senders of large receives before they ask (no round trip)", 1},
+    [SETTING_ANNOUNCE] =
+        {"announce", SWITCH, 1, 0, 1,
+         "announce large receives to their senders before they ask (no round trip)", 1},
     [SETTING_EAGER_MAX] =
         {"eager_max", BYTES, 0, 0, 1 << 20,
          "largest message sent unasked, at most a frame of the method; 0: its own", 0},
@@ -78,11 +79,11 @@ static struct {
                       "how long to poll before sleeping, up to 4 times that where it pays; 0: not",
                       50},
     [SETTING_PROGRESS] =
-        {"progress", DRIVER, 0, 0, 1,
+        {"progress", POLLER, 0, 0, 1,
          "caller: messages move in test calls; background: also while the program computes", 0},
-    [SETTING_OFFLOAD] =
-        {"offload", SWITCH, 0, 0, 1,
-         "with progress=background, the nearest idle core writes posted messages", 0},
+    [SETTING_OFFLOAD] = {"offload", SWITCH, 0, 0, 1,
+                         "with progress=background, the nearest idle core writes posted messages",
+                         0},
     [SETTING_WORKER_POLICY] =
         {"worker_policy", POLICY, 0, 0, 2,
          "how task workers share busy CPUs: batch: a fair share; normal: the same, and they start "
@@ -101,15 +102,15 @@ static struct {
          "keep plain buffers registered; the program promises never to unmap them", 0},
     [SETTING_STATS] = {"stats", SWITCH, 0, 0, 1, "print statistics at the last finalize", 0},
     [SETTING_REPORT] = {"report", SWITCH, 0, 0, 1,
-                        "tell who asks (bmi-info --process) what the process does", 0},
+                        "answer bmi-info --process with a report of this process", 0},
     [SETTING_LOG] = {"log", LEVEL, 0, 0, 5, "what to print to standard error", 0},
 };
 
-/* What bmi__settings_lend has set. start.c's lock. */
-static struct loan {
+/* Values that bmi__settings_lend has set. start.c's lock. */
+static struct lease {
     bool out;
     int64_t value, former;
-} loans[TABLE_MOST];
+} leases[TABLE_MOST];
 
 int64_t bmi__setting(enum setting setting)
 {
@@ -235,8 +236,8 @@ static int parse(int index, const char *text, int64_t *value)
     int status = -EINVAL;
     if (table[index].kind == LEVEL)
         status = parse_word(text, levels, value);
-    if (table[index].kind == DRIVER)
-        status = parse_word(text, drivers, value);
+    if (table[index].kind == POLLER)
+        status = parse_word(text, poller_words, value);
     if (table[index].kind == POLICY)
         status = parse_word(text, policies, value);
     if (table[index].kind == SWITCH) {
@@ -317,7 +318,7 @@ static int parse_logged(int index, const char *text, int64_t *value)
                  table[index].name, text,
                  table[index].kind == LEVEL    ? "off, error, warn, info, debug, trace, or "
                  : table[index].kind == SWITCH ? "off, on, or "
-                 : table[index].kind == DRIVER ? "caller, background, or "
+                 : table[index].kind == POLLER ? "caller, background, or "
                  : table[index].kind == POLICY ? "batch, normal, idle, or "
                                                : "",
                  (long long)table[index].least, (long long)table[index].most);
@@ -379,20 +380,20 @@ enum how { CHECK, CHECK_LENT, SET, LEND };
 
 static void lend(int index, int64_t value)
 {
-    struct loan *loan = &loans[index];
-    if (!loan->out)
-        loan->former = atomic_load(&table[index].value);
-    loan->out = true;
-    loan->value = value;
+    struct lease *lease = &leases[index];
+    if (!lease->out)
+        lease->former = atomic_load(&table[index].value);
+    lease->out = true;
+    lease->value = value;
 }
 
 void bmi__settings_return(void)
 {
     for (int i = 0; i < table_count(); i++) {
-        int64_t value = loans[i].value;
-        if (loans[i].out)
-            atomic_compare_exchange_strong(&table[i].value, &value, loans[i].former);
-        loans[i].out = false;
+        int64_t value = leases[i].value;
+        if (leases[i].out)
+            atomic_compare_exchange_strong(&table[i].value, &value, leases[i].former);
+        leases[i].out = false;
     }
 }
 
@@ -472,8 +473,8 @@ static void show(int index, char *text, size_t size)
     long long value = bmi__setting((enum setting)index);
     if (table[index].kind == LEVEL)
         snprintf(text, size, "%s", levels[value]);
-    else if (table[index].kind == DRIVER)
-        snprintf(text, size, "%s", drivers[value]);
+    else if (table[index].kind == POLLER)
+        snprintf(text, size, "%s", poller_words[value]);
     else if (table[index].kind == POLICY)
         snprintf(text, size, "%s", policies[value]);
     else if (table[index].kind == SWITCH)

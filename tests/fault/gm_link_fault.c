@@ -364,7 +364,7 @@ static void liar_leaves(unsigned before)
 
 /* It harms only itself: its message has arrived, its connection ends; another client gets its
  * message at once. */
-static void lied_to(struct child *liar, struct child *witness)
+static void lied_to(struct child *liar, struct child *honest)
 {
     static char out[PUT_SIZE];
     struct noted other, receive;
@@ -374,7 +374,7 @@ static void lied_to(struct child *liar, struct child *witness)
     test_unexpected = client_heard;
     unsigned before = descriptors_open();
     tell(liar->channel, listening, sizeof listening);
-    tell(witness->channel, listening, sizeof listening);
+    tell(honest->channel, listening, sizeof listening);
     while (ready < 2)
         operations_step(10);
     pieces_receive(&receive, addresses[LIAR]);
@@ -387,8 +387,8 @@ static void lied_to(struct child *liar, struct child *witness)
     CHECK(now_ns() - start < LIAR_BOUND_MS * UINT64_C(1000000) * test_slowness(),
           "all waited %llu ms for a client that claims to write",
           (unsigned long long)(now_ns() - start) / 1000000);
-    tell_number(witness->channel, 0);
-    child_end(witness);
+    tell_number(honest->channel, 0);
+    child_end(honest);
     while (method_statistics("bmi_gm").links > 0)
         operations_step(10);
     test_unexpected = NULL;
@@ -408,7 +408,7 @@ int main(void)
     for (intptr_t i = 0; i < CLIENTS; i++)
         clients[i] = child_start(i < STOPPED ? "stopped" : "running", client_run, (void *)i);
     struct child liar = child_start("liar", liar_run, NULL);
-    struct child witness = child_start("witness", client_run, (void *)(intptr_t)RUNNING);
+    struct child honest = child_start("honest", client_run, (void *)(intptr_t)RUNNING);
     serve_here(0, listening);
     operations_open();
     no_frame("a message of zeros", 0, 40);
@@ -416,6 +416,6 @@ int main(void)
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");
     stopped(clients);
-    lied_to(&liar, &witness);
+    lied_to(&liar, &honest);
     return test_passed();
 }

@@ -141,7 +141,7 @@ static void lists_are_gathered(void)
     teardown();
 }
 
-static void what_is_sent_after_it_arrives_after_it(void)
+static void later_sends_arrive_later(void)
 {
     uint64_t key;
     setup();
@@ -372,7 +372,7 @@ int main(int argc, char **argv)
     static const struct test_case CASES[] = {
         {"bytes go where they belong", bytes_go_where_they_belong},
         {"lists are gathered", lists_are_gathered},
-        {"what is sent after it arrives after it", what_is_sent_after_it_arrives_after_it},
+        {"later sends arrive later", later_sends_arrive_later},
         {"keys and bounds are checked", keys_and_bounds_are_checked},
         {"both sides must register", both_sides_must_register},
         {"one that waits can be taken back", one_that_waits_can_be_taken_back},

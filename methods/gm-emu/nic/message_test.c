@@ -221,7 +221,7 @@ static void two_tokens(struct nic_options *options)
     options->receive_tokens = 2;
 }
 
-static void tokens_bound_what_is_outstanding(void)
+static void tokens_bound_outstanding_sends(void)
 {
     setup(two_tokens);
     CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 2);
@@ -241,7 +241,7 @@ static void tokens_bound_what_is_outstanding(void)
     teardown();
 }
 
-static void what_is_wrong_is_refused(void)
+static void invalid_arguments_are_refused(void)
 {
     static uint8_t data[1 << 16];
     setup(NULL);
@@ -284,7 +284,7 @@ static void a_waiting_send_can_be_taken_back(void)
     teardown();
 }
 
-static void what_is_lost_is_sent_again_in_order(void)
+static void lost_packets_are_sent_again_in_order(void)
 {
     enum { COUNT = 60 };
     static uint32_t data[COUNT];
@@ -308,7 +308,7 @@ static void what_is_lost_is_sent_again_in_order(void)
 }
 
 /* A lost message that finds its ring full at the next attempt waits without constant retries. */
-static void what_is_lost_waits_for_room(void)
+static void lost_packets_wait_for_room(void)
 {
     static uint8_t data[32768];
     setup(NULL);
@@ -330,7 +330,7 @@ static void what_is_lost_waits_for_room(void)
     teardown();
 }
 
-static void a_dead_link_fails_what_is_sent(void)
+static void a_dead_link_fails_its_sends(void)
 {
     setup(resend_soon);
     nic_set_faults(client.port, NULL, &(struct nic_faults){.dead_link = true});
@@ -417,12 +417,12 @@ int main(void)
         {"a message waits for its class and priority", a_message_waits_for_its_class_and_priority},
         {"a message without a buffer fails in time", a_message_without_a_buffer_fails_in_time},
         {"a buffered one ends the connection", a_buffered_one_that_fails_ends_the_connection},
-        {"tokens bound what is outstanding", tokens_bound_what_is_outstanding},
-        {"what is wrong is refused", what_is_wrong_is_refused},
+        {"tokens bound outstanding sends", tokens_bound_outstanding_sends},
+        {"invalid arguments are refused", invalid_arguments_are_refused},
         {"a waiting send can be taken back", a_waiting_send_can_be_taken_back},
-        {"what is lost is sent again, in order", what_is_lost_is_sent_again_in_order},
-        {"what is lost waits for room", what_is_lost_waits_for_room},
-        {"a dead link fails what is sent", a_dead_link_fails_what_is_sent},
+        {"lost packets are sent again, in order", lost_packets_are_sent_again_in_order},
+        {"lost packets wait for room", lost_packets_wait_for_room},
+        {"a dead link fails its sends", a_dead_link_fails_its_sends},
         {"the timing model delays", the_timing_model_delays},
         {"one of many that wakes us is found", one_of_many_that_wakes_us_is_found_at_once},
     };

@@ -80,7 +80,7 @@ static void a_port_without_a_host_has_all_names(void)
     host_close(&server);
 }
 
-/* Names of another machine are not this one's, whoever listens here. */
+/* Names of another machine are not this one's, even if a port of this host has the same number. */
 static void a_port_of_this_host_has_its_names(void)
 {
     struct host exact;
@@ -165,7 +165,7 @@ static void the_smaller_of_two_classes_counts(void)
     host_close(&server);
 }
 
-static void what_was_sent_before_a_close_arrives(void)
+static void sends_before_a_close_arrive(void)
 {
     hosts_pair(&server, &client, NULL);
     for (int i = 0; i < 10; i++)
@@ -186,7 +186,8 @@ static void what_was_sent_before_a_close_arrives(void)
     host_close(&server);
 }
 
-/* However many messages lie before it: who has taken the last does not sleep over the end. */
+/* However many messages come before it, a program that has taken the last one sees the end before
+ * it sleeps. */
 static void the_end_follows_the_last_message(void)
 {
     enum { MOST = 40 };
@@ -201,7 +202,7 @@ static void the_end_follows_the_last_message(void)
         do
             while (hosts_drive_once())
                 ;
-        while (!nic_arm(server.port)); /* what comes now it looks at descriptors first */
+        while (!nic_arm(server.port)); /* from now on it looks at descriptors first */
         for (unsigned i = 0; i < count; i++)
             CU_ASSERT_EQUAL(host_send(&client, "word", 4, 6, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
         host_close(&client);
@@ -217,7 +218,7 @@ static void the_end_follows_the_last_message(void)
     host_close(&server);
 }
 
-static void a_close_gives_back_what_is_outstanding(void)
+static void a_close_returns_outstanding_sends(void)
 {
     hosts_pair(&server, &client, NULL);
     nic_set_faults(client.port, NULL, &(struct nic_faults){.dead_link = true});
@@ -315,7 +316,7 @@ static uint16_t unused_number(const char *node)
 }
 
 /* The server always has word of sends to give, and alternates between these and messages. */
-static void a_peer_is_told_before_its_messages(void)
+static void a_peer_is_reported_before_its_messages(void)
 {
     struct host newcomer;
     bool told = false, sent = false, arrived = false;
@@ -386,7 +387,7 @@ static void another_version_is_refused(void)
     host_close(&server);
 }
 
-static void who_never_answers_is_given_up(void)
+static void a_silent_server_is_given_up(void)
 {
     struct nic_options options;
     nic_options_default(&options);
@@ -554,9 +555,9 @@ static void who_waits_for_a_descriptor_does_not_wait_for_ever(void)
     host_close(&client);
 }
 
-/* Another thread was faster to take the last one: whoever waits is accepted later, and keeps nobody
- * awake until then. */
-static void without_a_spare_descriptor_they_wait(void)
+/* Another thread took the last descriptor: the waiting connection is accepted later, and does not
+ * keep the poller awake until then. */
+static void without_a_reserved_descriptor_they_wait(void)
 {
     if (!limit_is_the_kernels())
         return;
@@ -566,7 +567,7 @@ static void without_a_spare_descriptor_they_wait(void)
     server.port->spare = -1;
     struct rlimit before = descriptors_limit(0);
     struct pollfd wait = {.fd = nic_descriptor(server.port), .events = POLLIN};
-    for (int looks = 0; looks < 2; looks++) { /* who was armed looks at all descriptors */
+    for (int looks = 0; looks < 2; looks++) { /* after nic_arm a pass looks at all descriptors */
         hosts_drive_once();
         while (!nic_arm(server.port))
             hosts_drive_once();
@@ -732,18 +733,18 @@ int main(int argc, char **argv)
         {"a closed port leaves its name free", a_closed_port_leaves_its_name_free},
         {"options have ranges", options_have_ranges},
         {"the smaller of two classes counts", the_smaller_of_two_classes_counts},
-        {"what was sent before a close arrives", what_was_sent_before_a_close_arrives},
+        {"sends before a close arrive", sends_before_a_close_arrive},
         {"the end follows the last message", the_end_follows_the_last_message},
-        {"a close gives back what is outstanding", a_close_gives_back_what_is_outstanding},
+        {"a close returns outstanding sends", a_close_returns_outstanding_sends},
         {"closed before it was dialled", closed_before_it_was_dialled},
         {"a port may connect to itself", a_port_may_connect_to_itself},
-        {"a peer is told before its messages", a_peer_is_told_before_its_messages},
+        {"a peer is reported before its messages", a_peer_is_reported_before_its_messages},
         {"another version is refused", another_version_is_refused},
-        {"who never answers is given up", who_never_answers_is_given_up},
+        {"a silent server is given up", a_silent_server_is_given_up},
         {"without descriptors: refused", without_descriptors_connections_are_refused},
         {"without descriptors: waits", without_descriptors_the_dialler_waits},
         {"without descriptors: not for ever", who_waits_for_a_descriptor_does_not_wait_for_ever},
-        {"without a spare descriptor: later", without_a_spare_descriptor_they_wait},
+        {"without a spare descriptor: later", without_a_reserved_descriptor_they_wait},
     };
     if (argc == 1)
         return CASES_RUN("ports", CASES);

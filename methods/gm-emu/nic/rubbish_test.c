@@ -18,7 +18,7 @@
 
 enum { GRANTS = 16 }; /* at once, to the server's memory */
 
-static struct host server, client, witness;
+static struct host server, client, honest;
 static struct nic_peer *bad; /* the client, as the server sees it */
 static uint16_t number;
 static uint8_t *target;
@@ -52,25 +52,25 @@ static void connect_one(struct host *host)
 static void setup(void)
 {
     server_open();
-    connect_one(&witness);
+    connect_one(&honest);
     connect_one(&client);
     bad = server.peer;
 }
 
-static void witness_is_well(void)
+static void honest_is_served(void)
 {
-    unsigned before = server.received, callbacks = witness.callbacks;
-    CU_ASSERT_EQUAL(host_send(&witness, "I am well", 10, 6, NIC_LOW_PRIORITY, 0), 0);
-    CU_ASSERT_EQUAL(host_send(&witness, "very well", 10, 6, NIC_HIGH_PRIORITY, 0), 0);
-    CU_ASSERT_FATAL(UNTIL(server.received >= before + 2 && witness.callbacks == callbacks + 2));
-    CU_ASSERT_EQUAL(witness.failures, 0);
-    CU_ASSERT_EQUAL(witness.downs, 0);
+    unsigned before = server.received, callbacks = honest.callbacks;
+    CU_ASSERT_EQUAL(host_send(&honest, "I am well", 10, 6, NIC_LOW_PRIORITY, 0), 0);
+    CU_ASSERT_EQUAL(host_send(&honest, "very well", 10, 6, NIC_HIGH_PRIORITY, 0), 0);
+    CU_ASSERT_FATAL(UNTIL(server.received >= before + 2 && honest.callbacks == callbacks + 2));
+    CU_ASSERT_EQUAL(honest.failures, 0);
+    CU_ASSERT_EQUAL(honest.downs, 0);
 }
 
 static void teardown(void)
 {
     host_close(&client);
-    host_close(&witness);
+    host_close(&honest);
     host_close(&server);
     CU_ASSERT_EQUAL(server.errors, 0);
 }
@@ -113,7 +113,7 @@ static void bad_records_end_the_connection(void)
         CU_ASSERT_EQUAL(server.down_status, -EPROTO);
         CU_ASSERT_PTR_EQUAL(server.refused, bad);
         CU_ASSERT_EQUAL(server.received, 0);
-        witness_is_well();
+        honest_is_served();
         teardown();
     }
 }
@@ -133,9 +133,9 @@ static void rubbish_left_by_one_that_has_gone(void)
     CU_ASSERT_EQUAL(server.down_status, -EPROTO);
     CU_ASSERT_EQUAL(server.received, 0);
     nic_peer_release(server.refused);
-    witness_is_well();
+    honest_is_served();
     CU_ASSERT(nic_arm(server.port)); /* and it sleeps */
-    host_close(&witness);
+    host_close(&honest);
     host_close(&server);
 }
 
@@ -151,7 +151,7 @@ static void bad_positions_end_the_connection(void)
         CU_ASSERT(UNTIL(server.downs == 1 && server.callbacks == 1));
         CU_ASSERT_EQUAL(server.down_status, -EPROTO);
         CU_ASSERT_EQUAL(server.last_status, -EPROTO);
-        witness_is_well();
+        honest_is_served();
         teardown();
     }
 }
@@ -186,7 +186,7 @@ static void bad_bounces_write_nothing(void)
     for (size_t i = 0; i < 65536; i++)
         if (target[i] != 0)
             CU_FAIL_FATAL("rubbish was written");
-    witness_is_well();
+    honest_is_served();
     teardown();
 }
 
@@ -227,7 +227,7 @@ static void bad_grants_lead_nowhere(void)
         CU_ASSERT(UNTIL(server.callbacks == 1));
         nic_statistics(server.port, &figures);
         CU_ASSERT_EQUAL(figures.mapped, 0);
-        witness_is_well();
+        honest_is_served();
         teardown();
     }
 }
@@ -251,7 +251,7 @@ static void a_process_that_is_another_is_not_written_to(void)
     nic_statistics(server.port, &figures);
     CU_ASSERT_EQUAL(figures.vm_written, 0);
     CU_ASSERT_EQUAL(figures.bounced, 1);
-    witness_is_well();
+    honest_is_served();
     teardown();
     free(to);
 }
@@ -274,7 +274,7 @@ static void a_bad_position_behind_a_directed_send(void)
     CU_ASSERT(UNTIL(server.downs == 1 && server.callbacks == 1));
     CU_ASSERT_EQUAL(server.down_status, -EPROTO);
     CU_ASSERT_EQUAL(server.last_status, -EPROTO);
-    witness_is_well();
+    honest_is_served();
     teardown();
     free(from), free(to);
 }
@@ -298,7 +298,7 @@ static void bad_answers_are_errors(void)
         nic_unknown(server.port, nic_receive(server.port));
     CU_ASSERT_EQUAL(server.last_status, -EPROTO);
     CU_ASSERT_EQUAL(nic_revoke(client.port, key), 0);
-    witness_is_well();
+    honest_is_served();
     teardown();
     free(from), free(to);
 }
@@ -325,10 +325,10 @@ static void a_full_doorbell_still_rings(void)
         CU_ASSERT_EQUAL(poll(&wait, 1, 0), 0);
         if (own != 0)
             nic_peer_close(bad); /* as another thread would */
-        else if (host_send(&witness, "I ring", 6, 6, NIC_LOW_PRIORITY, NIC_BUFFERED) != 1)
+        else if (host_send(&honest, "I ring", 6, 6, NIC_LOW_PRIORITY, NIC_BUFFERED) != 1)
             CU_FAIL("a message was refused");
         CU_ASSERT_EQUAL(poll(&wait, 1, 1000), 1);
-        witness_is_well();
+        honest_is_served();
     }
     teardown();
 }
@@ -342,7 +342,7 @@ static void a_doorbell_that_cannot_be_rung_is_no_error(void)
     bad->doorbell = -1;
     nic__doorbell(bad);
     bad->doorbell = doorbell;
-    witness_is_well();
+    honest_is_served();
     teardown();
 }
 
@@ -358,7 +358,7 @@ static void a_claim_that_never_ends_is_given_up(void)
     CU_ASSERT(UNTIL(server.downs == 1 && client.downs == 1));
     atomic_store(&client.peer->mine->claim, 0);
     nic_peer_release(server.refused);
-    witness_is_well();
+    honest_is_served();
     teardown();
 }
 
@@ -368,7 +368,7 @@ static void places_of_claims_that_never_end_come_back(void)
 {
     uint64_t key, keys[GRANTS];
     server_open();
-    connect_one(&witness);
+    connect_one(&honest);
     for (unsigned round = 1; round <= GRANTS + 1; round++) {
         connect_one(&client);
         bad = server.peer;
@@ -392,8 +392,8 @@ static void places_of_claims_that_never_end_come_back(void)
     }
     for (unsigned i = 0; i < GRANTS; i++)
         CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &keys[i]), 0);
-    witness_is_well();
-    host_close(&witness);
+    honest_is_served();
+    host_close(&honest);
     host_close(&server);
 }
 
@@ -407,7 +407,7 @@ static void a_claim_on_a_port_that_closes_is_no_error(void)
     host_close(&server);
     CU_ASSERT_EQUAL(server.errors, 0);
     host_close(&client);
-    host_close(&witness);
+    host_close(&honest);
 }
 
 /* A claim with the key of another peer's grant has no effect: all peers can read all keys. */
@@ -424,7 +424,7 @@ static void a_claim_on_what_another_was_granted_is_none(void)
     CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 0), 0);
     atomic_store(&client.peer->mine->claim, 0);
-    witness_is_well();
+    honest_is_served();
     CU_ASSERT_EQUAL(server.downs, 0);
     teardown();
 }
@@ -447,7 +447,7 @@ static void the_end_of_a_grant_looks_at_its_peer_alone(void)
     atomic_store(&client.peer->mine->claim, 0);
     CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 20), 0);
     good->theirs = theirs;
-    witness_is_well();
+    honest_is_served();
     teardown();
 }
 
@@ -461,7 +461,7 @@ static void anything_anywhere_harms_nobody_else(void)
         seed = (unsigned)strtoul(given, NULL, 0);
     printf("(BMI_TEST_SEED=%u) ", seed);
     server_open();
-    connect_one(&witness);
+    connect_one(&honest);
     for (unsigned round = 0; round < ROUNDS; round++) {
         uint64_t key;
         connect_one(&client);
@@ -487,9 +487,9 @@ static void anything_anywhere_harms_nobody_else(void)
         int status = nic_revoke(server.port, key);
         CU_ASSERT(status == 0);
         nic_peer_release(server.refused);
-        witness_is_well();
+        honest_is_served();
     }
-    host_close(&witness);
+    host_close(&honest);
     host_close(&server);
 }
 
@@ -581,7 +581,7 @@ static void bad_greetings_are_refused(void)
         await_end(fd);
     }
     CU_ASSERT_EQUAL(server.accepted, 2);
-    witness_is_well();
+    honest_is_served();
     close(unsealed);
     close(small);
     close(file);
@@ -637,7 +637,7 @@ static void the_name_of_another_connection_is_refused(void)
         CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
         close(told[0]);
         close(told[1]);
-        witness_is_well();
+        honest_is_served();
     }
     teardown();
 }
@@ -666,7 +666,7 @@ static void bad_arenas_end_the_connection(void)
         CU_ASSERT(UNTIL(server.downs == 1));
         CU_ASSERT_EQUAL(server.down_status, -EPROTO);
         close(fd);
-        witness_is_well();
+        honest_is_served();
         teardown();
     }
 }
@@ -713,13 +713,13 @@ static void vast_arenas_are_not_mapped(void)
     nic_peer_close(bad);
     CU_ASSERT_FATAL(UNTIL(server.downs == 1));
     nic_peer_release(server.refused);
-    witness_is_well();
+    honest_is_served();
     CU_ASSERT_EQUAL(server.port->arena_bytes, others);
     teardown();
 }
 
 /* Its socket is still watched, for its end; its messages are not read. */
-static void what_comes_after_the_end_is_not_looked_at(void)
+static void records_after_the_end_are_ignored(void)
 {
     setup();
     client.stopped = true; /* it ignores the end */
@@ -731,7 +731,7 @@ static void what_comes_after_the_end_is_not_looked_at(void)
     nic_receive(server.port); /* looks at descriptors */
     CU_ASSERT_PTR_NULL(atomic_load(&bad->arenas[0]));
     client.stopped = false;
-    witness_is_well();
+    honest_is_served();
     teardown();
 }
 
@@ -764,7 +764,7 @@ static void descriptors_of_an_empty_message_are_closed(void)
     empty_message_send(client.peer->socket.fd, FDS, 4);
     CU_ASSERT(UNTIL(server.downs == 1));
     nic_peer_release(server.refused);
-    witness_is_well();
+    honest_is_served();
     teardown();
     CU_ASSERT_EQUAL(descriptors_open(), before);
 }
@@ -793,7 +793,7 @@ int main(void)
         {"the name of another connection is refused", the_name_of_another_connection_is_refused},
         {"bad arenas end the connection", bad_arenas_end_the_connection},
         {"vast arenas are not mapped", vast_arenas_are_not_mapped},
-        {"what comes after the end is not looked at", what_comes_after_the_end_is_not_looked_at},
+        {"records after the end are ignored", records_after_the_end_are_ignored},
         {"descriptors of an empty message are closed", descriptors_of_an_empty_message_are_closed},
     };
     return CASES_RUN("rubbish", CASES);

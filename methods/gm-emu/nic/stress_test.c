@@ -49,7 +49,7 @@ static void client_message(struct host *host, struct nic_event *event)
     (void)host;
     if (event->length != talk->length ||
         !pattern_is(event->message, event->length, talk->answers)) {
-        fprintf(stderr, "an answer is not what was sent\n");
+        fprintf(stderr, "an answer differs from its message\n");
         _exit(2);
     }
     talk->answers++;
