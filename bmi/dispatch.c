@@ -127,7 +127,7 @@ static int piggyback_locked(struct peer *peer, const struct wire_header *header)
     if (bmi__sent_room_locked(peer))
         bmi__tag_queues_pump_locked(peer);
     if (starts_message(header) && !(header->type == WIRE_RTS && header->length > 0))
-        peer->seen++; /* one with regions counts when matched: earlier announcements are for it */
+        peer->seen++; /* an RTS with regions counts when these have arrived */
     if (header->type == WIRE_CREDIT && header->target != 0)
         bmi__large_told_locked(peer, header->target);
     uint32_t eager = header->type == WIRE_RTR ? 0 : header->credit;

@@ -206,8 +206,8 @@ const struct pattern pattern_bandwidth = {
     .one_pair = true,
     .post = POST_ALL,
     .window = 8,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY | TAKES_MEMORY | TAKES_WINDOW |
-             TAKES_POST,
+    .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY | TAKES_MEMORY |
+             TAKES_WINDOW | TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
                   BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY),

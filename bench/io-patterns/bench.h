@@ -49,7 +49,7 @@ enum contender {
 
 /* Options that only some patterns use. */
 enum {
-    TAKES_PARTIES = 1, /* --method --servers --clients --grid --role --listen */
+    TAKES_PARTICIPANTS = 1, /* --method --servers --clients --grid --role --listen */
     TAKES_SIZE = 2,
     TAKES_BYTES = 4,
     TAKES_MESSAGES = 8,
@@ -157,7 +157,7 @@ struct pattern {
     bool less_is_better;
     bool empty_messages; /* a size may be 0 */
     bool one_pair;       /* one server and one client only */
-    bool plain_is_bare;  /* bmi-plain is not other memory, but the messages alone */
+    bool plain_is_bare;  /* bmi-plain is the messages without the flows, not other memory */
     bool low_quartile;   /* the value is not the median of samples, but a quarter from below */
     unsigned takes;      /* TAKES_* bits of options that mean something to it */
     enum post post;      /* if not given; POST_DEFAULT: a window */
@@ -165,10 +165,10 @@ struct pattern {
     int reps;            /* 0: 5 */
     const char *grid;    /* servers x clients, if not given; NULL: 1x1 */
     unsigned on_request; /* bits: contenders of ours that take part only on request */
-    const char *labels;  /* the meaning of the rows' labels, where rows are more than sizes */
+    const char *labels;  /* the meaning of the rows' labels; NULL: rows differ by size only */
     unsigned contenders; /* bits: those that exist for it */
-    /* Prepares a grid's rows where they are more than sizes: work, panel, label. Returns: their
-     * number, at most ROWS_MAX. */
+    /* Prepares a grid's rows if they do not differ by size only: work, panel, label. Returns:
+     * their number, at most ROWS_MAX. */
     int (*rows)(const struct options *options, const struct grid *grid, struct row *rows);
     /* The whole run, where it needs no other process. */
     void (*run_here)(const struct options *options, struct report *report);
@@ -266,9 +266,10 @@ uint64_t data_place(const struct work *work, uint64_t position);
 uint64_t data_ahead(const struct work *work, uint64_t position);
 #define DATA_SHIFT 4096 /* bytes by which the data for the next peer is shifted */
 
-/* traffic.c: bytes that the networks of this host have received so far, lo included, and the end of
- * the run where they carried less than a sample's since then */
+/* traffic.c: returns the bytes that the networks of this host have received so far, lo included. */
 uint64_t traffic_carried(void);
+/* Ends the run with an error if the networks carried less than the sample's bytes since `before`:
+ * then MPI did not use tcp. */
 void traffic_check(const struct options *options, const struct work *work, uint64_t pairs,
                    uint64_t before);
 

@@ -228,7 +228,8 @@ void group_start(struct group *group, enum contender contender, const struct opt
     lines_await(group, group->servers, count, "ready");
 }
 
-/* The copies that a message takes at least where memory is shared, by this process. */
+/* One sample of copying the messages by memcpy in this process: the least that a message through
+ * shared memory costs. */
 static double memcpy_sample(const struct work *work)
 {
     const uint8_t *from = data_source(0, memory_size(work));

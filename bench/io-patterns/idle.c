@@ -125,12 +125,12 @@ static double value_plain(double slowest, const struct work *work, int pairs)
 }
 
 /* Sizes follow from the grid. */
-#define IDLE(NAME, SUMMARY, UNIT, RUN, AMOUNT, TAKES)                                             \
-    {                                                                                             \
-        .name = NAME, .summary = SUMMARY, .unit = UNIT, .size_name = "clients", .sizes = "0",     \
-        .size_is_clients = true, .amount = AMOUNT, .less_is_better = true, .grid = "1x1000",      \
-        .takes = TAKES_PARTIES | (TAKES), .contenders = BIT(CONTENDER_BMI), .value = value_plain, \
-        .serve_bmi = idle_serve, .run_bmi = RUN,                                                  \
+#define IDLE(NAME, SUMMARY, UNIT, RUN, AMOUNT, TAKES)                                         \
+    {                                                                                         \
+        .name = NAME, .summary = SUMMARY, .unit = UNIT, .size_name = "clients", .sizes = "0", \
+        .size_is_clients = true, .amount = AMOUNT, .less_is_better = true, .grid = "1x1000",  \
+        .takes = TAKES_PARTICIPANTS | (TAKES), .contenders = BIT(CONTENDER_BMI),              \
+        .value = value_plain, .serve_bmi = idle_serve, .run_bmi = RUN,                        \
     }
 
 const struct pattern pattern_idle =

@@ -417,7 +417,7 @@ static unsigned option_takes(int option)
     case OPTION_BIND:
     case OPTION_ROLE:
     case OPTION_LISTEN:
-        return TAKES_PARTIES;
+        return TAKES_PARTICIPANTS;
     case OPTION_SIZE:
         return TAKES_SIZE;
     case OPTION_BYTES:

@@ -38,7 +38,7 @@ static void given_check(const struct options *options)
         unsigned takes;
         const char *names;
     } names[] = {
-        {TAKES_PARTIES, "--method, --servers, --clients, --grid, --bind, --role"},
+        {TAKES_PARTICIPANTS, "--method, --servers, --clients, --grid, --bind, --role"},
         {TAKES_SIZE, "--size"},
         {TAKES_BYTES, "--bytes"},
         {TAKES_MESSAGES, "--messages"},

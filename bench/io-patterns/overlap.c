@@ -318,7 +318,8 @@ const struct pattern pattern_overlap = {
     .sizes = "32K,1M",
     .amount = "50",
     .one_pair = true,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_MESSAGES | TAKES_VERIFY | TAKES_COMPUTE | TAKES_ON,
+    .takes =
+        TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_MESSAGES | TAKES_VERIFY | TAKES_COMPUTE | TAKES_ON,
     .labels = "computing for",
     .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_BACKGROUND) | BIT(CONTENDER_RAW) |
                   BIT(CONTENDER_MPI),

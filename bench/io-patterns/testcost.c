@@ -117,12 +117,13 @@ static double value_call(double slowest, const struct work *work, int pairs)
 }
 
 /* The two differ in the timed calls, not in how the samples are taken. */
-#define COST(NAME, SUMMARY, RUN)                                                                \
-    {                                                                                           \
-        .name = NAME, .summary = SUMMARY, .unit = "us", .size_name = "outstanding",             \
-        .sizes = "10,100000", .amount = "20000", .less_is_better = true, .one_pair = true,      \
-        .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_MESSAGES, .contenders = BIT(CONTENDER_BMI), \
-        .value = value_call, .serve_bmi = testcost_serve, .run_bmi = RUN,                       \
+#define COST(NAME, SUMMARY, RUN)                                                            \
+    {                                                                                       \
+        .name = NAME, .summary = SUMMARY, .unit = "us", .size_name = "outstanding",         \
+        .sizes = "10,100000", .amount = "20000", .less_is_better = true, .one_pair = true,  \
+        .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_MESSAGES,                          \
+        .contenders = BIT(CONTENDER_BMI), .value = value_call, .serve_bmi = testcost_serve, \
+        .run_bmi = RUN,                                                                     \
     }
 
 const struct pattern pattern_testcost =

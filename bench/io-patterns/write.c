@@ -266,7 +266,7 @@ const struct pattern pattern_write = {
     .amount = "10MB",
     .amount_is_bytes = true,
     .window = 8,
-    .takes = TAKES_PARTIES | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW |
+    .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW |
              TAKES_VERIFY | TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders =

@@ -41,18 +41,18 @@ static const char *name_find(const char *bytes, size_t have)
 
 void bmi__stranger_log_locked(const struct peer *peer, const uint8_t *bytes, size_t have)
 {
-    static const char rendezvous[] = "BMI "; /* then the method's name and a line's end */
+    static const char exchange[] = "BMI "; /* then the method's name and a line's end */
     const char *text = (const char *)bytes;
     char shown[4 * SHOWN + 1];
     const char *name = name_find(text, have);
     const char *answers = peer->flags & PEER_ACCEPTED ? "sends" : "answers";
-    const size_t prefix = sizeof rendezvous - 1;
+    const size_t prefix = sizeof exchange - 1;
 
     bmi__escape(shown, sizeof shown, bytes, have < SHOWN ? have : SHOWN);
-    if (have > prefix && memcmp(bytes, rendezvous, prefix) == 0)
+    if (have > prefix && memcmp(bytes, exchange, prefix) == 0)
         bmi__log(BMI_LOG_WARN,
-                 "%s is the rendezvous of another method of BMI, %.*s, for which there are other "
-                 "schemes: it %s \"%s\"",
+                 "%s is the address exchange of another method of BMI, %.*s, for which there are "
+                 "other schemes: it %s \"%s\"",
                  bmi__peer_name(peer), (int)strcspn(shown + prefix, "\\ "), shown + prefix, answers,
                  shown);
     else if (name != NULL)

@@ -42,7 +42,7 @@ static struct {
     int batch_count, batch_next;
     struct wakes wakes;      /* followers whose completions have come in this pass */
     uint64_t watch_until_ns; /* the timer that the background task, which blocks, knows of */
-    uint64_t asked_ns;       /* a wait has asked the epoll set then or later */
+    uint64_t all_looked_ns;  /* when look_at_all last ran */
 } progress;
 
 uint32_t bmi__progress_pass(void)
@@ -336,14 +336,14 @@ static bool spin(struct waiter *waiter, uint64_t now, uint64_t deadline_ns)
     return false;
 }
 
-/* Waits in a row may each end in their first turn, since one peer always has a message ready. So
- * now and then all descriptors and timers are checked first. */
+/* If one peer always has a message ready, each wait ends in its first pass, which looks at that
+ * peer only. So all descriptors and timers are checked first from time to time. */
 static void look_at_all(uint64_t now)
 {
     enum { EVERY_NS = 1000000 };
-    if (now < progress.asked_ns + EVERY_NS)
+    if (now < progress.all_looked_ns + EVERY_NS)
         return;
-    progress.asked_ns = now;
+    progress.all_looked_ns = now;
     events_run(0);
     timers_run();
 }

@@ -22,7 +22,7 @@ struct alternative {
 
 /* A numeric host. Programs receive a pointer to the string, so it lives as long as its address. */
 struct host {
-    struct host *former; /* of the address: of connections before */
+    struct host *former; /* that of an earlier connection of the same address */
     char numeric[];
 };
 

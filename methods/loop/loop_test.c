@@ -688,7 +688,7 @@ static void test_stop_with_open_links(void)
     CHECK_EVENTS(DIALLER, "sent:1:-125 down:0");
     CHECK_EVENTS(ACCEPTOR, "down:0");
     CHECK_EVENTS(late, "down:0");
-    fake_drop(); /* with the call that the late one had requested */
+    fake_drop(); /* also drops the deferred call that `late` had requested */
     fake_pair_close();
     fake_pair_open(LOOP); /* it can be started again all the same */
     fake_pair_close();

@@ -144,9 +144,9 @@ static void test_threads(void)
     scene_open();
     unsigned seed = (unsigned)time(NULL);
     printf("seed %u ", seed);
-    pthread_t driver, taker, threads[SENDERS];
+    pthread_t poller, taker, threads[SENDERS];
     atomic_store(&over, false);
-    CU_ASSERT_EQUAL_FATAL(pthread_create(&driver, NULL, drive, NULL), 0);
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&poller, NULL, drive, NULL), 0);
     CU_ASSERT_EQUAL_FATAL(pthread_create(&taker, NULL, retract_some, NULL), 0);
     for (unsigned i = 0; i < SENDERS; i++) {
         senders[i].number = i;
@@ -161,7 +161,7 @@ static void test_threads(void)
             sched_yield();
     atomic_store(&over, true);
     fake_wake();
-    pthread_join(driver, NULL);
+    pthread_join(poller, NULL);
     pthread_join(taker, NULL);
     fake_drive(1000000); /* the rest of detached bodies */
 

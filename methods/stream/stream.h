@@ -78,7 +78,7 @@ struct stream_socket {
     /* 2. The dialled socket is connected or has failed. Calls stream_dial_done; or
      * stream_dial_close, and then begins again or calls stream_link_end. */
     void (*dial_ready)(struct stream_link *link);
-    /* 3. link->timer has expired before stream_dial_done. As 2. */
+    /* 3. link->timer has expired before stream_dial_done. Calls the same functions as 2. */
     void (*dial_expired)(struct stream_link *link);
     /* 4. Cancels the attempt that is under way, and frees link->dial. */
     void (*dial_free)(void *dial);

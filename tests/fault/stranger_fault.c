@@ -200,8 +200,8 @@ static void strangers_start(struct stranger *strangers, unsigned count)
 static void methods_meet(void)
 {
     static struct stranger strangers[] = {
-        {"a server of ofi+tcp", server_run, "ofi+tcp", "is the rendezvous of another method of BMI",
-         .scheme = "tcp"},
+        {"a server of ofi+tcp", server_run, "ofi+tcp",
+         "is the address exchange of another method of BMI", .scheme = "tcp"},
         {"a server of tcp", server_run, "tcp", "but: BMI's method tcp", .scheme = "ofi+tcp"},
     };
     strangers_start(strangers, 2);
@@ -221,8 +221,8 @@ int main(int argc, char **argv)
         {"HTTP, a page alone", stranger_run, "<!DOCTYPE HTML>\n<html>Error 400</html>\n",
          "is an HTTP server, and speaks no BMI", .first = false},
         {"SSH", stranger_run, "SSH-2.0-OpenSSH_9.2p1\r\n", "is an SSH server", .first = true},
-        {"a rendezvous", stranger_run, "BMI ib\r\n", "rendezvous of another method of BMI, ib,",
-         .first = true},
+        {"an address exchange", stranger_run, "BMI ib\r\n",
+         "exchange of another method of BMI, ib,", .first = true},
         {"one byte", stranger_run, "\xff", "speaks no BMI: it answers \"\\xff\"", .first = true},
         {"a terminal's worth", stranger_run, "\x1b[31m\nforged", "\"\\x1b[31m\\x0aforged\"",
          .first = true},

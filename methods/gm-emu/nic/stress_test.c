@@ -297,13 +297,13 @@ static void end_open(struct end *end)
 
 static void many_threads_at_once(void)
 {
-    pthread_t drivers[2], senders[SENDERS];
+    pthread_t pollers[2], senders[SENDERS];
     uint16_t number = 0;
     end_open(&ends[0]);
     end_open(&ends[1]);
     CU_ASSERT_EQUAL(nic_listen(ends[0].port, "threads", &number), 0);
     for (int i = 0; i < 2; i++)
-        pthread_create(&drivers[i], NULL, drive, &ends[i]);
+        pthread_create(&pollers[i], NULL, drive, &ends[i]);
     CU_ASSERT_EQUAL(nic_connect(ends[1].port, "threads", number, NULL, &ends[1].peer), 0);
     while (atomic_load(&ends[0].up) + atomic_load(&ends[1].up) < 2)
         sched_yield();
@@ -321,7 +321,7 @@ static void many_threads_at_once(void)
     for (int i = 0; i < 2; i++)
         atomic_store(&ends[i].stop, true);
     for (int i = 0; i < 2; i++)
-        pthread_join(drivers[i], NULL);
+        pthread_join(pollers[i], NULL);
     CU_ASSERT_EQUAL(atomic_load(&ends[0].received_sum) + atomic_load(&ends[1].received_sum),
                     atomic_load(&sent_sum));
     CU_ASSERT_EQUAL(atomic_load(&failed), 0);
