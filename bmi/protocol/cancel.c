@@ -155,7 +155,7 @@ static void rts_cancel(struct peer *peer, struct op *op)
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
 }
 
-void bmi__cancelled_granted_locked(struct peer *peer, struct op *op, bool discard)
+void bmi__cancelled_answered_locked(struct peer *peer, struct op *op, bool discard)
 {
     if (!discard)
         abort_send(peer, op, false);

@@ -12,7 +12,7 @@ int bmi__cancel(struct op *op, bmi_op_id_t id);
 void bmi__stream_cancel_locked(struct peer *peer, struct op *op, bmi_size_t moved);
 /* The receiver answers a cancelled send whose memory it could have fetched, and has not fetched it.
  */
-void bmi__cancelled_granted_locked(struct peer *peer, struct op *op, bool discard);
+void bmi__cancelled_answered_locked(struct peer *peer, struct op *op, bool discard);
 /* An RTR_CANCELLED has arrived: more of the waiting questions may be sent. */
 void bmi__question_answered_locked(struct peer *peer);
 /* Ends the receives whose sender did not answer in time. Returns whether others still wait. */

@@ -190,7 +190,7 @@ static void take_unmatched(struct peer *peer, struct tag_queue *queue, struct op
         memcpy(regions, message->body, count * sizeof *regions);
         bmi__unmatched_remove_locked(peer, queue, message);
         if (size <= op->total)
-            bmi__receive_grant_locked(peer, op, sender, size, regions, count);
+            bmi__receive_answer_locked(peer, op, sender, size, regions, count);
         else
             request_discard(peer, op, sender);
     } else if (message->whole) {
@@ -374,7 +374,7 @@ static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_h
     bmi__credit_return_locked(peer, false, 0);
     large_learn(peer, size, true);
     if (size <= op->total && !(op->flags & OP_TOMBSTONE)) {
-        bmi__receive_grant_locked(peer, op, header->source, size, regions, count);
+        bmi__receive_answer_locked(peer, op, header->source, size, regions, count);
         return;
     }
     request_discard(peer, op, header->source);

@@ -311,7 +311,7 @@ int bmi__cts_arrived_locked(struct peer *peer, const struct wire_header *header,
     bmi__memory_release_locked(op);
     op->remote = header->source;
     if (op->flags & OP_CANCELLED)
-        bmi__cancelled_granted_locked(peer, op, (header->flags & WIRE_DISCARD) != 0);
+        bmi__cancelled_answered_locked(peer, op, (header->flags & WIRE_DISCARD) != 0);
     else if (header->flags & WIRE_DISCARD)
         bmi__op_complete_locked(op, 0, op->total);
     else
@@ -531,8 +531,8 @@ int bmi__rtr_cancelled_arrived_locked(struct peer *peer, const struct wire_heade
     return 0;
 }
 
-void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
-                               const struct bmi_region *regions, uint32_t region_count)
+void bmi__receive_answer_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
+                                const struct bmi_region *regions, uint32_t region_count)
 {
     const struct bmi_method *method = method_of(peer);
     op->expected = size;

@@ -15,8 +15,8 @@ void bmi__stream_start_locked(struct peer *peer, struct op *op, uint64_t receive
 /* The announced receive is too small for the message: both end. */
 void bmi__too_large_send_locked(struct peer *peer, struct op *op, uint64_t receive);
 void bmi__streams_pump_locked(struct peer *peer);
-void bmi__receive_grant_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
-                               const struct bmi_region *regions, uint32_t region_count);
+void bmi__receive_answer_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
+                                const struct bmi_region *regions, uint32_t region_count);
 void bmi__announce_locked(struct peer *peer, struct tag_queue *queue, struct op *op,
                           uint32_t ahead);
 /* The sender has forgotten the announcements of the tag, and lacks credit: only a new announcement

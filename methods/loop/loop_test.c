@@ -266,7 +266,7 @@ static void test_drain_and_small_room(void)
 }
 
 /* The receiver still reads undelivered bytes from the sender's memory. */
-static void test_bodies_are_not_staged(void)
+static void test_bodies_stay_with_the_sender(void)
 {
     fake_pair_open(LOOP);
     uint8_t memory[100] = {0};
@@ -721,7 +721,7 @@ static CU_TestInfo frame_tests[] = {
     {"turns are fair", test_turns_are_fair},
     {"pieces", test_pieces},
     {"drain, small room", test_drain_and_small_room},
-    {"bodies are not staged", test_bodies_are_not_staged},
+    {"bodies stay with the sender", test_bodies_stay_with_the_sender},
     {"hold", test_hold_is_for_one_direction},
     {"delay", test_delay},
     {"strangers", test_strangers},

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * receive.c - frames on their way in: header, the core's word where the body goes, body.
+ * receive.c - incoming frames: the header, the sink that the core returns for the body, the body.
  *
- * Between bodies a link reads ahead into the driver's stage and takes as many frames out of it as
- * it finds; a body that the stage does not hold to its end is read straight to its place, with the
- * stage (or the next header) behind it in the same call. While the core expects large bodies
- * (large_expected) nothing is read beyond a long header, so that no byte of them is staged; behind
- * a short one that brings the first bytes of a small message, which are staged in its place.
+ * Between bodies a link reads ahead into a buffer of the poller (`ahead`), and takes all frames out
+ * of it. If a body is not whole there, its rest is read straight into the sink; the same call reads
+ * the bytes after it into the buffer, or into the next header. While the core expects large bodies
+ * (large_expected), nothing is read beyond a long header, so that no byte of them is copied. A read
+ * of a long header may get a short header and the first bytes of a small message instead; these
+ * are taken from there.
  *
- * The stage is empty between two reads: what it held was taken, a cut header kept in the link. A
- * read that brings less than was asked for has emptied the socket: the link is left alone until the
- * watch tells, or, if it is the hot one, until the driver polls.
+ * The read-ahead buffer is empty between two reads: all its bytes were taken, and a cut header is
+ * kept in the link. A read that returns less than was asked for has emptied the socket: the link is
+ * not read again until its watch reports bytes, or, if it is the hot one, until the poller polls.
  *
- * A link that polling alone has served for STREAM_HOT_READS reads leaves the core's epoll set until
- * the driver waits, or another link becomes the hot one: each arrival costs the sender's kernel
- * some 0.13 us for a set that nobody waits on.
+ * A link that was served for STREAM_HOT_READS reads by polling alone leaves the core's epoll set
+ * until the poller blocks, or another link becomes the hot one: each arrival costs the sender's
+ * kernel some 0.13 us for a set on which no thread waits.
  */
 #include <sys/epoll.h>
 #include <time.h>
@@ -30,7 +31,7 @@ struct reading {
     size_t wanted;
     size_t body;    /* bytes asked for of the present body */
     size_t in_list; /* the first of them, which go to the sink's list */
-    bool staged;    /* what lies behind the body goes to the stage, else to the header */
+    bool to_ahead;  /* bytes after the body go to the read-ahead buffer, else to the header */
 };
 
 static void reading_add(struct reading *reading, void *to, size_t bytes)
@@ -65,12 +66,12 @@ static bool closed(const struct stream_link *link)
 
 static void reading_plan(struct stream_link *link, struct reading *reading)
 {
-    /* A large body is followed by another, as like as not. */
-    bool exact = link->body_left > STREAM_STAGE_BYTES ||
+    /* A large body is often followed by another one. */
+    bool exact = link->body_left > STREAM_AHEAD_BYTES ||
                  atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0;
 
     reading->count = reading->wanted = reading->body = reading->in_list = 0;
-    reading->staged = !exact;
+    reading->to_ahead = !exact;
     if (link->body_left > 0 && !closed(link))
         bmi_method_body_place(&link->base, &link->sink);
     if (link->body_left > 0)
@@ -81,7 +82,7 @@ static void reading_plan(struct stream_link *link, struct reading *reading)
         reading_add(reading, link->header + link->header_have,
                     (size_t)(BMI_FRAME_HEADER - link->header_have));
     else
-        reading_add(reading, stream_state_of(link)->stage, STREAM_STAGE_BYTES);
+        reading_add(reading, stream_state_of(link)->ahead, STREAM_AHEAD_BYTES);
 }
 
 static int body_finish(struct stream_link *link)
@@ -140,8 +141,8 @@ static int frame_begin(struct stream_link *link, const uint8_t *header)
     return 0;
 }
 
-/* Takes bytes of the body out of the stage. Returns their number, or the errno. */
-static ssize_t stage_take_body(struct stream_link *link, const uint8_t *bytes, size_t count)
+/* Takes bytes of the body out of the read-ahead buffer. Returns their number, or the errno. */
+static ssize_t ahead_take_body(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
     struct stream_tally *tally = &stream_state_of(link)->tally;
     size_t taken = link->body_left < count ? (size_t)link->body_left : count;
@@ -157,9 +158,9 @@ static ssize_t stage_take_body(struct stream_link *link, const uint8_t *bytes, s
     return error < 0 ? error : (ssize_t)taken;
 }
 
-/* Takes bytes of a header out of the stage, whole where it is whole. They may lie in the link's own
- * header, behind one that was taken. */
-static ssize_t stage_take_header(struct stream_link *link, const uint8_t *bytes, size_t count)
+/* Takes a header out of the read-ahead buffer, or the part of it that is there. `bytes` may also
+ * point into the link's own header, behind a short header that was taken out of it. */
+static ssize_t ahead_take_header(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
     size_t size = bmi_frame_header_size(link->header_have > 0 ? link->header[0] : bytes[0]);
     size_t missing = size - link->header_have;
@@ -182,9 +183,9 @@ static ssize_t stage_take_header(struct stream_link *link, const uint8_t *bytes,
     return error < 0 ? error : (ssize_t)missing;
 }
 
-/* A small message that the stage holds whole, in one step. Returns its bytes, 0 if it is none, or
- * the errno. */
-static ssize_t stage_take_whole(struct stream_link *link, const uint8_t *bytes, size_t count)
+/* Takes a small message that is whole in the read-ahead buffer, in one step. Returns its bytes; 0:
+ * there is none; or the errno. */
+static ssize_t ahead_take_whole(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
     struct stream_tally *tally = &stream_state_of(link)->tally;
 
@@ -204,13 +205,13 @@ static ssize_t stage_take_whole(struct stream_link *link, const uint8_t *bytes, 
     return taken;
 }
 
-static int stage_take(struct stream_link *link, const uint8_t *bytes, size_t count)
+static int ahead_take(struct stream_link *link, const uint8_t *bytes, size_t count)
 {
     while (count > 0) {
-        ssize_t taken = link->body_left == 0 ? stage_take_whole(link, bytes, count) : 0;
+        ssize_t taken = link->body_left == 0 ? ahead_take_whole(link, bytes, count) : 0;
         if (taken == 0)
-            taken = link->body_left > 0 ? stage_take_body(link, bytes, count)
-                                        : stage_take_header(link, bytes, count);
+            taken = link->body_left > 0 ? ahead_take_body(link, bytes, count)
+                                        : ahead_take_header(link, bytes, count);
         if (taken < 0)
             return (int)taken;
         bytes += taken;
@@ -233,12 +234,12 @@ static int reading_done(struct stream_link *link, const struct reading *reading,
     }
     if (error < 0 || moved == 0)
         return error;
-    if (reading->staged)
-        return stage_take(link, stream_state_of(link)->stage, moved);
+    if (reading->to_ahead)
+        return ahead_take(link, stream_state_of(link)->ahead, moved);
 
     moved += link->header_have;
     link->header_have = 0;
-    return stage_take(link, link->header, moved);
+    return ahead_take(link, link->header, moved);
 }
 
 /* Reads once. Returns PASS_MORE, PASS_DRAINED, 0 at the stream's end, or an errno. */

@@ -156,7 +156,7 @@ static void long_list_with_empty_segments(void)
     teardown();
 }
 
-static void large_bodies_are_not_staged(void)
+static void large_bodies_are_not_read_ahead(void)
 {
     size_t from = 0, length = 0;
     setup();
@@ -675,7 +675,7 @@ int main(void)
     CU_ADD_TEST(suite, byte_by_byte);
     CU_ADD_TEST(suite, split_at_every_place);
     CU_ADD_TEST(suite, long_list_with_empty_segments);
-    CU_ADD_TEST(suite, large_bodies_are_not_staged);
+    CU_ADD_TEST(suite, large_bodies_are_not_read_ahead);
     CU_ADD_TEST(suite, small_frames_are_read_together);
     CU_ADD_TEST(suite, drained_body_leaves_no_trace);
     CU_ADD_TEST(suite, retract_in_mid_body);

@@ -103,13 +103,13 @@ int stream_method_start(struct stream_state *state, const struct stream_socket *
     state->acceptor.method = socket->method;
     state->acceptor.accepted = accepted;
     state->acceptor.evicts = true;
-    state->stage = aligned_alloc(64, STREAM_STAGE_BYTES + STREAM_SCRATCH_BYTES);
-    if (!state->stage)
+    state->ahead = aligned_alloc(64, STREAM_AHEAD_BYTES + STREAM_SCRATCH_BYTES);
+    if (!state->ahead)
         return -ENOMEM;
-    state->scratch = state->stage + STREAM_STAGE_BYTES;
+    state->scratch = state->ahead + STREAM_AHEAD_BYTES;
     int error = stream_engine_start(state);
     if (error)
-        free(state->stage);
+        free(state->ahead);
     return error;
 }
 
@@ -124,5 +124,5 @@ void stream_method_stop(struct stream_state *state)
         stream_link_end(link, 0);
     }
     stream_engine_stop(state);
-    free(state->stage);
+    free(state->ahead);
 }

@@ -44,12 +44,11 @@ enum {
     STREAM_PASS_BYTES = 4 << 20,    /* one link's receive pass; data left in the socket leaves the
                                      * cache */
     STREAM_PASS_READS = 64,
-    STREAM_PASS_FRAMES =
-        2048,                 /* about so many frames: small ones cost much time for their bytes, */
-    STREAM_PASS_NS = 5000000, /* and so long: the sender determines the cost of a frame */
-    STREAM_HOT_READS = 64,    /* after so many reads by polling, the link is not watched */
-    STREAM_REST_BYTES = 256 << 20,   /* of a link whose writes fail */
-    STREAM_STAGE_BYTES = 64 << 10,   /* read ahead */
+    STREAM_PASS_FRAMES = 2048,     /* a pass ends after about so many frames, */
+    STREAM_PASS_NS = 5000000,      /* or after so long: the sender determines the cost of a frame */
+    STREAM_HOT_READS = 64,         /* after so many reads by polling, the link is not watched */
+    STREAM_REST_BYTES = 256 << 20, /* of a link whose writes fail */
+    STREAM_AHEAD_BYTES = 64 << 10, /* read ahead */
     STREAM_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
 };
 
@@ -136,7 +135,7 @@ struct stream_link {
     int end_status; /* send_lock: status to end with, if `ending` */
     struct bmi_sink sink;
     uint64_t body_left;  /* bytes of the present body still to come */
-    bool body_direct;    /* none of them was staged so far */
+    bool body_direct;    /* no byte of the body went through the read-ahead buffer so far */
     bool retracted;      /* the sink's owner has gone */
     bool any_frame;      /* one header at least was whole */
     uint8_t header_have; /* bytes of the next header */
@@ -165,7 +164,7 @@ struct stream_state {
     uint32_t hot_reads;      /* polls of `hot` since it became hot, or since a wait */
     struct stream_acceptor acceptor;
     struct stream_tally tally;
-    uint8_t *stage; /* STREAM_STAGE_BYTES; behind them scratch, STREAM_SCRATCH_BYTES */
+    uint8_t *ahead; /* STREAM_AHEAD_BYTES; behind them scratch, STREAM_SCRATCH_BYTES */
     uint8_t *scratch;
 };
 
