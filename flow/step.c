@@ -180,7 +180,7 @@ static void last_result(struct flow *flow, bmi_error_code_t error)
     }
 }
 
-/* When all chunks have ended: tells the receiver by an empty message that no more data follows, or
+/* When all chunks have ended: sends the receiver an empty message, the end of the data, or
  * flushes. */
 static void last_begin(struct flow *flow)
 {

@@ -32,7 +32,7 @@ struct unexpected {
     void *buffer; /* == bytes, as a list of one */
     bmi_size_t size;
     bmi_msg_tag_t tag;
-    uint32_t cookie; /* tells our buffers from others */
+    uint32_t cookie; /* distinguishes our buffers from others */
     bool fetched;    /* lock: the program owns the buffer */
     _Alignas(16) char bytes[];
 };

@@ -354,7 +354,7 @@ static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
     bool stopped;
     if (!arriving_stop(peer, op, id, &stopped))
         return; /* it completed meanwhile */
-    if (stopped || (op->stage == RECV_GRANTED && op->memory == NULL)) {
+    if (stopped || (op->stage == RECV_CLEARED && op->memory == NULL)) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     } else if (op->memory != NULL && !(op->flags & OP_CANCEL_ASKED)) {
         /* a put may be writing: wait until it is done or the grace ends */
@@ -374,7 +374,7 @@ static void receive_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
     case RECV_HELD:
         held_cancel(peer, op);
         break;
-    case RECV_GRANTED:
+    case RECV_CLEARED:
     case RECV_ARRIVING:
         arriving_cancel(peer, op, id);
         break;
@@ -428,10 +428,10 @@ static bool arriving_end(struct peer *peer, struct op *op, bool *released)
     if (*released && !arriving_stop(peer, op, bmi__op_id(op), &stopped))
         return false;
     if (*released && stopped)
-        op->stage = RECV_GRANTED; /* no transfer is under way any more */
+        op->stage = RECV_CLEARED; /* no transfer is under way any more */
     if (op->memory != NULL && !bmi__memory_try_release_locked(op))
         return true; /* the writing process may be stopped: try at the next tick */
-    if (op->stage == RECV_GRANTED)
+    if (op->stage == RECV_CLEARED)
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     return false;
 }
@@ -451,7 +451,7 @@ bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
             waiting = true;
         else if (op->stage == RECV_POSTED)
             waiting |= !haunt(peer, op);
-        else if (op->stage == RECV_GRANTED || op->stage == RECV_ARRIVING)
+        else if (op->stage == RECV_CLEARED || op->stage == RECV_ARRIVING)
             waiting |= arriving_end(peer, op, &released);
         else if (op->stage == RECV_HELD)
             held_cancel(peer, op);

@@ -539,7 +539,7 @@ void bmi__receive_answer_locked(struct peer *peer, struct op *op, uint64_t sende
     op->remote = sender;
     if (gets_only(method) && transfer_start(peer, op, true, size, regions, region_count))
         return;
-    op->stage = RECV_GRANTED;
+    op->stage = RECV_CLEARED;
     bool put = method->limits.put && (op->memory != NULL || memory_enroll(peer, op, size));
     if (!put)
         large_expect(peer, op);
@@ -579,7 +579,7 @@ static int announced_take(struct peer *peer, const struct wire_header *header, s
     } else if (header->source > (uint64_t)op->total) {
         bmi__op_complete_locked(op, -EMSGSIZE, 0);
     } else {
-        op->stage = RECV_GRANTED;
+        op->stage = RECV_CLEARED;
         op->expected = (bmi_size_t)header->source;
         *found = op;
     }
@@ -596,7 +596,7 @@ int bmi__data_arrived_locked(struct peer *peer, const struct wire_header *header
         if (status < 0)
             return status;
     } else {
-        op = find(peer, header->target, RECV_GRANTED);
+        op = find(peer, header->target, RECV_CLEARED);
     }
     *sink = (struct bmi_sink){.length = header->length, .cookie = SINK_DRAIN};
     if (op == NULL || (header->flags & WIRE_BY_PUT))
@@ -629,7 +629,7 @@ int bmi__data_done_locked(struct peer *peer, struct bmi_sink *sink)
 
 int bmi__put_done_arrived_locked(struct peer *peer, const struct wire_header *header)
 {
-    struct op *op = find(peer, header->target, RECV_GRANTED);
+    struct op *op = find(peer, header->target, RECV_CLEARED);
     if (op == NULL)
         return 0; /* cancelled */
     if (op->memory == NULL)
@@ -655,10 +655,10 @@ int bmi__abort_arrived_locked(struct peer *peer, const struct wire_header *heade
 {
     if (gets_only(method_of(peer)) && abort_of_get(peer, header))
         return 0;
-    struct op *op = header->target != 0 ? find(peer, header->target, RECV_GRANTED) : NULL;
+    struct op *op = header->target != 0 ? find(peer, header->target, RECV_CLEARED) : NULL;
     if (header->target == 0)
         for (op = peer->ops_first; op != NULL; op = op->peer_next)
-            if (op->stage == RECV_GRANTED && op->remote == header->source)
+            if (op->stage == RECV_CLEARED && op->remote == header->source)
                 break;
     if (op != NULL && op->remote != 0 && op->remote != header->source)
         op = NULL; /* given back already, by an ABORT that crossed its CTS */
@@ -723,7 +723,7 @@ static void get_done(struct peer *peer, struct op *op, int status)
         bmi__op_complete_locked(op, 0, op->expected);
         return;
     }
-    op->stage = RECV_GRANTED;
+    op->stage = RECV_CLEARED;
     bmi__memory_release_locked(op);
     large_expect(peer, op);
     header = (struct wire_header){.type = WIRE_CTS,

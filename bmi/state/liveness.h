@@ -28,7 +28,7 @@ void bmi__liveness_stop(void);
  * link is down. */
 void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason);
 
-/* Whether the peer's link was told to close and is not down yet. */
+/* Whether the close of the peer's link was requested, and the link is not down yet. */
 static inline bool bmi__peer_closing(const struct peer *peer)
 {
     return (peer->flags & PEER_CLOSING) && peer->link != NULL;

@@ -42,23 +42,24 @@ enum op_stage {
     RECV_POSTED,   /* waits for its message; in its tag queue's receives */
     RECV_ARRIVING, /* an eager message is being put to its memory */
     RECV_HELD,     /* will take an unmatched message that is still arriving */
-    RECV_GRANTED,  /* DATA or a put is coming */
+    RECV_CLEARED,  /* CTS was sent: DATA or a put will come */
     RECV_GET,      /* a transfer fetches it */
     STAGE_NEXT,    /* posted while its peer's link was being closed: waits for the next one */
     STAGE_DYING,   /* failed; waits for the method to give its frame or transfer back */
 };
 
 enum op_flags {
-    OP_ANNOUNCED = 1,     /* an RTR told the sender of it */
-    OP_CANCEL_ASKED = 2,  /* cancelled; waits for the sender's word or the grace to end; a send:
-                             its put is waited for until then */
-    OP_TOMBSTONE = 4,     /* nobody's: swallows the message of a receive cancelled without word */
+    OP_ANNOUNCED = 1,     /* announced to the sender by an RTR */
+    OP_CANCEL_ASKED = 2,  /* cancelled; until deadline_ns a receive waits for RTR_CANCELLED or a put
+                             into it, a send for its put */
+    OP_TOMBSTONE = 4,     /* of no program: discards the message of a receive whose cancel was not
+                             answered */
     OP_COUNTED_LARGE = 8, /* counts in its link's large_expected */
     OP_FRAME_OUT = 16,    /* its frame is with the method */
     OP_STARTED = 32,      /* a send: its first DATA frame has been made */
     OP_CANCEL_WAITS = 32, /* a receive: cancelled; its sender has many others to answer first */
-    OP_CANCELLED = 64,    /* a send whose rest is not to go; a receive whose rest is drained */
-    OP_DISCARDING = 128,  /* its message is too large and drained */
+    OP_CANCELLED = 64,    /* a send whose rest is not sent; a receive whose rest is drained */
+    OP_DISCARDING = 128,  /* its message is too large and is drained */
 };
 
 struct op {
@@ -73,7 +74,8 @@ struct op {
     bmi_size_t total;    /* message's size, or receive's capacity */
     bmi_size_t actual;   /* bytes done; result */
     bmi_size_t expected; /* receive: size of the message being received */
-    uint64_t remote;     /* the other side's operation, or announcement used; tombstone: whose */
+    uint64_t remote;     /* the other side's operation, or the used announcement's; tombstone: the
+                            cancelled receive */
     struct unmatched *held;
     struct remote_memory *memory; /* registered for put or get; NULL if not */
     struct bmi_frame frame;

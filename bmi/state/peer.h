@@ -36,7 +36,7 @@ enum peer_state {
 };
 
 enum peer_flags {
-    PEER_ACCEPTED = 1,          /* its link came in: the peer dialled */
+    PEER_ACCEPTED = 1,          /* the peer dialled; we accepted its link */
     PEER_SELF = 2,              /* this process */
     PEER_ANNOUNCE_ALL = 4,      /* the sender has no credit: announce every receive to it */
     PEER_WANTS_EAGER = 8,       /* we have reported that we lack credit */
@@ -45,19 +45,19 @@ enum peer_flags {
     PEER_ASKED = 64,      /* a JOIN of ours waits for its answer; accepted: the peer has sent one */
     PEER_PINGED = 128,    /* silent for long: asked for a sign of life */
     PEER_ATTENTION = 256, /* counted among those that the liveness tick has to look at */
-    PEER_CLOSING = 512,   /* its link was told to close */
+    PEER_CLOSING = 512,   /* the method was asked to close its link, which is not down yet */
     PEER_DROPPED = 1024,  /* not to be dialled again for new posts */
-    PEER_HUNGRY = 2048,   /* it asked for eager credit and got none since */
-    PEER_FULL = 4096,     /* asked and holds its share: credit comes back as it is consumed */
+    PEER_HUNGRY = 2048,   /* asked for eager credit and got none since */
+    PEER_FULL = 4096, /* asked, and uses all of its share: gets credit as messages are consumed */
     PEER_HELLO_DONE = 8192,  /* accepted, and its HELLO answered */
-    PEER_FORGOT = 16384,     /* announcements of the peer's were dropped that it counts on */
-    PEER_ASKED_SEEN = 32768, /* it has not said for long what it has seen, and was asked */
-    PEER_ANSWERING = 65536,  /* a frame of its own is being handled */
+    PEER_FORGOT = 16384,     /* we dropped announcements that the peer believes we keep */
+    PEER_ASKED_SEEN = 32768, /* did not update `seen` for long, and was asked by PING */
+    PEER_ANSWERING = 65536,  /* a frame from it is being handled */
     PEER_QUESTIONS = 131072, /* receives have OP_CANCEL_WAITS */
-    PEER_KEPT = 262144,      /* dialling: the other side was answered that this link stays */
+    PEER_KEPT = 262144,      /* dialling: our answer to the other side was that this link stays */
     PEER_HUNGRY_UNEXPECTED = 524288, /* HUNGRY and FULL, of the window for unexpected messages */
     PEER_FULL_UNEXPECTED = 1048576,
-    PEER_TAKES_LARGE = 2097152, /* its receives come in time: large messages go eager to it */
+    PEER_TAKES_LARGE = 2097152, /* its receives are posted in time: large messages go eager to it */
 };
 
 /* An announcement received: where the message of that position may go unasked. */
@@ -98,11 +98,11 @@ struct tag_queue {
     uint32_t unseen;   /* of them, those that the other side has not said to have seen */
     uint32_t unseen_aborts;
     uint32_t settled;    /* see bmi__tag_queue_unsettle_locked */
-    uint32_t live;       /* receives, cancelled ones aside */
+    uint32_t live;       /* receives, without cancelled ones */
     uint32_t announced;  /* receives that the other side knows of */
     uint32_t tombstones; /* among the receives */
     uint32_t questions;  /* RTR_CANCELs that were not answered */
-    bool asked;          /* for announcements that we forgot, since the last message went */
+    bool asked;          /* sent WANT for forgotten announcements since the last message started */
     uint32_t unmatched_count;
     struct tag_queue *waiting_next, *waiting_previous; /* while pending has operations */
     struct unmatched **requests; /* RTS by sender, where many messages wait; else NULL */
@@ -118,16 +118,16 @@ struct __attribute__((packed)) sent_entry {
 
 /* One kind of credit that we gave: bytes of unmatched messages that the peer may cause. */
 struct window {
-    uint32_t standing;   /* what it is kept at */
-    uint32_t granted;    /* may still come */
-    uint32_t held;       /* has come and is kept */
-    uint32_t unreported; /* may come, but the peer does not know yet */
+    uint32_t standing;   /* the size that the window returns to */
+    uint32_t granted;    /* the peer may send so many bytes */
+    uint32_t held;       /* bytes of messages that have arrived and are kept */
+    uint32_t unreported; /* bytes freed since; the peer may send them when it learns of it */
 };
 
 enum { TAG_QUEUE_BUCKETS = 2, SENT_INLINE = 4 };
-/* The bound of noted messages before the peer must report which it has seen. A peer that gets no
- * question reports after 1024 messages, and credit and announcements bound the messages under way.
- * So under the present settings this bound delays no peer that keeps to the protocol. */
+/* The most messages that are recorded before the peer must report which it has seen. Without a
+ * PING a peer reports after 1024 messages, and credit and announcements bound the messages under
+ * way. So under the present settings this bound delays no peer that keeps to the protocol. */
 enum { SENT_MOST = 8192 };
 
 /* Size of a small body, which is copied from the read-ahead buffer. A longer one is better read
@@ -153,16 +153,17 @@ struct peer {
     _Atomic uint8_t state; /* enum peer_state; written under lock */
     /* connection/ */
     uint8_t silent_ticks;
-    uint8_t alternative;        /* of the address, being dialled */
+    uint8_t alternative;        /* which alternative of the address is being dialled */
     uint8_t flush_frames;       /* api: coalescing, as flush_pass */
-    struct bmi_link *link;      /* where frames go; referenced; first of what a new use clears */
+    struct bmi_link *link;      /* where frames go; referenced; a new use clears from here on */
     struct bmi_link *self_link; /* PEER_SELF: the accepted end */
     struct address *address;    /* its addresses, linked by alias_next; NULL: none (yet) */
     struct question *question;  /* DIALLING: our JOIN that waits for an answer; from malloc */
     struct peer *matching_next; /* matching.c's lock */
     uint64_t bytes_in;          /* liveness: link's count at the last tick */
-    uint64_t since_ns; /* failure.c: accepted; a dial's deadline; or begin of silence, idleness */
-    uint64_t epoch;    /* differs for each use of the slab's memory */
+    uint64_t
+        since_ns;   /* failure.c: time of accept; deadline of a dial; begin of silence, idleness */
+    uint64_t epoch; /* differs for each use of the slab's memory */
     uint8_t incarnation[16];
     uint8_t secret[16];    /* of its link, see handshake.c; once a HELLO has gone or come */
     uint32_t matching_key; /* matching.c's lock */
@@ -170,7 +171,7 @@ struct peer {
     /* op_end.c */
     struct op *ops_first, *ops_last; /* all operations, oldest first */
     uint32_t op_count;
-    int16_t cause; /* GONE: why; else the failure being carried out */
+    int16_t cause; /* GONE: the reason; else the failure that is being handled */
     /* tag_queue.c, match.c, send.c, rendezvous.c, cancel.c */
     uint16_t questions;         /* RTR_CANCELs that were not answered */
     struct op_list unexpected;  /* SEND_PENDING, unexpected */
@@ -181,7 +182,7 @@ struct peer {
     struct sent_entry *sent; /* ring, a power of two; == inline_sent, or larger */
     struct sent_entry inline_sent[SENT_INLINE];
     uint32_t queue_count, bucket_count;
-    uint32_t sent_size, sent_count, sent_seen; /* ring: entries ever made, and said to be seen */
+    uint32_t sent_size, sent_count, sent_seen; /* ring: entries ever made, reported as seen */
     uint32_t seen, seen_reported;
     uint32_t stream_bytes;              /* of DATA frames with the method */
     uint32_t eager_max, unexpected_max; /* what the peer takes */
@@ -249,7 +250,7 @@ static inline bool bmi__receive_live(const struct op *op)
            (!(op->flags & OP_TOMBSTONE) || (op->flags & OP_CANCEL_WAITS));
 }
 
-/* ---- what a sink's cookie says of its owner -------------------------------------------------- */
+/* ---- kinds of sink owners, in the sink's cookie ---------------------------------------------- */
 enum sink_kind { SINK_DRAIN, SINK_OP, SINK_UNMATCHED, SINK_UNEXPECTED, SINK_DATA, SINK_CONTROL };
 
 #endif

@@ -101,7 +101,7 @@ struct loop_link {
     struct bmi_link base;
     struct loop_network *network;
     bool dialled;
-    char address[LOOP_ADDRESS_MAX]; /* whom a dialled link looks for */
+    char address[LOOP_ADDRESS_MAX]; /* the address that a dialled link connects to */
 
     /* the poller's */
     struct loop_link *peer;

@@ -134,8 +134,8 @@ int nic_open(const struct nic_options *options, struct nic_port **port);
  */
 void nic_close(struct nic_port *port);
 
-/* Listens as host:*number; an empty host stands for every host name that nobody listens on more
- * exactly, NIC_THIS_HOST for each name of this machine, and its numeric addresses. *number 0 takes
+/* Listens as host:*number; an empty host stands for every host name without a listener of its own,
+ * NIC_THIS_HOST for each name of this machine, and its numeric addresses. *number 0 takes
  * a free one and is set. A port may listen on several names. Returns: 0; -EADDRINUSE; -EINVAL host
  * is not of letters, digits, '.', '-', '_', ':', '[', ']', '%'; -ENAMETOOLONG; -EMFILE. Owns: host
  * is copied. Threads: any. Blocks: no. */
