@@ -291,7 +291,7 @@ static void each_transfer_fails_in_turn(void)
 
 static void each_registration_fails_in_turn(void)
 {
-    nobody_notices(BMI__LOOP_ENROLL, ENOMEM);
+    nobody_notices(BMI__LOOP_EXPOSE, ENOMEM);
 }
 
 /* The connection has ended and cannot be made anew: at once, or after a while. */

@@ -78,18 +78,18 @@ static struct remote_memory *memory_get(struct op *op, uint32_t room)
 
 /* Registers the first `size` bytes of the operation's list. false: the message must go in frames.
  */
-static bool memory_enroll(struct peer *peer, struct op *op, bmi_size_t size)
+static bool memory_expose(struct peer *peer, struct op *op, bmi_size_t size)
 {
     const struct bmi_method *method = method_of(peer);
     uint32_t most = method->limits.regions_max;
     struct bmi_segments list = op->list;
     most = most < WIRE_REGIONS_MAX ? most : WIRE_REGIONS_MAX;
     most = most < list.count ? most : (uint32_t)list.count;
-    if (method->enroll == NULL || most == 0 || size == 0 || memory_get(op, most) == NULL)
+    if (method->expose == NULL || most == 0 || size == 0 || memory_get(op, most) == NULL)
         return false;
     op->memory->count = most;
     list.left = size;
-    if (method->enroll(link_of(peer, op), &list, op->memory->regions, &op->memory->count,
+    if (method->expose(link_of(peer, op), &list, op->memory->regions, &op->memory->count,
                        &op->memory->handle) == 0)
         return true;
     free(op->memory);
@@ -199,7 +199,7 @@ void bmi__rts_send_locked(struct peer *peer, struct op *op)
     peer->counters.rendezvous_sent++;
     op->stage = SEND_RTS;
     if (gets_only(method_of(peer)))
-        memory_enroll(peer, op, op->total);
+        memory_expose(peer, op, op->total);
     struct wire_header header = {.type = WIRE_RTS,
                                  .tag = op->tag,
                                  .source = (uint64_t)bmi__op_id(op),
@@ -440,7 +440,7 @@ static void announce(struct peer *peer, struct tag_queue *queue, struct op *op, 
         return;
     queue->announced++;
     bool large = op->total > (bmi_size_t)peer->eager_max;
-    if (large && !(method_of(peer)->limits.put && memory_enroll(peer, op, op->total)))
+    if (large && !(method_of(peer)->limits.put && memory_expose(peer, op, op->total)))
         large_expect(peer, op);
     op->flags |= OP_ANNOUNCED;
     peer->counters.announcements++;
@@ -540,7 +540,7 @@ void bmi__receive_answer_locked(struct peer *peer, struct op *op, uint64_t sende
     if (gets_only(method) && transfer_start(peer, op, true, size, regions, region_count))
         return;
     op->stage = RECV_CLEARED;
-    bool put = method->limits.put && (op->memory != NULL || memory_enroll(peer, op, size));
+    bool put = method->limits.put && (op->memory != NULL || memory_expose(peer, op, size));
     if (!put)
         large_expect(peer, op);
     struct wire_header header = {.type = WIRE_CTS,

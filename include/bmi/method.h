@@ -264,7 +264,7 @@ struct bmi_method {
      * a handle. There is room for one for each segment, up to limits.regions_max (a longer list:
      * -EMSGSIZE, the core falls back to frames). NULL where put and get are absent. Called with the
      * peer's lock held or not; must not block. */
-    int (*enroll)(struct bmi_link *link, const struct bmi_segments *memory,
+    int (*expose)(struct bmi_link *link, const struct bmi_segments *memory,
                   struct bmi_region *regions, uint32_t *count, void **handle);
 
     /* 15. Ends a registration: after its return the peer can no longer access the memory (or the

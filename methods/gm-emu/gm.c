@@ -55,7 +55,7 @@ static void options_fill(struct nic_options *options)
         options->registered_pages_max = (uint64_t)bmi_method_setting("gm_pages");
     options->resend_timeout_ms = (uint32_t)bmi_method_setting("gm_resend_timeout_ms");
     options->connect_timeout_ms = (uint32_t)bmi_method_setting("connect_timeout_ms");
-    options->revoke_timeout_ms = GM_STOP_MS; /* each grant's end was waited for before its link
+    options->revoke_timeout_ms = GM_STOP_MS; /* each exposure's end was waited for before its link
                                               * ended */
     options->allow_other_users = bmi_method_setting("gm_other_users") != 0;
     options->refuse_vm_write = bmi_method_setting("gm_vm_write") == 0;
@@ -350,7 +350,7 @@ const struct bmi_method bmi__method_gm = {
     .progress = gm_progress,
     .arm = gm_arm,
     .option = gm_option,
-    .enroll = gm_enroll,
+    .expose = gm_expose,
     .release = gm_release,
     .transfer = gm_transfer,
     .send_now = gm_send_now,

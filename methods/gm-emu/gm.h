@@ -58,7 +58,7 @@ enum gm_closing { GM_OPEN, GM_CLOSE_LINGERING, GM_CLOSE_NOW };
 
 struct gm_state;
 struct gm_put;
-struct gm_enrolled;
+struct gm_exposed;
 
 /* The rest of a half-sent frame that the core took back: always the queue's first. */
 struct gm_remainder {
@@ -89,7 +89,7 @@ struct gm_link {
     size_t pending_bytes;           /* of the queue */
     struct gm_put *puts;            /* puts that were begun */
     struct bmi_transfer *waiting, *waiting_last; /* the others, in their order */
-    struct gm_enrolled *enrolled;                /* memory that the peer may write to */
+    struct gm_exposed *exposed;                  /* memory that the peer may write to */
     uint32_t message_max;                        /* longest message */
     unsigned puts_out;                           /* directed sends in the NIC */
     bool pending;  /* the NIC has a message that it could not copy at once */
@@ -237,12 +237,12 @@ int gm_memory_option(struct gm_state *state, struct bmi_method_memory *memory, b
 void gm_memory_stop(void);
 /* Whether the range lies in one block of BMI_memalloc: it is registered for good. */
 bool gm_memory_is_ours(const void *memory, size_t length);
-int gm_enroll(struct bmi_link *link, const struct bmi_segments *memory, struct bmi_region *regions,
+int gm_expose(struct bmi_link *link, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
 bool gm_release(struct bmi_link *link, void *handle, bool wait);
-/* Ends the grants that were not released, and prevents new ones. false: GM_LATER, and some are
+/* Ends the exposures that were not released, and prevents new ones. false: GM_LATER, and some are
  * left. */
-bool gm_grants_end(struct gm_link *link, enum gm_patience patience);
+bool gm_exposures_end(struct gm_link *link, enum gm_patience patience);
 
 /* gm_put.c */
 void gm_transfer(struct bmi_link *base, struct bmi_transfer *transfer);

@@ -267,7 +267,7 @@ void gm_link_end(struct gm_link *link, struct nic_peer *peer, int status, enum g
         end_begin(link, status);
     if (peer != NULL)
         link->ending_peer = peer;
-    if (gm_grants_end(link, patience))
+    if (gm_exposures_end(link, patience))
         end_finish(link);
     else
         bmi_method_timer_set(&gm_state_of(link)->ending_timer, GM_ENDING_MS);

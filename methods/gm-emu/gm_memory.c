@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * gm_memory.c - memory that the NIC may touch: blocks of BMI_memalloc, registrations of plain
- * memory, and grants to peers.
+ * memory, and exposures to peers.
  *
  * A block of BMI_memalloc is the NIC's dma_malloc: registered from the start, and mapped by peers,
  * so a put into it is one copy by the processor. Blocks are known by their addresses, in an array
@@ -162,9 +162,9 @@ const struct bmi_registrar gm_registrar = {
     .follows_mapping = true,
 };
 
-/* ---- grants --------------------------------------------------------------------------------- */
+/* ---- exposures ------------------------------------------------------------------------------- */
 
-struct granted {
+struct piece {
     uint64_t key;
     void *memory;
     size_t length;
@@ -174,26 +174,26 @@ struct granted {
 };
 
 /* Memory of one operation. On its link's list, under send_lock, until it is ended. */
-struct gm_enrolled {
-    struct gm_enrolled *next, **to_me; /* to_me NULL: ended with its link */
-    uint64_t since_ms;                 /* the peer is waited for; 0: it is not */
+struct gm_exposed {
+    struct gm_exposed *next, **to_me; /* to_me NULL: ended with its link */
+    uint64_t since_ms;                /* the peer is waited for; 0: it is not */
     size_t count;
-    struct granted list[];
+    struct piece list[];
 };
 
-static int granted_begin(struct gm_link *link, const struct iovec *iov, struct granted *granted)
+static int piece_begin(struct gm_link *link, const struct iovec *iov, struct piece *piece)
 {
     struct gm_state *state = gm_state_of(link);
-    *granted = (struct granted){.memory = iov->iov_base, .length = iov->iov_len};
+    *piece = (struct piece){.memory = iov->iov_base, .length = iov->iov_len};
     int status = 0;
     if (!gm_memory_is_ours(iov->iov_base, iov->iov_len))
         status =
-            bmi_method_cache_get(state->cache, iov->iov_base, iov->iov_len, &granted->registration);
+            bmi_method_cache_get(state->cache, iov->iov_base, iov->iov_len, &piece->registration);
     if (status != 0)
         return status;
-    status = nic_grant(state->port, link->peer, iov->iov_base, iov->iov_len, &granted->key);
-    if (status != 0 && granted->registration != NULL)
-        bmi_method_cache_put(state->cache, granted->registration, iov->iov_base, iov->iov_len);
+    status = nic_expose(state->port, link->peer, iov->iov_base, iov->iov_len, &piece->key);
+    if (status != 0 && piece->registration != NULL)
+        bmi_method_cache_put(state->cache, piece->registration, iov->iov_base, iov->iov_len);
     return status;
 }
 
@@ -215,96 +215,96 @@ static uint32_t wait_left_ms(enum gm_patience patience, uint64_t *until_ms)
     return *until_ms > now ? (uint32_t)(*until_ms - now) : 0;
 }
 
-static void grants_revoke(struct gm_link *link, struct gm_enrolled *enrolled)
+static void exposures_revoke(struct gm_link *link, struct gm_exposed *exposed)
 {
-    for (size_t i = 0; i < enrolled->count; i++)
-        if (!enrolled->list[i].revoked)
-            nic_revoke_begin(gm_state_of(link)->port, enrolled->list[i].key);
-    for (size_t i = 0; i < enrolled->count; i++)
-        enrolled->list[i].revoked = true;
+    for (size_t i = 0; i < exposed->count; i++)
+        if (!exposed->list[i].revoked)
+            nic_revoke_begin(gm_state_of(link)->port, exposed->list[i].key);
+    for (size_t i = 0; i < exposed->count; i++)
+        exposed->list[i].revoked = true;
 }
 
-/* Ends a revoked grant. false: a peer is still writing there, and the caller must try again
+/* Ends a revoked exposure. false: a peer is still writing there, and the caller must try again
  * later. */
-static bool granted_end(struct gm_link *link, struct granted *granted, enum gm_patience patience,
-                        uint64_t *until_ms)
+static bool piece_end(struct gm_link *link, struct piece *piece, enum gm_patience patience,
+                      uint64_t *until_ms)
 {
     struct gm_state *state = gm_state_of(link);
-    if (granted->ended)
+    if (piece->ended)
         return true;
-    int status = nic_revoke_end(state->port, granted->key, 0);
+    int status = nic_revoke_end(state->port, piece->key, 0);
     uint32_t left_ms = status == -EBUSY ? wait_left_ms(patience, until_ms) : 0;
     if (left_ms > 0)
-        status = nic_revoke_end(state->port, granted->key, left_ms);
+        status = nic_revoke_end(state->port, piece->key, left_ms);
     if (status == -EBUSY && patience == GM_LATER)
         return false;
     if (status == -EBUSY)
         bmi_method_log(BMI_LOG_WARN, NULL,
                        "gm: a peer that is stopped may still write to %zu bytes at %p",
-                       granted->length, granted->memory);
+                       piece->length, piece->memory);
     if (status == -EBUSY && patience == GM_BRIEFLY)
         gm_link_fail_locked(link, -EPROTO);
     if (status == -EBUSY) /* else its link is down, or ends together with all others */
-        nic_revoke_leave(state->port, granted->key);
-    if (granted->registration != NULL)
-        bmi_method_cache_put(state->cache, granted->registration, granted->memory, granted->length);
-    granted->ended = true;
+        nic_revoke_leave(state->port, piece->key);
+    if (piece->registration != NULL)
+        bmi_method_cache_put(state->cache, piece->registration, piece->memory, piece->length);
+    piece->ended = true;
     return true;
 }
 
-static bool enrolled_end_locked(struct gm_link *link, struct gm_enrolled *enrolled,
-                                enum gm_patience patience, uint64_t *until_ms)
+static bool exposed_end_locked(struct gm_link *link, struct gm_exposed *exposed,
+                               enum gm_patience patience, uint64_t *until_ms)
 {
     bool ended = true;
-    grants_revoke(link, enrolled);
-    for (size_t i = 0; i < enrolled->count; i++)
-        if (!granted_end(link, &enrolled->list[i], patience, until_ms))
+    exposures_revoke(link, exposed);
+    for (size_t i = 0; i < exposed->count; i++)
+        if (!piece_end(link, &exposed->list[i], patience, until_ms))
             ended = false;
     if (!ended)
         return false;
-    *enrolled->to_me = enrolled->next;
-    if (enrolled->next != NULL)
-        enrolled->next->to_me = enrolled->to_me;
-    enrolled->to_me = NULL;
+    *exposed->to_me = exposed->next;
+    if (exposed->next != NULL)
+        exposed->next->to_me = exposed->to_me;
+    exposed->to_me = NULL;
     return true;
 }
 
 /* The peer is still writing: its connection ends when that takes too long. */
-static void stopped_locked(struct gm_link *link, struct gm_enrolled *enrolled)
+static void stopped_locked(struct gm_link *link, struct gm_exposed *exposed)
 {
     uint64_t now = now_ms();
-    if (enrolled->since_ms == 0)
-        enrolled->since_ms = now;
-    if (now - enrolled->since_ms < GM_STOPPED_MS || link->given_up)
+    if (exposed->since_ms == 0)
+        exposed->since_ms = now;
+    if (now - exposed->since_ms < GM_STOPPED_MS || link->given_up)
         return;
     link->given_up = true;
     gm_link_fail_locked(link, -ETIMEDOUT);
 }
 
-static int enrolled_begin_locked(struct gm_link *link, struct gm_enrolled *enrolled,
-                                 const struct iovec *iov, size_t count, struct bmi_region *regions)
+static int exposed_begin_locked(struct gm_link *link, struct gm_exposed *exposed,
+                                const struct iovec *iov, size_t count, struct bmi_region *regions)
 {
     int status = link->phase == GM_UP ? 0 : -ENOTCONN;
     uint64_t until_ms = 0;
-    enrolled->next = link->enrolled;
-    enrolled->to_me = &link->enrolled;
-    if (enrolled->next != NULL)
-        enrolled->next->to_me = &enrolled->next;
-    link->enrolled = enrolled;
-    for (enrolled->count = 0; enrolled->count < count && status == 0;) {
-        size_t i = enrolled->count;
-        status = granted_begin(link, &iov[i], &enrolled->list[i]);
+    exposed->next = link->exposed;
+    exposed->to_me = &link->exposed;
+    if (exposed->next != NULL)
+        exposed->next->to_me = &exposed->next;
+    link->exposed = exposed;
+    for (exposed->count = 0; exposed->count < count && status == 0;) {
+        size_t i = exposed->count;
+        status = piece_begin(link, &iov[i], &exposed->list[i]);
         if (status != 0)
             break;
-        regions[i] = (struct bmi_region){.length = iov[i].iov_len, .key = enrolled->list[i].key};
-        enrolled->count++;
+        regions[i] = (struct bmi_region){.length = iov[i].iov_len, .key = exposed->list[i].key};
+        exposed->count++;
     }
     if (status != 0)
-        enrolled_end_locked(link, enrolled, GM_BRIEFLY, &until_ms);
+        exposed_end_locked(link, exposed, GM_BRIEFLY, &until_ms);
     return status;
 }
 
-int gm_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
+int gm_expose(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle)
 {
     struct gm_link *link = gm_link_of(base);
@@ -313,47 +313,47 @@ int gm_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
     size_t segments = bmi_segments_window(memory, iov, most, SIZE_MAX, &covered);
     if (covered < (size_t)memory->left)
         return -EMSGSIZE;
-    struct gm_enrolled *enrolled = malloc(sizeof *enrolled + segments * sizeof *enrolled->list);
-    if (enrolled == NULL)
+    struct gm_exposed *exposed = malloc(sizeof *exposed + segments * sizeof *exposed->list);
+    if (exposed == NULL)
         return -ENOMEM;
-    enrolled->since_ms = 0;
+    exposed->since_ms = 0;
     gm_lock(&link->send_lock);
-    int status = enrolled_begin_locked(link, enrolled, iov, segments, regions);
+    int status = exposed_begin_locked(link, exposed, iov, segments, regions);
     gm_unlock(&link->send_lock);
     if (status != 0) {
-        free(enrolled);
+        free(exposed);
         return status;
     }
     *count = (uint32_t)segments;
-    *handle = enrolled;
+    *handle = exposed;
     return 0;
 }
 
 bool gm_release(struct bmi_link *base, void *handle, bool wait)
 {
     struct gm_link *link = gm_link_of(base);
-    struct gm_enrolled *enrolled = handle;
+    struct gm_exposed *exposed = handle;
     uint64_t until_ms = 0;
     gm_lock(&link->send_lock);
-    bool ended = enrolled->to_me == NULL ||
-                 enrolled_end_locked(link, enrolled, wait ? GM_BRIEFLY : GM_LATER, &until_ms);
+    bool ended = exposed->to_me == NULL ||
+                 exposed_end_locked(link, exposed, wait ? GM_BRIEFLY : GM_LATER, &until_ms);
     if (!ended)
-        stopped_locked(link, enrolled);
+        stopped_locked(link, exposed);
     gm_unlock(&link->send_lock);
     if (ended)
-        free(enrolled);
+        free(exposed);
     return ended;
 }
 
-bool gm_grants_end(struct gm_link *link, enum gm_patience patience)
+bool gm_exposures_end(struct gm_link *link, enum gm_patience patience)
 {
     uint64_t once_ms = 0, *until_ms = patience == GM_WAIT ? &gm_state_of(link)->stop_ms : &once_ms;
     gm_lock(&link->send_lock);
-    for (struct gm_enrolled *at = link->enrolled, *next; at != NULL; at = next) {
+    for (struct gm_exposed *at = link->exposed, *next; at != NULL; at = next) {
         next = at->next;
-        enrolled_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience, until_ms);
+        exposed_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience, until_ms);
     }
-    bool ended = link->enrolled == NULL;
+    bool ended = link->exposed == NULL;
     gm_unlock(&link->send_lock);
     return ended;
 }

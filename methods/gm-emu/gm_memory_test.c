@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gm_memory_test.c - memory granted to a peer that claims to write there for ever. Links stand on
+ * gm_memory_test.c - memory exposed to a peer that claims to write there for ever. Links stand on
  * ports of the NIC; the core knows nothing of them.
  */
 #include "nic/harness.h"
@@ -8,7 +8,7 @@
 #include "gm.h"
 #include "nic/internal.h"
 
-enum { GRANTS = 4, LENGTH = 1000, ROUNDS = GRANTS + 1 };
+enum { EXPOSURES = 4, LENGTH = 1000, ROUNDS = EXPOSURES + 1 };
 
 static_assert(sizeof(struct gm_link) + sizeof(struct nic_peer) <= 2368,
               "what docs/methods/gm.md says that a connection takes");
@@ -22,7 +22,7 @@ static void server_open(void)
 {
     struct nic_options options;
     nic_options_default(&options);
-    options.grants_max = GRANTS;
+    options.exposures_max = EXPOSURES;
     options.revoke_timeout_ms = 20;
     host_open(&server, &options);
     state.port = server.port;
@@ -39,7 +39,7 @@ static void client_connect(uint16_t number)
 }
 
 /* Registers the memory for the client; the handle goes to *handle. */
-static int enroll(struct bmi_region *region, void **handle)
+static int expose(struct bmi_region *region, void **handle)
 {
     bmi_size_t size = LENGTH;
     uint32_t count = 1;
@@ -47,12 +47,12 @@ static int enroll(struct bmi_region *region, void **handle)
                                     .sizes = &size,
                                     .count = 1,
                                     .left = LENGTH};
-    return gm_enroll(&receiver.base, &segments, region, &count, handle);
+    return gm_expose(&receiver.base, &segments, region, &count, handle);
 }
 
 /* The peer reconnects again and again: its receives, and those of all others, would go as
  * frames. */
-static void a_peer_that_claims_for_ever_uses_up_no_grants(void)
+static void a_peer_that_claims_for_ever_uses_up_no_exposures(void)
 {
     struct bmi_region region;
     void *handle;
@@ -60,7 +60,7 @@ static void a_peer_that_claims_for_ever_uses_up_no_grants(void)
     uint16_t number = host_listen(&server, "node");
     for (unsigned round = 1; round <= ROUNDS; round++) {
         client_connect(number);
-        CU_ASSERT_EQUAL_FATAL(enroll(&region, &handle), 0);
+        CU_ASSERT_EQUAL_FATAL(expose(&region, &handle), 0);
         atomic_store(&client.peer->mine->claim, region.key);
         CU_ASSERT(gm_release(&receiver.base, handle, true));
         CU_ASSERT_EQUAL(receiver.failure, -EPROTO);
@@ -70,7 +70,7 @@ static void a_peer_that_claims_for_ever_uses_up_no_grants(void)
         host_close(&client);
     }
     client_connect(number);
-    CU_ASSERT_EQUAL(enroll(&region, &handle), 0);
+    CU_ASSERT_EQUAL(expose(&region, &handle), 0);
     CU_ASSERT(gm_release(&receiver.base, handle, true));
     CU_ASSERT_EQUAL(gm_memory_option(&state, &memory, true), 0);
     gm_memory_stop();
@@ -81,8 +81,8 @@ static void a_peer_that_claims_for_ever_uses_up_no_grants(void)
 int main(void)
 {
     static const struct test_case CASES[] = {
-        {"a peer that claims for ever uses up no grants",
-         a_peer_that_claims_for_ever_uses_up_no_grants},
+        {"a peer that claims for ever uses up no exposures",
+         a_peer_that_claims_for_ever_uses_up_no_exposures},
     };
     return CASES_RUN("memory", CASES);
 }

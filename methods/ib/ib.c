@@ -155,7 +155,7 @@ static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link
                                 .progress = ib_progress,                                    \
                                 .arm = ib_arm,                                              \
                                 .option = option_##symbol,                                  \
-                                .enroll = ib_enroll,                                        \
+                                .expose = ib_expose,                                        \
                                 .release = ib_release,                                      \
                                 .transfer = ib_transfer}
 

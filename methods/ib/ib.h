@@ -281,7 +281,7 @@ struct ib_link {
     struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
     atomic_bool is_blocked;
-    atomic_uint enrolled; /* registrations that the peer was told of, and may be writing to */
+    atomic_uint exposed; /* registrations that the peer was told of, and may be writing to */
 
     /* Changed in the driver under send_lock; read in the driver or under send_lock. */
     enum ib_phase phase;
@@ -549,7 +549,7 @@ int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size
 int ib_memory_start(struct ib_state *state);
 /* Ends all registrations; memory of BMI_memalloc lives on as plain memory. */
 void ib_memory_stop(struct ib_state *state);
-int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
+int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
 bool ib_release(struct bmi_link *base, void *handle, bool wait);
 /* A local buffer's registration for a transfer, or NULL where none is wanted. fabric_lock not held.

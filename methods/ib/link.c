@@ -295,7 +295,7 @@ static bool has_to_be_cut(struct ib_link *link)
     if (!link->peer || link->peer->broken || !ib_state_of(link)->fabric->breaks || link->done_sent)
         return false;
     ib_lock(&link->send_lock);
-    bool any = link->moves || atomic_load(&link->enrolled) > 0;
+    bool any = link->moves || atomic_load(&link->exposed) > 0;
     ib_unlock(&link->send_lock);
     return any;
 }

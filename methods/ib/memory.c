@@ -163,7 +163,7 @@ static void enrolment_free(struct ib_state *state, struct ib_enrolment *enrolmen
     free(enrolment);
 }
 
-int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
+int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle)
 {
     struct ib_state *state = base->state;
@@ -192,7 +192,7 @@ int ib_enroll(struct bmi_link *base, const struct bmi_segments *memory, struct b
     }
     *count = (uint32_t)segments;
     *handle = enrolment;
-    atomic_fetch_add(&ib_link_of(base)->enrolled, 1);
+    atomic_fetch_add(&ib_link_of(base)->exposed, 1);
     return 0;
 }
 
@@ -216,7 +216,7 @@ bool ib_release(struct bmi_link *base, void *handle, bool wait)
         return false;
     }
     enrolment_free(state, handle);
-    atomic_fetch_sub(&link->enrolled, 1);
+    atomic_fetch_sub(&link->exposed, 1);
     return true;
 }
 

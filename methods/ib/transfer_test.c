@@ -313,7 +313,7 @@ static void *lend(struct fake_owner *owner, struct command *command, uint64_t of
                                     .count = count,
                                     .left = (bmi_size_t)(bytes * count)};
     command->count = REGIONS;
-    CU_ASSERT_EQUAL_FATAL(fake_method->enroll(owner->link, &segments, command->regions,
+    CU_ASSERT_EQUAL_FATAL(fake_method->expose(owner->link, &segments, command->regions,
                                               &command->count, &handle),
                           0);
     CU_ASSERT_EQUAL(command->count, count);

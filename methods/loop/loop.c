@@ -216,7 +216,7 @@ static int start_loopget(void **state)
     .close = loop_close
 
 #define LOOP_MEMORY_OPERATIONS \
-    .enroll = loop_enroll, .release = loop_release, .transfer = loop_transfer
+    .expose = loop_expose, .release = loop_release, .transfer = loop_transfer
 
 #define LIMITS_LOOP \
     {               \

@@ -162,7 +162,7 @@ void loop_link_pump(struct loop_link *link);
 void loop_delay_expired(struct bmi_timer *timer);
 
 /* memory.c: registrations, puts and gets. */
-int loop_enroll(struct bmi_link *link, const struct bmi_segments *memory,
+int loop_expose(struct bmi_link *link, const struct bmi_segments *memory,
                 struct bmi_region *regions, uint32_t *count, void **handle);
 bool loop_release(struct bmi_link *link, void *handle, bool wait);
 void loop_transfer(struct bmi_link *link, struct bmi_transfer *transfer);

@@ -55,13 +55,13 @@ static void scene_make(struct scene *scene, bool get)
     };
 }
 
-static int scene_enroll(struct scene *scene, struct fake_peer *peer)
+static int scene_expose(struct scene *scene, struct fake_peer *peer)
 {
     struct bmi_segments memory = {.buffers = scene->buffers,
                                   .sizes = scene->sizes,
                                   .count = 2,
                                   .left = SIZE};
-    return peer->link->method->enroll(peer->link, &memory, scene->regions, &scene->count,
+    return peer->link->method->expose(peer->link, &memory, scene->regions, &scene->count,
                                       &scene->handle);
 }
 
@@ -69,7 +69,7 @@ static void scene_open(struct scene *scene, const struct bmi_method *method)
 {
     fake_pair_open(method);
     scene_make(scene, method == GET);
-    CU_ASSERT_EQUAL_FATAL(scene_enroll(scene, ACCEPTOR), 0);
+    CU_ASSERT_EQUAL_FATAL(scene_expose(scene, ACCEPTOR), 0);
     CU_ASSERT_EQUAL_FATAL(scene->count, 2);
 }
 
@@ -82,7 +82,7 @@ static void scene_transfer(struct scene *scene)
 
 static void test_tables(void)
 {
-    CU_ASSERT_PTR_NULL(bmi__method_loop.enroll);
+    CU_ASSERT_PTR_NULL(bmi__method_loop.expose);
     CU_ASSERT_PTR_NULL(bmi__method_loop.transfer);
     CU_ASSERT_EQUAL(bmi__method_loop.limits.regions_max, 0);
     CU_ASSERT_TRUE(PUT->limits.put && !PUT->limits.get);
@@ -220,7 +220,7 @@ static void test_regions_of_another_link(void)
     struct fake_peer *owners[] = {&fake_peers[1], DIALLER};
     for (unsigned i = 0; i < 2; i++) {
         scene_make(&scene, false);
-        CU_ASSERT_EQUAL(scene_enroll(&scene, owners[i]), 0);
+        CU_ASSERT_EQUAL(scene_expose(&scene, owners[i]), 0);
         scene_transfer(&scene);
         fake_drive(100);
         CU_ASSERT_EQUAL(scene.remote[0], 0);
@@ -262,13 +262,13 @@ static void test_failures_on_demand(void)
 {
     struct scene scene;
     scene_open(&scene, GET);
-    bmi__loop_fail(GET, BMI__LOOP_ENROLL, 2, EIO);
-    CU_ASSERT_EQUAL(scene_enroll(&scene, ACCEPTOR), 0);
-    CU_ASSERT_EQUAL(scene_enroll(&scene, ACCEPTOR), -EIO);
+    bmi__loop_fail(GET, BMI__LOOP_EXPOSE, 2, EIO);
+    CU_ASSERT_EQUAL(scene_expose(&scene, ACCEPTOR), 0);
+    CU_ASSERT_EQUAL(scene_expose(&scene, ACCEPTOR), -EIO);
     bmi__loop_refuse_memory(GET, true);
-    CU_ASSERT_EQUAL(scene_enroll(&scene, ACCEPTOR), -ENOMEM);
+    CU_ASSERT_EQUAL(scene_expose(&scene, ACCEPTOR), -ENOMEM);
     bmi__loop_refuse_memory(GET, false);
-    CU_ASSERT_EQUAL(scene_enroll(&scene, ACCEPTOR), 0);
+    CU_ASSERT_EQUAL(scene_expose(&scene, ACCEPTOR), 0);
     bmi__loop_fail(GET, BMI__LOOP_TRANSFER, 1, EREMOTEIO);
     scene_transfer(&scene);
     fake_drive(100);
@@ -292,10 +292,10 @@ static void test_list_too_long(void)
     struct bmi_region regions[16];
     uint32_t count = 99;
     void *handle;
-    CU_ASSERT_EQUAL(PUT->enroll(ACCEPTOR->link, &memory, regions, &count, &handle), -EMSGSIZE);
+    CU_ASSERT_EQUAL(PUT->expose(ACCEPTOR->link, &memory, regions, &count, &handle), -EMSGSIZE);
     sizes[16] = 0; /* empty segments take no place */
     memory.left = 16;
-    CU_ASSERT_EQUAL(PUT->enroll(ACCEPTOR->link, &memory, regions, &count, &handle), 0);
+    CU_ASSERT_EQUAL(PUT->expose(ACCEPTOR->link, &memory, regions, &count, &handle), 0);
     CU_ASSERT_EQUAL(count, 16);
     fake_pair_close();
 }

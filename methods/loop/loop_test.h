@@ -24,7 +24,7 @@ enum bmi__loop_failure {
     BMI__LOOP_SEND,        /* the link goes down when it comes to this frame */
     BMI__LOOP_CONNECT,     /* connect succeeds, link_down follows */
     BMI__LOOP_CONNECT_NOW, /* connect itself returns the error */
-    BMI__LOOP_ENROLL,
+    BMI__LOOP_EXPOSE,
     BMI__LOOP_TRANSFER, /* transfer_done has the error; the link stays */
     BMI__LOOP_FAILURES  /* how many there are */
 };
@@ -39,7 +39,7 @@ void bmi__loop_delay(const struct bmi_method *method, unsigned delay_ms);
  * between. 0: off. */
 void bmi__loop_piece(const struct bmi_method *method, size_t bytes);
 
-/* The nth frame given to send, connect, enroll, or transfer from now on fails; 1 is the next, 0
+/* The nth frame given to send, connect, expose, or transfer from now on fails; 1 is the next, 0
  * turns it off. Later ones go well. */
 void bmi__loop_fail(const struct bmi_method *method, enum bmi__loop_failure place, unsigned nth,
                     int error);
@@ -47,7 +47,7 @@ void bmi__loop_fail(const struct bmi_method *method, enum bmi__loop_failure plac
 /* Cuts all links: both ends go down with the error. */
 void bmi__loop_cut(const struct bmi_method *method, int error);
 
-/* While on, enroll returns -ENOMEM. */
+/* While on, expose returns -ENOMEM. */
 void bmi__loop_refuse_memory(const struct bmi_method *method, bool on);
 
 /* Freezes all links' traffic in these directions. First `body_bytes` bytes of bodies and transfers

@@ -28,22 +28,22 @@ static void private_set(struct bmi_transfer *transfer, unsigned which, uintptr_t
 
 /* ---- registrations -------------------------------------------------------------------------- */
 
-static int enroll_refused(struct loop_network *network)
+static int expose_refused(struct loop_network *network)
 {
     pthread_mutex_lock(&network->lock);
-    int status = loop_failure_strike_locked(network, BMI__LOOP_ENROLL);
+    int status = loop_failure_strike_locked(network, BMI__LOOP_EXPOSE);
     if (status == 0 && network->hooks.refuse_memory)
         status = -ENOMEM;
     pthread_mutex_unlock(&network->lock);
     return status;
 }
 
-int loop_enroll(struct bmi_link *base, const struct bmi_segments *memory,
+int loop_expose(struct bmi_link *base, const struct bmi_segments *memory,
                 struct bmi_region *regions, uint32_t *count, void **handle)
 {
     struct loop_link *link = loop_link_of(base);
     struct loop_network *network = link->network;
-    int status = enroll_refused(network);
+    int status = expose_refused(network);
     if (status != 0)
         return status;
     struct iovec window[LOOP_REGIONS_MAX];

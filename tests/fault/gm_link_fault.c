@@ -261,20 +261,20 @@ struct claims {
     unsigned count;
 };
 
-/* The server's grants. */
+/* The server's exposures. */
 static void keys_look(struct claims *claims)
 {
     claims->count = 0;
-    for (uint32_t i = 0; i < claims->port->grants && claims->count < PIECES; i++) {
-        uint64_t key = atomic_load(&claims->port->grant[i].key);
+    for (uint32_t i = 0; i < claims->port->exposures && claims->count < PIECES; i++) {
+        uint64_t key = atomic_load(&claims->port->exposure[i].key);
         if (key != 0)
             claims->keys[claims->count++] = key;
     }
 }
 
-static bool is_granted(const struct claims *claims, uint64_t key)
+static bool is_exposed(const struct claims *claims, uint64_t key)
 {
-    return atomic_load(&claims->port->grant[key & ((1u << NIC_GRANT_BITS) - 1)].key) == key;
+    return atomic_load(&claims->port->exposure[key & ((1u << NIC_EXPOSURE_BITS) - 1)].key) == key;
 }
 
 /* Claims each piece for a while after it was revoked; the last one for ever. */
@@ -283,7 +283,7 @@ static void *claims_move(void *argument)
     const struct timespec SHORT = {.tv_nsec = 100000}, LONG = {.tv_nsec = CLAIM_MS * 1000000};
     struct claims *claims = argument;
     for (unsigned i = 0; i + 1 < PIECES; i++) {
-        while (is_granted(claims, claims->keys[i]))
+        while (is_exposed(claims, claims->keys[i]))
             nanosleep(&SHORT, NULL);
         nanosleep(&LONG, NULL);
         atomic_store(&claims->link->end[0].claim, claims->keys[i + 1]);
@@ -330,7 +330,7 @@ static void pieces_done(struct operation *operation, bmi_error_code_t status, bm
     noted->size = size;
 }
 
-/* A receive of PIECES with gaps between: each has its own grant. */
+/* A receive of PIECES with gaps between: each has its own exposure. */
 static void pieces_receive(struct noted *noted, BMI_addr_t peer)
 {
     static char in[PIECES][2 * PIECE];

@@ -160,12 +160,12 @@ static void an_announced_receive_given_back(void)
     struct wire_header again = script_expect(script, WIRE_RTR, NULL, 0);
     CU_ASSERT_EQUAL(again.source, (uint64_t)one.id);
     CU_ASSERT_EQUAL(again.length, WIRE_REGION);
-    CU_ASSERT_EQUAL(script->enrolled, 1);
+    CU_ASSERT_EQUAL(script->exposed, 1);
     struct wire_header data = stream_start((uint64_t)one.id, LARGE);
     CU_ASSERT_EQUAL(script_send(script, data, message(1, LARGE), 1000), 0);
     CU_ASSERT_EQUAL(send_abort(script, 32, (uint64_t)one.id, true, TAG), 0);
     CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
-    CU_ASSERT_EQUAL(script->enrolled, 0);
+    CU_ASSERT_EQUAL(script->exposed, 0);
     ALIVE(script);
     script_close(script);
 }

@@ -479,7 +479,7 @@ static void put_to_an_announced_receive(void)
         } else { /* the receiver cancelled and revoked its memory: no harm to the sender */
             CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == LARGE);
         }
-        CU_ASSERT_EQUAL(script->enrolled, 0);
+        CU_ASSERT_EQUAL(script->exposed, 0);
         script_close(script);
     }
 }

@@ -146,7 +146,7 @@ static void disturb(void)
         bmi__loop_refuse_memory(method, random_below(2));
         break;
     case 3:
-        bmi__loop_fail(method, BMI__LOOP_ENROLL, 1 + (unsigned)random_below(4), 12);
+        bmi__loop_fail(method, BMI__LOOP_EXPOSE, 1 + (unsigned)random_below(4), 12);
         break;
     default:
         bmi__loop_fail(method, BMI__LOOP_TRANSFER, 1 + (unsigned)random_below(4), 5);

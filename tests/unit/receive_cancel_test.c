@@ -328,12 +328,12 @@ static void cancelled_while_a_put_writes(void)
     CU_ASSERT_EQUAL(script_send(script, start, NULL, 0), 0);
     cancel(&one);
     CU_ASSERT_FALSE(done(&one));
-    CU_ASSERT_EQUAL(script->enrolled, 1);
+    CU_ASSERT_EQUAL(script->exposed, 1);
     script_put(region, 1, message(1, LARGE), LARGE);
     struct wire_header over = {.type = WIRE_PUT_DONE, .target = rtr.source};
     CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0);
     CU_ASSERT_TRUE(received(&one, 1, LARGE));
-    CU_ASSERT_EQUAL(script->enrolled, 0);
+    CU_ASSERT_EQUAL(script->exposed, 0);
     script_close(script);
 }
 
@@ -352,11 +352,11 @@ static void grace_ends_when_the_writer_is_done(void)
         script->writes = true;
         cancel(&one);
         CU_ASSERT_FALSE(done_within(&one, 100));
-        CU_ASSERT_EQUAL(script->enrolled, 1);
+        CU_ASSERT_EQUAL(script->exposed, 1);
         script->writes = false;
         CU_ASSERT_TRUE(done_within(&one, 60000));
         CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
-        CU_ASSERT_EQUAL(script->enrolled, 0);
+        CU_ASSERT_EQUAL(script->exposed, 0);
         struct wire_header over = {.type = WIRE_PUT_DONE, .target = (uint64_t)one.id};
         CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0); /* too late, without effect */
         ALIVE(script);
@@ -394,11 +394,11 @@ static void cancelled_while_the_connection_ends(void)
     CU_ASSERT_EQUAL(BMI_set_info(script->address, BMI_TCP_CLOSE_SOCKET, NULL), 0);
     CU_ASSERT_EQUAL(BMI_cancel(one.id, case_context), 0);
     CU_ASSERT_FALSE(script->down);
-    CU_ASSERT_EQUAL(script->enrolled, 1);
+    CU_ASSERT_EQUAL(script->exposed, 1);
     CU_ASSERT_TRUE(done(&one));
     CU_ASSERT_NOT_EQUAL(one.error, 0);
     CU_ASSERT_TRUE(script->down);
-    CU_ASSERT_EQUAL(script->enrolled, 0);
+    CU_ASSERT_EQUAL(script->exposed, 0);
     script_close(script);
 }
 
@@ -421,7 +421,7 @@ static void grace_ends_while_a_body_arrives(void)
     cancel(&one);
     CU_ASSERT_TRUE(done_within(&one, 60000));
     CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
-    CU_ASSERT_EQUAL(script->enrolled, 0);
+    CU_ASSERT_EQUAL(script->exposed, 0);
     memset(one.buffer, 0x11, sizeof one.buffer);
     CU_ASSERT_EQUAL(script_body(script, message(1, LARGE) + 1000, LARGE - 1000), 0);
     CU_ASSERT_EQUAL(one.buffer[1000], 0x11);
@@ -456,7 +456,7 @@ static void grace_ends_in_a_message_that_came_first(void)
             CU_ASSERT_EQUAL(script_body(script, message(1, LARGE), (size_t)moved), 0);
         CU_ASSERT_TRUE(done_within(&one, 60000));
         CU_ASSERT_EQUAL(one.error, -BMI_ECANCEL);
-        CU_ASSERT_EQUAL(script->enrolled, 0);
+        CU_ASSERT_EQUAL(script->exposed, 0);
         memset(one.buffer, 0x11, sizeof one.buffer);
         int status = moved > 0
                          ? script_body(script, message(1, LARGE) + moved, (size_t)(LARGE - moved))

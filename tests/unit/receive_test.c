@@ -353,7 +353,7 @@ static void put_into_announced_memory(void)
     struct wire_header rtr = script_expect(script, WIRE_RTR, bytes, sizeof bytes);
     CU_ASSERT_EQUAL_FATAL(rtr.length, WIRE_REGION);
     CU_ASSERT_EQUAL(wire_regions_decode(bytes, sizeof bytes, region), 1);
-    CU_ASSERT_EQUAL(script->enrolled, 1);
+    CU_ASSERT_EQUAL(script->exposed, 1);
     struct wire_header start = {.type = WIRE_DATA,
                                 .flags = WIRE_FIRST | WIRE_BY_PUT,
                                 .tag = TAG,
@@ -365,7 +365,7 @@ static void put_into_announced_memory(void)
     struct wire_header over = {.type = WIRE_PUT_DONE, .target = rtr.source};
     CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0);
     CU_ASSERT_TRUE(received(&one, 1, 30000));
-    CU_ASSERT_EQUAL(script->enrolled, 0);
+    CU_ASSERT_EQUAL(script->exposed, 0);
     script_close(script);
 }
 
@@ -549,7 +549,7 @@ static void everything_fails_with_the_link(void)
     for (int i = 0; i < 4; i++)
         CU_ASSERT_TRUE(failed(&many[i], BMI_ETIMEDOUT));
     CU_ASSERT_TRUE(failed(&many[4], BMI_ECANCEL));
-    CU_ASSERT_EQUAL(script->enrolled, 0);
+    CU_ASSERT_EQUAL(script->exposed, 0);
     bmi_op_id_t id;
     CU_ASSERT_EQUAL(BMI_post_recv(&id, script->address, one.buffer, 1, &one.actual, BMI_EXT_ALLOC,
                                   TAG, NULL, case_context, NULL),

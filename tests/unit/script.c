@@ -173,7 +173,7 @@ static void close_link(struct bmi_link *link, bool linger)
     bmi_method_defer(&script->ender);
 }
 
-static int enroll(struct bmi_link *link, const struct bmi_segments *memory,
+static int expose(struct bmi_link *link, const struct bmi_segments *memory,
                   struct bmi_region *regions, uint32_t *count, void **handle)
 {
     struct script *script = script_of(link);
@@ -190,7 +190,7 @@ static int enroll(struct bmi_link *link, const struct bmi_segments *memory,
                                          .key = 4711};
     *count = (uint32_t)entries;
     *handle = script;
-    script->enrolled++;
+    script->exposed++;
     return 0;
 }
 
@@ -200,7 +200,7 @@ static bool release(struct bmi_link *link, void *handle, bool wait)
     (void)handle;
     if (script->writes && !wait)
         return false;
-    script->enrolled--;
+    script->exposed--;
     return true;
 }
 
@@ -222,14 +222,14 @@ struct bmi_method script_methods[3] = {
      .schemes = "scriptput",
      .limits = {FRAME_LIMITS, .regions_max = 16, .put = true},
      FRAME_OPERATIONS,
-     .enroll = enroll,
+     .expose = expose,
      .release = release,
      .transfer = transfer},
     {.name = "scriptget",
      .schemes = "scriptget",
      .limits = {FRAME_LIMITS, .regions_max = 16, .get = true},
      FRAME_OPERATIONS,
-     .enroll = enroll,
+     .expose = expose,
      .release = release,
      .transfer = transfer},
 };

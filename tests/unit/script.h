@@ -34,11 +34,11 @@ struct script {
     struct bmi_sink sink;                   /* of the body under way */
     uint64_t body_left;
     uint32_t seen;                      /* messages read */
-    unsigned enrolled;                  /* registrations that the core holds */
+    unsigned exposed;                   /* registrations that the core holds */
     struct bmi_frame *held, **held_end; /* written, not returned to the core */
     bool stuck;                         /* the network accepts no frame: frames stay queued */
     bool holds;                         /* written frames come back with script_return only */
-    bool refuse_memory;                 /* enroll fails */
+    bool refuse_memory;                 /* expose fails */
     bool writes;                        /* the peer is writing: a release without wait fails */
     bool manual_seen;                   /* the test sets header.seen itself */
     bool places;    /* asks the core again for the place of each part of a body */

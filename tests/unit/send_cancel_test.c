@@ -501,7 +501,7 @@ static void cancelled_while_it_may_be_fetched(void)
         post_send(script, &one, LARGE, TAG);
         struct wire_header rts = script_expect(script, WIRE_RTS, NULL, 0);
         cancel(&one);
-        CU_ASSERT_EQUAL(script->enrolled, 0);
+        CU_ASSERT_EQUAL(script->exposed, 0);
         CU_ASSERT_EQUAL(script_expect(script, WIRE_ABORT, NULL, 0).source, rts.source);
         cancel(&one);
         CU_ASSERT_TRUE(script_silent(script));

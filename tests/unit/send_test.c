@@ -204,7 +204,7 @@ static void request_whose_memory_is_fetched(void)
         post_send(script, &one, LARGE, TAG);
         struct wire_header rts = script_expect(script, WIRE_RTS, NULL, 0);
         CU_ASSERT_EQUAL(rts.length, refuse ? 0 : WIRE_REGION);
-        CU_ASSERT_EQUAL(script->enrolled, refuse ? 0u : 1u);
+        CU_ASSERT_EQUAL(script->exposed, refuse ? 0u : 1u);
         CU_ASSERT_FALSE(done(&one));
         struct wire_header over = {.type = WIRE_GET_DONE, .target = rts.source};
         if (refuse)
@@ -212,7 +212,7 @@ static void request_whose_memory_is_fetched(void)
                 (struct wire_header){.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = rts.source};
         CU_ASSERT_EQUAL(script_send(script, over, NULL, 0), 0);
         CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == LARGE);
-        CU_ASSERT_EQUAL(script->enrolled, 0);
+        CU_ASSERT_EQUAL(script->exposed, 0);
     }
     script_close(script);
 }
@@ -361,7 +361,7 @@ static void everything_fails_with_the_link(void)
     script_cut(script, -ECONNRESET);
     for (int i = 0; i < 6; i++)
         CU_ASSERT_TRUE(failed(&many[i], BMI_ECONNRESET));
-    CU_ASSERT_EQUAL(script->enrolled, 0);
+    CU_ASSERT_EQUAL(script->exposed, 0);
     script_close(script);
 }
 

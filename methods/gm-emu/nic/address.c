@@ -3,8 +3,8 @@
  * address.c - from "host:number" to an abstract Unix-socket address, and listening there.
  *
  * An abstract address is a name in the network namespace: no file, gone with its socket. It has no
- * owner either, so both sides check each other's credentials (greet.c). A host is a mere name: a
- * port that listens without one is found under all of them, as "*". A port that listens as
+ * owner either, so both sides check each other's credentials (handshake.c). A host is a mere name:
+ * a port that listens without one is found under all of them, as "*". A port that listens as
  * NIC_THIS_HOST is found under each name of this machine that no other port listens as.
  */
 #include <arpa/inet.h>

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * directed.c - directed sends: writing into memory that a peer granted.
+ * directed.c - directed sends: writing into memory that a peer exposed.
  *
  * They are done in order, piece by piece, by one thread at a time (peer->directed_lock): the
  * poller, or a thread in nic_push. For each piece the writer first stores its claim (the key), then
- * reads the grant; the owner first clears the grant, then waits for claims. So nothing is written
- * after a revocation has returned, and an entry does not change while it is claimed. Three ways,
- * best first:
+ * reads the exposure; the owner first clears the exposure, then waits for claims. So nothing is
+ * written after a revocation has returned, and an entry does not change while it is claimed. Three
+ * ways, best first:
  *   mapped    the memory is of the peer's nic_dma_malloc, and mapped here: copied (copy.c)
  *   written   process_vm_writev, after the nonce was read again: the process is still the one of
  *             the handshake, and has not become another program meanwhile
  *   bounced   through the ring of low priority; the peer's poller checks and copies, then answers
  * A long one from plain to plain memory is bounced rather than written where that is faster
- * (stage.c); a piece that finds no room then is written. A send whose data is all in the ring waits
- * for its answer in `answering`, and the next one goes on.
+ * (bounce.c); a piece that finds no room then is written. A send whose data is all in the ring
+ * waits for its answer in `answering`, and the next one goes on.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -72,45 +72,45 @@ void nic__source_advance(struct nic_send *send, uint64_t bytes)
 /* ---- claims -----------------------------------------------------------------------------------
  */
 
-/* The grant that the key names, perhaps of another key by now; NULL: there is no such place. */
-const struct nic_shared_grant *nic__grant_named(const struct nic_peer *peer, uint64_t key)
+/* The exposure that the key names, perhaps of another key by now; NULL: there is no such place. */
+const struct nic_shared_exposure *nic__exposure_named(const struct nic_peer *peer, uint64_t key)
 {
-    uint64_t place = key & ((1u << NIC_GRANT_BITS) - 1);
+    uint64_t place = key & ((1u << NIC_EXPOSURE_BITS) - 1);
     uint64_t bytes = peer->their_port_size - sizeof(struct nic_shared_port);
-    if (place >= bytes / sizeof(struct nic_shared_grant) || key == 0)
+    if (place >= bytes / sizeof(struct nic_shared_exposure) || key == 0)
         return NULL;
-    return &peer->their_port->grant[place];
+    return &peer->their_port->exposure[place];
 }
 
-/* Claims the grant, and reads it: 0, or -EACCES. The claim stays either way. */
-static int grant_claim(struct nic_peer *peer, const struct nic_send *send,
-                       struct nic_shared_grant *grant)
+/* Claims the exposure, and reads it: 0, or -EACCES. The claim stays either way. */
+static int exposure_claim(struct nic_peer *peer, const struct nic_send *send,
+                          struct nic_shared_exposure *exposure)
 {
-    const struct nic_shared_grant *shared = nic__grant_named(peer, send->key);
+    const struct nic_shared_exposure *shared = nic__exposure_named(peer, send->key);
     if (shared == NULL)
         return -EACCES;
     atomic_store_explicit(&peer->mine->claim, send->key, memory_order_relaxed);
     bmi_fence();
     if (atomic_load_explicit(&shared->key, memory_order_acquire) != send->key)
         return -EACCES;
-    const volatile struct nic_shared_grant *once = shared;
-    grant->link = once->link;
-    grant->address = once->address;
-    grant->length = once->length;
-    grant->arena = once->arena;
-    grant->arena_offset = once->arena_offset;
+    const volatile struct nic_shared_exposure *once = shared;
+    exposure->link = once->link;
+    exposure->address = once->address;
+    exposure->length = once->length;
+    exposure->arena = once->arena;
+    exposure->arena_offset = once->arena_offset;
     nic__fence_read();
     /* If this writer was stopped here for so long that its claim was given up, it has read
-     * another grant. */
+     * another exposure. */
     if (atomic_load_explicit(&shared->key, memory_order_relaxed) != send->key)
         return -EACCES;
-    if ((grant->link != 0 && grant->link != peer->link_name) || send->offset > grant->length ||
-        send->length > grant->length - send->offset)
+    if ((exposure->link != 0 && exposure->link != peer->link_name) ||
+        send->offset > exposure->length || send->length > exposure->length - send->offset)
         return -EACCES;
     return 0;
 }
 
-static void grant_unclaim(struct nic_peer *peer)
+static void exposure_unclaim(struct nic_peer *peer)
 {
     atomic_store_explicit(&peer->mine->claim, 0, memory_order_release);
     bmi_fence();
@@ -168,23 +168,24 @@ static int64_t vm_write(struct nic_peer *peer, uint64_t address, const struct io
 /* Writes a piece into the peer's memory. Returns as vm_write. */
 static int64_t piece_write(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
 {
-    struct nic_shared_grant grant;
+    struct nic_shared_exposure exposure;
     struct iovec window[NIC_WINDOW];
     uint64_t bytes, offset = send->offset + send->done;
     size_t count = nic__source_window(send, window, limit, &bytes);
-    int64_t written = grant_claim(peer, send, &grant);
+    int64_t written = exposure_claim(peer, send, &exposure);
     if (written == 0 && bytes > 0) {
-        uint8_t *place = grant.arena_offset <= UINT64_MAX - offset
-                             ? nic__mapped(peer, grant.arena, grant.arena_offset + offset, bytes)
-                             : NULL;
+        uint8_t *place =
+            exposure.arena_offset <= UINT64_MAX - offset
+                ? nic__mapped(peer, exposure.arena, exposure.arena_offset + offset, bytes)
+                : NULL;
         if (place == NULL) {
-            written = vm_write(peer, grant.address + offset, window, count, bytes);
+            written = vm_write(peer, exposure.address + offset, window, count, bytes);
         } else {
             mapped_write(peer, place, window, count, bytes);
             written = (int64_t)bytes;
         }
     }
-    grant_unclaim(peer);
+    exposure_unclaim(peer);
     return written;
 }
 
@@ -209,15 +210,15 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
     enum nic_step step = NIC_STEP_BLOCKED;
     *status = 0;
     if (send->done == 0 && send->number == 0)
-        nic__stage_choose(peer, send);
-    if (send->staged && nic__receiver_looks(peer)) {
-        step = nic__stage_step(peer, send, limit);
+        nic__bounce_choose(peer, send);
+    if (send->bounced && nic__receiver_looks(peer)) {
+        step = nic__bounce_step(peer, send, limit);
         if (step != NIC_STEP_BLOCKED)
             return step;
-        if (limit > NIC_STAGE_PIECE) /* no room: we write one ourselves meanwhile */
-            limit = NIC_STAGE_PIECE;
+        if (limit > NIC_BOUNCE_PIECE) /* no room: we write one ourselves meanwhile */
+            limit = NIC_BOUNCE_PIECE;
     }
-    if (send->number == 0 || (send->staged && send->done < send->length)) {
+    if (send->number == 0 || (send->bounced && send->done < send->length)) {
         int64_t written = piece_write(peer, send, limit);
         if (written < 0) {
             *status = (int)written;
@@ -228,7 +229,7 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
         step = send->done == send->length && send->number == 0 ? NIC_STEP_FINISHED : NIC_STEP_MORE;
     }
     if (send->done == before && send->length > 0) /* the ring is the only way */
-        step = nic__stage_step(peer, send, limit);
+        step = nic__bounce_step(peer, send, limit);
     if (port->timed && send->done > before)
         piece_time(peer, send, send->done - before, now);
     return step;

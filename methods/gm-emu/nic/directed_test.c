@@ -101,7 +101,7 @@ static void bytes_go_where_they_belong(void)
     const size_t LENGTHS[] = {0, 1, 63, 4096, 100001, 262144, 262145, 2 << 20};
     uint64_t key;
     setup();
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target, AREA, &key), 0);
     for (size_t i = 0; i < sizeof(LENGTHS) / sizeof(*LENGTHS); i++) {
         size_t length = LENGTHS[i], offset = 4097 * i;
         struct iovec iov = {source + i, length};
@@ -125,7 +125,7 @@ static void lists_are_gathered(void)
     static struct iovec iov[COUNT];
     uint64_t key;
     setup();
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, AREA, &key), 0);
     pattern_fill(source, AREA, 9);
     size_t place = 0;
     for (unsigned i = 0; i < COUNT; i++) { /* many empty and tiny, some large */
@@ -146,7 +146,7 @@ static void later_sends_arrive_later(void)
     uint64_t key;
     setup();
     host_provide(&server, 4, 6, NIC_HIGH_PRIORITY);
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target, AREA, &key), 0);
     for (unsigned i = 1; i <= 200; i++) {
         struct iovec iov = {source, 5000};
         memset(source, (int)i, 5000);
@@ -175,7 +175,7 @@ static void keys_and_bounds_are_checked(void)
     struct host stranger;
     setup();
     memset(source, 0xff, AREA);
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target + 100, 1000, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target + 100, 1000, &key), 0);
     expect_status(key, 0, 1000, 0);
     memset(target, 0, AREA);
     expect_status(key, 1, 1000, -EACCES);
@@ -189,21 +189,21 @@ static void keys_and_bounds_are_checked(void)
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), -ENOENT);
     expect_status(key, 0, 1, -EACCES);
-    expect_status(0, 0, 1, -EACCES); /* the status of the grant at its place now */
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, 1000, &other), 0);
+    expect_status(0, 0, 1, -EACCES); /* the status of the exposure at its place now */
+    CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target, 1000, &other), 0);
     CU_ASSERT_NOT_EQUAL(other, key); /* at the same place */
     expect_status(key, 0, 1, -EACCES);
     for (size_t i = 0; i < AREA; i++)
         if (target[i] != 0)
             CU_FAIL_FATAL("a refused byte was written");
-    /* The grant of one connection is not valid for another. */
+    /* The exposure of one connection is not valid for another. */
     host_open(&stranger, NULL);
     uint16_t number = host_listen(&stranger, "stranger");
     struct nic_peer *first = server.peer;
     CU_ASSERT_EQUAL(nic_connect(server.port, "stranger", number, NULL, &server.peer), 0);
     CU_ASSERT_FATAL(UNTIL(server.ups == 1 && stranger.accepted == 1));
     CU_ASSERT_EQUAL(nic_revoke(server.port, other), 0);
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, 1000, &other), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target, 1000, &other), 0);
     expect_status(other, 0, 1, -EACCES);
     server.peer = first;
     host_close(&stranger);
@@ -217,8 +217,8 @@ static void both_sides_must_register(void)
     struct iovec iov[2] = {{NULL, 100}, {plain, 100}};
     setup();
     iov[0].iov_base = source;
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, plain, 10, &key), -EFAULT);
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 0, &key), -EINVAL);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, plain, 10, &key), -EFAULT);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, 0, &key), -EINVAL);
     CU_ASSERT_EQUAL(put(iov, 2, 1, 0), -EFAULT);
     CU_ASSERT_EQUAL(nic_num_send_tokens(client.port), 256);
     teardown();
@@ -231,7 +231,7 @@ static void one_that_waits_can_be_taken_back(void)
     setup();
     iov.iov_base = source;
     memset(source, 1, AREA);
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, AREA, &key), 0);
     CU_ASSERT_EQUAL(put(&iov, 1, key, 0), 0);
     CU_ASSERT_EQUAL(nic_directed_send_with_callback(client.peer, &iov, 1, key, 2 << 20,
                                                     host_callback, &server),
@@ -252,7 +252,7 @@ static void pushing_does_it_in_the_callers_thread(void)
     setup();
     iov.iov_base = source;
     pattern_fill(source, AREA, 3);
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, AREA, &key), 0);
     CU_ASSERT_EQUAL(put(&iov, 1, key, 0), 0);
     bool left = nic_push(client.peer, 4 << 20);
     CU_ASSERT_EQUAL(left, way == WAY_BOUNCED);
@@ -264,7 +264,7 @@ static void pushing_does_it_in_the_callers_thread(void)
     teardown();
 }
 
-/* A writer that never ends, against an owner that grants, revokes, and looks. */
+/* A writer that never ends, against an owner that exposes, revokes, and looks. */
 static atomic_bool writer_stop, writer_over;
 static _Atomic uint64_t writer_key;
 
@@ -293,7 +293,7 @@ static void nothing_is_written_after_a_revocation(void)
         return;
     setup();
     memset(source, 0xff, AREA);
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, 1 << 20, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target, 1 << 20, &key), 0);
     atomic_store(&writer_key, key);
     atomic_store(&writer_stop, false);
     atomic_store(&writer_over, false);
@@ -312,7 +312,7 @@ static void nothing_is_written_after_a_revocation(void)
         for (size_t k = 0; k < 1 << 20; k += 61)
             if (target[k] != 0)
                 CU_FAIL_FATAL("written after the revocation");
-        CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, 1 << 20, &key), 0);
+        CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target, 1 << 20, &key), 0);
         atomic_store(&writer_key, key);
         while (i % 20 == 0 && *(volatile uint8_t *)target != 0xff)
             nic_unknown(server.port, nic_receive(server.port));
@@ -331,7 +331,7 @@ static void memory_that_is_gone_is_an_error(void)
     if (way != WAY_VM)
         return;
     setup();
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, AREA, &key), 0);
     CU_ASSERT_EQUAL(mprotect(target, AREA, PROT_NONE), 0);
     expect_status(key, 0, 5000, -EFAULT);
     CU_ASSERT_EQUAL(mprotect(target, AREA, PROT_READ | PROT_WRITE), 0);
@@ -349,7 +349,7 @@ static void faults_and_timing_hold_for_them_too(void)
     options.resend_timeout_ms = 50;
     setup_with(&options);
     pattern_fill(source, AREA, 4);
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, AREA, &key), 0);
     nic_set_faults(client.port, NULL, &(struct nic_faults){.drop_every = 1});
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);

@@ -8,7 +8,7 @@
  *                         wait for that
  *   port->lock            the list of peers, events of peers, arenas
  *   peer->lock            the send side: rings that we fill, queues, `state` from UP on
- *   port->memory_lock     registrations;  port->grant_lock  grants
+ *   port->memory_lock     registrations;  port->exposure_lock  exposures
  *   port->buffer_lock     receive buffers;  port->token_lock  tokens and completed sends
  *   port->wire_lock       the timing model
  * Fields marked "poller" belong to the thread that polls the port.
@@ -22,15 +22,15 @@
 #include "share.h"
 
 enum {
-    NIC_PIECE = 256 << 10,      /* of a directed send: how long a revocation may have to wait */
-    NIC_TIMED_PIECE = 32 << 10, /* the same where the timing model shares links */
-    NIC_STAGE_PIECE = 28 << 10, /* the same through the ring: whole pages, within a message */
-    NIC_WINDOW = 64,            /* segments of one piece */
-    NIC_MEMORIZED = 128,        /* messages up to this are copied to their buffer at once */
-    NIC_HOT = 8,                /* peers that are polled by each nic_receive */
-    NIC_COLD = 16,              /* and how many of the others */
-    NIC_NAMES = 1024,           /* lists of peers by the names of their connections */
-    NIC_LOOK_NS = 1000000       /* how often a polling thread checks the descriptor */
+    NIC_PIECE = 256 << 10,       /* of a directed send: how long a revocation may have to wait */
+    NIC_TIMED_PIECE = 32 << 10,  /* the same where the timing model shares links */
+    NIC_BOUNCE_PIECE = 28 << 10, /* the same through the ring: whole pages, within a message */
+    NIC_WINDOW = 64,             /* segments of one piece */
+    NIC_MEMORIZED = 128,         /* messages up to this are copied to their buffer at once */
+    NIC_HOT = 8,                 /* peers that are polled by each nic_receive */
+    NIC_COLD = 16,               /* and how many of the others */
+    NIC_NAMES = 1024,            /* lists of peers by the names of their connections */
+    NIC_LOOK_NS = 1000000        /* how often a polling thread checks the descriptor */
 };
 
 /* Loads before it are not reordered with loads and stores after it. */
@@ -72,7 +72,7 @@ struct nic_send {
     uint64_t due_ns;
     uint32_t number; /* of the bounce; 0: none yet */
     bool answer_wanted, ring_full;
-    bool staged; /* from plain memory to plain memory: through the ring, if the receiver looks */
+    bool bounced; /* from plain to plain memory: through the ring while the receiver polls */
 };
 
 struct nic_queue {
@@ -259,10 +259,11 @@ struct nic_port {
     struct nic_registration *registrations;
     size_t registration_count, registration_room, registration_last;
     _Atomic uint64_t registered_pages, dma_bytes;
-    struct bmi_lock grant_lock;
-    uint32_t *grant_free, grant_free_count, grant_used; /* places */
-    uint32_t grant_left_count; /* places that a peer may still claim: at the end of grant_free */
-    uint64_t grant_generation;
+    struct bmi_lock exposure_lock;
+    uint32_t *exposure_free, exposure_free_count, exposure_used; /* places */
+    uint32_t
+        exposure_left_count; /* places that a peer may still claim: at the end of exposure_free */
+    uint64_t exposure_generation;
 
     _Alignas(NIC_LINE) struct bmi_lock buffer_lock;
     struct nic_buffer *buffers; /* the pool of tokens */
@@ -337,11 +338,12 @@ int nic__address(const char *host, uint16_t number, struct sockaddr_un *address,
 /* Whether it is "localhost", the machine's name, or a numeric address of the machine's. */
 bool nic__host_is_here(const char *host);
 
-/* ---- greet.c: sockets and the messages on them ---------------------------------------------- */
+/* ---- handshake.c: sockets and the messages on them ------------------------------------------- */
 int nic__source_add(struct nic_port *port, struct nic_source *source, uint32_t events);
 void nic__source_remove(struct nic_port *port, struct nic_source *source);
-int nic__greeting_send(int fd, const struct nic_greeting *greeting, const int *fds, size_t count);
-void nic__hello_fill(struct nic_port *port, struct nic_greeting *greeting, uint16_t kind);
+int nic__handshake_send(int fd, const struct nic_handshake *handshake, const int *fds,
+                        size_t count);
+void nic__hello_fill(struct nic_port *port, struct nic_handshake *handshake, uint16_t kind);
 /* Reads and handles the messages on a peer's socket, or connections of a listener. Poller. */
 void nic__socket_ready(struct nic_peer *peer, uint32_t events);
 void nic__listener_ready(struct nic_port *port, struct nic_listener *listener);
@@ -363,10 +365,10 @@ void nic__arenas_tell(struct nic_peer *peer);
 struct nic_peer *nic__peer_new(struct nic_port *port);
 void nic__peer_add(struct nic_peer *peer); /* to the port's list */
 void nic__peer_free(struct nic_peer *peer);
-/* Iterates over the peers that may use grants of that connection (0: all peers): returns the one
+/* Iterates over the peers that may use exposures of that connection (0: all peers): returns the one
  * after `before`, the first after NULL. With a port that is connected to itself a connection has
  * two ends here. port->lock held. */
-struct nic_peer *nic__granted_locked(struct nic_port *port, uint64_t link,
+struct nic_peer *nic__exposed_locked(struct nic_port *port, uint64_t link,
                                      const struct nic_peer *before);
 /* Its rings are there: goes up. Poller. */
 int nic__peer_up(struct nic_peer *peer);
@@ -434,22 +436,22 @@ bool nic__directed_fail_all(struct nic_peer *peer, int status);
 size_t nic__source_window(const struct nic_send *send, struct iovec window[NIC_WINDOW],
                           uint64_t limit, uint64_t *bytes);
 void nic__source_advance(struct nic_send *send, uint64_t bytes);
-/* The grant that the key names, perhaps of another key by now; NULL: there is no such place. */
-const struct nic_shared_grant *nic__grant_named(const struct nic_peer *peer, uint64_t key);
+/* The exposure that the key names, perhaps of another key by now; NULL: there is no such place. */
+const struct nic_shared_exposure *nic__exposure_named(const struct nic_peer *peer, uint64_t key);
 
 /* Where a part of a peer's arena is in our mapping of it, or NULL. */
 uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uint64_t bytes);
 
-/* ---- stage.c --------------------------------------------------------------------------------- */
+/* ---- bounce.c -------------------------------------------------------------------------------- */
 /* The result of one step of a directed send. TOLD: all is in the ring; the answer is due. */
 enum nic_step { NIC_STEP_MORE, NIC_STEP_FINISHED, NIC_STEP_TOLD, NIC_STEP_BLOCKED };
 /* At its start: notes whether it shall go through the ring though it could be written. */
-void nic__stage_choose(struct nic_peer *peer, struct nic_send *send);
+void nic__bounce_choose(struct nic_peer *peer, struct nic_send *send);
 /* Whether the receiver has looked at its rings since the last pieces, or sleeps: then it copies
  * ring data at once. To be asked once a piece; directed_lock. */
 bool nic__receiver_looks(struct nic_peer *peer);
 /* Puts the next piece into the ring, at most `limit` bytes. MORE, TOLD, BLOCKED. directed_lock. */
-enum nic_step nic__stage_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit);
+enum nic_step nic__bounce_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit);
 /* Whether another send's answer could not be distinguished from those outstanding. peer->lock. */
 bool nic__answers_full_locked(const struct nic_peer *peer);
 /* Whether the peer has answered; its errno goes to *status. */
@@ -476,7 +478,7 @@ static inline bool nic__lock_try(struct bmi_lock *lock)
                                                    memory_order_relaxed);
 }
 
-/* ---- memory.c, dma.c, grant.c -----------------------------------------------------------------
+/* ---- memory.c, dma.c, expose.c -----------------------------------------------------------------
  */
 /* Counts memory of nic_dma_malloc. */
 int nic__dma_count(struct nic_port *port, uint64_t bytes);
@@ -486,17 +488,17 @@ bool nic__registered_all(struct nic_port *port, const struct iovec *iov, size_t 
 uint32_t nic__arena_of(struct nic_port *port, const void *memory, uint64_t length,
                        uint64_t *offset);
 void nic__arenas_free(struct nic_port *port);
-int nic__grants_init(struct nic_port *port);
-/* Copies into granted memory, if it is granted to that link: 0 or an errno. Poller. */
-int nic__grant_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_t offset,
-                     const void *from, uint64_t length);
-/* Where granted memory is, or NULL. */
-uint8_t *nic__grant_place_locked(struct nic_port *port, uint64_t link, uint64_t key,
-                                 uint64_t offset, uint64_t length);
-void nic__grants_end(struct nic_port *port);
-/* A connection has gone (0: none): reuses the places of its abandoned grants, or of abandoned
- * grants to all, if no peer claims them. port->lock held. Poller, nic_revoke_leave. */
-void nic__grants_left_look_locked(struct nic_port *port, uint64_t link);
+int nic__exposures_init(struct nic_port *port);
+/* Copies into exposed memory, if it is exposed to that link: 0 or an errno. Poller. */
+int nic__exposure_write(struct nic_port *port, uint64_t link, uint64_t key, uint64_t offset,
+                        const void *from, uint64_t length);
+/* Where exposed memory is, or NULL. */
+uint8_t *nic__exposure_place_locked(struct nic_port *port, uint64_t link, uint64_t key,
+                                    uint64_t offset, uint64_t length);
+void nic__exposures_end(struct nic_port *port);
+/* A connection has gone (0: none): reuses the places of its abandoned exposures, or of abandoned
+ * exposures to all, if no peer claims them. port->lock held. Poller, nic_revoke_leave. */
+void nic__exposures_left_look_locked(struct nic_port *port, uint64_t link);
 /* Whether the peer writes into our memory now. */
 bool nic__claimed(struct nic_peer *peer);
 

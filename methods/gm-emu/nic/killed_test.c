@@ -59,7 +59,7 @@ static void child_live(bool listens, int tell)
     while (own.ups + own.accepted == 0)
         hosts_drive();
     uint8_t *memory = nic_dma_malloc(own.port, AREA);
-    nic_grant(own.port, own.peer, memory, AREA, &key);
+    nic_expose(own.port, own.peer, memory, AREA, &key);
     host_send(&own, &key, sizeof(key), 6, NIC_LOW_PRIORITY, NIC_BUFFERED);
     uint64_t theirs = 0;
     struct iovec iov = {memory, AREA};
@@ -111,7 +111,7 @@ static void one_life(unsigned round, void *memory)
     if (listens)
         CU_ASSERT_EQUAL(nic_connect(host.port, mortal, number, &host, &host.peer), 0);
     CU_ASSERT_FATAL(UNTIL(host.ups + host.accepted == met + 1));
-    CU_ASSERT_EQUAL(nic_grant(host.port, host.peer, memory, AREA, &mine), 0);
+    CU_ASSERT_EQUAL(nic_expose(host.port, host.peer, memory, AREA, &mine), 0);
     CU_ASSERT(host_send(&host, &mine, sizeof(mine), 6, NIC_LOW_PRIORITY, NIC_BUFFERED) >= 0);
     while (host.received < wanted && host.downs == downs) {
         CU_ASSERT_FATAL(hosts_drive());
@@ -154,14 +154,14 @@ static void killed_at_any_point(void)
 }
 
 /* A child of the killed process has inherited its socket, so the socket does not end. */
-static void killed_with_a_heir(void)
+static void killed_while_a_forked_child_lives(void)
 {
-    int heir[2], hold[2];
+    int forked[2], hold[2];
     pid_t grandchild = 0;
     host_open(&host, NULL);
     number = host_listen(&host, "parent");
     host_provide(&host, 4, 6, NIC_LOW_PRIORITY);
-    CU_ASSERT_EQUAL_FATAL(pipe(heir), 0);
+    CU_ASSERT_EQUAL_FATAL(pipe(forked), 0);
     CU_ASSERT_EQUAL_FATAL(pipe(hold), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -177,21 +177,21 @@ static void killed_with_a_heir(void)
         grandchild = fork();
         if (grandchild == 0) /* lives until the test ends */
             _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);
-        if (write(heir[1], &grandchild, sizeof(grandchild)) != sizeof(grandchild))
+        if (write(forked[1], &grandchild, sizeof(grandchild)) != sizeof(grandchild))
             _exit(1);
         for (;;)
             pause();
     }
     CU_ASSERT(UNTIL(host.accepted == 1));
-    CU_ASSERT_EQUAL(read(heir[0], &grandchild, sizeof(grandchild)), (ssize_t)sizeof(grandchild));
+    CU_ASSERT_EQUAL(read(forked[0], &grandchild, sizeof(grandchild)), (ssize_t)sizeof(grandchild));
     child_kill(child);
     CU_ASSERT(UNTIL(host.downs == 1));
     CU_ASSERT_EQUAL(host.down_status, -ECONNRESET);
     CU_ASSERT_EQUAL(kill(grandchild, 0), 0); /* and it does live */
     close(hold[1]);
     close(hold[0]);
-    close(heir[0]);
-    close(heir[1]);
+    close(forked[0]);
+    close(forked[1]);
     host_close(&host);
 }
 
@@ -220,7 +220,7 @@ static void a_killed_writer_holds_up_no_revocation(void)
             pause();
     }
     CU_ASSERT(UNTIL(host.accepted == 1));
-    CU_ASSERT_EQUAL(nic_grant(host.port, host.peer, memory, 4096, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(host.port, host.peer, memory, 4096, &key), 0);
     CU_ASSERT_EQUAL(host_send(&host, &key, sizeof(key), 6, NIC_LOW_PRIORITY, NIC_BUFFERED), 1);
     CU_ASSERT(UNTIL(host.received == 1));
     child_kill(child);
@@ -368,11 +368,11 @@ static void hello_await(const struct host *server, const struct host *own)
 static bool hello_again(const struct host *own)
 {
     const int FDS[] = {own->port->shared_fd, own->port->doorbell.fd};
-    struct nic_greeting hello;
+    struct nic_handshake hello;
     int status;
     nic__hello_fill(own->port, &hello, NIC_HELLO);
     do
-        status = nic__greeting_send(own->peer->socket.fd, &hello, FDS, 2);
+        status = nic__handshake_send(own->peer->socket.fd, &hello, FDS, 2);
     while (status == -ETOOMANYREFS);
     return status == 0;
 }
@@ -414,7 +414,7 @@ static int crowded_child(bool welcome, bool twice)
 }
 
 /* HELLO cannot be sent, or not be answered: later it can. Two of them are invalid. */
-static void greeted_again_when_too_many_descriptors_are_on_their_way(void)
+static void handshakes_are_repeated_when_too_many_descriptors_are_in_transit(void)
 {
     for (int way = 0; way < 3; way++) {
         int status;
@@ -434,12 +434,12 @@ int main(void)
 {
     static const struct test_case CASES[] = {
         {"killed at any point", killed_at_any_point},
-        {"killed with an heir", killed_with_a_heir},
+        {"killed while a forked child lives", killed_while_a_forked_child_lives},
         {"a killed writer holds up no revocation", a_killed_writer_holds_up_no_revocation},
         {"an unwatched writer leaves nothing", an_unwatched_writer_leaves_nothing},
         {"a writer without end leaves nothing", a_writer_without_end_leaves_nothing},
-        {"greeted again when too many descriptors are on their way",
-         greeted_again_when_too_many_descriptors_are_on_their_way},
+        {"handshakes are repeated when too many descriptors are in transit",
+         handshakes_are_repeated_when_too_many_descriptors_are_in_transit},
     };
     return CASES_RUN("killed", CASES);
 }

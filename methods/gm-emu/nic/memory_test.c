@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory_test.c - registration, its limit and its cost; nic_dma_malloc; grants.
+ * memory_test.c - registration, its limit and its cost; nic_dma_malloc; exposures.
  */
 #include "harness.h"
 #include "tests/unit/emulation.h"
@@ -8,12 +8,12 @@
 static struct host host;
 static uint8_t area[1 << 20] __attribute__((aligned(4096)));
 
-static void setup(uint64_t pages_max, uint32_t grants_max)
+static void setup(uint64_t pages_max, uint32_t exposures_max)
 {
     struct nic_options options;
     nic_options_default(&options);
     options.registered_pages_max = pages_max;
-    options.grants_max = grants_max;
+    options.exposures_max = exposures_max;
     host_open(&host, &options);
 }
 
@@ -104,7 +104,7 @@ static void registrations_agree_with_a_list(void)
             expected |= list[k].there && list[k].begin <= begin &&
                         list[k].begin + list[k].length >= begin + 64;
         uint64_t key;
-        int status = nic_grant(host.port, NULL, area + begin, 64, &key);
+        int status = nic_expose(host.port, NULL, area + begin, 64, &key);
         CU_ASSERT_EQUAL(status, expected ? 0 : -EFAULT);
         if (status == 0)
             CU_ASSERT_EQUAL(nic_revoke(host.port, key), 0);
@@ -154,22 +154,22 @@ static void dma_memory_is_cut_and_joined(void)
     host_close(&host);
 }
 
-static void grants_have_a_limit_and_new_keys(void)
+static void exposures_have_a_limit_and_new_keys(void)
 {
     uint64_t keys[3], extra;
     setup(1000, 3);
     struct nic_port *port = host.port;
     CU_ASSERT_EQUAL(nic_register_memory(port, area, 4096), 0);
     for (int i = 0; i < 3; i++)
-        CU_ASSERT_EQUAL(nic_grant(port, NULL, area, 4096, &keys[i]), 0);
+        CU_ASSERT_EQUAL(nic_expose(port, NULL, area, 4096, &keys[i]), 0);
     CU_ASSERT(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != 0);
-    CU_ASSERT_EQUAL(nic_grant(port, NULL, area, 4096, &extra), -ENOSPC);
-    CU_ASSERT_EQUAL(nic_grant(port, NULL, area, 4097, &extra), -EFAULT);
+    CU_ASSERT_EQUAL(nic_expose(port, NULL, area, 4096, &extra), -ENOSPC);
+    CU_ASSERT_EQUAL(nic_expose(port, NULL, area, 4097, &extra), -EFAULT);
     CU_ASSERT_EQUAL(nic_revoke(port, keys[1]), 0);
     CU_ASSERT_EQUAL(nic_revoke(port, keys[1]), -ENOENT);
     CU_ASSERT_EQUAL(nic_revoke(port, 0), -ENOENT);
     CU_ASSERT_EQUAL(nic_revoke(port, UINT64_MAX), -ENOENT);
-    CU_ASSERT_EQUAL(nic_grant(port, NULL, area, 4096, &extra), 0);
+    CU_ASSERT_EQUAL(nic_expose(port, NULL, area, 4096, &extra), 0);
     CU_ASSERT_NOT_EQUAL(extra, keys[1]);
     host_close(&host);
 }
@@ -205,7 +205,7 @@ int main(void)
         {"overlapping ranges are found", overlapping_ranges_are_found},
         {"registrations agree with a list", registrations_agree_with_a_list},
         {"dma memory is cut and joined", dma_memory_is_cut_and_joined},
-        {"grants have a limit and new keys", grants_have_a_limit_and_new_keys},
+        {"exposures have a limit and new keys", exposures_have_a_limit_and_new_keys},
         {"the model makes registering dear", the_model_makes_registering_dear},
     };
     return CASES_RUN("memory", CASES);

@@ -15,8 +15,8 @@
  *   priority  high and low are two independent, ordered channels to each peer.
  *   registered memory    the memory that the NIC may access. Counted in pages, with a limit and a
  *             cost.
- *   grant     a peer's permission to write into a piece of registered memory, named by a key.
- *   directed send        writes into a granted piece at the peer; the peer gets no event.
+ *   exposure     a peer's permission to write into a piece of registered memory, named by a key.
+ *   directed send        writes into an exposed piece at the peer; the peer gets no event.
  *
  * A message that finds no buffer of its class and priority waits at the head of its channel, and so
  * do the messages behind it; after `resend_timeout_ms` it fails with -ETIMEDOUT and the channel
@@ -38,11 +38,11 @@
  *   -ECONNREFUSED no port listens on that name                  (GM_SEND_PORT_NOT_OPEN)
  *   -EMFILE       this process has no descriptor left. A port that lacks one for a connection does
  *                 not end it: the dialling port waits for up to connect_timeout_ms
- *   -EACCES       peer of another user; or no such grant, revoked, or out of its bounds
+ *   -EACCES       peer of another user; or no such exposure, revoked, or out of its bounds
  *   -EPROTONOSUPPORT  the peer speaks another version
  *   -EPROTO       the peer wrote invalid data
  *   -ECANCELED    taken back by us                               (GM_SEND_DROPPED)
- *   -EFAULT       granted memory is not mapped at the peer any more
+ *   -EFAULT       exposed memory is not mapped at the peer any more
  *
  * Trust: processes of one user trust each other with their memory, as the kernel lets them
  * (process_vm_writev). The NIC protects itself against a broken peer's shared data: it copies
@@ -97,7 +97,7 @@ struct nic_options {
     uint32_t receive_tokens;           /* 2 or more */
     uint32_t max_size[NIC_PRIORITIES]; /* largest class of messages; a ring holds four of those */
     uint64_t registered_pages_max;
-    uint32_t grants_max;        /* outstanding at once */
+    uint32_t exposures_max;     /* outstanding at once */
     uint32_t resend_timeout_ms; /* at least 1 */
     uint32_t resend_ms;         /* a lost message is sent again after this; at least 1 */
     uint32_t connect_timeout_ms;
@@ -113,7 +113,7 @@ struct nic_options {
 };
 
 /* Fills in the defaults: 256 tokens of both kinds, classes up to 15 (low) and 12 (high), half of
- * the machine's memory in pages, 65,536 grants, 30 s, 1 ms, 10 s, 10 s, all else off.
+ * the machine's memory in pages, 65,536 exposures, 30 s, 1 ms, 10 s, 10 s, all else off.
  * Returns: nothing. Owns: nothing. Threads: any. Blocks: no. */
 void nic_options_default(struct nic_options *options);
 
@@ -216,7 +216,7 @@ enum { NIC_HEAD = 16 };
 bool nic_send_now(struct nic_peer *peer, const void *head, const void *body, size_t length,
                   unsigned size);
 
-/* Writes the segments, one after another, to `offset` of the memory that the peer granted under
+/* Writes the segments, one after another, to `offset` of the memory that the peer exposed under
  * `key`. Always copies from registered memory. Not ordered with messages, but a message sent after
  * its callback arrives after the data. The poller and nic_push do the work.
  * Returns: 0 accepted, the callback follows; -EAGAIN; -EFAULT; -ENOTCONN; -EINVAL as above. The
@@ -335,9 +335,9 @@ bool nic_arm(struct nic_port *port);
  * Threads: any. Blocks: no (spends the modelled cost). */
 int nic_register_memory(struct nic_port *port, void *memory, uint64_t length);
 
-/* Ends one registration of exactly this range. Grants of it must have been revoked and sends from
- * it be done.
- * Returns: 0; -ENOENT no such registration. Owns: nothing. Threads: any. Blocks: no. */
+/* Ends one registration of exactly this range. Exposures of it must have been revoked and sends
+ * from it be done. Returns: 0; -ENOENT no such registration. Owns: nothing. Threads: any. Blocks:
+ * no. */
 int nic_deregister_memory(struct nic_port *port, void *memory, uint64_t length);
 
 /* Pages registered now. Returns: the number. Threads: any. Blocks: no. */
@@ -349,27 +349,27 @@ uint64_t nic_registered_pages(const struct nic_port *port);
  * EINVAL (0). Owns: the caller's until nic_dma_free or nic_close. Threads: any. Blocks: no. */
 void *nic_dma_malloc(struct nic_port *port, uint64_t length);
 
-/* Gives it back. Grants of it must have been revoked.
+/* Gives it back. Exposures of it must have been revoked.
  * Returns: nothing. Owns: takes the memory. Threads: any. Blocks: no. */
 void nic_dma_free(struct nic_port *port, void *memory);
 
 /* Lets a peer (NULL: all peers of the port) write into registered memory, by directed sends that
- * name `key`. Grants to a peer are to be revoked before nic_peer_release.
- * Returns: 0; -EFAULT not all registered; -ENOSPC grants_max are outstanding; -EINVAL length 0.
+ * name `key`. Exposures to a peer are to be revoked before nic_peer_release.
+ * Returns: 0; -EFAULT not all registered; -ENOSPC exposures_max are outstanding; -EINVAL length 0.
  * Owns: the memory is open to peers until nic_revoke. Threads: any. Blocks: no. */
-int nic_grant(struct nic_port *port, struct nic_peer *peer, void *memory, uint64_t length,
-              uint64_t *key);
+int nic_expose(struct nic_port *port, struct nic_peer *peer, void *memory, uint64_t length,
+               uint64_t *key);
 
-/* Ends a grant: from its return on no peer writes into the memory. Waits for a peer that is
+/* Ends an exposure: from its return on no peer writes into the memory. Waits for a peer that is
  * writing a piece (256 KiB at most); if the peer is stopped there for longer than
- * revoke_timeout_ms, its connection is ended. Returns: 0; -ENOENT no such grant; -EBUSY revoked,
+ * revoke_timeout_ms, its connection is ended. Returns: 0; -ENOENT no such exposure; -EBUSY revoked,
  * but a stopped peer may still write that piece when it wakes: keep the memory. Owns: the memory
  * is the caller's alone again. Threads: any. Blocks: up to revoke_timeout_ms. */
 int nic_revoke(struct nic_port *port, uint64_t key);
 
 /* The same in two steps, for a caller that must not wait. From the return of the first on no peer
  * begins to write there; it does not wait for a peer that has begun.
- * Returns: 0; -ENOENT no such grant. Owns: the memory is lent on until nic_revoke_end returns 0.
+ * Returns: 0; -ENOENT no such exposure. Owns: the memory is lent on until nic_revoke_end returns 0.
  * Threads: any. Blocks: while this process copies a chunk for a peer (64 KiB).
  */
 int nic_revoke_begin(struct nic_port *port, uint64_t key);
@@ -381,7 +381,7 @@ int nic_revoke_begin(struct nic_port *port, uint64_t key);
 int nic_revoke_end(struct nic_port *port, uint64_t key, uint32_t wait_ms);
 
 /* Called instead of nic_revoke_end by a caller that stops waiting. The caller must end the
- * connections of the peers that claim to write there; when they have gone, another grant may use
+ * connections of the peers that claim to write there; when they have gone, another exposure may use
  * this one's place. Until then it counts as outstanding. Returns: nothing. Owns: takes the key;
  * the memory must be kept, as nothing reports when it is safe. Threads: any. Blocks: no. */
 void nic_revoke_leave(struct nic_port *port, uint64_t key);

@@ -80,7 +80,7 @@ static struct nic_peer **names_locked(struct nic_port *port, uint64_t link)
     return &port->named[(link >> 1) % NIC_NAMES]; /* all are odd */
 }
 
-struct nic_peer *nic__granted_locked(struct nic_port *port, uint64_t link,
+struct nic_peer *nic__exposed_locked(struct nic_port *port, uint64_t link,
                                      const struct nic_peer *before)
 {
     if (link == 0)
@@ -313,12 +313,12 @@ bool nic__last_messages(struct nic_peer *peer)
  * memory, and perhaps no other event shows that it was killed. */
 static void socket_hang_up(struct nic_peer *peer)
 {
-    struct nic_greeting bye;
+    struct nic_handshake bye;
     if (peer->socket.fd < 0 || peer->hung_up)
         return;
     if (peer->mine != NULL && peer->closed_by_us) {
         nic__hello_fill(peer->port, &bye, NIC_BYE);
-        nic__greeting_send(peer->socket.fd, &bye, NULL, 0);
+        nic__handshake_send(peer->socket.fd, &bye, NULL, 0);
     }
     peer->hung_up = peer->mine != NULL && shutdown(peer->socket.fd, SHUT_WR) == 0;
     if (!peer->hung_up)
@@ -349,7 +349,7 @@ void nic__peer_drain(struct nic_peer *peer)
 }
 
 /* Whether it claims to write into our memory, and has time left for that: the claim may be to a
- * grant to all, so it is still checked. The application uses the peer no more, so the one
+ * exposure to all, so it is still checked. The application uses the peer no more, so the one
  * descriptor that shows its end is enough. */
 static bool is_waited_for(struct nic_peer *peer, uint64_t now)
 {
@@ -372,7 +372,7 @@ static bool try_free(struct nic_peer *peer, uint64_t now)
         return false;
     bmi_lock_take(&port->lock);
     lists_leave_locked(peer);
-    nic__grants_left_look_locked(port, peer->link_name);
+    nic__exposures_left_look_locked(port, peer->link_name);
     bmi_lock_give(&port->lock);
     nic__count(&port->counters.sent, atomic_load(&peer->sent));
     nic__count(&port->counters.sent_bytes, atomic_load(&peer->sent_bytes));
@@ -397,7 +397,7 @@ static void rubbish_seen(struct nic_peer *peer)
 }
 
 /* The backlog was full, or too many descriptors were in transit: no event shows when that ends. */
-static void greet_again(struct nic_peer *peer, uint64_t now)
+static void handshake_again(struct nic_peer *peer, uint64_t now)
 {
     enum { RETRY_NS = 2000000 };
     if (now < peer->retry_ns)
@@ -423,7 +423,7 @@ static void peer_look(struct nic_peer *peer, uint64_t now)
     }
     state = atomic_load(&peer->state);
     if (state == NIC_DIALLING || (state == NIC_GREETING && peer->crowded))
-        greet_again(peer, now);
+        handshake_again(peer, now);
     state = atomic_load(&peer->state);
     if (state <= NIC_GREETING && now >= peer->deadline_ns) {
         if (peer->line_ns != 0)

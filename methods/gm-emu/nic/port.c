@@ -72,7 +72,7 @@ void nic_options_default(struct nic_options *options)
     options->max_size[NIC_LOW_PRIORITY] = 15;
     options->max_size[NIC_HIGH_PRIORITY] = 12;
     options->registered_pages_max = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2;
-    options->grants_max = 65536;
+    options->exposures_max = 65536;
     options->resend_timeout_ms = 30000;
     options->resend_ms = 1;
     options->connect_timeout_ms = 10000;
@@ -90,8 +90,8 @@ static const char *option_bad(const struct nic_options *options)
     for (int i = 0; i < NIC_PRIORITIES; i++)
         if (options->max_size[i] < NIC_MIN_SIZE || options->max_size[i] > NIC_MAX_SIZE)
             return "max_size";
-    if (options->grants_max == 0 || options->grants_max > 1u << NIC_GRANT_BITS)
-        return "grants_max";
+    if (options->exposures_max == 0 || options->exposures_max > 1u << NIC_EXPOSURE_BITS)
+        return "exposures_max";
     if (options->resend_timeout_ms == 0)
         return "resend_timeout_ms";
     if (options->resend_ms == 0)
@@ -138,15 +138,16 @@ static int shared_make(struct nic_port *port)
 {
     void *memory;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    port->shared_size = (sizeof(struct nic_shared_port) +
-                         port->options.grants_max * sizeof(struct nic_shared_grant) + page - 1) /
-                        page * page;
+    port->shared_size =
+        (sizeof(struct nic_shared_port) +
+         port->options.exposures_max * sizeof(struct nic_shared_exposure) + page - 1) /
+        page * page;
     int status = nic__memory_make(port->shared_size, true, &port->shared_fd, &memory);
     if (status != 0)
         return status;
     port->shared = memory;
     port->shared->magic = NIC_MAGIC;
-    port->shared->grants = port->options.grants_max;
+    port->shared->exposures = port->options.exposures_max;
     if (port->options.timing.link_bytes_per_s == 0)
         return 0;
     status = nic__memory_make(page, false, &port->wire_fd, &memory);
@@ -167,7 +168,7 @@ static int tokens_make(struct nic_port *port)
     atomic_store(&port->tokens_left, port->options.send_tokens);
     nic__queue_init(&port->completed);
     nic__buffers_init(port);
-    return nic__grants_init(port);
+    return nic__exposures_init(port);
 }
 
 /* Releases the port's own resources. */
@@ -191,7 +192,7 @@ static void port_free(struct nic_port *port)
         munmap(port->wire, (size_t)sysconf(_SC_PAGESIZE));
     free(port->tokens);
     free(port->buffers);
-    free(port->grant_free);
+    free(port->exposure_free);
     free(port->registrations);
     free(port->table);
     free(port);
@@ -236,14 +237,14 @@ int nic_open(const struct nic_options *options, struct nic_port **result)
 void nic_close(struct nic_port *port)
 {
     nic__hold_finish(port);
-    nic__grants_end(port);
+    nic__exposures_end(port);
     while (port->peers != NULL) {
         struct nic_peer *peer = port->peers;
         port->peers = peer->next;
         if (peer->socket.fd >= 0 && atomic_load(&peer->state) >= NIC_UP) {
-            struct nic_greeting bye;
+            struct nic_handshake bye;
             nic__hello_fill(port, &bye, NIC_BYE);
-            nic__greeting_send(peer->socket.fd, &bye, NULL, 0);
+            nic__handshake_send(peer->socket.fd, &bye, NULL, 0);
         }
         nic__peer_free(peer);
     }

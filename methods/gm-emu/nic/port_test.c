@@ -127,10 +127,10 @@ static void options_have_ranges(void)
     struct nic_port *port;
     for (int i = 0; i < 8; i++) {
         nic_options_default(&options);
-        uint32_t *fields[] = {&options.send_tokens, &options.receive_tokens,
-                              &options.max_size[0], &options.max_size[1],
-                              &options.grants_max,  &options.resend_timeout_ms,
-                              &options.resend_ms,   &options.connect_timeout_ms};
+        uint32_t *fields[] = {&options.send_tokens,   &options.receive_tokens,
+                              &options.max_size[0],   &options.max_size[1],
+                              &options.exposures_max, &options.resend_timeout_ms,
+                              &options.resend_ms,     &options.connect_timeout_ms};
         *fields[i] = 0;
         CU_ASSERT_EQUAL(nic_open(&options, &port), -EINVAL);
     }
@@ -352,19 +352,19 @@ static void a_peer_is_reported_before_its_messages(void)
 
 static void another_version_is_refused(void)
 {
-    struct nic_greeting greeting = {.magic = NIC_MAGIC,
-                                    .version = NIC_VERSION + 1,
-                                    .kind = NIC_HELLO};
+    struct nic_handshake handshake = {.magic = NIC_MAGIC,
+                                      .version = NIC_VERSION + 1,
+                                      .kind = NIC_HELLO};
     host_open(&server, NULL);
     host_open(&client, NULL);
     int fd = raw_connect("v", host_listen(&server, "v"));
-    CU_ASSERT_EQUAL(nic__greeting_send(fd, &greeting, NULL, 0), 0);
+    CU_ASSERT_EQUAL(nic__handshake_send(fd, &handshake, NULL, 0), 0);
     struct nic_statistics figures;
     CU_ASSERT(UNTIL((nic_statistics(server.port, &figures), figures.refused == 1)));
-    CU_ASSERT_EQUAL(recv(fd, &greeting, sizeof(greeting), 0), (ssize_t)sizeof(greeting));
-    CU_ASSERT_EQUAL(greeting.kind, NIC_REFUSE);
-    CU_ASSERT_EQUAL(greeting.error, EPROTONOSUPPORT);
-    CU_ASSERT_EQUAL(greeting.version, NIC_VERSION);
+    CU_ASSERT_EQUAL(recv(fd, &handshake, sizeof(handshake), 0), (ssize_t)sizeof(handshake));
+    CU_ASSERT_EQUAL(handshake.kind, NIC_REFUSE);
+    CU_ASSERT_EQUAL(handshake.error, EPROTONOSUPPORT);
+    CU_ASSERT_EQUAL(handshake.version, NIC_VERSION);
     close(fd);
 
     uint16_t number = unused_number("newer");
@@ -374,9 +374,9 @@ static void another_version_is_refused(void)
     struct nic_event *event = nic_receive(client.port); /* dials */
     CU_ASSERT_EQUAL(event->type, NIC_NO_RECV_EVENT);
     fd = accept(listener, NULL, NULL);
-    greeting.version = NIC_VERSION + 1;
-    greeting.kind = NIC_WELCOME;
-    CU_ASSERT_EQUAL(nic__greeting_send(fd, &greeting, NULL, 0), 0);
+    handshake.version = NIC_VERSION + 1;
+    handshake.kind = NIC_WELCOME;
+    CU_ASSERT_EQUAL(nic__handshake_send(fd, &handshake, NULL, 0), 0);
     CU_ASSERT(UNTIL(client.downs == 1));
     CU_ASSERT_EQUAL(client.down_status, -EPROTONOSUPPORT);
     close(fd);
@@ -451,15 +451,15 @@ static void without_descriptors_connections_are_refused(void)
         fds[i] = raw_connect("full", number);
     struct rlimit before = descriptors_limit(0);
     for (int i = 0; i < WAITING; i++) {
-        struct nic_greeting greeting;
+        struct nic_handshake handshake;
         ssize_t length;
-        while ((length = recv(fds[i], &greeting, sizeof(greeting), MSG_DONTWAIT)) < 0 &&
+        while ((length = recv(fds[i], &handshake, sizeof(handshake), MSG_DONTWAIT)) < 0 &&
                errno == EAGAIN)
             CU_ASSERT_FATAL(hosts_drive());
-        CU_ASSERT_EQUAL(length, (ssize_t)sizeof(greeting));
-        CU_ASSERT_EQUAL(greeting.kind, NIC_REFUSE);
-        CU_ASSERT_EQUAL(greeting.error, EMFILE);
-        CU_ASSERT_EQUAL(recv(fds[i], &greeting, sizeof(greeting), MSG_DONTWAIT), 0);
+        CU_ASSERT_EQUAL(length, (ssize_t)sizeof(handshake));
+        CU_ASSERT_EQUAL(handshake.kind, NIC_REFUSE);
+        CU_ASSERT_EQUAL(handshake.error, EMFILE);
+        CU_ASSERT_EQUAL(recv(fds[i], &handshake, sizeof(handshake), MSG_DONTWAIT), 0);
     }
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
     for (int i = 0; i < WAITING; i++)
@@ -535,7 +535,7 @@ static void who_waits_for_a_descriptor_does_not_wait_for_ever(void)
     uint64_t start = nic__now();
     CU_ASSERT_EQUAL(dial("short", number), 0);
     while (client.downs == downs && hosts_drive()) {
-        struct nic_greeting refusal;
+        struct nic_handshake refusal;
         struct pollfd wait = {.fd = listener, .events = POLLIN};
         if (poll(&wait, 1, 0) == 0)
             continue;
@@ -543,7 +543,7 @@ static void who_waits_for_a_descriptor_does_not_wait_for_ever(void)
         CU_ASSERT_EQUAL(recv(fd, &refusal, sizeof(refusal), 0), (ssize_t)sizeof(refusal));
         nic__hello_fill(client.port, &refusal, NIC_REFUSE);
         refusal.error = EMFILE;
-        CU_ASSERT_EQUAL(nic__greeting_send(fd, &refusal, NULL, 0), 0);
+        CU_ASSERT_EQUAL(nic__handshake_send(fd, &refusal, NULL, 0), 0);
         close(fd);
         refusals++;
     }
@@ -577,12 +577,12 @@ static void without_a_reserved_descriptor_they_wait(void)
     CU_ASSERT(asleep || nic__now() >= server.port->accept_ns);
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
     close(taken);
-    struct nic_greeting greeting = {.magic = NIC_MAGIC, .version = NIC_VERSION + 1};
-    CU_ASSERT_EQUAL(nic__greeting_send(waiting, &greeting, NULL, 0), 0);
+    struct nic_handshake handshake = {.magic = NIC_MAGIC, .version = NIC_VERSION + 1};
+    CU_ASSERT_EQUAL(nic__handshake_send(waiting, &handshake, NULL, 0), 0);
     struct nic_statistics figures;
     CU_ASSERT(UNTIL((nic_statistics(server.port, &figures), figures.refused == 1)));
-    CU_ASSERT_EQUAL(recv(waiting, &greeting, sizeof(greeting), 0), (ssize_t)sizeof(greeting));
-    CU_ASSERT_EQUAL(greeting.error, EPROTONOSUPPORT); /* it was accepted, and read */
+    CU_ASSERT_EQUAL(recv(waiting, &handshake, sizeof(handshake), 0), (ssize_t)sizeof(handshake));
+    CU_ASSERT_EQUAL(handshake.error, EPROTONOSUPPORT); /* it was accepted, and read */
     CU_ASSERT(server.port->spare >= 0);
     close(waiting);
     host_close(&server);
@@ -641,15 +641,15 @@ static void another_user_is_refused_unless_allowed(void)
 /* As nobody: connects, says nothing, and waits for the word that it is not let in. */
 static void silent_stranger_run(uint16_t number, unsigned count)
 {
-    struct nic_greeting greeting;
+    struct nic_handshake handshake;
     host_forget();
     if (setgid(65534) != 0 || setuid(65534) != 0)
         _exit(200);
     for (unsigned i = 0; i < count; i++) {
         int fd = raw_connect("quiet", number);
-        if (recv(fd, &greeting, sizeof(greeting), 0) != (ssize_t)sizeof(greeting) ||
-            greeting.kind != NIC_REFUSE || greeting.error != EACCES ||
-            recv(fd, &greeting, sizeof(greeting), 0) != 0)
+        if (recv(fd, &handshake, sizeof(handshake), 0) != (ssize_t)sizeof(handshake) ||
+            handshake.kind != NIC_REFUSE || handshake.error != EACCES ||
+            recv(fd, &handshake, sizeof(handshake), 0) != 0)
             _exit(1);
     } /* its ends stay open */
     _exit(0);

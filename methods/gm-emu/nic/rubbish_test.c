@@ -16,7 +16,7 @@
 
 #include "internal.h"
 
-enum { GRANTS = 16 }; /* at once, to the server's memory */
+enum { EXPOSURES = 16 }; /* at once, to the server's memory */
 
 static struct host server, client, honest;
 static struct nic_peer *bad; /* the client, as the server sees it */
@@ -27,7 +27,7 @@ static void server_open(void)
 {
     struct nic_options options;
     nic_options_default(&options);
-    options.grants_max = GRANTS;
+    options.exposures_max = EXPOSURES;
     options.resend_timeout_ms = 20;
     options.revoke_timeout_ms = 100;
     host_open(&server, &options);
@@ -162,10 +162,10 @@ static void bad_bounces_write_nothing(void)
     uint64_t key, other, theirs;
     setup();
     memset(target, 0, 65536);
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 100, 100, &key), 0);
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target + 300, 100, &other), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, bad, target + 100, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, bad, target + 300, 100, &other), 0);
     CU_ASSERT_PTR_NOT_EQUAL_FATAL(bad->next, NULL); /* the bystander, as the server sees it */
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad->next, target + 500, 100, &theirs), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, bad->next, target + 500, 100, &theirs), 0);
     const struct nic_bounce BOUNCES[] = {
         {key, 101, 1, 1, {0}},  {key, UINT64_MAX, 2, 1, {0}},     {key, 60, 3, 1, {0}},
         {0, 0, 4, 1, {0}},      {key ^ 1ull << 50, 0, 5, 1, {0}}, {UINT64_MAX, 0, 6, 1, {0}},
@@ -199,8 +199,8 @@ static void put_to_the_bad(const void *from, size_t length, uint64_t key, uint64
                     0);
 }
 
-/* A grant that names a place which no arena has is not followed into our mappings. */
-static void bad_grants_lead_nowhere(void)
+/* An exposure that names a place which no arena has is not followed into our mappings. */
+static void bad_exposures_lead_nowhere(void)
 {
     const struct {
         uint64_t offset;
@@ -217,12 +217,12 @@ static void bad_grants_lead_nowhere(void)
         struct nic_statistics figures;
         setup();
         uint8_t *to = nic_dma_malloc(client.port, 65536);
-        CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, 65536, &key), 0);
+        CU_ASSERT_EQUAL(nic_expose(client.port, client.peer, to, 65536, &key), 0);
         CU_ASSERT_FATAL(UNTIL(atomic_load(&bad->arenas[0]) != NULL));
-        struct nic_shared_grant *grant =
-            &client.port->shared->grant[key & ((1u << NIC_GRANT_BITS) - 1)];
-        grant->arena_offset = PLACES[i].offset;
-        grant->arena = PLACES[i].arena;
+        struct nic_shared_exposure *exposure =
+            &client.port->shared->exposure[key & ((1u << NIC_EXPOSURE_BITS) - 1)];
+        exposure->arena_offset = PLACES[i].offset;
+        exposure->arena = PLACES[i].arena;
         put_to_the_bad(target, 1000, key, 10);
         CU_ASSERT(UNTIL(server.callbacks == 1));
         nic_statistics(server.port, &figures);
@@ -241,7 +241,7 @@ static void a_process_that_is_another_is_not_written_to(void)
     setup();
     uint8_t *to = calloc(1, 65536);
     CU_ASSERT_EQUAL(nic_register_memory(client.port, to, 65536), 0);
-    CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, 65536, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(client.port, client.peer, to, 65536, &key), 0);
     client.port->nonce[1] ^= 1;
     memset(target, 0x77, 1000);
     put_to_the_bad(target, 1000, key, 0);
@@ -265,7 +265,7 @@ static void a_bad_position_behind_a_directed_send(void)
     uint8_t *from = calloc(1, LONG), *to = calloc(1, LONG);
     CU_ASSERT_EQUAL(nic_register_memory(server.port, from, LONG), 0);
     CU_ASSERT_EQUAL(nic_register_memory(client.port, to, LONG), 0);
-    CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, LONG, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(client.port, client.peer, to, LONG, &key), 0);
     nic_receive(client.port); /* is awake */
     client.stopped = true;
     put_to_the_bad(from, LONG, key, 0);
@@ -289,7 +289,7 @@ static void bad_answers_are_errors(void)
     memset(from, 1, LONG);
     CU_ASSERT_EQUAL(nic_register_memory(server.port, from, LONG), 0);
     CU_ASSERT_EQUAL(nic_register_memory(client.port, to, LONG), 0);
-    CU_ASSERT_EQUAL(nic_grant(client.port, client.peer, to, LONG, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(client.port, client.peer, to, LONG, &key), 0);
     nic_receive(client.port); /* is awake */
     put_to_the_bad(from, LONG, key, 0);
     nic_push(bad, LONG);
@@ -350,8 +350,8 @@ static void a_claim_that_never_ends_is_given_up(void)
 {
     uint64_t key, second;
     setup();
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
-    CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &second), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, bad, target, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, 100, &second), 0);
     atomic_store(&client.peer->mine->claim, key);
     CU_ASSERT_EQUAL(nic_revoke(server.port, second), 0); /* another key: no waiting */
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), -EBUSY);
@@ -366,23 +366,22 @@ static void a_claim_that_never_ends_is_given_up(void)
  * then its place is not reused. */
 static void places_of_claims_that_never_end_come_back(void)
 {
-    uint64_t key, keys[GRANTS];
+    uint64_t key, keys[EXPOSURES];
     server_open();
     connect_one(&honest);
-    for (unsigned round = 1; round <= GRANTS + 1; round++) {
+    for (unsigned round = 1; round <= EXPOSURES + 1; round++) {
         connect_one(&client);
         bad = server.peer;
-        CU_ASSERT_EQUAL_FATAL(nic_grant(server.port, round % 2 == 0 ? NULL : bad, target, 100,
-                                        &key),
-                              0);
+        struct nic_peer *to = round % 2 == 0 ? NULL : bad;
+        CU_ASSERT_EQUAL_FATAL(nic_expose(server.port, to, target, 100, &key), 0);
         atomic_store(&client.peer->mine->claim, key);
         CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
         CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 1), -EBUSY);
         nic_revoke_leave(server.port, key);
-        for (unsigned i = 0; i < GRANTS - 1; i++)
-            CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &keys[i]), 0);
-        CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &key), -ENOSPC);
-        for (unsigned i = 0; i < GRANTS - 1; i++)
+        for (unsigned i = 0; i < EXPOSURES - 1; i++)
+            CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, 100, &keys[i]), 0);
+        CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, 100, &key), -ENOSPC);
+        for (unsigned i = 0; i < EXPOSURES - 1; i++)
             CU_ASSERT_EQUAL(nic_revoke(server.port, keys[i]), 0);
         nic_peer_close(bad);
         CU_ASSERT_FATAL(UNTIL(server.downs == round && client.downs == 1));
@@ -390,8 +389,8 @@ static void places_of_claims_that_never_end_come_back(void)
         CU_ASSERT(UNTIL(server.port->peers->next == NULL)); /* the bystander alone */
         host_close(&client);
     }
-    for (unsigned i = 0; i < GRANTS; i++)
-        CU_ASSERT_EQUAL(nic_grant(server.port, NULL, target, 100, &keys[i]), 0);
+    for (unsigned i = 0; i < EXPOSURES; i++)
+        CU_ASSERT_EQUAL(nic_expose(server.port, NULL, target, 100, &keys[i]), 0);
     honest_is_served();
     host_close(&honest);
     host_close(&server);
@@ -402,7 +401,7 @@ static void a_claim_on_a_port_that_closes_is_no_error(void)
 {
     uint64_t key;
     setup();
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, bad, target, 100, &key), 0);
     atomic_store(&client.peer->mine->claim, key);
     host_close(&server);
     CU_ASSERT_EQUAL(server.errors, 0);
@@ -410,16 +409,16 @@ static void a_claim_on_a_port_that_closes_is_no_error(void)
     host_close(&honest);
 }
 
-/* A claim with the key of another peer's grant has no effect: all peers can read all keys. */
-static void a_claim_on_what_another_was_granted_is_none(void)
+/* A claim with the key of another peer's exposure has no effect: all peers can read all keys. */
+static void a_claim_on_what_another_was_exposed_is_none(void)
 {
     uint64_t key;
     setup();
     struct nic_peer *good = bad->next; /* the bystander came before */
-    CU_ASSERT_EQUAL(nic_grant(server.port, good, target, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, good, target, 100, &key), 0);
     atomic_store(&client.peer->mine->claim, key);
     CU_ASSERT_EQUAL(nic_revoke(server.port, key), 0);
-    CU_ASSERT_EQUAL(nic_grant(server.port, good, target, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, good, target, 100, &key), 0);
     atomic_store(&client.peer->mine->claim, key);
     CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 0), 0);
@@ -430,17 +429,17 @@ static void a_claim_on_what_another_was_granted_is_none(void)
 }
 
 /* With many peers, a revocation must not look at each of them for each region of each receive. */
-static void the_end_of_a_grant_looks_at_its_peer_alone(void)
+static void the_end_of_an_exposure_looks_at_its_peer_alone(void)
 {
     uint64_t key;
     setup();
     struct nic_peer *good = bad->next; /* the bystander came before */
     struct nic_shared_end *theirs = good->theirs;
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, bad, target, 100, &key), 0);
     good->theirs = (struct nic_shared_end *)sizeof(*theirs); /* a read there would crash the test */
     CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 0), 0);
-    CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 100, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, bad, target, 100, &key), 0);
     atomic_store(&client.peer->mine->claim, key);
     CU_ASSERT_EQUAL(nic_revoke_begin(server.port, key), 0);
     CU_ASSERT_EQUAL(nic_revoke_end(server.port, key, 20), -EBUSY);
@@ -466,7 +465,7 @@ static void anything_anywhere_harms_nobody_else(void)
         uint64_t key;
         connect_one(&client);
         bad = server.peer;
-        CU_ASSERT_EQUAL(nic_grant(server.port, bad, target, 65536, &key), 0);
+        CU_ASSERT_EQUAL(nic_expose(server.port, bad, target, 65536, &key), 0);
         for (unsigned i = 0; i < WRITES; i++) {
             uint64_t words = client.peer->link_size / 8;
             uint64_t near = 2 * sizeof(struct nic_shared_end) / 8 + 64;
@@ -528,9 +527,9 @@ static int memory_of(uint64_t length, int seals)
     return fd;
 }
 
-static void bad_greetings_are_refused(void)
+static void bad_handshakes_are_refused(void)
 {
-    struct nic_greeting hello;
+    struct nic_handshake hello;
     setup();
     nic__hello_fill(client.port, &hello, NIC_HELLO);
     int door = client.port->doorbell.fd, unsealed = memory_of(hello.length, 0),
@@ -566,12 +565,12 @@ static void bad_greetings_are_refused(void)
         {99, hello.length, 15, {0}, 0},
     };
     for (size_t i = 0; i < sizeof(HELLOS) / sizeof(*HELLOS); i++) {
-        struct nic_greeting bad_hello = hello;
+        struct nic_handshake bad_hello = hello;
         bad_hello.kind = HELLOS[i].kind;
         bad_hello.length = HELLOS[i].length;
         bad_hello.max_size[0] = HELLOS[i].size;
         int fd = raw_connect();
-        CU_ASSERT_EQUAL(nic__greeting_send(fd, &bad_hello, HELLOS[i].fds, HELLOS[i].count), 0);
+        CU_ASSERT_EQUAL(nic__handshake_send(fd, &bad_hello, HELLOS[i].fds, HELLOS[i].count), 0);
         await_end(fd);
     }
     for (size_t length = 0; length < sizeof(hello); length += 7) { /* cut off, and text */
@@ -596,7 +595,7 @@ static void welcome_as(uint64_t name, const char *node, int tell)
 {
     struct sockaddr_un address;
     uint32_t length;
-    struct nic_greeting welcome;
+    struct nic_handshake welcome;
     void *memory;
     int link, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     host_forget();
@@ -607,13 +606,13 @@ static void welcome_as(uint64_t name, const char *node, int tell)
     nic__hello_fill(client.port, &welcome, NIC_WELCOME);
     welcome.link = name;
     const int FDS[] = {link, client.port->shared_fd, client.port->doorbell.fd};
-    nic__greeting_send(accept(fd, NULL, NULL), &welcome, FDS, 3);
+    nic__handshake_send(accept(fd, NULL, NULL), &welcome, FDS, 3);
     for (;;)
         pause();
 }
 
-/* Grants belong to a connection's name, which the accepting side chooses. A peer that took the
- * name of another connection could write to the memory granted there. */
+/* Exposures belong to a connection's name, which the accepting side chooses. A peer that took the
+ * name of another connection could write to the memory exposed there. */
 static void the_name_of_another_connection_is_refused(void)
 {
     char node[32], byte;
@@ -656,13 +655,13 @@ static void bad_arenas_end_the_connection(void)
                   {0, 0, true},
                   {0, UINT64_MAX, true}};
     for (size_t i = 0; i < sizeof(ARENAS) / sizeof(*ARENAS); i++) {
-        struct nic_greeting message;
+        struct nic_handshake message;
         setup();
         nic__hello_fill(client.port, &message, NIC_ARENA);
         message.index = ARENAS[i].index;
         message.length = ARENAS[i].length;
         int fd = memory_of(4096, ARENAS[i].sealed ? F_SEAL_SHRINK : 0);
-        CU_ASSERT_EQUAL(nic__greeting_send(client.peer->socket.fd, &message, &fd, 1), 0);
+        CU_ASSERT_EQUAL(nic__handshake_send(client.peer->socket.fd, &message, &fd, 1), 0);
         CU_ASSERT(UNTIL(server.downs == 1));
         CU_ASSERT_EQUAL(server.down_status, -EPROTO);
         close(fd);
@@ -673,12 +672,12 @@ static void bad_arenas_end_the_connection(void)
 
 static void arena_tell(uint32_t index, uint64_t length)
 {
-    struct nic_greeting message;
+    struct nic_handshake message;
     nic__hello_fill(client.port, &message, NIC_ARENA);
     message.index = index;
     message.length = length;
     int fd = memory_of(length, F_SEAL_SHRINK);
-    CU_ASSERT_EQUAL(nic__greeting_send(client.peer->socket.fd, &message, &fd, 1), 0);
+    CU_ASSERT_EQUAL(nic__handshake_send(client.peer->socket.fd, &message, &fd, 1), 0);
     close(fd);
 }
 
@@ -776,7 +775,7 @@ int main(void)
         {"rubbish left by one that has gone", rubbish_left_by_one_that_has_gone},
         {"bad positions end the connection", bad_positions_end_the_connection},
         {"bad bounces write nothing", bad_bounces_write_nothing},
-        {"bad grants lead nowhere", bad_grants_lead_nowhere},
+        {"bad exposures lead nowhere", bad_exposures_lead_nowhere},
         {"a process that is another is not written to",
          a_process_that_is_another_is_not_written_to},
         {"a bad position behind a directed send", a_bad_position_behind_a_directed_send},
@@ -786,10 +785,11 @@ int main(void)
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
         {"places of claims that never end come back", places_of_claims_that_never_end_come_back},
         {"a claim on a port that closes is no error", a_claim_on_a_port_that_closes_is_no_error},
-        {"a claim on another's grant is none", a_claim_on_what_another_was_granted_is_none},
-        {"the end of a grant looks at its peer", the_end_of_a_grant_looks_at_its_peer_alone},
+        {"a claim on another's exposure is none", a_claim_on_what_another_was_exposed_is_none},
+        {"the end of an exposure looks at its peer",
+         the_end_of_an_exposure_looks_at_its_peer_alone},
         {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
-        {"bad greetings are refused", bad_greetings_are_refused},
+        {"bad handshakes are refused", bad_handshakes_are_refused},
         {"the name of another connection is refused", the_name_of_another_connection_is_refused},
         {"bad arenas end the connection", bad_arenas_end_the_connection},
         {"vast arenas are not mapped", vast_arenas_are_not_mapped},

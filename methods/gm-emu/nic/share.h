@@ -7,7 +7,7 @@
  * the place in the ring is the position modulo its size. A killed process may leave any of this in
  * any state. That harms no other process, since the other side acts on stamps and positions only.
  *
- *   port memory   a memfd of each port, read-only to peers: whether it sleeps, and its grants
+ *   port memory   a memfd of each port, read-only to peers: whether it sleeps, and its exposures
  *   link memory   a memfd of each connection, made by the accepting port: both ends' words, and
  *                 four rings
  *   arenas        memfds of nic_dma_malloc
@@ -89,7 +89,7 @@ struct nic_shared_end {
     _Alignas(NIC_LINE) _Atomic uint64_t stall[NIC_PRIORITIES];
     _Alignas(NIC_LINE) _Atomic uint32_t wants; /* it wants doorbells for `consumed` and `bounced`
                                                 * while it sleeps */
-    _Alignas(NIC_LINE) _Atomic uint64_t claim; /* key of the grant that it is writing to */
+    _Alignas(NIC_LINE) _Atomic uint64_t claim; /* key of the exposure that it is writing to */
     _Atomic uint32_t claim_turn; /* futex: changes after a claim that a thread waited for */
     _Alignas(NIC_LINE) _Atomic uint32_t claim_waits; /* a thread waits for the other's claim */
     /* Answers to directed sends that came through the ring, each at number % NIC_ANSWERS: number <<
@@ -102,7 +102,7 @@ struct nic_shared_link {
     struct nic_shared_end end[2]; /* 0: the port that connected, 1: the one that accepted */
 };                                /* rings: end 0's high and low, end 1's high and low */
 
-struct nic_shared_grant {
+struct nic_shared_exposure {
     _Alignas(NIC_LINE) _Atomic uint64_t key; /* 0: none; written last, cleared first */
     uint64_t link;                           /* the connection that may use it; 0: all */
     uint64_t address, length;
@@ -112,10 +112,10 @@ struct nic_shared_grant {
 
 struct nic_shared_port {
     uint32_t magic;
-    uint32_t grants;
+    uint32_t exposures;
     _Alignas(NIC_LINE) _Atomic uint32_t asleep;
     _Alignas(NIC_LINE) _Atomic uint32_t turns; /* changes while its poller looks at its rings */
-    struct nic_shared_grant grant[];
+    struct nic_shared_exposure exposure[];
 };
 
 struct nic_shared_wire {
@@ -124,14 +124,14 @@ struct nic_shared_wire {
 
 enum {
     NIC_MAGIC = 0x4e494347,
-    NIC_GRANT_BITS = 20, /* of a key: its place; above: never the same again */
+    NIC_EXPOSURE_BITS = 20, /* of a key: its place; above: never the same again */
     NIC_ARENAS_MAX = 64,
     NIC_ARENA_BITS = 44 /* of the size of one */
 };
 #define NIC_NO_ARENA UINT32_MAX
 
 /* A message on the socket. The first three fields stay where they are in all versions. */
-struct nic_greeting {
+struct nic_handshake {
     uint32_t magic;
     uint16_t version;
     uint16_t kind;
@@ -148,6 +148,6 @@ struct nic_greeting {
 
 /* With descriptors: HELLO port memory, doorbell, [wire]; WELCOME link memory and then the same;
  * ARENA the arena. BYE: the port is closed in good order. */
-enum nic_greeting_kind { NIC_HELLO = 1, NIC_WELCOME, NIC_REFUSE, NIC_ARENA, NIC_BYE };
+enum nic_handshake_kind { NIC_HELLO = 1, NIC_WELCOME, NIC_REFUSE, NIC_ARENA, NIC_BYE };
 
 #endif

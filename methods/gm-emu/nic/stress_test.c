@@ -5,7 +5,7 @@
  * "peers": 256 connections from 8 processes to one port, each an exchange of messages of random
  * lengths, with every side sleeping whenever it has nothing to do; then half of them end.
  * "threads": two ports, each driven by a thread, while others send messages and directed sends to
- * both, take some back, register, allocate, and grant; with as few tokens as there may be.
+ * both, take some back, register, allocate, and exposure; with as few tokens as there may be.
  */
 #include "harness.h"
 
@@ -274,7 +274,7 @@ static void *send_to_both(void *context)
             expect(nic_deregister_memory(end->port, area, length) == 0);
         void *memory = nic_dma_malloc(end->port, length);
         uint64_t key;
-        if (nic_grant(end->port, end->peer, memory, length, &key) == 0)
+        if (nic_expose(end->port, end->peer, memory, length, &key) == 0)
             expect(nic_revoke(end->port, key) == 0);
         nic_dma_free(end->port, memory);
     }
@@ -309,7 +309,7 @@ static void many_threads_at_once(void)
         sched_yield();
     for (int i = 0; i < 2; i++) {
         void *memory = nic_dma_malloc(ends[i].port, AREA);
-        CU_ASSERT_EQUAL(nic_grant(ends[i].port, ends[i].peer, memory, AREA, &ends[1 - i].key), 0);
+        CU_ASSERT_EQUAL(nic_expose(ends[i].port, ends[i].peer, memory, AREA, &ends[1 - i].key), 0);
     }
     for (uintptr_t i = 0; i < SENDERS; i++)
         pthread_create(&senders[i], NULL, send_to_both, (void *)i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stage_test.c - directed sends that go through the ring: when they do though they could be
+ * bounce_test.c - directed sends that go through the ring: when they do though they could be
  * written, and answers to several of them.
  *
  * vm: from plain memory to plain memory, where the kernel would let us write; bounced: it would
@@ -13,7 +13,7 @@
 
 #include "internal.h"
 
-enum { AREA = 4 << 20, LONG = 2 << 20, STAGE = 512 << 10, PIECE = NIC_STAGE_PIECE, SHORT = 5000 };
+enum { AREA = 4 << 20, LONG = 2 << 20, RING = 512 << 10, PIECE = NIC_BOUNCE_PIECE, SHORT = 5000 };
 
 static bool bounced; /* the way that is tested */
 static struct host server, client;
@@ -61,10 +61,10 @@ static void teardown(void)
     munmap(target, AREA);
 }
 
-static uint64_t grant(void)
+static uint64_t exposure(void)
 {
     uint64_t key = 0;
-    CU_ASSERT_EQUAL(nic_grant(server.port, server.peer, target, AREA, &key), 0);
+    CU_ASSERT_EQUAL(nic_expose(server.port, server.peer, target, AREA, &key), 0);
     return key;
 }
 
@@ -102,11 +102,11 @@ static struct nic_statistics figures(void)
 }
 
 /* A receiver that looks copies data from the ring at once. */
-static void through_the_ring_to_one_who_looks(void)
+static void through_the_ring_while_the_receiver_looks(void)
 {
     struct sent sent;
     setup();
-    uint64_t key = grant();
+    uint64_t key = exposure();
     put(&sent, LONG, key, 5);
     for (int i = 0; i < 1000 && nic_push(client.peer, SHORT); i++)
         server_looks(1);
@@ -122,7 +122,7 @@ static void through_the_ring_to_one_who_looks(void)
 
 /* Where the memory is mapped, messages are lost, or the timing model is on, no data that can be
  * written directly goes through the ring. */
-static void what_is_written_though_one_looks(void)
+static void direct_writes_although_the_receiver_looks(void)
 {
     for (unsigned way = 0; way < 3 && !bounced; way++) {
         struct sent sent;
@@ -136,7 +136,7 @@ static void what_is_written_though_one_looks(void)
         nic_set_faults(client.port, client.peer,
                        &(struct nic_faults){.drop_every = way == 1 ? 1000 : 0});
         CU_ASSERT(UNTIL(way != 0 || atomic_load(&client.peer->arenas[0]) != NULL));
-        put(&sent, LONG, grant(), 0);
+        put(&sent, LONG, exposure(), 0);
         CU_ASSERT(UNTIL(sent.callbacks == 1));
         CU_ASSERT_EQUAL(sent.status, 0);
         CU_ASSERT_EQUAL(figures().bounced_bytes, 0);
@@ -151,22 +151,22 @@ static void what_is_written_though_one_looks(void)
 
 /* A receiver that is awake but busy elsewhere: after a few pieces the rest is written to its
  * memory, if that is permitted, and it only has to confirm. */
-static void past_one_who_is_elsewhere(void)
+static void direct_writes_past_a_busy_receiver(void)
 {
     struct sent sent;
     setup();
-    uint64_t key = grant();
+    uint64_t key = exposure();
     server_looks(1);
     put(&sent, LONG, key, 0);
     for (int i = 0; i < 100; i++)
         nic_push(client.peer, LONG);
     CU_ASSERT_EQUAL(sent.callbacks, 0);
     if (bounced) {
-        CU_ASSERT(figures().bounced_bytes <= STAGE);
+        CU_ASSERT(figures().bounced_bytes <= RING);
     } else {
-        CU_ASSERT(figures().bounced_bytes < STAGE / 2);
+        CU_ASSERT(figures().bounced_bytes < RING / 2);
         CU_ASSERT_EQUAL(figures().bounced_bytes + figures().vm_written_bytes, LONG);
-        CU_ASSERT_EQUAL(memcmp(target + STAGE, source + STAGE, LONG - STAGE), 0);
+        CU_ASSERT_EQUAL(memcmp(target + RING, source + RING, LONG - RING), 0);
     }
     CU_ASSERT(UNTIL(sent.callbacks == 1));
     CU_ASSERT_EQUAL(sent.status, 0);
@@ -175,31 +175,31 @@ static void past_one_who_is_elsewhere(void)
 }
 
 /* A sleeping receiver is woken when half of the ring is full, not for each piece. */
-static void to_one_who_sleeps(void)
+static void through_the_ring_to_a_sleeping_receiver(void)
 {
     struct sent sent;
     setup();
-    uint64_t key = grant(), rung;
+    uint64_t key = exposure(), rung;
     while (!nic_arm(server.port))
         server_looks(1);
     rung = figures().doorbells;
-    put(&sent, STAGE / 4, key, 0);
+    put(&sent, RING / 4, key, 0);
     nic_push(client.peer, LONG);
-    CU_ASSERT_EQUAL(figures().bounced_bytes, STAGE / 4);
+    CU_ASSERT_EQUAL(figures().bounced_bytes, RING / 4);
     CU_ASSERT_EQUAL(figures().doorbells, rung + 1); /* with the last piece */
     CU_ASSERT(UNTIL(sent.callbacks == 1));
     CU_ASSERT_EQUAL(sent.status, 0);
-    CU_ASSERT(pattern_is(target, STAGE / 4, 7));
+    CU_ASSERT(pattern_is(target, RING / 4, 7));
     while (!nic_arm(server.port))
         server_looks(1);
     rung = figures().doorbells;
     put(&sent, LONG, key, 0);
-    nic_push(client.peer, STAGE / 4);
+    nic_push(client.peer, RING / 4);
     CU_ASSERT_EQUAL(figures().doorbells, rung);
-    nic_push(client.peer, STAGE / 4);
+    nic_push(client.peer, RING / 4);
     CU_ASSERT_EQUAL(figures().doorbells, rung + 1); /* half of it is full */
     nic_push(client.peer, PIECE);
-    CU_ASSERT_EQUAL(figures().bounced_bytes > 3 * STAGE / 4, true);
+    CU_ASSERT_EQUAL(figures().bounced_bytes > 3 * RING / 4, true);
     CU_ASSERT_EQUAL(figures().doorbells, rung + 1);
     CU_ASSERT(UNTIL(sent.callbacks == 1));
     CU_ASSERT_EQUAL(sent.status, 0);
@@ -216,7 +216,7 @@ static void answers_after(uint32_t bounces)
     size_t length = bounced ? SHORT : 64 << 10;
     setup();
     client.peer->bounces = bounces;
-    uint64_t key = grant(), bad = grant();
+    uint64_t key = exposure(), bad = exposure();
     for (unsigned i = 0; i < COUNT; i++)
         put(&sent[i], length, i == BAD ? bad : key, i * length);
     nic_push(client.peer, AREA);
@@ -249,11 +249,11 @@ static void their_numbers_begin_again(void)
 }
 
 /* An answer that came after the sender had looked, and before it slept. */
-static void an_answer_just_before_one_sleeps(void)
+static void an_answer_just_before_the_receiver_sleeps(void)
 {
     struct sent sent;
     setup();
-    uint64_t key = grant();
+    uint64_t key = exposure();
     put(&sent, bounced ? SHORT : 64 << 10, key, 0);
     nic_push(client.peer, AREA);
     while (!nic_arm(client.port))
@@ -271,7 +271,7 @@ static void taken_back_before_its_answer(void)
     struct sent sent[3];
     size_t length = bounced ? SHORT : 64 << 10;
     setup();
-    uint64_t key = grant();
+    uint64_t key = exposure();
     for (unsigned round = 0; round < 20; round++) {
         for (unsigned i = 0; i < 3; i++)
             put(&sent[i], length, key, 0);
@@ -292,7 +292,7 @@ static void they_end_with_the_connection(void)
     struct sent sent[3];
     size_t length = bounced ? SHORT : 64 << 10;
     setup();
-    uint64_t key = grant();
+    uint64_t key = exposure();
     for (unsigned i = 0; i < 3; i++)
         put(&sent[i], length, key, 0);
     nic_push(client.peer, AREA);
@@ -306,13 +306,13 @@ static void they_end_with_the_connection(void)
 int main(int argc, char **argv)
 {
     static const struct test_case CASES[] = {
-        {"through the ring to one who looks", through_the_ring_to_one_who_looks},
-        {"what is written though one looks", what_is_written_though_one_looks},
-        {"past one who is elsewhere", past_one_who_is_elsewhere},
-        {"to one who sleeps", to_one_who_sleeps},
+        {"through the ring while the receiver looks", through_the_ring_while_the_receiver_looks},
+        {"direct writes although the receiver looks", direct_writes_although_the_receiver_looks},
+        {"direct writes past a busy receiver", direct_writes_past_a_busy_receiver},
+        {"through the ring to a sleeping receiver", through_the_ring_to_a_sleeping_receiver},
         {"each has its own answer", each_has_its_own_answer},
         {"their numbers begin again", their_numbers_begin_again},
-        {"an answer just before one sleeps", an_answer_just_before_one_sleeps},
+        {"an answer just before the receiver sleeps", an_answer_just_before_the_receiver_sleeps},
         {"taken back before its answer", taken_back_before_its_answer},
         {"they end with the connection", they_end_with_the_connection},
     };

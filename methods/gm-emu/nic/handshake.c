@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * greet.c - how two ports meet: sockets, credentials, and the exchange of descriptors.
+ * handshake.c - how two ports meet: sockets, credentials, and the exchange of descriptors.
  *
  *   connecting                          accepting
  *   HELLO port memory, doorbell    ->   checks, makes the link memory, is up
@@ -9,10 +9,9 @@
  *
  * Each side looks at the other's credentials as the kernel gives them. It also reads a nonce from
  * the other's memory: if that works, and yields the nonce that came over the socket, then
- * process_vm_writev works and reaches the process that greeted us and no other. A peer ends with
- * its socket, or with its process (a descriptor of the process shows that, since children may have
- * inherited the socket).
- * Only the poller runs this code.
+ * process_vm_writev works and reaches the process that sent the handshake and no other. A peer ends
+ * with its socket, or with its process (a descriptor of the process shows that, since children may
+ * have inherited the socket). Only the poller runs this code.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,19 +30,19 @@
 enum { FDS_MAX = 4 };
 
 struct received {
-    struct nic_greeting greeting;
+    struct nic_handshake handshake;
     int fds[FDS_MAX];
     size_t count;
     bool cut; /* descriptors were lost: we have no more */
 };
 
-int nic__greeting_send(int fd, const struct nic_greeting *greeting, const int *fds, size_t count)
+int nic__handshake_send(int fd, const struct nic_handshake *handshake, const int *fds, size_t count)
 {
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)greeting, .iov_len = sizeof(*greeting)};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)handshake, .iov_len = sizeof(*handshake)};
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
     if (count > 0) {
         memset(&control, 0, sizeof(control));
@@ -57,27 +56,27 @@ int nic__greeting_send(int fd, const struct nic_greeting *greeting, const int *f
     return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-void nic__hello_fill(struct nic_port *port, struct nic_greeting *greeting, uint16_t kind)
+void nic__hello_fill(struct nic_port *port, struct nic_handshake *handshake, uint16_t kind)
 {
-    *greeting = (struct nic_greeting){.magic = NIC_MAGIC,
-                                      .version = NIC_VERSION,
-                                      .kind = kind,
-                                      .length = port->shared_size,
-                                      .nonce = {port->nonce[0], port->nonce[1]},
-                                      .nonce_address = (uintptr_t)port->nonce,
-                                      .wire = port->wire != NULL};
+    *handshake = (struct nic_handshake){.magic = NIC_MAGIC,
+                                        .version = NIC_VERSION,
+                                        .kind = kind,
+                                        .length = port->shared_size,
+                                        .nonce = {port->nonce[0], port->nonce[1]},
+                                        .nonce_address = (uintptr_t)port->nonce,
+                                        .wire = port->wire != NULL};
     for (int i = 0; i < NIC_PRIORITIES; i++)
-        greeting->max_size[i] = port->options.max_size[i];
+        handshake->max_size[i] = port->options.max_size[i];
 }
 
 /* Returns the length of the message, 0 at the end, or -errno. */
-static ssize_t greeting_receive(int fd, struct received *received)
+static ssize_t handshake_receive(int fd, struct received *received)
 {
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
-    struct iovec iov = {.iov_base = &received->greeting, .iov_len = sizeof(received->greeting)};
+    struct iovec iov = {.iov_base = &received->handshake, .iov_len = sizeof(received->handshake)};
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = &control,
@@ -133,21 +132,21 @@ static bool is_doorbell(int fd)
 /* Takes the other's port memory, doorbell, and wire memory from `fds` on. */
 static int shared_take(struct nic_peer *peer, struct received *received, size_t first)
 {
-    const struct nic_greeting *greeting = &received->greeting;
+    const struct nic_handshake *handshake = &received->handshake;
     void *memory;
-    size_t wanted = first + 2 + (greeting->wire != 0);
+    size_t wanted = first + 2 + (handshake->wire != 0);
     if (received->cut)
         return -EMFILE;
-    if (received->count != wanted || greeting->length < sizeof(struct nic_shared_port) ||
-        greeting->length > (2ull << NIC_GRANT_BITS) * sizeof(struct nic_shared_grant) ||
+    if (received->count != wanted || handshake->length < sizeof(struct nic_shared_port) ||
+        handshake->length > (2ull << NIC_EXPOSURE_BITS) * sizeof(struct nic_shared_exposure) ||
         !is_doorbell(received->fds[first + 1]))
         return -EPROTO;
-    int status = nic__memory_map(received->fds[first], greeting->length, false, &memory);
+    int status = nic__memory_map(received->fds[first], handshake->length, false, &memory);
     if (status != 0)
         return status;
     peer->their_port = memory;
-    peer->their_port_size = greeting->length;
-    if (greeting->wire != 0) {
+    peer->their_port_size = handshake->length;
+    if (handshake->wire != 0) {
         status = nic__memory_map(received->fds[first + 2], sizeof(struct nic_shared_wire), true,
                                  &memory);
         if (status != 0)
@@ -158,20 +157,20 @@ static int shared_take(struct nic_peer *peer, struct received *received, size_t 
     received->fds[first + 1] = -1;
     for (int i = 0; i < NIC_PRIORITIES; i++) {
         uint32_t size = peer->port->options.max_size[i];
-        if (greeting->max_size[i] < NIC_MIN_SIZE || greeting->max_size[i] > NIC_MAX_SIZE)
+        if (handshake->max_size[i] < NIC_MIN_SIZE || handshake->max_size[i] > NIC_MAX_SIZE)
             return -EPROTO;
-        if (greeting->max_size[i] < size)
-            size = greeting->max_size[i];
+        if (handshake->max_size[i] < size)
+            size = handshake->max_size[i];
         peer->max_length[i] = nic_max_length_for_size(size);
     }
     return 0;
 }
 
-/* Whether the process that greeted us can be written to directly; and watches its end. */
-static void process_find(struct nic_peer *peer, const struct nic_greeting *greeting)
+/* Whether the process that sent the handshake can be written to directly; and watches its end. */
+static void process_find(struct nic_peer *peer, const struct nic_handshake *handshake)
 {
-    memcpy(peer->nonce, greeting->nonce, sizeof(peer->nonce));
-    peer->nonce_address = greeting->nonce_address;
+    memcpy(peer->nonce, handshake->nonce, sizeof(peer->nonce));
+    peer->nonce_address = handshake->nonce_address;
     if (peer->pid <= 0)
         return;
     peer->process.fd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
@@ -186,7 +185,7 @@ static void process_find(struct nic_peer *peer, const struct nic_greeting *greet
         peer->vm_write = false;
 }
 
-/* That of low priority is also a stage for directed sends: while the one side fills a part of it
+/* That of low priority also carries directed sends: while the one side fills a part of it
  * the other empties another. */
 static uint64_t ring_size(const struct nic_peer *peer, int priority)
 {
@@ -220,7 +219,7 @@ static void rings_set(struct nic_peer *peer, void *memory)
 static int welcome_send(struct nic_peer *peer)
 {
     struct nic_port *port = peer->port;
-    struct nic_greeting welcome;
+    struct nic_handshake welcome;
     void *memory;
     int fd;
     nic__hello_fill(port, &welcome, NIC_WELCOME);
@@ -232,7 +231,7 @@ static int welcome_send(struct nic_peer *peer)
     if (status != 0)
         return status;
     int fds[FDS_MAX] = {fd, port->shared_fd, port->doorbell.fd, port->wire_fd};
-    status = nic__greeting_send(peer->socket.fd, &welcome, fds, port->wire != NULL ? 4 : 3);
+    status = nic__handshake_send(peer->socket.fd, &welcome, fds, port->wire != NULL ? 4 : 3);
     close(fd);
     if (status == 0)
         rings_set(peer, memory);
@@ -297,22 +296,23 @@ static int wait_in_line(struct nic_peer *peer)
 /* HELLO came: goes up, now or later, or says why not. */
 static int hello_handle(struct nic_peer *peer, struct received *received)
 {
-    if (received->greeting.kind != NIC_HELLO || peer->their_port != NULL)
+    if (received->handshake.kind != NIC_HELLO || peer->their_port != NULL)
         return -EPROTO;
     int status = shared_take(peer, received, 0);
     if (status != 0)
         return status;
-    process_find(peer, &received->greeting);
+    process_find(peer, &received->handshake);
     return nic__welcome(peer);
 }
 
-static int refusal_error(const struct nic_greeting *greeting)
+static int refusal_error(const struct nic_handshake *handshake)
 {
-    return greeting->error > 0 && greeting->error < 4096 ? -greeting->error : -EPROTO;
+    return handshake->error > 0 && handshake->error < 4096 ? -handshake->error : -EPROTO;
 }
 
-/* The accepting side chooses the name of a connection, and grants are to names: one that another
- * connection has would open its grants. Only with ourselves a connection has two ends here. */
+/* The accepting side chooses the name of a connection, and exposures name connections: one that
+ * another connection has would open its exposures. Only with ourselves a connection has two ends
+ * here. */
 static bool name_is_taken(struct nic_peer *peer, uint64_t name)
 {
     struct nic_port *port = peer->port;
@@ -326,13 +326,14 @@ static bool name_is_taken(struct nic_peer *peer, uint64_t name)
 
 static int welcome_handle(struct nic_peer *peer, struct received *received)
 {
-    const struct nic_greeting *greeting = &received->greeting;
+    const struct nic_handshake *handshake = &received->handshake;
     void *memory;
-    if (greeting->kind == NIC_REFUSE && is_shortage(refusal_error(greeting)))
+    if (handshake->kind == NIC_REFUSE && is_shortage(refusal_error(handshake)))
         return wait_in_line(peer);
-    if (greeting->kind == NIC_REFUSE)
-        return refusal_error(greeting);
-    if (greeting->kind != NIC_WELCOME || greeting->link == 0 || name_is_taken(peer, greeting->link))
+    if (handshake->kind == NIC_REFUSE)
+        return refusal_error(handshake);
+    if (handshake->kind != NIC_WELCOME || handshake->link == 0 ||
+        name_is_taken(peer, handshake->link))
         return -EPROTO;
     int status = shared_take(peer, received, 1);
     if (status != 0)
@@ -340,9 +341,9 @@ static int welcome_handle(struct nic_peer *peer, struct received *received)
     status = nic__memory_map(received->fds[0], link_size(peer), true, &memory);
     if (status != 0)
         return status;
-    peer->link_name = greeting->link;
+    peer->link_name = handshake->link;
     rings_set(peer, memory);
-    process_find(peer, greeting);
+    process_find(peer, handshake);
     return nic__peer_up(peer);
 }
 
@@ -357,8 +358,8 @@ static bool arena_fits(const struct nic_peer *peer, uint64_t length)
 
 static int arena_handle(struct nic_peer *peer, struct received *received)
 {
-    uint32_t index = received->greeting.index;
-    uint64_t length = received->greeting.length;
+    uint32_t index = received->handshake.index;
+    uint64_t length = received->handshake.length;
     void *memory;
     if (peer->port->options.refuse_mapping || received->cut)
         return 0; /* there are other ways to write there */
@@ -381,33 +382,33 @@ static int arena_handle(struct nic_peer *peer, struct received *received)
     return 0;
 }
 
-static const char *version_text(const struct nic_greeting *greeting, char text[32])
+static const char *version_text(const struct nic_handshake *handshake, char text[32])
 {
-    snprintf(text, 32, "version %u", greeting->version);
+    snprintf(text, 32, "version %u", handshake->version);
     return text;
 }
 
 /* One message, whose length and first fields are checked here. */
-static int greeting_handle(struct nic_peer *peer, struct received *received, ssize_t length)
+static int handshake_handle(struct nic_peer *peer, struct received *received, ssize_t length)
 {
-    const struct nic_greeting *greeting = &received->greeting;
+    const struct nic_handshake *handshake = &received->handshake;
     char text[32];
-    if (length < (ssize_t)offsetof(struct nic_greeting, index) || greeting->magic != NIC_MAGIC)
+    if (length < (ssize_t)offsetof(struct nic_handshake, index) || handshake->magic != NIC_MAGIC)
         return -EPROTO;
-    if (greeting->version != NIC_VERSION) {
+    if (handshake->version != NIC_VERSION) {
         nic__log(peer->port, NIC_LOG_WARN, "peer (pid %d) speaks %s of the NIC, we %d", peer->pid,
-                 version_text(greeting, text), NIC_VERSION);
+                 version_text(handshake, text), NIC_VERSION);
         return -EPROTONOSUPPORT;
     }
-    if (length != (ssize_t)sizeof(*greeting))
+    if (length != (ssize_t)sizeof(*handshake))
         return -EPROTO;
     if (atomic_load(&peer->state) == NIC_GREETING)
         return peer->accepted ? hello_handle(peer, received) : welcome_handle(peer, received);
-    if (greeting->kind == NIC_ARENA)
+    if (handshake->kind == NIC_ARENA)
         return arena_handle(peer, received);
-    if (greeting->kind == NIC_REFUSE) /* it has welcomed us, and then found no room */
-        return refusal_error(greeting);
-    if (greeting->kind != NIC_BYE)
+    if (handshake->kind == NIC_REFUSE) /* it has welcomed us, and then found no room */
+        return refusal_error(handshake);
+    if (handshake->kind != NIC_BYE)
         return -EPROTO;
     peer->said_bye = true;
     return 0;
@@ -415,10 +416,10 @@ static int greeting_handle(struct nic_peer *peer, struct received *received, ssi
 
 static void refuse(struct nic_port *port, int fd, int status)
 {
-    struct nic_greeting refusal;
+    struct nic_handshake refusal;
     nic__hello_fill(port, &refusal, NIC_REFUSE);
     refusal.error = -status;
-    nic__greeting_send(fd, &refusal, NULL, 0);
+    nic__handshake_send(fd, &refusal, NULL, 0);
     nic__count_own(&port->counters.refused, 1);
 }
 
@@ -443,7 +444,7 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
     (void)events;
     for (int i = 0; i < TURN && peer->socket.fd >= 0; i++) {
         struct received received;
-        ssize_t length = greeting_receive(peer->socket.fd, &received);
+        ssize_t length = handshake_receive(peer->socket.fd, &received);
         if (length == -EAGAIN || length == -EINTR)
             return;
         if (length <= 0) {
@@ -451,7 +452,7 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
             socket_gone(peer);
             return;
         }
-        int status = peer->hung_up ? 0 : greeting_handle(peer, &received, length);
+        int status = peer->hung_up ? 0 : handshake_handle(peer, &received, length);
         received_close(&received);
         if (status == 0)
             continue;
@@ -480,7 +481,7 @@ void nic__process_ended(struct nic_peer *peer)
  * and the REFUSE there. */
 static void turn_away(struct nic_port *port, int fd, int status)
 {
-    struct nic_greeting unread;
+    struct nic_handshake unread;
     refuse(port, fd, status);
     shutdown(fd, SHUT_RD);
     while (recv(fd, &unread, sizeof(unread), MSG_DONTWAIT) > 0)
@@ -602,7 +603,7 @@ static int socket_connect(int fd, const char *host, uint16_t number)
 int nic__dial(struct nic_peer *peer)
 {
     struct nic_port *port = peer->port;
-    struct nic_greeting hello;
+    struct nic_handshake hello;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
@@ -621,7 +622,7 @@ int nic__dial(struct nic_peer *peer)
     }
     int fds[FDS_MAX] = {port->shared_fd, port->doorbell.fd, port->wire_fd};
     nic__hello_fill(port, &hello, NIC_HELLO);
-    status = nic__greeting_send(fd, &hello, fds, port->wire != NULL ? 3 : 2);
+    status = nic__handshake_send(fd, &hello, fds, port->wire != NULL ? 3 : 2);
     peer->crowded = status == -ETOOMANYREFS; /* too many of this user's are on their way */
     if (status != 0 && status != -EPIPE) {   /* EPIPE: refused already; the socket holds why */
         status = peer->crowded ? -EAGAIN : status;
@@ -643,13 +644,13 @@ void nic__arenas_tell(struct nic_peer *peer)
     struct nic_port *port = peer->port;
     uint32_t count = atomic_load(&port->arena_count);
     while (peer->arenas_told < count && peer->socket.fd >= 0) {
-        struct nic_greeting message;
+        struct nic_handshake message;
         nic__hello_fill(port, &message, NIC_ARENA);
         message.index = peer->arenas_told;
         message.length = port->arenas[peer->arenas_told].length;
         /* A full socket: again in a millisecond; until then there are other ways to write. */
-        if (nic__greeting_send(peer->socket.fd, &message, &port->arenas[peer->arenas_told].fd, 1) !=
-            0)
+        if (nic__handshake_send(peer->socket.fd, &message, &port->arenas[peer->arenas_told].fd,
+                                1) != 0)
             return;
         peer->arenas_told++;
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * stage.c - directed sends through the ring of low priority.
+ * bounce.c - directed sends through the ring of low priority.
  *
  * Each piece is a record that names its destination; the peer's poller checks that against its
- * grants, copies, and answers the last one. All directed sends go this way where the kernel refuses
- * process_vm_writev. Long ones from plain to plain memory do as long as the receiver looks or
- * sleeps, since two processors that copy through a ring which fits into a cache are faster than one
- * in process_vm_writev. The sender's part runs with directed_lock held, the receiver's in its
+ * exposures, copies, and answers the last one. All directed sends go this way where the kernel
+ * refuses process_vm_writev. Long ones from plain to plain memory do as long as the receiver looks
+ * or sleeps, since two processors that copy through a ring which fits into a cache are faster than
+ * one in process_vm_writev. The sender's part runs with directed_lock held, the receiver's in its
  * poller.
  */
 #include <errno.h>
@@ -14,8 +14,8 @@
 #include "internal.h"
 
 enum {
-    STAGE_MIN = 64 << 10, /* shorter ones are not bounced by choice */
-    STAGE_PATIENCE = 4    /* pieces without a sign of the receiver */
+    BOUNCE_MIN = 64 << 10, /* shorter ones are not bounced by choice */
+    BOUNCE_PATIENCE = 4    /* pieces without a sign of the receiver */
 };
 
 /* ---- the sender -------------------------------------------------------------------------------
@@ -43,8 +43,8 @@ static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uin
     if (send->ring_full)
         return NIC_STEP_BLOCKED;
     uint64_t bytes, most = peer->max_length[NIC_LOW_PRIORITY] - sizeof(struct nic_bounce);
-    if (most > NIC_STAGE_PIECE)
-        most = NIC_STAGE_PIECE;
+    if (most > NIC_BOUNCE_PIECE)
+        most = NIC_BOUNCE_PIECE;
     size_t count = nic__source_window(send, window, limit < most ? limit : most, &bytes);
     uint8_t *place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
     if (place == NULL && nic__ring_refresh(ring, &peer->theirs->consumed[NIC_LOW_PRIORITY]))
@@ -80,7 +80,7 @@ bool nic__answered(const struct nic_peer *peer, const struct nic_send *send, int
     return true;
 }
 
-enum nic_step nic__stage_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
+enum nic_step nic__bounce_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit)
 {
     uint64_t before = send->done;
     bmi_lock_take(&peer->lock);
@@ -98,16 +98,16 @@ enum nic_step nic__stage_step(struct nic_peer *peer, struct nic_send *send, uint
 static bool is_plain(struct nic_peer *peer, const struct nic_send *send)
 {
     uint64_t offset;
-    const struct nic_shared_grant *grant = nic__grant_named(peer, send->key);
-    return grant != NULL && grant->arena == NIC_NO_ARENA &&
+    const struct nic_shared_exposure *exposure = nic__exposure_named(peer, send->key);
+    return exposure != NULL && exposure->arena == NIC_NO_ARENA &&
            nic__arena_of(peer->port, send->iov->iov_base, send->iov->iov_len, &offset) ==
                NIC_NO_ARENA;
 }
 
-void nic__stage_choose(struct nic_peer *peer, struct nic_send *send)
+void nic__bounce_choose(struct nic_peer *peer, struct nic_send *send)
 {
-    send->staged = send->length >= STAGE_MIN && !peer->port->timed && peer->vm_write &&
-                   peer->faults.drop_every == 0 && is_plain(peer, send);
+    send->bounced = send->length >= BOUNCE_MIN && !peer->port->timed && peer->vm_write &&
+                    peer->faults.drop_every == 0 && is_plain(peer, send);
 }
 
 bool nic__receiver_looks(struct nic_peer *peer)
@@ -116,10 +116,10 @@ bool nic__receiver_looks(struct nic_peer *peer)
     if (turns != peer->turns_seen ||
         atomic_load_explicit(&peer->their_port->asleep, memory_order_relaxed) != 0)
         peer->turns_same = 0;
-    else if (peer->turns_same < STAGE_PATIENCE)
+    else if (peer->turns_same < BOUNCE_PATIENCE)
         peer->turns_same++;
     peer->turns_seen = turns;
-    return peer->turns_same < STAGE_PATIENCE;
+    return peer->turns_same < BOUNCE_PATIENCE;
 }
 
 /* ---- the receiver -----------------------------------------------------------------------------
@@ -137,8 +137,8 @@ bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t
     }
     if (peer->bounce_status == 0)
         peer->bounce_status =
-            nic__grant_write(peer->port, peer->link_name, bounce.key, bounce.offset,
-                             payload + sizeof(bounce), length - sizeof(bounce));
+            nic__exposure_write(peer->port, peer->link_name, bounce.key, bounce.offset,
+                                payload + sizeof(bounce), length - sizeof(bounce));
     nic__turn(peer->port);
     if (bounce.last == 0)
         return true;
