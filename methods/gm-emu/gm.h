@@ -32,20 +32,20 @@ enum {
     GM_DEFAULT_NUMBER = 3334,
     GM_EAGER_MAX = 16 << 10,
     GM_FRAME_MAX = 256 << 10,
-    GM_SIZE = 15,          /* class of all messages, so that two tokens are enough */
-    GM_BUFFERS = 16,       /* provided, at most */
-    GM_IOVECS = 24,        /* of one message */
-    GM_REGIONS = 64,       /* of one registration */
-    GM_PUT_IOVECS = 16,    /* of one directed send */
-    GM_LINK_PUTS = 8,      /* directed sends of one link at a time, at most */
-    GM_FREE_PUTS = 16,     /* records of them that are kept for the next ones */
-    GM_PASS_EVENTS = 32,   /* of one look at the port, while events are there: a thread that
-                            * waits for one event must not wait for a look that finds nothing */
+    GM_SIZE = 15,          /* size class of all messages: with one class two tokens are enough */
+    GM_BUFFERS = 16,       /* most receive buffers provided at a time */
+    GM_IOVECS = 24,        /* segments of one message */
+    GM_REGIONS = 64,       /* regions of one operation's memory */
+    GM_PUT_IOVECS = 16,    /* segments of one directed send */
+    GM_LINK_PUTS = 8,      /* most directed sends of one link at a time */
+    GM_FREE_PUTS = 16,     /* records of directed sends kept for the next ones */
+    GM_PASS_EVENTS = 32,   /* most events taken in one pass; a pass ends with the last event that
+                            * is there, so that a thread which waits for it is not delayed */
     GM_STOPPED_MS = 10000, /* how long an ended link waits for a stopped writer */
     GM_STOP_MS = 100,      /* the same at the stop, for all links: they had time to linger */
     GM_PIECE_MS = 10,      /* the same for a peer that reported that it writes no more: all links
                             * wait meanwhile */
-    GM_ENDING_MS = 10      /* how often it looks */
+    GM_ENDING_MS = 10      /* how often an ending link checks for the writer */
 };
 
 enum gm_phase { GM_NEW, GM_UP, GM_DOWN };
@@ -60,7 +60,7 @@ struct gm_state;
 struct gm_put;
 struct gm_exposed;
 
-/* The rest of a half-sent frame that the core took back: always the queue's first. */
+/* The rest of a frame that was half sent when the core withdrew it: always first in the queue. */
 struct gm_remainder {
     struct bmi_frame frame;
     void *buffer;
@@ -76,23 +76,23 @@ struct gm_link {
     bool starved[GM_WANTS];                  /* state's lock */
     struct bmi_deferred deferred;            /* runs gm_link_step; holds a reference */
     atomic_bool kicked;
-    atomic_bool deaf; /* the core accepts no more frames of this link */
+    atomic_bool deaf; /* the core takes no more frames from this link */
 
     /* send_lock */
     struct bmi_lock send_lock;
     enum gm_phase phase;
     enum gm_closing closing;
-    int failure; /* why we close it, 0: nothing failed */
+    int failure; /* the error for which we close it; 0: none */
     struct bmi_frame *queue, *queue_last;
-    struct bmi_frame *pending_last; /* the last whose bytes are in the message that is pending */
-    struct gm_remainder *remainder; /* the queue's first, if it is of our making */
-    size_t pending_bytes;           /* of the queue */
+    struct bmi_frame *pending_last; /* the last frame with bytes in the pending message */
+    struct gm_remainder *remainder; /* the queue's first frame, if it is a remainder */
+    size_t pending_bytes;           /* bytes of the queue that are in the pending message */
     struct gm_put *puts;            /* puts that were begun */
-    struct bmi_transfer *waiting, *waiting_last; /* the others, in their order */
+    struct bmi_transfer *waiting, *waiting_last; /* transfers not begun yet, in order */
     struct gm_exposed *exposed;                  /* memory that the peer may write to */
     uint32_t message_max;                        /* longest message */
     unsigned puts_out;                           /* directed sends in the NIC */
-    bool pending;  /* the NIC has a message that it could not copy at once */
+    bool pending;  /* a message waits in the NIC, which could not copy it at once */
     bool closed;   /* nic_peer_close was called */
     bool given_up; /* the peer was stopped in the midst of writing for too long */
     /* Poller: the peer has gone, but may be writing to memory of ours. */
@@ -119,7 +119,7 @@ struct gm_state {
     struct bmi_watch watch;
     struct bmi_registration_cache *cache;
     uint32_t puts_most;      /* directed sends at a time: leaves tokens for messages */
-    uint32_t link_puts_most; /* of one link, while half of them are left */
+    uint32_t link_puts_most; /* the same for one link, while at most half of puts_most are used */
     atomic_uint puts_out;
     atomic_bool any_starved[GM_WANTS];
     struct bmi_deferred retry;

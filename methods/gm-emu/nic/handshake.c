@@ -402,7 +402,7 @@ static int handshake_handle(struct nic_peer *peer, struct received *received, ss
     }
     if (length != (ssize_t)sizeof(*handshake))
         return -EPROTO;
-    if (atomic_load(&peer->state) == NIC_GREETING)
+    if (atomic_load(&peer->state) == NIC_HANDSHAKE)
         return peer->accepted ? hello_handle(peer, received) : welcome_handle(peer, received);
     if (handshake->kind == NIC_ARENA)
         return arena_handle(peer, received);
@@ -456,7 +456,7 @@ void nic__socket_ready(struct nic_peer *peer, uint32_t events)
         received_close(&received);
         if (status == 0)
             continue;
-        bool refused = peer->accepted && atomic_load(&peer->state) == NIC_GREETING;
+        bool refused = peer->accepted && atomic_load(&peer->state) == NIC_HANDSHAKE;
         if (refused)
             refuse(peer->port, peer->socket.fd, status);
         if (refused && is_shortage(status))
@@ -489,18 +489,18 @@ static void turn_away(struct nic_port *port, int fd, int status)
     close(fd);
 }
 
-/* Takes one connection off the backlog by means of the spare descriptor, and refuses it. Returns 0
- * or an errno. */
+/* Takes one connection off the backlog by means of the reserved descriptor, and refuses it. Returns
+ * 0 or an errno. */
 static int accept_spare(struct nic_port *port, int listener)
 {
-    if (port->spare < 0)
+    if (port->reserve_fd < 0)
         return -EMFILE;
-    close(port->spare);
+    close(port->reserve_fd);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int status = fd >= 0 ? 0 : -errno;
     if (fd >= 0)
         turn_away(port, fd, -EMFILE);
-    port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
+    port->reserve_fd = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
     return status;
 }
 
@@ -522,7 +522,7 @@ static int accepted_add(struct nic_port *port, int fd)
     peer->pid = pid;
     peer->uid = uid;
     peer->socket.fd = fd;
-    atomic_store(&peer->state, NIC_GREETING);
+    atomic_store(&peer->state, NIC_HANDSHAKE);
     status = nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP);
     if (status == 0) {
         nic__peer_add(peer);
@@ -583,8 +583,8 @@ static int connections_take(struct nic_port *port, int listener, int most)
 void nic__listener_ready(struct nic_port *port, struct nic_listener *listener)
 {
     enum { TURN = 64 };
-    if (port->spare < 0)
-        port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
+    if (port->reserve_fd < 0)
+        port->reserve_fd = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0);
     int status = connections_take(port, listener->source.fd, TURN);
     if (is_shortage(status) || status == -ENOMEM || status == -ENOBUFS)
         listeners_rest(port);
@@ -629,7 +629,7 @@ int nic__dial(struct nic_peer *peer)
         goto undo_fd;
     }
     peer->socket.fd = fd;
-    atomic_store(&peer->state, NIC_GREETING);
+    atomic_store(&peer->state, NIC_HANDSHAKE);
     status = nic__source_add(port, &peer->socket, EPOLLIN | EPOLLRDHUP);
     if (status == 0)
         return 0;

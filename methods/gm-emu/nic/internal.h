@@ -22,14 +22,15 @@
 #include "share.h"
 
 enum {
-    NIC_PIECE = 256 << 10,       /* of a directed send: how long a revocation may have to wait */
-    NIC_TIMED_PIECE = 32 << 10,  /* the same where the timing model shares links */
-    NIC_BOUNCE_PIECE = 28 << 10, /* the same through the ring: whole pages, within a message */
-    NIC_WINDOW = 64,             /* segments of one piece */
-    NIC_MEMORIZED = 128,         /* messages up to this are copied to their buffer at once */
-    NIC_HOT = 8,                 /* peers that are polled by each nic_receive */
-    NIC_COLD = 16,               /* and how many of the others */
-    NIC_NAMES = 1024,            /* lists of peers by the names of their connections */
+    NIC_PIECE = 256 << 10,       /* bytes of a directed send written at a time: a revocation waits
+                                  * for one piece */
+    NIC_TIMED_PIECE = 32 << 10,  /* the same while the timing model shares links */
+    NIC_BOUNCE_PIECE = 28 << 10, /* the same through the ring: whole pages that fit a message */
+    NIC_WINDOW = 64,             /* most segments of one piece */
+    NIC_MEMORIZED = 128,         /* messages up to this size are copied to their buffer at once */
+    NIC_HOT = 8,                 /* each nic_receive polls so many recently active peers, */
+    NIC_COLD = 16,               /* and so many of the others */
+    NIC_NAMES = 1024,            /* hash lists of peers by the names of their connections */
     NIC_LOOK_NS = 1000000        /* how often a polling thread checks the descriptor */
 };
 
@@ -70,7 +71,7 @@ struct nic_send {
     uint64_t key, offset, done;
     size_t index, index_offset; /* the place in iov */
     uint64_t due_ns;
-    uint32_t number; /* of the bounce; 0: none yet */
+    uint32_t number; /* of a bounced send; 0: it has none yet */
     bool answer_wanted, ring_full;
     bool bounced; /* from plain to plain memory: through the ring while the receiver polls */
 };
@@ -99,10 +100,10 @@ struct nic_listener {
 };
 
 enum nic_state {
-    NIC_DIALLING, /* not connected yet: tried again */
-    NIC_GREETING, /* HELLO was sent, or is awaited */
+    NIC_DIALLING,  /* not connected yet; connecting is tried again */
+    NIC_HANDSHAKE, /* HELLO was sent, or is awaited */
     NIC_UP,
-    NIC_ENDING, /* no more sends; outstanding sends are given back */
+    NIC_ENDING, /* takes no more sends; outstanding ones are returned to the user */
     NIC_DOWN    /* the event is queued, or was handed out */
 };
 
@@ -123,19 +124,19 @@ struct nic_peer {
     bool stalled[NIC_PRIORITIES];
     uint32_t bounce_number; /* the directed send that comes through the ring, and its status */
     int bounce_status;
-    uint64_t stall_until_ns; /* an orderly peer that has gone: how long its messages may wait */
+    uint64_t stall_until_ns; /* a peer that closed in order: until when its messages may wait */
 
     /* send side; peer->lock */
     _Alignas(NIC_LINE) struct bmi_lock lock;
     struct nic_ring out[NIC_PRIORITIES];
     struct nic_queue waiting[NIC_PRIORITIES]; /* not in the ring yet */
-    struct nic_queue flying[NIC_PRIORITIES];  /* in the ring; not buffered ones */
+    struct nic_queue flying[NIC_PRIORITIES];  /* in the ring, without buffered sends */
     struct nic_queue directed;                /* the first is being written */
-    struct nic_queue answering;               /* all in the ring, until the peer has answered */
-    struct nic_queue landing;                 /* written, until the timing model says so */
-    _Atomic uint32_t busy;                    /* all in these */
+    struct nic_queue answering;               /* all data in the ring; the answer is awaited */
+    struct nic_queue landing;                 /* written; they end at a time of the timing model */
+    _Atomic uint32_t busy;                    /* number of sends in these queues */
     atomic_bool unsettled;                    /* some send may time out */
-    uint32_t bounces;                         /* numbers given */
+    uint32_t bounces;                         /* number of the last bounced send */
     uint64_t stall_position[NIC_PRIORITIES], stall_since_ns[NIC_PRIORITIES];
     uint64_t directed_next_ns;
     struct nic_faults faults;
@@ -156,7 +157,7 @@ struct nic_peer {
     int doorbell;           /* their eventfd */
     bool vm_write;          /* process_vm_writev works and reaches the process that sent the
                              * handshake */
-    atomic_bool vm_refused; /* it worked, but is refused since */
+    atomic_bool vm_refused; /* the kernel has refused it since */
     int pid;
     unsigned uid;
     uint64_t nonce[2], nonce_address;
@@ -165,21 +166,22 @@ struct nic_peer {
     struct nic_source socket, process;
     bool accepted;
     bool crowded;            /* the kernel refused to send more descriptors during the handshake */
-    bool said_bye;           /* by the peer */
-    bool hung_up;            /* by us: on its socket only the end is watched for */
+    bool said_bye;           /* the peer sent BYE */
+    bool hung_up;            /* we ended it: its socket is watched for its end only */
     atomic_bool remote_gone; /* its socket or process has ended: it writes nothing any more */
     bool closed_by_us;
-    bool announced; /* the user knows it */
+    bool announced; /* the user got an event of it */
     int status;
     uint64_t deadline_ns; /* of its handshake; once it is down, of writes that it may still make */
-    uint64_t retry_ns;    /* no new attempt before */
-    uint64_t line_ns;     /* the last wait for a descriptor of the accepting port; 0: none */
+    uint64_t retry_ns;    /* no new attempt to connect before */
+    uint64_t
+        line_ns; /* interval of attempts while the other port lacks descriptors; 0: it does not */
     char host[NIC_NODE_MAX];
     uint16_t number;
-    uint32_t arenas_told;
+    uint32_t arenas_told; /* how many of our arenas the peer knows */
     uint64_t arena_bytes; /* of its arenas that are mapped here */
 
-    /* asked for by other threads */
+    /* requests of other threads */
     atomic_bool close_asked, released, broken;
 
     struct nic_peer *next;       /* port->lock: all peers */
@@ -192,7 +194,7 @@ struct nic_peer {
 
 struct nic_registration {
     uint64_t begin, end;
-    uint64_t furthest; /* the largest end up to here */
+    uint64_t furthest; /* the largest `end` of this and all earlier entries */
 };
 
 struct nic_extent { /* of an arena: used or free */
@@ -220,29 +222,30 @@ struct nic_port {
     uint64_t shared_size;
     struct nic_shared_wire *wire;
     int shared_fd, wire_fd, epoll;
-    int spare; /* a descriptor to refuse connections with when there are no more; -1: in use */
+    int reserve_fd; /* closed to accept and refuse a connection when no descriptor is left; -1:
+                     * in use */
     struct nic_source doorbell, timer;
     uint64_t nonce[2];
 
     /* poller */
     struct nic_event event;
-    struct nic_peer *held; /* whose record the last event still refers to */
+    struct nic_peer *held; /* the peer whose record the last event still refers to */
     enum nic_priority held_priority;
     uint64_t held_end;
     bool armed;
-    struct nic_peer **table; /* all peers that may have something */
+    struct nic_peer **table; /* all peers that are polled */
     uint32_t table_count, table_room, cold_cursor, hot_cursor, hot_burst, hot_count;
     struct nic_peer *hot[NIC_HOT];
     uint32_t calls;
     uint64_t looked_ns, timer_ns;
-    uint64_t accept_ns;   /* listeners rest until then; 0: they don't */
+    uint64_t accept_ns;   /* no connection is accepted before; 0: no such limit */
     uint64_t crowded_ns;  /* no NIC_CROWDED_EVENT before */
-    bool crowded;         /* one is due; counts in event_count */
-    bool shortage_logged; /* since a connection was accepted */
+    bool crowded;         /* a NIC_CROWDED_EVENT is due; counts in event_count */
+    bool shortage_logged; /* since the last accepted connection */
     uint64_t next_due_ns; /* the earliest record seen that is not due yet; 0: none */
     uint64_t arena_bytes; /* of all peers' arenas that are mapped here */
     struct nic_buffer *own[NIC_PRIORITIES][NIC_MAX_SIZE + 1]; /* provided again by nic_unknown */
-    struct nic_buffer *event_buffer; /* of the last event, unless it was provided again */
+    struct nic_buffer *event_buffer; /* the last event's, unless nic_unknown provided it again */
 
     _Alignas(NIC_LINE) struct bmi_lock lock;
     struct nic_peer *peers, *named[NIC_NAMES]; /* a peer in either is not freed while a thread
@@ -261,8 +264,8 @@ struct nic_port {
     _Atomic uint64_t registered_pages, dma_bytes;
     struct bmi_lock exposure_lock;
     uint32_t *exposure_free, exposure_free_count, exposure_used; /* places */
-    uint32_t
-        exposure_left_count; /* places that a peer may still claim: at the end of exposure_free */
+    /* places that a peer may still claim: at the end of exposure_free */
+    uint32_t exposure_left_count;
     uint64_t exposure_generation;
 
     _Alignas(NIC_LINE) struct bmi_lock buffer_lock;
@@ -278,7 +281,7 @@ struct nic_port {
     _Atomic uint32_t completed_count;
 
     _Alignas(NIC_LINE) struct bmi_lock wire_lock;
-    uint64_t wire_free_ns; /* of our outgoing traffic */
+    uint64_t wire_free_ns; /* when the last of our outgoing traffic has left */
 
     struct {
         _Atomic uint64_t received, received_bytes, waited_for_buffer, timed_out, lost, mapped,
@@ -291,15 +294,15 @@ struct nic_port {
 uint64_t nic__now(void);
 void nic__log(struct nic_port *port, enum nic_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Rings a doorbell. All processes that can ring it share its counter. A full counter would wake
- * nobody, so it is emptied first. Returns 0 or an errno. Any thread. */
+/* Rings a doorbell. All processes that can ring it share its counter. A write to a full counter
+ * would wake no thread, so it is emptied first. Returns 0 or an errno. Any thread. */
 int nic__ring(int doorbell);
 /* Wakes our own poller, if it sleeps. The caller stores its data for the poller before. Any
  * thread. */
 void nic__wake(struct nic_port *port);
 /* Makes the poller look at all peers. Any thread. */
 void nic__attention(struct nic_port *port);
-/* One of the poller's. */
+/* For counters that only the poller changes. */
 static inline void nic__count_own(_Atomic uint64_t *counter, uint64_t amount)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
@@ -321,7 +324,7 @@ static inline void nic__turn(struct nic_port *port)
 /* ---- copy.c --------------------------------------------------------------------------------- */
 /* As memcpy; a long copy goes past the caches. Any thread. */
 void nic__copy(void *to, const void *from, uint64_t bytes);
-/* The pieces, one behind the other; none is empty. */
+/* Copies the pieces, one behind the other; none is empty. */
 void nic__copy_all(uint8_t *to, const struct iovec *window, size_t count);
 
 /* ---- memfd.c -------------------------------------------------------------------------------- */
@@ -356,7 +359,7 @@ int nic__dial(struct nic_peer *peer);
 int nic__welcome(struct nic_peer *peer);
 /* Whether the pid still is the process that sent the handshake, as far as we may look. */
 bool nic__process_is_peer(const struct nic_peer *peer);
-/* Its process has ended. Poller. */
+/* Handles the end of the peer's process. Poller. */
 void nic__process_ended(struct nic_peer *peer);
 /* Sends a peer the arenas that it does not know yet. Poller. */
 void nic__arenas_tell(struct nic_peer *peer);
@@ -370,20 +373,20 @@ void nic__peer_free(struct nic_peer *peer);
  * two ends here. port->lock held. */
 struct nic_peer *nic__exposed_locked(struct nic_port *port, uint64_t link,
                                      const struct nic_peer *before);
-/* Its rings are there: goes up. Poller. */
+/* The rings are mapped: the peer is up. Poller. */
 int nic__peer_up(struct nic_peer *peer);
-/* Starts its end; the first status counts. Poller. */
+/* Begins to end the peer; the first status counts. Poller. */
 void nic__peer_end(struct nic_peer *peer, int status);
 /* Whether messages of an ending peer may still be handed out. Poller. */
 bool nic__last_messages(struct nic_peer *peer);
 /* Goes on with the end of a peer. Poller. */
 void nic__peer_drain(struct nic_peer *peer);
 void nic__peers_look(struct nic_port *port, uint64_t now); /* after attention, each millisecond */
-/* The next event of a peer's life. */
+/* Outputs the next NIC_PEER_* event, if there is one. */
 bool nic__peer_event(struct nic_port *port, struct nic_event *event);
 
 /* ---- ring.c ---------------------------------------------------------------------------------- */
-/* Room for a record of `length` bytes: where they go; NULL: full. `consumed` is the other end's. */
+/* Reserves room for a record of `length` bytes. Returns where they go; NULL: the ring is full. */
 uint8_t *nic__ring_reserve(struct nic_ring *ring, uint64_t length);
 /* The record is complete. */
 void nic__ring_publish(struct nic_ring *ring, uint64_t length, uint8_t kind, uint8_t size,
@@ -407,7 +410,7 @@ void nic__queue_add(struct nic_queue *queue, struct nic_send *send);
 struct nic_send *nic__queue_take(struct nic_queue *queue);
 struct nic_send *nic__token_take(struct nic_port *port);
 void nic__token_return(struct nic_port *port, struct nic_send *send);
-/* Its callback is to be called. peer->lock may be held. */
+/* Ends a send: the poller will call its callback. peer->lock may be held. */
 void nic__send_done(struct nic_port *port, struct nic_send *send, int status);
 void nic__busy_add(struct nic_peer *peer);
 void nic__busy_drop(struct nic_peer *peer);
@@ -443,25 +446,26 @@ const struct nic_shared_exposure *nic__exposure_named(const struct nic_peer *pee
 uint8_t *nic__mapped(struct nic_peer *peer, uint32_t arena, uint64_t offset, uint64_t bytes);
 
 /* ---- bounce.c -------------------------------------------------------------------------------- */
-/* The result of one step of a directed send. TOLD: all is in the ring; the answer is due. */
+/* The result of one step of a directed send. TOLD: all data is in the ring; the answer is due. */
 enum nic_step { NIC_STEP_MORE, NIC_STEP_FINISHED, NIC_STEP_TOLD, NIC_STEP_BLOCKED };
-/* At its start: notes whether it shall go through the ring though it could be written. */
+/* Called when a directed send begins: decides whether it goes through the ring although it could
+ * be written. */
 void nic__bounce_choose(struct nic_peer *peer, struct nic_send *send);
 /* Whether the receiver has looked at its rings since the last pieces, or sleeps: then it copies
  * ring data at once. To be asked once a piece; directed_lock. */
 bool nic__receiver_looks(struct nic_peer *peer);
 /* Puts the next piece into the ring, at most `limit` bytes. MORE, TOLD, BLOCKED. directed_lock. */
 enum nic_step nic__bounce_step(struct nic_peer *peer, struct nic_send *send, uint64_t limit);
-/* Whether another send's answer could not be distinguished from those outstanding. peer->lock. */
+/* Whether as many answers are outstanding as there are places for them. peer->lock. */
 bool nic__answers_full_locked(const struct nic_peer *peer);
 /* Whether the peer has answered; its errno goes to *status. */
 bool nic__answered(const struct nic_peer *peer, const struct nic_send *send, int *status);
-/* A piece that came through the ring. False: invalid. Poller. */
+/* Copies a piece that arrived through the ring. False: the record is invalid. Poller. */
 bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t length);
 
 /* ---- receive.c ------------------------------------------------------------------------------- */
 bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event);
-/* Whether a poll would give something, without any change. */
+/* Whether a poll would return an event; changes nothing. */
 bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns);
 /* Makes each nic_receive poll the peer, for as long as no others send. It is in the table.
  * Poller. */
@@ -507,7 +511,7 @@ void nic__spend(uint64_t ns); /* time of the processor */
 /* Takes a share of both links for `length` bytes: when the last byte arrives. *next_ns: when one
  * of that length may follow. */
 uint64_t nic__wire_reserve(struct nic_peer *peer, uint64_t length, uint64_t now, uint64_t *next_ns);
-/* Whether the next thing to this peer is to be lost. peer->lock held. */
+/* Whether an injected fault drops the next transmission to this peer. peer->lock held. */
 bool nic__fault_drops(struct nic_peer *peer);
 
 /* ---- wait.c ---------------------------------------------------------------------------------- */

@@ -422,10 +422,10 @@ static void peer_look(struct nic_peer *peer, uint64_t now)
         rubbish_seen(peer);
     }
     state = atomic_load(&peer->state);
-    if (state == NIC_DIALLING || (state == NIC_GREETING && peer->crowded))
+    if (state == NIC_DIALLING || (state == NIC_HANDSHAKE && peer->crowded))
         handshake_again(peer, now);
     state = atomic_load(&peer->state);
-    if (state <= NIC_GREETING && now >= peer->deadline_ns) {
+    if (state <= NIC_HANDSHAKE && now >= peer->deadline_ns) {
         if (peer->line_ns != 0)
             nic__log(peer->port, NIC_LOG_WARN, "%s:%u had no descriptor for us in %u ms",
                      peer->host, peer->number, peer->port->options.connect_timeout_ms);

@@ -119,8 +119,9 @@ static int descriptors_open(struct nic_port *port)
     port->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (port->epoll < 0)
         return -errno;
-    port->spare = fcntl(port->epoll, F_DUPFD_CLOEXEC, 0); /* needs no file: there may be no /dev */
-    if (port->spare < 0)
+    port->reserve_fd =
+        fcntl(port->epoll, F_DUPFD_CLOEXEC, 0); /* needs no file: there may be no /dev */
+    if (port->reserve_fd < 0)
         return -errno;
     port->doorbell.kind = NIC_SOURCE_DOORBELL;
     port->doorbell.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -182,7 +183,7 @@ static void port_free(struct nic_port *port)
     }
     nic__arenas_free(port);
     int fds[] = {port->shared_fd, port->wire_fd, port->doorbell.fd,
-                 port->timer.fd,  port->epoll,   port->spare};
+                 port->timer.fd,  port->epoll,   port->reserve_fd};
     for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
         if (fds[i] >= 0)
             close(fds[i]);
@@ -206,7 +207,7 @@ int nic_open(const struct nic_options *options, struct nic_port **result)
     memset(port, 0, sizeof(*port));
     port->options = *options;
     port->shared_fd = port->wire_fd = port->epoll = port->doorbell.fd = port->timer.fd = -1;
-    port->spare = -1;
+    port->reserve_fd = -1;
     port->event_last = &port->event_first;
     const struct nic_timing off = {0};
     port->timed = memcmp(&options->timing, &off, sizeof(off)) != 0;

@@ -563,8 +563,8 @@ static void without_a_reserved_descriptor_they_wait(void)
         return;
     host_open(&server, NULL);
     uint16_t number = host_listen(&server, "later");
-    int waiting = raw_connect("later", number), taken = server.port->spare;
-    server.port->spare = -1;
+    int waiting = raw_connect("later", number), taken = server.port->reserve_fd;
+    server.port->reserve_fd = -1;
     struct rlimit before = descriptors_limit(0);
     struct pollfd wait = {.fd = nic_descriptor(server.port), .events = POLLIN};
     for (int looks = 0; looks < 2; looks++) { /* after nic_arm a pass looks at all descriptors */
@@ -583,7 +583,7 @@ static void without_a_reserved_descriptor_they_wait(void)
     CU_ASSERT(UNTIL((nic_statistics(server.port, &figures), figures.refused == 1)));
     CU_ASSERT_EQUAL(recv(waiting, &handshake, sizeof(handshake), 0), (ssize_t)sizeof(handshake));
     CU_ASSERT_EQUAL(handshake.error, EPROTONOSUPPORT); /* it was accepted, and read */
-    CU_ASSERT(server.port->spare >= 0);
+    CU_ASSERT(server.port->reserve_fd >= 0);
     close(waiting);
     host_close(&server);
 }
@@ -744,7 +744,7 @@ int main(int argc, char **argv)
         {"without descriptors: refused", without_descriptors_connections_are_refused},
         {"without descriptors: waits", without_descriptors_the_dialler_waits},
         {"without descriptors: not for ever", who_waits_for_a_descriptor_does_not_wait_for_ever},
-        {"without a spare descriptor: later", without_a_reserved_descriptor_they_wait},
+        {"without a reserved descriptor: later", without_a_reserved_descriptor_they_wait},
     };
     if (argc == 1)
         return CASES_RUN("ports", CASES);

@@ -84,7 +84,7 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
             nic__hot_add(peer); /* of many it would be looked for, a few at a time */
             return true;
         }
-        if (state <= NIC_GREETING)
+        if (state <= NIC_HANDSHAKE)
             due = state == NIC_DIALLING || peer->crowded ? peer->retry_ns : peer->deadline_ns;
         else if (state == NIC_ENDING) {
             if (!nic__last_messages(peer)) { /* the last was taken since its end was looked at */
