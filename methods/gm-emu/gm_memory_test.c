@@ -50,8 +50,8 @@ static int expose(struct bmi_region *region, void **handle)
     return gm_expose(&receiver.base, &segments, region, &count, handle);
 }
 
-/* The peer reconnects again and again: its receives, and those of all others, would go as
- * frames. */
+/* The peer reconnects again and again. If its claims used up all exposures, the receives of all
+ * peers would get frames instead of puts. */
 static void a_peer_that_claims_for_ever_uses_up_no_exposures(void)
 {
     struct bmi_region region;

@@ -94,7 +94,7 @@ enum nic_step nic__bounce_step(struct nic_peer *peer, struct nic_send *send, uin
     return step;
 }
 
-/* Whether it is outside of arenas, here and there: hints, and of a list its first. */
+/* Whether the data lies outside of arenas on both sides. Only a hint, from the first segment. */
 static bool is_plain(struct nic_peer *peer, const struct nic_send *send)
 {
     uint64_t offset;

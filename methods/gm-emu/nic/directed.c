@@ -142,7 +142,8 @@ static void mapped_write(struct nic_peer *peer, uint8_t *to, const struct iovec 
     nic__count(&peer->port->counters.mapped_bytes, bytes);
 }
 
-/* Returns the bytes written, 0 where this way is closed, or an errno. */
+/* Writes by process_vm_writev. Returns the bytes written, 0 if the kernel refuses that, or an
+ * errno. */
 static int64_t vm_write(struct nic_peer *peer, uint64_t address, const struct iovec *window,
                         size_t count, uint64_t bytes)
 {
@@ -305,7 +306,7 @@ static uint64_t run_locked(struct nic_peer *peer, uint64_t bytes, uint64_t now)
         } else if (step == NIC_STEP_BLOCKED) {
             return 0;
         }
-        if (peer->port->timed) /* else only injected faults go by the clock */
+        if (peer->port->timed) /* otherwise only injected faults use the time */
             now = nic__now();
     }
     return 0;

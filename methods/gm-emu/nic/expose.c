@@ -139,8 +139,8 @@ static bool claims(struct nic_peer *peer, uint64_t key)
     return claim != 0 && (key == 0 || claim == key);
 }
 
-/* Finds a peer that claims the key (0: any), among those that it was exposed to: mostly one of
- * many. */
+/* Finds a peer that claims the key (0: any) among those that the memory was exposed to, which
+ * usually is one of many. */
 static struct nic_peer *claimer_find_locked(struct nic_port *port, uint64_t key)
 {
     uint64_t link = exposed_to(port, key);

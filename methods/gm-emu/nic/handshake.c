@@ -310,9 +310,9 @@ static int refusal_error(const struct nic_handshake *handshake)
     return handshake->error > 0 && handshake->error < 4096 ? -handshake->error : -EPROTO;
 }
 
-/* The accepting side chooses the name of a connection, and exposures name connections: one that
- * another connection has would open its exposures. Only with ourselves a connection has two ends
- * here. */
+/* The accepting side chooses the name of a connection, and memory is exposed to names: a peer with
+ * the name of another connection could write to memory exposed to that one. Only a connection to
+ * ourselves has two ends with one name here. */
 static bool name_is_taken(struct nic_peer *peer, uint64_t name)
 {
     struct nic_port *port = peer->port;
@@ -435,7 +435,7 @@ static void socket_gone(struct nic_peer *peer)
     peer->remote_gone = true;
     nic__source_remove(peer->port, &peer->socket);
     nic__peer_end(peer, peer->said_bye ? 0 : -ECONNRESET);
-    nic__attention(peer->port); /* it may have been down, and writing */
+    nic__attention(peer->port); /* a peer that was down already may now be freed */
 }
 
 void nic__socket_ready(struct nic_peer *peer, uint32_t events)
@@ -504,8 +504,8 @@ static int accept_spare(struct nic_port *port, int listener)
     return status;
 }
 
-/* Returns 0, or why it can't be kept. One of another user is not, not even until its HELLO: such
- * could take all descriptors. */
+/* Returns 0, or the reason to refuse the connection. A connection of another user is refused
+ * before its HELLO, since otherwise other users could use up all descriptors. */
 static int accepted_add(struct nic_port *port, int fd)
 {
     int pid = 0;

@@ -30,7 +30,7 @@ struct host {
     unsigned received, fast;
     unsigned callbacks, failures; /* all; with a status < 0 */
     int last_status;
-    /* lines of the log; errors are of our own doing, so no test of peers has any */
+    /* lines of the log; errors are our own faults, so a test of bad peers expects none */
     atomic_uint errors, warnings;
     enum nic_priority priority;
     unsigned size;

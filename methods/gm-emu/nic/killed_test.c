@@ -344,7 +344,7 @@ static bool crowd(int pair[2])
                              .msg_iovlen = 1,
                              .msg_control = &control,
                              .msg_controllen = CMSG_SPACE(8 * sizeof(int))};
-    struct rlimit limit = {60, 60}; /* not a multiple: HELLO taken off makes no room */
+    struct rlimit limit = {60, 60}; /* no multiple of 8: reading one HELLO makes no room */
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) != 0 || setrlimit(RLIMIT_NOFILE, &limit) != 0)
         return false;
     for (int i = 0; i < 8; i++)
@@ -377,7 +377,8 @@ static bool hello_again(const struct host *own)
     return status == 0;
 }
 
-/* As a user without privileges: 0 good, 1 bad, 77 the kernel has no such bound here. */
+/* Runs as a user without privileges. Returns an exit status: 0 passed, 1 failed, 77 this kernel
+ * does not bound the descriptors in transit. */
 static int crowded_child(bool welcome, bool twice)
 {
     const uint64_t LIMIT_NS = 5000000000u; /* half of the time limit of a connection attempt */

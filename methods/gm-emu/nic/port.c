@@ -45,7 +45,7 @@ int nic__ring(int doorbell)
         if (errno != EAGAIN || (read(doorbell, &count, sizeof(count)) < 0 && errno != EAGAIN))
             return -errno;
     }
-    return 0; /* the process that filled it again has rung it */
+    return 0; /* full again: the process that filled it has rung the doorbell */
 }
 
 void nic__wake(struct nic_port *port)

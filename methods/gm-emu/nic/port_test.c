@@ -20,7 +20,7 @@ static int dial(const char *node, uint16_t number)
     return nic_connect(client.port, node, number, &client, &client.peer);
 }
 
-/* Dials, and tells how it ended: 0 up. */
+/* Dials. Returns 0 when the connection is up, else the error. */
 static int dial_outcome(const char *node, uint16_t number)
 {
     unsigned ups = client.ups, downs = client.downs;
@@ -382,7 +382,7 @@ static void another_version_is_refused(void)
     close(fd);
     close(listener);
     CU_ASSERT_EQUAL(server.accepted, 0);
-    CU_ASSERT_EQUAL(server.errors + client.errors, 0); /* of the log: it is the peer's doing */
+    CU_ASSERT_EQUAL(server.errors + client.errors, 0); /* a fault of the peer is no error here */
     host_close(&client);
     host_close(&server);
 }
@@ -398,7 +398,7 @@ static void a_silent_server_is_given_up(void)
     int listener = raw_listen("mute", number);
     CU_ASSERT_EQUAL(dial_outcome("mute", number), -ETIMEDOUT);
     close(listener);
-    /* The reverse: somebody connects and says nothing. */
+    /* The reverse: a client connects and sends nothing. */
     int fd = raw_connect("s", host_listen(&server, "s"));
     char byte;
     while (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN)
@@ -523,7 +523,7 @@ static void without_descriptors_the_dialler_waits(void)
 }
 
 /* Given a peer that refuses each time for lack of descriptors, a client gives up in time. */
-static void who_waits_for_a_descriptor_does_not_wait_for_ever(void)
+static void waiting_for_a_descriptor_ends_in_time(void)
 {
     struct nic_options options;
     nic_options_default(&options);
@@ -595,7 +595,7 @@ static void without_a_reserved_descriptor_they_wait(void)
 static uint16_t user_number;
 static bool user_allowed;
 
-/* Runs as nobody: connects, and exits with the errno of the outcome. */
+/* Runs as the user nobody: connects, and exits with the errno of the outcome. */
 static void stranger_run(void)
 {
     struct nic_options options;
@@ -638,7 +638,7 @@ static void another_user_is_refused_unless_allowed(void)
     CU_ASSERT_EQUAL(stranger_outcome(), 0);
 }
 
-/* As nobody: connects, says nothing, and waits for the word that it is not let in. */
+/* Runs as the user nobody: connects, sends nothing, and waits for the refusal. */
 static void silent_stranger_run(uint16_t number, unsigned count)
 {
     struct nic_handshake handshake;
@@ -743,7 +743,7 @@ int main(int argc, char **argv)
         {"a silent server is given up", a_silent_server_is_given_up},
         {"without descriptors: refused", without_descriptors_connections_are_refused},
         {"without descriptors: waits", without_descriptors_the_dialler_waits},
-        {"without descriptors: not for ever", who_waits_for_a_descriptor_does_not_wait_for_ever},
+        {"without descriptors: ends in time", waiting_for_a_descriptor_ends_in_time},
         {"without a reserved descriptor: later", without_a_reserved_descriptor_they_wait},
     };
     if (argc == 1)

@@ -43,7 +43,7 @@ static void connect_one(struct host *host)
     unsigned accepted = server.accepted;
     struct nic_options options;
     nic_options_default(&options);
-    options.revoke_timeout_ms = 100; /* invalid data looks like claims of the server, too */
+    options.revoke_timeout_ms = 100; /* the client may take the invalid data for claims */
     host_open(host, &options);
     CU_ASSERT_EQUAL_FATAL(nic_connect(host->port, "victim", number, host, &host->peer), 0);
     CU_ASSERT_FATAL(UNTIL(host->ups == 1 && server.accepted == accepted + 1));
@@ -362,8 +362,8 @@ static void a_claim_that_never_ends_is_given_up(void)
     teardown();
 }
 
-/* However often: nothing is left of it when its connection has gone, though it claims on. Until
- * then its place is not reused. */
+/* A peer that goes on claiming keeps its place only until its connection has ended, however often
+ * peers do so. */
 static void places_of_claims_that_never_end_come_back(void)
 {
     uint64_t key, keys[EXPOSURES];

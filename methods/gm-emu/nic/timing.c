@@ -49,7 +49,7 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* The receiver's link: the end of our share of it. */
+/* Reserves time on the receiver's link. Returns when it ends. */
 static uint64_t receiver_reserve(struct nic_shared_wire *wire, uint64_t start, uint64_t duration)
 {
     const uint64_t FAR_NS = 10000000000u;

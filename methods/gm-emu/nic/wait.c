@@ -81,13 +81,13 @@ static bool has_work(struct nic_port *port, uint64_t now, uint64_t *due_ns)
         int state = atomic_load(&peer->state);
         uint64_t due = UINT64_MAX;
         if (peer->in_table && nic__peer_ready(peer, now, due_ns)) {
-            nic__hot_add(peer); /* of many it would be looked for, a few at a time */
+            nic__hot_add(peer); /* else it is polled in turn with many others */
             return true;
         }
         if (state <= NIC_HANDSHAKE)
             due = state == NIC_DIALLING || peer->crowded ? peer->retry_ns : peer->deadline_ns;
         else if (state == NIC_ENDING) {
-            if (!nic__last_messages(peer)) { /* the last was taken since its end was looked at */
+            if (!nic__last_messages(peer)) { /* the last one was handed out meanwhile */
                 atomic_store(&port->attention, true);
                 return true;
             }
