@@ -422,7 +422,7 @@ bmi_error_code_t bmi__chunk_lost(const struct flow_chunk *chunk)
     return cause;
 }
 
-int bmi__chunk_farewell(struct flow_chunk *chunk)
+int bmi__chunk_end_of_stream(struct flow_chunk *chunk)
 {
     const struct bmi_flow_endpoint *end = &chunk->flow->what.destination;
     chunk->on_network = true;

@@ -270,7 +270,7 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     }
     for (uint32_t i = 0; i < what->buffer_count; i++)
         flow->chunks[i].flow = flow;
-    flow->farewell.flow = flow;
+    flow->end_of_stream.flow = flow;
     flow->what = *what;
     flow->walk = (struct flow_walk){.extents = what->extents,
                                     .extent_count = what->extent_count,

@@ -95,11 +95,11 @@ struct flow {
     bool last_begun; /* the last operation was begun: end of stream */
     bool more;       /* a step ended before it had done all possible work */
     bool finished;
-    struct flow_chunk *chunks, farewell; /* buffer_count; the last operation's */
-    uint64_t begun, sent, ended;         /* chunks: begun to fill, begun to empty, done in order */
-    uint64_t broken_at;                  /* the first chunk that failed; UINT64_MAX */
-    uint32_t operations;                 /* outstanding */
-    bmi_size_t walked_bytes;             /* of all chunks until now */
+    struct flow_chunk *chunks, end_of_stream; /* buffer_count; of the last message or flush */
+    uint64_t begun, sent, ended; /* chunks: begun to fill, begun to empty, done in order */
+    uint64_t broken_at;          /* the first chunk that failed; UINT64_MAX */
+    uint32_t operations;         /* outstanding */
+    bmi_size_t walked_bytes;     /* of all chunks until now */
     bmi_error_code_t error;
     _Atomic bmi_size_t total, taken, delivered, good, copied;
     _Atomic uint32_t in_flight;
@@ -178,7 +178,7 @@ int bmi__chunk_empty(struct flow_chunk *chunk);
 /* The chunk's stream list begins `bytes` later, for the rest of a short operation. */
 void bmi__chunk_skip(struct flow_chunk *chunk, bmi_size_t bytes);
 /* The last operation of a flow: an empty message (end of stream), or the stream's flush. */
-int bmi__chunk_farewell(struct flow_chunk *chunk);
+int bmi__chunk_end_of_stream(struct flow_chunk *chunk);
 int bmi__chunk_flush(struct flow_chunk *chunk);
 /* Call it after a post to a network end: returns the cause if a connection of the end's address has
  * ended since the flow began, else 0. In that case the operation is for another connection, over

@@ -69,8 +69,8 @@ static void flow_killed(struct flow *flow, bmi_error_code_t cause)
     if (flow->error == 0)
         flow->error = cause;
     cancel_under_way(flow, true, true);
-    if (flow->farewell.state == CHUNK_EMPTYING)
-        bmi__chunk_cancel(&flow->farewell);
+    if (flow->end_of_stream.state == CHUNK_EMPTYING)
+        bmi__chunk_cancel(&flow->end_of_stream);
 }
 
 /* ---- results of a chunk's operation ---------------------------------------------------------- */
@@ -172,8 +172,8 @@ static void chunk_run(struct flow *flow, struct flow_chunk *chunk)
 
 static void last_result(struct flow *flow, bmi_error_code_t error)
 {
-    bool flush = !flow->farewell.on_network;
-    flow->farewell.state = CHUNK_DONE;
+    bool flush = !flow->end_of_stream.on_network;
+    flow->end_of_stream.state = CHUNK_DONE;
     if (flush && error != 0) {
         atomic_store(&flow->good, 0); /* no byte is known to be on disk */
         flow_fail(flow, 0, error);
@@ -190,12 +190,13 @@ static void last_begin(struct flow *flow)
     if (flow->last_begun || !(flush || flow->must_tell))
         return;
     flow->last_begun = true;
-    flow->farewell.state = CHUNK_EMPTYING;
-    if (!flush && bmi__chunk_lost(&flow->farewell) != 0) {
-        flow->farewell.state = CHUNK_DONE;
+    flow->end_of_stream.state = CHUNK_EMPTYING;
+    if (!flush && bmi__chunk_lost(&flow->end_of_stream) != 0) {
+        flow->end_of_stream.state = CHUNK_DONE;
         return;
     }
-    int result = flush ? bmi__chunk_flush(&flow->farewell) : bmi__chunk_farewell(&flow->farewell);
+    int result = flush ? bmi__chunk_flush(&flow->end_of_stream)
+                       : bmi__chunk_end_of_stream(&flow->end_of_stream);
     if (result == 0)
         flow->operations++;
     else
@@ -214,7 +215,7 @@ static void take_arrived(struct flow *flow)
     for (struct flow_chunk *next; chunk != NULL; chunk = next) {
         next = chunk->next_arrived;
         flow->operations--;
-        if (chunk == &flow->farewell)
+        if (chunk == &flow->end_of_stream)
             last_result(flow, chunk->error);
         else if (chunk_result(flow, chunk, chunk->error, chunk->actual))
             chunk_run(flow, chunk);

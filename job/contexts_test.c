@@ -86,7 +86,7 @@ enum { THREADS = 2, EACH = 16, MACHINES = THREADS * (1 + EACH) };
 static struct {
     atomic_int met, ended;
     time_t end;
-} meeting;
+} barrier;
 
 static int nothing(struct bmi_sm *machine, void *data)
 {
@@ -99,10 +99,10 @@ static const struct bmi_sm_state nothing_states[] = {
     {"nothing", .action = nothing, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
 static struct bmi_sm_table idler = {"nothing", nothing_states, 1, 0};
 
-static void meet(int count)
+static void barrier_wait(int count)
 {
-    atomic_fetch_add(&meeting.met, 1);
-    while (atomic_load(&meeting.met) < count && time(NULL) < meeting.end)
+    atomic_fetch_add(&barrier.met, 1);
+    while (atomic_load(&barrier.met) < count && time(NULL) < barrier.end)
         sched_yield();
 }
 
@@ -111,7 +111,7 @@ static void count_ends(struct bmi_job_context *context, int ms)
     struct bmi_job_status statuses[4];
     int count = 0;
     bmi_job_testcontext(context, 4, &count, statuses, ms);
-    atomic_fetch_add(&meeting.ended, count);
+    atomic_fetch_add(&barrier.ended, count);
 }
 
 /* While an action of each context is under way, machines of both wait to run. */
@@ -119,10 +119,10 @@ static int test_within(struct bmi_sm *machine, void *data)
 {
     struct bmi_job_context *context = bmi_sm_context(machine);
     (void)data;
-    meet(THREADS);
+    barrier_wait(THREADS);
     for (int i = 0; i < EACH; i++)
         bmi_sm_start(context, &idler, NULL, NULL, NULL, NULL, NULL);
-    meet(2 * THREADS);
+    barrier_wait(2 * THREADS);
     count_ends(context, 0);
     return BMI_SM_DONE;
 }
@@ -133,7 +133,7 @@ static struct bmi_sm_table testing = {"testing", testing_states, 1, 0};
 
 static bool over(void)
 {
-    return atomic_load(&meeting.ended) >= MACHINES || time(NULL) >= meeting.end;
+    return atomic_load(&barrier.ended) >= MACHINES || time(NULL) >= barrier.end;
 }
 
 static void *loop(void *context)
@@ -149,22 +149,22 @@ static void test_actions_that_test(void)
     pthread_t threads[THREADS];
     other_open();
     struct bmi_job_context *contexts[THREADS] = {job_case.context, other};
-    atomic_store(&meeting.met, 0);
-    atomic_store(&meeting.ended, 0);
-    meeting.end = time(NULL) + PATIENCE_MS / 1000;
+    atomic_store(&barrier.met, 0);
+    atomic_store(&barrier.ended, 0);
+    barrier.end = time(NULL) + PATIENCE_MS / 1000;
     for (int i = 0; i < THREADS; i++)
         CU_ASSERT_EQUAL_FATAL(bmi_sm_start(contexts[i], &testing, NULL, NULL, NULL, NULL, NULL), 0);
     for (int i = 0; i < THREADS; i++)
         CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, loop, contexts[i]), 0);
     while (!over())
         sched_yield();
-    if (atomic_load(&meeting.ended) < MACHINES) {
-        fprintf(stderr, "%d of %d machines have ended\n", atomic_load(&meeting.ended), MACHINES);
+    if (atomic_load(&barrier.ended) < MACHINES) {
+        fprintf(stderr, "%d of %d machines have ended\n", atomic_load(&barrier.ended), MACHINES);
         _exit(1);
     }
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    CU_ASSERT_EQUAL(atomic_load(&meeting.ended), MACHINES);
+    CU_ASSERT_EQUAL(atomic_load(&barrier.ended), MACHINES);
     bmi_job_context_close(other);
 }
 

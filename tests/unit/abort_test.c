@@ -93,7 +93,7 @@ static void abort_of_what_it_had_before(void)
     script_close(script);
 }
 
-/* Two granted receives come back in any order: the older one is first again. */
+/* Two receives whose CTS was sent come back in any order: the older one is first again. */
 static void receives_given_back_keep_their_order(void)
 {
     for (int order = 0; order < 2; order++) {

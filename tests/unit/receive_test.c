@@ -536,7 +536,7 @@ static void everything_fails_with_the_link(void)
     struct script *script = open_script(SCRIPT_PUT, NULL);
     post_receive(script, &many[0], SMALL, TAG);     /* posted */
     post_receive(script, &many[1], LARGE, TAG + 1); /* announced */
-    post_receive(script, &many[2], LARGE, TAG + 2); /* granted by put */
+    post_receive(script, &many[2], LARGE, TAG + 2); /* its CTS has regions for a put */
     post_receive(script, &many[3], SMALL, TAG + 3); /* arriving */
     post_receive(script, &many[4], LARGE, TAG + 4); /* cancelled, asked */
     cancel(&many[4]);

@@ -398,8 +398,8 @@ static void cancelled_stream_of_which_nothing_left(void)
     script_close(script);
 }
 
-/* The receive that was granted to it, and got no bytes, is given back. */
-static void cancelled_when_granted(void)
+/* The receive whose CTS has come, and that got no bytes, waits again. */
+static void cancelled_after_cts(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_send(script, &one, LARGE, TAG);
@@ -537,7 +537,7 @@ int main(void)
         {"cancelled after it asked", cancelled_after_it_asked},
         {"announced before the ABORT was seen", announced_before_the_abort_was_seen},
         {"cancelled stream, nothing left", cancelled_stream_of_which_nothing_left},
-        {"cancelled when granted", cancelled_when_granted},
+        {"cancelled after CTS", cancelled_after_cts},
         {"cancelled stream, in the midst", cancelled_stream_in_the_midst},
         {"cancelled stream, its frame has gone", cancelled_stream_whose_frame_has_gone},
         {"cancelled put that does not end", cancelled_put_that_does_not_end},

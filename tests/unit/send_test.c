@@ -307,18 +307,18 @@ static void what_is_another_s_is_left_alone(void)
     post_send(script, &one, LARGE, TAG);
     uint64_t sender = asks(script, &one);
     post_receive(script, &two, LARGE, TAG + 1);
-    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG + 1), 0); /* two is granted */
+    CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG + 1), 0); /* CTS for two */
     post_receive(script, &three, LARGE, TAG);                 /* announced, then requested */
     cancel(&three);
-    const uint64_t granted = (uint64_t)two.id, asked = (uint64_t)three.id;
+    const uint64_t cleared = (uint64_t)two.id, asked = (uint64_t)three.id;
     const struct wire_header bad[] = {
         {.type = WIRE_CTS, .source = 1, .target = sender},
         {.type = WIRE_CTS, .flags = WIRE_DISCARD, .target = sender},
         {.type = WIRE_GET_DONE, .target = sender},
-        {.type = WIRE_PUT_DONE, .target = granted},
-        {.type = WIRE_ABORT, .source = 31, .target = granted, .tag = TAG + 1},
-        {.type = WIRE_ABORT, .flags = WIRE_MOVED, .source = 31, .target = granted, .tag = TAG + 1},
-        {.type = WIRE_DATA, .target = granted},
+        {.type = WIRE_PUT_DONE, .target = cleared},
+        {.type = WIRE_ABORT, .source = 31, .target = cleared, .tag = TAG + 1},
+        {.type = WIRE_ABORT, .flags = WIRE_MOVED, .source = 31, .target = cleared, .tag = TAG + 1},
+        {.type = WIRE_DATA, .target = cleared},
         {.type = WIRE_DATA, .flags = WIRE_FIRST, .source = LARGE, .target = asked, .tag = TAG},
         {.type = WIRE_RTR_CANCELLED, .target = asked, .tag = TAG},
     };
@@ -330,7 +330,7 @@ static void what_is_another_s_is_left_alone(void)
         script_close(other);
         CU_ASSERT_TRUE(done(&four));
     }
-    CU_ASSERT_EQUAL(send_data(script, granted, 2, LARGE, false, 0), 0);
+    CU_ASSERT_EQUAL(send_data(script, cleared, 2, LARGE, false, 0), 0);
     CU_ASSERT_TRUE(received(&two, 2, LARGE));
     CU_ASSERT_EQUAL(send_cts(script, sender, 71, WIRE_DISCARD), 0);
     CU_ASSERT_TRUE(done(&one) && one.error == 0);

@@ -491,7 +491,7 @@ static void turn_away(struct nic_port *port, int fd, int status)
 
 /* Takes one connection off the backlog by means of the reserved descriptor, and refuses it. Returns
  * 0 or an errno. */
-static int accept_spare(struct nic_port *port, int listener)
+static int accept_to_refuse(struct nic_port *port, int listener)
 {
     if (port->reserve_fd < 0)
         return -EMFILE;
@@ -574,7 +574,7 @@ static int connections_take(struct nic_port *port, int listener, int most)
         status = -errno;
         if (is_shortage(status)) {
             shortage_note(port);
-            status = accept_spare(port, listener);
+            status = accept_to_refuse(port, listener);
         }
     }
     return status;
