@@ -23,7 +23,7 @@ struct trove_file {
     uint32_t users;                   /* lock */
     bool gone;                        /* lock: removed; closed after the last use */
     atomic_int flush_error;           /* negated: a flush failed, and so do all later ones */
-    atomic_bool named;                /* the folders that hold it are on disk, too */
+    atomic_bool named;                /* its entry in the folders is on disk, too */
     struct trove_file *same_bucket;   /* lock */
     struct trove_file *older, *newer; /* lock: list of files without users */
 };

@@ -11,8 +11,8 @@
 #include "bmi/state/peer.h"
 
 enum matching {
-    MATCHING_NAME = 1,    /* dialled, once a HELLO has gone: by the name of its link */
-    MATCHING_INCARNATION, /* accepted, UP */
+    MATCHING_NAME = 1,    /* a dialled peer, once its HELLO was sent: by the name of its link */
+    MATCHING_INCARNATION, /* an accepted peer that is UP: by its incarnation */
 };
 
 /* From now on, the peer is found by these bytes only. Its lock is held. Without memory it is not

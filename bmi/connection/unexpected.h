@@ -12,7 +12,7 @@
 #include "bmi/state/peer.h"
 #include "bmi/state/wire.h"
 
-/* Takes up to `most` messages. */
+/* Hands up to `most` waiting messages to the program. Returns their number. */
 int bmi__unexpected_take(struct BMI_unexpected_info *info, int most);
 /* Gives a taken message back that the program has not seen: it is the next to be taken. */
 void bmi__unexpected_untake(void *buffer);
@@ -23,13 +23,13 @@ void bmi__unexpected_set_hook(void (*hook)(void));
 int bmi__unexpected_release(void *buffer);
 /* The number of waiting messages of an address. */
 int bmi__unexpected_count(BMI_addr_t address);
-/* A peer has got the flag PEER_FULL_UNEXPECTED. While any peer has this flag, the log warns once a
- * second. Poller. */
+/* Call it when PEER_FULL_UNEXPECTED was set for a peer. While any peer has this flag, the log warns
+ * once a second. Poller. */
 void bmi__unexpected_stalled(void);
 int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
                                    struct bmi_sink *sink);
 void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink);
-/* The message's link ended before it was whole. Hold no lock but the book's. */
+/* Frees a message whose link ended before it was whole. Hold no lock but the book's. */
 void bmi__unexpected_lost(void *message);
 /* Frees the buffer of a partial body when the link ended. Poller; no lock but the book's.
  */

@@ -29,8 +29,8 @@ void bmi__background_end(void);
 /* Whether the calling thread runs the background task. */
 bool bmi__background_self(void);
 
-/* Called by callers while the task is on: the thread enters a test function; is about to leave it;
- * is no longer the poller, and no follower replaces it. */
+/* Called by threads of the program while the task is on: when the thread enters a test function;
+ * when it is about to leave it; when it was the poller and no follower replaces it. */
 void bmi__background_caller_enters(uint64_t now_ns);
 void bmi__background_caller_leaves(uint64_t now_ns);
 void bmi__background_role_free(void);

@@ -12,7 +12,7 @@
 void bmi__rts_send_locked(struct peer *peer, struct op *op);
 void bmi__stream_start_locked(struct peer *peer, struct op *op, uint64_t receive, bool announced,
                               const struct bmi_region *regions, uint32_t region_count);
-/* The announced receive is too small for the message: both end. */
+/* Sends the notice that the announced receive is too small for the message: both operations end. */
 void bmi__too_large_send_locked(struct peer *peer, struct op *op, uint64_t receive);
 void bmi__streams_pump_locked(struct peer *peer);
 void bmi__receive_answer_locked(struct peer *peer, struct op *op, uint64_t sender, bmi_size_t size,
@@ -22,8 +22,11 @@ void bmi__announce_locked(struct peer *peer, struct tag_queue *queue, struct op 
 /* The sender has forgotten the announcements of the tag, and lacks credit: only a new announcement
  * helps. */
 void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag);
-void bmi__announce_waiting_locked(struct peer *peer); /* all that should be and are not */
-void bmi__receive_settled_locked(struct op *op);      /* its message's start is known, or it ends */
+/* Announces all receives that should be announced and are not. */
+void bmi__announce_waiting_locked(struct peer *peer);
+/* The start of the receive's message has arrived, or the receive ends: it no longer counts in
+ * large_expected. */
+void bmi__receive_settled_locked(struct op *op);
 int bmi__cts_arrived_locked(struct peer *peer, const struct wire_header *header,
                             const struct bmi_region *regions, uint32_t count);
 int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
@@ -38,10 +41,11 @@ int bmi__put_done_arrived_locked(struct peer *peer, const struct wire_header *he
 int bmi__get_done_arrived_locked(struct peer *peer, const struct wire_header *header);
 void bmi__transfer_done_locked(struct peer *peer, struct op *op, int status);
 
-/* Ends an operation's registration, if it has one. */
+/* Ends the registration of an operation's memory, if there is one. */
 void bmi__memory_release_locked(struct op *op);
-/* The same if the method may refuse it. false: the peer is writing there now. */
+/* The same without waiting. false: the peer is writing there now. */
 bool bmi__memory_try_release_locked(struct op *op);
-void bmi__memories_release_locked(struct peer *peer); /* all but memory under transfer */
+/* Releases the memory of all operations, except that of transfers under way. */
+void bmi__memories_release_locked(struct peer *peer);
 
 #endif

@@ -176,8 +176,7 @@ void bmi__send_start_locked(struct peer *peer, struct op *op)
 
 /* ---- at once -------------------------------------------------------------------------------- */
 
-/* Whether a message of the queue may go now, as one frame, with no word but what the frame
- * carries. */
+/* Whether a message of the queue may go now, as one frame, without other frames for it. */
 static bool may_go_now(const struct peer *peer, const struct tag_queue *queue, bmi_size_t size)
 {
     bmi_size_t charge = size + WIRE_MESSAGE_CHARGE;

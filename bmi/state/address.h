@@ -28,11 +28,11 @@ struct host {
 
 struct address {
     atomic_uint generation;
-    uint32_t losses; /* connections that ended; its peer's lock */
+    uint32_t losses; /* number of connections that ended; its peer's lock */
     _Atomic(struct peer *) peer;
     struct address *alias_next; /* the next address of the same peer */
-    struct address *hash_next;  /* looked up: by string; free: the next free; dead: the next dead */
-    char *string;               /* looked up; NULL: accepted */
+    struct address *hash_next;  /* list of the string's hash, of free addresses, or of dead ones */
+    char *string;               /* the string looked up; NULL: accepted */
     struct host *host;          /* of the last connection; NULL: none yet */
     struct alternative *alternatives;
     uint32_t alternative_count;

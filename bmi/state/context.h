@@ -25,26 +25,26 @@ typedef void (*bmi__context_hook)(void *argument, bool unexpected);
 struct context {
     _Atomic(struct op *) incoming;
     struct bmi_lock lock;
-    struct op_list ready;                 /* lock */
-    struct waiter_list waiting;           /* threads that wait on it; under waiters.c's lock */
-    atomic_uint waiters;                  /* how many; to be read without it */
-    atomic_int event_fd;                  /* for BMI_GET_CONTEXT_FD; -1: not requested */
-    int poll_fd;                          /* the program polls it: event_fd and the network; lock */
-    _Atomic(struct context *) quiet_next; /* context.c's list of those to be signalled */
-    _Atomic(struct context *) *quiet_place; /* the pointer to it there; NULL: not listed */
+    struct op_list ready;       /* lock */
+    struct waiter_list waiting; /* threads that wait on it; under waiters.c's lock */
+    atomic_uint waiters;        /* their number, read without that lock */
+    atomic_int event_fd;        /* for BMI_GET_CONTEXT_FD; -1: not requested */
+    int poll_fd;                /* polled by the program: event_fd and the network; lock */
+    _Atomic(struct context *) quiet_next;   /* context.c's list of contexts to be signalled */
+    _Atomic(struct context *) *quiet_place; /* the pointer to this one there; NULL: not listed */
     atomic_bool signalled;                  /* event_fd is readable; written under lock */
     atomic_bool open;
     atomic_bool hidden;           /* not a context of the program */
-    atomic_bool completions_only; /* its descriptor says nothing of unexpected messages */
+    atomic_bool completions_only; /* unexpected messages do not make its descriptor readable */
     atomic_bool claimed;          /* in use, or being freed */
     bmi_context_id id;            /* set while claimed */
     uint32_t slot, generation;
-    atomic_uint ready_count;      /* of ready; written under lock */
-    _Atomic uint64_t completions; /* reported; written under lock */
+    atomic_uint ready_count;      /* operations in `ready`; written under lock */
+    _Atomic uint64_t completions; /* how many were reported; written under lock */
     _Atomic uint64_t immediate;
     _Atomic(bmi__context_hook) hook; /* or NULL */
     void *hook_argument;             /* set before hook */
-    atomic_uint hook_users;          /* calls of it that are under way */
+    atomic_uint hook_users;          /* calls of the hook that are under way */
 };
 
 int bmi__context_open(bmi_context_id *id);

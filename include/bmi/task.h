@@ -391,7 +391,8 @@ struct bmi_task_queue_statistics {
  * -BMI_EINVAL for an index out of range. Owns: *statistics is the caller's, its name the manager's.
  * Threads: any. Blocks: no. */
 int bmi_task_queue_count(struct bmi_task_manager *manager);
-#if defined(__cplusplus) && defined(__GNUC__) /* has the structure's name, as C allows */
+/* a function with the name of a structure, as C allows */
+#if defined(__cplusplus) && defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
 #endif

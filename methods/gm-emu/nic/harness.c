@@ -171,7 +171,8 @@ bool hosts_drive_once(void)
     return any;
 }
 
-/* Sleeps only when a pass found nothing and the caller has looked at its condition since. */
+/* Polls all hosts. Sleeps only if the pass before also found nothing: the caller has checked its
+ * condition in between. */
 bool hosts_drive(void)
 {
     static bool quiet;
