@@ -50,7 +50,7 @@ enum {
 struct bmi__affinity {
     pthread_mutex_t mutex;
     struct bmi_task *first, **end;    /* under mutex */
-    uint64_t heads;                   /* under mutex: how often the first has left */
+    uint64_t heads;                   /* under mutex: how often the first task was taken */
     _Atomic(uint64_t) pushed, popped; /* written under mutex */
 };
 
@@ -59,27 +59,28 @@ struct bmi__task_node {
     const struct bmi__topology_node *shape;
     struct bmi__task_node *parent;
     uint32_t index;
-    atomic_uint live; /* CPUs of it that have a worker; written under serving */
+    atomic_uint live; /* number of its CPUs that have a worker; written under serving */
     struct bmi__affinity affinity;
-    _Atomic(uint64_t) turned;  /* tasks that were popped and pushed again unrun */
-    _Atomic(uint64_t) *run_by; /* by the CPU's place in the node; behind the last: by others */
-    struct {                   /* the timer's own: the state at the last tick */
+    _Atomic(uint64_t) turned;  /* tasks that were popped, and pushed again without a run */
+    _Atomic(uint64_t) *run_by; /* tasks run by each CPU of the node; the last entry: by others */
+    struct {                   /* used by the timer only: the state at the last tick */
         uint64_t popped, queued;
         uint64_t affinity_heads, affinity_queued;
-        bool warned; /* it was due then, and the timer has woken a worker for it */
+        bool warned; /* a task was due, and the timer has woken a worker for it */
         uint32_t next_cpu;
     } timer;
 };
 
 struct bmi__worker {
     pthread_t thread;
-    atomic_uint asleep;              /* futex: 1 while it sleeps or is about to */
-    _Atomic(uint64_t) woken_ns;      /* when another thread woke it */
-    _Atomic(uint64_t) slow_until_ns; /* its CPU started it late: not idle until then */
-    bool started;                    /* under control: has a thread to be joined */
-    bool serving;                    /* under serving: runs tasks */
-    bool roaming;                    /* its own: no longer bound to a CPU */
-    enum bmi_task_policy policy;     /* its own: what it has set */
+    atomic_uint asleep;         /* futex: 1 while it sleeps or is about to */
+    _Atomic(uint64_t) woken_ns; /* when another thread woke it */
+    _Atomic(uint64_t)
+        slow_until_ns;           /* its CPU started it late, and does not count as idle before */
+    bool started;                /* under control: has a thread to be joined */
+    bool serving;                /* under serving: runs tasks */
+    bool roaming;                /* of the worker's thread: no longer bound to a CPU */
+    enum bmi_task_policy policy; /* of the worker's thread: the policy that it has set */
 };
 
 /* The thread that runs urgent tasks, and due ones for the timer, on one CPU. */
@@ -255,8 +256,8 @@ struct bmi_task *bmi__affinity_pop(struct bmi__affinity *affinity, const struct 
 bool bmi__affinity_claim(struct bmi__affinity *affinity, const struct bmi_task *task);
 bool bmi__affinity_has(struct bmi__affinity *affinity, const struct bmi_cpuset *served,
                        uint32_t cpu);
-/* How often the first task has left; *only is the set of the present first, NULL if there is
- * none. */
+/* Returns how often the first task was taken; *only is the set of the present first task, NULL if
+ * there is none. */
 uint64_t bmi__affinity_heads(struct bmi__affinity *affinity, const struct bmi_cpuset **only);
 static inline bool bmi__affinity_empty(struct bmi__affinity *affinity)
 {

@@ -106,19 +106,19 @@ struct stream_link {
 
     /* send_lock */
     struct bmi_lock send_lock;
-    int failure; /* send_lock: 0, or the error of a write; here it fills a hole, as end_status */
+    int failure; /* send_lock: 0, or the error of a write */
     struct bmi_frame *queue;
     struct bmi_frame *queue_last;
     struct bmi_frame *write_last;       /* the last one that is being written; NULL: none is */
-    struct stream_remainder *remainder; /* the queue's first, if it is of our making */
+    struct stream_remainder *remainder; /* the queue's first frame, if it is a remainder */
     atomic_uint write_ended;            /* a futex, counted up if `withdrawing` */
     uint32_t withdrawing;               /* threads that wait for it */
     enum stream_closing closing;        /* the core's request */
-    atomic_bool closed; /* the core asked; the poller also reads it without the lock */
+    atomic_bool closed; /* the core has requested it; the poller also reads it without the lock */
     bool writing;       /* one thread writes */
     bool blocked;       /* the socket was full, and the engine reported no room since */
     bool room;          /* the engine reported room while a thread was writing */
-    bool room_watched;  /* it is in the engine's set */
+    bool room_watched;  /* the link is in the engine's set */
     bool go_on;         /* a flush stopped at STREAM_FLUSH_BYTES */
     bool ending;        /* stream_link_end waits for the writer */
     bool shut;          /* our direction has been shut down, nothing more is written */
@@ -223,9 +223,10 @@ void stream_dial_socket_locked(struct stream_link *link, int fd);
 int stream_dial_watch(struct stream_link *link);
 /* Closes it. Poller. */
 void stream_dial_close(struct stream_link *link);
-/* It is connected; host and ends are set. Poller. */
+/* The dialled socket is connected; host and ends are set. Poller. */
 void stream_dial_done(struct stream_link *link);
-/* Accepts connections from a listening socket, which is the caller's after an error. listen. */
+/* For `listen`: accepts connections from a listening socket, which stays the caller's after an
+ * error. */
 int stream_listen(struct stream_state *state, int fd);
 
 /* Operations of struct bmi_method. */
@@ -246,7 +247,7 @@ void stream_link_end(struct stream_link *link, int status);
 
 /* link.c: a link's life */
 struct stream_link *stream_link_new(struct stream_state *state, int fd);
-/* Takes back a link that the core has not kept. Poller. */
+/* Frees a link that the core has not accepted. Poller. */
 void stream_link_forget(struct stream_link *link);
 /* The link carries frames from now on: watches it, writes the waiting frames. Poller, no lock. */
 void stream_link_open(struct stream_link *link);
@@ -256,7 +257,8 @@ void stream_link_dial_free(struct stream_link *link);
 void stream_link_kick(struct stream_link *link);
 
 /* send.c */
-/* Removes frames of our own from the front of a chain that goes back to the core. */
+/* Removes the remainder, which is not the core's, from the front of a chain that returns to the
+ * core. */
 struct bmi_frame *stream_send_strip_locked(struct stream_link *link, struct bmi_frame *chain);
 /* The socket has room again. Poller, no lock. */
 void stream_send_room(struct stream_link *link);
