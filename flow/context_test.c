@@ -212,7 +212,7 @@ static enum bmi_task_status wait_for_task(struct bmi_task *task, void *argument)
 
 /* A test call runs a task that waits for a task that waits for a flow: the latter polls
  * by itself. */
-static void a_task_waits_for_who_waits_for_a_flow(void)
+static void a_task_waits_for_a_task_that_waits_for_a_flow(void)
 {
     struct bmi_task waiting, inner;
     struct bmi_task_attributes blocks = {.function = wait_for_flow, .options = BMI_TASK_MAY_BLOCK};
@@ -386,7 +386,7 @@ static void *posting_run(void *argument)
 
 /* A thread that waits for flows between memory and storage has not been in the network's wait
  * before. */
-static void who_sleeps_is_told_of_the_network(void)
+static void a_sleeping_thread_is_woken_for_the_network(void)
 {
     struct posting posting = {.place = file_make()};
     bmi_flow_id_t id;
@@ -436,7 +436,7 @@ static uint64_t brief_wait_ms(void)
 
 /* A sleeping thread checks again after a second at the latest: among several tries one shows
  * whether it was woken earlier. */
-static void who_sleeps_is_told_of_a_deadline(void)
+static void a_sleeping_thread_is_woken_for_a_deadline(void)
 {
     enum { TRIES = 5, IN_TIME_MS = 500 };
     uint64_t best = UINT64_MAX;
@@ -567,11 +567,12 @@ static CU_TestInfo cases[] = {
     {"a task closes a context with flows", a_task_closes_a_context_with_flows},
     {"a task closes the last context", a_task_closes_the_last_context},
     {"a task opens while the last closes", a_task_opens_while_the_last_closes},
-    {"a task waits for a task that waits for a flow", a_task_waits_for_who_waits_for_a_flow},
+    {"a task waits for a task that waits for a flow",
+     a_task_waits_for_a_task_that_waits_for_a_flow},
     {"a context is closed deep in tasks", a_context_is_closed_deep_in_tasks},
     {"a post ends at once while its context closes", a_post_ends_at_once_while_its_context_closes},
-    {"a sleeping thread is woken for the network", who_sleeps_is_told_of_the_network},
-    {"a sleeping thread is woken for a deadline", who_sleeps_is_told_of_a_deadline},
+    {"a sleeping thread is woken for the network", a_sleeping_thread_is_woken_for_the_network},
+    {"a sleeping thread is woken for a deadline", a_sleeping_thread_is_woken_for_a_deadline},
     {"the descriptor drives flows", the_descriptor_drives_flows},
     {"the descriptor reports steps", the_descriptor_tells_of_steps},
     {"the descriptor forgets a network that is closed",

@@ -270,7 +270,7 @@ static void each_frame_fails_in_turn(void)
 
 /* The nth put or get fails, or the nth piece of memory cannot be registered: that message goes in
  * frames, and the flows do not fail. A put or get of the file has 32 messages. */
-static void nobody_notices(enum bmi__loop_failure place, int error)
+static void flow_is_not_affected(enum bmi__loop_failure place, int error)
 {
     struct bmi_trove_place places[SERVERS];
     for (unsigned nth = 1; nth <= 33; nth++) {
@@ -286,12 +286,12 @@ static void nobody_notices(enum bmi__loop_failure place, int error)
 
 static void each_transfer_fails_in_turn(void)
 {
-    nobody_notices(BMI__LOOP_TRANSFER, EIO);
+    flow_is_not_affected(BMI__LOOP_TRANSFER, EIO);
 }
 
 static void each_registration_fails_in_turn(void)
 {
-    nobody_notices(BMI__LOOP_EXPOSE, ENOMEM);
+    flow_is_not_affected(BMI__LOOP_EXPOSE, ENOMEM);
 }
 
 /* The connection has ended and cannot be made anew: at once, or after a while. */

@@ -143,7 +143,8 @@ static void *loop(void *context)
     return NULL;
 }
 
-/* Threads that wait for each other cannot be ended. */
+/* Actions of machines that call test functions. If the threads wait for each other the test fails
+ * by _exit, since such threads cannot be ended. */
 static void test_actions_that_test(void)
 {
     pthread_t threads[THREADS];

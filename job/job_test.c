@@ -120,7 +120,7 @@ static void test_unexpected(void)
 }
 
 /* Messages that no job waits for do not keep a test call from waiting. */
-static void test_unexpected_of_nobody(void)
+static void test_unexpected_without_receiver(void)
 {
     struct BMI_unexpected_info info;
     struct bmi_job_status status;
@@ -505,7 +505,7 @@ int main(void)
         {"messages", test_messages},
         {"lists", test_lists},
         {"unexpected messages", test_unexpected},
-        {"unexpected messages of nobody", test_unexpected_of_nobody},
+        {"unexpected messages without a receiver", test_unexpected_without_receiver},
         {"unexpected messages that were not fetched", test_unexpected_not_fetched},
         {"timers end in order", test_timers},
         {"an earlier timer", test_earlier_timer},

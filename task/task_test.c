@@ -485,7 +485,7 @@ static enum bmi_task_status await_wanted(struct bmi_task *task, void *argument)
 }
 
 /* The second runs on top of the first, which waits for the third; and one that waits for itself. */
-static void test_waits_for_what_is_below(void)
+static void test_waits_for_a_task_below(void)
 {
     struct bmi_task_manager *manager = given_manager();
     struct waiting three[3] = {{.wanted = &three[2]}, {.wanted = &three[0]}, {.wanted = NULL}};
@@ -783,7 +783,7 @@ int main(void)
         {"waits within tasks", test_waits_within_tasks},
         {"many parents", test_many_parents},
         {"the process ends while a task runs", test_process_ends},
-        {"waits for a task below on the stack", test_waits_for_what_is_below},
+        {"waits for a task below on the stack", test_waits_for_a_task_below},
         {"many wait", test_many_wait},
         {"a waiting thread serves submits", test_waiting_thread_serves_submits},
         {"a waker is woken once", test_waker},

@@ -28,7 +28,7 @@ static void file_write(const char *name, const char *text)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void what_is_no_store_is_refused(void)
+static void a_folder_that_is_no_store_is_refused(void)
 {
     CU_ASSERT_EQUAL(store_open(false), -BMI_ENOENT);
     CU_ASSERT_PTR_NOT_NULL(strstr(told, folder.path));
@@ -373,10 +373,10 @@ static void reaper_start(pthread_t *thread)
     CU_ASSERT_EQUAL_FATAL(pthread_create(thread, NULL, reaper_run, NULL), 0);
 }
 
-/* The descriptor reports completions of rings once. If a thread gets that event while another
- * thread reaps, and may have checked before, it leaves them to that one, and gets a
- * second event. */
-static void a_wake_is_not_lost_to_who_reaps(void)
+/* The descriptor reports completions of rings once. A thread that gets the event while another one
+ * reaps leaves the completions to that thread. That one may have checked before they came; then
+ * there must be a second event. */
+static void a_wake_up_is_not_lost_to_a_reaping_thread(void)
 {
     static char bytes[4096];
     bmi_trove_op_id_t op;
@@ -456,7 +456,7 @@ static void a_collection_that_is_not_removed_stays_whole(void)
 }
 
 /* Keys that are put as soon as an object exists, before its creation was reported. */
-static void what_is_put_early_stays(void)
+static void a_key_that_is_put_early_stays(void)
 {
     enum { ROUNDS = 500 };
     work_open(true);
@@ -591,16 +591,16 @@ static void a_child_leaves_its_parents_store_alone(void)
 }
 
 static CU_TestInfo cases[] = {
-    {"a folder that is no store is refused", what_is_no_store_is_refused},
+    {"a folder that is no store is refused", a_folder_that_is_no_store_is_refused},
     {"another version is refused", another_version_is_refused},
     {"a store half made is made", a_store_half_made_is_made},
     {"a store in use is refused, by name", a_store_in_use_is_refused_by_name},
     {"a killed process leaves whole pairs", a_killed_process_leaves_whole_pairs},
     {"an object removed while it is opened is gone", an_object_removed_while_it_is_opened_is_gone},
     {"a closed store leaves descriptors quiet", a_closed_store_leaves_descriptors_quiet},
-    {"a wake-up is not lost to a reaping thread", a_wake_is_not_lost_to_who_reaps},
+    {"a wake-up is not lost to a reaping thread", a_wake_up_is_not_lost_to_a_reaping_thread},
     {"a collection that is not removed stays whole", a_collection_that_is_not_removed_stays_whole},
-    {"a key that is put early stays", what_is_put_early_stays},
+    {"a key that is put early stays", a_key_that_is_put_early_stays},
     {"a collection is made without descriptors", a_collection_is_made_without_descriptors},
     {"objects are used beyond the descriptors", objects_are_used_beyond_the_descriptors},
     {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},

@@ -100,7 +100,7 @@ static uint64_t lent_bytes(void)
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-static void what_is_lent_does_not_change(void)
+static void lent_memory_does_not_change(void)
 {
     struct trove_lease lease = {0};
     bmi_trove_op_id_t op;
@@ -125,7 +125,7 @@ static void what_is_lent_does_not_change(void)
     store_close();
 }
 
-static void what_is_written_is_not_copied(void)
+static void lent_memory_is_written_without_a_copy(void)
 {
     struct trove_lease lease = {0}, again = {0};
     store_open("mem:");
@@ -186,7 +186,7 @@ static void blanks_that_are_not_written_leave_nothing(void)
     store_close();
 }
 
-static void only_what_is_there_is_lent(void)
+static void only_existing_blocks_are_lent(void)
 {
     struct trove_lease lease = {0};
     struct bmi_trove_fault fault = {.kinds = BMI_TROVE_READS, .skip = 100};
@@ -217,11 +217,12 @@ static void only_what_is_there_is_lent(void)
 
 int main(void)
 {
-    CU_TestInfo cases[] = {{"lent memory does not change", what_is_lent_does_not_change},
-                           {"lent memory is written without a copy", what_is_written_is_not_copied},
+    CU_TestInfo cases[] = {{"lent memory does not change", lent_memory_does_not_change},
+                           {"lent memory is written without a copy",
+                            lent_memory_is_written_without_a_copy},
                            {"blanks that are not written leave nothing",
                             blanks_that_are_not_written_leave_nothing},
-                           {"only existing blocks are lent", only_what_is_there_is_lent},
+                           {"only existing blocks are lent", only_existing_blocks_are_lent},
                            CU_TEST_INFO_NULL};
     return unit_run("leases", cases);
 }

@@ -187,7 +187,7 @@ static bool has_value(const char *key, const char *value)
            memcmp(room, value, strlen(value)) == 0;
 }
 
-void a_put_tells_what_was_there(void)
+void a_put_returns_the_former_value(void)
 {
     char rooms[2][8];
     if (!kind.has_keys)

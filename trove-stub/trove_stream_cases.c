@@ -6,7 +6,7 @@
 
 #include "trove-stub/trove_cases.h"
 
-void what_was_written_is_read(void)
+void written_bytes_are_read(void)
 {
     enum { SIZE = 3 * 65536 + 17 };
     static char out[SIZE], in[SIZE];

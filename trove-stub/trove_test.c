@@ -100,7 +100,7 @@ struct outcome put_one(const char *key, const char *value, unsigned flags)
 /* ---- the kinds ------------------------------------------------------------------------------- */
 
 static CU_TestInfo cases[] = {
-    {"written bytes are read", what_was_written_is_read},
+    {"written bytes are read", written_bytes_are_read},
     {"reads stop at the end, or give zeros", reads_stop_at_the_end_or_give_zeros},
     {"resizing cuts, and extends with zeros", resizing_cuts_and_extends_with_zeros},
     {"lists of unlike counts", lists_of_unlike_counts},
@@ -113,7 +113,7 @@ static CU_TestInfo cases[] = {
     {"keys are iterated in order from a position", keys_are_iterated_in_order_from_a_position},
     {"the table grows", the_table_grows},
     {"completions come with their pointers", completions_come_with_their_pointers},
-    {"testsome takes the operations that it names", testsome_takes_what_it_names},
+    {"testsome takes the operations that it names", testsome_takes_the_named_operations},
     {"the descriptor is readable", the_descriptor_is_readable_when_there_is_something},
     {"a cancelled operation ends at once", a_cancelled_operation_ends_at_once},
     {"closing a context cancels", closing_a_context_cancels},
@@ -127,7 +127,7 @@ static CU_TestInfo cases[] = {
     {"a removal that waits is cancelled", a_removal_that_waits_is_cancelled},
     {"closing a store ends holds", closing_a_store_ends_holds},
     {"readers and a removal", readers_and_a_removal},
-    {"a put returns the former value", a_put_tells_what_was_there},
+    {"a put returns the former value", a_put_returns_the_former_value},
     {"a put if nothing has changed", a_put_if_nothing_has_changed},
     {"bad exchanges are refused", bad_exchanges_are_refused},
     {"many threads put if nothing has changed", many_threads_put_if_nothing_has_changed},

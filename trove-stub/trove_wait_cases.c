@@ -59,7 +59,7 @@ void completions_come_with_their_pointers(void)
     CU_ASSERT_EQUAL(count, 0);
 }
 
-void testsome_takes_what_it_names(void)
+void testsome_takes_the_named_operations(void)
 {
     bmi_trove_op_id_t ops[3], asked[3], out[4];
     bmi_error_code_t errors[4];

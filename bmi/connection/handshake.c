@@ -246,7 +246,9 @@ static bool dialled_as(struct peer *peer, const uint8_t name[16])
 /* Finds the peer whose link we dialled, by the link's name. NULL: none has that name. */
 static struct peer *dialled_find(const uint8_t name[16])
 {
-    enum { CANDIDATES = 16 }; /* there are more than one only where hashes are alike */
+    enum {
+        CANDIDATES = 16
+    }; /* most peers looked at; there is more than one only if hashes collide */
     struct peer *candidates[CANDIDATES];
     unsigned count = bmi__matching_find(MATCHING_NAME, name, 16, candidates, CANDIDATES);
     for (unsigned i = 0; i < count; i++)

@@ -343,7 +343,7 @@ static void peer_ended_fails_frames(void)
 }
 
 /* A write meets a closed peer: the data that the peer sent before is not lost. */
-static void failed_write_keeps_what_arrived(void)
+static void failed_write_keeps_arrived_bytes(void)
 {
     struct linger hard = {.l_onoff = 1};
     struct test_frame *frames = frames_make(1, 100);
@@ -528,7 +528,7 @@ int main(void)
     CU_ADD_TEST(suite, lingering_close_delivers);
     CU_ADD_TEST(suite, peer_gone_fails_frames);
     CU_ADD_TEST(suite, peer_ended_fails_frames);
-    CU_ADD_TEST(suite, failed_write_keeps_what_arrived);
+    CU_ADD_TEST(suite, failed_write_keeps_arrived_bytes);
     CU_ADD_TEST(suite, threads_send_and_take_back);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();

@@ -135,7 +135,7 @@ static void frames_go_both_ways(void)
     teardown();
 }
 
-static void refusal_fails_what_waited(void)
+static void refusal_fails_waiting_frames(void)
 {
     struct fake_owner here;
     struct bmi_frame frame;
@@ -751,7 +751,7 @@ int main(void)
     CU_initialize_registry();
     CU_pSuite suite = CU_add_suite("tcp connect", NULL, NULL);
     CU_ADD_TEST(suite, frames_go_both_ways);
-    CU_ADD_TEST(suite, refusal_fails_what_waited);
+    CU_ADD_TEST(suite, refusal_fails_waiting_frames);
     CU_ADD_TEST(suite, name_is_looked_up);
     CU_ADD_TEST(suite, names_and_their_addresses);
     CU_ADD_TEST(suite, addresses_that_do_not_answer);

@@ -79,7 +79,7 @@ static void abort_gives_the_receive_back(void)
 }
 
 /* When an ABORT names a receive it may have been given back already, and have another message. */
-static void abort_of_what_it_had_before(void)
+static void abort_of_an_earlier_message(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
@@ -185,7 +185,7 @@ static void abort_after_bytes_moved_fails_the_receive(void)
 
 /* A cancelled receive with a pending RTR_CANCEL took a request which is then aborted: it must not
  * come back and take a later message. */
-static void abort_of_what_a_cancelled_receive_took(void)
+static void abort_of_a_cancelled_receives_message(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
@@ -229,12 +229,12 @@ int main(void)
         {"ABORT of nothing", abort_of_nothing},
         {"ABORT of many requests", abort_of_many_requests},
         {"ABORT gives the receive back", abort_gives_the_receive_back},
-        {"ABORT of what it had before", abort_of_what_it_had_before},
+        {"ABORT of an earlier message", abort_of_an_earlier_message},
         {"receives given back keep order", receives_given_back_keep_their_order},
         {"given back to a message too large", a_receive_given_back_to_a_message_too_large},
         {"an announced receive given back", an_announced_receive_given_back},
         {"ABORT after bytes moved", abort_after_bytes_moved_fails_the_receive},
-        {"ABORT of what a cancelled one took", abort_of_what_a_cancelled_receive_took},
+        {"ABORT of a cancelled one's message", abort_of_a_cancelled_receives_message},
         {"VOID counts and does nothing", void_counts_and_does_nothing},
         CU_TEST_INFO_NULL,
     };

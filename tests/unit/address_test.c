@@ -170,7 +170,7 @@ static void the_same_string_is_the_same_handle(void)
     CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup_unexpected(handles[0])); /* never connected */
 }
 
-static void what_is_no_handle_is_refused(void)
+static void an_invalid_handle_is_refused(void)
 {
     BMI_addr_t good = look_up("tcp://host:1");
     const BMI_addr_t bad[] = {0,
@@ -391,7 +391,7 @@ int main(void)
         {"the longest string", the_longest_string},
         {"many alternatives", many_alternatives},
         {"the same string is the same handle", the_same_string_is_the_same_handle},
-        {"an invalid handle is refused", what_is_no_handle_is_refused},
+        {"an invalid handle is refused", an_invalid_handle_is_refused},
         {"references and the end of a handle", references_and_the_end_of_a_handle},
         {"an idle peer goes with its address", an_idle_peer_goes_with_its_address},
         {"a connected address is dropped", a_connected_address_is_dropped},

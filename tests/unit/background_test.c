@@ -599,7 +599,7 @@ static bool switch_with_tasks(struct meddler *meddlers)
     return within;
 }
 
-static void it_is_switched_off_by_who_runs_tasks(void)
+static void it_is_switched_off_by_a_thread_that_runs_tasks(void)
 {
     struct self self;
     struct meddler meddlers[QUEUED];
@@ -717,7 +717,7 @@ static bool comes_back(struct taker *taker)
  * then polls, waits for another operation. A thread that sleeps between them and takes one is
  * notified.
  */
-static void what_is_left_is_told(bool unexpected)
+static void remaining_operations_are_reported(bool unexpected)
 {
     struct self self;
     struct taker takers[3] = {{.most = 0}, {.most = 1}, {.most = 1}};
@@ -756,12 +756,12 @@ static void what_is_left_is_told(bool unexpected)
 
 static void a_completion_that_is_left_is_told(void)
 {
-    what_is_left_is_told(false);
+    remaining_operations_are_reported(false);
 }
 
 static void a_message_that_is_left_is_told(void)
 {
-    what_is_left_is_told(true);
+    remaining_operations_are_reported(true);
 }
 
 int main(void)
@@ -785,7 +785,8 @@ int main(void)
         {"tasks run in the background", tasks_run_in_the_background},
         {"it ends without a thread", it_ends_without_a_thread},
         {"it does not wait for itself", it_does_not_wait_for_itself},
-        {"it is switched off by a thread that runs tasks", it_is_switched_off_by_who_runs_tasks},
+        {"it is switched off by a thread that runs tasks",
+         it_is_switched_off_by_a_thread_that_runs_tasks},
         CU_TEST_INFO_NULL,
     };
     return unit_run("background", tests);

@@ -395,7 +395,7 @@ static void room_for_the_largest_is_left(void)
 
 /* A peer holds its share of unexpected messages, and waits for room for one more. If it gets eager
  * credit meanwhile, it must not wait for ever. */
-static void eager_credit_is_not_what_it_waits_for(void)
+static void it_does_not_wait_for_eager_credit(void)
 {
     static struct posted posted;
     enum { SIZE = 8000, EAGER = 4500 };
@@ -424,7 +424,7 @@ static void eager_credit_is_not_what_it_waits_for(void)
 
 /* All credit is lent to peers that request little, repeatedly as it comes back: one that requests
  * much gets its turn. */
-static void who_wants_much_is_not_starved(void)
+static void a_peer_that_needs_much_is_not_starved(void)
 {
     enum { STEPS = 2000 };
     static struct account accounts[PEERS];
@@ -461,7 +461,7 @@ static void who_wants_much_is_not_starved(void)
 
 /* Each peer asks for room for a small message, sends it, and is idle from then on: the credit lent
  * to it is free for the next peers. */
-static void what_is_lent_comes_back(void)
+static void lent_credit_comes_back(void)
 {
     static struct account accounts[PEERS];
     const uint64_t least = SMALL + WIRE_MESSAGE_CHARGE;
@@ -516,7 +516,7 @@ static void asking_for_more_keeps_the_turn(void)
 }
 
 /* Peers that wait for their turn disconnect: those behind them get theirs. */
-static void who_waits_and_goes_holds_up_nobody(void)
+static void a_leaving_peer_delays_no_other(void)
 {
     static struct account accounts[PEERS];
     enum { LAST = PEERS - 1, GONE = 3 };
@@ -552,7 +552,7 @@ static void who_waits_and_goes_holds_up_nobody(void)
 }
 
 /* A peer gets what it requests, up to one message of the largest size. */
-static void nobody_is_lent_more_than_a_message_needs(void)
+static void no_peer_is_lent_more_than_a_message_needs(void)
 {
     static const uint64_t sizes[] = {UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE + 1, 100 << 20,
                                      UINT32_MAX, UINT64_MAX};
@@ -568,7 +568,7 @@ static void nobody_is_lent_more_than_a_message_needs(void)
 }
 
 /* The message that the credit was lent for was cancelled. */
-static void what_is_not_used_is_given_back(void)
+static void unused_credit_is_given_back(void)
 {
     static struct account accounts[PEERS];
     little_memory();
@@ -838,7 +838,7 @@ static unsigned told(struct account *account, uint64_t *credit)
 /* A sender of many messages, which all find their receives, has used up the credit that it knows,
  * and sends WANT for credit that is on its way: the library returns credit in steps as before, not
  * for each WANT and message. */
-static void what_is_on_its_way_is_not_told_again(void)
+static void credit_on_its_way_is_not_sent_again(void)
 {
     enum { SIZE = 4000, ROUNDS = 20 };
     static struct posted posted;
@@ -871,18 +871,18 @@ int main(void)
         {"credit comes back with consumption", credit_comes_back_with_consumption},
         {"requests give their charge back", requests_give_their_charge_back},
         {"held beyond the peer", held_beyond_the_peer},
-        {"lent credit comes back", what_is_lent_comes_back},
+        {"lent credit comes back", lent_credit_comes_back},
         {"asking for more keeps the turn", asking_for_more_keeps_the_turn},
-        {"a waiting peer that disconnects delays no other", who_waits_and_goes_holds_up_nobody},
-        {"nobody is lent more than a message needs", nobody_is_lent_more_than_a_message_needs},
-        {"unused credit is given back", what_is_not_used_is_given_back},
+        {"a waiting peer that disconnects delays no other", a_leaving_peer_delays_no_other},
+        {"no peer is lent more than a message needs", no_peer_is_lent_more_than_a_message_needs},
+        {"unused credit is given back", unused_credit_is_given_back},
         {"announcements are paid for", announcements_are_paid_for},
         {"unpaid announcements are not kept", unpaid_announcements_are_not_kept},
         {"announcements are bounded in all", announcements_are_bounded_in_all},
         {"all peers get on within the budget", all_peers_get_on_within_the_budget},
         {"room for the largest is left", room_for_the_largest_is_left},
-        {"eager credit is not what it waits for", eager_credit_is_not_what_it_waits_for},
-        {"a peer that needs much is not starved", who_wants_much_is_not_starved},
+        {"it does not wait for eager credit", it_does_not_wait_for_eager_credit},
+        {"a peer that needs much is not starved", a_peer_that_needs_much_is_not_starved},
         {"eager peers without a window get on", eager_peers_without_a_window_get_on},
         {"one peer cannot take all", one_peer_cannot_take_all},
         {"credit that is not read", credit_that_is_not_read},
@@ -890,7 +890,7 @@ int main(void)
         {"words that are not read", words_that_are_not_read},
         {"announcements of many receives", announcements_of_many},
         {"asking for many announcements", asking_for_many_announcements},
-        {"credit on its way is not sent again", what_is_on_its_way_is_not_told_again},
+        {"credit on its way is not sent again", credit_on_its_way_is_not_sent_again},
         CU_TEST_INFO_NULL,
     };
     return script_suite_run("credit", tests);

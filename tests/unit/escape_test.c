@@ -53,7 +53,7 @@ static void order_and_lines_are_kept(void)
     CU_ASSERT_TRUE(becomes("\xef\xbb\xbf", "\\xef\\xbb\\xbf"));
 }
 
-static void what_is_no_utf8_is_escaped(void)
+static void invalid_utf8_is_escaped(void)
 {
     CU_ASSERT_TRUE(becomes("\x80"
                            "a\xff",
@@ -105,7 +105,7 @@ int main(void)
         {"plain text stays", plain_text_stays},
         {"controls are escaped", controls_are_escaped},
         {"order and lines are kept", order_and_lines_are_kept},
-        {"invalid UTF-8 is escaped", what_is_no_utf8_is_escaped},
+        {"invalid UTF-8 is escaped", invalid_utf8_is_escaped},
         {"nothing is cut in its midst", nothing_is_cut_in_its_midst},
         {"random bytes", random_bytes},
         CU_TEST_INFO_NULL,

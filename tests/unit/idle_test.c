@@ -67,7 +67,7 @@ static void never_connected(void)
 }
 
 /* Waiting messages, messages that the program still holds, and operations keep a connection. */
-static void what_is_wanted_stays(void)
+static void a_connection_in_use_stays(void)
 {
     static struct posted posted;
     struct BMI_unexpected_info info;
@@ -134,7 +134,7 @@ int main(void)
         {"set while all is quiet", set_while_all_is_quiet},
         {"set before the peers came", set_before_the_peers_came},
         {"never connected", never_connected},
-        {"a connection in use stays", what_is_wanted_stays},
+        {"a connection in use stays", a_connection_in_use_stays},
         {"set again and again", set_again_and_again},
         CU_TEST_INFO_NULL,
     };

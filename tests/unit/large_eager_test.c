@@ -201,7 +201,7 @@ static void one_that_arrives_stays_for_a_larger_receive(void)
 }
 
 /* Unmatched messages stay within the window, also those that break the rules. */
-static void what_is_held_is_bounded(void)
+static void held_messages_are_bounded(void)
 {
     struct script *script = open_large(SCRIPT_FRAMES, NULL);
     int status = 0, sent = 0;
@@ -339,7 +339,7 @@ int main(void)
         {"the rest goes to a late receive", the_rest_goes_to_a_receive_that_came_late},
         {"cancelled where the rest goes", cancelled_where_the_rest_goes},
         {"one that arrives stays", one_that_arrives_stays_for_a_larger_receive},
-        {"held messages are bounded", what_is_held_is_bounded},
+        {"held messages are bounded", held_messages_are_bounded},
         {"the link ends in between", the_link_ends_in_between},
         {"not where the network puts", not_where_the_network_puts},
         {"sent unasked while allowed", sent_unasked_while_allowed},

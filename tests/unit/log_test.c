@@ -54,7 +54,7 @@ static void warnings_are_bounded(void)
 }
 
 /* Standard error is a pipe meanwhile. */
-static void a_line_tells_when_and_who(void)
+static void a_line_has_time_and_process(void)
 {
     int ends[2], kept = dup(STDERR_FILENO), year, month, day, pid;
     char line[200] = "", level[20] = "", text[100] = "";
@@ -102,7 +102,7 @@ static void text_of_peers_is_escaped(void)
 
 /* Standard error is a pipe without a reading process, then one whose reader has closed it. Neither
  * blocks nor ends a process that logs. The number of omitted lines is logged once there is room. */
-static void nobody_reads(void)
+static void no_process_reads(void)
 {
     enum { LINES = 3000 };
     int ends[2], kept = dup(STDERR_FILENO);
@@ -137,9 +137,9 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"warnings are bounded", warnings_are_bounded},
-        {"a line tells when and who", a_line_tells_when_and_who},
+        {"a line has time and process", a_line_has_time_and_process},
         {"text of peers is escaped", text_of_peers_is_escaped},
-        {"nobody reads", nobody_reads},
+        {"no process reads", no_process_reads},
         CU_TEST_INFO_NULL,
     };
     return unit_run("log", tests);

@@ -131,7 +131,7 @@ static void given_back_ids_are_over(void)
     bmi__op_table_free();
 }
 
-static void what_is_no_id_finds_nothing(void)
+static void an_invalid_id_finds_no_operation(void)
 {
     struct op *op = bmi__op_take();
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
@@ -350,7 +350,7 @@ int main(void)
         {"given-back ids are stale", given_back_ids_are_stale},
         {"given-back ids are over", given_back_ids_are_over},
         {"over when all numbers were used", over_when_all_numbers_were_used},
-        {"an invalid id finds no operation", what_is_no_id_finds_nothing},
+        {"an invalid id finds no operation", an_invalid_id_finds_no_operation},
         {"a field left behind is cleared", a_field_left_behind_is_cleared},
         {"a generation never becomes zero", generation_never_becomes_zero},
         {"threads take, others give", threads_take_and_others_give},

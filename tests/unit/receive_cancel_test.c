@@ -237,7 +237,7 @@ static void grace_set(void)
 }
 
 /* No answer within the grace: a tombstone takes the message that was committed to the receive. */
-static void a_tombstone_swallows_what_was_on_its_way(void)
+static void a_tombstone_discards_the_message(void)
 {
     grace_set();
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
@@ -503,7 +503,7 @@ int main(void)
         {"many cancelled announcements", many_cancelled_announcements},
         {"questions are few at a time", questions_are_few_at_a_time},
         {"a question that waits", a_question_that_waits},
-        {"a tombstone swallows", a_tombstone_swallows_what_was_on_its_way},
+        {"a tombstone discards the message", a_tombstone_discards_the_message},
         {"a tombstone goes with a late answer", a_tombstone_goes_with_a_late_answer},
         {"cancelled ones are not announced again", cancelled_ones_are_not_announced_again},
         {"cancelled while a put writes", cancelled_while_a_put_writes},

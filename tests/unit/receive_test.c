@@ -507,7 +507,7 @@ static void announced_and_too_small(void)
 }
 
 /* An answer without a question, or to a question of another tag, has no effect. */
-static void answers_that_nobody_asked_for(void)
+static void unrequested_answers(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     announce_two(script, &one, &two);
@@ -584,7 +584,7 @@ int main(void)
         {"announced within a request", announced_within_a_request},
         {"data that does not fit", data_that_does_not_fit_ends_the_link},
         {"announced, and too small", announced_and_too_small},
-        {"answers that nobody asked for", answers_that_nobody_asked_for},
+        {"unrequested answers", unrequested_answers},
         {"everything fails with the link", everything_fails_with_the_link},
         CU_TEST_INFO_NULL,
     };

@@ -160,7 +160,7 @@ static void remapped_memory_is_registered_anew(void)
 
 /* A small user keeps a large registration alive after the large user's end: the rest of it may be
  * mapped anew by then, and must not be found. */
-static void what_nobody_holds_is_not_found(void)
+static void unused_memory_is_not_found(void)
 {
     begin(false);
     struct bmi_registration *large = get(0, 8 * PAGE), *small = get(PAGE, 10);
@@ -364,7 +364,7 @@ int main(void)
     static CU_TestInfo tests[] = {
         {"plain memory is registered while used", plain_memory_is_registered_while_used},
         {"remapped memory is registered anew", remapped_memory_is_registered_anew},
-        {"what nobody holds is not found", what_nobody_holds_is_not_found},
+        {"unused memory is not found", unused_memory_is_not_found},
         {"held memory is registered once", held_memory_is_registered_once},
         {"overlapping plain buffers", overlapping_plain_buffers},
         {"kept where addresses count", kept_where_addresses_count},

@@ -135,7 +135,7 @@ static void answer_read(int fd, char *text, size_t size)
     text[used] = '\0';
 }
 
-static void who_asks(void)
+static void report_to_a_client(void)
 {
     char text[16384];
     start();
@@ -170,7 +170,7 @@ static bool under_memcheck(void)
 
 /* A client asks while no descriptor is left for the answer: this costs no CPU time, and the client
  * gets its answer when there is one. */
-static void who_asks_without_descriptors(void)
+static void report_to_a_client_without_descriptors(void)
 {
     char text[16384];
     struct rlimit limit, none;
@@ -291,8 +291,8 @@ int main(void)
     CU_TestInfo tests[] = {
         {"to the program itself", the_program_itself},
         {"names are escaped", names_are_escaped},
-        {"to a client", who_asks},
-        {"to a client, without descriptors", who_asks_without_descriptors},
+        {"to a client", report_to_a_client},
+        {"to a client, without descriptors", report_to_a_client_without_descriptors},
         {"one does not read", one_does_not_read},
         {"on by the environment", by_the_environment},
         CU_TEST_INFO_NULL,

@@ -69,7 +69,7 @@ static void gather_and_scatter_in_random_steps(void)
     }
 }
 
-static void windows_show_what_comes_next(void)
+static void windows_show_the_next_segments(void)
 {
     for (seed = 5; seed < 300 * 7; seed += 7) {
         uint64_t kept = seed;
@@ -182,7 +182,7 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"gather and scatter in random steps", gather_and_scatter_in_random_steps},
-        {"windows show the next segments", windows_show_what_comes_next},
+        {"windows show the next segments", windows_show_the_next_segments},
         {"left bounds a list that holds more", left_bounds_a_list_that_holds_more},
         {"empty lists", empty_lists},
         {"long lists and large sizes", long_lists_and_large_sizes},

@@ -13,7 +13,7 @@ static struct posted one, two, three, four;
 /* ---- eager ---------------------------------------------------------------------------------- */
 
 /* Withdrawn sends leave frames for a peer that does not read; the peer has not caused them. */
-static void cancelled_while_nobody_reads(void)
+static void cancelled_while_the_peer_does_not_read(void)
 {
     enum { MANY = 2 * ANSWERS_MOST };
     static bmi_op_id_t ids[MANY];
@@ -36,7 +36,7 @@ static void cancelled_while_nobody_reads(void)
 }
 
 /* The same for large ones, which were all started if their receives were announced. */
-static void started_and_cancelled_while_nobody_reads(void)
+static void started_and_cancelled_while_the_peer_does_not_read(void)
 {
     enum { MANY = ANSWERS_MOST + 512 };
     static bmi_op_id_t ids[MANY];
@@ -521,8 +521,9 @@ static void cancelled_while_it_may_be_fetched(void)
 int main(void)
 {
     CU_TestInfo tests[] = {
-        {"cancelled while nobody reads", cancelled_while_nobody_reads},
-        {"started, cancelled while nobody reads", started_and_cancelled_while_nobody_reads},
+        {"cancelled while the peer does not read", cancelled_while_the_peer_does_not_read},
+        {"started, cancelled while the peer does not read",
+         started_and_cancelled_while_the_peer_does_not_read},
         {"cancelled before it left", cancelled_before_it_left},
         {"cancelled gives its credit back", cancelled_gives_its_credit_back},
         {"cancelled is not counted", cancelled_is_not_counted},

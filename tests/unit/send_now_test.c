@@ -113,7 +113,7 @@ static void a_small_one_goes_without_an_operation(void)
 }
 
 /* It carries the count of seen messages and returns credit, once, as any frame does. */
-static void it_carries_what_all_frames_do(void)
+static void it_carries_credit_and_seen(void)
 {
     struct script *script = open_now(NULL);
     post_receive(script, &two, SMALL, TAG);
@@ -134,7 +134,7 @@ static void it_carries_what_all_frames_do(void)
 
 /* If the network does not accept it, it is sent as an operation, and no count or credit is sent
  * twice. */
-static void what_is_not_taken_goes_the_other_way(void)
+static void a_refused_message_goes_by_an_operation(void)
 {
     struct script *script = open_now(NULL);
     takes = false;
@@ -199,7 +199,7 @@ static void an_announced_receive_is_looked_at_first(void)
     close_now(script);
 }
 
-static void what_is_no_small_message(void)
+static void messages_that_are_not_small(void)
 {
     struct script *script = open_now(NULL);
     CU_ASSERT_FALSE(goes_now(script, 0, TAG));
@@ -277,12 +277,12 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"a small one goes without an operation", a_small_one_goes_without_an_operation},
-        {"it carries what all frames do", it_carries_what_all_frames_do},
-        {"a refused message goes by an operation", what_is_not_taken_goes_the_other_way},
+        {"it carries credit and `seen`", it_carries_credit_and_seen},
+        {"a refused message goes by an operation", a_refused_message_goes_by_an_operation},
         {"it counts for announcements", it_counts_for_announcements},
         {"credit is not overdrawn", credit_is_not_overdrawn},
         {"an announced receive is looked at first", an_announced_receive_is_looked_at_first},
-        {"messages that are not small", what_is_no_small_message},
+        {"messages that are not small", messages_that_are_not_small},
         {"settings are kept", settings_are_kept},
         {"a peer that is not watched is before", a_peer_that_is_not_watched_is_before},
         {"none goes on a link that ends", none_goes_on_a_link_that_ends},

@@ -96,7 +96,7 @@ static void crumbs_of_credit(void)
 
 /* Each sent message is recorded until the receiver has seen it. A receiver that gives credit and
  * does not update `seen` gets a PING, and no message starts until it does. */
-static void what_was_not_seen_is_bounded(void)
+static void unseen_messages_are_bounded(void)
 {
     enum { MANY = 20000, MOST = 8192 };
     const struct script_offer offer = {.eager_max = 16384,
@@ -274,7 +274,7 @@ static void more_regions_than_the_network_has(void)
         }
 }
 
-static void what_names_nothing_is_ignored(void)
+static void frames_for_unknown_operations_are_ignored(void)
 {
     static const struct wire_header stray[] = {
         {.type = WIRE_CTS, .source = 1, .target = 2},
@@ -301,7 +301,7 @@ static void what_names_nothing_is_ignored(void)
 }
 
 /* Ids of operations can be guessed: no peer can end or access those of another peer. */
-static void what_is_another_s_is_left_alone(void)
+static void another_peers_operations_are_left_alone(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     post_send(script, &one, LARGE, TAG);
@@ -371,14 +371,14 @@ int main(void)
         {"small goes at once", small_goes_at_once},
         {"credit is never overdrawn", credit_is_never_overdrawn},
         {"crumbs of credit", crumbs_of_credit},
-        {"unseen messages are bounded", what_was_not_seen_is_bounded},
+        {"unseen messages are bounded", unseen_messages_are_bounded},
         {"unexpected ones keep their order", unexpected_ones_keep_their_order},
         {"tags are forgotten", tags_are_forgotten},
         {"request whose memory is fetched", request_whose_memory_is_fetched},
         {"claims that cannot be", claims_that_cannot_be_end_the_link},
         {"more regions than the network has", more_regions_than_the_network_has},
-        {"what names nothing is ignored", what_names_nothing_is_ignored},
-        {"another peer's operations are left alone", what_is_another_s_is_left_alone},
+        {"frames for unknown operations are ignored", frames_for_unknown_operations_are_ignored},
+        {"another peer's operations are left alone", another_peers_operations_are_left_alone},
         {"everything fails with the link", everything_fails_with_the_link},
         CU_TEST_INFO_NULL,
     };

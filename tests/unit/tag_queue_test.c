@@ -78,7 +78,7 @@ static void a_key_stays_while_something_is_in_it(void)
 
 /* ---- the ring ------------------------------------------------------------------------------- */
 
-static void counts_of_what_is_not_seen(void)
+static void counts_of_unseen_messages(void)
 {
     struct tag_queue *one = bmi__tag_queue_get_locked(peer, 1),
                      *two = bmi__tag_queue_get_locked(peer, 2);
@@ -275,7 +275,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"many tags are found again", many_tags_are_found_again},
         {"a queue stays while something is in it", a_key_stays_while_something_is_in_it},
-        {"counts of unseen messages", counts_of_what_is_not_seen},
+        {"counts of unseen messages", counts_of_unseen_messages},
         {"more than went is refused", more_than_went_is_refused},
         {"the count wraps", the_count_wraps},
         {"withdrawn messages do not count", withdrawn_messages_do_not_count},

@@ -467,8 +467,8 @@ bool nic__bounce_arrived(struct nic_peer *peer, const uint8_t *payload, uint64_t
 bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event);
 /* Whether a poll would return an event; changes nothing. */
 bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns);
-/* Makes each nic_receive poll the peer, for as long as no others send. It is in the table.
- * Poller. */
+/* Adds the peer to those that each nic_receive polls, until more recently active ones replace it.
+ * The peer must be in the table. Poller. */
 void nic__hot_add(struct nic_peer *peer);
 /* Reports our position to the peer, if it does not know it. */
 void nic__told(struct nic_peer *peer, int priority);

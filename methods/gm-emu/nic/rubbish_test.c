@@ -410,7 +410,7 @@ static void a_claim_on_a_port_that_closes_is_no_error(void)
 }
 
 /* A claim with the key of another peer's exposure has no effect: all peers can read all keys. */
-static void a_claim_on_what_another_was_exposed_is_none(void)
+static void a_claim_on_anothers_exposure_is_none(void)
 {
     uint64_t key;
     setup();
@@ -451,7 +451,7 @@ static void the_end_of_an_exposure_looks_at_its_peer_alone(void)
 }
 
 /* Anything, anywhere, at any time. Allowed outcomes: messages, an end; no crash, no other harm. */
-static void anything_anywhere_harms_nobody_else(void)
+static void invalid_data_anywhere_harms_no_other_peer(void)
 {
     enum { ROUNDS = 60, WRITES = 40 };
     unsigned seed = (unsigned)time(NULL) ^ (unsigned)getpid() << 8;
@@ -785,10 +785,10 @@ int main(void)
         {"a claim that never ends is given up", a_claim_that_never_ends_is_given_up},
         {"places of claims that never end come back", places_of_claims_that_never_end_come_back},
         {"a claim on a port that closes is no error", a_claim_on_a_port_that_closes_is_no_error},
-        {"a claim on another's exposure is none", a_claim_on_what_another_was_exposed_is_none},
+        {"a claim on another's exposure is none", a_claim_on_anothers_exposure_is_none},
         {"the end of an exposure looks at its peer",
          the_end_of_an_exposure_looks_at_its_peer_alone},
-        {"anything anywhere harms nobody else", anything_anywhere_harms_nobody_else},
+        {"invalid data anywhere harms no other peer", invalid_data_anywhere_harms_no_other_peer},
         {"bad handshakes are refused", bad_handshakes_are_refused},
         {"the name of another connection is refused", the_name_of_another_connection_is_refused},
         {"bad arenas end the connection", bad_arenas_end_the_connection},

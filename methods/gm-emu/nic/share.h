@@ -90,7 +90,7 @@ struct nic_shared_end {
     _Alignas(NIC_LINE) _Atomic uint32_t wants; /* it wants doorbells for `consumed` and `bounced`
                                                 * while it sleeps */
     _Alignas(NIC_LINE) _Atomic uint64_t claim; /* key of the exposure that it is writing to */
-    _Atomic uint32_t claim_turn; /* futex: changes after a claim that a thread waited for */
+    _Atomic uint32_t claim_turn; /* futex: changes when a claim ends for which a thread waits */
     _Alignas(NIC_LINE) _Atomic uint32_t claim_waits; /* a thread waits for the other's claim */
     /* Answers to directed sends that came through the ring, each at number % NIC_ANSWERS: number <<
      * 32 | errno. */
