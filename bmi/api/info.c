@@ -2,7 +2,6 @@
  *
  * info.c - options, and properties of addresses and methods.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -479,66 +478,6 @@ const char *BMI_addr_rev_lookup_unexpected(BMI_addr_t addr)
     return bmi__running() ? bmi__address_host(addr) : NULL;
 }
 
-/* Whether the first `bits` bits are alike. */
-static bool bits_alike(const uint8_t *one, const uint8_t *other, int bits)
-{
-    int bytes = bits / 8, rest = bits % 8;
-    if (memcmp(one, other, (size_t)bytes) != 0)
-        return false;
-    return rest == 0 || ((one[bytes] ^ other[bytes]) >> (8 - rest)) == 0;
-}
-
-enum { ALL_BITS = -2 };
-
-static int in_network(const char *host, const char *network, int bits)
-{
-    uint8_t one[16], other[16];
-    int families[] = {AF_INET, AF_INET6}, widths[] = {32, 128};
-    for (int i = 0; i < 2; i++) {
-        if (inet_pton(families[i], network, other) != 1)
-            continue;
-        if (bits == ALL_BITS)
-            bits = widths[i];
-        if (bits < 0 || bits > widths[i])
-            return -EINVAL;
-        return inet_pton(families[i], host, one) == 1 && bits_alike(one, other, bits);
-    }
-    return -EINVAL;
-}
-
-/* The host part of "scheme://host[:port]", without brackets. */
-static int range_host(const char *range, char *host, size_t size)
-{
-    const char *start = strstr(range, "://");
-    if (start == NULL)
-        return -EINVAL;
-    start += 3;
-    bool bracket = *start == '[';
-    size_t length = bracket ? strcspn(++start, "]") : strcspn(start, ":/,");
-    if (length == 0 || length >= size)
-        return -EINVAL;
-    memcpy(host, start, length);
-    host[length] = '\0';
-    return 0;
-}
-
-/* "10.1.*", or "10.1.*.*": equal up to the star, which stands for whole numbers of the address. */
-static int in_wildcard(const char *host, const char *pattern)
-{
-    size_t length = strcspn(pattern, "*");
-    const char *more = pattern + length + 1;
-    if (strspn(pattern, "0123456789.") != length || (length > 0 && pattern[length - 1] != '.'))
-        return -EINVAL;
-    int numbers = 1;
-    for (size_t i = 0; i < length; i++)
-        numbers += pattern[i] == '.';
-    for (; strncmp(more, ".*", 2) == 0; numbers++)
-        more += 2;
-    if (*more != '\0' || numbers > 4)
-        return -EINVAL;
-    return strncmp(host, pattern, length) == 0;
-}
-
 /* Whether addresses of `method` are written with the scheme that the range begins with. */
 static bool range_scheme(const char *range, const struct bmi_method *method)
 {
@@ -548,16 +487,14 @@ static bool range_scheme(const char *range, const struct bmi_method *method)
 
 static int query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 {
-    char wanted[256];
-    if (!bmi__running() || id_string == NULL || range_host(id_string, wanted, sizeof wanted) < 0)
-        return -BMI_EINVAL;
-    char host[256] = "";
+    const char *separator = id_string != NULL ? strstr(id_string, "://") : NULL;
+    char host[BMI_MAX_ADDR_LEN] = "";
     const struct bmi_method *method = NULL;
+    if (!bmi__running() || separator == NULL)
+        return -BMI_EINVAL;
     int status = bmi__address_numeric(addr, host, sizeof host, &method);
-    if (status < 0)
-        return bmi__error(status);
-    status =
-        strchr(wanted, '*') != NULL ? in_wildcard(host, wanted) : in_network(host, wanted, netmask);
+    if (status == 0)
+        status = method->hosts->in_range(host, separator + 3, netmask);
     return status < 0 ? bmi__error(status) : status && range_scheme(id_string, method);
 }
 
@@ -571,5 +508,5 @@ int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
 int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 {
-    return query_addr_range(addr, id_string, netmask == -1 ? ALL_BITS : netmask);
+    return query_addr_range(addr, id_string, netmask == -1 ? BMI_HOST_WHOLE : netmask);
 }

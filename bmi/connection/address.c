@@ -708,11 +708,9 @@ int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
         const struct running_method *one = bmi__method_at(address->host_method);
         *method = one != NULL ? one->method : NULL;
     } else if (address != NULL && address->alternative_count > 0) {
-        const char *canonical = address->alternatives[0].canonical;
-        bool bracket = *canonical == '[';
-        size_t length = bracket ? strcspn(++canonical, "]%") : strcspn(canonical, ":");
-        snprintf(host, size, "%.*s", (int)length, canonical); /* without its interface */
-        *method = address->alternatives[0].method->method;
+        const struct alternative *first = &address->alternatives[0];
+        *method = first->method->method;
+        (*method)->hosts->of_address(first->canonical, host, size);
     }
     bmi__book_unlock();
     return address != NULL ? 0 : -EINVAL;

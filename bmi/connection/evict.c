@@ -28,6 +28,7 @@ static const uint64_t QUIET_NS = 3000000000u; /* a server may compute an answer 
 enum use { USE_NO_HELLO, USE_NO_MESSAGE, USE_QUIET, USE_BUSY };
 
 struct candidate {
+    const struct bmi_method *method; /* of all candidates */
     struct peer *peer;
     enum use use;
     uint64_t since_ns; /* accepted, or idle */
@@ -61,7 +62,12 @@ static enum use use_of_locked(struct peer *peer, const struct eviction *eviction
     return now_ns - peer->since_ns >= QUIET_NS ? USE_QUIET : USE_BUSY;
 }
 
-/* NULL: the network has none. */
+static bool same_host(const struct eviction *eviction, const char *one, const char *other)
+{
+    return eviction->method->hosts->compare(one, other) == 0;
+}
+
+/* NULL: it is not known. */
 static const char *host_of_locked(const struct peer *peer)
 {
     if (peer->state == PEER_HANDSHAKE)
@@ -77,9 +83,10 @@ static void candidate_add(struct peer *peer, void *argument)
     bool counts = peer->link != NULL && peer->link->method == eviction->method &&
                   (peer->flags & PEER_ACCEPTED) && !(peer->flags & PEER_CLOSING);
     const char *host = counts ? host_of_locked(peer) : NULL;
-    if (host != NULL && (eviction->host == NULL || strcmp(host, eviction->host) == 0) &&
+    if (host != NULL && (eviction->host == NULL || same_host(eviction, host, eviction->host)) &&
         eviction->count < eviction->room) {
         struct candidate *candidate = &eviction->candidates[eviction->count++];
+        candidate->method = eviction->method;
         candidate->peer = peer;
         candidate->use = use_of_locked(peer, eviction);
         candidate->since_ns = peer->since_ns;
@@ -93,7 +100,7 @@ static void candidate_add(struct peer *peer, void *argument)
 static int compare(const void *left, const void *right)
 {
     const struct candidate *a = left, *b = right;
-    int hosts = strcmp(a->host, b->host);
+    int hosts = a->method->hosts->compare(a->host, b->host);
     if (hosts != 0)
         return hosts;
     if (a->use != b->use)
@@ -110,7 +117,7 @@ static struct candidate *choose(const struct eviction *eviction)
         struct candidate *of_host = &eviction->candidates[first];
         size_t next = first;
         while (next < eviction->count &&
-               strcmp(eviction->candidates[next].host, of_host->host) == 0)
+               same_host(eviction, eviction->candidates[next].host, of_host->host))
             next++;
         if (of_host->use != USE_BUSY && next - first > most) {
             most = next - first;

@@ -5,7 +5,6 @@
 #include "bmi/connection/handshake.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

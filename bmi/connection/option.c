@@ -22,10 +22,23 @@ struct kept_option {
     int option, value;
 };
 
-/* The options that make sense before there is a connection; all are ints. */
+/* The setting that is the default of an option; -1: no method declares one. */
+static int default_setting(int option)
+{
+    struct running_method *method;
+    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+        const struct bmi_option_default *at = method->method->defaults;
+        for (; at != NULL && at->setting != NULL; at++)
+            if (at->option == option)
+                return bmi__setting_find(at->setting);
+    }
+    return -1;
+}
+
+/* Options that have a default make sense before there is a connection. All are ints. */
 static bool is_kept(int option)
 {
-    return option == BMI_TCP_BUFFER_SEND_SIZE || option == BMI_TCP_BUFFER_RECEIVE_SIZE;
+    return default_setting(option) >= 0;
 }
 
 static struct kept_option *kept_find_locked(const struct address *address, int option)
@@ -139,16 +152,17 @@ static int address_option(BMI_addr_t addr, int option, void *value, bool set)
 
 /* ---- of the library ------------------------------------------------------------------------- */
 
-/* tcp's port, else that of the first method that listens at one; 0: none does. */
+/* The port of the first method that listens at one; one that returns 0 is preferred. 0: none
+ * does. */
 static int port_get(int *port)
 {
-    struct running_method *method, *tcp = bmi__method_of_scheme("tcp", 3);
+    struct running_method *method;
     int one, best = 0;
     for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
-        if (!atomic_load(&method->started) || method->method->option == NULL ||
-            method->method->option(method->state, NULL, BMI_TCP_GET_PORT, &one, false) != 0)
+        if (!atomic_load(&method->started) || method->method->option == NULL)
             continue;
-        if (best == 0 || (method == tcp && one != 0))
+        int status = method->method->option(method->state, NULL, BMI_TCP_GET_PORT, &one, false);
+        if (status >= 0 && (best == 0 || (status == 0 && one != 0)))
             best = one;
     }
     *port = best;
@@ -156,18 +170,15 @@ static int port_get(int *port)
 }
 
 /* The default for future connections is a setting, which the method reads whenever it starts. */
-static int buffer_default(int option, int *bytes, bool set)
+static int default_option(int option, int *value, bool set)
 {
-    int setting =
-        bmi__setting_find(option == BMI_TCP_BUFFER_SEND_SIZE ? "tcp_sndbuf" : "tcp_rcvbuf");
-    if (setting < 0)
-        return -ENOSYS;
-    if (bytes == NULL || (set && *bytes < 0))
+    enum setting setting = (enum setting)default_setting(option);
+    if (value == NULL || (set && *value < 0))
         return -EINVAL;
     if (set)
-        bmi__setting_put((enum setting)setting, *bytes);
+        bmi__setting_put(setting, *value);
     else
-        *bytes = (int)bmi__setting((enum setting)setting);
+        *value = (int)bmi__setting(setting);
     return 0;
 }
 
@@ -175,7 +186,7 @@ static int library_option(int option, void *value, bool set)
 {
     if (option == BMI_TCP_GET_PORT && !set)
         return port_get(value);
-    return is_kept(option) ? buffer_default(option, value, set)
+    return is_kept(option) ? default_option(option, value, set)
                            : ask_methods(NULL, option, value, set);
 }
 
@@ -183,6 +194,7 @@ int bmi__option(BMI_addr_t addr, int option, void *value, bool set)
 {
     if (option >= BMI_METHOD_MEMORY) /* the core's own */
         return -ENOSYS;
-    return addr != 0 ? address_option(addr, option, value, set)
-                     : library_option(option, value, set);
+    int status =
+        addr != 0 ? address_option(addr, option, value, set) : library_option(option, value, set);
+    return status > 0 ? 0 : status;
 }

@@ -6,7 +6,6 @@
  */
 #include "bmi/state/peer.h"
 
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,15 +175,13 @@ void bmi__peers_statistics(struct bmi_statistics *statistics)
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
-/* The name of an accepted peer: its host, and a number that distinguishes it from others there. */
+/* The name of an accepted peer: its host, and what distinguishes it from others there. */
 static const char *accepted_name(const char *host, const struct bmi_link *link)
 {
-    static _Thread_local char name[INET6_ADDRSTRLEN + 16];
-    bool colons = strchr(host, ':') != NULL;
+    static _Thread_local char name[64];
     if (link == NULL || link->host_number == 0)
         return host;
-    snprintf(name, sizeof name, "%s%.*s%s:%u", colons ? "[" : "", INET6_ADDRSTRLEN, host,
-             colons ? "]" : "", link->host_number);
+    link->method->hosts->process_name(host, link->host_number, name, sizeof name);
     return name;
 }
 

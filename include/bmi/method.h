@@ -161,6 +161,13 @@ struct bmi_setting_spec {
     const char *help; /* one line, for bmi-info */
 };
 
+/* An option of bmi.h whose default is one of the method's settings: the default of future
+ * connections. Its value is an int; an address keeps one of its own for its next connections. */
+struct bmi_option_default {
+    int option;
+    const char *setting;
+};
+
 /* Copies an address without the "/path" that may follow it, as much of it as fits. Returns:
  * nothing. Owns: nothing. Threads: any. Blocks: no. */
 static inline void bmi_address_copy(const char *address, char *copy, size_t size)
@@ -171,6 +178,27 @@ static inline void bmi_address_copy(const char *address, char *copy, size_t size
     copy[length] = '\0';
 }
 
+/* How the hosts of a method's links are written. The core keeps a host as a string, from
+ * bmi_method_link_host or of_address, and does not look into it. The functions are pure: any
+ * thread calls them, with any lock held. Methods whose hosts are IP addresses have methods/ip's. */
+struct bmi_method_hosts {
+    /* Writes the host of a canonical address. */
+    void (*of_address)(const char *canonical, char *host, size_t size);
+
+    /* <0, 0, >0: an order of hosts, for sorting. 0: they are the same host. */
+    int (*compare)(const char *one, const char *other);
+
+    /* Writes how the log names the process at a host: by both arguments of bmi_method_link_host. */
+    void (*process_name)(const char *host, uint32_t number, char *name, size_t size);
+
+    /* Whether a host is in a range of BMI_query_addr_range (bmi.h), which comes without its
+     * scheme. `bits`: the netmask; BMI_HOST_WHOLE: all bits; negative: none is given. Returns 1,
+     * 0, or -EINVAL. */
+    int (*in_range)(const char *host, const char *range, int bits);
+};
+
+enum { BMI_HOST_WHOLE = -2 };
+
 /* ---- the operations ------------------------------------------------------------------------- */
 
 struct bmi_method {
@@ -178,8 +206,10 @@ struct bmi_method {
     const char *schemes;     /* "tcp", or several: "ofi+tcp,ofi+shm" */
     const char *description; /* one line, for bmi-info */
     struct bmi_method_limits limits;
-    const struct bmi_setting_spec *settings; /* ends with an entry without a name; NULL: none.
+    const struct bmi_setting_spec *settings;   /* ends with an entry without a name; NULL: none.
                                               * Several methods may have one table in common */
+    const struct bmi_option_default *defaults; /* ends with an entry without a setting; or NULL */
+    const struct bmi_method_hosts *hosts;      /* never NULL; for methods in common, too */
 
     /* 1. Starts the method: *state is its own. Called once before anything else, from
      * BMI_initialize or a first look-up; one instance per process. Returns 0 or an errno: then
@@ -254,10 +284,11 @@ struct bmi_method {
     bool (*arm)(void *state);
 
     /* 13. Reads (set false) or sets an option of bmi.h that concerns the method; link may be NULL
-     * for the method as a whole, and to read its default. -ENOSYS: not one of its options. Any
-     * thread, perhaps with a peer's lock held. An option that is set on a link before link_up
-     * applies from the start of its connection, in place of the default: right after connect() the
-     * core sets the options that the program gave to the address before. */
+     * for the method as a whole, and to read its default. Returns 0; 1: done, but of several
+     * methods that answer, one that returns 0 is preferred; -ENOSYS: not one of its options; or an
+     * errno. Any thread, perhaps with a peer's lock held. An option that is set on a link before
+     * link_up applies from the start of its connection, in place of the default: right after
+     * connect() the core sets the options that the program gave to the address before. */
     int (*option)(void *state, struct bmi_link *link, int option, void *value, bool set);
 
     /* 14. Registers memory for put and get: fills at most `*count` regions, sets their number, and

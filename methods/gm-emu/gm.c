@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "gm.h"
+#include "methods/ip/hosts.h"
 
 static const struct bmi_setting_spec settings[] = {
     {"gm_send_tokens", BMI_SETTING_NUMBER, 256, 2, 65536, "sends that the NIC has at a time"},
@@ -320,7 +321,7 @@ static int gm_option(void *argument, struct bmi_link *link, int option, void *va
     (void)link;
     if (option == BMI_TCP_GET_PORT && !set) {
         *(int *)value = atomic_load(&state->number);
-        return 0;
+        return 1; /* programs ask for tcp's */
     }
     return option == BMI_METHOD_MEMORY ? gm_memory_option(state, value, set) : -ENOSYS;
 }
@@ -337,6 +338,7 @@ const struct bmi_method bmi__method_gm = {
                .put = true,
                .registration = true},
     .settings = settings,
+    .hosts = &ip_hosts,
     .start = gm_start,
     .stop = gm_stop,
     .listen = gm_listen,

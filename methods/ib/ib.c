@@ -96,7 +96,7 @@ static int ib_option(void *argument, struct bmi_link *link, int option, void *va
         return ib_memory_option(state, value, set);
     if (option == BMI_TCP_GET_PORT && !set && value) {
         *(int *)value = atomic_load(&state->port);
-        return 0;
+        return 1; /* programs ask for tcp's */
     }
     if (option == BMI_TCP_CLOSE_SOCKET && set) {
         if (link)
@@ -141,6 +141,7 @@ static int ib_option_of(const struct ib_kind *kind, void *state, struct bmi_link
                                            .get = true,                                     \
                                            .registration = true},                           \
                                 .settings = settings,                                       \
+                                .hosts = &ip_hosts,                                         \
                                 .start = start_##symbol,                                    \
                                 .stop = ib_stop,                                            \
                                 .listen = ib_listen,                                        \

@@ -16,6 +16,7 @@
 #include "address.h"
 #include "bmi/lock.h"
 #include "bmi/method.h"
+#include "hosts.h"
 
 enum { IP_NAME_ADDRESSES = 16 }; /* of one name, tried in turn */
 

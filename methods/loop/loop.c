@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "loop.h"
+#include "methods/ip/hosts.h"
 
 enum { NUMBER_MAX = 65535 };
 
@@ -213,7 +214,7 @@ static int start_loopget(void **state)
 #define LOOP_OPERATIONS                                                                         \
     .stop = loop_stop, .listen = loop_listen, .parse = loop_parse, .connect = loop_connect,     \
     .send = loop_send, .flush = loop_flush, .withdraw = loop_withdraw, .retract = loop_retract, \
-    .close = loop_close
+    .close = loop_close, .hosts = &ip_hosts
 
 #define LOOP_MEMORY_OPERATIONS \
     .expose = loop_expose, .release = loop_release, .transfer = loop_transfer

@@ -76,7 +76,7 @@ static int link_buffer(struct stream_link *link, enum tcp_buffer which, int *byt
     return result;
 }
 
-/* The default is the core's, a setting: it is read here only. */
+/* The default is a setting, which the core sets for the option: it is read here only. */
 static int buffer_option(struct stream_link *link, enum tcp_buffer which, int *bytes, bool set)
 {
     if (set && *bytes < 0)

@@ -25,6 +25,10 @@ static const struct bmi_setting_spec settings[] = {
     IP_SETTINGS,
     {0}};
 
+static const struct bmi_option_default defaults[] = {{BMI_TCP_BUFFER_SEND_SIZE, "tcp_sndbuf"},
+                                                     {BMI_TCP_BUFFER_RECEIVE_SIZE, "tcp_rcvbuf"},
+                                                     {0}};
+
 static bool delivered(int fd)
 {
     int unacknowledged = 0;
@@ -70,6 +74,8 @@ const struct bmi_method bmi__method_tcp = {
                .frame_max = FRAME_MAX,
                .segments_max = STREAM_IOVECS},
     .settings = settings,
+    .defaults = defaults,
+    .hosts = &ip_hosts,
     .start = tcp_start,
     .stop = tcp_stop,
     .listen = tcp_listen,

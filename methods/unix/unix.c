@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "methods/ip/hosts.h"
 #include "unix.h"
 
 enum { EAGER_MAX = 32768, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
@@ -163,6 +164,7 @@ const struct bmi_method bmi__method_unix = {
                .frame_max = FRAME_MAX,
                .segments_max = STREAM_IOVECS},
     .settings = settings,
+    .hosts = &ip_hosts,
     .start = unix_start,
     .stop = unix_stop,
     .listen = unix_listen,

@@ -10,6 +10,7 @@
 
 #include "bmi/connection/address.h"
 #include "bmi/progress/progress.h"
+#include "methods/ip/hosts.h"
 
 enum { MOST_PASSES = 4, EAGER_MAX = 16384 };
 
@@ -211,8 +212,9 @@ static void transfer(struct bmi_link *link, struct bmi_transfer *one)
     script->transfers = one;
 }
 
-#define FRAME_OPERATIONS \
-    .send = send, .flush = flush, .withdraw = withdraw, .retract = retract, .close = close_link
+#define FRAME_OPERATIONS                                                                         \
+    .send = send, .flush = flush, .withdraw = withdraw, .retract = retract, .close = close_link, \
+    .hosts = &ip_hosts
 #define FRAME_LIMITS \
     .eager_max = EAGER_MAX, .unexpected_max = 16384, .frame_max = 16384, .segments_max = 64
 
