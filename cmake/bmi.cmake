@@ -10,19 +10,19 @@
 
 include(CheckSymbolExists)
 
-# Sets `result` to the patterns of names that libbmi.map exports.
-function(bmi__exported result map)
-    file(STRINGS "${map}" lines REGEX "^        [^*]+.*;$")
-    string(REGEX REPLACE "[ ;]+" ";" patterns ";${lines}")
-    list(REMOVE_ITEM patterns "")
-    set(${result} "${patterns}" PARENT_SCOPE)
+# Writes the symbols that libbmi.map lists to a file, one a line.
+function(bmi__exported file map)
+    file(STRINGS "${map}" lines REGEX "^        [A-Za-z_0-9]+;$")
+    string(REGEX REPLACE "[ ;]+" "\n" symbols "${lines}")
+    file(CONFIGURE OUTPUT "${file}" CONTENT "${symbols}\n")
+    set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${map}")
 endfunction()
 
 # All of the library in one object, whose names are local but for those that libbmi.map exports: a
 # program may have a tcp_connect of its own.
 function(bmi__whole_object object map)
-    bmi__exported(patterns "${map}")
-    list(TRANSFORM patterns PREPEND --keep-global-symbol=)
+    set(exported "${PROJECT_BINARY_DIR}/exported.txt")
+    bmi__exported("${exported}" "${map}")
     separate_arguments(flags UNIX_COMMAND "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_RELEASE}")
     get_target_property(options bmi_objects BMI_LINK_TIME)
     if(options)
@@ -30,8 +30,8 @@ function(bmi__whole_object object map)
     endif()
     add_custom_command(OUTPUT "${object}"
         COMMAND "${CMAKE_C_COMPILER}" ${flags} -r -nostdlib -o "${object}" "$<TARGET_OBJECTS:bmi_objects>"
-        COMMAND "${CMAKE_OBJCOPY}" --wildcard ${patterns} "${object}"
-        DEPENDS "$<TARGET_OBJECTS:bmi_objects>" "${map}"
+        COMMAND "${CMAKE_OBJCOPY}" "--keep-global-symbols=${exported}" "${object}"
+        DEPENDS "$<TARGET_OBJECTS:bmi_objects>" "${exported}"
         COMMAND_EXPAND_LISTS VERBATIM COMMENT "Hiding the library's internal names")
     set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT ON)
 endfunction()

@@ -9,7 +9,8 @@ install(TARGETS bmi EXPORT bmi-shared
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(TARGETS bmi_static EXPORT bmi-static ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(FILES include/bmi.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(DIRECTORY include/bmi DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY include/bmi DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h"
+    PATTERN method.h EXCLUDE PATTERN lock.h EXCLUDE) # for methods, which are part of the library
 
 # What libbmi.a needs, told apart: packages with a pkg-config file, and plain libraries.
 get_property(libraries GLOBAL PROPERTY bmi_libraries)
