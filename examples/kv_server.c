@@ -22,7 +22,7 @@ struct work {
     struct kv_request request;
     struct kv_reply reply;
     struct bmi_trove_place value;
-    bmi_trove_object_t object, former; /* the key's values are object numbers */
+    bmi_trove_object_id_t object, former; /* the key's values are object numbers */
     struct bmi_trove_pair pair, old;
     struct bmi_flow_extent all;
 };
@@ -224,7 +224,7 @@ static struct bmi_sm_table requests = BMI_SM_TABLE("kv request", states);
 static int store_open(struct bmi_job_context *context, const char *where)
 {
     char why[256];
-    bmi_trove_object_t index = INDEX;
+    bmi_trove_object_id_t index = INDEX;
     bmi_job_id_t id;
     struct bmi_job_status status;
     int result = bmi_trove_open(&keys.store, where, &(struct bmi_trove_settings){.create = true},

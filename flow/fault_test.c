@@ -327,7 +327,7 @@ static void moved_wait(bmi_flow_id_t id, bmi_size_t taken, bmi_size_t delivered)
         bmi_error_code_t error;
         int count;
         bmi_flow_test(id, &count, &error, NULL, NULL, 1, context);
-        CU_ASSERT_EQUAL_FATAL(bmi_flow_get_progress(id, &progress, context), 0);
+        CU_ASSERT_EQUAL_FATAL(bmi_flow_progress(id, &progress, context), 0);
     } while (progress.taken < taken || progress.delivered < delivered);
 }
 

@@ -421,8 +421,8 @@ static void progress_look(struct bmi__posted *posted, void *argument)
     };
 }
 
-int bmi_flow_get_progress(bmi_flow_id_t flow, struct bmi_flow_progress *progress,
-                          bmi_flow_context_id_t context)
+int bmi_flow_progress(bmi_flow_id_t flow, struct bmi_flow_progress *progress,
+                      bmi_flow_context_id_t context)
 {
     if (progress == NULL)
         return -BMI_EINVAL;

@@ -245,7 +245,7 @@ static void aligned_stripes_are_not_copied(void)
                                                                    .extents = &extent,
                                                                    .extent_count = 1});
     struct bmi_flow_progress progress = {0};
-    CU_ASSERT_EQUAL(bmi_flow_get_progress(id, &progress, context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_progress(id, &progress, context), 0);
     CU_ASSERT_EQUAL(progress.copied, 0);
     CU_ASSERT(progress.in_flight <= BMI_FLOW_BUFFERS);
     flows_wait(&flows);
@@ -254,7 +254,7 @@ static void aligned_stripes_are_not_copied(void)
     CU_ASSERT_EQUAL(memcmp(file, arrived, 1 << 20), 0);
     CU_ASSERT_EQUAL(flows.errors[sender], 0);
     CU_ASSERT_EQUAL(flows.errors[receiver], 0);
-    CU_ASSERT_EQUAL(bmi_flow_get_progress(id, &progress, context), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(bmi_flow_progress(id, &progress, context), -BMI_EINVAL);
 }
 
 static void memory_of_a_store_is_not_copied(void)
@@ -264,7 +264,7 @@ static void memory_of_a_store_is_not_copied(void)
     struct flows flows = {0};
     files_make(5);
     struct bmi_trove_place from = object_make(file, FILE_SIZE), to = object_make("old", 3);
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &before), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &before), 0);
     flows_post(&flows, &(struct bmi_flow_description){.source = from_network(3),
                                                       .destination = on_storage(&to),
                                                       .extents = &extent,
@@ -276,7 +276,7 @@ static void memory_of_a_store_is_not_copied(void)
     flows_wait(&flows);
     CU_ASSERT_EQUAL(flows.errors[0], 0);
     CU_ASSERT_EQUAL(flows.errors[1], 0);
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &after), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &after), 0);
     /* read: all of it; written: all but the last part, which is not a whole block */
     CU_ASSERT_EQUAL(after.lent_bytes - before.lent_bytes,
                     FILE_SIZE + FILE_SIZE / BMI_FLOW_BUFFER_SIZE * BMI_FLOW_BUFFER_SIZE);
@@ -320,7 +320,7 @@ static void a_store_is_closed_before_an_end_is_fetched(void)
                     0);
     while (!atomic_load(&has_ended)) /* runs the rest of it */
         bmi_flow_testcontext(1, &(bmi_flow_id_t){0}, &count, &error, &actual, NULL, 1, context);
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.lent_bytes, FILE_SIZE);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
     store = before;
@@ -589,7 +589,7 @@ static void cancelled_and_late_flows_end_once(void)
                                                       .extent_count = 1,
                                                       .timeout_ms = 1000000});
     struct bmi_flow_progress progress = {0};
-    CU_ASSERT_EQUAL(bmi_flow_get_progress(flows.ids[0], &progress, context), 0);
+    CU_ASSERT_EQUAL(bmi_flow_progress(flows.ids[0], &progress, context), 0);
     CU_ASSERT_EQUAL(progress.total, FILE_SIZE); /* although no byte has come */
     CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);
     CU_ASSERT_EQUAL(bmi_flow_cancel(flows.ids[0], context), 0);

@@ -26,7 +26,7 @@ static inline void store_close(void)
 {
     struct bmi_trove_statistics statistics;
     CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.outstanding, 0);
     CU_ASSERT_EQUAL(bmi_trove_context_close(storage_context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);
@@ -37,7 +37,7 @@ static inline struct bmi_trove_place object_make(const void *bytes, bmi_size_t s
 {
     bmi_trove_op_id_t op;
     struct bmi_trove_place place = {.store = store, .collection = 1};
-    bmi_trove_object_t number = 0;
+    bmi_trove_object_id_t number = 0;
     int result = bmi_trove_post_create(&op, &place, &number, 0, NULL, storage_context);
     CU_ASSERT_EQUAL_FATAL(outcome_of(result, &op, storage_context).error, 0);
     place.object = number;

@@ -293,7 +293,7 @@ static void a_killed_server_ends_its_flows_only(void)
         bmi_error_code_t error;
         int count = 0;
         CU_ASSERT_EQUAL_FATAL(bmi_flow_test(first, &count, &error, NULL, NULL, 10, context), 0);
-        CU_ASSERT_EQUAL(bmi_flow_get_progress(flows.ids[1], &progress, context), 0);
+        CU_ASSERT_EQUAL(bmi_flow_progress(flows.ids[1], &progress, context), 0);
     } while (progress.good < progress.total || progress.total < 0);
     kill(server_pids[0], SIGKILL);
     flows_wait(&flows);

@@ -154,7 +154,7 @@ static void test_limit(void)
         message_send(tag);
     CU_ASSERT_TRUE(reached(&alive, LIMIT));
     /* then the others wait in the library, in their sender's budget */
-    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.machines_alive, LIMIT);
     CU_ASSERT_TRUE(bmi__unexpected_waiting());
     /* and each end makes room for the next, in the order of their coming */

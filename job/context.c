@@ -180,7 +180,7 @@ int bmi_job_context_close(struct bmi_job_context *context)
     return 0;
 }
 
-int bmi_job_get_statistics(struct bmi_job_context *context, struct bmi_job_statistics *statistics)
+int bmi_job_statistics(struct bmi_job_context *context, struct bmi_job_statistics *statistics)
 {
     if (context == NULL || statistics == NULL)
         return -BMI_EINVAL;

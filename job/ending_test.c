@@ -182,7 +182,7 @@ static void wait_alive(bmi_job_id_t id, uint64_t machines)
         struct bmi_job_status status;
         int count;
         CU_ASSERT_EQUAL_FATAL(bmi_job_test(job_case.context, id, &count, &status, 1), 0);
-        bmi_job_get_statistics(job_case.context, &statistics);
+        bmi_job_statistics(job_case.context, &statistics);
     }
     CU_ASSERT_EQUAL_FATAL(statistics.machines_alive, machines);
 }
@@ -383,7 +383,7 @@ static void test_failing_jump(void)
     CU_ASSERT_EQUAL(job_case_fetch().error, 0);
     CU_ASSERT_EQUAL(job_case_fetch().error, 0);
     CU_ASSERT_FALSE(jumping.impatient);
-    bmi_job_get_statistics(job_case.context, &statistics);
+    bmi_job_statistics(job_case.context, &statistics);
     CU_ASSERT_EQUAL(statistics.steps, 2);
 }
 

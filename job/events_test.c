@@ -226,7 +226,7 @@ static void test_repeat_not_fetched(void)
     int posted = bmi_job_timer(job_case.context, bmi_job_deadline(30), NULL, &timer, NULL);
     CU_ASSERT_EQUAL(bmi_job_wait(job_case.context, timer, NULL, posted, -1), 0);
     /* then they are one report */
-    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.completions_waiting, 1);
     /* which is the last one if it is cancelled then */
     CU_ASSERT_EQUAL(bmi_job_cancel(job_case.context, id), 0);
@@ -235,7 +235,7 @@ static void test_repeat_not_fetched(void)
     CU_ASSERT_EQUAL(status.error, -BMI_ECANCEL);
     CU_ASSERT(status.actual >= 2);
     job_case_none();
-    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.pending, 0);
 }
 

@@ -54,5 +54,5 @@ int bmi_job_flow_progress(struct bmi_job_context *context, bmi_job_id_t id,
     bool flow = job != NULL && job->kind == BMI_JOB_FLOW && job->phase == JOB_PENDING;
     bmi_flow_id_t op = flow ? job->op : 0;
     bmi_lock_give(&context->lock);
-    return flow ? bmi_flow_get_progress(op, progress, context->flow.id) : -BMI_EINVAL;
+    return flow ? bmi_flow_progress(op, progress, context->flow.id) : -BMI_EINVAL;
 }

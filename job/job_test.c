@@ -156,7 +156,7 @@ static void test_unexpected_not_fetched(void)
     }
     while (statistics.completions_waiting < 2) {
         CU_ASSERT_EQUAL_FATAL(bmi_job_test(closed, event, &count, &status, 1), 0);
-        CU_ASSERT_EQUAL(bmi_job_get_statistics(closed, &statistics), 0);
+        CU_ASSERT_EQUAL(bmi_job_statistics(closed, &statistics), 0);
     }
     bmi_job_context_close(closed);
     for (int i = 0; i < 2; i++) {
@@ -471,9 +471,9 @@ static void test_refused(void)
                                      NULL, NULL),
                         -BMI_EINVAL);
         if (i == 0)
-            CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &before), 0);
+            CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &before), 0);
     }
-    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &after), 0);
+    CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &after), 0);
     CU_ASSERT_EQUAL(after.posted, 0);
     CU_ASSERT_EQUAL(after.pending, 0);
     CU_ASSERT_EQUAL(after.job_bytes, before.job_bytes);
@@ -493,7 +493,7 @@ static void test_close_with_jobs(void)
         bmi_job_event(job_case.context, NULL, &id, NULL);
         bmi_job_null(job_case.context, 0, NULL, NULL, NULL);
     }
-    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.pending, 16);
     CU_ASSERT_EQUAL(statistics.completions_waiting, 4);
     CU_ASSERT_EQUAL(statistics.posted, 20);

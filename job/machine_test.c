@@ -169,9 +169,9 @@ static void test_jumps(void)
     life = (struct life){.children = &inner};
     CU_ASSERT_EQUAL(run(&outmost, &life, 0).error, 0);
     CU_ASSERT_STRING_EQUAL(life.path, "c0c1cfxfx");
-    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &before), 0);
+    CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &before), 0);
     CU_ASSERT_EQUAL(run(&outmost, &without, 0).error, 0);
-    CU_ASSERT_EQUAL(bmi_job_get_statistics(job_case.context, &after), 0);
+    CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &after), 0);
     CU_ASSERT_EQUAL(after.machine_bytes, before.machine_bytes);
     CU_ASSERT_EQUAL(run(&outer, &without, 0).error, -BMI_ENOMEM);
 }
@@ -470,7 +470,7 @@ static void test_many(void)
     }
     CU_ASSERT_EQUAL(atomic_load(&fetched), MANY);
     CU_ASSERT_EQUAL(atomic_load(&hops), MANY * 5);
-    bmi_job_get_statistics(job_case.context, &statistics);
+    bmi_job_statistics(job_case.context, &statistics);
     CU_ASSERT_EQUAL(statistics.machines, MANY);
     CU_ASSERT_EQUAL(statistics.machines_alive, 0);
     CU_ASSERT_EQUAL(statistics.pending, 0);

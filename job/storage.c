@@ -14,7 +14,7 @@ static bmi_size_t pairs_found(const struct bmi_trove_pair *pairs, int count)
 }
 
 int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                         bmi_trove_object_t *object, unsigned flags,
+                         bmi_trove_object_id_t *object, unsigned flags,
                          const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status)
 {
@@ -39,8 +39,8 @@ int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove
 }
 
 int bmi_job_trove_objects(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                          bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                          const struct bmi_job_options *options, bmi_job_id_t *id,
+                          bmi_trove_object_id_t *position, bmi_trove_object_id_t *objects,
+                          int count, const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status)
 {
     int result;

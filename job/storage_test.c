@@ -83,11 +83,11 @@ static void stream_and_keys(void)
 {
     struct bmi_job_context *context = job_case.context;
     struct bmi_job_status status = {0};
-    bmi_trove_object_t object = 7;
+    bmi_trove_object_id_t object = 7;
     char out[] = "some bytes", in[32] = "";
     bmi_size_t size = 0, offset = 3, length = 4;
     void *into[] = {in};
-    bmi_trove_object_t position = 0, list[2];
+    bmi_trove_object_id_t position = 0, list[2];
     int posted = bmi_job_trove_create(context, &place, &object, 0, NULL, NULL, &status);
     status = done(posted, &status);
     CU_ASSERT_EQUAL(status.error, 0);

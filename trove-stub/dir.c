@@ -192,7 +192,7 @@ static int is_gone(struct trove_op *op)
 }
 
 /* 0 stands for no object. */
-static int number_random(bmi_trove_object_t *number)
+static int number_random(bmi_trove_object_id_t *number)
 {
     int result;
     do

@@ -35,9 +35,9 @@ int bmi__dir_open(struct trove_dir *dir, const char *path, bool create, char *er
                   size_t error_size);
 void bmi__dir_close(struct trove_dir *dir);
 int bmi__dir_sync(int at, const char *name);
-int bmi__dir_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection);
-int bmi__dir_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection);
-int bmi__dir_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection);
+int bmi__dir_collection_create(struct bmi_trove_store *store, bmi_trove_collection_id_t collection);
+int bmi__dir_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_id_t collection);
+int bmi__dir_collection_next(struct bmi_trove_store *store, bmi_trove_collection_id_t *collection);
 int bmi__dir_objects(struct trove_op *op);
 
 #endif

@@ -363,7 +363,7 @@ static void keys_that_a_flush_has_lost_are_told_on_and_on(void)
     work_close();
 }
 
-static bmi_error_code_t object_make(bmi_trove_object_t number)
+static bmi_error_code_t object_make(bmi_trove_object_id_t number)
 {
     bmi_trove_op_id_t op;
     int result = bmi_trove_post_create(&op, &place, &number, 0, NULL, context);
@@ -423,10 +423,10 @@ struct dirent *__wrap_readdir(DIR *list)
     return NULL;
 }
 
-static struct outcome objects_list(bmi_trove_object_t *found, int count)
+static struct outcome objects_list(bmi_trove_object_id_t *found, int count)
 {
     bmi_trove_op_id_t op;
-    bmi_trove_object_t position = 0;
+    bmi_trove_object_id_t position = 0;
     int result = bmi_trove_post_objects(&op, &place, &position, found, count, NULL, context);
     return done(result, &op);
 }
@@ -434,8 +434,8 @@ static struct outcome objects_list(bmi_trove_object_t *found, int count)
 /* A folder that cannot be read does not count as empty. */
 static void a_folder_that_cannot_be_read_is_told(void)
 {
-    bmi_trove_object_t found[4];
-    bmi_trove_collection_t collection = 0;
+    bmi_trove_object_id_t found[4];
+    bmi_trove_collection_id_t collection = 0;
     work_open(true);
     CU_ASSERT_EQUAL(objects_list(found, 4).actual, 1);
     reading_fails = true;

@@ -270,7 +270,7 @@ static void an_object_removed_while_it_is_opened_is_gone(void)
 {
     bmi_size_t size;
     bmi_trove_op_id_t opening, op;
-    bmi_trove_object_t number = 1;
+    bmi_trove_object_id_t number = 1;
     bmi_error_code_t error = 0;
     char bytes[10] = "012345678";
     int count = 0;
@@ -314,7 +314,7 @@ static bool uring_used(void)
     CU_ASSERT_EQUAL(done(result, &op).error, 0);
     result = bmi_trove_post_read_at(&op, &place, bytes, 4096, 0, NULL, 0, NULL, context);
     CU_ASSERT_EQUAL(done(result, &op).error, 0);
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &statistics), 0);
     if (statistics.uring == 0)
         printf("(no io_uring here) ");
     return statistics.uring > 0;
@@ -433,13 +433,13 @@ static void a_collection_that_is_not_removed_stays_whole(void)
     pthread_t remover;
     bmi_trove_op_id_t op;
     work_open(true);
-    bmi_trove_object_t stays = UINT64_C(0xff00000000000001);
+    bmi_trove_object_id_t stays = UINT64_C(0xff00000000000001);
     CU_ASSERT_EQUAL_FATAL(
         done(bmi_trove_post_create(&op, &place, &stays, 0, NULL, context), &op).error, 0);
     object_remove();
     CU_ASSERT_EQUAL_FATAL(pthread_create(&remover, NULL, collection_remover, &removing), 0);
     for (int i = 0; i < ROUNDS; i++) {
-        bmi_trove_object_t number = place.object;
+        bmi_trove_object_id_t number = place.object;
         int result = bmi_trove_post_create(&op, &place, &number, BMI_TROVE_SYNC, NULL, context);
         CU_ASSERT_EQUAL(done(result, &op).error, 0);
         result = bmi_trove_post_remove(&op, &place, BMI_TROVE_SYNC, NULL, context);
@@ -467,7 +467,7 @@ static void a_key_that_is_put_early_stays(void)
                                      .key_size = 4,
                                      .value = got,
                                      .value_size = sizeof got};
-        bmi_trove_object_t number = place.object;
+        bmi_trove_object_id_t number = place.object;
         bmi_trove_op_id_t creating, op;
         bmi_error_code_t error;
         object_remove();
@@ -516,14 +516,14 @@ static void objects_are_used_beyond_the_descriptors(void)
     now.rlim_cur = (rlim_t)next + DESCRIPTORS;
     CU_ASSERT_EQUAL_FATAL(setrlimit(RLIMIT_NOFILE, &now), 0);
     for (int round = 0; round < 2; round++)
-        for (bmi_trove_object_t number = 1000; number < 1000 + OBJECTS; number++) {
+        for (bmi_trove_object_id_t number = 1000; number < 1000 + OBJECTS; number++) {
             struct bmi_trove_place one = place;
             one.object = number;
             if (round == 0) {
                 int result = bmi_trove_post_create(&op, &one, &number, 0, NULL, context);
                 CU_ASSERT_EQUAL(done(result, &op).error, 0);
             }
-            byte = (char)(number + (bmi_trove_object_t)round);
+            byte = (char)(number + (bmi_trove_object_id_t)round);
             int result = bmi_trove_post_write_at(&op, &one, &byte, 1, 0, NULL, BMI_TROVE_SYNC, NULL,
                                                  context);
             CU_ASSERT_EQUAL(done(result, &op).error, 0);

@@ -60,7 +60,7 @@ bmi_error_code_t ended(int result, bmi_trove_op_id_t op)
 
 void work_open(bool create)
 {
-    bmi_trove_object_t number = 1;
+    bmi_trove_object_id_t number = 1;
     bmi_trove_op_id_t op;
     need(store_open(true) == 0);
     need(bmi_trove_context_open(&context) == 0);

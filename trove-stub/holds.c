@@ -14,8 +14,8 @@
 #include "trove-stub/store.h"
 
 struct held {
-    bmi_trove_collection_t collection;
-    bmi_trove_object_t object;
+    bmi_trove_collection_id_t collection;
+    bmi_trove_object_id_t object;
     unsigned holders;
     struct trove_op *removal; /* or NULL; waits while there are holders, then runs */
 };

@@ -230,14 +230,14 @@ struct name {
     char text[16];
 };
 
-static struct name collection_name(bmi_trove_collection_t collection)
+static struct name collection_name(bmi_trove_collection_id_t collection)
 {
     struct name name;
     snprintf(name.text, sizeof name.text, "%08x", (unsigned)collection);
     return name;
 }
 
-int bmi__dir_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+int bmi__dir_collection_create(struct bmi_trove_store *store, bmi_trove_collection_id_t collection)
 {
     struct trove_dir *dir = store->state;
     if (mkdirat(dir->collections, collection_name(collection).text, 0777) != 0)
@@ -257,7 +257,7 @@ static int buckets_remove(int collection)
     return 0;
 }
 
-int bmi__dir_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+int bmi__dir_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_id_t collection)
 {
     struct trove_dir *dir = store->state;
     struct name name = collection_name(collection);
@@ -284,7 +284,7 @@ static bool number_read(const char *name, size_t digits, uint64_t *number)
     return true;
 }
 
-int bmi__dir_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection)
+int bmi__dir_collection_next(struct bmi_trove_store *store, bmi_trove_collection_id_t *collection)
 {
     struct trove_dir *dir = store->state;
     uint64_t number, least = UINT64_MAX;
@@ -299,7 +299,7 @@ int bmi__dir_collection_next(struct bmi_trove_store *store, bmi_trove_collection
     closedir(list);
     if (result < 0 || least == UINT64_MAX)
         return result < 0 ? result : -ENOENT;
-    *collection = (bmi_trove_collection_t)least;
+    *collection = (bmi_trove_collection_id_t)least;
     return 0;
 }
 

@@ -16,7 +16,7 @@ static char bytes[SIZE], other[SIZE], found[SIZE];
 static void store_open(const char *where)
 {
     struct bmi_trove_settings settings = {.capacity = CAPACITY};
-    bmi_trove_object_t object = 0;
+    bmi_trove_object_id_t object = 0;
     bmi_trove_op_id_t op;
     CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&store, where, &settings, NULL, 0), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_trove_collection_create(store, 1), 0);
@@ -94,7 +94,7 @@ static struct outcome lease_write(struct trove_lease *lease, bmi_size_t offset)
 static uint64_t lent_bytes(void)
 {
     struct bmi_trove_statistics statistics = {0};
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &statistics), 0);
     return statistics.lent_bytes;
 }
 

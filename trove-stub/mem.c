@@ -50,8 +50,8 @@ static uint64_t number_get(const unsigned char *from, int bytes)
     return number;
 }
 
-static void place_key(unsigned char key[12], bmi_trove_collection_t collection,
-                      bmi_trove_object_t object)
+static void place_key(unsigned char key[12], bmi_trove_collection_id_t collection,
+                      bmi_trove_object_id_t object)
 {
     bmi__number_put(key, collection, 4);
     bmi__number_put(key + 4, object, 8);
@@ -139,7 +139,7 @@ static struct mem_object *object_get(const struct bmi_trove_place *place)
 static int mem_create(struct trove_op *op)
 {
     struct mem_store *mem = mem_of(op);
-    bmi_trove_object_t number = *op->objects;
+    bmi_trove_object_id_t number = *op->objects;
     unsigned char key[12];
     struct mem_object *object = calloc(1, sizeof *object);
     if (object == NULL)
@@ -580,7 +580,8 @@ static int mem_run(struct trove_op *op)
 
 /* ---- collections and stores ------------------------------------------------------------------ */
 
-static int mem_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+static int mem_collection_create(struct bmi_trove_store *store,
+                                 bmi_trove_collection_id_t collection)
 {
     struct mem_store *mem = store->state;
     unsigned char key[4];
@@ -595,7 +596,8 @@ static int mem_collection_create(struct bmi_trove_store *store, bmi_trove_collec
     return result;
 }
 
-static int mem_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+static int mem_collection_remove(struct bmi_trove_store *store,
+                                 bmi_trove_collection_id_t collection)
 {
     struct mem_store *mem = store->state;
     unsigned char key[12];
@@ -613,7 +615,7 @@ static int mem_collection_remove(struct bmi_trove_store *store, bmi_trove_collec
     return result;
 }
 
-static int mem_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection)
+static int mem_collection_next(struct bmi_trove_store *store, bmi_trove_collection_id_t *collection)
 {
     struct mem_store *mem = store->state;
     unsigned char key[4];
@@ -621,7 +623,7 @@ static int mem_collection_next(struct bmi_trove_store *store, bmi_trove_collecti
     pthread_mutex_lock(&mem->lock);
     struct index_entry *entry = bmi__index_at_least(&mem->collections, key, 4);
     if (entry != NULL)
-        *collection = (bmi_trove_collection_t)number_get(entry->key, 4);
+        *collection = (bmi_trove_collection_id_t)number_get(entry->key, 4);
     pthread_mutex_unlock(&mem->lock);
     return entry != NULL ? 0 : -ENOENT;
 }

@@ -29,7 +29,7 @@ static int op_make(bmi_trove_op_id_t *id, const struct bmi_trove_place *place, e
 /* ---- objects --------------------------------------------------------------------------------- */
 
 int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                          bmi_trove_object_t *object, unsigned flags, void *user_ptr,
+                          bmi_trove_object_id_t *object, unsigned flags, void *user_ptr,
                           bmi_trove_context_id_t context)
 {
     struct trove_op *new;
@@ -49,8 +49,8 @@ int bmi_trove_post_remove(bmi_trove_op_id_t *op, const struct bmi_trove_place *p
 }
 
 int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                           bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                           void *user_ptr, bmi_trove_context_id_t context)
+                           bmi_trove_object_id_t *position, bmi_trove_object_id_t *objects,
+                           int count, void *user_ptr, bmi_trove_context_id_t context)
 {
     struct trove_op *new;
     bool valid = position != NULL && objects != NULL && count > 0 && count <= BMI_TROVE_LIST_MAX;

@@ -73,7 +73,7 @@ struct trove_op {
     struct bmi_trove_pair *old;            /* puts: former values; or NULL */
     bmi_size_t *rooms;                     /* value_size of each of `old` at the post */
     struct bmi_trove_position *position;
-    bmi_trove_object_t *objects, *object_position;
+    bmi_trove_object_id_t *objects, *object_position;
     bmi_size_t *size_out;
     bmi_size_t new_size;
     void *object;                       /* the backend's, between begin and end */
@@ -96,9 +96,9 @@ struct trove_backend {
     int (*open)(struct bmi_trove_store *store, const char *path, char *error, size_t error_size);
     int (*close)(struct bmi_trove_store *store);
     int (*space)(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t *available);
-    int (*collection_create)(struct bmi_trove_store *store, bmi_trove_collection_t collection);
-    int (*collection_remove)(struct bmi_trove_store *store, bmi_trove_collection_t collection);
-    int (*collection_next)(struct bmi_trove_store *store, bmi_trove_collection_t *collection);
+    int (*collection_create)(struct bmi_trove_store *store, bmi_trove_collection_id_t collection);
+    int (*collection_remove)(struct bmi_trove_store *store, bmi_trove_collection_id_t collection);
+    int (*collection_next)(struct bmi_trove_store *store, bmi_trove_collection_id_t *collection);
     /* Before and after the pieces of a read or write. */
     int (*begin)(struct trove_op *op);
     void (*end)(struct trove_op *op);

@@ -375,19 +375,19 @@ int bmi_trove_space(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t
     return bmi_status_of(store->backend->space(store, total, available));
 }
 
-int bmi_trove_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+int bmi_trove_collection_create(struct bmi_trove_store *store, bmi_trove_collection_id_t collection)
 {
     return store == NULL ? -BMI_EINVAL
                          : bmi_status_of(store->backend->collection_create(store, collection));
 }
 
-int bmi_trove_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection)
+int bmi_trove_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_id_t collection)
 {
     return store == NULL ? -BMI_EINVAL
                          : bmi_status_of(store->backend->collection_remove(store, collection));
 }
 
-int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection)
+int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collection_id_t *collection)
 {
     if (store == NULL || collection == NULL)
         return -BMI_EINVAL;
@@ -409,7 +409,7 @@ int bmi_trove_inject(struct bmi_trove_store *store, const struct bmi_trove_fault
     return 0;
 }
 
-int bmi_trove_get_statistics(struct bmi_trove_store *store, struct bmi_trove_statistics *statistics)
+int bmi_trove_statistics(struct bmi_trove_store *store, struct bmi_trove_statistics *statistics)
 {
     if (store == NULL || statistics == NULL)
         return -BMI_EINVAL;

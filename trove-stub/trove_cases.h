@@ -20,7 +20,7 @@ extern struct bmi_trove_place place; /* the object's */
 /* Waits for the end of an operation, by the result and id of its post. */
 struct outcome done(int result, const bmi_trove_op_id_t *op);
 /* A new object; sets `place` to it. */
-bmi_trove_object_t object_make(void);
+bmi_trove_object_id_t object_make(void);
 struct outcome write_at(const void *bytes, bmi_size_t size, bmi_size_t offset);
 struct outcome read_at(void *bytes, bmi_size_t size, bmi_size_t offset, unsigned flags);
 bmi_size_t size_now(void);

@@ -91,7 +91,7 @@ void a_removal_that_waits_is_cancelled(void)
 void closing_a_store_ends_holds(void)
 {
     struct bmi_trove_store *other;
-    bmi_trove_object_t object = 0;
+    bmi_trove_object_id_t object = 0;
     bmi_trove_op_id_t op;
     bmi_error_code_t error = 1;
     CU_ASSERT_EQUAL_FATAL(bmi_trove_open(&other, "mem:", NULL, NULL, 0), 0);

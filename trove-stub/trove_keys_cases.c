@@ -115,10 +115,10 @@ void keys_are_iterated_in_order_from_a_position(void)
     bmi_trove_op_id_t op;
     if (!keys_there())
         return;
-    bmi_trove_object_t first = place.object;
+    bmi_trove_object_id_t first = place.object;
     object_make(); /* a neighbour, whose keys must not be visible */
     CU_ASSERT_EQUAL(put_one("k000", "wrong", 0).error, 0);
-    bmi_trove_object_t neighbour = place.object;
+    bmi_trove_object_id_t neighbour = place.object;
     place.object = first;
     for (int i = 0; i < COUNT; i++) {
         snprintf(key, sizeof key, "k%03d", i * 7 % COUNT);

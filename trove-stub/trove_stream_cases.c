@@ -198,7 +198,7 @@ void absent_objects_are_told(void)
     CU_ASSERT_EQUAL(done(bmi_trove_post_remove(&op, &place, 0, NULL, context), &op).error,
                     -BMI_ENOENT);
     place.collection = 99;
-    bmi_trove_object_t object = 0;
+    bmi_trove_object_id_t object = 0;
     CU_ASSERT_EQUAL(done(bmi_trove_post_create(&op, &place, &object, 0, NULL, context), &op).error,
                     -BMI_ENOENT);
     CU_ASSERT_EQUAL(bmi_trove_collection_remove(store, 99), -BMI_ENOENT);
@@ -209,7 +209,7 @@ void absent_objects_are_told(void)
 void objects_are_made_listed_and_removed(void)
 {
     enum { COUNT = 40 };
-    bmi_trove_object_t list[16], position = 0, found = 0, number = 0xab00000000000001u;
+    bmi_trove_object_id_t list[16], position = 0, found = 0, number = 0xab00000000000001u;
     bmi_trove_op_id_t op;
     struct bmi_trove_place all = place;
     for (int i = 0; i < COUNT - 2; i++)
@@ -221,7 +221,7 @@ void objects_are_made_listed_and_removed(void)
                     -BMI_EEXIST);
     bmi_size_t count = 0;
     do {
-        bmi_trove_object_t before = position;
+        bmi_trove_object_id_t before = position;
         int result = bmi_trove_post_objects(&op, &all, &position, list, 16, NULL, context);
         struct outcome outcome = done(result, &op);
         CU_ASSERT_EQUAL_FATAL(outcome.error, 0);
@@ -241,7 +241,7 @@ void objects_are_made_listed_and_removed(void)
                         -BMI_ENOENT);
     }
     CU_ASSERT_EQUAL(bmi_trove_collection_remove(store, 7), 0);
-    bmi_trove_collection_t collection = 0;
+    bmi_trove_collection_id_t collection = 0;
     CU_ASSERT_EQUAL(bmi_trove_collection_next(store, &collection), -BMI_ENOENT);
     CU_ASSERT_EQUAL(bmi_trove_collection_create(store, 0xfffffff0u), 0);
     CU_ASSERT_EQUAL(bmi_trove_collection_next(store, &collection), 0);
@@ -264,10 +264,10 @@ void io_uring_is_used_where_it_is_there(void)
     struct bmi_trove_statistics before, after;
     char bytes[100] = {0};
     CU_ASSERT_EQUAL(write_at(bytes, 100, 0).error, 0); /* opens the file */
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &before), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &before), 0);
     CU_ASSERT_EQUAL(write_at(bytes, 100, 0).error, 0);
     CU_ASSERT_EQUAL(read_at(bytes, 100, 0, 0).error, 0);
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &after), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &after), 0);
     bool wanted = strcmp(kind.backend, "dir:") == 0 && !kind.settings.no_uring && uring_there();
     CU_ASSERT_EQUAL(after.uring - before.uring, wanted ? 2 : 0);
     CU_ASSERT_EQUAL(after.operations - before.operations, 2);

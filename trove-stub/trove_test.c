@@ -15,10 +15,10 @@ struct outcome done(int result, const bmi_trove_op_id_t *op)
     return outcome_of(result, op, context);
 }
 
-bmi_trove_object_t object_make(void)
+bmi_trove_object_id_t object_make(void)
 {
     bmi_trove_op_id_t op;
-    bmi_trove_object_t object = 0;
+    bmi_trove_object_id_t object = 0;
     CU_ASSERT_EQUAL_FATAL(
         done(bmi_trove_post_create(&op, &place, &object, 0, NULL, context), &op).error, 0);
     CU_ASSERT_NOT_EQUAL(object, 0);
@@ -45,7 +45,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     struct bmi_trove_statistics statistics;
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.outstanding, 0);
     CU_ASSERT_EQUAL(bmi_trove_context_close(context), 0);
     CU_ASSERT_EQUAL(bmi_trove_close(store), 0);

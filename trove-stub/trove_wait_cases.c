@@ -249,7 +249,7 @@ void faults_strike_the_nth(void)
     CU_ASSERT_EQUAL(outcome.actual, 0);
     CU_ASSERT_EQUAL(size_now(), 20);
     CU_ASSERT_EQUAL(write_at(bytes, 10, 20).error, 0);
-    CU_ASSERT_EQUAL(bmi_trove_get_statistics(store, &statistics), 0);
+    CU_ASSERT_EQUAL(bmi_trove_statistics(store, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.faults, 1);
     CU_ASSERT_EQUAL(bmi_trove_inject(store, &(struct bmi_trove_fault){.kinds = 64}), -BMI_EINVAL);
 }

@@ -177,7 +177,7 @@ static struct bmi_trove_place object_make(const char *where, bmi_size_t size)
 {
     struct bmi_trove_place place = {.collection = 1};
     bmi_trove_context_id_t context;
-    bmi_trove_object_t object = 0;
+    bmi_trove_object_id_t object = 0;
     bmi_trove_op_id_t op;
     bmi_check(bmi_trove_open(&place.store, where, NULL, NULL, 0), "bmi_trove_open");
     bmi_check(bmi_trove_collection_create(place.store, 1), "bmi_trove_collection_create");

@@ -204,7 +204,7 @@ static void notes_write(struct row *rows)
     struct series *alive = &rows[KINDS - 1].series[CONTENDER_BMI];
     format_text(job->note, sizeof job->note, "%.1f over bare",
                 job->value - rows[0].series[CONTENDER_BMI].value);
-    bmi_job_get_statistics(bench.jobs, &statistics);
+    bmi_job_statistics(bench.jobs, &statistics);
     format_text(alive->note, sizeof alive->note, "%llu of them, %llu bytes each and %llu for jobs",
                 (unsigned long long)rows[KINDS - 1].work.amount,
                 (unsigned long long)(statistics.machine_bytes / rows[KINDS - 1].work.amount),

@@ -49,7 +49,7 @@ struct slot {
     struct session *session; /* NULL: none */
     struct bmi_job_status status;
     struct bmi_trove_place place;
-    bmi_trove_object_t object;
+    bmi_trove_object_id_t object;
     struct bmi_trove_pair pairs[SFS_BATCH_MAX];
     struct bmi_job_status statuses[SFS_BATCH_MAX];
     struct bmi_trove_position position;
@@ -71,7 +71,7 @@ struct slot {
             char keys[SFS_BATCH_MAX][BMI_TROVE_KEY_MAX];
             uint8_t values[SFS_BATCH_MAX][HEADER_ROOM]; /* enough except for links */
         } batch;
-        bmi_trove_object_t objects[OBJECTS_LISTED];
+        bmi_trove_object_id_t objects[OBJECTS_LISTED];
     } u;
     uint8_t entries[SFS_REPLY_MAX];
     uint8_t bytes[SFS_REPLY_MAX];

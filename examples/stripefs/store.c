@@ -59,7 +59,7 @@ static int version_check(struct server *server, const char *folder)
     uint8_t version = 0;
     struct bmi_trove_pair pair = {(void *)"V", 1, &version, 1, 0};
     struct bmi_trove_place place = index_of(server);
-    bmi_trove_object_t object = INDEX;
+    bmi_trove_object_id_t object = INDEX;
     struct bmi_job_status status;
     bmi_job_id_t id;
     char text[128];
@@ -73,7 +73,7 @@ static int version_check(struct server *server, const char *folder)
     }
     if (result != -BMI_ENOENT)
         return refuse(folder, bmi_status_string(result));
-    bmi_trove_collection_t other = 0;
+    bmi_trove_collection_id_t other = 0;
     while (bmi_trove_collection_next(server->store, &other) == 0) {
         if (other > DATA)
             return refuse(folder, "is not a stripefs store");

@@ -210,8 +210,16 @@ struct bmi_flow_progress {
 
 /* Reads it while the flow runs, or before its completion is fetched.
  * Returns: 0; EINVAL (no such flow or context). Owns: nothing. Threads: any. Blocks: no. */
-int bmi_flow_get_progress(bmi_flow_id_t flow, struct bmi_flow_progress *progress,
-                          bmi_flow_context_id_t context);
+/* a function with the name of a structure, as C allows */
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
+int bmi_flow_progress(bmi_flow_id_t flow, struct bmi_flow_progress *progress,
+                      bmi_flow_context_id_t context);
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #ifdef __cplusplus
 }

@@ -88,7 +88,15 @@ struct bmi_job_statistics {
 };
 
 /* Returns: 0; EINVAL. Owns: nothing. Threads: any. Blocks: no. */
-int bmi_job_get_statistics(struct bmi_job_context *context, struct bmi_job_statistics *statistics);
+/* a function with the name of a structure, as C allows */
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
+int bmi_job_statistics(struct bmi_job_context *context, struct bmi_job_statistics *statistics);
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 /* The deadline that is `ms` from now; 0 for ms < 0: none. A time beyond the clock's range becomes
  * its last one, which never comes. Returns: a time. Owns: nothing. Threads: any, at any time.
@@ -236,15 +244,15 @@ int bmi_job_event_complete(struct bmi_job_context *context, bmi_job_id_t id, bmi
  * has that error, and in `actual` the bytes known good: a write that ran out of space may have
  * written some. */
 int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                         bmi_trove_object_t *object, unsigned flags,
+                         bmi_trove_object_id_t *object, unsigned flags,
                          const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status);
 int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove_place *place,
                          unsigned flags, const struct bmi_job_options *options, bmi_job_id_t *id,
                          struct bmi_job_status *status);
 int bmi_job_trove_objects(struct bmi_job_context *context, const struct bmi_trove_place *place,
-                          bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                          const struct bmi_job_options *options, bmi_job_id_t *id,
+                          bmi_trove_object_id_t *position, bmi_trove_object_id_t *objects,
+                          int count, const struct bmi_job_options *options, bmi_job_id_t *id,
                           struct bmi_job_status *status);
 int bmi_job_trove_read_list(struct bmi_job_context *context, const struct bmi_trove_place *place,
                             void *const *buffers, const bmi_size_t *sizes, int count,

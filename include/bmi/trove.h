@@ -41,9 +41,9 @@ extern "C" {
 /* ---- types ----------------------------------------------------------------------------------- */
 
 struct bmi_trove_store;
-typedef uint32_t bmi_trove_collection_t;
-typedef uint64_t bmi_trove_object_t; /* never 0 */
-typedef int64_t bmi_trove_op_id_t;   /* outstanding operation; 0 is none */
+typedef uint32_t bmi_trove_collection_id_t;
+typedef uint64_t bmi_trove_object_id_t; /* never 0 */
+typedef int64_t bmi_trove_op_id_t;      /* outstanding operation; 0 is none */
 typedef int64_t bmi_trove_context_id_t;
 
 #define BMI_TROVE_KEY_MAX 480          /* bytes of a key; at least 1 */
@@ -54,8 +54,8 @@ typedef int64_t bmi_trove_context_id_t;
 /* An object's place. Copied by posts. */
 struct bmi_trove_place {
     struct bmi_trove_store *store;
-    bmi_trove_collection_t collection;
-    bmi_trove_object_t object;
+    bmi_trove_collection_id_t collection;
+    bmi_trove_object_id_t object;
 };
 
 /* Flags of posts. */
@@ -127,16 +127,18 @@ int bmi_trove_space(struct bmi_trove_store *store, bmi_size_t *total, bmi_size_t
 
 /* Makes a collection. Returns: 0; EEXIST, EINVAL (NULL), ENOSPC, ENOMEM, EIO. Owns: nothing.
  * Threads: any. Blocks: until it is on disk. */
-int bmi_trove_collection_create(struct bmi_trove_store *store, bmi_trove_collection_t collection);
+int bmi_trove_collection_create(struct bmi_trove_store *store,
+                                bmi_trove_collection_id_t collection);
 
 /* Removes an empty collection. Returns: 0; ENOENT, ENOTEMPTY (it has objects), EBUSY, EIO, EINVAL.
  * Owns: nothing. Threads: any. Blocks: until it is on disk. */
-int bmi_trove_collection_remove(struct bmi_trove_store *store, bmi_trove_collection_t collection);
+int bmi_trove_collection_remove(struct bmi_trove_store *store,
+                                bmi_trove_collection_id_t collection);
 
 /* Finds the first collection whose number is >= *collection.
  * Returns: 0 and *collection; ENOENT (no more), EINVAL, EIO. Owns: nothing. Threads: any.
  * Blocks: for the disk. */
-int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collection_t *collection);
+int bmi_trove_collection_next(struct bmi_trove_store *store, bmi_trove_collection_id_t *collection);
 
 /* ---- contexts and tests ---------------------------------------------------------------------- */
 
@@ -209,7 +211,7 @@ int bmi_trove_cancel(bmi_trove_op_id_t op, bmi_trove_context_id_t context);
 /* Creates an object with the number *object. If that is 0, takes a free number and stores it there.
  * EEXIST: an object of that number exists. place->object is ignored. */
 int bmi_trove_post_create(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                          bmi_trove_object_t *object, unsigned flags, void *user_ptr,
+                          bmi_trove_object_id_t *object, unsigned flags, void *user_ptr,
                           bmi_trove_context_id_t context);
 
 /* Removes an object with its stream and key/values. With BMI_TROVE_WHEN_RELEASED: after the last
@@ -234,8 +236,8 @@ int bmi_trove_release(const struct bmi_trove_place *place);
  * first), which advances. actual: their number; fewer than count: there were no more. A test call
  * reports it: this never completes within the post. */
 int bmi_trove_post_objects(bmi_trove_op_id_t *op, const struct bmi_trove_place *place,
-                           bmi_trove_object_t *position, bmi_trove_object_t *objects, int count,
-                           void *user_ptr, bmi_trove_context_id_t context);
+                           bmi_trove_object_id_t *position, bmi_trove_object_id_t *objects,
+                           int count, void *user_ptr, bmi_trove_context_id_t context);
 
 /* Reads the pieces (stream_offsets[], stream_sizes[]) of the stream, in that order, into the pieces
  * (buffers[], sizes[]) of memory; the counts may differ, the totals may not. Zero-length pieces are
@@ -367,8 +369,15 @@ struct bmi_trove_statistics {
 };
 
 /* Returns: 0; EINVAL. Owns: nothing. Threads: any. Blocks: no. */
-int bmi_trove_get_statistics(struct bmi_trove_store *store,
-                             struct bmi_trove_statistics *statistics);
+/* a function with the name of a structure, as C allows */
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
+int bmi_trove_statistics(struct bmi_trove_store *store, struct bmi_trove_statistics *statistics);
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #ifdef __cplusplus
 }
