@@ -506,7 +506,7 @@ static void watch_remove(struct bmi_deferred *deferred)
     struct context *context = watch->context;
     bmi_method_watch_remove(&watch->watch);
     atomic_store(&watch->removed, true);
-    bmi__progress_notify(context, 0);
+    bmi__progress_notify(context_waiters(context), 0);
 }
 
 static bool watch_removed(struct waiter *waiter)
@@ -519,7 +519,7 @@ static void network_close(bmi_context_id network, struct storage_watch *watch)
 {
     struct waiter waiter = {.ready = watch_removed,
                             .argument = watch,
-                            .context = watch->context,
+                            .list = context_waiters(watch->context),
                             .op = WAITER_SOME};
     if (bmi__context_find(network) != NULL) { /* otherwise BMI was finalized, against the rules */
         watch->removal.run = watch_remove;
@@ -592,7 +592,7 @@ bool bmi__engine_sleeps(void)
 
 void bmi__engine_wake(void)
 {
-    bmi__progress_notify(engine.context, 0);
+    bmi__progress_notify(context_waiters(engine.context), 0);
 }
 
 struct sleep {
@@ -624,7 +624,7 @@ void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns)
     struct sleep sleep = {.self = self, .seen = atomic_load(&engine.events)};
     struct waiter waiter = {.ready = sleep_over,
                             .argument = &sleep,
-                            .context = engine.context,
+                            .list = context_waiters(engine.context),
                             .op = WAITER_SOME};
     uint64_t ns = left_ns < 0 || left_ns > LONGEST_NS ? LONGEST_NS : (uint64_t)left_ns;
     atomic_fetch_add(&engine.waiting, 1);

@@ -78,7 +78,7 @@ bool bmi__job_poll(struct bmi_job_context *context)
 
 void bmi__job_notify(struct bmi_job_context *context)
 {
-    bmi__progress_notify(context->network, 0);
+    bmi__progress_notify(context_waiters(context->network), 0);
     if (atomic_load(&context->event_fd) >= 0)
         bmi__job_fd_signal(context);
 }
@@ -152,7 +152,7 @@ static void wait_wake(struct bmi_task_waker *waker)
     struct wait *wait = (struct wait *)((char *)waker - offsetof(struct wait, waker));
     struct bmi_job_context *context = wait->context;
     atomic_store(&wait->woken, true);
-    bmi__progress_notify(context->network, 0);
+    bmi__progress_notify(context_waiters(context->network), 0);
 }
 
 /* In the background other threads fetch completions; this thread only waits for ended jobs. */
@@ -184,7 +184,7 @@ bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t unti
     struct wait wait = {.context = context, .seen = seen, .waker = {.wake = wait_wake}};
     struct waiter waiter = {.ready = wait_ready,
                             .argument = &wait,
-                            .context = context->network,
+                            .list = context_waiters(context->network),
                             .op = WAITER_SOME};
     uint64_t now = bmi__monotonic_ns();
     if (now >= until_ns)

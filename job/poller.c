@@ -38,7 +38,7 @@ static struct bmi__job_poller *the_poller; /* lock */
 void bmi__job_poller_look(struct bmi__job_poller *poller)
 {
     atomic_store(&poller->look, true);
-    bmi__progress_notify(poller->network, 0);
+    bmi__progress_notify(context_waiters(poller->network), 0);
 }
 
 static bool poller_ready(struct waiter *waiter)
@@ -79,7 +79,7 @@ static enum bmi_task_status poller_run(struct bmi_task *task, void *argument)
     struct bmi__job_poller *poller = argument;
     struct waiter waiter = {.ready = poller_ready,
                             .argument = poller,
-                            .context = poller->network,
+                            .list = context_waiters(poller->network),
                             .op = WAITER_SOME};
     (void)task;
     while (!atomic_load(&poller->stop)) {
@@ -134,7 +134,7 @@ static struct bmi__job_poller *poller_make_locked(int *result)
 static void poller_end(struct bmi__job_poller *poller)
 {
     atomic_store(&poller->stop, true);
-    bmi__progress_notify(poller->network, 0);
+    bmi__progress_notify(context_waiters(poller->network), 0);
     poller->orphan = bmi__task_await(&poller->task) == -BMI_EDEADLK;
     if (!poller->orphan)
         poller_free(poller);

@@ -42,7 +42,7 @@ static void watch_remove(struct bmi_deferred *deferred)
     close(watch->watch.fd);
     free(watch);
     if (atomic_fetch_sub(&context->watches, 1) == 1)
-        bmi__progress_notify(network, 0);
+        bmi__progress_notify(context_waiters(network), 0);
 }
 
 static void watch_end_locked(struct bmi__job_watch *watch, bmi_error_code_t error,
@@ -70,7 +70,7 @@ void bmi__job_watches_end(struct bmi_job_context *context)
 {
     struct waiter waiter = {.ready = unwatched,
                             .argument = context,
-                            .context = context->network,
+                            .list = context_waiters(context->network),
                             .op = WAITER_SOME};
     while (atomic_load(&context->watches) > 0)
         bmi__progress_wait(&waiter, 1000);

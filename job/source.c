@@ -113,7 +113,7 @@ static void watch_remove(struct bmi_deferred *deferred)
     struct context *network = source->context->network;
     bmi_method_watch_remove(&source->watch);
     atomic_store(&source->unwatched, true);
-    bmi__progress_notify(network, 0);
+    bmi__progress_notify(context_waiters(network), 0);
 }
 
 static bool unwatched(struct waiter *waiter)
@@ -125,7 +125,7 @@ void bmi__job_source_quiet(struct bmi__job_source *source)
 {
     struct waiter waiter = {.ready = unwatched,
                             .argument = &source->unwatched,
-                            .context = source->context->network,
+                            .list = context_waiters(source->context->network),
                             .op = WAITER_SOME};
     if (!atomic_load(&source->open))
         return;

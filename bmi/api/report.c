@@ -69,7 +69,7 @@ int bmi__context_statistics(struct bmi_context_statistics *out)
     out->completions = atomic_load(&context->completions);
     out->immediate = atomic_load(&context->immediate);
     out->queue_depth = bmi__context_depth(context);
-    out->waiters = atomic_load(&context->waiters);
+    out->waiters = atomic_load(&context->waiters.count);
     return 0;
 }
 

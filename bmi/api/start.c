@@ -423,7 +423,7 @@ static unsigned drop_completions(struct context *context)
 
 static bool has_completion(struct waiter *waiter)
 {
-    return bmi__context_has(waiter->context);
+    return bmi__context_has(waiter_context(waiter));
 }
 
 void BMI_close_context(bmi_context_id context_id)
@@ -432,7 +432,7 @@ void BMI_close_context(bmi_context_id context_id)
     if (context == NULL)
         return;
     struct sweep sweep = {.context = context};
-    struct waiter waiter = {.ready = has_completion, .context = context, .op = WAITER_SOME};
+    struct waiter waiter = {.ready = has_completion, .list = &context->waiters, .op = WAITER_SOME};
     do {
         sweep.left = 0;
         bmi__op_each(sweep_one, &sweep);

@@ -52,7 +52,7 @@ static bool one_ready(struct waiter *waiter)
 {
     struct one *one = waiter->argument;
     if (!one->taken)
-        one->taken = bmi__context_take_op(waiter->context, one->op, one->id);
+        one->taken = bmi__context_take_op(waiter_context(waiter), one->op, one->id);
     return one->taken;
 }
 
@@ -66,7 +66,10 @@ int BMI_test(bmi_op_id_t id, int *outcount, bmi_error_code_t *error_code, bmi_si
     if (outcount == NULL || error_code == NULL || max_idle_time_ms < 0 || one.op == NULL ||
         one.op->context != context)
         return -BMI_EINVAL;
-    struct waiter waiter = {.ready = one_ready, .argument = &one, .context = context, .op = id};
+    struct waiter waiter = {.ready = one_ready,
+                            .argument = &one,
+                            .list = &context->waiters,
+                            .op = id};
     if (one_ready(&waiter))
         progress_now_and_then();
     else
@@ -95,11 +98,11 @@ static bool some_ready(struct waiter *waiter)
     struct some *some = waiter->argument;
     if (some->taken > 0)
         return true;
-    if (!bmi__context_has(waiter->context))
+    if (!bmi__context_has(waiter_context(waiter)))
         return false;
     for (int i = 0; i < some->count; i++) {
         struct op *op = bmi__op_find(some->ids[i]);
-        if (op == NULL || !bmi__context_take_op(waiter->context, op, some->ids[i]))
+        if (op == NULL || !bmi__context_take_op(waiter_context(waiter), op, some->ids[i]))
             continue;
         int out = some->taken++;
         some->index[out] = i;
@@ -139,7 +142,7 @@ int BMI_testsome(int incount, bmi_op_id_t *id_array, int *outcount, int *index_a
     static const bmi_op_id_t none;
     struct waiter waiter = {.ready = some_ready,
                             .argument = &some,
-                            .context = context,
+                            .list = &context->waiters,
                             .op = WAITER_SOME,
                             .some = incount > 0 ? id_array : &none,
                             .some_count = incount};
@@ -162,10 +165,10 @@ struct any {
 static bool any_ready(struct waiter *waiter)
 {
     struct any *any = waiter->argument;
-    if (any->most == 0 && bmi__context_has(waiter->context))
+    if (any->most == 0 && bmi__context_has(waiter_context(waiter)))
         return true; /* leave it for the caller's next call: this one has no room */
     if (any->count == 0)
-        any->count = bmi__context_take(waiter->context, any->ops, any->most);
+        any->count = bmi__context_take(waiter_context(waiter), any->ops, any->most);
     if (any->count > 0)
         return true;
     /* If a thread waits for unexpected messages, it fetches them; else this program must. */
@@ -186,7 +189,7 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     struct any any; /* its array is not worth zeroing */
     any.count = 0;
     any.most = incount < TAKE_MOST ? incount : TAKE_MOST;
-    struct waiter waiter = {.ready = any_ready, .argument = &any, .context = context};
+    struct waiter waiter = {.ready = any_ready, .argument = &any, .list = &context->waiters};
     bool ready = any_ready(&waiter);
     if (any.count > 0)
         progress_now_and_then();
@@ -207,7 +210,7 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     }
     *outcount = done;
     if ((done > 0 || incount == 0) && bmi__context_has(context))
-        bmi__progress_notify(context, 0); /* more completions may be for another thread */
+        bmi__progress_notify(&context->waiters, 0); /* more completions may be for another thread */
     return done > 0;
 }
 

@@ -81,17 +81,17 @@ static void wake_followers(void)
     progress.woke = true;
 }
 
-void bmi__progress_notify(struct context *context, bmi_op_id_t op)
+void bmi__progress_notify(struct waiter_list *list, bmi_op_id_t op)
 {
     /* The push before, and these loads, are sequentially consistent, as a waiter's enlisting and
      * its second look are. The poller itself looks again before it blocks. */
     if (bmi__is_poller()) {
         if (bmi__waiters_asleep() > 0)
-            bmi__waiters_notify(context, op, &progress.wakes);
+            bmi__waiters_notify(list, op, &progress.wakes);
         return;
     }
     struct wakes wakes = {.count = 0};
-    bmi__waiters_notify(context, op, &wakes);
+    bmi__waiters_notify(list, op, &wakes);
     bmi__wakes_finish(&wakes);
 }
 

@@ -34,8 +34,8 @@ void bmi__progress_catch_up(void);
 /* Runs deferred calls and flushes, for a thread that is alone. */
 void bmi__progress_chores(void);
 
-/* A completion (of `op`) was pushed into the context; context NULL: an unexpected message. */
-void bmi__progress_notify(struct context *context, bmi_op_id_t op);
+/* A completion (of `op`) was pushed into the list's context; NULL: an unexpected message. */
+void bmi__progress_notify(struct waiter_list *list, bmi_op_id_t op);
 /* Whether there is a poller; whether it blocks in the epoll set. */
 bool bmi__progress_polled(void);
 bool bmi__progress_poller_blocks(void);

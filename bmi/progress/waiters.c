@@ -15,14 +15,13 @@
 #include "bmi/base/clock.h"
 #include "bmi/lock.h"
 #include "bmi/progress/wakeup.h"
-#include "bmi/state/context.h"
 #include "task/event.h"
 
 static struct bmi_lock lock;
-static struct waiter *first, *last;                /* lock: all, the poller too */
-static struct waiter_list for_unexpected;          /* lock */
-static atomic_uint unexpected_count, asleep_count; /* written under lock */
-static _Thread_local struct waiter *own;           /* this thread's, while it is enlisted */
+static struct waiter *first, *last;       /* lock: all, the poller too */
+static struct waiter_list for_unexpected; /* lock */
+static atomic_uint asleep_count;          /* written under lock */
+static _Thread_local struct waiter *own;  /* this thread's, while it is enlisted */
 
 unsigned bmi__waiters_asleep(void)
 {
@@ -31,17 +30,13 @@ unsigned bmi__waiters_asleep(void)
 
 unsigned bmi__waiters_for_unexpected(void)
 {
-    return atomic_load(&unexpected_count);
+    return atomic_load(&for_unexpected.count);
 }
 
-static struct waiter_list *list_of(struct context *context)
+/* NULL: the list of the threads that wait for unexpected messages. */
+static struct waiter_list *list_of(struct waiter_list *list)
 {
-    return context != NULL ? &context->waiting : &for_unexpected;
-}
-
-static atomic_uint *count_of(struct context *context)
-{
-    return context != NULL ? &context->waiters : &unexpected_count;
+    return list != NULL ? list : &for_unexpected;
 }
 
 static void append_locked(struct waiter_list *list, struct waiter *waiter)
@@ -92,20 +87,20 @@ static void remove_from_all_locked(struct waiter *waiter)
 
 static void enlist_locked(struct waiter *waiter)
 {
-    append_locked(list_of(waiter->context), waiter);
+    append_locked(list_of(waiter->list), waiter);
     append_to_all_locked(waiter);
     if (!waiter->polling)
         atomic_fetch_add(&asleep_count, 1);
-    atomic_fetch_add(count_of(waiter->context), 1);
+    atomic_fetch_add(&list_of(waiter->list)->count, 1);
 }
 
 static void delist_locked(struct waiter *waiter)
 {
-    remove_locked(list_of(waiter->context), waiter);
+    remove_locked(list_of(waiter->list), waiter);
     remove_from_all_locked(waiter);
     if (!waiter->polling)
         atomic_fetch_sub(&asleep_count, 1);
-    atomic_fetch_sub(count_of(waiter->context), 1);
+    atomic_fetch_sub(&list_of(waiter->list)->count, 1);
 }
 
 void bmi__waiter_enlist(struct waiter *waiter, bool as_poller)
@@ -191,10 +186,10 @@ static bool names(const struct waiter *waiter, bmi_op_id_t op)
     return i < waiter->some_count;
 }
 
-bool bmi__waiters_claim(struct context *context, bmi_op_id_t op)
+bool bmi__waiters_claim(struct waiter_list *list, bmi_op_id_t op)
 {
     bmi_lock_take(&lock);
-    const struct waiter *waiter = list_of(context)->first;
+    const struct waiter *waiter = list_of(list)->first;
     while (waiter != NULL && waiter->op != 0 && !names(waiter, op))
         waiter = waiter->next;
     bmi_lock_give(&lock);
@@ -203,10 +198,10 @@ bool bmi__waiters_claim(struct context *context, bmi_op_id_t op)
 
 /* Notifies every thread that tests this operation, and one that takes any. Returns whether there
  * was such a thread. */
-static bool notify_locked(struct context *context, bmi_op_id_t op, struct wakes *wakes)
+static bool notify_locked(const struct waiter_list *list, bmi_op_id_t op, struct wakes *wakes)
 {
     bool claimed = false, taker_woken = false;
-    for (struct waiter *waiter = list_of(context)->first; waiter != NULL; waiter = waiter->next) {
+    for (struct waiter *waiter = list->first; waiter != NULL; waiter = waiter->next) {
         bool named = names(waiter, op);
         claimed = claimed || named || waiter->op == 0;
         if (named || (waiter->op == WAITER_SOME && op == 0))
@@ -222,24 +217,24 @@ static bool notify_locked(struct context *context, bmi_op_id_t op, struct wakes 
 
 /* Notifies threads that test a context of an unexpected message, and threads that wait for
  * unexpected messages of a completion. */
-static void notify_others_locked(struct context *context, struct wakes *wakes)
+static void notify_others_locked(bool unexpected, struct wakes *wakes)
 {
     for (struct waiter *waiter = first; waiter != NULL; waiter = waiter->next_of_all)
-        if ((waiter->context == NULL) != (context == NULL) && waiter->op == 0)
+        if ((waiter->list == NULL) != unexpected && waiter->op == 0)
             signal_locked(waiter, wakes);
 }
 
-void bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes)
+void bmi__waiters_notify(struct waiter_list *list, bmi_op_id_t op, struct wakes *wakes)
 {
-    bool direct = atomic_load(count_of(context)) > 0, claimed = false;
-    bool others = context == NULL ? !direct : bmi__waiters_for_unexpected() > 0;
+    bool direct = atomic_load(&list_of(list)->count) > 0, claimed = false;
+    bool others = list == NULL ? !direct : bmi__waiters_for_unexpected() > 0;
     if (!direct && !others)
         return;
     bmi_lock_take(&lock);
     if (direct)
-        claimed = notify_locked(context, op, wakes);
+        claimed = notify_locked(list_of(list), op, wakes);
     if (others && !claimed)
-        notify_others_locked(context, wakes);
+        notify_others_locked(list == NULL, wakes);
     bmi_lock_give(&lock);
 }
 

@@ -14,29 +14,29 @@
 
 #include "bmi.h"
 
-struct context;
-
-/* Waiters with this id wait for several operations of their context. */
+/* Waiters with this id wait for several operations of their list. */
 #define WAITER_SOME INT64_MIN
+
+/* The threads that wait for completions of one context (state/context.h). */
+struct waiter_list {
+    struct waiter *first, *last; /* under waiters.c's lock */
+    atomic_uint count;           /* to be read without it */
+};
 
 /* A thread that waits for something. Lives on the thread's stack. */
 struct waiter {
     bool (*ready)(
         struct waiter *waiter); /* is it there? may take it; called by the thread itself */
     void *argument;
-    struct context *context; /* whose completions it waits for; NULL: unexpected messages */
-    bmi_op_id_t op;          /* only this operation; 0: any */
-    const bmi_op_id_t *some; /* WAITER_SOME: which (an id may be 0), lent; NULL: all of them */
+    struct waiter_list *list; /* of the context; NULL: of the threads that wait for messages */
+    bmi_op_id_t op;           /* only this operation; 0: any */
+    const bmi_op_id_t *some;  /* WAITER_SOME: which (an id may be 0), lent; NULL: all of them */
     int some_count;
     /* below: of waiters.c, under its lock */
     atomic_uint signalled;          /* futex: 1 from when it is woken until it has looked */
     bool polling;                   /* it is the poller and blocks in the epoll set */
-    struct waiter *next, *previous; /* of its context, or for unexpected messages */
+    struct waiter *next, *previous; /* of its list */
     struct waiter *next_of_all, *previous_of_all; /* of all */
-};
-
-struct waiter_list {
-    struct waiter *first, *last;
 };
 
 /* Threads to wake once the caller holds no lock that they might want. If there are more than fit,
@@ -58,12 +58,12 @@ unsigned bmi__waiters_asleep(void);
 unsigned bmi__waiters_for_unexpected(void);
 /* Wakes one follower, to become the poller. Returns false if there is none. */
 bool bmi__waiters_wake_one(void);
-/* Whether a thread that waits on the context will take the completion of `op`; 0: of any. */
-bool bmi__waiters_claim(struct context *context, bmi_op_id_t op);
-/* A completion (of `op`; 0: of an earlier one) was pushed into the context; context NULL: an
- * unexpected message. If no waiter of the context takes it, the threads that wait for unexpected
+/* Whether a thread on the list will take the completion of `op`; 0: of any. */
+bool bmi__waiters_claim(struct waiter_list *list, bmi_op_id_t op);
+/* A completion (of `op`; 0: of an earlier one) was pushed into the list's context; NULL: an
+ * unexpected message. If no waiter of the list takes it, the threads that wait for unexpected
  * messages are notified. The threads to wake are added to `wakes`. */
-void bmi__waiters_notify(struct context *context, bmi_op_id_t op, struct wakes *wakes);
+void bmi__waiters_notify(struct waiter_list *list, bmi_op_id_t op, struct wakes *wakes);
 void bmi__wakes_finish(struct wakes *wakes);
 
 /* In the child of a fork only the thread that forked waits. */

@@ -272,7 +272,7 @@ void bmi__context_complete(struct op *op)
         signal_locked(context);
         bmi_lock_give(&context->lock);
     }
-    bmi__progress_notify(context, id);
+    bmi__progress_notify(&context->waiters, id);
     hook_call(context);
 }
 
@@ -337,14 +337,14 @@ static void gather_locked(struct context *context)
 
 bool bmi__context_unclaimed(struct context *context)
 {
-    if (atomic_load(&context->waiters) == 0)
+    if (atomic_load(&context->waiters.count) == 0)
         return bmi__context_has(context);
-    if (bmi__waiters_claim(context, 0))
+    if (bmi__waiters_claim(&context->waiters, 0))
         return false;
     bmi_lock_take(&context->lock);
     gather_locked(context);
     struct op *op = context->ready.first;
-    while (op != NULL && bmi__waiters_claim(context, bmi__op_id(op)))
+    while (op != NULL && bmi__waiters_claim(&context->waiters, bmi__op_id(op)))
         op = op->next;
     bmi_lock_give(&context->lock);
     return op != NULL;

@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "bmi/lock.h"
 #include "bmi/progress/waiters.h"
@@ -26,8 +27,7 @@ struct context {
     _Atomic(struct op *) incoming;
     struct bmi_lock lock;
     struct op_list ready;       /* lock */
-    struct waiter_list waiting; /* threads that wait on it; under waiters.c's lock */
-    atomic_uint waiters;        /* their number, read without that lock */
+    struct waiter_list waiters; /* threads that wait on it */
     atomic_int event_fd;        /* for BMI_GET_CONTEXT_FD; -1: not requested */
     int poll_fd;                /* polled by the program: event_fd and the network; lock */
     _Atomic(struct context *) quiet_next;   /* context.c's list of contexts to be signalled */
@@ -46,6 +46,18 @@ struct context {
     void *hook_argument;             /* set before hook */
     atomic_uint hook_users;          /* calls of the hook that are under way */
 };
+
+/* NULL: the waiters for unexpected messages. */
+static inline struct waiter_list *context_waiters(struct context *context)
+{
+    return context != NULL ? &context->waiters : NULL;
+}
+
+/* The context that a waiter waits on; it waits on one. */
+static inline struct context *waiter_context(const struct waiter *waiter)
+{
+    return (struct context *)((char *)waiter->list - offsetof(struct context, waiters));
+}
 
 int bmi__context_open(bmi_context_id *id);
 void bmi__context_release(struct context *context);

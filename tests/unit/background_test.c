@@ -619,7 +619,7 @@ static void it_is_switched_off_by_a_thread_that_runs_tasks(void)
 static bool notify(struct context *context, bmi_op_id_t op)
 {
     struct wakes wakes = {.count = 0};
-    bmi__waiters_notify(context, op, &wakes);
+    bmi__waiters_notify(context_waiters(context), op, &wakes);
     bool any = wakes.count > 0;
     bmi__wakes_finish(&wakes);
     return any;
@@ -634,7 +634,8 @@ static void a_completion_wakes_its_own_waiter(void)
         bmi_context_id id;
         CU_ASSERT_EQUAL_FATAL(bmi__context_open(&id), 0);
         contexts[i] = bmi__context_find(id);
-        waiters[i] = (struct waiter){.context = contexts[i], .op = i % 2 ? 1000 + i : 0};
+        waiters[i] =
+            (struct waiter){.list = context_waiters(contexts[i]), .op = i % 2 ? 1000 + i : 0};
         bmi__waiter_enlist(&waiters[i], false);
     }
     CU_ASSERT_EQUAL(bmi__waiters_asleep(), CONTEXTS);
@@ -664,7 +665,7 @@ static void waiters_of_one_context(void)
     static const unsigned woken[] = {1, 1, 0, 1, 0, 1}, next[] = {0, 0, 1, 0, 1, 1};
     struct waiter waiters[COUNT_OF(wanted)];
     for (size_t i = 0; i < COUNT_OF(wanted); i++) {
-        waiters[i] = (struct waiter){.context = context, .op = wanted[i]};
+        waiters[i] = (struct waiter){.list = context_waiters(context), .op = wanted[i]};
         bmi__waiter_enlist(&waiters[i], false);
     }
     notify(context, 7);

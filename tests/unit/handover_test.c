@@ -94,7 +94,7 @@ static void a_caller_sets_a_timer(void)
         bool set = false;
         struct waiter waiter = {.ready = set_and_ready,
                                 .argument = &set,
-                                .context = bmi__context_find(context)};
+                                .list = context_waiters(bmi__context_find(context))};
         atomic_store(&fired, false);
         while (!bmi__progress_asleep()) /* the background watches */
             sched_yield();
@@ -156,7 +156,7 @@ static bool is_over(struct waiter *waiter)
 
 static void *wait_long(void *argument)
 {
-    struct waiter waiter = {.ready = is_over, .context = argument, .op = WAITER_SOME};
+    struct waiter waiter = {.ready = is_over, .list = context_waiters(argument), .op = WAITER_SOME};
     bmi__progress_wait(&waiter, 10 * PATIENCE_S * 1000);
     atomic_store(&left, true);
     return NULL;
@@ -181,7 +181,7 @@ static void another_runs_the_hooks(void)
 {
     open(0);
     struct context *found = bmi__context_find(context);
-    struct waiter at_once = {.ready = always, .context = found, .op = WAITER_SOME};
+    struct waiter at_once = {.ready = always, .list = context_waiters(found), .op = WAITER_SOME};
     struct bmi_task task;
     CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&task, NULL,

@@ -8,6 +8,9 @@ Sizes: 100 columns, 800 lines a file, 60 lines a function, CHANGELOG.md 8 KiB. E
 comment of a public function has the labels Returns, Owns, Threads, Blocks. bmi/lock.h alone asks for the number of threads.
 Prose has an acting subject: no clause of the kind "who waits is told".
 
+Includes: a file of the core includes no header of a layer above its own; a method includes the two headers of bmi/ that
+are for methods, its own folder, and what methods share. (layers_test.py checks the symbols of the object files.)
+
 tidy_allowed.txt beside this file lists what breaks a rule today. An entry may only shrink: one that is larger than needed
 fails, too.
 """
@@ -22,6 +25,10 @@ LABELS = ("Returns:", "Owns:", "Threads:", "Blocks:")
 PHRASES = re.compile(
     r"\b(?:[Ww]hoever|(?<!\w )[Ww]ho (?!is at|are we)|is told|are told|has (?:it|them|him)"
     r"|[Ww]hat (?:is|was|has|comes|came|goes|waits|needs|follows))\b")
+# The folders of the core, from the lowest layer to the highest.
+LAYERS = ("bmi/base/", "bmi/progress/", "bmi/state/", "bmi/protocol/", "bmi/connection/", "bmi/dispatch.", "bmi/api/")
+ABOVE = ("methods/", "trove-stub/", "flow/", "job/")
+FOR_METHODS = ("bmi/method.h", "bmi/lock.h", "methods/ip/", "methods/stream/")
 TEXTS = (".c", ".h", ".md", ".1", ".3", ".7", ".8")
 
 
@@ -49,6 +56,21 @@ def public_comments(text):
         yield match.group(3), match.group(1)
 
 
+def layer(name):
+    return next((number for number, folder in enumerate(LAYERS) if name.startswith(folder)), None)
+
+
+def check_includes(name, text, bad):
+    for included in re.findall(r'^#include ["<]([^">]+)[">]', text, re.M):
+        lower, higher = layer(name), layer(included)
+        if lower is not None and ((higher or 0) > lower or included.startswith(ABOVE)):
+            bad(name, f"includes {included} of a layer above its own")
+        if name.startswith("methods/") and included.startswith(("bmi/", "methods/", "../")):
+            own = "/".join(name.split("/")[:2]) + "/"
+            if not included.startswith(FOR_METHODS + (own,)):
+                bad(name, f"includes {included}, which is not for methods")
+
+
 def check_c(name, text, lines, bad):
     for number, line in enumerate(lines, 1):
         if len(line) > COLUMNS:
@@ -58,6 +80,7 @@ def check_c(name, text, lines, bad):
     for number, length in function_lengths(lines):
         if length > FUNCTION_LINES:
             bad(name, f"line {number}: a function of {length} lines, {FUNCTION_LINES} at most")
+    check_includes(name, text, bad)
     if name.startswith("include/"):
         for function, comment in public_comments(text):
             missing = [label for label in LABELS if label[:-1] not in comment]
