@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#if BMI_WITH_HWLOC
 #include <hwloc.h>
 
 static struct bmi_task_manager *synthetic(const char *text)
@@ -222,10 +221,3 @@ int main(int count, char **arguments)
     };
     return test_run("hwloc", cases);
 }
-#else
-int main(void)
-{
-    printf("skipped: built without hwloc\n");
-    return TEST_SKIPPED;
-}
-#endif

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 
-#if BMI_WITH_HWLOC
 #include <hwloc.h>
 #include <pthread.h>
 
@@ -79,21 +78,3 @@ int bmi__memory_node(const void *memory, uint64_t bytes)
     hwloc_bitmap_free(set);
     return result;
 }
-
-#else
-
-int bmi__memory_bind(const void *memory, uint64_t bytes, int node)
-{
-    (void)memory;
-    (void)bytes;
-    (void)node;
-    return -BMI_EOPNOTSUPP;
-}
-
-int bmi__memory_node(const void *memory, uint64_t bytes)
-{
-    (void)memory;
-    (void)bytes;
-    return -BMI_EOPNOTSUPP;
-}
-#endif

@@ -7,8 +7,6 @@
 
 #include <errno.h>
 
-#if BMI_WITH_HWLOC
-
 enum { MIB = 1 << 20 };
 
 static struct bmi_task_manager *manager;
@@ -149,10 +147,3 @@ int main(void)
     bmi_task_manager_destroy(manager);
     return result;
 }
-#else
-int main(void)
-{
-    printf("skipped: built without hwloc, which makes the tree\n");
-    return TEST_SKIPPED;
-}
-#endif

@@ -13,8 +13,6 @@
 #include <pthread.h>
 #include <string.h>
 
-#if BMI_WITH_HWLOC
-
 enum { THREADS = 16, TASKS = 1500, CPUS = 256 };
 
 enum way { ONE_SHOT, REPEATING, SELF_SUBMITTING, WAYS };
@@ -306,10 +304,3 @@ int main(void)
     };
     return test_run("stress", cases);
 }
-#else
-int main(void)
-{
-    printf("skipped: built without hwloc, which makes the tree of 256 CPUs\n");
-    return TEST_SKIPPED;
-}
-#endif

@@ -61,18 +61,6 @@ void bmi__topology_name(struct bmi__topology_node *node, const char *name)
     snprintf(node->name + used, sizeof(node->name) - used, "%s%s", used ? " + " : "", name);
 }
 
-#if BMI_WITH_HWLOC
-/* If the system does not describe its CPUs, as in most chroots, hwloc knows only their number, and
- * complains on standard error. If the system refuses the affinity mask, as with some seccomp
- * filters, hwloc retries for ever. EINVAL: a larger mask is needed; hwloc finds its size. */
-static bool system_tells(void)
-{
-    cpu_set_t mask;
-    return (sched_getaffinity(0, sizeof(mask), &mask) == 0 || errno == EINVAL) &&
-           access("/sys/devices/system/cpu", F_OK) == 0;
-}
-#endif
-
 int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__topology *topology,
                         char *error, size_t error_size)
 {
@@ -82,23 +70,8 @@ int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__to
     topology->os_of = calloc(BMI_CPUSET_MAX, sizeof(*topology->os_of));
     topology->leaf_of = calloc(BMI_CPUSET_MAX, sizeof(*topology->leaf_of));
     int result = -BMI_ENOMEM;
-    if (topology->os_of != NULL && topology->leaf_of != NULL) {
-#if BMI_WITH_HWLOC
-        if (settings->topology == BMI_TASK_TOPOLOGY_LIVE && !system_tells())
-            result = bmi__topology_from_mask(topology, error, error_size);
-        else
-            result = bmi__topology_from_hwloc(settings, topology, error, error_size);
-#else
-        if (settings->topology == BMI_TASK_TOPOLOGY_LIVE) {
-            result = bmi__topology_from_mask(topology, error, error_size);
-        } else {
-            snprintf(error, error_size,
-                     "topologies from text or file need hwloc, which this "
-                     "library was built without");
-            result = -BMI_EOPNOTSUPP;
-        }
-#endif
-    }
+    if (topology->os_of != NULL && topology->leaf_of != NULL)
+        result = bmi__topology_from_hwloc(settings, topology, error, error_size);
     if (result == -BMI_ENOMEM)
         snprintf(error, error_size, "out of memory");
     if (result != 0)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * topology.h - the shape of the tree: the CPUs and the resources that they share. One of two
- * sources builds it once (topology_hwloc.c, topology_mask.c); it is never written again: any thread
- * may read it.
+ * topology.h - the shape of the tree: the CPUs and the resources that they share. It is built
+ * once, from hwloc (topology_hwloc.c), and never written again: any thread may read it.
  *
  * CPUs are renumbered 0..cpu_count-1 in the order of the tree, so that each node covers a range
  * [first, first + count). Sets in this numbering are called local; those of callers have the
@@ -43,7 +42,7 @@ int bmi__topology_build(const struct bmi_task_settings *settings, struct bmi__to
                         char *error, size_t error_size);
 void bmi__topology_free(struct bmi__topology *topology);
 
-/* For the sources: a node below `parent` (BMI__NO_NODE: the root), depth first; a leaf has an
+/* For its source: a node below `parent` (BMI__NO_NODE: the root), depth first; a leaf has an
  * os_cpu
  * >= 0. Returns its index, or BMI__NO_NODE: out of memory, or the CPU number is too large. */
 uint32_t bmi__topology_add(struct bmi__topology *topology, uint32_t parent, int os_cpu);
@@ -52,7 +51,6 @@ void bmi__topology_name(struct bmi__topology_node *node, const char *name);
 
 int bmi__topology_from_hwloc(const struct bmi_task_settings *settings,
                              struct bmi__topology *topology, char *error, size_t error_size);
-int bmi__topology_from_mask(struct bmi__topology *topology, char *error, size_t error_size);
 
 /* Translates a set of the system's numbers. Returns 0; -BMI_EINVAL: empty, or a CPU is not the
  * tree's. */

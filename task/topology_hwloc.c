@@ -11,7 +11,6 @@
  */
 #include "task/topology.h"
 
-#if BMI_WITH_HWLOC
 #include <errno.h>
 #include <fcntl.h>
 #include <hwloc.h>
@@ -98,13 +97,39 @@ static int add_object(struct bmi__topology *topology, uint32_t parent, hwloc_obj
     return 0;
 }
 
+/* If the system does not describe its CPUs, as in most chroots, hwloc knows only their number, and
+ * complains on standard error. If the system refuses the affinity mask, as with some seccomp
+ * filters, hwloc retries for ever. EINVAL: a larger mask is needed; hwloc finds its size. */
+static bool system_is_described(void)
+{
+    cpu_set_t mask;
+    return (sched_getaffinity(0, sizeof(mask), &mask) == 0 || errno == EINVAL) &&
+           access("/sys/devices/system/cpu", F_OK) == 0;
+}
+
+/* Then the machine is one level of cores: those up to the last one that the process may use, or,
+ * without a mask, as many as are online, and no thread is bound. */
+static int undescribed_set(hwloc_topology_t from)
+{
+    char text[32];
+    cpu_set_t mask;
+    int count = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
+        for (count = CPU_SETSIZE; count > 1 && !CPU_ISSET((size_t)count - 1, &mask);)
+            count--;
+        hwloc_topology_set_flags(from, HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM);
+    }
+    snprintf(text, sizeof(text), "core:%d pu:1", count);
+    return hwloc_topology_set_synthetic(from, text);
+}
+
 static int source_set(hwloc_topology_t from, const struct bmi_task_settings *settings)
 {
     if (settings->topology == BMI_TASK_TOPOLOGY_SYNTHETIC)
         return hwloc_topology_set_synthetic(from, settings->topology_text);
     if (settings->topology == BMI_TASK_TOPOLOGY_XML)
         return hwloc_topology_set_xml(from, settings->topology_text);
-    return 0;
+    return system_is_described() ? 0 : undescribed_set(from);
 }
 
 /* Initialises, sets the source, loads. Returns 0 or a negated errno; then nothing is left. */
@@ -214,6 +239,3 @@ int bmi__topology_from_hwloc(const struct bmi_task_settings *settings,
     hwloc_topology_destroy(from);
     return result;
 }
-#else
-typedef int bmi__topology_hwloc_is_absent; /* a file may not be empty */
-#endif

@@ -5,8 +5,6 @@
  */
 #include "task/testing.h"
 
-#if BMI_WITH_HWLOC
-
 static enum bmi_task_queue_kind kind;
 
 static struct bmi_task_manager *given_tree(void)
@@ -213,10 +211,3 @@ int main(void)
     kind = BMI_TASK_QUEUE_SPINLOCK;
     return test_run("tree, spinlock", cases) || result;
 }
-#else
-int main(void)
-{
-    printf("skipped: built without hwloc, which makes the tree\n");
-    return TEST_SKIPPED;
-}
-#endif

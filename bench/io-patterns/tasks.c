@@ -77,8 +77,7 @@ static int real_cpu(int index)
 
 /* ---- managers and tasks -------------------------------------------------------------------- */
 
-/* Returns: false: this library was built without hwloc and knows no such tree. */
-static bool pair_open(struct pair *pair, const char *tree, enum bmi_task_threads threads)
+static void pair_open(struct pair *pair, const char *tree, enum bmi_task_threads threads)
 {
     *pair = (struct pair){.synthetic = tree != NULL};
     for (int kind = 0; kind < KINDS; kind++) {
@@ -89,15 +88,12 @@ static bool pair_open(struct pair *pair, const char *tree, enum bmi_task_threads
             .topology_text = tree,
         };
         int status = bmi_task_manager_create(&settings, &pair->managers[kind], error, sizeof error);
-        if (status == -BMI_EOPNOTSUPP)
-            return false;
         if (status < 0)
             die("task manager: %s", error);
         if (bmi_task_manager_start(pair->managers[kind], threads) < 0)
             die("task manager: its threads cannot be started");
     }
     bmi_task_cpus(pair->managers[0], &pair->cpus);
-    return true;
 }
 
 static void pair_close(struct pair *pair)
@@ -479,10 +475,7 @@ static void tree_measure(struct report *report, const char *tree)
 {
     struct pair pair;
     char panel[64];
-    if (!pair_open(&pair, tree, BMI_TASK_HOOKS_ONLY)) {
-        printf("synthetic trees are left out: this library was built without hwloc\n");
-        return;
-    }
+    pair_open(&pair, tree, BMI_TASK_HOOKS_ONLY);
     struct probe probe = {.pair = &pair, .cpu = bmi_cpuset_next(&pair.cpus, 0)};
     bind_to(real_cpu(0));
     format_text(panel, sizeof panel, "tree of %d CPUs", bmi_cpuset_count(&pair.cpus));
@@ -495,8 +488,8 @@ static void tree_measure(struct report *report, const char *tree)
 static void tree_check(const char *tree)
 {
     struct pair pair;
-    if (pair_open(&pair, tree, BMI_TASK_HOOKS_ONLY))
-        pair_close(&pair);
+    pair_open(&pair, tree, BMI_TASK_HOOKS_ONLY);
+    pair_close(&pair);
 }
 
 static void tasks_run(const struct options *options, struct report *report)

@@ -307,7 +307,7 @@ struct bmi_task_manager *bmi_task_manager_default(void);
 
 /* Creates a separate manager, e.g. for a test; `settings` may be NULL. Returns: 0 and *manager;
  * -BMI_EINVAL (settings, or a topology text that hwloc rejects), -BMI_ENOENT (no such file;
- * -BMI_EACCES, -BMI_ENOTDIR, ...), -BMI_EOPNOTSUPP (a text or file, but built without hwloc),
+ * -BMI_EACCES, -BMI_ENOTDIR, ...),
  * -BMI_EOVERFLOW (a CPU number above BMI_CPUSET_MAX), -BMI_ENOMEM. `error` (may be NULL) receives a
  * text in each case, with hwloc's own message where it has one. Owns: *manager is the caller's
  * until bmi_task_manager_destroy; settings are copied. Threads: any. Blocks: to read the
