@@ -42,9 +42,6 @@ static int settings_fill(struct bmi_task_settings *settings, char *error, size_t
         wrong = "queue_slots must be a power of 2 from 8 to 1048576";
     else if (settings->blocking_threads < -1 || settings->blocking_threads > 1024)
         wrong = "blocking_threads must be from -1 to 1024";
-    else if (settings->queue != BMI_TASK_QUEUE_LOCK_FREE &&
-             settings->queue != BMI_TASK_QUEUE_SPINLOCK)
-        wrong = "queue is not a known kind";
     else if (!bmi__policy_known(settings->worker_policy))
         wrong = "worker_policy is not a known policy";
     else if (settings->topology < BMI_TASK_TOPOLOGY_LIVE ||
@@ -58,8 +55,7 @@ static int settings_fill(struct bmi_task_settings *settings, char *error, size_t
     return -BMI_EINVAL;
 }
 
-static bool node_init(struct bmi_task_manager *manager, uint32_t index,
-                      const struct bmi__queue_kind *kind)
+static bool node_init(struct bmi_task_manager *manager, uint32_t index)
 {
     struct bmi__task_node *node = &manager->nodes[index];
     node->shape = &manager->topology.nodes[index];
@@ -68,20 +64,19 @@ static bool node_init(struct bmi_task_manager *manager, uint32_t index,
         node->shape->parent != BMI__NO_NODE ? &manager->nodes[node->shape->parent] : NULL;
     bmi__affinity_init(&node->affinity);
     node->run_by = calloc(node->shape->count + 1, sizeof(*node->run_by));
-    node->queue = kind->create(manager->settings.queue_slots);
+    node->queue = bmi__queue_create(manager->settings.queue_slots);
     manager->unserved[index / 64] |= (uint64_t)1 << (index % 64);
     return node->run_by != NULL && node->queue != NULL;
 }
 
-static bool cpu_init(struct bmi_task_manager *manager, uint32_t index,
-                     const struct bmi__queue_kind *kind)
+static bool cpu_init(struct bmi_task_manager *manager, uint32_t index)
 {
     struct bmi__task_cpu *cpu = &manager->cpus[index];
     cpu->manager = manager;
     cpu->index = index;
     cpu->os = manager->topology.os_of[index];
     cpu->leaf = &manager->nodes[manager->topology.leaf_of[index]];
-    cpu->urgent = kind->create(URGENT_SLOTS);
+    cpu->urgent = bmi__queue_create(URGENT_SLOTS);
     return cpu->urgent != NULL;
 }
 
@@ -105,8 +100,6 @@ static void mutexes_init(struct bmi_task_manager *manager)
 static bool manager_fill(struct bmi_task_manager *manager)
 {
     const struct bmi__topology *topology = &manager->topology;
-    const struct bmi__queue_kind *kind =
-        manager->settings.queue == BMI_TASK_QUEUE_SPINLOCK ? &bmi__queue_spin : &bmi__queue_ring;
     int32_t pool_threads = manager->settings.blocking_threads;
     manager->node_words = (topology->node_count + 63) / 64;
     manager->nodes = calloc(topology->node_count, sizeof(*manager->nodes));
@@ -124,14 +117,14 @@ static bool manager_fill(struct bmi_task_manager *manager)
         manager->unserved == NULL || manager->blocking.threads == NULL)
         return false;
     for (uint32_t i = 0; i < topology->node_count; i++) {
-        if (!node_init(manager, i, kind))
+        if (!node_init(manager, i))
             return false;
     }
     for (uint32_t i = 0; i < topology->cpu_count; i++) {
-        if (!cpu_init(manager, i, kind))
+        if (!cpu_init(manager, i))
             return false;
     }
-    manager->callers = kind->create(manager->settings.queue_slots);
+    manager->callers = bmi__queue_create(manager->settings.queue_slots);
     return manager->callers != NULL;
 }
 
@@ -142,15 +135,15 @@ void bmi__manager_free(struct bmi_task_manager *manager)
         struct bmi__task_node *node = &manager->nodes[i];
         free(node->run_by);
         if (node->queue != NULL)
-            node->queue->kind->destroy(node->queue);
+            bmi__queue_destroy(node->queue);
     }
     for (uint32_t i = 0; manager->cpus != NULL && i < topology->cpu_count; i++) {
         struct bmi__queue *urgent = manager->cpus[i].urgent;
         if (urgent != NULL)
-            urgent->kind->destroy(urgent);
+            bmi__queue_destroy(urgent);
     }
     if (manager->callers != NULL)
-        manager->callers->kind->destroy(manager->callers);
+        bmi__queue_destroy(manager->callers);
     while (manager->interned != NULL) {
         struct bmi__interned *entry = manager->interned;
         manager->interned = entry->next;

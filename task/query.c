@@ -50,7 +50,7 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
         return -BMI_EINVAL;
     struct bmi__task_node *node = &manager->nodes[queue];
     struct bmi__queue_counts counts;
-    node->queue->kind->count(node->queue, &counts);
+    bmi__queue_count(node->queue, &counts);
     uint64_t turned = atomic_load(&node->turned);
     counts.popped -= turned < counts.popped ? turned : counts.popped;
     counts.pushed -= turned < counts.pushed ? turned : counts.pushed;
@@ -142,9 +142,8 @@ size_t bmi_task_topology_text(struct bmi_task_manager *manager, char *text, size
         text[0] = '\0';
     if (manager == NULL)
         return 0;
-    draw(&drawing, "%u CPUs, %u queues, %s; %u workers\n", manager->topology.cpu_count,
-         manager->topology.node_count, manager->nodes[0].queue->kind->name,
-         atomic_load(&manager->live_workers));
+    draw(&drawing, "%u CPUs, %u queues; %u workers\n", manager->topology.cpu_count,
+         manager->topology.node_count, atomic_load(&manager->live_workers));
     for (int queue = 0; queue < (int)manager->topology.node_count; queue++)
         draw_queue(&drawing, manager, queue);
     return drawing.used;

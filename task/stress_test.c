@@ -3,7 +3,7 @@
  * Sixteen threads over a synthetic tree of 256 CPUs submit, cancel, repeat, and run tasks at
  * random; every accepted submit must have exactly one end, a run or a cancellation, and no task may
  * run twice at a time. Half of the time the threads are hooks, half of the time workers run too;
- * both kinds of queue; rings are small, so that they overflow.
+ * rings are small, so that they overflow.
  *
  * BMI_TASK_STRESS_SECONDS: length, 5 by default. BMI_TASK_STRESS_SEED: printed, to be repeated.
  */
@@ -235,12 +235,10 @@ static void check_sums(void)
     CU_ASSERT_EQUAL(atomic_load(&fleeting_gone), atomic_load(&fleeting_made));
 }
 
-static void stress(enum bmi_task_queue_kind kind, bool workers, bool shutdown, uint64_t length_ns,
-                   uint32_t *state)
+static void stress(bool workers, bool shutdown, uint64_t length_ns, uint32_t *state)
 {
     struct bmi_cpuset some;
     struct bmi_task_settings settings = {
-        .queue = kind,
         .topology = BMI_TASK_TOPOLOGY_SYNTHETIC,
         .topology_text = "package:8 l3:4 core:8 pu:1",
         .queue_slots = 16,
@@ -287,8 +285,8 @@ static void test_stress(void)
     /* rounds of a quarter of a second, so that starting and ending are stressed as well */
     uint64_t end = test_now_ns() + (uint64_t)(seconds * 1e9);
     for (unsigned round = 0; round < 8 || test_now_ns() < end; round++)
-        stress((enum bmi_task_queue_kind)(round & 1), round & 2, round & 4,
-               seconds < 2 ? (uint64_t)(seconds * 1e9 / 8) : 250000000, &state);
+        stress(round & 1, round & 2, seconds < 2 ? (uint64_t)(seconds * 1e9 / 8) : 250000000,
+               &state);
     printf("%llu runs, %llu cancellations, %u freed by themselves ",
            (unsigned long long)atomic_load(&runs), (unsigned long long)atomic_load(&cancels),
            atomic_load(&fleeting_gone));

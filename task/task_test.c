@@ -11,11 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static enum bmi_task_queue_kind kind;
-
 static struct bmi_task_manager *given_manager(void)
 {
-    struct bmi_task_settings settings = {.queue = kind, .queue_slots = 8};
+    struct bmi_task_settings settings = {.queue_slots = 8};
     return test_manager(&settings, BMI_TASK_HOOKS_ONLY);
 }
 
@@ -793,8 +791,5 @@ int main(void)
         {"size of a task", test_size},
         CU_TEST_INFO_NULL,
     };
-    kind = BMI_TASK_QUEUE_LOCK_FREE;
-    int result = test_run("tasks, lock-free", cases);
-    kind = BMI_TASK_QUEUE_SPINLOCK;
-    return test_run("tasks, spinlock", cases) || result;
+    return test_run("tasks", cases);
 }

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Where tasks wait and which CPUs take them, on a tree of two packages of two cores, by hooks that
- * act for its CPUs. Every case runs with both queues.
+ * act for its CPUs.
  */
 #include "task/testing.h"
-
-static enum bmi_task_queue_kind kind;
 
 static struct bmi_task_manager *given_tree(void)
 {
     struct bmi_task_settings settings = {
-        .queue = kind,
         .topology = BMI_TASK_TOPOLOGY_SYNTHETIC,
         .topology_text = "package:2 core:2 pu:1",
     };
@@ -161,7 +158,6 @@ static void test_sets_of_no_node_with_workers(void)
     bmi_cpuset_add(&workers, 2);
     bmi_cpuset_add(&workers, 3);
     struct bmi_task_settings settings = {
-        .queue = kind,
         .topology = BMI_TASK_TOPOLOGY_SYNTHETIC,
         .topology_text = "package:2 core:2 pu:1",
         .worker_cpus = &workers,
@@ -206,8 +202,5 @@ int main(void)
         {"such sets and workers", test_sets_of_no_node_with_workers},
         CU_TEST_INFO_NULL,
     };
-    kind = BMI_TASK_QUEUE_LOCK_FREE;
-    int result = test_run("tree, lock-free", cases);
-    kind = BMI_TASK_QUEUE_SPINLOCK;
-    return test_run("tree, spinlock", cases) || result;
+    return test_run("tree", cases);
 }

@@ -53,28 +53,24 @@ static void busy_end(struct busy *busy)
 /* Every CPU's own tasks run on it, only by its worker: the test runs none. */
 static void test_workers_run(void)
 {
-    for (int kind = 0; kind < 2; kind++) {
-        struct bmi_task_settings settings = {.queue = (enum bmi_task_queue_kind)kind};
-        struct bmi_task_manager *manager = test_manager(&settings, BMI_TASK_WORKERS);
-        struct bmi_cpuset all;
-        bmi_task_cpus(manager, &all);
-        for (int round = 0; round < 50; round++) {
-            for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0;
-                 cpu = bmi_cpuset_next(&all, cpu + 1)) {
-                struct bmi_task task;
-                struct bmi_cpuset only = test_only(cpu);
-                atomic_int ran_on = -1;
-                test_prepare_on(&task, manager, note_cpu, &ran_on, 0, &only);
-                bmi_task_submit(&task);
-                CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
-                CU_ASSERT_EQUAL(ran_on, cpu);
-            }
+    struct bmi_task_manager *manager = test_manager(NULL, BMI_TASK_WORKERS);
+    struct bmi_cpuset all;
+    bmi_task_cpus(manager, &all);
+    for (int round = 0; round < 50; round++) {
+        for (int cpu = bmi_cpuset_next(&all, 0); cpu >= 0; cpu = bmi_cpuset_next(&all, cpu + 1)) {
+            struct bmi_task task;
+            struct bmi_cpuset only = test_only(cpu);
+            atomic_int ran_on = -1;
+            test_prepare_on(&task, manager, note_cpu, &ran_on, 0, &only);
+            bmi_task_submit(&task);
+            CU_ASSERT_EQUAL(bmi_task_wait(&task, 20000), 0);
+            CU_ASSERT_EQUAL(ran_on, cpu);
         }
-        struct bmi_task_queue_statistics statistics;
-        bmi_task_queue_statistics(manager, 0, &statistics);
-        CU_ASSERT_TRUE(statistics.served);
-        bmi_task_manager_destroy(manager);
     }
+    struct bmi_task_queue_statistics statistics;
+    bmi_task_queue_statistics(manager, 0, &statistics);
+    CU_ASSERT_TRUE(statistics.served);
+    bmi_task_manager_destroy(manager);
 }
 
 static void add_switches(const char *folder, void *argument)

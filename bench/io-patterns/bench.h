@@ -30,13 +30,13 @@ enum contender {
     CONTENDER_BMI,            /* BMI, buffers from BMI_memalloc where the pattern has the choice */
     CONTENDER_BMI_PLAIN,      /* BMI, plain buffers */
     CONTENDER_BMI_BACKGROUND, /* BMI, progress=background */
-    CONTENDER_LOCK_FREE,      /* the task manager's default queues */
+    CONTENDER_LOCK_FREE,      /* the task manager */
     CONTENDER_RAW,            /* sockets: blocking, or epoll for N x M */
     CONTENDER_RAW_POLL,       /* sockets, spinning on a non-blocking receive */
     CONTENDER_MPI,
     CONTENDER_FI,       /* libfabric's fi_pingpong */
     CONTENDER_MEMCPY,   /* one process copies as much within its memory */
-    CONTENDER_SPINLOCK, /* the task manager's other queues */
+    CONTENDER_SPINLOCK, /* the tree of lists of PIOMan's paper */
     CONTENDER_LINE,     /* a cache line that goes to another CPU and back */
     CONTENDER_COUNT
 };

@@ -6,14 +6,16 @@
  * CPU, and for each shared level up to the global queue, where the first CPU to poll takes it; each
  * CPU of the task's set polls. Beside it stands the round trip of a cache line between the same two
  * CPUs. Then follow the levels of a large synthetic tree, with 1 to 16 threads on one queue.
- * Samples are a few hundred microseconds long and the two kinds of queue take turns, so that both
- * see the same machine. The value is the lower quartile, since other load of the machine only ever
- * adds. Each sample has its tasks at another place of a page: addresses that are equal in their
- * lowest 12 bits slow each other down, by some hundredths of the value, and chance decides which of
- * the tasks' and the queue's are equal.
+ * Samples are a few hundred microseconds long, and those of the manager and of the paper's tree of
+ * lists under spinlocks (paper_tree.h) take turns, so that both see the same machine. The value is
+ * the lower quartile, since other load of the machine only ever adds. Each sample has its tasks at
+ * another place of a page: addresses that are equal in their lowest 12 bits slow each other down,
+ * by some hundredths of the value, and chance decides which of the tasks' and the queue's are
+ * equal.
  *
  * Samples are taken by the main thread alone; a sample's other threads live as long as it does.
  */
+#include "paper_tree.h"
 #include "report.h"
 
 #include "bmi.h"
@@ -37,11 +39,10 @@
 
 enum kind { LOCK_FREE, SPINLOCK, KINDS };
 
-static const enum contender contender_of[KINDS] = {CONTENDER_LOCK_FREE, CONTENDER_SPINLOCK};
-
-/* A pair of managers, alike but for their queues. */
+/* The manager, and the paper's tree of the same shape. */
 struct pair {
-    struct bmi_task_manager *managers[KINDS];
+    struct bmi_task_manager *manager;
+    struct paper_tree *tree;
     struct bmi_cpuset cpus;
     bool synthetic;
 };
@@ -79,27 +80,25 @@ static int real_cpu(int index)
 
 static void pair_open(struct pair *pair, const char *tree, enum bmi_task_threads threads)
 {
+    char error[256];
+    struct bmi_task_settings settings = {
+        .topology = tree ? BMI_TASK_TOPOLOGY_SYNTHETIC : BMI_TASK_TOPOLOGY_LIVE,
+        .topology_text = tree,
+    };
     *pair = (struct pair){.synthetic = tree != NULL};
-    for (int kind = 0; kind < KINDS; kind++) {
-        char error[256];
-        struct bmi_task_settings settings = {
-            .queue = kind == LOCK_FREE ? BMI_TASK_QUEUE_LOCK_FREE : BMI_TASK_QUEUE_SPINLOCK,
-            .topology = tree ? BMI_TASK_TOPOLOGY_SYNTHETIC : BMI_TASK_TOPOLOGY_LIVE,
-            .topology_text = tree,
-        };
-        int status = bmi_task_manager_create(&settings, &pair->managers[kind], error, sizeof error);
-        if (status < 0)
-            die("task manager: %s", error);
-        if (bmi_task_manager_start(pair->managers[kind], threads) < 0)
-            die("task manager: its threads cannot be started");
-    }
-    bmi_task_cpus(pair->managers[0], &pair->cpus);
+    int status = bmi_task_manager_create(&settings, &pair->manager, error, sizeof error);
+    if (status < 0)
+        die("task manager: %s", error);
+    if (bmi_task_manager_start(pair->manager, threads) < 0)
+        die("task manager: its threads cannot be started");
+    bmi_task_cpus(pair->manager, &pair->cpus);
+    pair->tree = paper_tree_open(pair->manager);
 }
 
 static void pair_close(struct pair *pair)
 {
-    for (int kind = 0; kind < KINDS; kind++)
-        bmi_task_manager_destroy(pair->managers[kind]);
+    paper_tree_close(pair->tree);
+    bmi_task_manager_destroy(pair->manager);
 }
 
 static enum bmi_task_status nothing_run(struct bmi_task *task, void *argument)
@@ -109,20 +108,54 @@ static enum bmi_task_status nothing_run(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
-static inline void task_create(struct bmi_task *task, struct bmi_task_manager *manager,
+static void nothing_run_paper(struct paper_task *task)
+{
+    (void)task;
+}
+
+/* A task of either kind. */
+union any_task {
+    struct bmi_task managers;
+    struct paper_task papers;
+};
+
+static inline void task_create(union any_task *task, const struct pair *pair, enum kind kind,
                                const struct bmi_cpuset *cpus)
 {
     struct bmi_task_attributes attributes = {.function = nothing_run, .cpus = cpus};
-    if (bmi_task_prepare(task, manager, &attributes) != 0)
+    if (kind == SPINLOCK)
+        paper_prepare(pair->tree, &task->papers, nothing_run_paper, cpus);
+    else if (bmi_task_prepare(&task->managers, pair->manager, &attributes) != 0)
         die("bmi_task_prepare failed");
+}
+
+static inline void task_submit(union any_task *task, enum kind kind)
+{
+    if (kind == SPINLOCK)
+        paper_submit(&task->papers);
+    else
+        bmi_task_submit(&task->managers);
+}
+
+static inline bool task_ended(union any_task *task, enum kind kind)
+{
+    return kind == SPINLOCK ? paper_ended(&task->papers)
+                            : bmi_task_state(&task->managers) == BMI_TASK_ENDED;
+}
+
+/* Returns: how many tasks ran. */
+static inline unsigned tasks_schedule(const struct pair *pair, enum kind kind, int cpu)
+{
+    return kind == SPINLOCK ? paper_schedule(pair->tree, cpu)
+                            : bmi_task_schedule_on(pair->manager, cpu);
 }
 
 /* Where a sample's tasks are, in memory for TASKS of them that begins anywhere in a page. */
 struct site {
-    _Alignas(PAGE) uint8_t memory[PAGE + TASKS * sizeof(struct bmi_task)];
+    _Alignas(PAGE) uint8_t memory[PAGE + TASKS * sizeof(union any_task)];
 };
 
-static struct bmi_task *site_tasks(struct site *site, unsigned sample)
+static union any_task *site_tasks(struct site *site, unsigned sample)
 {
     return (void *)(site->memory + (size_t)sample * STEP % PAGE);
 }
@@ -140,7 +173,8 @@ static struct bmi_cpuset only(int cpu)
 /* A CPU that polls, for tasks or for the ball. */
 struct poller {
     pthread_t thread;
-    struct bmi_task_manager *manager; /* NULL: the ball */
+    const struct pair *pair; /* NULL: the ball */
+    enum kind kind;
     int cpu;
     atomic_bool ready, stop;
     _Alignas(64) atomic_uint ball;
@@ -152,17 +186,17 @@ static void *poller_main(void *argument)
     bind_to(poller->cpu);
     atomic_store(&poller->ready, true);
     while (!atomic_load_explicit(&poller->stop, memory_order_relaxed)) {
-        if (poller->manager)
-            bmi_task_schedule_on(poller->manager, poller->cpu);
+        if (poller->pair)
+            tasks_schedule(poller->pair, poller->kind, poller->cpu);
         else if (atomic_load_explicit(&poller->ball, memory_order_acquire) == 1)
             atomic_store_explicit(&poller->ball, 0, memory_order_release);
     }
     return NULL;
 }
 
-static void poller_open(struct poller *poller, struct bmi_task_manager *manager, int cpu)
+static void poller_open(struct poller *poller, const struct pair *pair, enum kind kind, int cpu)
 {
-    *poller = (struct poller){.manager = manager, .cpu = cpu};
+    *poller = (struct poller){.pair = pair, .kind = kind, .cpu = cpu};
     if (pthread_create(&poller->thread, NULL, poller_main, poller) != 0)
         die("no thread");
     while (!atomic_load(&poller->ready))
@@ -177,7 +211,7 @@ static void poller_close(struct poller *poller)
 
 /* Polls on each CPU of the task's set but the submitter's. Returns: how many do. */
 static int pollers_open(struct poller pollers[OTHERS_MAX], const struct probe *probe,
-                        struct bmi_task_manager *manager)
+                        enum kind kind)
 {
     int count = 0;
     if (probe->pair->synthetic)
@@ -185,38 +219,37 @@ static int pollers_open(struct poller pollers[OTHERS_MAX], const struct probe *p
     for (int cpu = bmi_cpuset_next(&probe->target, 0); cpu >= 0 && count < OTHERS_MAX;
          cpu = bmi_cpuset_next(&probe->target, cpu + 1))
         if (cpu != probe->cpu)
-            poller_open(&pollers[count++], manager, cpu);
+            poller_open(&pollers[count++], probe->pair, kind, cpu);
     return count;
 }
 
 /* Submits a task again and again. Returns: nanoseconds for each. */
-static double tasks_time(const struct probe *probe, struct bmi_task_manager *manager, int times,
-                         unsigned sample)
+static double tasks_time(const struct probe *probe, enum kind kind, int times, unsigned sample)
 {
     static struct site site;
-    struct bmi_task *task = site_tasks(&site, sample);
+    const struct pair *pair = probe->pair;
+    union any_task *task = site_tasks(&site, sample);
     bool own = bmi_cpuset_has(&probe->target, probe->cpu);
     uint64_t start = 0;
-    task_create(task, manager, &probe->target);
+    task_create(task, pair, kind, &probe->target);
     for (int i = -times / WARM_UP; i < times; i++) {
         if (i == 0)
             start = now_ns();
         if (probe->creates)
-            task_create(task, manager, &probe->target);
-        bmi_task_submit(task);
-        while (bmi_task_state(task) != BMI_TASK_ENDED)
+            task_create(task, pair, kind, &probe->target);
+        task_submit(task, kind);
+        while (!task_ended(task, kind))
             if (own)
-                bmi_task_schedule_on(manager, probe->cpu);
+                tasks_schedule(pair, kind, probe->cpu);
     }
     return (double)(now_ns() - start) / times;
 }
 
-static double tasks_sample(const struct probe *probe, struct bmi_task_manager *manager, int times,
-                           unsigned sample)
+static double tasks_sample(const struct probe *probe, enum kind kind, int times, unsigned sample)
 {
     static struct poller pollers[OTHERS_MAX];
-    int count = pollers_open(pollers, probe, manager);
-    double each_ns = tasks_time(probe, manager, times, sample);
+    int count = pollers_open(pollers, probe, kind);
+    double each_ns = tasks_time(probe, kind, times, sample);
     for (int i = 0; i < count; i++)
         poller_close(&pollers[i]);
     return each_ns;
@@ -227,7 +260,7 @@ static double line_sample(const struct probe *probe, int times)
 {
     static struct poller poller;
     uint64_t start = 0;
-    poller_open(&poller, NULL, bmi_cpuset_next(&probe->target, 0));
+    poller_open(&poller, NULL, LOCK_FREE, bmi_cpuset_next(&probe->target, 0));
     for (int i = -times / WARM_UP; i < times; i++) {
         if (i == 0)
             start = now_ns();
@@ -244,7 +277,7 @@ static double line_sample(const struct probe *probe, int times)
 
 struct crowd {
     const struct probe *probe;
-    struct bmi_task_manager *manager;
+    enum kind kind;
     atomic_int missing; /* threads that are not ready yet */
     int each;           /* tasks of a thread */
     unsigned sample;    /* its number: where the tasks are */
@@ -271,18 +304,19 @@ static void *member_main(void *argument)
 {
     struct member *member = argument;
     struct crowd *crowd = member->crowd;
-    struct bmi_task *tasks = site_tasks(member->site, crowd->sample);
+    const struct pair *pair = crowd->probe->pair;
+    union any_task *tasks = site_tasks(member->site, crowd->sample);
     bind_to(member->on);
     for (int i = 0; i < TASKS; i++)
-        task_create(&tasks[i], crowd->manager, &crowd->probe->target);
+        task_create(&tasks[i], pair, crowd->kind, &crowd->probe->target);
     crowd_begin(crowd);
     member->from_ns = now_ns();
     for (int done = 0; done < crowd->each; done += TASKS) {
         for (int i = 0; i < TASKS; i++)
-            bmi_task_submit(&tasks[i]);
+            task_submit(&tasks[i], crowd->kind);
         for (int i = 0; i < TASKS; i++)
-            while (bmi_task_state(&tasks[i]) != BMI_TASK_ENDED)
-                if (bmi_task_schedule_on(crowd->manager, member->cpu) == 0)
+            while (!task_ended(&tasks[i], crowd->kind))
+                if (tasks_schedule(pair, crowd->kind, member->cpu) == 0)
                     sched_yield();
     }
     member->to_ns = now_ns();
@@ -290,11 +324,10 @@ static void *member_main(void *argument)
 }
 
 /* Each thread submits and runs, as one of the CPUs of the set. Returns: nanoseconds for a task. */
-static double crowd_sample(const struct probe *probe, struct bmi_task_manager *manager, int times,
-                           unsigned sample)
+static double crowd_sample(const struct probe *probe, enum kind kind, int times, unsigned sample)
 {
     int threads = probe->threads, cpu = -1;
-    struct crowd crowd = {.probe = probe, .manager = manager, .missing = threads, .sample = sample};
+    struct crowd crowd = {.probe = probe, .kind = kind, .missing = threads, .sample = sample};
     struct member *members = allocate((size_t)threads * sizeof *members);
     uint64_t from_ns = UINT64_MAX, to_ns = 0;
     crowd.each = (times * CROWD_TIMES / threads / TASKS + 1) * TASKS;
@@ -351,13 +384,12 @@ static void shares_note(struct series *series, struct bmi_task_manager *manager,
 static double probe_sample(const struct probe *probe, enum contender contender, int times)
 {
     enum kind kind = contender == CONTENDER_SPINLOCK ? SPINLOCK : LOCK_FREE;
-    struct bmi_task_manager *manager = probe->pair->managers[kind];
     static unsigned samples[KINDS];
     if (contender == CONTENDER_LINE)
         return line_sample(probe, times);
     unsigned sample = samples[kind]++;
-    return probe->threads > 0 ? crowd_sample(probe, manager, times, sample)
-                              : tasks_sample(probe, manager, times, sample);
+    return probe->threads > 0 ? crowd_sample(probe, kind, times, sample)
+                              : tasks_sample(probe, kind, times, sample);
 }
 
 /* Adds a row to the report and measures it. */
@@ -386,8 +418,8 @@ static void row_measure(struct report *report, const struct probe *probe, const 
             if (rep >= 0)
                 series->samples[series->count++] = each_ns;
         }
-    for (int kind = 0; kind < KINDS && !far && others > 0 && !probe->pair->synthetic; kind++)
-        shares_note(&row->series[contender_of[kind]], probe->pair->managers[kind], &probe->target);
+    if (!far && others > 0 && !probe->pair->synthetic)
+        shares_note(&row->series[CONTENDER_LOCK_FREE], probe->pair->manager, &probe->target);
     row_finish(row, options);
     report_row_print(report, row);
 }
@@ -398,7 +430,7 @@ static void levels_each(struct report *report, struct probe *probe, const char *
                         void (*each)(struct report *report, struct probe *probe, const char *panel,
                                      const char *label))
 {
-    struct bmi_task_manager *manager = probe->pair->managers[0];
+    struct bmi_task_manager *manager = probe->pair->manager;
     struct bmi_task_queue_statistics statistics;
     for (int queue = bmi_task_queue_count(manager) - 1; queue >= 0; queue--) {
         char label[48];

@@ -257,11 +257,6 @@ void bmi_task_waker_disarm(struct bmi_task_manager *manager, struct bmi_task_wak
 
 /* ---- managers -------------------------------------------------------------------------------- */
 
-enum bmi_task_queue_kind {
-    BMI_TASK_QUEUE_LOCK_FREE = 0,
-    BMI_TASK_QUEUE_SPINLOCK /* the paper's queue, for comparison */
-};
-
 /* How the kernel schedules workers. */
 enum bmi_task_policy {
     BMI_TASK_POLICY_BATCH = 0, /* SCHED_BATCH: a worker starts at once on an idle CPU. On a busy CPU
@@ -282,7 +277,6 @@ enum bmi_task_topology_source {
 
 /* 0 takes the default. */
 struct bmi_task_settings {
-    enum bmi_task_queue_kind queue;
     enum bmi_task_topology_source topology;
     const char *topology_text;            /* the text, or the file's name */
     const struct bmi_cpuset *worker_cpus; /* these get a worker; NULL: all */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * queue_ring.c - the slow paths of the lock-free queue (queue_ring.h), for contention and a full
+ * queue.c - the slow paths of the lock-free queue (queue.h), for contention and a full
  * ring, and its queries.
  */
 #include "task/queue.h"
@@ -15,7 +15,7 @@
 /* A compare-and-swap failed: another thread uses the queue. Both finish sooner if this one lets the
  * other go on for a moment than if it takes the cache line at once: the other does dozens of
  * operations in the time in which the line moves between cores a few times. */
-static __attribute__((cold)) void give_way(struct bmi__ring *ring)
+static __attribute__((cold)) void give_way(struct bmi__queue *ring)
 {
     uint64_t until = bmi__now_ns() + GIVE_WAY_NS;
     atomic_fetch_add_explicit(&ring->contended, 1, memory_order_relaxed);
@@ -32,7 +32,7 @@ static bool is_waiting(uint64_t slot)
     return slot & 1;
 }
 
-enum bmi__attempt bmi__ring_fill_none(struct bmi__ring *ring, uint64_t position, uint64_t seen)
+enum bmi__attempt bmi__ring_fill_none(struct bmi__queue *ring, uint64_t position, uint64_t seen)
 {
     /* used up, unless it is filled from the round before, while head has not passed it */
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
@@ -41,7 +41,7 @@ enum bmi__attempt bmi__ring_fill_none(struct bmi__ring *ring, uint64_t position,
 }
 
 /* Goes on after an attempt at a position. Returns false if the ring is full. */
-static inline bool fill_on(struct bmi__ring *ring, uint64_t position, struct bmi_task *task,
+static inline bool fill_on(struct bmi__queue *ring, uint64_t position, struct bmi_task *task,
                            enum bmi__attempt attempt)
 {
     while (attempt == BMI__BEATEN || attempt == BMI__PASSED) {
@@ -55,13 +55,13 @@ static inline bool fill_on(struct bmi__ring *ring, uint64_t position, struct bmi
 }
 
 /* Returns false if the ring is full. */
-static inline bool ring_fill(struct bmi__ring *ring, struct bmi_task *task)
+static inline bool ring_fill(struct bmi__queue *ring, struct bmi_task *task)
 {
     uint64_t position = atomic_load_explicit(&ring->tail, memory_order_relaxed);
     return fill_on(ring, position, task, bmi__ring_fill_at(ring, position, task));
 }
 
-static inline bool ring_has_none(struct bmi__ring *ring)
+static inline bool ring_has_none(struct bmi__queue *ring)
 {
     for (;;) {
         uint64_t head = atomic_load(&ring->head);
@@ -73,7 +73,7 @@ static inline bool ring_has_none(struct bmi__ring *ring)
     }
 }
 
-enum bmi__attempt bmi__ring_claim_none(struct bmi__ring *ring, uint64_t head, uint64_t seen)
+enum bmi__attempt bmi__ring_claim_none(struct bmi__queue *ring, uint64_t head, uint64_t seen)
 {
     if (is_waiting(seen))
         return BMI__PASSED; /* for a later round: head was old */
@@ -82,7 +82,7 @@ enum bmi__attempt bmi__ring_claim_none(struct bmi__ring *ring, uint64_t head, ui
 }
 
 /* The first position that is not filled, from `head` on. */
-static uint64_t ring_end(struct bmi__ring *ring, uint64_t head)
+static uint64_t ring_end(struct bmi__queue *ring, uint64_t head)
 {
     uint64_t end = atomic_load_explicit(&ring->tail, memory_order_relaxed);
     end = end > head ? end : head;
@@ -94,7 +94,7 @@ static uint64_t ring_end(struct bmi__ring *ring, uint64_t head)
 
 /* ---- spilled tasks ---- */
 
-static void spill_push(struct bmi__ring *ring, struct bmi_task *task)
+static void spill_push(struct bmi__queue *ring, struct bmi_task *task)
 {
     task->next = NULL;
     pthread_mutex_lock(&ring->mutex);
@@ -108,7 +108,7 @@ static void spill_push(struct bmi__ring *ring, struct bmi_task *task)
 }
 
 /* The caller has checked that there is one. */
-static struct bmi_task *spill_pop_locked(struct bmi__ring *ring)
+static struct bmi_task *spill_pop_locked(struct bmi__queue *ring)
 {
     struct bmi_task *task = ring->first;
     ring->first = task->next;
@@ -118,7 +118,7 @@ static struct bmi_task *spill_pop_locked(struct bmi__ring *ring)
 }
 
 /* Moves spilled tasks into the ring, unless another thread does so. */
-static void spill_refill(struct bmi__ring *ring)
+static void spill_refill(struct bmi__queue *ring)
 {
     if (pthread_mutex_trylock(&ring->mutex) != 0)
         return;
@@ -134,7 +134,7 @@ static void spill_refill(struct bmi__ring *ring)
 }
 
 /* The ring seemed empty: the oldest task is there by now, or in the list. */
-static enum bmi__attempt spill_take(struct bmi__ring *ring, struct bmi_task **task)
+static enum bmi__attempt spill_take(struct bmi__queue *ring, struct bmi_task **task)
 {
     pthread_mutex_lock(&ring->mutex);
     enum bmi__attempt attempt = bmi__ring_claim(ring, task);
@@ -151,19 +151,19 @@ static enum bmi__attempt spill_take(struct bmi__ring *ring, struct bmi_task **ta
 /* ---- tasks behind the place for one ---- */
 
 /* The list first: a task that has left it by then is in the ring, or popped. */
-static inline bool behind_empty(struct bmi__ring *ring)
+static inline bool behind_empty(struct bmi__queue *ring)
 {
     return atomic_load(&ring->spilled) == 0 && ring_has_none(ring);
 }
 
-void bmi__ring_push_on(struct bmi__ring *ring, struct bmi_task *task, uint64_t position,
+void bmi__ring_push_on(struct bmi__queue *ring, struct bmi_task *task, uint64_t position,
                        enum bmi__attempt attempt)
 {
     if (!fill_on(ring, position, task, attempt))
         spill_push(ring, task);
 }
 
-static enum bmi__attempt behind_take(struct bmi__ring *ring, struct bmi_task **task)
+static enum bmi__attempt behind_take(struct bmi__queue *ring, struct bmi_task **task)
 {
     enum bmi__attempt attempt = bmi__ring_claim(ring, task);
     if (atomic_load(&ring->spilled) == 0) {
@@ -179,25 +179,24 @@ static enum bmi__attempt behind_take(struct bmi__ring *ring, struct bmi_task **t
 
 /* ---- the queue ---- */
 
-void bmi__ring_push_beaten(struct bmi__ring *ring, struct bmi_task *task)
+void bmi__ring_push_beaten(struct bmi__queue *ring, struct bmi_task *task)
 {
     give_way(ring);
     if (bmi__single_fill(ring, task) != BMI__DONE)
         bmi__ring_push_behind(ring, task);
 }
 
-static bool ring_empty(struct bmi__queue *queue)
+bool bmi__queue_empty(struct bmi__queue *ring)
 {
-    struct bmi__ring *ring = (struct bmi__ring *)queue;
     return bmi__single_length(ring) == 0 && behind_empty(ring);
 }
 
 /* Goes on after an attempt. */
-struct bmi_task *bmi__ring_pop_on(struct bmi__ring *ring, enum bmi__attempt attempt)
+struct bmi_task *bmi__ring_pop_on(struct bmi__queue *ring, enum bmi__attempt attempt)
 {
     struct bmi_task *task = NULL;
     while (attempt == BMI__BEATEN || attempt == BMI__PASSED) {
-        if (attempt == BMI__BEATEN && ring_empty(&ring->queue)) { /* that thread took the last
+        if (attempt == BMI__BEATEN && bmi__queue_empty(ring)) { /* that thread took the last
                                                                      one */
             atomic_fetch_add_explicit(&ring->contended, 1, memory_order_relaxed);
             return NULL;
@@ -211,9 +210,8 @@ struct bmi_task *bmi__ring_pop_on(struct bmi__ring *ring, enum bmi__attempt atte
     return task;
 }
 
-static void ring_count(struct bmi__queue *queue, struct bmi__queue_counts *counts)
+void bmi__queue_count(struct bmi__queue *ring, struct bmi__queue_counts *counts)
 {
-    struct bmi__ring *ring = (struct bmi__ring *)queue;
     uint64_t direct = atomic_load_explicit(&ring->spilled_direct, memory_order_relaxed);
     uint64_t single = atomic_load_explicit(&ring->single_popped, memory_order_acquire);
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
@@ -223,30 +221,21 @@ static void ring_count(struct bmi__queue *queue, struct bmi__queue_counts *count
     counts->contended = atomic_load_explicit(&ring->contended, memory_order_relaxed);
 }
 
-static struct bmi__queue *ring_create(uint32_t slots)
+struct bmi__queue *bmi__queue_create(uint32_t slots)
 {
-    struct bmi__ring *ring =
+    struct bmi__queue *ring =
         aligned_alloc(BMI__RING_LINE, sizeof(*ring) + slots * sizeof(*ring->slots));
     if (ring == NULL)
         return NULL;
-    *ring = (struct bmi__ring){.queue.kind = &bmi__queue_ring, .mask = slots - 1};
+    *ring = (struct bmi__queue){.mask = slots - 1};
     for (uint64_t i = 0; i < slots; i++)
         atomic_init(&ring->slots[i], bmi__ring_waiting_for(i));
     pthread_mutex_init(&ring->mutex, NULL);
-    return &ring->queue;
+    return ring;
 }
 
-static void ring_destroy(struct bmi__queue *queue)
+void bmi__queue_destroy(struct bmi__queue *ring)
 {
-    struct bmi__ring *ring = (struct bmi__ring *)queue;
     pthread_mutex_destroy(&ring->mutex);
     free(ring);
 }
-
-const struct bmi__queue_kind bmi__queue_ring = {
-    .name = "lock-free",
-    .create = ring_create,
-    .destroy = ring_destroy,
-    .empty = ring_empty,
-    .count = ring_count,
-};
