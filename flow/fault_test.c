@@ -21,7 +21,7 @@ static bmi_msg_tag_t tag;
 static struct {
     const char *method, *url;
     struct bmi_method *loop;
-    bmi_size_t eager_max; /* 0: the method's own; otherwise so small that messages are put or got */
+    bmi_size_t eager_max; /* 0: the method's own; a small value makes messages go by put or get */
 } over;
 
 static int over_method(struct bmi_method *loop, const char *method, const char *url,

@@ -303,7 +303,7 @@ static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *wait
         if (bmi__schedule(manager, waiter->worker->index, deadline_ns) == 0)
             bmi__worker_nap(waiter->worker, waiter->event, deadline_ns);
     } else if (waiter->helper != NULL && bmi__urgent_run(waiter->helper)) {
-        /* and again: an urgent task does not wait for this one */
+        /* loops: urgent tasks run first, also while this helper's task waits */
     } else if (atomic_load(&manager->live_workers) == 0 ||
                atomic_load(&manager->workers_stopping)) {
         lead_or_follow(manager, waiter, deadline_ns);

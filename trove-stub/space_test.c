@@ -36,7 +36,7 @@ struct waiting {
     time_t end;
 };
 
-/* Done once the thread has slept between checks, as the test requires; or never. */
+/* Whether the thread has slept often enough between the checks, or the time has expired. */
 static bool done(void *argument)
 {
     struct waiting *waiting = argument;

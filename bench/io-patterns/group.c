@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define START_LEAD_NS 1000000u /* all clients know the moment of a start before it comes */
+#define START_LEAD_NS 1000000u /* clients get the time of a start so long before it */
 
 static int members_count(const struct group *group)
 {
@@ -82,7 +82,8 @@ static void lines_await(struct group *group, int first, int end, const char *pre
             if (i < first || i >= end || waits[i].fd < 0 ||
                 strncmp(group->members[i].text, prefix, strlen(prefix)) != 0)
                 member_lost(group, i, group->members[i].text);
-            waits[i].fd = -1 - waits[i].fd; /* not polled; its end is seen with the next line */
+            /* polled no more in this call; a member that has ended is found by the next call */
+            waits[i].fd = -1 - waits[i].fd;
             missing--;
         }
         if (found == 0 && remaining_ms(deadline) == 0)
@@ -202,7 +203,8 @@ void group_start(struct group *group, enum contender contender, const struct opt
                             .servers = elsewhere ? 0 : grid->servers,
                             .clients = grid->clients};
     if (contender == CONTENDER_FI || contender == CONTENDER_MEMCPY) {
-        group->servers = group->clients = 0; /* two processes for each sample; none */
+        /* fi_pingpong gets two new processes for each sample, memcpy needs none */
+        group->servers = group->clients = 0;
         return;
     }
     int count = members_count(group);

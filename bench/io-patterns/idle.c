@@ -15,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The contents of the server's acknowledgement; both run on the same machine. */
+/* The contents of the server's acknowledgement. In the byte order of the machine on which client
+ * and server run. */
 struct usage {
     uint64_t cpu_ns;
     uint64_t heap;                       /* bytes that malloc has given out */

@@ -39,7 +39,7 @@ static uint64_t rounds_all(const struct work *work)
     return rounds_before(work) + work->amount + work->size;
 }
 
-/* Rounds that a thread takes part in: they go round. */
+/* The number of rounds that a thread takes part in: the threads take the rounds in turn. */
 static uint64_t rounds_of(const struct work *work, uint32_t thread)
 {
     uint64_t all = rounds_all(work);

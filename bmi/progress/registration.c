@@ -243,7 +243,8 @@ static int make_merged(struct bmi_registration_cache *cache, uintptr_t address, 
     return status;
 }
 
-/* An entry that would overlap another belongs to its user alone: it is not found. */
+/* An entry that overlaps another one is not added to the table: look-ups do not find it, and only
+ * its first user uses it. */
 static int make(struct bmi_registration_cache *cache, uintptr_t address, uintptr_t end,
                 struct bmi_registration **out)
 {

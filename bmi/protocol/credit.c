@@ -24,7 +24,7 @@ static _Atomic int64_t used;
 static _Atomic int64_t announced; /* the part of `used` for announcements */
 static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *wants_first, **wants_end = &wants_first; /* wants_lock */
-static unsigned overtaken;   /* wants_lock: credit lent to others while the first waits */
+static unsigned overtaken;   /* wants_lock: how often others got credit while the first waits */
 static atomic_uint returned; /* how often credit came back to the budget */
 
 static void serve(struct bmi_deferred *deferred);

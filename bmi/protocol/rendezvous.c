@@ -381,7 +381,7 @@ int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, header->tag);
     if (queue != NULL && !bmi__tag_queue_settled_locked(peer, queue, header->seen)) {
         peer->flags |= PEER_FORGOT;
-        return 0; /* its message will ask */
+        return 0; /* its message will go by RTS, or request the announcement by WANT */
     }
     if (queue != NULL && (int32_t)(number_of(queue, header->credit) - queue->position) < 0)
         return 0; /* a message that is under way will find the receive */
@@ -390,7 +390,7 @@ int bmi__rtr_arrived_locked(struct peer *peer, const struct wire_header *header,
         charge = 0;
         if (!wanted_now(queue, header)) {
             peer->flags |= PEER_FORGOT;
-            return 0; /* its message will ask, for credit or for this */
+            return 0; /* as above; the message may request credit, too */
         }
     }
     return announcement_keep(peer, header, regions, count, charge);

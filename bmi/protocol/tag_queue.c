@@ -238,7 +238,8 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index)
     queue->unseen--;
     queue->position--;
     queue->asked = false;
-    peer->flags |= PEER_FORGOT; /* announced for this message, now the next one's receive */
+    /* the announcement that this message used is lost; its receive is now for the next message */
+    peer->flags |= PEER_FORGOT;
     if (queue->unseen > 0)
         bmi__tag_queue_unsettle_locked(peer,
                                        queue); /* others may use receives that stand behind it */

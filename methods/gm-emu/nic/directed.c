@@ -216,7 +216,7 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
         step = nic__bounce_step(peer, send, limit);
         if (step != NIC_STEP_BLOCKED)
             return step;
-        if (limit > NIC_BOUNCE_PIECE) /* no room: we write one ourselves meanwhile */
+        if (limit > NIC_BOUNCE_PIECE) /* no room in the ring: this piece is written directly */
             limit = NIC_BOUNCE_PIECE;
     }
     if (send->number == 0 || (send->bounced && send->done < send->length)) {

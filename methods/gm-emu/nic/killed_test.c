@@ -231,8 +231,8 @@ static void a_killed_writer_holds_up_no_revocation(void)
     host_close(&host);
 }
 
-/* A writer. One that cannot be watched sends false data about itself in HELLO. It claims before
- * or after its connection was ended at the other side, which it does not check. */
+/* The process of a writer. If `watched` is false its nonce is not that of its HELLO, so that the
+ * host cannot watch the process. If `late`, it claims after the host has ended the connection. */
 static void writer_live(int ready, int go, bool watched, bool late)
 {
     struct host own;
