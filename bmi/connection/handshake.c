@@ -133,7 +133,7 @@ int bmi__dial_locked(struct peer *peer)
 /* ---- names and proofs of links ----------------------------------------------------------------
  *
  * A link's secret is made of its dialler's nonce and of both ends of the connection as either side
- * sees them: both sides compute the same one only if nobody is between them.
+ * sees them: both sides compute the same one only if no process is between them.
  */
 
 enum proof_label { PROOF_NAME = 1, PROOF_QUESTION, PROOF_ANSWER };

@@ -347,7 +347,8 @@ static int eager_to_memory(struct peer *peer, struct tag_queue *queue, uint64_t 
 int bmi__eager_arrived_locked(struct peer *peer, const struct wire_header *header,
                               const uint8_t *body, struct bmi_sink *sink)
 {
-    /* One that was allowed may come after that was taken back: the credit is what bounds it. */
+    /* A large message may arrive after we have withdrawn the permission for such: it was sent
+     * before, and the credit bounds it. */
     uint64_t most = (uint64_t)peer->link->method->limits.frame_max;
     if (header->length > peer->eager_max && header->length > most)
         return -EMSGSIZE;

@@ -59,8 +59,8 @@ static bool is_small(const struct peer *peer, const struct op *op)
     return op->total <= most && op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
 }
 
-/* The message goes to the receive that was announced for it. One that is too small for it ends with
- * it: the word of that needs no credit, so the two never wait for what others hold. */
+/* Sends the message to the receive that was announced for it. If the receive is too small, both
+ * operations end: the notice of that needs no credit, so it never waits for other messages. */
 static bool announced_start(struct peer *peer, struct tag_queue *queue, struct op *op,
                             const struct announcement *announced)
 {

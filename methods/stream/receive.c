@@ -95,9 +95,9 @@ static int body_finish(struct stream_link *link)
     return error;
 }
 
-/* The core has closed the link: it is shown nothing more. What still comes is read, since a socket
- * that is closed with unread data resets the connection under what we said last, and let go, as the
- * body of a frame that does not end. */
+/* The core has closed the link, and gets no more frames. Further data is still read and discarded,
+ * as the body of a frame without end: closing a socket with unread data would reset the connection,
+ * and the other side could lose the last data that we sent. */
 static void drain_begin(struct stream_link *link)
 {
     link->sink = (struct bmi_sink){.length = UINT64_MAX};

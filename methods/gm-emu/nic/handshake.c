@@ -175,7 +175,7 @@ static void process_find(struct nic_peer *peer, const struct nic_handshake *hand
         return;
     peer->process.fd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
     peer->vm_write = nic__process_is_peer(peer);
-    /* Without the nonce the number may be somebody else's by now. */
+    /* If the nonce cannot be read, the number may already be that of another process. */
     if (peer->process.fd >= 0 &&
         (!peer->vm_write || nic__source_add(peer->port, &peer->process, EPOLLIN) != 0)) {
         close(peer->process.fd);

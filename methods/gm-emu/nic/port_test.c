@@ -315,7 +315,7 @@ static uint16_t unused_number(const char *node)
     return number;
 }
 
-/* The server always has word of sends to give, and alternates between these and messages. */
+/* The server always has completed sends to report, and alternates between these and messages. */
 static void a_peer_is_reported_before_its_messages(void)
 {
     struct host newcomer;
