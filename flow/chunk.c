@@ -276,7 +276,7 @@ static int chunk_receive(struct flow_chunk *chunk)
     chunk->on_network = true;
     return BMI_post_recv_list(&chunk->op, end->u.network.address, list->buffers, list->sizes,
                               list->count, chunk->size, &chunk->actual, buffer_type(chunk),
-                              end->u.network.tag, chunk, bmi__engine_network(), NULL);
+                              end->u.network.tag, chunk, chunk->flow->network, NULL);
 }
 
 static int chunk_send(struct flow_chunk *chunk)
@@ -288,7 +288,7 @@ static int chunk_send(struct flow_chunk *chunk)
     return BMI_post_send_list(&chunk->op, end->u.network.address,
                               (const void *const *)list->buffers, list->sizes, list->count,
                               chunk->size, buffer_type(chunk), end->u.network.tag, chunk,
-                              bmi__engine_network(), NULL);
+                              chunk->flow->network, NULL);
 }
 
 /* Storage takes at most that many regions of memory in a list: the rest continues as after a short
@@ -326,7 +326,7 @@ static int chunk_read(struct flow_chunk *chunk)
                                     memory->buffers + memory->first, memory->sizes + memory->first,
                                     memory_count, stream->offsets + stream->first,
                                     stream->sizes + stream->first, stream_count, &chunk->actual,
-                                    flags, chunk, bmi__engine_storage());
+                                    flags, chunk, chunk->flow->storage);
 }
 
 static int chunk_write(struct flow_chunk *chunk)
@@ -343,7 +343,7 @@ static int chunk_write(struct flow_chunk *chunk)
                                       memory->sizes + memory->first, memory_count,
                                       stream->offsets + stream->first,
                                       stream->sizes + stream->first, stream_count, &chunk->actual,
-                                      &chunk->lease, chunk, bmi__engine_storage());
+                                      &chunk->lease, chunk, chunk->flow->storage);
 }
 
 /* Memory to memory: both lists are in the order of the flow's bytes. */
@@ -427,22 +427,22 @@ int bmi__chunk_end_of_stream(struct flow_chunk *chunk)
     const struct bmi_flow_endpoint *end = &chunk->flow->what.destination;
     chunk->on_network = true;
     return BMI_post_send(&chunk->op, end->u.network.address, chunk, 0, BMI_EXT_ALLOC,
-                         end->u.network.tag, chunk, bmi__engine_network(), NULL);
+                         end->u.network.tag, chunk, chunk->flow->network, NULL);
 }
 
 int bmi__chunk_flush(struct flow_chunk *chunk)
 {
     chunk->on_network = false;
     return bmi_trove_post_flush(&chunk->op, &chunk->flow->what.destination.u.storage.place, chunk,
-                                bmi__engine_storage());
+                                chunk->flow->storage);
 }
 
 void bmi__chunk_cancel(struct flow_chunk *chunk)
 {
     if (chunk->on_network)
-        BMI_cancel(chunk->op, bmi__engine_network());
+        BMI_cancel(chunk->op, chunk->flow->network);
     else
-        bmi_trove_cancel(chunk->op, bmi__engine_storage());
+        bmi_trove_cancel(chunk->op, chunk->flow->storage);
 }
 
 void bmi__chunk_free(struct flow_chunk *chunk)

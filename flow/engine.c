@@ -17,22 +17,17 @@
  *   last context takes.
  * - The last close takes its resources out of the engine under `life`, and ends them without a
  *   lock, since that waits, and runs tasks. New contexts may be open by then. Locks: `life`, then
- *   `in_use`; `times_lock`, which guards the list of flows with a deadline, and `event_lock` are
- *   innermost.
+ *   `in_use`, then those of deadlines.c and descriptor.c.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/progress/progress.h"
-#include "bmi/progress/wakeup.h"
 #include "bmi/state/context.h"
 #include "flow/internal.h"
 #include "task/internal.h"
@@ -47,8 +42,6 @@ struct storage_watch {
     atomic_bool removed;
 };
 
-static void timer_expired(struct bmi_timer *timer);
-
 static struct {
     pthread_mutex_t life;
     unsigned users;                 /* life: open flow contexts */
@@ -59,113 +52,11 @@ static struct {
     atomic_uint wanted;             /* 1 until the task is prepared */
     atomic_uint events, waiting;    /* events: count of wake-ups; waiting: number of threads in
                                      BMI's wait, which poll after it */
-    atomic_bool fd_used;            /* a program polls a context's descriptor */
-    pthread_mutex_t event_lock;
-    atomic_bool signalled; /* event_fd is readable; event_lock to write */
     struct bmi_task task;
     bool prepared;               /* life */
     struct context *context;     /* life: the network's, while it is open */
     struct storage_watch *watch; /* life: the same */
-    pthread_mutex_t times_lock;
-    struct flow *timed;       /* times_lock */
-    _Atomic uint64_t next_ns; /* the earliest deadline; UINT64_MAX: none; times_lock to write */
-    struct bmi_timer timer;   /* set to next_ns, as timer_fd */
-    pthread_mutex_t fds_lock;
-    int epoll_fd, timer_fd, event_fd; /* fds_lock until created, then constant */
-} engine = {.life = PTHREAD_MUTEX_INITIALIZER,
-            .in_use = PTHREAD_MUTEX_INITIALIZER,
-            .times_lock = PTHREAD_MUTEX_INITIALIZER,
-            .fds_lock = PTHREAD_MUTEX_INITIALIZER,
-            .event_lock = PTHREAD_MUTEX_INITIALIZER,
-            .wanted = 1,
-            .next_ns = UINT64_MAX,
-            .timer = {.expired = timer_expired},
-            .epoll_fd = -1,
-            .timer_fd = -1,
-            .event_fd = -1};
-
-/* ---- deadlines ------------------------------------------------------------------------------- */
-
-/* For threads that wait in BMI, and for progress in the background. */
-static void network_timer_set_locked(uint64_t due)
-{
-    uint64_t now = bmi__monotonic_ns();
-    if (due == UINT64_MAX)
-        bmi_method_timer_clear(&engine.timer);
-    else
-        bmi_method_timer_set(&engine.timer, due <= now ? 0 : (due - now + 999999) / 1000000);
-}
-
-static void timer_set_locked(uint64_t due)
-{
-    struct itimerspec when = {0};
-    atomic_store(&engine.next_ns, due);
-    if (due != UINT64_MAX) {
-        when.it_value.tv_sec = (time_t)(due / 1000000000u);
-        when.it_value.tv_nsec = (long)(due % 1000000000u);
-    }
-    timerfd_settime(engine.timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
-    network_timer_set_locked(due);
-}
-
-void bmi__engine_time(struct flow *flow)
-{
-    flow->deadline_ns = bmi__monotonic_ns() + (uint64_t)flow->what.timeout_ms * 1000000;
-    pthread_mutex_lock(&engine.times_lock);
-    flow->next_timed = engine.timed;
-    flow->timed_link = &engine.timed;
-    if (engine.timed != NULL)
-        engine.timed->timed_link = &flow->next_timed;
-    engine.timed = flow;
-    if (flow->deadline_ns < engine.next_ns)
-        timer_set_locked(flow->deadline_ns);
-    pthread_mutex_unlock(&engine.times_lock);
-}
-
-static void untime_locked(struct flow *flow)
-{
-    *flow->timed_link = flow->next_timed;
-    if (flow->next_timed != NULL)
-        flow->next_timed->timed_link = flow->timed_link;
-    flow->timed_link = NULL;
-}
-
-void bmi__engine_untime(struct flow *flow)
-{
-    pthread_mutex_lock(&engine.times_lock);
-    if (flow->timed_link != NULL)
-        untime_locked(flow);
-    pthread_mutex_unlock(&engine.times_lock);
-}
-
-/* No flow is left. */
-static void times_end(void)
-{
-    pthread_mutex_lock(&engine.times_lock);
-    timer_set_locked(UINT64_MAX);
-    pthread_mutex_unlock(&engine.times_lock);
-}
-
-/* Ends flows whose time is over; a flow leaves the list before it is freed. */
-static void times_run(void)
-{
-    if (atomic_load(&engine.next_ns) == UINT64_MAX ||
-        bmi__monotonic_ns() < atomic_load(&engine.next_ns))
-        return;
-    uint64_t now = bmi__monotonic_ns(), next = UINT64_MAX;
-    pthread_mutex_lock(&engine.times_lock);
-    for (struct flow *flow = engine.timed, *after; flow != NULL; flow = after) {
-        after = flow->next_timed;
-        if (flow->deadline_ns <= now) {
-            untime_locked(flow);
-            bmi__flow_kill(flow, -BMI_ETIMEDOUT);
-        } else if (flow->deadline_ns < next) {
-            next = flow->deadline_ns;
-        }
-    }
-    timer_set_locked(next);
-    pthread_mutex_unlock(&engine.times_lock);
-}
+} engine = {.life = PTHREAD_MUTEX_INITIALIZER, .in_use = PTHREAD_MUTEX_INITIALIZER, .wanted = 1};
 
 /* ---- polling --------------------------------------------------------------------------------- */
 
@@ -205,51 +96,23 @@ static void poll_run(void)
         seen = atomic_load(&engine.wanted);
         network_take();
         storage_take();
-        times_run();
+        bmi__deadlines_run(bmi__flow_kill);
     } while (!atomic_compare_exchange_strong(&engine.wanted, &seen, 0));
     bmi__tasks_release();
-}
-
-static void event_signal(void)
-{
-    if (atomic_load(&engine.signalled))
-        return; /* the thread that clears it checks afterwards */
-    pthread_mutex_lock(&engine.event_lock);
-    if (!atomic_exchange(&engine.signalled, true))
-        eventfd_write(engine.event_fd, 1);
-    pthread_mutex_unlock(&engine.event_lock);
-}
-
-void bmi__engine_task_waits(void)
-{
-    if (atomic_load(&engine.fd_used))
-        event_signal();
-}
-
-/* Call it before the check of the sources that the event stands for. */
-static void event_clear(void)
-{
-    eventfd_t value;
-    if (!atomic_load(&engine.signalled))
-        return;
-    pthread_mutex_lock(&engine.event_lock);
-    if (atomic_exchange(&engine.signalled, false))
-        eventfd_read(engine.event_fd, &value);
-    pthread_mutex_unlock(&engine.event_lock);
 }
 
 /* Called by a thread that tests or waits, which runs the flows' steps itself. Tasks that it runs
  * may have left further ones; a program that waits for a descriptor calls again for those. */
 void bmi__engine_poll(void)
 {
-    event_clear();
+    bmi__descriptor_clear();
     if (atomic_fetch_add(&engine.wanted, 1) == 0) {
         bmi__flow_steps_begin();
         poll_run();
         bmi__flow_steps_end();
     }
-    if (atomic_load(&engine.fd_used) && bmi_task_schedule(NULL) > 0)
-        event_signal();
+    if (bmi__descriptor_used() && bmi_task_schedule(NULL) > 0)
+        bmi__descriptor_signal();
 }
 
 /* A worker leaves steps to the workers near them; a hook runs them, since its thread may sleep
@@ -293,12 +156,11 @@ static void poll_wanted(void *argument)
         return;
     if (bmi_task_submit(&engine.task) != 0)
         atomic_store(&engine.wanted, 0);
-    bmi__engine_task_waits();
+    bmi__descriptor_signal();
 }
 
-static void timer_expired(struct bmi_timer *timer)
+static void deadline_due(void)
 {
-    (void)timer;
     poll_wanted(NULL);
 }
 
@@ -310,48 +172,13 @@ static void network_hook(void *argument, bool unexpected)
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-static int fd_watch(int fd)
-{
-    struct epoll_event event = {.events = EPOLLIN};
-    return fd >= 0 && epoll_ctl(engine.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
-}
-
-static int fds_make_locked(void)
-{
-    if (engine.timer_fd < 0)
-        engine.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (engine.event_fd < 0)
-        engine.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (engine.timer_fd < 0 || engine.event_fd < 0)
-        return -errno;
-    engine.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (engine.epoll_fd < 0)
-        return -errno;
-    int result = fd_watch(engine.timer_fd);
-    if (result == 0)
-        result = fd_watch(engine.event_fd);
-    if (result != 0) { /* the next call creates it again */
-        close(engine.epoll_fd);
-        engine.epoll_fd = -1;
-    }
-    return result;
-}
-
-int bmi__engine_source(void)
-{
-    pthread_mutex_lock(&engine.fds_lock);
-    int result = engine.epoll_fd < 0 ? fds_make_locked() : 0;
-    pthread_mutex_unlock(&engine.fds_lock);
-    return result < 0 ? result : engine.epoll_fd;
-}
-
 static int storage_open_locked(void)
 {
     int result = bmi_trove_context_open(&engine.storage);
     if (result != 0)
         return result;
     int fd = bmi_trove_context_fd(engine.storage);
-    result = fd < 0 ? fd : bmi__error(fd_watch(fd));
+    result = fd < 0 ? fd : bmi__error(bmi__descriptor_watch(fd));
     if (result == 0)
         result = bmi_trove_context_notify(engine.storage, poll_wanted, NULL);
     if (result != 0)
@@ -381,12 +208,13 @@ static void open_set_locked(bool open)
 
 int bmi__engine_open(void)
 {
-    int result = bmi__engine_source();
+    int result = bmi__descriptor();
     if (result < 0)
         return bmi__error(result);
     result = bmi__error(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY));
     if (result != 0)
         return result;
+    bmi__deadlines_begin(deadline_due);
     pthread_mutex_lock(&engine.life);
     result = bmi__error(task_ready_locked());
     if (result == 0 && engine.users == 0 && (result = storage_open_locked()) == 0)
@@ -399,34 +227,6 @@ int bmi__engine_open(void)
 }
 
 /* ---- the network ----------------------------------------------------------------------------- */
-
-/* The network's set of descriptors, not the context's own: that one is readable also while
- * unexpected messages wait, which flows do not take. */
-static void network_fd_use(void)
-{
-    pthread_mutex_lock(&engine.fds_lock);
-    if (atomic_load(&engine.fd_used) && engine.network != 0) {
-        bmi__progress_fd_used();
-        fd_watch(bmi__progress_fd()); /* EEXIST: it is in the set already */
-    }
-    pthread_mutex_unlock(&engine.fds_lock);
-}
-
-/* It may stay readable while no thread polls the network, and flows no longer do. */
-static void network_fd_leave(void)
-{
-    pthread_mutex_lock(&engine.fds_lock);
-    epoll_ctl(engine.epoll_fd, EPOLL_CTL_DEL, bmi__progress_fd(), NULL); /* ENOENT: it was not in
-                                                                            the set */
-    pthread_mutex_unlock(&engine.fds_lock);
-}
-
-void bmi__engine_fd_used(void)
-{
-    atomic_store(&engine.fd_used, true);
-    network_fd_use();
-    event_signal(); /* tasks may wait already */
-}
 
 static void storage_readable(struct bmi_watch *watch, uint32_t events)
 {
@@ -471,7 +271,7 @@ static int network_open_locked(void)
     bmi__context_hide(context);
     bmi__context_set_hook(context, network_hook, NULL);
     atomic_store(&engine.network, id);
-    network_fd_use();
+    bmi__descriptor_network(true);
     return 0;
 }
 
@@ -489,12 +289,12 @@ static struct past contexts_end_locked(void)
 {
     struct past past = {.storage = engine.storage, .network = engine.network};
     open_set_locked(false);
-    times_end();
+    bmi__deadlines_end();
     past.watch = engine.watch;
     engine.watch = NULL;
     atomic_store(&engine.network, 0);
     if (past.network != 0)
-        network_fd_leave();
+        bmi__descriptor_network(false);
     return past;
 }
 
@@ -551,36 +351,20 @@ void bmi__engine_close(void)
 
 /* ---- fork ------------------------------------------------------------------------------------ */
 
-static void fd_forget(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
-/* BMI's resources of flow (a context, its watch and the timer) stay in the child unused, and
- * request no poll: the task was prepared for the parent's manager. */
+/* BMI's resources of flow (a context and its watch) stay in the child unused, and request no poll:
+ * the task was prepared for the parent's manager. */
 void bmi__engine_forget(void)
 {
-    pthread_mutex_t *const locks[] = {&engine.life, &engine.in_use, &engine.event_lock,
-                                      &engine.times_lock, &engine.fds_lock};
-    for (size_t i = 0; i < sizeof locks / sizeof *locks; i++)
-        pthread_mutex_init(locks[i], NULL);
+    pthread_mutex_init(&engine.life, NULL);
+    pthread_mutex_init(&engine.in_use, NULL);
     engine.users = 0;
     engine.open = engine.prepared = false;
     engine.storage = 0;
     atomic_store(&engine.network, 0);
     atomic_store(&engine.wanted, 1);
     atomic_store(&engine.waiting, 0);
-    atomic_store(&engine.fd_used, false);
-    atomic_store(&engine.signalled, false);
     engine.context = NULL;
     engine.watch = NULL;
-    engine.timed = NULL;
-    atomic_store(&engine.next_ns, UINT64_MAX);
-    fd_forget(&engine.epoll_fd);
-    fd_forget(&engine.timer_fd);
-    fd_forget(&engine.event_fd);
 }
 
 /* ---- sleeping in BMI's wait ------------------------------------------------------------------ */
@@ -634,15 +418,11 @@ void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns)
 
 int bmi__engine_network_open(void)
 {
-    if (atomic_load(&engine.network) != 0)
-        return 0;
     pthread_mutex_lock(&engine.life);
     int result = engine.users == 0 ? -BMI_EINVAL : 0;
     if (result == 0 && atomic_load(&engine.network) == 0)
         result = network_open_locked();
     pthread_mutex_unlock(&engine.life);
-    if (result == 0)
-        bmi__space_wake(&bmi__flow_space); /* from now on they sleep in the network's wait */
     return result;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flow.c - posts, tests, and the running of a flow's step. See internal.h for the rules.
+ * flow.c - posts, tests, and the making of flows. See internal.h for the rules.
  */
 #include <errno.h>
 #include <sched.h>
@@ -16,140 +16,31 @@ static void flow_cancel(struct bmi__posted *posted)
     bmi__flow_kill((struct flow *)posted, -BMI_ECANCEL);
 }
 
+static void flow_free(struct flow *flow)
+{
+    for (uint32_t i = 0; i < flow->what.buffer_count; i++)
+        bmi__chunk_free(&flow->chunks[i]);
+    pthread_mutex_destroy(&flow->lock);
+    free(flow->chunks);
+    free(flow);
+}
+
 static void flow_destroy(struct bmi__posted *posted)
 {
-    bmi__flow_free((struct flow *)posted);
+    flow_free((struct flow *)posted);
 }
 
 struct bmi__space bmi__flow_space = {
     .progress = bmi__engine_poll,
-    .source = bmi__engine_source,
+    .source = bmi__descriptor,
     .cancel = flow_cancel,
     .destroy = flow_destroy,
     .sleeps = bmi__engine_sleeps,
     .sleep = bmi__engine_sleep,
     .wake = bmi__engine_wake,
-    .fd_used = bmi__engine_fd_used,
+    .fd_used = bmi__descriptor_use,
     .lock = BMI__SPACE_LOCK,
 };
-
-/* ---- steps ----------------------------------------------------------------------------------- */
-
-static enum bmi_task_status step_task(struct bmi_task *task, void *argument);
-
-/* The steps run near the CPU of the post, where the flow's memory was touched last. The task is
- * prepared anew each time and returns GONE: after a step has released the flow, a step of another
- * thread may follow and free it. The flow may be freed when this returns. */
-static int step_submit(struct flow *flow)
-{
-    struct bmi_task_attributes attributes = {.function = step_task, .argument = flow};
-    if (flow->is_near)
-        attributes.cpus = &flow->near;
-    int result = bmi_task_prepare(&flow->task, NULL, &attributes);
-    if (result == 0)
-        result = bmi_task_submit(&flow->task);
-    if (result == 0)
-        bmi__engine_task_waits();
-    return result;
-}
-
-/* Called by the one thread that made `wanted` 1, or the thread that this one has left it to.
- * Another thread may run the flow, or it may be freed, when this returns. */
-static void step_run(struct flow *flow)
-{
-    for (;;) {
-        unsigned seen = atomic_load(&flow->wanted);
-        bmi__flow_advance(flow);
-        if (flow->finished) {
-            if (flow->deadline_ns != 0)
-                bmi__engine_untime(flow);
-            bmi__posted_complete(&bmi__flow_space, &flow->posted, flow->error,
-                                 atomic_load(&flow->good));
-            return;
-        }
-        if (flow->more && step_submit(flow) == 0)
-            return;
-        if (!flow->more && atomic_compare_exchange_strong(&flow->wanted, &seen, 0))
-            return;
-    }
-}
-
-static enum bmi_task_status step_task(struct bmi_task *task, void *argument)
-{
-    (void)task;
-    step_run(argument);
-    return BMI_TASK_GONE;
-}
-
-/* Flows whose steps this thread keeps to run itself. */
-static _Thread_local struct flow *kept;
-static _Thread_local bool keeping;
-
-static bool step_claim(struct flow *flow)
-{
-    return atomic_fetch_add(&flow->wanted, 1) == 0;
-}
-
-static void step_begin(struct flow *flow)
-{
-    if (keeping) {
-        flow->next_here = kept;
-        kept = flow;
-    } else {
-        step_submit(flow);
-    }
-}
-
-void bmi__flow_wake(struct flow *flow)
-{
-    if (step_claim(flow))
-        step_begin(flow);
-}
-
-void bmi__flow_steps_begin(void)
-{
-    keeping = true;
-}
-
-void bmi__flow_steps_end(void)
-{
-    keeping = false;
-    while (kept != NULL) {
-        struct flow *flow = kept;
-        kept = flow->next_here;
-        step_run(flow);
-    }
-}
-
-void bmi__flow_steps_forget(void)
-{
-    keeping = false;
-    kept = NULL;
-}
-
-void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause)
-{
-    bmi_error_code_t none = 0;
-    if (atomic_compare_exchange_strong(&flow->kill, &none, cause))
-        bmi__flow_wake(flow);
-}
-
-/* A running step takes the chunk as soon as the lock is released, and may end the flow: so whether
- * a step is running must be checked before. */
-void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_size_t actual)
-{
-    struct flow *flow = chunk->flow;
-    chunk->error = error;
-    chunk->actual = actual;
-    chunk->next_arrived = NULL;
-    pthread_mutex_lock(&flow->lock);
-    *flow->arrived_end = chunk;
-    flow->arrived_end = &chunk->next_arrived;
-    bool mine = step_claim(flow);
-    pthread_mutex_unlock(&flow->lock);
-    if (mine)
-        step_begin(flow);
-}
 
 /* ---- making a flow --------------------------------------------------------------------------- */
 
@@ -214,15 +105,6 @@ static void description_default(struct bmi_flow_description *what)
         what->buffer_size = BMI_FLOW_BUFFER_SIZE;
 }
 
-void bmi__flow_free(struct flow *flow)
-{
-    for (uint32_t i = 0; i < flow->what.buffer_count; i++)
-        bmi__chunk_free(&flow->chunks[i]);
-    pthread_mutex_destroy(&flow->lock);
-    free(flow->chunks);
-    free(flow);
-}
-
 static struct flow_memory memory_of(const struct bmi_flow_endpoint *end)
 {
     struct flow_memory memory = {0};
@@ -271,6 +153,7 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     for (uint32_t i = 0; i < what->buffer_count; i++)
         flow->chunks[i].flow = flow;
     flow->end_of_stream.flow = flow;
+    flow->space = &bmi__flow_space;
     flow->what = *what;
     flow->walk = (struct flow_walk){.extents = what->extents,
                                     .extent_count = what->extent_count,
@@ -293,6 +176,17 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     return 0;
 }
 
+/* For a flow that uses the network. */
+static int network_open(void)
+{
+    if (bmi__engine_sleeps())
+        return 0;
+    int result = bmi__engine_network_open();
+    if (result == 0)
+        bmi__space_wake(&bmi__flow_space); /* from now on they sleep in the network's wait */
+    return result;
+}
+
 int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *description, void *user_ptr,
                   bmi_flow_context_id_t context)
 {
@@ -306,7 +200,7 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
     int result = description_check(&what);
     if (result == 0 &&
         (what.source.kind == BMI_FLOW_NETWORK || what.destination.kind == BMI_FLOW_NETWORK))
-        result = bmi__engine_network_open();
+        result = network_open();
     if (result == 0)
         result = flow_make(&what, &flow);
     if (result != 0)
@@ -315,13 +209,14 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
         bmi_task_cpus_near(NULL, sched_getcpu(), BMI_TASK_LEVEL_CACHE, &flow->near) == 0;
     result = bmi__posted_begin(&bmi__flow_space, &flow->posted, context, user_ptr, id);
     if (result != 0) {
-        bmi__flow_free(flow);
+        flow_free(flow);
         return bmi__error(result);
     }
+    flow->network = bmi__engine_network();
+    flow->storage = bmi__engine_storage();
     if (what.timeout_ms > 0)
-        bmi__engine_time(flow);
-    if (atomic_fetch_add(&flow->wanted, 1) == 0)
-        step_run(flow);
+        bmi__deadline_add(flow);
+    bmi__flow_start(flow);
     return bmi__posted_end(&bmi__flow_space, &flow->posted, POSTED_IMMEDIATE_SUCCESS, id);
 }
 
@@ -331,6 +226,8 @@ static void after_fork_child(void)
 {
     bmi__space_forget(&bmi__flow_space);
     bmi__engine_forget();
+    bmi__deadlines_forget();
+    bmi__descriptor_forget();
     bmi__buffers_forget();
     bmi__flow_steps_forget();
 }

@@ -12,6 +12,10 @@
  * `lock`. Fields that others may read meanwhile are atomic. A thread never holds two of these
  * locks: a flow's, the engine's (except those of its contexts, which come first), and the space's;
  * but cancel sets `kill` under the space's.
+ *
+ * Files, from the top; each uses those below it: flow.c (posts and tests), engine.c (polls), run.c
+ * (which thread runs a step), step.c (what a step does), chunk.c (a chunk's operations);
+ * deadlines.c, descriptor.c, buffers.c, request.c, distribution.c. unit.layers checks that.
  */
 #ifndef FLOW_INTERNAL_H
 #define FLOW_INTERNAL_H
@@ -73,6 +77,9 @@ struct flow_memory {
 
 struct flow {
     struct bmi__posted posted; /* first */
+    struct bmi__space *space;
+    bmi_context_id network;         /* where its operations are posted; 0: not used */
+    bmi_trove_context_id_t storage; /* the same */
     struct bmi_task task;
     struct bmi_cpuset near; /* CPUs for the steps, if is_near */
     bool is_near;
@@ -124,31 +131,58 @@ int bmi__engine_network_open(void);
 bmi_context_id bmi__engine_network(void);
 bmi_trove_context_id_t bmi__engine_storage(void);
 void bmi__engine_poll(void);
-int bmi__engine_source(void);
 /* The functions of completion.h for a space with its own way to sleep. */
 bool bmi__engine_sleeps(void);
-void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns);
+void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns);
 void bmi__engine_wake(void);
-void bmi__engine_fd_used(void);
-/* A task of flow's was submitted: wakes a program that waits for a descriptor of flow's. */
-void bmi__engine_task_waits(void);
-void bmi__engine_time(struct flow *flow);
-void bmi__engine_untime(struct flow *flow);
 
-/* ---- flow.c ---------------------------------------------------------------------------------- */
+/* ---- run.c ----------------------------------------------------------------------------------- */
 
-/* Requests a step. Any thread; any lock may be held except the task manager's. */
-void bmi__flow_wake(struct flow *flow);
+/* Runs the first step. The flow may be freed when this returns. */
+void bmi__flow_start(struct flow *flow);
 /* Between these calls the steps that the caller requests are kept; the second call runs them. So a
  * waiting thread does not depend on a worker, which may run only while its CPU is idle. */
 void bmi__flow_steps_begin(void);
 void bmi__flow_steps_end(void);
+/* Ends the flow with that cause. Any thread; any lock may be held except the task manager's. */
 void bmi__flow_kill(struct flow *flow, bmi_error_code_t cause);
 /* In a child of fork(): drops the kept steps. */
 void bmi__flow_steps_forget(void);
 /* A chunk's operation has completed. */
 void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_size_t actual);
-void bmi__flow_free(struct flow *flow);
+
+/* ---- deadlines.c ----------------------------------------------------------------------------- */
+
+/* Sets the function that BMI's poller calls when a deadline is due. */
+void bmi__deadlines_begin(void (*due)(void));
+/* No flow is left. */
+void bmi__deadlines_end(void);
+void bmi__deadline_add(struct flow *flow);
+void bmi__deadline_remove(struct flow *flow);
+/* Ends flows whose time is over, by `kill`; a flow leaves the list before it is freed. */
+void bmi__deadlines_run(void (*kill)(struct flow *flow, bmi_error_code_t cause));
+/* In a child of fork(). */
+void bmi__deadlines_forget(void);
+
+/* ---- descriptor.c ---------------------------------------------------------------------------- */
+
+/* Makes it, the first time. Returns it, or a negated errno. */
+int bmi__descriptor(void);
+/* Watches one more. Returns 0 or a negated errno. */
+int bmi__descriptor_watch(int fd);
+/* Watches the network, while it is open and a program polls the descriptor. */
+void bmi__descriptor_network(bool open);
+/* Makes it readable at that time; UINT64_MAX: never. */
+void bmi__descriptor_timer(uint64_t due_ns);
+/* A program polls it from now on. */
+void bmi__descriptor_use(void);
+bool bmi__descriptor_used(void);
+/* A task of flow's was submitted: wakes a program that waits for the descriptor. */
+void bmi__descriptor_signal(void);
+/* Call it before the check of the sources that the event stands for. */
+void bmi__descriptor_clear(void);
+/* In a child of fork(). */
+void bmi__descriptor_forget(void);
 
 /* ---- step.c ---------------------------------------------------------------------------------- */
 
