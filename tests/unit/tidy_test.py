@@ -8,6 +8,8 @@ Sizes: 100 columns, 800 lines a file, 60 lines a function, CHANGELOG.md 8 KiB. E
 comment of a public function has the labels Returns, Owns, Threads, Blocks. bmi/lock.h alone asks for the number of threads.
 Prose has an acting subject: no clause of the kind "who waits is told".
 
+docs/architecture.md names only files and functions that are there.
+
 Includes: a file of the core includes no header of a layer above its own; a method includes the two headers of bmi/ that
 are for methods, its own folder, and what methods share. (layers_test.py checks the symbols of the object files.)
 
@@ -88,6 +90,19 @@ def check_c(name, text, lines, bad):
                 bad(name, f"{function}: its comment lacks {', '.join(missing)}")
 
 
+def check_named(source, names, bad):
+    """Files and functions that docs/architecture.md names have to be there."""
+    document = "docs/architecture.md"
+    code = "".join((source / n).read_text(errors="replace") for n in names if n.endswith((".c", ".h")))
+    known, files = set(re.findall(r"\w+", code)), {n.split("/")[-1] for n in names}
+    for word in re.findall(r"`([\w./]+)`", (source / document).read_text()):
+        if word.endswith((".c", ".h")):
+            if word.split("/")[-1] not in files:
+                bad(document, f"there is no file {word}")
+        elif re.fullmatch(r"\w*_\w*", word) and word not in known:
+            bad(document, f"no code names {word}")
+
+
 def allowances(path):
     """{(kind, name): number} of the file tidy_allowed.txt."""
     entries = [line.split() for line in path.read_text().split("\n") if line and line[0] != "#"]
@@ -132,6 +147,7 @@ def main():
         count = sum(len(PHRASES.findall(line)) for line in lines)
         if count:
             have[folder] = have.get(folder, 0) + count
+    check_named(source, tracked(source), bad)
     if (source / "CHANGELOG.md").stat().st_size > CHANGELOG_BYTES:
         bad("CHANGELOG.md", f"more than {CHANGELOG_BYTES} bytes")
     if len(sys.argv) > 2:
