@@ -44,17 +44,25 @@ void bmi__job_accept_cancel_locked(struct bmi_job_context *context, struct bmi__
     end_if_over_locked(context, ends);
 }
 
-void bmi__job_accept_ended_locked(struct bmi_job_context *context, struct bmi__job_ends *ends)
+static void place_give_locked(struct bmi_job_context *context, struct bmi__job_ends *ends)
 {
     context->accept.alive--;
     end_if_over_locked(context, ends);
 }
 
-void bmi__job_accept_free(struct bmi_job_accepted *data)
+void bmi__job_accepted_end(struct bmi_job_context *context, struct bmi_job_accepted *data)
 {
+    struct bmi__job_ends ends = {0};
     if (data->message.buffer != NULL)
         BMI_unexpected_free(data->message.addr, data->message.buffer);
     free(data);
+    bmi_lock_take(&context->lock);
+    place_give_locked(context, &ends);
+    bool room = context->accept.listed;
+    bmi_lock_give(&context->lock);
+    bmi__job_after(context, &ends);
+    if (room && bmi__unexpected_waiting())
+        bmi__job_poll_soon(context);
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */
@@ -80,7 +88,7 @@ static void reserved_end(struct bmi_job_context *context, bool started)
     if (started)
         context->accept.started++;
     else
-        bmi__job_accept_ended_locked(context, &ends);
+        place_give_locked(context, &ends);
     bmi_lock_give(&context->lock);
     bmi__job_after(context, &ends);
 }

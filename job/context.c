@@ -25,6 +25,12 @@ static enum bmi_task_status poll_run(struct bmi_task *task, void *argument)
     return BMI_TASK_DONE;
 }
 
+static const struct bmi__job_upcalls upcalls = {
+    .watch_cancel_locked = bmi__job_watch_cancel_locked,
+    .accept_cancel_locked = bmi__job_accept_cancel_locked,
+    .accepted_end = bmi__job_accepted_end,
+};
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static int background_begin(struct bmi_job_context *context)
@@ -92,6 +98,7 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
     if (context == NULL)
         return -BMI_ENOMEM;
     context->manager = bmi_task_manager_default();
+    context->upcalls = &upcalls;
     context->background = options & BMI_JOB_BACKGROUND;
     atomic_init(&context->next_due_ns, UINT64_MAX);
     steps_init(context);
@@ -170,6 +177,7 @@ int bmi_job_context_close(struct bmi_job_context *context)
     bmi_task_manager_stop(context->manager, threads_of(context));
     BMI_close_context(context->bmi);
     bmi__sm_free_all(context);
+    bmi__job_heap_free(context);
     bmi__job_table_free(context);
     for (struct bmi__tracer *tracer = context->tracers, *next; tracer != NULL; tracer = next) {
         next = tracer->next;

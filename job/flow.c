@@ -30,7 +30,7 @@ int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_descript
     int result;
     if (description == NULL)
         return -BMI_EINVAL;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_FLOW, options, id, status, &result);
+    struct bmi__job *job = bmi__job_source_new(context, BMI_JOB_FLOW, options, id, status, &result);
     if (job == NULL)
         return result;
     struct bmi_flow_description limited = *description;

@@ -29,6 +29,7 @@
 #include "bmi/state/context.h"
 
 struct bmi__job_poller;
+struct bmi__job_upcalls;
 
 enum job_phase {
     JOB_FREE,
@@ -102,6 +103,15 @@ struct bmi__job_source {
     struct bmi_deferred removal;
 };
 
+/* What job.c and machine.c need of files above them. */
+struct bmi__job_upcalls {
+    void (*watch_cancel_locked)(struct bmi_job_context *context, struct bmi__job *job,
+                                struct bmi__job_ends *ends);
+    void (*accept_cancel_locked)(struct bmi_job_context *context, struct bmi__job_ends *ends);
+    /* A machine of bmi_job_accept has ended. No lock held. */
+    void (*accepted_end)(struct bmi_job_context *context, struct bmi_job_accepted *data);
+};
+
 /* bmi_job_accept: see accept.c. */
 struct bmi__accept {
     struct bmi__job *job; /* NULL: none is pending */
@@ -117,6 +127,7 @@ struct bmi_job_context {
     bmi_context_id bmi;
     struct context *network; /* the same */
     struct bmi_task_manager *manager;
+    const struct bmi__job_upcalls *upcalls;
     bool background;
     struct bmi_lock lock;
     /* below: lock */
@@ -144,7 +155,7 @@ struct bmi_job_context {
      * tries it */
     pthread_mutex_t stepping;
     _Atomic(struct bmi__tracer *) tracer;
-    bool wants_listed;                  /* in poll.c's list of contexts that want messages; guarded
+    bool wants_listed;                  /* in wake.c's list of contexts that want messages; guarded
                                            by its lock */
     struct bmi_job_context *wants_next; /* the same */
     struct bmi__job_source trove, flow;
@@ -195,104 +206,47 @@ struct bmi_sm {
     bool cancelling;     /* lock */
     bool jobs_cancelled; /* lock: all of its jobs were cancelled since it began to wait */
     bool has_result;
-    bool accepted; /* by bmi_job_accept: its data and message are freed at its end */
+    bool accepted; /* by bmi_job_accept: upcalls->accepted_end follows its end */
     uint16_t depth, depth_most;
     struct sm_frame frames[];
 };
 
-/* ---- job.c ---- */
+static inline struct sm_frame *sm_top(struct bmi_sm *machine)
+{
+    return &machine->frames[machine->depth - 1];
+}
 
-/* A new job, POSTING, in its machine's list and, with a deadline, in the heap. Returns 0 or a BMI
- * error. */
-int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
-                   const struct bmi_job_options *options, struct bmi_job_status *status,
-                   struct bmi__job **job);
-/* As bmi__job_begin, with its source open. The job can be found by its id before the source can
- * complete it. NULL: *result has the error. */
-struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind kind,
-                              const struct bmi_job_options *options, bmi_job_id_t *id,
-                              struct bmi_job_status *status, int *result);
-/* The deadline of `options`: the job's own or its machine's, whichever is earlier. */
-uint64_t bmi__job_deadline_of(const struct bmi_job_options *options);
-/* Ends a post whose source returned `posted` (0, 1, or an error); returns the post's result. */
-int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int posted,
-                    bmi_job_id_t *id, struct bmi_job_status *status);
-/* Ends a job. */
-void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
-                         bmi_error_code_t error, bmi_size_t actual, struct bmi__job_ends *ends);
-void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
-                            struct bmi__job_ends *ends);
-/* Call it after the lock was released: does the collected actions. */
-void bmi__job_after(struct bmi_job_context *context, struct bmi__job_ends *ends);
+static inline const struct bmi_sm_state *sm_state(const struct bmi_sm *machine)
+{
+    const struct sm_frame *frame = &machine->frames[machine->depth - 1];
+    return &frame->table->states[frame->state];
+}
+
+/* The files, from the bottom; each uses those above it in this list. unit.layers checks that. */
+
+/* ---- table.c ---- */
+
+/* A free job, with a new generation; NULL: no memory. */
+struct bmi__job *bmi__job_take_locked(struct bmi_job_context *context);
+void bmi__job_give_locked(struct bmi_job_context *context, struct bmi__job *job);
 struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id_t id);
 bmi_job_id_t bmi__job_id(const struct bmi__job *job);
-/* Takes out a READY job, which becomes free. */
-void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *job,
-                            struct bmi_job_status *status);
-/* A repeating timer is due, `times` times. */
-void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t times,
+void bmi__job_ready_append_locked(struct bmi_job_context *context, struct bmi__job *job);
+void bmi__job_ready_remove_locked(struct bmi_job_context *context, struct bmi__job *job);
+/* Calls that for each slot, whether its job is free or not. */
+void bmi__job_each_locked(struct bmi_job_context *context,
+                          void (*visit)(struct bmi_job_context *context, struct bmi__job *job,
+                                        struct bmi__job_ends *ends),
                           struct bmi__job_ends *ends);
-/* Calls cancel for every job that has not ended. */
-void bmi__job_cancel_all_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
 void bmi__job_table_free(struct bmi_job_context *context);
 
-/* ---- accept.c ---- */
-
-/* Starts machines for waiting messages while there is room. Returns whether it started one. */
-bool bmi__job_accept_take(struct bmi_job_context *context);
-/* The accepting job is cancelled: it accepts no more messages. */
-void bmi__job_accept_cancel_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
-/* One of its machines has ended. */
-void bmi__job_accept_ended_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
-/* Frees the data and message of such a machine. No lock held. */
-void bmi__job_accept_free(struct bmi_job_accepted *data);
-
-/* ---- signal.c ---- */
-
-void bmi__job_watch_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
-                                  struct bmi__job_ends *ends);
-/* Waits until no descriptor is watched. No job may be pending. */
-void bmi__job_watches_end(struct bmi_job_context *context);
-
-/* ---- timer.c: the heap of deadlines ---- */
+/* ---- heap.c: jobs by due time ---- */
 
 /* -ENOMEM, or 0. Sets ends->earlier if it is the first now. */
-int bmi__job_timer_add_locked(struct bmi_job_context *context, struct bmi__job *job,
-                              uint64_t due_ns, struct bmi__job_ends *ends);
-void bmi__job_timer_remove_locked(struct bmi_job_context *context, struct bmi__job *job);
-/* Ends or cancels due jobs. Returns whether there were any. */
-bool bmi__job_timers_run(struct bmi_job_context *context);
-
-/* ---- poll.c ---- */
-
-/* Fetches completions of the network, unexpected messages, and due timers. Returns whether there
- * were any. */
-bool bmi__job_poll(struct bmi_job_context *context);
-/* Wakes threads that wait in test calls. Any thread, no lock of the context held. */
-void bmi__job_notify(struct bmi_job_context *context);
-/* Makes another thread poll: a waiting one, or a worker. */
-void bmi__job_poll_soon(struct bmi_job_context *context);
-/* Waits at most `max_idle_ms` until ready_sequence differs from `seen`, or other work was done.
- * Returns false when the time is over. */
-bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t until_ns);
-/* From now on the context is polled when an unexpected message comes. */
-void bmi__job_wants_unexpected(struct bmi_job_context *context);
-/* From here on no other thread polls the context. */
-void bmi__job_hooks_end(struct bmi_job_context *context);
-/* In the background: polls the context when an operation completes. */
-void bmi__job_hook(struct bmi_job_context *context);
-
-/* ---- source.c ---- */
-
-void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context *context,
-                          bool is_flow);
-int bmi__job_source_open(struct bmi__job_source *source);
-/* From here on no thread gets a notification of it. No job of it may be pending. */
-void bmi__job_source_quiet(struct bmi__job_source *source);
-/* No thread may poll it any more, either. */
-void bmi__job_source_close(struct bmi__job_source *source);
-/* Fetches completions. Returns whether there were any. */
-bool bmi__job_source_take(struct bmi__job_source *source);
+int bmi__job_heap_add_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t due_ns,
+                             struct bmi__job_ends *ends);
+void bmi__job_heap_remove_locked(struct bmi_job_context *context, struct bmi__job *job);
+void bmi__job_heap_free(struct bmi_job_context *context);
 
 /* ---- fd.c ---- */
 
@@ -312,28 +266,119 @@ void bmi__job_poller_leave(struct bmi_job_context *context);
 /* Call it when a context's next_due_ns has become earlier. */
 void bmi__job_poller_look(struct bmi__job_poller *poller);
 
-/* ---- machine.c ---- */
-
-/* One of a machine's jobs has ended, and was taken out of its list. */
-void bmi__sm_job_ended_locked(struct bmi_job_context *context, struct bmi_sm *machine,
-                              bmi_error_code_t error, struct bmi__job_ends *ends);
-void bmi__sm_cancel_locked(struct bmi_job_context *context, struct bmi_sm *machine,
-                           struct bmi__job_ends *ends);
-/* Starts a machine with data that bmi_job_accept has made. */
-int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
-                           struct bmi_job_accepted *data);
-void bmi__sm_resume(struct bmi_sm *machine);
-void bmi__sm_free_all(struct bmi_job_context *context);
-
 /* ---- check.c ---- */
 
 /* How many frames a machine of this table needs; <0: a BMI error. */
 int bmi__sm_frames(struct bmi_sm_table *table);
 #define SM_DEPTH_MOST 16
 
+/* ---- wake.c ---- */
+
+/* Wakes threads that wait in test calls. Any thread, no lock of the context held. */
+void bmi__job_notify(struct bmi_job_context *context);
+/* Makes another thread poll: a waiting one, or a worker. */
+void bmi__job_poll_soon(struct bmi_job_context *context);
+/* From now on the context is polled when an unexpected message comes. */
+void bmi__job_wants_unexpected(struct bmi_job_context *context);
+/* In the background: polls the context when an operation completes. */
+void bmi__job_hook(struct bmi_job_context *context);
+/* From here on no other thread polls the context. */
+void bmi__job_hooks_end(struct bmi_job_context *context);
+
+/* ---- job.c ---- */
+
+/* A new job, POSTING, in its machine's list and, with a deadline, in the heap. Returns 0 or a BMI
+ * error. */
+int bmi__job_begin(struct bmi_job_context *context, enum bmi_job_kind kind,
+                   const struct bmi_job_options *options, struct bmi_job_status *status,
+                   struct bmi__job **job);
+/* As bmi__job_begin. The job can be found by its id before its source can complete it. NULL:
+ * *result has the error. */
+struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind kind,
+                              const struct bmi_job_options *options, bmi_job_id_t *id,
+                              struct bmi_job_status *status, int *result);
+/* The deadline of `options`: the job's own or its machine's, whichever is earlier. */
+uint64_t bmi__job_deadline_of(const struct bmi_job_options *options);
+/* Ends a post whose source returned `posted` (0, 1, or an error); returns the post's result. */
+int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int posted,
+                    bmi_job_id_t *id, struct bmi_job_status *status);
+/* Ends a job. */
+void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
+                         bmi_error_code_t error, bmi_size_t actual, struct bmi__job_ends *ends);
+void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
+                            struct bmi__job_ends *ends);
+/* Call it after the lock was released: does the collected actions. */
+void bmi__job_after(struct bmi_job_context *context, struct bmi__job_ends *ends);
+/* Takes out a READY job, which becomes free. */
+void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *job,
+                            struct bmi_job_status *status);
+/* A repeating timer is due, `times` times. */
+void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t times,
+                          struct bmi__job_ends *ends);
+/* Calls cancel for every job that has not ended. */
+void bmi__job_cancel_all_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
+/* Submits the task of a machine that waits no more, or begins. */
+void bmi__sm_resume(struct bmi_sm *machine);
+/* Cancels all jobs that the machine waits for. */
+void bmi__sm_cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *ends);
+/* Whether a failure among them ends its wait. */
+bool bmi__sm_first_failure_counts(const struct bmi_sm *machine);
+
+/* ---- timer.c ---- */
+
+/* Ends or cancels due jobs. Returns whether there were any. */
+bool bmi__job_timers_run(struct bmi_job_context *context);
+
+/* ---- signal.c ---- */
+
+void bmi__job_watch_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
+                                  struct bmi__job_ends *ends);
+/* Waits until no descriptor is watched. No job may be pending. */
+void bmi__job_watches_end(struct bmi_job_context *context);
+
+/* ---- source.c ---- */
+
+void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context *context,
+                          bool is_flow);
+/* As bmi__job_new, of BMI_JOB_TROVE or BMI_JOB_FLOW, with the source open. */
+struct bmi__job *bmi__job_source_new(struct bmi_job_context *context, enum bmi_job_kind kind,
+                                     const struct bmi_job_options *options, bmi_job_id_t *id,
+                                     struct bmi_job_status *status, int *result);
+/* From here on no thread gets a notification of it. No job of it may be pending. */
+void bmi__job_source_quiet(struct bmi__job_source *source);
+/* No thread may poll it any more, either. */
+void bmi__job_source_close(struct bmi__job_source *source);
+/* Fetches completions. Returns whether there were any. */
+bool bmi__job_source_take(struct bmi__job_source *source);
+
 /* ---- trace.c ---- */
 
 void bmi__sm_trace_event(struct bmi__tracer *tracer, struct bmi_sm *machine,
                          enum bmi_sm_event event, int result, uint64_t since_ns);
+
+/* ---- machine.c ---- */
+
+/* Starts a machine with data that bmi_job_accept has made. */
+int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
+                           struct bmi_job_accepted *data);
+void bmi__sm_free_all(struct bmi_job_context *context);
+
+/* ---- accept.c ---- */
+
+/* Starts machines for waiting messages while there is room. Returns whether it started one. */
+bool bmi__job_accept_take(struct bmi_job_context *context);
+/* The accepting job is cancelled: it accepts no more messages. */
+void bmi__job_accept_cancel_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
+/* One of its machines has ended: frees its data and message. Another message may take its place. */
+void bmi__job_accepted_end(struct bmi_job_context *context, struct bmi_job_accepted *data);
+
+/* ---- poll.c ---- */
+
+/* Fetches completions of the network, unexpected messages, and due timers. Returns whether there
+ * were any. */
+bool bmi__job_poll(struct bmi_job_context *context);
+/* Waits at most `max_idle_ms` until ready_sequence differs from `seen`, or other work was done.
+ * Returns false when the time is over. */
+bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t until_ns);
 
 #endif

@@ -1,98 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * job.c - the table of jobs, and how a job of any kind begins and ends. See internal.h.
+ * job.c - how a job of any kind begins, ends, and is cancelled, and what its end does to the
+ * machine that waits for it. See internal.h.
  */
 #include <assert.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
 #include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
-
-enum { CHUNK = 256 };
-
-/* ---- the table ------------------------------------------------------------------------------- */
-
-static int chunk_add_locked(struct bmi_job_context *context)
-{
-    if (context->chunk_count == context->chunk_room) {
-        uint32_t room = context->chunk_room != 0 ? context->chunk_room * 2 : 16;
-        struct bmi__job **grown = realloc(context->chunks, room * sizeof *grown);
-        if (grown == NULL)
-            return -BMI_ENOMEM;
-        context->chunks = grown;
-        context->chunk_room = room;
-    }
-    struct bmi__job *chunk = calloc(CHUNK, sizeof *chunk);
-    if (chunk == NULL)
-        return -BMI_ENOMEM;
-    for (uint32_t i = CHUNK; i-- > 0;) {
-        chunk[i].slot = context->chunk_count * CHUNK + i;
-        chunk[i].next = context->free;
-        context->free = &chunk[i];
-    }
-    context->chunks[context->chunk_count++] = chunk;
-    context->counts.job_bytes += CHUNK * sizeof *chunk;
-    return 0;
-}
-
-void bmi__job_table_free(struct bmi_job_context *context)
-{
-    for (uint32_t i = 0; i < context->chunk_count; i++)
-        free(context->chunks[i]);
-    free(context->chunks);
-    free(context->heap);
-}
-
-bmi_job_id_t bmi__job_id(const struct bmi__job *job)
-{
-    return (bmi_job_id_t)((uint64_t)job->generation << 32 | (job->slot + 1));
-}
-
-struct bmi__job *bmi__job_find_locked(struct bmi_job_context *context, bmi_job_id_t id)
-{
-    uint32_t slot = (uint32_t)id - 1;
-    if (id <= 0 || slot / CHUNK >= context->chunk_count)
-        return NULL;
-    struct bmi__job *job = &context->chunks[slot / CHUNK][slot % CHUNK];
-    return job->phase != JOB_FREE && bmi__job_id(job) == id ? job : NULL;
-}
-
-static void job_free_locked(struct bmi_job_context *context, struct bmi__job *job)
-{
-    job->phase = JOB_FREE;
-    job->next = context->free;
-    context->free = job;
-}
-
-/* ---- lists ----------------------------------------------------------------------------------- */
-
-static void ready_append_locked(struct bmi_job_context *context, struct bmi__job *job)
-{
-    job->next = NULL;
-    job->previous = context->ready.last;
-    if (context->ready.last != NULL)
-        context->ready.last->next = job;
-    else
-        context->ready.first = job;
-    context->ready.last = job;
-    context->counts.completions_waiting++;
-    atomic_store(&context->ready_sequence, atomic_load(&context->ready_sequence) + 1);
-}
-
-static void ready_remove_locked(struct bmi_job_context *context, struct bmi__job *job)
-{
-    if (job->previous != NULL)
-        job->previous->next = job->next;
-    else
-        context->ready.first = job->next;
-    if (job->next != NULL)
-        job->next->previous = job->previous;
-    else
-        context->ready.last = job->previous;
-    context->counts.completions_waiting--;
-}
 
 static void machine_add_locked(struct bmi_sm *machine, struct bmi__job *job)
 {
@@ -147,17 +63,16 @@ static int begin_locked(struct bmi_job_context *context, enum bmi_job_kind kind,
 {
     if (context->closing)
         return -BMI_ECANCEL;
-    if (context->free == NULL && chunk_add_locked(context) < 0)
+    struct bmi__job *job = bmi__job_take_locked(context);
+    if (job == NULL)
         return -BMI_ENOMEM;
-    struct bmi__job *job = context->free;
     job->heap_index = JOB_NOT_IN_HEAP;
     /* A machine passes its deadline to its jobs; a timer adds itself, with its own time. */
     if (deadline_ns != 0 && kind != BMI_JOB_MACHINE && kind != BMI_JOB_TIMER &&
-        bmi__job_timer_add_locked(context, job, deadline_ns, ends) < 0)
+        bmi__job_heap_add_locked(context, job, deadline_ns, ends) < 0) {
+        bmi__job_give_locked(context, job);
         return -BMI_ENOMEM;
-    context->free = job->next;
-    job->generation = (job->generation + 1) & 0x7fffffff;
-    job->generation += job->generation == 0;
+    }
     job->kind = (uint8_t)kind;
     job->phase = JOB_POSTING;
     job->flags = 0;
@@ -200,16 +115,68 @@ struct bmi__job *bmi__job_new(struct bmi_job_context *context, enum bmi_job_kind
                               struct bmi_job_status *status, int *result)
 {
     struct bmi__job *job = NULL;
-    *result = context != NULL ? 0 : -BMI_EINVAL;
-    if (*result == 0 && kind == BMI_JOB_TROVE)
-        *result = bmi__job_source_open(&context->trove);
-    else if (*result == 0 && kind == BMI_JOB_FLOW)
-        *result = bmi__job_source_open(&context->flow);
-    if (*result == 0)
-        *result = bmi__job_begin(context, kind, options, status, &job);
+    *result = bmi__job_begin(context, kind, options, status, &job);
     if (id != NULL)
         *id = job != NULL ? bmi__job_id(job) : 0;
     return job;
+}
+
+/* ---- the jobs that a machine waits for ------------------------------------------------------- */
+
+/* An end among them must not cancel again: `cancelling`. */
+void bmi__sm_cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *ends)
+{
+    if (machine->cancelling)
+        return;
+    machine->cancelling = machine->jobs_cancelled = true;
+    for (struct bmi__job *job = machine->jobs, *next; job != NULL; job = next) {
+        next = job->next;
+        bmi__job_cancel_locked(machine->context, job, ends);
+    }
+    machine->cancelling = false;
+}
+
+/* If all jobs were cancelled since it began to wait, a failure is only the answer to that: children
+ * that are cleaning up are not disturbed. */
+bool bmi__sm_first_failure_counts(const struct bmi_sm *machine)
+{
+    return machine->phase == SM_WAITING && machine->failure < 0 && !machine->jobs_cancelled &&
+           sm_state(machine)->wait == BMI_SM_FIRST_FAILURE;
+}
+
+/* One of its jobs has ended, and was taken out of its list. */
+static void machine_job_ended_locked(struct bmi_sm *machine, bmi_error_code_t error,
+                                     struct bmi__job_ends *ends)
+{
+    bool first = error < 0 && machine->failure == 0;
+    if (first)
+        machine->failure = error;
+    if (machine->outstanding > 0) {
+        if (first && bmi__sm_first_failure_counts(machine))
+            bmi__sm_cancel_jobs_locked(machine, ends);
+        return;
+    }
+    if (machine->phase != SM_WAITING && machine->phase != SM_ENDING)
+        return;
+    machine->phase = machine->phase == SM_WAITING ? SM_RESUMED : SM_ENDED;
+    machine->next = ends->resume;
+    ends->resume = machine;
+}
+
+static void machine_cancel_locked(struct bmi_sm *machine, struct bmi__job_ends *ends)
+{
+    if (machine->phase == SM_ENDED)
+        return;
+    machine->cancel = SM_CANCEL_WANTED;
+    if (machine->phase == SM_WAITING || machine->phase == SM_ENDING)
+        bmi__sm_cancel_jobs_locked(machine, ends);
+}
+
+void bmi__sm_resume(struct bmi_sm *machine)
+{
+    int result = bmi_task_submit(&machine->task);
+    assert(result == 0);
+    (void)result;
 }
 
 /* ---- end ------------------------------------------------------------------------------------- */
@@ -249,24 +216,24 @@ void bmi__job_end_locked(struct bmi_job_context *context, struct bmi__job *job,
         return;
     }
     if (job->heap_index != JOB_NOT_IN_HEAP)
-        bmi__job_timer_remove_locked(context, job);
+        bmi__job_heap_remove_locked(context, job);
     count_end_locked(context, job);
     struct bmi_sm *machine = job->machine;
     if (job->flags & JOB_UNREPORTED) {
-        job_free_locked(context, job);
+        bmi__job_give_locked(context, job);
         return;
     }
     if (machine == NULL) {
         job->phase = JOB_READY;
-        ready_append_locked(context, job);
+        bmi__job_ready_append_locked(context, job);
         ends->ready = true;
         return;
     }
     machine_remove_locked(machine, job);
     if (job->into != NULL)
         status_of(job, bmi__job_id(job), job->into);
-    job_free_locked(context, job);
-    bmi__sm_job_ended_locked(context, machine, error, ends);
+    bmi__job_give_locked(context, job);
+    machine_job_ended_locked(machine, error, ends);
 }
 
 void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job, uint64_t times,
@@ -276,7 +243,7 @@ void bmi__job_tick_locked(struct bmi_job_context *context, struct bmi__job *job,
     if (job->phase == JOB_READY)
         return;
     job->phase = JOB_READY;
-    ready_append_locked(context, job);
+    bmi__job_ready_append_locked(context, job);
     ends->ready = true;
 }
 
@@ -286,7 +253,7 @@ static void repeat_end_locked(struct bmi_job_context *context, struct bmi__job *
     job->flags &= (uint8_t)~JOB_REPEATS;
     job->error = job->flags & JOB_TIMED_OUT ? -BMI_ETIMEDOUT : -BMI_ECANCEL;
     if (job->heap_index != JOB_NOT_IN_HEAP)
-        bmi__job_timer_remove_locked(context, job);
+        bmi__job_heap_remove_locked(context, job);
     count_end_locked(context, job);
 }
 
@@ -294,13 +261,13 @@ static void repeat_end_locked(struct bmi_job_context *context, struct bmi__job *
 static void job_undo_locked(struct bmi_job_context *context, struct bmi__job *job, bool done)
 {
     if (job->heap_index != JOB_NOT_IN_HEAP)
-        bmi__job_timer_remove_locked(context, job);
+        bmi__job_heap_remove_locked(context, job);
     if (job->machine != NULL)
         machine_remove_locked(job->machine, job);
     context->counts.pending--;
     context->counts.posted -= !done;
     context->counts.immediate += done;
-    job_free_locked(context, job);
+    bmi__job_give_locked(context, job);
 }
 
 int bmi__job_posted(struct bmi_job_context *context, struct bmi__job *job, int posted,
@@ -347,13 +314,13 @@ void bmi__job_report_locked(struct bmi_job_context *context, struct bmi__job *jo
                             struct bmi_job_status *status)
 {
     assert(job->phase == JOB_READY);
-    ready_remove_locked(context, job);
+    bmi__job_ready_remove_locked(context, job);
     status_of(job, bmi__job_id(job), status);
     if (job->flags & JOB_REPEATS) {
         job->phase = JOB_PENDING;
         job->actual = 0;
     } else {
-        job_free_locked(context, job);
+        bmi__job_give_locked(context, job);
     }
 }
 
@@ -385,13 +352,13 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
         break;
     case BMI_JOB_SIGNAL:
     case BMI_JOB_CHILD:
-        bmi__job_watch_cancel_locked(context, job, ends);
+        context->upcalls->watch_cancel_locked(context, job, ends);
         break;
     case BMI_JOB_ACCEPT:
-        bmi__job_accept_cancel_locked(context, ends);
+        context->upcalls->accept_cancel_locked(context, ends);
         break;
     case BMI_JOB_MACHINE:
-        bmi__sm_cancel_locked(context, job->child, ends);
+        machine_cancel_locked(job->child, ends);
         break;
     default:
         bmi__job_end_locked(context, job, -BMI_ECANCEL, 0, ends);
@@ -414,8 +381,5 @@ int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id_t id)
 
 void bmi__job_cancel_all_locked(struct bmi_job_context *context, struct bmi__job_ends *ends)
 {
-    for (uint32_t i = 0; i < context->chunk_count * CHUNK; i++) {
-        struct bmi__job *job = &context->chunks[i / CHUNK][i % CHUNK];
-        bmi__job_cancel_locked(context, job, ends);
-    }
+    bmi__job_each_locked(context, bmi__job_cancel_locked, ends);
 }

@@ -26,17 +26,6 @@ enum {
     NO_TRANSITION = -2
 };
 
-static struct sm_frame *top(struct bmi_sm *machine)
-{
-    return &machine->frames[machine->depth - 1];
-}
-
-static const struct bmi_sm_state *state_of(struct bmi_sm *machine)
-{
-    struct sm_frame *frame = top(machine);
-    return &frame->table->states[frame->state];
-}
-
 static struct bmi__tracer *tracer_of(struct bmi_sm *machine)
 {
     return atomic_load_explicit(&machine->context->tracer, memory_order_acquire);
@@ -93,66 +82,6 @@ void bmi__sm_free_all(struct bmi_job_context *context)
     }
 }
 
-/* ---- jobs of a machine ----------------------------------------------------------------------- */
-
-/* Cancels all jobs that it waits for. An end among them must not cancel again: `cancelling`. */
-static void cancel_jobs_locked(struct bmi_sm *machine, struct bmi__job_ends *ends)
-{
-    if (machine->cancelling)
-        return;
-    machine->cancelling = machine->jobs_cancelled = true;
-    for (struct bmi__job *job = machine->jobs, *next; job != NULL; job = next) {
-        next = job->next;
-        bmi__job_cancel_locked(machine->context, job, ends);
-    }
-    machine->cancelling = false;
-}
-
-/* If all jobs were cancelled since it began to wait, a failure is only the answer to that: children
- * that are cleaning up are not disturbed. */
-static bool first_failure_counts(struct bmi_sm *machine)
-{
-    return machine->phase == SM_WAITING && machine->failure < 0 && !machine->jobs_cancelled &&
-           state_of(machine)->wait == BMI_SM_FIRST_FAILURE;
-}
-
-void bmi__sm_job_ended_locked(struct bmi_job_context *context, struct bmi_sm *machine,
-                              bmi_error_code_t error, struct bmi__job_ends *ends)
-{
-    (void)context;
-    bool first = error < 0 && machine->failure == 0;
-    if (first)
-        machine->failure = error;
-    if (machine->outstanding > 0) {
-        if (first && first_failure_counts(machine))
-            cancel_jobs_locked(machine, ends);
-        return;
-    }
-    if (machine->phase != SM_WAITING && machine->phase != SM_ENDING)
-        return;
-    machine->phase = machine->phase == SM_WAITING ? SM_RESUMED : SM_ENDED;
-    machine->next = ends->resume;
-    ends->resume = machine;
-}
-
-void bmi__sm_cancel_locked(struct bmi_job_context *context, struct bmi_sm *machine,
-                           struct bmi__job_ends *ends)
-{
-    (void)context;
-    if (machine->phase == SM_ENDED)
-        return;
-    machine->cancel = SM_CANCEL_WANTED;
-    if (machine->phase == SM_WAITING || machine->phase == SM_ENDING)
-        cancel_jobs_locked(machine, ends);
-}
-
-void bmi__sm_resume(struct bmi_sm *machine)
-{
-    int result = bmi_task_submit(&machine->task);
-    assert(result == 0);
-    (void)result;
-}
-
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 static int transition(const struct bmi_sm_state *state, int result)
@@ -175,13 +104,13 @@ static int transition(const struct bmi_sm_state *state, int result)
 static bool machine_go(struct bmi_sm *machine, int result)
 {
     for (;;) {
-        struct sm_frame *frame = top(machine);
-        int to = transition(state_of(machine), result);
+        struct sm_frame *frame = sm_top(machine);
+        int to = transition(sm_state(machine), result);
         if (to == NO_TRANSITION) {
             bmi__log(BMI_LOG_ERROR,
                      "state machine %s: state \"%s\" had the result %d, for which "
                      "its table has no transition",
-                     frame->table->name, state_of(machine)->name, result);
+                     frame->table->name, sm_state(machine)->name, result);
             machine->result = -BMI_EINVAL;
             machine->has_result = true;
             return false;
@@ -203,13 +132,13 @@ static bool machine_go(struct bmi_sm *machine, int result)
 /* Jumps into another table. Returns false, and the state's result, if that is impossible. */
 static bool machine_jump(struct bmi_sm *machine, const struct bmi_sm_state *state, int *result)
 {
-    void *data = top(machine)->data;
+    void *data = sm_top(machine)->data;
     if (state->jump_data != NULL && (data = state->jump_data(machine, data)) == NULL) {
         *result = -BMI_ENOMEM;
         return false;
     }
     machine->depth++;
-    *top(machine) = (struct sm_frame){.table = state->jump, .data = data};
+    *sm_top(machine) = (struct sm_frame){.table = state->jump, .data = data};
     struct bmi__tracer *tracer = tracer_of(machine);
     if (tracer != NULL)
         bmi__sm_trace_event(tracer, machine, BMI_SM_JUMPED, 0, 0);
@@ -220,9 +149,9 @@ static int machine_act(struct bmi_sm *machine, const struct bmi_sm_state *state)
 {
     struct bmi__tracer *tracer = tracer_of(machine);
     if (tracer == NULL)
-        return state->action(machine, top(machine)->data);
+        return state->action(machine, sm_top(machine)->data);
     uint64_t begin = bmi__monotonic_ns();
-    int result = state->action(machine, top(machine)->data);
+    int result = state->action(machine, sm_top(machine)->data);
     bmi__sm_trace_event(tracer, machine, BMI_SM_STEP, result, begin);
     machine->since_ns = bmi__monotonic_ns();
     return result;
@@ -249,8 +178,8 @@ static bool machine_defer(struct bmi_sm *machine, int *result)
     if (wait) {
         machine->phase = SM_WAITING;
         machine->jobs_cancelled = false;
-        if (machine->cancel == SM_CANCEL_WANTED || first_failure_counts(machine))
-            cancel_jobs_locked(machine, &ends);
+        if (machine->cancel == SM_CANCEL_WANTED || bmi__sm_first_failure_counts(machine))
+            bmi__sm_cancel_jobs_locked(machine, &ends);
     } else {
         *result = result_take_locked(machine);
     }
@@ -273,20 +202,6 @@ static int machine_awake(struct bmi_sm *machine)
     return result;
 }
 
-/* A machine of bmi_job_accept has ended: another message may take its place. */
-static void accepted_end(struct bmi_job_context *context, struct bmi_job_accepted *data)
-{
-    struct bmi__job_ends ends = {0};
-    bmi__job_accept_free(data);
-    bmi_lock_take(&context->lock);
-    bmi__job_accept_ended_locked(context, &ends);
-    bool room = context->accept.listed;
-    bmi_lock_give(&context->lock);
-    bmi__job_after(context, &ends);
-    if (room && bmi__unexpected_waiting())
-        bmi__job_poll_soon(context);
-}
-
 /* After its last state: ends its job, once its own jobs have ended. Returns false if it must wait
  * for them. */
 static bool machine_end(struct bmi_sm *machine)
@@ -299,7 +214,7 @@ static bool machine_end(struct bmi_sm *machine)
     bool over = machine->outstanding == 0;
     machine->phase = over ? SM_ENDED : SM_ENDING;
     if (!over && machine->cancel == SM_CANCEL_WANTED)
-        cancel_jobs_locked(machine, &ends);
+        bmi__sm_cancel_jobs_locked(machine, &ends);
     bmi_lock_give(&context->lock);
     if (!over) {
         bmi__job_after(context, &ends);
@@ -316,7 +231,7 @@ static bool machine_end(struct bmi_sm *machine)
     bmi__job_after(context, &ends);
     free(memory);
     if (data != NULL)
-        accepted_end(context, data);
+        context->upcalls->accepted_end(context, data);
     return true;
 }
 
@@ -329,7 +244,7 @@ static enum ran machine_steps(struct bmi_sm *machine)
     enum ran ran = RAN_AGAIN;
     bool going = machine->phase != SM_RESUMED || machine_go(machine, machine_awake(machine));
     while (going && steps + refused < STEPS_AT_ONCE) {
-        const struct bmi_sm_state *state = state_of(machine);
+        const struct bmi_sm_state *state = sm_state(machine);
         int result;
         if (state->jump != NULL) {
             if (!machine_jump(machine, state, &result)) {

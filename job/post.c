@@ -163,7 +163,7 @@ int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
         job->flags |= JOB_DEADLINE_FIRST;
         due_ns = deadline_ns;
     }
-    result = bmi__job_timer_add_locked(context, job, due_ns, &ends);
+    result = bmi__job_heap_add_locked(context, job, due_ns, &ends);
     bmi_lock_give(&context->lock);
     bmi__job_after(context, &ends);
     return bmi__job_posted(context, job, result, id, status);
@@ -178,7 +178,7 @@ static int repeat_begin_locked(struct bmi_job_context *context, struct bmi__job 
         job->flags |= JOB_DEADLINE_FIRST;
         due_ns = deadline_ns;
     }
-    int result = bmi__job_timer_add_locked(context, job, due_ns, ends);
+    int result = bmi__job_heap_add_locked(context, job, due_ns, ends);
     if (result < 0)
         return result;
     job->flags |= JOB_REPEATS;

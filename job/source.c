@@ -83,7 +83,7 @@ static int open_locked(struct bmi__job_source *source)
     return result;
 }
 
-int bmi__job_source_open(struct bmi__job_source *source)
+static int source_open(struct bmi__job_source *source)
 {
     int result = 0;
     if (atomic_load_explicit(&source->open, memory_order_acquire))
@@ -93,6 +93,20 @@ int bmi__job_source_open(struct bmi__job_source *source)
         result = open_locked(source);
     pthread_mutex_unlock(&source->lock);
     return result;
+}
+
+struct bmi__job *bmi__job_source_new(struct bmi_job_context *context, enum bmi_job_kind kind,
+                                     const struct bmi_job_options *options, bmi_job_id_t *id,
+                                     struct bmi_job_status *status, int *result)
+{
+    *result = -BMI_EINVAL;
+    if (context != NULL)
+        *result = source_open(kind == BMI_JOB_FLOW ? &context->flow : &context->trove);
+    if (*result == 0)
+        return bmi__job_new(context, kind, options, id, status, result);
+    if (id != NULL)
+        *id = 0;
+    return NULL;
 }
 
 void bmi__job_source_init(struct bmi__job_source *source, struct bmi_job_context *context,

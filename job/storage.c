@@ -19,7 +19,8 @@ int bmi_job_trove_create(struct bmi_job_context *context, const struct bmi_trove
                          struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_create(&job->op, place, object, flags, job, context->trove.id);
@@ -31,7 +32,8 @@ int bmi_job_trove_remove(struct bmi_job_context *context, const struct bmi_trove
                          struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_remove(&job->op, place, flags, job, context->trove.id);
@@ -44,7 +46,8 @@ int bmi_job_trove_objects(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result =
@@ -59,7 +62,8 @@ int bmi_job_trove_read_list(struct bmi_job_context *context, const struct bmi_tr
                             bmi_job_id_t *id, struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_read_list(&job->op, place, buffers, sizes, count, stream_offsets,
@@ -76,7 +80,8 @@ int bmi_job_trove_write_list(struct bmi_job_context *context, const struct bmi_t
                              struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_write_list(&job->op, place, buffers, sizes, count, stream_offsets,
@@ -91,7 +96,8 @@ int bmi_job_trove_read_at(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_read_at(&job->op, place, buffer, size, offset, &job->actual, flags, job,
@@ -105,7 +111,8 @@ int bmi_job_trove_write_at(struct bmi_job_context *context, const struct bmi_tro
                            struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_write_at(&job->op, place, buffer, size, offset, &job->actual, flags,
@@ -118,7 +125,8 @@ int bmi_job_trove_resize(struct bmi_job_context *context, const struct bmi_trove
                          bmi_job_id_t *id, struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_resize(&job->op, place, size, flags, job, context->trove.id);
@@ -130,7 +138,8 @@ int bmi_job_trove_flush(struct bmi_job_context *context, const struct bmi_trove_
                         struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_flush(&job->op, place, job, context->trove.id);
@@ -142,7 +151,8 @@ int bmi_job_trove_size(struct bmi_job_context *context, const struct bmi_trove_p
                        struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_size(&job->op, place, size, job, context->trove.id);
@@ -155,7 +165,8 @@ int bmi_job_trove_get(struct bmi_job_context *context, const struct bmi_trove_pl
                       struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_get(&job->op, place, pairs, count, job, context->trove.id);
@@ -170,7 +181,8 @@ int bmi_job_trove_put(struct bmi_job_context *context, const struct bmi_trove_pl
                       struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_put(&job->op, place, pairs, count, flags, job, context->trove.id);
@@ -186,7 +198,8 @@ int bmi_job_trove_exchange(struct bmi_job_context *context, const struct bmi_tro
                            struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result = bmi_trove_post_exchange(&job->op, place, pairs, expected, old, count, flags, job,
@@ -202,7 +215,8 @@ int bmi_job_trove_remove_keys(struct bmi_job_context *context, const struct bmi_
                               struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result =
@@ -218,7 +232,8 @@ int bmi_job_trove_iterate(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status)
 {
     int result;
-    struct bmi__job *job = bmi__job_new(context, BMI_JOB_TROVE, options, id, status, &result);
+    struct bmi__job *job =
+        bmi__job_source_new(context, BMI_JOB_TROVE, options, id, status, &result);
     if (job == NULL)
         return result;
     result =

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 LAYERS = ("task", "bmi/base", "bmi/progress", "bmi/state", "bmi/protocol", "bmi/connection", "bmi/dispatch", "bmi/api")
-NO_CIRCLES = ("flow",)
+NO_CIRCLES = ("flow", "job")
 METHODS = "methods"  # uses what include/bmi/method.h declares; the core names the table of methods alone
 
 
