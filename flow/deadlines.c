@@ -100,7 +100,7 @@ void bmi__deadlines_run(void (*kill)(struct flow *flow, bmi_error_code_t cause))
     pthread_mutex_unlock(&deadlines.lock);
 }
 
-/* BMI's timer stays in the child unused. */
+/* In a forked child: no flow has a deadline. BMI's timer is left as it is. */
 void bmi__deadlines_forget(void)
 {
     pthread_mutex_init(&deadlines.lock, NULL);

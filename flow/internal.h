@@ -133,7 +133,7 @@ bmi_trove_context_id_t bmi__engine_storage(void);
 void bmi__engine_poll(void);
 /* The functions of completion.h for a space with its own way to sleep. */
 bool bmi__engine_sleeps(void);
-void bmi__engine_sleep(struct bmi__space_waiter *sleeper, int64_t left_ns);
+void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns);
 void bmi__engine_wake(void);
 
 /* ---- run.c ----------------------------------------------------------------------------------- */

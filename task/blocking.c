@@ -87,7 +87,7 @@ static void pool_move(struct bmi_task_manager *manager, const struct bmi__task_n
         if (only == NULL || bmi_cpuset_has(only, (int)i))
             CPU_SET((size_t)manager->cpus[i].os, &mask);
     }
-    sched_setaffinity(0, sizeof(mask), &mask); /* CPUs that are lost: it stays where it may be */
+    sched_setaffinity(0, sizeof(mask), &mask); /* fails if the CPUs are gone: it stays as it is */
 }
 
 static void *pool_main(void *argument)

@@ -474,7 +474,7 @@ void bmi_task_manager_destroy(struct bmi_task_manager *manager)
         continue;
     while (bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY) == 0)
         continue;
-    /* Within a task of the manager its threads still exist: losing its memory is safer. */
+    /* Within a task of the manager its threads still exist: then its memory is not freed. */
     if (!bmi__thread_self_of(manager))
         bmi__manager_free(manager);
 }

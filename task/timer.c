@@ -121,7 +121,7 @@ static uint64_t ticks(struct bmi_task_manager *manager, uint64_t tick_ns, unsign
     atomic_store(&manager->timer_armed, false);
     if (!tick(manager))
         return 0;
-    atomic_store(&manager->timer_armed, true); /* queued before the submit could see that */
+    atomic_store(&manager->timer_armed, true); /* that task's submit saw the timer still armed */
     *quiet = 0;
     return next_ns;
 }
