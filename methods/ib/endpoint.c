@@ -58,8 +58,9 @@ int ib_spare_post_locked(struct ib_endpoint *endpoint)
 static int buffers_post(struct ib_state *state, struct ib_endpoint *endpoint)
 {
     struct ib_fabric *fabric = state->fabric;
-    /* shm takes all that is in its queue at one look, what no buffer has room for into entries that
-     * posting a buffer needs as well: then none could be posted any more. */
+    /* shm takes all messages of its queue in one pass. Those for which no buffer has room take
+     * entries that posting a buffer needs as well; with all entries taken no buffer could be
+     * posted any more. */
     endpoint->buffer_count = fabric->shared ? IB_BUFFERS_SHM : IB_BUFFERS;
     int status = ib_memory_map_locked(fabric, (size_t)endpoint->buffer_count * IB_BUFFER_BYTES,
                                       &endpoint->memory);
@@ -78,7 +79,7 @@ static int buffers_post(struct ib_state *state, struct ib_endpoint *endpoint)
     return status ? ib_step_failed(state, "take a spare receive", status) : 0;
 }
 
-/* The option comes after enabling: shm keeps it in what it makes then. */
+/* The option is set after enabling: shm keeps it in an object that enabling makes. */
 static int enable(struct ib_state *state, struct ib_endpoint *endpoint)
 {
     size_t least = IB_MESSAGE_BYTES;
@@ -139,7 +140,7 @@ void ib_endpoints_free(struct ib_fabric *fabric)
     }
 }
 
-/* The endpoint of that local address; where there can be no more, the first one. */
+/* The endpoint of that local address; the first one if there can be no more endpoints. */
 static struct ib_endpoint *endpoint_find(const struct ib_fabric *fabric, const char *host)
 {
     uint32_t count = 0;
@@ -149,7 +150,7 @@ static struct ib_endpoint *endpoint_find(const struct ib_fabric *fabric, const c
     return count < IB_ENDPOINTS ? NULL : fabric->endpoints;
 }
 
-/* Its memory and its place behind the others, or an errno. */
+/* Allocates an endpoint and appends it to the list. Returns 0 or an errno. */
 static int endpoint_add(struct ib_state *state, const char *host, struct ib_endpoint **out)
 {
     struct ib_fabric *fabric = state->fabric;

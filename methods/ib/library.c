@@ -2,26 +2,27 @@
  *
  * library.c - libfabric, loaded when one of its schemes is first used.
  *
- * A program that only uses tcp should not pay for it: linked in, it brings a dozen vendor libraries
- * whose start takes some 0.2 s, and of which some install signal handlers. Everything else that
- * the method uses of it are calls through tables of the objects that these few functions make.
+ * A program that only uses tcp must not pay for libfabric: linked in, it brings a dozen vendor
+ * libraries whose start takes some 0.2 s, and some of them install signal handlers. The method
+ * calls all other functions of libfabric through the tables of objects that these few functions
+ * make.
  *
- * Its providers take the program's signals (SIGTERM, SIGINT, SIGSEGV...) for themselves: when they
- * are loaded and when an endpoint is made. A server that ends in good order at SIGTERM would be
- * ended by one of them instead. So each such step stands between ib_signals_save and
- * ib_signals_restore. What those handlers would have tidied up, provider.c removes.
+ * Its providers install handlers for the program's signals (SIGTERM, SIGINT, SIGSEGV...) when they
+ * are loaded and when an endpoint is made. Such a handler would end a server that handles SIGTERM
+ * itself. So each such step stands between ib_signals_save and ib_signals_restore. provider.c
+ * removes the shared memory that those handlers would have removed.
  *
  * Its settings are environment variables, read when it is first called. Three have to be set:
- * - FI_AV_REMOVE_CLEANUP: a connection goes with its address, so that it can be cut before a
- * program has its memory back, and is made again if it broke.
- * - FI_MR_CACHE_MAX_COUNT: its own cache of registrations would keep memory in reach of peers after
- *   we ended the registration, and more of it than we registered. We have one.
+ * - FI_AV_REMOVE_CLEANUP: removing an address closes its connection. So the connection can be cut
+ *   before a program has its memory back, and is made again if it broke.
+ * - FI_MR_CACHE_MAX_COUNT: libfabric's own cache of registrations would keep memory accessible to
+ *   peers after we ended the registration, and more of it than we registered. We have a cache.
  * - FI_OFI_RXM_MSG_RX_SIZE: over tcp, rxm would make and clear 4096 buffers of 16 KiB for messages
- *   that it has no buffer of ours for: 45 ms and 50 MiB of every process, of which it uses a few.
- *   Where many clients start at once, that alone took them longer than the time for connecting.
- * The program's environment is not touched for that; for the moment of the call there is another
- * one. What the program's user set stays as it is. A program that has called libfabric before has
- * had it read them: then nothing is left to us but to ask for the first one.
+ *   that find none of our buffers: 45 ms and 50 MiB in every process, which uses a few of them.
+ *   When many clients start at once, that alone took longer than the time-out for connecting.
+ * The program's environment is not changed for that: another one is in place during the call. The
+ * user's own values are kept. If the program has called libfabric before, it has read its settings:
+ * then we can only check the first one.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -36,7 +37,7 @@ struct ib_library ib_library;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *handle; /* lock; never closed: its providers have threads and handlers of their own */
-static char **environment; /* lock; what it has read its settings from */
+static char **environment; /* lock; the environment that libfabric has read its settings from */
 
 static const char *symbols_find(void)
 {
@@ -62,7 +63,8 @@ static const char *symbols_find(void)
     return NULL;
 }
 
-/* The program's environment with those of our settings that it lacks; NULL without memory. */
+/* A copy of the program's environment, with our settings added where it has none; NULL: no memory.
+ */
 static char **environment_make(void)
 {
     static char cleanup[] = "FI_AV_REMOVE_CLEANUP=1", no_cache[] = "FI_MR_CACHE_MAX_COUNT=0",
@@ -84,8 +86,8 @@ static char **environment_make(void)
     return copy;
 }
 
-/* Has the library read its settings. Other threads may look at either environment meanwhile, so the
- * copy stays; what one of them sets in it is kept. */
+/* Makes libfabric read its settings. Other threads may read either environment meanwhile, so the
+ * copy is not freed; a variable that another thread sets in it is kept. */
 static void settings_read(void)
 {
     static const char cleanup[] = "av_remove_cleanup";
@@ -104,7 +106,7 @@ static void settings_read(void)
     ib_library.cuts = on;
 }
 
-/* -ENOSYS: it cannot be used, for that reason. */
+/* -ENOSYS: libfabric cannot be used; `reason` has the cause. */
 static int library_open(char *reason, size_t size)
 {
     errno = 0;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * message.c - messages on their way in: whose they are, and the frames in them.
+ * message.c - incoming messages: finds their link, and handles the frames in them.
  *
- * Prefix: token (8 bytes), sequence number (4), bytes of frames behind it (4), little-endian; what
- * follows those means nothing. The token is one of ours, told to one peer over one exchange: an
- * index and 40 random bits, so that what comes from elsewhere, or for a link that has gone, is
- * nobody's. The sequence numbers of a link have no gaps, or the provider lost something: then the
- * link ends.
+ * Prefix: token (8 bytes), sequence number (4), bytes of frames behind it (4), little-endian;
+ * further bytes are ignored. The token is one of ours, sent to one peer over one exchange: an index
+ * and 40 random bits. So a message from another process, or for a link that has gone, has no link
+ * and is dropped. The sequence numbers of a link have no gaps; if one is missing, the provider has
+ * lost a message, and the link ends.
  *
- * Where the provider says so, each message must come from the endpoint that the link's greeting
- * named: nobody has a link in another's name, and can have what was sent to that one cut.
+ * If the provider reports sources, each message must come from the endpoint that the link's
+ * handshake named: no process can send in another's name, or cause another's link to be cut.
  *
- * A header is never cut; a body may go on in later messages. Messages lie in buffers of ours, which
- * nobody writes while they are read, and bodies are copied out of them.
+ * A header is never cut; a body may continue in later messages. Messages lie in our buffers, which
+ * no process writes while they are read, and bodies are copied out of them.
  */
 #include <endian.h>
 #include <openssl/rand.h>
@@ -104,7 +104,8 @@ static int body_take(struct ib_link *link, const uint8_t **at, size_t *left)
     return link->body_left == 0 ? body_finish(link) : 0;
 }
 
-/* Returns the bytes of a small message that is here whole, 0 if there is none, or the errno. */
+/* Returns the bytes of a small message that is whole in the buffer, 0 if there is none, or the
+ * errno. */
 static int whole_take(struct ib_link *link, const uint8_t *at, size_t left)
 {
     size_t header = bmi_frame_header_size(*at);
@@ -152,7 +153,7 @@ static int frames_take_locked(struct ib_link *link, const uint8_t *at, size_t le
     return status < 0 ? status : 0;
 }
 
-/* One message of the link. Returns 0 or the errno that ends it. */
+/* Handles one message of the link. Returns 0 or the errno that ends the link. */
 static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *at, size_t size)
 {
     int status = 0;
@@ -171,8 +172,8 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
     return status;
 }
 
-/* The side that dialled sends first: then it has read our greeting, and the provider's connection
- * is made. */
+/* The side that dialled sends first. Its first message shows that it has our hello, and that the
+ * provider's connection is made. */
 static void ready_set(struct ib_link *link)
 {
     if (link->ready)
@@ -205,7 +206,7 @@ static bool source_is_right(const struct ib_link *link, fi_addr_t from)
 static void source_refuse(struct ib_link *link)
 {
     bmi_method_log(BMI_LOG_WARN, &link->base,
-                   "%s: %s greeted with an endpoint's name, and sends from another",
+                   "%s: %s named one endpoint in its handshake, and sends from another",
                    ib_state_of(link)->kind->scheme, link->base.host ? link->base.host : "a peer");
     ib_count(ib_state_of(link), BMI_COUNT_BAD_FRAMES, 1);
     ib_link_end(link, -EPROTO);

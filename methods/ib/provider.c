@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * provider.c - chooses one of libfabric's providers, by scheme, and says why.
+ * provider.c - chooses one of libfabric's providers, by scheme, and reports the reason.
  *
- * What is asked of all: reliable datagram endpoints, messages into multi-receive buffers, remote
- * memory access, messages of one sender in order. Of the memory registration modes every one that
- * this method can do is offered, and the provider keeps those that it needs.
+ * All providers must have: reliable datagram endpoints, messages into multi-receive buffers, remote
+ * memory access, messages of one sender in order. We offer all memory registration modes that this
+ * method supports, and the provider keeps those that it needs.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -39,8 +39,8 @@ static struct fi_info *hints_make(const char *provider)
         hints->caps |= FI_SOURCE;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
-    /* Every call is made under the fabric's lock: shm, which has no threads of its own, needs none.
-     * (Those in the memory that processes share it takes all the same.) */
+    /* Every call is made under fabric_lock, so shm, which has no threads of its own, needs no locks
+     * within the process. (It still takes those in the memory that processes share.) */
     hints->domain_attr->threading = shm ? FI_THREAD_DOMAIN : FI_THREAD_SAFE;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     hints->tx_attr->msg_order = FI_ORDER_SAS;
@@ -53,8 +53,8 @@ static struct fi_info *hints_make(const char *provider)
     return hints;
 }
 
-/* Several describe the same endpoint; of those that can, one which orders a message after the puts
- * before it is asked to. */
+/* Several descriptions may be of the same endpoint. Prefers one that can deliver a message after
+ * the puts before it. */
 static int info_get(const char *provider, const char *host, struct fi_info **info)
 {
     struct fi_info *hints = hints_make(provider);
@@ -72,7 +72,7 @@ static int info_get(const char *provider, const char *host, struct fi_info **inf
     return status ? ib_error(status) : 0;
 }
 
-/* Locked for as long as the process has it, or a child that has it from its parent. */
+/* The file stays locked while the process, or a forked child of it, has the descriptor. */
 int ib_provider_name_hold(const char *name)
 {
     const char *file = strstr(name, "bmi-");
@@ -82,7 +82,7 @@ int ib_provider_name_hold(const char *name)
     return fd;
 }
 
-/* Whether no heir of the process that made it has it, either. */
+/* Whether neither the process that made the file nor a forked child of it uses it. */
 static bool is_nobodys(const char *file)
 {
     int fd = shm_open(file, O_RDONLY | O_CLOEXEC, 0);
@@ -92,8 +92,8 @@ static bool is_nobodys(const char *file)
     return free;
 }
 
-/* Removes the shared memory that killed processes of ours have left. A name tells the process and
- * the process table that its number is of. Returns 0 or -ENOMEM. */
+/* Removes the shared memory that killed processes of this user have left. A name has the number of
+ * the process and that of its pid namespace. Returns 0 or -ENOMEM. */
 static int leftovers_remove(unsigned long long table)
 {
     DIR *folder = opendir("/dev/shm");
@@ -112,9 +112,9 @@ static int leftovers_remove(unsigned long long table)
     return 0;
 }
 
-/* Providers that are told apart by a string make it of the address, or of the process's number. One
- * that was killed leaves its shared memory behind, and the next process of that number would find
- * it in its way: so ours is random, too. */
+/* Providers whose names are text make them of the address, or of the process's number. A killed
+ * process leaves shared memory of its name behind, and the next process of that number could not
+ * make its own. So our names have a random part. */
 int ib_provider_name_choose(struct fi_info *info)
 {
     struct stat table = {0};
@@ -148,7 +148,7 @@ int ib_provider_info(const struct ib_state *state, const char *host, struct fi_i
     return status;
 }
 
-/* Appends to a text, as much as it has room for. */
+/* Appends to a text, as far as there is room. */
 __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size,
                                                          const char *format, ...)
 {
@@ -159,8 +159,8 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
     va_end(arguments);
 }
 
-/* Takes the first provider that has a device; says of those before it, or of all, what they lack.
- * Without memory it takes none: the next one might not be what our peers have taken. */
+/* Takes the first provider that has a device; reports what the providers before it lack. Without
+ * memory it takes none, since the next one might not be the one that our peers use. */
 static int providers_try(const struct ib_kind *kind, struct bmi_method_choice *choice)
 {
     char lacking[384] = "";

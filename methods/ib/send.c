@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * send.c - frames on their way out: as many as are waiting are copied into one message.
+ * send.c - outgoing frames: as many as are waiting are copied into one message.
  *
- * What was copied has gone, for the core: its frames come back before the network has sent them.
- * A message that the network does not take (its queue is full, its connection is being made) is
- * undone: nothing is copied before a slot is there, and frames leave the queue after the post.
+ * A frame that was copied is sent, as far as the core knows: it is returned before the network has
+ * sent it. If the network does not take a message (its queue is full, its connection is being
+ * made), nothing has changed: frames are copied when there is a slot, and leave the queue after the
+ * post.
  *
- * A peer that takes nothing keeps the slots of its link's messages. So a link has a bounded number,
- * and each link's first one is there whatever others keep.
+ * A peer that receives nothing holds the slots of its link's messages. So the slots of a link are
+ * bounded, and each link can get its first one however many the others hold.
  */
 #include <endian.h>
 
 #include "ib.h"
 
-/* Instead of an errno: the link is flushed when one of its messages is back from the network. */
+/* Status beside the errnos: the link is flushed when the network has returned one of its messages.
+ */
 enum { WAITS = 1 };
 
-/* What is left of a frame that the core took back half sent: ours, and always the queue's first. */
+/* The rest of a frame that was half sent when the core withdrew it: always first in the queue. */
 struct ib_remainder {
     struct bmi_frame frame;
     void *buffer;
@@ -27,8 +29,8 @@ struct ib_remainder {
 /* A message being put together: how far into the queue it reaches. */
 struct outgoing {
     size_t size;
-    struct bmi_frame *partial; /* a frame that goes on in the next message, or NULL */
-    struct bmi_segments rest;  /* what is left of it then */
+    struct bmi_frame *partial; /* a frame that continues in the next message, or NULL */
+    struct bmi_segments rest;  /* the rest of that frame */
     struct bmi_frame *end;     /* the first frame that is not wholly in it */
     int64_t frames;
 };
@@ -52,7 +54,7 @@ void ib_send(struct bmi_link *base, struct bmi_frame *frames)
 /* ---- withdrawing ------------------------------------------------------------------------------
  */
 
-/* Puts `instead` (may be NULL) where `frame` hangs, behind `before`. */
+/* Replaces `frame`, which stands behind `before`, by `instead` (may be NULL). */
 static void queue_replace_locked(struct ib_link *link, struct bmi_frame **place,
                                  struct bmi_frame *before, struct bmi_frame *instead)
 {
@@ -66,7 +68,7 @@ static void queue_replace_locked(struct ib_link *link, struct bmi_frame **place,
     frame->next = NULL;
 }
 
-/* Copies what is left of a frame that is partly sent. Returns NULL without memory. */
+/* Copies the rest of a frame that is partly sent. Returns NULL without memory. */
 static struct bmi_frame *remainder_make(struct ib_link *link, struct bmi_frame *frame)
 {
     struct ib_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
@@ -165,8 +167,8 @@ static void prefix_write(struct ib_link *link, uint8_t *memory, size_t size)
 /* ---- slots ------------------------------------------------------------------------------------
  */
 
-/* A link's first slot is there, if need be from more memory. It has no more than are left of
- * IB_SLOTS, and IB_LINK_SLOTS at most. */
+/* Whether the link may have one more slot. It may always have a first one, for which memory is
+ * allocated if needed; more only while slots of IB_SLOTS are free, and IB_LINK_SLOTS at most. */
 static bool slot_allowed_locked(struct ib_link *link)
 {
     struct ib_fabric *fabric = ib_state_of(link)->fabric;
@@ -176,7 +178,7 @@ static bool slot_allowed_locked(struct ib_link *link)
     return link->slots < IB_LINK_SLOTS && link->slots + fabric->taken_slots < IB_SLOTS;
 }
 
-/* Returns 0, WAITS, or -EAGAIN: there is no memory for the link's first. */
+/* Takes a slot. Returns 0; WAITS; or -EAGAIN: there is no memory for the link's first slot. */
 static int slot_take(struct ib_link *link, struct ib_slot **out)
 {
     struct ib_state *state = ib_state_of(link);
@@ -220,8 +222,8 @@ bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *
 /* ---- posting ----------------------------------------------------------------------------------
  */
 
-/* Hands a message to the network: one in a slot to be sent from there, another to be copied at
- * once. Returns 0, -EAGAIN, or another errno; after 0 the slot is the network's. fabric_lock. */
+/* Posts a message: one in a slot is sent from there, another one is copied at once. Returns 0,
+ * -EAGAIN, or another errno; after 0 the network has the slot. fabric_lock. */
 static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8_t *memory,
                                size_t size)
 {
@@ -256,7 +258,7 @@ static int message_post(struct ib_link *link, struct ib_slot *slot, uint8_t *mem
     return status;
 }
 
-/* Posts the message in a slot, which is given back unless the network needs it. */
+/* Posts the message in a slot. The slot is free again unless the network needs it. */
 static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
 {
     struct ib_state *state = ib_state_of(link);
@@ -270,7 +272,7 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
     return status;
 }
 
-/* Takes off the queue what is in the message. Returns the frames that are complete, a chain. */
+/* Removes the frames in the message from the queue. Returns those that are complete, as a chain. */
 static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const struct outgoing *out)
 {
     struct bmi_frame *done = link->queue, *last = NULL;
@@ -292,7 +294,7 @@ static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const str
     return ib_send_strip_locked(link, done);
 }
 
-/* Sends one message from the front of the queue. Appends what is complete to the chain.
+/* Sends one message from the front of the queue. Appends complete frames to the chain.
  * Returns 0, WAITS, -EAGAIN, or another errno. */
 static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
 {

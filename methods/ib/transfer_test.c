@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * transfer_test.c - puts and gets between processes, without the core: also those that the protocol
- * has no use for, and those that nobody should do. The test's own process is the server, which
- * lends memory; two clients, forked before anything starts, do what they are told over a socket.
+ * does not use, and forbidden ones. The test's own process is the server, which lends memory; two
+ * clients, forked first, get commands over a socket.
  *
  * OFI_METHOD (bmi_ofi_tcp) and OFI_HOST (127.0.0.1) in the environment choose the network: in a
  * guest that has RDMA devices it is bmi_ib.
@@ -28,12 +28,12 @@ enum { CLIENTS = 2, REGIONS = 4, PAGE = 4096, SERVER_BYTES = 4 << 20, PLACES = 8
 
 enum kind { CONNECT, TRANSFER, MARK, DISCONNECT, COUNTERS, CONNECT_AGAIN, DISCONNECT_AGAIN };
 
-/* What a client is told, and what it answers when it is done. */
+/* A command to a client, and the client's answer at its end. */
 struct command {
     enum kind kind;
     char url[200];
     bool get;
-    uint8_t fill; /* every byte of a put; a get's must all be that */
+    uint8_t fill; /* every byte of a put; the expected value of each byte of a get */
     uint64_t bytes;
     uint32_t segments; /* of the client's memory */
     uint32_t count;
@@ -44,7 +44,7 @@ struct answer {
     int64_t puts, gets, put_bytes, get_bytes;
     bool link_is_up;
     int unpaced; /* its TCP sockets whose congestion control is reno */
-    int guarded; /* those that end where nothing is acknowledged */
+    int guarded; /* those with a time-out for data that is not acknowledged */
 };
 
 static struct client {
@@ -119,7 +119,7 @@ static int client_transfer(const struct command *command)
     return status;
 }
 
-/* A put is there before a frame that is sent after its end. */
+/* Sends a frame after the end of a put: the put must have arrived before it. */
 static int client_mark(void)
 {
     static struct bmi_frame frame;
@@ -140,7 +140,7 @@ static int client_put_or_get(const struct command *command)
     return status || command->get ? status : client_mark();
 }
 
-/* In good order; if that takes long (a message of ours was lost) like the core does, without. */
+/* Closes in order; if that takes long (a message of ours was lost), at once, as the core does. */
 static int client_disconnect(struct fake_owner *owner)
 {
     int64_t end = fake_now_ms() + LINGER_MS;
@@ -257,7 +257,7 @@ static void tell(int client, const struct command *command)
                           sizeof(*command));
 }
 
-/* Drives until the client has answered. */
+/* Polls until the client has answered. */
 static struct answer hear(int client)
 {
     struct answer answer = {.status = -EPIPE};
@@ -323,7 +323,7 @@ static void *lend(struct fake_owner *owner, struct command *command, uint64_t of
     return handle;
 }
 
-/* Whether the server's memory holds `fill` in what was lent as by lend, and 0 in all else. */
+/* Whether the server's memory holds `fill` in the pieces that lend() lends, and 0 elsewhere. */
 static bool memory_holds(uint64_t offset, uint64_t bytes, uint32_t count, uint8_t fill)
 {
     for (uint64_t i = 0; i < SERVER_BYTES; i++) {
@@ -370,7 +370,7 @@ static void test_puts_and_gets(void)
     put_and_get(owner, 100, 20000, 1, 7);
     put_and_get(owner, 77, 3333, 4, 1);
     put_and_get(owner, 1, 100001, 4, PLACES);
-    put_and_get(owner, 5, (2 << 20) + 77, 1, 3); /* more than goes at once */
+    put_and_get(owner, 5, (2 << 20) + 77, 1, 3); /* more than one piece */
     disconnected(0, owner);
 }
 
@@ -429,7 +429,7 @@ static void test_lost(void)
     void *handle = lend(owner, &command, 0, BYTES, 1);
     tell(0, &command);
     for (int64_t end = fake_now_ms() + WAIT_MS; lost < BYTES && fake_now_ms() < end;)
-        lost += connections_read(); /* nobody drives here meanwhile */
+        lost += connections_read(); /* the server does not poll meanwhile */
     CU_ASSERT(lost >= BYTES);
     connections_end();
     CU_ASSERT(hear(0).status < 0);
@@ -446,7 +446,7 @@ static void test_lost(void)
 /* How a client's command is made a bad one. */
 struct offence {
     void (*commit)(struct command *command);
-    bool released; /* what it names is not lent any more */
+    bool released; /* the named memory is not lent any more */
 };
 
 static bool refused(const struct answer *answer)
@@ -455,8 +455,8 @@ static bool refused(const struct answer *answer)
     return answer->status < 0 && answer->status != -ETIMEDOUT && answer->status != -EBADMSG;
 }
 
-/* One client does something forbidden, while the other moves what it may. The first is refused, and
- * may come again; the other does not notice, and nothing else is written. */
+/* One client makes a forbidden transfer while the other makes a permitted one. The first is
+ * refused, and may connect again; the other one is not affected, and no other byte is written. */
 static void forbidden(const struct offence *offence)
 {
     struct command good = {.fill = 0x11}, bad = {.fill = 0xEE};
@@ -501,7 +501,7 @@ static void test_unknown_key(void)
     forbidden(&(struct offence){.commit = key_change});
 }
 
-/* A registration may be of whole pages: what is beyond those is out of reach. */
+/* A registration may be of whole pages: memory beyond these is not accessible. */
 static void end_pass(struct command *bad)
 {
     bad->regions[0].length = bad->bytes = 3 * PAGE;
@@ -527,9 +527,10 @@ static void test_released(void)
     forbidden(&(struct offence){.released = true});
 }
 
-/* What is lent when a link ends may be being written to: the provider's connection is cut, and all
- * links of those two processes end; but not if nothing is lent, or the other side has done. */
-static void test_cut_with_what_is_lent(void)
+/* A peer may be writing to memory that is lent when a link ends: the provider's connection is cut,
+ * and all links of those two processes end. That does not happen if no memory is lent, or the other
+ * side has finished. */
+static void test_cut_with_lent_memory(void)
 {
     struct fake_owner *first = connected(0), *second;
     struct command lent = {.fill = 0};
@@ -565,7 +566,7 @@ static void test_cut_with_what_is_lent(void)
     disconnected(0, first);
 }
 
-/* A peer that is asked for memory, and does not say that it has done with it, loses its link. */
+/* A peer that does not report that it has finished with released memory loses its link. */
 static void test_kept_for_too_long(void)
 {
     struct fake_owner *owner = connected(0);
@@ -587,7 +588,7 @@ static void test_kept_for_too_long(void)
     disconnected(0, owner);
 }
 
-/* The provider's own connection, of which it tells nothing. */
+/* The provider's own connection, which libfabric does not show, gets the options. */
 static void test_unpaced_within_the_host(void)
 {
     if (fake_method != &bmi__method_ofi_tcp) {
@@ -607,7 +608,7 @@ static void test_unpaced_within_the_host(void)
     disconnected(0, owner);
 }
 
-/* The exchange and the provider's own. */
+/* Both the exchange and the provider's own connection have the time-out. */
 static void test_guarded(void)
 {
     if (fake_method != &bmi__method_ofi_tcp) {
@@ -635,14 +636,14 @@ static bool method_choose(void)
     return !name || strcmp(fake_method->name, name) == 0;
 }
 
-/* What the method's start says there is not: libfabric, or a device, which TCP has everywhere. */
+/* Whether the method cannot start here, for lack of libfabric or of a device. TCP needs none. */
 static bool nothing_to_test(int status)
 {
     return status == -ENOSYS || (status == -ENODEV && fake_method != &bmi__method_ofi_tcp);
 }
 
-/* 0, 77 if there is nothing to test, or 1. In a process of its own: a device that is open now would
- * be shared by all. */
+/* Starts the method in a process of its own, since an open device would be shared with the forked
+ * ones. Returns 0; 77: there is nothing to test; or 1. */
 static int method_starts(void)
 {
     int status = 0;
@@ -686,7 +687,7 @@ int main(void)
                            {"beyond the end is refused", test_beyond_the_end},
                            {"before the start is refused", test_before_the_start},
                            {"released memory is out of reach", test_released},
-                           {"cut with what is lent", test_cut_with_what_is_lent},
+                           {"cut with lent memory", test_cut_with_lent_memory},
                            {"kept for too long", test_kept_for_too_long},
                            CU_TEST_INFO_NULL};
     if (!method_choose()) {
